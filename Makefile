@@ -1,0 +1,59 @@
+# `make demo` and `make test` need Python >= 3.11 and nothing else: they make .venv and fill it.
+# Another interpreter: `make clean && make PYTHON=python3.12 test`.
+PYTHON ?= python3
+WORKERS ?= 2
+PIP_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint parity notebooks clean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+demo: $(VENV)/.train ## undo class collapse on real digits (under 3 minutes), into runs/demo
+	$(BIN)/jdml demo
+
+test: $(VENV)/.dev ## all tests, with the documentation's code and the docstrings' examples
+	$(BIN)/python -m pytest -q -n $(WORKERS)
+
+lint: $(VENV)/.dev ## ruff's rules and format, mypy's types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+parity: $(VENV)/.parity ## the tests again, beside pytorch-metric-learning and faiss
+	$(MAKE) --no-print-directory test
+
+notebooks: $(VENV)/.dev ## run every notebook on its embedded data
+	$(BIN)/python -m pytest -q --nbmake --nbmake-timeout=600 -W default notebooks
+
+clean: ## remove the environment and the tools' caches (runs stay)
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	find jdml tests experiments -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+# A stamp per extra: what pyproject.toml asks for is installed again whenever that file changes.
+$(VENV)/.pip:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("jdml needs Python >= 3.11, this is %s; try: make PYTHON=python3.12" % sys.version.split()[0])'
+	@echo "making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(INSTALL) --upgrade pip
+	@touch $@
+
+$(VENV)/.train: pyproject.toml | $(VENV)/.pip
+	@echo "installing jdml[train] into $(VENV) (once, a minute or two)"
+	@$(INSTALL) --editable '.[train]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/.pip
+	@echo "installing jdml[dev] into $(VENV) (once, a minute or two)"
+	@$(INSTALL) --editable '.[dev]'
+	@touch $(VENV)/.train $@
+
+$(VENV)/.parity: pyproject.toml | $(VENV)/.dev
+	@echo "installing jdml[parity] into $(VENV) (once; PyTorch is large)"
+	@$(INSTALL) --editable '.[parity]'
+	@touch $@

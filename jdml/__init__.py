@@ -1,0 +1,89 @@
+"""jdml: deep metric learning in JAX.
+
+Pure, jitted losses, miners and retrieval metrics that fit into any JAX training code, and the training loop, data sets and
+experiments that reproduce five papers with them. Light to import: heavy rooms (``models``, ``training``, ``data`` …) are
+imported on first use.
+"""
+
+import importlib
+from typing import Any
+
+from jdml import losses, memory, metrics, mining, ops
+from jdml.losses import (
+    arcface_loss,
+    center_regularizer,
+    circle_loss,
+    contrastive_loss,
+    cosface_loss,
+    fast_ap_loss,
+    lifted_structure_loss,
+    margin_loss,
+    multi_similarity_loss,
+    n_pair_loss,
+    normalized_softmax_loss,
+    proxy_anchor_loss,
+    proxy_nca_loss,
+    proxy_nca_margin_loss,
+    proxy_nca_pp_loss,
+    similarity_contrastive_loss,
+    snr_contrastive_loss,
+    soft_triple_loss,
+    triplet_loss,
+)
+from jdml.metrics import evaluate_retrieval, nearest
+from jdml.mining import Pairs, all_pairs, chain, easy_positive
+from jdml.ops import ball, checked, mean, mean_nonzero, sphere, total
+
+__version__ = "0.1.0"
+
+_LAZY = ("cli", "data", "models", "objectives", "optim", "report", "testing", "training")
+
+__all__ = [
+    "Pairs",
+    "all_pairs",
+    "arcface_loss",
+    "ball",
+    "center_regularizer",
+    "chain",
+    "checked",
+    "circle_loss",
+    "contrastive_loss",
+    "cosface_loss",
+    "easy_positive",
+    "evaluate_retrieval",
+    "fast_ap_loss",
+    "lifted_structure_loss",
+    "losses",
+    "margin_loss",
+    "mean",
+    "mean_nonzero",
+    "memory",
+    "metrics",
+    "mining",
+    "multi_similarity_loss",
+    "n_pair_loss",
+    "nearest",
+    "normalized_softmax_loss",
+    "ops",
+    "proxy_anchor_loss",
+    "proxy_nca_loss",
+    "proxy_nca_margin_loss",
+    "proxy_nca_pp_loss",
+    "similarity_contrastive_loss",
+    "snr_contrastive_loss",
+    "soft_triple_loss",
+    "sphere",
+    "total",
+    "triplet_loss",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a heavy room when it is first used."""
+    if name in _LAZY:
+        return importlib.import_module(f"jdml.{name}")
+    raise AttributeError(f"module 'jdml' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -1,0 +1,154 @@
+"""``jdml evaluate``: retrieval and clustering metrics of embeddings from any framework."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Measure embeddings that lie in a .npz file: retrieval metrics and, on request, NMI.
+
+    The file holds `embeddings` [N, D] and `labels` [N], and optionally a separate gallery,
+    `gallery_embeddings` [M, D] and `gallery_labels` [M]. Without one, every row is searched among all
+    others. Neighbours are ranked by Euclidean distance. All values are fractions, 0 to 1.
+
+    Example: np.savez("e.npz", embeddings=x, labels=y), then
+    jdml evaluate e.npz --normalize sphere --recall-at 1 10 --map-at 1000 --json metrics.json
+    """
+
+    file: Path
+    """The .npz file with the arrays (numpy.savez)."""
+    recall_at: tuple[int, ...] = (1, 2, 4, 8)
+    """R@k: share of queries with a neighbour of their class among the k nearest."""
+    ndcg_at: tuple[int, ...] = ()
+    """nDCG@k for each k given."""
+    map_at: tuple[int, ...] = ()
+    """MAP@k for each k given (MAP@R is always shown)."""
+    nmi: bool = False
+    """Also cluster by k-means, one cluster per class, and compare with the labels (NMI)."""
+    normalize: Literal["none", "sphere"] = "none"
+    """sphere: scale every vector to length 1 first, so that the ranking is by cosine."""
+    embeddings: str = "embeddings"
+    """Name of the array of query embeddings."""
+    labels: str = "labels"
+    """Name of the array of query labels."""
+    gallery_embeddings: str = "gallery_embeddings"
+    """Name of the array of gallery embeddings."""
+    gallery_labels: str = "gallery_labels"
+    """Name of the array of gallery labels."""
+    json: str | None = None
+    """Write the metrics as JSON to this file; - is the screen, instead of the table."""
+
+    def run(self) -> None:
+        """Read, measure, show."""
+        from jdml.cli.show import print_table
+        from jdml.training.checkpoint import write_json
+
+        arrays = read_arrays(self.file)
+        metrics = self.measure(arrays)
+        if self.json == "-":
+            print(json.dumps(metrics, indent=2))
+            return
+        print_table(f"{self.file}", ["metric", "value"], [[k, v] for k, v in metrics.items()])
+        if self.json is not None:
+            write_json(self.json, metrics)
+
+    def measure(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Return the metrics by name, as plain numbers."""
+        from jdml import metrics
+
+        queries, query_labels = _pair(arrays, self.embeddings, self.labels)
+        gallery, gallery_labels = None, None
+        if self.gallery_embeddings in arrays or self.gallery_labels in arrays:
+            gallery, gallery_labels = _pair(arrays, self.gallery_embeddings, self.gallery_labels)
+            if gallery.shape[1] != queries.shape[1]:
+                raise ValueError(
+                    f"{self.gallery_embeddings} must have dimension D = {queries.shape[1]} as "
+                    f"{self.embeddings}, got {gallery.shape[1]}"
+                )
+            query_labels, gallery_labels = _common_labels(query_labels, gallery_labels)
+        else:
+            (query_labels,) = _common_labels(query_labels)
+        if self.normalize == "sphere":
+            queries = unit(queries)
+            gallery = None if gallery is None else unit(gallery)
+        found = metrics.evaluate_retrieval(
+            queries,
+            query_labels,
+            gallery,
+            gallery_labels,
+            recall_at=self.recall_at,
+            ndcg_at=self.ndcg_at,
+            map_at=self.map_at,
+        )
+        result = {name: plain(value) for name, value in found.items()}
+        if self.nmi:
+            result["NMI"] = plain(metrics.nmi(queries, query_labels))
+        return result
+
+
+def read_arrays(file: Path) -> dict[str, np.ndarray]:
+    """Read all arrays of a .npz file; a clear ValueError where it is none."""
+    if not file.exists():
+        raise FileNotFoundError(f"{file} does not exist")
+    if file.is_dir():
+        raise ValueError(f"{file} is a folder, expected a .npz file (numpy.savez)")
+    try:
+        content = np.load(file, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            raise ValueError("it holds a single array")
+        with content:
+            return {name: content[name] for name in content.files}
+    except Exception as error:  # zipfile, zlib, pickle and header errors alike mean: not such a file
+        raise ValueError(f"{file} is not a readable .npz file (numpy.savez): {error}") from error
+
+
+def _pair(
+    arrays: Mapping[str, np.ndarray], vectors: str, classes: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Take embeddings [N, D] and labels [N] from the arrays, checked."""
+    for name in (vectors, classes):
+        if name not in arrays:
+            raise ValueError(f"the file has no array {name!r}; it has {', '.join(sorted(arrays))}")
+    embeddings, labels = arrays[vectors], arrays[classes]
+    if embeddings.ndim != 2 or 0 in embeddings.shape:
+        raise ValueError(f"{vectors} must have shape [N, D], got {list(embeddings.shape)}")
+    if not np.issubdtype(embeddings.dtype, np.floating):
+        raise ValueError(f"{vectors} must be floating point, got {embeddings.dtype}")
+    if labels.shape != (len(embeddings),):
+        raise ValueError(
+            f"{classes} must have shape [N] = [{len(embeddings)}], got {list(labels.shape)}"
+        )
+    if labels.dtype.kind not in "iuUS":
+        raise ValueError(f"{classes} must be integers or strings, got {labels.dtype}")
+    broken = ~np.isfinite(embeddings).all(axis=1)
+    if broken.any():
+        raise ValueError(f"{vectors} must be finite, row {int(np.argmax(broken))} is not")
+    return embeddings.astype(np.float32), labels
+
+
+def _common_labels(*labels: np.ndarray) -> list[np.ndarray]:
+    """Number the labels of all arrays together 0, 1, …, as int32."""
+    kinds = {array.dtype.kind in "iu" for array in labels}
+    if len(kinds) > 1:
+        raise ValueError("labels and gallery labels must both be integers or both be strings")
+    _, numbers = np.unique(np.concatenate(labels), return_inverse=True)
+    ends = np.cumsum([len(array) for array in labels])[:-1]
+    return np.split(numbers.astype(np.int32).reshape(-1), ends)
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Scale every row to length 1; a zero row stays zero."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(norms == 0, 1, norms)
+
+
+def plain(value: Any) -> int | float:
+    """Turn a scalar array into a Python number."""
+    number = np.asarray(value).item()
+    return number if isinstance(number, int) else float(number)

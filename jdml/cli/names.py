@@ -1,0 +1,123 @@
+"""Names on the command line and what they stand for: losses, miners, optimizers, settings."""
+
+import ast
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, get_args
+
+PairLoss = Literal[
+    "circle",
+    "contrastive",
+    "fast_ap",
+    "lifted_structure",
+    "margin",
+    "multi_similarity",
+    "n_pair",
+    "similarity_contrastive",
+    "snr_contrastive",
+    "triplet",
+]
+ProxyLoss = Literal[
+    "arcface",
+    "cosface",
+    "normalized_softmax",
+    "proxy_anchor",
+    "proxy_nca",
+    "proxy_nca_margin",
+    "proxy_nca_pp",
+    "soft_triple",
+]
+Loss = PairLoss | ProxyLoss
+PAIR_LOSSES: tuple[str, ...] = get_args(PairLoss)
+PROXY_LOSSES: tuple[str, ...] = get_args(ProxyLoss)
+
+# Short name -> the miner's builder in jdml.mining, and settings that the short name implies.
+MINERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "eps": ("easy_positive", {}),
+    "easy_positive": ("easy_positive", {}),
+    "random_positive": ("random_positive", {}),
+    "hard_positive": ("hard_positive", {}),
+    "random_negative": ("random_negative", {}),
+    "hard_negative": ("hard_negative", {}),
+    "semi_hard": ("semi_hard_negative", {}),
+    "semi_hard_negative": ("semi_hard_negative", {}),
+    "distance_weighted": ("distance_weighted_negative", {}),
+    "distance_weighted_negative": ("distance_weighted_negative", {}),
+    "multi_similarity": ("multi_similarity_pairs", {}),
+    "multi_similarity_negative": ("multi_similarity_pairs", {"mine_positives": False}),
+}
+
+
+def parse_settings(settings: Iterable[str], option: str) -> dict[str, Any]:
+    """Read ``name=value`` settings; values are Python literals.
+
+    Raises:
+        ValueError: naming the option and the setting that is not of this form.
+
+    Example:
+        >>> parse_settings(["margin=0.2", "squared=True"], "--loss-setting")
+        {'margin': 0.2, 'squared': True}
+    """
+    parsed = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        try:
+            if not equals or not name.isidentifier():
+                raise ValueError
+            parsed[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            raise ValueError(
+                f"{option} must be name=number, True or False, such as margin=0.2; got {setting!r}"
+            ) from None
+    return parsed
+
+
+def build_miner(words: str, dim: int) -> Callable[..., Any] | None:
+    """Build a chain of miners from ``"eps+semi_hard:margin=0.2"``; ``"none"`` is no miner.
+
+    Args:
+        words: miner names joined by ``+``, each with optional ``:name=value,…`` settings.
+        dim: the embedding's dimension, which distance-weighted sampling needs.
+
+    Raises:
+        ValueError: an unknown miner (listing the known ones) or setting.
+    """
+    from jdml import mining
+
+    if words == "none":
+        return None
+    miners = []
+    for word in words.split("+"):
+        name, _, settings = word.strip().partition(":")
+        if name not in MINERS:
+            raise ValueError(f"--miner must be none or a chain of {', '.join(MINERS)}; got {name!r}")
+        builder, implied = MINERS[name]
+        if builder == "distance_weighted_negative":
+            implied = {"dim": dim}
+        given = parse_settings(settings.split(",") if settings else (), f"--miner {name}")
+        try:
+            miners.append(getattr(mining, builder)(**{**implied, **given}))
+        except TypeError as error:
+            raise ValueError(f"--miner {name}: {error}") from error
+    return miners[0] if len(miners) == 1 else mining.chain(*miners)
+
+
+def parse_batch(text: str) -> tuple[int, int | None]:
+    """Read ``"8x4"`` (8 classes × 4 samples) or ``"64"`` (64 random samples).
+
+    Returns:
+        ``(classes, samples per class)``, or ``(size, None)``.
+
+    Raises:
+        ValueError: anything else.
+
+    Example:
+        >>> parse_batch("8x4"), parse_batch("64")
+        ((8, 4), (64, None))
+    """
+    first, times, second = text.replace("×", "x").partition("x")
+    numbers = [first, second] if times else [first]
+    if not all(number.strip().isdecimal() and int(number) > 0 for number in numbers):
+        raise ValueError(
+            f"--batch must be CLASSESxSAMPLES, such as 8x4, or a number of random samples; got {text!r}"
+        )
+    return int(first), int(second) if times else None

@@ -1,0 +1,323 @@
+"""``jdml train``: train a model with any objective, with checkpoints, and score it on the test part."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from jdml.cli.evaluate import plain, unit
+from jdml.cli.names import (
+    PAIR_LOSSES,
+    PROXY_LOSSES,
+    Loss,
+    build_miner,
+    parse_batch,
+    parse_settings,
+)
+
+# Options that do not change what is computed, and so may differ when a run is resumed.
+NOT_CONFIG = ("data_dir", "out", "quiet", "tensorboard")
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train embeddings of a data set and score them on its test part.
+
+    With --out, a killed run goes on where it was when the same command is given again, and ends with
+    the same numbers. The test part is looked at once, at the end; --validation holds out a part of the
+    training rows for evaluations on the way and for early stopping.
+
+    Examples:
+
+    even and odd digits, easy positive sampling, which keeps the digits apart:
+    jdml train --labels parity --miner eps+semi_hard --dim 2 --normalize none --batch 64
+
+    alphabets of Omniglot, multi-similarity loss, 4 alphabets of 40 samples a batch:
+    jdml train --data omniglot --data-dir DIR --loss multi_similarity --loss-setting beta=40
+    --batch 4x40 --steps 1200 --out runs/ms
+    """
+
+    data: Literal["digits", "mnist", "omniglot"] = "digits"
+    """Data set. digits (1,797 real 8x8 images) needs no files."""
+    data_dir: Path | None = None
+    """Folder with the data set's own files: MNIST's four IDX files, Omniglot's two zips."""
+    image_size: int = 28
+    """Height and width of Omniglot's images, in pixels."""
+    labels: str | None = None
+    """The labels to train on: digit or parity (digits, mnist); alphabet or letter (omniglot). Default: the first.
+    The table scores all of them."""
+    train_classes: tuple[int, ...] = ()
+    """Train on these classes only (numbers of the data set's first labels, such as digits 0 1 2 3 4 5); the table then
+    scores seen and unseen classes apart. Default: all."""
+    validation: float = 0.0
+    """Share of the training rows held out for evaluation during training, 0 to below 1."""
+
+    loss: Loss = "triplet"
+    """The loss. Proxy losses learn one vector or more per class."""
+    loss_setting: tuple[str, ...] = ()
+    """The loss's own numbers, as name=value: margin=0.2 squared=True."""
+    miner: str = "none"
+    """Which pairs a pair loss sees: none, or names joined by +, each with its settings after a colon:
+    eps+semi_hard, easy_positive+semi_hard_negative:margin=0.3, random_positive, hard_negative,
+    distance_weighted, multi_similarity, multi_similarity_negative, ..."""
+    memory: int = 0
+    """Also compare a pair loss's batch with this many remembered embeddings (cross-batch memory)."""
+    proxies_per_class: int = 1
+    """Proxies per class of a proxy loss."""
+
+    model: Literal["eps", "small"] = "eps"
+    """eps: two convolutions, made for 2-D pictures of digits. small: four convolutions."""
+    dim: int = 64
+    """Dimension of the embeddings."""
+    normalize: Literal["sphere", "none"] = "sphere"
+    """sphere: embeddings are scaled to length 1, in the loss and in the scores."""
+
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    """sgd has momentum 0.9."""
+    lr: float = 1e-3
+    """Learning rate of the model."""
+    proxies_lr_factor: float = 100.0
+    """Proxies learn this many times as fast as the model."""
+    weight_decay: float = 0.0
+    """Weight decay of the model: decoupled with adamw, added to the gradient with adam and sgd."""
+
+    batch: str = "64"
+    """CLASSESxSAMPLES, such as 4x40, or a number of random samples."""
+    steps: int = 1000
+    """Training steps, one batch each."""
+    evaluate_every: int = 100
+    """Steps between evaluations on the validation part."""
+    patience: int | None = None
+    """Stop after this many evaluations without improvement, and score the best parameters. Needs --validation.
+    Default: train all steps and score the last."""
+    monitor: str | None = None
+    """What improvement is measured by, LABELS/METRIC. Default: MAP@R of the training labels, such as digit/MAP@R."""
+    seed: int = 0
+    """Of the initial parameters, the batches, the miners and the held-out rows."""
+
+    out: Path | None = None
+    """Folder of the run: config.json, log.jsonl, checkpoints, metrics.json."""
+    checkpoint_every: int | None = None
+    """Steps between checkpoints. Default: --evaluate-every."""
+    tensorboard: bool = False
+    """Also write TensorBoard event files into the folder."""
+    quiet: bool = False
+    """No progress bar."""
+
+    def run(self) -> None:
+        """Train, score, show, write metrics.json."""
+        from jdml.cli.show import print_table
+        from jdml.training import fit
+        from jdml.training.checkpoint import write_json
+
+        job = Job(self)
+        result = fit(
+            job.model,
+            job.objective,
+            job.optimizer,
+            job.train,
+            job.sampler,
+            steps=self.steps,
+            seed=self.seed,
+            evaluate=job.validate if job.validation is not None else None,
+            evaluate_every=self.evaluate_every,
+            monitor=job.monitor,
+            patience=self.patience,
+            out_dir=self.out,
+            checkpoint_every=self.checkpoint_every,
+            progress=not self.quiet,
+            tensorboard=self.tensorboard,
+            config=self.config(),
+        )
+        metrics = job.test(result.embedder)
+        print_table(self.title(), *as_table(metrics))
+        if self.out is not None:
+            step = int(result.state.step) if result.best is None else result.best.step
+            write_json(self.out / "metrics.json", {"step": step, **metrics})
+
+    def config(self) -> dict[str, Any]:
+        """Return what defines the run: the options that change what is computed."""
+        settings = {k: v for k, v in asdict(self).items() if k not in NOT_CONFIG}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}
+
+    def title(self) -> str:
+        """Return one line that names the run."""
+        miner = "" if self.miner == "none" else f" + {self.miner}"
+        return f"{self.data}: {self.loss}{miner}, {self.dim}-D, seed {self.seed}"
+
+
+class Job:
+    """What the options stand for: data, model, objective, optimizer, sampler; checked before any work."""
+
+    def __init__(self, options: Train) -> None:
+        self.options = options
+        self._check()
+        classes, samples = parse_batch(options.batch)
+        self.train, self.validation, self.tests = self._load()
+        self.labels = options.labels or next(iter(self.train.views))
+        self.train = self.train.relabel(self.labels)
+        self.model = self._model()
+        self.objective = self._objective()
+        self.optimizer = self._optimizer()
+        self.sampler = self._sampler(classes, samples)
+        self.monitor = None
+        if options.patience is not None:
+            self.monitor = options.monitor or f"{self.labels}/MAP@R"
+            names = sorted(f"{view}/{metric}" for view in self.train.views for metric in METRICS)
+            if self.monitor not in names:
+                raise ValueError(f"--monitor must be one of {', '.join(names)}, got {self.monitor!r}")
+
+    def validate(self, embedder: Callable[[np.ndarray], np.ndarray]) -> dict[str, float]:
+        """Score the validation part by all its labels."""
+        return self._score(embedder, self.validation)
+
+    def test(self, embedder: Callable[[np.ndarray], np.ndarray]) -> dict[str, dict[str, float]]:
+        """Score each test part by all its labels: ``{"test digit": {"R@1": …}}``."""
+        rows: dict[str, dict[str, float]] = {}
+        for part, data in self.tests.items():
+            for name, value in self._score(embedder, data).items():
+                view, metric = name.split("/", 1)
+                rows.setdefault(f"{part} {view}", {})[metric] = value
+        return rows
+
+    def _check(self) -> None:
+        options = self.options
+        if options.loss in PROXY_LOSSES and options.miner != "none":
+            raise ValueError(f"--miner is for pair losses; {options.loss} is a proxy loss")
+        if options.loss in PROXY_LOSSES and options.memory:
+            raise ValueError(f"--memory is for pair losses; {options.loss} is a proxy loss")
+        if not 0 <= options.validation < 1:
+            raise ValueError(f"--validation must be from 0 to below 1, got {options.validation}")
+        if options.patience is not None and options.validation == 0:
+            raise ValueError("--patience needs --validation, a held-out share of the training rows")
+        if options.monitor is not None and options.patience is None:
+            raise ValueError("--monitor needs --patience")
+        for name in ("lr", "proxies_lr_factor", "steps", "dim", "evaluate_every"):
+            if not getattr(options, name) > 0:
+                flag = name.replace("_", "-")
+                raise ValueError(f"--{flag} must be positive, got {getattr(options, name)}")
+
+    def _load(self) -> tuple[Any, Any, dict[str, Any]]:
+        """Read the training, validation and test rows."""
+        from jdml import data
+
+        options = self.options
+        size = {"image_size": options.image_size} if options.data == "omniglot" else {}
+        read = {
+            split: data.load(options.data, data_dir=options.data_dir, split=split, **size)
+            for split in ("train", "test")
+        }
+        train, tests = read["train"], {"test": read["test"]}
+        if options.labels is not None and options.labels not in train.views:
+            raise ValueError(f"--labels must be one of {', '.join(train.views)}, got {options.labels!r}")
+        if options.train_classes:
+            train, tests = _split_classes(train, read["test"], options.train_classes)
+        held_out = np.zeros(len(train), bool)
+        order = np.random.default_rng(options.seed).permutation(len(train))
+        held_out[order[: round(options.validation * len(train))]] = True
+        validation = train.select(held_out) if held_out.any() else None
+        return train.select(~held_out), validation, tests
+
+    def _model(self) -> Any:
+        from jdml import models
+
+        return models.create(self.options.model, dim=self.options.dim)
+
+    def _objective(self) -> Any:
+        from jdml import losses, objectives, ops
+
+        options = self.options
+        loss_fn = getattr(losses, f"{options.loss}_loss")
+        settings = parse_settings(options.loss_setting, "--loss-setting")
+        _check_settings(loss_fn, settings)
+        settings["normalize"] = ops.sphere if options.normalize == "sphere" else None
+        if options.loss in PROXY_LOSSES:
+            return objectives.proxy(
+                loss_fn, self.train.num_classes, options.dim, options.proxies_per_class, **settings
+            )
+        assert options.loss in PAIR_LOSSES
+        miner = build_miner(options.miner, options.dim)
+        objective = objectives.pair(loss_fn, mine=miner, **settings)
+        if options.memory:
+            objective = objectives.with_memory(objective, options.memory, options.dim)
+        return objective
+
+    def _optimizer(self) -> Any:
+        from jdml.optim import partition_by_role
+
+        options = self.options
+        transforms = {
+            "model": _transform(options.optimizer, options.lr, options.weight_decay),
+            "proxies": _transform(options.optimizer, options.lr * options.proxies_lr_factor, 0.0),
+        }
+        return partition_by_role(transforms, lambda params: {role: role for role in params})
+
+    def _sampler(self, classes: int, samples: int | None) -> Any:
+        from jdml.data import ClassBatchSampler, RandomBatchSampler
+
+        if samples is None:
+            return RandomBatchSampler(len(self.train), classes, seed=self.options.seed)
+        return ClassBatchSampler(self.train.labels, classes, samples, seed=self.options.seed)
+
+    def _score(self, embedder: Callable[[np.ndarray], np.ndarray], data: Any) -> dict[str, float]:
+        from jdml.metrics import evaluate_retrieval
+
+        embeddings = embedder(data.images)
+        if self.options.normalize == "sphere":
+            embeddings = unit(embeddings)
+        scores = {}
+        for view, labels in data.views.items():
+            found = evaluate_retrieval(embeddings, labels, recall_at=RECALL_AT)
+            scores |= {f"{view}/{metric}": float(plain(found[metric])) for metric in METRICS}
+        return scores
+
+
+RECALL_AT = (1, 2, 4, 8)
+METRICS = ("R@1", "R@2", "R@4", "R@8", "RP", "MAP@R")
+
+
+def as_table(rows: Mapping[str, Mapping[str, float]]) -> tuple[list[str], list[list[Any]]]:
+    """Turn ``{row: {metric: value}}`` into a table's columns and rows."""
+    return ["scored on", *METRICS], [[name, *row.values()] for name, row in rows.items()]
+
+
+def _split_classes(train: Any, test: Any, classes: tuple[int, ...]) -> tuple[Any, dict[str, Any]]:
+    """Keep the training rows of some classes; part the test rows into those classes and the others."""
+    missing = sorted(set(classes) - set(train.labels.tolist()))
+    if missing:
+        raise ValueError(
+            f"--train-classes must be classes of the training part, 0 to {train.num_classes - 1}; "
+            f"got {missing[0]}"
+        )
+    seen = np.isin(test.labels, classes)
+    parts = {"seen": seen, "unseen": ~seen}
+    tests = {name: test.select(rows) for name, rows in parts.items() if rows.any()}
+    return train.select(np.isin(train.labels, classes)), tests
+
+
+def _check_settings(loss_fn: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+    """Refuse settings that are not the loss's own hyper-parameters."""
+    import inspect
+
+    shared = {"references", "reference_labels", "mine", "key", "normalize", "where", "weights"}
+    own = [
+        name
+        for name, parameter in inspect.signature(loss_fn).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and name not in {*shared, "reduce_fn", "positive"}
+    ]
+    for name in settings:
+        if name not in own:
+            raise ValueError(
+                f"--loss-setting: {loss_fn.__name__} has no setting {name!r}; it has {', '.join(own) or 'none'}"
+            )
+
+
+def _transform(name: str, lr: float, weight_decay: float) -> Any:
+    import optax
+
+    if name == "adamw":
+        return optax.adamw(lr, weight_decay=weight_decay)
+    rule = optax.adam(lr) if name == "adam" else optax.sgd(lr, momentum=0.9)
+    return optax.chain(optax.add_decayed_weights(weight_decay), rule) if weight_decay else rule

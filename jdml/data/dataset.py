@@ -1,0 +1,133 @@
+"""`Dataset`: images with their labels, and the other ways of labelling the same images."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images, one label for each, and other labellings ("views") of the same images.
+
+    Attributes:
+        name: What the data set is called, for logs and error messages.
+        images: `[N, H, W, C]`, uint8 (0…255) or float32.
+        labels: `[N]` integers ≥ 0, kept as int32.
+        views: Other labellings of the same rows by name, each `[N]`, such as `{"digit", "parity"}`.
+        class_names: For a view, the name of each of its labels, where they have names.
+
+    Raises:
+        TypeError: If images or labels are of a type other than these.
+        ValueError: If shapes do not fit each other, or a label is negative.
+
+    Example:
+        >>> images = np.zeros((3, 2, 2, 1), np.uint8)
+        >>> digits = np.array([4, 7, 9])
+        >>> data = Dataset("toy", images, digits, {"digit": digits, "parity": digits % 2})
+        >>> print(len(data), data.num_classes, data.relabel("parity").labels)
+        3 10 [0 1 1]
+        >>> print(data.select(digits > 5).labels)
+        [7 9]
+    """
+
+    name: str
+    images: np.ndarray
+    labels: np.ndarray
+    views: Mapping[str, np.ndarray] = field(default_factory=dict)
+    class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Checks images, labels and views, and brings all labels to int32."""
+        images = np.asarray(self.images)
+        if images.dtype not in (np.uint8, np.float32):
+            raise TypeError(f"images must be uint8 or float32, got {images.dtype}")
+        if images.ndim != 4:
+            raise ValueError(f"images must have shape [N, H, W, C], got {list(images.shape)}")
+        views = {
+            name: as_labels(f"views[{name!r}]", labels, len(images))
+            for name, labels in self.views.items()
+        }
+        object.__setattr__(self, "images", images)
+        object.__setattr__(self, "labels", as_labels("labels", self.labels, len(images)))
+        object.__setattr__(self, "views", views)
+
+    def __len__(self) -> int:
+        """Number of images N."""
+        return len(self.images)
+
+    @property
+    def num_classes(self) -> int:
+        """One more than the largest label: labels lie in 0…num_classes − 1, not all need occur."""
+        return int(self.labels.max()) + 1 if len(self) else 0
+
+    def relabel(self, view: str) -> "Dataset":
+        """The same images labelled by one of the views.
+
+        Raises:
+            ValueError: If there is no such view; the message lists those there are.
+        """
+        if view not in self.views:
+            raise ValueError(f"view must be one of {sorted(self.views)}, got {view!r}")
+        return replace(self, labels=self.views[view])
+
+    def select(self, rows: np.ndarray) -> "Dataset":
+        """Some of the rows: images, labels and all views together.
+
+        Args:
+            rows: A boolean mask `[N]`, or indices 0…N − 1 in any order.
+
+        Raises:
+            TypeError: If `rows` is neither boolean nor integer.
+            ValueError: If the mask has another length, or an index is out of range.
+        """
+        rows = as_rows(rows, len(self))
+        return replace(
+            self,
+            images=self.images[rows],
+            labels=self.labels[rows],
+            views={name: labels[rows] for name, labels in self.views.items()},
+        )
+
+
+def as_labels(name: str, labels: np.ndarray, size: int | None = None) -> np.ndarray:
+    """Labels as int32 `[N]`.
+
+    Args:
+        name: The argument's name, for error messages.
+        labels: Integers ≥ 0, `[N]`.
+        size: N, where it is known.
+
+    Raises:
+        TypeError: If the labels are not integers.
+        ValueError: If they are not of shape `[N]`, or one is negative or beyond int32.
+    """
+    labels = np.asarray(labels)
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise TypeError(f"{name} must be integers, got {labels.dtype}")
+    if labels.ndim != 1 or (size is not None and len(labels) != size):
+        expected = "[N]" if size is None else f"[N] = [{size}]"
+        raise ValueError(f"{name} must have shape {expected}, got {list(labels.shape)}")
+    if len(labels) and labels.min() < 0:
+        row = int(labels.argmin())
+        raise ValueError(f"{name} must be at least 0, got {labels[row]} in row {row}")
+    if len(labels) and labels.max() > np.iinfo(np.int32).max:
+        row = int(labels.argmax())
+        raise ValueError(f"{name} must fit into int32, got {labels[row]} in row {row}")
+    return labels.astype(np.int32)
+
+
+def as_rows(rows: np.ndarray, size: int) -> np.ndarray:
+    """A boolean mask `[size]`, or indices below `size`, as indices."""
+    rows = np.asarray(rows)
+    if rows.dtype == bool:
+        if rows.shape != (size,):
+            raise ValueError(f"rows must be a mask of shape [{size}], got {list(rows.shape)}")
+        return np.flatnonzero(rows)
+    if rows.size == 0:
+        return np.zeros(0, np.intp)
+    if not np.issubdtype(rows.dtype, np.integer):
+        raise TypeError(f"rows must be a boolean mask or integer indices, got {rows.dtype}")
+    if rows.ndim != 1 or rows.min() < 0 or rows.max() >= size:
+        raise ValueError(f"rows must be indices [n] from 0 to {size - 1}, got {rows}")
+    return rows

@@ -1,0 +1,58 @@
+"""scikit-learn's 1,797 real handwritten digits, 8×8: the data set that needs no file."""
+
+import numpy as np
+
+from jdml.data.dataset import Dataset
+from jdml.data.labels import parity_labels
+
+SPLITS = ("train", "test", "all")
+
+
+def load_digits(data_dir: str | None = None, split: str = "train") -> Dataset:
+    """Loads the 8×8 digits (a part of UCI's optical recognition of handwritten digits).
+
+    Grey values 0…16 are brought to 0…255 (`round(value · 255 / 16)`), uint8. The split is fixed and
+    stratified: a third of each digit (rounded) tests, the rest trains, and the rows keep their
+    original order.
+
+    Args:
+        data_dir: Not used: the data is a part of scikit-learn.
+        split: `"train"` (1,197 images), `"test"` (600) or `"all"`.
+
+    Returns:
+        A data set with images `[N, 8, 8, 1]`, labelled by digit, with views `digit` and `parity`.
+
+    Raises:
+        ValueError: If there is no such split.
+    """
+    from sklearn.datasets import load_digits as read
+
+    check_split(split, SPLITS)
+    raw = read()
+    images = np.rint(raw.images[..., None] * (255 / 16)).astype(np.uint8)
+    data = digit_dataset("digits", images, raw.target)
+    if split == "all":
+        return data
+    test = _test_rows(data.labels)
+    return data.select(test if split == "test" else ~test)
+
+
+def digit_dataset(name: str, images: np.ndarray, digits: np.ndarray) -> Dataset:
+    """Images of digits, labelled by digit, with views `digit` and `parity`."""
+    return Dataset(name, images, digits, {"digit": digits, "parity": parity_labels(digits)})
+
+
+def check_split(split: str, splits: tuple[str, ...]) -> None:
+    """Refuses a split that the data set does not have."""
+    if split not in splits:
+        raise ValueError(f"split must be one of {splits}, got {split!r}")
+
+
+def _test_rows(digits: np.ndarray) -> np.ndarray:
+    """The mask of the test images: a third of each digit, by one fixed shuffle."""
+    random = np.random.RandomState(0)  # NumPy keeps this generator's stream unchanged for ever
+    test = np.zeros(len(digits), bool)
+    for digit in range(10):
+        rows = random.permutation(np.flatnonzero(digits == digit))
+        test[rows[: round(len(rows) / 3)]] = True
+    return test

@@ -1,0 +1,117 @@
+"""MNIST from its four IDX files, or from a copy prepared by TensorFlow Datasets."""
+
+import gzip
+import math
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from jdml.data.dataset import Dataset
+from jdml.data.digits import check_split, digit_dataset
+
+SPLITS = ("train", "test", "all")
+_PREFIXES = {"train": "train", "test": "t10k"}
+_UNSIGNED_BYTE = 8
+
+
+def load_mnist(data_dir: str | Path | None, split: str = "train") -> Dataset:
+    """Loads MNIST: 60,000 training and 10,000 test images, 28×28.
+
+    Args:
+        data_dir: A folder with the four IDX files (`train-images-idx3-ubyte`,
+            `train-labels-idx1-ubyte`, `t10k-images-idx3-ubyte`, `t10k-labels-idx1-ubyte`; each
+            unpacked or with `.gz`), or one in which TensorFlow Datasets has prepared MNIST as
+            array_record (it has a folder `mnist/VERSION`).
+        split: `"train"`, `"test"`, or `"all"`: train, then test.
+
+    Returns:
+        A data set with uint8 images `[N, 28, 28, 1]`, ink bright, labelled by digit, with views
+        `digit` and `parity`.
+
+    Raises:
+        FileNotFoundError: If the folder holds neither; the message says what is expected where.
+        ValueError: If there is no such split, or a file is not what its name says; the message
+            names the file.
+    """
+    check_split(split, SPLITS)
+    folder = Path(data_dir).expanduser() if data_dir is not None else None
+    if folder is None:
+        raise ValueError("data_dir must be the folder of the MNIST files, got None")
+    parts = [part for part in _PREFIXES if split in (part, "all")]
+    prepared = sorted(folder.glob("mnist/*/dataset_info.json"))
+    idx_files = any(folder.glob("*-idx?-ubyte*"))
+    read = _read_prepared if prepared and not idx_files else _read_idx_pair
+    images, digits = zip(*(read(folder, part) for part in parts), strict=True)
+    return digit_dataset("mnist", np.concatenate(images)[..., None], np.concatenate(digits))
+
+
+def read_idx(path: Path, rank: int) -> np.ndarray:
+    """Reads one IDX file of unsigned bytes.
+
+    The format: two zero bytes, the type (8 = unsigned byte), the rank, each dimension as a
+    big-endian 32-bit integer, then the values in C order.
+
+    Args:
+        path: The file; gzipped if its name ends in `.gz`.
+        rank: The number of dimensions it must have (3 for images, 1 for labels).
+
+    Returns:
+        The uint8 array.
+
+    Raises:
+        ValueError: If the file is damaged, truncated, too long, or of another type or rank.
+    """
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path}: expected a whole gzip file: {error}") from error
+    magic = int.from_bytes(content[:4], "big")
+    expected = _UNSIGNED_BYTE << 8 | rank
+    if magic != expected or len(content) < 4:
+        raise ValueError(f"{path}: magic number must be {expected}, got {magic}")
+    header = 4 + 4 * rank
+    if len(content) < header:
+        raise ValueError(f"{path}: expected a header of {header} bytes, got {len(content)} bytes")
+    shape = [int(n) for n in np.frombuffer(content, ">u4", rank, offset=4)]
+    size = header + math.prod(shape)
+    if len(content) != size:
+        raise ValueError(
+            f"{path}: expected {size} bytes for an array of shape {shape}, got {len(content)}"
+        )
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
+
+def _read_idx_pair(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images `[N, H, W]` and digits `[N]` of one part, from two IDX files."""
+    image_file = _find(folder, f"{_PREFIXES[part]}-images-idx3-ubyte")
+    label_file = _find(folder, f"{_PREFIXES[part]}-labels-idx1-ubyte")
+    images, digits = read_idx(image_file, 3), read_idx(label_file, 1)
+    if len(images) != len(digits):
+        raise ValueError(
+            f"{label_file}: expected {len(images)} labels, as many as {image_file.name} has "
+            f"images, got {len(digits)}"
+        )
+    if len(digits) and digits.max() > 9:
+        raise ValueError(f"{label_file}: labels must be 0…9, got {digits.max()}")
+    return images, digits
+
+
+def _find(folder: Path, name: str) -> Path:
+    """The file of that name, unpacked or gzipped."""
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise FileNotFoundError(
+        f"mnist needs {name} or {name}.gz (or a folder mnist/VERSION that TensorFlow Datasets "
+        f"prepared) in {folder.absolute()}"
+    )
+
+
+def _read_prepared(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images `[N, H, W]` and digits `[N]` of one part, from a copy prepared by tfds."""
+    import tensorflow_datasets as tfds
+
+    rows = tfds.data_source("mnist", data_dir=str(folder), split=part, download=False)
+    images = np.stack([row["image"][..., 0] for row in rows])
+    return images, np.array([row["label"] for row in rows], np.int32)

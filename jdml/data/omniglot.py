@@ -1,0 +1,141 @@
+"""Omniglot: 1,623 handwritten letters of 50 alphabets, 20 drawers each."""
+
+import io
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from jdml.data.dataset import Dataset
+from jdml.data.digits import check_split
+
+SPLITS = ("train", "test", "all")
+_SOURCES = {"train": "images_background", "test": "images_evaluation"}
+_DAMAGED = (OSError, EOFError, SyntaxError, ValueError, zlib.error, zipfile.BadZipFile)
+
+
+def load_omniglot(
+    data_dir: str | Path | None, split: str = "train", *, image_size: int = 28
+) -> Dataset:
+    """Loads Omniglot, labelled by alphabet.
+
+    Args:
+        data_dir: A folder with `images_background.zip` and `images_evaluation.zip`, or with the
+            folders of these names that they unpack to (`ALPHABET/characterNN/*.png` in each).
+            Where both are there, the zip is read.
+        split: `"train"` (the 30 background alphabets: 964 letters, 19,280 images), `"test"` (the 20
+            evaluation alphabets: 659 letters, 13,180 images), or `"all"`: train, then test.
+        image_size: Height and width s of the images, in pixels. 105 is the native size and gives
+            the original pixels; other sizes are averages over the area of each new pixel (Pillow's
+            box filter), so that a value is the share of ink in it.
+
+    Returns:
+        A data set with uint8 images `[N, s, s, 1]`, ink 255 on 0, sorted by alphabet, letter and
+        file name. Views `alphabet` and `letter`: a letter's label is its own in the whole split
+        (0…963 for train), not only in its alphabet. `class_names` holds the names of both.
+
+    Raises:
+        FileNotFoundError: If a zip and its folder are both missing; the message says where they
+            are expected.
+        ValueError: If there is no such split, `image_size` is not positive, or an archive or an
+            image in it is damaged; the message names the archive and the image.
+
+    Paper settings:
+        EPS uses 80×80 images.
+
+    Reference:
+        Lake, Salakhutdinov, Tenenbaum. Human-level concept learning through probabilistic program
+        induction. Science 2015.
+    """
+    check_split(split, SPLITS)
+    if data_dir is None:
+        raise ValueError("data_dir must be the folder of the Omniglot files, got None")
+    if not isinstance(image_size, int) or image_size < 1:
+        raise ValueError(f"image_size must be a positive integer, got {image_size!r}")
+    letters: list[str] = []
+    images: list[np.ndarray] = []
+    for part, source in _SOURCES.items():
+        if split in (part, "all"):
+            for name, image in _read_source(Path(data_dir).expanduser(), source, image_size):
+                letters.append(name.rsplit("/", 1)[0])
+                images.append(image)
+    return _label(np.stack(images)[..., None], letters)
+
+
+def _label(images: np.ndarray, letters: list[str]) -> Dataset:
+    """Numbers letters (`SOURCE/ALPHABET/characterNN`) and alphabets in the order they come."""
+    letter, letter_names = _number(letters)
+    alphabet, alphabet_names = _number([name.rsplit("/", 1)[0] for name in letters])
+    return Dataset(
+        "omniglot",
+        images,
+        alphabet,
+        {"alphabet": alphabet, "letter": letter},
+        {
+            "alphabet": tuple(name.split("/")[1] for name in alphabet_names),
+            "letter": tuple(name.split("/", 1)[1] for name in letter_names),
+        },
+    )
+
+
+def _number(names: list[str]) -> tuple[np.ndarray, list[str]]:
+    """Labels by first appearance, and the name of each label."""
+    ids = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    return np.array([ids[name] for name in names], np.int32), list(ids)
+
+
+def _read_source(folder: Path, source: str, image_size: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Names and images of one zip or folder, sorted by alphabet, letter and file."""
+    with _open_source(folder, source) as (where, names, read):
+        images = [name for name in names if _is_image(name, source)]
+        if not images:
+            raise ValueError(f"{where}: expected {source}/ALPHABET/characterNN/*.png, found none")
+        for name in sorted(images, key=lambda name: name.split("/")):
+            try:
+                image = _decode(read(name), image_size)
+            except _DAMAGED as error:
+                raise ValueError(f"{where}: {name} is not a whole image: {error}") from error
+            yield name, image
+
+
+@contextmanager
+def _open_source(
+    folder: Path, source: str
+) -> Iterator[tuple[Path, list[str], Callable[[str], bytes]]]:
+    """Where a source is, the names of its files, and the function that reads one of them."""
+    archive, unpacked = folder / f"{source}.zip", folder / source
+    if archive.is_file():
+        try:
+            opened = zipfile.ZipFile(archive)
+        except _DAMAGED as error:
+            raise ValueError(f"{archive}: expected a whole zip archive: {error}") from error
+        with opened:
+            yield archive, opened.namelist(), opened.read
+    elif unpacked.is_dir():
+        files = [path.relative_to(folder).as_posix() for path in unpacked.glob("*/*/*.png")]
+        yield unpacked, files, lambda name: (folder / name).read_bytes()
+    else:
+        raise FileNotFoundError(
+            f"omniglot needs {source}.zip, or the folder {source} that it unpacks to, "
+            f"in {folder.absolute()}"
+        )
+
+
+def _is_image(name: str, source: str) -> bool:
+    """Whether a file of an archive is `SOURCE/ALPHABET/characterNN/*.png`."""
+    parts = name.split("/")
+    return len(parts) == 4 and parts[0] == source and name.endswith(".png")
+
+
+def _decode(content: bytes, image_size: int) -> np.ndarray:
+    """A PNG, dark ink on white paper, as uint8 `[s, s]` with ink 255 on 0."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(content)) as png:
+        grey = png.convert("L")
+    if grey.size != (image_size, image_size):
+        grey = grey.resize((image_size, image_size), Image.Resampling.BOX)
+    return 255 - np.asarray(grey)

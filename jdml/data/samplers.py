@@ -1,0 +1,287 @@
+"""Which rows make up each batch: class-balanced or uniform, reproducible, and resumable anywhere.
+
+A sampler's batches are a pure function of (seed, epoch): its whole state is where it stands, two
+integers, and a few more that tell whether a saved state belongs to it.
+"""
+
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import numpy as np
+
+from jdml.data.dataset import as_labels
+
+
+class EpochSampler(ABC):
+    """An endless iterator over the batches of epoch 0, 1, 2, … with a state of plain integers.
+
+    Attributes:
+        batch_size: Rows in each batch.
+        batches_per_epoch: Batches in each epoch.
+    """
+
+    batch_size: int
+    batches_per_epoch: int
+
+    def __init__(self, seed: int) -> None:
+        """Starts before the first batch of epoch 0."""
+        self._seed = _at_least(0, "seed", seed)
+        self._epoch = 0
+        self._batch = 0
+        self._batches: np.ndarray | None = None
+
+    @abstractmethod
+    def epoch(self, number: int) -> np.ndarray:
+        """All batches of an epoch: int32 row indices `[batches_per_epoch, batch_size]`."""
+
+    @abstractmethod
+    def _settings(self) -> dict[str, int]:
+        """What must agree for a saved state to mean the same batches here."""
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """The sampler itself: iterating goes on from where it stands."""
+        return self
+
+    def __next__(self) -> np.ndarray:
+        """The next batch: int32 row indices `[batch_size]`."""
+        if self._batches is None:
+            self._batches = self.epoch(self._epoch)
+        batch = self._batches[self._batch]
+        self._batch += 1
+        if self._batch == self.batches_per_epoch:
+            self._epoch, self._batch, self._batches = self._epoch + 1, 0, None
+        return batch.copy()
+
+    def get_state(self) -> dict[str, int]:
+        """Where the sampler stands, as a flat dictionary of integers (JSON-able)."""
+        return {"epoch": self._epoch, "batch": self._batch, **self._settings()}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        """Goes to where `state` was taken: the batches from here on are the same as there.
+
+        Raises:
+            ValueError: If the state is incomplete, was taken from a sampler with other settings or
+                data, or points outside an epoch. The sampler is then left as it was.
+        """
+        settings = self._settings()
+        expected = {"epoch", "batch", *settings}
+        if set(state) != expected:
+            raise ValueError(f"state must have keys {sorted(expected)}, got {sorted(state)}")
+        for name, value in settings.items():
+            if state[name] != value:
+                raise ValueError(
+                    f"state is of another sampler: {name} must be {value}, got {state[name]}"
+                )
+        epoch = _at_least(0, "state['epoch']", int(state["epoch"]))
+        batch = _at_least(0, "state['batch']", int(state["batch"]))
+        if batch >= self.batches_per_epoch:
+            raise ValueError(
+                f"state['batch'] must be below batches_per_epoch = {self.batches_per_epoch}, "
+                f"got {batch}"
+            )
+        self._epoch, self._batch, self._batches = epoch, batch, None
+
+
+class ClassBatchSampler(EpochSampler):
+    """Batches of P classes × S samples, forever: an infinite iterator of row indices `[P · S]`.
+
+    What holds, whatever the sizes of the classes:
+
+    - every batch has P distinct classes with S distinct samples each, grouped by class;
+    - every sample of the data set comes up in every epoch, and a class brings up all its samples
+      before one of them comes up again, except to fill the last group of S;
+    - an epoch has the smallest number of batches with which this is possible, T = max(largest
+      class's groups, all groups / P), a class of n samples having ⌈n / S⌉ groups;
+    - batches depend on (seed, epoch) alone.
+
+    Args:
+        labels: Integers ≥ 0, `[N]`.
+        classes_per_batch: P ≥ 1.
+        samples_per_class: S ≥ 1.
+        seed: An integer ≥ 0.
+
+    Raises:
+        TypeError: If labels are not integers.
+        ValueError: If there are fewer than P classes, a class has fewer than S samples (the message
+            names it), or a number is too small.
+
+    Implementation notes:
+        P · T seats are to be filled. The classes' groups come first, and the seats left over go to
+        the classes with the fewest groups, so that unequal classes become more equal. With r_c
+        groups of class c still to seat in t batches, Σ r_c = P · t and r_c ≤ t, and systematic
+        sampling seats class c with probability r_c / t: exactly P distinct classes in each batch,
+        in changing company, and a class with r_c = t for certain, so all of them fit. An epoch
+        costs O(N + T · C).
+
+    Example:
+        >>> sampler = ClassBatchSampler([0, 0, 1, 1, 1, 2, 2], 2, 2, seed=1)
+        >>> sampler.batches_per_epoch
+        2
+        >>> batch = next(sampler)
+        >>> len(batch), len(set(batch))
+        (4, 4)
+        >>> state = sampler.get_state()
+        >>> ahead = next(sampler)
+        >>> sampler.set_state(state)
+        >>> bool((next(sampler) == ahead).all())
+        True
+    """
+
+    def __init__(
+        self,
+        labels: np.ndarray,
+        classes_per_batch: int,
+        samples_per_class: int,
+        seed: int = 0,
+    ) -> None:
+        """See the class."""
+        super().__init__(seed)
+        labels = as_labels("labels", labels)
+        self._classes_per_batch = _at_least(1, "classes_per_batch", classes_per_batch)
+        self._samples_per_class = _at_least(1, "samples_per_class", samples_per_class)
+        self._members = _members_by_class(labels, classes_per_batch, samples_per_class)
+        self._groups = np.array([-(-len(rows) // samples_per_class) for rows in self._members])
+        self._size = len(labels)
+        self._checksum = zlib.crc32(labels.tobytes())
+        self.batch_size = classes_per_batch * samples_per_class
+        self.batches_per_epoch = max(
+            int(self._groups.max()), -(-int(self._groups.sum()) // classes_per_batch)
+        )
+
+    def epoch(self, number: int) -> np.ndarray:
+        """All batches of an epoch: int32 row indices `[batches_per_epoch, P · S]`."""
+        random = np.random.default_rng([self._seed, number])
+        shape = self.batches_per_epoch, self._classes_per_batch
+        groups = _share_seats(self._groups, shape[0] * shape[1], random)
+        seats = _seat_classes(groups, shape, random)
+        seats_of_class = np.split(
+            np.argsort(seats, axis=None, kind="stable"), np.cumsum(groups)[:-1]
+        )
+        batches = np.empty((seats.size, self._samples_per_class), np.int32)
+        for rows, where in zip(self._members, seats_of_class, strict=True):
+            batches[where] = _deal(rows, len(where), self._samples_per_class, random)
+        return batches.reshape(self.batches_per_epoch, self.batch_size)
+
+    def _settings(self) -> dict[str, int]:
+        return {
+            "classes_per_batch": self._classes_per_batch,
+            "samples_per_class": self._samples_per_class,
+            "seed": self._seed,
+            "num_samples": self._size,
+            "labels_checksum": self._checksum,
+        }
+
+
+class RandomBatchSampler(EpochSampler):
+    """Uniform batches without replacement, forever: an infinite iterator of row indices `[B]`.
+
+    An epoch has ⌊N / B⌋ whole batches, in which no sample comes up twice. The N mod B samples that
+    are left over change from epoch to epoch: any two epochs in a row show every sample.
+
+    Args:
+        labels_or_size: The number of samples N, or anything with that length (labels).
+        batch_size: B, from 1 to N.
+        seed: An integer ≥ 0.
+
+    Raises:
+        ValueError: If a number is too small or B exceeds N.
+
+    Implementation notes:
+        The left-out samples are a window of one fixed shuffle that moves on by its own length every
+        epoch. The window is shorter than half the data, so two in a row do not overlap.
+
+    Example:
+        >>> sampler = RandomBatchSampler(7, batch_size=3)
+        >>> seen = np.concatenate([next(sampler) for _ in range(2 * sampler.batches_per_epoch)])
+        >>> len(set(seen))
+        7
+    """
+
+    def __init__(self, labels_or_size: np.ndarray | int, batch_size: int, seed: int = 0) -> None:
+        """See the class."""
+        super().__init__(seed)
+        is_size = isinstance(labels_or_size, int | np.integer)
+        self._size = int(labels_or_size) if is_size else len(labels_or_size)  # type: ignore[arg-type]
+        self.batch_size = _at_least(1, "batch_size", batch_size)
+        if batch_size > self._size:
+            raise ValueError(
+                f"batch_size must be at most the number of samples {self._size}, got {batch_size}"
+            )
+        self.batches_per_epoch = self._size // batch_size
+        # Epochs are seeded with [seed, epoch]; the fixed shuffle with one word more.
+        self._order = np.random.default_rng([self._seed, 0, 1]).permutation(self._size)
+
+    def epoch(self, number: int) -> np.ndarray:
+        """All batches of an epoch: int32 row indices `[batches_per_epoch, batch_size]`."""
+        left_over = self._size % self.batch_size
+        shown = np.roll(self._order, -number * left_over)[left_over:]
+        shuffled = np.random.default_rng([self._seed, number]).permutation(shown)
+        return shuffled.astype(np.int32).reshape(self.batches_per_epoch, self.batch_size)
+
+    def _settings(self) -> dict[str, int]:
+        return {"batch_size": self.batch_size, "seed": self._seed, "num_samples": self._size}
+
+
+def _members_by_class(
+    labels: np.ndarray, classes_per_batch: int, samples_per_class: int
+) -> list[np.ndarray]:
+    """The rows of each class, in the order of the class's label; every class has enough."""
+    classes, counts = np.unique(labels, return_counts=True)
+    if classes_per_batch > len(classes):
+        raise ValueError(
+            f"classes_per_batch must be at most the number of classes {len(classes)}, "
+            f"got {classes_per_batch}"
+        )
+    smallest = counts.argmin()
+    if samples_per_class > counts[smallest]:
+        raise ValueError(
+            f"samples_per_class must be at most the size of every class, got {samples_per_class}: "
+            f"class {classes[smallest]} has {counts[smallest]} samples"
+        )
+    return np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
+
+
+def _share_seats(groups: np.ndarray, seats: int, random: np.random.Generator) -> np.ndarray:
+    """Raises the classes' numbers of groups, always the smallest, until they fill all seats."""
+    groups = groups.copy()
+    while free := seats - int(groups.sum()):
+        groups[random.permutation(np.flatnonzero(groups == groups.min()))[:free]] += 1
+    return groups
+
+
+def _seat_classes(
+    groups: np.ndarray, shape: tuple[int, int], random: np.random.Generator
+) -> np.ndarray:
+    """The classes of each batch `[T, P]`: class c in groups[c] of them, distinct within each."""
+    left = groups.copy()
+    seats = np.empty(shape, np.int64)
+    for batch in range(shape[0]):
+        step = shape[0] - batch
+        order = random.permutation(len(left))
+        points = random.integers(step) + step * np.arange(shape[1])
+        seats[batch] = order[np.searchsorted(np.cumsum(left[order]), points, side="right")]
+        left[seats[batch]] -= 1
+    return seats
+
+
+def _deal(rows: np.ndarray, groups: int, size: int, random: np.random.Generator) -> np.ndarray:
+    """Deals a class's rows into `[groups, size]`, shuffle after shuffle, none twice in a group."""
+    dealt = np.empty((groups, size), np.int32)
+    deck = random.permutation(rows)
+    for group in range(groups):
+        if len(deck) < size:
+            again = random.permutation(rows)
+            held = np.isin(again, deck)
+            deck = np.concatenate([deck, again[~held], again[held]])
+        dealt[group], deck = deck[:size], deck[size:]
+    return dealt
+
+
+def _at_least(smallest: int, name: str, value: int) -> int:
+    """An integer argument, not below `smallest`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < smallest:
+        raise ValueError(f"{name} must be at least {smallest}, got {value}")
+    return int(value)

@@ -1,0 +1,58 @@
+"""Pure, jitted losses for deep metric learning.
+
+One signature for all: arrays first, everything else by keyword. Hyper-parameters are traced, so sweeping them recompiles
+nothing; ``where`` masks rows, ``weights`` weights them, ``reduce_fn`` reduces (None: not at all). Values and gradients are
+finite for every finite input, and results are float32 (float64 for float64 inputs) whatever the embeddings' type.
+"""
+
+from jdml.losses.assignment import Assignment, assign
+from jdml.losses.comparison import Comparison, compare
+from jdml.losses.pairs import (
+    contrastive_loss,
+    margin_loss,
+    multi_similarity_loss,
+    similarity_contrastive_loss,
+    triplet_loss,
+)
+from jdml.losses.proxies import (
+    center_regularizer,
+    proxy_anchor_loss,
+    proxy_nca_loss,
+    proxy_nca_margin_loss,
+    proxy_nca_pp_loss,
+    soft_triple_loss,
+)
+from jdml.losses.softmax import arcface_loss, cosface_loss, normalized_softmax_loss
+from jdml.losses.tuples import (
+    circle_loss,
+    fast_ap_loss,
+    lifted_structure_loss,
+    n_pair_loss,
+    snr_contrastive_loss,
+)
+
+__all__ = [
+    "Assignment",
+    "Comparison",
+    "arcface_loss",
+    "assign",
+    "center_regularizer",
+    "circle_loss",
+    "compare",
+    "contrastive_loss",
+    "cosface_loss",
+    "fast_ap_loss",
+    "lifted_structure_loss",
+    "margin_loss",
+    "multi_similarity_loss",
+    "n_pair_loss",
+    "normalized_softmax_loss",
+    "proxy_anchor_loss",
+    "proxy_nca_loss",
+    "proxy_nca_margin_loss",
+    "proxy_nca_pp_loss",
+    "similarity_contrastive_loss",
+    "snr_contrastive_loss",
+    "soft_triple_loss",
+    "triplet_loss",
+]

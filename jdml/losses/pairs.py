@@ -1,0 +1,334 @@
+"""Losses on pairs and tuples of embeddings.
+
+All of them take the embeddings ``[B, D]`` and their labels, and compare every sample with every other one of the batch
+or with ``references``: a memory (XBM), proxies, another view. With proxies as references, a pair loss *is* its proxy
+version.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jdml import ops
+from jdml.losses.comparison import compare
+from jdml.ops import ReduceFn, checks, log1p_sum_exp, mean, mean_nonzero
+
+relu = jax.nn.relu
+
+
+@ops.public(compare, positive_margin=checks.finite, negative_margin=checks.finite)
+def contrastive_loss(
+    embeddings: Array,
+    labels: Array | None = None,
+    *,
+    positive_margin: float | Array = 0.0,
+    negative_margin: float | Array = 0.5,
+    reduce_fn: ReduceFn | None = mean_nonzero,
+    **options: Any,
+) -> Array:
+    """Contrastive loss with two margins (C2).
+
+    Formula:
+        ``reduce_pos (d − m⁺)₊ + reduce_neg (m⁻ − d)₊``, Euclidean d.
+
+    Positives farther than ``positive_margin`` are pulled, negatives nearer than ``negative_margin`` are pushed.
+
+    Args:
+        embeddings: ``[B, D]``.
+        labels: ``[B]`` integers.
+        positive_margin: m⁺, a Euclidean distance.
+        negative_margin: m⁻, a Euclidean distance.
+        **options: what is compared, see :func:`jdml.losses.compare`.
+        reduce_fn: applied to positive and negative terms apart, and then added; None gives ``[B, R]``.
+
+    Returns:
+        A scalar, or ``[B, R]``.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, margins that are not finite.
+
+    Implementation notes:
+        At distance 0 the gradient is 0. Time and memory O(B·R).
+
+    Paper settings:
+        CCP and the Metric Learning Reality Check: (0, .3841) CUB, (.2652, .5409) Cars196, (.2858, .5130) SOP and
+        In-shop. CCP's eq. 4.2 is this loss with m⁺ = β − α, m⁻ = β + α. ``reduce_fn=jdml.mean`` averages over all pairs,
+        the default over those with a positive hinge, as the released programs do.
+
+    Reference:
+        Hadsell, Chopra & LeCun, *Dimensionality Reduction by Learning an Invariant Mapping*; Wu et al., *Sampling
+        Matters in Deep Embedding Learning*.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+        >>> contrastive_loss(x, jnp.array([0, 0, 1]))
+        Array(1.9142135, dtype=float32)
+    """
+    c = compare(embeddings, labels, **options)
+    distances = c.distances
+    pull = relu(distances - positive_margin)
+    push = relu(negative_margin - distances)
+    positive = c.reduce_pairs(reduce_fn, pull, c.pairs.positive)
+    return positive + c.reduce_pairs(reduce_fn, push, c.pairs.negative)
+
+
+@ops.public(compare, negative_margin=checks.finite)
+def similarity_contrastive_loss(
+    embeddings: Array,
+    labels: Array | None = None,
+    *,
+    negative_margin: float | Array = 0.5,
+    reduce_fn: ReduceFn | None = mean,
+    **options: Any,
+) -> Array:
+    """Contrastive loss on similarities (C1, the form of XBM).
+
+    Formula:
+        ``reduce_i [ Σ_pos (1 − s) + Σ_neg s·1[s > m] ]``, s the inner product.
+
+    Args:
+        embeddings: ``[B, D]``.
+        labels: ``[B]`` integers.
+        negative_margin: m, a cosine: negatives less similar than it are left alone.
+        **options: what is compared, see :func:`jdml.losses.compare`.
+        reduce_fn: applied to the sums of the valid anchors; None gives ``[B]``.
+
+    Returns:
+        A scalar, or ``[B]``.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, a margin that is not finite.
+
+    Implementation notes:
+        A negative term jumps from 0 to m where s passes m: the value is s, not s − m, as in XBM's program; the gradient
+        is the same.
+
+    Paper settings:
+        m = 0.5 in CCP and XBM. In the ball (``normalize=jdml.ball``), as CCP runs it, a short positive pair keeps a
+        loss above 0.
+
+    Reference:
+        Wang, Zhang, Huang & Scott, *Cross-Batch Memory for Embedding Learning*, §3.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.array([[1.0, 0.0], [0.6, 0.8], [1.0, 0.0]])
+        >>> similarity_contrastive_loss(x, jnp.array([0, 0, 1]), reduce_fn=None)
+        Array([1.4, 1. , 1.6], dtype=float32)
+    """
+    c = compare(embeddings, labels, **options)
+    similarities = c.similarities
+    pull = jnp.where(c.pairs.positive, 1.0 - similarities, 0.0)
+    push = jnp.where(c.pairs.negative & (similarities > negative_margin), similarities, 0.0)
+    return c.reduce_rows(reduce_fn, jnp.sum(pull + push, axis=-1))
+
+
+@ops.public(compare, margin=checks.finite)
+def triplet_loss(
+    embeddings: Array,
+    labels: Array | None = None,
+    *,
+    margin: float | Array = 0.1,
+    squared: bool = False,
+    reduce_fn: ReduceFn | None = mean_nonzero,
+    **options: Any,
+) -> Array:
+    """Triplet loss over all (positive, negative) couples of every anchor.
+
+    Formula:
+        ``reduce_{a,p,n} (d_ap − d_an + m)₊``
+
+    Args:
+        embeddings: ``[B, D]``.
+        labels: ``[B]`` integers.
+        margin: m, a distance (a squared one where ``squared``).
+        squared: compare squared Euclidean distances.
+        **options: what is compared, see :func:`jdml.losses.compare`.
+        reduce_fn: ``mean_nonzero`` averages over the triplets with a positive hinge, ``mean`` over all valid ones; any
+            other function sees the sums ``[B]``, and None gives them.
+
+    Returns:
+        A scalar, or ``[B]``: per anchor, the sum over its couples.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, a margin that is not finite.
+
+    Implementation notes:
+        The sum over couples is linear in the distances with whole coefficients: how many active couples a distance
+        is part of. Sorting each row once finds them all, in O(B·R log R) time and O(B·R) memory; no triplet is ever
+        enumerated. With ``mine=`` reduced to one positive and one negative per anchor it is the usual sampled triplet.
+
+    Paper settings:
+        Margins of the Metric Learning Reality Check and CCP: .0961 CUB, .1190 Cars196, .0451 SOP and In-shop, unsquared,
+        averaged over active triplets. EPS's framework: .2, squared, averaged over all sampled triplets.
+
+    Reference:
+        Weinberger & Saul, *Distance Metric Learning for Large Margin Nearest Neighbor Classification*; Schroff et al.,
+        *FaceNet*.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [-1.0, 0.0]])
+        >>> triplet_loss(x, jnp.array([0, 0, 1, 1]), margin=0.1, reduce_fn=None).round(3)
+        Array([1.514, 0.2  , 2.686, 0.686], dtype=float32)
+    """
+    c = compare(embeddings, labels, **options)
+    distances = c.squared_distances if squared else c.distances
+    positive, negative = c.pairs
+    active = _active_couples(jax.lax.stop_gradient(distances), positive, negative, margin)
+    pulls = jnp.where(positive, active, 0.0)
+    pushes = jnp.where(negative, active, 0.0)
+    sums = jnp.sum((pulls - pushes) * distances + pulls * margin, axis=-1)
+    terms = positive.sum(-1) * negative.sum(-1)
+    where = terms > 0
+    weighted = jnp.where(where, sums, 0.0) * c.row_weights
+    return ops.reduce_groups(reduce_fn, weighted, where, terms=terms, nonzero=pulls.sum(-1))
+
+
+@ops.public(compare, beta=checks.finite_per_class, alpha=checks.finite)
+def margin_loss(
+    embeddings: Array,
+    labels: Array | None = None,
+    *,
+    beta: float | Array = 1.2,
+    alpha: float | Array = 0.2,
+    reduce_fn: ReduceFn | None = mean_nonzero,
+    **options: Any,
+) -> Array:
+    """Margin loss: positives inside, negatives outside a boundary that can be learned.
+
+    Formula:
+        positives ``(d − β + α)₊``, negatives ``(β − d + α)₊``, averaged together.
+
+    Args:
+        embeddings: ``[B, D]``.
+        labels: ``[B]`` integers.
+        beta: β, the boundary, a distance: a scalar, or ``[C]`` with one value per class of the anchor. It gets
+            gradients.
+        alpha: α, half the width of the gap around the boundary, a distance.
+        **options: what is compared, see :func:`jdml.losses.compare`.
+        reduce_fn: ``mean_nonzero`` divides the sum of all active pairs, of both kinds together, by their number; None
+            gives ``[B, R]``.
+
+    Returns:
+        A scalar, or ``[B, R]``.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, β per class without labels.
+
+    Implementation notes:
+        With β per class, a row whose label has no β is not valid.
+
+    Paper settings:
+        β₀ = 1.2, α = .2 (Wu et al. and EPS, on distance-weighted pairs: ``mine=chain(random_positive(),
+        distance_weighted_negative(dim=D))``).
+
+    Reference:
+        Wu, Manmatha, Smola & Krähenbühl, *Sampling Matters in Deep Embedding Learning*, eq. 5.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+        >>> margin_loss(x, jnp.array([0, 0, 1])).round(4)
+        Array(0.9071, dtype=float32)
+    """
+    beta = jnp.asarray(beta)
+    if beta.ndim == 1:
+        beta, options = _beta_of_anchors(beta, labels, embeddings, options)
+    c = compare(embeddings, labels, **options)
+    distances = c.distances
+    pull = jnp.where(c.pairs.positive, relu(distances - beta + alpha), 0.0)
+    push = jnp.where(c.pairs.negative, relu(beta - distances + alpha), 0.0)
+    return c.reduce_pairs(reduce_fn, pull + push, c.pairs.positive | c.pairs.negative)
+
+
+@ops.public(compare, alpha=checks.positive, beta=checks.positive, base=checks.finite)
+def multi_similarity_loss(
+    embeddings: Array,
+    labels: Array | None = None,
+    *,
+    alpha: float | Array = 2.0,
+    beta: float | Array = 50.0,
+    base: float | Array = 0.5,
+    reduce_fn: ReduceFn | None = mean,
+    **options: Any,
+) -> Array:
+    """Multi-similarity (MS) loss.
+
+    Formula:
+        ``reduce_i [ (1/α) log(1 + Σ_pos e^{−α(s−λ)}) + (1/β) log(1 + Σ_neg e^{β(s−λ)}) ]``
+
+    Args:
+        embeddings: ``[B, D]``.
+        labels: ``[B]`` integers.
+        alpha: α, sharpness of the pull.
+        beta: β, sharpness of the push.
+        base: λ, a cosine: where pull and push balance.
+        **options: what is compared, see :func:`jdml.losses.compare`.
+        reduce_fn: applied to the valid anchors; None gives ``[B]``.
+
+    Returns:
+        A scalar, or ``[B]``.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, α or β not positive.
+
+    Implementation notes:
+        The paper mines pairs first: ``mine=multi_similarity_pairs()``. Anchors left without pairs count as 0 in the mean.
+
+    Paper settings:
+        (α, β, λ): (2, 40, .5) in the released program and CCP on CUB and SOP, (14.35, 75.83, .66) Cars196, (8.49, 57.38,
+        .41) In-shop. EPS prints (2, 50, 1), with which hardly a negative pushes; its framework ran (2, 40, .5).
+
+    Reference:
+        Wang, Han, Huang, Dong & Scott, *Multi-Similarity Loss with General Pair Weighting*, eq. 15.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.array([[1.0, 0.0], [0.6, 0.8], [1.0, 0.0]])
+        >>> multi_similarity_loss(x, jnp.array([0, 0, 1])).round(4)
+        Array(0.6018, dtype=float32)
+    """
+    c = compare(embeddings, labels, **options)
+    offsets = c.similarities - base
+    pull = log1p_sum_exp(-alpha * offsets, where=c.pairs.positive) / alpha
+    push = log1p_sum_exp(beta * offsets, where=c.pairs.negative) / beta
+    return c.reduce_rows(reduce_fn, pull + push)
+
+
+def _active_couples(distances: Array, positive: Array, negative: Array, margin: Array | float) -> Array:
+    """For every pair, in how many couples (p, n) of its row with ``d_p + m > d_n`` it takes part."""
+    keys = jnp.where(positive, distances + margin, jnp.where(negative, distances, jnp.inf))
+    # Equal keys do not make an active couple: a positive (kind 0) goes before the negatives (1) it ties with.
+    kinds = jnp.where(positive, 0, jnp.where(negative, 1, 2)).astype(jnp.int8)
+    columns = jnp.broadcast_to(jnp.arange(keys.shape[-1]), keys.shape)
+    _, kinds, order = jax.lax.sort((keys, kinds, columns), dimension=-1, num_keys=2)
+    negatives_before = jnp.cumsum(kinds == 1, axis=-1)
+    positives_after = positive.sum(-1, keepdims=True) - jnp.cumsum(kinds == 0, axis=-1)
+    active = jnp.where(kinds == 0, negatives_before, positives_after)
+    unsorted = jnp.put_along_axis(jnp.zeros_like(active), order, active, axis=-1, inplace=False)
+    return unsorted.astype(distances.dtype)
+
+
+def _beta_of_anchors(
+    beta: Array, labels: Array | None, embeddings: Array, options: dict[str, Any]
+) -> tuple[Array, dict[str, Any]]:
+    """Each anchor's own β as a column, and options in which anchors without one are not valid."""
+    if labels is None:
+        raise ValueError(f"beta must be a scalar where positive= is given instead of labels, got {list(beta.shape)}")
+    checks.check_labels("labels", labels, embeddings.shape[0])
+    known = labels < beta.size
+    checks.require(known, f"labels[{{row}}] is {{0}}, expected 0…{beta.size - 1} as beta has {beta.size}", labels)
+    where = options["where"]
+    if where is not None:
+        checks.check_mask("where", where, labels.shape)
+        known = known & where
+    return beta[jnp.clip(labels, 0, beta.size - 1)][:, None], {**options, "where": known}

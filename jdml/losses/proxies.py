@@ -1,0 +1,344 @@
+"""Losses that compare embeddings with learned proxies of their classes."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jdml import ops
+from jdml.losses.assignment import Assignment, _as_centres, assign
+from jdml.ops import ReduceFn, checks, log1p_sum_exp, log_sum_exp, mean, safe_sqrt, sphere, total
+
+
+@ops.public(assign, scale=checks.positive)
+def proxy_nca_loss(
+    embeddings: Array,
+    labels: Array,
+    proxies: Array,
+    *,
+    scale: float | Array = 1.0,
+    reduce_fn: ReduceFn | None = mean,
+    **options: Any,
+) -> Array:
+    """ProxyNCA: neighbourhood component analysis on proxies, the true class left out of the denominator.
+
+    Formula:
+        ``reduce_i −log( e^{−σ d²(x_i, p_y)} / Σ_{c≠y} e^{−σ d²(x_i, p_c)} )``
+
+    Args:
+        embeddings: ``[B, D]``.
+        labels: ``[B]`` integers in 0…C−1.
+        proxies: ``[C, D]``, or ``[C, K, D]``: the nearest of a class's proxies stands for it.
+        scale: σ, per squared distance (on the sphere ``−σ d² = 2σ s − 2σ``, so ½ gives plain cosines).
+        **options: see :func:`jdml.losses.assign`.
+        reduce_fn: applied to the valid rows; None gives ``[B]``.
+
+    Returns:
+        A scalar, or ``[B]``. It may be negative.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, a scale that is not positive.
+
+    Implementation notes:
+        With one class there is nothing to compare with, and the loss is 0.
+
+    Paper settings:
+        The well-known reimplementation scales embeddings and proxies to norm 3: σ = 9.
+
+    Reference:
+        Movshovitz-Attias, Toshev, Leung, Ioffe & Singh, *No Fuss Distance Metric Learning Using Proxies*, eq. 4.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> proxy_nca_loss(jnp.array([[1.0, 0.0]]), jnp.array([0]), jnp.eye(2))
+        Array(-2., dtype=float32)
+    """
+    a = assign(embeddings, labels, proxies, **options)
+    if a.proxies.shape[0] == 1:
+        return a.reduce_rows(reduce_fn, jnp.zeros_like(a.weights), where=jnp.zeros_like(a.rows))
+    logits = -scale * a.squared_distances
+    others = jnp.where(a.rows, log_sum_exp(logits, where=a.others), 0.0)
+    return a.reduce_rows(reduce_fn, others - a.of_own(logits))
+
+
+@ops.public(assign, temperature=checks.positive)
+def proxy_nca_pp_loss(
+    embeddings: Array,
+    labels: Array,
+    proxies: Array,
+    *,
+    temperature: float | Array = 1 / 9,
+    reduce_fn: ReduceFn | None = mean,
+    **options: Any,
+) -> Array:
+    """ProxyNCA++: a softmax over negative squared distances, the true class in the denominator.
+
+    Formula:
+        ``reduce_i −log( e^{−d²(x_i, p_y)/T} / Σ_c e^{−d²(x_i, p_c)/T} )``
+
+    Args:
+        embeddings: ``[B, D]``.
+        labels: ``[B]`` integers in 0…C−1.
+        proxies: ``[C, D]``, or ``[C, K, D]``: the nearest of a class's proxies stands for it.
+        temperature: T, a squared distance.
+        **options: see :func:`jdml.losses.assign`.
+        reduce_fn: applied to the valid rows; None gives ``[B]``.
+
+    Returns:
+        A scalar, or ``[B]``.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, a temperature that is not positive.
+
+    Paper settings:
+        T = 1/9 (the released program scales both sides to norm 3). CCP's reading, cosines over .1, is half as sharp:
+        T = .2.
+
+    Reference:
+        Teh, DeVries & Taylor, *ProxyNCA++: Revisiting and Revitalizing Proxy Neighborhood Component Analysis*, eq. 6.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> proxy_nca_pp_loss(jnp.array([[1.0, 0.0]]), jnp.array([0]), jnp.eye(2), temperature=2.0).round(4)
+        Array(0.3133, dtype=float32)
+    """
+    a = assign(embeddings, labels, proxies, **options)
+    return a.reduce_rows(reduce_fn, cross_entropy(-a.squared_distances / temperature, a))
+
+
+@ops.public(assign, alpha=checks.positive, delta=checks.finite)
+def proxy_nca_margin_loss(
+    embeddings: Array,
+    labels: Array,
+    proxies: Array,
+    *,
+    alpha: float | Array = 32.0,
+    delta: float | Array = 0.1,
+    reduce_fn: ReduceFn | None = mean,
+    **options: Any,
+) -> Array:
+    """ProxyNCA*: ProxyNCA with the margin and the two soft hinges of ProxyAnchor, per sample.
+
+    Formula:
+        ``reduce_i [ log(1 + e^{−α(s(x_i, p_y) − δ)}) + log(1 + Σ_{c≠y} e^{α(s(x_i, p_c) + δ)}) ]``
+
+    Args:
+        embeddings: ``[B, D]``.
+        labels: ``[B]`` integers in 0…C−1.
+        proxies: ``[C, D]``, or ``[C, K, D]``: the nearest of a class's proxies stands for it.
+        alpha: α, sharpness.
+        delta: δ, margin, a cosine.
+        **options: see :func:`jdml.losses.assign`.
+        reduce_fn: applied to the valid rows; None gives ``[B]``.
+
+    Returns:
+        A scalar, or ``[B]``.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, α not positive.
+
+    Implementation notes:
+        The formula as printed: NIR's released program multiplies the first exponential by the number of samples of the
+        class in the batch.
+
+    Paper settings:
+        α = 32, δ = .1.
+
+    Reference:
+        Roth, Vinyals & Akata, *Non-isotropy Regularization for Proxy-based Deep Metric Learning*, eq. 6.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x, p = jnp.array([[0.6, 0.8]]), jnp.eye(2)
+        >>> proxy_nca_margin_loss(x, jnp.array([1]), p, alpha=1.0).round(4)
+        Array(1.5064, dtype=float32)
+    """
+    a = assign(embeddings, labels, proxies, **options)
+    similarities = a.similarities
+    pull = log1p_sum_exp(-alpha * (similarities - delta), where=a.own)
+    push = log1p_sum_exp(alpha * (similarities + delta), where=a.others)
+    return a.reduce_rows(reduce_fn, pull + push)
+
+
+@ops.public(assign, alpha=checks.positive, delta=checks.finite)
+def proxy_anchor_loss(
+    embeddings: Array,
+    labels: Array,
+    proxies: Array,
+    *,
+    alpha: float | Array = 32.0,
+    delta: float | Array = 0.1,
+    reduce_fn: ReduceFn | None = total,
+    **options: Any,
+) -> Array:
+    """ProxyAnchor: every proxy is an anchor that pulls its class and pushes all others.
+
+    Formula:
+        ``(1/|P⁺|) Σ_{p∈P⁺} log(1 + Σ_{y=p} e^{−α(s−δ)}) + (1/|P|) Σ_p log(1 + Σ_{y≠p} e^{α(s+δ)})``; P⁺ are the classes
+        in the batch, P is all classes.
+
+    Args:
+        embeddings: ``[B, D]``.
+        labels: ``[B]`` integers in 0…C−1.
+        proxies: ``[C, D]``, or ``[C, K, D]``: the nearest of a class's proxies stands for it.
+        alpha: α, sharpness.
+        delta: δ, margin, a cosine.
+        **options: see :func:`jdml.losses.assign`. Weights multiply the exponentials of a sample.
+        reduce_fn: applied to one term per class, of which the loss is the sum; None gives ``[C]``.
+
+    Returns:
+        A scalar, or ``[C]``.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, α not positive.
+
+    Implementation notes:
+        The division by |P⁺| and |P| is part of the terms, so the default reduction is the sum. Without a valid row the
+        loss is 0. A weight of 0 takes a sample out of the sums, a weight of 2 counts it twice.
+
+    Paper settings:
+        α = 32, δ = .1; proxies' learning rate ×100.
+
+    Reference:
+        Kim, Kim, Cho & Kwak, *Proxy Anchor Loss for Deep Metric Learning*, eq. 4.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x, p = jnp.array([[0.6, 0.8]]), jnp.eye(2)
+        >>> proxy_anchor_loss(x, jnp.array([1]), p, alpha=1.0, reduce_fn=None).round(4)
+        Array([0.5516, 0.4032], dtype=float32)
+    """
+    a = assign(embeddings, labels, proxies, **options)
+    similarities = a.similarities
+    log_weights, counted = _log_weights(a)
+    pull = -alpha * (similarities - delta) + log_weights
+    push = alpha * (similarities + delta) + log_weights
+    present = a.own.any(0)
+    pulled = log1p_sum_exp(pull, where=a.own & counted, axis=0) / jnp.maximum(present.sum(), 1)
+    pushed = log1p_sum_exp(push, where=a.others & counted, axis=0) / a.own.shape[1]
+    return ops.reduce_terms(reduce_fn, pulled + pushed, jnp.broadcast_to(a.rows.any(), pulled.shape))
+
+
+@ops.public(assign, scale=checks.positive, gamma=checks.positive, margin=checks.finite, tau=checks.non_negative)
+def soft_triple_loss(
+    embeddings: Array,
+    labels: Array,
+    proxies: Array,
+    *,
+    scale: float | Array = 20.0,
+    gamma: float | Array = 0.1,
+    margin: float | Array = 0.01,
+    tau: float | Array = 0.2,
+    reduce_fn: ReduceFn | None = mean,
+    **options: Any,
+) -> Array:
+    """SoftTriple: a softmax loss with several softly chosen centres per class.
+
+    Formula:
+        ``S(x, c) = Σ_k softmax_k(x·p_ck/γ) x·p_ck``;
+        ``reduce_i [ −log softmax_y λ(S(x_i, c) − δ·1[c = y]) + τ R ]`` with R of :func:`center_regularizer`.
+
+    Args:
+        embeddings: ``[B, D]``.
+        labels: ``[B]`` integers in 0…C−1.
+        proxies: ``[C, K, D]`` centres (``[C, D]`` for K = 1).
+        scale: λ, inverse temperature over classes.
+        gamma: γ, temperature over the centres of a class.
+        margin: δ, a cosine.
+        tau: τ, weight of the regularizer.
+        **options: see :func:`jdml.losses.assign`.
+        reduce_fn: applied to the valid rows; None gives ``[B]``.
+
+    Returns:
+        A scalar, or ``[B]``.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, λ or γ not positive, τ negative.
+
+    Implementation notes:
+        τR is added to every row, so that the mean over the rows is the paper's loss. Weights do not touch it.
+
+    Paper settings:
+        (λ, γ, τ, δ): CUB and In-shop (20, .1, .2, .01), with 10 centres. The values that CCP prints for Cars196 and SOP are
+        those of a reference in which γ multiplies differently.
+
+    Reference:
+        Qian, Shang, Sun, Hu, Li & Jin, *SoftTriple Loss: Deep Metric Learning Without Triplet Sampling*, eq. 6 and 10.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> p = jnp.array([[[1.0, 0.0], [0.0, 1.0]], [[-1.0, 0.0], [0.0, -1.0]]])
+        >>> soft_triple_loss(jnp.array([[1.0, 0.0]]), jnp.array([0]), p, scale=1.0, tau=0.0).round(4)
+        Array(0.3158, dtype=float32)
+    """
+    a = assign(embeddings, labels, proxies, **options)
+    logits = scale * (soft_similarities(a.proxy_similarities, gamma) - margin * a.own)
+    rows = cross_entropy(logits, a)
+    spread = jnp.where(a.rows, tau * _spread(a.proxies), 0.0)
+    return ops.reduce_terms(reduce_fn, jnp.where(a.rows, rows, 0.0) * a.weights + spread, a.rows)
+
+
+@ops.public()
+def center_regularizer(proxies: Array) -> Array:
+    """SoftTriple's regularizer: the centres of a class are drawn together, so that superfluous ones merge.
+
+    Formula:
+        ``R = Σ_c Σ_{t<s} √(2 − 2 p_cs·p_ct) / (C K (K−1))``, half the mean distance between a class's centres.
+
+    Args:
+        proxies: ``[C, K, D]``, normalized inside.
+
+    Returns:
+        A scalar; 0 for K = 1.
+
+    Raises:
+        TypeError: not a floating array.
+        ValueError: another rank.
+
+    Implementation notes:
+        Where two centres coincide, their gradient is 0 (the released program adds 1e-5 inside the root instead).
+
+    Reference:
+        Qian et al., *SoftTriple Loss*, eq. 9.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> center_regularizer(jnp.array([[[1.0, 0.0], [-1.0, 0.0]]]))
+        Array(1., dtype=float32)
+    """
+    centres = _as_centres("proxies", proxies)
+    return _spread(sphere(centres.astype(jnp.result_type(centres.dtype, jnp.float32))))
+
+
+def soft_similarities(similarities: Array, gamma: float | Array) -> Array:
+    """``S(x, c)``: the similarity ``[B, C]`` to a class, averaged over its centres with weights ``softmax_k(s/γ)``."""
+    return jnp.sum(jax.nn.softmax(similarities / gamma, axis=-1) * similarities, axis=-1)
+
+
+def cross_entropy(logits: Array, a: Assignment) -> Array:
+    """``[B]``: −log softmax of each valid row at its own class; 0 for the others."""
+    every = jnp.broadcast_to(a.rows[:, None], logits.shape)
+    return jnp.where(a.rows, log_sum_exp(logits, where=every), 0.0) - a.of_own(logits)
+
+
+def _spread(centres: Array) -> Array:
+    classes, per_class, _ = centres.shape
+    if per_class == 1:
+        return jnp.zeros((), centres.dtype)
+    cosines = jnp.einsum("csd,ctd->cst", centres, centres, precision=jax.lax.Precision.HIGHEST)
+    pairs = jnp.triu(jnp.ones((per_class, per_class), bool), k=1)
+    distances = safe_sqrt(jnp.where(pairs, 2.0 - 2.0 * cosines, 0.0))
+    return jnp.sum(distances) / (classes * per_class * (per_class - 1))
+
+
+def _log_weights(a: Assignment) -> tuple[Array, Array]:
+    """Log-weights ``[B, 1]`` and which rows have a weight above 0."""
+    counted = a.weights > 0
+    log_weights = jnp.where(counted, jnp.log(jnp.where(counted, a.weights, 1.0)), 0.0)
+    return log_weights[:, None], counted[:, None]

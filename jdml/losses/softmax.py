@@ -1,0 +1,158 @@
+"""Softmax losses over the cosines between embeddings and one weight vector (or proxy) per class."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from jdml import ops
+from jdml.losses.assignment import assign
+from jdml.losses.proxies import cross_entropy
+from jdml.ops import ReduceFn, checks, mean, safe_sqrt
+
+
+@ops.public(assign, temperature=checks.positive)
+def normalized_softmax_loss(
+    embeddings: Array,
+    labels: Array,
+    proxies: Array,
+    *,
+    temperature: float | Array = 0.05,
+    reduce_fn: ReduceFn | None = mean,
+    **options: Any,
+) -> Array:
+    """Normalized softmax: cross entropy of cosines over a temperature.
+
+    Formula:
+        ``reduce_i −log softmax_y( s(x_i, p_c) / T )``
+
+    Args:
+        embeddings: ``[B, D]``.
+        labels: ``[B]`` integers in 0…C−1.
+        proxies: ``[C, D]`` class weights, or ``[C, K, D]``: the nearest of a class's proxies stands for it.
+        temperature: T, a cosine.
+        **options: see :func:`jdml.losses.assign`.
+        reduce_fn: applied to the valid rows; None gives ``[B]``.
+
+    Returns:
+        A scalar, or ``[B]``.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, a temperature that is not positive.
+
+    Paper settings:
+        T = .05.
+
+    Reference:
+        Zhai & Wu, *Classification is a Strong Baseline for Deep Metric Learning*, eq. 3.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> normalized_softmax_loss(jnp.array([[1.0, 0.0]]), jnp.array([0]), jnp.eye(2), temperature=1.0).round(4)
+        Array(0.3133, dtype=float32)
+    """
+    a = assign(embeddings, labels, proxies, **options)
+    return a.reduce_rows(reduce_fn, cross_entropy(a.similarities / temperature, a))
+
+
+@ops.public(assign, scale=checks.positive, margin=checks.finite)
+def cosface_loss(
+    embeddings: Array,
+    labels: Array,
+    proxies: Array,
+    *,
+    scale: float | Array = 64.0,
+    margin: float | Array = 0.35,
+    reduce_fn: ReduceFn | None = mean,
+    **options: Any,
+) -> Array:
+    """CosFace: softmax with a margin on the true class's cosine.
+
+    Formula:
+        ``reduce_i −log softmax_y( λ(s(x_i, p_c) − m·1[c = y]) )``
+
+    Args:
+        embeddings: ``[B, D]``.
+        labels: ``[B]`` integers in 0…C−1.
+        proxies: ``[C, D]`` class weights, or ``[C, K, D]``: the nearest of a class's proxies stands for it.
+        scale: λ, inverse temperature.
+        margin: m, a cosine.
+        **options: see :func:`jdml.losses.assign`.
+        reduce_fn: applied to the valid rows; None gives ``[B]``.
+
+    Returns:
+        A scalar, or ``[B]``.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, a scale that is not positive.
+
+    Paper settings:
+        λ = 64, m = .35.
+
+    Reference:
+        Wang et al., *CosFace: Large Margin Cosine Loss for Deep Face Recognition*, eq. 4.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> cosface_loss(jnp.array([[1.0, 0.0]]), jnp.array([0]), jnp.eye(2), scale=1.0, margin=1.0).round(4)
+        Array(0.6931, dtype=float32)
+    """
+    a = assign(embeddings, labels, proxies, **options)
+    return a.reduce_rows(reduce_fn, cross_entropy(scale * (a.similarities - margin * a.own), a))
+
+
+@ops.public(assign, scale=checks.positive, margin=checks.non_negative)
+def arcface_loss(
+    embeddings: Array,
+    labels: Array,
+    proxies: Array,
+    *,
+    scale: float | Array = 64.0,
+    margin: float | Array = 0.5,
+    reduce_fn: ReduceFn | None = mean,
+    **options: Any,
+) -> Array:
+    """ArcFace: softmax with a margin on the angle to the true class.
+
+    Formula:
+        ``reduce_i −log softmax_y( λ cos(θ_c + m·1[c = y]) )``
+
+    Args:
+        embeddings: ``[B, D]``.
+        labels: ``[B]`` integers in 0…C−1.
+        proxies: ``[C, D]`` class weights, or ``[C, K, D]``: the nearest of a class's proxies stands for it.
+        scale: λ, inverse temperature.
+        margin: m, an angle in radians.
+        **options: see :func:`jdml.losses.assign`.
+        reduce_fn: applied to the valid rows; None gives ``[B]``.
+
+    Returns:
+        A scalar, or ``[B]``.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, a scale that is not positive, a negative margin.
+
+    Implementation notes:
+        No arc cosine is taken: ``cos(θ + m) = s cos m − √(1 − s²) sin m``, with gradient 0 of the root at s = ±1. Past
+        θ = π − m, where the cosine would rise again, ``s − m sin m`` goes on falling.
+
+    Paper settings:
+        λ = 64, m = .5 (28.6°).
+
+    Reference:
+        Deng, Guo, Xue & Zafeiriou, *ArcFace: Additive Angular Margin Loss for Deep Face Recognition*, eq. 3.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> arcface_loss(jnp.array([[1.0, 0.0]]), jnp.array([0]), jnp.eye(2), scale=1.0, margin=jnp.pi / 2).round(4)
+        Array(0.6931, dtype=float32)
+    """
+    a = assign(embeddings, labels, proxies, **options)
+    cosines = a.similarities
+    sines = safe_sqrt(1.0 - jnp.square(cosines))
+    turned = cosines * jnp.cos(margin) - sines * jnp.sin(margin)
+    falling = jnp.where(cosines >= -jnp.cos(margin), turned, cosines - margin * jnp.sin(margin))
+    return a.reduce_rows(reduce_fn, cross_entropy(scale * jnp.where(a.own, falling, cosines), a))

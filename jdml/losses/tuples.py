@@ -1,0 +1,301 @@
+"""Losses on whole tuples of pairs: N-pair, lifted structure, circle, FastAP and signal-to-noise contrastive."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jdml import ops
+from jdml.losses.comparison import compare
+from jdml.ops import ReduceFn, checks, log_sum_exp, mean, mean_nonzero
+
+relu = jax.nn.relu
+
+
+@ops.public(compare)
+def n_pair_loss(
+    embeddings: Array,
+    labels: Array | None = None,
+    *,
+    reduce_fn: ReduceFn | None = mean,
+    **options: Any,
+) -> Array:
+    """N-pair loss.
+
+    Formula:
+        ``reduce_a mean_p log(1 + Σ_n e^{s_an − s_ap})``
+
+    Args:
+        embeddings: ``[B, D]``.
+        labels: ``[B]`` integers.
+        **options: what is compared, see :func:`jdml.losses.compare`.
+        reduce_fn: applied to the anchors that have a positive; None gives ``[B]``.
+
+    Returns:
+        A scalar, or ``[B]``.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit.
+
+    Implementation notes:
+        With one anchor per class as ``embeddings`` and its positive among ``references``, it is the paper's N-pair-mc
+        loss; otherwise every positive of an anchor takes its turn.
+
+    Paper settings:
+        The paper compares unnormalized vectors (``normalize=None``) and adds a penalty on their norms.
+
+    Reference:
+        Sohn, *Improved Deep Metric Learning with Multi-class N-pair Loss Objective*, eq. 7.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> anchors, positives = jnp.eye(2), jnp.array([[0.6, 0.8], [0.0, 1.0]])
+        >>> n_pair_loss(anchors, jnp.arange(2), references=positives, reference_labels=jnp.arange(2)).round(4)
+        Array(0.5178, dtype=float32)
+    """
+    c = compare(embeddings, labels, **options)
+    similarities = c.similarities
+    push = log_sum_exp(similarities, where=c.pairs.negative)[:, None]
+    some = c.pairs.positive & (push > -jnp.inf)
+    terms = jnp.where(some, jax.nn.softplus(jnp.where(some, push - similarities, 0.0)), 0.0)
+    count = c.pairs.positive.sum(-1)
+    return c.reduce_rows(reduce_fn, terms.sum(-1) / jnp.maximum(count, 1), where=count > 0)
+
+
+@ops.public(compare, negative_margin=checks.finite, positive_margin=checks.finite)
+def lifted_structure_loss(
+    embeddings: Array,
+    labels: Array | None = None,
+    *,
+    negative_margin: float | Array = 1.0,
+    positive_margin: float | Array = 0.0,
+    reduce_fn: ReduceFn | None = mean,
+    **options: Any,
+) -> Array:
+    """Lifted structure loss.
+
+    Formula:
+        ``reduce_{(i,j)∈pos} ½ [ log( Σ_{n: (i,n)∈neg} e^{m⁻ − d_in} + Σ_{n: (j,n)∈neg} e^{m⁻ − d_jn} ) + d_ij − m⁺ ]₊²``
+
+    Args:
+        embeddings: ``[B, D]``.
+        labels: ``[B]`` integers.
+        negative_margin: m⁻, a distance.
+        positive_margin: m⁺, a distance.
+        **options: what is compared, see :func:`jdml.losses.compare`.
+        reduce_fn: ``mean`` averages over all ordered positive pairs, ``mean_nonzero`` over the active ones; any other
+            function sees the sums ``[B]``, and None gives them.
+
+    Returns:
+        A scalar, or ``[B]``: per anchor, the sum over its positive pairs.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, margins that are not finite.
+
+    Implementation notes:
+        The negatives of a reference j are the anchors that form a negative pair with it, which for the batch itself are
+        j's own negatives. A positive pair without any negative is no term. The ½ is there because a pair stands twice.
+
+    Paper settings:
+        m⁻ = 1, m⁺ = 0, on unnormalized embeddings in the paper.
+
+    Reference:
+        Song, Xiang, Jegelka & Savarese, *Deep Metric Learning via Lifted Structured Feature Embedding*, eq. 4.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
+        >>> lifted_structure_loss(x, jnp.array([0, 0, 1])).round(4)
+        Array(1.0033, dtype=float32)
+    """
+    c = compare(embeddings, labels, **options)
+    distances = c.distances
+    positive, negative = c.pairs
+    push = negative_margin - distances
+    of_anchor = log_sum_exp(push, where=negative)[:, None]
+    of_reference = log_sum_exp(push, where=negative, axis=0)[None, :]
+    some = positive & (negative.any(-1)[:, None] | negative.any(0)[None, :])
+    both = jnp.logaddexp(jnp.where(some, of_anchor, 0.0), jnp.where(some, of_reference, 0.0))
+    pairs = jnp.where(some, jnp.square(relu(both + distances - positive_margin)) / 2.0, 0.0)
+    terms = some.sum(-1)
+    weighted = pairs.sum(-1) * c.row_weights
+    return ops.reduce_groups(reduce_fn, weighted, terms > 0, terms=terms, nonzero=(pairs > 0).sum(-1))
+
+
+@ops.public(compare, margin=checks.finite, gamma=checks.positive)
+def circle_loss(
+    embeddings: Array,
+    labels: Array | None = None,
+    *,
+    margin: float | Array = 0.4,
+    gamma: float | Array = 80.0,
+    reduce_fn: ReduceFn | None = mean,
+    **options: Any,
+) -> Array:
+    """Circle loss: every similarity is weighted by how far it is from its optimum.
+
+    Formula:
+        ``reduce_i log(1 + Σ_n e^{γ α_n (s_n − m)} Σ_p e^{−γ α_p (s_p − 1 + m)})`` with ``α_p = (1 + m − s_p)₊``,
+        ``α_n = (s_n + m)₊``, no gradient through α.
+
+    Args:
+        embeddings: ``[B, D]``.
+        labels: ``[B]`` integers.
+        margin: m, a cosine: the radius of the decision boundary.
+        gamma: γ, scale.
+        **options: what is compared, see :func:`jdml.losses.compare`.
+        reduce_fn: applied to the anchors that have both a positive and a negative; None gives ``[B]``.
+
+    Returns:
+        A scalar, or ``[B]``.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, γ not positive.
+
+    Paper settings:
+        (m, γ) = (.4, 80) fine-grained retrieval, (.25, 256) faces, (.25, 128) person re-identification.
+
+    Reference:
+        Sun et al., *Circle Loss: A Unified Perspective of Pair Similarity Optimization*, eq. 6 and 8.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
+        >>> circle_loss(x, jnp.array([0, 0, 1]), gamma=1.0).round(4)
+        Array(0.9007, dtype=float32)
+    """
+    c = compare(embeddings, labels, **options)
+    similarities = c.similarities
+    pull_weight = jax.lax.stop_gradient(relu(1.0 + margin - similarities))
+    push_weight = jax.lax.stop_gradient(relu(similarities + margin))
+    positive, negative = c.pairs
+    pull = log_sum_exp(-gamma * pull_weight * (similarities - (1.0 - margin)), where=positive)
+    push = log_sum_exp(gamma * push_weight * (similarities - margin), where=negative)
+    both = positive.any(-1) & negative.any(-1)
+    return c.reduce_rows(reduce_fn, jax.nn.softplus(jnp.where(both, pull + push, 0.0)), where=both)
+
+
+@ops.public(compare, num_bins=checks.count)
+def fast_ap_loss(
+    embeddings: Array,
+    labels: Array | None = None,
+    *,
+    num_bins: int = 10,
+    reduce_fn: ReduceFn | None = mean,
+    **options: Any,
+) -> Array:
+    """FastAP: 1 − average precision, with ranks from a soft histogram of squared distances.
+
+    Formula:
+        ``reduce_i [ 1 − (1/N⁺) Σ_b h⁺_b H⁺_b / H_b ]``; h⁺ counts positives per bin, H⁺ and H cumulate positives and all
+        pairs up to the bin.
+
+    Args:
+        embeddings: ``[B, D]``.
+        labels: ``[B]`` integers.
+        num_bins: width of the bins is 4 / num_bins; there are num_bins + 1 of them, centred at 0 … 4. Static.
+        **options: what is compared, see :func:`jdml.losses.compare`.
+        reduce_fn: applied to the anchors that have a positive; None gives ``[B]``.
+
+    Returns:
+        A scalar, or ``[B]``.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, num_bins < 1.
+
+    Implementation notes:
+        Squared distances lie in [0, 4] on the sphere and in the ball; longer ones fall out of the histogram. Each bin is
+        computed again in the backward pass, so memory stays O(B·R).
+
+    Paper settings:
+        10 bins.
+
+    Reference:
+        Cakir, He, Xia, Kulis & Sclaroff, *Deep Metric Learning to Rank*, eq. 10.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
+        >>> fast_ap_loss(x, jnp.array([0, 0, 1])).round(4)
+        Array(0.5, dtype=float32)
+    """
+    c = compare(embeddings, labels, **options)
+    squares = c.squared_distances
+    positive, negative = c.pairs
+
+    @jax.checkpoint
+    def histogram(centre: Array) -> tuple[Array, Array]:
+        pulse = relu(1.0 - jnp.abs(squares - centre) * (num_bins / 4.0))
+        return jnp.where(positive, pulse, 0.0).sum(-1), jnp.where(negative, pulse, 0.0).sum(-1)
+
+    centres = jnp.linspace(0.0, 4.0, num_bins + 1, dtype=squares.dtype)
+    hits, misses = jax.lax.map(histogram, centres)  # [bins, B]
+    found = jnp.cumsum(hits, axis=0)
+    seen = found + jnp.cumsum(misses, axis=0)
+    some = hits * found > 0
+    precision = jnp.where(some, hits * found, 0.0) / jnp.where(some, seen, 1.0)
+    count = positive.sum(-1)
+    average = precision.sum(0) / jnp.maximum(count, 1)
+    return c.reduce_rows(reduce_fn, 1.0 - average, where=count > 0)
+
+
+@ops.public(compare, positive_margin=checks.finite, negative_margin=checks.finite)
+def snr_contrastive_loss(
+    embeddings: Array,
+    labels: Array | None = None,
+    *,
+    positive_margin: float | Array = 0.0,
+    negative_margin: float | Array = 1.0,
+    reduce_fn: ReduceFn | None = mean_nonzero,
+    **options: Any,
+) -> Array:
+    """Contrastive loss on signal-to-noise distances.
+
+    Formula:
+        ``d_ij = var(x_j − x_i) / var(x_i)``, variances over the D entries;
+        ``reduce_pos (d − m⁺)₊ + reduce_neg (m⁻ − d)₊``.
+
+    Args:
+        embeddings: ``[B, D]``; the anchor is the signal, the difference the noise.
+        labels: ``[B]`` integers.
+        positive_margin: m⁺, a ratio of variances.
+        negative_margin: m⁻, a ratio of variances.
+        **options: what is compared, see :func:`jdml.losses.compare`. Miners see Euclidean distances.
+        reduce_fn: applied to positive and negative terms apart, and then added; None gives ``[B, R]``.
+
+    Returns:
+        A scalar, or ``[B, R]``.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, margins that are not finite.
+
+    Implementation notes:
+        An anchor of variance 0 has no signal-to-noise distance: its pairs count as 0. The paper's penalty on the mean of an
+        embedding is not included; add it to the loss where it is wanted.
+
+    Reference:
+        Yuan, Deng, Tang, Tang & Chen, *Signal-to-Noise Ratio: A Robust Distance Metric for Deep Metric Learning*, eq. 8.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
+        >>> snr_contrastive_loss(x, jnp.array([0, 0, 1])).round(4)
+        Array(4.64, dtype=float32)
+    """
+    c = compare(embeddings, labels, **options)
+    anchors = c.embeddings - c.embeddings.mean(-1, keepdims=True)
+    references = c.references - c.references.mean(-1, keepdims=True)
+    signal = jnp.sum(jnp.square(anchors), axis=-1, keepdims=True)
+    some = signal > jnp.finfo(signal.dtype).eps ** 2
+    noise = ops.squared_distances(anchors, references)
+    distances = noise / jnp.where(some, signal, 1.0)
+    pull = jnp.where(some, relu(distances - positive_margin), 0.0)
+    push = jnp.where(some, relu(negative_margin - distances), 0.0)
+    positive = c.reduce_pairs(reduce_fn, pull, c.pairs.positive)
+    return positive + c.reduce_pairs(reduce_fn, push, c.pairs.negative)

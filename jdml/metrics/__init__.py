@@ -1,0 +1,29 @@
+"""How good an embedding is: retrieval, ranking and clustering metrics.
+
+:func:`evaluate_retrieval` takes embeddings and labels and gives the table of a paper; the functions on a ranked
+relevance matrix are its parts, for rankings that come from elsewhere.
+"""
+
+from jdml.metrics.clustering import nmi
+from jdml.metrics.neighbors import nearest
+from jdml.metrics.ranking import (
+    map_at_k,
+    map_at_r,
+    ndcg_at_k,
+    precision_at_1,
+    r_precision,
+    recall_at_k,
+)
+from jdml.metrics.retrieval import evaluate_retrieval
+
+__all__ = [
+    "evaluate_retrieval",
+    "map_at_k",
+    "map_at_r",
+    "ndcg_at_k",
+    "nearest",
+    "nmi",
+    "precision_at_1",
+    "r_precision",
+    "recall_at_k",
+]

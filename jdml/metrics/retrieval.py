@@ -1,0 +1,267 @@
+"""Retrieval metrics of a whole data set: embeddings and labels in, the table of a paper out."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jdml.metrics import neighbors, ranking
+from jdml.ops import checks
+
+T = TypeVar("T")
+
+
+class _Cutoffs(NamedTuple):
+    """The ranks at which recall, nDCG and average precision are taken."""
+
+    recall: tuple[int, ...]
+    ndcg: tuple[int, ...]
+    average_precision: tuple[int, ...]
+
+
+class _Search(NamedTuple):
+    """What is searched, in the frame of :func:`jdml.metrics.neighbors.common_frame`, and what is right."""
+
+    queries: Array  # [Q, D]
+    gallery: Array  # [N, D]
+    half_squares: Array  # [N]
+    query_classes: Array  # [Q]
+    gallery_classes: Array  # [N]
+    num_relevant: Array  # [Q]
+
+
+def evaluate_retrieval(
+    queries: Array,
+    query_labels: Array,
+    gallery: Array | None = None,
+    gallery_labels: Array | None = None,
+    *,
+    recall_at: Sequence[int] = (1, 2, 4, 8),
+    ndcg_at: Sequence[int] = (),
+    map_at: Sequence[int] = (),
+    block_size: int | None = None,
+    per_query: bool = False,
+) -> dict[str, Any]:
+    """Retrieval metrics: rank the gallery by distance to every query, and see where its class stands.
+
+    Formula:
+        With R references of the query's class: P@1, R-precision and MAP@R as in :mod:`jdml.metrics.ranking`,
+        Recall@k, nDCG@k and MAP@k at the ranks that are asked for; averaged over the queries with R > 0.
+
+    Args:
+        queries: ``[Q, D]`` floating; ranked by Euclidean distance of the vectors as given, not normalized.
+        query_labels: ``[Q]`` integers.
+        gallery: ``[N, D]`` references. Default: the queries, each excluded (by index) from its own ranking.
+        gallery_labels: ``[N]`` integers.
+        recall_at: k of ``"R@k"``.
+        ndcg_at: k of ``"nDCG@k"``.
+        map_at: k of ``"MAP@k"``, divided by min(k, R).
+        block_size: how many queries are ranked at a time; default: a few tens of MiB at once. Changes no result.
+        per_query: give arrays ``[Q]`` instead of averages, NaN for a query without a reference.
+
+    Returns:
+        ``"P@1"``, ``"RP"``, ``"MAP@R"``, ``"R@k"``, ``"nDCG@k"``, ``"MAP@k"`` as fractions (0…1), and
+        ``"queries"``: how many queries had a reference. The others are left out; if none had, all averages are 0.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, a gallery without labels, k < 1, a row that is not finite.
+
+    Implementation notes:
+        Exact, in float32, in blocks of queries: memory O(block × N) whatever R. Ties go to the lowest index. A k
+        beyond the gallery counts the missing ranks as misses. On a CPU the ranks come from NumPy's vectorized
+        partial sort of (closeness, index), which takes R in the thousands; elsewhere from ``jax.lax.top_k``. All
+        else is one program per shape, number of ranks (the largest k or R, rounded up to a power of two) and
+        choice of metrics. A host function: call it outside ``jit``.
+
+    Paper settings:
+        In-shop has a query and a gallery set; the others search among themselves.
+
+    Reference:
+        Musgrave, Belongie & Lim, *A Metric Learning Reality Check*, §3.2.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.array([[0.0], [1.0], [5.0], [6.0], [2.0], [9.0]])
+        >>> scores = evaluate_retrieval(x, jnp.array([0, 0, 1, 1, 1, 2]), recall_at=(1, 2))
+        >>> {name: round(value, 3) for name, value in scores.items()}
+        {'P@1': 0.8, 'RP': 0.6, 'MAP@R': 0.6, 'R@1': 0.8, 'R@2': 0.8, 'queries': 5}
+    """
+    exclude_self = gallery is None
+    if (gallery is None) != (gallery_labels is None):
+        raise ValueError("gallery and gallery_labels must be given together")
+    cutoffs = _Cutoffs(
+        _checked_ranks("recall_at", recall_at),
+        _checked_ranks("ndcg_at", ndcg_at),
+        _checked_ranks("map_at", map_at),
+    )
+    if block_size is not None:
+        checks.count("block_size", block_size)
+    queries = _checked_rows("queries", queries, "query_labels", query_labels)
+    if gallery is None:
+        gallery, gallery_labels = queries, query_labels
+    else:
+        gallery = _checked_rows("gallery", gallery, "gallery_labels", gallery_labels, like=queries)
+
+    query_classes, gallery_classes, relevant = _classes(query_labels, gallery_labels, exclude_self)
+    judged = relevant > 0
+    scores = {name: np.full(judged.shape, np.nan) for name in _names(cutoffs)}
+    if judged.any():
+        search = _prepare(queries, gallery, query_classes, gallery_classes, relevant)
+        depth = _depth(max(relevant.max(), *sum(cutoffs, ())), gallery.shape[0])
+        rows = block_size or neighbors.rows_per_block(*judged.shape, gallery.shape[0])
+        for start, values in _blocks(search, min(rows, judged.size), depth, exclude_self, cutoffs):
+            for name, value in values.items():
+                scores[name][start : start + value.size] = value
+    if per_query:
+        result = {name: np.where(judged, value, np.nan) for name, value in scores.items()}
+    else:
+        result = {name: _average(value[judged]) for name, value in scores.items()}
+    return result | {"queries": int(judged.sum())}
+
+
+def _checked_rows(
+    name: str, vectors: Any, labels_name: str, labels: Any, like: Array | None = None
+) -> Array:
+    """The vectors in float32, checked with their labels."""
+    dim = None if like is None else like.shape[1]
+    checks.check_embeddings(name, vectors, dim=dim, like="queries")
+    checks.check_labels(labels_name, labels, vectors.shape[0])
+    with np.errstate(over="ignore"):
+        rows = jnp.asarray(vectors, jnp.float32)
+    finite = np.asarray(jnp.isfinite(rows).all(axis=1))
+    if not finite.all():
+        raise ValueError(f"{name} must be finite (in float32), row {finite.argmin()} is not")
+    return rows
+
+
+def _checked_ranks(name: str, ranks: Any) -> tuple[int, ...]:
+    if isinstance(ranks, str) or not isinstance(ranks, Sequence):
+        raise TypeError(f"{name} must be a sequence of integers >= 1, got {ranks!r}")
+    for i, k in enumerate(ranks):
+        checks.count(f"{name}[{i}]", k)
+    return tuple(int(k) for k in ranks)
+
+
+def _names(cutoffs: _Cutoffs) -> list[str]:
+    """The metrics' names, in the order of the result."""
+    return [
+        *(f"R@{k}" for k in cutoffs.recall),
+        *("P@1", "RP", "MAP@R"),
+        *(f"nDCG@{k}" for k in cutoffs.ndcg),
+        *(f"MAP@{k}" for k in cutoffs.average_precision),
+    ]
+
+
+def _classes(
+    query_labels: Any, gallery_labels: Any, exclude_self: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Labels of any integers as classes 0…C−1, and how many references every query has."""
+    size = query_labels.shape[0]
+    labels = [np.asarray(some).astype(np.int64) for some in (query_labels, gallery_labels)]
+    classes = np.unique(np.concatenate(labels), return_inverse=True)[1].astype(np.int32)
+    query_classes, gallery_classes = classes[:size], classes[size:]
+    in_gallery = np.bincount(gallery_classes, minlength=classes.max(initial=0) + 1)
+    relevant = in_gallery[query_classes] - exclude_self
+    return query_classes, gallery_classes, relevant.astype(np.int32)
+
+
+def _prepare(queries: Array, gallery: Array, *classes_and_relevant: np.ndarray) -> _Search:
+    """Everything on the device, in a frame where distances lose no digits."""
+    frame = jax.jit(neighbors.common_frame)(queries, gallery)
+    move = jax.jit(neighbors.in_frame)
+    moved = move(queries, frame)
+    references = moved if gallery is queries else move(gallery, frame)
+    half_squares = 0.5 * jnp.sum(jnp.square(references), axis=-1)
+    return _Search(moved, references, half_squares, *map(jnp.asarray, classes_and_relevant))
+
+
+def _depth(wanted: int, size: int) -> int:
+    """How many ranks to compute: a power of two, so that similar class sizes share a program."""
+    return min(size, 1 << (int(wanted) - 1).bit_length())
+
+
+def _blocks(
+    search: _Search, rows: int, depth: int, exclude_self: bool, cutoffs: _Cutoffs
+) -> list[tuple[int, dict[str, np.ndarray]]]:
+    """The metrics of each block of queries, with the row it starts at. The last block may overlap its neighbour."""
+    size = search.queries.shape[0]
+    starts = [min(start, size - rows) for start in range(0, size, rows)]
+    on_cpu = all(device.platform == "cpu" for device in search.gallery.devices())
+    rank = _rank_on_host if on_cpu else _rank_on_device
+    ranked = rank(search, starts, rows, depth, exclude_self)
+    measured = [_measure(search, start, *found, cutoffs) for start, found in zip(starts, ranked)]
+    return list(zip(starts, jax.device_get(measured)))
+
+
+def _rank_on_device(
+    search: _Search, starts: list[int], rows: int, depth: int, exclude_self: bool
+) -> Iterator[tuple[Any, Any]]:
+    """Indices ``[rows, depth]`` of the nearest of each block, and whether they take part, by ``top_k``."""
+    for start in starts:
+        yield _top(search, start, rows, depth, exclude_self)
+
+
+def _rank_on_host(
+    search: _Search, starts: list[int], rows: int, depth: int, exclude_self: bool
+) -> Iterator[tuple[Any, Any]]:
+    """The same by a partial sort in NumPy, many times faster than a CPU's ``top_k`` where depth is large."""
+    places = (_places(search, start, rows, exclude_self) for start in starts)
+    for block in _one_ahead(places):
+        yield neighbors.first_in_order(np.asarray(block), depth)
+
+
+def _one_ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items; each is asked for before its predecessor is handed out, to be computed meanwhile."""
+    ready = next(items)
+    for item in items:
+        yield ready
+        ready = item
+    yield ready
+
+
+@functools.partial(jax.jit, static_argnames=("rows", "depth", "exclude_self"))
+def _top(
+    search: _Search, start: Array | int, rows: int, depth: int, exclude_self: bool
+) -> tuple[Array, Array]:
+    scores, indices = jax.lax.top_k(_closeness(search, start, rows, exclude_self), depth)
+    return indices.astype(jnp.int32), scores > -jnp.inf
+
+
+@functools.partial(jax.jit, static_argnames=("rows", "exclude_self"))
+def _places(search: _Search, start: Array | int, rows: int, exclude_self: bool) -> Array:
+    return neighbors.order(_closeness(search, start, rows, exclude_self))
+
+
+def _closeness(search: _Search, start: Array | int, rows: int, exclude_self: bool) -> Array:
+    queries = jax.lax.dynamic_slice_in_dim(search.queries, start, rows)
+    first = start if exclude_self else None
+    return neighbors.closeness(queries, search.gallery, search.half_squares, first)
+
+
+@functools.partial(jax.jit, static_argnames="cutoffs")
+def _measure(
+    search: _Search, start: Array | int, indices: Array, valid: Array, cutoffs: _Cutoffs
+) -> dict[str, Array]:
+    """All metrics of a block of queries, from the ranked indices of their neighbours."""
+    rows = indices.shape[0]
+    classes = jax.lax.dynamic_slice_in_dim(search.query_classes, start, rows)
+    relevant = jax.lax.dynamic_slice_in_dim(search.num_relevant, start, rows)
+    hits = valid & (search.gallery_classes[indices] == classes[:, None])
+    values = [
+        *(ranking.recall_at_k(hits, relevant, k) for k in cutoffs.recall),
+        ranking.precision_at_1(hits, relevant),
+        ranking.r_precision(hits, relevant),
+        ranking.map_at_r(hits, relevant),
+        *(ranking.ndcg_at_k(hits, relevant, k) for k in cutoffs.ndcg),
+        *(ranking.map_at_k(hits, relevant, k) for k in cutoffs.average_precision),
+    ]
+    return dict(zip(_names(cutoffs), values, strict=True))
+
+
+def _average(values: np.ndarray) -> float:
+    return float(np.mean(values, dtype=np.float64)) if values.size else 0.0

@@ -1,0 +1,403 @@
+"""Mining: which pairs of a batch a loss looks at.
+
+A miner is any function ``(key, distances, pairs) -> Pairs`` that keeps some of the pairs it is given. It sees the
+Euclidean distances ``[B, R]`` between the (normalized) embeddings and references, never a gradient, and returns masks
+of the same shape, so it works under ``jit`` whatever it keeps. Every pair loss takes one as ``mine=``::
+
+    jdml.triplet_loss(x, y, mine=jdml.mining.easy_positive())
+
+:func:`chain` runs miners in turn, each on what the one before it kept, so the order of a chain matters. The miners built
+here are pytrees: their numbers are traced, and other values recompile nothing.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jdml.ops import checks
+
+
+class Pairs(NamedTuple):
+    """The pairs between ``B`` anchors and ``R`` references that take part in a loss.
+
+    Attributes:
+        positive: ``[B, R]`` bool, pairs of one class.
+        negative: ``[B, R]`` bool, pairs of different classes.
+    """
+
+    positive: Array
+    negative: Array
+
+
+class Miner(Protocol):
+    """Anything that narrows pairs down, given a random key (or None) and the distances."""
+
+    def __call__(self, key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
+        """Keep some of ``pairs``."""
+        ...
+
+
+def all_pairs(
+    labels: Array,
+    reference_labels: Array | None = None,
+    *,
+    where: Array | None = None,
+    reference_where: Array | None = None,
+) -> Pairs:
+    """All pairs between anchors and references: positive where the labels agree, negative elsewhere.
+
+    Args:
+        labels: ``[B]`` integers; a negative label marks a row that is not valid.
+        reference_labels: ``[R]`` integers; default: the batch itself, each row excluded from its own pairs by index.
+        where: ``[B]`` bool, the valid rows; default all.
+        reference_where: ``[R]`` bool, the valid references; default all (of the batch itself: ``where``).
+
+    Returns:
+        Masks ``[B, R]``.
+
+    Raises:
+        TypeError: labels that are not integers, masks that are not boolean.
+        ValueError: shapes that do not fit.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> all_pairs(jnp.array([0, 0, 1])).positive.astype(int)
+        Array([[0, 1, 0],
+               [1, 0, 0],
+               [0, 0, 0]], dtype=int32)
+    """
+    checks.check_labels("labels", labels, jnp.size(labels))
+    rows = _valid("where", where, labels)
+    if reference_labels is None:
+        reference_labels, columns, others = labels, rows, ~jnp.eye(labels.size, dtype=bool)
+    else:
+        checks.check_labels("reference_labels", reference_labels, jnp.size(reference_labels))
+        columns, others = reference_labels >= 0, jnp.ones((), bool)
+    if reference_where is not None:
+        checks.check_mask("reference_where", reference_where, reference_labels.shape)
+        columns = columns & reference_where
+    both = rows[:, None] & columns[None, :] & others
+    same = labels[:, None] == reference_labels[None, :]
+    return Pairs(same & both, ~same & both)
+
+
+def easy_positive() -> Miner:
+    """Easy positive sampling (EPS): of every anchor's positives keep the nearest one.
+
+    ``p_a = argmin_{t ∈ C_a} ‖f(t) − f(a)‖`` over the anchor's class without the anchor itself. Pulling an anchor to its
+    nearest positive only lets a class keep several modes, where pulling it to all of them collapses the class.
+
+    Returns:
+        A deterministic miner; ties go to the lowest index, negatives are kept as they are.
+
+    Reference:
+        Levi, Xiao, Wang & Darrell, *Rethinking Preventing Class-Collapsing in Metric Learning with Margin-based
+        Losses*, §4.3.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> distances = jnp.array([[0.0, 3.0, 1.0, 2.0]])
+        >>> pairs = Pairs(jnp.array([[False, True, False, True]]), jnp.array([[False, False, True, False]]))
+        >>> easy_positive()(None, distances, pairs).positive.astype(int)
+        Array([[0, 0, 0, 1]], dtype=int32)
+    """
+    return _Rule(_easy_positive)
+
+
+def random_positive() -> Miner:
+    """Of every anchor's positives keep one, drawn uniformly.
+
+    Returns:
+        A miner that needs ``key``.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> pairs = all_pairs(jnp.array([0, 0, 0, 1]))
+        >>> random_positive()(jax.random.key(0), jnp.zeros((4, 4)), pairs).positive.sum(1)
+        Array([1, 1, 1, 0], dtype=int32)
+    """
+    return _Rule(_random_positive)
+
+
+def hard_positive() -> Miner:
+    """Of every anchor's positives keep the farthest one.
+
+    Returns:
+        A deterministic miner; ties go to the lowest index.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> pairs = Pairs(jnp.array([[True, True]]), jnp.array([[False, False]]))
+        >>> hard_positive()(None, jnp.array([[1.0, 2.0]]), pairs).positive.astype(int)
+        Array([[0, 1]], dtype=int32)
+    """
+    return _Rule(_hard_positive)
+
+
+def random_negative() -> Miner:
+    """Of every anchor's negatives keep one, drawn uniformly.
+
+    Returns:
+        A miner that needs ``key``.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> pairs = all_pairs(jnp.array([0, 0, 1, 1]))
+        >>> random_negative()(jax.random.key(0), jnp.zeros((4, 4)), pairs).negative.sum(1)
+        Array([1, 1, 1, 1], dtype=int32)
+    """
+    return _Rule(_random_negative)
+
+
+def hard_negative() -> Miner:
+    """Of every anchor's negatives keep the nearest one.
+
+    Returns:
+        A deterministic miner; ties go to the lowest index.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> pairs = Pairs(jnp.array([[False, False]]), jnp.array([[True, True]]))
+        >>> hard_negative()(None, jnp.array([[1.0, 2.0]]), pairs).negative.astype(int)
+        Array([[1, 0]], dtype=int32)
+    """
+    return _Rule(_hard_negative)
+
+
+def semi_hard_negative(margin: float | Array = 0.2) -> Miner:
+    """Of every anchor's negatives keep one that is farther than its positive, but within the margin.
+
+    Drawn uniformly from the negatives with ``d_ap < d_an < d_ap + margin``; where there is none, uniformly from all
+    negatives. ``d_ap`` is the distance to the nearest positive that is left, so put a positive miner before it:
+    ``chain(easy_positive(), semi_hard_negative())``. An anchor without a positive keeps no negative.
+
+    Args:
+        margin: width of the band, a Euclidean distance.
+
+    Returns:
+        A miner that needs ``key``.
+
+    Raises:
+        ValueError: the margin is negative.
+
+    Reference:
+        Schroff, Kalenichenko & Philbin, *FaceNet*, §3.2; the uniform draw and the fallback are those of the framework
+        that EPS was built on.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> pairs = Pairs(jnp.array([[True, False, False, False]]), jnp.array([[False, True, True, True]]))
+        >>> distances = jnp.array([[1.0, 0.5, 1.1, 2.0]])
+        >>> semi_hard_negative(margin=0.2)(jax.random.key(0), distances, pairs).negative.astype(int)
+        Array([[0, 0, 1, 0]], dtype=int32)
+    """
+    checks.non_negative("margin", margin)
+    return _Rule(_semi_hard_negative, {"margin": margin})
+
+
+def distance_weighted_negative(
+    *, dim: float, cutoff: float | Array = 0.5, max_distance: float | Array = 1.4
+) -> Miner:
+    """Of every anchor's negatives keep one, drawn so that all distances on the sphere are equally likely.
+
+    The probability is proportional to ``1 / q(d)``, ``q(d) = d^(D−2) (1 − d²/4)^((D−3)/2)``, the density of distances
+    between random points of the unit sphere. Distances below ``cutoff`` count as ``cutoff``; negatives beyond
+    ``max_distance`` are left out where any other is left.
+
+    Args:
+        dim: D, the dimension of the (unit-norm) embeddings.
+        cutoff: distances below it count as it.
+        max_distance: negatives farther than this are left out, unless there are no others.
+
+    Returns:
+        A miner that needs ``key``.
+
+    Raises:
+        ValueError: dim, cutoff or max_distance is not positive.
+
+    Reference:
+        Wu, Manmatha, Smola & Krähenbühl, *Sampling Matters in Deep Embedding Learning*, §4.1.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> pairs = Pairs(jnp.zeros((1, 3), bool), jnp.array([[True, True, False]]))
+        >>> mine = distance_weighted_negative(dim=128)
+        >>> mine(jax.random.key(0), jnp.array([[0.6, 1.5, 0.1]]), pairs).negative.astype(int)
+        Array([[1, 0, 0]], dtype=int32)
+    """
+    checks.positive("dim", dim)
+    checks.positive("cutoff", cutoff)
+    checks.positive("max_distance", max_distance)
+    settings = {"dim": float(dim), "cutoff": cutoff, "max_distance": max_distance}
+    return _Rule(_distance_weighted_negative, settings)
+
+
+def multi_similarity_pairs(epsilon: float | Array = 0.1, *, mine_positives: bool = True) -> Miner:
+    """Keep the negatives that are more similar than the hardest positive, and the positives less similar than the
+    hardest negative, up to ``epsilon``.
+
+    Negatives with ``s_an + ε > min_p s_ap`` and positives with ``s_ap − ε < max_n s_an``, with ``s = 1 − d²/2``, the
+    cosine on the sphere. The minimum runs over the positives that are left when it is this miner's turn:
+    ``chain(easy_positive(), multi_similarity_pairs(mine_positives=False))`` compares negatives with the easy positive,
+    the other order with the hardest positive of the batch.
+
+    Args:
+        epsilon: slack, in cosine similarity.
+        mine_positives: False keeps all positives.
+
+    Returns:
+        A deterministic miner.
+
+    Raises:
+        ValueError: epsilon is not finite.
+
+    Reference:
+        Wang, Han, Huang, Dong & Scott, *Multi-Similarity Loss with General Pair Weighting*, §4.1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> pairs = Pairs(jnp.array([[True, False, False]]), jnp.array([[False, True, True]]))
+        >>> kept = multi_similarity_pairs()(None, jnp.array([[0.5, 0.6, 1.4]]), pairs)
+        >>> kept.negative.astype(int)
+        Array([[0, 1, 0]], dtype=int32)
+    """
+    checks.finite("epsilon", epsilon)
+    rule = _multi_similarity_pairs if mine_positives else _multi_similarity_negatives
+    return _Rule(rule, {"epsilon": epsilon})
+
+
+def chain(*miners: Miner) -> Miner:
+    """Run miners in turn, each on the pairs that the one before it kept.
+
+    Args:
+        *miners: miners; none keeps all pairs.
+
+    Returns:
+        A miner that needs ``key`` if one of them does; each gets a key of its own.
+
+    Raises:
+        TypeError: something that cannot be called.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> pairs = all_pairs(jnp.array([0, 0, 1, 1, 1]))
+        >>> kept = chain(easy_positive(), hard_negative())(None, jnp.ones((5, 5)), pairs)
+        >>> kept.positive.sum(1), kept.negative.sum(1)
+        (Array([1, 1, 1, 1, 1], dtype=int32), Array([1, 1, 1, 1, 1], dtype=int32))
+    """
+    for miner in miners:
+        if not callable(miner):
+            raise TypeError(f"chain takes miners, functions (key, distances, pairs) -> Pairs; got {miner!r}")
+    return _Chain(miners)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Rule:
+    """A miner: a rule, and the numbers it was built with."""
+
+    rule: Callable[..., Pairs] = dataclasses.field(metadata={"static": True})
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __call__(self, key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
+        return self.rule(key, jax.lax.stop_gradient(distances), pairs, **self.settings)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Chain:
+    miners: tuple[Miner, ...]
+
+    def __call__(self, key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
+        for turn, miner in enumerate(self.miners):
+            pairs = miner(None if key is None else jax.random.fold_in(key, turn), distances, pairs)
+        return pairs
+
+
+def _easy_positive(key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
+    return pairs._replace(positive=_first(distances, pairs.positive))
+
+
+def _random_positive(key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
+    return pairs._replace(positive=_draw(key, "random_positive()", pairs.positive))
+
+
+def _hard_positive(key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
+    return pairs._replace(positive=_first(-distances, pairs.positive))
+
+
+def _random_negative(key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
+    return pairs._replace(negative=_draw(key, "random_negative()", pairs.negative))
+
+
+def _hard_negative(key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
+    return pairs._replace(negative=_first(distances, pairs.negative))
+
+
+def _semi_hard_negative(key: Array | None, distances: Array, pairs: Pairs, *, margin: Array) -> Pairs:
+    pull = _smallest(distances, pairs.positive)
+    candidates = pairs.negative & (pull < jnp.inf)
+    band = candidates & (distances > pull) & (distances < pull + margin)
+    candidates = jnp.where(band.any(-1, keepdims=True), band, candidates)
+    return pairs._replace(negative=_draw(key, "semi_hard_negative()", candidates))
+
+
+def _distance_weighted_negative(
+    key: Array | None, distances: Array, pairs: Pairs, *, dim: Array, cutoff: Array, max_distance: Array
+) -> Pairs:
+    near = pairs.negative & (distances <= max_distance)
+    candidates = jnp.where(near.any(-1, keepdims=True), near, pairs.negative)
+    clipped = jnp.maximum(distances, cutoff)
+    cap = jnp.maximum(1.0 - jnp.square(clipped) / 4.0, 1e-6)
+    log_weights = (2.0 - dim) * jnp.log(clipped) + (3.0 - dim) / 2.0 * jnp.log(cap)
+    return pairs._replace(
+        negative=_draw(key, "distance_weighted_negative()", candidates, log_weights)
+    )
+
+
+def _multi_similarity_pairs(key: Array | None, distances: Array, pairs: Pairs, *, epsilon: Array) -> Pairs:
+    squares = jnp.square(distances)
+    hard = squares + 2.0 * epsilon > _smallest(squares, pairs.negative)
+    return Pairs(
+        positive=pairs.positive & hard,
+        negative=_multi_similarity_negatives(key, distances, pairs, epsilon=epsilon).negative,
+    )
+
+
+def _multi_similarity_negatives(
+    key: Array | None, distances: Array, pairs: Pairs, *, epsilon: Array
+) -> Pairs:
+    squares = jnp.square(distances)
+    hard = squares - 2.0 * epsilon < -_smallest(-squares, pairs.positive)
+    return pairs._replace(negative=pairs.negative & hard)
+
+
+def _smallest(values: Array, where: Array) -> Array:
+    """The smallest kept value of each row ``[B, 1]``, ``inf`` where there is none."""
+    return jnp.min(jnp.where(where, values, jnp.inf), axis=-1, keepdims=True, initial=jnp.inf)
+
+
+def _first(values: Array, where: Array) -> Array:
+    """Mask of the smallest kept value of each row; ties go to the lowest index."""
+    if values.shape[-1] == 0:
+        return where
+    index = jnp.argmin(jnp.where(where, values, jnp.inf), axis=-1)
+    return where & (jnp.arange(values.shape[-1]) == index[:, None])
+
+
+def _draw(key: Array | None, who: str, where: Array, log_weights: Array | float = 0.0) -> Array:
+    """Mask of one entry of each row, drawn from the kept ones with the given log-weights."""
+    checks.check_key("key", key, needed_by=who)
+    noise = jax.random.gumbel(key, where.shape)
+    return _first(-(noise + log_weights), where)
+
+
+def _valid(name: str, where: Array | None, labels: Array) -> Array:
+    if where is None:
+        return labels >= 0
+    checks.check_mask(name, where, labels.shape)
+    return where & (labels >= 0)

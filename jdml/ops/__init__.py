@@ -1,0 +1,31 @@
+"""The numerics that every other room stands on.
+
+Normalization, roots and logarithms of sums with finite gradients, pairwise distances by matrix product,
+masked reductions, argument checks, and the decorator that turns a formula into a jitted public function.
+"""
+
+from jdml.ops.calls import checked, public
+from jdml.ops.distances import distances, similarities, squared_distances
+from jdml.ops.normalization import ball, sphere
+from jdml.ops.reductions import ReduceFn, mean, mean_nonzero, reduce_groups, reduce_terms, total
+from jdml.ops.stable import log1p_sum_exp, log_sum_exp, safe_norm, safe_sqrt
+
+__all__ = [
+    "ReduceFn",
+    "ball",
+    "checked",
+    "distances",
+    "log1p_sum_exp",
+    "log_sum_exp",
+    "mean",
+    "mean_nonzero",
+    "public",
+    "reduce_groups",
+    "reduce_terms",
+    "safe_norm",
+    "safe_sqrt",
+    "similarities",
+    "sphere",
+    "squared_distances",
+    "total",
+]

@@ -1,0 +1,184 @@
+"""Argument checks: what a caller passed, what was expected, in one sentence.
+
+Shapes, types and plain Python numbers are checked when a function is traced. Values that exist only at run time are
+checked by :func:`require`, which does something only inside :func:`jdml.checked`.
+"""
+
+import contextlib
+import contextvars
+import math
+import numbers
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.experimental import checkify
+
+Constraint = Callable[[str, Any], None]
+"""Checks one hyper-parameter: ``constraint(name, value)`` raises where the value cannot be meant."""
+
+_checking: contextvars.ContextVar[bool] = contextvars.ContextVar("jdml_checking", default=False)
+
+
+def is_checking() -> bool:
+    """Whether run-time checks are being traced (see :func:`jdml.checked`)."""
+    return _checking.get()
+
+
+@contextlib.contextmanager
+def checking(enabled: bool) -> Iterator[None]:
+    """Switch run-time checks on or off while a function is traced."""
+    token = _checking.set(enabled)
+    try:
+        yield
+    finally:
+        _checking.reset(token)
+
+
+def require(holds: Array, message: str, *values: Array) -> None:
+    """Under :func:`jdml.checked`, raise for the first entry of ``holds`` that is False.
+
+    Args:
+        holds: boolean, a scalar or ``[N]``.
+        message: a format string; ``{row}`` is the first offending row, ``{0}``, ``{1}`` … are ``values`` there.
+        *values: arrays of the length of ``holds`` (or scalars) to show.
+    """
+    if not _checking.get() or holds.size == 0:
+        return
+    holds = jnp.atleast_1d(holds)
+    row = jnp.argmin(holds)
+    shown = {f"v{i}": jnp.broadcast_to(v, holds.shape)[row] for i, v in enumerate(values)}
+    for i in range(len(values)):
+        message = message.replace(f"{{{i}}}", f"{{v{i}}}")
+    checkify.check(holds.all(), message, row=row, **shown)
+
+
+def check_embeddings(name: str, vectors: Any, *, dim: int | None = None, like: str = "") -> None:
+    """Refuse what is not a floating array ``[N, D]`` (with ``D = dim`` where given).
+
+    Args:
+        name: the argument's name.
+        vectors: what was passed.
+        dim: the expected D.
+        like: which other argument D comes from.
+
+    Raises:
+        TypeError: not an array, or not floating.
+        ValueError: wrong rank, D = 0, or another D than expected.
+    """
+    if not isinstance(vectors, Array | np.ndarray):
+        raise TypeError(f"{name} must be an array of shape [N, D], got {type(vectors).__name__}")
+    if not jnp.issubdtype(vectors.dtype, jnp.floating):
+        raise TypeError(f"{name} must be floating point, got dtype {vectors.dtype}")
+    if vectors.ndim != 2 or vectors.shape[1] == 0:
+        raise ValueError(f"{name} must have shape [N, D] with D > 0, got {list(vectors.shape)}")
+    if dim is not None and vectors.shape[1] != dim:
+        raise ValueError(f"{name} must have the dimension of {like}, {dim}, got {list(vectors.shape)}")
+
+
+def check_labels(name: str, labels: Any, size: int) -> None:
+    """Refuse what is not an integer array ``[size]``.
+
+    Args:
+        name: the argument's name.
+        labels: what was passed.
+        size: how many labels there must be.
+
+    Raises:
+        TypeError: not an array, or not integers.
+        ValueError: another shape.
+    """
+    if not isinstance(labels, Array | np.ndarray):
+        raise TypeError(f"{name} must be an integer array of shape [{size}], got {type(labels).__name__}")
+    if not jnp.issubdtype(labels.dtype, jnp.integer):
+        raise TypeError(f"{name} must be integers, got dtype {labels.dtype}")
+    if labels.shape != (size,):
+        raise ValueError(f"{name} must have shape [{size}], got {list(labels.shape)}")
+
+
+def check_mask(name: str, mask: Any, *shapes: tuple[int, ...]) -> None:
+    """Refuse what is not a boolean array of one of the given shapes.
+
+    Args:
+        name: the argument's name.
+        mask: what was passed.
+        *shapes: the shapes that are allowed.
+
+    Raises:
+        TypeError: not an array, or not boolean.
+        ValueError: another shape.
+    """
+    _check_shape(name, mask, shapes, "boolean", jnp.bool_)
+
+
+def check_weights(name: str, weights: Any, *shapes: tuple[int, ...]) -> None:
+    """Refuse what is not a real array of one of the given shapes.
+
+    Args:
+        name: the argument's name.
+        weights: what was passed.
+        *shapes: the shapes that are allowed.
+
+    Raises:
+        TypeError: not an array of numbers.
+        ValueError: another shape.
+    """
+    _check_shape(name, weights, shapes, "number", jnp.number)
+
+
+def _check_shape(name: str, value: Any, shapes: tuple[tuple[int, ...], ...], kind: str, dtype: Any) -> None:
+    allowed = " or ".join(str(list(shape)) for shape in shapes)
+    if not isinstance(value, Array | np.ndarray):
+        raise TypeError(f"{name} must be a {kind} array of shape {allowed}, got {type(value).__name__}")
+    if not jnp.issubdtype(value.dtype, dtype):
+        raise TypeError(f"{name} must be a {kind} array, got dtype {value.dtype}")
+    if value.shape not in shapes:
+        raise ValueError(f"{name} must have shape {allowed}, got {list(value.shape)}")
+
+
+def check_key(name: str, key: Any, *, needed_by: str) -> None:
+    """Refuse a missing random key.
+
+    Args:
+        name: the argument's name.
+        key: what was passed.
+        needed_by: what needs it.
+
+    Raises:
+        ValueError: the key is None.
+    """
+    if key is None:
+        raise ValueError(f"{name} is missing: {needed_by} is random and needs {name}=jax.random.key(…)")
+
+
+def _number(test: Callable[[Any], Any], expected: str, *, rank: int = 0) -> Constraint:
+    def constraint(name: str, value: Any) -> None:
+        if isinstance(value, bool | str) or not isinstance(value, numbers.Real | Array | np.ndarray):
+            raise TypeError(f"{name} must be a number {expected}, got {value!r}")
+        if isinstance(value, Array | np.ndarray) and value.ndim > rank:
+            allowed = "a scalar" if rank == 0 else "a scalar or one-dimensional"
+            raise ValueError(f"{name} must be {allowed}, got shape {list(value.shape)}")
+        if isinstance(value, Array):
+            flat = jnp.ravel(value)
+            require(test(flat), f"{name} must be {expected}, got {{0}}", flat)
+        elif not np.all(test(np.asarray(value))):
+            raise ValueError(f"{name} must be {expected}, got {value}")
+
+    return constraint
+
+
+finite = _number(lambda v: abs(v) < math.inf, "finite")
+finite_per_class = _number(lambda v: abs(v) < math.inf, "finite", rank=1)
+positive = _number(lambda v: (v > 0) & (v < math.inf), "> 0")
+non_negative = _number(lambda v: (v >= 0) & (v < math.inf), ">= 0")
+unit_interval = _number(lambda v: (v >= 0) & (v <= 1), "in [0, 1]")
+
+
+def count(name: str, value: Any) -> None:
+    """Constraint of a static whole number ≥ 1 (a shape: a number of bins, blocks, clusters)."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be a Python integer >= 1, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be >= 1, got {value}")

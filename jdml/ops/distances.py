@@ -1,0 +1,63 @@
+"""Similarities and distances of all pairs, by one matrix product: never an array ``[N, M, D]``."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jdml.ops.stable import safe_sqrt
+
+
+def similarities(x: Array, y: Array) -> Array:
+    """Inner products ``x_i · y_j``; cosines for vectors on the sphere.
+
+    Args:
+        x: ``[N, D]``.
+        y: ``[M, D]``.
+
+    Returns:
+        ``[N, M]``, computed in full float32 (or float64) precision on every device.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> similarities(jnp.array([[1.0, 0.0]]), jnp.array([[0.6, 0.8], [0.0, 1.0]]))
+        Array([[0.6, 0. ]], dtype=float32)
+    """
+    return jnp.matmul(x, y.T, precision=jax.lax.Precision.HIGHEST)
+
+
+def squared_distances(x: Array, y: Array) -> Array:
+    """Squared Euclidean distances ``‖x_i‖² + ‖y_j‖² − 2 x_i · y_j``, not below 0.
+
+    Args:
+        x: ``[N, D]``.
+        y: ``[M, D]``.
+
+    Returns:
+        ``[N, M]``. Rounding leaves an absolute error of about ``1e-7 (‖x‖² + ‖y‖²)`` in float32.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> squared_distances(jnp.array([[1.0, 0.0]]), jnp.array([[1.0, 0.0], [0.0, 1.0]]))
+        Array([[0., 2.]], dtype=float32)
+    """
+    squares = jnp.sum(x * x, axis=-1)[:, None] + jnp.sum(y * y, axis=-1)[None, :]
+    raw = squares - 2.0 * similarities(x, y)
+    return jnp.where(raw <= 0, 0.0, raw)
+
+
+def distances(x: Array, y: Array) -> Array:
+    """Euclidean distances ``‖x_i − y_j‖``; where a distance is 0, its gradient is 0.
+
+    Args:
+        x: ``[N, D]``.
+        y: ``[M, D]``.
+
+    Returns:
+        ``[N, M]``.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> distances(jnp.array([[3.0, 0.0]]), jnp.array([[0.0, 4.0], [3.0, 0.0]]))
+        Array([[5., 0.]], dtype=float32)
+    """
+    return safe_sqrt(squared_distances(x, y))

@@ -1,0 +1,122 @@
+"""Masked reductions: of nothing they are 0, and masked entries leak neither values nor gradients."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jax import Array
+
+ReduceFn = Callable[..., Array]
+"""``reduce_fn(values, where=mask) -> scalar``: :func:`mean`, :func:`mean_nonzero`, :func:`total`, or your own."""
+
+
+def total(values: Array, where: Array | None = None) -> Array:
+    """Sum of the kept entries.
+
+    Args:
+        values: any shape.
+        where: boolean mask of the entries that count, broadcastable to ``values``; default all.
+
+    Returns:
+        A scalar; 0 where nothing is kept.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> total(jnp.array([1.0, 2.0, jnp.nan]), where=jnp.array([True, True, False]))
+        Array(3., dtype=float32)
+    """
+    return jnp.sum(values if where is None else jnp.where(where, values, 0.0))
+
+
+def mean(values: Array, where: Array | None = None) -> Array:
+    """Mean of the kept entries.
+
+    Args:
+        values: any shape.
+        where: boolean mask of the entries that count, broadcastable to ``values``; default all.
+
+    Returns:
+        A scalar; 0 where nothing is kept.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> mean(jnp.array([1.0, 2.0, jnp.nan]), where=jnp.array([True, True, False]))
+        Array(1.5, dtype=float32)
+    """
+    kept = jnp.ones(values.shape, bool) if where is None else jnp.broadcast_to(where, values.shape)
+    return _ratio(total(values, kept), kept.sum())
+
+
+def mean_nonzero(values: Array, where: Array | None = None) -> Array:
+    """Mean of the kept entries that are not zero: the average over the *active* terms of a hinge loss.
+
+    Args:
+        values: any shape.
+        where: boolean mask of the entries that count, broadcastable to ``values``; default all.
+
+    Returns:
+        A scalar; 0 where no kept entry differs from zero.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> mean_nonzero(jnp.array([0.0, 1.0, 2.0]))
+        Array(1.5, dtype=float32)
+    """
+    kept = values != 0 if where is None else (values != 0) & where
+    return mean(values, kept)
+
+
+def reduce_terms(reduce_fn: ReduceFn | None, values: Array, where: Array) -> Array:
+    """Apply ``reduce_fn`` to the terms of a loss; of no term at all every reduction is 0.
+
+    Args:
+        reduce_fn: any function ``(values, where=mask) -> scalar``, or None for no reduction.
+        values: the terms.
+        where: which of them are terms at all, same shape.
+
+    Returns:
+        A scalar, or with ``reduce_fn=None`` the values themselves with 0 where there is no term.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> nothing = jnp.array([False, False])
+        >>> float(reduce_terms(jnp.mean, jnp.array([1.0, 2.0]), nothing))
+        0.0
+    """
+    values = jnp.where(where, values, 0.0)
+    if reduce_fn is None:
+        return values
+    return reduce_fn(values, where=where | ~where.any())
+
+
+def reduce_groups(
+    reduce_fn: ReduceFn | None, sums: Array, where: Array, *, terms: Array, nonzero: Array
+) -> Array:
+    """Reduce sums over groups of terms (triplets of an anchor, say) as if every term stood alone.
+
+    :func:`mean` (or ``jnp.mean``) divides by the number of terms and :func:`mean_nonzero` by the number of those
+    that are not zero; any other function sees one value per group.
+
+    Args:
+        reduce_fn: as for :func:`reduce_terms`.
+        sums: one sum per group.
+        where: which groups hold a term.
+        terms: how many terms each group holds.
+        nonzero: how many of them are not zero.
+
+    Returns:
+        A scalar, or with ``reduce_fn=None`` the sums with 0 for empty groups.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> sums, counts = jnp.array([6.0, 0.0]), jnp.array([3, 1])
+        >>> reduce_groups(mean, sums, counts > 0, terms=counts, nonzero=jnp.array([2, 0]))
+        Array(1.5, dtype=float32)
+    """
+    counts = {mean: terms, jnp.mean: terms, mean_nonzero: nonzero}
+    if reduce_fn not in counts:
+        return reduce_terms(reduce_fn, sums, where)
+    return _ratio(total(sums, where), total(counts[reduce_fn].astype(sums.dtype), where))
+
+
+def _ratio(numerator: Array, count: Array) -> Array:
+    return numerator / jnp.maximum(count, 1).astype(numerator.dtype)

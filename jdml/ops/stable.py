@@ -1,0 +1,112 @@
+"""Square roots, norms and logarithms of sums whose values and gradients stay finite."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+def accumulate_in(*arrays: Array) -> jnp.dtype:
+    """The type to compute in: float32, or float64 where an input is float64.
+
+    Args:
+        *arrays: the inputs of one computation.
+
+    Returns:
+        ``float64`` if any input is, ``float32`` otherwise.
+    """
+    return jnp.result_type(jnp.float32, *(a.dtype for a in arrays if jnp.issubdtype(a.dtype, jnp.floating)))
+
+
+def safe_sqrt(values: Array) -> Array:
+    """Square root that is 0, with gradient 0, where its argument is not positive.
+
+    Args:
+        values: any shape.
+
+    Returns:
+        ``√max(values, 0)``, same shape; NaN stays NaN.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> jax.grad(lambda v: safe_sqrt(v).sum())(jnp.array([0.0, 4.0]))
+        Array([0.  , 0.25], dtype=float32)
+    """
+    flat = values <= 0
+    return jnp.where(flat, 0.0, jnp.sqrt(jnp.where(flat, 1.0, values)))
+
+
+def safe_norm(vectors: Array, *, axis: int = -1) -> Array:
+    """Euclidean norm with gradient 0 at the zero vector, scaled so that its square neither overflows nor underflows.
+
+    Args:
+        vectors: ``[..., D]``.
+        axis: the axis that is summed over; it stays, with length 1.
+
+    Returns:
+        ``[..., 1]``.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> safe_norm(jnp.array([3e25, 4e25])).tolist() == [jnp.float32(5e25)]
+        True
+    """
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(vectors), axis=axis, keepdims=True, initial=0.0))
+    scale = jnp.where(largest > 0, largest, 1.0)
+    return scale * safe_sqrt(jnp.sum(jnp.square(vectors / scale), axis=axis, keepdims=True))
+
+
+def log_sum_exp(values: Array, *, where: Array, axis: int = -1) -> Array:
+    """Stable ``log Σ exp(values)`` over the entries that ``where`` keeps; ``-inf`` (gradient 0) where it keeps none.
+
+    Args:
+        values: any shape.
+        where: boolean, broadcastable to ``values``.
+        axis: the axis that is summed over.
+
+    Returns:
+        ``values`` without ``axis``.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> v = jnp.array([[1000.0, 1000.0, 5.0]])
+        >>> log_sum_exp(v, where=jnp.array([[True, True, False]]))
+        Array([1000.6931], dtype=float32)
+    """
+    some = jnp.broadcast_to(where, values.shape).any(axis)
+    peak = _peak(values, where, axis, floor=-jnp.inf)
+    peak = jnp.where(jnp.isneginf(peak), 0.0, peak)
+    summed = _shifted_sum(values, peak, where, axis)
+    logarithm = jnp.squeeze(peak, axis) + jnp.log(jnp.where(some, summed, 1.0))
+    return jnp.where(some, logarithm, -jnp.inf)
+
+
+def log1p_sum_exp(values: Array, *, where: Array, axis: int = -1) -> Array:
+    """Stable ``log(1 + Σ exp(values))`` over the entries that ``where`` keeps; 0 (gradient 0) where it keeps none.
+
+    Args:
+        values: any shape.
+        where: boolean, broadcastable to ``values``.
+        axis: the axis that is summed over.
+
+    Returns:
+        ``values`` without ``axis``.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> log1p_sum_exp(jnp.array([-2.0, 0.0, 100.0]), where=jnp.array([False, True, False]))
+        Array(0.6931472, dtype=float32)
+    """
+    peak = _peak(values, where, axis, floor=0.0)
+    summed = _shifted_sum(values, peak, where, axis)
+    peak = jnp.squeeze(peak, axis)
+    return peak + jnp.log1p(summed + jnp.expm1(-peak))
+
+
+def _peak(values: Array, where: Array, axis: int, *, floor: float) -> Array:
+    kept = jax.lax.stop_gradient(jnp.where(where, values, floor))
+    return jnp.max(kept, axis=axis, keepdims=True, initial=floor)
+
+
+def _shifted_sum(values: Array, peak: Array, where: Array, axis: int) -> Array:
+    shifted = jnp.where(where, values - peak, 0.0)
+    return jnp.sum(jnp.where(where, jnp.exp(shifted), 0.0), axis=axis)

@@ -1,0 +1,81 @@
+"""The run's log: JSON lines, one per record, flushed; TensorBoard on request."""
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class Log:
+    """Appends records to ``log.jsonl`` and, on request, to TensorBoard event files.
+
+    Args:
+        folder: the run's folder; None writes nothing.
+        after_step: lines after this step (written by a run that was killed before its next checkpoint), and a line that was cut
+            short, are removed first, so that no step is logged twice.
+        tensorboard: also write event files into ``folder/tensorboard``.
+    """
+
+    def __init__(
+        self, folder: Path | None, *, after_step: int = 0, tensorboard: bool = False
+    ) -> None:
+        self._start = time.monotonic()
+        self._file: Any = None
+        self._writer: Any = None
+        if folder is None:
+            if tensorboard:
+                raise ValueError("tensorboard needs out_dir, a folder to write into")
+            return
+        path = folder / "log.jsonl"
+        cut(path, after_step)
+        self._file = path.open("a", encoding="utf-8")
+        if tensorboard:
+            from tensorboardX import SummaryWriter
+
+            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=after_step + 1)
+
+    def write(self, record: Mapping[str, float | int]) -> None:
+        """Write one record as one line: the record and the wall ``seconds`` since this process began.
+
+        Values that are not finite become ``null``, as JSON has none.
+        """
+        if self._file is None:
+            return
+        finite = {k: v if math.isfinite(v) else None for k, v in record.items()}
+        seconds = round(time.monotonic() - self._start, 3)
+        self._file.write(json.dumps({**finite, "seconds": seconds}) + "\n")
+        self._file.flush()
+        if self._writer is not None:
+            for name, value in record.items():
+                if name != "step":
+                    self._writer.add_scalar(name, value, int(record["step"]))
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._file is not None:
+            self._file.close()
+        if self._writer is not None:
+            self._writer.close()
+
+
+def cut(path: Path, after_step: int) -> None:
+    """Remove the lines of a JSON-lines file whose ``step`` is after ``after_step``, or that do not parse; atomically."""
+    if not path.exists():
+        return
+    lines = path.read_text(encoding="utf-8").splitlines()
+    kept = [line for line in lines if _step(line) <= after_step]
+    if len(kept) < len(lines):
+        partial = path.with_name(path.name + ".tmp")
+        partial.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        os.replace(partial, path)
+
+
+def _step(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf

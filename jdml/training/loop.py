@@ -1,0 +1,353 @@
+"""The training loop: steps, evaluations, early stopping, log lines and checkpoints, all scheduled by step."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdml.training.log import Log
+from jdml.training.step import (
+    Preprocess,
+    TrainState,
+    create_state,
+    embed,
+    make_indexed_step,
+    make_train_step,
+    to_float,
+)
+from jdml.training.stopping import Best, improve
+
+Record = dict[str, float | int]
+DEVICE_BYTES = 1 << 30  # data sets up to this size are put on the device once
+
+
+class Embedder(NamedTuple):
+    """The model at one moment of training: call it on images to get embeddings.
+
+    Attributes:
+        model: the Linen module.
+        state: the train state at that moment. Its arrays are the loop's: do not keep them past the call.
+        preprocess: as in training.
+        batch_size: rows per forward pass.
+    """
+
+    model: Any
+    state: TrainState
+    preprocess: Preprocess = to_float
+    batch_size: int = 512
+
+    def __call__(self, images: Any) -> np.ndarray:
+        """Embed images ``[N, H, W, C]`` in evaluation mode as NumPy ``[N, D]``."""
+        return embed(
+            self.model,
+            self.state.params["model"],
+            self.state.batch_stats,
+            images,
+            batch_size=self.batch_size,
+            preprocess=self.preprocess,
+        )
+
+
+Evaluate = Callable[[Embedder], Mapping[str, float]]
+
+
+class FitResult(NamedTuple):
+    """What a run leaves.
+
+    Attributes:
+        state: the last state.
+        history: one record per log step: ``step``, mean ``loss`` and other metrics since the record before, and the
+            evaluation's metrics where there was one. The same for every run of the same configuration.
+        best: the best monitored value and its step; None without ``monitor``.
+        best_params: parameters of all roles at that step (those of ``state`` without ``monitor``).
+        best_batch_stats: the model's running statistics at that step.
+        stopped: ``"steps"`` (all were done) or ``"patience"``.
+        embedder: the model with the best parameters, ready to call on images.
+    """
+
+    state: TrainState
+    history: list[Record]
+    best: Best | None
+    best_params: dict[str, Any]
+    best_batch_stats: Any
+    stopped: str
+    embedder: Embedder
+
+
+@dataclass(frozen=True)
+class _Schedule:
+    """When things happen: functions of the step alone, so that a resumed run does the same."""
+
+    steps: int
+    evaluate_every: int
+    log_every: int
+    checkpoint_every: int
+    monitor: str | None
+    patience: int | None
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "evaluate_every", "log_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.patience is not None and self.patience < 1:
+            raise ValueError(f"patience must be at least 1 evaluation, got {self.patience}")
+        if self.patience is not None and self.monitor is None:
+            raise ValueError("patience needs monitor, the name of the metric to watch")
+
+    def evaluates(self, step: int) -> bool:
+        return step % self.evaluate_every == 0 or step == self.steps
+
+    def saves(self, step: int) -> bool:
+        return step % self.checkpoint_every == 0 or step == self.steps
+
+    def pauses(self, step: int) -> bool:
+        """Whether the host looks at the device's numbers after this step."""
+        return step % self.log_every == 0 or self.evaluates(step) or self.saves(step)
+
+
+@dataclass
+class Progress:
+    """The loop's own state: JSON-able, saved beside the train state."""
+
+    step: int = 0
+    history: list[Record] = field(default_factory=list)
+    best: Best = field(default_factory=Best)
+    stopped: str | None = None
+
+
+def fit(
+    model: Any,
+    objective: Any,
+    optimizer: Any,
+    train: Any,
+    sampler: Any,
+    *,
+    steps: int,
+    seed: int = 0,
+    state: TrainState | None = None,
+    evaluate: Evaluate | None = None,
+    evaluate_every: int = 100,
+    monitor: str | None = None,
+    patience: int | None = None,
+    out_dir: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    log_every: int = 50,
+    resume: bool = True,
+    progress: bool = True,
+    tensorboard: bool = False,
+    config: Mapping[str, Any] | None = None,
+    preprocess: Preprocess = to_float,
+) -> FitResult:
+    """Train a model with any objective.
+
+    Args:
+        model: a Linen module ``(images, *, train) -> embeddings [B, D]``.
+        objective: a :class:`jdml.objectives.Objective`.
+        optimizer: an ``optax.GradientTransformation`` over ``{"model": …, **objective roles}``.
+        train: a data set with ``images [N, H, W, C]`` and ``labels [N]``.
+        sampler: an iterator of index arrays ``[B]`` into ``train``, with ``get_state()`` and ``set_state()``.
+        steps: gradient steps in all.
+        seed: of the initial parameters and of all random numbers in the steps (not of the sampler).
+        state: start from this state instead of a fresh one.
+        evaluate: called with an :class:`Embedder`; returns metrics by name.
+        evaluate_every: steps between evaluations; there is one after the last step, too.
+        monitor: the evaluation metric, larger is better, whose best parameters are kept.
+        patience: stop after so many evaluations without improvement of ``monitor``.
+        out_dir: the run's folder: ``config.json``, ``log.jsonl``, ``checkpoints/``. None writes nothing.
+        checkpoint_every: steps between checkpoints; by default ``evaluate_every``.
+        log_every: steps between log records (evaluations and checkpoints also make one).
+        resume: go on from the folder's last checkpoint; False refuses a folder that has one.
+        progress: show a progress bar.
+        tensorboard: also write TensorBoard event files (needs tensorboardX).
+        config: JSON-able description of the run, compared with the folder's on resume.
+        preprocess: what stands between stored images and the model; by default uint8 becomes 0…1.
+
+    Returns:
+        A :class:`FitResult`. A finished run that is started again returns its result again.
+
+    Raises:
+        ValueError: before any work: settings that contradict each other, a folder of another configuration (naming the
+            fields), a checkpoint that cannot be read.
+        FloatingPointError: naming the step, when a loss is not finite; nothing of it is saved.
+
+    Implementation notes:
+        Log records, evaluations and checkpoints depend on the step alone. A run that is killed anywhere and started
+        again repeats the steps since its last checkpoint and ends with the same bits as an unbroken run on the
+        same machine. Data up to 1 GiB lie on the device. The host waits for the device only at log records.
+    """
+    from tqdm.auto import tqdm
+
+    schedule = _Schedule(
+        steps, evaluate_every, log_every, checkpoint_every or evaluate_every, monitor, patience
+    )
+    if monitor is not None and evaluate is None:
+        raise ValueError(f"monitor is {monitor!r} but there is no evaluate function")
+    folder = None if out_dir is None else _open_folder(out_dir, config, seed, schedule, resume)
+    if state is None:
+        state = create_state(
+            model, objective, optimizer, train.images[:1], seed=seed, preprocess=preprocess
+        )
+    run = _Run(model, schedule, evaluate, preprocess, sampler, state, folder, tensorboard)
+    step = _bind_data(model, objective, optimizer, preprocess, train)
+    with run, tqdm(total=steps, initial=run.done.step, disable=not progress) as bar:
+        while run.done.stopped is None:
+            run.take(*step(run.state, next(sampler)))
+            bar.update()
+            if schedule.pauses(run.done.step):
+                bar.set_postfix(run.pause())
+    return run.result()
+
+
+def _open_folder(
+    out_dir: str | Path,
+    config: Mapping[str, Any] | None,
+    seed: int,
+    schedule: _Schedule,
+    resume: bool,
+) -> Any:
+    from jdml.training.checkpoint import RunFolder
+
+    return RunFolder(
+        out_dir, {**(config or {}), "fit": {"seed": seed, **asdict(schedule)}}, resume=resume
+    )
+
+
+def _bind_data(
+    model: Any, objective: Any, optimizer: Any, preprocess: Preprocess, train: Any
+) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
+    """Return ``step(state, indices)``; small data sets are gathered on the device, others on the host."""
+    if getattr(train.images, "nbytes", DEVICE_BYTES + 1) <= DEVICE_BYTES:
+        indexed = make_indexed_step(
+            model, objective, optimizer, preprocess=preprocess, donate=True
+        )
+        images, labels = jnp.asarray(train.images), jnp.asarray(train.labels)
+        return lambda state, indices: indexed(state, images, labels, np.asarray(indices, np.int32))
+    plain = make_train_step(model, objective, optimizer, preprocess=preprocess, donate=True)
+    return lambda state, indices: plain(state, train.images[indices], train.labels[indices])
+
+
+class _Run:
+    """A run in progress: the train state, the loop's progress, and where both are written."""
+
+    def __init__(
+        self,
+        model: Any,
+        schedule: _Schedule,
+        evaluate: Evaluate | None,
+        preprocess: Preprocess,
+        sampler: Any,
+        state: TrainState,
+        folder: Any,
+        tensorboard: bool,
+    ) -> None:
+        self.model, self.schedule, self.evaluate = model, schedule, evaluate
+        self.preprocess, self.sampler, self.folder = preprocess, sampler, folder
+        self.state: TrainState = _copy(state)
+        self.done = Progress()
+        self.best = None if schedule.monitor is None else self._weights()
+        self.pending: list[dict[str, jax.Array]] = []
+        self._restore()
+        path = None if folder is None else folder.path
+        self.log = Log(path, after_step=self.done.step, tensorboard=tensorboard)
+
+    def __enter__(self) -> "_Run":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.log.close()
+        if self.folder is not None:
+            self.folder.close()
+
+    def take(self, state: TrainState, metrics: dict[str, jax.Array]) -> None:
+        """Take one step's outcome, without waiting for it."""
+        self.state = state
+        self.pending.append(metrics)
+        self.done.step += 1
+
+    def pause(self) -> Record:
+        """Look at what was computed: check, evaluate, remember the best, write."""
+        step = self.done.step
+        record: Record = {"step": step, **self._collect()}
+        if self.evaluate is not None and self.schedule.evaluates(step):
+            record |= self._evaluate()
+        if step == self.schedule.steps and self.done.stopped is None:
+            self.done.stopped = "steps"
+        self.done.history.append(record)
+        self.log.write(record)
+        if self.schedule.saves(step) or self.done.stopped is not None:
+            self._save()
+        return {name: value for name, value in record.items() if name != "step"}
+
+    def result(self) -> FitResult:
+        monitored = self.best is not None
+        params, batch_stats = self.best if self.best is not None else self._weights()
+        state = self.state._replace(params=params, batch_stats=batch_stats)
+        return FitResult(
+            state=self.state,
+            history=self.done.history,
+            best=self.done.best if monitored else None,
+            best_params=params,
+            best_batch_stats=batch_stats,
+            stopped=str(self.done.stopped),
+            embedder=Embedder(self.model, state, self.preprocess),
+        )
+
+    def _weights(self) -> tuple[Any, Any]:
+        return _copy((self.state.params, self.state.batch_stats))
+
+    def _collect(self) -> Record:
+        """Average the metrics of the steps since the last pause; refuse a loss that is not finite."""
+        if not self.pending:
+            return {}
+        values = jax.device_get(self.pending)
+        self.pending = []
+        losses = np.array([metrics["loss"] for metrics in values], np.float64)
+        if not np.isfinite(losses).all():
+            first = int(np.argmin(np.isfinite(losses)))
+            step = self.done.step - len(losses) + 1 + first
+            raise FloatingPointError(f"the loss is {losses[first]} at step {step}")
+        return {name: float(np.mean([m[name] for m in values])) for name in sorted(values[0])}
+
+    def _evaluate(self) -> Record:
+        assert self.evaluate is not None
+        embedder = Embedder(self.model, self.state, self.preprocess)
+        metrics = {name: float(value) for name, value in self.evaluate(embedder).items()}
+        monitor = self.schedule.monitor
+        if monitor is not None:
+            if monitor not in metrics:
+                raise ValueError(f"monitor {monitor!r} is not among the metrics {sorted(metrics)}")
+            self.done.best, improved = improve(self.done.best, metrics[monitor], self.done.step)
+            if improved:
+                self.best = self._weights()
+            patience = self.schedule.patience
+            if patience is not None and self.done.best.stale >= patience:
+                self.done.stopped = "patience"
+        return metrics
+
+    def _tree(self) -> dict[str, Any]:
+        return {"state": self.state, "best": self.best if self.best is not None else ()}
+
+    def _save(self) -> None:
+        if self.folder is not None:
+            progress = {**asdict(self.done), "sampler": self.sampler.get_state()}
+            progress["best"] = list(self.done.best)
+            self.folder.save(self.done.step, self._tree(), progress)
+
+    def _restore(self) -> None:
+        found = None if self.folder is None else self.folder.restore(self._tree())
+        if found is None:
+            return
+        tree, progress = found
+        self.state = tree["state"]
+        self.best = None if self.schedule.monitor is None else tree["best"]
+        self.sampler.set_state(progress.pop("sampler"))
+        self.done = Progress(**{**progress, "best": Best(*progress["best"])})
+
+
+def _copy(tree: Any) -> Any:
+    """Copy every array, so that donating one tree never invalidates another."""
+    return jax.tree.map(jnp.copy, tree)

@@ -1,0 +1,276 @@
+"""The train step: state, one gradient step for any objective, and embedding a whole set."""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Metrics = dict[str, jax.Array]
+Preprocess = Callable[[jax.Array], jax.Array]
+
+
+class TrainState(NamedTuple):
+    """Everything that a training step reads and writes, as one pytree.
+
+    Attributes:
+        step: number of steps done, an int32 scalar.
+        params: what is learned, by role: ``{"model": …}`` and the objective's own roles (``"proxies"``, …).
+        batch_stats: the model's running statistics (``{}`` where it has none).
+        opt_state: the optimizer's state.
+        objective_state: what the objective remembers between steps (a cross-batch memory; ``()`` where nothing).
+        key: the run's typed random key. It never changes: step ``t`` uses ``fold_in(key, t)``.
+    """
+
+    step: jax.Array
+    params: dict[str, Any]
+    batch_stats: Any
+    opt_state: Any
+    objective_state: Any
+    key: jax.Array
+
+
+def to_float(images: jax.Array) -> jax.Array:
+    """Turn uint8 images 0…255 into float32 0…1; leave floating-point images as they are.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> to_float(jnp.array([0, 255], jnp.uint8)).tolist()
+        [0.0, 1.0]
+    """
+    images = jnp.asarray(images)
+    if jnp.issubdtype(images.dtype, jnp.floating):
+        return images
+    if images.dtype != jnp.uint8:
+        raise TypeError(f"images must be uint8 or floating point, got {images.dtype}")
+    return images.astype(jnp.float32) / 255.0
+
+
+def create_state(
+    model: Any,
+    objective: Any,
+    optimizer: Any,
+    sample_images: Any,
+    *,
+    seed: int,
+    preprocess: Preprocess = to_float,
+) -> TrainState:
+    """Initialize the model, the objective's parameters, the optimizer and the objective's memory.
+
+    Args:
+        model: a Linen module ``(images, *, train) -> embeddings [B, D]``.
+        objective: a :class:`jdml.objectives.Objective`.
+        optimizer: an ``optax.GradientTransformation`` over ``{"model": …, **objective roles}``.
+        sample_images: images ``[B, H, W, C]`` of the data set; only the first one's shape and type are used.
+        seed: the run's seed; the same seed gives the same state.
+        preprocess: what stands between stored images and the model (see :func:`make_train_step`).
+
+    Returns:
+        The state before the first step.
+
+    Raises:
+        ValueError: if the objective calls one of its parameters ``"model"``, or images are not ``[B, H, W, C]``.
+    """
+    if np.ndim(sample_images) != 4:
+        raise ValueError(
+            f"sample_images must have shape [B, H, W, C], got {list(np.shape(sample_images))}"
+        )
+    model_key, objective_key, run_key = jax.random.split(jax.random.key(seed), 3)
+    first = preprocess(jnp.asarray(sample_images[:1]))
+    variables = dict(jax.jit(partial(model.init, train=False))(model_key, first))
+    objective_params = dict(objective.init(objective_key))
+    if "model" in objective_params:
+        raise ValueError('the objective must not name a parameter "model": that is the model\'s')
+    params = {"model": variables.get("params", {}), **objective_params}
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        batch_stats=variables.get("batch_stats", {}),
+        opt_state=optimizer.init(params),
+        objective_state=objective.init_state(),
+        key=run_key,
+    )
+
+
+def _pure_step(model: Any, objective: Any, optimizer: Any, preprocess: Preprocess) -> Callable:
+    """Build the step as a pure, unjitted function ``(state, images, labels, where)``."""
+
+    def forward(
+        params: Mapping[str, Any],
+        state: TrainState,
+        images: jax.Array,
+        labels: jax.Array,
+        where: jax.Array | None,
+    ) -> tuple[jax.Array, tuple[jax.Array, Any, Metrics]]:
+        model_key, loss_key = jax.random.split(jax.random.fold_in(state.key, state.step))
+        embeddings, updates = model.apply(
+            {"params": params["model"], "batch_stats": state.batch_stats},
+            preprocess(images),
+            train=True,
+            mutable=["batch_stats"],
+            rngs={"dropout": model_key},
+        )
+        loss, metrics = objective.loss(
+            {role: value for role, value in params.items() if role != "model"},
+            embeddings,
+            labels,
+            key=loss_key,
+            where=where,
+            state=state.objective_state,
+        )
+        return loss, (embeddings, updates.get("batch_stats", state.batch_stats), metrics)
+
+    def step(
+        state: TrainState, images: jax.Array, labels: jax.Array, where: jax.Array | None = None
+    ) -> tuple[TrainState, Metrics]:
+        import optax
+
+        (loss, (embeddings, batch_stats, metrics)), grads = jax.value_and_grad(
+            forward, has_aux=True
+        )(state.params, state, images, labels, where)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        state = TrainState(
+            step=state.step + 1,
+            params=optax.apply_updates(state.params, updates),
+            batch_stats=batch_stats,
+            opt_state=opt_state,
+            objective_state=objective.update_state(
+                state.objective_state, jax.lax.stop_gradient(embeddings), labels, where=where
+            ),
+            key=state.key,
+        )
+        return state, {**metrics, "loss": loss, "grad_norm": optax.tree.norm(grads)}
+
+    return step
+
+
+def make_train_step(
+    model: Any,
+    objective: Any,
+    optimizer: Any,
+    *,
+    preprocess: Preprocess = to_float,
+    donate: bool = False,
+) -> Callable[..., tuple[TrainState, Metrics]]:
+    """Build the jitted train step ``step(state, images, labels, where=None) -> (state, metrics)``.
+
+    One step serves every method: embed, mine and measure (the objective), differentiate, update.
+
+    Args:
+        model: a Linen module ``(images, *, train) -> embeddings [B, D]``.
+        objective: a :class:`jdml.objectives.Objective`.
+        optimizer: an ``optax.GradientTransformation``.
+        preprocess: applied to the batch inside the step; by default uint8 images become floats 0…1.
+        donate: let the step reuse the memory of the state it is given, which is then gone for the caller.
+
+    Returns:
+        The step. ``images [B, H, W, C]``, ``labels [B]`` ints, ``where [B]`` bool (rows that count for
+        the loss and the memory) or None. ``metrics`` holds the objective's own scalars, ``"loss"`` and ``"grad_norm"``
+        (of all roles together, before the optimizer).
+
+    Implementation notes:
+        Batch normalization sees every row, also those that ``where`` excludes. Random numbers of step ``t`` come from
+        ``fold_in(state.key, t)``, so that a restored state goes on exactly. The same model, objective and optimizer
+        objects give the same compiled step again.
+    """
+    return _jitted(model, objective, optimizer, preprocess, donate, False)
+
+
+def make_indexed_step(
+    model: Any,
+    objective: Any,
+    optimizer: Any,
+    *,
+    preprocess: Preprocess = to_float,
+    donate: bool = False,
+) -> Callable[..., tuple[TrainState, Metrics]]:
+    """Build :func:`make_train_step`'s step over a data set that lies on the device.
+
+    Args:
+        model: see :func:`make_train_step`.
+        objective: see :func:`make_train_step`.
+        optimizer: see :func:`make_train_step`.
+        preprocess: see :func:`make_train_step`.
+        donate: see :func:`make_train_step`.
+
+    Returns:
+        ``step(state, images [N, H, W, C], labels [N], indices [B], where=None) -> (state, metrics)``: the batch is gathered
+        inside the compiled step, so that the host sends B integers per step.
+    """
+    return _jitted(model, objective, optimizer, preprocess, donate, True)
+
+
+@lru_cache(maxsize=16)
+def _jitted(
+    model: Any,
+    objective: Any,
+    optimizer: Any,
+    preprocess: Preprocess,
+    donate: bool,
+    indexed: bool,
+) -> Callable[..., tuple[TrainState, Metrics]]:
+    """Jit the step; the same parts give the same function, so that other seeds compile nothing."""
+    step = _pure_step(model, objective, optimizer, preprocess)
+
+    def indexed_step(
+        state: TrainState,
+        images: jax.Array,
+        labels: jax.Array,
+        indices: jax.Array,
+        where: jax.Array | None = None,
+    ) -> tuple[TrainState, Metrics]:
+        return step(state, images[indices], labels[indices], where)
+
+    return jax.jit(indexed_step if indexed else step, donate_argnums=(0,) if donate else ())
+
+
+@partial(jax.jit, static_argnames=("model", "preprocess"))
+def _embed_batch(model: Any, preprocess: Preprocess, variables: Any, images: jax.Array) -> Any:
+    return model.apply(variables, preprocess(images), train=False)
+
+
+def embed(
+    model: Any,
+    params: Any,
+    batch_stats: Any,
+    images: Any,
+    *,
+    batch_size: int = 512,
+    preprocess: Preprocess = to_float,
+) -> np.ndarray:
+    """Embed a whole set in evaluation mode.
+
+    Args:
+        model: a Linen module ``(images, *, train) -> embeddings``.
+        params: the model's parameters (``state.params["model"]``).
+        batch_stats: the model's running statistics (``state.batch_stats``).
+        images: ``[N, H, W, C]``, anything that slices to an array; may be larger than the device's memory.
+        batch_size: rows per forward pass.
+        preprocess: as in training.
+
+    Returns:
+        Embeddings ``[N, D]`` as a NumPy array.
+
+    Raises:
+        ValueError: if ``batch_size`` is not positive or there are no images.
+
+    Implementation notes:
+        The last batch is padded, and sets smaller than ``batch_size`` go in one batch padded to a power of two, so that a model
+        is compiled once and stays compiled between calls.
+    """
+    size = len(images)
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be positive, got {batch_size}")
+    if size == 0:
+        raise ValueError("images must hold at least one image, got none")
+    rows = min(batch_size, 1 << (size - 1).bit_length())
+    variables = {"params": params, "batch_stats": batch_stats}
+    parts = []
+    for start in range(0, size, rows):
+        batch = np.asarray(images[start : start + rows])
+        padding = [(0, rows - len(batch))] + [(0, 0)] * (batch.ndim - 1)
+        embeddings = _embed_batch(model, preprocess, variables, np.pad(batch, padding))
+        parts.append(np.asarray(embeddings)[: len(batch)])
+    return np.concatenate(parts)

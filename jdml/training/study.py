@@ -1,0 +1,127 @@
+"""A study: many independent runs, in parallel processes, each one's result kept as soon as it is there."""
+
+import concurrent.futures
+import json
+import multiprocessing
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jdml.training.checkpoint import differences, write_json
+
+Job = Mapping[str, Any]
+Metrics = Mapping[str, Any]
+
+
+def run_study(
+    run: Callable[[Job], Metrics],
+    jobs: Mapping[str, Job],
+    out_dir: str | Path,
+    *,
+    workers: int = 1,
+    progress: bool = True,
+) -> dict[str, dict[str, Any]]:
+    """Do all jobs that have no result yet, and return the results of all.
+
+    Args:
+        run: a module-level function from a job's settings to its metrics, both JSON-able.
+        jobs: settings by name; a name becomes a file name.
+        out_dir: where ``NAME.json`` is written for each job, atomically, when it is done.
+        workers: processes at a time, each with its share of the machine's cores.
+        progress: show a progress bar with the time that is left.
+
+    Returns:
+        By name: ``job``, ``metrics``, ``seconds`` and ``machine``.
+
+    Raises:
+        ValueError: ``workers`` below 1, or a result that was made with other settings, naming them.
+
+    Implementation notes:
+        Start it again after an interruption and only what is missing runs. One network on half the cores trains faster
+        than half as fast as on all of them, so several workers finish a study sooner than one.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     results = run_study(dict, {"a": {"seed": 0}}, folder, progress=False)
+        >>> results["a"]["metrics"]
+        {'seed': 0}
+    """
+    from tqdm.auto import tqdm
+
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1, got {workers}")
+    folder = Path(out_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    results = {name: _load(folder / f"{name}.json", job) for name, job in jobs.items()}
+    missing = {name: job for name, job in jobs.items() if results[name] is None}
+    with tqdm(total=len(jobs), initial=len(jobs) - len(missing), disable=not progress, unit="run") as bar:
+        for name, result in _run_all(run, missing, workers):
+            write_json(folder / f"{name}.json", result)
+            results[name] = result
+            bar.update()
+    return {name: result for name, result in results.items() if result is not None}
+
+
+def _run_all(run: Callable[[Job], Metrics], jobs: Mapping[str, Job], workers: int) -> Any:
+    """Yield results by name as they come."""
+    if workers == 1 or len(jobs) <= 1:
+        for name, job in jobs.items():
+            yield name, _timed(run, job)
+        return
+    shares = _shares(workers)
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    for share in shares:
+        queue.put(share)
+    with concurrent.futures.ProcessPoolExecutor(workers, context, _take_share, (queue,)) as pool:
+        futures = {pool.submit(_timed, run, job): name for name, job in jobs.items()}
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _timed(run: Callable[[Job], Metrics], job: Job) -> dict[str, Any]:
+    start = time.perf_counter()
+    metrics = dict(run(job))
+    return {
+        "job": dict(job),
+        "metrics": metrics,
+        "seconds": round(time.perf_counter() - start, 1),
+        "machine": f"{platform.machine()}, {len(_cores())} cores",
+    }
+
+
+def _load(path: Path, job: Job) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    result: dict[str, Any] = json.loads(path.read_text())
+    wanted = json.loads(json.dumps(dict(job)))
+    different = differences(result["job"], wanted)
+    if different:
+        raise ValueError(f"{path} was made with other settings: {'; '.join(different)}. Choose another folder")
+    return result
+
+
+def _cores() -> Sequence[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return range(os.cpu_count() or 1)
+
+
+def _shares(workers: int) -> list[list[int]]:
+    """The machine's cores, dealt to the workers."""
+    cores = list(_cores())
+    return [cores[worker::workers] or cores for worker in range(workers)]
+
+
+def _take_share(queue: Any) -> None:
+    share = queue.get()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, share)

@@ -1,0 +1,84 @@
+"""Every loss of `jdml.losses` in one place; a new loss joins the property matrix by one line.
+
+`Spec(kind, oracle, …)`: what the property checks and the value tests need to know of a loss.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jdml
+from jdml.testing import LossCase
+from oracles import losses as oracles
+
+
+@dataclass(frozen=True)
+class Spec:
+    """How a loss is tried.
+
+    Args:
+        kind: "pair" or "proxy".
+        oracle: Its restatement in `oracles.losses`.
+        settings: Keywords that both the loss and the oracle take, other than the defaults.
+        shape: Of the unreduced values: "B", "BR" or "C".
+        skip: Property checks that cannot hold for it, as a definition.
+        proxies_per_class: K in the property checks; None for proxies `[C, D]`.
+    """
+
+    kind: str
+    oracle: Callable[..., Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    shape: str = "B"
+    skip: tuple[str, ...] = ()
+    proxies_per_class: int | None = None
+
+
+# Circle loss holds its own pair weights constant, so its gradient is not its value's slope.
+REGISTRY: Mapping[str, Spec] = {
+    "contrastive_loss": Spec(
+        "pair", oracles.contrastive, {"positive_margin": 0.2, "negative_margin": 1.1}, "BR"
+    ),
+    "similarity_contrastive_loss": Spec(
+        "pair", oracles.similarity_contrastive, {"negative_margin": 0.1}
+    ),
+    "triplet_loss": Spec("pair", oracles.triplet, {"margin": 0.3}),
+    "margin_loss": Spec("pair", oracles.margin, {"beta": 1.1, "alpha": 0.3}, "BR"),
+    "multi_similarity_loss": Spec(
+        "pair", oracles.multi_similarity, {"alpha": 3.0, "beta": 20.0, "base": 0.4}
+    ),
+    "n_pair_loss": Spec("pair", oracles.n_pair),
+    "lifted_structure_loss": Spec(
+        "pair", oracles.lifted_structure, {"negative_margin": 0.8, "positive_margin": 0.1}
+    ),
+    "circle_loss": Spec(
+        "pair", oracles.circle, {"margin": 0.3, "gamma": 20.0}, skip=("gradients", "references")
+    ),
+    "fast_ap_loss": Spec("pair", oracles.fast_ap, {"num_bins": 7}),
+    "snr_contrastive_loss": Spec(
+        "pair", oracles.snr_contrastive, {"positive_margin": 0.4, "negative_margin": 2.1}, "BR"
+    ),
+    "proxy_nca_loss": Spec("proxy", oracles.proxy_nca, {"scale": 3.0}),
+    "proxy_nca_pp_loss": Spec("proxy", oracles.proxy_nca_pp, {"temperature": 0.3}),
+    "proxy_nca_margin_loss": Spec("proxy", oracles.proxy_nca_margin, {"alpha": 8.0, "delta": 0.2}),
+    "proxy_anchor_loss": Spec("proxy", oracles.proxy_anchor, {"alpha": 8.0, "delta": 0.2}, "C"),
+    "soft_triple_loss": Spec(
+        "proxy",
+        oracles.soft_triple,
+        {"scale": 10.0, "gamma": 0.3, "margin": 0.05, "tau": 0.4},
+        proxies_per_class=1,
+    ),
+    "normalized_softmax_loss": Spec("proxy", oracles.normalized_softmax, {"temperature": 0.2}),
+    "cosface_loss": Spec("proxy", oracles.cosface, {"scale": 16.0, "margin": 0.2}),
+    "arcface_loss": Spec("proxy", oracles.arcface, {"scale": 16.0, "margin": 0.4}),
+}
+
+
+def loss(name: str) -> Callable[..., Any]:
+    """The loss of that name in the public package."""
+    return getattr(jdml, name)
+
+
+def case(name: str) -> LossCase:
+    """The batch on which the loss's properties are checked."""
+    spec = REGISTRY[name]
+    return LossCase(loss(name), spec.kind, proxies_per_class=spec.proxies_per_class)

@@ -1,0 +1,238 @@
+"""Values and gradients equal pytorch-metric-learning 2.9.0's in float64, to 1e-8 and 1e-6."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracles import mining as mining_oracles
+
+import jdml
+
+torch = pytest.importorskip("torch", reason="parity needs the extra `parity`: torch")
+pml = pytest.importorskip(
+    "pytorch_metric_learning", reason="parity needs the extra `parity`: pytorch-metric-learning"
+)
+if not pml.__version__.startswith("2.9."):
+    pytest.skip("parity is stated for pytorch-metric-learning 2.9", allow_module_level=True)
+from pytorch_metric_learning import distances as pml_distances  # noqa: E402
+from pytorch_metric_learning import losses as pml_losses  # noqa: E402
+
+RNG = np.random.default_rng(3)
+B, D, C, K = 14, 6, 5, 3
+X = RNG.normal(size=(B, D))
+Y = np.array([0, 1, 2, 0, 1, 2, 0, 1, 0, 3, 3, 2, 1, 4])  # class 4 has one sample
+PROXIES = RNG.normal(size=(C, D))
+REFERENCES = RNG.normal(size=(9, D))
+REFERENCE_LABELS = RNG.integers(0, 6, size=9)
+
+
+def theirs(function: Any, arrays: list[np.ndarray], call: Callable[..., Any]) -> Any:
+    """Value and gradients by torch's autograd."""
+    tensors = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in arrays]
+    value = call(function, *tensors)
+    value.backward()
+    return value.item(), [t.grad.numpy() for t in tensors]
+
+
+def ours(function: Callable[..., jax.Array], arrays: list[np.ndarray]) -> Any:
+    """Value and gradients by JAX."""
+    with jax.enable_x64(True):
+        points = [jnp.asarray(a) for a in arrays]
+        value, grads = jax.value_and_grad(lambda a: function(*a))(points)
+        return float(value), [np.asarray(g) for g in grads]
+
+
+def assert_parity(mine: Any, other: Any) -> None:
+    """Values to 1e-8, gradients to 1e-6, relative to their size."""
+    assert mine[0] == pytest.approx(other[0], rel=1e-8, abs=1e-8)
+    for a, b in zip(mine[1], other[1], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6 * max(1.0, np.abs(b).max()))
+
+
+PAIRS: dict[str, tuple[Callable[..., jax.Array], dict[str, Any], Callable[[], Any]]] = {
+    "contrastive": (
+        jdml.contrastive_loss,
+        {"positive_margin": 0.2, "negative_margin": 1.1},
+        lambda: pml_losses.ContrastiveLoss(pos_margin=0.2, neg_margin=1.1),
+    ),
+    "triplet": (
+        jdml.triplet_loss,
+        {"margin": 0.2},
+        lambda: pml_losses.TripletMarginLoss(margin=0.2),
+    ),
+    "triplet, squared": (
+        jdml.triplet_loss,
+        {"margin": 0.2, "squared": True},
+        lambda: pml_losses.TripletMarginLoss(
+            margin=0.2, distance=pml_distances.LpDistance(power=2)
+        ),
+    ),
+    "multi-similarity": (
+        jdml.multi_similarity_loss,
+        {"alpha": 2.0, "beta": 40.0, "base": 0.4},
+        lambda: pml_losses.MultiSimilarityLoss(alpha=2, beta=40, base=0.4),
+    ),
+    "circle": (jdml.circle_loss, {}, pml_losses.CircleLoss),
+    "circle, softer": (
+        jdml.circle_loss,
+        {"margin": 0.25, "gamma": 4.0},
+        lambda: pml_losses.CircleLoss(m=0.25, gamma=4),
+    ),
+    "FastAP": (jdml.fast_ap_loss, {}, pml_losses.FastAPLoss),
+    "FastAP, 25 bins": (
+        jdml.fast_ap_loss,
+        {"num_bins": 25},
+        lambda: pml_losses.FastAPLoss(num_bins=25),
+    ),
+    "lifted structure": (jdml.lifted_structure_loss, {}, pml_losses.LiftedStructureLoss),
+    "SNR": (
+        jdml.snr_contrastive_loss,
+        {"positive_margin": 0.4, "negative_margin": 2.1},
+        lambda: pml_losses.SignalToNoiseRatioContrastiveLoss(pos_margin=0.4, neg_margin=2.1),
+    ),
+}
+WITHOUT_REFERENCES = ("FastAP", "FastAP, 25 bins", "lifted structure")
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pair_loss(name: str) -> None:
+    function, settings, build = PAIRS[name]
+    mine = ours(lambda x: function(x, Y, **settings), [X])
+    other = theirs(build(), [X], lambda f, x: f(x, torch.tensor(Y)))
+    assert_parity(mine, other)
+
+
+@pytest.mark.parametrize("name", [n for n in PAIRS if n not in WITHOUT_REFERENCES])
+def test_pair_loss_against_references(name: str) -> None:
+    function, settings, build = PAIRS[name]
+
+    def ours_with(x: jax.Array, r: jax.Array) -> jax.Array:
+        return function(x, Y, references=r, reference_labels=REFERENCE_LABELS, **settings)
+
+    def call(f: Any, x: Any, r: Any) -> Any:
+        labels = {"labels": torch.tensor(Y), "ref_labels": torch.tensor(REFERENCE_LABELS)}
+        return f(x, ref_emb=r, **labels)
+
+    arrays = [X, REFERENCES]
+    assert_parity(ours(ours_with, arrays), theirs(build(), arrays, call))
+
+
+def test_margin_loss_on_one_triplet_per_anchor() -> None:
+    """PML sums over triplets, so it agrees where each pair stands in one triplet."""
+    labels = Y.copy()
+    labels[-1] = 0  # every anchor has a positive
+    unit = X / np.linalg.norm(X, axis=1, keepdims=True)
+    distances = np.linalg.norm(unit[:, None] - unit[None], axis=-1)
+    positive, negative = mining_oracles.all_pairs(labels)
+    positive, negative = mining_oracles.easy_positive(distances, positive, negative)
+    positive, negative = mining_oracles.hard_negative(distances, positive, negative)
+    triplets = (np.arange(B), positive.argmax(axis=1), negative.argmax(axis=1))
+    settings = {"beta": 0.9, "alpha": 0.2}
+    mine = jdml.mining.chain(jdml.mining.easy_positive(), jdml.mining.hard_negative())
+    got = ours(lambda x: jdml.margin_loss(x, labels, mine=mine, **settings), [X])
+
+    def call(f: Any, x: Any) -> Any:
+        return f(x, torch.tensor(labels), tuple(torch.tensor(t) for t in triplets))
+
+    assert_parity(got, theirs(pml_losses.MarginLoss(margin=0.2, beta=0.9), [X], call))
+
+
+def test_n_pair_loss_on_one_pair_per_class() -> None:
+    """PML takes one pair of each class: anchors against the positives as references."""
+    anchors = np.array([0, 1, 2, 9])
+    positives = np.array([3, 4, 5, 10])
+    order = np.concatenate([anchors, positives])
+    labels = np.array([0, 1, 2, 3])
+
+    def ours_pairs(x: jax.Array) -> jax.Array:
+        return jdml.n_pair_loss(
+            x[anchors], labels, references=x[positives], reference_labels=labels
+        )
+
+    def call(f: Any, x: Any) -> Any:
+        return f(x[order], torch.tensor(np.concatenate([labels, labels])))
+
+    loss = pml_losses.NPairsLoss(distance=pml_distances.CosineSimilarity())
+    assert_parity(ours(ours_pairs, [X]), theirs(loss, [X], call))
+
+
+def with_proxies(build: Callable[[], Any], attribute: str) -> Callable[[np.ndarray], Any]:
+    """A PML loss whose learned weights are given."""
+
+    def made(weights: np.ndarray) -> Any:
+        loss = build()
+        setattr(loss, attribute, torch.nn.Parameter(torch.tensor(weights, dtype=torch.float64)))
+        return loss
+
+    return made
+
+
+PROXY_LOSSES: dict[str, tuple[Callable[..., jax.Array], dict[str, Any], Any, str]] = {
+    "ProxyAnchor": (
+        jdml.proxy_anchor_loss,
+        {"alpha": 16.0, "delta": 0.2},
+        lambda: pml_losses.ProxyAnchorLoss(C + 2, D, margin=0.2, alpha=16),
+        "proxies",
+    ),
+    "ProxyAnchor, defaults": (
+        jdml.proxy_anchor_loss,
+        {},
+        lambda: pml_losses.ProxyAnchorLoss(C + 2, D),
+        "proxies",
+    ),
+    "ProxyNCA++": (
+        jdml.proxy_nca_pp_loss,
+        {},
+        lambda: pml_losses.ProxyNCALoss(C + 2, D, softmax_scale=9),
+        "proxies",
+    ),
+    "normalized softmax": (
+        jdml.normalized_softmax_loss,
+        {},
+        lambda: pml_losses.NormalizedSoftmaxLoss(C + 2, D),
+        "W",
+    ),
+    "CosFace": (jdml.cosface_loss, {}, lambda: pml_losses.CosFaceLoss(C + 2, D), "W"),
+    "ArcFace": (
+        jdml.arcface_loss,
+        {"margin": 0.5, "scale": 24.0},
+        lambda: pml_losses.ArcFaceLoss(C + 2, D, margin=float(np.rad2deg(0.5)), scale=24),
+        "W",
+    ),
+    "ArcFace, wide margin": (
+        jdml.arcface_loss,
+        {"margin": 1.4, "scale": 8.0},
+        lambda: pml_losses.ArcFaceLoss(C + 2, D, margin=float(np.rad2deg(1.4)), scale=8),
+        "W",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROXY_LOSSES)
+def test_proxy_loss(name: str) -> None:
+    """Two classes more than there are labels."""
+    function, settings, build, attribute = PROXY_LOSSES[name]
+    proxies = np.random.default_rng(5).normal(size=(C + 2, D))
+    mine = ours(lambda x, p: function(x, Y, p, **settings), [X, proxies])
+    columns = attribute == "W"
+    loss = with_proxies(build, attribute)(proxies.T if columns else proxies)
+    value, (grad,) = theirs(loss, [X], lambda f, x: f(x, torch.tensor(Y)))
+    by_proxy = getattr(loss, attribute).grad.numpy()
+    assert_parity(mine, (value, [grad, by_proxy.T if columns else by_proxy]))
+
+
+def test_soft_triple_without_regularizer() -> None:
+    centers = np.random.default_rng(6).normal(size=(C, K, D))
+    settings = {"scale": 12.0, "gamma": 0.2, "margin": 0.05}
+    mine = ours(
+        lambda x, p: jdml.soft_triple_loss(x, Y, p, tau=0.0, **settings), [X, centers]
+    )
+    loss = with_proxies(
+        lambda: pml_losses.SoftTripleLoss(C, D, K, la=12, gamma=0.2, margin=0.05), "fc"
+    )(centers.reshape(C * K, D).T)
+    value, (grad,) = theirs(loss, [X], lambda f, x: f(x, torch.tensor(Y)))
+    by_center = loss.fc.grad.numpy().T.reshape(C, K, D)
+    assert_parity(mine, (value, [grad, by_center]))

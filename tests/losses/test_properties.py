@@ -1,0 +1,60 @@
+"""The property matrix: every check of `jdml.testing` on every loss of the registry."""
+
+from functools import lru_cache
+
+import jax
+import pytest
+
+import jdml
+from jdml.testing import LOSS_CHECKS, LossCase, check_memory
+from losses.registry import REGISTRY, case
+
+# Compiled functions are shared between the checks of one loss, and dropped with the next loss.
+shared_case = lru_cache(maxsize=1)(case)
+
+
+def applies(name: str, check: str) -> bool:
+    """Whether the check says anything about the loss."""
+    spec = REGISTRY[name]
+    return check not in spec.skip and not (check == "references" and spec.kind == "proxy")
+
+
+MATRIX = [(name, check) for name in REGISTRY for check in LOSS_CHECKS if applies(name, check)]
+
+
+@pytest.mark.parametrize(("name", "check"), MATRIX)
+def test_property(name: str, check: str) -> None:
+    LOSS_CHECKS[check](shared_case(name))
+
+
+def test_every_exported_loss_is_registered() -> None:
+    exported = {name for name in dir(jdml.losses) if name.endswith("_loss")}
+    assert exported == set(REGISTRY)
+
+
+def test_triplet_memory_at_the_stated_size() -> None:
+    """B = 1,024: under 64 MiB, that is 16 matrices [B, B] of float32."""
+    check_memory(LossCase(jdml.triplet_loss), size=1024, dim=128, arrays=14)
+
+
+@pytest.mark.parametrize("mine", ["easy_positive", "multi_similarity_pairs"])
+def test_mined_losses_keep_the_properties(mine: str) -> None:
+    settings = {"mine": getattr(jdml.mining, mine)()}
+    mined = LossCase(jdml.multi_similarity_loss, settings=settings)
+    for check in ("jit", "gradients", "mask", "degenerate", "traces"):
+        LOSS_CHECKS[check](mined)
+
+
+@pytest.mark.parametrize("normalize", [None, jdml.ball])
+def test_other_normalizations_stay_finite(normalize: object) -> None:
+    batch = LossCase(jdml.contrastive_loss, settings={"normalize": normalize})
+    for check in ("gradients", "mask"):
+        LOSS_CHECKS[check](batch)
+
+
+def test_losses_run_under_jax_export() -> None:
+    batch = case("triplet_loss")
+    params = (jax.ShapeDtypeStruct((12, 8), "float32"), None)
+    labels = jax.ShapeDtypeStruct((12,), "int32")
+    exported = jax.export.export(jax.jit(batch.loss))(params, labels)
+    assert exported.out_avals[0].shape == ()

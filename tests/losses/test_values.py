@@ -1,0 +1,243 @@
+"""Every loss equals its oracle: in float64 to 1e-10, with every option, and loosely in float32."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from losses.registry import REGISTRY, loss
+from oracles import losses as oracles
+from oracles import mining as mining_oracles
+
+import jdml
+
+RNG = np.random.default_rng(7)
+B, R, D, C, K = 10, 13, 5, 4, 3
+X = RNG.normal(size=(B, D))
+Y = np.array([0, 1, 2, 0, 1, 2, 0, 1, 0, 3])  # class 3 has one sample
+REFERENCES = RNG.normal(size=(R, D))
+REFERENCE_LABELS = RNG.integers(0, 5, size=R)  # class 4 is in no anchor
+WHERE = np.arange(B) % 4 != 2
+REFERENCE_WHERE = np.arange(R) % 3 != 1
+WEIGHTS = RNG.uniform(0.5, 2.0, size=B)
+PROXIES = RNG.normal(size=(C, D))
+MANY_PROXIES = RNG.normal(size=(C, K, D))
+REDUCTIONS = {
+    "none": None,
+    "total": jdml.total,
+    "mean": jdml.mean,
+    "mean_nonzero": jdml.mean_nonzero,
+}
+
+
+def ms_oracle(distances: np.ndarray, positive: np.ndarray, negative: np.ndarray) -> Any:
+    return mining_oracles.multi_similarity_pairs(distances, positive, negative, epsilon=0.2)
+
+
+def eps_hard_oracle(distances: np.ndarray, positive: np.ndarray, negative: np.ndarray) -> Any:
+    easy, negative = mining_oracles.easy_positive(distances, positive, negative)
+    return mining_oracles.hard_negative(distances, easy, negative)
+
+
+MINERS = {
+    "eps": (jdml.mining.easy_positive(), mining_oracles.easy_positive),
+    "eps_hard": (jdml.mining.chain(jdml.mining.easy_positive(), jdml.mining.hard_negative()), eps_hard_oracle),
+    "ms": (jdml.mining.multi_similarity_pairs(epsilon=0.2), ms_oracle),
+}
+
+# Options of pair losses, by the keywords that loss and oracle share.
+REFS: Mapping[str, Any] = {"references": REFERENCES, "reference_labels": REFERENCE_LABELS}
+PAIR_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "settings": {},
+    "where": {"where": WHERE},
+    "weights": {"weights": WEIGHTS},
+    "where and weights": {"where": WHERE, "weights": WEIGHTS},
+    "negative labels": {"labels": np.where(WHERE, Y, -1)},
+    "references": REFS,
+    "references, where, weights": REFS
+    | {"where": WHERE, "weights": WEIGHTS, "reference_where": REFERENCE_WHERE},
+    "negative reference labels": REFS
+    | {"reference_labels": np.where(REFERENCE_WHERE, REFERENCE_LABELS, -3)},
+    "positive": {"labels": None, "positive": RNG.random((B, B)) < 0.3},
+    "positive and references": {
+        "labels": None,
+        "positive": RNG.random((B, R)) < 0.3,
+        "references": REFERENCES,
+        "reference_where": REFERENCE_WHERE,
+    },
+    "ball": {"embeddings": 0.6 * X, "normalize": "ball"},
+    "unnormalized": {"embeddings": 0.3 * X, "normalize": None},
+    "eps": {"mine": "eps"},
+    "eps_hard, where": {"mine": "eps_hard", "where": WHERE},
+    "ms, references": REFS | {"mine": "ms"},
+} | {name: {"reduce": name} for name in REDUCTIONS}
+PROXY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "settings": {},
+    "several proxies": {"proxies": MANY_PROXIES},
+    "one of several proxies": {"proxies": MANY_PROXIES[:, :1]},
+    "where": {"where": WHERE},
+    "weights": {"weights": WEIGHTS},
+    "where and weights": {"where": WHERE, "weights": WEIGHTS, "proxies": MANY_PROXIES},
+    "labels out of range": {"labels": np.array([0, -1, 2, 0, 4, 2, 0, 1, 99, 3])},
+    "class absent": {"labels": np.array([0, 1] * 5)},
+    "ball": {"embeddings": 0.6 * X, "proxies": 0.6 * MANY_PROXIES, "normalize": "ball"},
+    "unnormalized": {"embeddings": 0.3 * X, "proxies": 0.3 * PROXIES, "normalize": None},
+} | {name: {"reduce": name} for name in REDUCTIONS}
+# lifted structure needs the negatives of a positive as well, which references do not tell.
+BATCH_ONLY = {"lifted_structure_loss"}
+NORMALIZATIONS = {"sphere": jdml.sphere, "ball": jdml.ball, None: None}
+
+
+def cases() -> list[tuple[str, str]]:
+    """Every loss with every option that has a meaning for it."""
+    found = []
+    for name, spec in REGISTRY.items():
+        for option, keywords in (PAIR_OPTIONS if spec.kind == "pair" else PROXY_OPTIONS).items():
+            averaged_classes = spec.shape == "C" and option in ("mean", "mean_nonzero")
+            if not averaged_classes and not ("references" in keywords and name in BATCH_ONLY):
+                found.append((name, option))
+    return found
+
+
+def arguments(kind: str, options: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The arrays in their order, and the keywords."""
+    keywords = dict(options)
+    arrays = [keywords.pop("embeddings", X), keywords.pop("labels", Y)]
+    if kind == "proxy":
+        arrays.append(keywords.pop("proxies", PROXIES))
+    return arrays, keywords
+
+
+def actual(name: str, options: Mapping[str, Any], dtype: Any = np.float64, **more: Any) -> Any:
+    """The loss with the options translated for it."""
+    arrays, keywords = arguments(REGISTRY[name].kind, options)
+    if "reduce" in keywords:
+        keywords["reduce_fn"] = REDUCTIONS[keywords.pop("reduce")]
+    if "normalize" in keywords:
+        keywords["normalize"] = NORMALIZATIONS[keywords["normalize"]]
+    if "mine" in keywords:
+        keywords["mine"] = MINERS[keywords["mine"]][0]
+
+    def as_dtype(value: Any) -> Any:
+        real = isinstance(value, np.ndarray) and value.dtype == np.float64
+        return jnp.asarray(value, dtype) if real else value
+
+    arrays = [as_dtype(a) for a in arrays]
+    keywords = {n: as_dtype(v) for n, v in keywords.items()}
+    return np.asarray(loss(name)(*arrays, **keywords, **more))
+
+
+def expected(name: str, options: Mapping[str, Any], **more: Any) -> Any:
+    """The oracle with the options translated for it."""
+    arrays, keywords = arguments(REGISTRY[name].kind, options)
+    if "mine" in keywords:
+        keywords["mine"] = MINERS[keywords["mine"]][1]
+    return REGISTRY[name].oracle(*arrays, **keywords, **more)
+
+
+def assert_equal(name: str, options: Mapping[str, Any], **settings: Any) -> None:
+    """Loss and oracle agree in float64."""
+    with jax.enable_x64(True), jax.disable_jit():  # that jit changes nothing is a property check
+        value = actual(name, options, **settings)
+    assert value.dtype == np.float64
+    reference = np.asarray(expected(name, options, **settings))
+    assert value.shape == reference.shape
+    np.testing.assert_allclose(value, reference, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(("name", "option"), cases())
+def test_option_in_float64(name: str, option: str) -> None:
+    spec = REGISTRY[name]
+    options = (PAIR_OPTIONS if spec.kind == "pair" else PROXY_OPTIONS)[option]
+    assert_equal(name, options, **spec.settings)
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_defaults_and_float32(name: str) -> None:
+    with jax.enable_x64(True):
+        exact = actual(name, {})
+    rough = actual(name, {}, np.float32)
+    assert rough.dtype == np.float32
+    np.testing.assert_allclose(exact, expected(name, {}), rtol=1e-10)
+    np.testing.assert_allclose(rough, exact, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", [n for n, spec in REGISTRY.items() if spec.shape == "BR"])
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_weights_of_pairs(name: str, reduce: str) -> None:
+    options = {"weights": RNG.uniform(0.5, 2.0, size=(B, B)), "where": WHERE, "reduce": reduce}
+    assert_equal(name, options, **REGISTRY[name].settings)
+
+
+@pytest.mark.parametrize("reduce", ["default", *REDUCTIONS])
+def test_triplets_squared(reduce: str) -> None:
+    options = {"where": WHERE} | ({} if reduce == "default" else {"reduce": reduce})
+    assert_equal("triplet_loss", options, margin=0.2, squared=True)
+
+
+def test_triplets_tie_and_coincide() -> None:
+    """Equal distances, and hinges of exactly 0, on a grid where the arithmetic is exact."""
+    grid = np.array([[0, 0], [0, 1], [1, 0], [0, 2], [2, 0], [0, 0], [0, 3], [1, 0]], np.float64)
+    labels = np.array([0, 1, 0, 1, 0, 1, 0, 0])
+    for reduce in REDUCTIONS:
+        options = {"embeddings": grid, "labels": labels, "normalize": None, "reduce": reduce}
+        assert_equal("triplet_loss", options, margin=1.0)
+
+
+def test_beta_per_class() -> None:
+    beta = np.array([0.9, 1.0, 1.2, 1.4])
+    for options in ({}, {"where": WHERE}, REFS, {"labels": np.where(WHERE, Y, -1)}):
+        with jax.enable_x64(True):
+            value = actual("margin_loss", options, beta=jnp.asarray(beta), alpha=0.3)
+        reference = expected("margin_loss", options, beta=beta, alpha=0.3)
+        np.testing.assert_allclose(value, reference, rtol=1e-10)
+
+
+def test_center_regularizer() -> None:
+    with jax.enable_x64(True):
+        value = float(jdml.losses.center_regularizer(jnp.asarray(MANY_PROXIES)))
+        grad = jax.grad(jdml.losses.center_regularizer)(jnp.ones((C, K, D)))
+    assert value == pytest.approx(oracles.center_regularizer(MANY_PROXIES), rel=1e-10)
+    assert np.isfinite(grad).all()
+    assert float(jdml.losses.center_regularizer(jnp.asarray(PROXIES, jnp.float32))) == 0
+
+
+def test_soft_triple_with_one_center_is_normalized_softmax_with_a_margin() -> None:
+    settings = {"scale": 20.0, "margin": 0.35}
+    value = actual("soft_triple_loss", {}, np.float32, **settings)
+    np.testing.assert_allclose(value, actual("cosface_loss", {}, np.float32, **settings), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["triplet_loss", "multi_similarity_loss", "contrastive_loss"])
+def test_any_reduction_with_that_signature_works(name: str) -> None:
+    def largest(values: jax.Array, where: jax.Array) -> jax.Array:
+        return jnp.max(values, where=where, initial=0.0)
+
+    value = loss(name)(jnp.asarray(X, jnp.float32), Y, reduce_fn=largest)
+    assert value.shape == ()
+    assert np.isfinite(value)
+
+
+@pytest.mark.parametrize("name", ["contrastive_loss", "triplet_loss", "n_pair_loss"])
+def test_rows_with_a_mined_out_side_contribute_nothing(name: str) -> None:
+    """Class 3 has one sample: with a miner its row loses its negatives too."""
+    mine = jdml.mining.easy_positive()
+    terms = np.asarray(loss(name)(jnp.asarray(X, jnp.float32), Y, mine=mine, reduce_fn=None))
+    assert not terms[9].any()
+
+
+def test_top_level_and_submodule_are_the_same() -> None:
+    for name in REGISTRY:
+        assert getattr(jdml, name) is getattr(jdml.losses, name)
+
+
+def test_traced_hyper_parameters_give_gradients() -> None:
+    def value(function: Callable[..., jax.Array], beta: jax.Array) -> jax.Array:
+        return function(jnp.asarray(X, jnp.float32), Y, beta=beta)
+
+    slope = jax.grad(partial(value, jdml.margin_loss))(jnp.float32(1.2))
+    per_class = jax.grad(partial(value, jdml.margin_loss))(jnp.full(C, 1.2, jnp.float32))
+    assert slope == pytest.approx(float(per_class.sum()), rel=1e-4)

@@ -1,0 +1,369 @@
+"""Pair losses restated as plain loops over anchors, pairs and triplets, in NumPy float64.
+
+Written from METHODS.md and the papers (and, for lifted structure, circle, FastAP and SNR, from
+what pytorch-metric-learning 2.9.0 computes), never from `jdml.losses`: slow, and easy to check by
+eye. Every oracle takes `reduce`: "default", "none", "total", "mean" or "mean_nonzero".
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from oracles.numerics import Array, log_sum_exp, normalized, reduced, relu, softplus
+
+Miner = Callable[[Array, Array, Array], tuple[Array, Array]]
+
+
+class Comparison(NamedTuple):
+    """Anchors against references: who is compared with whom."""
+
+    anchors: Array  # [B, D], normalized
+    references: Array  # [R, D], normalized
+    positive: Array  # [B, R] bool
+    negative: Array  # [B, R] bool
+    valid: Array  # [B] bool
+    weights: Array  # [B, R]
+    row_weights: Array  # [B]
+
+    def distance(self, i: int, j: int) -> float:
+        """Euclidean distance between anchor i and reference j."""
+        difference = self.anchors[i] - self.references[j]
+        return math.sqrt(float(difference @ difference))
+
+    def similarity(self, i: int, j: int) -> float:
+        """Dot product between anchor i and reference j: the cosine on the sphere."""
+        return float(self.anchors[i] @ self.references[j])
+
+    def positives(self, i: int) -> list[int]:
+        """References that are positive for anchor i."""
+        return [j for j in range(len(self.references)) if self.positive[i, j]]
+
+    def negatives(self, i: int) -> list[int]:
+        """References that are negative for anchor i."""
+        return [j for j in range(len(self.references)) if self.negative[i, j]]
+
+
+def compare(
+    embeddings: Array,
+    labels: Array | None,
+    *,
+    references: Array | None = None,
+    reference_labels: Array | None = None,
+    positive: Array | None = None,
+    where: Array | None = None,
+    reference_where: Array | None = None,
+    weights: Array | None = None,
+    mine: Miner | None = None,
+    normalize: str | None = "sphere",
+) -> Comparison:
+    """Normalize, find the pairs pair by pair, and let a miner choose among them."""
+    anchors = normalized(embeddings, normalize)
+    others = anchors if references is None else normalized(references, normalize)
+    batch, size = len(anchors), len(others)
+    valid = np.ones(batch, bool) if where is None else np.array(where, bool)
+    if labels is not None:
+        valid &= np.asarray(labels) >= 0
+    usable = valid.copy() if references is None else np.ones(size, bool)
+    if reference_labels is not None:
+        usable &= np.asarray(reference_labels) >= 0
+    if reference_where is not None:
+        usable &= np.asarray(reference_where)
+    their_labels = labels if reference_labels is None else reference_labels
+    is_positive, is_negative = np.zeros((batch, size), bool), np.zeros((batch, size), bool)
+    for i in range(batch):
+        for j in range(size):
+            if not (valid[i] and usable[j]) or (references is None and i == j):
+                continue
+            same = positive[i, j] if labels is None else labels[i] == their_labels[j]
+            (is_positive if same else is_negative)[i, j] = True
+    w = np.ones(batch) if weights is None else np.asarray(weights, np.float64)
+    pair_weights = np.repeat(w[:, None], size, axis=1) if w.ndim == 1 else w
+    row_weights = w if w.ndim == 1 else np.ones(batch)
+    comparison = Comparison(
+        anchors, others, is_positive, is_negative, valid, pair_weights, row_weights
+    )
+    if mine is None:
+        return comparison
+    distances = np.array([[comparison.distance(i, j) for j in range(size)] for i in range(batch)])
+    is_positive, is_negative = mine(distances, is_positive, is_negative)
+    for i in range(batch):
+        if not is_positive[i].any() or not is_negative[i].any():
+            is_positive[i] = is_negative[i] = False
+    return comparison._replace(positive=is_positive, negative=is_negative)
+
+
+def pair_terms(
+    pairs: Comparison,
+    pull: Callable[[int, int], float],
+    push: Callable[[int, int], float],
+) -> Array:
+    """The [B, R] matrix of pull at positives and push at negatives, weighted."""
+    terms = np.zeros(pairs.positive.shape)
+    for i in range(terms.shape[0]):
+        for j in range(terms.shape[1]):
+            if pairs.positive[i, j]:
+                terms[i, j] = pull(i, j) * pairs.weights[i, j]
+            if pairs.negative[i, j]:
+                terms[i, j] = push(i, j) * pairs.weights[i, j]
+    return terms
+
+
+def apart(terms: Array, pairs: Comparison, reduce: str) -> float | Array:
+    """Positives and negatives reduced apart, then added."""
+    reduce = "mean_nonzero" if reduce == "default" else reduce
+    pulled = reduced(terms, pairs.positive, reduce)
+    return pulled + reduced(terms, pairs.negative, reduce)
+
+
+def per_anchor(
+    pairs: Comparison, term: Callable[[int], float], counted: Array, reduce: str
+) -> float | Array:
+    """One weighted term per anchor, averaged over the anchors that count."""
+    terms = np.zeros(len(pairs.anchors))
+    for i in range(len(terms)):
+        if counted[i]:
+            terms[i] = term(i) * pairs.row_weights[i]
+    return reduced(terms, counted, "mean" if reduce == "default" else reduce)
+
+
+def contrastive(
+    embeddings: Array,
+    labels: Array | None,
+    *,
+    positive_margin: float = 0.0,
+    negative_margin: float = 0.5,
+    reduce: str = "default",
+    **options,
+) -> float | Array:
+    """C2: (d − m⁺)₊ over positives and (m⁻ − d)₊ over negatives."""
+    pairs = compare(embeddings, labels, **options)
+    terms = pair_terms(
+        pairs,
+        lambda i, j: relu(pairs.distance(i, j) - positive_margin),
+        lambda i, j: relu(negative_margin - pairs.distance(i, j)),
+    )
+    return apart(terms, pairs, reduce)
+
+
+def similarity_contrastive(
+    embeddings: Array,
+    labels: Array | None,
+    *,
+    negative_margin: float = 0.5,
+    reduce: str = "default",
+    **options,
+) -> float | Array:
+    """C1: per anchor Σ_pos (1 − s) + Σ_neg s·1[s > m]."""
+    pairs = compare(embeddings, labels, **options)
+
+    def term(i: int) -> float:
+        total = sum(1 - pairs.similarity(i, j) for j in pairs.positives(i))
+        for j in pairs.negatives(i):
+            s = pairs.similarity(i, j)
+            total += s if s > negative_margin else 0.0
+        return total
+
+    return per_anchor(pairs, term, pairs.valid, reduce)
+
+
+def triplet(
+    embeddings: Array,
+    labels: Array | None,
+    *,
+    margin: float = 0.1,
+    squared: bool = False,
+    reduce: str = "default",
+    **options,
+) -> float | Array:
+    """All (d_ap − d_an + m)₊, one triplet after another."""
+    pairs = compare(embeddings, labels, **options)
+    power = 2 if squared else 1
+    sums, triplets, active = np.zeros(len(pairs.anchors)), 0, 0
+    for i in range(len(sums)):
+        for p in pairs.positives(i):
+            for n in pairs.negatives(i):
+                gap = pairs.distance(i, p) ** power - pairs.distance(i, n) ** power
+                hinge = relu(gap + margin)
+                sums[i] += hinge * pairs.row_weights[i]
+                triplets += 1
+                active += hinge > 0
+    if reduce == "none":
+        return sums
+    if reduce == "total":
+        return float(sums.sum())
+    count = triplets if reduce == "mean" else active
+    return float(sums.sum()) / count if count else 0.0
+
+
+def margin(
+    embeddings: Array,
+    labels: Array | None,
+    *,
+    beta: float | Array = 1.2,
+    alpha: float = 0.2,
+    reduce: str = "default",
+    **options,
+) -> float | Array:
+    """(d − β + α)₊ over positives, (β − d + α)₊ over negatives, all active ones together."""
+    pairs = compare(embeddings, labels, **options)
+
+    def boundary(i: int) -> float:
+        return float(beta) if np.ndim(beta) == 0 else float(beta[labels[i]])
+
+    terms = pair_terms(
+        pairs,
+        lambda i, j: relu(pairs.distance(i, j) - boundary(i) + alpha),
+        lambda i, j: relu(boundary(i) - pairs.distance(i, j) + alpha),
+    )
+    reduce = "mean_nonzero" if reduce == "default" else reduce
+    return reduced(terms, pairs.positive | pairs.negative, reduce)
+
+
+def multi_similarity(
+    embeddings: Array,
+    labels: Array | None,
+    *,
+    alpha: float = 2.0,
+    beta: float = 50.0,
+    base: float = 0.5,
+    reduce: str = "default",
+    **options,
+) -> float | Array:
+    """log(1 + Σ_pos e^{−α(s−λ)})/α + log(1 + Σ_neg e^{β(s−λ)})/β per anchor."""
+    pairs = compare(embeddings, labels, **options)
+
+    def term(i: int) -> float:
+        pull = [-alpha * (pairs.similarity(i, j) - base) for j in pairs.positives(i)]
+        push = [beta * (pairs.similarity(i, j) - base) for j in pairs.negatives(i)]
+        return log_sum_exp([0.0, *pull]) / alpha + log_sum_exp([0.0, *push]) / beta
+
+    return per_anchor(pairs, term, pairs.valid, reduce)
+
+
+def n_pair(
+    embeddings: Array, labels: Array | None, *, reduce: str = "default", **options
+) -> float | Array:
+    """Per anchor the mean over its positives of log(1 + Σ_neg e^{s_an − s_ap})."""
+    pairs = compare(embeddings, labels, **options)
+
+    def term(i: int) -> float:
+        losses = []
+        for p in pairs.positives(i):
+            s = pairs.similarity(i, p)
+            losses.append(
+                log_sum_exp([0.0, *(pairs.similarity(i, n) - s for n in pairs.negatives(i))])
+            )
+        return sum(losses) / len(losses)
+
+    return per_anchor(pairs, term, pairs.positive.any(axis=1), reduce)
+
+
+def lifted_structure(
+    embeddings: Array,
+    labels: Array | None,
+    *,
+    negative_margin: float = 1.0,
+    positive_margin: float = 0.0,
+    reduce: str = "default",
+    **options,
+) -> float | Array:
+    """Half the squared positive part of log Σ_{negatives of i, j} e^{m⁻ − d} + d_ij − m⁺.
+
+    Batch against itself only (its own rows are the references).
+    """
+    pairs = compare(embeddings, labels, **options)
+    sums, counted = np.zeros(len(pairs.anchors)), 0
+    for i in range(len(sums)):
+        for j in pairs.positives(i):
+            push = [negative_margin - pairs.distance(i, n) for n in pairs.negatives(i)]
+            push += [negative_margin - pairs.distance(j, n) for n in pairs.negatives(j)]
+            if push:
+                gap = log_sum_exp(push) + pairs.distance(i, j) - positive_margin
+                sums[i] += relu(gap) ** 2 / 2 * pairs.row_weights[i]
+                counted += 1
+    if reduce == "none":
+        return sums
+    if reduce == "total":
+        return float(sums.sum())
+    return float(sums.sum()) / counted if counted else 0.0
+
+
+def circle(
+    embeddings: Array,
+    labels: Array | None,
+    *,
+    margin: float = 0.4,
+    gamma: float = 80.0,
+    reduce: str = "default",
+    **options,
+) -> float | Array:
+    """softplus(log Σ_pos e^{−γ(1+m−s)₊(s−1+m)} + log Σ_neg e^{γ(s+m)₊(s−m)}) per anchor."""
+    pairs = compare(embeddings, labels, **options)
+
+    def term(i: int) -> float:
+        pull = []
+        for j in pairs.positives(i):
+            s = pairs.similarity(i, j)
+            pull.append(-gamma * relu(1 + margin - s) * (s - (1 - margin)))
+        push = []
+        for j in pairs.negatives(i):
+            s = pairs.similarity(i, j)
+            push.append(gamma * relu(s + margin) * (s - margin))
+        return softplus(log_sum_exp(pull) + log_sum_exp(push))
+
+    both = pairs.positive.any(axis=1) & pairs.negative.any(axis=1)
+    return per_anchor(pairs, term, both, reduce)
+
+
+def fast_ap(
+    embeddings: Array,
+    labels: Array | None,
+    *,
+    num_bins: int = 10,
+    reduce: str = "default",
+    **options,
+) -> float | Array:
+    """1 − Σ_bins h⁺ H⁺ / H / N⁺, soft histograms of the squared distances on [0, 4]."""
+    pairs = compare(embeddings, labels, **options)
+    width = 4.0 / num_bins
+
+    def histogram(i: int, members: list[int], edge: int) -> float:
+        return sum(relu(1 - abs(pairs.distance(i, j) ** 2 - edge * width) / width) for j in members)
+
+    def term(i: int) -> float:
+        precision, seen_positive, seen = 0.0, 0.0, 0.0
+        for edge in range(num_bins + 1):
+            hits = histogram(i, pairs.positives(i), edge)
+            seen_positive += hits
+            seen += hits + histogram(i, pairs.negatives(i), edge)
+            if hits * seen_positive > 0:
+                precision += hits * seen_positive / seen
+        return 1 - precision / len(pairs.positives(i))
+
+    return per_anchor(pairs, term, pairs.positive.any(axis=1), reduce)
+
+
+def snr_contrastive(
+    embeddings: Array,
+    labels: Array | None,
+    *,
+    positive_margin: float = 0.0,
+    negative_margin: float = 1.0,
+    reduce: str = "default",
+    **options,
+) -> float | Array:
+    """Contrastive on d_SNR = var(a − r)/var(a), variances over the D components."""
+    pairs = compare(embeddings, labels, **options)
+
+    def noise(i: int, j: int) -> float:
+        anchor = pairs.anchors[i]
+        return float(np.var(anchor - pairs.references[j]) / np.var(anchor))
+
+    terms = pair_terms(
+        pairs,
+        lambda i, j: relu(noise(i, j) - positive_margin),
+        lambda i, j: relu(negative_margin - noise(i, j)),
+    )
+    return apart(terms, pairs, reduce)
