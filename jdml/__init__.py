@@ -32,7 +32,7 @@ from jdml.losses import (
 )
 from jdml.metrics import evaluate_retrieval, nearest
 from jdml.mining import Pairs, all_pairs, chain, easy_positive
-from jdml.ops import ball, checked, mean, mean_nonzero, sphere, total
+from jdml.ops import ball, checked, mean, mean_nonzero, sphere, total, trimmed_mean
 
 __version__ = "0.1.0"
 
@@ -74,6 +74,7 @@ __all__ = [
     "soft_triple_loss",
     "sphere",
     "total",
+    "trimmed_mean",
     "triplet_loss",
 ]
 

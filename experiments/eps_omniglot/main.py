@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -30,6 +31,7 @@ from jdml.training.study import run_study
 DIM = 128
 MARGIN = 0.2
 LEARNING_RATE = 5e-4
+KEY = jax.random.key(0)  # of k-means
 
 POSITIVES = {"": mining.random_positive(), "EPS + ": mining.easy_positive()}
 
@@ -109,8 +111,8 @@ def score(embeddings: np.ndarray, dataset: data.Dataset, clusters: int) -> dict[
         found = jdml.evaluate_retrieval(x, labels)
         scores |= {f"{view} {name}": found[name] for name in ("R@1", "R@2", "R@4", "R@8", "MAP@R")}
     letters, languages = dataset.views["letter"], dataset.views["alphabet"]
-    scores["letter NMI"] = metrics.nmi(x, letters, key=0)
-    scores["alphabet NMI+"] = metrics.nmi(x, languages, num_clusters=clusters, key=0)
+    scores["letter NMI"] = metrics.nmi(x, letters, key=KEY)
+    scores["alphabet NMI+"] = metrics.nmi(x, languages, num_clusters=clusters, key=KEY)
     return scores
 
 
@@ -164,3 +166,115 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
             for trim in (0.1, 0.3, 0.5):
                 jobs[f"trimmed {trim}-{seed}"] = {**base, "method": "triplet", "trim": trim, "seed": seed}
     return jobs
+
+
+def over_seeds(results: dict[str, dict[str, Any]], name: str, metric: str) -> list[float]:
+    """The values of a metric in all runs ``name-SEED``."""
+    return [r["metrics"][metric] for key, r in results.items() if key.rpartition("-")[0] == name]
+
+
+def methods_table(results: dict[str, dict[str, Any]]) -> str:
+    """Table 3: the unseen alphabets, ours and (in brackets) the paper's."""
+    columns = ("letter R@1", "letter R@8", "letter NMI", "alphabet R@1", "alphabet NMI+")
+    rows = []
+    for method, paper in PAPER.items():
+        cells = [mean_std(over_seeds(results, method, column)) for column in columns]
+        rows.append([method, *(f"{ours} ({figure})" for ours, figure in zip(cells, paper, strict=True))])
+    titles = ("letters R@1", "R@8", "NMI", "languages R@1", "NMI+")
+    return markdown_table(["method", *titles], rows)
+
+
+def gains_table(results: dict[str, dict[str, Any]]) -> str:
+    """What EPS adds to letters R@1, paired by seed."""
+    rows = []
+    for method in ("triplet", "margin", "MS"):
+        without = over_seeds(results, method, "letter R@1")
+        gains = np.subtract(over_seeds(results, f"EPS + {method}", "letter R@1"), without)
+        paper = PAPER[f"EPS + {method}"][0] - PAPER[method][0]
+        rows.append([method, mean_std(without), mean_std(gains), f"{paper:.1f}"])
+    return markdown_table(["loss", "letters R@1", "EPS adds", "paper"], rows)
+
+
+def trained_table(results: dict[str, dict[str, Any]]) -> str:
+    """Table 4: the alphabets that were trained on."""
+    columns = ("train alphabet R@1", "train letter R@1", "train letter NMI")
+    paper = {"triplet": (99.9, 70.3, 78.4), "EPS + triplet": (94.5, 77.5, 87.1)}
+    rows = []
+    for method, figures in paper.items():
+        cells = [mean_std(over_seeds(results, method, column)) for column in columns]
+        rows.append([method, *(f"{ours} ({figure})" for ours, figure in zip(cells, figures, strict=True))])
+    return markdown_table(["method", "languages R@1", "letters R@1", "letters NMI"], rows)
+
+
+def sweep(results: dict[str, dict[str, Any]], part: str) -> dict[float, list[float]]:
+    """Letters R@1 by the swept value, for the parts ``positives`` and ``trimmed``."""
+    values: dict[float, list[float]] = {}
+    for key, result in results.items():
+        name, value = key.rpartition("-")[0].split(" ")[:2] if key.startswith(part) else ("", "")
+        if name:
+            values.setdefault(float(value), []).append(result["metrics"]["letter R@1"])
+    return values
+
+
+def sweep_table(title: str, values: dict[float, list[float]]) -> str:
+    """One row per swept value."""
+    rows = [[f"{value:g}", mean_std(runs)] for value, runs in sorted(values.items())]
+    return markdown_table([title, "letters R@1"], rows)
+
+
+def report(results: dict[str, dict[str, Any]], settings: Settings) -> str:
+    """All tables as Markdown, and the figure."""
+    sections = []
+    curves = {}
+    if "methods" in settings.parts:
+        sections += ["Unseen alphabets, in brackets the paper:", methods_table(results)]
+        sections += ["EPS against the same loss without it, paired by seed:", gains_table(results)]
+        sections += ["The alphabets trained on:", trained_table(results)]
+    if "positives" in settings.parts:
+        values = sweep(results, "positives")
+        if "methods" in settings.parts:
+            values |= {1: over_seeds(results, "triplet", "letter R@1")}
+            values |= {40: over_seeds(results, "EPS + triplet", "letter R@1")}
+        curves["samples per alphabet in a batch of 160"] = values
+        sections += ["EPS + triplet by samples per class (1: random positives):"]
+        sections += [sweep_table("samples per class", values)]
+    if "trimmed" in settings.parts:
+        values = sweep(results, "trimmed")
+        if "methods" in settings.parts:
+            values |= {0: over_seeds(results, "triplet", "letter R@1")}
+        curves["trimmed share of the triplets (random positives)"] = values
+        sections += ["Triplet with random positives, the largest terms trimmed:"]
+        sections += [sweep_table("trimmed share", values)]
+    if curves:
+        draw_curves(curves, settings.out / "curves.png")
+    return "\n".join(sections)
+
+
+def draw_curves(curves: dict[str, dict[float, list[float]]], path: Path) -> None:
+    """Letters R@1 against the swept value, mean and standard deviation."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.5 * len(curves), 3.4), layout="constrained")
+    for axes, (title, values) in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves.items(), strict=True):
+        points = sorted(values)
+        means = [100 * np.mean(values[point]) for point in points]
+        spread = [100 * np.std(values[point], ddof=1) if len(values[point]) > 1 else 0 for point in points]
+        axes.errorbar(points, means, spread, marker="o", capsize=3)
+        axes.set(xlabel=title, ylabel="letters R@1 (%)", ylim=(0, None))
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=150)
+
+
+def main(settings: Settings) -> None:
+    """Run what is missing, print the tables and write table and figure."""
+    load(str(settings.data_dir.resolve()), "train", settings.image_size)  # a wrong folder shows before any work
+    results = run_study(run, make_jobs(settings), settings.out / "runs", workers=settings.workers)
+    text = report(results, settings)
+    seconds = sum(result["seconds"] for result in results.values())
+    print(f"{text}\n{len(results)} runs of {settings.steps} steps, {seconds / 60:.0f} process-minutes in all", flush=True)
+    write_json(settings.out / "results.json", results)
+    (settings.out / "tables.md").write_text(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Settings, description=__doc__)))

@@ -34,12 +34,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     import tyro
 
-    command = tyro.extras.subcommand_cli_from_dict(
-        {"train": Train, "evaluate": Evaluate, "demo": Demo},
+    commands = {
+        "train": (Train, "train embeddings of a data set and score them"),
+        "evaluate": (Evaluate, "measure embeddings that lie in a .npz file"),
+        "demo": (Demo, "see class collapse, and what undoes it, on real digits"),
+    }
+    command = tyro.cli(
+        _subcommands(commands),
         prog="jdml",
         description=DESCRIPTION,
         args=None if argv is None else list(argv),
-        config=(tyro.conf.PositionalRequiredArgs,),
+        config=(tyro.conf.PositionalRequiredArgs, tyro.conf.OmitSubcommandPrefixes),
     )
     try:
         command.run()

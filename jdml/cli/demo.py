@@ -29,6 +29,6 @@ class Demo:
 
         result = run_demo(self.out, steps=self.steps, seeds=self.seeds)
         print_table(
-            "R@1 and MAP@R by digit, trained on even/odd (mean ± std, %)", *table(result)
+            "R@1 and MAP@R by digit, in %, of models trained on even/odd", *table(result)
         )
         print(f"figure: {self.out / 'demo.png'}")

@@ -274,6 +274,20 @@ class Job:
         return scores
 
 
+# What every loss takes, and so is no setting of one loss.
+SHARED = {
+    "positive",
+    "references",
+    "reference_labels",
+    "reference_where",
+    "self_index",
+    "mine",
+    "key",
+    "normalize",
+    "where",
+    "weights",
+    "reduce_fn",
+}
 RECALL_AT = (1, 2, 4, 8)
 METRICS = ("R@1", "R@2", "R@4", "R@8", "RP", "MAP@R")
 
@@ -301,12 +315,8 @@ def _check_settings(loss_fn: Callable[..., Any], settings: Mapping[str, Any]) ->
     """Refuse settings that are not the loss's own hyper-parameters."""
     import inspect
 
-    shared = {"references", "reference_labels", "mine", "key", "normalize", "where", "weights"}
-    own = [
-        name
-        for name, parameter in inspect.signature(loss_fn).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY and name not in {*shared, "reduce_fn", "positive"}
-    ]
+    parameters = inspect.signature(loss_fn).parameters.values()
+    own = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in SHARED]
     for name in settings:
         if name not in own:
             raise ValueError(

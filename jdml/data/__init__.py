@@ -62,7 +62,7 @@ def load(
     Example:
         >>> data = load("digits", split="test")
         >>> data.images.shape, data.relabel("parity").num_classes
-        ((600, 8, 8, 1), 2)
+        ((599, 8, 8, 1), 2)
     """
     if name not in _LOADERS:
         raise ValueError(f"name must be one of {tuple(_LOADERS)}, got {name!r}")

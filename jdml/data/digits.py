@@ -17,7 +17,7 @@ def load_digits(data_dir: str | None = None, split: str = "train") -> Dataset:
 
     Args:
         data_dir: Not used: the data is a part of scikit-learn.
-        split: `"train"` (1,197 images), `"test"` (600) or `"all"`.
+        split: `"train"` (1,198 images), `"test"` (599) or `"all"`.
 
     Returns:
         A data set with images `[N, 8, 8, 1]`, labelled by digit, with views `digit` and `parity`.

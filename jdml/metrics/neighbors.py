@@ -15,8 +15,8 @@ from jdml.ops import checks, safe_norm, similarities
 from jdml.ops.stable import accumulate_in
 
 # Bytes of one block of closeness: what fits a processor's cache, what keeps an accelerator busy.
-_CPU_BLOCK = 2**24
-_ACCELERATOR_BLOCK = 2**27
+_CPU_BLOCK = 12 * 2**20
+_ACCELERATOR_BLOCK = 128 * 2**20
 
 # The place in the order of what takes no part in a ranking: the bits of −∞.
 _LAST = np.uint32(0xFF800000)

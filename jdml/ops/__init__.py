@@ -7,7 +7,15 @@ masked reductions, argument checks, and the decorator that turns a formula into 
 from jdml.ops.calls import checked, public
 from jdml.ops.distances import distances, similarities, squared_distances
 from jdml.ops.normalization import ball, sphere
-from jdml.ops.reductions import ReduceFn, mean, mean_nonzero, reduce_groups, reduce_terms, total
+from jdml.ops.reductions import (
+    ReduceFn,
+    mean,
+    mean_nonzero,
+    reduce_groups,
+    reduce_terms,
+    total,
+    trimmed_mean,
+)
 from jdml.ops.stable import log1p_sum_exp, log_sum_exp, safe_norm, safe_sqrt
 
 __all__ = [
@@ -28,4 +36,5 @@ __all__ = [
     "sphere",
     "squared_distances",
     "total",
+    "trimmed_mean",
 ]

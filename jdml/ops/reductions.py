@@ -1,9 +1,12 @@
 """Masked reductions: of nothing they are 0, and masked entries leak neither values nor gradients."""
 
+import functools
 from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax import Array
+
+from jdml.ops import checks
 
 ReduceFn = Callable[..., Array]
 """``reduce_fn(values, where=mask) -> scalar``: :func:`mean`, :func:`mean_nonzero`, :func:`total`, or your own."""
@@ -63,6 +66,42 @@ def mean_nonzero(values: Array, where: Array | None = None) -> Array:
     """
     kept = values != 0 if where is None else (values != 0) & where
     return mean(values, kept)
+
+
+@functools.cache
+def trimmed_mean(fraction: float) -> ReduceFn:
+    """Make a reduction: the mean of the smallest kept entries, with the largest ones trimmed away.
+
+    Args:
+        fraction: t, the share of the entries that is left out, in [0, 1).
+
+    Returns:
+        ``reduce_fn(values, where=mask)``: the mean over the ⌈(1 − t) n⌉ smallest of the n kept entries. The same
+        fraction gives the same function, so nothing recompiles.
+
+    Raises:
+        TypeError: the fraction is not a number.
+        ValueError: it is outside [0, 1).
+
+    Reference:
+        Shen & Sanghavi, *Learning with Bad Training Data via Iterative Trimmed Loss Minimization*.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> trimmed_mean(0.5)(jnp.array([4.0, 1.0, 2.0, 9.0]))
+        Array(1.5, dtype=float32)
+    """
+    checks.unit_interval("fraction", fraction)
+    if fraction == 1:
+        raise ValueError("fraction must be below 1, got 1")
+
+    def trimmed(values: Array, where: Array | None = None) -> Array:
+        kept = jnp.ones(values.shape, bool) if where is None else jnp.broadcast_to(where, values.shape)
+        count = jnp.ceil((1.0 - fraction) * kept.sum())
+        ascending = jnp.sort(jnp.where(kept, values, jnp.inf), axis=None)
+        return mean(ascending, jnp.arange(values.size) < count)
+
+    return trimmed
 
 
 def reduce_terms(reduce_fn: ReduceFn | None, values: Array, where: Array) -> Array:

@@ -123,7 +123,7 @@ def assert_close(actual: Tree, expected: Tree, tolerance: float, what: str) -> N
 def assert_finite(tree: Tree, what: str) -> None:
     """Assert that every number is finite."""
     try:
-        import_chex().assert_tree_allassert_finite(tree)
+        import_chex().assert_tree_all_finite(tree)
     except AssertionError as error:
         raise AssertionError(f"{what}: not finite: {error}") from None
 

@@ -198,7 +198,8 @@ def fit(
             run.take(*step(run.state, next(sampler)))
             bar.update()
             if schedule.pauses(run.done.step):
-                bar.set_postfix(run.pause())
+                run.pause()
+                bar.set_postfix(run.summary())
     return run.result()
 
 
@@ -250,6 +251,7 @@ class _Run:
         self.done = Progress()
         self.best = None if schedule.monitor is None else self._weights()
         self.pending: list[dict[str, jax.Array]] = []
+        self.watched: dict[str, float] = {}
         self._restore()
         path = None if folder is None else folder.path
         self.log = Log(path, after_step=self.done.step, tensorboard=tensorboard)
@@ -268,7 +270,7 @@ class _Run:
         self.pending.append(metrics)
         self.done.step += 1
 
-    def pause(self) -> Record:
+    def pause(self) -> None:
         """Look at what was computed: check, evaluate, remember the best, write."""
         step = self.done.step
         record: Record = {"step": step, **self._collect()}
@@ -280,7 +282,10 @@ class _Run:
         self.log.write(record)
         if self.schedule.saves(step) or self.done.stopped is not None:
             self._save()
-        return {name: value for name, value in record.items() if name != "step"}
+
+    def summary(self) -> dict[str, float]:
+        """Return what the progress bar shows: the last loss and the last watched metric."""
+        return {"loss": self.done.history[-1]["loss"], **self.watched}
 
     def result(self) -> FitResult:
         monitored = self.best is not None
@@ -317,9 +322,11 @@ class _Run:
         embedder = Embedder(self.model, self.state, self.preprocess)
         metrics = {name: float(value) for name, value in self.evaluate(embedder).items()}
         monitor = self.schedule.monitor
+        self.watched = dict(list(metrics.items())[:1])
         if monitor is not None:
             if monitor not in metrics:
                 raise ValueError(f"monitor {monitor!r} is not among the metrics {sorted(metrics)}")
+            self.watched = {monitor: metrics[monitor]}
             self.done.best, improved = improve(self.done.best, metrics[monitor], self.done.step)
             if improved:
                 self.best = self._weights()
