@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint parity notebooks clean
+.PHONY: help demo test lint types parity notebooks clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -20,9 +20,11 @@ demo: $(VENV)/.train ## undo class collapse on real digits (under 3 minutes), in
 test: $(VENV)/.dev ## all tests, with the documentation's code and the docstrings' examples
 	$(BIN)/python -m pytest -q -n $(WORKERS)
 
-lint: $(VENV)/.dev ## ruff's rules and format, mypy's types
+lint: $(VENV)/.dev ## ruff's rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev ## mypy
 	$(BIN)/mypy
 
 parity: $(VENV)/.parity ## the tests again, beside pytorch-metric-learning and faiss

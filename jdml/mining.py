@@ -386,7 +386,7 @@ def _first(values: Array, where: Array) -> Array:
     if values.shape[-1] == 0:
         return where
     index = jnp.argmin(jnp.where(where, values, jnp.inf), axis=-1)
-    return where & (jnp.arange(values.shape[-1]) == index[:, None])
+    return where & (jnp.arange(values.shape[-1])[None, :] == index[:, None])
 
 
 def _draw(key: Array | None, who: str, where: Array, log_weights: Array | float = 0.0) -> Array:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from jdml.cli.demo import Demo
 from jdml.cli.evaluate import Evaluate
@@ -9,14 +10,23 @@ from jdml.cli.train import Train
 
 __all__ = ["Demo", "Evaluate", "Train", "main"]
 
-DESCRIPTION = """Deep metric learning: train embeddings, measure embeddings, see a demo.
+COMMANDS = {"demo": Demo, "train": Train, "evaluate": Evaluate}
 
-Examples:
-  jdml demo
+HELP = """usage: jdml COMMAND [OPTIONS]
+
+Deep metric learning: train embeddings, measure embeddings, see a demo.
+
+commands:
+  demo      see class collapse, and what undoes it, on real digits (about a minute)
+  train     train embeddings of a data set with any loss, and score them
+  evaluate  measure embeddings from any framework: a .npz file with embeddings and labels
+
+examples:
+  jdml demo --out runs/demo
   jdml train --labels parity --miner eps+semi_hard --out runs/eps
   jdml evaluate embeddings.npz --recall-at 1 10 --json metrics.json
 
-`jdml COMMAND --help` explains a command's options."""
+`jdml COMMAND --help` explains the options of a command."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,28 +38,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, or 2 with one line on stderr where the input is wrong.
 
+    Raises:
+        SystemExit: as command lines do, for ``COMMAND --help`` and for options that cannot be read.
+
     Example:
-        >>> main(["evaluate", "no_such_file.npz"])
-        2
+        >>> main(["--help"])  # doctest: +ELLIPSIS
+        usage: jdml COMMAND [OPTIONS]
+        ...
+        0
     """
     import tyro
 
-    commands = {
-        "train": (Train, "train embeddings of a data set and score them"),
-        "evaluate": (Evaluate, "measure embeddings that lie in a .npz file"),
-        "demo": (Demo, "see class collapse, and what undoes it, on real digits"),
-    }
-    command = tyro.cli(
-        _subcommands(commands),
-        prog="jdml",
-        description=DESCRIPTION,
-        args=None if argv is None else list(argv),
-        config=(tyro.conf.PositionalRequiredArgs, tyro.conf.OmitSubcommandPrefixes),
+    name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    if name in ("-h", "--help", "help"):
+        print(HELP)
+        return 0
+    if name not in COMMANDS:
+        return _fail("jdml", f"COMMAND must be one of {', '.join(COMMANDS)}, got {name!r}")
+    prog = f"jdml {name}"
+    command: Any = tyro.cli(
+        COMMANDS[name], prog=prog, args=rest, config=(tyro.conf.PositionalRequiredArgs,)
     )
     try:
         command.run()
     except (ValueError, TypeError, OSError, FloatingPointError) as error:
-        name = type(command).__name__.lower()
-        print(f"jdml {name}: error: {error}", file=sys.stderr)
-        return 2
+        return _fail(prog, str(error))
+    except KeyboardInterrupt:
+        return _fail(prog, "interrupted; with --out, the same command goes on where it was", 130)
     return 0
+
+
+def _fail(prog: str, message: str, code: int = 2) -> int:
+    print(f"{prog}: error: {message}", file=sys.stderr)
+    return code

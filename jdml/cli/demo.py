@@ -28,7 +28,5 @@ class Demo:
         from jdml.report.demo import run_demo, table
 
         result = run_demo(self.out, steps=self.steps, seeds=self.seeds)
-        print_table(
-            "R@1 and MAP@R by digit, in %, of models trained on even/odd", *table(result)
-        )
+        print_table("R@1 and MAP@R by digit, in %, of models trained on even/odd", *table(result))
         print(f"figure: {self.out / 'demo.png'}")

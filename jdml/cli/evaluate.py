@@ -60,6 +60,8 @@ class Evaluate:
 
     def measure(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Return the metrics by name, as plain numbers."""
+        import jax.numpy as jnp
+
         from jdml import metrics
 
         queries, query_labels = _pair(arrays, self.embeddings, self.labels)
@@ -78,17 +80,17 @@ class Evaluate:
             queries = unit(queries)
             gallery = None if gallery is None else unit(gallery)
         found = metrics.evaluate_retrieval(
-            queries,
-            query_labels,
-            gallery,
-            gallery_labels,
+            jnp.asarray(queries),
+            jnp.asarray(query_labels),
+            None if gallery is None else jnp.asarray(gallery),
+            None if gallery_labels is None else jnp.asarray(gallery_labels),
             recall_at=self.recall_at,
             ndcg_at=self.ndcg_at,
             map_at=self.map_at,
         )
         result = {name: plain(value) for name, value in found.items()}
         if self.nmi:
-            result["NMI"] = plain(metrics.nmi(queries, query_labels))
+            result["NMI"] = plain(metrics.nmi(jnp.asarray(queries), jnp.asarray(query_labels)))
         return result
 
 
@@ -104,7 +106,7 @@ def read_arrays(file: Path) -> dict[str, np.ndarray]:
             raise ValueError("it holds a single array")
         with content:
             return {name: content[name] for name in content.files}
-    except Exception as error:  # zipfile, zlib, pickle and header errors alike mean: not such a file
+    except Exception as error:  # of zipfile, zlib, pickle or NumPy: not such a file
         raise ValueError(f"{file} is not a readable .npz file (numpy.savez): {error}") from error
 
 

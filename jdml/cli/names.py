@@ -89,7 +89,9 @@ def build_miner(words: str, dim: int) -> Callable[..., Any] | None:
     for word in words.split("+"):
         name, _, settings = word.strip().partition(":")
         if name not in MINERS:
-            raise ValueError(f"--miner must be none or a chain of {', '.join(MINERS)}; got {name!r}")
+            raise ValueError(
+                f"--miner must be none or a chain of {', '.join(MINERS)}; got {name!r}"
+            )
         builder, implied = MINERS[name]
         if builder == "distance_weighted_negative":
             implied = {"dim": dim}

@@ -16,6 +16,7 @@ from jdml.cli.names import (
     parse_batch,
     parse_settings,
 )
+from jdml.training import Embedder
 
 # Options that do not change what is computed, and so may differ when a run is resumed.
 NOT_CONFIG = ("data_dir", "out", "quiet", "tensorboard")
@@ -30,7 +31,6 @@ class Train:
     training rows for evaluations on the way and for early stopping.
 
     Examples:
-
     even and odd digits, easy positive sampling, which keeps the digits apart:
     jdml train --labels parity --miner eps+semi_hard --dim 2 --normalize none --batch 64
 
@@ -167,13 +167,15 @@ class Job:
             self.monitor = options.monitor or f"{self.labels}/MAP@R"
             names = sorted(f"{view}/{metric}" for view in self.train.views for metric in METRICS)
             if self.monitor not in names:
-                raise ValueError(f"--monitor must be one of {', '.join(names)}, got {self.monitor!r}")
+                raise ValueError(
+                    f"--monitor must be one of {', '.join(names)}, got {self.monitor!r}"
+                )
 
-    def validate(self, embedder: Callable[[np.ndarray], np.ndarray]) -> dict[str, float]:
+    def validate(self, embedder: Embedder) -> dict[str, float]:
         """Score the validation part by all its labels."""
         return self._score(embedder, self.validation)
 
-    def test(self, embedder: Callable[[np.ndarray], np.ndarray]) -> dict[str, dict[str, float]]:
+    def test(self, embedder: Embedder) -> dict[str, dict[str, float]]:
         """Score each test part by all its labels: ``{"test digit": {"R@1": …}}``."""
         rows: dict[str, dict[str, float]] = {}
         for part, data in self.tests.items():
@@ -211,7 +213,9 @@ class Job:
         }
         train, tests = read["train"], {"test": read["test"]}
         if options.labels is not None and options.labels not in train.views:
-            raise ValueError(f"--labels must be one of {', '.join(train.views)}, got {options.labels!r}")
+            raise ValueError(
+                f"--labels must be one of {', '.join(train.views)}, got {options.labels!r}"
+            )
         if options.train_classes:
             train, tests = _split_classes(train, read["test"], options.train_classes)
         held_out = np.zeros(len(train), bool)
@@ -261,15 +265,19 @@ class Job:
             return RandomBatchSampler(len(self.train), classes, seed=self.options.seed)
         return ClassBatchSampler(self.train.labels, classes, samples, seed=self.options.seed)
 
-    def _score(self, embedder: Callable[[np.ndarray], np.ndarray], data: Any) -> dict[str, float]:
+    def _score(self, embedder: Embedder, data: Any) -> dict[str, float]:
+        import jax.numpy as jnp
+
         from jdml.metrics import evaluate_retrieval
 
         embeddings = embedder(data.images)
         if self.options.normalize == "sphere":
             embeddings = unit(embeddings)
-        scores = {}
+        scores: dict[str, float] = {}
         for view, labels in data.views.items():
-            found = evaluate_retrieval(embeddings, labels, recall_at=RECALL_AT)
+            found = evaluate_retrieval(
+                jnp.asarray(embeddings), jnp.asarray(labels), recall_at=RECALL_AT
+            )
             scores |= {f"{view}/{metric}": float(plain(found[metric])) for metric in METRICS}
         return scores
 

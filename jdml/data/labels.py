@@ -75,7 +75,9 @@ def corrupt_labels(
     else:
         classes = np.arange(num_classes, dtype=np.int32)
         if len(labels) and labels.max() >= num_classes:
-            raise ValueError(f"labels must be below num_classes = {num_classes}, got {labels.max()}")
+            raise ValueError(
+                f"labels must be below num_classes = {num_classes}, got {labels.max()}"
+            )
     count = round(fraction * len(labels))
     if count and len(classes) < 2:
         raise ValueError(f"a wrong label needs at least 2 classes, got {len(classes)}")

@@ -24,7 +24,7 @@ class Comparison(NamedTuple):
         pairs: which pairs take part.
         rows: ``[B]``, the valid anchors.
         weights: ``[B, 1]`` or ``[B, R]``.
-        labels: ``[B]``, or None where ``positive`` was given instead.
+        own_batch: whether the references are the batch itself.
     """
 
     embeddings: Array
@@ -32,7 +32,7 @@ class Comparison(NamedTuple):
     pairs: Pairs
     rows: Array
     weights: Array
-    labels: Array | None
+    own_batch: bool
 
     @property
     def similarities(self) -> Array:
@@ -131,7 +131,7 @@ def compare(
     r = x if own else _prepare("references", references, columns, normalize, dtype)
     if mine is not None:
         pairs = _mined(mine, key, jax.lax.stop_gradient(ops.distances(x, r)), pairs)
-    return Comparison(x, r, pairs, rows, _as_weights(weights, pairs.positive.shape, dtype), labels)
+    return Comparison(x, r, pairs, rows, _as_weights(weights, pairs.positive.shape, dtype), own)
 
 
 def _valid_rows(labels: Array | None, where: Array | None, size: int) -> Array:

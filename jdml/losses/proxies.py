@@ -262,7 +262,8 @@ def soft_triple_loss(
         ValueError: shapes that do not fit, λ or γ not positive, τ negative.
 
     Implementation notes:
-        τR is added to every row, so that the mean over the rows is the paper's loss. Weights do not touch it.
+        τR is added to every row, so that the mean over the rows is the paper's loss. Weights do not touch it, and it is
+        always taken on the sphere.
 
     Paper settings:
         (λ, γ, τ, δ): CUB and In-shop (20, .1, .2, .01), with 10 centres. The values that CCP prints for Cars196 and SOP are
@@ -280,7 +281,7 @@ def soft_triple_loss(
     a = assign(embeddings, labels, proxies, **options)
     logits = scale * (soft_similarities(a.proxy_similarities, gamma) - margin * a.own)
     rows = cross_entropy(logits, a)
-    spread = jnp.where(a.rows, tau * _spread(a.proxies), 0.0)
+    spread = jnp.where(a.rows, tau * _spread(sphere(a.proxies)), 0.0)
     return ops.reduce_terms(reduce_fn, jnp.where(a.rows, rows, 0.0) * a.weights + spread, a.rows)
 
 

@@ -96,8 +96,7 @@ def lifted_structure_loss(
         ValueError: shapes that do not fit, margins that are not finite.
 
     Implementation notes:
-        The negatives of a reference j are the anchors that form a negative pair with it, which for the batch itself are
-        j's own negatives. A positive pair without any negative is no term. The ½ is there because a pair stands twice.
+        The negatives of a reference j are j's own, or among ``references`` the anchors that form a negative pair with it. A positive pair without any negative is no term. The ½ is there because a pair stands twice.
 
     Paper settings:
         m⁻ = 1, m⁺ = 0, on unnormalized embeddings in the paper.
@@ -116,8 +115,8 @@ def lifted_structure_loss(
     positive, negative = c.pairs
     push = negative_margin - distances
     of_anchor = log_sum_exp(push, where=negative)[:, None]
-    of_reference = log_sum_exp(push, where=negative, axis=0)[None, :]
-    some = positive & (negative.any(-1)[:, None] | negative.any(0)[None, :])
+    of_reference = of_anchor.T if c.own_batch else log_sum_exp(push, where=negative, axis=0)[None, :]
+    some = positive & ((of_anchor > -jnp.inf) | (of_reference > -jnp.inf))
     both = jnp.logaddexp(jnp.where(some, of_anchor, 0.0), jnp.where(some, of_reference, 0.0))
     pairs = jnp.where(some, jnp.square(relu(both + distances - positive_margin)) / 2.0, 0.0)
     terms = some.sum(-1)

@@ -79,9 +79,7 @@ def _k_means(points: np.ndarray, clusters: int, seed: int, max_iterations: int) 
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
-    means = KMeans(
-        clusters, init="random", n_init=1, max_iter=max_iterations, random_state=seed
-    )
+    means = KMeans(clusters, init="random", n_init=1, max_iter=max_iterations, random_state=seed)
     with warnings.catch_warnings():
         # Fewer distinct embeddings than clusters, as after a collapse, is a result and no mistake.
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -86,8 +86,8 @@ def nearest(
         score = closeness(probes, references, half_squares, start if exclude_self else None)
         indices = jax.lax.top_k(score, k)[1].astype(jnp.int32)
         distances = safe_norm(rows[:, None, :] - gallery[indices])[..., 0]
-        found: tuple[Array, Array] = jax.lax.sort((distances, indices), num_keys=2)
-        return found
+        distances, indices = jax.lax.sort((distances, indices), num_keys=2)
+        return distances, indices
 
     rows = block_size or rows_per_block(size, gallery.shape[0] + k * dim)
     starts = jnp.arange(0, size, rows)
@@ -117,6 +117,7 @@ def _check_search(
         raise ValueError(f"k must be at most the number of {of}, {others}, got {k}")
 
 
+@jax.jit
 def common_frame(queries: Array, gallery: Array) -> tuple[Array, Array]:
     """Where to move the origin and how to scale so that distances lose no digits: ``(centre [1, D], exponent)``.
 
@@ -132,6 +133,7 @@ def common_frame(queries: Array, gallery: Array) -> tuple[Array, Array]:
     return jnp.round(middle)[None, :], exponent
 
 
+@jax.jit
 def in_frame(vectors: Array, frame: tuple[Array, Array]) -> Array:
     """The vectors ``[N, D]`` as seen from a :func:`common_frame`: moved and scaled, their order of distances kept."""
     centre, exponent = frame
@@ -157,7 +159,9 @@ def closeness(
     if first is None:
         return scores
     itself = jax.lax.broadcasted_iota(jnp.int32, scores.shape, 0) + first
-    return jnp.where(jax.lax.broadcasted_iota(jnp.int32, scores.shape, 1) == itself, -jnp.inf, scores)
+    return jnp.where(
+        jax.lax.broadcasted_iota(jnp.int32, scores.shape, 1) == itself, -jnp.inf, scores
+    )
 
 
 def order(scores: Array) -> Array:

@@ -224,9 +224,11 @@ def _optimizer() -> Any:
 
 
 def _score(part: str, embeddings: np.ndarray, data: Any) -> dict[str, float]:
+    import jax.numpy as jnp
+
     from jdml.metrics import evaluate_retrieval
 
-    found = evaluate_retrieval(embeddings, data.labels, recall_at=(1,))
+    found = evaluate_retrieval(jnp.asarray(embeddings), data.labels, recall_at=(1,))
     return {f"{part} {name}": float(found[name]) for name in ("R@1", "MAP@R")}
 
 

@@ -43,7 +43,9 @@ def scatter_grid(
         raise ValueError("panels must hold at least one panel, got none")
     for name, points, labels in panels:
         if np.ndim(points) != 2 or np.shape(points)[1] != 2:
-            raise ValueError(f"points of panel {name!r} must be [N, 2], got {list(np.shape(points))}")
+            raise ValueError(
+                f"points of panel {name!r} must be [N, 2], got {list(np.shape(points))}"
+            )
         if np.shape(labels) != (len(points),):
             raise ValueError(
                 f"labels of panel {name!r} must have shape [N] = [{len(points)}], "
@@ -95,7 +97,14 @@ def _legend(figure: object, classes: np.ndarray, names: Sequence[str] | None) ->
     from matplotlib.lines import Line2D
 
     marks = [
-        Line2D([], [], marker="o", linestyle="", color=_color(i), label=str(c if names is None else names[c]))
+        Line2D(
+            [],
+            [],
+            marker="o",
+            linestyle="",
+            color=_color(i),
+            label=str(c if names is None else names[c]),
+        )
         for i, c in enumerate(classes)
     ]
     figure.legend(handles=marks, loc="outside right center", frameon=False)  # type: ignore[attr-defined]

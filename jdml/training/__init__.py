@@ -1,8 +1,9 @@
 """Training: one jitted step for every objective, one loop, whole checkpoints, exact resume.
 
-A method is an objective and a few settings; nothing here knows any method's name. Everything that a run needs to go on is one pytree,
-:class:`TrainState`, together with the loop's JSON-able progress. :mod:`~jdml.training.checkpoint` saves both
-whole and atomically, so a killed run that is started again ends with the numbers of an unbroken one.
+A method is an objective and a few settings; nothing here knows any method's name. Everything that a
+run needs to go on is one pytree, :class:`TrainState`, and the loop's JSON-able progress.
+:mod:`~jdml.training.checkpoint` saves both whole and atomically, so a killed run that is started
+again ends with the numbers of an unbroken one.
 """
 
 from jdml.training.loop import Embedder, FitResult, fit

@@ -87,7 +87,9 @@ class RunFolder:
         if step == self._latest:
             return
         items = args.Composite(
-            state=args.StandardSave(_pack(tree)), progress=args.JsonSave(dict(progress))
+            state=args.StandardSave(_pack(tree)),
+            progress=args.JsonSave(dict(progress)),
+            arrays=args.JsonSave(_arrays(tree)),
         )
         self._manager.save(step, args=items, force=True)
         self._latest = step
@@ -102,18 +104,25 @@ class RunFolder:
 
         if self._latest is None:
             return None
-        items = args.Composite(
-            state=args.StandardRestore(_pack(template)), progress=args.JsonRestore()
-        )
+        path = self._checkpoints / str(self._latest)
         try:
-            found = self._manager.restore(self._latest, args=items)
-            return _unpack(template, found["state"]), dict(found["progress"])
+            arrays = self._read(arrays=args.JsonRestore())["arrays"]
+            differing = differences(arrays, _arrays(template))
+            if not differing:
+                items = args.StandardRestore(_pack(template))
+                found = self._read(state=items, progress=args.JsonRestore())
+                return _unpack(template, found["state"]), dict(found["progress"])
         except Exception as error:
             raise ValueError(
-                f"checkpoint {self._checkpoints / str(self._latest)} cannot be read as this run's state "
-                f"({type(error).__name__}: {_first_line(error)}); "
+                f"checkpoint {path} is damaged ({type(error).__name__}: {_first_line(error)}); "
                 "remove it to go on from the one before, or choose another folder"
             ) from error
+        raise ValueError(f"checkpoint {path} is of another model: {'; '.join(differing)}")
+
+    def _read(self, **items: Any) -> Any:
+        from orbax.checkpoint import args
+
+        return self._manager.restore(self._latest, args=args.Composite(**items))
 
     def close(self) -> None:
         """Close the checkpoint manager."""
@@ -164,17 +173,20 @@ def _pack(tree: Any) -> Any:
 
 
 def _unpack(template: Any, packed: Any) -> Any:
+    """Undo :func:`_pack`: key data become typed keys again where the template has them."""
+
     def restore(like: Any, leaf: Any) -> Any:
-        expected = jax.random.key_data(like) if _is_key(like) else jnp.asarray(like)
-        if leaf.shape != expected.shape or leaf.dtype != expected.dtype:
-            raise ValueError(
-                f"an array is {leaf.dtype}{list(leaf.shape)}, expected {expected.dtype}{list(expected.shape)}"
-            )
         if _is_key(like):
             return jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(like))
         return leaf
 
     return jax.tree.map(restore, template, packed)
+
+
+def _arrays(tree: Any) -> dict[str, str]:
+    """Describe every array by its path: ``{"['params']['proxies']": "float32[2, 1, 3]"}``."""
+    leaves = jax.tree_util.tree_leaves_with_path(_pack(tree))
+    return {jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}" for path, x in leaves}
 
 
 def _remove(folder: Path) -> None:

@@ -14,8 +14,8 @@ class Log:
 
     Args:
         folder: the run's folder; None writes nothing.
-        after_step: lines after this step (written by a run that was killed before its next checkpoint), and a line that was cut
-            short, are removed first, so that no step is logged twice.
+        after_step: lines after this step (of a run that was killed before its next checkpoint), and a
+            line that was cut short, are removed first, so that no step is logged twice.
         tensorboard: also write event files into ``folder/tensorboard``.
     """
 
@@ -63,7 +63,7 @@ class Log:
 
 
 def cut(path: Path, after_step: int) -> None:
-    """Remove the lines of a JSON-lines file whose ``step`` is after ``after_step``, or that do not parse; atomically."""
+    """Remove, atomically, the lines whose ``step`` is after ``after_step`` or that do not parse."""
     if not path.exists():
         return
     lines = path.read_text(encoding="utf-8").splitlines()

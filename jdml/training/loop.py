@@ -222,9 +222,7 @@ def _bind_data(
 ) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
     """Return ``step(state, indices)``; small data sets are gathered on the device, others on the host."""
     if getattr(train.images, "nbytes", DEVICE_BYTES + 1) <= DEVICE_BYTES:
-        indexed = make_indexed_step(
-            model, objective, optimizer, preprocess=preprocess, donate=True
-        )
+        indexed = make_indexed_step(model, objective, optimizer, preprocess=preprocess, donate=True)
         images, labels = jnp.asarray(train.images), jnp.asarray(train.labels)
         return lambda state, indices: indexed(state, images, labels, np.asarray(indices, np.int32))
     plain = make_train_step(model, objective, optimizer, preprocess=preprocess, donate=True)

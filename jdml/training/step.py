@@ -79,7 +79,7 @@ def create_state(
         )
     model_key, objective_key, run_key = jax.random.split(jax.random.key(seed), 3)
     first = preprocess(jnp.asarray(sample_images[:1]))
-    variables = dict(jax.jit(partial(model.init, train=False))(model_key, first))
+    variables = dict(_init(model, model_key, first))
     objective_params = dict(objective.init(objective_key))
     if "model" in objective_params:
         raise ValueError('the objective must not name a parameter "model": that is the model\'s')
@@ -92,6 +92,11 @@ def create_state(
         objective_state=objective.init_state(),
         key=run_key,
     )
+
+
+@partial(jax.jit, static_argnames=("model",))
+def _init(model: Any, key: jax.Array, images: jax.Array) -> Any:
+    return model.init(key, images, train=False)
 
 
 def _pure_step(model: Any, objective: Any, optimizer: Any, preprocess: Preprocess) -> Callable:
@@ -196,8 +201,9 @@ def make_indexed_step(
         donate: see :func:`make_train_step`.
 
     Returns:
-        ``step(state, images [N, H, W, C], labels [N], indices [B], where=None) -> (state, metrics)``: the batch is gathered
-        inside the compiled step, so that the host sends B integers per step.
+        ``step(state, images [N, H, W, C], labels [N], indices [B], where=None)``, which returns
+        ``(state, metrics)``: the batch is gathered inside the compiled step, so that the host sends
+        B integers per step.
     """
     return _jitted(model, objective, optimizer, preprocess, donate, True)
 
@@ -257,8 +263,8 @@ def embed(
         ValueError: if ``batch_size`` is not positive or there are no images.
 
     Implementation notes:
-        The last batch is padded, and sets smaller than ``batch_size`` go in one batch padded to a power of two, so that a model
-        is compiled once and stays compiled between calls.
+        The last batch is padded, and a set smaller than ``batch_size`` goes in one batch padded to a
+        power of two, so that a model is compiled once and stays compiled between calls.
     """
     size = len(images)
     if batch_size < 1:

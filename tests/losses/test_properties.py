@@ -6,7 +6,7 @@ import jax
 import pytest
 
 import jdml
-from jdml.testing import LOSS_CHECKS, LossCase, check_memory
+from jdml.testing import LOSS_CHECKS, LossCase, check_memory, check_references
 from losses.registry import REGISTRY, case
 
 # Compiled functions are shared between the checks of one loss, and dropped with the next loss.
@@ -25,6 +25,11 @@ MATRIX = [(name, check) for name in REGISTRY for check in LOSS_CHECKS if applies
 @pytest.mark.parametrize(("name", "check"), MATRIX)
 def test_property(name: str, check: str) -> None:
     LOSS_CHECKS[check](shared_case(name))
+
+
+def test_circle_loss_references() -> None:
+    """Circle loss holds its weights constant: its gradient is not the slope."""
+    check_references(case("circle_loss"), gradients=False)
 
 
 def test_every_exported_loss_is_registered() -> None:

@@ -1,0 +1,165 @@
+"""Time and memory of `jdml.metrics.evaluate_retrieval` beside pytorch-metric-learning with faiss, in one run.
+
+    python benchmarks/retrieval.py --out retrieval.json
+
+Both compute P@1, R-precision and MAP@R of the same embeddings and are timed in turn after a warm-up, because the
+machine may be shared; the ratio compares their medians. Needs the `parity` extra; without it only jdml is measured.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdml.metrics import evaluate_retrieval, neighbors, retrieval
+
+PML_NAMES = {
+    "precision_at_1": "P@1",
+    "r_precision": "RP",
+    "mean_average_precision_at_r": "MAP@R",
+}
+
+
+def embeddings(size: int, dim: int, per_class: int) -> tuple[np.ndarray, np.ndarray]:
+    """Noisy classes on the sphere."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(size) // per_class
+    centres = rng.normal(size=(labels[-1] + 1, dim))
+    vectors = 0.6 * centres[labels] + rng.normal(size=(size, dim))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors.astype(np.float32), labels
+
+
+def pml(vectors: np.ndarray, labels: np.ndarray) -> Callable[[], dict[str, float]] | None:
+    """pytorch-metric-learning's evaluation, or None where it is not installed."""
+    try:
+        import faiss  # noqa: F401
+        import torch
+        from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+    except ImportError as error:
+        print(f"not compared with pytorch-metric-learning: {error}")
+        return None
+    calculator = AccuracyCalculator(include=tuple(PML_NAMES), device=torch.device("cpu"))
+    data = torch.from_numpy(vectors), torch.from_numpy(labels)
+
+    def evaluate() -> dict[str, float]:
+        found = calculator.get_accuracy(*data)
+        return {ours: found[theirs] for theirs, ours in PML_NAMES.items()}
+
+    return evaluate
+
+
+def timed(function: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds, and the result."""
+    start = time.perf_counter()
+    result = function()
+    return time.perf_counter() - start, result
+
+
+def temporaries(size: int, dim: int, depth: int, kind: str) -> int:
+    """Bytes that the compiled block function holds beside its arguments, its result included."""
+    vectors = jax.ShapeDtypeStruct((size, dim), jnp.float32)
+    numbers = jax.ShapeDtypeStruct((size,), jnp.float32)
+    classes = jax.ShapeDtypeStruct((size,), jnp.int32)
+    search = retrieval._Search(vectors, vectors, numbers, classes, classes, classes)
+    rows = neighbors.rows_per_block(size, size)
+    if kind == "top_k":
+        lowered = retrieval._top.lower(search, 0, rows, depth, True)
+    else:
+        lowered = retrieval._places.lower(search, 0, rows, True)
+    used = lowered.compile().memory_analysis()
+    return used.temp_size_in_bytes + used.output_size_in_bytes
+
+
+def measure(size: int, dim: int, per_class: int, repeats: int, compare: bool) -> dict[str, Any]:
+    """One row of the table."""
+    vectors, labels = embeddings(size, dim, per_class)
+    on_device = jax.block_until_ready(jnp.asarray(vectors))
+    functions: dict[str, Callable[[], dict[str, Any]]] = {
+        "jdml": lambda: evaluate_retrieval(on_device, labels)
+    }
+    peer = pml(vectors, labels) if compare else None
+    if peer is not None:
+        functions["pml"] = peer
+    first = {name: timed(function)[0] for name, function in functions.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in functions}
+    results: dict[str, dict[str, Any]] = {}
+    for _ in range(repeats):
+        for name, function in functions.items():
+            elapsed, results[name] = timed(function)
+            seconds[name].append(elapsed)
+    median = {name: statistics.median(values) for name, values in seconds.items()}
+    row = {
+        "shape": f"{size} x {dim}, R = {per_class - 1}",
+        "seconds": median,
+        "fastest": {name: min(values) for name, values in seconds.items()},
+        "compile_seconds": first["jdml"] - median["jdml"],
+        "metrics": results,
+    }
+    if peer is not None:
+        row["ratio"] = median["jdml"] / median["pml"]
+        row["largest_difference"] = max(
+            abs(results["jdml"][name] - results["pml"][name]) for name in PML_NAMES.values()
+        )
+    return row
+
+
+def print_table(rows: list[dict[str, Any]], memory: dict[str, int]) -> None:
+    """For people."""
+    print(
+        f"{'embeddings':28} {'jdml s':>8} {'PML s':>8} {'ratio':>6} {'compile s':>10} {'|diff|':>9}"
+    )
+    for row in rows:
+        seconds = row["seconds"]
+        theirs = f"{seconds['pml']:8.2f}" if "pml" in seconds else f"{'-':>8}"
+        ratio = f"{row['ratio']:6.2f}" if "ratio" in row else f"{'-':>6}"
+        gap = f"{row['largest_difference']:9.1e}" if "ratio" in row else f"{'-':>9}"
+        compile_seconds = row["compile_seconds"]
+        print(
+            f"{row['shape']:28} {seconds['jdml']:8.2f} {theirs} {ratio} {compile_seconds:10.2f} {gap}"
+        )
+    for name, size in memory.items():
+        print(f"temporaries of one block, {name}: {size / 2**20:.0f} MiB")
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=7, help="timed runs of each (default 7)")
+    parser.add_argument(
+        "--large", action="store_true", help="also MNIST's size: 60,000 x 64, R = 5,999"
+    )
+    parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
+    arguments = parser.parse_args()
+    rows = [measure(20_000, 128, 6, arguments.repeats, compare=True)]
+    if arguments.large:
+        rows.append(measure(60_000, 64, 6_000, min(2, arguments.repeats), compare=False))
+    memory = {
+        "20,000 x 128, 8 ranks": temporaries(20_000, 128, 8, "top_k"),
+        "60,000 x 512, 8 ranks": temporaries(60_000, 512, 8, "top_k"),
+        "60,000 x 512, thousands of ranks": temporaries(60_000, 512, 8192, "sort"),
+    }
+    print_table(rows, memory)
+    if arguments.out is not None:
+        load = os.getloadavg()[0]
+        about = {"jax": jax.__version__, "device": jax.devices()[0].device_kind, "load": load}
+        report = {
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+            **about,
+            "rows": rows,
+            "temporary_bytes": memory,
+        }
+        arguments.out.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

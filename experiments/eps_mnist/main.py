@@ -1,0 +1,236 @@
+"""EPS on even and odd digits: does a loss that only knows parity keep the digits apart?
+
+Reproduces Levi et al., *Rethinking Preventing Class-Collapsing*, Fig. 2 and Table 1: a small network maps digits to the
+plane, trained on the labels even and odd of the digits 0–5, and is scored on the digits themselves, on new images of
+0–5 and on the digits 6–9 that it has never seen.
+
+    python experiments/eps_mnist/main.py                                        # scikit-learn's 8×8 digits, a minute
+    python experiments/eps_mnist/main.py --data mnist --data-dir DIR --seeds 5  # MNIST's four IDX files in DIR
+
+Finished runs are kept: an interrupted study goes on where it stopped. Everything is written to --out.
+"""
+
+import dataclasses
+import functools
+import os
+import sys
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import tyro
+
+import jdml
+from jdml import data, metrics, mining, models, objectives, training
+from jdml.report import markdown_table, mean_std, scatter_grid
+from jdml.training.checkpoint import write_json
+from jdml.training.study import run_study
+
+BATCH = 64
+LEARNING_RATE = 1e-3
+MARGIN = 1.0  # of the triplet loss and of semi-hard negatives; a distance in the plane
+LAST = 3  # the scores of a run are the mean over its last three evaluations, a tenth of the run apart
+RANKS = (1, 5, 10)
+METHODS = ("triplet", "EPS + triplet", "margin", "EPS + margin", "MS", "EPS + MS")
+PAPER = {  # R@1, R@5, R@10 on 0–5 and on 6–9: Table 1
+    "triplet": ((42.0, 87.5, 96.6), (35.2, 80.9, 93.3)),
+    "EPS + triplet": ((65.8, 93.6, 97.4), (42.3, 83.9, 93.6)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is run."""
+
+    data: Literal["digits", "mnist"] = "digits"
+    """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist: the full 28×28 set in --data-dir."""
+    data_dir: Path | None = None
+    """Folder with MNIST's four IDX files."""
+    seeds: int = 3
+    """Runs per method, with seeds 0, 1, …"""
+    steps: int = 800
+    """Training steps of each run."""
+    held_out: bool = False
+    """Score on a sixth of the training images, held out of training: how the margin was chosen."""
+    out: Path | None = None
+    """Folder for results, table and figure; default runs/eps_DATA."""
+    workers: int = os.cpu_count() or 1
+    """Runs at a time, each on its share of the cores."""
+
+
+class Parts(NamedTuple):
+    """Images of 0–5 to train on, labelled by parity; new images of 0–5, and images of 6–9, to score on."""
+
+    train: data.Dataset
+    seen: data.Dataset
+    unseen: data.Dataset
+
+
+@functools.cache
+def load(name: str, data_dir: str | None, held_out: bool) -> Parts:
+    """Split a set of digits for the study."""
+    train, test = (data.load(name, data_dir=data_dir, split=split) for split in ("train", "test"))
+    unseen = data.load(name, split="all") if name == "digits" else test
+    train = train.select(train.views["digit"] <= 5)
+    seen = test.select(test.views["digit"] <= 5)
+    if held_out:
+        chosen = np.random.default_rng(0).permutation(len(train)) < len(train) // 6
+        seen, train = train.select(chosen), train.select(~chosen)
+    return Parts(train.relabel("parity"), seen, unseen.select(unseen.views["digit"] > 5))
+
+
+def make_objective(method: str) -> objectives.Objective:
+    """The objective of a row of the table: with a random positive, or with the easy one."""
+    eps = method.startswith("EPS + ")
+    positive = mining.easy_positive() if eps else mining.random_positive()
+    mine = mining.chain(positive, mining.semi_hard_negative(MARGIN))
+    match method.removeprefix("EPS + "):
+        case "triplet":
+            return objectives.pair(jdml.triplet_loss, margin=MARGIN, normalize=None, mine=mine)
+        case "margin":
+            beta = {"beta": jnp.float32(1.2)}
+            return objectives.pair(jdml.margin_loss, learned=beta, normalize=None, mine=mine)
+        case "MS":
+            hard = mining.multi_similarity_pairs(mine_positives=not eps)
+            return objectives.pair(
+                jdml.multi_similarity_loss, beta=40.0, mine=mining.chain(positive, hard) if eps else hard
+            )
+    raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+
+
+def recalls(embeddings: np.ndarray, digits: np.ndarray, part: str) -> dict[str, float]:
+    """Whether one of the k nearest other images shows the same digit."""
+    _, found = jdml.nearest(embeddings, embeddings, max(RANKS), exclude_self=True)
+    hits = jnp.asarray(digits)[found] == jnp.asarray(digits)[:, None]
+    return {f"{part} R@{k}": float(metrics.recall_at_k(hits, k).mean()) for k in RANKS}
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """Train one network and score it on the digits."""
+    parts = load(job["data"], job["data_dir"], job["held_out"])
+    on_sphere = job["method"].endswith("MS")
+    every = max(1, job["steps"] // 10)
+
+    def embed(embedder: training.Embedder, part: data.Dataset) -> np.ndarray:
+        points = embedder(part.images)
+        return np.asarray(jdml.sphere(jnp.asarray(points))) if on_sphere else points
+
+    def evaluate(embedder: training.Embedder) -> dict[str, float]:
+        if int(embedder.state.step) <= job["steps"] - LAST * every:
+            return {}
+        scored = {"seen": parts.seen, "unseen": parts.unseen}
+        found = [recalls(embed(embedder, part), part.views["digit"], name) for name, part in scored.items()]
+        return found[0] | found[1]
+
+    result = training.fit(
+        models.EpsNet(2),
+        make_objective(job["method"]),
+        optax.adam(LEARNING_RATE),
+        parts.train,
+        data.RandomBatchSampler(len(parts.train), BATCH, seed=job["seed"]),
+        steps=job["steps"],
+        seed=job["seed"],
+        evaluate=evaluate,
+        evaluate_every=every,
+        log_every=every,
+        progress=False,
+    )
+    records = [record for record in result.history if "seen R@1" in record]
+    names = [f"{part} R@{k}" for part in ("seen", "unseen") for k in RANKS]
+    scores: dict[str, Any] = {name: float(np.mean([record[name] for record in records])) for name in names}
+    if job["points"]:
+        for name, part in (("seen", parts.seen), ("unseen", parts.unseen)):
+            rows = np.random.default_rng(0).permutation(len(part))[:1500]
+            points = embed(result.embedder, part.select(rows))
+            scores[f"{name} points"] = np.round(points.astype(float), 4).tolist()
+            scores[f"{name} digits"] = part.views["digit"][rows].tolist()
+    return scores
+
+
+def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Every run of the study by name."""
+    base = {
+        "data": settings.data,
+        "data_dir": None if settings.data_dir is None else str(settings.data_dir.resolve()),
+        "steps": settings.steps,
+        "held_out": settings.held_out,
+    }
+    return {
+        f"{method}-{seed}": {**base, "method": method, "seed": seed, "points": seed == 0}
+        for seed in range(settings.seeds)
+        for method in METHODS
+    }
+
+
+def over_seeds(results: dict[str, Any], method: str, metric: str) -> list[float]:
+    """A metric of all runs of a method."""
+    return [r["metrics"][metric] for r in results.values() if r["job"]["method"] == method]
+
+
+def recall_table(results: dict[str, Any]) -> str:
+    """Table 1: ours, and in brackets the paper's (on MNIST)."""
+    rows = []
+    for method in METHODS:
+        cells = [method]
+        for part, figures in zip(("seen", "unseen"), PAPER.get(method, ((), ())), strict=True):
+            for k, paper in zip(RANKS, figures or (None,) * len(RANKS), strict=True):
+                ours = mean_std(over_seeds(results, method, f"{part} R@{k}"))
+                cells.append(ours if paper is None else f"{ours} ({paper})")
+        rows.append(cells)
+    titles = [f"{digits} R@{k}" for digits in ("0–5", "6–9") for k in RANKS]
+    return markdown_table(["method", *titles], rows)
+
+
+def gain_table(results: dict[str, Any]) -> str:
+    """What EPS adds to R@1, paired by seed."""
+    rows = []
+    for method in ("triplet", "margin", "MS"):
+        cells = [method]
+        for part in ("seen", "unseen"):
+            with_eps = over_seeds(results, f"EPS + {method}", f"{part} R@1")
+            cells.append(mean_std(np.subtract(with_eps, over_seeds(results, method, f"{part} R@1"))))
+        rows.append(cells)
+    return markdown_table(["loss", "EPS adds on 0–5", "EPS adds on 6–9"], rows)
+
+
+def draw(results: dict[str, Any], path: Path) -> None:
+    """Fig. 2: the plane, coloured by digit; a column per method, seen digits above unseen ones."""
+    panels = []
+    for part in ("seen", "unseen"):
+        for method in METHODS:
+            found = results[f"{method}-0"]["metrics"]
+            title = method if part == "seen" else ""
+            panels.append((title, np.array(found[f"{part} points"]), np.array(found[f"{part} digits"])))
+    scatter_grid(
+        panels,
+        path,
+        columns=len(METHODS),
+        row_titles=("digits 0–5, new images", "digits 6–9, never seen"),
+        title="Trained on the labels even and odd of 0–5; coloured by digit",
+    )
+
+
+def main(settings: Settings) -> None:
+    """Run what is missing, print the tables and write tables and figure."""
+    if settings.data == "mnist" and settings.data_dir is None:
+        raise SystemExit("--data mnist needs --data-dir, the folder with MNIST's four IDX files")
+    out = settings.out or Path("runs") / f"eps_{settings.data}"
+    load(settings.data, settings.data_dir and str(settings.data_dir.resolve()), settings.held_out)
+    results = run_study(run, make_jobs(settings), out / "runs", workers=settings.workers)
+    tables = f"{recall_table(results)}\nEPS against the same loss without it, paired by seed:\n\n{gain_table(results)}"
+    minutes = sum(result["seconds"] for result in results.values()) / 60
+    print(f"{tables}\n{len(results)} runs of {settings.steps} steps, {minutes:.0f} process-minutes in all", flush=True)
+    draw(results, out / "scatter.png")
+    scores = {name: {**r, "metrics": _numbers(r["metrics"])} for name, r in results.items()}
+    write_json(out / "results.json", scores)
+    (out / "tables.md").write_text(tables)
+
+
+def _numbers(found: dict[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in found.items() if isinstance(value, float)}
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Settings, description=__doc__)))

@@ -1,0 +1,81 @@
+"""Parity and label noise."""
+
+import jax
+import numpy as np
+import pytest
+
+from jdml.data import corrupt_labels, parity_labels
+
+LABELS = np.random.default_rng(0).integers(0, 5, 1000)
+
+
+def test_parity():
+    parity = parity_labels(np.arange(10))
+    np.testing.assert_array_equal(parity, [0, 1] * 5)
+    assert parity.dtype == np.int32
+
+
+@pytest.mark.parametrize("fraction", [0, 0.2, 0.3335, 0.5, 1])
+def test_exactly_that_many_labels_are_wrong(fraction):
+    noisy = corrupt_labels(LABELS, fraction, 3)
+    assert (noisy != LABELS).sum() == round(fraction * 1000)
+    assert noisy.dtype == np.int32
+    assert set(noisy) <= set(range(5))
+
+
+def test_wrong_labels_and_samples_are_uniform():
+    labels = np.repeat(np.arange(4), 5000)
+    noisy = corrupt_labels(labels, 0.5, 1)
+    table = np.zeros((4, 4))
+    np.add.at(table, (labels, noisy), 1)
+    np.testing.assert_allclose(np.diag(table), 2500, rtol=0.1)
+    np.testing.assert_allclose(table[~np.eye(4, dtype=bool)], 2500 / 3, rtol=0.15)
+
+
+def test_the_input_is_left_alone():
+    labels = LABELS.copy()
+    corrupt_labels(labels, 1.0, 0)
+    np.testing.assert_array_equal(labels, LABELS)
+
+
+@pytest.mark.parametrize("make", [int, np.int64, jax.random.key, jax.random.PRNGKey])
+def test_the_key_alone_decides(make):
+    first, again, other = (corrupt_labels(LABELS, 0.5, make(seed)) for seed in (7, 7, 8))
+    np.testing.assert_array_equal(first, again)
+    assert np.any(first != other)
+
+
+def test_wrong_labels_come_from_the_labels_there_are():
+    labels = np.array([2, 9, 40] * 20)
+    assert set(corrupt_labels(labels, 1.0, 0)) == {2, 9, 40}
+    assert set(corrupt_labels(np.zeros(200, int), 1.0, 0, num_classes=4)) == {1, 2, 3}
+
+
+def test_nothing_to_corrupt():
+    np.testing.assert_array_equal(corrupt_labels(np.zeros(3, int), 0.0, 0), [0, 0, 0])
+    assert corrupt_labels(np.zeros(0, int), 0.5, 0).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ((LABELS, 1.5, 0), ValueError, "fraction must be in 0…1, got 1.5"),
+        ((LABELS, float("nan"), 0), ValueError, "fraction must be in 0…1, got nan"),
+        ((LABELS / 2, 0.5, 0), TypeError, "labels must be integers, got float64"),
+        ((LABELS - 1, 0.5, 0), ValueError, "labels must be at least 0, got -1"),
+        ((LABELS, 0.5, 0, 3), ValueError, "labels must be below num_classes = 3, got 4"),
+        ((np.zeros(4, int), 0.5, 0), ValueError, "needs at least 2 classes, got 1"),
+        ((LABELS, 0.5, -1), ValueError, "key must be .* at least 0, got -1"),
+        ((LABELS, 0.5, "a"), TypeError, "key must be a JAX key or an integer seed, got 'a'"),
+        ((LABELS, 0.5, None), TypeError, "key must be a JAX key or an integer seed, got None"),
+        ((LABELS, 0.5, True), TypeError, "key must be a JAX key or an integer seed, got True"),
+    ],
+)
+def test_bad_noise(arguments, error, match):
+    with pytest.raises(error, match=match):
+        corrupt_labels(*arguments)
+
+
+def test_bad_digits():
+    with pytest.raises(TypeError, match="digits must be integers, got float64"):
+        parity_labels(np.array([0.5]))

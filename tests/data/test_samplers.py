@@ -1,0 +1,217 @@
+"""What the samplers promise: whole distinct batches, coverage, reproducibility, resumption."""
+
+import json
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from jdml.data import ClassBatchSampler, RandomBatchSampler
+
+
+def labels_of_sizes(*sizes: int) -> np.ndarray:
+    """Classes of these sizes, labels not contiguous, rows mixed."""
+    labels = np.repeat(3 * np.arange(len(sizes)) + 1, sizes)
+    return np.random.default_rng(len(sizes)).permutation(labels)
+
+
+CASES = [
+    (labels_of_sizes(5, 5, 5, 5), 2, 5),
+    (labels_of_sizes(4, 7, 9, 12, 5), 3, 4),
+    (labels_of_sizes(2, 2, 2, 61), 4, 2),
+    (labels_of_sizes(2, 3, 100, 3, 2, 3), 2, 2),
+    (labels_of_sizes(6, 6), 2, 4),
+    (labels_of_sizes(13), 1, 3),
+    (labels_of_sizes(*range(1, 40)), 7, 1),
+    (labels_of_sizes(*np.random.default_rng(5).integers(6, 60, 25)), 8, 5),
+]
+cases = pytest.mark.parametrize(("labels", "classes", "samples"), CASES)
+
+
+@cases
+def test_batches_have_distinct_classes_and_samples(labels, classes, samples):
+    sampler = ClassBatchSampler(labels, classes, samples, seed=3)
+    for batch in islice(sampler, 2 * sampler.batches_per_epoch):
+        assert batch.dtype == np.int32
+        assert batch.shape == (sampler.batch_size,) == (classes * samples,)
+        assert len(set(batch)) == classes * samples
+        grouped = labels[batch].reshape(classes, samples)
+        assert (grouped == grouped[:, :1]).all()
+        assert len(set(grouped[:, 0])) == classes
+
+
+@cases
+def test_every_epoch_shows_every_sample(labels, classes, samples):
+    sampler = ClassBatchSampler(labels, classes, samples)
+    for _ in range(3):
+        seen = np.concatenate(list(islice(sampler, sampler.batches_per_epoch)))
+        assert set(seen) == set(range(len(labels)))
+
+
+@cases
+def test_an_epoch_is_as_short_as_can_be(labels, classes, samples):
+    groups = -(-np.unique(labels, return_counts=True)[1] // samples)
+    expected = max(groups.max(), -(-groups.sum() // classes))
+    assert ClassBatchSampler(labels, classes, samples).batches_per_epoch == expected
+
+
+def test_equal_classes_show_each_sample_once():
+    sampler = ClassBatchSampler(labels_of_sizes(*[8] * 6), 3, 4)
+    assert (np.bincount(sampler.epoch(0).ravel()) == 1).all()
+
+
+def test_spare_seats_go_to_the_smallest_classes():
+    labels = labels_of_sizes(2, 2, 2, 61)
+    epoch = ClassBatchSampler(labels, 2, 2).epoch(0)
+    drawn = np.bincount(labels[epoch.ravel()] // 3)
+    assert drawn[3] == 62
+    assert drawn[:3].max() - drawn[:3].min() <= 2
+
+
+def test_classes_meet_in_changing_company():
+    labels = labels_of_sizes(*[40] * 6)
+    sampler = ClassBatchSampler(labels, 2, 2)
+    batches = labels[np.concatenate([sampler.epoch(number) for number in range(3)])[:, ::2]]
+    assert len({tuple(sorted(pair)) for pair in batches.tolist()}) == 15
+
+
+def samplers(seed: int = 0) -> list:
+    return [
+        ClassBatchSampler(labels_of_sizes(4, 7, 9, 12), 2, 3, seed=seed),
+        RandomBatchSampler(23, 5, seed=seed),
+    ]
+
+
+def take(sampler, count: int) -> np.ndarray:
+    return np.stack(list(islice(sampler, count)))
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_batches_depend_on_seed_and_epoch_alone(kind):
+    one, same, other = samplers(1)[kind], samplers(1)[kind], samplers(2)[kind]
+    np.testing.assert_array_equal(same.epoch(4), one.epoch(4))
+    length = one.batches_per_epoch
+    flow = take(one, 3 * length).reshape(3, length, -1)
+    for number in (2, 0, 1):
+        np.testing.assert_array_equal(flow[number], same.epoch(number))
+    assert np.any(flow[0] != flow[1])
+    assert np.any(flow[0] != other.epoch(0))
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize("taken", [0, 1, 3, 4, 5, 11, 30])
+def test_a_restored_sampler_goes_on_identically(kind, taken):
+    sampler, restored = samplers()[kind], samplers()[kind]
+    list(islice(sampler, taken))
+    state = json.loads(json.dumps(sampler.get_state()))
+    assert all(type(value) is int for value in sampler.get_state().values())
+    expected = take(sampler, 12)
+    list(islice(restored, 2))
+    restored.set_state(state)
+    np.testing.assert_array_equal(take(restored, 12), expected)
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_writing_into_a_batch_changes_nothing(kind):
+    sampler, other = samplers()[kind], samplers()[kind]
+    next(sampler)[:] = 0
+    next(other)
+    np.testing.assert_array_equal(next(sampler), next(other))
+
+
+@pytest.mark.parametrize(
+    ("other", "match"),
+    [
+        (ClassBatchSampler(CASES[0][0], 2, 4), "samples_per_class must be 5, got 4"),
+        (ClassBatchSampler(CASES[0][0], 3, 5), "classes_per_batch must be 2, got 3"),
+        (ClassBatchSampler(CASES[0][0], 2, 5, seed=1), "seed must be 0, got 1"),
+        (ClassBatchSampler(labels_of_sizes(5, 6, 5, 5), 2, 5), "num_samples must be 20, got 21"),
+        (ClassBatchSampler(labels_of_sizes(6, 5, 5, 4), 2, 4), "samples_per_class must be 5"),
+        (ClassBatchSampler(np.sort(CASES[0][0]), 2, 5), "labels_checksum must be"),
+        (RandomBatchSampler(20, 10), "state must have keys"),
+    ],
+)
+def test_a_state_of_another_sampler_is_refused(other, match):
+    sampler = ClassBatchSampler(CASES[0][0], 2, 5)
+    next(sampler)
+    before = sampler.get_state()
+    with pytest.raises(ValueError, match=match):
+        sampler.set_state(other.get_state())
+    assert sampler.get_state() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"batch": 4}, "batch'] must be below batches_per_epoch = 4, got 4"),
+        ({"batch": -1}, "batch'] must be at least 0, got -1"),
+        ({"epoch": -1}, "epoch'] must be at least 0, got -1"),
+        ({"batch_size": 6}, "batch_size must be 5, got 6"),
+        ({"num_samples": 22}, "num_samples must be 23, got 22"),
+    ],
+)
+def test_a_damaged_state_is_refused(change, match):
+    sampler = RandomBatchSampler(23, 5)
+    with pytest.raises(ValueError, match=match):
+        sampler.set_state(sampler.get_state() | change)
+
+
+@pytest.mark.parametrize(("size", "batch"), [(7, 3), (10, 5), (9, 9), (100, 51), (23, 1)])
+def test_random_batches_cover_the_data_in_two_epochs(size, batch):
+    sampler = RandomBatchSampler(size, batch, seed=2)
+    epochs = [sampler.epoch(number) for number in range(6)]
+    for epoch in epochs:
+        assert epoch.shape == (size // batch, batch)
+        assert len(set(epoch.ravel())) == epoch.size
+    for one, two in zip(epochs, epochs[1:], strict=False):
+        assert set(one.ravel()) | set(two.ravel()) == set(range(size))
+
+
+def test_random_batches_are_uniform_over_time():
+    sampler = RandomBatchSampler(10, 4)
+    counts = np.bincount(np.concatenate(list(islice(sampler, 1000))), minlength=10)
+    np.testing.assert_allclose(counts, 400, rtol=0.02)
+
+
+def test_random_batches_take_labels_for_their_size():
+    np.testing.assert_array_equal(
+        next(RandomBatchSampler(np.zeros(12), 4)), next(RandomBatchSampler(12, 4))
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        (([0, 0, 1, 1], 3, 1), ValueError, "classes_per_batch must be .* classes 2, got 3"),
+        (
+            ([5, 5, 8, 5], 1, 2),
+            ValueError,
+            "samples_per_class must be .*, got 2: class 8 has 1 samples",
+        ),
+        (([0.0, 1.0], 1, 1), TypeError, "labels must be integers, got float64"),
+        (([0, -2], 1, 1), ValueError, "labels must be at least 0, got -2 in row 1"),
+        (([[0, 1]], 1, 1), ValueError, r"labels must have shape \[N\], got \[1, 2\]"),
+        (([0, 1], 0, 1), ValueError, "classes_per_batch must be at least 1, got 0"),
+        (([0, 1], 1, 0), ValueError, "samples_per_class must be at least 1, got 0"),
+        (([0, 1], 1, 1.0), TypeError, "samples_per_class must be an integer, got 1.0"),
+        (([0, 1], 1, 1, -3), ValueError, "seed must be at least 0, got -3"),
+        ((np.zeros(0, int), 1, 1), ValueError, "classes_per_batch must be .* classes 0, got 1"),
+    ],
+)
+def test_bad_class_batches(arguments, error, match):
+    with pytest.raises(error, match=match):
+        ClassBatchSampler(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "match"),
+    [
+        ((3, 4), ValueError, "batch_size must be at most the number of samples 3, got 4"),
+        ((3, 0), ValueError, "batch_size must be at least 1, got 0"),
+        (([1, 2], 2.0), TypeError, "batch_size must be an integer, got 2.0"),
+        ((3, 1, -1), ValueError, "seed must be at least 0, got -1"),
+    ],
+)
+def test_bad_random_batches(arguments, error, match):
+    with pytest.raises(error, match=match):
+        RandomBatchSampler(*arguments)

@@ -1,0 +1,126 @@
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jdml.metrics import nearest, neighbors
+from oracles import metrics as oracle
+
+
+def expected_nearest(queries, gallery, k, exclude_self=False):
+    rows = [
+        oracle.ranked(q, gallery, skip=i if exclude_self else None)[:k]
+        for i, q in enumerate(queries)
+    ]
+    wide = queries.astype(np.float64)[:, None] - gallery.astype(np.float64)[np.array(rows)]
+    return np.linalg.norm(wide, axis=-1), np.array(rows)
+
+
+@pytest.mark.parametrize("exclude_self", [False, True])
+@pytest.mark.parametrize("whole", [False, True], ids=["generic", "ties"])
+@pytest.mark.parametrize("block_size", [None, 7])
+def test_nearest_equals_the_oracle(exclude_self, whole, block_size):
+    rng = np.random.default_rng(0)
+    vectors = rng.integers(-2, 3, (50, 3)) if whole else rng.normal(size=(50, 3))
+    vectors = vectors.astype(np.float32)
+    queries = vectors if exclude_self else vectors[::2] + 1
+    for k in (1, 5, 49):
+        options = {"exclude_self": exclude_self, "block_size": block_size}
+        distances, indices = nearest(queries, vectors, k, **options)
+        expected = expected_nearest(queries, vectors, k, exclude_self)
+        np.testing.assert_array_equal(indices, expected[1])
+        np.testing.assert_allclose(distances, expected[0], rtol=1e-6)
+        assert indices.dtype == jnp.int32
+
+
+def test_distances_are_accurate_where_a_matrix_product_is_not():
+    """Neighbours at 1e-5 around points of length 100: the expansion of the square would see only noise."""
+    rng = np.random.default_rng(1)
+    points = rng.normal(size=(20, 8)).astype(np.float32) * 100
+    near = points + 1e-4 * np.sign(points)
+    distances, indices = nearest(points, near, 1)
+    np.testing.assert_array_equal(indices[:, 0], np.arange(20))
+    wide = near.astype(np.float64) - points.astype(np.float64)
+    np.testing.assert_allclose(distances[:, 0], np.linalg.norm(wide, axis=1), rtol=1e-5)
+    chex.assert_trees_all_equal(nearest(points, points, 1)[0], jnp.zeros((20, 1)))
+
+
+def test_types():
+    points = np.random.default_rng(2).integers(-3, 4, (12, 4)).astype(np.float32)
+    expected = nearest(points, points, 3)
+    for dtype in (jnp.float16, jnp.bfloat16):
+        chex.assert_trees_all_equal(nearest(points.astype(dtype), points, 3), expected)
+    with jax.enable_x64(True):
+        wide, indices = nearest(points.astype(np.float64), points, 3)
+    assert wide.dtype == np.float64
+    np.testing.assert_array_equal(indices, expected[1])
+
+
+def test_jit_vmap_and_one_trace():
+    points = jnp.asarray(np.random.default_rng(3).normal(size=(2, 11, 3)), jnp.float32)
+
+    def search(queries):
+        return nearest(queries, queries, 4, exclude_self=True, block_size=4)
+
+    batched = jax.vmap(search)(points)
+    once = jax.jit(chex.assert_max_traces(search, n=1))
+    for i in range(2):
+        one = once(points[i])
+        chex.assert_trees_all_close(one, jax.tree.map(lambda x, i=i: x[i], batched), rtol=1e-6)
+
+
+def test_gradients_of_the_distances_are_finite_and_right():
+    points = jnp.array([[0.0, 0.0], [3.0, 4.0], [3.0, 4.0], [9.0, 9.0]])
+
+    def total(queries):
+        return nearest(queries, points, 2)[0].sum()
+
+    gradient = jax.grad(total)(points[:3])
+    expected = [[-0.6 - 0.0, -0.8], [0.0, 0.0], [0.0, 0.0]]
+    np.testing.assert_allclose(gradient, expected, atol=1e-6)
+
+
+def test_no_queries_and_many():
+    points = jnp.zeros((3, 2))
+    distances, indices = nearest(points[:0], points, 2)
+    assert distances.shape == indices.shape == (0, 2)
+    assert neighbors.rows_per_block(10**6, 10**7) == 8
+    assert neighbors.rows_per_block(5, 10) == 5
+
+
+def test_memory_is_bounded():
+    vectors = jax.ShapeDtypeStruct((60_000, 512), jnp.float32)
+    used = nearest.lower(vectors, vectors, 100).compile().memory_analysis()
+    # The queries in blocks and the moved gallery, 117 MiB each, and one block's work.
+    assert used.temp_size_in_bytes < 512 * 2**20
+
+
+def test_the_frame_keeps_small_whole_numbers_exact():
+    points = jnp.array([[1.0, 1000.0], [5.0, 1004.0], [2.0, 1007.0]])
+    centre, exponent = neighbors.common_frame(points, points)
+    moved = neighbors.in_frame(points, (centre, exponent))
+    scale = 2.0 ** float(exponent)
+    np.testing.assert_array_equal(moved * scale + centre * scale, points)
+    assert float(jnp.abs(moved).max()) <= 2.5
+
+
+X = np.zeros((6, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: nearest(X[0], X, 1), ValueError, r"queries must have shape \[N, D\]"),
+        (lambda: nearest(X, X[:, :2], 1), ValueError, "gallery must have the dimension of queries"),
+        (lambda: nearest(X, X.astype(int), 1), TypeError, "gallery must be floating"),
+        (lambda: nearest(X, X, 0), ValueError, "k must be >= 1, got 0"),
+        (lambda: nearest(X, X, 7), ValueError, "number of the gallery rows, 6, got 7"),
+        (lambda: nearest(X, X, 6, exclude_self=True), ValueError, "other gallery rows, 5, got 6"),
+        (lambda: nearest(X, X[:2], 1, exclude_self=True), ValueError, "at most 2 rows, got 6"),
+        (lambda: nearest(X, X, 1, block_size=0), ValueError, "block_size must be >= 1"),
+    ],
+)
+def test_bad_input(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

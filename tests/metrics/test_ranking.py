@@ -1,0 +1,148 @@
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jdml import metrics
+from oracles import metrics as oracle
+
+# MPA, Table 3: R = 4, k = 10, in per cent: Recall@10, Precision@10, MAP@R, MAP@10, nDCG@10.
+TABLE_3 = {
+    "1000000000": (100, 10, 25.0, 10.0, 39.0),
+    "1000000001": (100, 20, 25.0, 12.0, 50.3),
+    "1010000000": (100, 20, 41.7, 16.7, 58.6),
+    "1010001001": (100, 40, 41.7, 25.0, 82.9),
+    "1111000000": (100, 40, 100.0, 40.0, 100.0),
+}
+
+
+@pytest.mark.parametrize(("ranking", "expected"), TABLE_3.items())
+def test_table_3_of_the_mpa_paper(ranking, expected):
+    hits = jnp.array([digit == "1" for digit in ranking])
+    relevant = jnp.array(4)
+    found = (
+        metrics.recall_at_k(hits, relevant, 10),
+        metrics.r_precision(hits, jnp.array(10)),  # the same as Precision@10
+        metrics.map_at_r(hits, relevant),
+        metrics.map_at_k(hits, relevant, 10, divisor="k"),
+        metrics.ndcg_at_k(hits, relevant, 10),
+    )
+    assert tuple(round(100 * float(value), 1) for value in found) == expected
+
+
+def random_rankings(seed=0, queries=40, width=24):
+    rng = np.random.default_rng(seed)
+    hits = rng.random((queries, width)) < rng.random((queries, 1))
+    # Some right answers may stand beyond the ranking.
+    return hits, np.maximum(1, hits.sum(1) + rng.integers(0, 3, queries)).astype(np.int32)
+
+
+@pytest.mark.parametrize("k", [1, 5, 24, 40])
+def test_every_metric_equals_its_oracle(k):
+    hits, relevant = random_rankings()
+    rows = list(zip(hits.tolist(), relevant.tolist(), strict=True))
+    expected = {
+        "recall": [oracle.recall(h, k) for h, _ in rows],
+        "ndcg": [oracle.ndcg(h, r, k) for h, r in rows],
+        **{d: [oracle.map_at_k(h, r, k, d) for h, r in rows] for d in ("min", "k", "relevant")},
+        "p@1": [float(h[0]) for h, _ in rows],
+        "rp": [oracle.r_precision(h, r) for h, r in rows],
+        "map@r": [oracle.map_at_r(h, r) for h, r in rows],
+    }
+    found = {
+        "recall": metrics.recall_at_k(hits, relevant, k),
+        "ndcg": metrics.ndcg_at_k(hits, relevant, k),
+        **{d: metrics.map_at_k(hits, relevant, k, divisor=d) for d in ("min", "k", "relevant")},
+        "p@1": metrics.precision_at_1(hits, relevant),
+        "rp": metrics.r_precision(hits, relevant),
+        "map@r": metrics.map_at_r(hits, relevant),
+    }
+    for name, value in found.items():
+        assert value.shape == (40,)
+        assert value.dtype == jnp.float32
+        np.testing.assert_allclose(value, expected[name], rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+def everything(hits, relevant):
+    return (
+        metrics.recall_at_k(hits, relevant, 3),
+        metrics.precision_at_1(hits, relevant),
+        metrics.r_precision(hits, relevant),
+        metrics.map_at_r(hits, relevant),
+        metrics.map_at_k(hits, relevant, 3),
+        metrics.ndcg_at_k(hits, relevant, 3),
+    )
+
+
+def test_jit_vmap_and_leading_axes_agree_and_values_do_not_retrace():
+    hits, relevant = map(jnp.asarray, random_rankings())
+    whole = everything(hits, relevant)
+    chex.assert_trees_all_close(jax.vmap(everything)(hits, relevant), whole, rtol=1e-6)
+    stacked = everything(hits.reshape(4, 10, -1), relevant.reshape(4, 10))
+    chex.assert_trees_all_close([v.reshape(-1) for v in stacked], list(whole), rtol=1e-6)
+    once = jax.jit(chex.assert_max_traces(everything, n=1))
+    chex.assert_trees_all_close(once(hits, relevant), whole, rtol=1e-6)
+    once(~hits, relevant + 1)
+
+
+def test_no_relevant_answer_scores_zero():
+    hits = jnp.array([[True, True], [False, False]])
+    for divisor in ("min", "k", "relevant"):
+        assert not metrics.map_at_k(hits, jnp.array([0, 0]), divisor=divisor).any()
+    for value in everything(jnp.zeros((2, 4), bool), jnp.array([0, 3])):
+        assert not value.any()
+
+
+def test_perfect_rankings_score_one_and_order_matters():
+    hits = jnp.arange(8)[None, :] < jnp.arange(1, 8)[:, None]
+    relevant = jnp.arange(1, 8)
+    for value in everything(hits, relevant):
+        np.testing.assert_allclose(value, 1.0, rtol=1e-6)
+    early, late = jnp.array([True, False, False]), jnp.array([False, False, True])
+    for metric in (metrics.ndcg_at_k, metrics.map_at_k):
+        assert metric(early, jnp.array(2)) > metric(late, jnp.array(2))
+
+
+def test_whole_numbers_may_stand_for_booleans():
+    hits, relevant = random_rankings()
+    chex.assert_trees_all_equal(
+        everything(hits.astype(np.int8), relevant), everything(hits, relevant)
+    )
+
+
+HITS, R = np.zeros((3, 5), bool), np.ones(3, np.int32)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: metrics.ndcg_at_k(HITS * 0.5, R), TypeError, "hits must be boolean, got dtype f"),
+        (lambda: metrics.map_at_r(HITS, R * 1.0), TypeError, "num_relevant must be integers"),
+        (lambda: metrics.map_at_r(HITS, R[:2]), ValueError, r"without K, \[3\], got \[2\]"),
+        (lambda: metrics.r_precision(HITS[:, :0], R), ValueError, r"with K > 0, got \[3, 0\]"),
+        (lambda: metrics.recall_at_k(HITS, R, 0), ValueError, "k must be >= 1, got 0"),
+        (lambda: metrics.recall_at_k(HITS, R, 1.5), TypeError, "k must be a Python integer"),
+        (
+            lambda: metrics.map_at_k(HITS, R, divisor="r"),
+            ValueError,
+            "divisor must be one of .* 'r'",
+        ),
+    ],
+)
+def test_bad_input(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_ndcg_equals_scikit_learn():
+    from_sklearn = pytest.importorskip("sklearn.metrics", reason="compares with scikit-learn")
+    rng = np.random.default_rng(3)
+    right = rng.random((30, 20)) < 0.3
+    right[:, 0] = True
+    scores = rng.normal(size=right.shape)
+    hits = np.take_along_axis(right, np.argsort(-scores, axis=1), axis=1)
+    for k in (1, 8, 20):
+        expected = from_sklearn.ndcg_score(right, scores, k=k)
+        found = metrics.ndcg_at_k(hits, right.sum(1), k).mean()
+        np.testing.assert_allclose(found, expected, rtol=1e-6)

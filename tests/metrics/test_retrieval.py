@@ -1,0 +1,215 @@
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jdml.metrics import evaluate_retrieval, neighbors, retrieval
+from oracles import metrics as oracle
+
+CUTOFFS = {"recall_at": (1, 2, 4, 8), "ndcg_at": (1, 8), "map_at": (3, 100)}
+
+
+@pytest.fixture(params=["device", "host"])
+def path(request, monkeypatch):
+    """Both ways of ranking: by `top_k`, and by the partial sort that a CPU uses for many ranks."""
+    monkeypatch.setattr(retrieval, "_DEEP", 10**9 if request.param == "device" else 0)
+    return request.param
+
+
+def embedded(seed, queries=60, classes=9, dim=5, whole=False):
+    """Random embeddings; `whole` numbers from a small range have duplicates and ties everywhere."""
+    rng = np.random.default_rng(seed)
+    vectors = rng.integers(-2, 3, (queries, dim)) if whole else rng.normal(size=(queries, dim))
+    # Classes of different sizes, some of one sample; any integers as labels.
+    labels = (rng.integers(0, classes, queries) ** 2 - 7) * 10**6
+    return vectors.astype(np.float32), labels
+
+
+def assert_equal_to_oracle(*data, **options):
+    found = evaluate_retrieval(*data, **CUTOFFS, per_query=True, **options)
+    expected = oracle.per_query(*data, **CUTOFFS)
+    assert set(found) == {*expected, "queries"}
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-6, atol=1e-7, err_msg=name)
+    averages = evaluate_retrieval(*data, **CUTOFFS, **options)
+    judged = ~np.isnan(expected["RP"])
+    assert averages["queries"] == found["queries"] == judged.sum()
+    for name, values in expected.items():
+        assert type(averages[name]) is float
+        np.testing.assert_allclose(averages[name], values[judged].mean(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["generic", "ties"])
+@pytest.mark.parametrize("seed", range(3))
+def test_self_retrieval_equals_the_oracle(path, seed, whole):
+    vectors, labels = embedded(seed, whole=whole)
+    vectors[7] = vectors[3]
+    assert_equal_to_oracle(vectors, labels)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["generic", "ties"])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_separate_gallery_equals_the_oracle(path, seed, whole):
+    queries, query_labels = embedded(seed, whole=whole)
+    gallery, gallery_labels = embedded(seed + 10, queries=45, classes=7, whole=whole)
+    gallery[5:8] = queries[0]
+    assert_equal_to_oracle(queries, query_labels, gallery, gallery_labels)
+
+
+def test_every_size_is_handled(path):
+    rng = np.random.default_rng(0)
+    for queries in (1, 2, 3, 9):
+        vectors = rng.integers(-1, 2, (queries, 2)).astype(np.float32)
+        labels = rng.integers(0, 2, queries)
+        labels[:2] = 0
+        if queries > 1:
+            assert_equal_to_oracle(vectors, labels)
+        assert_equal_to_oracle(vectors, labels, vectors[:1], labels[:1])
+
+
+@pytest.mark.parametrize("block_size", [1, 7, 59, 60, 1000])
+def test_blocks_change_nothing(path, block_size):
+    vectors, labels = embedded(1, whole=True)
+    whole = evaluate_retrieval(vectors, labels, **CUTOFFS, block_size=60, per_query=True)
+    blocked = evaluate_retrieval(vectors, labels, **CUTOFFS, block_size=block_size, per_query=True)
+    chex.assert_trees_all_close(blocked, whole, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("size", "dim"), [(3, 1), (130, 3), (257, 129), (64, 512)])
+def test_duplicates_tie_exactly(path, size, dim):
+    """All embeddings are the same point: only indices decide, and every one finds itself excluded."""
+    vectors = np.repeat(np.random.default_rng(dim).normal(size=(1, dim)), size, axis=0)
+    labels = np.arange(size) % 3 == 0
+    found = evaluate_retrieval(
+        vectors.astype(np.float32), labels.astype(int), recall_at=(1,), per_query=True
+    )
+    # The nearest of row 0 is row 1, of all the others row 0.
+    expected = np.where(np.arange(size) == 0, labels[0] == labels[1], labels == labels[0])
+    judged = ~np.isnan(found["P@1"])
+    np.testing.assert_array_equal(found["P@1"][judged], expected[judged])
+
+
+def test_large_classes_equal_the_oracle(path):
+    """As on MNIST: a few classes, R a tenth of the gallery, and of different sizes."""
+    rng = np.random.default_rng(5)
+    labels = rng.choice(5, 400, p=[0.1, 0.1, 0.2, 0.25, 0.35])
+    vectors = (rng.normal(size=(5, 2))[labels] + rng.normal(size=(400, 2))).astype(np.float32)
+    assert_equal_to_oracle(vectors, labels, block_size=64)
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda x: x * 1e30,
+        lambda x: x * 1e-25,
+        lambda x: x + 4096.0,
+    ],
+    ids=["huge", "tiny", "far from the origin"],
+)
+def test_scale_and_offset_cost_no_digits(path, move):
+    vectors, labels = embedded(2)
+    vectors = np.round(vectors * 1024) / 1024  # so that the offset is exact in float32
+    plain = evaluate_retrieval(vectors.astype(np.float32), labels, **CUTOFFS)
+    moved = evaluate_retrieval(move(vectors.astype(np.float32)), labels, **CUTOFFS)
+    assert moved == pytest.approx(plain, rel=1e-6)
+
+
+def test_kinds_of_arrays_and_types_agree():
+    vectors, labels = embedded(3, whole=True)
+    expected = evaluate_retrieval(vectors, labels)
+    for dtype in (jnp.float16, jnp.bfloat16, np.float64):
+        assert evaluate_retrieval(vectors.astype(dtype), labels) == expected
+    for dtype in (jnp.float16, jnp.bfloat16, jnp.float32):
+        assert evaluate_retrieval(jnp.asarray(vectors, dtype), jnp.asarray(labels)) == expected
+    with jax.enable_x64(True):
+        assert evaluate_retrieval(vectors.astype(np.float64), labels) == expected
+
+
+def test_queries_without_a_reference_are_left_out():
+    vectors, _ = embedded(4)
+    labels = np.array([0, 0, *range(1, 59)])
+    assert evaluate_retrieval(vectors, labels)["queries"] == 2
+    alone = evaluate_retrieval(vectors, np.arange(60), ndcg_at=(8,))
+    assert alone == dict.fromkeys(alone, 0)
+    rows = evaluate_retrieval(vectors, np.arange(60), per_query=True)
+    assert np.isnan(rows["MAP@R"]).all()
+    assert rows["queries"] == 0
+    for some in (vectors[:0], vectors):
+        nothing = evaluate_retrieval(some, labels[: len(some)], vectors[:0], labels[:0])
+        assert nothing["queries"] == 0
+
+
+def test_other_values_are_the_same_program(path, monkeypatch):
+    chex.clear_trace_counter()
+    monkeypatch.setattr(neighbors, "closeness", chex.assert_max_traces(neighbors.closeness, n=1))
+    size = 123 if path == "device" else 124  # a shape of its own
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        labels = rng.integers(0, 12, size)
+        labels[:20] = 0  # the largest class has 21 to 33 samples: R needs 32 ranks
+        vectors = rng.normal(size=(size, 7)).astype(np.float32)
+        evaluate_retrieval(vectors, labels, block_size=41)
+
+
+@pytest.mark.parametrize("path", ["_top", "_places"])
+def test_temporaries_of_sixty_thousand_queries_are_small(path):
+    size, dim = 60_000, 512
+    vectors = jax.ShapeDtypeStruct((size, dim), jnp.float32)
+    numbers = jax.ShapeDtypeStruct((size,), jnp.float32)
+    classes = jax.ShapeDtypeStruct((size,), jnp.int32)
+    search = retrieval._Search(vectors, vectors, numbers, classes, classes, classes)
+    rows = neighbors.rows_per_block(size, size)
+    depth = (8192,) if path == "_top" else ()
+    compiled = getattr(retrieval, path).lower(search, 0, rows, *depth, True).compile()
+    used = compiled.memory_analysis()
+    assert used.temp_size_in_bytes + used.output_size_in_bytes < 128 * 2**20  # the issue: 512 MiB
+
+
+def test_equals_pytorch_metric_learning(path):
+    torch = pytest.importorskip("torch", reason="compares with pytorch-metric-learning")
+    pytest.importorskip("faiss", reason="compares with pytorch-metric-learning and faiss")
+    accuracy = pytest.importorskip(
+        "pytorch_metric_learning.utils.accuracy_calculator",
+        reason="compares with pytorch-metric-learning",
+    )
+    names = {"precision_at_1": "P@1", "r_precision": "RP", "mean_average_precision_at_r": "MAP@R"}
+    calculator = accuracy.AccuracyCalculator(include=tuple(names), device=torch.device("cpu"))
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 40, 300)
+    vectors = (rng.normal(size=(40, 16))[labels] + rng.normal(size=(300, 16))).astype(np.float32)
+    for data in ((vectors, labels), (vectors[:100], labels[:100], vectors[100:], labels[100:])):
+        theirs = calculator.get_accuracy(*map(torch.from_numpy, data))
+        ours = evaluate_retrieval(*data)
+        for name, key in names.items():
+            assert ours[key] == pytest.approx(theirs[name], rel=1e-6)
+
+
+X, Y = np.zeros((6, 3), np.float32), np.arange(6) % 2
+BAD = X.copy()
+BAD[4, 1] = np.nan
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: evaluate_retrieval(X[0], Y), ValueError, r"queries must have shape \[N, D\]"),
+        (lambda: evaluate_retrieval(X.astype(int), Y), TypeError, "queries must be floating"),
+        (lambda: evaluate_retrieval(X, Y[:5]), ValueError, r"query_labels .* \[6\], got \[5\]"),
+        (lambda: evaluate_retrieval(X, Y * 1.0), TypeError, "query_labels must be integers"),
+        (lambda: evaluate_retrieval(X, Y, X), ValueError, "gallery_labels must be given together"),
+        (lambda: evaluate_retrieval(X, Y, None, Y), ValueError, "must be given together"),
+        (lambda: evaluate_retrieval(X, Y, X[:, :2], Y), ValueError, "gallery must have the dim"),
+        (lambda: evaluate_retrieval(X, Y, X, Y[:3]), ValueError, "gallery_labels must have shape"),
+        (lambda: evaluate_retrieval(BAD, Y), ValueError, "queries must be finite.* row 4 is not"),
+        (lambda: evaluate_retrieval(X, Y, BAD, Y), ValueError, "gallery must be finite.* row 4"),
+        (lambda: evaluate_retrieval(np.full((6, 3), 1e300), Y), ValueError, "row 0 is not"),
+        (lambda: evaluate_retrieval(X, Y, recall_at=(1, 0)), ValueError, r"recall_at\[1\] must be"),
+        (lambda: evaluate_retrieval(X, Y, ndcg_at=8), TypeError, "ndcg_at must be a sequence"),
+        (lambda: evaluate_retrieval(X, Y, map_at=(1.5,)), TypeError, r"map_at\[0\] must be"),
+        (lambda: evaluate_retrieval(X, Y, block_size=0), ValueError, "block_size must be >= 1"),
+    ],
+)
+def test_bad_input(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

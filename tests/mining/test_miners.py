@@ -1,0 +1,264 @@
+"""Miners equal their oracles, draw from the right distribution, and keep the public properties."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracles import mining as oracles
+
+import jdml
+from jdml import mining
+from jdml.mining import Pairs
+from jdml.testing import check_miner
+
+RNG = np.random.default_rng(11)
+B, R, D = 9, 15, 4
+POINTS = RNG.normal(size=(B + R, D))
+POINTS /= np.linalg.norm(POINTS, axis=1, keepdims=True)
+DISTANCES = np.linalg.norm(POINTS[:B, None] - POINTS[None, B:], axis=-1).astype(np.float32)
+KIND = RNG.integers(0, 3, size=(B, R))  # positive, negative, no pair
+KIND[0], KIND[1], KIND[2] = 1, 0, 2  # no positive, no negative, neither
+POSITIVE, NEGATIVE = KIND == 0, KIND == 1
+PAIRS = Pairs(jnp.asarray(POSITIVE), jnp.asarray(NEGATIVE))
+KEY = jax.random.key(3)
+DRAWS = 4000
+
+BUILDERS = {
+    "easy_positive": mining.easy_positive,
+    "hard_positive": mining.hard_positive,
+    "hard_negative": mining.hard_negative,
+    "multi_similarity_pairs": mining.multi_similarity_pairs,
+    "random_positive": mining.random_positive,
+    "random_negative": mining.random_negative,
+    "semi_hard_negative": lambda: mining.semi_hard_negative(margin=0.3),
+    "distance_weighted_negative": lambda: mining.distance_weighted_negative(dim=D),
+    "chain": lambda: mining.chain(
+        mining.easy_positive(), mining.multi_similarity_pairs(mine_positives=False)
+    ),
+    "chain of draws": lambda: mining.chain(mining.random_positive(), mining.semi_hard_negative()),
+}
+DETERMINISTIC = ("easy_positive", "hard_positive", "hard_negative", "multi_similarity_pairs")
+RANDOM = (
+    "random_positive",
+    "random_negative",
+    "semi_hard_negative",
+    "distance_weighted_negative",
+    "chain of draws",
+)
+
+
+def draws(miner: Any, distances: np.ndarray, pairs: Pairs) -> Pairs:
+    """What the miner keeps under many keys."""
+    keys = jax.random.split(KEY, DRAWS)
+    mined = jax.jit(jax.vmap(miner, in_axes=(0, None, None)))(keys, jnp.asarray(distances), pairs)
+    return jax.tree.map(np.asarray, mined)
+
+
+def assert_frequencies(masks: np.ndarray, probabilities: np.ndarray) -> None:
+    """One entry per row that has any, as often as its probability says (5 standard errors)."""
+    assert (masks.sum(axis=2) == probabilities.any(axis=1)).all()
+    error = 5 * np.sqrt(probabilities * (1 - probabilities) / len(masks)) + 1e-9
+    assert (np.abs(masks.mean(axis=0) - probabilities) <= error).all()
+
+
+def uniform(mask: np.ndarray) -> np.ndarray:
+    """Equal probabilities in every row that has any."""
+    return mask / np.maximum(mask.sum(axis=1, keepdims=True), 1)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_properties(name: str) -> None:
+    check_miner(BUILDERS[name]())
+
+
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_equals_the_oracle(name: str) -> None:
+    mined = BUILDERS[name]()(None, jnp.asarray(DISTANCES), PAIRS)
+    positive, negative = getattr(oracles, name)(DISTANCES, POSITIVE, NEGATIVE)
+    np.testing.assert_array_equal(mined.positive, positive)
+    np.testing.assert_array_equal(mined.negative, negative)
+
+
+@pytest.mark.parametrize("mine_positives", [True, False])
+@pytest.mark.parametrize("epsilon", [-0.2, 0.0, 0.1, 0.5])
+def test_multi_similarity_pairs(epsilon: float, mine_positives: bool) -> None:
+    miner = mining.multi_similarity_pairs(epsilon, mine_positives=mine_positives)
+    mined = miner(None, jnp.asarray(DISTANCES), PAIRS)
+    both = POSITIVE.any(axis=1) & NEGATIVE.any(axis=1)  # other rows contribute nothing anyway
+    positive, negative = oracles.multi_similarity_pairs(
+        DISTANCES, POSITIVE, NEGATIVE, epsilon, mine_positives
+    )
+    np.testing.assert_array_equal(np.asarray(mined.positive)[both], positive[both])
+    np.testing.assert_array_equal(np.asarray(mined.negative)[both], negative[both])
+
+
+@pytest.mark.parametrize("name", ["easy_positive", "hard_positive", "hard_negative"])
+def test_ties_go_to_the_lowest_index(name: str) -> None:
+    mined = BUILDERS[name]()(None, jnp.ones((B, R)), PAIRS)
+    side, mask = ("negative", NEGATIVE) if name == "hard_negative" else ("positive", POSITIVE)
+    chosen = np.asarray(getattr(mined, side))
+    for row in np.flatnonzero(mask.any(axis=1)):
+        assert chosen[row].nonzero()[0].tolist() == [mask[row].nonzero()[0][0]]
+
+
+def test_random_positive_and_negative_are_uniform() -> None:
+    drawn = draws(mining.random_positive(), DISTANCES, PAIRS)
+    assert_frequencies(drawn.positive, uniform(POSITIVE))
+    assert (drawn.negative == NEGATIVE).all()
+    drawn = draws(mining.random_negative(), DISTANCES, PAIRS)
+    assert_frequencies(drawn.negative, uniform(NEGATIVE))
+    assert (drawn.positive == POSITIVE).all()
+
+
+@pytest.mark.parametrize("margin", [0.01, 0.15, 0.6])
+def test_semi_hard_negatives(margin: float) -> None:
+    """Within the margin beyond the nearest positive, uniformly; where there is none, any."""
+    probabilities = np.zeros((B, R))
+    for i in range(B):
+        if not POSITIVE[i].any():
+            continue
+        nearest = DISTANCES[i, POSITIVE[i]].min()
+        band = NEGATIVE[i] & (DISTANCES[i] > nearest) & (DISTANCES[i] < nearest + margin)
+        candidates = band if band.any() else NEGATIVE[i]
+        probabilities[i] = candidates / max(candidates.sum(), 1)
+    drawn = draws(mining.semi_hard_negative(margin=margin), DISTANCES, PAIRS)
+    assert_frequencies(drawn.negative, probabilities)
+    assert (drawn.positive == POSITIVE).all()
+
+
+@pytest.mark.parametrize("dim", [3, 4, 16])
+def test_distance_weighted_negatives(dim: int) -> None:
+    """Probability ∝ 1/q(d); beyond 1.4 only in a row that has no other."""
+    distances = DISTANCES.copy()
+    distances[4] = np.linspace(1.45, 1.99, R)
+    distances[5, :3] = (0.0, 0.3, 0.5)
+    pairs = Pairs(PAIRS.positive, jnp.asarray(NEGATIVE).at[4:6].set(True))
+    weights = oracles.distance_weights(distances, np.asarray(pairs.negative), dim=dim)
+    assert_frequencies(
+        draws(mining.distance_weighted_negative(dim=dim), distances, pairs).negative, weights
+    )
+
+
+def test_distance_weighted_negatives_at_distance_two() -> None:
+    """1 − d²/4 is 0 there: the released programs draw from NaN."""
+    pairs = Pairs(jnp.zeros((2, 3), bool), jnp.ones((2, 3), bool))
+    distances = jnp.array([[2.0, 2.0, 2.0], [2.0, 1.0, 2.0]])
+    for dim in (2, 3, 128):
+        mined = mining.distance_weighted_negative(dim=dim)(KEY, distances, pairs)
+        assert np.asarray(mined.negative).sum(axis=1).tolist() == [1, 1]
+        assert mined.negative[1, 1]
+
+
+def test_chain_runs_in_order() -> None:
+    easy, similar = mining.easy_positive(), mining.multi_similarity_pairs()
+    first = similar(None, jnp.asarray(DISTANCES), easy(None, jnp.asarray(DISTANCES), PAIRS))
+    chained = mining.chain(easy, similar)(None, jnp.asarray(DISTANCES), PAIRS)
+    for side in ("positive", "negative"):
+        np.testing.assert_array_equal(getattr(chained, side), getattr(first, side))
+    nothing = mining.chain()(None, jnp.asarray(DISTANCES), PAIRS)
+    np.testing.assert_array_equal(nothing.positive, POSITIVE)
+
+
+def test_chain_gives_every_miner_a_key_of_its_own() -> None:
+    """Positive and negative draws of one chain are independent."""
+    size = 4
+    pairs = Pairs(jnp.ones((1, 2 * size), bool).at[0, size:].set(False), None)
+    pairs = pairs._replace(negative=~pairs.positive)
+    miner = mining.chain(mining.random_positive(), mining.random_negative())
+    drawn = draws(miner, np.ones((1, 2 * size), np.float32), pairs)
+    joint = np.zeros((size, size))
+    np.add.at(joint, (drawn.positive[:, 0, :size].argmax(1), drawn.negative[:, 0, size:].argmax(1)), 1)
+    assert np.abs(joint / DRAWS - 1 / 16).max() < 5 * np.sqrt(1 / 16 / DRAWS)
+
+
+LABELS = np.array([0, 1, -1, 0, 2, 1, 0])
+OTHERS = np.array([1, 0, 0, -4, 3, 2])
+ALL_PAIRS: list[dict[str, Any]] = [
+    {},
+    {"where": np.arange(7) != 3},
+    {"reference_labels": OTHERS},
+    {"reference_labels": OTHERS, "where": np.arange(7) > 0, "reference_where": np.arange(6) != 1},
+]
+
+
+@pytest.mark.parametrize("options", ALL_PAIRS)
+def test_all_pairs(options: dict[str, Any]) -> None:
+    given = jax.tree.map(jnp.asarray, options)
+    others = given.pop("reference_labels", None)
+    pairs = jdml.all_pairs(jnp.asarray(LABELS), others, **given)
+    positive, negative = oracles.all_pairs(LABELS, **options)
+    np.testing.assert_array_equal(pairs.positive, positive)
+    np.testing.assert_array_equal(pairs.negative, negative)
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_miners_say_that_they_need_a_key(name: str) -> None:
+    with pytest.raises(ValueError, match="key"):
+        BUILDERS[name]()(None, jnp.asarray(DISTANCES), PAIRS)
+    x = jnp.asarray(POINTS[:8], jnp.float32)
+    with pytest.raises(ValueError, match="key"):
+        jdml.triplet_loss(x, np.arange(8) % 2, mine=BUILDERS[name]())
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_miners_compare_by_value(name: str) -> None:
+    assert BUILDERS[name]() == BUILDERS[name]()
+    assert mining.semi_hard_negative(margin=0.1) != mining.semi_hard_negative(margin=0.3)
+
+
+def test_a_new_but_equal_miner_does_not_recompile() -> None:
+    traces = []
+
+    def counting(values: jax.Array, where: jax.Array) -> jax.Array:
+        traces.append(1)
+        return jdml.mean(values, where=where)
+
+    x, y = jnp.asarray(POINTS[:8], jnp.float32), np.arange(8) % 2
+    for margin in (0.1, 0.1, 0.4):
+        mine = mining.chain(mining.easy_positive(), mining.semi_hard_negative(margin=margin))
+        jdml.multi_similarity_loss(x, y, mine=mine, key=KEY, reduce_fn=counting)
+    assert len(traces) == 1
+
+
+def test_no_gradient_goes_through_a_miner() -> None:
+    def kept(distances: jax.Array) -> jax.Array:
+        mined = mining.easy_positive()(None, distances, PAIRS)
+        return jnp.sum(jnp.where(mined.positive, 1.0, 0.0))
+
+    assert not np.asarray(jax.grad(kept)(jnp.asarray(DISTANCES))).any()
+
+
+def test_mined_distances_are_those_of_normalized_vectors() -> None:
+    seen = []
+
+    def spy(key: jax.Array | None, distances: jax.Array, pairs: Pairs) -> Pairs:
+        jax.debug.callback(lambda d: seen.append(np.asarray(d)), distances)
+        return pairs
+
+    x = jnp.asarray(5 * POINTS[:6], jnp.float32)
+    jdml.triplet_loss(x, np.arange(6) % 2, mine=spy).block_until_ready()
+    jax.effects_barrier()
+    expected = np.linalg.norm(POINTS[:6, None] - POINTS[None, :6], axis=-1)
+    np.testing.assert_allclose(seen[0], expected, atol=1e-3)
+
+
+BAD_BUILDS = [
+    (lambda: mining.semi_hard_negative(margin=-0.1), "margin"),
+    (lambda: mining.distance_weighted_negative(dim=0), "dim"),
+    (lambda: mining.distance_weighted_negative(dim=8, cutoff=0.0), "cutoff"),
+    (lambda: mining.distance_weighted_negative(dim=8, max_distance=-1.0), "max_distance"),
+    (lambda: mining.multi_similarity_pairs(epsilon=float("nan")), "epsilon"),
+]
+
+
+@pytest.mark.parametrize(("build", "name"), BAD_BUILDS)
+def test_wrong_settings_are_refused(build: Any, name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        build()
+
+
+def test_chain_refuses_what_is_no_miner() -> None:
+    with pytest.raises(TypeError, match="miner"):
+        mining.chain(mining.easy_positive(), "hard")

@@ -1,0 +1,118 @@
+"""Pooling against plain NumPy loops, and the embedding head."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jdml.models import EmbeddingHead
+from jdml.models.heads import POOLINGS, gem_pool
+
+
+def pooled_by_loops(x: np.ndarray, pooling: str, p: float = 3.0) -> np.ndarray:
+    """One image and channel after the other, in float64."""
+    out = np.empty((x.shape[0], x.shape[3]))
+    for i in range(x.shape[0]):
+        for c in range(x.shape[3]):
+            values = [float(v) for v in x[i, :, :, c].ravel()]
+            mean = sum(values) / len(values)
+            powers = [max(v, 1e-6) ** p for v in values]
+            out[i, c] = {
+                "average": mean,
+                "max": max(values),
+                "sum": sum(values),
+                "average+max": mean + max(values),
+                "gem": (sum(powers) / len(powers)) ** (1 / p),
+            }[pooling]
+    return out
+
+
+def head_with_identity(pooling: str, features: jax.Array, **settings) -> jax.Array:
+    """The head with an identity for its dense layer, so that the pooling shows."""
+    head = EmbeddingHead(features.shape[-1], pooling, use_bias=False, **settings)
+    params = head.init(jax.random.key(0), features)["params"]
+    params["embedding"]["kernel"] = jnp.eye(features.shape[-1])
+    return head.apply({"params": params}, features)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_pooling_is_its_definition(pooling):
+    x = np.random.default_rng(0).normal(size=(3, 4, 5, 6)).astype(np.float32)
+    expected = pooled_by_loops(x, pooling)
+    np.testing.assert_allclose(head_with_identity(pooling, jnp.asarray(x)), expected, rtol=2e-5)
+
+
+@pytest.mark.parametrize("p", [1.0, 3.0, 7.5])
+def test_gem_is_its_definition_for_any_exponent(p):
+    x = np.random.default_rng(1).normal(size=(2, 3, 3, 4)).astype(np.float32)
+    np.testing.assert_allclose(gem_pool(x, p), pooled_by_loops(x, "gem", p), rtol=2e-5)
+
+
+def test_gem_tends_to_max_pooling_without_overflow():
+    x = 1e6 * jax.random.uniform(jax.random.key(0), (2, 4, 4, 3))
+    np.testing.assert_allclose(gem_pool(x, 1e4), x.max((1, 2)), rtol=1e-3)
+
+
+def test_gradient_of_gem_is_the_finite_difference():
+    with jax.enable_x64(True):
+        x = np.random.default_rng(2).uniform(0.1, 2, (1, 2, 3, 2))
+
+        def value(x, p):
+            return gem_pool(jnp.asarray(x), p).sum()
+
+        by_x, by_p = jax.grad(value, (0, 1))(jnp.asarray(x), 3.0)
+        step = 1e-2  # gem_pool computes in float32
+        numeric_p = (value(x, 3 + step) - value(x, 3 - step)) / (2 * step)
+        np.testing.assert_allclose(by_p, numeric_p, rtol=1e-2)
+        for index in np.ndindex(x.shape):
+            shift = np.zeros_like(x)
+            shift[index] = step
+            numeric = (value(x + shift, 3.0) - value(x - shift, 3.0)) / (2 * step)
+            np.testing.assert_allclose(by_x[index], numeric, rtol=2e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("fill", [0.0, -1.0, 1e-30, 1e30])
+def test_gradients_of_gem_are_finite_on_constant_maps(fill):
+    x = jnp.full((2, 3, 3, 4), fill)
+    gradients = jax.grad(lambda x, p: gem_pool(x, p).sum(), (0, 1))(x, 3.0)
+    chex.assert_tree_all_finite(gradients)
+
+
+def test_gem_learns_its_exponent():
+    x = jnp.arange(2 * 3 * 3 * 4.0).reshape(2, 3, 3, 4)
+    head = EmbeddingHead(2, "gem")
+    params = head.init(jax.random.key(0), x)
+    assert params["params"]["p"] == 3
+    gradients = jax.grad(lambda params: head.apply(params, x).sum())(params)
+    assert gradients["params"]["p"] != 0
+
+
+def test_head_without_bias_has_none():
+    x = jnp.ones((2, 3, 3, 4))
+    params = EmbeddingHead(5, use_bias=False).init(jax.random.key(0), x)["params"]
+    assert jax.tree.map(jnp.shape, params) == {"embedding": {"kernel": (4, 5)}}
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_half_precision_pools_in_float32(pooling):
+    """A sum of 4,096 ones is 4,096, which bfloat16 accumulation would not reach."""
+    x = jnp.ones((1, 64, 64, 2), jnp.bfloat16)
+    out = head_with_identity(pooling, x, dtype=jnp.bfloat16)
+    assert out.dtype == jnp.float32
+    expected = {"sum": 4096.0, "average+max": 2.0}.get(pooling, 1.0)
+    np.testing.assert_allclose(out, expected, rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "shape", "match"),
+    [
+        ({"dim": 0}, (2, 3, 3, 4), "dim must be a positive integer, got 0"),
+        ({"dim": 2.0}, (2, 3, 3, 4), "dim must be a positive integer, got 2.0"),
+        ({"dim": 2, "pooling": "median"}, (2, 3, 3, 4), "pooling must be one of .*got 'median'"),
+        ({"dim": 2}, (2, 4), r"features must have shape \[B, H, W, C\], got \[2, 4\]"),
+    ],
+)
+def test_bad_head(settings, shape, match):
+    with pytest.raises(ValueError, match=match):
+        EmbeddingHead(**settings).init(jax.random.key(0), jnp.ones(shape))

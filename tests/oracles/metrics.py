@@ -1,0 +1,100 @@
+"""Retrieval metrics query by query, rank by rank, in Python and NumPy float64."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+Array = np.ndarray
+
+
+def ranked(query: Array, gallery: Array, skip: int | None = None) -> list[int]:
+    """Gallery rows by (distance, index), without the row `skip`."""
+    query, gallery = query.astype(np.float64), gallery.astype(np.float64)
+    distances = [math.sqrt(float(np.sum((query - row) ** 2))) for row in gallery]
+    rows = [j for j in range(len(gallery)) if j != skip]
+    return sorted(rows, key=lambda j: (distances[j], j))
+
+
+def recall(hits: Sequence[bool], k: int) -> float:
+    return float(any(hits[:k]))
+
+
+def r_precision(hits: Sequence[bool], relevant: int) -> float:
+    return sum(hits[:relevant]) / relevant
+
+
+def summed_precision(hits: Sequence[bool], k: int) -> float:
+    found, total = 0, 0.0
+    for rank, hit in enumerate(hits[:k], start=1):
+        if hit:
+            found += 1
+            total += found / rank
+    return total
+
+
+def map_at_r(hits: Sequence[bool], relevant: int) -> float:
+    return summed_precision(hits, relevant) / relevant
+
+
+def map_at_k(hits: Sequence[bool], relevant: int, k: int, divisor: str = "min") -> float:
+    return (
+        summed_precision(hits, k) / {"min": min(k, relevant), "k": k, "relevant": relevant}[divisor]
+    )
+
+
+def ndcg(hits: Sequence[bool], relevant: int, k: int) -> float:
+    gained = sum(1 / math.log2(rank + 1) for rank, hit in enumerate(hits[:k], start=1) if hit)
+    best = sum(1 / math.log2(rank + 1) for rank in range(1, min(k, relevant) + 1))
+    return gained / best
+
+
+def per_query(
+    queries: Array,
+    query_labels: Array,
+    gallery: Array | None = None,
+    gallery_labels: Array | None = None,
+    *,
+    recall_at: Sequence[int] = (),
+    ndcg_at: Sequence[int] = (),
+    map_at: Sequence[int] = (),
+) -> dict[str, Array]:
+    """Every metric of every query, NaN for a query without a reference."""
+    itself = gallery is None
+    gallery, gallery_labels = (queries, query_labels) if itself else (gallery, gallery_labels)
+    rows: list[dict[str, float]] = []
+    for i, query in enumerate(queries):
+        hits = [
+            bool(gallery_labels[j] == query_labels[i])
+            for j in ranked(query, gallery, skip=i if itself else None)
+        ]
+        relevant = sum(hits)
+        if not relevant:
+            rows.append({})
+            continue
+        row = {"P@1": float(hits[0])}
+        row["RP"], row["MAP@R"] = r_precision(hits, relevant), map_at_r(hits, relevant)
+        row |= {f"R@{k}": recall(hits, k) for k in recall_at}
+        row |= {f"nDCG@{k}": ndcg(hits, relevant, k) for k in ndcg_at}
+        row |= {f"MAP@{k}": map_at_k(hits, relevant, k) for k in map_at}
+        rows.append(row)
+    names = {name for row in rows for name in row}
+    return {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}
+
+
+def nmi(classes: Array, clusters: Array) -> float:
+    """Mutual information over the mean of the two entropies."""
+    size = len(classes)
+
+    def entropy(parts: Array) -> float:
+        shares = [float(np.sum(parts == part)) / size for part in set(parts.tolist())]
+        return -sum(share * math.log(share) for share in shares)
+
+    information = 0.0
+    for a in set(classes.tolist()):
+        for b in set(clusters.tolist()):
+            joint = float(np.sum((classes == a) & (clusters == b))) / size
+            if joint:
+                apart = float(np.mean(classes == a)) * float(np.mean(clusters == b))
+                information += joint * math.log(joint / apart)
+    return 2 * information / (entropy(classes) + entropy(clusters))

@@ -1,0 +1,93 @@
+"""A tiny model, objective, data set and sampler: everything that the loop needs, nothing that takes time."""
+
+from types import SimpleNamespace
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jdml.objectives import Objective
+
+
+class Net(nn.Module):
+    """Batch norm, so that there are statistics; dropout, so that there is randomness."""
+
+    @nn.compact
+    def __call__(self, images, *, train=False):
+        x = images.reshape(len(images), -1)
+        x = nn.BatchNorm(use_running_average=not train)(nn.Dense(5)(x))
+        return nn.Dense(2)(nn.Dropout(0.2, deterministic=not train)(nn.relu(x)))
+
+
+class Batches:
+    """Batch i is a pure function of i."""
+
+    def __init__(self, size=40, batch=8):
+        self.size, self.batch, self.i = size, batch, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.i += 1
+        return np.random.default_rng(self.i).permutation(self.size)[: self.batch]
+
+    def get_state(self):
+        return {"i": self.i}
+
+    def set_state(self, state):
+        self.i = state["i"]
+
+
+def toy_objective(scale=1.0):
+    """Embeddings near their class's proxy, and far from what is remembered."""
+
+    def loss(params, embeddings, labels, *, key=None, where=None, state=None):
+        weights = jnp.ones(len(labels)) if where is None else where.astype(jnp.float32)
+        gaps = jnp.square(embeddings - params["proxies"][labels]).sum(1)
+        noise = jax.random.normal(key) if key is not None else 0.0
+        value = scale * jnp.sum(weights * gaps) / jnp.maximum(weights.sum(), 1.0)
+        return value * (1 + 0.01 * noise) + 0.01 * jnp.sum(state), {"gap": gaps.mean()}
+
+    def update(state, embeddings, labels, where=None):
+        return 0.9 * state + embeddings.mean(0)
+
+    return Objective(
+        init=lambda key: {"proxies": jax.random.normal(key, (4, 2))},
+        loss=loss,
+        init_state=lambda: jnp.zeros(2),
+        update_state=update,
+    )
+
+
+@pytest.fixture(scope="session")
+def toy():
+    rng = np.random.default_rng(0)
+    labels = np.arange(40, dtype=np.int32) % 4
+    images = rng.integers(0, 256, (40, 3, 3, 1), dtype=np.uint8)
+    return SimpleNamespace(
+        model=Net(),
+        objective=toy_objective(),
+        make_objective=toy_objective,
+        optimizer=optax.adam(1e-2),
+        data=SimpleNamespace(images=images, labels=labels),
+        batches=Batches,
+        spread=lambda embed: {"spread": float(embed(images).std())},
+    )
+
+
+def same(a, b):
+    """Bitwise equality of two pytrees."""
+    data = lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x  # noqa: E731
+    leaves = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return jax.tree.structure(a) == jax.tree.structure(b) and all(
+        np.array_equal(data(x), data(y)) for x, y in leaves
+    )
+
+
+@pytest.fixture(scope="session")
+def identical():
+    return same

@@ -1,0 +1,127 @@
+"""The run folder and the log file by themselves."""
+
+import gc
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jdml.training.checkpoint import RunFolder, differences, write_json
+from jdml.training.log import Log, cut
+
+
+def state(scale=1.0):
+    """Everything that a run may hold: typed keys, NamedTuples, empty containers, 16-bit numbers."""
+    params = {"model": {"w": scale * jnp.arange(6.0).reshape(2, 3)}, "proxies": jnp.ones((2, 1, 3))}
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
+    return {
+        "params": params,
+        "opt_state": optimizer.init(params),
+        "batch_stats": {},
+        "objective_state": (),
+        "half": jnp.ones(2, jnp.bfloat16),
+        "mask": jnp.array([True, False]),
+        "step": jnp.asarray(3, jnp.int32),
+        "key": jax.random.key(5),
+    }
+
+
+def test_round_trip(tmp_path, identical):
+    folder = RunFolder(tmp_path, {"lr": 0.1})
+    assert folder.restore(state()) is None
+    folder.save(3, state(2.0), {"history": [{"step": 3, "loss": float("inf")}]})
+    folder.close()
+    again = RunFolder(tmp_path, {"lr": 0.1})
+    tree, progress = again.restore(state())
+    assert identical(tree, state(2.0))
+    assert progress == {"history": [{"step": 3, "loss": float("inf")}]}
+    again.close()
+
+
+def test_garbage_checkpoint(tmp_path):
+    RunFolder(tmp_path, {}).close()
+    (tmp_path / "checkpoints" / "7").mkdir()
+    with pytest.raises(ValueError, match=r"checkpoint .*/7 is damaged"):
+        RunFolder(tmp_path, {}).restore(state())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_damaged_checkpoint(tmp_path):
+    """Orbax leaves its other reads unfinished when one fails: they are collected here."""
+    folder = RunFolder(tmp_path, {})
+    folder.save(3, state(), {})
+    for path in (tmp_path / "checkpoints" / "3" / "state").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:10])
+    with pytest.raises(ValueError, match=r"checkpoint .*/3 is damaged"):
+        folder.restore(state())
+    gc.collect()
+
+
+def test_checkpoint_of_another_model(tmp_path):
+    folder = RunFolder(tmp_path, {})
+    folder.save(3, state(), {})
+    other = state() | {"params": {"model": {"w": jnp.zeros((4, 3))}, "proxies": jnp.ones((2, 1, 3))}}
+    with pytest.raises(
+        ValueError, match=r"of another model: .*'w'.*float32\[2, 3\].* there, .*float32\[4, 3\]"
+    ):
+        folder.restore(other)
+    with pytest.raises(ValueError, match=r"'half'.*absent now"):
+        folder.restore({k: v for k, v in state().items() if k != "half"})
+
+
+def test_checkpoints_without_configuration(tmp_path):
+    folder = RunFolder(tmp_path, {})
+    folder.save(3, state(), {})
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(ValueError, match=r"has checkpoints but no config\.json"):
+        RunFolder(tmp_path, {})
+
+
+def test_broken_configuration(tmp_path):
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config\.json is not valid JSON"):
+        RunFolder(tmp_path, {})
+
+
+def test_configuration_must_be_json(tmp_path):
+    with pytest.raises(TypeError, match="config must be JSON-able"):
+        RunFolder(tmp_path, {"f": np.sin})
+
+
+def test_differences():
+    assert differences({"a": [1, 2]}, {"a": [1, 2]}) == []
+    assert differences({"a": 1, "b": {"c": 2}}, {"b": {"c": 3}, "d": None}) == [
+        "a: 1 there, absent now",
+        "b.c: 2 there, 3 now",
+        "d: absent there, null now",
+    ]
+
+
+def test_write_json_is_whole_or_nothing(tmp_path):
+    write_json(tmp_path / "m.json", {"a": 1})
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "m.json", {"a": np.sin})
+    assert json.loads((tmp_path / "m.json").read_text()) == {"a": 1}
+
+
+def test_cut(tmp_path):
+    path = tmp_path / "log.jsonl"
+    cut(path, 3)
+    assert not path.exists()
+    path.write_text('{"step": 1}\n{"step": 4}\n[]\n{"step": 3}\n{"st')
+    cut(path, 3)
+    assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
+
+
+def test_log_has_no_nan(tmp_path):
+    log = Log(tmp_path)
+    log.write({"step": 1, "R@1": float("nan"), "loss": 0.5})
+    log.close()
+    line = json.loads((tmp_path / "log.jsonl").read_text(), parse_constant=pytest.fail)
+    assert line["R@1"] is None
+    assert line["loss"] == 0.5
+    assert line["seconds"] >= 0

@@ -1,0 +1,257 @@
+"""The loop: schedule, early stopping, log, checkpoints, resume."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jdml.training.loop as loop
+from jdml.training import Best, fit, improve
+
+
+def train(toy, **settings):
+    parts = {
+        "model": toy.model,
+        "objective": toy.objective,
+        "optimizer": toy.optimizer,
+        "train": toy.data,
+        "sampler": toy.batches(),
+        "steps": 12,
+        "evaluate": toy.spread,
+        "evaluate_every": 5,
+        "log_every": 4,
+        "progress": False,
+    }
+    return fit(**(parts | settings))
+
+
+def log_lines(folder):
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+class Killed(BaseException):
+    """Stands for a signal: nothing catches it."""
+
+
+def killed_at(toy, step):
+    """A sampler that dies when the batch of this step is asked for."""
+
+    class Sampler(toy.batches):
+        def __next__(self):
+            if self.i + 1 == step:
+                raise Killed
+            return super().__next__()
+
+    return Sampler()
+
+
+def test_schedule(toy):
+    result = train(toy, sampler=toy.batches())
+    assert [record["step"] for record in result.history] == [4, 5, 8, 10, 12]
+    assert [r["step"] for r in result.history if "spread" in r] == [5, 10, 12]
+    assert result.stopped == "steps"
+    assert int(result.state.step) == 12
+    assert result.best is None
+
+
+def test_records_are_means_over_the_steps_between(toy):
+    every = train(toy, log_every=1).history
+    some = train(toy, log_every=4).history
+    losses = [record["loss"] for record in every]
+    np.testing.assert_allclose(some[0]["loss"], np.mean(losses[:4]), rtol=1e-6)
+    np.testing.assert_allclose(some[2]["loss"], np.mean(losses[5:8]), rtol=1e-6)
+
+
+def test_loss_falls(toy):
+    history = train(toy, steps=150, log_every=10).history
+    assert history[-1]["loss"] < 0.5 * history[0]["loss"]
+
+
+def test_host_batches_give_the_same_run(toy, monkeypatch):
+    """Data too large for the device are gathered on the host."""
+    on_device = train(toy)
+    monkeypatch.setattr(loop, "DEVICE_BYTES", 0)
+    on_host = train(toy)
+    np.testing.assert_allclose(
+        [r["loss"] for r in on_device.history], [r["loss"] for r in on_host.history], rtol=1e-4
+    )
+
+
+def test_starts_from_a_given_state_and_leaves_it_alone(toy, identical):
+    first = train(toy).state
+    copy = jax.tree.map(jnp.copy, first)
+    second = train(toy, state=first, steps=3)
+    assert identical(first, copy)
+    assert not identical(second.state.params, first.params)
+
+
+def test_improve():
+    best, improved = improve(Best(), 0.3, 10)
+    assert (best, improved) == (Best(0.3, 10, 0), True)
+    best, improved = improve(best, float("nan"), 20)
+    assert (best, improved) == (Best(0.3, 10, 1), False)
+    best, improved = improve(best, 0.4, 30)
+    assert (best, improved) == (Best(0.4, 30, 0), True)
+
+
+def scripted(values):
+    """An evaluation that returns given values in turn and remembers the parameters it saw."""
+    seen = []
+
+    def evaluate(embedder):
+        seen.append(jax.tree.map(np.array, embedder.state.params))
+        return {"value": values[len(seen) - 1]}
+
+    return evaluate, seen
+
+
+def test_early_stopping_keeps_the_best(toy, identical):
+    evaluate, seen = scripted([0.1, 0.5, 0.4, 0.5, 0.9])
+    result = train(
+        toy, steps=100, evaluate=evaluate, evaluate_every=2, monitor="value", patience=2
+    )
+    assert result.stopped == "patience"
+    assert int(result.state.step) == 8
+    assert result.best == Best(0.5, 4, 2)
+    assert identical(jax.tree.map(jnp.asarray, seen[1]), result.best_params)
+    assert not identical(result.best_params, result.state.params)
+    assert identical(result.embedder.state.params, result.best_params)
+
+
+def test_monitor_without_patience_runs_to_the_end(toy):
+    evaluate, _ = scripted([0.5, 0.1, 0.1])
+    result = train(toy, evaluate=evaluate, monitor="value")
+    assert result.stopped == "steps"
+    assert result.best.step == 5
+
+
+@pytest.mark.parametrize("die_at", [2, 6, 7, 11, 12])
+def test_resume_is_bit_exact(toy, identical, tmp_path, die_at):
+    settings = {"monitor": "spread", "checkpoint_every": 3}
+    unbroken = train(toy, out_dir=tmp_path / "a", **settings)
+    with pytest.raises(Killed):
+        train(toy, out_dir=tmp_path / "b", sampler=killed_at(toy, die_at), **settings)
+    resumed = train(toy, out_dir=tmp_path / "b", **settings)
+    assert identical(unbroken.state, resumed.state)
+    assert identical(unbroken.best_params, resumed.best_params)
+    assert unbroken.best == resumed.best
+    assert unbroken.history == resumed.history
+    records = [{k: v for k, v in line.items() if k != "seconds"} for line in log_lines(tmp_path / "b")]
+    assert records == resumed.history
+
+
+def test_resumed_patience_counts_on(toy, tmp_path):
+    """Stale evaluations before the kill count after it, too."""
+    evaluate, _ = scripted([0.5, 0.4])
+    settings = {"evaluate_every": 2, "monitor": "value", "patience": 3, "steps": 20}
+    with pytest.raises(Killed):
+        train(toy, evaluate=evaluate, out_dir=tmp_path, sampler=killed_at(toy, 6), **settings)
+    evaluate, _ = scripted([0.3, 0.2, 0.9])
+    result = train(toy, evaluate=evaluate, out_dir=tmp_path, **settings)
+    assert result.stopped == "patience"
+    assert int(result.state.step) == 8
+    assert result.best == Best(0.5, 2, 3)
+
+
+def test_leftovers_of_a_killed_save(toy, identical, tmp_path):
+    """A half-written checkpoint and a half-written log line are as if they had never been."""
+    settings = {"checkpoint_every": 3}
+    unbroken = train(toy, out_dir=tmp_path / "a", **settings)
+    with pytest.raises(Killed):
+        train(toy, out_dir=tmp_path / "b", sampler=killed_at(toy, 8), **settings)
+    checkpoints = tmp_path / "b" / "checkpoints"
+    shutil.copytree(checkpoints / "6", checkpoints / "9.orbax-checkpoint-tmp")
+    (checkpoints / "9.orbax-checkpoint-tmp" / "progress" / "metadata").write_text('{"st')
+    with (tmp_path / "b" / "log.jsonl").open("a") as log:
+        log.write('{"step": 8, "lo')
+    resumed = train(toy, out_dir=tmp_path / "b", **settings)
+    assert identical(unbroken.state, resumed.state)
+    assert not list(checkpoints.glob("*tmp*"))
+    assert [line["step"] for line in log_lines(tmp_path / "b")] == [3, 4, 5, 6, 8, 9, 10, 12]
+
+
+def test_finished_run_reports_again(toy, identical, tmp_path):
+    first = train(toy, out_dir=tmp_path, monitor="spread")
+    before = (tmp_path / "log.jsonl").read_text()
+    again = train(toy, out_dir=tmp_path, monitor="spread", sampler=killed_at(toy, 1))
+    assert identical(first.state, again.state)
+    assert identical(first.best_params, again.best_params)
+    assert first.history == again.history
+    assert again.stopped == "steps"
+    assert (tmp_path / "log.jsonl").read_text() == before
+
+
+def test_keeps_two_checkpoints(toy, tmp_path):
+    train(toy, out_dir=tmp_path, checkpoint_every=2)
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"10", "12"}
+
+
+def test_other_configuration_is_refused_before_any_work(toy, tmp_path):
+    train(toy, out_dir=tmp_path, config={"lr": 0.01, "model": {"dim": 2}})
+    settings = {"out_dir": tmp_path, "sampler": killed_at(toy, 1)}
+    with pytest.raises(ValueError, match=r"another configuration: lr: 0\.01 there, 0\.1 now"):
+        train(toy, config={"lr": 0.1, "model": {"dim": 2}}, **settings)
+    with pytest.raises(ValueError, match=r"model\.dim: 2 there, 3 now"):
+        train(toy, config={"lr": 0.01, "model": {"dim": 3}}, **settings)
+    with pytest.raises(ValueError, match=r"fit\.steps: 12 there, 13 now"):
+        train(toy, config={"lr": 0.01, "model": {"dim": 2}}, steps=13, **settings)
+
+
+def test_resume_false_refuses_a_used_folder(toy, tmp_path):
+    train(toy, out_dir=tmp_path)
+    with pytest.raises(ValueError, match="already has a checkpoint of step 12"):
+        train(toy, out_dir=tmp_path, resume=False)
+
+
+def test_nan_names_its_step_and_is_not_saved(toy, tmp_path):
+    """A sampler that reaches the poisoned row in step 7 only."""
+    images = toy.data.images.astype(np.float32)
+    images[0] = np.nan
+    rows = iter([np.arange(1, 9)] * 6 + [np.arange(8)] * 9)
+
+    class Sampler(toy.batches):
+        def __next__(self):
+            return next(rows)
+
+    data = SimpleNamespace(images=images, labels=toy.data.labels)
+    with pytest.raises(FloatingPointError, match="the loss is nan at step 7"):
+        train(toy, train=data, sampler=Sampler(), out_dir=tmp_path, checkpoint_every=2, log_every=10)
+    assert max(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"evaluate_every": 0}, "evaluate_every must be at least 1, got 0"),
+        ({"patience": 2}, "patience needs monitor"),
+        ({"patience": 0, "monitor": "spread"}, "patience must be at least 1"),
+        ({"monitor": "spread", "evaluate": None}, "no evaluate function"),
+        ({"monitor": "R@1"}, r"monitor 'R@1' is not among the metrics \['spread'\]"),
+        ({"tensorboard": True}, "tensorboard needs out_dir"),
+    ],
+)
+def test_bad_settings(toy, settings, message):
+    with pytest.raises(ValueError, match=message):
+        train(toy, **settings)
+
+
+def test_progress_bar_shows_loss_and_metric(toy, capsys):
+    train(toy, progress=True)
+    shown = capsys.readouterr().err
+    assert "12/12" in shown
+    assert "loss=" in shown
+    assert "spread=" in shown
+    train(toy)
+    assert capsys.readouterr().err == ""
+
+
+def test_tensorboard(toy, tmp_path):
+    pytest.importorskip("tensorboardX", reason="needs tensorboardX")
+    train(toy, out_dir=tmp_path, tensorboard=True)
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    assert b"spread" in events.read_bytes()

@@ -1,0 +1,184 @@
+"""The train step and `embed`."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jdml
+from jdml.objectives import Objective, pair, with_memory
+from jdml.training import create_state, embed, make_indexed_step, make_train_step, to_float
+
+
+def start(toy, **changes):
+    parts = {"model": toy.model, "objective": toy.objective, "optimizer": toy.optimizer} | changes
+    return create_state(*parts.values(), toy.data.images, seed=1)
+
+
+def test_state_holds_every_role(toy):
+    state = start(toy)
+    assert set(state.params) == {"model", "proxies"}
+    assert state.step == 0
+    assert set(state.batch_stats) == {"BatchNorm_0"}
+    chex.assert_trees_all_equal_structs(state.params, state.opt_state[0].mu)
+
+
+def test_seed_decides(toy, identical):
+    assert identical(start(toy), start(toy))
+    other = create_state(toy.model, toy.objective, toy.optimizer, toy.data.images, seed=2)
+    assert not identical(start(toy).params, other.params)
+
+
+def test_step_is_the_gradient_step_by_hand(toy):
+    """One SGD step against the same formula written out."""
+    optimizer = optax.sgd(0.1)
+    state = start(toy, optimizer=optimizer)
+    images, labels = toy.data.images[:8], toy.data.labels[:8]
+    after, metrics = make_train_step(toy.model, toy.objective, optimizer)(state, images, labels)
+    dropout_key, loss_key = jax.random.split(jax.random.fold_in(state.key, 0))
+
+    def loss(params):
+        embeddings, updates = toy.model.apply(
+            {"params": params["model"], "batch_stats": state.batch_stats},
+            images.astype(np.float32) / 255,
+            train=True,
+            mutable=["batch_stats"],
+            rngs={"dropout": dropout_key},
+        )
+        value, _ = toy.objective.loss(
+            {"proxies": params["proxies"]}, embeddings, labels, key=loss_key, state=jnp.zeros(2)
+        )
+        return value, (embeddings, updates["batch_stats"])
+
+    (value, (embeddings, stats)), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(
+        state.params
+    )
+    expected = jax.tree.map(lambda p, g: p - 0.1 * g, state.params, grads)
+    chex.assert_trees_all_close(after.params, expected, rtol=1e-4, atol=1e-6)
+    chex.assert_trees_all_close(after.batch_stats, stats, rtol=1e-5)
+    np.testing.assert_allclose(after.objective_state, embeddings.mean(0), rtol=1e-4)
+    np.testing.assert_allclose(metrics["loss"], value, rtol=1e-5)
+    norm = np.sqrt(sum(np.sum(np.square(g)) for g in jax.tree.leaves(grads)))
+    np.testing.assert_allclose(metrics["grad_norm"], norm, rtol=1e-4)
+    assert after.step == 1
+    assert set(metrics) == {"loss", "grad_norm", "gap"}
+
+
+def test_no_gradient_through_the_memory(toy):
+    """`update_state` sees embeddings without gradient, and the step does not differentiate it."""
+    objective = with_memory(pair(jdml.contrastive_loss), 32, 2)
+    state = start(toy, objective=objective)
+    step = make_train_step(toy.model, objective, toy.optimizer)
+    for _ in range(2):
+        state, metrics = step(state, toy.data.images[:8], toy.data.labels[:8])
+    assert int(state.objective_state.memory.valid.sum()) == 16
+    assert {"memory_loss", "loss", "grad_norm"} <= set(metrics)
+    chex.assert_tree_all_finite(state.params)
+
+
+def test_one_trace_for_all_batches(toy):
+    traced = toy.make_objective()
+    counting = traced._replace(loss=chex.assert_max_traces(traced.loss, n=1))
+    chex.clear_trace_counter()
+    state = start(toy, objective=counting)
+    step = make_train_step(toy.model, counting, toy.optimizer)
+    for i in range(3):
+        state, _ = step(state, toy.data.images[i : i + 8], toy.data.labels[i : i + 8])
+    assert state.step == 3
+
+
+def test_indexed_step_is_the_same_step(toy, identical):
+    indices = np.array([3, 1, 4, 15, 9, 2, 6, 5], np.int32)
+    images, labels = jnp.asarray(toy.data.images), jnp.asarray(toy.data.labels)
+    parts = toy.model, toy.objective, toy.optimizer
+    plain = make_train_step(*parts)(start(toy), toy.data.images[indices], toy.data.labels[indices])
+    indexed = make_indexed_step(*parts)(start(toy), images, labels, indices)
+    chex.assert_trees_all_close(plain[0].params, indexed[0].params, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(plain[1]["loss"], indexed[1]["loss"], rtol=1e-5)
+
+
+def test_where_reaches_the_objective(toy):
+    step = make_train_step(toy.model, toy.objective, toy.optimizer)
+    images, labels = toy.data.images[:8], toy.data.labels[:8]
+    where = np.arange(8) < 5
+    other_labels = np.where(where, labels, (labels + 1) % 4)
+    _, metrics = step(start(toy), images, labels, where)
+    _, masked = step(start(toy), images, other_labels, where)
+    _, all_rows = step(start(toy), images, other_labels)
+    assert metrics["loss"] == masked["loss"]
+    assert metrics["loss"] != all_rows["loss"]
+
+
+def test_donated_state_is_gone(toy):
+    state = start(toy)
+    step = make_train_step(toy.model, toy.objective, toy.optimizer, donate=True)
+    step(state, toy.data.images[:8], toy.data.labels[:8])
+    assert state.params["proxies"].is_deleted()
+
+
+def test_model_without_statistics(toy):
+    import flax.linen as nn
+
+    class Linear(nn.Module):
+        @nn.compact
+        def __call__(self, images, *, train=False):
+            return nn.Dense(2)(images.reshape(len(images), -1))
+
+    state = start(toy, model=Linear())
+    assert state.batch_stats == {}
+    step = make_train_step(Linear(), toy.objective, toy.optimizer)
+    state, _ = step(state, toy.data.images[:8], toy.data.labels[:8])
+    assert state.batch_stats == {}
+
+
+def test_objective_may_not_claim_the_model(toy):
+    greedy = Objective(lambda key: {"model": jnp.zeros(1)}, toy.objective.loss)
+    with pytest.raises(ValueError, match='must not name a parameter "model"'):
+        start(toy, objective=greedy)
+
+
+def test_sample_images_are_checked(toy):
+    with pytest.raises(ValueError, match=r"\[B, H, W, C\], got \[3, 3\]"):
+        create_state(toy.model, toy.objective, toy.optimizer, np.zeros((3, 3)), seed=0)
+
+
+def test_to_float_refuses_integers():
+    with pytest.raises(TypeError, match="uint8 or floating point, got int32"):
+        to_float(jnp.zeros(3, jnp.int32))
+
+
+@pytest.mark.parametrize("size", [1, 5, 16, 17, 40])
+def test_embed_is_apply_whatever_the_batches(toy, size):
+    state = start(toy)
+    images = toy.data.images[:size]
+    got = embed(toy.model, state.params["model"], state.batch_stats, images, batch_size=16)
+    variables = {"params": state.params["model"], "batch_stats": state.batch_stats}
+    expected = toy.model.apply(variables, images.astype(np.float32) / 255)
+    assert isinstance(got, np.ndarray)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_embed_compiles_once(toy):
+    chex.clear_trace_counter()
+    preprocess = chex.assert_max_traces(to_float, n=1)
+    state = start(toy)
+    for size in (16, 40, 33, 16):
+        images = toy.data.images[:size]
+        embed(
+            toy.model,
+            state.params["model"],
+            state.batch_stats,
+            images,
+            batch_size=16,
+            preprocess=preprocess,
+        )
+
+
+def test_embed_refuses_nothing(toy):
+    state = start(toy)
+    with pytest.raises(ValueError, match="at least one image"):
+        embed(toy.model, state.params["model"], state.batch_stats, toy.data.images[:0])
+    with pytest.raises(ValueError, match="batch_size must be positive, got 0"):
+        embed(toy.model, state.params["model"], {}, toy.data.images, batch_size=0)
