@@ -48,7 +48,10 @@ def pml(vectors: np.ndarray, labels: np.ndarray) -> Callable[[], dict[str, float
     except ImportError as error:
         print(f"not compared with pytorch-metric-learning: {error}")
         return None
-    calculator = AccuracyCalculator(include=tuple(PML_NAMES), device=torch.device("cpu"))
+    # Only as many neighbours as the largest class needs: the default ranks the whole gallery.
+    calculator = AccuracyCalculator(
+        include=tuple(PML_NAMES), k="max_bin_count", device=torch.device("cpu")
+    )
     data = torch.from_numpy(vectors), torch.from_numpy(labels)
 
     def evaluate() -> dict[str, float]:

@@ -1,8 +1,8 @@
 """jdml: deep metric learning in JAX.
 
-Pure, jitted losses, miners and retrieval metrics that fit into any JAX training code, and the training loop, data sets and
-experiments that reproduce five papers with them. Light to import: heavy rooms (``models``, ``training``, ``data`` …) are
-imported on first use.
+Pure, jitted losses, miners and retrieval metrics that fit into any JAX training code, and the training loop, data
+sets and experiments that reproduce five papers with them. Light to import: heavy rooms (``models``, ``training``,
+``data`` …) are imported on first use.
 """
 
 import importlib

@@ -87,7 +87,9 @@ def push(
     checks.check_embeddings("embeddings", embeddings, dim=dim, like="the memory")
     checks.check_labels("labels", labels, embeddings.shape[0])
     if embeddings.shape[0] > capacity:
-        raise ValueError(f"a batch of {embeddings.shape[0]} does not fit into a memory of capacity {capacity}")
+        raise ValueError(
+            f"a batch of {embeddings.shape[0]} does not fit into a memory of capacity {capacity}"
+        )
     slot = slots(state, labels, where)
     target = jnp.where(slot < 0, capacity, slot)  # out of range: dropped
     stored = jax.lax.stop_gradient(embeddings).astype(state.embeddings.dtype)

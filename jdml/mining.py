@@ -6,8 +6,8 @@ of the same shape, so it works under ``jit`` whatever it keeps. Every pair loss 
 
     jdml.triplet_loss(x, y, mine=jdml.mining.easy_positive())
 
-:func:`chain` runs miners in turn, each on what the one before it kept, so the order of a chain matters. The miners built
-here are pytrees: their numbers are traced, and other values recompile nothing.
+:func:`chain` runs miners in turn, each on what the one before it kept, so the order of a chain matters. The miners
+built here are pytrees: their numbers are traced, and other values recompile nothing.
 """
 
 import dataclasses
@@ -237,10 +237,10 @@ def distance_weighted_negative(
 
 
 def multi_similarity_pairs(epsilon: float | Array = 0.1, *, mine_positives: bool = True) -> Miner:
-    """Keep the negatives that are more similar than the hardest positive, and the positives less similar than the
-    hardest negative, up to ``epsilon``.
+    """Keep the pairs that are hard for their anchor, as the multi-similarity loss mines them.
 
-    Negatives with ``s_an + ε > min_p s_ap`` and positives with ``s_ap − ε < max_n s_an``, with ``s = 1 − d²/2``, the
+    Negatives more similar than the hardest positive and positives less similar than the hardest negative, up to ε:
+    negatives with ``s_an + ε > min_p s_ap`` and positives with ``s_ap − ε < max_n s_an``, with ``s = 1 − d²/2``, the
     cosine on the sphere. The minimum runs over the positives that are left when it is this miner's turn:
     ``chain(easy_positive(), multi_similarity_pairs(mine_positives=False))`` compares negatives with the easy positive,
     the other order with the hardest positive of the batch.
@@ -291,7 +291,9 @@ def chain(*miners: Miner) -> Miner:
     """
     for miner in miners:
         if not callable(miner):
-            raise TypeError(f"chain takes miners, functions (key, distances, pairs) -> Pairs; got {miner!r}")
+            raise TypeError(
+                f"chain takes miners, functions (key, distances, pairs) -> Pairs; got {miner!r}"
+            )
     return _Chain(miners)
 
 
@@ -338,7 +340,9 @@ def _hard_negative(key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
     return pairs._replace(negative=_first(distances, pairs.negative))
 
 
-def _semi_hard_negative(key: Array | None, distances: Array, pairs: Pairs, *, margin: Array) -> Pairs:
+def _semi_hard_negative(
+    key: Array | None, distances: Array, pairs: Pairs, *, margin: Array
+) -> Pairs:
     pull = _smallest(distances, pairs.positive)
     candidates = pairs.negative & (pull < jnp.inf)
     band = candidates & (distances > pull) & (distances < pull + margin)
@@ -347,7 +351,13 @@ def _semi_hard_negative(key: Array | None, distances: Array, pairs: Pairs, *, ma
 
 
 def _distance_weighted_negative(
-    key: Array | None, distances: Array, pairs: Pairs, *, dim: Array, cutoff: Array, max_distance: Array
+    key: Array | None,
+    distances: Array,
+    pairs: Pairs,
+    *,
+    dim: Array,
+    cutoff: Array,
+    max_distance: Array,
 ) -> Pairs:
     near = pairs.negative & (distances <= max_distance)
     candidates = jnp.where(near.any(-1, keepdims=True), near, pairs.negative)
@@ -359,7 +369,9 @@ def _distance_weighted_negative(
     )
 
 
-def _multi_similarity_pairs(key: Array | None, distances: Array, pairs: Pairs, *, epsilon: Array) -> Pairs:
+def _multi_similarity_pairs(
+    key: Array | None, distances: Array, pairs: Pairs, *, epsilon: Array
+) -> Pairs:
     squares = jnp.square(distances)
     hard = squares + 2.0 * epsilon > _smallest(squares, pairs.negative)
     return Pairs(
@@ -391,7 +403,7 @@ def _first(values: Array, where: Array) -> Array:
 
 def _draw(key: Array | None, who: str, where: Array, log_weights: Array | float = 0.0) -> Array:
     """Mask of one entry of each row, drawn from the kept ones with the given log-weights."""
-    checks.check_key("key", key, needed_by=who)
+    key = checks.check_key("key", key, needed_by=who)
     noise = jax.random.gumbel(key, where.shape)
     return _first(-(noise + log_weights), where)
 

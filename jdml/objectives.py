@@ -66,14 +66,17 @@ class Objective(NamedTuple):
 
 
 def pair(
-    loss_fn: Callable[..., Array], *, learned: dict[str, Array | float] | None = None, **settings: Any
+    loss_fn: Callable[..., Array],
+    *,
+    learned: dict[str, Array | float] | None = None,
+    **settings: Any,
 ) -> Objective:
     """The objective of a pair loss.
 
     Args:
         loss_fn: a pair loss ``(embeddings, labels, **settings)``.
-        learned: hyper-parameters that are learned, with their initial values, such as ``{"beta": jnp.full(C, 1.2)}`` for
-            :func:`jdml.margin_loss`. They are the objective's parameters.
+        learned: hyper-parameters that are learned, with their initial values, such as ``{"beta": jnp.full(C, 1.2)}``
+            for :func:`jdml.margin_loss`. They are the objective's parameters.
         **settings: the loss's other keywords.
 
     Returns:
@@ -113,7 +116,11 @@ def pair(
 
 
 def proxy(
-    loss_fn: Callable[..., Array], num_classes: int, dim: int, proxies_per_class: int = 1, **settings: Any
+    loss_fn: Callable[..., Array],
+    num_classes: int,
+    dim: int,
+    proxies_per_class: int = 1,
+    **settings: Any,
 ) -> Objective:
     """The objective of a proxy loss; its parameters are ``{"proxies": [C, K, D]}``, drawn uniformly from the sphere.
 
@@ -181,7 +188,8 @@ def with_memory(
     Formula:
         ``L(batch, batch) + w · L(batch, memory)`` once ``warmup`` steps are over, and ``L(batch, batch)`` before.
 
-    As in the released program the batch enters the memory first; each sample is left out of its own references by index.
+    As in the released program the batch enters the memory first; each sample is left out of its own references by
+    index.
 
     Args:
         objective: a pair objective, whose loss takes ``references=``.
@@ -219,7 +227,9 @@ def with_memory(
     checks.non_negative("weight", weight)
     checks.non_negative("warmup", warmup)
     if objective.init_state is not _no_state:
-        raise ValueError("objective already has a state; put with_memory around the pair objective itself")
+        raise ValueError(
+            "objective already has a state; put with_memory around the pair objective itself"
+        )
 
     def init_state() -> MemoryState:
         return MemoryState(memory.init(capacity, dim), jnp.zeros((), jnp.int32))

@@ -18,8 +18,8 @@ def partition_by_role(
     Args:
         transforms: for each role its transformation, for example ``{"model": optax.adam(1e-4), "proxies":
             optax.adam(1e-2)}``.
-        roles: the role of each parameter: a pytree of role names that is a prefix of the parameters, such as ``{"model":
-            "model", "proxies": "proxies"}``, or a function that makes one from them.
+        roles: the role of each parameter: a pytree of role names that is a prefix of the parameters, such as
+            ``{"model": "model", "proxies": "proxies"}``, or a function that makes one from them.
 
     Returns:
         The transformation.
@@ -47,19 +47,26 @@ def partition_by_role(
         ValueError: no role covers the parameter ['flow']; the roles cover ['model'], ['proxies']
     """
     if not isinstance(transforms, Mapping):
-        raise TypeError(f"transforms must map roles to optax transformations, got {type(transforms).__name__}")
+        raise TypeError(
+            f"transforms must map roles to optax transformations, got {type(transforms).__name__}"
+        )
     if not transforms:
         raise ValueError("transforms is empty: it must map every role to an optax transformation")
 
     def labels(params: Any) -> Any:
-        return _label_parameters(params, roles(params) if callable(roles) else roles, tuple(transforms))
+        return _label_parameters(
+            params, roles(params) if callable(roles) else roles, tuple(transforms)
+        )
 
     return optax.partition(dict(transforms), labels)
 
 
 def _label_parameters(params: Any, roles: Any, known: tuple[str, ...]) -> Any:
     """The role of every single parameter."""
-    covered = {jax.tree_util.keystr(path): role for path, role in jax.tree_util.tree_leaves_with_path(roles)}
+    covered = {
+        jax.tree_util.keystr(path): role
+        for path, role in jax.tree_util.tree_leaves_with_path(roles)
+    }
 
     def role_of(path: tuple[Any, ...], _: Any) -> str:
         for length in range(len(path) + 1):

@@ -56,7 +56,9 @@ def ordered(embeddings: jax.Array, labels: jax.Array, **options: Any) -> jax.Arr
 
 def rooted(embeddings: jax.Array, labels: jax.Array, **options: Any) -> jax.Array:
     """√ of a squared distance: its gradient at 0 is NaN."""
-    return jnp.mean(jnp.sqrt(jnp.sum(jnp.square(embeddings - embeddings.mean(axis=0)[None]), axis=1)))
+    return jnp.mean(
+        jnp.sqrt(jnp.sum(jnp.square(embeddings - embeddings.mean(axis=0)[None]), axis=1))
+    )
 
 
 def named(embeddings: jax.Array, labels: jax.Array, **options: Any) -> jax.Array:

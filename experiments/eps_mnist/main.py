@@ -31,7 +31,9 @@ from jdml.training.study import run_study
 BATCH = 64
 LEARNING_RATE = 1e-3
 MARGIN = 1.0  # of the triplet loss and of semi-hard negatives; a distance in the plane
-LAST = 3  # the scores of a run are the mean over its last three evaluations, a tenth of the run apart
+LAST = (
+    3  # the scores of a run are the mean over its last three evaluations, a tenth of the run apart
+)
 RANKS = (1, 5, 10)
 METHODS = ("triplet", "EPS + triplet", "margin", "EPS + margin", "MS", "EPS + MS")
 PAPER = {  # R@1, R@5, R@10 on 0–5 and on 6–9: Table 1
@@ -95,7 +97,9 @@ def make_objective(method: str) -> objectives.Objective:
         case "MS":
             hard = mining.multi_similarity_pairs(mine_positives=not eps)
             return objectives.pair(
-                jdml.multi_similarity_loss, beta=40.0, mine=mining.chain(positive, hard) if eps else hard
+                jdml.multi_similarity_loss,
+                beta=40.0,
+                mine=mining.chain(positive, hard) if eps else hard,
             )
     raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
 
@@ -121,7 +125,10 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         if int(embedder.state.step) <= job["steps"] - LAST * every:
             return {}
         scored = {"seen": parts.seen, "unseen": parts.unseen}
-        found = [recalls(embed(embedder, part), part.views["digit"], name) for name, part in scored.items()]
+        found = [
+            recalls(embed(embedder, part), part.views["digit"], name)
+            for name, part in scored.items()
+        ]
         return found[0] | found[1]
 
     result = training.fit(
@@ -139,7 +146,9 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     )
     records = [record for record in result.history if "seen R@1" in record]
     names = [f"{part} R@{k}" for part in ("seen", "unseen") for k in RANKS]
-    scores: dict[str, Any] = {name: float(np.mean([record[name] for record in records])) for name in names}
+    scores: dict[str, Any] = {
+        name: float(np.mean([record[name] for record in records])) for name in names
+    }
     if job["points"]:
         for name, part in (("seen", parts.seen), ("unseen", parts.unseen)):
             rows = np.random.default_rng(0).permutation(len(part))[:1500]
@@ -190,7 +199,9 @@ def gain_table(results: dict[str, Any]) -> str:
         cells = [method]
         for part in ("seen", "unseen"):
             with_eps = over_seeds(results, f"EPS + {method}", f"{part} R@1")
-            cells.append(mean_std(np.subtract(with_eps, over_seeds(results, method, f"{part} R@1"))))
+            cells.append(
+                mean_std(np.subtract(with_eps, over_seeds(results, method, f"{part} R@1")))
+            )
         rows.append(cells)
     return markdown_table(["loss", "EPS adds on 0–5", "EPS adds on 6–9"], rows)
 
@@ -202,7 +213,9 @@ def draw(results: dict[str, Any], path: Path) -> None:
         for method in METHODS:
             found = results[f"{method}-0"]["metrics"]
             title = method if part == "seen" else ""
-            panels.append((title, np.array(found[f"{part} points"]), np.array(found[f"{part} digits"])))
+            panels.append(
+                (title, np.array(found[f"{part} points"]), np.array(found[f"{part} digits"]))
+            )
     scatter_grid(
         panels,
         path,
@@ -221,7 +234,10 @@ def main(settings: Settings) -> None:
     results = run_study(run, make_jobs(settings), out / "runs", workers=settings.workers)
     tables = f"{recall_table(results)}\nEPS against the same loss without it, paired by seed:\n\n{gain_table(results)}"
     minutes = sum(result["seconds"] for result in results.values()) / 60
-    print(f"{tables}\n{len(results)} runs of {settings.steps} steps, {minutes:.0f} process-minutes in all", flush=True)
+    print(
+        f"{tables}\n{len(results)} runs of {settings.steps} steps, {minutes:.0f} process-minutes in all",
+        flush=True,
+    )
     draw(results, out / "scatter.png")
     scores = {name: {**r, "metrics": _numbers(r["metrics"])} for name, r in results.items()}
     write_json(out / "results.json", scores)

@@ -91,9 +91,10 @@ def make_objective(method: str, num_classes: int, trim: float = 0.0) -> objectiv
 def make_optimizer() -> optax.GradientTransformation:
     """Adam, for proxies with 100 times the model's learning rate; β of the margin loss learns like the model."""
     transforms = {"model": optax.adam(LEARNING_RATE), "proxies": optax.adam(100 * LEARNING_RATE)}
-    return optim.partition_by_role(transforms, lambda params: {
-        name: "proxies" if name == "proxies" else "model" for name in params
-    })
+    return optim.partition_by_role(
+        transforms,
+        lambda params: {name: "proxies" if name == "proxies" else "model" for name in params},
+    )
 
 
 @functools.cache
@@ -121,7 +122,9 @@ def run(job: dict[str, Any]) -> dict[str, float]:
     train = load(job["data_dir"], "train", job["image_size"])
     test = load(job["data_dir"], "test", job["image_size"])
     classes = job["batch"] // job["samples_per_class"]
-    sampler = data.ClassBatchSampler(train.labels, classes, job["samples_per_class"], seed=job["seed"])
+    sampler = data.ClassBatchSampler(
+        train.labels, classes, job["samples_per_class"], seed=job["seed"]
+    )
     result = training.fit(
         models.SmallConvNet(DIM),
         make_objective(job["method"], train.num_classes, job["trim"]),
@@ -164,7 +167,12 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
                 jobs[f"positives {samples}-{seed}"] = {**base, **extra, "seed": seed}
         if "trimmed" in settings.parts:
             for trim in (0.1, 0.3, 0.5):
-                jobs[f"trimmed {trim}-{seed}"] = {**base, "method": "triplet", "trim": trim, "seed": seed}
+                jobs[f"trimmed {trim}-{seed}"] = {
+                    **base,
+                    "method": "triplet",
+                    "trim": trim,
+                    "seed": seed,
+                }
     return jobs
 
 
@@ -179,7 +187,9 @@ def methods_table(results: dict[str, dict[str, Any]]) -> str:
     rows = []
     for method, paper in PAPER.items():
         cells = [mean_std(over_seeds(results, method, column)) for column in columns]
-        rows.append([method, *(f"{ours} ({figure})" for ours, figure in zip(cells, paper, strict=True))])
+        rows.append(
+            [method, *(f"{ours} ({figure})" for ours, figure in zip(cells, paper, strict=True))]
+        )
     titles = ("letters R@1", "R@8", "NMI", "languages R@1", "NMI+")
     return markdown_table(["method", *titles], rows)
 
@@ -202,7 +212,9 @@ def trained_table(results: dict[str, dict[str, Any]]) -> str:
     rows = []
     for method, figures in paper.items():
         cells = [mean_std(over_seeds(results, method, column)) for column in columns]
-        rows.append([method, *(f"{ours} ({figure})" for ours, figure in zip(cells, figures, strict=True))])
+        rows.append(
+            [method, *(f"{ours} ({figure})" for ours, figure in zip(cells, figures, strict=True))]
+        )
     return markdown_table(["method", "languages R@1", "letters R@1", "letters NMI"], rows)
 
 
@@ -255,10 +267,14 @@ def draw_curves(curves: dict[str, dict[float, list[float]]], path: Path) -> None
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.5 * len(curves), 3.4), layout="constrained")
-    for axes, (title, values) in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves.items(), strict=True):
+    for axes, (title, values) in zip(
+        figure.subplots(1, len(curves), squeeze=False)[0], curves.items(), strict=True
+    ):
         points = sorted(values)
         means = [100 * np.mean(values[point]) for point in points]
-        spread = [100 * np.std(values[point], ddof=1) if len(values[point]) > 1 else 0 for point in points]
+        spread = [
+            100 * np.std(values[point], ddof=1) if len(values[point]) > 1 else 0 for point in points
+        ]
         axes.errorbar(points, means, spread, marker="o", capsize=3)
         axes.set(xlabel=title, ylabel="letters R@1 (%)", ylim=(0, None))
         axes.grid(alpha=0.3)
@@ -267,11 +283,16 @@ def draw_curves(curves: dict[str, dict[float, list[float]]], path: Path) -> None
 
 def main(settings: Settings) -> None:
     """Run what is missing, print the tables and write table and figure."""
-    load(str(settings.data_dir.resolve()), "train", settings.image_size)  # a wrong folder shows before any work
+    load(
+        str(settings.data_dir.resolve()), "train", settings.image_size
+    )  # a wrong folder shows before any work
     results = run_study(run, make_jobs(settings), settings.out / "runs", workers=settings.workers)
     text = report(results, settings)
     seconds = sum(result["seconds"] for result in results.values())
-    print(f"{text}\n{len(results)} runs of {settings.steps} steps, {seconds / 60:.0f} process-minutes in all", flush=True)
+    print(
+        f"{text}\n{len(results)} runs of {settings.steps} steps, {seconds / 60:.0f} process-minutes in all",
+        flush=True,
+    )
     write_json(settings.out / "results.json", results)
     (settings.out / "tables.md").write_text(text)
 

@@ -101,10 +101,10 @@ def read_arrays(file: Path) -> dict[str, np.ndarray]:
     if file.is_dir():
         raise ValueError(f"{file} is a folder, expected a .npz file (numpy.savez)")
     try:
-        content = np.load(file, allow_pickle=False)
-        if isinstance(content, np.ndarray):
-            raise ValueError("it holds a single array")
-        with content:
+        with file.open("rb") as opened:
+            content = np.load(opened, allow_pickle=False)
+            if isinstance(content, np.ndarray):
+                raise ValueError("it holds a single array")
             return {name: content[name] for name in content.files}
     except Exception as error:  # of zipfile, zlib, pickle or NumPy: not such a file
         raise ValueError(f"{file} is not a readable .npz file (numpy.savez): {error}") from error

@@ -30,13 +30,14 @@ class Train:
     the same numbers. The test part is looked at once, at the end; --validation holds out a part of the
     training rows for evaluations on the way and for early stopping.
 
-    Examples:
-    even and odd digits, easy positive sampling, which keeps the digits apart:
-    jdml train --labels parity --miner eps+semi_hard --dim 2 --normalize none --batch 64
+    An example with even and odd digits: easy positive sampling keeps the digits apart.
 
-    alphabets of Omniglot, multi-similarity loss, 4 alphabets of 40 samples a batch:
-    jdml train --data omniglot --data-dir DIR --loss multi_similarity --loss-setting beta=40
-    --batch 4x40 --steps 1200 --out runs/ms
+    jdml train --labels parity --miner eps+semi_hard --dim 2 --normalize none
+
+    An example with Omniglot: multi-similarity loss, 4 alphabets of 40 samples a batch.
+
+    jdml train --data omniglot --data-dir DIR --model small --dim 128 --loss multi_similarity
+    --loss-setting beta=40 --batch 4x40 --lr 5e-4 --steps 1200 --out runs/ms
     """
 
     data: Literal["digits", "mnist", "omniglot"] = "digits"

@@ -1,8 +1,9 @@
 """Pure, jitted losses for deep metric learning.
 
-One signature for all: arrays first, everything else by keyword. Hyper-parameters are traced, so sweeping them recompiles
-nothing; ``where`` masks rows, ``weights`` weights them, ``reduce_fn`` reduces (None: not at all). Values and gradients are
-finite for every finite input, and results are float32 (float64 for float64 inputs) whatever the embeddings' type.
+One signature for all: arrays first, everything else by keyword. Hyper-parameters are traced, so sweeping them
+recompiles nothing; ``where`` masks rows, ``weights`` weights them, ``reduce_fn`` reduces (None: not at all). Values
+and gradients are finite for every finite input, and results are float32 (float64 for float64 inputs) whatever the
+embeddings' type.
 """
 
 from jdml.losses.assignment import Assignment, assign

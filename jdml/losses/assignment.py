@@ -56,7 +56,9 @@ class Assignment(NamedTuple):
         """``[B]``: the entry of ``values [B, C]`` at each row's own class, 0 for rows that are not valid."""
         return jnp.sum(jnp.where(self.own, values, 0.0), axis=-1)
 
-    def reduce_rows(self, reduce_fn: ReduceFn | None, values: Array, where: Array | None = None) -> Array:
+    def reduce_rows(
+        self, reduce_fn: ReduceFn | None, values: Array, where: Array | None = None
+    ) -> Array:
         """Weight and reduce one value per row."""
         where = self.rows if where is None else self.rows & where
         return ops.reduce_terms(reduce_fn, jnp.where(where, values, 0.0) * self.weights, where)
@@ -93,7 +95,9 @@ def assign(
     size, dim = embeddings.shape
     centres = _as_centres("proxies", proxies)
     if centres.shape[-1] != dim:
-        raise ValueError(f"proxies must have the dimension of embeddings, {dim}, got {list(proxies.shape)}")
+        raise ValueError(
+            f"proxies must have the dimension of embeddings, {dim}, got {list(proxies.shape)}"
+        )
     checks.check_labels("labels", labels, size)
     classes = centres.shape[0]
     known = (labels >= 0) & (labels < classes)
@@ -116,9 +120,13 @@ def assign(
 def _as_centres(name: str, proxies: Array) -> Array:
     """``[C, K, D]`` from ``[C, D]`` or ``[C, K, D]``."""
     if not isinstance(proxies, Array):
-        raise TypeError(f"{name} must be an array of shape [C, D] or [C, K, D], got {type(proxies).__name__}")
+        raise TypeError(
+            f"{name} must be an array of shape [C, D] or [C, K, D], got {type(proxies).__name__}"
+        )
     if not jnp.issubdtype(proxies.dtype, jnp.floating):
         raise TypeError(f"{name} must be floating point, got dtype {proxies.dtype}")
     if proxies.ndim not in (2, 3) or 0 in proxies.shape:
-        raise ValueError(f"{name} must have shape [C, D] or [C, K, D], none of them 0, got {list(proxies.shape)}")
+        raise ValueError(
+            f"{name} must have shape [C, D] or [C, K, D], none of them 0, got {list(proxies.shape)}"
+        )
     return proxies if proxies.ndim == 3 else proxies[:, None, :]

@@ -53,7 +53,9 @@ class Comparison(NamedTuple):
         """Weight and reduce one value per pair."""
         return ops.reduce_terms(reduce_fn, jnp.where(where, values, 0.0) * self.weights, where)
 
-    def reduce_rows(self, reduce_fn: ReduceFn | None, values: Array, where: Array | None = None) -> Array:
+    def reduce_rows(
+        self, reduce_fn: ReduceFn | None, values: Array, where: Array | None = None
+    ) -> Array:
         """Weight and reduce one value per anchor."""
         where = self.rows if where is None else self.rows & where
         return ops.reduce_terms(reduce_fn, jnp.where(where, values, 0.0) * self.row_weights, where)
@@ -114,24 +116,29 @@ def compare(
     """
     checks.check_embeddings("embeddings", embeddings)
     size = embeddings.shape[0]
-    own = references is None
-    if own and (reference_labels is not None or reference_where is not None or self_index is not None):
-        raise ValueError("reference_labels, reference_where and self_index need references, which is missing")
-    if not own:
-        checks.check_embeddings("references", references, dim=embeddings.shape[1], like="embeddings")
     rows = _valid_rows(labels, where, size)
-    pairs = _label_pairs(labels, reference_labels, positive, rows, size, None if own else references)
-    columns = rows if own else _valid_columns(reference_where, reference_labels, references.shape[0])
-    others = ~jnp.eye(size, dtype=bool) if own else _others(self_index, pairs.positive.shape)
+    if references is None:
+        if not (reference_labels is None and reference_where is None and self_index is None):
+            raise ValueError(
+                "reference_labels, reference_where and self_index need references, which is missing"
+            )
+        columns, others = rows, ~jnp.eye(size, dtype=bool)
+    else:
+        checks.check_embeddings(
+            "references", references, dim=embeddings.shape[1], like="embeddings"
+        )
+        columns = _valid_columns(reference_where, reference_labels, references.shape[0])
+        others = _others(self_index, (size, references.shape[0]))
     kept = rows[:, None] & columns[None, :] & others
-    pairs = Pairs(pairs.positive & kept, pairs.negative & kept)
+    pairs = _label_pairs(labels, reference_labels, positive, kept, own=references is None)
 
-    dtype = accumulate_in(embeddings, *([] if own else [references]))
+    dtype = accumulate_in(embeddings, embeddings if references is None else references)
     x = _prepare("embeddings", embeddings, rows, normalize, dtype)
-    r = x if own else _prepare("references", references, columns, normalize, dtype)
+    r = x if references is None else _prepare("references", references, columns, normalize, dtype)
     if mine is not None:
         pairs = _mined(mine, key, jax.lax.stop_gradient(ops.distances(x, r)), pairs)
-    return Comparison(x, r, pairs, rows, _as_weights(weights, pairs.positive.shape, dtype), own)
+    scale = _as_weights(weights, kept.shape, dtype)
+    return Comparison(x, r, pairs, rows, scale, own_batch=references is None)
 
 
 def _valid_rows(labels: Array | None, where: Array | None, size: int) -> Array:
@@ -161,24 +168,25 @@ def _label_pairs(
     labels: Array | None,
     reference_labels: Array | None,
     positive: Array | None,
-    rows: Array,
-    size: int,
-    references: Array | None,
+    kept: Array,
+    *,
+    own: bool,
 ) -> Pairs:
-    """The pairs that labels, or the mask given in their place, make: before anything is left out."""
-    count = size if references is None else references.shape[0]
+    """The pairs that labels make, or the mask given in their place, among those that are kept."""
     if positive is not None:
         if labels is not None or reference_labels is not None:
             raise ValueError("positive is given instead of labels and reference_labels, got both")
-        checks.check_mask("positive", positive, (size, count))
-        return Pairs(jnp.asarray(positive), ~jnp.asarray(positive))
-    if labels is None:
+        checks.check_mask("positive", positive, kept.shape)
+        same = jnp.asarray(positive)
+    elif labels is None:
         raise ValueError("labels is missing: give labels [B], or positive=[B, R] instead")
-    if references is None:
-        return all_pairs(labels, where=rows)
-    if reference_labels is None:
-        raise ValueError("reference_labels is missing: references need labels [R], or positive=[B, R]")
-    return all_pairs(labels, reference_labels, where=rows)
+    elif reference_labels is None and not own:
+        raise ValueError(
+            "reference_labels is missing: references need labels [R], or positive=[B, R]"
+        )
+    else:
+        same = all_pairs(labels, labels if reference_labels is None else reference_labels).positive
+    return Pairs(same & kept, ~same & kept)
 
 
 def _others(self_index: Array | None, shape: tuple[int, ...]) -> Array:
@@ -188,7 +196,9 @@ def _others(self_index: Array | None, shape: tuple[int, ...]) -> Array:
     return jnp.arange(shape[1])[None, :] != self_index[:, None]
 
 
-def _prepare(name: str, vectors: Array, valid: Array, normalize: Normalize | None, dtype: jnp.dtype) -> Array:
+def _prepare(
+    name: str, vectors: Array, valid: Array, normalize: Normalize | None, dtype: jnp.dtype
+) -> Array:
     """Widen, blank the rows that are not valid (whatever they hold), normalize."""
     vectors = jnp.where(valid[:, None], vectors, 0).astype(dtype)
     finite = jnp.isfinite(vectors).all(-1)
@@ -203,7 +213,9 @@ def _mined(mine: Miner, key: Array | None, distances: Array, pairs: Pairs) -> Pa
     for name, mask in (("positive", mined.positive), ("negative", mined.negative)):
         checks.check_mask(f"what mine returned as {name}", mask, distances.shape)
     complete = (mined.positive.any(-1) & mined.negative.any(-1))[:, None]
-    return Pairs(mined.positive & pairs.positive & complete, mined.negative & pairs.negative & complete)
+    return Pairs(
+        mined.positive & pairs.positive & complete, mined.negative & pairs.negative & complete
+    )
 
 
 def _as_weights(weights: Array | None, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:

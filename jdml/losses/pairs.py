@@ -55,8 +55,8 @@ def contrastive_loss(
 
     Paper settings:
         CCP and the Metric Learning Reality Check: (0, .3841) CUB, (.2652, .5409) Cars196, (.2858, .5130) SOP and
-        In-shop. CCP's eq. 4.2 is this loss with m⁺ = β − α, m⁻ = β + α. ``reduce_fn=jdml.mean`` averages over all pairs,
-        the default over those with a positive hinge, as the released programs do.
+        In-shop. CCP's eq. 4.2 is this loss with m⁺ = β − α, m⁻ = β + α. ``reduce_fn=jdml.mean`` averages over all
+        pairs, the default over those with a positive hinge, as the released programs do.
 
     Reference:
         Hadsell, Chopra & LeCun, *Dimensionality Reduction by Learning an Invariant Mapping*; Wu et al., *Sampling
@@ -165,8 +165,8 @@ def triplet_loss(
         enumerated. With ``mine=`` reduced to one positive and one negative per anchor it is the usual sampled triplet.
 
     Paper settings:
-        Margins of the Metric Learning Reality Check and CCP: .0961 CUB, .1190 Cars196, .0451 SOP and In-shop, unsquared,
-        averaged over active triplets. EPS's framework: .2, squared, averaged over all sampled triplets.
+        Margins of the Metric Learning Reality Check and CCP: .0961 CUB, .1190 Cars196, .0451 SOP and In-shop,
+        unsquared, averaged over active triplets. EPS's framework: .2, squared, averaged over all sampled triplets.
 
     Reference:
         Weinberger & Saul, *Distance Metric Learning for Large Margin Nearest Neighbor Classification*; Schroff et al.,
@@ -176,7 +176,7 @@ def triplet_loss(
         >>> import jax.numpy as jnp
         >>> x = jnp.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [-1.0, 0.0]])
         >>> triplet_loss(x, jnp.array([0, 0, 1, 1]), margin=0.1, reduce_fn=None).round(3)
-        Array([1.514, 0.2  , 2.686, 0.686], dtype=float32)
+        Array([1.514, 0.2  , 2.786, 0.786], dtype=float32)
     """
     c = compare(embeddings, labels, **options)
     distances = c.squared_distances if squared else c.distances
@@ -282,11 +282,13 @@ def multi_similarity_loss(
         ValueError: shapes that do not fit, α or β not positive.
 
     Implementation notes:
-        The paper mines pairs first: ``mine=multi_similarity_pairs()``. Anchors left without pairs count as 0 in the mean.
+        The paper mines pairs first: ``mine=multi_similarity_pairs()``. Anchors left without pairs count as 0 in the
+        mean.
 
     Paper settings:
-        (α, β, λ): (2, 40, .5) in the released program and CCP on CUB and SOP, (14.35, 75.83, .66) Cars196, (8.49, 57.38,
-        .41) In-shop. EPS prints (2, 50, 1), with which hardly a negative pushes; its framework ran (2, 40, .5).
+        (α, β, λ): (2, 40, .5) in the released program and CCP on CUB and SOP, (14.35, 75.83, .66) Cars196,
+        (8.49, 57.38, .41) In-shop. EPS prints (2, 50, 1), with which hardly a negative pushes; its framework ran (2,
+        40, .5).
 
     Reference:
         Wang, Han, Huang, Dong & Scott, *Multi-Similarity Loss with General Pair Weighting*, eq. 15.
@@ -295,7 +297,7 @@ def multi_similarity_loss(
         >>> import jax.numpy as jnp
         >>> x = jnp.array([[1.0, 0.0], [0.6, 0.8], [1.0, 0.0]])
         >>> multi_similarity_loss(x, jnp.array([0, 0, 1])).round(4)
-        Array(0.6018, dtype=float32)
+        Array(0.5661, dtype=float32)
     """
     c = compare(embeddings, labels, **options)
     offsets = c.similarities - base
@@ -304,7 +306,9 @@ def multi_similarity_loss(
     return c.reduce_rows(reduce_fn, pull + push)
 
 
-def _active_couples(distances: Array, positive: Array, negative: Array, margin: Array | float) -> Array:
+def _active_couples(
+    distances: Array, positive: Array, negative: Array, margin: Array | float
+) -> Array:
     """For every pair, in how many couples (p, n) of its row with ``d_p + m > d_n`` it takes part."""
     keys = jnp.where(positive, distances + margin, jnp.where(negative, distances, jnp.inf))
     # Equal keys do not make an active couple: a positive (kind 0) goes before the negatives (1) it ties with.
@@ -323,10 +327,16 @@ def _beta_of_anchors(
 ) -> tuple[Array, dict[str, Any]]:
     """Each anchor's own β as a column, and options in which anchors without one are not valid."""
     if labels is None:
-        raise ValueError(f"beta must be a scalar where positive= is given instead of labels, got {list(beta.shape)}")
+        raise ValueError(
+            f"beta must be a scalar where positive= is given instead of labels, got {list(beta.shape)}"
+        )
     checks.check_labels("labels", labels, embeddings.shape[0])
     known = labels < beta.size
-    checks.require(known, f"labels[{{row}}] is {{0}}, expected 0…{beta.size - 1} as beta has {beta.size}", labels)
+    checks.require(
+        known,
+        f"labels[{{row}}] is {{0}}, expected 0…{beta.size - 1} as beta has {beta.size}",
+        labels,
+    )
     where = options["where"]
     if where is not None:
         checks.check_mask("where", where, labels.shape)

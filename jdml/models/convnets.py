@@ -46,8 +46,8 @@ class EpsNet(nn.Module):
         """Embeds images.
 
         Args:
-            images: Floating-point images `[B, H, W, C]`, any size from 2×2 (the size is fixed by
-                the first call).
+            images: Floating-point images `[B, H, W, C]` of any size (which
+                the first call fixes).
             train: Whether batch norm uses the batch's statistics and updates its running ones
                 (collection `"batch_stats"`, to be passed as mutable).
 

@@ -43,7 +43,9 @@ def public(
         ...
         ValueError: power must be > 0, got -1
     """
-    fixed = frozenset(name for name, constraint in constraints.items() if constraint is checks.count)
+    fixed = frozenset(
+        name for name, constraint in constraints.items() if constraint is checks.count
+    )
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = _spelled_signature(function, options)
@@ -53,7 +55,7 @@ def public(
             with checks.checking(static.checking):
                 for name, constraint in constraints.items():
                     constraint(name, arguments[name])
-                bound = inspect.BoundArguments(signature, arguments)  # type: ignore[arg-type]
+                bound = inspect.BoundArguments(signature, arguments)
                 return function(*bound.args, **bound.kwargs)
 
         evaluate.__name__ = evaluate.__qualname__ = function.__name__
@@ -174,10 +176,14 @@ def _spelled_documentation(
     documentation = inspect.getdoc(function)
     if documentation is None or options is None:
         return documentation
-    names = [p.name for p in inspect.signature(options).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    names = [
+        p.name for p in inspect.signature(options).parameters.values() if p.kind is p.KEYWORD_ONLY
+    ]
     entries = {
         match[1]: match[0].rstrip("\n")
-        for match in re.finditer(r"^    (\w+):.*\n(?:     +.*\n)*", f"{inspect.getdoc(options)}\n", re.M)
+        for match in re.finditer(
+            r"^    (\w+):.*\n(?:     +.*\n)*", f"{inspect.getdoc(options)}\n", re.M
+        )
     }
     spelled = "\n".join(entries[name] for name in names if name in entries)
     return re.sub(r"^    \*\*options:.*$", lambda _: spelled, documentation, count=1, flags=re.M)

@@ -52,7 +52,7 @@ def require(holds: Array, message: str, *values: Array) -> None:
     shown = {f"v{i}": jnp.broadcast_to(v, holds.shape)[row] for i, v in enumerate(values)}
     for i in range(len(values)):
         message = message.replace(f"{{{i}}}", f"{{v{i}}}")
-    checkify.check(holds.all(), message, row=row, **shown)
+    checkify.check(jnp.all(holds), message, row=row, **shown)  # type: ignore[arg-type]
 
 
 def check_embeddings(name: str, vectors: Any, *, dim: int | None = None, like: str = "") -> None:
@@ -75,7 +75,9 @@ def check_embeddings(name: str, vectors: Any, *, dim: int | None = None, like: s
     if vectors.ndim != 2 or vectors.shape[1] == 0:
         raise ValueError(f"{name} must have shape [N, D] with D > 0, got {list(vectors.shape)}")
     if dim is not None and vectors.shape[1] != dim:
-        raise ValueError(f"{name} must have the dimension of {like}, {dim}, got {list(vectors.shape)}")
+        raise ValueError(
+            f"{name} must have the dimension of {like}, {dim}, got {list(vectors.shape)}"
+        )
 
 
 def check_labels(name: str, labels: Any, size: int) -> None:
@@ -91,7 +93,9 @@ def check_labels(name: str, labels: Any, size: int) -> None:
         ValueError: another shape.
     """
     if not isinstance(labels, Array | np.ndarray):
-        raise TypeError(f"{name} must be an integer array of shape [{size}], got {type(labels).__name__}")
+        raise TypeError(
+            f"{name} must be an integer array of shape [{size}], got {type(labels).__name__}"
+        )
     if not jnp.issubdtype(labels.dtype, jnp.integer):
         raise TypeError(f"{name} must be integers, got dtype {labels.dtype}")
     if labels.shape != (size,):
@@ -128,17 +132,21 @@ def check_weights(name: str, weights: Any, *shapes: tuple[int, ...]) -> None:
     _check_shape(name, weights, shapes, "number", jnp.number)
 
 
-def _check_shape(name: str, value: Any, shapes: tuple[tuple[int, ...], ...], kind: str, dtype: Any) -> None:
+def _check_shape(
+    name: str, value: Any, shapes: tuple[tuple[int, ...], ...], kind: str, dtype: Any
+) -> None:
     allowed = " or ".join(str(list(shape)) for shape in shapes)
     if not isinstance(value, Array | np.ndarray):
-        raise TypeError(f"{name} must be a {kind} array of shape {allowed}, got {type(value).__name__}")
+        raise TypeError(
+            f"{name} must be a {kind} array of shape {allowed}, got {type(value).__name__}"
+        )
     if not jnp.issubdtype(value.dtype, dtype):
         raise TypeError(f"{name} must be a {kind} array, got dtype {value.dtype}")
     if value.shape not in shapes:
         raise ValueError(f"{name} must have shape {allowed}, got {list(value.shape)}")
 
 
-def check_key(name: str, key: Any, *, needed_by: str) -> None:
+def check_key(name: str, key: Array | None, *, needed_by: str) -> Array:
     """Refuse a missing random key.
 
     Args:
@@ -146,16 +154,24 @@ def check_key(name: str, key: Any, *, needed_by: str) -> None:
         key: what was passed.
         needed_by: what needs it.
 
+    Returns:
+        The key.
+
     Raises:
         ValueError: the key is None.
     """
     if key is None:
-        raise ValueError(f"{name} is missing: {needed_by} is random and needs {name}=jax.random.key(…)")
+        raise ValueError(
+            f"{name} is missing: {needed_by} is random and needs {name}=jax.random.key(…)"
+        )
+    return key
 
 
 def _number(test: Callable[[Any], Any], expected: str, *, rank: int = 0) -> Constraint:
     def constraint(name: str, value: Any) -> None:
-        if isinstance(value, bool | str) or not isinstance(value, numbers.Real | Array | np.ndarray):
+        if isinstance(value, bool | str) or not isinstance(
+            value, numbers.Real | Array | np.ndarray
+        ):
             raise TypeError(f"{name} must be a number {expected}, got {value!r}")
         if isinstance(value, Array | np.ndarray) and value.ndim > rank:
             allowed = "a scalar" if rank == 0 else "a scalar or one-dimensional"

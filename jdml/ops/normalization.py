@@ -1,5 +1,6 @@
 """Normalization of embeddings onto the unit sphere or into the unit ball."""
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -15,15 +16,20 @@ def sphere(vectors: Array) -> Array:
     Returns:
         Vectors of norm 1, ``[..., D]``; a zero vector stays zero and gets gradient 0.
 
+    Implementation notes:
+        Vectors are divided by their largest entry first, so that no square over- or underflows. In float32, vectors
+        without an entry above 1e-30 count as zero: their gradients, of the order of 1/‖v‖, could not be represented.
+
     Example:
         >>> import jax.numpy as jnp
         >>> sphere(jnp.array([[3.0, 4.0], [0.0, 0.0]]))
         Array([[0.6, 0.8],
                [0. , 0. ]], dtype=float32)
     """
-    norm = safe_norm(vectors)
-    some = norm > 0
-    return jnp.where(some, vectors / jnp.where(some, norm, 1.0), 0.0 * vectors)
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(vectors), axis=-1, keepdims=True, initial=0.0))
+    zero = largest <= 1e8 * jnp.finfo(vectors.dtype).tiny
+    scaled = jnp.where(zero, 0.0, vectors / jnp.where(zero, 1.0, largest))
+    return scaled / jnp.where(zero, 1.0, safe_norm(scaled))
 
 
 def ball(vectors: Array) -> Array:
@@ -46,4 +52,4 @@ def ball(vectors: Array) -> Array:
     """
     norm = safe_norm(vectors)
     outside = norm >= 1
-    return jnp.where(outside, vectors / jnp.where(outside, norm, 1.0), vectors)
+    return jnp.where(outside, sphere(vectors), vectors)

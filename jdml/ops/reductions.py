@@ -96,7 +96,9 @@ def trimmed_mean(fraction: float) -> ReduceFn:
         raise ValueError("fraction must be below 1, got 1")
 
     def trimmed(values: Array, where: Array | None = None) -> Array:
-        kept = jnp.ones(values.shape, bool) if where is None else jnp.broadcast_to(where, values.shape)
+        kept = (
+            jnp.ones(values.shape, bool) if where is None else jnp.broadcast_to(where, values.shape)
+        )
         count = jnp.ceil((1.0 - fraction) * kept.sum())
         ascending = jnp.sort(jnp.where(kept, values, jnp.inf), axis=None)
         return mean(ascending, jnp.arange(values.size) < count)

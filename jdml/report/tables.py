@@ -54,5 +54,8 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
             raise ValueError(f"rows must have {len(header)} cells like the header, got {list(row)}")
     widths = [max(len(cells[i]) for cells in [header, *rows]) for i in range(len(header))]
     lines = [header, ["-" * width for width in widths], *rows]
-    padded = [" | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
+    padded = [
+        " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        for line in lines
+    ]
     return "".join(f"| {line} |\n" for line in padded)

@@ -45,7 +45,7 @@ def _differences(case: LossCase, grad: np.ndarray, role: int, name: str) -> None
         ends = []
         for sign in (1, -1):
             params = list(case.params)
-            params[role] = params[role] + sign * step * direction
+            params[role] = np.asarray(params[role]) + sign * step * direction
             ends.append(case.value_and_grad(tuple(params), dtype=jnp.float64)[0])
         slope = (ends[0] - ends[1]) / (2 * step)
         assert_close(

@@ -58,7 +58,9 @@ def run_study(
     folder.mkdir(parents=True, exist_ok=True)
     results = {name: _load(folder / f"{name}.json", job) for name, job in jobs.items()}
     missing = {name: job for name, job in jobs.items() if results[name] is None}
-    with tqdm(total=len(jobs), initial=len(jobs) - len(missing), disable=not progress, unit="run") as bar:
+    with tqdm(
+        total=len(jobs), initial=len(jobs) - len(missing), disable=not progress, unit="run"
+    ) as bar:
         for name, result in _run_all(run, missing, workers):
             write_json(folder / f"{name}.json", result)
             results[name] = result
@@ -105,7 +107,9 @@ def _load(path: Path, job: Job) -> dict[str, Any] | None:
     wanted = json.loads(json.dumps(dict(job)))
     different = differences(result["job"], wanted)
     if different:
-        raise ValueError(f"{path} was made with other settings: {'; '.join(different)}. Choose another folder")
+        raise ValueError(
+            f"{path} was made with other settings: {'; '.join(different)}. Choose another folder"
+        )
     return result
 
 

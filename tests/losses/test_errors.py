@@ -58,7 +58,11 @@ PAIR_ONLY: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"labels": None}, ValueError, "labels.*positive|positive.*labels"),
     ({"positive": MASK}, ValueError, "labels.*positive|positive.*labels"),
     ({"labels": None, "positive": MASK[1:]}, ValueError, r"positive.*5"),
-    ({"labels": None, "positive": MASK.astype(np.int32)}, TypeError, "positive.*bool|positive.*int32"),
+    (
+        {"labels": None, "positive": MASK.astype(np.int32)},
+        TypeError,
+        "positive.*bool|positive.*int32",
+    ),
     ({"mine": "easy"}, TypeError, "mine"),
     ({"mine": jdml.mining.random_positive()}, ValueError, "key"),
 ]

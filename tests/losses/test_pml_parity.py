@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracles import mining as mining_oracles
 
 import jdml
+from oracles import mining as mining_oracles
 
 torch = pytest.importorskip("torch", reason="parity needs the extra `parity`: torch")
 pml = pytest.importorskip(
@@ -120,8 +120,27 @@ def test_pair_loss_against_references(name: str) -> None:
     assert_parity(ours(ours_with, arrays), theirs(build(), arrays, call))
 
 
-def test_margin_loss_on_one_triplet_per_anchor() -> None:
-    """PML sums over triplets, so it agrees where each pair stands in one triplet."""
+MINED: dict[str, tuple[Callable[..., jax.Array], dict[str, Any], Callable[[], Any]]] = {
+    "margin": (
+        jdml.margin_loss,
+        {"beta": 0.9, "alpha": 0.2},
+        lambda: pml_losses.MarginLoss(margin=0.2, beta=0.9),
+    ),
+    "contrastive": PAIRS["contrastive"],
+    "triplet": PAIRS["triplet"],
+    "multi-similarity": PAIRS["multi-similarity"],
+    "circle": PAIRS["circle, softer"],
+    "lifted structure": PAIRS["lifted structure"],
+}
+
+
+@pytest.mark.parametrize("name", MINED)
+def test_one_mined_triplet_per_anchor(name: str) -> None:
+    """The nearest positive and the nearest negative of every anchor, handed to PML as a tuple.
+
+    PML's margin loss sums over triplets, so it agrees where each pair stands in one triplet.
+    """
+    function, settings, build = MINED[name]
     labels = Y.copy()
     labels[-1] = 0  # every anchor has a positive
     unit = X / np.linalg.norm(X, axis=1, keepdims=True)
@@ -130,14 +149,13 @@ def test_margin_loss_on_one_triplet_per_anchor() -> None:
     positive, negative = mining_oracles.easy_positive(distances, positive, negative)
     positive, negative = mining_oracles.hard_negative(distances, positive, negative)
     triplets = (np.arange(B), positive.argmax(axis=1), negative.argmax(axis=1))
-    settings = {"beta": 0.9, "alpha": 0.2}
     mine = jdml.mining.chain(jdml.mining.easy_positive(), jdml.mining.hard_negative())
-    got = ours(lambda x: jdml.margin_loss(x, labels, mine=mine, **settings), [X])
+    got = ours(lambda x: function(x, labels, mine=mine, **settings), [X])
 
     def call(f: Any, x: Any) -> Any:
         return f(x, torch.tensor(labels), tuple(torch.tensor(t) for t in triplets))
 
-    assert_parity(got, theirs(pml_losses.MarginLoss(margin=0.2, beta=0.9), [X], call))
+    assert_parity(got, theirs(build(), [X], call))
 
 
 def test_n_pair_loss_on_one_pair_per_class() -> None:
@@ -227,9 +245,7 @@ def test_proxy_loss(name: str) -> None:
 def test_soft_triple_without_regularizer() -> None:
     centers = np.random.default_rng(6).normal(size=(C, K, D))
     settings = {"scale": 12.0, "gamma": 0.2, "margin": 0.05}
-    mine = ours(
-        lambda x, p: jdml.soft_triple_loss(x, Y, p, tau=0.0, **settings), [X, centers]
-    )
+    mine = ours(lambda x, p: jdml.soft_triple_loss(x, Y, p, tau=0.0, **settings), [X, centers])
     loss = with_proxies(
         lambda: pml_losses.SoftTripleLoss(C, D, K, la=12, gamma=0.2, margin=0.05), "fc"
     )(centers.reshape(C * K, D).T)

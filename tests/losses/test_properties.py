@@ -4,10 +4,10 @@ from functools import lru_cache
 
 import jax
 import pytest
+from losses.registry import REGISTRY, case
 
 import jdml
 from jdml.testing import LOSS_CHECKS, LossCase, check_memory, check_references
-from losses.registry import REGISTRY, case
 
 # Compiled functions are shared between the checks of one loss, and dropped with the next loss.
 shared_case = lru_cache(maxsize=1)(case)

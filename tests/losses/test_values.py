@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from losses.registry import REGISTRY, loss
-from oracles import losses as oracles
-from oracles import mining as mining_oracles
 
 import jdml
+from oracles import losses as oracles
+from oracles import mining as mining_oracles
 
 RNG = np.random.default_rng(7)
 B, R, D, C, K = 10, 13, 5, 4, 3
@@ -44,7 +44,10 @@ def eps_hard_oracle(distances: np.ndarray, positive: np.ndarray, negative: np.nd
 
 MINERS = {
     "eps": (jdml.mining.easy_positive(), mining_oracles.easy_positive),
-    "eps_hard": (jdml.mining.chain(jdml.mining.easy_positive(), jdml.mining.hard_negative()), eps_hard_oracle),
+    "eps_hard": (
+        jdml.mining.chain(jdml.mining.easy_positive(), jdml.mining.hard_negative()),
+        eps_hard_oracle,
+    ),
     "ms": (jdml.mining.multi_similarity_pairs(epsilon=0.2), ms_oracle),
 }
 

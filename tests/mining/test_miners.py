@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracles import mining as oracles
 
 import jdml
 from jdml import mining
 from jdml.mining import Pairs
 from jdml.testing import check_miner
+from oracles import mining as oracles
 
 RNG = np.random.default_rng(11)
 B, R, D = 9, 15, 4
@@ -169,7 +169,9 @@ def test_chain_gives_every_miner_a_key_of_its_own() -> None:
     miner = mining.chain(mining.random_positive(), mining.random_negative())
     drawn = draws(miner, np.ones((1, 2 * size), np.float32), pairs)
     joint = np.zeros((size, size))
-    np.add.at(joint, (drawn.positive[:, 0, :size].argmax(1), drawn.negative[:, 0, size:].argmax(1)), 1)
+    np.add.at(
+        joint, (drawn.positive[:, 0, :size].argmax(1), drawn.negative[:, 0, size:].argmax(1)), 1
+    )
     assert np.abs(joint / DRAWS - 1 / 16).max() < 5 * np.sqrt(1 / 16 / DRAWS)
 
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from jdml.cli import main
 from jdml.report import scatter_grid
 from jdml.report.demo import COLUMNS, DemoResult, load_parts, methods, run_demo, table
 
@@ -65,16 +66,16 @@ def test_demo_table():
     assert rows == [["triplet", *["45.0 ± 7.1"] * 4]]
 
 
-def test_demo_writes_its_folder(tmp_path, monkeypatch):
-    """A short run of one of the methods, from the data to the figure."""
+def test_demo_writes_its_folder(tmp_path, monkeypatch, capsys):
+    """A short run of one of the methods by the command line, from the data to the figure."""
     import jdml.report.demo as demo
 
     one = methods()[1:2]
     monkeypatch.setattr(demo, "methods", lambda: one)
-    result = run_demo(tmp_path, steps=2, seeds=1, progress=False)
+    assert main(["demo", "--out", str(tmp_path), "--steps", "2", "--seeds", "1"]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"config.json", "metrics.json", "demo.png"}
     metrics = json.loads((tmp_path / "metrics.json").read_text())
-    assert metrics == result.scores
+    assert "triplet + EPS" in capsys.readouterr().out
     assert set(metrics["triplet + EPS"]) == set(COLUMNS)
     assert all(0 < runs[0] < 1 for runs in metrics["triplet + EPS"].values())
 

@@ -64,7 +64,9 @@ def test_damaged_checkpoint(tmp_path):
 def test_checkpoint_of_another_model(tmp_path):
     folder = RunFolder(tmp_path, {})
     folder.save(3, state(), {})
-    other = state() | {"params": {"model": {"w": jnp.zeros((4, 3))}, "proxies": jnp.ones((2, 1, 3))}}
+    other = state() | {
+        "params": {"model": {"w": jnp.zeros((4, 3))}, "proxies": jnp.ones((2, 1, 3))}
+    }
     with pytest.raises(
         ValueError, match=r"of another model: .*'w'.*float32\[2, 3\].* there, .*float32\[4, 3\]"
     ):

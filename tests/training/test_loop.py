@@ -111,9 +111,7 @@ def scripted(values):
 
 def test_early_stopping_keeps_the_best(toy, identical):
     evaluate, seen = scripted([0.1, 0.5, 0.4, 0.5, 0.9])
-    result = train(
-        toy, steps=100, evaluate=evaluate, evaluate_every=2, monitor="value", patience=2
-    )
+    result = train(toy, steps=100, evaluate=evaluate, evaluate_every=2, monitor="value", patience=2)
     assert result.stopped == "patience"
     assert int(result.state.step) == 8
     assert result.best == Best(0.5, 4, 2)
@@ -140,7 +138,9 @@ def test_resume_is_bit_exact(toy, identical, tmp_path, die_at):
     assert identical(unbroken.best_params, resumed.best_params)
     assert unbroken.best == resumed.best
     assert unbroken.history == resumed.history
-    records = [{k: v for k, v in line.items() if k != "seconds"} for line in log_lines(tmp_path / "b")]
+    records = [
+        {k: v for k, v in line.items() if k != "seconds"} for line in log_lines(tmp_path / "b")
+    ]
     assert records == resumed.history
 
 
@@ -219,7 +219,9 @@ def test_nan_names_its_step_and_is_not_saved(toy, tmp_path):
 
     data = SimpleNamespace(images=images, labels=toy.data.labels)
     with pytest.raises(FloatingPointError, match="the loss is nan at step 7"):
-        train(toy, train=data, sampler=Sampler(), out_dir=tmp_path, checkpoint_every=2, log_every=10)
+        train(
+            toy, train=data, sampler=Sampler(), out_dir=tmp_path, checkpoint_every=2, log_every=10
+        )
     assert max(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == 6
 
 
