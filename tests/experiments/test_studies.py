@@ -1,0 +1,88 @@
+"""The experiments run from end to end, with a step or two, on small data."""
+
+import importlib.util
+import json
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+
+def load(name: str) -> types.ModuleType:
+    """An experiment's main.py as a module."""
+    spec = importlib.util.spec_from_file_location(
+        f"experiment_{name}", EXPERIMENTS / name / "main.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_eps_mnist_on_the_embedded_digits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = load("eps_mnist")
+    study.main(study.Settings(seeds=2, steps=2, out=tmp_path, workers=1))
+    tables = capsys.readouterr().out
+    assert all(method in tables for method in study.METHODS)
+    assert "±" in tables
+    assert (tmp_path / "scatter.png").stat().st_size > 10_000
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert len(results) == 12
+    assert all(
+        0 <= value <= 1 for result in results.values() for value in result["metrics"].values()
+    )
+
+
+def test_eps_mnist_wants_a_folder() -> None:
+    study = load("eps_mnist")
+    with pytest.raises(SystemExit, match="--data-dir"):
+        study.main(study.Settings(data="mnist"))
+
+
+def write_omniglot(folder: Path) -> None:
+    """Two small alphabets per split, as unpacked folders of 105×105 drawings."""
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for split in ("images_background", "images_evaluation"):
+        for alphabet in ("Aa", "Bb"):
+            for letter in range(4):
+                path = folder / split / alphabet / f"character{letter + 1:02d}"
+                path.mkdir(parents=True)
+                for drawer in range(20):
+                    paper = rng.random((105, 105)) > 0.1 * (letter + 1)
+                    Image.fromarray(paper).save(path / f"{letter + 1:04d}_{drawer + 1:02d}.png")
+
+
+def test_eps_omniglot_on_small_alphabets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = load("eps_omniglot")
+    write_omniglot(tmp_path / "data")
+    everything = study.make_jobs
+
+    def small(settings: object) -> dict:
+        jobs = everything(settings)
+        return {name: {**job, "batch": 16, "samples_per_class": 8} for name, job in jobs.items()}
+
+    monkeypatch.setattr(study, "make_jobs", small)
+    monkeypatch.setattr(study, "score", lambda x, dataset, clusters: dict.fromkeys(SCORES, 0.5))
+    study.main(
+        study.Settings(
+            data_dir=tmp_path / "data", seeds=1, steps=1, out=tmp_path / "out", workers=1
+        )
+    )
+    tables = capsys.readouterr().out
+    assert all(method in tables for method in study.PAPER)
+    assert (tmp_path / "out" / "curves.png").exists()
+
+
+SCORES = ("letter R@1", "letter R@8", "letter NMI", "alphabet R@1", "alphabet NMI+")

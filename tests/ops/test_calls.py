@@ -1,0 +1,120 @@
+"""The decorator behind every public function: what is traced, what is checked and when."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jdml
+from jdml import ops
+from jdml.ops import checks
+
+X = jnp.eye(4, 3) + 0.1
+Y = jnp.array([0, 0, 1, 1])
+
+
+def traced_counter():  # noqa: ANN201
+    """A public function, and the list of what it saw at each trace."""
+    traces: list[tuple] = []
+
+    @ops.public(power=checks.positive, bins=checks.count)
+    def scale(x: jax.Array, *, power: float = 2.0, bins: int = 3, flag: bool = False) -> jax.Array:
+        traces.append((type(power), bins, flag))
+        return power * x * bins
+
+    return scale, traces
+
+
+def test_numbers_are_traced_and_choices_are_static() -> None:
+    scale, traces = traced_counter()
+    for power in (2, 3.0, np.float32(4), 5):
+        np.testing.assert_allclose(scale(jnp.ones(2), power=power), 3 * float(power))
+    assert len(traces) <= 2  # weakly typed Python numbers, and NumPy's float32
+    scale(jnp.ones(2), power=1.0, bins=4)
+    assert traces[-1][1] == 4
+    assert not isinstance(traces[-1][1], jax.Array)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"power": -1}, ValueError, "power must be > 0, got -1"),
+        ({"power": float("nan")}, ValueError, "power must be > 0, got nan"),
+        ({"power": "2"}, TypeError, "power must be a number"),
+        ({"power": True}, TypeError, "power must be a number"),
+        ({"power": jnp.ones(2)}, ValueError, "power must be a scalar"),
+        ({"bins": 0}, ValueError, "bins must be >= 1, got 0"),
+        ({"bins": 2.0}, TypeError, "bins must be a Python integer"),
+        ({"other": 1}, TypeError, "other"),
+    ],
+)
+def test_hyper_parameters_are_checked_before_tracing(arguments, error, message) -> None:  # noqa: ANN001
+    scale, traces = traced_counter()
+    with pytest.raises(error, match=message):
+        scale(jnp.ones(2), **arguments)
+    assert traces == []
+
+
+def test_traced_hyper_parameters_are_checked_by_checked() -> None:
+    with pytest.raises(ValueError, match="alpha must be > 0, got -2"):
+        jdml.checked(jdml.multi_similarity_loss)(X, Y, alpha=jnp.float32(-2))
+
+
+def test_checked_names_the_row() -> None:
+    with pytest.raises(ValueError, match=r"labels\[2\] is 9, expected 0…2"):
+        jdml.checked(jdml.proxy_nca_pp_loss)(X, jnp.array([0, 1, 9, 0]), jnp.eye(3))
+    with pytest.raises(ValueError, match=r"labels\[1\] is -3"):
+        jdml.checked(jdml.triplet_loss)(X, jnp.array([0, -3, 1, 0]))
+    with pytest.raises(ValueError, match=r"embeddings\[3\] is not finite"):
+        jdml.checked(jdml.contrastive_loss)(X.at[3, 1].set(jnp.nan), Y)
+
+
+def test_checked_ignores_rows_that_are_masked() -> None:
+    where = jnp.array([True, True, False, True])
+    poisoned = X.at[2].set(jnp.nan)
+    value = jdml.checked(jdml.contrastive_loss)(poisoned, jnp.array([0, 0, -1, 1]), where=where)
+    np.testing.assert_allclose(value, jdml.contrastive_loss(X, Y, where=where))
+
+
+def test_checked_gives_the_same_value_and_gradient() -> None:
+    plain = jax.value_and_grad(jdml.triplet_loss)(X, Y, margin=0.3)
+    chex.assert_trees_all_close(
+        jdml.checked(jax.value_and_grad(jdml.triplet_loss))(X, Y, margin=0.3), plain
+    )
+
+
+def test_checks_leave_no_trace_in_later_calls() -> None:
+    with pytest.raises(ValueError, match="labels"):
+        jdml.checked(jdml.proxy_anchor_loss)(X, Y + 5, jnp.eye(3))
+    assert jdml.proxy_anchor_loss(X, Y + 5, jnp.eye(3)) == 0
+
+
+def test_options_are_spelled_out() -> None:
+    import inspect
+
+    parameters = list(inspect.signature(jdml.triplet_loss).parameters)
+    ordered = [p for p in parameters if p not in ("reference_where", "self_index", "positive")]
+    assert ordered == [
+        "embeddings", "labels", "margin", "squared", "references", "reference_labels", "mine", "key",
+        "normalize", "where", "weights", "reduce_fn",
+    ]  # fmt: skip
+    assert "references: ``[R, D]``" in jdml.triplet_loss.__doc__
+    assert "**options" not in jdml.triplet_loss.__doc__
+
+
+def test_a_miner_built_anew_in_every_call_recompiles_nothing() -> None:
+    @chex.assert_max_traces(n=1)
+    def counted(x: jax.Array) -> jax.Array:
+        return x
+
+    counted = jax.jit(counted)
+    for margin in (0.1, 0.2, 0.3):
+        mine = jdml.chain(jdml.easy_positive(), jdml.mining.semi_hard_negative(margin))
+        loss = lambda x, m: jdml.triplet_loss(counted(x), Y, mine=m, key=jax.random.key(0))  # noqa: E731
+        assert jnp.isfinite(jax.jit(loss)(X, mine))
+    structures = {
+        jax.tree.structure(jdml.chain(jdml.easy_positive(), jdml.mining.semi_hard_negative(m)))
+        for m in (0.1, 0.2)
+    }
+    assert len(structures) == 1

@@ -1,0 +1,94 @@
+"""Roots, norms, logarithms of sums and distances: values at the extremes, and gradients everywhere."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jdml import ops
+
+EXTREMES = [0.0, 1e-44, 1e-38, 1e-30, 1e-20, 1e-6, 1.0, 1e6, 1e19, 1e30, 3e38]
+
+
+@pytest.mark.parametrize("scale", EXTREMES)
+@pytest.mark.parametrize("normalize", [ops.sphere, ops.ball], ids=["sphere", "ball"])
+def test_normalization_is_finite_at_every_scale(normalize, scale: float) -> None:  # noqa: ANN001
+    vectors = jnp.float32(scale) * jnp.array([[0.6, 0.8, 0.0], [-1.0, 0.0, 0.0], [0.3, 0.3, 0.3]])
+    value = normalize(vectors)
+    gradient = jax.grad(lambda v: (normalize(v) * jnp.arange(9.0).reshape(3, 3)).sum())(vectors)
+    chex.assert_tree_all_finite((value, gradient))
+    norms = np.linalg.norm(np.asarray(value, np.float64), axis=1)
+    assert (norms <= 1 + 1e-6).all()
+    if normalize is ops.sphere and scale >= 1e-20:
+        np.testing.assert_allclose(norms, 1, atol=1e-6)
+
+
+def test_sphere_gradient_is_tangent_and_scaled() -> None:
+    v = jnp.array([[3.0, 4.0]])
+    jacobian = jax.jacobian(ops.sphere)(v)[0, :, 0]
+    unit = np.array([0.6, 0.8])
+    np.testing.assert_allclose(jacobian, (np.eye(2) - np.outer(unit, unit)) / 5, atol=1e-6)
+
+
+def test_ball_is_the_identity_inside() -> None:
+    v = jnp.array([[0.3, -0.4], [0.0, 0.0]])
+    np.testing.assert_array_equal(ops.ball(v), v)
+    np.testing.assert_allclose(jax.jacobian(lambda u: ops.ball(u).sum(0))(v)[:, 1], np.eye(2))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 80.0, 1e4])
+def test_log_sums_match_float64(axis: int, scale: float) -> None:
+    rng = np.random.default_rng(0)
+    values = (scale * rng.normal(size=(5, 6))).astype(np.float32)
+    where = rng.random((5, 6)) < 0.7
+    wide = np.where(where, values.astype(np.float64), -np.inf)
+    expected = np.logaddexp.reduce(wide, axis=axis)
+    np.testing.assert_allclose(
+        ops.log_sum_exp(values, where=where, axis=axis), expected, rtol=1e-6, atol=1e-6
+    )
+    expected = np.logaddexp(expected, 0)
+    np.testing.assert_allclose(
+        ops.log1p_sum_exp(values, where=where, axis=axis), expected, rtol=1e-6, atol=1e-6
+    )
+
+
+def test_log1p_sum_keeps_tiny_sums() -> None:
+    value = ops.log1p_sum_exp(jnp.array([-30.0]), where=jnp.array([True]))
+    np.testing.assert_allclose(value, np.exp(-30.0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("function", [ops.log_sum_exp, ops.log1p_sum_exp])
+def test_log_sums_of_nothing_pass_no_gradient(function) -> None:  # noqa: ANN001
+    def finite_part(values: jax.Array) -> jax.Array:
+        found = function(values, where=jnp.array([[True, False], [False, False]]))
+        return jnp.where(jnp.isfinite(found), found, 0.0).sum()
+
+    gradient = jax.grad(finite_part)(jnp.array([[1.0, jnp.inf], [jnp.nan, 2.0]]))
+    np.testing.assert_allclose(gradient, [[gradient[0, 0], 0], [0, 0]])
+    assert jnp.isfinite(gradient).all()
+
+
+def test_distances_match_numpy_and_have_no_pair_of_vectors_in_memory() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(7, 5)), rng.normal(size=(9, 5))
+    expected = np.linalg.norm(x[:, None] - y[None], axis=-1)
+    np.testing.assert_allclose(
+        ops.distances(jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32)), expected, rtol=1e-5
+    )
+    rows, columns, dim = 256, 512, 64
+    compiled = (
+        jax.jit(jax.value_and_grad(lambda a, b: ops.distances(a, b).sum(), argnums=(0, 1)))
+        .lower(
+            jax.ShapeDtypeStruct((rows, dim), jnp.float32),
+            jax.ShapeDtypeStruct((columns, dim), jnp.float32),
+        )
+        .compile()
+    )
+    assert compiled.memory_analysis().temp_size_in_bytes < 4 * rows * columns * 4
+
+
+def test_distance_zero_has_gradient_zero() -> None:
+    x = jnp.array([[0.6, 0.8], [0.6, 0.8]])
+    np.testing.assert_array_equal(jax.grad(lambda v: ops.distances(v, v).sum())(x), 0)

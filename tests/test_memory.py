@@ -1,0 +1,115 @@
+"""The cross-batch memory: first in, first out; excluded by index; nothing stored by halves."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jdml
+from jdml import memory
+
+
+def batch(*labels: int) -> tuple[jax.Array, jax.Array]:
+    values = jnp.array(labels)
+    return jnp.stack([values, values + 0.5], axis=1).astype(jnp.float32), values
+
+
+def test_first_in_first_out_over_several_rounds() -> None:
+    state, seen = memory.init(5, 2), []
+    for start in range(0, 21, 3):
+        state = memory.push(state, *batch(*range(start, start + 3)))
+        seen += range(start, start + 3)
+        kept = np.asarray(state.labels)[np.asarray(state.valid)]
+        assert sorted(kept) == seen[-5:]
+        np.testing.assert_allclose(state.embeddings[:, 0][state.valid], kept)
+
+
+@chex.variants(with_jit=True, without_jit=True)
+class MaskedRows(chex.TestCase):
+    def test_only_valid_rows_are_stored(self) -> None:
+        push = self.variant(memory.push)
+        state = push(memory.init(4, 2), *batch(1, 2, 3), jnp.array([True, False, True]))
+        state = push(state, *batch(-1, 7, -1))
+        np.testing.assert_array_equal(state.labels, [1, 3, 7, -1])
+        assert state.next_slot == 3
+
+
+def test_slots_are_where_push_stores() -> None:
+    state = memory.push(memory.init(4, 2), *batch(0, 1, 2))
+    x, y = batch(5, -1, 6)
+    slots = memory.slots(state, y)
+    np.testing.assert_array_equal(slots, [3, -1, 0])
+    after = memory.push(state, x, y)
+    np.testing.assert_array_equal(after.labels[slots[jnp.array([0, 2])]], [5, 6])
+
+
+def test_no_gradient_enters_the_memory() -> None:
+    def through(x: jax.Array) -> jax.Array:
+        return memory.push(memory.init(4, 2), x, jnp.array([0, 1])).embeddings.sum()
+
+    np.testing.assert_array_equal(jax.grad(through)(jnp.ones((2, 2))), 0)
+
+
+def test_references_from_an_empty_memory_change_nothing() -> None:
+    x, y = batch(0, 0, 1)
+    state = memory.init(8, 2)
+    loss = jdml.contrastive_loss(
+        x,
+        y,
+        references=state.embeddings,
+        reference_labels=state.labels,
+        reference_where=state.valid,
+    )
+    assert loss == 0
+
+
+def test_own_entries_are_left_out_by_index_not_by_similarity() -> None:
+    x = jnp.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    y = jnp.array([0, 0, 1])
+    before = memory.init(8, 2)
+    state = memory.push(before, x, y)
+    refs = {
+        "references": state.embeddings,
+        "reference_labels": state.labels,
+        "self_index": memory.slots(before, y),
+    }
+    values = jdml.contrastive_loss(x, y, negative_margin=2.0, reduce_fn=None, **refs)
+    expected = jdml.contrastive_loss(x, y, negative_margin=2.0, reduce_fn=None)
+    np.testing.assert_allclose(values[:, :3], expected, atol=1e-6)
+    assert (values[:, 3:] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (
+            (jnp.ones((2, 3)), jnp.array([0, 1])),
+            ValueError,
+            "embeddings must have the dimension of the memory, 2",
+        ),
+        ((jnp.ones((2, 2)), jnp.array([0, 1, 2])), ValueError, r"labels must have shape \[2\]"),
+        ((jnp.ones((2, 2)), jnp.array([0.0, 1.0])), TypeError, "labels must be integers"),
+        (
+            (jnp.ones((9, 2)), jnp.zeros(9, int)),
+            ValueError,
+            "batch of 9 does not fit .* capacity 4",
+        ),
+        (
+            (jnp.ones((2, 2)), jnp.array([0, 1]), jnp.array([1, 0])),
+            TypeError,
+            "where must be a boolean array",
+        ),
+    ],
+)
+def test_push_refuses_what_does_not_fit(arguments, error, message) -> None:  # noqa: ANN001
+    with pytest.raises(error, match=message):
+        memory.push(memory.init(4, 2), *arguments)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "error"), [((0, 2), ValueError), ((4, -1), ValueError), ((2.5, 2), TypeError)]
+)
+def test_a_memory_has_a_size(sizes: tuple, error: type[Exception]) -> None:
+    with pytest.raises(error, match="capacity|dim"):
+        memory.init(*sizes)

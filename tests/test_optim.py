@@ -1,0 +1,56 @@
+"""One optimizer per role, and no parameter without a role."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jdml.optim import partition_by_role
+
+PARAMS = {"model": {"a": jnp.ones(2), "b": jnp.ones(3)}, "proxies": jnp.ones((2, 2))}
+ROLES = {"model": "model", "proxies": "proxies"}
+TRANSFORMS = {"model": optax.sgd(0.1), "proxies": optax.sgd(10.0)}
+
+
+@pytest.mark.parametrize(
+    "roles", [ROLES, lambda params: {name: name for name in params}], ids=["prefix", "function"]
+)
+def test_each_role_learns_at_its_own_rate(roles) -> None:  # noqa: ANN001
+    transform = partition_by_role(TRANSFORMS, roles)
+    update = jax.jit(transform.update)
+    updates, _ = update(jax.tree.map(jnp.ones_like, PARAMS), transform.init(PARAMS), PARAMS)
+    np.testing.assert_allclose(updates["model"]["b"], -0.1)
+    np.testing.assert_allclose(updates["proxies"], -10.0)
+
+
+def test_roles_may_stand_deeper_than_the_top() -> None:
+    roles = {"model": {"a": "model", "b": "proxies"}, "proxies": "proxies"}
+    transform = partition_by_role(TRANSFORMS, roles)
+    updates, _ = transform.update(PARAMS, transform.init(PARAMS), PARAMS)
+    np.testing.assert_allclose(updates["model"]["a"], -0.1)
+    np.testing.assert_allclose(updates["model"]["b"], -10.0)
+
+
+@pytest.mark.parametrize(
+    ("roles", "message"),
+    [
+        ({"model": "model"}, r"no role covers the parameter \['proxies'\]"),
+        (
+            {"model": {"a": "model"}, "proxies": "proxies"},
+            r"no role covers the parameter \['model'\]\['b'\]",
+        ),
+        ({"model": "model", "proxies": "flow"}, "has the role 'flow', which has no transformation"),
+        ({"model": "model", "proxies": None}, "no role covers"),
+    ],
+)
+def test_a_parameter_without_a_role_is_refused(roles: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        partition_by_role(TRANSFORMS, roles).init(PARAMS)
+
+
+def test_transforms_must_be_given() -> None:
+    with pytest.raises(TypeError, match="transforms must map roles"):
+        partition_by_role(optax.sgd(1.0), ROLES)
+    with pytest.raises(ValueError, match="transforms is empty"):
+        partition_by_role({}, ROLES)

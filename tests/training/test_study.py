@@ -1,0 +1,61 @@
+"""Studies: nothing is run twice, nothing is lost, nothing is mixed up."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jdml.training.study import run_study
+
+
+def square(job: dict) -> dict:
+    """A module-level job, as worker processes need it."""
+    if job.get("fails"):
+        raise RuntimeError("this job fails")
+    return {"square": job["x"] ** 2}
+
+
+def test_only_missing_jobs_run(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    def counted(job: dict) -> dict:
+        ran.append(job["x"])
+        return square(job)
+
+    jobs = {f"job-{x}": {"x": x} for x in range(3)}
+    run_study(counted, {"job-1": jobs["job-1"]}, tmp_path, progress=False)
+    results = run_study(counted, jobs, tmp_path, progress=False)
+    assert ran == [1, 0, 2]
+    assert [results[name]["metrics"]["square"] for name in jobs] == [0, 1, 4]
+    assert json.loads((tmp_path / "job-2.json").read_text())["job"] == {"x": 2}
+
+
+def test_results_before_a_failure_are_kept(tmp_path: Path) -> None:
+    jobs = {"a": {"x": 1}, "b": {"x": 2, "fails": True}}
+    with pytest.raises(RuntimeError, match="this job fails"):
+        run_study(square, jobs, tmp_path, progress=False)
+    assert (tmp_path / "a.json").exists()
+    assert not (tmp_path / "b.json").exists()
+
+
+def test_other_settings_are_refused(tmp_path: Path) -> None:
+    run_study(square, {"a": {"x": 1}}, tmp_path, progress=False)
+    with pytest.raises(
+        ValueError, match=r"a\.json was made with other settings: x: 1 there, 2 now"
+    ):
+        run_study(square, {"a": {"x": 2}}, tmp_path, progress=False)
+
+
+def test_workers_give_the_same_results(tmp_path: Path) -> None:
+    jobs = {f"job-{x}": {"x": x} for x in range(3)}
+    results = run_study(square, jobs, tmp_path, workers=2, progress=False)
+    assert {name: result["metrics"]["square"] for name, result in results.items()} == {
+        "job-0": 0,
+        "job-1": 1,
+        "job-2": 4,
+    }
+
+
+def test_workers_must_be_positive(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="workers must be at least 1"):
+        run_study(square, {}, tmp_path, workers=0)
