@@ -52,7 +52,7 @@ class Settings:
     """Folder with MNIST's four IDX files."""
     seeds: int = 3
     """Runs per method, with seeds 0, 1, …"""
-    steps: int = 800
+    steps: int = 600
     """Training steps of each run."""
     held_out: bool = False
     """Score on a sixth of the training images, held out of training: how the margin was chosen."""

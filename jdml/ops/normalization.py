@@ -1,10 +1,9 @@
 """Normalization of embeddings onto the unit sphere or into the unit ball."""
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.ops.stable import safe_norm
+from jdml.ops.stable import magnitude, safe_norm
 
 
 def sphere(vectors: Array) -> Array:
@@ -17,8 +16,8 @@ def sphere(vectors: Array) -> Array:
         Vectors of norm 1, ``[..., D]``; a zero vector stays zero and gets gradient 0.
 
     Implementation notes:
-        Vectors are divided by their largest entry first, so that no square over- or underflows. In float32, vectors
-        without an entry above 1e-30 count as zero: their gradients, of the order of 1/‖v‖, could not be represented.
+        Vectors are divided by the size of their largest entry first, so that no square over- or underflows. In float32, vectors
+        without an entry above 1e-29 count as zero: their gradients, of the order of 1/‖v‖, could not be represented.
 
     Example:
         >>> import jax.numpy as jnp
@@ -26,9 +25,9 @@ def sphere(vectors: Array) -> Array:
         Array([[0.6, 0.8],
                [0. , 0. ]], dtype=float32)
     """
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(vectors), axis=-1, keepdims=True, initial=0.0))
-    zero = largest <= 1e8 * jnp.finfo(vectors.dtype).tiny
-    scaled = jnp.where(zero, 0.0, vectors / jnp.where(zero, 1.0, largest))
+    scale = magnitude(vectors)
+    zero = scale <= 1e8 * jnp.finfo(vectors.dtype).tiny
+    scaled = jnp.where(zero, 0.0, vectors / jnp.where(zero, 1.0, scale))
     return scaled / jnp.where(zero, 1.0, safe_norm(scaled))
 
 

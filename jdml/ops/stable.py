@@ -52,11 +52,30 @@ def safe_norm(vectors: Array, *, axis: int = -1) -> Array:
         >>> safe_norm(jnp.array([3e25, 4e25]))
         Array([5.e+25], dtype=float32)
     """
-    largest = jax.lax.stop_gradient(
-        jnp.max(jnp.abs(vectors), axis=axis, keepdims=True, initial=0.0)
-    )
-    scale = jnp.where(largest > 0, largest, 1.0)
+    scale = magnitude(vectors, axis=axis)
+    scale = jnp.where(scale > 0, scale, 1.0)
     return scale * safe_sqrt(jnp.sum(jnp.square(vectors / scale), axis=axis, keepdims=True))
+
+
+def magnitude(vectors: Array, *, axis: int = -1) -> Array:
+    """An eighth of the largest absolute entry, without gradient: a scale by which vectors can be divided.
+
+    Compilers divide by multiplying with the reciprocal, and that of the largest floats themselves underflows.
+
+    Args:
+        vectors: ``[..., D]``.
+        axis: the axis of a vector; it stays, with length 1.
+
+    Returns:
+        ``[..., 1]``; 0 for zero vectors.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> magnitude(jnp.array([2.0, -4.0]))
+        Array([0.5], dtype=float32)
+    """
+    largest = jnp.max(jnp.abs(vectors), axis=axis, keepdims=True, initial=0.0)
+    return jax.lax.stop_gradient(largest) / 8.0
 
 
 def log_sum_exp(values: Array, *, where: Array, axis: int = -1) -> Array:
