@@ -18,7 +18,7 @@ from jdml.ops import ReduceFn, checks, log1p_sum_exp, mean, mean_nonzero
 relu = jax.nn.relu
 
 
-@ops.public(compare, positive_margin=checks.finite, negative_margin=checks.finite)
+@ops.public(compare, positive_margin=checks.finite, negative_margin=checks.non_negative)
 def contrastive_loss(
     embeddings: Array,
     labels: Array | None = None,
@@ -48,7 +48,7 @@ def contrastive_loss(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, margins that are not finite.
+        ValueError: shapes that do not fit, a negative m⁻.
 
     Implementation notes:
         At distance 0 the gradient is 0. Time and memory O(B·R).
@@ -128,7 +128,7 @@ def similarity_contrastive_loss(
     return c.reduce_rows(reduce_fn, jnp.sum(pull + push, axis=-1))
 
 
-@ops.public(compare, margin=checks.finite)
+@ops.public(compare, margin=checks.non_negative)
 def triplet_loss(
     embeddings: Array,
     labels: Array | None = None,
@@ -157,7 +157,7 @@ def triplet_loss(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a margin that is not finite.
+        ValueError: shapes that do not fit, a negative margin.
 
     Implementation notes:
         The sum over couples is linear in the distances with whole coefficients: how many active couples a distance
@@ -191,7 +191,7 @@ def triplet_loss(
     return ops.reduce_groups(reduce_fn, weighted, where, terms=terms, nonzero=pulls.sum(-1))
 
 
-@ops.public(compare, beta=checks.finite_per_class, alpha=checks.finite)
+@ops.public(compare, beta=checks.finite_per_class, alpha=checks.non_negative)
 def margin_loss(
     embeddings: Array,
     labels: Array | None = None,
@@ -221,7 +221,7 @@ def margin_loss(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, β per class without labels.
+        ValueError: shapes that do not fit, a negative α, β per class without labels.
 
     Implementation notes:
         With β per class, a row whose label has no β is not valid.

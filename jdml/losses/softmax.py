@@ -56,7 +56,7 @@ def normalized_softmax_loss(
     return a.reduce_rows(reduce_fn, cross_entropy(a.similarities / temperature, a))
 
 
-@ops.public(assign, scale=checks.positive, margin=checks.finite)
+@ops.public(assign, scale=checks.positive, margin=checks.non_negative)
 def cosface_loss(
     embeddings: Array,
     labels: Array,
@@ -86,7 +86,7 @@ def cosface_loss(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a scale that is not positive.
+        ValueError: shapes that do not fit, a scale that is not positive, a negative margin.
 
     Paper settings:
         λ = 64, m = .35.

@@ -130,7 +130,7 @@ def lifted_structure_loss(
     )
 
 
-@ops.public(compare, margin=checks.finite, gamma=checks.positive)
+@ops.public(compare, margin=checks.non_negative, gamma=checks.positive)
 def circle_loss(
     embeddings: Array,
     labels: Array | None = None,
@@ -159,7 +159,7 @@ def circle_loss(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, γ not positive.
+        ValueError: shapes that do not fit, a negative m, γ not positive.
 
     Paper settings:
         (m, γ) = (.4, 80) fine-grained retrieval, (.25, 256) faces, (.25, 128) person re-identification.
@@ -249,7 +249,7 @@ def fast_ap_loss(
     return c.reduce_rows(reduce_fn, 1.0 - average, where=count > 0)
 
 
-@ops.public(compare, positive_margin=checks.finite, negative_margin=checks.finite)
+@ops.public(compare, positive_margin=checks.finite, negative_margin=checks.non_negative)
 def snr_contrastive_loss(
     embeddings: Array,
     labels: Array | None = None,
