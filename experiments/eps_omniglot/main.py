@@ -54,6 +54,8 @@ class Settings:
     """Folder with Omniglot's two zips, or the folders in them."""
     seeds: int = 3
     """Runs per method, with seeds 0, 1, …"""
+    sweep_seeds: int = 1
+    """Runs per point of the curves (positives, trimmed)."""
     steps: int = 1200
     """Training steps of each run."""
     parts: tuple[str, ...] = ("methods", "positives", "trimmed")
@@ -161,11 +163,11 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
             for method in PAPER:
                 extra = {"method": method, "score_train": method in ("triplet", "EPS + triplet")}
                 jobs[f"{method}-{seed}"] = {**base, **extra, "seed": seed}
-        if "positives" in settings.parts:
+        if "positives" in settings.parts and seed < settings.sweep_seeds:
             for samples in (8, 16, 80):
                 extra = {"method": "EPS + triplet", "samples_per_class": samples}
                 jobs[f"positives {samples}-{seed}"] = {**base, **extra, "seed": seed}
-        if "trimmed" in settings.parts:
+        if "trimmed" in settings.parts and seed < settings.sweep_seeds:
             for trim in (0.1, 0.3, 0.5):
                 jobs[f"trimmed {trim}-{seed}"] = {
                     **base,

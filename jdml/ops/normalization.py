@@ -17,7 +17,8 @@ def sphere(vectors: Array) -> Array:
 
     Implementation notes:
         Vectors are divided by the size of their largest entry first, so that no square over- or underflows. In
-        float32, vectors without an entry above 1e-29 count as zero: their gradients, of the order of 1/‖v‖, could not be represented.
+        float32, vectors without an entry above 1e-29 count as zero: their gradients, of the order of 1/‖v‖, could not
+        be represented.
 
     Example:
         >>> import jax.numpy as jnp
