@@ -99,7 +99,7 @@ def make_objective(method: str) -> objectives.Objective:
             return objectives.pair(
                 jdml.multi_similarity_loss,
                 beta=40.0,
-                mine=mining.chain(positive, hard) if eps else hard,
+                mine=mining.chain(hard, positive) if eps else hard,
             )
     raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
 

@@ -83,7 +83,8 @@ def make_objective(method: str, num_classes: int, trim: float = 0.0) -> objectiv
             return objectives.pair(jdml.margin_loss, learned=beta, mine=mine)
         case "MS":
             hard = mining.multi_similarity_pairs(mine_positives=not eps)
-            mine = mining.chain(positive, hard) if eps else hard
+            # The negatives are compared with the hardest positive of the batch, then the easy one is kept.
+            mine = mining.chain(hard, positive) if eps else hard
             return objectives.pair(jdml.multi_similarity_loss, beta=40.0, mine=mine)
         case "ProxyNCA":
             return objectives.proxy(jdml.proxy_nca_loss, num_classes, DIM, scale=9.0)
