@@ -77,7 +77,7 @@ def methods() -> list[Method]:
         mine = chain(positive, semi_hard_negative(MARGIN))
         return pair(triplet_loss, margin=MARGIN, normalize=None, mine=mine)
 
-    ms_mine = chain(easy_positive(), multi_similarity_pairs(mine_positives=False))
+    ms_mine = chain(multi_similarity_pairs(mine_positives=False), easy_positive())
     return [
         Method("triplet", triplet(random_positive()), False),
         Method("triplet + EPS", triplet(easy_positive()), False),
