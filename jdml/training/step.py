@@ -35,6 +35,15 @@ class TrainState(NamedTuple):
 def to_float(images: jax.Array) -> jax.Array:
     """Turn uint8 images 0…255 into float32 0…1; leave floating-point images as they are.
 
+    Args:
+        images: of any shape.
+
+    Returns:
+        The images, floating point.
+
+    Raises:
+        TypeError: the images are neither uint8 nor floating point.
+
     Example:
         >>> import jax.numpy as jnp
         >>> to_float(jnp.array([0, 255], jnp.uint8)).tolist()
