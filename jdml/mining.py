@@ -241,9 +241,7 @@ def multi_similarity_pairs(epsilon: float | Array = 0.1, *, mine_positives: bool
 
     Negatives more similar than the hardest positive and positives less similar than the hardest negative, up to ε:
     negatives with ``s_an + ε > min_p s_ap`` and positives with ``s_ap − ε < max_n s_an``, with ``s = 1 − d²/2``, the
-    cosine on the sphere. The minimum runs over the positives that are left when it is this miner's turn:
-    ``chain(easy_positive(), multi_similarity_pairs(mine_positives=False))`` compares negatives with the easy positive,
-    the other order with the hardest positive of the batch.
+    cosine on the sphere. The minimum runs over the positives that are left when it is this miner's turn.
 
     Args:
         epsilon: slack, in cosine similarity.
@@ -254,6 +252,12 @@ def multi_similarity_pairs(epsilon: float | Array = 0.1, *, mine_positives: bool
 
     Raises:
         ValueError: epsilon is not finite.
+
+    Paper settings:
+        ε = .1. EPS + MS keeps the easy positive and, read literally, the negatives of this miner over the whole batch:
+        ``chain(multi_similarity_pairs(mine_positives=False), easy_positive())``. In the other order negatives are
+        compared with the easy positive, and far fewer are left: on Omniglot's letters that gave R@1 49.7 ± 0.4 where
+        this order gives 60.2 ± 0.6 (``experiments/eps_omniglot``).
 
     Reference:
         Wang, Han, Huang, Dong & Scott, *Multi-Similarity Loss with General Pair Weighting*, §4.1.
