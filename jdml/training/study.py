@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ def run_study(
         run: a module-level function from a job's settings to its metrics, both JSON-able.
         jobs: settings by name; a name becomes a file name.
         out_dir: where ``NAME.json`` is written for each job, atomically, when it is done.
-        workers: processes at a time, each with its share of the machine's cores.
+        workers: processes at a time.
         progress: show a progress bar with the time that is left.
 
     Returns:
@@ -40,8 +40,9 @@ def run_study(
         ValueError: ``workers`` below 1, or a result that was made with other settings, naming them.
 
     Implementation notes:
-        Start it again after an interruption and only what is missing runs. One network on half the cores trains faster
-        than half as fast as on all of them, so several workers finish a study sooner than one.
+        Start it again after an interruption and only what is missing runs. A second worker on two cores gains little: it
+        trains while the first one compiles or scores. Workers are not tied to cores, on one of which XLA's convolutions
+        are several times slower than on half of two.
 
     Example:
         >>> import tempfile
@@ -74,12 +75,8 @@ def _run_all(run: Callable[[Job], Metrics], jobs: Mapping[str, Job], workers: in
         for name, job in jobs.items():
             yield name, _timed(run, job)
         return
-    shares = _shares(workers)
     context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    for share in shares:
-        queue.put(share)
-    with concurrent.futures.ProcessPoolExecutor(workers, context, _take_share, (queue,)) as pool:
+    with concurrent.futures.ProcessPoolExecutor(workers, context) as pool:
         futures = {pool.submit(_timed, run, job): name for name, job in jobs.items()}
         try:
             for future in concurrent.futures.as_completed(futures):
@@ -96,7 +93,7 @@ def _timed(run: Callable[[Job], Metrics], job: Job) -> dict[str, Any]:
         "job": dict(job),
         "metrics": metrics,
         "seconds": round(time.perf_counter() - start, 1),
-        "machine": f"{platform.machine()}, {len(_cores())} cores",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
     }
 
 
@@ -111,21 +108,3 @@ def _load(path: Path, job: Job) -> dict[str, Any] | None:
             f"{path} was made with other settings: {'; '.join(different)}. Choose another folder"
         )
     return result
-
-
-def _cores() -> Sequence[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return range(os.cpu_count() or 1)
-
-
-def _shares(workers: int) -> list[list[int]]:
-    """The machine's cores, dealt to the workers."""
-    cores = list(_cores())
-    return [cores[worker::workers] or cores for worker in range(workers)]
-
-
-def _take_share(queue: Any) -> None:
-    share = queue.get()
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, share)
