@@ -40,9 +40,9 @@ def run_study(
         ValueError: ``workers`` below 1, or a result that was made with other settings, naming them.
 
     Implementation notes:
-        Start it again after an interruption and only what is missing runs. A second worker on two cores gains little: it
-        trains while the first one compiles or scores. Workers are not tied to cores, on one of which XLA's convolutions
-        are several times slower than on half of two.
+        Start it again after an interruption and only what is missing runs. A second worker on two cores gains little:
+        it trains while the first one compiles or scores. Workers are not tied to cores, on one of which XLA's
+        convolutions are several times slower than on half of two.
 
     Example:
         >>> import tempfile
