@@ -233,7 +233,13 @@ def main(settings: Settings) -> None:
     out = settings.out or Path("runs") / f"eps_{settings.data}"
     load(settings.data, settings.data_dir and str(settings.data_dir.resolve()), settings.held_out)
     results = run_study(run, make_jobs(settings), out / "runs", workers=settings.workers)
-    tables = f"{recall_table(results, PAPER if settings.data == 'mnist' else {})}\nEPS against the same loss without it, paired by seed:\n\n{gain_table(results)}"
+    tables = "\n".join(
+        [
+            recall_table(results, PAPER if settings.data == "mnist" else {}),
+            "EPS against the same loss without it, paired by seed:\n",
+            gain_table(results),
+        ]
+    )
     minutes = sum(result["seconds"] for result in results.values()) / 60
     print(
         f"{tables}\n{len(results)} runs of {settings.steps} steps, {minutes:.0f} process-minutes in all",

@@ -41,8 +41,7 @@ def run_study(
 
     Implementation notes:
         Start it again after an interruption and only what is missing runs. A second worker on two cores gains little:
-        it trains while the first one compiles or scores. Workers are not tied to cores, on one of which XLA's
-        convolutions are several times slower than on half of two.
+        it trains while the first one compiles or scores.
 
     Example:
         >>> import tempfile
