@@ -67,6 +67,8 @@ def public(
             bound.apply_defaults()
             for name, constraint in constraints.items():
                 constraint(name, bound.arguments[name])
+            for name in _FUNCTIONS & bound.arguments.keys():
+                checks.check_function(name, bound.arguments[name])
             arguments = {
                 name: float(value) if _is_number(value) and name not in fixed else value
                 for name, value in bound.arguments.items()
@@ -139,6 +141,7 @@ class _Traced:
 
 
 _TRACED = _Traced()
+_FUNCTIONS = {"normalize", "reduce_fn"}
 
 
 def _is_number(value: Any) -> bool:

@@ -146,6 +146,20 @@ def _check_shape(
         raise ValueError(f"{name} must have shape {allowed}, got {list(value.shape)}")
 
 
+def check_function(name: str, value: Any) -> None:
+    """Refuse what is neither a function nor None.
+
+    Args:
+        name: the argument's name.
+        value: what was passed.
+
+    Raises:
+        TypeError: it cannot be called.
+    """
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} must be a function or None, got {value!r}")
+
+
 def check_key(name: str, key: Array | None, *, needed_by: str) -> Array:
     """Refuse a missing random key.
 
