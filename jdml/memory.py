@@ -91,6 +91,8 @@ def push(
             f"a batch of {embeddings.shape[0]} does not fit into a memory of capacity {capacity}"
         )
     slot = slots(state, labels, where)
+    stored_rows = jnp.isfinite(embeddings).all(-1) | (slot < 0)
+    checks.require(stored_rows, "embeddings[{row}] is not finite")
     target = jnp.where(slot < 0, capacity, slot)  # out of range: dropped
     stored = jax.lax.stop_gradient(embeddings).astype(state.embeddings.dtype)
     return CrossBatchMemory(

@@ -196,7 +196,7 @@ def semi_hard_negative(margin: float | Array = 0.2) -> Miner:
         Array([[0, 0, 1, 0]], dtype=int32)
     """
     checks.non_negative("margin", margin)
-    return _Rule(_semi_hard_negative, {"margin": margin})
+    return _Rule(_semi_hard_negative, {"margin": _number(margin)})
 
 
 def distance_weighted_negative(
@@ -232,7 +232,8 @@ def distance_weighted_negative(
     checks.positive("dim", dim)
     checks.positive("cutoff", cutoff)
     checks.positive("max_distance", max_distance)
-    settings = {"dim": float(dim), "cutoff": cutoff, "max_distance": max_distance}
+    settings = {"dim": dim, "cutoff": cutoff, "max_distance": max_distance}
+    settings = {name: _number(value) for name, value in settings.items()}
     return _Rule(_distance_weighted_negative, settings)
 
 
@@ -271,7 +272,7 @@ def multi_similarity_pairs(epsilon: float | Array = 0.1, *, mine_positives: bool
     """
     checks.finite("epsilon", epsilon)
     rule = _multi_similarity_pairs if mine_positives else _multi_similarity_negatives
-    return _Rule(rule, {"epsilon": epsilon})
+    return _Rule(rule, {"epsilon": _number(epsilon)})
 
 
 def chain(*miners: Miner) -> Miner:
@@ -322,6 +323,11 @@ class _Chain:
         for turn, miner in enumerate(self.miners):
             pairs = miner(None if key is None else jax.random.fold_in(key, turn), distances, pairs)
         return pairs
+
+
+def _number(value: float | Array) -> float | Array:
+    """A Python number as a float, which is traced; arrays as they are."""
+    return float(value) if isinstance(value, int | float) else value
 
 
 def _easy_positive(key: Array | None, distances: Array, pairs: Pairs) -> Pairs:

@@ -146,8 +146,11 @@ def _common_labels(*labels: np.ndarray) -> list[np.ndarray]:
 
 def unit(vectors: np.ndarray) -> np.ndarray:
     """Scale every row to length 1; a zero row stays zero."""
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(norms == 0, 1, norms)
+    import jax.numpy as jnp
+
+    from jdml.ops import sphere
+
+    return np.asarray(sphere(jnp.asarray(vectors)))
 
 
 def plain(value: Any) -> int | float:

@@ -99,6 +99,7 @@ def assign(
             f"proxies must have the dimension of embeddings, {dim}, got {list(proxies.shape)}"
         )
     checks.check_labels("labels", labels, size)
+    labels = checks.widen_labels(labels)
     classes = centres.shape[0]
     known = (labels >= 0) & (labels < classes)
     rows = known

@@ -210,6 +210,8 @@ def _mined(mine: Miner, key: Array | None, distances: Array, pairs: Pairs) -> Pa
     if not callable(mine):
         raise TypeError(f"mine must be a function (key, distances, pairs) -> Pairs, got {mine!r}")
     mined = mine(key, distances, pairs)
+    if not isinstance(mined, Pairs):
+        raise TypeError(f"mine must return Pairs(positive, negative), got {type(mined).__name__}")
     for name, mask in (("positive", mined.positive), ("negative", mined.negative)):
         checks.check_mask(f"what mine returned as {name}", mask, distances.shape)
     complete = (mined.positive.any(-1) & mined.negative.any(-1))[:, None]

@@ -188,7 +188,8 @@ def triplet_loss(
     terms = positive.sum(-1) * negative.sum(-1)
     where = terms > 0
     weighted = jnp.where(where, sums, 0.0) * c.row_weights
-    return ops.reduce_groups(reduce_fn, weighted, where, terms=terms, nonzero=pulls.sum(-1))
+    nonzero = jnp.where(c.row_weights != 0, pulls.sum(-1), 0.0)
+    return ops.reduce_groups(reduce_fn, weighted, where, terms=terms, nonzero=nonzero)
 
 
 @ops.public(compare, beta=checks.finite_per_class, alpha=checks.non_negative)
@@ -331,6 +332,7 @@ def _beta_of_anchors(
             f"beta must be a scalar where positive= is given instead of labels, got {list(beta.shape)}"
         )
     checks.check_labels("labels", labels, embeddings.shape[0])
+    labels = checks.widen_labels(labels)
     known = labels < beta.size
     checks.require(
         known,

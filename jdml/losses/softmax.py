@@ -103,7 +103,7 @@ def cosface_loss(
     return a.reduce_rows(reduce_fn, cross_entropy(scale * (a.similarities - margin * a.own), a))
 
 
-@ops.public(assign, scale=checks.positive, margin=checks.non_negative)
+@ops.public(assign, scale=checks.positive, margin=checks.angle)
 def arcface_loss(
     embeddings: Array,
     labels: Array,
@@ -133,7 +133,7 @@ def arcface_loss(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a scale that is not positive, a negative margin.
+        ValueError: shapes that do not fit, a scale that is not positive, a margin outside 0…π (degrees, say).
 
     Implementation notes:
         No arc cosine is taken: ``cos(θ + m) = s cos m − √(1 − s²) sin m``, with gradient 0 of the root at s = ±1. Past

@@ -125,9 +125,8 @@ def lifted_structure_loss(
     pairs = jnp.where(some, jnp.square(relu(both + distances - positive_margin)) / 2.0, 0.0)
     terms = some.sum(-1)
     weighted = pairs.sum(-1) * c.row_weights
-    return ops.reduce_groups(
-        reduce_fn, weighted, terms > 0, terms=terms, nonzero=(pairs > 0).sum(-1)
-    )
+    nonzero = jnp.where(c.row_weights != 0, (pairs > 0).sum(-1), 0)
+    return ops.reduce_groups(reduce_fn, weighted, terms > 0, terms=terms, nonzero=nonzero)
 
 
 @ops.public(compare, margin=checks.non_negative, gamma=checks.positive)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.experimental import checkify
@@ -49,12 +50,17 @@ def public(
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = _spelled_signature(function, options)
+        flags = [p.name for p in signature.parameters.values() if isinstance(p.default, bool)]
 
         def evaluate(traced: list[Any], static: _Static) -> R:
             arguments = static.merge(traced)
             with checks.checking(static.checking):
                 for name, constraint in constraints.items():
                     constraint(name, arguments[name])
+                    if name not in fixed and jnp.issubdtype(
+                        jnp.result_type(arguments[name]), jnp.integer
+                    ):
+                        arguments[name] = jnp.asarray(arguments[name], jnp.float32)
                 bound = inspect.BoundArguments(signature, arguments)
                 return function(*bound.args, **bound.kwargs)
 
@@ -67,8 +73,12 @@ def public(
             bound.apply_defaults()
             for name, constraint in constraints.items():
                 constraint(name, bound.arguments[name])
+            for name in flags:
+                bound.arguments[name] = checks.check_flag(name, bound.arguments[name])
             for name in _FUNCTIONS & bound.arguments.keys():
                 checks.check_function(name, bound.arguments[name])
+            for name in _LABELS & bound.arguments.keys():
+                checks.check_label_values(name, bound.arguments[name])
             arguments = {
                 name: float(value) if _is_number(value) and name not in fixed else value
                 for name, value in bound.arguments.items()
@@ -142,6 +152,7 @@ class _Traced:
 
 _TRACED = _Traced()
 _FUNCTIONS = {"normalize", "reduce_fn"}
+_LABELS = {"labels", "reference_labels"}
 
 
 def _is_number(value: Any) -> bool:

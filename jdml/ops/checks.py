@@ -11,6 +11,7 @@ import numbers
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -102,6 +103,63 @@ def check_labels(name: str, labels: Any, size: int) -> None:
         raise ValueError(f"{name} must have shape [{size}], got {list(labels.shape)}")
 
 
+def widen_labels(labels: Array) -> Array:
+    """Labels in a type that the number of classes fits into: int32, or wider where they are.
+
+    Args:
+        labels: integers of any type.
+
+    Returns:
+        The same labels.
+    """
+    return jnp.asarray(labels).astype(jnp.promote_types(labels.dtype, jnp.int32))
+
+
+def check_label_values(name: str, labels: Any) -> None:
+    """Refuse NumPy labels that JAX would cut down to 32 bits, and so take for others.
+
+    Args:
+        name: the argument's name.
+        labels: what was passed.
+
+    Raises:
+        ValueError: a label is beyond int32 while 64-bit types are off.
+    """
+    if not isinstance(labels, np.ndarray) or labels.dtype.itemsize < 4 or labels.dtype == np.int32:
+        return
+    if (
+        jax.dtypes.canonicalize_dtype(np.int64) == np.int64
+        or not np.issubdtype(labels.dtype, np.integer)
+        or labels.size == 0
+    ):
+        return
+    limit = np.iinfo(np.int32)
+    outside = (labels < limit.min) | (labels > limit.max)
+    if outside.any():
+        row = int(np.argmax(outside))
+        raise ValueError(
+            f"{name}[{row}] is {labels.flat[row]}, expected an int32: number the classes, or enable 64-bit types"
+        )
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Refuse what is not a plain boolean.
+
+    Args:
+        name: the argument's name.
+        value: what was passed.
+
+    Returns:
+        The flag as a Python boolean.
+
+    Raises:
+        TypeError: it is something else, a traced boolean included.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
 def check_mask(name: str, mask: Any, *shapes: tuple[int, ...]) -> None:
     """Refuse what is not a boolean array of one of the given shapes.
 
@@ -129,18 +187,18 @@ def check_weights(name: str, weights: Any, *shapes: tuple[int, ...]) -> None:
         TypeError: not an array of numbers.
         ValueError: another shape.
     """
-    _check_shape(name, weights, shapes, "number", jnp.number)
+    _check_shape(name, weights, shapes, "real", jnp.floating, jnp.integer)
 
 
 def _check_shape(
-    name: str, value: Any, shapes: tuple[tuple[int, ...], ...], kind: str, dtype: Any
+    name: str, value: Any, shapes: tuple[tuple[int, ...], ...], kind: str, *dtypes: Any
 ) -> None:
     allowed = " or ".join(str(list(shape)) for shape in shapes)
     if not isinstance(value, Array | np.ndarray):
         raise TypeError(
             f"{name} must be a {kind} array of shape {allowed}, got {type(value).__name__}"
         )
-    if not jnp.issubdtype(value.dtype, dtype):
+    if not any(jnp.issubdtype(value.dtype, dtype) for dtype in dtypes):
         raise TypeError(f"{name} must be a {kind} array, got dtype {value.dtype}")
     if value.shape not in shapes:
         raise ValueError(f"{name} must have shape {allowed}, got {list(value.shape)}")
@@ -187,6 +245,8 @@ def _number(test: Callable[[Any], Any], expected: str, *, rank: int = 0) -> Cons
             value, numbers.Real | Array | np.ndarray
         ):
             raise TypeError(f"{name} must be a number {expected}, got {value!r}")
+        if isinstance(value, Array | np.ndarray) and value.dtype == bool:
+            raise TypeError(f"{name} must be a number {expected}, got a boolean")
         if isinstance(value, Array | np.ndarray) and value.ndim > rank:
             allowed = "a scalar" if rank == 0 else "a scalar or one-dimensional"
             raise ValueError(f"{name} must be {allowed}, got shape {list(value.shape)}")
@@ -203,6 +263,7 @@ finite = _number(lambda v: abs(v) < math.inf, "finite")
 finite_per_class = _number(lambda v: abs(v) < math.inf, "finite", rank=1)
 positive = _number(lambda v: (v > 0) & (v < math.inf), "> 0")
 non_negative = _number(lambda v: (v >= 0) & (v < math.inf), ">= 0")
+angle = _number(lambda v: (v >= 0) & (v <= math.pi), "an angle in radians, 0…π")
 unit_interval = _number(lambda v: (v >= 0) & (v <= 1), "in [0, 1]")
 
 

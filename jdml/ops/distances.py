@@ -60,4 +60,12 @@ def distances(x: Array, y: Array) -> Array:
         >>> distances(jnp.array([[3.0, 0.0]]), jnp.array([[0.0, 4.0], [3.0, 0.0]]))
         Array([[5., 0.]], dtype=float32)
     """
-    return safe_sqrt(squared_distances(x, y))
+    scale = _scale(x, y)
+    return scale * safe_sqrt(squared_distances(x / scale, y / scale))
+
+
+def _scale(x: Array, y: Array) -> Array:
+    """Power of two by which vectors are divided so that their squares stay finite: 1 up to 2⁴⁰."""
+    largest = jnp.maximum(jnp.max(jnp.abs(x), initial=0.0), jnp.max(jnp.abs(y), initial=0.0))
+    exponent = jnp.frexp(jax.lax.stop_gradient(largest))[1]
+    return jnp.exp2(jnp.where(exponent > 40, jnp.minimum(exponent, 120), 0).astype(x.dtype))

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.ops.stable import magnitude, safe_norm
+from jdml.ops.stable import accumulate_in, magnitude, safe_norm
 
 
 def sphere(vectors: Array) -> Array:
@@ -26,10 +26,11 @@ def sphere(vectors: Array) -> Array:
         Array([[0.6, 0.8],
                [0. , 0. ]], dtype=float32)
     """
-    scale = magnitude(vectors)
-    zero = scale <= 1e8 * jnp.finfo(vectors.dtype).tiny
-    scaled = jnp.where(zero, 0.0, vectors / jnp.where(zero, 1.0, scale))
-    return scaled / jnp.where(zero, 1.0, safe_norm(scaled))
+    wide = vectors.astype(accumulate_in(vectors))
+    scale = magnitude(wide)
+    zero = scale <= 1e8 * jnp.finfo(wide.dtype).tiny
+    scaled = jnp.where(zero, 0.0, wide / jnp.where(zero, 1.0, scale))
+    return (scaled / jnp.where(zero, 1.0, safe_norm(scaled))).astype(vectors.dtype)
 
 
 def ball(vectors: Array) -> Array:
@@ -50,6 +51,6 @@ def ball(vectors: Array) -> Array:
         Array([[0.6, 0.8],
                [0.3, 0.4]], dtype=float32)
     """
-    norm = safe_norm(vectors)
+    norm = safe_norm(vectors.astype(accumulate_in(vectors)))
     outside = norm >= 1
     return jnp.where(outside, sphere(vectors), vectors)

@@ -99,7 +99,9 @@ def trimmed_mean(fraction: float) -> ReduceFn:
         kept = (
             jnp.ones(values.shape, bool) if where is None else jnp.broadcast_to(where, values.shape)
         )
-        count = jnp.ceil((1.0 - fraction) * kept.sum())
+        number = kept.sum().astype(jnp.float32)
+        # A whole t·n must not fall below itself by rounding.
+        count = number - jnp.floor(fraction * number * (1.0 + 4.0 * jnp.finfo(jnp.float32).eps))
         ascending = jnp.sort(jnp.where(kept, values, jnp.inf), axis=None)
         return mean(ascending, jnp.arange(values.size) < count)
 
@@ -126,6 +128,8 @@ def reduce_terms(reduce_fn: ReduceFn | None, values: Array, where: Array) -> Arr
     values = jnp.where(where, values, 0.0)
     if reduce_fn is None:
         return values
+    if values.size == 0:
+        return jnp.zeros((), values.dtype)
     return reduce_fn(values, where=where | ~where.any())
 
 

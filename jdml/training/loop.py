@@ -172,7 +172,7 @@ def fit(
     Raises:
         ValueError: before any work: settings that contradict each other, a folder of another configuration (naming the
             fields), a checkpoint that cannot be read.
-        FloatingPointError: naming the step, when a loss is not finite; nothing of it is saved.
+        FloatingPointError: naming the step, when a loss or a gradient is not finite; nothing of it is saved.
 
     Implementation notes:
         Log records, evaluations and checkpoints depend on the step alone. A run that is killed anywhere and started
@@ -303,16 +303,17 @@ class _Run:
         return _copy((self.state.params, self.state.batch_stats))
 
     def _collect(self) -> Record:
-        """Average the metrics of the steps since the last pause; refuse a loss that is not finite."""
+        """Average the metrics of the steps since the last pause; refuse a loss or gradient that is not finite."""
         if not self.pending:
             return {}
         values = jax.device_get(self.pending)
         self.pending = []
-        losses = np.array([metrics["loss"] for metrics in values], np.float64)
-        if not np.isfinite(losses).all():
-            first = int(np.argmin(np.isfinite(losses)))
-            step = self.done.step - len(losses) + 1 + first
-            raise FloatingPointError(f"the loss is {losses[first]} at step {step}")
+        for name in ("loss", "grad_norm"):
+            seen = np.array([metrics[name] for metrics in values], np.float64)
+            if not np.isfinite(seen).all():
+                first = int(np.argmin(np.isfinite(seen)))
+                step = self.done.step - len(seen) + 1 + first
+                raise FloatingPointError(f"the {name} is {seen[first]} at step {step}")
         return {name: float(np.mean([m[name] for m in values])) for name in sorted(values[0])}
 
     def _evaluate(self) -> Record:

@@ -1,0 +1,102 @@
+"""Edges that users reach: half precision, small integer types, empty batches, huge vectors, settings from files."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jdml
+
+X = jnp.asarray(np.random.default_rng(0).normal(size=(6, 4)), jnp.float32)
+Y = np.array([0, 0, 1, 1, 2, 2])
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
+@pytest.mark.parametrize("normalize", [jdml.sphere, jdml.ball], ids=["sphere", "ball"])
+def test_normalization_in_half_precision(normalize, dtype) -> None:  # noqa: ANN001
+    vectors = jnp.array([[3.0, 4.0], [0.0, 0.0]], dtype)
+    value, gradient = normalize(vectors), jax.grad(lambda v: normalize(v)[:, 0].sum())(vectors)
+    assert value.dtype == gradient.dtype == dtype
+    np.testing.assert_allclose(value[0].astype(float), [0.6, 0.8], rtol=1e-2)
+    np.testing.assert_allclose(gradient[0].astype(float), [0.128, -0.096], rtol=2e-2)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16])
+def test_labels_of_small_types_reach_every_class(dtype: type) -> None:
+    proxies = jnp.asarray(np.random.default_rng(1).normal(size=(300, 4)), jnp.float32)
+    labels = np.array([0, 5, 17, 99, 100, 120])
+    expected = jdml.normalized_softmax_loss(X, labels, proxies)
+    assert jdml.normalized_softmax_loss(X, labels.astype(dtype), proxies) == expected
+    beta = jnp.linspace(0.5, 1.5, 300)
+    expected = jdml.margin_loss(X, Y, beta=beta)
+    assert jdml.margin_loss(X, Y.astype(dtype), beta=beta) == expected
+
+
+def test_labels_that_would_be_cut_down_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"labels\[1\] is 4294967296, expected an int32"):
+        jdml.contrastive_loss(X, np.array([0, 2**32, 1, 1, 2, 2]))
+
+
+@pytest.mark.parametrize("reduce_fn", [jnp.mean, jnp.sum, jdml.mean, jdml.mean_nonzero, jdml.total])
+def test_empty_batches_reduce_to_zero(reduce_fn) -> None:  # noqa: ANN001
+    assert jdml.multi_similarity_loss(X[:0], Y[:0], reduce_fn=reduce_fn) == 0
+    assert jdml.contrastive_loss(X[:0], Y[:0], reduce_fn=reduce_fn) == 0
+
+
+@pytest.mark.parametrize("scale", [1e15, 1e20, 1e30])
+def test_huge_vectors_compared_as_they_are(scale: float) -> None:
+    for loss in (jdml.contrastive_loss, jdml.triplet_loss, jdml.margin_loss):
+        value, gradient = jax.value_and_grad(lambda x, loss=loss: loss(x, Y, normalize=None))(
+            scale * X
+        )
+        assert jnp.isfinite(value)
+        assert jnp.isfinite(gradient).all()
+
+
+def test_weight_zero_takes_an_anchor_out_of_the_active_terms() -> None:
+    weights = jnp.array([1.0, 1.0, 0.0, 1.0, 1.0, 0.0])
+    rows = jdml.triplet_loss(X, Y, margin=1.0, reduce_fn=None)
+    active = [
+        sum(
+            d(a, p) - d(a, n) + 1 > 0
+            for p in range(6)
+            if p != a and Y[p] == Y[a]
+            for n in range(6)
+            if Y[n] != Y[a]
+        )
+        for a in range(6)
+    ]
+    expected = np.sum(weights * rows) / np.sum(np.array(active) * (weights > 0))
+    np.testing.assert_allclose(
+        jdml.triplet_loss(X, Y, margin=1.0, weights=weights), expected, rtol=1e-5
+    )
+
+
+def d(i: int, j: int) -> float:
+    unit = np.asarray(X) / np.linalg.norm(X, axis=1, keepdims=True)
+    return float(np.linalg.norm(unit[i] - unit[j]))
+
+
+def test_settings_as_files_hold_them() -> None:
+    assert jdml.triplet_loss(X, Y, squared=np.bool_(True)) == jdml.triplet_loss(X, Y, squared=True)
+    with pytest.raises(TypeError, match="squared must be True or False, got 1"):
+        jdml.triplet_loss(X, Y, squared=1)
+    expected = jdml.multi_similarity_loss(X, Y, alpha=2.0)
+    assert jdml.multi_similarity_loss(X, Y, alpha=np.uint8(2)) == expected
+    with pytest.raises(TypeError, match="margin must be a number"):
+        jdml.triplet_loss(X, Y, margin=jnp.array(True))
+    with pytest.raises(ValueError, match="margin must be an angle in radians"):
+        jdml.arcface_loss(X, Y, X[:3], margin=28.6)
+
+
+def test_a_miner_must_return_pairs() -> None:
+    with pytest.raises(TypeError, match="mine must return Pairs"):
+        jdml.triplet_loss(X, Y, mine=lambda key, distances, pairs: tuple(pairs))
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "kept"), [(100, 0.4, 60), (100, 0.7, 30), (50, 0.7, 15), (3, 0.4, 2)]
+)
+def test_trimming_keeps_whole_counts(count: int, share: float, kept: int) -> None:
+    values = jnp.arange(count, dtype=jnp.float32)
+    np.testing.assert_allclose(jdml.trimmed_mean(share)(values), np.arange(kept).mean(), rtol=1e-6)
