@@ -42,7 +42,7 @@ from jdml.report import scatter_grid
 
 FULL_MNIST = False  # True: 28×28 images, a minute or two per run on a CPU
 DATA_DIR = "data/mnist"  # MNIST's four IDX files, or a prepared tensorflow-datasets folder
-STEPS = 400 if FULL_MNIST else 300
+STEPS = 800 if FULL_MNIST else 300
 
 # %% [markdown]
 # ## Even and odd, from the digits 0–5
