@@ -47,7 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         ...
         0
     """
-    import tyro
+    try:
+        import tyro
+    except ModuleNotFoundError:
+        return _fail("jdml", "the command line needs its extra: pip install 'jdml[train]'")
 
     name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("-h", "--help", "help"):
