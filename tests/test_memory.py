@@ -102,7 +102,7 @@ def test_own_entries_are_left_out_by_index_not_by_similarity() -> None:
         ),
     ],
 )
-def test_push_refuses_what_does_not_fit(arguments, error, message) -> None:  # noqa: ANN001
+def test_push_refuses_what_does_not_fit(arguments, error, message) -> None:
     with pytest.raises(error, match=message):
         memory.push(memory.init(4, 2), *arguments)
 

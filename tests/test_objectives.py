@@ -90,7 +90,7 @@ def test_memory_is_one_trace_and_takes_masks() -> None:
 
     @jax.jit
     @chex.assert_max_traces(n=1)
-    def step(state, x, where):  # noqa: ANN001, ANN202
+    def step(state, x, where):
         loss, _ = objective.loss({}, x, Y, where=where, state=state)
         return objective.update_state(state, x, Y, where), loss
 
@@ -135,6 +135,6 @@ def test_memory_is_one_trace_and_takes_masks() -> None:
         ),
     ],
 )
-def test_bad_settings(build, error, message) -> None:  # noqa: ANN001
+def test_bad_settings(build, error, message) -> None:
     with pytest.raises(error, match=message):
         build()

@@ -16,7 +16,7 @@ TRANSFORMS = {"model": optax.sgd(0.1), "proxies": optax.sgd(10.0)}
 @pytest.mark.parametrize(
     "roles", [ROLES, lambda params: {name: name for name in params}], ids=["prefix", "function"]
 )
-def test_each_role_learns_at_its_own_rate(roles) -> None:  # noqa: ANN001
+def test_each_role_learns_at_its_own_rate(roles) -> None:
     transform = partition_by_role(TRANSFORMS, roles)
     update = jax.jit(transform.update)
     updates, _ = update(jax.tree.map(jnp.ones_like, PARAMS), transform.init(PARAMS), PARAMS)

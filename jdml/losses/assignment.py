@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.losses.comparison import Normalize, _prepare
+from jdml.losses.comparison import Normalize, prepare
 from jdml.ops import ReduceFn, checks
 from jdml.ops.stable import accumulate_in
 
@@ -93,7 +93,7 @@ def assign(
     """
     checks.check_embeddings("embeddings", embeddings)
     size, dim = embeddings.shape
-    centres = _as_centres("proxies", proxies)
+    centres = as_centres("proxies", proxies)
     if centres.shape[-1] != dim:
         raise ValueError(
             f"proxies must have the dimension of embeddings, {dim}, got {list(proxies.shape)}"
@@ -108,9 +108,9 @@ def assign(
         rows, known = known & where, known | ~where
     checks.require(known, f"labels[{{row}}] is {{0}}, expected 0…{classes - 1}", labels)
     dtype = accumulate_in(embeddings, centres)
-    x = _prepare("embeddings", embeddings, rows, normalize, dtype)
+    x = prepare("embeddings", embeddings, rows, normalize, dtype)
     flat = centres.reshape(-1, dim)
-    p = _prepare("proxies", flat, jnp.ones(flat.shape[0], bool), normalize, dtype)
+    p = prepare("proxies", flat, jnp.ones(flat.shape[0], bool), normalize, dtype)
     if weights is not None:
         checks.check_weights("weights", weights, (size,))
     scale = jnp.ones(size, dtype) if weights is None else jnp.asarray(weights, dtype)
@@ -118,7 +118,7 @@ def assign(
     return Assignment(x, p.reshape(centres.shape), own, rows, scale)
 
 
-def _as_centres(name: str, proxies: Array) -> Array:
+def as_centres(name: str, proxies: Array) -> Array:
     """``[C, K, D]`` from ``[C, D]`` or ``[C, K, D]``."""
     if not isinstance(proxies, Array):
         raise TypeError(

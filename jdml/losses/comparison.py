@@ -133,8 +133,8 @@ def compare(
     pairs = _label_pairs(labels, reference_labels, positive, kept, own=references is None)
 
     dtype = accumulate_in(embeddings, embeddings if references is None else references)
-    x = _prepare("embeddings", embeddings, rows, normalize, dtype)
-    r = x if references is None else _prepare("references", references, columns, normalize, dtype)
+    x = prepare("embeddings", embeddings, rows, normalize, dtype)
+    r = x if references is None else prepare("references", references, columns, normalize, dtype)
     if mine is not None:
         pairs = _mined(mine, key, jax.lax.stop_gradient(ops.distances(x, r)), pairs)
     scale = _as_weights(weights, kept.shape, dtype)
@@ -196,7 +196,7 @@ def _others(self_index: Array | None, shape: tuple[int, ...]) -> Array:
     return jnp.arange(shape[1])[None, :] != self_index[:, None]
 
 
-def _prepare(
+def prepare(
     name: str, vectors: Array, valid: Array, normalize: Normalize | None, dtype: jnp.dtype
 ) -> Array:
     """Widen, blank the rows that are not valid (whatever they hold), normalize."""

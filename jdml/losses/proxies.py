@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.losses.assignment import Assignment, _as_centres, assign
+from jdml.losses.assignment import Assignment, as_centres, assign
 from jdml.ops import ReduceFn, checks, log1p_sum_exp, log_sum_exp, mean, safe_sqrt, sphere, total
 
 
@@ -321,7 +321,7 @@ def center_regularizer(proxies: Array) -> Array:
         >>> center_regularizer(jnp.array([[[1.0, 0.0], [-1.0, 0.0]]]))
         Array(1., dtype=float32)
     """
-    centres = _as_centres("proxies", proxies)
+    centres = as_centres("proxies", proxies)
     return _spread(sphere(centres.astype(jnp.result_type(centres.dtype, jnp.float32))))
 
 

@@ -13,7 +13,7 @@ Y = np.array([0, 0, 1, 1, 2, 2])
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
 @pytest.mark.parametrize("normalize", [jdml.sphere, jdml.ball], ids=["sphere", "ball"])
-def test_normalization_in_half_precision(normalize, dtype) -> None:  # noqa: ANN001
+def test_normalization_in_half_precision(normalize, dtype) -> None:
     vectors = jnp.array([[3.0, 4.0], [0.0, 0.0]], dtype)
     value, gradient = normalize(vectors), jax.grad(lambda v: normalize(v)[:, 0].sum())(vectors)
     assert value.dtype == gradient.dtype == dtype
@@ -38,7 +38,7 @@ def test_labels_that_would_be_cut_down_are_refused() -> None:
 
 
 @pytest.mark.parametrize("reduce_fn", [jnp.mean, jnp.sum, jdml.mean, jdml.mean_nonzero, jdml.total])
-def test_empty_batches_reduce_to_zero(reduce_fn) -> None:  # noqa: ANN001
+def test_empty_batches_reduce_to_zero(reduce_fn) -> None:
     assert jdml.multi_similarity_loss(X[:0], Y[:0], reduce_fn=reduce_fn) == 0
     assert jdml.contrastive_loss(X[:0], Y[:0], reduce_fn=reduce_fn) == 0
 

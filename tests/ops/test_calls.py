@@ -14,7 +14,7 @@ X = jnp.eye(4, 3) + 0.1
 Y = jnp.array([0, 0, 1, 1])
 
 
-def traced_counter():  # noqa: ANN201
+def traced_counter():
     """A public function, and the list of what it saw at each trace."""
     traces: list[tuple] = []
 
@@ -49,7 +49,7 @@ def test_numbers_are_traced_and_choices_are_static() -> None:
         ({"other": 1}, TypeError, "other"),
     ],
 )
-def test_hyper_parameters_are_checked_before_tracing(arguments, error, message) -> None:  # noqa: ANN001
+def test_hyper_parameters_are_checked_before_tracing(arguments, error, message) -> None:
     scale, traces = traced_counter()
     with pytest.raises(error, match=message):
         scale(jnp.ones(2), **arguments)

@@ -13,7 +13,7 @@ EXTREMES = [0.0, 1e-44, 1e-38, 1e-30, 1e-20, 1e-6, 1.0, 1e6, 1e19, 1e30, 3e38]
 
 @pytest.mark.parametrize("scale", EXTREMES)
 @pytest.mark.parametrize("normalize", [ops.sphere, ops.ball], ids=["sphere", "ball"])
-def test_normalization_is_finite_at_every_scale(normalize, scale: float) -> None:  # noqa: ANN001
+def test_normalization_is_finite_at_every_scale(normalize, scale: float) -> None:
     vectors = jnp.float32(scale) * jnp.array([[0.6, 0.8, 0.0], [-1.0, 0.0, 0.0], [0.3, 0.3, 0.3]])
     value = normalize(vectors)
     gradient = jax.grad(lambda v: (normalize(v) * jnp.arange(9.0).reshape(3, 3)).sum())(vectors)
@@ -60,7 +60,7 @@ def test_log1p_sum_keeps_tiny_sums() -> None:
 
 
 @pytest.mark.parametrize("function", [ops.log_sum_exp, ops.log1p_sum_exp])
-def test_log_sums_of_nothing_pass_no_gradient(function) -> None:  # noqa: ANN001
+def test_log_sums_of_nothing_pass_no_gradient(function) -> None:
     def finite_part(values: jax.Array) -> jax.Array:
         found = function(values, where=jnp.array([[True, False], [False, False]]))
         return jnp.where(jnp.isfinite(found), found, 0.0).sum()

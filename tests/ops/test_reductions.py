@@ -50,7 +50,7 @@ def test_a_masked_nan_does_not_leak_and_a_kept_one_shows(name: str) -> None:
 
 
 @pytest.mark.parametrize("reduce_fn", [jnp.mean, jnp.sum, jnp.max], ids=["mean", "sum", "max"])
-def test_jnp_reductions_of_no_term_are_zero(reduce_fn) -> None:  # noqa: ANN001
+def test_jnp_reductions_of_no_term_are_zero(reduce_fn) -> None:
     def reduced(values: jax.Array) -> jax.Array:
         kept = {} if reduce_fn is not jnp.max else {"initial": 0.0}
         return reduce_terms(
