@@ -18,14 +18,15 @@ import jdml
 PACKAGE = Path(jdml.__file__).parent
 
 # room -> the rooms that it may import (its own modules always).
-NUMERICS = {"ops", "mining", "memory", "losses", "metrics"}
+NUMERICS = {"ops", "mining", "memory", "fields", "losses", "metrics"}
 METHODS = NUMERICS | {"flows", "ccp", "objectives", "optim", "models", "data"}
 DOORS = {
     "ops": set(),
     "mining": {"ops"},
     "memory": {"ops"},
     "metrics": {"ops"},
-    "losses": {"ops", "mining"},
+    "fields": {"ops"},
+    "losses": {"ops", "mining", "fields"},
     "flows": {"ops"},
     "ccp": {"ops", "mining", "metrics"},
     "objectives": {"ops", "mining", "memory", "losses", "flows", "ccp"},
@@ -42,7 +43,7 @@ DOORS = {
 }
 
 # Rooms that know arrays only: no modules, no optimizers, not even inside a function.
-PURE_ROOMS = {"ops", "mining", "memory", "metrics", "losses"}
+PURE_ROOMS = {"ops", "mining", "memory", "metrics", "fields", "losses"}
 NOT_PURE = {"flax", "optax", "distrax", "orbax", "grain", "tensorflow_datasets", "tyro"}
 # What a module may import when it is itself imported; all else belongs where it is used.
 LIGHT = {"jax", "numpy", "flax", "optax", "jdml"} | set(sys.stdlib_module_names)

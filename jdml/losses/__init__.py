@@ -8,6 +8,11 @@ embeddings' type.
 
 from jdml.losses.assignment import Assignment, assign
 from jdml.losses.comparison import Comparison, compare
+from jdml.losses.multi_proxy import (
+    multi_proxy_anchor_ap_loss,
+    multi_proxy_anchor_dw_loss,
+    multi_proxy_anchor_loss,
+)
 from jdml.losses.pairs import (
     contrastive_loss,
     margin_loss,
@@ -15,6 +20,7 @@ from jdml.losses.pairs import (
     similarity_contrastive_loss,
     triplet_loss,
 )
+from jdml.losses.potential import contrastive_potential_loss, potential_field_loss
 from jdml.losses.proxies import (
     center_regularizer,
     proxy_anchor_loss,
@@ -41,13 +47,18 @@ __all__ = [
     "circle_loss",
     "compare",
     "contrastive_loss",
+    "contrastive_potential_loss",
     "cosface_loss",
     "fast_ap_loss",
     "lifted_structure_loss",
     "margin_loss",
+    "multi_proxy_anchor_ap_loss",
+    "multi_proxy_anchor_dw_loss",
+    "multi_proxy_anchor_loss",
     "multi_similarity_loss",
     "n_pair_loss",
     "normalized_softmax_loss",
+    "potential_field_loss",
     "proxy_anchor_loss",
     "proxy_nca_loss",
     "proxy_nca_margin_loss",

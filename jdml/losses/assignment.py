@@ -1,7 +1,9 @@
 """What every proxy loss begins with: normalized embeddings and proxies, and which of them belong together."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -10,51 +12,105 @@ from jdml.losses.comparison import Normalize, prepare
 from jdml.ops import ReduceFn, checks
 from jdml.ops.stable import accumulate_in
 
+ENTRIES = 2**20
+"""Similarities that ``class_block="auto"`` holds at a time, about."""
+
 
 class Assignment(NamedTuple):
-    """Embeddings against the proxies of all classes.
+    """Embeddings against the proxies of all classes, or of a block of them.
 
     Attributes:
         embeddings: ``[B, D]``, normalized; rows that are not valid are 0.
         proxies: ``[C, K, D]``, normalized.
-        own: ``[B, C]``, True at the class of a valid row.
+        labels: ``[B]``, −1 for rows that are not valid.
         rows: ``[B]``, the valid rows.
         weights: ``[B]``.
+        classes: how many classes there are in all.
+        first: the class of the first proxy, 0 but in a block.
+        class_block: how many classes :meth:`over_classes` takes at a time, None for all.
     """
 
     embeddings: Array
     proxies: Array
-    own: Array
+    labels: Array
     rows: Array
     weights: Array
+    classes: int
+    first: Array | int = 0
+    class_block: int | None = None
+
+    @property
+    def own(self) -> Array:
+        """``[B, C]``, True at the class of a valid row."""
+        return self.labels[:, None] == self._class_indices[None, :]
 
     @property
     def others(self) -> Array:
         """``[B, C]``, True at the other classes of a valid row."""
-        return self.rows[:, None] & ~self.own
+        return self.every & ~self.own
+
+    @property
+    def every(self) -> Array:
+        """``[B, C]``, True at all classes of a valid row (not at those that fill up the last block)."""
+        rows = self.rows[:, None]
+        if self.proxies.shape[0] == self.classes:
+            return jnp.broadcast_to(rows, (len(self.rows), self.classes))
+        return rows & (self._class_indices < self.classes)[None, :]
+
+    @property
+    def _class_indices(self) -> Array:
+        return self.first + jnp.arange(self.proxies.shape[0], dtype=self.labels.dtype)
 
     @property
     def similarities(self) -> Array:
         """``[B, C]`` cosine to each class: to the nearest of its proxies where it has several."""
-        return self.proxy_similarities.max(-1)
-
-    @property
-    def proxy_similarities(self) -> Array:
-        """``[B, C, K]``."""
-        classes, per_class, dim = self.proxies.shape
-        flat = ops.similarities(self.embeddings, self.proxies.reshape(-1, dim))
-        return flat.reshape(-1, classes, per_class)
+        return self._of_nearest(ops.similarities, jnp.max)
 
     @property
     def squared_distances(self) -> Array:
         """``[B, C]`` squared Euclidean distance to each class: to the nearest of its proxies."""
+        return self._of_nearest(ops.squared_distances, jnp.min)
+
+    @property
+    def proxy_similarities(self) -> Array:
+        """``[K, B, C]``: proxies first, so that no small axis is the innermost."""
         classes, per_class, dim = self.proxies.shape
-        flat = ops.squared_distances(self.embeddings, self.proxies.reshape(-1, dim))
-        return flat.reshape(-1, classes, per_class).min(-1)
+        by_proxy = jnp.swapaxes(self.proxies, 0, 1).reshape(-1, dim)
+        flat = ops.similarities(self.embeddings, by_proxy)
+        return jnp.swapaxes(flat.reshape(-1, per_class, classes), 0, 1)
+
+    def _of_nearest(self, compare: Callable[..., Array], nearest: Callable[..., Array]) -> Array:
+        classes, per_class, dim = self.proxies.shape
+        flat = compare(self.embeddings, self.proxies.reshape(-1, dim))
+        return flat if per_class == 1 else nearest(flat.reshape(-1, classes, per_class), axis=-1)
 
     def of_own(self, values: Array) -> Array:
         """``[B]``: the entry of ``values [B, C]`` at each row's own class, 0 for rows that are not valid."""
         return jnp.sum(jnp.where(self.own, values, 0.0), axis=-1)
+
+    def over_classes(self, function: Callable[["Assignment"], Any]) -> Any:
+        """Apply a function to one block of classes after the other, and recompute each for its gradient.
+
+        Args:
+            function: from a block, an assignment of ``class_block`` classes, to arrays.
+
+        Returns:
+            The function's results, stacked along a new first axis, one entry per block.
+        """
+        classes, per_class, dim = self.proxies.shape
+        block = self.class_block
+        if block is None or block >= classes:
+            return jax.tree.map(lambda result: result[None], function(self))
+        missing = -classes % block
+        padded = jnp.pad(self.proxies, ((0, missing), (0, 0), (0, 0)))
+        firsts = jnp.arange(0, classes, block, dtype=self.labels.dtype)
+
+        def one(inputs: tuple[Array, Array]) -> Any:
+            first, proxies = inputs
+            return function(self._replace(first=first, proxies=proxies))
+
+        blocks = padded.reshape(-1, block, per_class, dim)
+        return jax.lax.map(jax.checkpoint(one, prevent_cse=False), (firsts, blocks))
 
     def reduce_rows(
         self, reduce_fn: ReduceFn | None, values: Array, where: Array | None = None
@@ -72,6 +128,7 @@ def assign(
     normalize: Normalize | None = ops.sphere,
     where: Array | None = None,
     weights: Array | None = None,
+    class_block: int | Literal["auto"] | None = None,
 ) -> Assignment:
     """Check the arguments of a proxy loss and normalize its vectors.
 
@@ -83,13 +140,16 @@ def assign(
         where: ``[B]`` bool, the valid rows; the others take no part in anything. Rows whose label is outside 0…C−1
             are not valid either.
         weights: ``[B]``: each sample's terms are multiplied by its weight.
+        class_block: how many classes are compared at a time, in ``O(B × class_block)`` memory, at the price of
+            computing each similarity twice; ``"auto"`` chooses, None takes all classes at once. The result is the
+            same.
 
     Returns:
         The assignment.
 
     Raises:
         TypeError: arguments of the wrong kind (float labels, integer embeddings, a mask that is not boolean).
-        ValueError: shapes that do not fit.
+        ValueError: shapes that do not fit, a block below 1.
     """
     checks.check_embeddings("embeddings", embeddings)
     size, dim = embeddings.shape
@@ -114,8 +174,18 @@ def assign(
     if weights is not None:
         checks.check_weights("weights", weights, (size,))
     scale = jnp.ones(size, dtype) if weights is None else jnp.asarray(weights, dtype)
-    own = rows[:, None] & (labels[:, None] == jnp.arange(classes)[None, :])
-    return Assignment(x, p.reshape(centres.shape), own, rows, scale)
+    checks.block("class_block", class_block)
+    if class_block == "auto":
+        class_block = max(128, ENTRIES // (max(size, 1) * centres.shape[1]) // 128 * 128)
+    return Assignment(
+        x,
+        p.reshape(centres.shape),
+        jnp.where(rows, labels, -1),
+        rows,
+        scale,
+        classes,
+        class_block=class_block,
+    )
 
 
 def as_centres(name: str, proxies: Array) -> Array:

@@ -1,5 +1,6 @@
 """Losses that compare embeddings with learned proxies of their classes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -56,11 +57,15 @@ def proxy_nca_loss(
         Array(-2., dtype=float32)
     """
     a = assign(embeddings, labels, proxies, **options)
-    if a.proxies.shape[0] == 1:
+    if a.classes == 1:
         return a.reduce_rows(reduce_fn, jnp.zeros_like(a.weights), where=jnp.zeros_like(a.rows))
-    logits = -scale * a.squared_distances
-    others = jnp.where(a.rows, log_sum_exp(logits, where=a.others), 0.0)
-    return a.reduce_rows(reduce_fn, others - a.of_own(logits))
+
+    def terms(block: Assignment) -> tuple[Array, Array]:
+        logits = -scale * block.squared_distances
+        return log_sum_exp(logits, where=block.others), block.of_own(logits)
+
+    others, own = a.over_classes(terms)
+    return a.reduce_rows(reduce_fn, over_blocks(log_sum_exp, others, a) - own.sum(0))
 
 
 @ops.public(assign, temperature=checks.positive)
@@ -106,7 +111,9 @@ def proxy_nca_pp_loss(
         Array(0.3133, dtype=float32)
     """
     a = assign(embeddings, labels, proxies, **options)
-    return a.reduce_rows(reduce_fn, cross_entropy(-a.squared_distances / temperature, a))
+    return a.reduce_rows(
+        reduce_fn, cross_entropy(a, lambda block: -block.squared_distances / temperature)
+    )
 
 
 @ops.public(assign, alpha=checks.positive, delta=checks.finite)
@@ -158,10 +165,7 @@ def proxy_nca_margin_loss(
         Array(1.5064, dtype=float32)
     """
     a = assign(embeddings, labels, proxies, **options)
-    similarities = a.similarities
-    pull = log1p_sum_exp(-alpha * (similarities - delta), where=a.own)
-    push = log1p_sum_exp(alpha * (similarities + delta), where=a.others)
-    return a.reduce_rows(reduce_fn, pull + push)
+    return a.reduce_rows(reduce_fn, data_wise(a, lambda block: block.similarities, alpha, delta))
 
 
 @ops.public(assign, alpha=checks.positive, delta=checks.finite)
@@ -214,16 +218,8 @@ def proxy_anchor_loss(
         Array([0.5516, 0.4032], dtype=float32)
     """
     a = assign(embeddings, labels, proxies, **options)
-    similarities = a.similarities
-    log_weights, counted = _log_weights(a)
-    pull = -alpha * (similarities - delta) + log_weights
-    push = alpha * (similarities + delta) + log_weights
-    present = a.own.any(0)
-    pulled = log1p_sum_exp(pull, where=a.own & counted, axis=0) / jnp.maximum(present.sum(), 1)
-    pushed = log1p_sum_exp(push, where=a.others & counted, axis=0) / a.own.shape[1]
-    return ops.reduce_terms(
-        reduce_fn, pulled + pushed, jnp.broadcast_to(a.rows.any(), pulled.shape)
-    )
+    terms = class_wise(a, lambda block: block.similarities, alpha, delta)
+    return ops.reduce_terms(reduce_fn, terms, jnp.broadcast_to(a.rows.any(), terms.shape))
 
 
 @ops.public(
@@ -287,10 +283,10 @@ def soft_triple_loss(
         Array(0.316, dtype=float32)
     """
     a = assign(embeddings, labels, proxies, **options)
-    logits = scale * (soft_similarities(a.proxy_similarities, gamma) - margin * a.own)
-    rows = cross_entropy(logits, a)
-    spread = jnp.where(a.rows, tau * _spread(sphere(a.proxies)), 0.0)
-    return ops.reduce_terms(reduce_fn, jnp.where(a.rows, rows, 0.0) * a.weights + spread, a.rows)
+    rows = cross_entropy(
+        a, lambda block: scale * (soft_similarities(block, gamma) - margin * block.own)
+    )
+    return regularize_rows(a, reduce_fn, rows, tau)
 
 
 @ops.public()
@@ -325,15 +321,77 @@ def center_regularizer(proxies: Array) -> Array:
     return _spread(sphere(centres.astype(jnp.result_type(centres.dtype, jnp.float32))))
 
 
-def soft_similarities(similarities: Array, gamma: float | Array) -> Array:
-    """``S(x, c)``: the similarity ``[B, C]`` to a class, averaged over its centres with weights ``softmax_k(s/γ)``."""
-    return jnp.sum(jax.nn.softmax(similarities / gamma, axis=-1) * similarities, axis=-1)
+Similarity = Callable[[Assignment], Array]
+"""``[B, C]`` from an assignment: how alike embeddings and classes are."""
 
 
-def cross_entropy(logits: Array, a: Assignment) -> Array:
+def data_wise(
+    a: Assignment, similarity: Similarity, alpha: float | Array, delta: float | Array
+) -> Array:
+    """``[B]``: one soft hinge on each sample's similarity to its own class and one on those to all others."""
+
+    def terms(block: Assignment) -> tuple[Array, Array]:
+        values = similarity(block)
+        push = log_sum_exp(alpha * (values + delta), where=block.others)
+        return push, block.of_own(values)
+
+    push, own = a.over_classes(terms)
+    pull = jax.nn.softplus(-alpha * (own.sum(0) - delta))
+    return jnp.where(a.rows, pull, 0.0) + over_blocks(log1p_sum_exp, push, a)
+
+
+def class_wise(
+    a: Assignment, similarity: Similarity, alpha: float | Array, delta: float | Array
+) -> Array:
+    """``[C]``: the same two soft hinges on each class's similarities to its own samples and to all others."""
+    log_weights, counted = _log_weights(a)
+
+    def terms(block: Assignment) -> tuple[Array, Array, Array]:
+        values, own = similarity(block), block.own
+        pull = log1p_sum_exp(-alpha * (values - delta) + log_weights, where=own & counted, axis=0)
+        push = log1p_sum_exp(
+            alpha * (values + delta) + log_weights, where=block.others & counted, axis=0
+        )
+        return pull, push, own.any(0)
+
+    pull, push, present = (part.reshape(-1)[: a.classes] for part in a.over_classes(terms))
+    return pull / jnp.maximum(present.sum(), 1) + push / a.classes
+
+
+def cross_entropy(a: Assignment, logits: Similarity) -> Array:
     """``[B]``: −log softmax of each valid row at its own class; 0 for the others."""
-    every = jnp.broadcast_to(a.rows[:, None], logits.shape)
-    return jnp.where(a.rows, log_sum_exp(logits, where=every), 0.0) - a.of_own(logits)
+
+    def terms(block: Assignment) -> tuple[Array, Array]:
+        values = logits(block)
+        return log_sum_exp(values, where=block.every), block.of_own(values)
+
+    every, own = a.over_classes(terms)
+    return over_blocks(log_sum_exp, every, a) - own.sum(0)
+
+
+def soft_similarities(block: Assignment, gamma: float | Array) -> Array:
+    """``S(x, c)``: the similarity ``[B, C]`` to a class, averaged over its centres with weights ``softmax_k(s/γ)``."""
+    similarities = block.proxy_similarities
+    return jnp.sum(jax.nn.softmax(similarities / gamma, axis=0) * similarities, axis=0)
+
+
+def regularize_rows(
+    a: Assignment, reduce_fn: ReduceFn | None, rows: Array, tau: float | Array
+) -> Array:
+    """Weight the rows, add the regularizer to each, and reduce."""
+    spread = jnp.where(a.rows, tau * spread_of(a), 0.0)
+    return ops.reduce_terms(reduce_fn, jnp.where(a.rows, rows, 0.0) * a.weights + spread, a.rows)
+
+
+def spread_of(a: Assignment) -> Array:
+    """The regularizer R of an assignment's proxies, on the sphere."""
+    return _spread(sphere(a.proxies))
+
+
+def over_blocks(log_sum: Callable[..., Array], parts: Array, a: Assignment) -> Array:
+    """``[B]``: the logarithm of a sum whose parts ``[T, B]`` are logarithms; 0 for rows that are not valid."""
+    summed = log_sum(parts, where=parts > -jnp.inf, axis=0)
+    return jnp.where(a.rows, summed, 0.0)
 
 
 def _spread(centres: Array) -> Array:

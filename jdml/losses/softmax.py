@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.losses.assignment import assign
+from jdml.losses.assignment import Assignment, assign
 from jdml.losses.proxies import cross_entropy
 from jdml.ops import ReduceFn, checks, mean, safe_sqrt
 
@@ -53,7 +53,9 @@ def normalized_softmax_loss(
         Array(0.3133, dtype=float32)
     """
     a = assign(embeddings, labels, proxies, **options)
-    return a.reduce_rows(reduce_fn, cross_entropy(a.similarities / temperature, a))
+    return a.reduce_rows(
+        reduce_fn, cross_entropy(a, lambda block: block.similarities / temperature)
+    )
 
 
 @ops.public(assign, scale=checks.positive, margin=checks.non_negative)
@@ -100,7 +102,8 @@ def cosface_loss(
         Array(0.6931, dtype=float32)
     """
     a = assign(embeddings, labels, proxies, **options)
-    return a.reduce_rows(reduce_fn, cross_entropy(scale * (a.similarities - margin * a.own), a))
+    rows = cross_entropy(a, lambda block: scale * (block.similarities - margin * block.own))
+    return a.reduce_rows(reduce_fn, rows)
 
 
 @ops.public(assign, scale=checks.positive, margin=checks.angle)
@@ -151,8 +154,13 @@ def arcface_loss(
         Array(0.6931, dtype=float32)
     """
     a = assign(embeddings, labels, proxies, **options)
-    cosines = a.similarities
-    sines = safe_sqrt(1.0 - jnp.square(cosines))
-    turned = cosines * jnp.cos(margin) - sines * jnp.sin(margin)
-    falling = jnp.where(cosines >= -jnp.cos(margin), turned, cosines - margin * jnp.sin(margin))
-    return a.reduce_rows(reduce_fn, cross_entropy(scale * jnp.where(a.own, falling, cosines), a))
+
+    def logits(block: Assignment) -> Array:
+        cosines = block.similarities
+        own = block.of_own(cosines)
+        sines = safe_sqrt(1.0 - jnp.square(own))
+        turned = own * jnp.cos(margin) - sines * jnp.sin(margin)
+        falling = jnp.where(own >= -jnp.cos(margin), turned, own - margin * jnp.sin(margin))
+        return scale * jnp.where(block.own, falling[:, None], cosines)
+
+    return a.reduce_rows(reduce_fn, cross_entropy(a, logits))

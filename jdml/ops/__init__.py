@@ -17,6 +17,7 @@ from jdml.ops.reductions import (
     trimmed_mean,
 )
 from jdml.ops.stable import log1p_sum_exp, log_sum_exp, safe_norm, safe_sqrt
+from jdml.ops.streams import pair_sums
 
 __all__ = [
     "ReduceFn",
@@ -27,6 +28,7 @@ __all__ = [
     "log_sum_exp",
     "mean",
     "mean_nonzero",
+    "pair_sums",
     "public",
     "reduce_groups",
     "reduce_terms",

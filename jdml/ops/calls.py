@@ -23,9 +23,9 @@ def public(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate a pure function: jit it, check its hyper-parameters, and spell out its ``**options``.
 
-    Numbers and arrays are traced, so that other values recompile nothing. Booleans, strings, functions and the
-    hyper-parameters constrained by :func:`jdml.ops.checks.count` are static. Python numbers are checked before
-    tracing, traced ones under :func:`checked`.
+    Numbers and arrays are traced, so that other values recompile nothing. Booleans, strings, functions and sizes
+    (the hyper-parameters constrained by :func:`jdml.ops.checks.count` and its like) are static. Python numbers are
+    checked before tracing, traced ones under :func:`checked`.
 
     Args:
         options: the function that the decorated one hands its ``**options`` to. Its keyword-only parameters take
@@ -44,9 +44,7 @@ def public(
         ...
         ValueError: power must be > 0, got -1
     """
-    fixed = frozenset(
-        name for name, constraint in constraints.items() if constraint is checks.count
-    )
+    fixed = frozenset(name for name in constraints if constraints[name] in checks.STATIC) | _SIZES
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = _spelled_signature(function, options)
@@ -57,9 +55,7 @@ def public(
             with checks.checking(static.checking):
                 for name, constraint in constraints.items():
                     constraint(name, arguments[name])
-                    if name not in fixed and jnp.issubdtype(
-                        jnp.result_type(arguments[name]), jnp.integer
-                    ):
+                    if name not in fixed and checks.is_integer(arguments[name]):
                         arguments[name] = jnp.asarray(arguments[name], jnp.float32)
                 bound = inspect.BoundArguments(signature, arguments)
                 return function(*bound.args, **bound.kwargs)
@@ -77,6 +73,8 @@ def public(
                 bound.arguments[name] = checks.check_flag(name, bound.arguments[name])
             for name in _FUNCTIONS & bound.arguments.keys():
                 checks.check_function(name, bound.arguments[name])
+            for name in _SIZES & bound.arguments.keys():
+                checks.block(name, bound.arguments[name])
             for name in _LABELS & bound.arguments.keys():
                 checks.check_label_values(name, bound.arguments[name])
             arguments = {
@@ -153,6 +151,7 @@ class _Traced:
 _TRACED = _Traced()
 _FUNCTIONS = {"normalize", "reduce_fn"}
 _LABELS = {"labels", "reference_labels"}
+_SIZES = frozenset({"class_block"})
 
 
 def _is_number(value: Any) -> bool:

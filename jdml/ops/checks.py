@@ -6,6 +6,7 @@ checked by :func:`require`, which does something only inside :func:`jdml.checked
 
 import contextlib
 import contextvars
+import functools
 import math
 import numbers
 from collections.abc import Callable, Iterator
@@ -113,6 +114,18 @@ def widen_labels(labels: Array) -> Array:
         The same labels.
     """
     return jnp.asarray(labels).astype(jnp.promote_types(labels.dtype, jnp.int32))
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a number or array is of an integer type.
+
+    Args:
+        value: a number, an array or None.
+
+    Returns:
+        True for integers.
+    """
+    return value is not None and jnp.issubdtype(jnp.result_type(value), jnp.integer)
 
 
 def check_label_values(name: str, labels: Any) -> None:
@@ -273,3 +286,33 @@ def count(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a Python integer >= 1, got {value!r}")
     if value < 1:
         raise ValueError(f"{name} must be >= 1, got {value}")
+
+
+@functools.cache
+def optional(constraint: Constraint) -> Constraint:
+    """The same constraint, or None.
+
+    Args:
+        constraint: one of this module's.
+
+    Returns:
+        The constraint, the same function for the same argument.
+    """
+
+    def constraint_or_none(name: str, value: Any) -> None:
+        if value is not None:
+            constraint(name, value)
+
+    return constraint_or_none
+
+
+def block(name: str, value: Any) -> None:
+    """Constraint of a block size: a static whole number ≥ 1, ``"auto"``, or None."""
+    if isinstance(value, str) and value != "auto":
+        raise ValueError(f'{name} must be an integer >= 1, "auto" or None, got {value!r}')
+    if value is not None and not isinstance(value, str):
+        count(name, value)
+
+
+STATIC = frozenset({count, optional(count), block})
+"""The constraints of what is part of a compiled program: sizes."""

@@ -20,7 +20,7 @@ class Spec:
         kind: "pair" or "proxy".
         oracle: Its restatement in `oracles.losses`.
         settings: Keywords that both the loss and the oracle take, other than the defaults.
-        shape: Of the unreduced values: "B", "BR" or "C".
+        shape: Of the unreduced values: "B", "BR", "C" or "BCK" (all charges).
         skip: Property checks that cannot hold for it, as a definition.
         proxies_per_class: K in the property checks; None for proxies `[C, D]`.
     """
@@ -32,6 +32,8 @@ class Spec:
     skip: tuple[str, ...] = ()
     proxies_per_class: int | None = None
 
+
+MPA = {"alpha": 8.0, "delta": 0.2, "gamma": 0.3, "tau": 0.4}
 
 # Circle loss holds its own pair weights constant, so its gradient is not its value's slope.
 REGISTRY: Mapping[str, Spec] = {
@@ -70,6 +72,25 @@ REGISTRY: Mapping[str, Spec] = {
     "normalized_softmax_loss": Spec("proxy", oracles.normalized_softmax, {"temperature": 0.2}),
     "cosface_loss": Spec("proxy", oracles.cosface, {"scale": 16.0, "margin": 0.2}),
     "arcface_loss": Spec("proxy", oracles.arcface, {"scale": 16.0, "margin": 0.4}),
+    "multi_proxy_anchor_loss": Spec(
+        "proxy", oracles.multi_proxy_anchor, MPA, "C", proxies_per_class=2
+    ),
+    "multi_proxy_anchor_dw_loss": Spec(
+        "proxy", oracles.multi_proxy_anchor_dw, MPA, proxies_per_class=2
+    ),
+    "multi_proxy_anchor_ap_loss": Spec(
+        "proxy", oracles.multi_proxy_anchor_ap, MPA, proxies_per_class=2
+    ),
+    "potential_field_loss": Spec(
+        "proxy",
+        oracles.potential_field,
+        {"delta": 0.9, "alpha": 2.5, "repulsion_delta": 1.3, "min_distance": 0.01},
+        "BCK",
+        proxies_per_class=2,
+    ),
+    "contrastive_potential_loss": Spec(
+        "proxy", oracles.contrastive_potential, {"delta": 1.1}, "BCK", proxies_per_class=2
+    ),
 }
 
 

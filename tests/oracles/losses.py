@@ -1,5 +1,12 @@
 """The oracle of every loss under one roof: `getattr(losses, "triplet")`."""
 
+from oracles.multi_proxy_losses import (
+    contrastive_potential,
+    multi_proxy_anchor,
+    multi_proxy_anchor_ap,
+    multi_proxy_anchor_dw,
+    potential_field,
+)
 from oracles.pair_losses import (
     circle,
     contrastive,
@@ -29,13 +36,18 @@ __all__ = [
     "center_regularizer",
     "circle",
     "contrastive",
+    "contrastive_potential",
     "cosface",
     "fast_ap",
     "lifted_structure",
     "margin",
+    "multi_proxy_anchor",
+    "multi_proxy_anchor_ap",
+    "multi_proxy_anchor_dw",
     "multi_similarity",
     "n_pair",
     "normalized_softmax",
+    "potential_field",
     "proxy_anchor",
     "proxy_nca",
     "proxy_nca_margin",

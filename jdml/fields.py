@@ -1,0 +1,260 @@
+"""Potential fields: what one charge does to another at a distance r, and what many do together.
+
+A potential is a small elementwise function ``potential(r, same, …)`` of a distance and of whether the two charges are
+of one class. :func:`superpose` adds it up over all pairs of charges, exactly and in little memory; a new field is its
+own potential and one line::
+
+    def gravity(r, same, strength):
+        return jnp.where(same, -strength / (1.0 + r), 0.0)
+
+    energies = fields.superpose(gravity, charges, labels, (2.0,))
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from jdml import ops
+from jdml.ops import checks, safe_sqrt
+from jdml.ops.streams import pair_sums
+
+Potential = Callable[..., Array]
+"""``potential(r, same, *parameters) -> values``, elementwise over ``r`` and ``same`` of one shape."""
+
+MIN_DISTANCE = 1e-3
+"""ε: repulsion grows no further below this distance."""
+
+
+@ops.public(
+    delta=checks.positive,
+    alpha=checks.positive,
+    repulsion_delta=checks.positive,
+    min_distance=checks.positive,
+)
+def potential(
+    r: Array,
+    same: Array,
+    *,
+    delta: float | Array = 0.2,
+    alpha: float | Array = 4.0,
+    repulsion_delta: float | Array = 0.2,
+    min_distance: float | Array = MIN_DISTANCE,
+) -> Array:
+    """The decaying potential of PFML: attraction within a class, repulsion between classes, both weaker with distance.
+
+    Formula:
+        ``ψ_att(r) = −1/max(r, δ)^α``, flat inside δ; ``ψ_rep(r) = 1/min(r, δ_rep)^α``, flat outside δ_rep.
+
+    Args:
+        r: distances, any shape.
+        same: bool, broadcastable to ``r``: whether the two charges are of one class (attraction) or not (repulsion).
+        delta: δ, a distance.
+        alpha: α, how fast the field decays.
+        repulsion_delta: δ_rep, a distance.
+        min_distance: ε; repulsion is flat below it, so that its value and gradient stay finite.
+
+    Returns:
+        The potential, in the shape of ``r`` and ``same`` together.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: a parameter that is not positive. (At α = 0 there would be no force at all.)
+
+    Implementation notes:
+        Powers beyond 10²² (10¹⁸⁰ in float64) are cut there, so that α = 80 does not overflow.
+
+    Paper settings:
+        δ between .1 and .3, α up to 6, by cross-validation.
+
+    Reference:
+        Bhatnagar & Ahuja, *Potential Field Based Deep Metric Learning*, eq. 1 and 2.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> r = jnp.array([0.25, 0.5, 1.0])
+        >>> potential(r, True, delta=0.5, alpha=1.0)
+        Array([-2., -2., -1.], dtype=float32)
+        >>> potential(r, False, repulsion_delta=0.5, alpha=1.0)
+        Array([4., 2., 2.], dtype=float32)
+    """
+    return decaying(jnp.asarray(r), jnp.asarray(same), delta, alpha, repulsion_delta, min_distance)
+
+
+@ops.public(delta=checks.positive)
+def contrastive_potential(r: Array, same: Array, *, delta: float | Array = 0.2) -> Array:
+    """The potential of CPML, PFML's foil: attraction that grows with distance, as in the contrastive loss.
+
+    Formula:
+        ``ψ_att(r) = max(r, δ)²``, flat inside δ; ``ψ_rep(r) = (δ − r)₊²``.
+
+    Args:
+        r: distances, any shape.
+        same: bool, broadcastable to ``r``: whether the two charges are of one class (attraction) or not (repulsion).
+        delta: δ, a distance.
+
+    Returns:
+        The potential, in the shape of ``r`` and ``same`` together.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: δ not positive.
+
+    Implementation notes:
+        The paper prints the attraction only; the repulsion is the contrastive loss's.
+
+    Reference:
+        Bhatnagar & Ahuja, *Potential Field Based Deep Metric Learning*, section 3.4 and supplement eq. 8.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> contrastive_potential(jnp.array([0.25, 1.0]), True, delta=0.5)
+        Array([0.25, 1.  ], dtype=float32)
+        >>> contrastive_potential(jnp.array([0.25, 1.0]), False, delta=0.5)
+        Array([0.0625, 0.    ], dtype=float32)
+    """
+    return contrasting(jnp.asarray(r), jnp.asarray(same), delta)
+
+
+def decaying(
+    r: Array,
+    same: Array,
+    delta: float | Array,
+    alpha: float | Array,
+    repulsion_delta: float | Array,
+    min_distance: float | Array = MIN_DISTANCE,
+) -> Array:
+    """:func:`potential`, unchecked and by position, as :func:`superpose` takes it.
+
+    Args:
+        r: distances, any shape.
+        same: bool, broadcastable to ``r``.
+        delta: δ.
+        alpha: α.
+        repulsion_delta: δ_rep.
+        min_distance: ε.
+
+    Returns:
+        The potential.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> decaying(jnp.array([0.25, 1.0]), jnp.array([True, False]), 0.5, 1.0, 0.5)
+        Array([-2.,  2.], dtype=float32)
+    """
+    # Where 1/r^α would come near the largest float, both potentials are flat.
+    lowest = jnp.exp(-0.6 * jnp.log(jnp.finfo(r.dtype).max) / alpha)
+    near = jnp.maximum(jnp.where(same, delta, min_distance), lowest)
+    far = jnp.maximum(jnp.where(same, jnp.inf, repulsion_delta), near)
+    reach = jnp.where(r < near, near, jnp.where(r > far, far, r))
+    return jnp.where(same, -1.0, 1.0) * jnp.exp(-alpha * jnp.log(reach))
+
+
+def contrasting(r: Array, same: Array, delta: float | Array) -> Array:
+    """:func:`contrastive_potential`, unchecked and by position, as :func:`superpose` takes it.
+
+    Args:
+        r: distances, any shape.
+        same: bool, broadcastable to ``r``.
+        delta: δ.
+
+    Returns:
+        The potential.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> contrasting(jnp.array([0.25, 0.25]), jnp.array([True, False]), 0.5)
+        Array([0.25  , 0.0625], dtype=float32)
+    """
+    pull = jnp.where(r < delta, delta, r)
+    push = jnp.where(r < delta, delta - r, 0.0)
+    return jnp.square(jnp.where(same, pull, push))
+
+
+def superpose(
+    potential: Potential,
+    charges: Array,
+    labels: Array,
+    parameters: tuple[Array | float, ...] = (),
+    *,
+    tile: int | None = None,
+) -> Array:
+    """The potential at each charge: the sum over all other charges.
+
+    Formula:
+        ``Ψ_i = Σ_{j≠i} potential(‖z_i − z_j‖, y_i = y_j, *parameters)``
+
+    Args:
+        potential: static, elementwise ``(r, same, *parameters) -> values``.
+        charges: ``[N, D]``, finite.
+        labels: ``[N]`` integers; charges of a negative label neither act nor are acted upon.
+        parameters: scalars handed to the potential.
+        tile: see :func:`jdml.ops.pair_sums`, which does the work.
+
+    Returns:
+        ``[N]``.
+
+    Raises:
+        TypeError: a tile size that is not an integer.
+        ValueError: a tile size below 1.
+        NotImplementedError: second derivatives.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> charges, labels = jnp.array([[0.0], [1.0], [2.0]]), jnp.array([0, 0, 1])
+        >>> superpose(decaying, charges, labels, (0.5, 1.0, 4.0))
+        Array([-0.5,  0. ,  1.5], dtype=float32)
+    """
+    return pair_sums(_by_distance(potential), charges, labels, parameters, tile=tile)
+
+
+def class_field(
+    points: Array,
+    label: int | Array,
+    charges: Array,
+    labels: Array,
+    *,
+    potential: Callable[..., Array] = potential,
+    **settings: Any,
+) -> Array:
+    """The field Ψ_j of a class at any points: its own charges attract, all others repel.
+
+    Formula:
+        ``Ψ_j(x) = Σ_{y=j} ψ_att(‖x − z‖) + Σ_{y≠j} ψ_rep(‖x − z‖)``. The force on a charge of class j is its negative
+        gradient.
+
+    Args:
+        points: ``[Q, D]``.
+        label: j.
+        charges: ``[N, D]``: embeddings and proxies.
+        labels: ``[N]``; charges of a negative label take no part.
+        potential: :func:`potential`, :func:`contrastive_potential` or another of that signature.
+        **settings: the potential's keywords (δ, α).
+
+    Returns:
+        ``[Q]``.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> charges, labels = jnp.array([[0.0], [3.0]]), jnp.array([0, 1])
+        >>> class_field(jnp.array([[1.0], [2.0]]), 0, charges, labels, delta=0.5, alpha=1.0, repulsion_delta=4.0)
+        Array([-0.5,  0.5], dtype=float32)
+    """
+    checks.check_embeddings("points", points)
+    checks.check_embeddings("charges", charges, dim=points.shape[1], like="points")
+    checks.check_labels("labels", labels, len(charges))
+    r = ops.distances(points, charges)
+    felt = potential(r, labels[None, :] == label, **settings)
+    return jnp.sum(jnp.where(labels[None, :] >= 0, felt, 0.0), axis=1)
+
+
+@functools.cache
+def _by_distance(potential: Potential) -> Callable[..., Array]:
+    """The potential as a function of the squared distance; one function per potential, so that nothing recompiles."""
+    return lambda squared, same, *parameters: potential(safe_sqrt(squared), same, *parameters)

@@ -1,0 +1,215 @@
+"""Potential field losses: embeddings and proxies are charges that attract their class and repel all others."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from jdml import fields, ops
+from jdml.losses.assignment import assign
+from jdml.losses.comparison import Normalize, prepare
+from jdml.ops import ReduceFn, checks, mean
+from jdml.ops.stable import accumulate_in
+
+
+class Charges(NamedTuple):
+    """The points of a field: a batch of embeddings, then all proxies, class by class.
+
+    Attributes:
+        points: ``[B + C·K, D]``, normalized.
+        labels: ``[B + C·K]``, −1 for rows that are not valid.
+        weights: ``[B + C·K]``, 1 for proxies.
+        counted: ``[B + C·K]``, the charges whose potential is part of the loss: none if no row is valid.
+    """
+
+    points: Array
+    labels: Array
+    weights: Array
+    counted: Array
+
+
+def charge(
+    embeddings: Array,
+    labels: Array,
+    proxies: Array | None = None,
+    *,
+    normalize: Normalize | None = ops.sphere,
+    where: Array | None = None,
+    weights: Array | None = None,
+) -> Charges:
+    """Check the arguments of a potential field loss and gather its charges.
+
+    Args:
+        embeddings: ``[B, D]``.
+        labels: ``[B]`` integers.
+        proxies: ``[C, D]``, ``[C, K, D]`` or None for no proxies.
+        normalize: function applied to embeddings and proxies: :func:`jdml.sphere`, :func:`jdml.ball` or None.
+        where: ``[B]`` bool, the valid rows; the others are no charges. Rows whose label is negative, or not below C,
+            are not valid either.
+        weights: ``[B]``: the potential at each sample is multiplied by its weight.
+
+    Returns:
+        The charges.
+
+    Raises:
+        TypeError: arguments of the wrong kind (float labels, integer embeddings, a mask that is not boolean).
+        ValueError: shapes that do not fit.
+    """
+    if proxies is not None:
+        a = assign(embeddings, labels, proxies, normalize=normalize, where=where, weights=weights)
+        classes, per_class, dim = a.proxies.shape
+        owners = jnp.repeat(jnp.arange(classes, dtype=a.labels.dtype), per_class)
+        return Charges(
+            jnp.concatenate([a.embeddings, a.proxies.reshape(-1, dim)]),
+            jnp.concatenate([a.labels, owners]),
+            jnp.concatenate([a.weights, jnp.ones(len(owners), a.weights.dtype)]),
+            jnp.concatenate([a.rows, jnp.broadcast_to(a.rows.any(), owners.shape)]),
+        )
+    checks.check_embeddings("embeddings", embeddings)
+    size = len(embeddings)
+    checks.check_labels("labels", labels, size)
+    labels = checks.widen_labels(labels)
+    rows = labels >= 0
+    if where is not None:
+        checks.check_mask("where", where, (size,))
+        rows = rows & where
+    if weights is not None:
+        checks.check_weights("weights", weights, (size,))
+    dtype = accumulate_in(embeddings)
+    points = prepare("embeddings", embeddings, rows, normalize, dtype)
+    scale = jnp.ones(size, dtype) if weights is None else jnp.asarray(weights, dtype)
+    return Charges(points, jnp.where(rows, labels, -1), scale, rows)
+
+
+@ops.public(
+    charge,
+    delta=checks.positive,
+    alpha=checks.positive,
+    repulsion_delta=checks.optional(checks.positive),
+    min_distance=checks.positive,
+    tile=checks.optional(checks.count),
+)
+def potential_field_loss(
+    embeddings: Array,
+    labels: Array,
+    proxies: Array | None = None,
+    *,
+    delta: float | Array = 0.2,
+    alpha: float | Array = 4.0,
+    repulsion_delta: float | Array | None = None,
+    min_distance: float | Array = fields.MIN_DISTANCE,
+    tile: int | None = None,
+    reduce_fn: ReduceFn | None = mean,
+    **options: Any,
+) -> Array:
+    """PFML: every sample and every proxy attracts its class and repels all others, less with growing distance.
+
+    Formula:
+        ``reduce_i Ψ_{y_i}(z_i)`` over all charges z (embeddings and proxies), with
+        ``Ψ_i = Σ_{j≠i, y_j=y_i} ψ_att(‖z_i − z_j‖) + Σ_{y_j≠y_i} ψ_rep(‖z_i − z_j‖)``,
+        ``ψ_att(r) = −1/max(r, δ)^α`` and ``ψ_rep(r) = 1/min(r, δ_rep)^α``.
+
+    Args:
+        embeddings: ``[B, D]``.
+        labels: ``[B]`` integers in 0…C−1 (without proxies any that are not negative).
+        proxies: ``[C, K, D]`` (``[C, D]`` for K = 1), or None for no proxies.
+        delta: δ, a distance: no attraction within.
+        alpha: α, how fast the field decays.
+        repulsion_delta: δ_rep, a distance: no repulsion beyond; None for δ.
+        min_distance: ε, a distance: no repulsion below it either, so that force and energy stay finite.
+        tile: charges along a side of a tile of pairs; None chooses.
+        **options: see :func:`jdml.losses.potential.charge`.
+        reduce_fn: applied to the potentials at all charges: the mean, so that the scale does not grow with the batch;
+            ``jnp.sum`` gives the paper's U. None gives ``[B + C·K]``, the embeddings first.
+
+    Returns:
+        A scalar, or ``[B + C·K]``.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, a parameter that is not positive (at α = 0 nothing exerts a force), a tile
+            below 1.
+        NotImplementedError: second derivatives.
+
+    Implementation notes:
+        The constant self term −1/δ^α of every charge is left out. Without a valid row there is no batch and the loss is
+        0. Pairs are summed in tiles that the gradient computes again (:func:`jdml.ops.pair_sums`):
+        ``O((B + CK)² D)`` time, memory linear in the charges. Powers are cut near the largest float.
+
+    Paper settings:
+        K = 15 (CUB, Cars196) or 2 (SOP); δ from .1 to .3, α up to 6, by cross-validation; proxies' learning rate ×100.
+
+    Reference:
+        Bhatnagar & Ahuja, *Potential Field Based Deep Metric Learning*, eq. 1–6.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x, p = jnp.array([[1.0, 0.0]]), jnp.array([[0.0, 1.0], [0.0, -1.0]])
+        >>> potential_field_loss(x, jnp.array([0]), p, delta=0.5, alpha=2.0, reduce_fn=None).round(4)
+        Array([3.5, 3.5, 8. ], dtype=float32)
+    """
+    charges = charge(embeddings, labels, proxies, **options)
+    reach = delta if repulsion_delta is None else repulsion_delta
+    parameters = (delta, alpha, reach, min_distance)
+    return _reduce(charges, fields.decaying, parameters, tile, reduce_fn)
+
+
+@ops.public(charge, delta=checks.positive, tile=checks.optional(checks.count))
+def contrastive_potential_loss(
+    embeddings: Array,
+    labels: Array,
+    proxies: Array | None = None,
+    *,
+    delta: float | Array = 0.2,
+    tile: int | None = None,
+    reduce_fn: ReduceFn | None = mean,
+    **options: Any,
+) -> Array:
+    """CPML: a potential field whose attraction grows with distance, the contrastive loss's; PFML's foil.
+
+    Formula:
+        ``reduce_i Ψ_{y_i}(z_i)`` as in :func:`potential_field_loss`, with ``ψ_att(r) = max(r, δ)²`` and
+        ``ψ_rep(r) = (δ − r)₊²``.
+
+    Args:
+        embeddings: ``[B, D]``.
+        labels: ``[B]`` integers in 0…C−1 (without proxies any that are not negative).
+        proxies: ``[C, K, D]`` (``[C, D]`` for K = 1), or None for no proxies.
+        delta: δ, a distance: no attraction within, no repulsion beyond.
+        tile: charges along a side of a tile of pairs; None chooses.
+        **options: see :func:`jdml.losses.potential.charge`.
+        reduce_fn: applied to the potentials at all charges; None gives ``[B + C·K]``, the embeddings first.
+
+    Returns:
+        A scalar, or ``[B + C·K]``.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, δ not positive, a tile below 1.
+        NotImplementedError: second derivatives.
+
+    Implementation notes:
+        The paper does not print ψ_rep. The constant self term δ² is left out. Without a valid row the loss is 0.
+
+    Reference:
+        Bhatnagar & Ahuja, *Potential Field Based Deep Metric Learning*, section 3.4.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x, p = jnp.array([[1.0, 0.0]]), jnp.array([[0.0, 1.0], [0.0, -1.0]])
+        >>> contrastive_potential_loss(x, jnp.array([0]), p, delta=0.5, reduce_fn=None).round(4)
+        Array([2., 2., 0.], dtype=float32)
+    """
+    charges = charge(embeddings, labels, proxies, **options)
+    return _reduce(charges, fields.contrasting, (delta,), tile, reduce_fn)
+
+
+def _reduce(
+    charges: Charges,
+    potential: fields.Potential,
+    parameters: tuple[Array | float, ...],
+    tile: int | None,
+    reduce_fn: ReduceFn | None,
+) -> Array:
+    felt = fields.superpose(potential, charges.points, charges.labels, parameters, tile=tile)
+    return ops.reduce_terms(reduce_fn, felt * charges.weights, charges.counted)

@@ -1,0 +1,246 @@
+"""Sums over all pairs of many points, tile by tile: exact, and never an array that grows with their number squared."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.custom_derivatives import CustomVJPPrimal
+
+from jdml.ops import checks
+from jdml.ops.distances import squared_distances
+
+PairTerm = Callable[..., Array]
+"""``term(squared_distances, same, *parameters) -> values``: elementwise, and the same for a pair's two orders."""
+
+DENSE = 1024
+"""Up to so many points all pairs are one tile."""
+TILE = 512
+"""Points along a side of a tile, about, where there are more."""
+
+
+def pair_sums(
+    term: PairTerm,
+    points: Array,
+    groups: Array,
+    parameters: tuple[Array | float, ...] = (),
+    *,
+    tile: int | None = None,
+) -> Array:
+    """What all other points do to each point, summed over tiles of pairs that are computed twice, never stored.
+
+    Formula:
+        ``out_i = Σ_{j≠i, g_j≥0} term(‖x_i − x_j‖², g_i = g_j, *parameters)``, and 0 where g_i < 0.
+
+    Args:
+        term: static; ``(squared_distances [t, t], same [t, t], *parameters) -> [t, t]``, elementwise.
+        points: ``[N, D]``, finite.
+        groups: ``[N]`` integers; points of a negative group take no part.
+        parameters: scalars handed to the term, differentiable like the points.
+        tile: points along a side of a tile; default: all up to 1,024 points, else about 512.
+
+    Returns:
+        ``[N]``.
+
+    Raises:
+        TypeError: a tile size that is not an integer.
+        ValueError: a tile size below 1.
+        NotImplementedError: second derivatives.
+
+    Implementation notes:
+        The pairs are symmetric: each unordered pair of tiles is visited once and serves both its sides, in ``O(N² D)``
+        time and ``O(t² + N D)`` memory. The first pass notes which tiles hold a pair whose term has a slope; the
+        gradient visits these only, recomputes them, and skips the others, constant fields. Where a parameter is
+        differentiated too it visits all.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> points, groups = jnp.array([[0.0], [1.0], [3.0]]), jnp.array([0, 0, 1])
+        >>> pair_sums(lambda squared, same: jnp.where(same, squared, 0.0), points, groups)
+        Array([1., 1., 0.], dtype=float32)
+    """
+    size = len(points)
+    if tile is not None:
+        checks.count("tile", tile)
+    if size == 0:
+        return jnp.zeros(0, points.dtype)
+    side = min(tile, size) if tile is not None else _default_side(size)
+    values = tuple(jnp.asarray(value, points.dtype) for value in parameters)
+    missing = -size % side
+    padded = jnp.pad(points, ((0, missing), (0, 0)))
+    padded_groups = jnp.pad(groups, (0, missing), constant_values=-1)
+    return _tiled_sums(term, side, padded, padded_groups, values)[:size]
+
+
+def _default_side(size: int) -> int:
+    if size <= DENSE:
+        return size
+    return -(-size // -(-size // TILE))
+
+
+class _Tile(NamedTuple):
+    """The points ``start : start + t`` as rows or columns of a tile of pairs."""
+
+    start: Array
+    points: Array
+    groups: Array
+
+
+def _cut(points: Array, groups: Array, index: Array, side: int) -> _Tile:
+    start = index * side
+    return _Tile(
+        start,
+        jax.lax.dynamic_slice_in_dim(points, start, side),
+        jax.lax.dynamic_slice_in_dim(groups, start, side),
+    )
+
+
+def _visits(groups: Array, side: int) -> Array:
+    """``[V, 2]``: each unordered pair of tiles once."""
+    return jnp.asarray(np.stack(np.triu_indices(len(groups) // side), axis=1), jnp.int32)
+
+
+def _pairs(rows: _Tile, columns: _Tile) -> tuple[Array, Array, Array]:
+    """Squared distances of a tile, which of its pairs are of one group, and which are pairs at all."""
+    squared = squared_distances(rows.points, columns.points)
+    same = rows.groups[:, None] == columns.groups[None, :]
+    side = jnp.arange(len(rows.groups))
+    self_pairs = (rows.start == columns.start) & (side[:, None] == side[None, :])
+    real = (rows.groups >= 0)[:, None] & (columns.groups >= 0)[None, :] & ~self_pairs
+    return squared, same, real
+
+
+def _zeros(like: Array, shape: tuple[int, ...]) -> Array:
+    """Zeros that vary over the same mesh axes as an array: what a loop under ``shard_map`` must start from."""
+    nothing = jnp.sum(jnp.where(like == like, 0, 0)).astype(like.dtype)
+    return jnp.broadcast_to(nothing, shape)
+
+
+def _add(total: Array, start: Array, part: Array) -> Array:
+    old = jax.lax.dynamic_slice_in_dim(total, start, len(part))
+    return jax.lax.dynamic_update_slice_in_dim(total, old + part, start, 0)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _tiled_sums(
+    term: PairTerm, side: int, points: Array, groups: Array, parameters: tuple[Array, ...]
+) -> Array:
+    def step(sums: Array, visited: Array) -> tuple[Array, None]:
+        rows, columns = (_cut(points, groups, index, side) for index in visited)
+        squared, same, real = _pairs(rows, columns)
+        values = jnp.where(real, term(squared, same, *parameters), 0.0)
+        return _add_both(sums, rows, columns, values), None
+
+    sums, _ = jax.lax.scan(step, _zeros(points, groups.shape), _visits(groups, side))
+    return sums
+
+
+def _add_both(sums: Array, rows: _Tile, columns: _Tile, values: Array) -> Array:
+    """Add a tile's values to its rows, and to its columns where these are other points."""
+    sums = _add(sums, rows.start, values.sum(1))
+    other = rows.start != columns.start
+    return _add(sums, columns.start, jnp.where(other, values.sum(0), 0.0))
+
+
+def _slopes(
+    term: PairTerm, squared: Array, same: Array, parameters: tuple[Array, ...]
+) -> tuple[Array, Array]:
+    """The term and its derivative by the squared distance."""
+    ones = jnp.ones_like(squared)
+    return jax.jvp(lambda s: term(s, same, *parameters), (squared,), (ones,))
+
+
+def _tiled_sums_forward(
+    term: PairTerm,
+    side: int,
+    points: CustomVJPPrimal,
+    groups: CustomVJPPrimal,
+    parameters: tuple[CustomVJPPrimal, ...],
+) -> tuple[Array, Any]:
+    x, g, values = points.value, groups.value, tuple(p.value for p in parameters)
+
+    def step(sums: Array, visited: Array) -> tuple[Array, Array]:
+        rows, columns = (_cut(x, g, index, side) for index in visited)
+        squared, same, real = _pairs(rows, columns)
+        found, slopes = _slopes(term, squared, same, values)
+        acts = jnp.any(real & (slopes != 0))
+        return _add_both(sums, rows, columns, jnp.where(real, found, 0.0)), acts
+
+    sums, acts = jax.lax.scan(step, _zeros(x, g.shape), _visits(g, side))
+    learned = any(parameter.perturbed for parameter in parameters)
+    return sums, (x, g, values, None if learned else acts)
+
+
+def _tiled_sums_backward(
+    term: PairTerm, side: int, saved: Any, cotangents: Array
+) -> tuple[Array, None, tuple[Array, ...]]:
+    x, g, values, acts = saved
+    gradient, slopes = _gradients(term, side, x, g, values, acts, cotangents)
+    return gradient, None, slopes
+
+
+_tiled_sums.defvjp(_tiled_sums_forward, _tiled_sums_backward, symbolic_zeros=True)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _gradients(
+    term: PairTerm,
+    side: int,
+    points: Array,
+    groups: Array,
+    parameters: tuple[Array, ...],
+    acts: Array | None,
+    cotangents: Array,
+) -> tuple[Array, tuple[Array, ...]]:
+    """Gradients of the points, and of the parameters where they are differentiated (``acts`` is None)."""
+
+    def pull(carried: Any, rows: _Tile, columns: _Tile) -> Any:
+        gradient, totals = carried
+        squared, same, real = _pairs(rows, columns)
+        g_rows, g_columns = (
+            jax.lax.dynamic_slice_in_dim(cotangents, part.start, side) for part in (rows, columns)
+        )
+        # A pair is a term of both its points' sums; on the diagonal each is met twice, once from either side.
+        other = rows.start != columns.start
+        received = g_rows[:, None] + g_columns[None, :]
+        if acts is None:
+            share = jnp.where(real, received, 0.0) * jnp.where(other, 1.0, 0.5)
+            _, pullback = jax.vjp(lambda *p: term(squared, same, *p), *parameters)
+            totals = tuple(t + part for t, part in zip(totals, pullback(share), strict=True))
+        _, slopes = _slopes(term, squared, same, parameters)
+        force = 2.0 * jnp.where(real, slopes * received, 0.0)
+        on_rows = force.sum(1)[:, None] * rows.points - _product(force, columns.points)
+        gradient = _add(gradient, rows.start, on_rows)
+
+        def to_columns(gradient: Array) -> Array:
+            on_columns = force.sum(0)[:, None] * columns.points - _product(force.T, rows.points)
+            return _add(gradient, columns.start, on_columns)
+
+        return jax.lax.cond(other, to_columns, lambda gradient: gradient, gradient), totals
+
+    def step(carried: Any, visited: tuple[Array, Array]) -> tuple[Any, None]:
+        (i, j), active = visited
+        rows, columns = (_cut(points, groups, index, side) for index in (i, j))
+        return jax.lax.cond(active, pull, lambda kept, *_: kept, carried, rows, columns), None
+
+    visits = _visits(groups, side)
+    start = (_zeros(points, points.shape), tuple(_zeros(points, ()) for _ in parameters))
+    active = jnp.ones(len(visits), bool) if acts is None else acts
+    gradients: tuple[Array, tuple[Array, ...]]
+    gradients, _ = jax.lax.scan(step, start, (visits, active))
+    return gradients
+
+
+@_gradients.defjvp
+def _no_second_derivatives(term: PairTerm, side: int, primals: Any, tangents: Any) -> Any:
+    raise NotImplementedError(
+        "a streamed sum over pairs (potential_field_loss, contrastive_potential_loss, pair_sums) has first derivatives "
+        "only: its gradient cannot be differentiated again"
+    )
+
+
+def _product(x: Array, y: Array) -> Array:
+    return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)
