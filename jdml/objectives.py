@@ -120,6 +120,8 @@ def proxy(
     num_classes: int,
     dim: int,
     proxies_per_class: int = 1,
+    *,
+    monitor: Callable[..., Metrics] | None = None,
     **settings: Any,
 ) -> Objective:
     """The objective of a proxy loss; its parameters are ``{"proxies": [C, K, D]}``, drawn uniformly from the sphere.
@@ -129,6 +131,8 @@ def proxy(
         num_classes: C.
         dim: D.
         proxies_per_class: K.
+        monitor: ``(embeddings, labels, proxies, where=…) -> metrics``, scalars that are logged beside the loss, such as
+            :func:`jdml.losses.field_activity`.
         **settings: the loss's other keywords.
 
     Returns:
@@ -167,8 +171,10 @@ def proxy(
         state: Any = None,
         **extra: Any,
     ) -> tuple[Array, Metrics]:
-        value = loss_fn(embeddings, labels, params["proxies"], where=where, **settings, **extra)
-        return value, {"loss": value}
+        proxies = params["proxies"]
+        value = loss_fn(embeddings, labels, proxies, where=where, **settings, **extra)
+        seen = {} if monitor is None else monitor(embeddings, labels, proxies, where=where)
+        return value, {"loss": value, **seen}
 
     return Objective(init, loss)
 

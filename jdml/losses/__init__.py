@@ -20,7 +20,11 @@ from jdml.losses.pairs import (
     similarity_contrastive_loss,
     triplet_loss,
 )
-from jdml.losses.potential import contrastive_potential_loss, potential_field_loss
+from jdml.losses.potential import (
+    contrastive_potential_loss,
+    field_activity,
+    potential_field_loss,
+)
 from jdml.losses.proxies import (
     center_regularizer,
     proxy_anchor_loss,
@@ -50,6 +54,7 @@ __all__ = [
     "contrastive_potential_loss",
     "cosface_loss",
     "fast_ap_loss",
+    "field_activity",
     "lifted_structure_loss",
     "margin_loss",
     "multi_proxy_anchor_ap_loss",

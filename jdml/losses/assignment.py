@@ -26,6 +26,7 @@ class Assignment(NamedTuple):
         rows: ``[B]``, the valid rows.
         weights: ``[B]``.
         classes: how many classes there are in all.
+        on_sphere: whether all vectors are of norm 1 (or 0).
         first: the class of the first proxy, 0 but in a block.
         class_block: how many classes :meth:`over_classes` takes at a time, None for all.
     """
@@ -36,6 +37,7 @@ class Assignment(NamedTuple):
     rows: Array
     weights: Array
     classes: int
+    on_sphere: bool
     first: Array | int = 0
     class_block: int | None = None
 
@@ -46,16 +48,15 @@ class Assignment(NamedTuple):
 
     @property
     def others(self) -> Array:
-        """``[B, C]``, True at the other classes of a valid row."""
-        return self.every & ~self.own
+        """``[B, C]``, True at the other classes of each row, valid or not."""
+        return ~self.own if self.real is None else self.real & ~self.own
 
     @property
-    def every(self) -> Array:
-        """``[B, C]``, True at all classes of a valid row (not at those that fill up the last block)."""
-        rows = self.rows[:, None]
-        if self.proxies.shape[0] == self.classes:
-            return jnp.broadcast_to(rows, (len(self.rows), self.classes))
-        return rows & (self._class_indices < self.classes)[None, :]
+    def real(self) -> Array | None:
+        """``[1, C]``, False at what fills up the last block; None where all are classes."""
+        if self.class_block is None or self.classes % self.class_block == 0:
+            return None
+        return (self._class_indices < self.classes)[None, :]
 
     @property
     def _class_indices(self) -> Array:
@@ -64,25 +65,25 @@ class Assignment(NamedTuple):
     @property
     def similarities(self) -> Array:
         """``[B, C]`` cosine to each class: to the nearest of its proxies where it has several."""
-        return self._of_nearest(ops.similarities, jnp.max)
+        if self.proxies.shape[1] == 1:
+            return ops.similarities(self.embeddings, self.proxies[:, 0])
+        return self.proxy_similarities.max(1).T
+
+    @property
+    def proxy_similarities(self) -> Array:
+        """``[C, K, B]``: the batch last, so that the innermost axis is long."""
+        classes, per_class, dim = self.proxies.shape
+        flat = ops.similarities(self.proxies.reshape(-1, dim), self.embeddings)
+        return flat.reshape(classes, per_class, -1)
 
     @property
     def squared_distances(self) -> Array:
         """``[B, C]`` squared Euclidean distance to each class: to the nearest of its proxies."""
-        return self._of_nearest(ops.squared_distances, jnp.min)
-
-    @property
-    def proxy_similarities(self) -> Array:
-        """``[K, B, C]``: proxies first, so that no small axis is the innermost."""
+        if self.proxies.shape[1] == 1:
+            return ops.squared_distances(self.embeddings, self.proxies[:, 0])
         classes, per_class, dim = self.proxies.shape
-        by_proxy = jnp.swapaxes(self.proxies, 0, 1).reshape(-1, dim)
-        flat = ops.similarities(self.embeddings, by_proxy)
-        return jnp.swapaxes(flat.reshape(-1, per_class, classes), 0, 1)
-
-    def _of_nearest(self, compare: Callable[..., Array], nearest: Callable[..., Array]) -> Array:
-        classes, per_class, dim = self.proxies.shape
-        flat = compare(self.embeddings, self.proxies.reshape(-1, dim))
-        return flat if per_class == 1 else nearest(flat.reshape(-1, classes, per_class), axis=-1)
+        flat = ops.squared_distances(self.proxies.reshape(-1, dim), self.embeddings)
+        return flat.reshape(classes, per_class, -1).min(1).T
 
     def of_own(self, values: Array) -> Array:
         """``[B]``: the entry of ``values [B, C]`` at each row's own class, 0 for rows that are not valid."""
@@ -99,7 +100,7 @@ class Assignment(NamedTuple):
         """
         classes, per_class, dim = self.proxies.shape
         block = self.class_block
-        if block is None or block >= classes:
+        if block is None:
             return jax.tree.map(lambda result: result[None], function(self))
         missing = -classes % block
         padded = jnp.pad(self.proxies, ((0, missing), (0, 0), (0, 0)))
@@ -153,7 +154,7 @@ def assign(
     """
     checks.check_embeddings("embeddings", embeddings)
     size, dim = embeddings.shape
-    centres = as_centres("proxies", proxies)
+    centres = checks.as_centres("proxies", proxies)
     if centres.shape[-1] != dim:
         raise ValueError(
             f"proxies must have the dimension of embeddings, {dim}, got {list(proxies.shape)}"
@@ -177,6 +178,8 @@ def assign(
     checks.block("class_block", class_block)
     if class_block == "auto":
         class_block = max(128, ENTRIES // (max(size, 1) * centres.shape[1]) // 128 * 128)
+    if class_block is not None and class_block >= classes:
+        class_block = None
     return Assignment(
         x,
         p.reshape(centres.shape),
@@ -184,20 +187,6 @@ def assign(
         rows,
         scale,
         classes,
+        normalize is ops.sphere,
         class_block=class_block,
     )
-
-
-def as_centres(name: str, proxies: Array) -> Array:
-    """``[C, K, D]`` from ``[C, D]`` or ``[C, K, D]``."""
-    if not isinstance(proxies, Array):
-        raise TypeError(
-            f"{name} must be an array of shape [C, D] or [C, K, D], got {type(proxies).__name__}"
-        )
-    if not jnp.issubdtype(proxies.dtype, jnp.floating):
-        raise TypeError(f"{name} must be floating point, got dtype {proxies.dtype}")
-    if proxies.ndim not in (2, 3) or 0 in proxies.shape:
-        raise ValueError(
-            f"{name} must have shape [C, D] or [C, K, D], none of them 0, got {list(proxies.shape)}"
-        )
-    return proxies if proxies.ndim == 3 else proxies[:, None, :]

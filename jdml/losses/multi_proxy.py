@@ -200,7 +200,7 @@ def multi_proxy_anchor_ap_loss(
     def terms(block: Assignment) -> Array:
         similarities = soft_similarities(block, gamma)
         signed = delta + jnp.where(block.own, -similarities, similarities)
-        return log_sum_exp(alpha * signed, where=block.every)
+        return log_sum_exp(alpha * signed, where=block.real)
 
     rows = over_blocks(log1p_sum_exp, a.over_classes(terms), a)
     return regularize_rows(a, reduce_fn, rows, tau)

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -202,6 +203,88 @@ def contrastive_potential_loss(
     """
     charges = charge(embeddings, labels, proxies, **options)
     return _reduce(charges, fields.contrasting, (delta,), tile, reduce_fn)
+
+
+@ops.public(
+    charge,
+    delta=checks.positive,
+    alpha=checks.positive,
+    repulsion_delta=checks.optional(checks.positive),
+)
+def field_activity(
+    embeddings: Array,
+    labels: Array,
+    proxies: Array | None = None,
+    *,
+    delta: float | Array = 0.2,
+    alpha: float | Array = 4.0,
+    repulsion_delta: float | Array | None = None,
+    **options: Any,
+) -> dict[str, Array]:
+    """How much goes on in PFML's field: the shares of the pairs that attract and repel, and the mean force.
+
+    Formula:
+        ``attracting``: the share of the pairs of one class with ``r > δ``; ``repelling``: the share of the pairs of two
+        classes with ``r < δ_rep``; ``force``: the mean over the charges of ``‖∇_z Ψ(z)‖``.
+
+    Args:
+        embeddings: ``[B, D]``.
+        labels: ``[B]`` integers in 0…C−1 (without proxies any that are not negative).
+        proxies: ``[C, K, D]`` (``[C, D]`` for K = 1), or None for no proxies.
+        delta: δ.
+        alpha: α.
+        repulsion_delta: δ_rep; None for δ.
+        **options: see :func:`jdml.losses.potential.charge`. Weights make no difference.
+
+    Returns:
+        Three scalars by name; 0 where there is no such pair.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, a parameter that is not positive.
+
+    Implementation notes:
+        Costs two to three times the loss itself. As ``monitor`` of :func:`jdml.objectives.proxy` it is logged with the
+        loss.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x, p = jnp.array([[1.0, 0.0]]), jnp.array([[0.0, 1.0], [0.0, -1.0]])
+        >>> found = field_activity(x, jnp.array([0]), p, delta=1.0, repulsion_delta=1.5, alpha=1.0)
+        >>> {name: round(float(value), 3) for name, value in found.items()}
+        {'attracting': 1.0, 'force': 0.569, 'repelling': 0.5}
+    """
+    points, groups, _, counted = charge(embeddings, labels, proxies, **options)
+    reach = delta if repulsion_delta is None else repulsion_delta
+    active = fields.superpose(_attracts, points, groups, (delta,))
+    repelled = fields.superpose(_repels, points, groups, (reach,))
+    one = jnp.ones(len(groups), points.dtype)
+    same = fields.superpose(_is_same, jnp.zeros((len(groups), 1), points.dtype), groups)
+    real = (groups >= 0).sum()
+    different = jnp.where(groups >= 0, (real - 1) * one - same, 0.0)
+
+    def energy(at: Array) -> Array:
+        felt = fields.superpose(fields.decaying, at, groups, (delta, alpha, reach))
+        return 0.5 * felt.sum()
+
+    forces = ops.safe_norm(jax.grad(energy)(points))[:, 0]
+    return {
+        "attracting": active.sum() / jnp.maximum(same.sum(), 1),
+        "repelling": repelled.sum() / jnp.maximum(different.sum(), 1),
+        "force": mean(forces, counted),
+    }
+
+
+def _attracts(r: Array, same: Array, delta: Array) -> Array:
+    return (same & (r > delta)).astype(r.dtype)
+
+
+def _repels(r: Array, same: Array, delta: Array) -> Array:
+    return (~same & (r < delta)).astype(r.dtype)
+
+
+def _is_same(r: Array, same: Array) -> Array:
+    return same.astype(r.dtype)
 
 
 def _reduce(

@@ -5,10 +5,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from jdml import ops
-from jdml.losses.assignment import Assignment, as_centres, assign
+from jdml.losses.assignment import Assignment, assign
 from jdml.ops import ReduceFn, checks, log1p_sum_exp, log_sum_exp, mean, safe_sqrt, sphere, total
 
 
@@ -317,7 +318,7 @@ def center_regularizer(proxies: Array) -> Array:
         >>> center_regularizer(jnp.array([[[1.0, 0.0], [-1.0, 0.0]]]))
         Array(1., dtype=float32)
     """
-    centres = as_centres("proxies", proxies)
+    centres = checks.as_centres("proxies", proxies)
     return _spread(sphere(centres.astype(jnp.result_type(centres.dtype, jnp.float32))))
 
 
@@ -346,16 +347,29 @@ def class_wise(
     """``[C]``: the same two soft hinges on each class's similarities to its own samples and to all others."""
     log_weights, counted = _log_weights(a)
 
-    def terms(block: Assignment) -> tuple[Array, Array, Array]:
-        values, own = similarity(block), block.own
-        pull = log1p_sum_exp(-alpha * (values - delta) + log_weights, where=own & counted, axis=0)
-        push = log1p_sum_exp(
-            alpha * (values + delta) + log_weights, where=block.others & counted, axis=0
-        )
-        return pull, push, own.any(0)
+    def terms(block: Assignment) -> tuple[Array, Array]:
+        values = similarity(block)
+        exponents = alpha * (values + delta) + log_weights[:, None]
+        push = log1p_sum_exp(exponents, where=block.others & counted[:, None], axis=0)
+        return push, block.of_own(values)
 
-    pull, push, present = (part.reshape(-1)[: a.classes] for part in a.over_classes(terms))
-    return pull / jnp.maximum(present.sum(), 1) + push / a.classes
+    push, own = a.over_classes(terms)
+    # Each valid row pulls at its own class only, so that the pull is a sum over rows, not over a matrix.
+    exponents = jnp.where(counted, -alpha * (own.sum(0) - delta) + log_weights, -jnp.inf)
+    segment = jnp.where(a.rows, a.labels, a.classes)
+    present = jnp.zeros(a.classes + 1, bool).at[segment].set(True)[: a.classes]
+    pull = _log1p_segment_sum_exp(exponents, segment, a.classes)
+    return pull / jnp.maximum(present.sum(), 1) + push.reshape(-1)[: a.classes] / a.classes
+
+
+def _log1p_segment_sum_exp(values: Array, segment: Array, number: int) -> Array:
+    """``[number]``: log(1 + Σ exp(values)) over each segment, without entries of −inf and segments past the last."""
+    kept = values > -jnp.inf
+    finite = jnp.where(kept, values, 0.0)
+    peak = jnp.zeros(number + 1, values.dtype).at[segment].max(jax.lax.stop_gradient(finite))
+    scaled = jnp.where(kept, jnp.exp(finite - peak[segment]), 0.0)
+    summed = jnp.zeros(number + 1, values.dtype).at[segment].add(scaled)
+    return (peak + jnp.log1p(summed + jnp.expm1(-peak)))[:number]
 
 
 def cross_entropy(a: Assignment, logits: Similarity) -> Array:
@@ -363,7 +377,7 @@ def cross_entropy(a: Assignment, logits: Similarity) -> Array:
 
     def terms(block: Assignment) -> tuple[Array, Array]:
         values = logits(block)
-        return log_sum_exp(values, where=block.every), block.of_own(values)
+        return log_sum_exp(values, where=block.real), block.of_own(values)
 
     every, own = a.over_classes(terms)
     return over_blocks(log_sum_exp, every, a) - own.sum(0)
@@ -371,8 +385,36 @@ def cross_entropy(a: Assignment, logits: Similarity) -> Array:
 
 def soft_similarities(block: Assignment, gamma: float | Array) -> Array:
     """``S(x, c)``: the similarity ``[B, C]`` to a class, averaged over its centres with weights ``softmax_k(s/γ)``."""
-    similarities = block.proxy_similarities
-    return jnp.sum(jax.nn.softmax(similarities / gamma, axis=0) * similarities, axis=0)
+    if block.proxies.shape[1] == 1:
+        return block.similarities
+    averages, _ = _soft_averages(block.proxy_similarities, jnp.asarray(gamma))
+    return averages.T
+
+
+@jax.custom_jvp
+def _soft_averages(values: Array, gamma: Array) -> tuple[Array, Array]:
+    """``[C, B]`` from ``[C, K, B]``: ``Σ_k softmax_k(v/γ) v``, and the softmax's ``log Σ_k e^{v/γ}``."""
+    normalizers = jax.nn.logsumexp(values / gamma, axis=1)
+    return jnp.sum(_soft_weights(values, gamma, normalizers) * values, axis=1), normalizers
+
+
+@_soft_averages.defjvp
+def _soft_averages_jvp(
+    primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    # By hand, so that the gradient is one pass over [C, K, B] from what is [C, B].
+    (values, gamma), (moved, gamma_moved) = primals, tangents
+    averages, normalizers = _soft_averages(values, gamma)
+    weights = _soft_weights(values, gamma, normalizers)
+    centred = (values - averages[:, None]) / gamma
+    by_values = jnp.sum(weights * (1.0 + centred) * moved, axis=1)
+    by_gamma = -gamma_moved * jnp.sum(weights * jnp.square(centred), axis=1)
+    normalizers_moved = jnp.sum(weights * moved, axis=1) / gamma - gamma_moved * averages / gamma**2
+    return (averages, normalizers), (by_values + by_gamma, normalizers_moved)
+
+
+def _soft_weights(values: Array, gamma: Array, normalizers: Array) -> Array:
+    return jnp.exp(values / gamma - normalizers[:, None])
 
 
 def regularize_rows(
@@ -385,7 +427,7 @@ def regularize_rows(
 
 def spread_of(a: Assignment) -> Array:
     """The regularizer R of an assignment's proxies, on the sphere."""
-    return _spread(sphere(a.proxies))
+    return _spread(a.proxies if a.on_sphere else sphere(a.proxies))
 
 
 def over_blocks(log_sum: Callable[..., Array], parts: Array, a: Assignment) -> Array:
@@ -398,14 +440,23 @@ def _spread(centres: Array) -> Array:
     classes, per_class, _ = centres.shape
     if per_class == 1:
         return jnp.zeros((), centres.dtype)
-    cosines = jnp.einsum("csd,ctd->cst", centres, centres, precision=jax.lax.Precision.HIGHEST)
-    pairs = jnp.triu(jnp.ones((per_class, per_class), bool), k=1)
-    distances = safe_sqrt(jnp.where(pairs, 2.0 - 2.0 * cosines, 0.0))
+    if per_class <= 4:
+        # Centre by centre: a matrix product per class is slow where the matrices are that small.
+        cosines = jnp.concatenate(
+            [jnp.sum(centres[:, k:] * centres[:, :-k], axis=-1) for k in range(1, per_class)],
+            axis=1,
+        )
+    else:
+        products = jnp.einsum(
+            "csd,ctd->cst", centres, centres, precision=jax.lax.Precision.HIGHEST
+        )
+        cosines = products[:, *np.triu_indices(per_class, k=1)]
+    distances = safe_sqrt(2.0 - 2.0 * cosines)
     return jnp.sum(distances) / (classes * per_class * (per_class - 1))
 
 
+
 def _log_weights(a: Assignment) -> tuple[Array, Array]:
-    """Log-weights ``[B, 1]`` and which rows have a weight above 0."""
-    counted = a.weights > 0
-    log_weights = jnp.where(counted, jnp.log(jnp.where(counted, a.weights, 1.0)), 0.0)
-    return log_weights[:, None], counted[:, None]
+    """Log-weights ``[B]``, and which rows are valid and have a weight above 0."""
+    positive = a.weights > 0
+    return jnp.where(positive, jnp.log(jnp.where(positive, a.weights, 1.0)), 0.0), positive & a.rows

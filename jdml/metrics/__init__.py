@@ -15,6 +15,7 @@ from jdml.metrics.ranking import (
     recall_at_k,
 )
 from jdml.metrics.retrieval import evaluate_retrieval
+from jdml.metrics.structure import proxy_distance
 
 __all__ = [
     "evaluate_retrieval",
@@ -24,6 +25,7 @@ __all__ = [
     "nearest",
     "nmi",
     "precision_at_1",
+    "proxy_distance",
     "r_precision",
     "recall_at_k",
 ]

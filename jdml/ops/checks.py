@@ -82,6 +82,34 @@ def check_embeddings(name: str, vectors: Any, *, dim: int | None = None, like: s
         )
 
 
+def as_centres(name: str, proxies: Any) -> Array:
+    """``[C, K, D]`` from ``[C, D]`` or ``[C, K, D]``.
+
+    Args:
+        name: the argument's name.
+        proxies: what was passed.
+
+    Returns:
+        The proxies, K = 1 where it was not given.
+
+    Raises:
+        TypeError: not an array, or not floating.
+        ValueError: another rank, or nothing at all.
+    """
+    if not isinstance(proxies, Array | np.ndarray):
+        raise TypeError(
+            f"{name} must be an array of shape [C, D] or [C, K, D], got {type(proxies).__name__}"
+        )
+    if not jnp.issubdtype(proxies.dtype, jnp.floating):
+        raise TypeError(f"{name} must be floating point, got dtype {proxies.dtype}")
+    if proxies.ndim not in (2, 3) or 0 in proxies.shape:
+        raise ValueError(
+            f"{name} must have shape [C, D] or [C, K, D], none of them 0, got {list(proxies.shape)}"
+        )
+    proxies = jnp.asarray(proxies)
+    return proxies if proxies.ndim == 3 else proxies[:, None, :]
+
+
 def check_labels(name: str, labels: Any, size: int) -> None:
     """Refuse what is not an integer array ``[size]``.
 

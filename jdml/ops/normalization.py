@@ -1,5 +1,6 @@
 """Normalization of embeddings onto the unit sphere or into the unit ball."""
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -16,9 +17,9 @@ def sphere(vectors: Array) -> Array:
         Vectors of norm 1, ``[..., D]``; a zero vector stays zero and gets gradient 0.
 
     Implementation notes:
-        Vectors are divided by the size of their largest entry first, so that no square over- or underflows. In
-        float32, vectors without an entry above 1e-29 count as zero: their gradients, of the order of 1/‖v‖, could not
-        be represented.
+        Where the square of a norm over- or underflows, vectors are divided by the size of their largest entry first.
+        In float32, vectors without an entry above 1e-29 count as zero: their gradients, of the order of 1/‖v‖, could
+        not be represented.
 
     Example:
         >>> import jax.numpy as jnp
@@ -26,11 +27,40 @@ def sphere(vectors: Array) -> Array:
         Array([[0.6, 0.8],
                [0. , 0. ]], dtype=float32)
     """
-    wide = vectors.astype(accumulate_in(vectors))
-    scale = magnitude(wide)
-    zero = scale <= 1e8 * jnp.finfo(wide.dtype).tiny
-    scaled = jnp.where(zero, 0.0, wide / jnp.where(zero, 1.0, scale))
-    return (scaled / jnp.where(zero, 1.0, safe_norm(scaled))).astype(vectors.dtype)
+    units, _ = _units(vectors.astype(accumulate_in(vectors)))
+    return units.astype(vectors.dtype)
+
+
+@jax.custom_jvp
+def _units(vectors: Array) -> tuple[Array, Array]:
+    """Unit vectors, and the reciprocals ``[..., 1]`` of the norms, 0 for zero vectors."""
+    squares = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
+    limits = jnp.finfo(vectors.dtype)
+    plain = (squares > 1e8 * limits.tiny) & (squares < 1e-8 * limits.max)
+    # Only numbers per vector leave the branches: vectors are read and written once.
+    first, second = jax.lax.cond(jnp.all(plain), _plain_factors, _scaled_factors, vectors, squares)
+    return vectors * first * second, first * second
+
+
+@_units.defjvp
+def _units_jvp(
+    primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    units, inverses = _units(*primals)
+    (moved,) = tangents
+    along = jnp.sum(units * moved, axis=-1, keepdims=True)
+    return (units, inverses), (inverses * (moved - along * units), -jnp.square(inverses) * along)
+
+
+def _plain_factors(vectors: Array, squares: Array) -> tuple[Array, Array]:
+    return jnp.ones_like(squares), jax.lax.rsqrt(squares)
+
+
+def _scaled_factors(vectors: Array, squares: Array) -> tuple[Array, Array]:
+    scale = magnitude(vectors)
+    zero = scale <= 1e8 * jnp.finfo(vectors.dtype).tiny
+    first = jnp.where(zero, 0.0, 1.0 / jnp.where(zero, 1.0, scale))
+    return first, 1.0 / jnp.where(zero, 1.0, safe_norm(vectors * first))
 
 
 def ball(vectors: Array) -> Array:

@@ -78,12 +78,12 @@ def magnitude(vectors: Array, *, axis: int = -1) -> Array:
     return jax.lax.stop_gradient(largest) / 8.0
 
 
-def log_sum_exp(values: Array, *, where: Array, axis: int = -1) -> Array:
+def log_sum_exp(values: Array, *, where: Array | None = None, axis: int = -1) -> Array:
     """Stable ``log Σ exp(values)`` over the entries that ``where`` keeps; ``-inf`` (gradient 0) where it keeps none.
 
     Args:
         values: any shape.
-        where: boolean, broadcastable to ``values``.
+        where: boolean, broadcastable to ``values``; None keeps all.
         axis: the axis that is summed over.
 
     Returns:
@@ -95,6 +95,8 @@ def log_sum_exp(values: Array, *, where: Array, axis: int = -1) -> Array:
         >>> log_sum_exp(v, where=jnp.array([[True, True, False]]))
         Array([1000.6931], dtype=float32)
     """
+    if where is None:
+        return jax.nn.logsumexp(values, axis=axis)
     some = jnp.broadcast_to(where, values.shape).any(axis)
     peak = _peak(values, where, axis, floor=-jnp.inf)
     peak = jnp.where(jnp.isneginf(peak), 0.0, peak)
@@ -103,12 +105,12 @@ def log_sum_exp(values: Array, *, where: Array, axis: int = -1) -> Array:
     return jnp.where(some, logarithm, -jnp.inf)
 
 
-def log1p_sum_exp(values: Array, *, where: Array, axis: int = -1) -> Array:
+def log1p_sum_exp(values: Array, *, where: Array | None = None, axis: int = -1) -> Array:
     """Stable ``log(1 + Σ exp(values))`` over the entries that ``where`` keeps; 0 (gradient 0) where it keeps none.
 
     Args:
         values: any shape.
-        where: boolean, broadcastable to ``values``.
+        where: boolean, broadcastable to ``values``; None keeps all.
         axis: the axis that is summed over.
 
     Returns:
@@ -125,11 +127,13 @@ def log1p_sum_exp(values: Array, *, where: Array, axis: int = -1) -> Array:
     return peak + jnp.log1p(summed + jnp.expm1(-peak))
 
 
-def _peak(values: Array, where: Array, axis: int, *, floor: float) -> Array:
-    kept = jax.lax.stop_gradient(jnp.where(where, values, floor))
+def _peak(values: Array, where: Array | None, axis: int, *, floor: float) -> Array:
+    kept = jax.lax.stop_gradient(values if where is None else jnp.where(where, values, floor))
     return jnp.max(kept, axis=axis, keepdims=True, initial=floor)
 
 
-def _shifted_sum(values: Array, peak: Array, where: Array, axis: int) -> Array:
+def _shifted_sum(values: Array, peak: Array, where: Array | None, axis: int) -> Array:
+    if where is None:
+        return jnp.sum(jnp.exp(values - peak), axis=axis)
     shifted = jnp.where(where, values - peak, 0.0)
     return jnp.sum(jnp.where(where, jnp.exp(shifted), 0.0), axis=axis)

@@ -68,7 +68,7 @@ def pair_sums(
     if size == 0:
         return jnp.zeros(0, points.dtype)
     side = min(tile, size) if tile is not None else _default_side(size)
-    values = tuple(jnp.asarray(value, points.dtype) for value in parameters)
+    values = tuple(jnp.asarray(value, points.dtype) + _zeros(points, ()) for value in parameters)
     missing = -size % side
     padded = jnp.pad(points, ((0, missing), (0, 0)))
     padded_groups = jnp.pad(groups, (0, missing), constant_values=-1)

@@ -1,0 +1,211 @@
+"""Time and memory of the losses beside pytorch-metric-learning's, forward and backward, in one run.
+
+    python benchmarks/losses.py --out losses.json
+
+Both take the same arrays; ours and theirs are timed in turn after a warm-up, and the ratio compares their medians. The
+floor is what no implementation can do without: the bare matrix products of the forward and the backward pass, by JAX.
+Peak memory is what a step adds to the process at its peak. Needs the `parity` extra; without it only jdml is measured.
+"""
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import machine
+import numpy as np
+
+import jdml
+
+BATCH, DIM = 256, 512
+CLASSES = (100, 11_318)
+CENTRES = 2
+JUDGED = (
+    "contrastive",
+    "triplet",
+    "multi_similarity",
+    "proxy_anchor",
+    "proxy_nca_pp",
+    "arcface",
+    "soft_triple",
+)
+
+
+class Loss(NamedTuple):
+    """One of our losses, and how PML builds its own from (module, classes, dim); None where it has none."""
+
+    settings: dict[str, Any]
+    theirs: Callable[[Any, int, int], Any] | None
+    per_class: int = 1
+
+
+PAIRS = {
+    "contrastive": Loss({}, lambda m, c, d: m.ContrastiveLoss(pos_margin=0, neg_margin=0.5)),
+    "triplet": Loss({}, lambda m, c, d: m.TripletMarginLoss(margin=0.1, triplets_per_anchor="all")),
+    "margin": Loss(
+        {}, lambda m, c, d: m.MarginLoss(margin=0.2, beta=1.2, triplets_per_anchor="all")
+    ),
+    "multi_similarity": Loss({}, lambda m, c, d: m.MultiSimilarityLoss(2, 50, 0.5)),
+    "lifted_structure": Loss({}, lambda m, c, d: m.LiftedStructureLoss(neg_margin=1, pos_margin=0)),
+    "circle": Loss({}, lambda m, c, d: m.CircleLoss(m=0.4, gamma=80)),
+    "fast_ap": Loss({}, lambda m, c, d: m.FastAPLoss(num_bins=10)),
+    "snr_contrastive": Loss({}, lambda m, c, d: m.SignalToNoiseRatioContrastiveLoss()),
+}
+PROXIES = {
+    "proxy_nca_pp": Loss({}, lambda m, c, d: m.ProxyNCALoss(c, d, softmax_scale=9)),
+    "proxy_nca_margin": Loss({}, None),
+    "proxy_anchor": Loss({}, lambda m, c, d: m.ProxyAnchorLoss(c, d, margin=0.1, alpha=32)),
+    "normalized_softmax": Loss({}, lambda m, c, d: m.NormalizedSoftmaxLoss(c, d, temperature=0.05)),
+    "cosface": Loss({}, lambda m, c, d: m.CosFaceLoss(c, d, margin=0.35, scale=64)),
+    "arcface": Loss({}, lambda m, c, d: m.ArcFaceLoss(c, d, margin=math.degrees(0.5), scale=64)),
+    "soft_triple": Loss(
+        {"tau": 0.0},
+        lambda m, c, d: m.SoftTripleLoss(
+            c, d, centers_per_class=CENTRES, la=20, gamma=0.1, margin=0.01
+        ),
+        CENTRES,
+    ),
+    "multi_proxy_anchor": Loss({}, None, CENTRES),
+    "multi_proxy_anchor_ap": Loss({}, None, CENTRES),
+}
+
+
+def step(name: str, loss: Loss, x: Any, y: Any, p: Any | None) -> Callable[[], Any]:
+    """Our compiled step: value and gradients."""
+    function = getattr(jdml, f"{name}_loss")
+
+    def value(x: jax.Array, p: jax.Array | None, y: jax.Array) -> jax.Array:
+        return function(x, y, *(() if p is None else (p,)), **loss.settings)
+
+    compiled = jax.jit(jax.value_and_grad(value, 0 if p is None else (0, 1)))
+    return lambda: jax.block_until_ready(compiled(x, p, y))
+
+
+def floor(x: Any, p: Any | None) -> Callable[[], Any]:
+    """The matrix products alone: similarities, and their gradients by both sides."""
+
+    @jax.jit
+    def products(x: jax.Array, q: jax.Array, g: jax.Array) -> Any:
+        return x @ q.T, g @ q, g.T @ x
+
+    q = x if p is None else p.reshape(-1, DIM)
+    g = jnp.ones((BATCH, len(q)))
+    return lambda: jax.block_until_ready(products(x, q, g))
+
+
+def peer(loss: Loss, classes: int, x: np.ndarray, y: np.ndarray) -> Callable[[], Any] | None:
+    """PML's step, or None where it is not installed or has no such loss."""
+    if loss.theirs is None:
+        return None
+    try:
+        import torch
+        from pytorch_metric_learning import losses
+    except ImportError:
+        return None
+    function = loss.theirs(losses, classes, DIM)
+    embeddings = torch.from_numpy(x.copy()).requires_grad_()
+    labels = torch.from_numpy(y)
+
+    def run() -> None:
+        embeddings.grad = None
+        for parameter in function.parameters():
+            parameter.grad = None
+        function(embeddings, labels).backward()
+
+    return run
+
+
+def measure(name: str, loss: Loss, classes: int | None, repeats: int) -> dict[str, Any]:
+    """One row: medians, ratios, memory."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(BATCH, DIM)).astype(np.float32)
+    y = np.arange(BATCH) // 4 if classes is None else rng.integers(0, classes, BATCH)
+    shape = (classes or 1, *((loss.per_class,) if loss.per_class > 1 else ()), DIM)
+    p = None if classes is None else jnp.asarray(rng.normal(size=shape), jnp.float32)
+    functions = {
+        "jdml": step(name, loss, jnp.asarray(x), jnp.asarray(y), p),
+        "floor": floor(jnp.asarray(x), p),
+    }
+    theirs = peer(loss, classes or 1, x, y)
+    if theirs is not None:
+        functions["pml"] = theirs
+    seconds = machine.median(machine.timed_in_turn(functions, repeats))
+    row: dict[str, Any] = {
+        "loss": name,
+        "classes": classes,
+        "milliseconds": {n: 1e3 * s for n, s in seconds.items()},
+    }
+    row["over_floor"] = seconds["jdml"] / seconds["floor"]
+    row["peak_bytes"] = {n: machine.peak_memory(f) for n, f in functions.items() if n != "floor"}
+    if theirs is not None:
+        row["times_faster"] = seconds["pml"] / seconds["jdml"]
+    return row
+
+
+def print_row(row: dict[str, Any]) -> None:
+    """For people."""
+    took, peak = row["milliseconds"], row["peak_bytes"]
+    pml = f"{took['pml']:9.1f}" if "pml" in took else f"{'-':>9}"
+    faster = f"{row['times_faster']:7.2f}" if "times_faster" in row else f"{'-':>7}"
+    print(
+        f"{row['loss']:22} {row['classes'] or '-':>8} {took['jdml']:9.1f} {pml} {faster} {row['over_floor']:8.2f} "
+        f"{machine.mebibytes(peak['jdml']):>9} {machine.mebibytes(peak.get('pml')):>9}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Measure, print, write, draw."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=9, help="timed steps of each (default 9)")
+    parser.add_argument("--only", nargs="*", help="names of losses (default all)")
+    parser.add_argument(
+        "--out", type=Path, help="write the numbers to this JSON file, and a plot beside it"
+    )
+    arguments = parser.parse_args()
+    print(
+        f"{'256 x 512-D':22} {'classes':>8} {'jdml ms':>9} {'PML ms':>9} {'faster':>7} {'/ floor':>8} "
+        f"{'MiB':>9} {'PML MiB':>9}"
+    )
+    rows = []
+    for classes, losses in ((None, PAIRS), *((number, PROXIES) for number in CLASSES)):
+        for name, loss in losses.items():
+            if not arguments.only or name in arguments.only:
+                rows.append(measure(name, loss, classes, arguments.repeats))
+                print_row(rows[-1])
+    judged = [
+        row["times_faster"] for row in rows if row["loss"] in JUDGED and "times_faster" in row
+    ]
+    if judged:
+        mean = math.exp(sum(map(math.log, judged)) / len(judged))
+        print(
+            f"geometric mean over {', '.join(JUDGED)}: {mean:.2f} times as fast as pytorch-metric-learning"
+        )
+    machine.write(arguments.out, rows)
+    if arguments.out is not None:
+        draw(rows, arguments.out.with_suffix(".png"))
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """How many times faster, a bar per loss."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    compared = [row for row in rows if "times_faster" in row]
+    names = [row["loss"] + (f", {row['classes']:,}" if row["classes"] else "") for row in compared]
+    figure, axes = plt.subplots(figsize=(7, 0.3 * len(names) + 1), layout="constrained")
+    axes.barh(names, [row["times_faster"] for row in compared])
+    axes.axvline(1.0, color="black", linewidth=1)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlabel("times as fast as pytorch-metric-learning, forward and backward")
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""What the benchmarks share: timing in turn, peak memory, the machine's name, the file they write."""
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+
+def timed_in_turn(
+    functions: Mapping[str, Callable[[], Any]], repeats: int
+) -> dict[str, list[float]]:
+    """Seconds of each call, after a warm-up of each, one after the other: the machine may be shared."""
+    for function in functions.values():
+        function()
+        function()
+    seconds: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(repeats):
+        for name, function in functions.items():
+            start = time.perf_counter()
+            function()
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def median(seconds: Mapping[str, list[float]]) -> dict[str, float]:
+    """The median of each."""
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def peak_memory(function: Callable[[], Any]) -> int | None:
+    """Bytes of resident memory that a call adds at its peak; None where the system does not tell (not Linux)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _status("VmRSS")
+        function()
+        return max(0, _status("VmHWM") - before)
+    except OSError:
+        return None
+
+
+def _status(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    raise OSError(field)
+
+
+def temporaries(function: Callable[..., Any], *arguments: Any) -> int | None:
+    """Bytes that the compiled function holds beside its arguments and results."""
+    analysis = jax.jit(function).lower(*arguments).compile().memory_analysis()
+    return None if analysis is None else int(analysis.temp_size_in_bytes)
+
+
+def describe() -> dict[str, Any]:
+    """The machine and the versions."""
+    found = {
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "device": jax.devices()[0].device_kind,
+        "jax": jax.__version__,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    try:
+        import torch
+
+        found["torch"] = torch.__version__
+    except ImportError:
+        pass
+    return found
+
+
+def write(path: Path | None, rows: Any) -> None:
+    """The rows with the machine, as JSON."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"environment": describe(), "rows": rows}, indent=1) + "\n")
+
+
+def mebibytes(size: int | None) -> str:
+    """For a table."""
+    return "-" if size is None else f"{size / 2**20:.0f}"

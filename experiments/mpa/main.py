@@ -1,0 +1,144 @@
+"""Multi-proxies anchor losses: how many proxies per class, and nDCG@k beside Recall and MAP@R.
+
+After Saeki, Kawahara & Aman, *Multi Proxy Anchor Family Loss for Several Types of Gradients*, Tables 4–8, at the size of a
+laptop: even and odd digits, and Omniglot's alphabets tested on the letters of alphabets never seen.
+
+    python experiments/mpa/main.py                                        # embedded digits
+    python experiments/mpa/main.py --data omniglot --data-dir DIR --seeds 3
+
+Finished runs are kept: an interrupted study goes on where it stopped. Everything is written to --out.
+"""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tyro
+
+from jdml.report import markdown_table, mean_std
+from jdml.training.checkpoint import write_json
+from jdml.training.study import run_study
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "potential_fields"))
+from study import LOSSES, PROXY_RATE, TASKS, load, over_seeds, run
+
+NUMBERS = (1, 4, 8, 12, 16)
+FAMILY = ("SoftTriple", "MPA", "MPA-DW", "MPA-AP")
+SHOWN = 12  # proxies per class in the nDCG table
+PAPER = {  # R@1, nDCG@8, MAP@R on CUB
+    "SoftTriple": "67.6 · 59.4 · 25.5",
+    "ProxyAnchor": "68.6 · 60.9 · 26.7",
+    "MPA": "69.2 · 61.3 · 26.6",
+    "MPA-DW": "68.9 · 61.1 · 26.3",
+    "MPA-AP": "69.1 · 61.3 · 26.6",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is run."""
+
+    data: Literal["digits", "mnist", "omniglot"] = "digits"
+    """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist, omniglot: the full sets in --data-dir."""
+    data_dir: Path | None = None
+    """Folder with MNIST's four IDX files or Omniglot's two zips."""
+    seeds: int = 1
+    """Runs per method and number of proxies, with seeds 0, 1, …"""
+    steps: int | None = None
+    """Training steps of each run; by default 300, 1000 and 1200."""
+    out: Path | None = None
+    """Folder for results, tables and the figure; default runs/mpa_DATA."""
+    workers: int = 1
+    """Runs at a time, each in a process of its own."""
+
+
+def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Every run of the study by name."""
+    base = {
+        "data": settings.data,
+        "data_dir": None if settings.data_dir is None else str(settings.data_dir.resolve()),
+        "steps": settings.steps or TASKS[settings.data].steps,
+        "held_out": False,
+        "noise": 0.0,
+        "proxy_rate": PROXY_RATE,
+    }
+    jobs = {}
+    for seed in range(settings.seeds):
+        jobs[f"ProxyAnchor-{seed}"] = {
+            **base,
+            "method": "ProxyAnchor",
+            "settings": {},
+            "seed": seed,
+        }
+        for method in FAMILY:
+            for number in NUMBERS:
+                own = {
+                    "method": method,
+                    "settings": {**LOSSES[method][1], "proxies_per_class": number},
+                }
+                jobs[f"{method} {number}-{seed}"] = {**base, **own, "seed": seed}
+    return jobs
+
+
+def report(results: dict[str, Any], settings: Settings) -> str:
+    """Both tables as Markdown."""
+    view = TASKS[settings.data].views[0]
+    sweep = [
+        [method, *(mean_std(over_seeds(results, f"{method} {k}", f"{view} R@1")) for k in NUMBERS)]
+        for method in FAMILY
+    ]
+    quality = []
+    for method, paper in PAPER.items():
+        name = method if method == "ProxyAnchor" else f"{method} {SHOWN}"
+        cells = [
+            mean_std(over_seeds(results, name, f"{view} {m}")) for m in ("R@1", "nDCG@8", "MAP@R")
+        ]
+        quality.append([method, *cells, paper])
+    return "\n".join(
+        [
+            f"{view} R@1 by the number of proxies per class:\n",
+            markdown_table(["method", *map(str, NUMBERS)], sweep),
+            f"{SHOWN} proxies per class (ProxyAnchor: 1):\n",
+            markdown_table(["method", "R@1", "nDCG@8", "MAP@R", "paper, CUB"], quality),
+        ]
+    )
+
+
+def draw(results: dict[str, Any], settings: Settings, path: Path) -> None:
+    """R@1 over the number of proxies."""
+    from matplotlib.figure import Figure
+
+    view = TASKS[settings.data].views[0]
+    figure = Figure(figsize=(5.4, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for method in FAMILY:
+        runs = [over_seeds(results, f"{method} {number}", f"{view} R@1") for number in NUMBERS]
+        spread = [100 * np.std(values, ddof=min(1, len(values) - 1)) for values in runs]
+        axes.errorbar(
+            NUMBERS, [100 * np.mean(v) for v in runs], spread, marker="o", capsize=3, label=method
+        )
+    axes.set(xlabel="proxies per class", ylabel=f"{view} R@1 (%)", xticks=NUMBERS)
+    axes.legend()
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=130)
+
+
+def main(settings: Settings) -> None:
+    """Run what is missing, print the tables, write tables and figure."""
+    if settings.data != "digits" and settings.data_dir is None:
+        raise SystemExit(f"--data {settings.data} needs --data-dir, the folder with its files")
+    out = settings.out or Path("runs") / f"mpa_{settings.data}"
+    load(settings.data, settings.data_dir and str(settings.data_dir.resolve()), False)
+    results = run_study(run, make_jobs(settings), out / "runs", workers=settings.workers)
+    text = report(results, settings)
+    minutes = sum(result["seconds"] for result in results.values()) / 60
+    print(f"{text}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
+    write_json(out / "results.json", results)
+    (out / "tables.md").write_text(text)
+    draw(results, settings, out / "proxies.png")
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Settings, description=__doc__)))

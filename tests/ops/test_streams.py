@@ -1,0 +1,148 @@
+"""Sums over pairs in tiles: equal to the dense sum in float64, whatever the tiles, under every transformation."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jdml import ops
+
+N, D = 37, 3
+RNG = np.random.default_rng(0)
+POINTS = 0.3 * RNG.normal(size=(N, D))
+GROUPS = RNG.integers(-1, 4, N)  # some take no part
+COTANGENTS = RNG.normal(size=N)
+TILES = [None, 1, 5, 8, 36, 37, 100]
+
+
+def term(squared: jax.Array, same: jax.Array, reach: Any) -> jax.Array:
+    """Flat beyond the reach for other groups, and within it for the same one."""
+    return jnp.where(same, jnp.maximum(squared, reach), 1.0 / (1.0 + jnp.minimum(squared, reach)))
+
+
+def dense(points: jax.Array, reach: Any, groups: Any = GROUPS) -> jax.Array:
+    differences = points[:, None, :] - points[None, :, :]
+    values = term(jnp.sum(differences**2, -1), groups[:, None] == groups[None, :], reach)
+    real = (groups >= 0)[:, None] & (groups >= 0)[None, :] & ~np.eye(len(points), dtype=bool)
+    return jnp.sum(jnp.where(real, values, 0.0), axis=1)
+
+
+def streamed(points: jax.Array, reach: Any, tile: int | None, groups: Any = GROUPS) -> jax.Array:
+    return ops.pair_sums(term, points, jnp.asarray(groups), (reach,), tile=tile)
+
+
+def weighted(sums: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    return lambda points, reach: jnp.sum(jnp.asarray(COTANGENTS) * sums(points, reach))
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_sums_and_gradients_equal_the_dense_ones(tile: int | None) -> None:
+    with jax.enable_x64(True):
+        points = jnp.asarray(POINTS)
+        actual = jax.value_and_grad(weighted(lambda p, r: streamed(p, r, tile)), (0, 1))
+        wanted = jax.value_and_grad(weighted(dense), (0, 1))(points, 0.2)
+        for found in (actual(points, 0.2), jax.jit(actual)(points, 0.2)):
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10), found, wanted)
+        by_points = jax.grad(weighted(lambda p, r: streamed(p, r, tile)))(points, 0.2)
+        np.testing.assert_allclose(by_points, wanted[1][0], rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(streamed(points, 0.2, tile), dense(points, 0.2), rtol=1e-10)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2])
+def test_few_points(size: int) -> None:
+    groups = jnp.zeros(size, jnp.int32)
+    sums, pullback = jax.vjp(
+        lambda p: ops.pair_sums(term, p, groups, (0.2,), tile=4), jnp.ones((size, D))
+    )
+    np.testing.assert_allclose(sums, np.full(size, 0.2 * (size - 1)), rtol=1e-6)
+    assert not np.asarray(pullback(sums)[0]).any()
+
+
+def test_points_of_no_group_neither_act_nor_are_acted_upon() -> None:
+    kept = GROUPS >= 0
+    points = jnp.asarray(POINTS, jnp.float32)
+    sums = streamed(points, 0.2, 8)
+    np.testing.assert_allclose(sums[kept], streamed(points[kept], 0.2, 8, GROUPS[kept]), rtol=1e-5)
+    assert not sums[~kept].any()
+    gradient = jax.grad(lambda p: streamed(p, 0.2, 8).sum())(points)
+    assert not gradient[~kept].any()
+
+
+@pytest.mark.parametrize("tile", [8, None])
+def test_transformations(tile: int | None) -> None:
+    with jax.enable_x64(True):
+        stack = jnp.asarray(np.stack([POINTS, 2 * POINTS]))
+        gradient = jax.grad(lambda p: jnp.square(streamed(p, 0.2, tile)).sum())
+        single = jnp.stack([gradient(points) for points in stack])
+        np.testing.assert_allclose(jax.vmap(gradient)(stack), single, rtol=1e-10)
+        rematerialized = jax.checkpoint(lambda p: jnp.square(streamed(p, 0.2, tile)).sum())
+        np.testing.assert_allclose(jax.grad(rematerialized)(stack[0]), single[0], rtol=1e-10)
+        looped = jax.lax.map(gradient, stack)
+        np.testing.assert_allclose(looped, single, rtol=1e-10)
+
+
+def test_sums_run_inside_shard_map() -> None:
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    points, groups = jnp.asarray(POINTS, jnp.float32), jnp.asarray(GROUPS)
+
+    def gradient(points: jax.Array, groups: jax.Array) -> jax.Array:
+        return jax.grad(lambda p: ops.pair_sums(term, p, groups, (0.2,), tile=8).sum())(points)
+
+    spec = jax.P("data")
+    mapped = jax.shard_map(gradient, mesh=mesh, in_specs=(spec, spec), out_specs=spec)
+    np.testing.assert_allclose(mapped(points, groups), gradient(points, groups), rtol=1e-5)
+
+
+@pytest.mark.parametrize("again", [jax.jacrev, jax.jacfwd])
+def test_a_second_derivative_says_that_there_is_none(again: Callable[..., Any]) -> None:
+    gradient = jax.grad(lambda p: streamed(p, 0.2, 8).sum())
+    with pytest.raises(NotImplementedError, match="has first derivatives only"):
+        again(gradient)(jnp.asarray(POINTS))
+
+
+def test_tiles_without_force_are_skipped_by_the_gradient() -> None:
+    """A term that may be differentiated on its own tiles only: three far groups, one tile each."""
+
+    def flat_between_groups(squared: jax.Array, same: jax.Array) -> jax.Array:
+        return jnp.where(same, squared, 1.0)
+
+    def gradient(points: jax.Array) -> jax.Array:
+        groups = jnp.repeat(jnp.arange(3), 4)
+        return jax.grad(lambda p: ops.pair_sums(flat_between_groups, p, groups, tile=4).sum())(
+            points
+        )
+
+    shape = jax.ShapeDtypeStruct((12, 2), jnp.float32)
+    conditions = jax.jit(gradient).lower(shape).as_text().count("stablehlo.case")
+    assert conditions >= 1, "no product of the backward pass stands behind a condition"
+    points = jnp.asarray(RNG.normal(size=(12, 2)), jnp.float32)
+    alone = [4.0 * (4 * part - part.sum(0)) for part in np.split(np.asarray(points), 3)]
+    np.testing.assert_allclose(gradient(points), np.concatenate(alone), rtol=1e-4, atol=1e-4)
+
+
+def test_memory_is_linear_in_the_points() -> None:
+    def temporaries(size: int) -> int:
+        shapes = [(size, 16), (size,)]
+        kinds = [jnp.float32, jnp.int32]
+        arguments = [jax.ShapeDtypeStruct(s, k) for s, k in zip(shapes, kinds, strict=True)]
+        step = jax.value_and_grad(lambda p, g: ops.pair_sums(term, p, g, (0.2,), tile=256).sum())
+        return jax.jit(step).lower(*arguments).compile().memory_analysis().temp_size_in_bytes
+
+    small, large = temporaries(4096), temporaries(16_384)
+    assert large < 16 * 2**20
+    assert large - small < 8 * 4 * 16 * (16_384 - 4096)
+
+
+@pytest.mark.parametrize(
+    ("tile", "error", "message"),
+    [
+        (0, ValueError, "tile must be >= 1, got 0"),
+        (2.5, TypeError, "tile must be a Python integer"),
+    ],
+)
+def test_what_is_no_tile(tile: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        streamed(jnp.asarray(POINTS), 0.2, tile)
