@@ -1,7 +1,7 @@
 """Multi-proxies anchor losses: how many proxies per class, and nDCG@k beside Recall and MAP@R.
 
-After Saeki, Kawahara & Aman, *Multi Proxy Anchor Family Loss for Several Types of Gradients*, Tables 4–8, at the size of a
-laptop: even and odd digits, and Omniglot's alphabets tested on the letters of alphabets never seen.
+After Saeki, Kawahara & Aman, *Multi Proxy Anchor Family Loss for Several Types of Gradients*, Tables 4–8, at the size
+of a laptop: even and odd digits, and Omniglot's alphabets tested on the letters of alphabets never seen.
 
     python experiments/mpa/main.py                                        # embedded digits
     python experiments/mpa/main.py --data omniglot --data-dir DIR --seeds 3

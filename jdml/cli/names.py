@@ -18,8 +18,13 @@ PairLoss = Literal[
 ]
 ProxyLoss = Literal[
     "arcface",
+    "contrastive_potential",
     "cosface",
+    "multi_proxy_anchor",
+    "multi_proxy_anchor_ap",
+    "multi_proxy_anchor_dw",
     "normalized_softmax",
+    "potential_field",
     "proxy_anchor",
     "proxy_nca",
     "proxy_nca_margin",

@@ -447,13 +447,10 @@ def _spread(centres: Array) -> Array:
             axis=1,
         )
     else:
-        products = jnp.einsum(
-            "csd,ctd->cst", centres, centres, precision=jax.lax.Precision.HIGHEST
-        )
+        products = jnp.einsum("csd,ctd->cst", centres, centres, precision=jax.lax.Precision.HIGHEST)
         cosines = products[:, *np.triu_indices(per_class, k=1)]
     distances = safe_sqrt(2.0 - 2.0 * cosines)
     return jnp.sum(distances) / (classes * per_class * (per_class - 1))
-
 
 
 def _log_weights(a: Assignment) -> tuple[Array, Array]:

@@ -54,6 +54,7 @@ def nmi(
         >>> nmi(jnp.array([[0.0], [0.1], [5.0], [5.1]]), jnp.array([3, 3, 7, 7]))
         1.0
     """
+    checks.check_concrete("nmi", embeddings, labels)
     checks.check_embeddings("embeddings", embeddings)
     checks.check_labels("labels", labels, embeddings.shape[0])
     classes = np.asarray(labels)

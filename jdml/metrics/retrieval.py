@@ -94,6 +94,7 @@ def evaluate_retrieval(
         >>> {name: round(value, 3) for name, value in scores.items()}
         {'R@1': 0.8, 'R@2': 0.8, 'P@1': 0.8, 'RP': 0.7, 'MAP@R': 0.7, 'queries': 5}
     """
+    checks.check_concrete("evaluate_retrieval", queries, query_labels, gallery, gallery_labels)
     exclude_self = gallery is None
     if (gallery is None) != (gallery_labels is None):
         raise ValueError("gallery and gallery_labels must be given together")

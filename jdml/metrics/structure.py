@@ -51,6 +51,7 @@ def proxy_distance(
         >>> round(proxy_distance(p, x, y), 4), round(proxy_distance(p, x, y, kind="nearest"), 4)
         (0.4472, 0.3162)
     """
+    checks.check_concrete("proxy_distance", proxies, embeddings, labels)
     if kind not in ("assignment", "nearest"):
         raise ValueError(f'kind must be "assignment" or "nearest", got {kind!r}')
     centres = checks.as_centres("proxies", proxies)

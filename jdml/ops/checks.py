@@ -82,6 +82,22 @@ def check_embeddings(name: str, vectors: Any, *, dim: int | None = None, like: s
         )
 
 
+def check_concrete(function: str, *arrays: Any) -> None:
+    """Refuse traced arrays where a function runs on the host.
+
+    Args:
+        function: its name.
+        *arrays: what was passed.
+
+    Raises:
+        TypeError: one of them is being traced.
+    """
+    if any(isinstance(array, jax.core.Tracer) for array in arrays):
+        raise TypeError(
+            f"{function} runs on the host and cannot be traced: call it outside jit, grad and vmap"
+        )
+
+
 def as_centres(name: str, proxies: Any) -> Array:
     """``[C, K, D]`` from ``[C, D]`` or ``[C, K, D]``.
 

@@ -21,7 +21,11 @@ def load(name: str) -> types.ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(EXPERIMENTS / name))  # as `python main.py` does
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
     return module
 
 
@@ -86,3 +90,45 @@ def test_eps_omniglot_on_small_alphabets(
 
 
 SCORES = ("letter R@1", "letter R@8", "letter NMI", "alphabet R@1", "alphabet NMI+")
+
+
+def test_potential_fields_on_the_embedded_digits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = load("potential_fields")
+    monkeypatch.setattr(study, "CLEAN", ("PFML", "ProxyAnchor"))
+    monkeypatch.setattr(study, "NOISY", ("PFML", "triplet"))
+    monkeypatch.setattr(study, "SWEEPS", {"alpha": (2.0,)})
+    study.main(study.Settings(seeds=1, steps=1, out=tmp_path))
+    tables = capsys.readouterr().out
+    assert "| ProxyAnchor |" in tables
+    assert "| triplet" in tables
+    assert "| alpha |" in tables
+    assert (tmp_path / "fields.png").stat().st_size > 50_000
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert len(results) == 5
+    assert 0 < results["PFML-0"]["metrics"]["proxy distance, nearest"] < 2
+
+
+def test_potential_fields_on_held_out_alphabets(tmp_path: Path) -> None:
+    write_omniglot(tmp_path)
+    study = load("potential_fields")
+    parts = study.load("omniglot", str(tmp_path), False)
+    assert [title for title, _, _ in parts.scored] == ["letters", "alphabets"]
+    with pytest.raises(SystemExit, match="--data-dir"):
+        study.main(study.Settings(data="omniglot"))
+
+
+def test_mpa_on_the_embedded_digits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = load("mpa")
+    monkeypatch.setattr(study, "NUMBERS", (1, 2))
+    monkeypatch.setattr(study, "SHOWN", 2)
+    monkeypatch.setattr(study, "FAMILY", ("MPA",))
+    papers = {name: study.PAPER[name] for name in ("MPA", "ProxyAnchor")}
+    monkeypatch.setattr(study, "PAPER", papers)
+    study.main(study.Settings(steps=1, out=tmp_path))
+    assert "nDCG@8" in capsys.readouterr().out
+    assert (tmp_path / "proxies.png").exists()
+    assert len(json.loads((tmp_path / "results.json").read_text())) == 3

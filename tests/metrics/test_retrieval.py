@@ -213,3 +213,8 @@ BAD[4, 1] = np.nan
 def test_bad_input(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_traced_embeddings_are_refused_in_words():
+    with pytest.raises(TypeError, match="evaluate_retrieval runs on the host and cannot be traced"):
+        jax.jit(lambda x: evaluate_retrieval(x, np.zeros(4, int))["R@1"])(np.eye(4))
