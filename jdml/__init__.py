@@ -24,6 +24,7 @@ from jdml.losses import (
     multi_proxy_anchor_loss,
     multi_similarity_loss,
     n_pair_loss,
+    nir_loss,
     normalized_softmax_loss,
     potential_field_loss,
     proxy_anchor_loss,
@@ -41,7 +42,7 @@ from jdml.ops import ball, checked, mean, mean_nonzero, sphere, total, trimmed_m
 
 __version__ = "0.1.0"
 
-_LAZY = ("cli", "data", "models", "objectives", "optim", "report", "testing", "training")
+_LAZY = ("cli", "data", "flows", "models", "objectives", "optim", "report", "testing", "training")
 
 __all__ = [
     "Pairs",
@@ -73,6 +74,7 @@ __all__ = [
     "multi_similarity_loss",
     "n_pair_loss",
     "nearest",
+    "nir_loss",
     "normalized_softmax_loss",
     "ops",
     "potential_field_loss",

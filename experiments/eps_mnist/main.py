@@ -29,7 +29,7 @@ from jdml.training.study import run_study
 
 BATCH = 64
 LEARNING_RATE = 1e-3
-MARGIN = 1.0  # of the triplet loss; a distance in the plane
+MARGIN = 10.0  # of the triplet loss; a distance in the plane
 LAST = (
     3  # the scores of a run are the mean over its last three evaluations, a tenth of the run apart
 )

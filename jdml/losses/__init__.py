@@ -8,6 +8,7 @@ embeddings' type.
 
 from jdml.losses.assignment import Assignment, assign
 from jdml.losses.comparison import Comparison, compare
+from jdml.losses.isotropy import nir_loss
 from jdml.losses.multi_proxy import (
     multi_proxy_anchor_ap_loss,
     multi_proxy_anchor_dw_loss,
@@ -62,6 +63,7 @@ __all__ = [
     "multi_proxy_anchor_loss",
     "multi_similarity_loss",
     "n_pair_loss",
+    "nir_loss",
     "normalized_softmax_loss",
     "potential_field_loss",
     "proxy_anchor_loss",

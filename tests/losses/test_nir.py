@@ -1,0 +1,115 @@
+"""The NIR loss: its formula, its shapes, and finite values where the exponential would overflow."""
+
+import math
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jdml
+
+RNG = np.random.default_rng(0)
+B, D = 7, 4
+LATENTS, LOG_DETS = RNG.normal(size=(B, D)), RNG.normal(size=B)
+WHERE = np.arange(B) != 2
+WEIGHTS = RNG.uniform(0.5, 2.0, B)
+
+
+def oracle(shape: str, temperature: float, per_dimension: bool) -> np.ndarray:
+    values = []
+    for latent, log_det in zip(LATENTS, LOG_DETS, strict=True):
+        surprise = 0.5 * sum(z * z for z in latent) - log_det
+        u = temperature * surprise / (D if per_dimension else 1)
+        values.append(
+            {"exp": math.exp(u), "softplus": math.log1p(math.exp(u)), "identity": u}[shape]
+        )
+    return np.array(values)
+
+
+@pytest.mark.parametrize("per_dimension", [False, True])
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize("shape", ["exp", "softplus", "identity"])
+def test_values(shape: Any, temperature: float, per_dimension: bool) -> None:
+    settings = {"shape": shape, "temperature": temperature, "per_dimension": per_dimension}
+    expected = oracle(shape, temperature, per_dimension)
+    with jax.enable_x64(True):
+        arrays = jnp.asarray(LATENTS), jnp.asarray(LOG_DETS)
+        rows = jdml.nir_loss(*arrays, reduce_fn=None, **settings)
+        np.testing.assert_allclose(rows, expected, rtol=1e-10)
+        np.testing.assert_allclose(jdml.nir_loss(*arrays, **settings), expected.mean(), rtol=1e-10)
+        masked = jdml.nir_loss(*arrays, where=WHERE, weights=WEIGHTS, **settings)
+        np.testing.assert_allclose(masked, (expected * WEIGHTS)[WHERE].mean(), rtol=1e-10)
+
+
+def test_hidden_rows_leak_nothing() -> None:
+    latents = jnp.asarray(np.where(WHERE[:, None], LATENTS, np.nan), jnp.float32)
+    log_dets = jnp.asarray(np.where(WHERE, LOG_DETS, np.inf), jnp.float32)
+    value, gradients = jax.value_and_grad(
+        lambda z, d: jdml.nir_loss(z, d, where=jnp.asarray(WHERE)), (0, 1)
+    )(latents, log_dets)
+    chex.assert_tree_all_finite((value, gradients))
+    assert not gradients[0][2].any()
+    nothing = jdml.nir_loss(latents, log_dets, where=jnp.zeros(B, bool))
+    assert nothing == 0
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
+@pytest.mark.parametrize("shape", ["exp", "softplus", "identity"])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 30.0, 1e4, 1e15, 1e25])
+def test_no_latent_overflows(scale: float, shape: Any, dtype: Any) -> None:
+    latents = jnp.clip(scale * jnp.ones((3, D)), 0, float(jnp.finfo(dtype).max) / 2).astype(dtype)
+    value, gradients = jax.value_and_grad(lambda z, d: jdml.nir_loss(z, d, shape=shape), (0, 1))(
+        latents, jnp.zeros(3, dtype)
+    )
+    assert value.dtype == jnp.float32
+    chex.assert_tree_all_finite((value, jax.tree.map(lambda g: g.astype(jnp.float32), gradients)))
+
+
+def test_beyond_the_cap_the_gradient_still_points_inward() -> None:
+    gradient = jax.grad(lambda z: jdml.nir_loss(z, jnp.zeros(1)))(jnp.full((1, D), 10.0))
+    assert (gradient > 1e20).all()
+
+
+def test_gradient_equals_finite_differences() -> None:
+    chex.assert_trees_all_close(*_slopes(), rtol=1e-6)
+
+
+def _slopes() -> tuple[Any, Any]:
+    with jax.enable_x64(True):
+        latents, log_dets = jnp.asarray(LATENTS), jnp.asarray(LOG_DETS)
+        direction = jnp.asarray(RNG.normal(size=(B, D)))
+
+        def along(step: float) -> jax.Array:
+            return jdml.nir_loss(latents + step * direction, log_dets, temperature=0.5)
+
+        return jax.jvp(along, (0.0,), (1.0,))[1], (along(1e-6) - along(-1e-6)) / 2e-6
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"shape": "square"}, ValueError, "shape must be one of exp, softplus, identity"),
+        ({"temperature": 0}, ValueError, "temperature must be > 0"),
+        (
+            {"log_dets": np.zeros(3, np.float32)},
+            TypeError,
+            "log_dets must be a floating-point array",
+        ),
+        ({"log_dets": jnp.zeros(3)}, ValueError, r"log_dets must have shape \[7\]"),
+        ({"where": jnp.ones(3, bool)}, ValueError, "where must have shape"),
+    ],
+)
+def test_mistakes(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    arrays = {"latents": jnp.asarray(LATENTS), "log_dets": jnp.asarray(LOG_DETS)}
+    given = {**arrays, **changes}
+    with pytest.raises(error, match=message):
+        jdml.nir_loss(given.pop("latents"), given.pop("log_dets"), **given)
+
+
+def test_checked_names_the_row() -> None:
+    latents = jnp.asarray(LATENTS).at[3, 0].set(jnp.nan)
+    with pytest.raises(ValueError, match=r"latents\[3\] is not finite"):
+        jdml.checked(jdml.nir_loss)(latents, jnp.asarray(LOG_DETS))
