@@ -42,7 +42,18 @@ from jdml.ops import ball, checked, mean, mean_nonzero, sphere, total, trimmed_m
 
 __version__ = "0.1.0"
 
-_LAZY = ("cli", "data", "flows", "models", "objectives", "optim", "report", "testing", "training")
+_LAZY = (
+    "ccp",
+    "cli",
+    "data",
+    "flows",
+    "models",
+    "objectives",
+    "optim",
+    "report",
+    "testing",
+    "training",
+)
 
 __all__ = [
     "Pairs",

@@ -1,13 +1,144 @@
 """Optimizers, as optax transformations."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
+from jax import Array
+
+from jdml.ops import checks
 
 Roles = Any
 """A pytree of role names that is a prefix of the parameters, or a function from the parameters to one."""
+
+
+class AnchoredWeightsState(NamedTuple):
+    """What :func:`add_anchored_weights` carries.
+
+    Attributes:
+        anchor: θ*, shaped and sharded like the parameters.
+        anchored: bool scalar, whether there is an anchor yet.
+    """
+
+    anchor: Any
+    anchored: Array
+
+
+def add_anchored_weights(
+    strength: float | Array, mask: Any | Callable[[Any], Any] | None = None
+) -> optax.GradientTransformation:
+    """Pull parameters towards an anchor: the gradient of ``(λ/2) ‖θ − θ*‖²`` is added to the updates.
+
+    Formula:
+        ``g ← g + λ (θ − θ*)`` once :func:`set_anchor` was called, and ``g`` before.
+
+    The sibling of ``optax.add_decayed_weights``, which pulls towards 0.
+
+    Args:
+        strength: λ.
+        mask: a tree of booleans, or a function from the parameters to one: which parameters are anchored; default all.
+
+    Returns:
+        The transformation. Placed before Adam in a chain, the pull is part of the gradient, as in CCP.
+
+    Raises:
+        TypeError: λ is not a number.
+        ValueError: λ negative; on ``update``: no parameters passed.
+
+    Implementation notes:
+        The anchor is one copy of the parameters and is saved with the optimizer's state.
+
+    Paper settings:
+        λ = 2e-4, on the model only; none in the first problem.
+
+    Reference:
+        Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, Algorithm 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> tx = optax.chain(add_anchored_weights(0.5), optax.sgd(1.0))
+        >>> params = jnp.array([1.0, 2.0])
+        >>> state = set_anchor(tx.init(params), jnp.zeros(2))
+        >>> tx.update(jnp.zeros(2), state, params)[0]
+        Array([-0.5, -1. ], dtype=float32)
+    """
+    checks.non_negative("strength", strength)
+
+    def init(params: Any) -> AnchoredWeightsState:
+        return AnchoredWeightsState(jax.tree.map(jnp.copy, params), jnp.zeros((), bool))
+
+    def update(
+        updates: Any, state: AnchoredWeightsState, params: Any | None = None
+    ) -> tuple[Any, AnchoredWeightsState]:
+        if params is None:
+            raise ValueError(
+                "params must be passed to update: add_anchored_weights pulls them to their anchor"
+            )
+
+        def pull(update: Array, value: Array, anchor: Array) -> Array:
+            pulled = update + jnp.asarray(strength, update.dtype) * (value - anchor).astype(
+                update.dtype
+            )
+            return jnp.where(state.anchored, pulled, update)
+
+        return jax.tree.map(pull, updates, params, state.anchor), state
+
+    transformation = optax.GradientTransformation(init, update)
+    return transformation if mask is None else optax.masked(transformation, mask)
+
+
+def set_anchor(opt_state: Any, params: Any) -> Any:
+    """Anchor the parameters: θ* becomes ``params``, and the pull of :func:`add_anchored_weights` begins.
+
+    Args:
+        opt_state: the state of any optimizer with :func:`add_anchored_weights` in it, however deep.
+        params: θ*, the parameters with which the optimizer was initialized, or others of their structure.
+
+    Returns:
+        The new state.
+
+    Raises:
+        ValueError: nothing in the state is anchored, or ``params`` has another structure.
+
+    Implementation notes:
+        Works under ``jit``. Nothing is recompiled by it.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> tx = add_anchored_weights(0.1)
+        >>> bool(set_anchor(tx.init(jnp.zeros(2)), jnp.ones(2)).anchored)
+        True
+    """
+    found = []
+
+    def anchored(part: Any) -> Any:
+        if not isinstance(part, AnchoredWeightsState):
+            return part
+        found.append(part)
+        try:
+            # What masks and partitions hide from a transformation stands in its state as a mark.
+            anchor = jax.tree.map(
+                lambda old, new: old if isinstance(old, optax.MaskedNode) else jnp.copy(new),
+                part.anchor,
+                params,
+                is_leaf=lambda node: isinstance(node, optax.MaskedNode),
+            )
+        except ValueError as error:
+            raise ValueError(
+                f"params must have the structure that the optimizer was made for: {error}"
+            ) from error
+        return AnchoredWeightsState(anchor, jnp.ones_like(part.anchored))
+
+    state = jax.tree.map(
+        anchored, opt_state, is_leaf=lambda part: isinstance(part, AnchoredWeightsState)
+    )
+    if not found:
+        raise ValueError(
+            "opt_state holds no anchor: put add_anchored_weights into the optimizer's chain"
+        )
+    return state
 
 
 def partition_by_role(

@@ -15,9 +15,19 @@ from jdml.metrics.ranking import (
     recall_at_k,
 )
 from jdml.metrics.retrieval import evaluate_retrieval
-from jdml.metrics.structure import proxy_distance
+from jdml.metrics.structure import (
+    class_density,
+    concentration_variance,
+    covering_radius,
+    proxy_distance,
+    spectral_decay,
+    uniformity,
+)
 
 __all__ = [
+    "class_density",
+    "concentration_variance",
+    "covering_radius",
     "evaluate_retrieval",
     "map_at_k",
     "map_at_r",
@@ -28,4 +38,6 @@ __all__ = [
     "proxy_distance",
     "r_precision",
     "recall_at_k",
+    "spectral_decay",
+    "uniformity",
 ]

@@ -1,13 +1,245 @@
 """How embeddings, and the proxies that stand for them, lie in space."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from jdml import ops
-from jdml.ops import checks
+from jdml.ops import checks, mean, safe_sqrt
+from jdml.ops.stable import accumulate_in
+
+
+@ops.public(mode=checks.nonzero_integer)
+def spectral_decay(embeddings: Array, *, mode: int = 1) -> Array:
+    """How unevenly the embeddings fill their dimensions: the divergence of their singular values from uniform ones.
+
+    Formula:
+        ``ρ = KL(U ‖ S)`` with S the singular values of ``[N, D]`` (not centred) over their sum, U uniform; 0 where all
+        are equal.
+
+    Args:
+        embeddings: ``[N, D]``, as given.
+        mode: m = 1, 2, … leaves out the m − 1 largest singular values; m = −1, −2, … does so too and gives
+            ``KL(S ‖ U)``.
+
+    Returns:
+        A scalar ≥ 0, in nats.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, a mode of 0, or one that leaves nothing.
+
+    Implementation notes:
+        There are min(N, D) singular values. Those below the type's rounding error of the largest count as that error,
+        so that a collapsed embedding has a large decay and not an infinite one.
+
+    Reference:
+        Roth et al., *Revisiting Training Strategies and Generalization Performance in Deep Metric Learning*; Roth,
+        Vinyals & Akata, *Non-isotropy Regularization for Proxy-based Deep Metric Learning*, Table 3.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> spectral_decay(jnp.eye(3)).round(4), spectral_decay(jnp.diag(jnp.array([3.0, 1.0])), mode=1).round(4)
+        (Array(0., dtype=float32), Array(0.1438, dtype=float32))
+    """
+    checks.check_embeddings("embeddings", embeddings)
+    number = min(embeddings.shape)
+    if not 0 <= abs(mode) - 1 < number:
+        raise ValueError(f"mode must leave some of the {number} singular values, got {mode}")
+    x = embeddings.astype(accumulate_in(embeddings))
+    values = jnp.linalg.svd(x, compute_uv=False)
+    lowest = jnp.finfo(x.dtype).eps * values[0] + jnp.finfo(x.dtype).tiny
+    kept = jnp.maximum(values, lowest)[abs(mode) - 1 :]
+    share = kept / jnp.sum(kept)
+    logarithms = jnp.log(share * len(kept))
+    return -jnp.mean(logarithms) if mode > 0 else jnp.sum(share * logarithms)
+
+
+@ops.public(t=checks.positive)
+def uniformity(embeddings: Array, t: float | Array = 2.0) -> Array:
+    """G_t: how close embeddings are to each other on average, by a Gaussian kernel; smaller is more uniform.
+
+    Formula:
+        ``G_t = mean_{i<j} exp(−t ‖x_i − x_j‖²)``
+
+    Args:
+        embeddings: ``[N, D]``, as given (on the sphere in the papers).
+        t: sharpness.
+
+    Returns:
+        A scalar in 0…1; 0 for fewer than two embeddings.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, t not positive.
+
+    Implementation notes:
+        All pairs, in tiles: ``O(N² D)`` time, ``O(N D)`` memory. Differentiable.
+
+    Paper settings:
+        t = 2, without the logarithm of its reference.
+
+    Reference:
+        Wang & Isola, *Understanding Contrastive Representation Learning through Alignment and Uniformity on the
+        Hypersphere*; NIR, Table 3.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> uniformity(jnp.array([[1.0, 0.0], [0.0, 1.0]])).round(4)
+        Array(0.0183, dtype=float32)
+    """
+    checks.check_embeddings("embeddings", embeddings)
+    size = len(embeddings)
+    x = embeddings.astype(accumulate_in(embeddings))
+    sums = ops.pair_sums(_gaussian, x, jnp.zeros(size, jnp.int32), (t,))
+    return jnp.sum(sums) / max(size * (size - 1), 1)
+
+
+@ops.public()
+def class_density(
+    embeddings: Array, labels: Array, *, distance: Literal["euclidean", "cosine"] = "euclidean"
+) -> Array:
+    """π: how wide classes are, in units of how far they are from each other.
+
+    Formula:
+        mean over classes of the mean distance between two embeddings of the class, over the mean distance between two
+        class centres (means).
+
+    Args:
+        embeddings: ``[N, D]``, as given.
+        labels: ``[N]`` integers; rows with a negative label take no part.
+        distance: ``"euclidean"``, or ``"cosine"``: ``1 − cos``, as the released program has it.
+
+    Returns:
+        A scalar; 0 with fewer than two classes.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, another distance.
+
+    Implementation notes:
+        All pairs, in tiles: ``O(N² D)`` time, ``O(N D)`` memory. Classes of one embedding have a centre and no width,
+        and are left out of the first mean.
+
+    Reference:
+        Roth et al., *Revisiting Training Strategies and Generalization Performance in Deep Metric Learning*; NIR,
+        Table 3.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.array([[0.0], [1.0], [4.0], [5.0]])
+        >>> class_density(x, jnp.array([0, 0, 1, 1]))
+        Array(0.25, dtype=float32)
+    """
+    if distance not in ("euclidean", "cosine"):
+        raise ValueError(f'distance must be "euclidean" or "cosine", got {distance!r}')
+    classes = _classes(embeddings, labels)
+    term = _distance_within if distance == "euclidean" else _cosine_within
+    x = classes.points if distance == "euclidean" else ops.sphere(classes.points)
+    couples = jnp.maximum(classes.counts * (classes.counts - 1), 1)[classes.own]
+    sums = ops.pair_sums(term, x, classes.groups)
+    wide = classes.counts > 1
+    within = jnp.sum(jnp.where(classes.groups >= 0, sums / couples, 0.0)) / jnp.maximum(
+        wide.sum(), 1
+    )
+    between = _between(classes, distance)
+    return jnp.where(between > 0, within / jnp.where(between > 0, between, 1.0), 0.0)
+
+
+@ops.public()
+def concentration_variance(embeddings: Array, labels: Array) -> Array:
+    """σ²_κ: how much classes differ in how tightly they lie around their centres.
+
+    Formula:
+        the variance over classes of (mean distance of a class's embeddings to their mean) / (mean distance between two
+        class means).
+
+    Args:
+        embeddings: ``[N, D]``, as given.
+        labels: ``[N]`` integers; rows with a negative label take no part.
+
+    Returns:
+        A scalar ≥ 0; 0 with fewer than two classes.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit.
+
+    Implementation notes:
+        The population variance. The scale of the paper's figures (.32 to .44) cannot be had from its text.
+
+    Reference:
+        Roth, Vinyals & Akata, *Non-isotropy Regularization for Proxy-based Deep Metric Learning*, Table 3.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.array([[0.0], [2.0], [5.0], [5.0]])
+        >>> concentration_variance(x, jnp.array([0, 0, 1, 1])).round(4)
+        Array(0.0156, dtype=float32)
+    """
+    classes = _classes(embeddings, labels)
+    away = ops.safe_norm(classes.points - classes.centres[classes.own])[:, 0]
+    real = classes.groups >= 0
+    summed = (
+        jnp.zeros(len(classes.counts), away.dtype).at[classes.own].add(jnp.where(real, away, 0.0))
+    )
+    between = _between(classes, "euclidean")
+    ratios = summed / jnp.maximum(classes.counts, 1) / jnp.where(between > 0, between, 1.0)
+    there = classes.counts > 0
+    spread = mean(jnp.square(ratios - mean(ratios, there)), there)
+    return jnp.where(between > 0, spread, 0.0)
+
+
+@ops.public()
+def covering_radius(
+    points: Array,
+    centers: Array,
+    *,
+    where: Array | None = None,
+    centers_where: Array | None = None,
+) -> Array:
+    """How far the worst point is from its nearest centre.
+
+    Formula:
+        ``max_i min_j ‖x_i − c_j‖``
+
+    Args:
+        points: ``[N, D]``, as given.
+        centers: ``[M, D]``, as given.
+        where: ``[N]`` bool, the points that count.
+        centers_where: ``[M]`` bool, the centres that count.
+
+    Returns:
+        A scalar; 0 where no point counts, infinity where no centre does.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit.
+
+    Reference:
+        Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> covering_radius(jnp.array([[0.0], [1.0], [5.0]]), jnp.array([[0.0], [4.0]]))
+        Array(1., dtype=float32)
+    """
+    checks.check_embeddings("points", points)
+    checks.check_embeddings("centers", centers, dim=points.shape[1], like="points")
+    for name, mask, size in (
+        ("where", where, len(points)),
+        ("centers_where", centers_where, len(centers)),
+    ):
+        if mask is not None:
+            checks.check_mask(name, mask, (size,))
+    dtype = accumulate_in(points, centers)
+    apart = ops.distances(points.astype(dtype), centers.astype(dtype))
+    if centers_where is not None:
+        apart = jnp.where(centers_where[None, :], apart, jnp.inf)
+    nearest = jnp.min(apart, axis=1, initial=jnp.inf)
+    return jnp.max(nearest if where is None else jnp.where(where, nearest, 0.0), initial=0.0)
 
 
 def proxy_distance(
@@ -68,14 +300,14 @@ def proxy_distance(
     units = np.asarray(ops.sphere(jnp.asarray(embeddings)), np.float64)
     centre_units = np.asarray(ops.sphere(centres), np.float64)
     found = [
-        _distance(centre_units[c], units[owners == c], kind)
+        _class_distance(centre_units[c], units[owners == c], kind)
         for c in range(classes)
         if (owners == c).any()
     ]
     return float(np.mean(found))
 
 
-def _distance(proxies: np.ndarray, points: np.ndarray, kind: str) -> float:
+def _class_distance(proxies: np.ndarray, points: np.ndarray, kind: str) -> float:
     from scipy.optimize import linear_sum_assignment
     from scipy.spatial.distance import cdist
 
@@ -83,3 +315,68 @@ def _distance(proxies: np.ndarray, points: np.ndarray, kind: str) -> float:
     if kind == "nearest":
         return float(costs.min(axis=1).mean())
     return float(costs[linear_sum_assignment(costs)].mean())
+
+
+class _Classes(NamedTuple):
+    """Embeddings by class.
+
+    Attributes:
+        points: ``[N, D]``, 0 in rows without a class.
+        groups: ``[N]``, the class's place among all classes there are, −1 for none.
+        own: ``[N]``, the same, 0 for none: an index.
+        counts: ``[N]``, embeddings per place; most places are empty.
+        centres: ``[N, D]``, the mean of each.
+    """
+
+    points: Array
+    groups: Array
+    own: Array
+    counts: Array
+    centres: Array
+
+
+def _classes(embeddings: Array, labels: Array) -> _Classes:
+    checks.check_embeddings("embeddings", embeddings)
+    size = len(embeddings)
+    checks.check_labels("labels", labels, size)
+    labels = checks.widen_labels(labels)
+    x = jnp.where((labels >= 0)[:, None], embeddings, 0).astype(accumulate_in(embeddings))
+    _, own = jnp.unique(labels, size=size, return_inverse=True)
+    own = own.reshape(-1)
+    valid = labels >= 0
+    counts = jnp.zeros(size, jnp.int32).at[own].add(valid.astype(jnp.int32))
+    sums = jnp.zeros_like(x).at[own].add(x)
+    centres = sums / jnp.maximum(counts, 1)[:, None].astype(x.dtype)
+    return _Classes(x, jnp.where(valid, own, -1), own, counts, centres)
+
+
+def _between(classes: _Classes, distance: str) -> Array:
+    """Mean distance between two class centres; 0 where there is one class at most."""
+    there = classes.counts > 0
+    places = jnp.where(there, jnp.arange(len(there)), -1)
+    if distance == "euclidean":
+        sums = ops.pair_sums(_distance, classes.centres, places)
+    else:
+        sums = ops.pair_sums(_cosine, ops.sphere(classes.centres), places)
+    number = there.sum()
+    return jnp.sum(sums) / jnp.maximum(number * (number - 1), 1)
+
+
+def _gaussian(squared: Array, same: Array, t: Array) -> Array:
+    return jnp.exp(-t * squared)
+
+
+def _distance(squared: Array, same: Array) -> Array:
+    return safe_sqrt(squared)
+
+
+def _cosine(squared: Array, same: Array) -> Array:
+    return 0.5 * squared
+
+
+def _distance_within(squared: Array, same: Array) -> Array:
+    return jnp.where(same, safe_sqrt(squared), 0.0)
+
+
+def _cosine_within(squared: Array, same: Array) -> Array:
+    return jnp.where(same, 0.5 * squared, 0.0)

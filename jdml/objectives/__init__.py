@@ -9,7 +9,15 @@ A training step needs nothing else to serve every method::
 Objectives nest: :func:`with_memory` takes any pair objective and gives one that also compares with past batches.
 """
 
-from jdml.objectives.base import LossFn, Metrics, Objective, Params, pair, proxy
+from jdml.objectives.base import (
+    LossFn,
+    Metrics,
+    Objective,
+    Params,
+    as_proxy_objective,
+    pair,
+    proxy,
+)
 from jdml.objectives.isotropy import NirState, with_nir
 from jdml.objectives.memory import MemoryState, with_memory
 
@@ -20,6 +28,7 @@ __all__ = [
     "NirState",
     "Objective",
     "Params",
+    "as_proxy_objective",
     "pair",
     "proxy",
     "with_memory",

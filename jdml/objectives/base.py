@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.ops import checks
+from jdml.losses.comparison import Normalize
+from jdml.ops import ball, checks
 
 Params = dict[str, Any]
 Metrics = dict[str, Array]
@@ -169,6 +170,85 @@ def proxy(
         return value, {"loss": value, **seen}
 
     return Objective(init, loss)
+
+
+def as_proxy_objective(
+    loss_fn: Callable[..., Array],
+    num_classes: int,
+    dim: int,
+    proxies_per_class: int = 1,
+    *,
+    in_batch_weight: float | Array = 0.0,
+    normalize: Normalize | None = ball,
+    **settings: Any,
+) -> Objective:
+    """CCP's reading of a pair loss: proxies as its references, so that every pair loss is a proxy loss.
+
+    Formula:
+        ``L(batch, proxies) + w · L(batch, batch)``
+
+    Args:
+        loss_fn: a pair loss, which takes ``references``: contrastive, triplet, multi-similarity, margin, circle, …
+        num_classes: C.
+        dim: D.
+        proxies_per_class: K.
+        in_batch_weight: w, of the same loss between the samples of the batch.
+        normalize: of samples and proxies alike.
+        **settings: the loss's other keywords, such as margins or ``mine``.
+
+    Returns:
+        The objective, with the parameters ``{"proxies": [C, K, D]}``.
+
+    Raises:
+        TypeError: ``loss_fn`` cannot be called, or a size is not an integer.
+        ValueError: a size below 1, a negative weight.
+
+    Paper settings:
+        w = 0 in the text, .1 in the released program; vectors in the unit ball, which keeps the loss Lipschitz.
+
+    Reference:
+        Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, eq. 4.11.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jdml
+        >>> objective = as_proxy_objective(jdml.contrastive_loss, 2, 2, proxies_per_class=3)
+        >>> params = objective.init(jax.random.key(0))
+        >>> loss, _ = objective.loss({"proxies": jnp.eye(2)[:, None]}, jnp.eye(2), jnp.array([0, 1]))
+        >>> params["proxies"].shape, loss
+        ((2, 3, 2), Array(0., dtype=float32))
+    """
+    _check_callable(loss_fn)
+    checks.non_negative("in_batch_weight", in_batch_weight)
+    alone = isinstance(in_batch_weight, int | float) and in_batch_weight == 0
+
+    def loss(
+        params: Params,
+        embeddings: Array,
+        labels: Array,
+        *,
+        key: Array | None = None,
+        where: Array | None = None,
+        state: Any = None,
+        **extra: Any,
+    ) -> tuple[Array, Metrics]:
+        classes, per_class, _ = params["proxies"].shape
+        chosen = {**settings, **extra, "normalize": normalize, "where": where}
+        value = loss_fn(
+            embeddings,
+            labels,
+            references=params["proxies"].reshape(classes * per_class, dim),
+            reference_labels=jnp.repeat(jnp.arange(classes, dtype=jnp.int32), per_class),
+            key=key,
+            **chosen,
+        )
+        if alone:
+            return value, {"loss": value}
+        other = None if key is None else jax.random.fold_in(key, 1)
+        among = loss_fn(embeddings, labels, key=other, **chosen)
+        total = value + in_batch_weight * among
+        return total, {"loss": total, "proxy_loss": value, "in_batch_loss": among}
+
+    return Objective(proxy(loss_fn, num_classes, dim, proxies_per_class).init, loss)
 
 
 def _check_callable(loss_fn: Any) -> None:

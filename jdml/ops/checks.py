@@ -358,5 +358,13 @@ def block(name: str, value: Any) -> None:
         count(name, value)
 
 
-STATIC = frozenset({count, optional(count), block})
+def nonzero_integer(name: str, value: Any) -> None:
+    """Constraint of a static whole number other than 0."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be a Python integer other than 0, got {value!r}")
+    if value == 0:
+        raise ValueError(f"{name} must not be 0")
+
+
+STATIC = frozenset({count, optional(count), block, nonzero_integer})
 """The constraints of what is part of a compiled program: sizes."""

@@ -94,7 +94,7 @@ def _slopes() -> tuple[Any, Any]:
         ({"shape": "square"}, ValueError, "shape must be one of exp, softplus, identity"),
         ({"temperature": 0}, ValueError, "temperature must be > 0"),
         (
-            {"log_dets": np.zeros(3, np.float32)},
+            {"log_dets": [0.0] * B},
             TypeError,
             "log_dets must be a floating-point array",
         ),

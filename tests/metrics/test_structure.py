@@ -1,9 +1,11 @@
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jdml import metrics
 from jdml.metrics import proxy_distance
 
 RNG = np.random.default_rng(0)
@@ -70,3 +72,99 @@ def test_mistakes(changes, error, message):
     arguments = {"proxies": PROXIES, "embeddings": POINTS, "labels": LABELS} | changes
     with pytest.raises(error, match=message):
         proxy_distance(**arguments)
+
+
+X = RNG.normal(size=(23, 4))
+Y = np.array(
+    [7, 3, 3, 7, 0, 900, 3, 0, 7, 7, 3, -1, 0, 0, 3, 3, 7, -5, 0, 3, 7, 0, 3]
+)  # 900: one sample
+
+
+def by_class():
+    return {c: X[c == Y] for c in sorted(set(Y)) if c >= 0}
+
+
+def between(kind):
+    centres = [points.mean(0) for points in by_class().values()]
+    return np.mean([apart(kind, a, b) for a, b in itertools.combinations(centres, 2)])
+
+
+def apart(kind, a, b):
+    if kind == "cosine":
+        return 1 - a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+    return np.linalg.norm(a - b)
+
+
+@pytest.mark.parametrize("kind", ["euclidean", "cosine"])
+def test_class_density(kind):
+    widths = [
+        np.mean([apart(kind, a, b) for a, b in itertools.combinations(points, 2)])
+        for points in by_class().values()
+        if len(points) > 1
+    ]
+    with jax.enable_x64(True):
+        found = metrics.class_density(jnp.asarray(X), jnp.asarray(Y), distance=kind)
+        jitted = jax.jit(lambda x: metrics.class_density(x, jnp.asarray(Y), distance=kind))
+        np.testing.assert_allclose(jitted(jnp.asarray(X)), found, rtol=1e-12)
+    np.testing.assert_allclose(found, np.mean(widths) / between(kind), rtol=1e-9)
+
+
+def test_concentration_variance():
+    ratios = [
+        np.mean(np.linalg.norm(points - points.mean(0), axis=1)) / between("euclidean")
+        for points in by_class().values()
+    ]
+    with jax.enable_x64(True):
+        found = metrics.concentration_variance(jnp.asarray(X), jnp.asarray(Y))
+    np.testing.assert_allclose(found, np.var(ratios), rtol=1e-9)
+
+
+@pytest.mark.parametrize("t", [0.5, 2.0])
+def test_uniformity(t):
+    pairs = itertools.combinations(X, 2)
+    expected = np.mean([np.exp(-t * np.sum((a - b) ** 2)) for a, b in pairs])
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(metrics.uniformity(jnp.asarray(X), t), expected, rtol=1e-10)
+        slope = jax.grad(lambda x: metrics.uniformity(x, t))(jnp.asarray(X))
+    assert np.isfinite(slope).all()
+    assert metrics.uniformity(jnp.ones((1, 3))) == 0
+
+
+@pytest.mark.parametrize("mode", [1, 2, 3, -1, -2])
+@pytest.mark.parametrize("shape", [(23, 4), (3, 8)])
+def test_spectral_decay(mode, shape):
+    x = RNG.normal(size=shape)
+    values = np.linalg.svd(x, compute_uv=False)[abs(mode) - 1 :]
+    share, even = values / values.sum(), 1 / len(values)
+    expected = sum(even * np.log(even / s) if mode > 0 else s * np.log(s / even) for s in share)
+    with jax.enable_x64(True):
+        found = metrics.spectral_decay(jnp.asarray(x), mode=mode)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_spectral_decay_of_a_collapsed_embedding_is_finite():
+    for x in (jnp.ones((9, 4)), jnp.zeros((9, 4))):
+        assert np.isfinite(metrics.spectral_decay(x))
+    with pytest.raises(ValueError, match="mode must leave some of the 4 singular values, got 5"):
+        metrics.spectral_decay(jnp.ones((9, 4)), mode=5)
+    with pytest.raises(ValueError, match="mode must not be 0"):
+        metrics.spectral_decay(jnp.ones((9, 4)), mode=0)
+
+
+def test_covering_radius():
+    expected = max(min(np.linalg.norm(x - c) for c in POINTS[:4]) for x in POINTS)
+    np.testing.assert_allclose(metrics.covering_radius(POINTS, POINTS[:4]), expected, rtol=1e-5)
+    where, centers_where = np.arange(N) % 3 != 0, np.array([True, False, True, False])
+    expected = max(
+        min(np.linalg.norm(x - c) for c in POINTS[:4][centers_where]) for x in POINTS[where]
+    )
+    found = metrics.covering_radius(POINTS, POINTS[:4], where=where, centers_where=centers_where)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert metrics.covering_radius(POINTS, POINTS[:4], where=np.zeros(N, bool)) == 0
+    assert np.isinf(metrics.covering_radius(POINTS, POINTS[:4], centers_where=np.zeros(4, bool)))
+
+
+def test_one_class_has_no_width_in_units_of_nothing():
+    labels = jnp.zeros(len(X), int)
+    assert metrics.class_density(jnp.asarray(X), labels) == 0
+    assert metrics.concentration_variance(jnp.asarray(X), labels) == 0

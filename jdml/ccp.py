@@ -1,0 +1,324 @@
+"""Chance-constrained programming (CCP): proxies by greedy k-center, and alternating problems as a state machine.
+
+CCP solves one proxy problem after the other. Each ends when validation no longer improves; the next one starts from the
+best solution, with its weights as the anchor (:func:`jdml.optim.set_anchor`) and with new proxies that cover what the
+old ones left uncovered (:func:`select_proxies`).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jdml import ops
+from jdml.metrics import covering_radius
+from jdml.ops import checks
+from jdml.ops.stable import accumulate_in
+
+__all__ = [
+    "AlternatingProjections",
+    "AlternationState",
+    "Decision",
+    "covering_radius",
+    "greedy_covering_radii",
+    "greedy_k_center",
+    "select_proxies",
+]
+
+
+@ops.public(k=checks.count)
+def greedy_k_center(
+    pool: Array,
+    centers: Array,
+    k: int,
+    *,
+    where: Array | None = None,
+    centers_where: Array | None = None,
+) -> Array:
+    """Pick from a pool, one after the other, the point farthest from all centres and from those already picked.
+
+    Formula:
+        ``q = argmax_{u ∈ pool∖r} min_{v ∈ centers ∪ r} ‖u − v‖``, added to r, until |r| = k.
+
+    Args:
+        pool: ``[N, D]``, in the space that the loss measures.
+        centers: ``[M, D]``, what already covers; M may be 0.
+        k: how many to pick.
+        where: ``[N]`` bool, the points that may be picked.
+        centers_where: ``[M]`` bool, the centres that count.
+
+    Returns:
+        ``[k]`` int32 indices into the pool, in the order in which they were picked.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, k below 1, an empty pool.
+
+    Implementation notes:
+        No point is picked twice while another may be; then they are repeated in the order in which they were picked.
+        Ties go to the lowest index, and so does the first pick without a centre. ``O((M + k) N D)``.
+
+    Reference:
+        Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, Algorithm 2.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> greedy_k_center(jnp.array([[0.0], [1.0], [5.0], [9.0]]), jnp.array([[0.0]]), 3)
+        Array([3, 2, 1], dtype=int32)
+    """
+    checks.check_embeddings("pool", pool)
+    checks.check_embeddings("centers", centers, dim=pool.shape[1], like="pool")
+    size = len(pool)
+    if size == 0:
+        raise ValueError("pool must hold at least one point, got none")
+    for name, mask, length in (
+        ("where", where, size),
+        ("centers_where", centers_where, len(centers)),
+    ):
+        if mask is not None:
+            checks.check_mask(name, mask, (length,))
+    dtype = accumulate_in(pool, centers)
+    points, covered = pool.astype(dtype), centers.astype(dtype)
+    free = jnp.ones(size, bool) if where is None else where
+    checks.require(jnp.broadcast_to(free.any(), (1,)), "where must keep at least one point")
+    apart = ops.squared_distances(points, covered)
+    if centers_where is not None:
+        apart = jnp.where(centers_where[None, :], apart, jnp.inf)
+    nearest = jnp.min(apart, axis=1, initial=jnp.inf)
+
+    def pick(carried: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
+        nearest, left = carried
+        chosen = jnp.argmax(jnp.where(left, nearest, -1.0)).astype(jnp.int32)
+        to_chosen = ops.squared_distances(points, points[chosen][None])[:, 0]
+        return (jnp.minimum(nearest, to_chosen), left.at[chosen].set(False)), chosen
+
+    _, picked = jax.lax.scan(pick, (nearest, free), length=k)
+    return picked[jnp.arange(k) % jnp.clip(free.sum(), 1, k)]
+
+
+@ops.public(k=checks.count)
+def select_proxies(
+    pool: Array,
+    proxies: Array,
+    k: int,
+    *,
+    where: Array | None = None,
+    proxies_where: Array | None = None,
+) -> Array:
+    """New proxies for every class: of its pool those that :func:`greedy_k_center` picks beside its old proxies.
+
+    Args:
+        pool: ``[C, b, D]``, embeddings of b samples of each class.
+        proxies: ``[C, K, D]``, the old proxies.
+        k: how many new ones each class gets.
+        where: ``[C, b]`` bool, the samples there are: classes with fewer than b.
+        proxies_where: ``[C, K]`` bool, the old proxies that count; all False where there are none yet.
+
+    Returns:
+        ``[C, k, D]``, in the pool's type.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, k below 1.
+
+    Paper settings:
+        k = 8 of b = 12 (CUB, Cars196), 4 of 7 (SOP, In-shop), 4 of 16 (MNIST). With b = k they are random samples.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> pool = jnp.array([[[0.0], [1.0], [5.0]], [[2.0], [2.5], [2.1]]])
+        >>> select_proxies(pool, jnp.array([[[0.0]], [[2.0]]]), 1)[..., 0]
+        Array([[5. ],
+               [2.5]], dtype=float32)
+    """
+    for name, array in (("pool", pool), ("proxies", proxies)):
+        if not isinstance(array, Array) or not jnp.issubdtype(array.dtype, jnp.floating):
+            raise TypeError(f"{name} must be a floating-point array [classes, number, D]")
+        if array.ndim != 3:
+            raise ValueError(
+                f"{name} must have shape [classes, number, D], got {list(array.shape)}"
+            )
+    classes, size, dim = pool.shape
+    if proxies.shape[0] != classes or proxies.shape[2] != dim:
+        raise ValueError(
+            f"proxies must have shape [{classes}, K, {dim}], as pool has, got {list(proxies.shape)}"
+        )
+    shapes = {
+        "where": (where, (classes, size)),
+        "proxies_where": (proxies_where, proxies.shape[:2]),
+    }
+    for name, (mask, shape) in shapes.items():
+        if mask is not None:
+            checks.check_mask(name, mask, shape)
+    free = jnp.ones((classes, size), bool) if where is None else where
+    old = jnp.ones(proxies.shape[:2], bool) if proxies_where is None else proxies_where
+
+    def of_class(points: Array, centers: Array, free: Array, old: Array) -> Array:
+        return points[greedy_k_center(points, centers, k, where=free, centers_where=old)]
+
+    return jax.vmap(of_class)(pool, proxies, free, old)
+
+
+@ops.public()
+def greedy_covering_radii(points: Array, *, where: Array | None = None) -> Array:
+    """Covering radii of 1, 2, … n greedily chosen centres among the points themselves.
+
+    Args:
+        points: ``[N, D]``.
+        where: ``[N]`` bool, the points that count.
+
+    Returns:
+        ``[N]``: the radius with k = 1…N centres, the first of which is the first point that counts. It never rises. The
+        paper's figure for a class is their mean.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> greedy_covering_radii(jnp.array([[0.0], [1.0], [5.0]]))
+        Array([5., 1., 0.], dtype=float32)
+    """
+    checks.check_embeddings("points", points)
+    if where is not None:
+        checks.check_mask("where", where, (len(points),))
+    x = points.astype(accumulate_in(points))
+    kept = jnp.ones(len(x), bool) if where is None else where
+
+    def add(nearest: Array, _: None) -> tuple[Array, Array]:
+        chosen = jnp.argmax(nearest)
+        nearest = jnp.minimum(nearest, ops.distances(x, x[chosen][None])[:, 0])
+        # A chosen centre covers itself, whatever rounding says.
+        nearest = nearest.at[chosen].min(0.0)
+        return nearest, jnp.max(nearest, initial=0.0)
+
+    _, radii = jax.lax.scan(add, jnp.where(kept, jnp.inf, 0.0).astype(x.dtype), length=len(x))
+    return radii
+
+
+class AlternationState(NamedTuple):
+    """What :class:`AlternatingProjections` remembers: scalars only, saved with a checkpoint.
+
+    Attributes:
+        problem: number of the current problem, from 0.
+        best: the best metric in this problem.
+        waited: evaluations since then.
+        run_best: the best metric of the run.
+        run_waited: evaluations since then.
+        ended: whether the run is over.
+    """
+
+    problem: Array
+    best: Array
+    waited: Array
+    run_best: Array
+    run_waited: Array
+    ended: Array
+
+
+class Decision(NamedTuple):
+    """What an evaluation means, as bool scalars.
+
+    Attributes:
+        improved: the best of this problem: keep parameters and proxies.
+        run_improved: the best of the run: keep the model.
+        end_problem: restore the problem's best, anchor the weights there, choose new proxies.
+        end_run: stop.
+    """
+
+    improved: Array
+    run_improved: Array
+    end_problem: Array
+    end_run: Array
+
+
+class AlternatingProjections(NamedTuple):
+    """When a proxy problem ends and the next one begins: a pure state machine over validation metrics.
+
+    ==========================================  ======================================  ==========================
+    an evaluation that                          changes                                 decides
+    ==========================================  ======================================  ==========================
+    beats the problem's best by ``tolerance``   best ← metric, waited ← 0               improved
+    does not, waited + 1 < patience             waited ← waited + 1                     –
+    does not, waited + 1 = patience             problem + 1, best ← −∞, waited ← 0      end_problem
+    beats the run's best by ``tolerance``       run_best ← metric, run_waited ← 0       run_improved (beside those)
+    does not, run_waited + 1 = run_patience     ended                                   end_run, and no end_problem
+    comes after the end                         nothing                                 end_run
+    ==========================================  ======================================  ==========================
+
+    A NaN metric is no improvement.
+
+    Attributes:
+        patience: evaluations without improvement that end a problem.
+        run_patience: evaluations without improvement that end the run.
+        tolerance: by how much a metric must beat the best.
+
+    Paper settings:
+        patience 3, 60 evaluations for the run, one evaluation every 25 (CUB, Cars196) or 250 steps.
+
+    Reference:
+        Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, Algorithm 1.
+
+    Example:
+        >>> machine = AlternatingProjections(patience=2)
+        >>> state, ends = machine.init(), []
+        >>> for metric in (0.5, 0.6, 0.6, 0.4, 0.3):
+        ...     state, decision = machine.update(state, metric)
+        ...     ends.append(bool(decision.end_problem))
+        >>> ends, int(state.problem)
+        ([False, False, False, True, False], 1)
+    """
+
+    patience: int = 3
+    run_patience: int = 60
+    tolerance: float = 1e-5
+
+    def init(self) -> AlternationState:
+        """The state before the first evaluation.
+
+        Returns:
+            The state.
+
+        Raises:
+            TypeError: a patience that is not a whole number.
+            ValueError: a patience below 1, a negative tolerance.
+        """
+        checks.count("patience", self.patience)
+        checks.count("run_patience", self.run_patience)
+        checks.non_negative("tolerance", self.tolerance)
+        zero, lowest = jnp.zeros((), jnp.int32), jnp.asarray(-jnp.inf, jnp.float32)
+        return AlternationState(zero, lowest, zero, lowest, zero, jnp.zeros((), bool))
+
+    def update(
+        self, state: AlternationState, metric: float | Array
+    ) -> tuple[AlternationState, Decision]:
+        """Take one evaluation into account.
+
+        Args:
+            state: the state so far.
+            metric: the validation metric, larger is better.
+
+        Returns:
+            The new state, and what to do.
+        """
+        metric = jnp.asarray(metric, jnp.float32)
+        going = ~state.ended
+        improved = going & (metric > state.best + self.tolerance)
+        run_improved = going & (metric > state.run_best + self.tolerance)
+        waited = jnp.where(improved, 0, state.waited + 1)
+        run_waited = jnp.where(run_improved, 0, state.run_waited + 1)
+        end_run = state.ended | (run_waited >= self.run_patience)
+        end_problem = going & ~end_run & (waited >= self.patience)
+        best = jnp.where(improved, metric, state.best)
+        new = AlternationState(
+            state.problem + end_problem,
+            jnp.where(end_problem, -jnp.inf, best),
+            jnp.where(end_problem, 0, waited),
+            jnp.where(run_improved, metric, state.run_best),
+            run_waited,
+            end_run,
+        )
+        kept = jax.tree.map(lambda n, old: jnp.where(going, n, old), new, state)
+        return kept, Decision(improved, run_improved, end_problem, end_run)
