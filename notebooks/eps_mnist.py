@@ -66,7 +66,7 @@ print(f"{len(train)} images to train on, {len(seen)} new ones of 0–5, {len(uns
 # The loss, the negatives and the network are the same. Only the positive differs: a random one, or the easy one.
 
 # %%
-MARGIN = 1.0
+MARGIN = 10.0
 positives = {
     "random positive": jdml.mining.random_positive(),
     "easy positive": jdml.mining.easy_positive(),
