@@ -31,8 +31,8 @@ NOISY = ("PFML", "CPML", "triplet", "MS", "ProxyNCA", "ProxyAnchor")
 SWEEPS: dict[str, tuple[float, ...]] = {
     "proxies_per_class": (1, 5, 15, 30),
     "delta": (0.1, 0.2, 0.3, 0.5),
-    "alpha": (1.0, 2.0, 4.0, 6.0),
-    "repulsion_delta": (0.1, 0.2, 0.5, 0.8, 1.1),
+    "alpha": (0.5, 1.0, 2.0, 4.0),
+    "repulsion_delta": (0.2, 0.5, 0.8, 1.1),
 }
 PAPER_NOISE = {
     "triplet": "55.1",

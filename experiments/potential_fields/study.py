@@ -19,7 +19,7 @@ from jdml.models import EpsNet, SmallConvNet
 
 MULTI = 15  # proxies per class, where a loss takes several
 PROXY_RATE = 100.0  # the proxies' learning rate, in units of the model's
-PFML = {"delta": 0.2, "alpha": 4.0, "repulsion_delta": 0.2, "proxies_per_class": MULTI}
+PFML = {"delta": 0.2, "alpha": 1.0, "repulsion_delta": 0.5, "proxies_per_class": MULTI}
 CPML = {"delta": 0.2, "proxies_per_class": MULTI}
 LOSSES: dict[str, tuple[Any, dict[str, Any]]] = {
     "PFML": (jdml.potential_field_loss, PFML),

@@ -78,16 +78,29 @@ class Assignment(NamedTuple):
 
     @property
     def squared_distances(self) -> Array:
-        """``[B, C]`` squared Euclidean distance to each class: to the nearest of its proxies."""
-        if self.proxies.shape[1] == 1:
-            return ops.squared_distances(self.embeddings, self.proxies[:, 0])
+        """``[B, C]`` squared Euclidean distance to each class: to the nearest of its proxies.
+
+        Rounding may take it below 0.
+        """
         classes, per_class, dim = self.proxies.shape
-        flat = ops.squared_distances(self.proxies.reshape(-1, dim), self.embeddings)
-        return flat.reshape(classes, per_class, -1).min(1).T
+        flat = self.proxies.reshape(-1, dim)
+        squares, by_proxy = (jnp.sum(jnp.square(v), axis=-1) for v in (self.embeddings, flat))
+        if (
+            self.on_sphere
+        ):  # where norms are constants: that spares the gradient passes over all proxies
+            squares, by_proxy = jax.lax.stop_gradient((squares, by_proxy))
+        if per_class == 1:
+            return squares[:, None] + by_proxy[None, :] - 2.0 * self.similarities
+        norms = by_proxy.reshape(classes, per_class, 1) + squares[None, None, :]
+        apart = norms - 2.0 * self.proxy_similarities
+        return apart.min(1).T
 
     def of_own(self, values: Array) -> Array:
         """``[B]``: the entry of ``values [B, C]`` at each row's own class, 0 for rows that are not valid."""
-        return jnp.sum(jnp.where(self.own, values, 0.0), axis=-1)
+        place = self.labels - self.first
+        here = self.rows & (place >= 0) & (place < values.shape[1])
+        taken = jnp.take_along_axis(values, jnp.where(here, place, 0)[:, None], axis=1)[:, 0]
+        return jnp.where(here, taken, 0.0)
 
     def over_classes(self, function: Callable[["Assignment"], Any]) -> Any:
         """Apply a function to one block of classes after the other, and recompute each for its gradient.

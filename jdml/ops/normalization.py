@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.ops.stable import accumulate_in, magnitude, safe_norm
+from jdml.ops.stable import accumulate_in, safe_norm
 
 
 def sphere(vectors: Array) -> Array:
@@ -17,9 +17,8 @@ def sphere(vectors: Array) -> Array:
         Vectors of norm 1, ``[..., D]``; a zero vector stays zero and gets gradient 0.
 
     Implementation notes:
-        Where the square of a norm over- or underflows, vectors are divided by the size of their largest entry first.
-        In float32, vectors without an entry above 1e-29 count as zero: their gradients, of the order of 1/‖v‖, could
-        not be represented.
+        In float32, vectors shorter than 1e-29 count as zero: their gradients, of the order of 1/‖v‖, could not be
+        represented; and so do those longer than 1e37, whose 1/‖v‖ could not.
 
     Example:
         >>> import jax.numpy as jnp
@@ -27,40 +26,22 @@ def sphere(vectors: Array) -> Array:
         Array([[0.6, 0.8],
                [0. , 0. ]], dtype=float32)
     """
-    units, _ = _units(vectors.astype(accumulate_in(vectors)))
-    return units.astype(vectors.dtype)
-
-
-@jax.custom_jvp
-def _units(vectors: Array) -> tuple[Array, Array]:
-    """Unit vectors, and the reciprocals ``[..., 1]`` of the norms, 0 for zero vectors."""
-    squares = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
-    limits = jnp.finfo(vectors.dtype)
-    plain = (squares > 1e8 * limits.tiny) & (squares < 1e-8 * limits.max)
-    # Only numbers per vector leave the branches: vectors are read and written once.
-    first, second = jax.lax.cond(jnp.all(plain), _plain_factors, _scaled_factors, vectors, squares)
-    return vectors * first * second, first * second
-
-
-@_units.defjvp
-def _units_jvp(
-    primals: tuple[Array], tangents: tuple[Array]
-) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    units, inverses = _units(*primals)
-    (moved,) = tangents
-    along = jnp.sum(units * moved, axis=-1, keepdims=True)
-    return (units, inverses), (inverses * (moved - along * units), -jnp.square(inverses) * along)
-
-
-def _plain_factors(vectors: Array, squares: Array) -> tuple[Array, Array]:
-    return jnp.ones_like(squares), jax.lax.rsqrt(squares)
-
-
-def _scaled_factors(vectors: Array, squares: Array) -> tuple[Array, Array]:
-    scale = magnitude(vectors)
-    zero = scale <= 1e8 * jnp.finfo(vectors.dtype).tiny
-    first = jnp.where(zero, 0.0, 1.0 / jnp.where(zero, 1.0, scale))
-    return first, 1.0 / jnp.where(zero, 1.0, safe_norm(vectors * first))
+    wide = vectors.astype(accumulate_in(vectors))
+    limits = jnp.finfo(wide.dtype)
+    up, down = (2.0**60, 2.0**-100) if limits.bits == 32 else (2.0**500, 2.0**-800)
+    # Vectors whose square over- or underflows are squared at another scale.
+    plain = jnp.sum(jnp.square(jax.lax.stop_gradient(wide)), axis=-1, keepdims=True)
+    scale = jnp.where(
+        plain < 1e8 * limits.tiny, up, jnp.where(plain < 1e-8 * limits.max, 1.0, down)
+    )
+    scale = scale.astype(wide.dtype)
+    squares = jnp.sum(jnp.square(wide * scale), axis=-1, keepdims=True)
+    short = (scale > 1.0) & (squares <= (1e9 * limits.tiny * up) ** 2)
+    long = (scale < 1.0) & (squares >= (down / limits.tiny / 8.0) ** 2)
+    used = ~(short | long)
+    factors = jnp.where(used, scale * jax.lax.rsqrt(jnp.where(used, squares, 1.0)), 0.0)
+    # Nothing but one factor per vector: a compiler can then scale the products with other vectors instead of these.
+    return (wide * factors).astype(vectors.dtype)
 
 
 def ball(vectors: Array) -> Array:
