@@ -58,7 +58,7 @@ class Settings:
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist, omniglot: the full sets in --data-dir."""
     data_dir: Path | None = None
     """Folder with MNIST's four IDX files or Omniglot's two zips."""
-    seeds: int = 2
+    seeds: int = 1
     """Runs per method, with seeds 0, 1, …"""
     sweep_seeds: int = 1
     """Runs per point of the sweeps."""
