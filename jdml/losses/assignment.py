@@ -1,5 +1,6 @@
 """What every proxy loss begins with: normalized embeddings and proxies, and which of them belong together."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -65,16 +66,14 @@ class Assignment(NamedTuple):
     @property
     def similarities(self) -> Array:
         """``[B, C]`` cosine to each class: to the nearest of its proxies where it has several."""
-        if self.proxies.shape[1] == 1:
-            return ops.similarities(self.embeddings, self.proxies[:, 0])
-        return self.proxy_similarities.max(1).T
+        return functools.reduce(jnp.maximum, self.proxy_similarities)
 
     @property
-    def proxy_similarities(self) -> Array:
-        """``[C, K, B]``: the batch last, so that the innermost axis is long."""
-        classes, per_class, dim = self.proxies.shape
-        flat = ops.similarities(self.proxies.reshape(-1, dim), self.embeddings)
-        return flat.reshape(classes, per_class, -1)
+    def proxy_similarities(self) -> tuple[Array, ...]:
+        """For each of a class's K proxies ``[B, C]``: K arrays, so that no short axis is in the way."""
+        classes, per_class, _ = self.proxies.shape
+        flat = ops.similarities(self.embeddings, self._by_number)
+        return tuple(flat[:, k * classes : (k + 1) * classes] for k in range(per_class))
 
     @property
     def squared_distances(self) -> Array:
@@ -82,18 +81,24 @@ class Assignment(NamedTuple):
 
         Rounding may take it below 0.
         """
-        classes, per_class, dim = self.proxies.shape
-        flat = self.proxies.reshape(-1, dim)
-        squares, by_proxy = (jnp.sum(jnp.square(v), axis=-1) for v in (self.embeddings, flat))
+        classes = self.proxies.shape[0]
+        squares, by_proxy = (
+            jnp.sum(jnp.square(v), axis=-1) for v in (self.embeddings, self._by_number)
+        )
         if (
             self.on_sphere
         ):  # where norms are constants: that spares the gradient passes over all proxies
             squares, by_proxy = jax.lax.stop_gradient((squares, by_proxy))
-        if per_class == 1:
-            return squares[:, None] + by_proxy[None, :] - 2.0 * self.similarities
-        norms = by_proxy.reshape(classes, per_class, 1) + squares[None, None, :]
-        apart = norms - 2.0 * self.proxy_similarities
-        return apart.min(1).T
+        apart = [
+            squares[:, None] + by_proxy[None, k * classes : (k + 1) * classes] - 2.0 * values
+            for k, values in enumerate(self.proxy_similarities)
+        ]
+        return functools.reduce(jnp.minimum, apart)
+
+    @property
+    def _by_number(self) -> Array:
+        """``[K·C, D]``: the first proxies of all classes, then the second ones, and so on."""
+        return jnp.swapaxes(self.proxies, 0, 1).reshape(-1, self.proxies.shape[-1])
 
     def of_own(self, values: Array) -> Array:
         """``[B]``: the entry of ``values [B, C]`` at each row's own class, 0 for rows that are not valid."""

@@ -1,5 +1,6 @@
 """Losses that compare embeddings with learned proxies of their classes."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -385,36 +386,35 @@ def cross_entropy(a: Assignment, logits: Similarity) -> Array:
 
 def soft_similarities(block: Assignment, gamma: float | Array) -> Array:
     """``S(x, c)``: the similarity ``[B, C]`` to a class, averaged over its centres with weights ``softmax_k(s/γ)``."""
-    if block.proxies.shape[1] == 1:
-        return block.similarities
     averages, _ = _soft_averages(block.proxy_similarities, jnp.asarray(gamma))
-    return averages.T
+    return averages
 
 
 @jax.custom_jvp
-def _soft_averages(values: Array, gamma: Array) -> tuple[Array, Array]:
-    """``[C, B]`` from ``[C, K, B]``: ``Σ_k softmax_k(v/γ) v``, and the softmax's ``log Σ_k e^{v/γ}``."""
-    normalizers = jax.nn.logsumexp(values / gamma, axis=1)
-    return jnp.sum(_soft_weights(values, gamma, normalizers) * values, axis=1), normalizers
+def _soft_averages(values: tuple[Array, ...], gamma: Array) -> tuple[Array, Array]:
+    """``Σ_k softmax_k(v/γ) v`` over K arrays ``[B, C]``, and the softmax's ``log Σ_k e^{v/γ}``."""
+    peak = functools.reduce(jnp.maximum, values)
+    weights = [jnp.exp((value - peak) / gamma) for value in values]
+    total_weight = sum(weights[1:], start=weights[0])
+    weighted = [weight * value for weight, value in zip(weights, values, strict=True)]
+    averages = sum(weighted[1:], start=weighted[0]) / total_weight
+    return averages, peak / gamma + jnp.log(total_weight)
 
 
 @_soft_averages.defjvp
 def _soft_averages_jvp(
-    primals: tuple[Array, Array], tangents: tuple[Array, Array]
+    primals: tuple[tuple[Array, ...], Array], tangents: tuple[tuple[Array, ...], Array]
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    # By hand, so that the gradient is one pass over [C, K, B] from what is [C, B].
+    # By hand, so that the gradient recomputes the weights from what is [B, C] instead of keeping them.
     (values, gamma), (moved, gamma_moved) = primals, tangents
     averages, normalizers = _soft_averages(values, gamma)
-    weights = _soft_weights(values, gamma, normalizers)
-    centred = (values - averages[:, None]) / gamma
-    by_values = jnp.sum(weights * (1.0 + centred) * moved, axis=1)
-    by_gamma = -gamma_moved * jnp.sum(weights * jnp.square(centred), axis=1)
-    normalizers_moved = jnp.sum(weights * moved, axis=1) / gamma - gamma_moved * averages / gamma**2
-    return (averages, normalizers), (by_values + by_gamma, normalizers_moved)
-
-
-def _soft_weights(values: Array, gamma: Array, normalizers: Array) -> Array:
-    return jnp.exp(values / gamma - normalizers[:, None])
+    slope, widening = jnp.zeros_like(averages), -gamma_moved * averages / gamma**2
+    for value, change in zip(values, moved, strict=True):
+        weight = jnp.exp(value / gamma - normalizers)
+        centred = (value - averages) / gamma
+        slope += weight * ((1.0 + centred) * change - jnp.square(centred) * gamma_moved)
+        widening += weight * change / gamma
+    return (averages, normalizers), (slope, widening)
 
 
 def regularize_rows(
