@@ -10,6 +10,7 @@ from typing import Any
 
 from jdml.data.dataset import Dataset
 from jdml.data.digits import load_digits
+from jdml.data.folds import Fold, mlrc_folds
 from jdml.data.labels import corrupt_labels, parity_labels
 from jdml.data.mnist import load_mnist
 from jdml.data.omniglot import load_omniglot
@@ -19,9 +20,11 @@ __all__ = [
     "ClassBatchSampler",
     "Dataset",
     "EpochSampler",
+    "Fold",
     "RandomBatchSampler",
     "corrupt_labels",
     "load",
+    "mlrc_folds",
     "parity_labels",
 ]
 
