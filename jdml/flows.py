@@ -22,6 +22,8 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="jax.core.pytype_aval_mappings")
     import distrax
 
+__all__ = ["PRESETS", "ConditionalFlow", "Permute", "preset"]
+
 Coupling = Literal["glow", "realnvp"]
 Mixing = Literal["permutation", "linear"]
 Conditioning = Literal["dense", "start", "mid", "end", "embedded"]

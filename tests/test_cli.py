@@ -32,7 +32,7 @@ def jdml_main(capsys, *arguments):
 
 def test_every_loss_has_a_name():
     public = {name.removesuffix("_loss") for name in losses.__all__ if name.endswith("_loss")}
-    assert public == {*names.PAIR_LOSSES, *names.PROXY_LOSSES}
+    assert public - {"nir"} == {*names.PAIR_LOSSES, *names.PROXY_LOSSES}  # nir needs a flow
 
 
 @pytest.mark.parametrize("name", names.MINERS)

@@ -1,5 +1,7 @@
 """Objectives: the loss they carry, what they learn and remember, and how they nest."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -138,3 +140,17 @@ def test_memory_is_one_trace_and_takes_masks() -> None:
 def test_bad_settings(build, error, message) -> None:
     with pytest.raises(error, match=message):
         build()
+
+
+def test_a_monitor_adds_its_metrics_to_the_loss() -> None:
+    monitor = functools.partial(jdml.losses.field_activity, delta=0.5, alpha=1.0)
+    objective = objectives.proxy(
+        jdml.potential_field_loss, 3, 4, 2, monitor=monitor, delta=0.5, alpha=1.0
+    )
+    params = objective.init(jax.random.key(0))
+    x, y = jax.random.normal(jax.random.key(1), (6, 4)), jnp.arange(6) % 3
+    value, metrics = jax.jit(objective.loss)(params, x, y, where=jnp.arange(6) < 5)
+    assert set(metrics) == {"loss", "attracting", "repelling", "force"}
+    plain = jdml.potential_field_loss(x[:5], y[:5], params["proxies"], delta=0.5, alpha=1.0)
+    np.testing.assert_allclose(value, plain, rtol=1e-5)
+    assert 0 < metrics["attracting"] <= 1

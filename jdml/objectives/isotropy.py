@@ -72,7 +72,8 @@ def with_nir(
     Example:
         >>> import jax, jax.numpy as jnp, jdml
         >>> flow = jdml.flows.ConditionalFlow(4, 4, num_blocks=2, hidden=8, depth=2)
-        >>> objective = with_nir(proxy(jdml.proxy_anchor_loss, num_classes=3, dim=4), flow)
+        >>> base = jdml.objectives.proxy(jdml.proxy_anchor_loss, num_classes=3, dim=4)
+        >>> objective = with_nir(base, flow)
         >>> params = objective.init(jax.random.key(0))
         >>> sorted(params)
         ['flow', 'proxies']

@@ -54,7 +54,7 @@ def with_memory(
 
     Example:
         >>> import jax.numpy as jnp, jdml
-        >>> objective = with_memory(pair(jdml.contrastive_loss), capacity=4, dim=2)
+        >>> objective = with_memory(jdml.objectives.pair(jdml.contrastive_loss), capacity=4, dim=2)
         >>> x, y = jnp.eye(2), jnp.array([0, 0])
         >>> state = objective.update_state(objective.init_state(), x, y)
         >>> objective.loss({}, x, y, state=state)[0].round(4)

@@ -34,7 +34,7 @@ def test_circle_loss_references() -> None:
 
 def test_every_exported_loss_is_registered() -> None:
     exported = {name for name in dir(jdml.losses) if name.endswith("_loss")}
-    assert exported == set(REGISTRY)
+    assert exported - {"nir_loss"} == set(REGISTRY)  # of residuals, not of embeddings: test_nir.py
 
 
 def test_triplet_memory_at_the_stated_size() -> None:
