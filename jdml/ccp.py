@@ -79,8 +79,10 @@ def greedy_k_center(
         if mask is not None:
             checks.check_mask(name, mask, (length,))
     dtype = accumulate_in(pool, centers)
-    points, covered = pool.astype(dtype), centers.astype(dtype)
     free = jnp.ones(size, bool) if where is None else where
+    points = jnp.where(free[:, None], pool, 0).astype(dtype)
+    covered = centers if centers_where is None else jnp.where(centers_where[:, None], centers, 0)
+    covered = covered.astype(dtype)
     checks.require(jnp.broadcast_to(free.any(), (1,)), "where must keep at least one point")
     apart = ops.squared_distances(points, covered)
     if centers_where is not None:
@@ -116,7 +118,7 @@ def select_proxies(
         proxies_where: ``[C, K]`` bool, the old proxies that count; all False where there are none yet.
 
     Returns:
-        ``[C, k, D]``, in the pool's type.
+        ``[C, k, D]``, in the pool's type. A class without a sample keeps its old proxies, repeated where k exceeds K.
 
     Raises:
         TypeError: arguments of the wrong kind.
@@ -155,7 +157,10 @@ def select_proxies(
     old = jnp.ones(proxies.shape[:2], bool) if proxies_where is None else proxies_where
 
     def of_class(points: Array, centers: Array, free: Array, old: Array) -> Array:
-        return points[greedy_k_center(points, centers, k, where=free, centers_where=old)]
+        picked = points[greedy_k_center(points, centers, k, where=free, centers_where=old)]
+        return jnp.where(
+            free.any(), picked, centers[jnp.arange(k) % len(centers)].astype(points.dtype)
+        )
 
     return jax.vmap(of_class)(pool, proxies, free, old)
 
@@ -184,8 +189,8 @@ def greedy_covering_radii(points: Array, *, where: Array | None = None) -> Array
     checks.check_embeddings("points", points)
     if where is not None:
         checks.check_mask("where", where, (len(points),))
-    x = points.astype(accumulate_in(points))
-    kept = jnp.ones(len(x), bool) if where is None else where
+    kept = jnp.ones(len(points), bool) if where is None else where
+    x = jnp.where(kept[:, None], points, 0).astype(accumulate_in(points))
 
     def add(nearest: Array, _: None) -> tuple[Array, Array]:
         chosen = jnp.argmax(nearest)

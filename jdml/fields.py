@@ -19,6 +19,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.ops import checks, safe_sqrt
+from jdml.ops.stable import accumulate_in, widen
 from jdml.ops.streams import pair_sums
 
 Potential = Callable[..., Array]
@@ -31,7 +32,7 @@ MIN_DISTANCE = 1e-3
 @ops.public(
     delta=checks.positive,
     alpha=checks.positive,
-    repulsion_delta=checks.positive,
+    repulsion_delta=checks.optional(checks.positive),
     min_distance=checks.positive,
 )
 def potential(
@@ -40,7 +41,7 @@ def potential(
     *,
     delta: float | Array = 0.2,
     alpha: float | Array = 4.0,
-    repulsion_delta: float | Array = 0.2,
+    repulsion_delta: float | Array | None = None,
     min_distance: float | Array = MIN_DISTANCE,
 ) -> Array:
     """The decaying potential of PFML: attraction within a class, repulsion between classes, both weaker with distance.
@@ -53,7 +54,7 @@ def potential(
         same: bool, broadcastable to ``r``: whether the two charges are of one class (attraction) or not (repulsion).
         delta: δ, a distance.
         alpha: α, how fast the field decays.
-        repulsion_delta: δ_rep, a distance.
+        repulsion_delta: δ_rep, a distance; None for δ.
         min_distance: ε; repulsion is flat below it, so that its value and gradient stay finite.
 
     Returns:
@@ -64,7 +65,7 @@ def potential(
         ValueError: a parameter that is not positive. (At α = 0 there would be no force at all.)
 
     Implementation notes:
-        Powers beyond 10²² (10¹⁸⁰ in float64) are cut there, so that α = 80 does not overflow.
+        Powers beyond 10²³ (10¹⁸⁵ in float64) are cut there, so that α = 80 does not overflow.
 
     Paper settings:
         δ between .1 and .3, α up to 6, by cross-validation.
@@ -80,7 +81,8 @@ def potential(
         >>> potential(r, False, repulsion_delta=0.5, alpha=1.0)
         Array([4., 2., 2.], dtype=float32)
     """
-    return decaying(jnp.asarray(r), jnp.asarray(same), delta, alpha, repulsion_delta, min_distance)
+    reach = delta if repulsion_delta is None else repulsion_delta
+    return decaying(_distances(r), jnp.asarray(same), delta, alpha, reach, min_distance)
 
 
 @ops.public(delta=checks.positive)
@@ -115,7 +117,7 @@ def contrastive_potential(r: Array, same: Array, *, delta: float | Array = 0.2) 
         >>> contrastive_potential(jnp.array([0.25, 1.0]), False, delta=0.5)
         Array([0.0625, 0.    ], dtype=float32)
     """
-    return contrasting(jnp.asarray(r), jnp.asarray(same), delta)
+    return contrasting(_distances(r), jnp.asarray(same), delta)
 
 
 def decaying(
@@ -197,8 +199,8 @@ def superpose(
         ``[N]``.
 
     Raises:
-        TypeError: a tile size that is not an integer.
-        ValueError: a tile size below 1.
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, a tile size below 1.
         NotImplementedError: second derivatives.
 
     Example:
@@ -207,6 +209,8 @@ def superpose(
         >>> superpose(decaying, charges, labels, (0.5, 1.0, 4.0))
         Array([-0.5,  0. ,  1.5], dtype=float32)
     """
+    checks.check_embeddings("charges", charges)
+    checks.check_labels("labels", labels, len(charges))
     return pair_sums(_by_distance(potential), charges, labels, parameters, tile=tile)
 
 
@@ -249,9 +253,18 @@ def class_field(
     checks.check_embeddings("points", points)
     checks.check_embeddings("charges", charges, dim=points.shape[1], like="points")
     checks.check_labels("labels", labels, len(charges))
-    r = ops.distances(points, charges)
+    dtype = accumulate_in(points, charges)
+    charges = jnp.where((labels >= 0)[:, None], charges, 0)
+    r = ops.distances(widen(points, dtype), widen(charges, dtype))
     felt = potential(r, labels[None, :] == label, **settings)
     return jnp.sum(jnp.where(labels[None, :] >= 0, felt, 0.0), axis=1)
+
+
+def _distances(r: Array) -> Array:
+    r = jnp.asarray(r)
+    if not jnp.issubdtype(r.dtype, jnp.floating):
+        raise TypeError(f"r must be floating point, got dtype {r.dtype}")
+    return widen(r, accumulate_in(r))
 
 
 @functools.cache

@@ -350,7 +350,8 @@ class _ActNorm(nn.Module):
             return lambda _: jnp.zeros(self.dim) if x is None else of(x).astype(jnp.float32)
 
         def log_scale(x: Array) -> Array:
-            return -jnp.log(jnp.maximum(jnp.std(x, axis=0), 1e-6))
+            spread = jnp.std(x, axis=0)
+            return jnp.where(spread > 1e-6, -jnp.log(jnp.maximum(spread, 1e-6)), 0.0)
 
         scale = jnp.exp(self.param("log_scale", start(log_scale)))
         return scale, self.param("mean", start(lambda x: jnp.mean(x, axis=0)))

@@ -120,12 +120,12 @@ def set_anchor(opt_state: Any, params: Any) -> Any:
         try:
             # What masks and partitions hide from a transformation stands in its state as a mark.
             anchor = jax.tree.map(
-                lambda old, new: old if isinstance(old, optax.MaskedNode) else jnp.copy(new),
+                lambda old, new: old if isinstance(old, optax.MaskedNode) else _copied(old, new),
                 part.anchor,
                 params,
                 is_leaf=lambda node: isinstance(node, optax.MaskedNode),
             )
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(
                 f"params must have the structure that the optimizer was made for: {error}"
             ) from error
@@ -139,6 +139,12 @@ def set_anchor(opt_state: Any, params: Any) -> Any:
             "opt_state holds no anchor: put add_anchored_weights into the optimizer's chain"
         )
     return state
+
+
+def _copied(old: Array, new: Array) -> Array:
+    if jnp.shape(new) != jnp.shape(old):
+        raise ValueError(f"shape {list(jnp.shape(new))} where {list(jnp.shape(old))} was expected")
+    return jnp.copy(new)
 
 
 def partition_by_role(

@@ -102,3 +102,5 @@ def test_mistakes() -> None:
         set_anchor(optax.adam(1.0).init(PARAMS), PARAMS)
     with pytest.raises(ValueError, match="params must have the structure"):
         set_anchor(tx.init(PARAMS), {"model": jnp.ones(1)})
+    with pytest.raises(ValueError, match=r"shape \[3\] where \[2\] was expected"):
+        set_anchor(tx.init(jnp.zeros(2)), jnp.ones(3))

@@ -201,3 +201,30 @@ def test_random_miners_get_the_key() -> None:
     with pytest.raises(ValueError, match="key is missing"):
         objective.loss(params, x, y)
     assert jnp.isfinite(objective.loss(params, x, y, key=jax.random.key(1))[0])
+
+
+def test_hidden_points_count_as_removed() -> None:
+    for hidden in (1e30, np.nan):
+        points, where = jnp.array([[0.0], [1.0], [5.0], [hidden]]), np.array([1, 1, 1, 0], bool)
+        centres = jnp.array([[0.0], [4.0]])
+        assert ccp.covering_radius(points, centres, where=where) == 1
+        assert ccp.greedy_covering_radii(points, where=where).tolist() == [5, 1, 0, 0]
+        assert ccp.greedy_k_center(points, centres, 2, where=where).tolist() == [1, 2]
+
+
+def test_a_class_without_samples_keeps_its_proxies() -> None:
+    pool, old = jnp.array([[[np.nan]], [[2.0]]]), jnp.array([[[1.0]], [[3.0]]])
+    found = ccp.select_proxies(pool, old, 2, where=jnp.array([[False], [True]]))
+    assert found[..., 0].tolist() == [[1, 1], [2, 2]]
+
+
+def test_labels_out_of_range_take_no_part() -> None:
+    objective = objectives.as_proxy_objective(jdml.contrastive_loss, 2, 2)
+    proxies = {"proxies": jnp.array([[[0.8, 0.6]], [[-0.6, 0.8]]])}
+    x = jnp.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
+    expected, _ = objective.loss(proxies, x[:2], jnp.array([0, 1]))
+    for label in (7, -1):
+        found, _ = objective.loss(proxies, x, jnp.array([0, 1, label]))
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"labels\[2\] is 7, expected 0…1"):
+        jdml.checked(lambda x, y: objective.loss(proxies, x, y)[0])(x, jnp.array([0, 1, 7]))

@@ -101,3 +101,27 @@ def test_a_new_field_is_a_few_lines() -> None:
 def test_parameters_without_a_meaning(settings: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fields.potential(R, True, **settings)
+
+
+def test_charges_without_a_class_change_nothing() -> None:
+    points, charges = jnp.array([[1.0], [2.0]]), jnp.array([[0.0], [3.0]])
+    settings = {"delta": 0.5, "alpha": 1.0, "repulsion_delta": 4.0}
+    expected = fields.class_field(points, 0, charges, jnp.array([0, 1]), **settings)
+    hidden = jnp.concatenate([charges, jnp.array([[1e30]])])
+    found = fields.class_field(points, 0, hidden, jnp.array([0, 1, -1]), **settings)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_half_precision_is_widened_and_labels_of_any_type_are_read() -> None:
+    charges = CHARGES.astype(jnp.float16)
+    wide = charges.astype(jnp.float32)
+    labels = jnp.maximum(LABELS, 0)
+    expected = fields.superpose(fields.decaying, wide, labels, (0.2, 4.0, 0.2), tile=6)
+    for narrow in (labels, labels.astype(jnp.uint8), labels.astype(jnp.uint32)):
+        found = fields.superpose(fields.decaying, charges, narrow, (0.2, 4.0, 0.2), tile=6)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert fields.potential(jnp.array([0.05], jnp.float16), False).dtype == jnp.float32
+    with pytest.raises(TypeError, match="r must be floating point"):
+        fields.potential(jnp.array([1, 2]), False)
+    with pytest.raises(TypeError, match="charges must be floating point"):
+        fields.superpose(fields.decaying, jnp.ones((2, 1), int), labels[:2], (0.2, 4.0, 0.2))

@@ -100,8 +100,10 @@ def test_wrong_pairs_are_made_unlikely() -> None:
     objective, params = made(wrong_class_weight=0.5, shape="identity", weight=0.0)
     plain, _ = made(shape="identity", weight=0.0)
     added = objective.loss(params, X, Y)[0] - plain.loss(params, X, Y)[0]
-    other = jnp.roll(jnp.arange(B), B // 2)
+    # The next sample of another class: with labels 0, 1, 2, 0, … the next one, and of the last (1) the first (0).
+    other = (jnp.arange(B) + 1) % B
     wrong = np.asarray(Y != Y[other])
+    assert wrong.all()
     condition = jdml.sphere(params["proxies"])[Y[other], 0]
     latents, log_dets = FLOW.apply({"params": params["flow"]}, jdml.sphere(X), condition)
     surprise = jdml.nir_loss(latents, log_dets, shape="identity", reduce_fn=None)
@@ -160,3 +162,19 @@ def test_what_cannot_be_regularized() -> None:
     other = objectives.with_nir(objectives.proxy(jdml.proxy_anchor_loss, C, D + 1), FLOW)
     with pytest.raises(ValueError, match="flow must have dim and condition_dim 5"):
         other.init(jax.random.key(0))
+
+
+def test_actnorm_starts_sanely() -> None:
+    flow = jdml.flows.ConditionalFlow(D, D, num_blocks=3, hidden=8, depth=2, actnorm=True)
+    objective = objectives.with_nir(objectives.proxy(jdml.proxy_anchor_loss, C, D), flow)
+    _, metrics = objective.loss(objective.init(jax.random.key(0)), X, Y)
+    assert abs(metrics["nll"]) < 100
+
+
+def test_narrow_types() -> None:
+    objective = objectives.with_nir(objectives.proxy(jdml.proxy_anchor_loss, 200, D), FLOW)
+    params = objective.init(jax.random.key(0))
+    expected, _ = objective.loss(params, X, Y)
+    np.testing.assert_allclose(objective.loss(params, X, Y.astype(jnp.int8))[0], expected)
+    half = {**params, "proxies": params["proxies"].astype(jnp.float16)}
+    np.testing.assert_allclose(objective.loss(half, 1e5 * X, Y)[0], expected, rtol=0.1)

@@ -10,7 +10,7 @@ from jax import Array
 from jdml import ops
 from jdml.mining import Miner, Pairs, all_pairs
 from jdml.ops import ReduceFn, checks
-from jdml.ops.stable import accumulate_in
+from jdml.ops.stable import accumulate_in, widen
 
 Normalize = Callable[[Array], Array]
 
@@ -200,7 +200,7 @@ def prepare(
     name: str, vectors: Array, valid: Array, normalize: Normalize | None, dtype: jnp.dtype
 ) -> Array:
     """Widen, blank the rows that are not valid (whatever they hold), normalize."""
-    vectors = jnp.where(valid[:, None], vectors, 0).astype(dtype)
+    vectors = widen(jnp.where(valid[:, None], vectors, 0), dtype)
     finite = jnp.isfinite(vectors).all(-1)
     checks.require(finite, f"{name}[{{row}}] is not finite")
     return vectors if normalize is None else normalize(vectors)

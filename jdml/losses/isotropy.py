@@ -8,7 +8,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.ops import ReduceFn, checks, mean
-from jdml.ops.stable import accumulate_in
+from jdml.ops.stable import accumulate_in, widen
 
 Shape = Literal["exp", "softplus", "identity"]
 
@@ -88,36 +88,19 @@ def nir_loss(
     if weights is not None:
         checks.check_weights("weights", weights, (size,))
     dtype = accumulate_in(latents, log_dets)
-    residuals = jnp.where(rows[:, None], _widened(latents, dtype), 0)
-    volumes = jnp.where(rows, _widened(log_dets, dtype), 0)
+    residuals = jnp.where(rows[:, None], widen(latents, dtype), 0)
+    volumes = jnp.where(rows, widen(log_dets, dtype), 0)
     checks.require(jnp.isfinite(residuals).all(-1), "latents[{row}] is not finite")
     checks.require(jnp.isfinite(volumes), "log_dets[{row}] is not finite")
     surprise = 0.5 * jnp.sum(jnp.square(residuals), axis=-1) - volumes
-    surprise = jnp.clip(surprise, -LARGEST, LARGEST)
-    values = _SHAPES[shape](temperature * surprise / (dim if per_dimension else 1))
+    exponents = temperature * jnp.clip(surprise, -LARGEST, LARGEST) / (dim if per_dimension else 1)
+    values = _SHAPES[shape](jnp.clip(exponents, -LARGEST, LARGEST))
     scale = jnp.ones(size, dtype) if weights is None else jnp.asarray(weights, dtype)
     return ops.reduce_terms(reduce_fn, values * scale, rows)
 
 
-def _widened(values: Array, dtype: jnp.dtype) -> Array:
-    """The values in a wider type; their gradient is cut where the narrow one could not hold it."""
-    if values.dtype == dtype:
-        return values
-    largest = float(jnp.finfo(values.dtype).max)
-
-    @jax.custom_vjp
-    def widen(narrow: Array) -> Array:
-        return narrow.astype(dtype)
-
-    def cut(_: None, cotangent: Array) -> tuple[Array]:
-        return (jnp.clip(cotangent, -largest, largest).astype(values.dtype),)
-
-    widen.defvjp(lambda narrow: (widen(narrow), None), cut)
-    return widen(values)
-
-
 def _safe_exp(values: Array) -> Array:
-    beyond = jnp.clip(values - STEEPEST, 0.0, 1e10)
+    beyond = jnp.clip(values - STEEPEST, 0.0, 1e5)
     return jnp.exp(jnp.minimum(values, STEEPEST)) * (1.0 + beyond)
 
 

@@ -205,7 +205,8 @@ def proxy_anchor_loss(
 
     Implementation notes:
         The division by |P⁺| and |P| is part of the terms, so the default reduction is the sum. Without a valid row the
-        loss is 0. A weight of 0 takes a sample out of the sums, a weight of 2 counts it twice.
+        loss is 0. A weight of 0 takes a sample out of the sums (its class still counts in P⁺), a weight of 2 counts it
+        twice.
 
     Paper settings:
         α = 32, δ = .1; proxies' learning rate ×100.
@@ -386,35 +387,40 @@ def cross_entropy(a: Assignment, logits: Similarity) -> Array:
 
 def soft_similarities(block: Assignment, gamma: float | Array) -> Array:
     """``S(x, c)``: the similarity ``[B, C]`` to a class, averaged over its centres with weights ``softmax_k(s/γ)``."""
-    averages, _ = _soft_averages(block.proxy_similarities, jnp.asarray(gamma))
-    return averages
+    return _soft_averages(block.proxy_similarities, jnp.maximum(jnp.asarray(gamma), 1e-12))
 
 
 @jax.custom_jvp
-def _soft_averages(values: tuple[Array, ...], gamma: Array) -> tuple[Array, Array]:
-    """``Σ_k softmax_k(v/γ) v`` over K arrays ``[B, C]``, and the softmax's ``log Σ_k e^{v/γ}``."""
-    peak = functools.reduce(jnp.maximum, values)
-    weights = [jnp.exp((value - peak) / gamma) for value in values]
-    total_weight = sum(weights[1:], start=weights[0])
-    weighted = [weight * value for weight, value in zip(weights, values, strict=True)]
-    averages = sum(weighted[1:], start=weighted[0]) / total_weight
-    return averages, peak / gamma + jnp.log(total_weight)
+def _soft_averages(values: tuple[Array, ...], gamma: Array) -> Array:
+    """``Σ_k softmax_k(v/γ) v`` over K arrays ``[B, C]``."""
+    return _averages(values, _soft_weights(values, gamma))
 
 
 @_soft_averages.defjvp
 def _soft_averages_jvp(
     primals: tuple[tuple[Array, ...], Array], tangents: tuple[tuple[Array, ...], Array]
-) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    # By hand, so that the gradient recomputes the weights from what is [B, C] instead of keeping them.
+) -> tuple[Array, Array]:
+    # By hand: one term per centre, from quantities that cannot overflow.
     (values, gamma), (moved, gamma_moved) = primals, tangents
-    averages, normalizers = _soft_averages(values, gamma)
-    slope, widening = jnp.zeros_like(averages), -gamma_moved * averages / gamma**2
-    for value, change in zip(values, moved, strict=True):
-        weight = jnp.exp(value / gamma - normalizers)
+    weights = _soft_weights(values, gamma)
+    averages = _averages(values, weights)
+    slope = jnp.zeros_like(averages)
+    for weight, value, change in zip(weights, values, moved, strict=True):
         centred = (value - averages) / gamma
-        slope += weight * ((1.0 + centred) * change - jnp.square(centred) * gamma_moved)
-        widening += weight * change / gamma
-    return (averages, normalizers), (slope, widening)
+        slope += weight * ((1.0 + centred) * change - centred * (centred * gamma_moved))
+    return averages, slope
+
+
+def _soft_weights(values: tuple[Array, ...], gamma: Array) -> list[Array]:
+    peak = functools.reduce(jnp.maximum, values)
+    weights = [jnp.exp((value - peak) / gamma) for value in values]
+    whole = functools.reduce(jnp.add, weights)
+    return [weight / whole for weight in weights]
+
+
+def _averages(values: tuple[Array, ...], weights: list[Array]) -> Array:
+    weighted = [weight * value for weight, value in zip(weights, values, strict=True)]
+    return functools.reduce(jnp.add, weighted)
 
 
 def regularize_rows(

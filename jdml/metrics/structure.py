@@ -46,6 +46,8 @@ def spectral_decay(embeddings: Array, *, mode: int = 1) -> Array:
     """
     checks.check_embeddings("embeddings", embeddings)
     number = min(embeddings.shape)
+    if number == 0:
+        raise ValueError("embeddings must hold at least one row, got none")
     if not 0 <= abs(mode) - 1 < number:
         raise ValueError(f"mode must leave some of the {number} singular values, got {mode}")
     x = embeddings.astype(accumulate_in(embeddings))
@@ -110,7 +112,7 @@ def class_density(
     Args:
         embeddings: ``[N, D]``, as given.
         labels: ``[N]`` integers; rows with a negative label take no part.
-        distance: ``"euclidean"``, or ``"cosine"``: ``1 − cos``, as the released program has it.
+        distance: ``"euclidean"``, or ``"cosine"``: ``1 − cos``, as the released program has it (½ from a zero vector).
 
     Returns:
         A scalar; 0 with fewer than two classes.
@@ -235,6 +237,10 @@ def covering_radius(
         if mask is not None:
             checks.check_mask(name, mask, (size,))
     dtype = accumulate_in(points, centers)
+    if where is not None:
+        points = jnp.where(where[:, None], points, 0)
+    if centers_where is not None:
+        centers = jnp.where(centers_where[:, None], centers, 0)
     apart = ops.distances(points.astype(dtype), centers.astype(dtype))
     if centers_where is not None:
         apart = jnp.where(centers_where[None, :], apart, jnp.inf)

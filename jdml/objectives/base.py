@@ -232,7 +232,12 @@ def as_proxy_objective(
         **extra: Any,
     ) -> tuple[Array, Metrics]:
         classes, per_class, _ = params["proxies"].shape
-        chosen = {**settings, **extra, "normalize": normalize, "where": where}
+        labels = checks.widen_labels(labels)
+        known = (labels >= 0) & (labels < classes)
+        hidden = jnp.zeros(len(labels), bool) if where is None else ~where
+        message = f"labels[{{row}}] is {{0}}, expected 0…{classes - 1}"
+        checks.require(known | hidden, message, labels)
+        chosen = {**settings, **extra, "normalize": normalize, "where": known & ~hidden}
         value = loss_fn(
             embeddings,
             labels,

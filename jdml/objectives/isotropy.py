@@ -11,6 +11,7 @@ from jax import Array
 from jdml.losses import isotropy
 from jdml.objectives.base import Metrics, Objective, Params
 from jdml.ops import checks, mean, sphere
+from jdml.ops.stable import accumulate_in, widen
 
 
 class NirState(NamedTuple):
@@ -47,11 +48,12 @@ def with_nir(
         temperature: t.
         per_dimension: divide the negative log-likelihood by the dimension.
         stop_proxy_gradient: whether the regularizer leaves the proxies alone.
-        wrong_class_weight: weight of ``mean_i f(−t · NLL(x_i | ρ_j))`` with j another sample of another class: such
+        wrong_class_weight: weight of ``mean_i f(−t · NLL(x_i | ρ_j))`` with j the next sample of another class: such
             pairs are made unlikely.
         self_regularization: also take the proxy loss of samples that the flow draws around the proxies:
             ``"generate"`` trains the proxies with them, ``"match"`` the flow, ``"both"`` both. Needs ``key``.
-        warmup: steps during which embeddings get no gradient: only flow and proxies learn.
+        warmup: steps during which embeddings get no gradient: only flow and proxies learn. Steps are counted by the
+            objective's state; a loss called without it is past the warm-up.
 
     Returns:
         An objective with the parameters ``{"proxies": …, "flow": …}``. Metrics: ``loss``, ``proxy_loss``, ``nir_loss``,
@@ -95,7 +97,7 @@ def with_nir(
     }
 
     def init(key: Array) -> Params:
-        inner_key, flow_key = jax.random.split(key)
+        inner_key, flow_key, x_key, condition_key = jax.random.split(key, 4)
         params = objective.init(inner_key)
         if "proxies" not in params:
             raise ValueError(
@@ -107,8 +109,9 @@ def with_nir(
                 f"flow must have dim and condition_dim {dim}, those of the proxies, "
                 f"got {flow.dim} and {flow.condition_dim}"
             )
-        start = jnp.zeros((1, dim))
-        return {**params, "flow": flow.init(flow_key, start, start)["params"]}
+        # Random points of the sphere, as embeddings and proxies are: a flow may set its scales by them.
+        x, condition = (sphere(jax.random.normal(k, (256, dim))) for k in (x_key, condition_key))
+        return {**params, "flow": flow.init(flow_key, x, condition)["params"]}
 
     def init_state() -> NirState:
         return NirState(objective.init_state(), jnp.zeros((), jnp.int32))
@@ -123,6 +126,7 @@ def with_nir(
         state: NirState | None = None,
         **extra: Any,
     ) -> tuple[Array, Metrics]:
+        labels = checks.widen_labels(labels)
         inner = {name: value for name, value in params.items() if name != "flow"}
         if state is not None:
             still = state.steps < warmup
@@ -175,10 +179,11 @@ def _conditions(
     embeddings: Array, labels: Array, proxies: Array, where: Array | None
 ) -> tuple[Array, Array, Array]:
     """Unit embeddings, the unit proxy (of several the nearest) of each row's class, and the valid rows."""
-    centres = sphere(checks.as_centres("proxies", proxies))
+    dtype = accumulate_in(embeddings, proxies)
+    centres = sphere(widen(checks.as_centres("proxies", proxies), dtype))
     rows = (labels >= 0) & (labels < centres.shape[0])
     rows = rows if where is None else rows & where
-    x = sphere(jnp.where(rows[:, None], embeddings, 0.0).astype(centres.dtype))
+    x = sphere(widen(jnp.where(rows[:, None], embeddings, 0), dtype))
     own = centres[jnp.where(rows, labels, 0)]
     nearest = jnp.argmax(jnp.einsum("bd,bkd->bk", jax.lax.stop_gradient(x), own), axis=1)
     return x, jnp.take_along_axis(own, nearest[:, None, None], axis=1)[:, 0], rows
@@ -193,10 +198,13 @@ def _of_wrong_classes(
     rows: Array,
     shaped: dict[str, Any],
 ) -> Array:
-    """``mean f(−t · NLL)`` of samples beside the proxy of the sample half a batch away, where its class is another."""
-    half = len(labels) // 2
-    wrong = rows & jnp.roll(rows, half) & (labels != jnp.roll(labels, half))
-    latents, log_dets = flow.apply(flow_params, x, jnp.roll(condition, half, axis=0))
+    """``mean f(−t · NLL)`` of samples beside the proxy of the next sample of another class."""
+    size = len(labels)
+    following = (jnp.arange(size)[:, None] + 1 + jnp.arange(size)[None, :]) % size
+    others = rows[following] & (labels[following] != labels[:, None])
+    wrong = rows & others.any(1)
+    next_other = jnp.take_along_axis(following, others.argmax(1)[:, None], axis=1)[:, 0]
+    latents, log_dets = flow.apply(flow_params, x, condition[next_other])
     surprise = isotropy.nir_loss(latents, log_dets, where=wrong, shape="identity", reduce_fn=None)
     # A zero latent of log-determinant u has the negative log-likelihood −u.
     return isotropy.nir_loss(jnp.zeros_like(latents), surprise, where=wrong, **shaped)

@@ -60,11 +60,11 @@ def distances(x: Array, y: Array) -> Array:
         >>> distances(jnp.array([[3.0, 0.0]]), jnp.array([[0.0, 4.0], [3.0, 0.0]]))
         Array([[5., 0.]], dtype=float32)
     """
-    scale = _scale(x, y)
+    scale = power_of_two(x, y)
     return scale * safe_sqrt(squared_distances(x / scale, y / scale))
 
 
-def _scale(x: Array, y: Array) -> Array:
+def power_of_two(x: Array, y: Array) -> Array:
     """Power of two by which vectors are divided so that their squares stay finite: 1 up to 2⁴⁰."""
     largest = jnp.maximum(jnp.max(jnp.abs(x), initial=0.0), jnp.max(jnp.abs(y), initial=0.0))
     exponent = jnp.frexp(jax.lax.stop_gradient(largest))[1]

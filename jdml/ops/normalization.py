@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.ops.stable import accumulate_in, safe_norm
+from jdml.ops.stable import accumulate_in, safe_norm, widen
 
 
 def sphere(vectors: Array) -> Array:
@@ -16,6 +16,9 @@ def sphere(vectors: Array) -> Array:
     Returns:
         Vectors of norm 1, ``[..., D]``; a zero vector stays zero and gets gradient 0.
 
+    Raises:
+        TypeError: vectors that are not floating.
+
     Implementation notes:
         In float32, vectors shorter than 1e-29 count as zero: their gradients, of the order of 1/‖v‖, could not be
         represented; and so do those longer than 1e37, whose 1/‖v‖ could not.
@@ -26,7 +29,8 @@ def sphere(vectors: Array) -> Array:
         Array([[0.6, 0.8],
                [0. , 0. ]], dtype=float32)
     """
-    wide = vectors.astype(accumulate_in(vectors))
+    _check(vectors)
+    wide = widen(vectors, accumulate_in(vectors))
     limits = jnp.finfo(wide.dtype)
     up, down = (2.0**60, 2.0**-100) if limits.bits == 32 else (2.0**500, 2.0**-800)
     # Vectors whose square over- or underflows are squared at another scale.
@@ -51,7 +55,10 @@ def ball(vectors: Array) -> Array:
         vectors: ``[..., D]``.
 
     Returns:
-        Vectors of norm at most 1, ``[..., D]``.
+        Vectors of norm at most 1, ``[..., D]``; as in :func:`sphere`, those longer than 1e37 become 0.
+
+    Raises:
+        TypeError: vectors that are not floating.
 
     Reference:
         Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, §4.4.
@@ -62,6 +69,12 @@ def ball(vectors: Array) -> Array:
         Array([[0.6, 0.8],
                [0.3, 0.4]], dtype=float32)
     """
-    norm = safe_norm(vectors.astype(accumulate_in(vectors)))
+    _check(vectors)
+    norm = safe_norm(widen(vectors, accumulate_in(vectors)))
     outside = norm >= 1
     return jnp.where(outside, sphere(vectors), vectors)
+
+
+def _check(vectors: Array) -> None:
+    if not jnp.issubdtype(jnp.result_type(vectors), jnp.floating):
+        raise TypeError(f"vectors must be floating point, got dtype {jnp.result_type(vectors)}")

@@ -19,6 +19,36 @@ def accumulate_in(*arrays: Array) -> jnp.dtype:
     )
 
 
+def widen(values: Array, dtype: jnp.dtype) -> Array:
+    """The values in a wider type, with a gradient that is cut where float16 could not hold it.
+
+    Args:
+        values: floating, any shape.
+        dtype: the type to compute in.
+
+    Returns:
+        The values as ``dtype``.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> jax.grad(lambda v: 1e9 * widen(v, jnp.float32))(jnp.float16(1.0))
+        Array(65500., dtype=float16)
+    """
+    if values.dtype != jnp.float16:
+        return values.astype(dtype)
+    largest = float(jnp.finfo(values.dtype).max)
+
+    @jax.custom_vjp
+    def widened(narrow: Array) -> Array:
+        return narrow.astype(dtype)
+
+    def cut(_: None, cotangent: Array) -> tuple[Array]:
+        return (jnp.clip(cotangent, -largest, largest).astype(values.dtype),)
+
+    widened.defvjp(lambda narrow: (widened(narrow), None), cut)
+    return widened(values)
+
+
 def safe_sqrt(values: Array) -> Array:
     """Square root that is 0, with gradient 0, where its argument is not positive.
 

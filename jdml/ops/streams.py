@@ -11,7 +11,8 @@ from jax import Array
 from jax.custom_derivatives import CustomVJPPrimal
 
 from jdml.ops import checks
-from jdml.ops.distances import squared_distances
+from jdml.ops.distances import power_of_two, squared_distances
+from jdml.ops.stable import accumulate_in, widen
 
 PairTerm = Callable[..., Array]
 """``term(squared_distances, same, *parameters) -> values``: elementwise, and the same for a pair's two orders."""
@@ -65,6 +66,10 @@ def pair_sums(
     size = len(points)
     if tile is not None:
         checks.count("tile", tile)
+    groups = checks.widen_labels(groups)
+    if not jnp.issubdtype(groups.dtype, jnp.signedinteger):
+        groups = groups.astype(jnp.int32)
+    points = widen(points, accumulate_in(points))
     if size == 0:
         return jnp.zeros(0, points.dtype)
     side = min(tile, size) if tile is not None else _default_side(size)
@@ -105,12 +110,19 @@ def _visits(groups: Array, side: int) -> Array:
 
 def _pairs(rows: _Tile, columns: _Tile) -> tuple[Array, Array, Array]:
     """Squared distances of a tile, which of its pairs are of one group, and which are pairs at all."""
-    squared = squared_distances(rows.points, columns.points)
+    squared = _squared_distances(rows.points, columns.points)
     same = rows.groups[:, None] == columns.groups[None, :]
     side = jnp.arange(len(rows.groups))
     self_pairs = (rows.start == columns.start) & (side[:, None] == side[None, :])
     real = (rows.groups >= 0)[:, None] & (columns.groups >= 0)[None, :] & ~self_pairs
     return squared, same, real
+
+
+def _squared_distances(x: Array, y: Array) -> Array:
+    """Squared distances, however far apart the points are at most 10⁻¹² of the largest float: sums stay finite."""
+    scale = power_of_two(x, y)
+    most = 1e-12 * jnp.finfo(x.dtype).max / scale / scale
+    return jnp.minimum(squared_distances(x / scale, y / scale), most) * scale * scale
 
 
 def _zeros(like: Array, shape: tuple[int, ...]) -> Array:

@@ -161,3 +161,29 @@ def test_checked_names_what_cannot_be() -> None:
         loss(X, Y.at[3].set(4), P)
     with pytest.raises(ValueError, match="proxies must have the dimension of embeddings, 3"):
         jdml.potential_field_loss(X, Y, P[..., :2])
+
+
+@pytest.mark.parametrize("loss", [jdml.potential_field_loss, jdml.contrastive_potential_loss])
+@pytest.mark.parametrize("scale", [1e15, 1e20, 1e30])
+def test_huge_charges_stay_finite(loss, scale: float) -> None:
+    value, gradient = jax.value_and_grad(lambda x: loss(x, Y, normalize=None))(scale * X)
+    assert jnp.isfinite(value)
+    assert jnp.isfinite(gradient).all()
+
+
+def test_two_equal_proxies_are_one_however_sharp_the_softmax() -> None:
+    one, two = P[:, :1], jnp.concatenate([P[:, :1], P[:, :1]], axis=1)
+    for gamma in (0.1, 1e-6, 1e-38):
+        gradients = [
+            jax.grad(lambda x, p=p, g=gamma: jdml.soft_triple_loss(x, Y, p, gamma=g, tau=0.0))(X)
+            for p in (one, two)
+        ]
+        np.testing.assert_allclose(*gradients, rtol=1e-4, atol=1e-6)
+
+
+def test_short_half_precision_vectors_have_finite_gradients() -> None:
+    short = (1e-4 * X).astype(jnp.float16)
+    for loss in (jdml.proxy_anchor_loss, jdml.multi_proxy_anchor_loss, jdml.potential_field_loss):
+        assert jnp.isfinite(jax.grad(lambda x, f=loss: f(x, Y, P))(short)).all()
+    with pytest.raises(TypeError, match="vectors must be floating point"):
+        jdml.sphere(jnp.array([[3, 4]]))

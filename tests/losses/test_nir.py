@@ -113,3 +113,9 @@ def test_checked_names_the_row() -> None:
     latents = jnp.asarray(LATENTS).at[3, 0].set(jnp.nan)
     with pytest.raises(ValueError, match=r"latents\[3\] is not finite"):
         jdml.checked(jdml.nir_loss)(latents, jnp.asarray(LOG_DETS))
+
+
+def test_sums_of_capped_terms_stay_finite() -> None:
+    assert jnp.isfinite(jdml.nir_loss(jnp.full((512, 4), 1e6), jnp.zeros(512)))
+    value = jdml.nir_loss(jnp.full((2, 4), 1e18), jnp.zeros(2), shape="identity", temperature=1e10)
+    assert jnp.isfinite(value)
