@@ -22,6 +22,17 @@ from jdml.ops import checks, safe_sqrt
 from jdml.ops.stable import accumulate_in, widen
 from jdml.ops.streams import pair_sums
 
+__all__ = [
+    "MIN_DISTANCE",
+    "Potential",
+    "class_field",
+    "contrasting",
+    "contrastive_potential",
+    "decaying",
+    "potential",
+    "superpose",
+]
+
 Potential = Callable[..., Array]
 """``potential(r, same, *parameters) -> values``, elementwise over ``r`` and ``same`` of one shape."""
 
