@@ -169,6 +169,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
                 "o-",
                 label=name,
             )
+        axes.xaxis.set_minor_formatter("")
         axes.set_xlabel("charges (batch + proxies)")
         axes.set_ylabel(label)
         axes.legend()
