@@ -85,9 +85,8 @@ class Assignment(NamedTuple):
         squares, by_proxy = (
             jnp.sum(jnp.square(v), axis=-1) for v in (self.embeddings, self._by_number)
         )
-        if (
-            self.on_sphere
-        ):  # where norms are constants: that spares the gradient passes over all proxies
+        if self.on_sphere:
+            # Norms are constants there: that spares the gradient passes over all proxies.
             squares, by_proxy = jax.lax.stop_gradient((squares, by_proxy))
         apart = [
             squares[:, None] + by_proxy[None, k * classes : (k + 1) * classes] - 2.0 * values

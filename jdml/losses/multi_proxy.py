@@ -7,7 +7,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.losses.assignment import Assignment, assign
-from jdml.losses.proxies import (
+from jdml.losses.terms import (
     class_wise,
     data_wise,
     over_blocks,

@@ -7,7 +7,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.losses.assignment import Assignment, assign
-from jdml.losses.proxies import cross_entropy
+from jdml.losses.terms import cross_entropy
 from jdml.ops import ReduceFn, checks, mean, safe_sqrt
 
 

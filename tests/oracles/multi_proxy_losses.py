@@ -8,14 +8,7 @@ import math
 import numpy as np
 
 from oracles.numerics import Array, log_sum_exp, normalized, reduced, softplus
-from oracles.proxy_losses import Classes, center_regularizer, classes, per_sample
-
-
-def soft_similarity(data: Classes, i: int, c: int, gamma: float) -> float:
-    """Σ_k softmax_k(x·p_ck / γ) x·p_ck."""
-    dots = data.similarities(i, c)
-    log_total = log_sum_exp([s / gamma for s in dots])
-    return sum(math.exp(s / gamma - log_total) * s for s in dots)
+from oracles.proxy_losses import center_regularizer, classes, per_sample, soft_similarity
 
 
 def multi_proxy_anchor(

@@ -184,6 +184,13 @@ def center_regularizer(proxies: Array, *, normalize: str | None = "sphere") -> f
     return total / (count * per_class * (per_class - 1))
 
 
+def soft_similarity(data: Classes, i: int, c: int, gamma: float) -> float:
+    """Σ_k softmax_k(x·p_ck / γ) x·p_ck."""
+    dots = data.similarities(i, c)
+    log_total = log_sum_exp([s / gamma for s in dots])
+    return sum(math.exp(s / gamma - log_total) * s for s in dots)
+
+
 def soft_triple(
     embeddings: Array,
     labels: Array,
@@ -199,15 +206,13 @@ def soft_triple(
     """Cross-entropy of λ(S(x, c) − δ·1[c = y]), S softmax-weighted over centers; plus τR per sample."""
     data = classes(embeddings, labels, proxies, **options)
 
-    def relaxed(i: int, c: int) -> float:
-        dots = data.similarities(i, c)
-        log_total = log_sum_exp([s / gamma for s in dots])
-        return sum(math.exp(s / gamma - log_total) * s for s in dots)
-
     def term(i: int) -> float:
         logits = []
         for c in range(len(data.proxies)):
-            logits.append(scale * (relaxed(i, c) - (margin if c == data.labels[i] else 0.0)))
+            logits.append(
+                scale
+                * (soft_similarity(data, i, c, gamma) - (margin if c == data.labels[i] else 0.0))
+            )
         return cross_entropy(logits, data.labels[i])
 
     regularizer = np.full(len(data.labels), tau * center_regularizer(proxies))

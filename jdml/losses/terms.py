@@ -1,0 +1,154 @@
+"""Terms that proxy losses share: hinges per sample and per class, cross entropy, soft similarities, the regularizer."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jdml import ops
+from jdml.losses.assignment import Assignment
+from jdml.ops import ReduceFn, log1p_sum_exp, log_sum_exp, safe_sqrt, sphere
+
+Similarity = Callable[[Assignment], Array]
+"""``[B, C]`` from an assignment: how alike embeddings and classes are."""
+
+
+def data_wise(
+    a: Assignment, similarity: Similarity, alpha: float | Array, delta: float | Array
+) -> Array:
+    """``[B]``: one soft hinge on each sample's similarity to its own class and one on those to all others."""
+
+    def terms(block: Assignment) -> tuple[Array, Array]:
+        values = similarity(block)
+        push = log_sum_exp(alpha * (values + delta), where=block.others)
+        return push, block.of_own(values)
+
+    push, own = a.over_classes(terms)
+    pull = jax.nn.softplus(-alpha * (own.sum(0) - delta))
+    return jnp.where(a.rows, pull, 0.0) + over_blocks(log1p_sum_exp, push, a)
+
+
+def class_wise(
+    a: Assignment, similarity: Similarity, alpha: float | Array, delta: float | Array
+) -> Array:
+    """``[C]``: the same two soft hinges on each class's similarities to its own samples and to all others."""
+    log_weights, counted = _log_weights(a)
+
+    def terms(block: Assignment) -> tuple[Array, Array]:
+        values = similarity(block)
+        exponents = alpha * (values + delta) + log_weights[:, None]
+        push = log1p_sum_exp(exponents, where=block.others & counted[:, None], axis=0)
+        return push, block.of_own(values)
+
+    push, own = a.over_classes(terms)
+    # Each valid row pulls at its own class only, so that the pull is a sum over rows, not over a matrix.
+    exponents = jnp.where(counted, -alpha * (own.sum(0) - delta) + log_weights, -jnp.inf)
+    segment = jnp.where(a.rows, a.labels, a.classes)
+    present = jnp.zeros(a.classes + 1, bool).at[segment].set(True)[: a.classes]
+    pull = _log1p_segment_sum_exp(exponents, segment, a.classes)
+    return pull / jnp.maximum(present.sum(), 1) + push.reshape(-1)[: a.classes] / a.classes
+
+
+def _log1p_segment_sum_exp(values: Array, segment: Array, number: int) -> Array:
+    """``[number]``: log(1 + Σ exp(values)) over each segment, without entries of −inf and segments past the last."""
+    kept = values > -jnp.inf
+    finite = jnp.where(kept, values, 0.0)
+    peak = jnp.zeros(number + 1, values.dtype).at[segment].max(jax.lax.stop_gradient(finite))
+    scaled = jnp.where(kept, jnp.exp(finite - peak[segment]), 0.0)
+    summed = jnp.zeros(number + 1, values.dtype).at[segment].add(scaled)
+    return (peak + jnp.log1p(summed + jnp.expm1(-peak)))[:number]
+
+
+def cross_entropy(a: Assignment, logits: Similarity) -> Array:
+    """``[B]``: −log softmax of each valid row at its own class; 0 for the others."""
+
+    def terms(block: Assignment) -> tuple[Array, Array]:
+        values = logits(block)
+        return log_sum_exp(values, where=block.real), block.of_own(values)
+
+    every, own = a.over_classes(terms)
+    return over_blocks(log_sum_exp, every, a) - own.sum(0)
+
+
+def soft_similarities(block: Assignment, gamma: float | Array) -> Array:
+    """``S(x, c)``: the similarity ``[B, C]`` to a class, averaged over its centres with weights ``softmax_k(s/γ)``."""
+    return _soft_averages(block.proxy_similarities, jnp.maximum(jnp.asarray(gamma), 1e-12))
+
+
+@jax.custom_jvp
+def _soft_averages(values: tuple[Array, ...], gamma: Array) -> Array:
+    """``Σ_k softmax_k(v/γ) v`` over K arrays ``[B, C]``."""
+    return _averages(values, _soft_weights(values, gamma))
+
+
+@_soft_averages.defjvp
+def _soft_averages_jvp(
+    primals: tuple[tuple[Array, ...], Array], tangents: tuple[tuple[Array, ...], Array]
+) -> tuple[Array, Array]:
+    # By hand: one term per centre, from quantities that cannot overflow.
+    (values, gamma), (moved, gamma_moved) = primals, tangents
+    weights = _soft_weights(values, gamma)
+    averages = _averages(values, weights)
+    slope = jnp.zeros_like(averages)
+    for weight, value, change in zip(weights, values, moved, strict=True):
+        centred = (value - averages) / gamma
+        slope += weight * ((1.0 + centred) * change - centred * (centred * gamma_moved))
+    return averages, slope
+
+
+def _soft_weights(values: tuple[Array, ...], gamma: Array) -> list[Array]:
+    peak = functools.reduce(jnp.maximum, values)
+    weights = [jnp.exp((value - peak) / gamma) for value in values]
+    whole = functools.reduce(jnp.add, weights)
+    return [weight / whole for weight in weights]
+
+
+def _averages(values: tuple[Array, ...], weights: list[Array]) -> Array:
+    weighted = [weight * value for weight, value in zip(weights, values, strict=True)]
+    return functools.reduce(jnp.add, weighted)
+
+
+def regularize_rows(
+    a: Assignment, reduce_fn: ReduceFn | None, rows: Array, tau: float | Array
+) -> Array:
+    """Weight the rows, add the regularizer to each, and reduce."""
+    added = jnp.where(a.rows, tau * spread_of(a), 0.0)
+    return ops.reduce_terms(reduce_fn, jnp.where(a.rows, rows, 0.0) * a.weights + added, a.rows)
+
+
+def spread_of(a: Assignment) -> Array:
+    """The regularizer R of an assignment's proxies, on the sphere."""
+    return spread(a.proxies if a.on_sphere else sphere(a.proxies))
+
+
+def over_blocks(log_sum: Callable[..., Array], parts: Array, a: Assignment) -> Array:
+    """``[B]``: the logarithm of a sum whose parts ``[T, B]`` are logarithms; 0 for rows that are not valid."""
+    summed = log_sum(parts, where=parts > -jnp.inf, axis=0)
+    return jnp.where(a.rows, summed, 0.0)
+
+
+def spread(centres: Array) -> Array:
+    """Half the mean distance between the centres ``[C, K, D]`` of a class, on the sphere; 0 for K = 1."""
+    classes, per_class, _ = centres.shape
+    if per_class == 1:
+        return jnp.zeros((), centres.dtype)
+    if per_class <= 4:
+        # Centre by centre: a matrix product per class is slow where the matrices are that small.
+        cosines = jnp.concatenate(
+            [jnp.sum(centres[:, k:] * centres[:, :-k], axis=-1) for k in range(1, per_class)],
+            axis=1,
+        )
+    else:
+        products = jnp.einsum("csd,ctd->cst", centres, centres, precision=jax.lax.Precision.HIGHEST)
+        cosines = products[:, *np.triu_indices(per_class, k=1)]
+    distances = safe_sqrt(2.0 - 2.0 * cosines)
+    return jnp.sum(distances) / (classes * per_class * (per_class - 1))
+
+
+def _log_weights(a: Assignment) -> tuple[Array, Array]:
+    """Log-weights ``[B]``, and which rows are valid and have a weight above 0."""
+    positive = a.weights > 0
+    return jnp.where(positive, jnp.log(jnp.where(positive, a.weights, 1.0)), 0.0), positive & a.rows
