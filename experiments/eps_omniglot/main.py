@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import tyro
+from jax import Array
 
 import jdml
 from jdml import data, metrics, mining, models, objectives, optim, training
@@ -56,8 +57,8 @@ class Settings:
     """Runs per point of the curves (positives, trimmed)."""
     steps: int = 1200
     """Training steps of each run."""
-    parts: tuple[str, ...] = ("methods", "positives", "trimmed")
-    """methods: Tables 3 and 4. positives: Fig. 5b. trimmed: Fig. 4."""
+    parts: tuple[str, ...] = ("methods", "positives", "batches", "trimmed")
+    """methods: Tables 3 and 4. positives: Fig. 5b. batches: another make-up of the batch. trimmed: Fig. 4."""
     out: Path = Path("runs/eps_omniglot")
     """Folder for results, table and figure."""
     workers: int = 1
@@ -66,10 +67,26 @@ class Settings:
     """Side of the images, in pixels."""
 
 
-def make_objective(method: str, num_classes: int, trim: float = 0.0) -> objectives.Objective:
-    """The objective of a row of the table."""
+def some_positives(count: int) -> mining.Miner:
+    """Of every anchor's positives keep ``count``, drawn uniformly."""
+
+    def mine(key: Array | None, distances: Array, pairs: mining.Pairs) -> mining.Pairs:
+        assert key is not None
+        draws = jnp.where(pairs.positive, jax.random.uniform(key, distances.shape), jnp.inf)
+        last = jnp.sort(draws, axis=1)[:, min(count, draws.shape[1]) - 1]
+        return pairs._replace(positive=pairs.positive & (draws <= last[:, None]))
+
+    return mine
+
+
+def make_objective(
+    method: str, num_classes: int, trim: float = 0.0, candidates: int | None = None
+) -> objectives.Objective:
+    """The objective of a row of the table; ``candidates`` positives to choose one from, None: all of the batch."""
     eps = "EPS + " if method.startswith("EPS + ") else ""
     positive = POSITIVES[eps]
+    if candidates is not None:
+        positive = mining.chain(some_positives(candidates), positive)
     reduce_fn = jdml.trimmed_mean(trim) if trim else jdml.mean_nonzero
     match method.removeprefix("EPS + "):
         case "triplet":
@@ -130,7 +147,7 @@ def run(job: dict[str, Any]) -> dict[str, float]:
     )
     result = training.fit(
         models.SmallConvNet(DIM),
-        make_objective(job["method"], train.num_classes, job["trim"]),
+        make_objective(job["method"], train.num_classes, job["trim"], job.get("candidates")),
         make_optimizer(),
         train,
         sampler,
@@ -165,9 +182,13 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
                 extra = {"method": method, "score_train": method in ("triplet", "EPS + triplet")}
                 jobs[f"{method}-{seed}"] = {**base, **extra, "seed": seed}
         if "positives" in settings.parts and seed < settings.sweep_seeds:
+            for candidates in (5, 10, 20):
+                extra = {"method": "EPS + triplet", "candidates": candidates}
+                jobs[f"positives {candidates}-{seed}"] = {**base, **extra, "seed": seed}
+        if "batches" in settings.parts and seed < settings.sweep_seeds:
             for samples in (8, 16, 80):
                 extra = {"method": "EPS + triplet", "samples_per_class": samples}
-                jobs[f"positives {samples}-{seed}"] = {**base, **extra, "seed": seed}
+                jobs[f"batches {samples}-{seed}"] = {**base, **extra, "seed": seed}
         if "trimmed" in settings.parts and seed < settings.sweep_seeds:
             for trim in (0.1, 0.3, 0.5):
                 jobs[f"trimmed {trim}-{seed}"] = {
@@ -222,7 +243,7 @@ def trained_table(results: dict[str, dict[str, Any]]) -> str:
 
 
 def sweep(results: dict[str, dict[str, Any]], part: str) -> dict[float, list[float]]:
-    """Letters R@1 by the swept value, for the parts ``positives`` and ``trimmed``."""
+    """Letters R@1 by the swept value, for the parts ``positives``, ``batches`` and ``trimmed``."""
     values: dict[float, list[float]] = {}
     for key, result in results.items():
         name, value = key.rpartition("-")[0].split(" ")[:2] if key.startswith(part) else ("", "")
@@ -249,9 +270,16 @@ def report(results: dict[str, dict[str, Any]], settings: Settings) -> str:
         values = sweep(results, "positives")
         if "methods" in settings.parts:
             values |= {1: over_seeds(results, "triplet", "letter R@1")}
+            values |= {39: over_seeds(results, "EPS + triplet", "letter R@1")}
+        curves["positives that the easy one is chosen from"] = values
+        sections += ["EPS + triplet by positives to choose from (1: random positives):"]
+        sections += [sweep_table("positives", values)]
+    if "batches" in settings.parts:
+        values = sweep(results, "batches")
+        if "methods" in settings.parts:
             values |= {40: over_seeds(results, "EPS + triplet", "letter R@1")}
         curves["samples per alphabet in a batch of 160"] = values
-        sections += ["EPS + triplet by samples per class (1: random positives):"]
+        sections += ["EPS + triplet by samples per class in a batch of 160:"]
         sections += [sweep_table("samples per class", values)]
     if "trimmed" in settings.parts:
         values = sweep(results, "trimmed")

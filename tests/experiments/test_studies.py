@@ -6,8 +6,13 @@ import sys
 import types
 from pathlib import Path
 
+import chex
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+
+import jdml
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -87,6 +92,16 @@ def test_eps_omniglot_on_small_alphabets(
     tables = capsys.readouterr().out
     assert all(method in tables for method in study.PAPER)
     assert (tmp_path / "out" / "curves.png").exists()
+
+
+def test_some_positives_are_drawn_uniformly() -> None:
+    some_positives = load("eps_omniglot").some_positives
+    pairs = jdml.mining.all_pairs(jnp.array([0] * 6 + [1] * 2))
+    keys = jax.random.split(jax.random.key(0), 400)
+    kept = jax.vmap(lambda key: some_positives(3)(key, jnp.zeros((8, 8)), pairs).positive)(keys)
+    chex.assert_trees_all_equal(kept.sum(2)[:, :6], jnp.full((400, 6), 3))
+    chex.assert_trees_all_equal(kept[:, 6:], jnp.broadcast_to(pairs.positive[6:], (400, 2, 8)))
+    chex.assert_trees_all_close(kept.mean(0)[:6], 0.6 * pairs.positive[:6], atol=0.1)
 
 
 SCORES = ("letter R@1", "letter R@8", "letter NMI", "alphabet R@1", "alphabet NMI+")
