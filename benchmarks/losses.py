@@ -2,7 +2,7 @@
 
     python benchmarks/losses.py --out losses.json
 
-Both take the same arrays; ours and theirs are timed in turn after a warm-up, and the ratio compares their medians. The
+Both take the same arrays; ours and theirs are timed in turn, each warmed up, and the ratio compares their medians. The
 floor is what no implementation can do without: the bare matrix products of the forward and the backward pass, by JAX.
 Peak memory is what a step adds to the process at its peak. Needs the `parity` extra; without it only jdml is measured.
 """

@@ -11,20 +11,35 @@ from typing import Any
 
 import jax
 
+PAUSE = 0.3
+"""Seconds without work before a turn."""
+WARM = 0.05
+"""Seconds of work before the timed calls of a turn."""
+CALLS = 3
+"""Timed calls of a turn."""
+
 
 def timed_in_turn(
     functions: Mapping[str, Callable[[], Any]], repeats: int
 ) -> dict[str, list[float]]:
-    """Seconds of each call, after a warm-up of each, one after the other: the machine may be shared."""
+    """Seconds of calls, one function after the other, several times around: the machine may be shared.
+
+    Before each turn comes a pause, as the threads of the library that was measured before go on spinning for a while
+    and would take the cores from this one, and calls that are not timed, as cores and caches must wake up.
+    """
     for function in functions.values():
         function()
-        function()
     seconds: dict[str, list[float]] = {name: [] for name in functions}
-    for _ in range(repeats):
+    for _ in range(-(-repeats // CALLS)):
         for name, function in functions.items():
-            start = time.perf_counter()
-            function()
-            seconds[name].append(time.perf_counter() - start)
+            time.sleep(PAUSE)
+            started = time.perf_counter()
+            while time.perf_counter() - started < WARM:
+                function()
+            for _ in range(CALLS):
+                start = time.perf_counter()
+                function()
+                seconds[name].append(time.perf_counter() - start)
     return seconds
 
 

@@ -11,6 +11,7 @@ from jax import Array
 from jdml import ops
 from jdml.losses.comparison import Normalize, prepare
 from jdml.ops import ReduceFn, checks
+from jdml.ops.normalization import inverse_norms
 from jdml.ops.stable import accumulate_in
 
 ENTRIES = 2**20
@@ -22,7 +23,8 @@ class Assignment(NamedTuple):
 
     Attributes:
         embeddings: ``[B, D]``, normalized; rows that are not valid are 0.
-        proxies: ``[C, K, D]``, normalized.
+        proxies: ``[C, K, D]``, normalized once they are multiplied by their ``factors``.
+        factors: ``[C, K]``: products are scaled, not the proxies themselves, which may be many more numbers.
         labels: ``[B]``, −1 for rows that are not valid.
         rows: ``[B]``, the valid rows.
         weights: ``[B]``.
@@ -34,6 +36,7 @@ class Assignment(NamedTuple):
 
     embeddings: Array
     proxies: Array
+    factors: Array
     labels: Array
     rows: Array
     weights: Array
@@ -69,11 +72,23 @@ class Assignment(NamedTuple):
         return functools.reduce(jnp.maximum, self.proxy_similarities)
 
     @property
+    def normalized_proxies(self) -> Array:
+        """``[C, K, D]``."""
+        return self.proxies * self.factors[..., None]
+
+    @property
     def proxy_similarities(self) -> tuple[Array, ...]:
         """For each of a class's K proxies ``[B, C]``: K arrays, so that no short axis is in the way."""
-        classes, per_class, _ = self.proxies.shape
-        flat = ops.similarities(self.embeddings, self._by_number)
-        return tuple(flat[:, k * classes : (k + 1) * classes] for k in range(per_class))
+        return self._products(self.factors)
+
+    def _products(self, factors: Array) -> tuple[Array, ...]:
+        classes, per_class, dim = self.proxies.shape
+        by_number = jnp.swapaxes(self.proxies, 0, 1).reshape(-1, dim)
+        products = ops.similarities(self.embeddings, by_number)
+        return tuple(
+            products[:, k * classes : (k + 1) * classes] * factors[None, :, k]
+            for k in range(per_class)
+        )
 
     @property
     def squared_distances(self) -> Array:
@@ -81,23 +96,18 @@ class Assignment(NamedTuple):
 
         Rounding may take it below 0.
         """
-        classes = self.proxies.shape[0]
-        squares, by_proxy = (
-            jnp.sum(jnp.square(v), axis=-1) for v in (self.embeddings, self._by_number)
-        )
+        squares = jnp.sum(jnp.square(self.embeddings), axis=-1)
         if self.on_sphere:
-            # Norms are constants there: that spares the gradient passes over all proxies.
-            squares, by_proxy = jax.lax.stop_gradient((squares, by_proxy))
+            # Norms are constants there.
+            squares = jax.lax.stop_gradient(squares)
+            by_proxy = (self.factors > 0).astype(squares.dtype)
+        else:
+            by_proxy = jnp.sum(jnp.square(self.normalized_proxies), axis=-1)
         apart = [
-            squares[:, None] + by_proxy[None, k * classes : (k + 1) * classes] - 2.0 * values
-            for k, values in enumerate(self.proxy_similarities)
+            squares[:, None] + by_proxy[None, :, k] - twice
+            for k, twice in enumerate(self._products(2.0 * self.factors))
         ]
         return functools.reduce(jnp.minimum, apart)
-
-    @property
-    def _by_number(self) -> Array:
-        """``[K·C, D]``: the first proxies of all classes, then the second ones, and so on."""
-        return jnp.swapaxes(self.proxies, 0, 1).reshape(-1, self.proxies.shape[-1])
 
     def of_own(self, values: Array) -> Array:
         """``[B]``: the entry of ``values [B, C]`` at each row's own class, 0 for rows that are not valid."""
@@ -120,15 +130,16 @@ class Assignment(NamedTuple):
         if block is None:
             return jax.tree.map(lambda result: result[None], function(self))
         missing = -classes % block
-        padded = jnp.pad(self.proxies, ((0, missing), (0, 0), (0, 0)))
+        proxies = jnp.pad(self.proxies, ((0, missing), (0, 0), (0, 0)))
+        factors = jnp.pad(self.factors, ((0, missing), (0, 0)))
         firsts = jnp.arange(0, classes, block, dtype=self.labels.dtype)
 
-        def one(inputs: tuple[Array, Array]) -> Any:
-            first, proxies = inputs
-            return function(self._replace(first=first, proxies=proxies))
+        def one(inputs: tuple[Array, Array, Array]) -> Any:
+            first, proxies, factors = inputs
+            return function(self._replace(first=first, proxies=proxies, factors=factors))
 
-        blocks = padded.reshape(-1, block, per_class, dim)
-        return jax.lax.map(jax.checkpoint(one, prevent_cse=False), (firsts, blocks))
+        blocks = proxies.reshape(-1, block, per_class, dim), factors.reshape(-1, block, per_class)
+        return jax.lax.map(jax.checkpoint(one, prevent_cse=False), (firsts, *blocks))
 
     def reduce_rows(
         self, reduce_fn: ReduceFn | None, values: Array, where: Array | None = None
@@ -188,7 +199,10 @@ def assign(
     dtype = accumulate_in(embeddings, centres)
     x = prepare("embeddings", embeddings, rows, normalize, dtype)
     flat = centres.reshape(-1, dim)
-    p = prepare("proxies", flat, jnp.ones(flat.shape[0], bool), normalize, dtype)
+    on_sphere = normalize is ops.sphere
+    every = jnp.ones(len(flat), bool)
+    p = prepare("proxies", flat, every, None if on_sphere else normalize, dtype)
+    factors = inverse_norms(p)[:, 0] if on_sphere else jnp.ones(len(flat), dtype)
     if weights is not None:
         checks.check_weights("weights", weights, (size,))
     scale = jnp.ones(size, dtype) if weights is None else jnp.asarray(weights, dtype)
@@ -200,10 +214,11 @@ def assign(
     return Assignment(
         x,
         p.reshape(centres.shape),
+        factors.reshape(centres.shape[:2]),
         jnp.where(rows, labels, -1),
         rows,
         scale,
         classes,
-        normalize is ops.sphere,
+        on_sphere,
         class_block=class_block,
     )

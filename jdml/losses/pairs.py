@@ -5,6 +5,7 @@ or with ``references``: a memory (XBM), proxies, another view. With proxies as r
 version.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -161,8 +162,9 @@ def triplet_loss(
 
     Implementation notes:
         The sum over couples is linear in the distances with whole coefficients: how many active couples a distance
-        is part of. Sorting each row once finds them all, in O(B·R log R) time and O(B·R) memory; no triplet is ever
-        enumerated. With ``mine=`` reduced to one positive and one negative per anchor it is the usual sampled triplet.
+        is part of. Sorting each row's positives and negatives finds them all, in O(B·R log R) time and O(B·R) memory;
+        no triplet is ever enumerated. With ``mine=`` reduced to one positive and one negative per anchor it is the
+        usual sampled triplet.
 
     Paper settings:
         Margins of the Metric Learning Reality Check and CCP: .0961 CUB, .1190 Cars196, .0451 SOP and In-shop,
@@ -182,6 +184,7 @@ def triplet_loss(
     distances = c.squared_distances if squared else c.distances
     positive, negative = c.pairs
     active = _active_couples(jax.lax.stop_gradient(distances), positive, negative, margin)
+    active = active.astype(distances.dtype)
     pulls = jnp.where(positive, active, 0.0)
     pushes = jnp.where(negative, active, 0.0)
     sums = jnp.sum((pulls - pushes) * distances + pulls * margin, axis=-1)
@@ -311,16 +314,26 @@ def _active_couples(
     distances: Array, positive: Array, negative: Array, margin: Array | float
 ) -> Array:
     """For every pair, in how many couples (p, n) of its row with ``d_p + m > d_n`` it takes part."""
-    keys = jnp.where(positive, distances + margin, jnp.where(negative, distances, jnp.inf))
-    # Equal keys do not make an active couple: a positive (kind 0) goes before the negatives (1) it ties with.
-    kinds = jnp.where(positive, 0, jnp.where(negative, 1, 2)).astype(jnp.int8)
-    columns = jnp.broadcast_to(jnp.arange(keys.shape[-1]), keys.shape)
-    _, kinds, order = jax.lax.sort((keys, kinds, columns), dimension=-1, num_keys=2)
-    negatives_before = jnp.cumsum(kinds == 1, axis=-1)
-    positives_after = positive.sum(-1, keepdims=True) - jnp.cumsum(kinds == 0, axis=-1)
-    active = jnp.where(kinds == 0, negatives_before, positives_after)
-    unsorted = jnp.put_along_axis(jnp.zeros_like(active), order, active, axis=-1, inplace=False)
-    return unsorted.astype(distances.dtype)
+    limits, distances = _as_ordered_integers(distances + margin), _as_ordered_integers(distances)
+    last = jnp.iinfo(distances.dtype).max
+    sorted_limits = jnp.sort(jnp.where(positive, limits, last), axis=-1)
+    sorted_distances = jnp.sort(jnp.where(negative, distances, last), axis=-1)
+    negatives_before = _places(sorted_distances, limits, side="left")
+    positives_after = positive.sum(-1, keepdims=True) - _places(
+        sorted_limits, distances, side="right"
+    )
+    return jnp.where(positive, negatives_before, jnp.where(negative, positives_after, 0))
+
+
+def _as_ordered_integers(values: Array) -> Array:
+    """Integers in the order of the floats: compilers sort them several times as fast."""
+    bits = jax.lax.bitcast_convert_type(values, f"int{8 * values.dtype.itemsize}")
+    return jnp.where(bits < 0, bits ^ jnp.iinfo(bits.dtype).max, bits)
+
+
+def _places(rows: Array, values: Array, *, side: str) -> Array:
+    """For each value, how many entries of its sorted row come before it."""
+    return jax.vmap(functools.partial(jnp.searchsorted, side=side))(rows, values)
 
 
 def _beta_of_anchors(

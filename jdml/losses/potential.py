@@ -61,7 +61,7 @@ def charge(
         classes, per_class, dim = a.proxies.shape
         owners = jnp.repeat(jnp.arange(classes, dtype=a.labels.dtype), per_class)
         return Charges(
-            jnp.concatenate([a.embeddings, a.proxies.reshape(-1, dim)]),
+            jnp.concatenate([a.embeddings, a.normalized_proxies.reshape(-1, dim)]),
             jnp.concatenate([a.labels, owners]),
             jnp.concatenate([a.weights, jnp.ones(len(owners), a.weights.dtype)]),
             jnp.concatenate([a.rows, jnp.broadcast_to(a.rows.any(), owners.shape)]),

@@ -16,7 +16,9 @@ from jdml.losses.terms import (
     soft_similarities,
     spread,
 )
-from jdml.ops import ReduceFn, checks, log_sum_exp, mean, sphere, total
+from jdml.ops import ReduceFn, checks, log_sum_exp, mean, total
+from jdml.ops.normalization import inverse_norms
+from jdml.ops.stable import accumulate_in, widen
 
 
 @ops.public(assign, scale=checks.positive)
@@ -118,9 +120,8 @@ def proxy_nca_pp_loss(
         Array(0.3133, dtype=float32)
     """
     a = assign(embeddings, labels, proxies, **options)
-    return a.reduce_rows(
-        reduce_fn, cross_entropy(a, lambda block: -block.squared_distances / temperature)
-    )
+    rows = cross_entropy(a, lambda block: -block.squared_distances, 1.0 / jnp.asarray(temperature))
+    return a.reduce_rows(reduce_fn, rows)
 
 
 @ops.public(assign, alpha=checks.positive, delta=checks.finite)
@@ -292,7 +293,7 @@ def soft_triple_loss(
     """
     a = assign(embeddings, labels, proxies, **options)
     rows = cross_entropy(
-        a, lambda block: scale * (soft_similarities(block, gamma) - margin * block.own)
+        a, lambda block: soft_similarities(block, gamma), scale, lambda own: own - margin
     )
     return regularize_rows(a, reduce_fn, rows, tau)
 
@@ -326,4 +327,5 @@ def center_regularizer(proxies: Array) -> Array:
         Array(1., dtype=float32)
     """
     centres = checks.as_centres("proxies", proxies)
-    return spread(sphere(centres.astype(jnp.result_type(centres.dtype, jnp.float32))))
+    centres = widen(centres, accumulate_in(centres))
+    return spread(centres, inverse_norms(centres)[..., 0])

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.losses.assignment import Assignment, assign
+from jdml.losses.assignment import assign
 from jdml.losses.terms import cross_entropy
 from jdml.ops import ReduceFn, checks, mean, safe_sqrt
 
@@ -53,9 +53,8 @@ def normalized_softmax_loss(
         Array(0.3133, dtype=float32)
     """
     a = assign(embeddings, labels, proxies, **options)
-    return a.reduce_rows(
-        reduce_fn, cross_entropy(a, lambda block: block.similarities / temperature)
-    )
+    rows = cross_entropy(a, lambda block: block.similarities, 1.0 / jnp.asarray(temperature))
+    return a.reduce_rows(reduce_fn, rows)
 
 
 @ops.public(assign, scale=checks.positive, margin=checks.non_negative)
@@ -102,7 +101,7 @@ def cosface_loss(
         Array(0.6931, dtype=float32)
     """
     a = assign(embeddings, labels, proxies, **options)
-    rows = cross_entropy(a, lambda block: scale * (block.similarities - margin * block.own))
+    rows = cross_entropy(a, lambda block: block.similarities, scale, lambda own: own - margin)
     return a.reduce_rows(reduce_fn, rows)
 
 
@@ -155,12 +154,10 @@ def arcface_loss(
     """
     a = assign(embeddings, labels, proxies, **options)
 
-    def logits(block: Assignment) -> Array:
-        cosines = block.similarities
-        own = block.of_own(cosines)
+    def turned(own: Array) -> Array:
         sines = safe_sqrt(1.0 - jnp.square(own))
-        turned = own * jnp.cos(margin) - sines * jnp.sin(margin)
-        falling = jnp.where(own >= -jnp.cos(margin), turned, own - margin * jnp.sin(margin))
-        return scale * jnp.where(block.own, falling[:, None], cosines)
+        farther = own * jnp.cos(margin) - sines * jnp.sin(margin)
+        return jnp.where(own >= -jnp.cos(margin), farther, own - margin * jnp.sin(margin))
 
-    return a.reduce_rows(reduce_fn, cross_entropy(a, logits))
+    rows = cross_entropy(a, lambda block: block.similarities, scale, turned)
+    return a.reduce_rows(reduce_fn, rows)

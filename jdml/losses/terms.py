@@ -10,7 +10,8 @@ from jax import Array
 
 from jdml import ops
 from jdml.losses.assignment import Assignment
-from jdml.ops import ReduceFn, log1p_sum_exp, log_sum_exp, safe_sqrt, sphere
+from jdml.ops import ReduceFn, log1p_sum_exp, log_sum_exp, safe_sqrt
+from jdml.ops.normalization import inverse_norms
 
 Similarity = Callable[[Assignment], Array]
 """``[B, C]`` from an assignment: how alike embeddings and classes are."""
@@ -62,15 +63,22 @@ def _log1p_segment_sum_exp(values: Array, segment: Array, number: int) -> Array:
     return (peak + jnp.log1p(summed + jnp.expm1(-peak)))[:number]
 
 
-def cross_entropy(a: Assignment, logits: Similarity) -> Array:
-    """``[B]``: −log softmax of each valid row at its own class; 0 for the others."""
+def cross_entropy(
+    a: Assignment,
+    similarity: Similarity,
+    scale: float | Array,
+    penalized: Callable[[Array], Array] = lambda own: own,
+) -> Array:
+    """``[B]``: −log softmax of ``scale · similarity`` at each valid row's own class, there made worse; else 0."""
 
     def terms(block: Assignment) -> tuple[Array, Array]:
-        values = logits(block)
-        return log_sum_exp(values, where=block.real), block.of_own(values)
+        values = similarity(block)
+        return log_sum_exp(scale * values, where=block.others), block.of_own(values)
 
-    every, own = a.over_classes(terms)
-    return over_blocks(log_sum_exp, every, a) - own.sum(0)
+    others, own = a.over_classes(terms)
+    others = over_blocks(log_sum_exp, others, a)
+    # As a soft hinge: exact however small, and only others' similarities are a matrix.
+    return jnp.where(a.rows, jax.nn.softplus(others - scale * penalized(own.sum(0))), 0.0)
 
 
 def soft_similarities(block: Assignment, gamma: float | Array) -> Array:
@@ -121,7 +129,7 @@ def regularize_rows(
 
 def spread_of(a: Assignment) -> Array:
     """The regularizer R of an assignment's proxies, on the sphere."""
-    return spread(a.proxies if a.on_sphere else sphere(a.proxies))
+    return spread(a.proxies, a.factors if a.on_sphere else inverse_norms(a.proxies)[..., 0])
 
 
 def over_blocks(log_sum: Callable[..., Array], parts: Array, a: Assignment) -> Array:
@@ -130,20 +138,29 @@ def over_blocks(log_sum: Callable[..., Array], parts: Array, a: Assignment) -> A
     return jnp.where(a.rows, summed, 0.0)
 
 
-def spread(centres: Array) -> Array:
-    """Half the mean distance between the centres ``[C, K, D]`` of a class, on the sphere; 0 for K = 1."""
+def spread(centres: Array, factors: Array) -> Array:
+    """Half the mean distance between a class's centres ``[C, K, D]``, of norm 1 with their factors ``[C, K]``.
+
+    0 for K = 1.
+    """
     classes, per_class, _ = centres.shape
     if per_class == 1:
         return jnp.zeros((), centres.dtype)
+    first, second = np.triu_indices(per_class, k=1)
     if per_class <= 4:
         # Centre by centre: a matrix product per class is slow where the matrices are that small.
-        cosines = jnp.concatenate(
-            [jnp.sum(centres[:, k:] * centres[:, :-k], axis=-1) for k in range(1, per_class)],
+        products = jnp.stack(
+            [
+                jnp.sum(centres[:, s] * factors[:, s, None] * centres[:, t], axis=-1)
+                for s, t in zip(first, second, strict=True)
+            ],
             axis=1,
         )
+        cosines = products * factors[:, second]
     else:
-        products = jnp.einsum("csd,ctd->cst", centres, centres, precision=jax.lax.Precision.HIGHEST)
-        cosines = products[:, *np.triu_indices(per_class, k=1)]
+        unit = centres * factors[..., None]
+        products = jnp.einsum("csd,ctd->cst", unit, unit, precision=jax.lax.Precision.HIGHEST)
+        cosines = products[:, first, second]
     distances = safe_sqrt(2.0 - 2.0 * cosines)
     return jnp.sum(distances) / (classes * per_class * (per_class - 1))
 

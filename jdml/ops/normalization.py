@@ -31,21 +31,51 @@ def sphere(vectors: Array) -> Array:
     """
     _check(vectors)
     wide = widen(vectors, accumulate_in(vectors))
-    limits = jnp.finfo(wide.dtype)
+    return (wide * inverse_norms(wide)).astype(vectors.dtype)
+
+
+@jax.custom_jvp
+def inverse_norms(vectors: Array) -> Array:
+    """``1 / ‖v‖``: the factor by which :func:`sphere` multiplies a vector, 0 where that counts as zero.
+
+    Whoever needs only products with normalized vectors can multiply these instead of all vectors.
+
+    Args:
+        vectors: ``[..., D]``, float32 or float64.
+
+    Returns:
+        ``[..., 1]``.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> inverse_norms(jnp.array([[3.0, 4.0], [0.0, 0.0]]))
+        Array([[0.2],
+               [0. ]], dtype=float32)
+    """
+    limits = jnp.finfo(vectors.dtype)
     up, down = (2.0**60, 2.0**-100) if limits.bits == 32 else (2.0**500, 2.0**-800)
-    # Vectors whose square over- or underflows are squared at another scale.
-    plain = jnp.sum(jnp.square(jax.lax.stop_gradient(wide)), axis=-1, keepdims=True)
-    scale = jnp.where(
-        plain < 1e8 * limits.tiny, up, jnp.where(plain < 1e-8 * limits.max, 1.0, down)
-    )
-    scale = scale.astype(wide.dtype)
-    squares = jnp.sum(jnp.square(wide * scale), axis=-1, keepdims=True)
-    short = (scale > 1.0) & (squares <= (1e9 * limits.tiny * up) ** 2)
-    long = (scale < 1.0) & (squares >= (down / limits.tiny / 8.0) ** 2)
-    used = ~(short | long)
-    factors = jnp.where(used, scale * jax.lax.rsqrt(jnp.where(used, squares, 1.0)), 0.0)
-    # Nothing but one factor per vector: a compiler can then scale the products with other vectors instead of these.
-    return (wide * factors).astype(vectors.dtype)
+    squares = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
+    tiny, huge = squares < 1e8 * limits.tiny, ~(squares < 1e-8 * limits.max)
+
+    def rescaled() -> Array:
+        # Vectors whose square over- or underflows are squared at another scale.
+        scale = jnp.where(tiny, up, jnp.where(huge, down, 1.0)).astype(vectors.dtype)
+        squares = jnp.sum(jnp.square(vectors * scale), axis=-1, keepdims=True)
+        short = tiny & (squares <= (1e9 * limits.tiny * up) ** 2)
+        long = huge & (squares >= (down / limits.tiny / 8.0) ** 2)
+        used = ~(short | long)
+        return jnp.where(used, scale * jax.lax.rsqrt(jnp.where(used, squares, 1.0)), 0.0)
+
+    return jax.lax.cond(jnp.any(tiny | huge), rescaled, lambda: jax.lax.rsqrt(squares))
+
+
+@inverse_norms.defjvp
+def _inverse_norms_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (vectors,), (moved,) = primals, tangents
+    factors = inverse_norms(vectors)
+    along = jnp.sum((vectors * factors) * moved, axis=-1, keepdims=True)
+    # Where the factor is 0, what arrives from outside may have overflown.
+    return factors, -factors * (factors * jnp.where(factors > 0, along, 0.0))
 
 
 def ball(vectors: Array) -> Array:

@@ -165,5 +165,4 @@ def _peak(values: Array, where: Array | None, axis: int, *, floor: float) -> Arr
 def _shifted_sum(values: Array, peak: Array, where: Array | None, axis: int) -> Array:
     if where is None:
         return jnp.sum(jnp.exp(values - peak), axis=axis)
-    shifted = jnp.where(where, values - peak, 0.0)
-    return jnp.sum(jnp.where(where, jnp.exp(shifted), 0.0), axis=axis)
+    return jnp.sum(jnp.exp(jnp.where(where, values - peak, -jnp.inf)), axis=axis)
