@@ -68,8 +68,9 @@ class Train:
     proxies_per_class: int = 1
     """Proxies per class of a proxy loss."""
 
-    model: Literal["eps", "small"] = "eps"
-    """eps: two convolutions, made for 2-D pictures of digits. small: four convolutions."""
+    model: Literal["eps", "small", "resnet20v2"] = "eps"
+    """eps: two convolutions, made for 2-D pictures of digits. small: four convolutions.
+    resnet20v2: nine residual blocks."""
     dim: int = 64
     """Dimension of the embeddings."""
     normalize: Literal["sphere", "none"] = "sphere"

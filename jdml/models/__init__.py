@@ -5,20 +5,29 @@ Every network is called as `net.apply(variables, images, train=False)` with floa
 running statistics (collection `"batch_stats"`) are to be passed as mutable.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
 
 from jdml.models.convnets import EpsNet, SmallConvNet
 from jdml.models.heads import EmbeddingHead
+from jdml.models.resnets import ResNet, ResNet20V2
 
-__all__ = ["EmbeddingHead", "EpsNet", "SmallConvNet", "create"]
+__all__ = ["EmbeddingHead", "EpsNet", "ResNet", "ResNet20V2", "SmallConvNet", "create"]
 
-_NETWORKS: dict[str, type[nn.Module]] = {"eps": EpsNet, "small": SmallConvNet}
+_NETWORKS: dict[str, Callable[..., nn.Module]] = {
+    "eps": EpsNet,
+    "small": SmallConvNet,
+    "resnet20v2": ResNet20V2,
+    "resnet18": partial(ResNet, depth=18),
+    "resnet50": partial(ResNet, depth=50),
+}
 
 
 def create(name: str, *, dim: int, **settings: Any) -> nn.Module:
-    """Makes a network by name: `"eps"` (`EpsNet`) or `"small"` (`SmallConvNet`).
+    """Makes a network by name: `"eps"`, `"small"`, `"resnet20v2"`, `"resnet18"` or `"resnet50"`.
 
     Args:
         name: The network's name.

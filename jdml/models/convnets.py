@@ -59,7 +59,7 @@ class EpsNet(nn.Module):
             ValueError: If they are not of rank 4, or `dim` is not positive.
         """
         check_dim(self.dim)
-        x = _as_floating(images, self.dtype)
+        x = as_floating(images, self.dtype)
         for features in (32, 64):
             x = conv3x3(features, use_bias=True, dtype=self.dtype)(x)
             x = _batch_norm(train, self.dtype)(nn.relu(x))
@@ -110,7 +110,7 @@ class SmallConvNet(nn.Module):
             TypeError: If the images are not floating-point.
             ValueError: If they are not of rank 4, or `dim` or `pooling` is not a valid choice.
         """
-        x = _as_floating(images, self.dtype)
+        x = as_floating(images, self.dtype)
         for features in self.features:
             x = conv3x3(features, use_bias=False, dtype=self.dtype)(x)
             x = max_pool_2x2(nn.relu(_batch_norm(train, self.dtype)(x)))
@@ -149,7 +149,7 @@ def _batch_norm(train: bool, dtype: Any) -> nn.BatchNorm:
     return nn.BatchNorm(use_running_average=not train, momentum=0.9, dtype=dtype)
 
 
-def _as_floating(images: jax.Array, dtype: Any) -> jax.Array:
+def as_floating(images: jax.Array, dtype: Any) -> jax.Array:
     """Checks the images and brings them to the type to compute in."""
     if not jnp.issubdtype(images.dtype, jnp.floating):
         raise TypeError(f"images must be floating-point (uint8 / 255), got {images.dtype}")

@@ -1,0 +1,194 @@
+"""Residual networks: ResNet-18 and ResNet-50 for photographs, ResNet20-v2 for small images."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jdml.models.convnets import as_floating
+from jdml.models.heads import EmbeddingHead
+
+BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
+
+
+class ResNet(nn.Module):
+    """ResNet-18 or ResNet-50 with a pooled embedding head.
+
+    A 7×7 convolution to 64 channels with stride 2, batch norm, ReLU, 3×3 max-pooling with stride 2, and four stages of
+    64, 128, 256 and 512 channels, all but the first at half the resolution of the one before. A stage is a row of
+    blocks `relu(x + f(x))`: f is two 3×3 convolutions in ResNet-18, and 1×1, 3×3 and 1×1 to four times the channels in
+    ResNet-50, each followed by batch norm.
+
+    Attributes:
+        dim: Width D of the embeddings.
+        depth: 18 or 50.
+        pooling: How the head pools over space; see `EmbeddingHead`.
+        freeze_batch_norm: Whether batch norm always uses its running statistics and never updates them, as fine-tuning
+            on CUB and Cars196 does; its scale and shift go on learning.
+        dtype: Type to compute in; parameters, statistics and output stay float32.
+
+    Implementation notes:
+        As in torchvision: the stride is that of the 3×3 convolution, padding is symmetric, batch norm has ε = 1e-5 and
+        momentum 0.9, and the last scale of each block begins at 1. Weights of that layout fit.
+
+    Reference:
+        He, Zhang, Ren & Sun, *Deep Residual Learning for Image Recognition*.
+
+    Example:
+        >>> net = ResNet(dim=64, depth=18)
+        >>> images = jax.ShapeDtypeStruct((2, 224, 224, 3), jnp.float32)
+        >>> jax.eval_shape(net.init_with_output, jax.random.key(0), images)[0].shape
+        (2, 64)
+    """
+
+    dim: int = 512
+    depth: int = 50
+    pooling: str = "average"
+    freeze_batch_norm: bool = False
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
+        """Embeds images.
+
+        Args:
+            images: Floating-point images `[B, H, W, C]` of any size.
+            train: Whether batch norm uses the batch's statistics and updates its running ones
+                (collection `"batch_stats"`, to be passed as mutable).
+
+        Returns:
+            Embeddings `[B, dim]`, float32.
+
+        Raises:
+            TypeError: If the images are not floating-point.
+            ValueError: If they are not of rank 4, or `dim`, `depth` or `pooling` is not a valid choice.
+        """
+        if self.depth not in BLOCKS:
+            raise ValueError(f"depth must be one of {tuple(BLOCKS)}, got {self.depth!r}")
+        norm = partial(
+            nn.BatchNorm,
+            use_running_average=self.freeze_batch_norm or not train,
+            momentum=0.9,
+            epsilon=1e-5,
+            dtype=self.dtype,
+        )
+        conv = partial(_conv, dtype=self.dtype)
+        block = _bottleneck if self.depth == 50 else _basic
+        x = as_floating(images, self.dtype)
+        x = nn.relu(norm(name="stem_norm")(conv(64, 7, 2, name="stem_conv")(x)))
+        x = nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
+        for stage, number in enumerate(BLOCKS[self.depth]):
+            for index in range(number):
+                stride = 2 if stage > 0 and index == 0 else 1
+                x = block(x, 64 * 2**stage, stride, conv, norm, f"stage{stage}_block{index}")
+        return EmbeddingHead(self.dim, self.pooling, dtype=self.dtype, name="head")(x)
+
+
+class ResNet20V2(nn.Module):
+    """ResNet20-v2, for images of about 32×32: the network of CCP's MNIST study.
+
+    A 3×3 convolution to 16 channels and three stages of three blocks with 16, 32 and 64 channels, the second and third
+    stage at half the resolution of the one before. A block adds two 3×3 convolutions to its input, each *after* batch
+    norm and ReLU, so that nothing but sums stands between the blocks.
+
+    Attributes:
+        dim: Width D of the embeddings; 2 in the paper, which plots them.
+        features: Channels of the stages.
+        blocks: Blocks per stage; depth is 6 · blocks + 2.
+        pooling: How the head pools over space; see `EmbeddingHead`.
+        dtype: Type to compute in; parameters, statistics and output stay float32.
+
+    Implementation notes:
+        Where the channels change, a 1×1 convolution carries the block's input over. The paper names the network and
+        nothing else of it.
+
+    Reference:
+        He, Zhang, Ren & Sun, *Identity Mappings in Deep Residual Networks*.
+
+    Example:
+        >>> images = jax.ShapeDtypeStruct((2, 28, 28, 1), jnp.float32)
+        >>> jax.eval_shape(ResNet20V2().init_with_output, jax.random.key(0), images)[0].shape
+        (2, 2)
+    """
+
+    dim: int = 2
+    features: Sequence[int] = (16, 32, 64)
+    blocks: int = 3
+    pooling: str = "average"
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
+        """Embeds images.
+
+        Args:
+            images: Floating-point images `[B, H, W, C]` of any size.
+            train: Whether batch norm uses the batch's statistics and updates its running ones
+                (collection `"batch_stats"`, to be passed as mutable).
+
+        Returns:
+            Embeddings `[B, dim]`, float32.
+
+        Raises:
+            TypeError: If the images are not floating-point.
+            ValueError: If they are not of rank 4, or `dim` or `pooling` is not a valid choice.
+        """
+        norm = partial(nn.BatchNorm, use_running_average=not train, momentum=0.9, dtype=self.dtype)
+        conv = partial(_conv, dtype=self.dtype)
+        x = conv(self.features[0], 3)(as_floating(images, self.dtype))
+        for stage, features in enumerate(self.features):
+            for index in range(self.blocks):
+                stride = 2 if stage > 0 and index == 0 else 1
+                before = nn.relu(norm()(x))
+                changed = conv(features, 3, stride)(before)
+                changed = conv(features, 3)(nn.relu(norm()(changed)))
+                fits = x.shape[-1] == features and stride == 1
+                x = changed + (x if fits else conv(features, 1, stride)(before))
+        x = nn.relu(norm()(x))
+        return EmbeddingHead(self.dim, self.pooling, dtype=self.dtype, name="head")(x)
+
+
+def _conv(features: int, size: int, stride: int = 1, **settings: Any) -> nn.Conv:
+    """A convolution without bias, padded alike on all sides, with He's initialization."""
+    return nn.Conv(
+        features,
+        (size, size),
+        stride,
+        padding=size // 2,
+        use_bias=False,
+        kernel_init=nn.initializers.he_normal(),
+        **settings,
+    )
+
+
+Layer = Callable[..., nn.Module]
+
+
+def _shortcut(
+    x: jax.Array, features: int, stride: int, conv: Layer, norm: Layer, name: str
+) -> jax.Array:
+    """The block's input, projected where its shape changes."""
+    if x.shape[-1] == features and stride == 1:
+        return x
+    projected = conv(features, 1, stride, name=f"{name}_shortcut_conv")(x)
+    return norm(name=f"{name}_shortcut_norm")(projected)
+
+
+def _basic(
+    x: jax.Array, features: int, stride: int, conv: Layer, norm: Layer, name: str
+) -> jax.Array:
+    y = nn.relu(norm(name=f"{name}_norm0")(conv(features, 3, stride, name=f"{name}_conv0")(x)))
+    y = norm(name=f"{name}_norm1")(conv(features, 3, name=f"{name}_conv1")(y))
+    return nn.relu(y + _shortcut(x, features, stride, conv, norm, name))
+
+
+def _bottleneck(
+    x: jax.Array, features: int, stride: int, conv: Layer, norm: Layer, name: str
+) -> jax.Array:
+    y = nn.relu(norm(name=f"{name}_norm0")(conv(features, 1, name=f"{name}_conv0")(x)))
+    y = nn.relu(norm(name=f"{name}_norm1")(conv(features, 3, stride, name=f"{name}_conv1")(y)))
+    y = norm(name=f"{name}_norm2")(conv(4 * features, 1, name=f"{name}_conv2")(y))
+    return nn.relu(y + _shortcut(x, 4 * features, stride, conv, norm, name))
