@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 pytest.importorskip("distrax", reason="flows are built on distrax (the flows extra)")
@@ -209,3 +210,69 @@ def test_arrays_that_do_not_fit() -> None:
         flow.apply(params, c[:, :2], method="distribution")
     with pytest.raises(TypeError, match="latents must be floating point"):
         flow.apply(params, np.ones((6, 4), int), c, method="inverse")
+
+
+MEANS = np.array([[[-1.5, 0.0], [1.5, 0.5]], [[0.0, -1.5], [0.5, 1.5]]])  # class, mode
+SPREAD = 0.35
+
+
+def mixture(key: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+    """Points in the plane, two modes per class, and their classes."""
+    keys = jax.random.split(key, 3)
+    classes, modes = (jax.random.randint(k, (size,), 0, 2) for k in keys[:2])
+    noise = SPREAD * jax.random.normal(keys[2], (size, 2))
+    return jnp.asarray(MEANS, jnp.float32)[classes, modes] + noise, classes
+
+
+def gaussian_nll(seen: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """What a single Gaussian, fitted to the points seen, makes of others."""
+    off, covariance = points - seen.mean(0), np.cov(seen.T)
+    squares = np.einsum("ni,ij,nj->n", off, np.linalg.inv(covariance), off)
+    return squares / 2 + np.linalg.slogdet(covariance)[1] / 2 + np.log(2 * np.pi)
+
+
+@pytest.mark.parametrize("coupling", ["glow", "realnvp"])
+@pytest.mark.parametrize("mixing", ["permutation", "linear"])
+def test_learns_a_density_that_integrates_to_one(coupling: Any, mixing: Any) -> None:
+    flow = flows.ConditionalFlow(
+        2,
+        2,
+        num_blocks={"glow": 4, "realnvp": 8}[coupling],
+        hidden=32,
+        depth=2,
+        coupling=coupling,
+        mixing=mixing,
+    )
+    optimizer = optax.adam(3e-3)
+
+    def nll(params: Any, points: jax.Array, classes: jax.Array) -> jax.Array:
+        density = flow.apply(params, jnp.eye(2)[classes], method="distribution")
+        return -density.log_prob(points).mean()
+
+    @jax.jit
+    def trained(params: Any, keys: jax.Array) -> Any:
+        def step(carried: Any, key: jax.Array) -> tuple[Any, None]:
+            params, state = carried
+            updates, state = optimizer.update(jax.grad(nll)(params, *mixture(key, 256)), state)
+            return (optax.apply_updates(params, updates), state), None
+
+        return jax.lax.scan(step, (params, optimizer.init(params)), keys)[0][0]
+
+    params = flow.init(jax.random.key(0), jnp.zeros((1, 2)), jnp.zeros((1, 2)))
+    params = trained(params, jax.random.split(jax.random.key(1), 400))
+    side = np.linspace(-5, 5, 201, dtype=np.float32)
+    grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
+    for condition in np.eye(2, dtype=np.float32):
+        at = np.broadcast_to(condition, grid.shape)
+        density = jnp.exp(flow.apply(params, at, method="distribution").log_prob(grid))
+        np.testing.assert_allclose(density.sum() * (side[1] - side[0]) ** 2, 1.0, atol=0.02)
+
+    (seen, of), (points, classes) = (mixture(jax.random.key(i), 4096) for i in (2, 3))
+    gaussian = np.mean(
+        np.concatenate([gaussian_nll(seen[of == c], points[classes == c]) for c in (0, 1)])
+    )
+    squares = np.square(np.asarray(points)[:, None] - MEANS[classes]).sum(-1)
+    modes = np.exp(-squares / (2 * SPREAD**2)).mean(1) / (2 * np.pi * SPREAD**2)
+    truth, found = -np.log(modes).mean(), nll(params, points, classes)
+    assert truth - 0.02 < found < truth + 0.4
+    assert found < gaussian - 0.3
