@@ -6,7 +6,8 @@ run needs to go on is one pytree, :class:`TrainState`, and the loop's JSON-able 
 again ends with the numbers of an unbroken one.
 """
 
-from jdml.training.loop import Embedder, FitResult, fit
+from jdml.training.alternation import AlternatingProblems, Alternation
+from jdml.training.loop import Embedder, FitResult, Hook, HookResult, fit
 from jdml.training.step import (
     TrainState,
     create_state,
@@ -18,9 +19,13 @@ from jdml.training.step import (
 from jdml.training.stopping import Best, improve
 
 __all__ = [
+    "AlternatingProblems",
+    "Alternation",
     "Best",
     "Embedder",
     "FitResult",
+    "Hook",
+    "HookResult",
     "TrainState",
     "create_state",
     "embed",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +65,7 @@ class FitResult(NamedTuple):
         best: the best monitored value and its step; None without ``monitor``.
         best_params: parameters of all roles at that step (those of ``state`` without ``monitor``).
         best_batch_stats: the model's running statistics at that step.
-        stopped: ``"steps"`` (all were done) or ``"patience"``.
+        stopped: ``"steps"`` (all were done), ``"patience"`` or ``"hook"``.
         embedder: the model with the best parameters, ready to call on images.
     """
 
@@ -76,6 +76,44 @@ class FitResult(NamedTuple):
     best_batch_stats: Any
     stopped: str
     embedder: Embedder
+
+
+class HookResult(NamedTuple):
+    """What a :class:`Hook` makes of an evaluation.
+
+    Attributes:
+        carried: what it carries to the next one.
+        state: the train state to go on from.
+        seen: scalars for the log record.
+        ended: whether the run is over.
+    """
+
+    carried: Any
+    state: TrainState
+    seen: Mapping[str, float | int]
+    ended: bool
+
+
+class Hook(Protocol):
+    """What may change the train state after an evaluation; CCP is one (:class:`jdml.training.AlternatingProblems`).
+
+    What it carries from one evaluation to the next is a pytree of arrays, and saved with every checkpoint.
+    """
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """JSON-able: what a run's folder must agree with to be resumed."""
+        ...
+
+    def start(self, state: TrainState) -> tuple[Any, TrainState]:
+        """Before the first step of a run: what is carried, and the state to begin with."""
+        ...
+
+    def after_evaluation(
+        self, carried: Any, state: TrainState, metrics: Mapping[str, float]
+    ) -> HookResult:
+        """After every evaluation."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -133,6 +171,7 @@ def fit(
     evaluate_every: int = 100,
     monitor: str | None = None,
     patience: int | None = None,
+    hook: Hook | None = None,
     out_dir: str | Path | None = None,
     checkpoint_every: int | None = None,
     log_every: int = 50,
@@ -157,6 +196,7 @@ def fit(
         evaluate_every: steps between evaluations; there is one after the last step, too.
         monitor: the evaluation metric, larger is better, whose best parameters are kept.
         patience: stop after so many evaluations without improvement of ``monitor``.
+        hook: what may change the state after an evaluation, or end the run.
         out_dir: the run's folder: ``config.json``, ``log.jsonl``, ``checkpoints/``. None writes nothing.
         checkpoint_every: steps between checkpoints; by default ``evaluate_every``.
         log_every: steps between log records (evaluations and checkpoints also make one).
@@ -186,12 +226,15 @@ def fit(
     )
     if monitor is not None and evaluate is None:
         raise ValueError(f"monitor is {monitor!r} but there is no evaluate function")
+    if hook is not None and evaluate is None:
+        raise ValueError("hook acts after evaluations, but there is no evaluate function")
+    config = {**(config or {}), **({} if hook is None else hook.config)}
     folder = None if out_dir is None else _open_folder(out_dir, config, seed, schedule, resume)
     if state is None:
         state = create_state(
             model, objective, optimizer, train.images[:1], seed=seed, preprocess=preprocess
         )
-    run = _Run(model, schedule, evaluate, preprocess, sampler, state, folder, tensorboard)
+    run = _Run(model, schedule, evaluate, hook, preprocess, sampler, state, folder, tensorboard)
     step = _bind_data(model, objective, optimizer, preprocess, train)
     with run, tqdm(total=steps, initial=run.done.step, disable=not progress) as bar:
         while run.done.stopped is None:
@@ -205,16 +248,14 @@ def fit(
 
 def _open_folder(
     out_dir: str | Path,
-    config: Mapping[str, Any] | None,
+    config: Mapping[str, Any],
     seed: int,
     schedule: _Schedule,
     resume: bool,
 ) -> Any:
     from jdml.training.checkpoint import RunFolder
 
-    return RunFolder(
-        out_dir, {**(config or {}), "fit": {"seed": seed, **asdict(schedule)}}, resume=resume
-    )
+    return RunFolder(out_dir, {**config, "fit": {"seed": seed, **asdict(schedule)}}, resume=resume)
 
 
 def _bind_data(
@@ -237,15 +278,19 @@ class _Run:
         model: Any,
         schedule: _Schedule,
         evaluate: Evaluate | None,
+        hook: Hook | None,
         preprocess: Preprocess,
         sampler: Any,
         state: TrainState,
         folder: Any,
         tensorboard: bool,
     ) -> None:
-        self.model, self.schedule, self.evaluate = model, schedule, evaluate
+        self.model, self.schedule, self.evaluate, self.hook = model, schedule, evaluate, hook
         self.preprocess, self.sampler, self.folder = preprocess, sampler, folder
         self.state: TrainState = _copy(state)
+        self.carried: Any = ()
+        if hook is not None:
+            self.carried, self.state = hook.start(self.state)
         self.done = Progress()
         self.best = None if schedule.monitor is None else self._weights()
         self.pending: list[dict[str, jax.Array]] = []
@@ -332,10 +377,17 @@ class _Run:
             patience = self.schedule.patience
             if patience is not None and self.done.best.stale >= patience:
                 self.done.stopped = "patience"
-        return metrics
+        if self.hook is None:
+            return metrics
+        result = self.hook.after_evaluation(self.carried, self.state, metrics)
+        self.carried, self.state = result.carried, result.state
+        if result.ended and self.done.stopped is None:
+            self.done.stopped = "hook"
+        return {**metrics, **result.seen}
 
     def _tree(self) -> dict[str, Any]:
-        return {"state": self.state, "best": self.best if self.best is not None else ()}
+        best = self.best if self.best is not None else ()
+        return {"state": self.state, "best": best, "hook": self.carried}
 
     def _save(self) -> None:
         if self.folder is not None:
@@ -348,7 +400,7 @@ class _Run:
         if found is None:
             return
         tree, progress = found
-        self.state = tree["state"]
+        self.state, self.carried = tree["state"], tree["hook"]
         self.best = None if self.schedule.monitor is None else tree["best"]
         self.sampler.set_state(progress.pop("sampler"))
         self.done = Progress(**{**progress, "best": Best(*progress["best"])})

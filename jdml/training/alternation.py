@@ -1,0 +1,170 @@
+"""CCP in the training loop: what happens to weights, anchor and proxies between two problems."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jdml import optim
+from jdml.ccp import AlternatingProjections, AlternationState, select_proxies
+from jdml.ops import ball, checks
+from jdml.training.loop import Hook, HookResult
+from jdml.training.step import Preprocess, TrainState, embed, to_float
+
+
+class Alternation(NamedTuple):
+    """What :class:`AlternatingProblems` carries through a run, saved with its checkpoints.
+
+    Attributes:
+        machine: where in which problem the run is.
+        params: the parameters of all roles at the best evaluation of this problem.
+        batch_stats: the model's running statistics there.
+    """
+
+    machine: AlternationState
+    params: dict[str, Any]
+    batch_stats: Any
+
+
+@dataclass(frozen=True)
+class AlternatingProblems(Hook):
+    """CCP's alternating projections as a hook of :func:`jdml.training.fit`.
+
+    A problem ends when the monitored metric no longer improves. Then the model and the proxies go back to their best in
+    this problem, the weights are anchored there (:func:`jdml.optim.set_anchor`), and every class gets new proxies:
+    those of ``pool_size`` of its samples that the old ones cover worst. The first problem begins in the same way,
+    without an anchor and with nothing covered. The optimizer's moments go on.
+
+    Attributes:
+        model: the model that is trained.
+        train: the data set that is trained on.
+        pool_size: b, samples per class among which the new proxies are chosen; all of a smaller class.
+        monitor: the evaluation metric, larger is better.
+        machine: when a problem and when the run ends.
+        restore: whether the model goes back to its best when a problem ends, as the paper's algorithm has it; False
+            goes on from where it is, anchored at the best, as the released program does.
+        normalize: of pool and proxies before they are compared, as in the loss.
+        seed: of the samples in the pools.
+        preprocess: as in training.
+
+    Raises:
+        ValueError: before any step: a pool smaller than the number of proxies per class, a class without samples, no
+            proxies among the parameters, no :func:`jdml.optim.add_anchored_weights` in the optimizer.
+
+    Implementation notes:
+        Pools depend on the seed and the number of the problem alone. Nothing is compiled again between problems.
+
+    Paper settings:
+        b = 12 and K = 8 (CUB, Cars196), 7 and 4 (SOP, In-shop), 16 and 4 (MNIST); anchored with λ = 2e-4.
+
+    Reference:
+        Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, Algorithm 1.
+    """
+
+    model: Any
+    train: Any
+    pool_size: int
+    monitor: str
+    machine: AlternatingProjections = AlternatingProjections()
+    restore: bool = True
+    normalize: Any = ball
+    seed: int = 0
+    preprocess: Preprocess = to_float
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What a run's folder remembers of it."""
+        names = ("pool_size", "monitor", "restore", "seed")
+        settings = {name: getattr(self, name) for name in names}
+        return {"alternation": {**settings, **self.machine._asdict()}}
+
+    def start(self, state: TrainState) -> tuple[Alternation, TrainState]:
+        """Choose the first problem's proxies."""
+        checks.count("pool_size", self.pool_size)
+        proxies = state.params.get("proxies")
+        if proxies is None:
+            raise ValueError(
+                f"the objective has no proxies to choose: its parameters are {sorted(state.params)}"
+            )
+        classes, per_class, _ = proxies.shape
+        if self.pool_size < per_class:
+            raise ValueError(
+                f"pool_size must be at least the number of proxies per class, {per_class}, got {self.pool_size}"
+            )
+        counts = np.bincount(self.train.labels, minlength=classes)
+        if not counts[:classes].all():
+            raise ValueError(
+                f"class {int(np.argmin(counts[:classes]))} has no sample to choose from"
+            )
+        optim.set_anchor(state.opt_state, state.params)  # an optimizer without an anchor shows now
+        state = self._with_new_proxies(state, 0, jnp.zeros(proxies.shape[:2], bool))
+        return self._remember(self.machine.init(), state), state
+
+    def after_evaluation(
+        self, carried: Alternation, state: TrainState, metrics: Mapping[str, float]
+    ) -> HookResult:
+        """Take an evaluation into account; between two problems, change the state."""
+        if self.monitor not in metrics:
+            raise ValueError(f"monitor {self.monitor!r} is not among the metrics {sorted(metrics)}")
+        problem = int(carried.machine.problem)
+        machine, decision = self.machine.update(carried.machine, metrics[self.monitor])
+        carried = carried._replace(machine=machine)
+        if decision.improved:
+            carried = self._remember(machine, state)
+        if decision.end_problem:
+            state = self._next_problem(carried, state)
+            carried = self._remember(machine, state)
+        return HookResult(carried, state, {"problem": problem}, bool(decision.end_run))
+
+    def _remember(self, machine: AlternationState, state: TrainState) -> Alternation:
+        params, batch_stats = jax.tree.map(jnp.copy, (state.params, state.batch_stats))
+        return Alternation(machine, params, batch_stats)
+
+    def _next_problem(self, best: Alternation, state: TrainState) -> TrainState:
+        opt_state = optim.set_anchor(state.opt_state, best.params)
+        restored = jax.tree.map(jnp.copy, (best.params, best.batch_stats))
+        at_best = state._replace(params=restored[0], batch_stats=restored[1], opt_state=opt_state)
+        old = jnp.ones(best.params["proxies"].shape[:2], bool)
+        chosen = self._with_new_proxies(at_best, int(best.machine.problem), old)
+        if self.restore:
+            return chosen
+        params = {**state.params, "proxies": chosen.params["proxies"]}
+        return state._replace(params=params, opt_state=opt_state)
+
+    def _with_new_proxies(self, state: TrainState, problem: int, old: Array) -> TrainState:
+        """The state with proxies chosen from a new pool, embedded by this state's model."""
+        proxies = state.params["proxies"]
+        classes, per_class, dim = proxies.shape
+        indices, there = self._pool(classes, problem)
+        pool = embed(
+            self.model,
+            state.params["model"],
+            state.batch_stats,
+            self.train.images[indices.reshape(-1)],
+            preprocess=self.preprocess,
+        )
+        normalize = self.normalize if self.normalize is not None else lambda vectors: vectors
+        chosen = select_proxies(
+            normalize(jnp.asarray(pool, proxies.dtype).reshape(*indices.shape, dim)),
+            normalize(proxies),
+            per_class,
+            where=jnp.asarray(there),
+            proxies_where=old,
+        )
+        return state._replace(params={**state.params, "proxies": chosen})
+
+    def _pool(self, classes: int, problem: int) -> tuple[np.ndarray, np.ndarray]:
+        """``[C, b]`` indices of random samples of each class, and which of them are there."""
+        rng = np.random.default_rng([self.seed, problem])
+        labels = np.asarray(self.train.labels)
+        indices = np.zeros((classes, self.pool_size), np.int64)
+        there = np.zeros(indices.shape, bool)
+        for of_class in range(classes):
+            chosen = rng.permutation(np.flatnonzero(labels == of_class))[: self.pool_size]
+            indices[of_class, : len(chosen)] = chosen
+            there[of_class, : len(chosen)] = True
+        return indices, there

@@ -1,0 +1,222 @@
+"""CCP in the loop: problems begin where the best one ended, anchored, with new proxies; nothing is lost on a kill."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jdml
+from jdml import objectives, optim
+from jdml.ccp import AlternatingProjections
+from jdml.ops import ball
+from jdml.training import AlternatingProblems, create_state, embed, fit
+
+K, POOL = 3, 5
+OBJECTIVE = objectives.as_proxy_objective(jdml.contrastive_loss, 4, 2, proxies_per_class=K)
+OPTIMIZER = optim.partition_by_role(
+    {
+        "model": optax.chain(optim.add_anchored_weights(0.1), optax.adam(1e-2)),
+        "proxies": optax.adam(1e-2),
+    },
+    {"model": "model", "proxies": "proxies"},
+)
+
+
+def hook_of(toy, **changes):
+    machine = AlternatingProjections(patience=2, run_patience=50)
+    given = {"train": toy.data, "pool_size": POOL, "monitor": "score", "machine": machine}
+    return AlternatingProblems(model=toy.model, **(given | changes))
+
+
+def scripted(values):
+    """An evaluation with given scores."""
+    left = iter(values)
+    return lambda embedder: {"score": next(left)}
+
+
+def train(toy, scores, hook, steps=None, **settings):
+    parts = {
+        "model": toy.model,
+        "objective": OBJECTIVE,
+        "optimizer": OPTIMIZER,
+        "train": toy.data,
+        "sampler": toy.batches(),
+        "steps": steps or 2 * len(scores),
+        "evaluate": scripted(scores),
+        "evaluate_every": 2,
+        "progress": False,
+        "hook": hook,
+    }
+    return fit(**(parts | settings))
+
+
+def anchor_of(state):
+    found = [
+        part
+        for part in jax.tree.leaves(
+            state.opt_state, is_leaf=lambda p: isinstance(p, optim.AnchoredWeightsState)
+        )
+        if isinstance(part, optim.AnchoredWeightsState)
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+@dataclasses.dataclass
+class Watched:
+    """A hook that keeps the states that pass through another one."""
+
+    inner: AlternatingProblems
+    seen: list
+
+    @property
+    def config(self):
+        return self.inner.config
+
+    def start(self, state):
+        carried, after = self.inner.start(state)
+        self.seen.append((None, jax.tree.map(jnp.copy, after)))
+        return carried, after
+
+    def after_evaluation(self, carried, state, metrics):
+        before = jax.tree.map(jnp.copy, state)
+        result = self.inner.after_evaluation(carried, state, metrics)
+        self.seen.append((before, jax.tree.map(jnp.copy, result.state)))
+        return result
+
+
+def embeddings(toy, state):
+    x = embed(toy.model, state.params["model"], state.batch_stats, toy.data.images)
+    return np.asarray(ball(jnp.asarray(x)))
+
+
+def are_samples(toy, proxies, x):
+    """Whether each class's proxies are different embeddings of its samples."""
+    for of_class, chosen in enumerate(np.asarray(proxies)):
+        apart = np.abs(chosen[:, None] - x[toy.data.labels == of_class][None]).max(-1)
+        if apart.min(1).max() > 1e-5 or len(set(apart.argmin(1))) < len(chosen):
+            return False
+    return True
+
+
+def test_a_problem_begins_at_the_best_of_the_one_before(toy):
+    #         improves, stale, stale → problem 1; improves, improves, stale, stale → problem 2
+    scores = [0.5, 0.4, 0.3, 0.1, 0.2, 0.1, 0.1, 0.9]
+    hook = Watched(hook_of(toy), [])
+    result = train(toy, scores, hook)
+    assert [record["problem"] for record in result.history] == [0, 0, 0, 1, 1, 1, 1, 2]
+    first, *evaluations = hook.seen
+    assert are_samples(toy, first[1].params["proxies"], embeddings(toy, first[1]))
+    assert not anchor_of(evaluations[1][1]).anchored
+    for best, end in ((0, 2), (4, 6)):
+        at_best, after = evaluations[best][0], evaluations[end][1]
+        chex.assert_trees_all_equal(after.params["model"], at_best.params["model"])
+        chex.assert_trees_all_equal(after.batch_stats, at_best.batch_stats)
+        assert anchor_of(after).anchored
+        chex.assert_trees_all_equal(anchor_of(after).anchor["model"], at_best.params["model"])
+        x = embeddings(toy, at_best)
+        assert are_samples(toy, after.params["proxies"], x)
+        assert not are_samples(toy, at_best.params["proxies"], x)
+    for before, after in evaluations[:2] + evaluations[3:6]:
+        chex.assert_trees_all_equal(before.params, after.params)
+
+
+def test_going_on_from_where_it_is(toy):
+    hook = Watched(hook_of(toy, restore=False), [])
+    train(toy, [0.5, 0.4, 0.3, 0.2], hook)
+    (at_best, _), (before, after) = hook.seen[1], hook.seen[3]
+    chex.assert_trees_all_equal(after.params["model"], before.params["model"])
+    chex.assert_trees_all_equal(after.batch_stats, before.batch_stats)
+    chex.assert_trees_all_equal(anchor_of(after).anchor["model"], at_best.params["model"])
+    assert are_samples(toy, after.params["proxies"], embeddings(toy, at_best))
+
+
+def test_the_new_proxies_are_those_that_were_covered_worst(toy):
+    hook = Watched(hook_of(toy, pool_size=10), [])
+    train(toy, [0.5, 0.4, 0.3], hook)
+    (at_best, _), (_, after) = hook.seen[1], hook.seen[3]
+    x, old = embeddings(toy, at_best), np.asarray(ball(at_best.params["proxies"]))
+    for of_class in range(4):
+        of = x[toy.data.labels == of_class]  # ten samples: the pool is all of them
+        apart = np.linalg.norm(of[:, None] - old[of_class][None], axis=-1).min(1)
+        np.testing.assert_allclose(
+            after.params["proxies"][of_class, 0], of[apart.argmax()], atol=1e-5
+        )
+
+
+def test_the_run_ends(toy):
+    machine = AlternatingProjections(patience=2, run_patience=3)
+    result = train(toy, [0.5, 0.4, 0.3, 0.2, 0.9], hook_of(toy, machine=machine), monitor="score")
+    assert result.stopped == "hook"
+    assert int(result.state.step) == 8
+    assert result.best is not None
+    assert result.best.value == 0.5
+
+
+def test_nothing_is_compiled_again(toy):
+    traced = chex.assert_max_traces(OBJECTIVE.loss, n=1)
+    chex.clear_trace_counter()
+    objective = OBJECTIVE._replace(loss=traced)
+    train(toy, [0.5, 0.4, 0.3, 0.1, 0.1, 0.1, 0.1], hook_of(toy), objective=objective)
+
+
+class Killed(BaseException):
+    """Stands for a signal."""
+
+
+@pytest.mark.parametrize("die_at", [4, 7, 9, 13])
+def test_a_killed_run_ends_with_the_same_bits(toy, identical, tmp_path, die_at):
+    scores = [0.5, 0.4, 0.3, 0.1, 0.2, 0.1, 0.1, 0.9]
+
+    def by_step(embedder):
+        return {"score": scores[int(embedder.state.step) // 2 - 1]}
+
+    class Sampler(toy.batches):
+        def __next__(self):
+            if self.i + 1 == die_at:
+                raise Killed
+            return super().__next__()
+
+    settings = {"evaluate": by_step, "monitor": "score", "checkpoint_every": 3}
+    whole = train(toy, scores, hook_of(toy), out_dir=tmp_path / "a", **settings)
+    with pytest.raises(Killed):
+        train(toy, scores, hook_of(toy), out_dir=tmp_path / "b", sampler=Sampler(), **settings)
+    resumed = train(toy, scores, hook_of(toy), out_dir=tmp_path / "b", **settings)
+    assert identical(resumed.state, whole.state)
+    assert identical(resumed.best_params, whole.best_params)
+    assert resumed.history == whole.history
+
+
+def test_a_class_smaller_than_the_pool_gives_all_it_has(toy):
+    labels = np.array([0] * 2 + [1] * 14 + [2] * 12 + [3] * 12, np.int32)
+    data = SimpleNamespace(images=toy.data.images, labels=labels)
+    hook = dataclasses.replace(hook_of(toy), train=data)
+    state = create_state(toy.model, OBJECTIVE, OPTIMIZER, toy.data.images[:1], seed=0)
+    _, after = hook.start(state)
+    x = embeddings(toy, state)
+    apart = np.abs(np.asarray(after.params["proxies"][0])[:, None] - x[:2][None]).max(-1)
+    assert apart.min(1).max() < 1e-5
+    assert set(apart.argmin(1)) == {0, 1}
+
+
+def test_refuses_before_any_step(toy):
+    def refuses(message, optimizer=OPTIMIZER, objective=OBJECTIVE, **changes):
+        with pytest.raises((ValueError, TypeError), match=message):
+            train(toy, [0.5], hook_of(toy, **changes), optimizer=optimizer, objective=objective)
+
+    refuses("pool_size must be at least the number of proxies per class, 3, got 2", pool_size=2)
+    refuses("pool_size must be", pool_size=2.5)
+    refuses("opt_state holds no anchor", optimizer=optax.adam(1e-3))
+    refuses("the objective has no proxies", objective=objectives.pair(jdml.contrastive_loss))
+    gap = SimpleNamespace(
+        images=toy.data.images, labels=np.where(toy.data.labels == 2, 3, toy.data.labels)
+    )
+    refuses("class 2 has no sample", train=gap)
+    refuses("monitor 'recall' is not among the metrics", monitor="recall")
+    with pytest.raises(ValueError, match="hook acts after evaluations"):
+        train(toy, [0.5], hook_of(toy), evaluate=None)
