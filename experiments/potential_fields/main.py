@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import tyro
 from picture import draw_fields
-from study import LOSSES, PROXY_RATE, TASKS, load, over_seeds, run
+from study import CLIP, LOSSES, PROXY_RATE, TASKS, load, over_seeds, run
 
 from jdml.report import markdown_table, mean_std
 from jdml.training.checkpoint import write_json
@@ -31,8 +31,9 @@ NOISY = ("PFML", "CPML", "triplet", "MS", "ProxyNCA", "ProxyAnchor")
 SWEEPS: dict[str, tuple[float, ...]] = {
     "proxies_per_class": (1, 5, 15, 30),
     "delta": (0.1, 0.2, 0.3, 0.5),
-    "alpha": (0.5, 1.0, 2.0, 4.0),
-    "repulsion_delta": (0.2, 0.5, 0.8, 1.1),
+    "alpha": (1.0, 2.0, 4.0, 6.0),
+    "repulsion_delta": (0.2, 0.5, 0.8),
+    "clip": (0.5, 5.0, 50.0, 1e30),
 }
 PAPER_NOISE = {
     "triplet": "55.1",
@@ -85,9 +86,11 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
         "proxy_rate": PROXY_RATE,
     }
 
-    def job(method: str, seed: int, noise: float = 0.0, **changed: float) -> dict[str, Any]:
+    def job(
+        method: str, seed: int, noise: float = 0.0, clip: float = CLIP, **changed: float
+    ) -> dict[str, Any]:
         own = {"method": method, "settings": {**LOSSES[method][1], **changed}}
-        return {**base, **own, "noise": noise, "seed": seed}
+        return {**base, **own, "noise": noise, "clip": clip, "seed": seed}
 
     jobs = {}
     for seed in range(settings.seeds):

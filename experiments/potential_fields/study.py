@@ -19,7 +19,10 @@ from jdml.models import EpsNet, SmallConvNet
 
 MULTI = 15  # proxies per class, where a loss takes several
 PROXY_RATE = 100.0  # the proxies' learning rate, in units of the model's
-PFML = {"delta": 0.2, "alpha": 1.0, "repulsion_delta": 0.5, "proxies_per_class": MULTI}
+CLIP = (
+    5.0  # largest entry of the proxies' gradient: what two charges that almost touch may do to Adam
+)
+PFML = {"delta": 0.2, "alpha": 4.0, "proxies_per_class": MULTI}
 CPML = {"delta": 0.2, "proxies_per_class": MULTI}
 LOSSES: dict[str, tuple[Any, dict[str, Any]]] = {
     "PFML": (jdml.potential_field_loss, PFML),
@@ -35,6 +38,7 @@ LOSSES: dict[str, tuple[Any, dict[str, Any]]] = {
     "MS": (jdml.multi_similarity_loss, {"beta": 40.0}),
 }
 WITHOUT_PROXIES = ("triplet", "MS")
+FIELDS = ("PFML", "CPML")
 
 
 class Task(NamedTuple):
@@ -107,13 +111,18 @@ def make_objective(job: dict[str, Any], num_classes: int) -> objectives.Objectiv
         )
         return objectives.pair(loss, mine=mine, **settings)
     per_class = int(settings.pop("proxies_per_class", 1))
+    if job["method"] in FIELDS:
+        settings["reduce_fn"] = (
+            jnp.sum
+        )  # the paper's U: a force does not depend on how many charges there are
     return objectives.proxy(loss, num_classes, TASKS[job["data"]].dim, per_class, **settings)
 
 
 def make_optimizer(job: dict[str, Any]) -> optax.GradientTransformation:
-    """Adam, the proxies with a learning rate of their own."""
+    """Adam, the proxies with a learning rate of their own and clipped gradients."""
     rate = TASKS[job["data"]].rate
-    transforms = {"model": optax.adam(rate), "proxies": optax.adam(rate * job["proxy_rate"])}
+    clipped = optax.chain(optax.clip(job["clip"]), optax.adam(rate * job["proxy_rate"]))
+    transforms = {"model": optax.adam(rate), "proxies": clipped}
     return optim.partition_by_role(transforms, lambda params: {name: name for name in params})
 
 

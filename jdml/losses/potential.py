@@ -137,6 +137,10 @@ def potential_field_loss(
         0. Pairs are summed in tiles that the gradient computes again (:func:`jdml.ops.pair_sums`):
         ``O((B + CK)² D)`` time, memory linear in the charges. Powers are cut near the largest float.
 
+        Two charges of different classes that almost touch repel each other thousands of times as strongly as all others
+        do. One such gradient in Adam's second moment stops a proxy for hundreds of steps, far from its class: clip the
+        proxies' gradients (``optax.chain(optax.clip(5.0), optax.adam(…))`` with ``reduce_fn=jnp.sum``).
+
     Paper settings:
         K = 15 (CUB, Cars196) or 2 (SOP); δ from .1 to .3, α up to 6, by cross-validation; proxies' learning rate ×100.
 

@@ -1,5 +1,7 @@
 """Normalization of embeddings onto the unit sphere or into the unit ball."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -35,6 +37,7 @@ def sphere(vectors: Array) -> Array:
 
 
 @jax.custom_jvp
+@partial(jax.jit, inline=True)
 def inverse_norms(vectors: Array) -> Array:
     """``1 / ‖v‖``: the factor by which :func:`sphere` multiplies a vector, 0 where that counts as zero.
 

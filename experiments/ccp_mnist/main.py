@@ -1,0 +1,204 @@
+"""CCP on digits in the plane: proxies that coalesce, and alternating problems that spread them again.
+
+After Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, Figs. 2 and 6 (the panels), 4 (alternating
+against a single problem, steps per problem), 5 (pools and proxies), 8 (strength of the anchor) and 9 (batch size):
+ResNet20-v2, contrastive loss with K = 4 proxies per class as references, b = 16 samples per class in a pool.
+
+    python experiments/ccp_mnist/main.py                                        # scikit-learn's 8×8 digits
+    python experiments/ccp_mnist/main.py --data mnist --data-dir DIR --seeds 3  # MNIST's four IDX files in DIR
+
+Finished runs are kept: an interrupted study goes on where it stopped. Everything is written to --out.
+"""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+from pictures import draw_panels, draw_sweeps
+from study import BASE, METHODS, TASKS, load, run
+
+from jdml.report import markdown_table, mean_std
+from jdml.training.checkpoint import write_json
+from jdml.training.study import run_study
+
+SWEEPS: dict[str, dict[str, tuple[float, ...]]] = {
+    "pool": {"pool_size": (4, 8, 16, 32), "proxies_per_class": (1, 2, 8)},
+    "strength": {"strength": (0.0, 2e-5, 2e-3, 2e-2)},
+    "batch": {"samples_per_class": (2, 8, 16)},
+}
+PAPER = {"samples": "98.06", "single": "–", "CCP": "97.21"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is run."""
+
+    data: Literal["digits", "mnist"] = "digits"
+    """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist: the full 28×28 set in --data-dir."""
+    data_dir: Path | None = None
+    """Folder with MNIST's four IDX files."""
+    seeds: int = 1
+    """Runs per method, with seeds 0, 1, …"""
+    sweep_seeds: int = 1
+    """Runs per point of the sweeps."""
+    steps: int | None = None
+    """Training steps of each run; by default those of the data set."""
+    parts: tuple[str, ...] = ("methods",)
+    """methods: samples, a single proxy problem and CCP, with the panels. pool, strength, batch: the sweeps."""
+    out: Path | None = None
+    """Folder for results, tables and figures; default runs/ccp_DATA."""
+    workers: int = 1
+    """Runs at a time, each in a process of its own."""
+
+
+def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
+    """Every run of the study by name."""
+    base = {
+        **BASE,
+        "data": settings.data,
+        "data_dir": None if settings.data_dir is None else str(settings.data_dir.resolve()),
+        "steps": settings.steps or TASKS[settings.data].steps,
+    }
+    jobs = {}
+    if "methods" in settings.parts:
+        for seed in range(settings.seeds):
+            for method in METHODS:
+                panels = str(out / "panels.npz") if method == "CCP" and seed == 0 else None
+                jobs[f"{method}-{seed}"] = {
+                    **base,
+                    "method": method,
+                    "seed": seed,
+                    "panels": panels,
+                }
+    for part in settings.parts:
+        for name, values in SWEEPS.get(part, {}).items():
+            methods = ("samples", "CCP") if part == "batch" else ("CCP",)
+            for value in values:
+                for seed in range(settings.sweep_seeds):
+                    for method in methods:
+                        jobs[f"{method} {name} {value:g}-{seed}"] = {
+                            **base,
+                            "method": method,
+                            "seed": seed,
+                            name: value,
+                        }
+    return jobs
+
+
+def over_seeds(results: dict[str, Any], name: str, metric: str) -> list[float]:
+    """The values of a metric in all runs ``name-SEED``."""
+    return [r["metrics"][metric] for key, r in results.items() if key.rpartition("-")[0] == name]
+
+
+def methods_table(results: dict[str, Any]) -> str:
+    """MAP@R of what the best validation chose, and the paper's figure."""
+    columns = ("validation", "train", "test")
+    rows = []
+    for method in METHODS:
+        cells = [mean_std(over_seeds(results, method, column)) for column in columns]
+        problems = over_seeds(results, method, "problems")
+        rows.append([method, *cells, f"{sum(problems) / len(problems):.1f}", PAPER[method]])
+    return markdown_table(["references", *columns, "problems", "paper"], rows)
+
+
+def problems_table(results: dict[str, Any]) -> str:
+    """CCP problem by problem, over the seeds."""
+    runs = [result["metrics"]["history"] for key, result in results.items() if key[:4] == "CCP-"]
+    rows = []
+    for number in range(max(map(len, runs))):
+        these = [history[number] for history in runs if len(history) > number]
+
+        def cell(name: str, scale: float = 1.0, digits: int = 3, of: list = these) -> str:
+            return mean_std([problem[name] for problem in of], scale=scale, digits=digits)
+
+        rows.append(
+            [
+                number + 1,
+                len(these),
+                cell("steps", digits=0),
+                cell("validation", 100.0, 1),
+                cell("within"),
+                cell("next within"),
+                cell("radius"),
+                cell("next radius"),
+            ]
+        )
+    titles = (
+        "problem",
+        "runs",
+        "steps",
+        "MAP@R",
+        "spread of proxies",
+        "of the next",
+        "covering radius",
+        "of the next",
+    )
+    return markdown_table(list(titles), rows)
+
+
+def report(results: dict[str, Any], settings: Settings) -> str:
+    """All tables as Markdown."""
+    sections = []
+    if "methods" in settings.parts:
+        sections += ["MAP@R:\n", methods_table(results)]
+        sections += ["CCP, problem by problem:\n", problems_table(results)]
+    for part in settings.parts:
+        for name in SWEEPS.get(part, {}):
+            sections += [f"MAP@R on validation by {name}:\n", sweep_table(results, part, name)]
+    return "\n".join(sections)
+
+
+def sweep_values(results: dict[str, Any], method: str, name: str) -> dict[float, list[float]]:
+    """Validation MAP@R by the swept value; the study's own setting comes from the methods' runs."""
+    found = {
+        float(key.split(" ")[2].rpartition("-")[0]): []
+        for key in results
+        if key.startswith(f"{method} {name} ")
+    }
+    values = {v: over_seeds(results, f"{method} {name} {v:g}", "validation") for v in found}
+    own = over_seeds(results, method, "validation")
+    return values | ({float(BASE[name]): own} if own else {})
+
+
+def sweep_table(results: dict[str, Any], part: str, name: str) -> str:
+    """One row per value."""
+    methods = ("samples", "CCP") if part == "batch" else ("CCP",)
+    columns = {method: sweep_values(results, method, name) for method in methods}
+    rows = [
+        [f"{value:g}", *(mean_std(columns[method][value]) for method in methods)]
+        for value in sorted(columns["CCP"])
+    ]
+    return markdown_table([name.replace("_", " "), *methods], rows)
+
+
+def main(settings: Settings) -> None:
+    """Run what is missing, print the tables, write tables and figures."""
+    if settings.data != "digits" and settings.data_dir is None:
+        raise SystemExit(f"--data {settings.data} needs --data-dir, the folder with its files")
+    out = settings.out or Path("runs") / f"ccp_{settings.data}"
+    out.mkdir(parents=True, exist_ok=True)
+    load(settings.data, settings.data_dir and str(settings.data_dir.resolve()))
+    results = run_study(run, make_jobs(settings, out), out / "runs", workers=settings.workers)
+    text = report(results, settings)
+    minutes = sum(result["seconds"] for result in results.values()) / 60
+    print(f"{text}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
+    if "methods" in settings.parts:
+        draw_panels(out / "panels.npz", out / "panels.png")
+    curves = {
+        name: {
+            method: sweep_values(results, method, name)
+            for method in (("samples", "CCP") if part == "batch" else ("CCP",))
+        }
+        for part in settings.parts
+        for name in SWEEPS.get(part, {})
+    }
+    if curves:
+        draw_sweeps(curves, out / "sweeps.png")
+    write_json(out / "results.json", results)
+    (out / "tables.md").write_text(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Settings, description=__doc__)))

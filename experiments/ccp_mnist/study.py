@@ -1,0 +1,209 @@
+"""One run of the study: digits mapped to the plane, with samples, proxies or CCP's proxies as references."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import jdml
+from jdml import data, objectives, optim, training
+from jdml.ccp import AlternatingProjections
+from jdml.metrics import covering_radius
+from jdml.models import ResNet20V2
+from jdml.ops import ball
+from jdml.training import AlternatingProblems, Alternation, HookResult, TrainState, embed
+
+CLASSES = 10
+METHODS = ("samples", "single", "CCP")
+BASE: dict[str, Any] = {
+    "proxies_per_class": 4,
+    "pool_size": 16,
+    "strength": 2e-4,
+    "samples_per_class": 4,
+    "panels": None,
+}
+MARGINS = {"positive_margin": 0.0, "negative_margin": 0.5}
+NEVER = 10**6
+SHOWN = 1000
+"""Points of the training set for covering radii and pictures."""
+
+
+class Task(NamedTuple):
+    """What differs between the data sets."""
+
+    steps: int
+    every: int
+    rate: float
+
+
+TASKS = {"digits": Task(800, 20, 1e-3), "mnist": Task(2000, 50, 1e-3)}
+
+
+class Parts(NamedTuple):
+    """Images to train on, to choose by, and to report."""
+
+    train: data.Dataset
+    validation: data.Dataset
+    test: data.Dataset
+
+
+@functools.cache
+def load(name: str, data_dir: str | None) -> Parts:
+    """A sixth of the training images is for validation."""
+    train, test = (data.load(name, data_dir=data_dir, split=split) for split in ("train", "test"))
+    chosen = np.random.default_rng(0).permutation(len(train)) < len(train) // 6
+    return Parts(train.select(~chosen), train.select(chosen), test)
+
+
+def map_at_r(x: np.ndarray, labels: np.ndarray) -> float:
+    """MAP@R of embeddings in the ball."""
+    return jdml.evaluate_retrieval(np.asarray(ball(jnp.asarray(x))), labels)["MAP@R"]
+
+
+def mean_distance(points: np.ndarray) -> float:
+    """Between all pairs of points."""
+    apart = np.linalg.norm(points[:, None] - points[None], axis=-1)
+    return float(apart.sum() / max(len(points) * (len(points) - 1), 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorder(AlternatingProblems):
+    """Alternating problems that note what each one came to."""
+
+    points: Any = None
+    """A data set: whose embeddings the proxies are to cover."""
+    history: list[dict[str, float]] = dataclasses.field(default_factory=list)
+    panels: list[dict[str, np.ndarray]] = dataclasses.field(default_factory=list)
+
+    def start(self, state: TrainState) -> tuple[Alternation, TrainState]:
+        """Also the panel before the first step."""
+        carried, after = super().start(state)
+        self.note(state, None, after, 0, 0.0)
+        return carried, after
+
+    def after_evaluation(
+        self, carried: Alternation, state: TrainState, metrics: Mapping[str, float]
+    ) -> HookResult:
+        """Also note a problem that ended."""
+        result = super().after_evaluation(carried, state, metrics)
+        ended = int(result.carried.machine.problem) > int(carried.machine.problem)
+        if ended:
+            at_best = state._replace(params=carried.params, batch_stats=carried.batch_stats)
+            self.note(at_best, carried, result.state, int(state.step), float(carried.machine.best))
+        return result
+
+    def note(
+        self,
+        state: TrainState,
+        converged: Alternation | None,
+        after: TrainState,
+        step: int,
+        score: float,
+    ) -> None:
+        """What a problem converged to, and how the next one begins."""
+        x = embed(self.model, state.params["model"], state.batch_stats, self.points.images)
+        x, labels = np.asarray(ball(jnp.asarray(x))), np.asarray(self.points.labels)
+        new = np.asarray(after.params["proxies"])
+        old = new if converged is None else np.asarray(ball(converged.params["proxies"]))
+        self.panels.append({"points": x, "labels": labels, "old": old, "new": new})
+        if converged is None:
+            return
+
+        def radius(proxies: np.ndarray) -> float:
+            return float(
+                np.mean([covering_radius(x[labels == c], proxies[c]) for c in range(CLASSES)])
+            )
+
+        def within(proxies: np.ndarray) -> float:
+            of_class = [mean_distance(own) for own in proxies]
+            return float(np.mean(of_class)) / max(mean_distance(proxies.mean(1)), 1e-9)
+
+        before = sum(problem["steps"] for problem in self.history)
+        self.history.append(
+            {
+                "steps": step - before,
+                "validation": score,
+                "within": within(old),
+                "next within": within(new),
+                "radius": radius(old),
+                "next radius": radius(new),
+            }
+        )
+
+
+def make_objective(job: dict[str, Any]) -> objectives.Objective:
+    """Contrastive, in the unit disk, against the batch or against proxies."""
+    if job["method"] == "samples":
+        return objectives.pair(jdml.contrastive_loss, normalize=ball, **MARGINS)
+    per_class = int(job["proxies_per_class"])
+    return objectives.as_proxy_objective(jdml.contrastive_loss, CLASSES, 2, per_class, **MARGINS)
+
+
+def make_optimizer(job: dict[str, Any]) -> optax.GradientTransformation:
+    """Adam with clipped gradients; the model anchored, the proxies not."""
+    rate = TASKS[job["data"]].rate
+    adam = optax.chain(optax.clip_by_global_norm(10.0), optax.adam(rate, b2=0.99))
+    anchored = optax.chain(optim.add_anchored_weights(job["strength"]), adam)
+    return optim.partition_by_role(
+        {"model": anchored, "proxies": adam}, lambda params: {name: name for name in params}
+    )
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """Train one network; MAP@R of its best evaluation on validation, training and test images."""
+    parts, task = load(job["data"], job["data_dir"]), TASKS[job["data"]]
+    model = ResNet20V2(2)
+    shown = parts.train.select(np.arange(min(SHOWN, len(parts.train))))
+    hook = Recorder(
+        model=model,
+        train=parts.train,
+        pool_size=max(int(job["pool_size"]), int(job["proxies_per_class"])),
+        monitor="validation",
+        machine=AlternatingProjections(
+            patience=3 if job["method"] == "CCP" else NEVER, run_patience=NEVER
+        ),
+        seed=job["seed"],
+        points=shown,
+    )
+    result = training.fit(
+        model,
+        make_objective(job),
+        make_optimizer(job),
+        parts.train,
+        data.ClassBatchSampler(
+            parts.train.labels, 8, int(job["samples_per_class"]), seed=job["seed"]
+        ),
+        steps=job["steps"],
+        seed=job["seed"],
+        evaluate=lambda embedder: {
+            "validation": map_at_r(embedder(parts.validation.images), parts.validation.labels)
+        },
+        evaluate_every=task.every,
+        monitor="validation",
+        hook=None if job["method"] == "samples" else hook,
+        log_every=task.every,
+        progress=False,
+    )
+    assert result.best is not None
+    if job["panels"] is not None:
+        save_panels(hook, Path(job["panels"]))
+    return {
+        "validation": result.best.value,
+        "best step": result.best.step,
+        "train": map_at_r(result.embedder(shown.images), shown.labels),
+        "test": map_at_r(result.embedder(parts.test.images), parts.test.labels),
+        "problems": 1 + len(hook.history),
+        "history": hook.history,
+    }
+
+
+def save_panels(hook: Recorder, path: Path) -> None:
+    """The start and the first problems, for the picture."""
+    radii = [[problem["radius"], problem["next radius"]] for problem in hook.history]
+    arrays = {f"{name}{i}": v for i, panel in enumerate(hook.panels) for name, v in panel.items()}
+    np.savez(path, number=len(hook.panels), radii=np.array(radii).reshape(-1, 2), **arrays)
