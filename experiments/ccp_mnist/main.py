@@ -115,8 +115,8 @@ def problems_table(results: dict[str, Any]) -> str:
 
         rows.append(
             [
-                number + 1,
-                len(these),
+                str(number + 1),
+                str(len(these)),
                 cell("steps", digits=0),
                 cell("validation", 100.0, 1),
                 cell("within"),

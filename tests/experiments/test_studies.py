@@ -26,6 +26,8 @@ def load(name: str) -> types.ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    for sibling in EXPERIMENTS.glob("*/*.py"):  # another experiment's module may have the same name
+        sys.modules.pop(sibling.stem, None)
     sys.path.insert(0, str(EXPERIMENTS / name))  # as `python main.py` does
     try:
         spec.loader.exec_module(module)
@@ -147,3 +149,24 @@ def test_mpa_on_the_embedded_digits(
     assert "nDCG@8" in capsys.readouterr().out
     assert (tmp_path / "proxies.png").exists()
     assert len(json.loads((tmp_path / "results.json").read_text())) == 3
+
+
+def test_ccp_on_the_embedded_digits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = load("ccp_mnist")
+    of_run = sys.modules["study"]
+    monkeypatch.setitem(study.TASKS, "digits", study.TASKS["digits"]._replace(steps=9, every=1))
+    monkeypatch.setattr(of_run, "ResNet20V2", lambda dim: jdml.models.EpsNet(dim))
+    monkeypatch.setattr(study, "SWEEPS", {"pool": {"pool_size": (4,)}})
+    study.main(study.Settings(parts=("methods", "pool"), out=tmp_path))
+    tables = capsys.readouterr().out
+    assert "| samples" in tables
+    assert "MAP@R on validation by pool_size" in tables
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert set(results) == {"samples-0", "single-0", "CCP-0", "CCP pool_size 4-0"}
+    assert results["single-0"]["metrics"]["history"] == []
+    assert sum(problem["steps"] for problem in results["CCP-0"]["metrics"]["history"]) <= 9
+    assert all(0 < r["metrics"]["test"] <= 1 for r in results.values())
+    assert (tmp_path / "panels.png").stat().st_size > 30_000
+    assert (tmp_path / "sweeps.png").exists()
