@@ -22,7 +22,7 @@ from jdml.training.checkpoint import write_json
 from jdml.training.study import run_study
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "potential_fields"))
-from study import CLIP, LOSSES, PROXY_RATE, TASKS, load, over_seeds, run
+from study import LOSSES, PROXY_RATE, TASKS, load, over_seeds, run
 
 NUMBERS = (1, 4, 8, 12, 16)
 FAMILY = ("SoftTriple", "MPA", "MPA-DW", "MPA-AP")
@@ -63,7 +63,6 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
         "held_out": False,
         "noise": 0.0,
         "proxy_rate": PROXY_RATE,
-        "clip": CLIP,
     }
     jobs = {}
     for seed in range(settings.seeds):

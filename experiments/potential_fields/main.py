@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import tyro
 from picture import draw_fields
-from study import CLIP, LOSSES, PROXY_RATE, TASKS, load, over_seeds, run
+from study import CLIP, FIELDS, LOSSES, PROXY_RATE, TASKS, load, over_seeds, run
 
 from jdml.report import markdown_table, mean_std
 from jdml.training.checkpoint import write_json
@@ -90,7 +90,8 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
         method: str, seed: int, noise: float = 0.0, clip: float = CLIP, **changed: float
     ) -> dict[str, Any]:
         own = {"method": method, "settings": {**LOSSES[method][1], **changed}}
-        return {**base, **own, "noise": noise, "clip": clip, "seed": seed}
+        clipped = {"clip": clip} if method in FIELDS else {}
+        return {**base, **own, **clipped, "noise": noise, "seed": seed}
 
     jobs = {}
     for seed in range(settings.seeds):

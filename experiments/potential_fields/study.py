@@ -119,10 +119,12 @@ def make_objective(job: dict[str, Any], num_classes: int) -> objectives.Objectiv
 
 
 def make_optimizer(job: dict[str, Any]) -> optax.GradientTransformation:
-    """Adam, the proxies with a learning rate of their own and clipped gradients."""
+    """Adam, the proxies with a learning rate of their own, and clipped gradients where they are charges."""
     rate = TASKS[job["data"]].rate
-    clipped = optax.chain(optax.clip(job["clip"]), optax.adam(rate * job["proxy_rate"]))
-    transforms = {"model": optax.adam(rate), "proxies": clipped}
+    proxies = optax.adam(rate * job["proxy_rate"])
+    if "clip" in job:
+        proxies = optax.chain(optax.clip(job["clip"]), proxies)
+    transforms = {"model": optax.adam(rate), "proxies": proxies}
     return optim.partition_by_role(transforms, lambda params: {name: name for name in params})
 
 
