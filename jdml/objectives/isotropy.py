@@ -1,5 +1,6 @@
 """Non-isotropy regularization around a proxy objective."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -90,20 +91,42 @@ def with_nir(
         raise ValueError(
             f"self_regularization must be none, generate, match or both, got {self_regularization!r}"
         )
-    shaped: dict[str, Any] = {
-        "shape": shape,
-        "temperature": temperature,
-        "per_dimension": per_dimension,
-    }
+    shaped = {"shape": shape, "temperature": temperature, "per_dimension": per_dimension}
+    added = _Regularizer(
+        objective,
+        flow,
+        weight,
+        shaped,
+        stop_proxy_gradient,
+        wrong_class_weight,
+        self_regularization,
+        warmup,
+    )
+    return Objective(added.init, added.loss, added.init_state, added.update_state)
 
-    def init(key: Array) -> Params:
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Regularizer:
+    """The parts of :func:`with_nir`'s objective; its arguments as attributes."""
+
+    objective: Objective
+    flow: Any
+    weight: float | Array
+    shaped: dict[str, Any]
+    stop_proxy_gradient: bool
+    wrong_class_weight: float | Array
+    self_regularization: str
+    warmup: int
+
+    def init(self, key: Array) -> Params:
+        """The objective's parameters and the flow's."""
         inner_key, flow_key, x_key, condition_key = jax.random.split(key, 4)
-        params = objective.init(inner_key)
+        params = self.objective.init(inner_key)
         if "proxies" not in params:
             raise ValueError(
                 f"objective must be a proxy objective, with parameters 'proxies'; it has {sorted(params)}"
             )
-        dim = params["proxies"].shape[-1]
+        dim, flow = params["proxies"].shape[-1], self.flow
         if (flow.dim, flow.condition_dim) != (dim, dim):
             raise ValueError(
                 f"flow must have dim and condition_dim {dim}, those of the proxies, "
@@ -113,10 +136,19 @@ def with_nir(
         x, condition = (sphere(jax.random.normal(k, (256, dim))) for k in (x_key, condition_key))
         return {**params, "flow": flow.init(flow_key, x, condition)["params"]}
 
-    def init_state() -> NirState:
-        return NirState(objective.init_state(), jnp.zeros((), jnp.int32))
+    def init_state(self) -> NirState:
+        """No steps yet."""
+        return NirState(self.objective.init_state(), jnp.zeros((), jnp.int32))
+
+    def update_state(
+        self, state: NirState, embeddings: Array, labels: Array, where: Array | None = None
+    ) -> NirState:
+        """One more step."""
+        inner = self.objective.update_state(state.inner, embeddings, labels, where)
+        return NirState(inner, state.steps + 1)
 
     def loss(
+        self,
         params: Params,
         embeddings: Array,
         labels: Array,
@@ -126,53 +158,52 @@ def with_nir(
         state: NirState | None = None,
         **extra: Any,
     ) -> tuple[Array, Metrics]:
+        """The regularized loss, and its parts."""
         labels = checks.widen_labels(labels)
         inner = {name: value for name, value in params.items() if name != "flow"}
         if state is not None:
-            still = state.steps < warmup
+            still = state.steps < self.warmup
             embeddings = jnp.where(still, jax.lax.stop_gradient(embeddings), embeddings)
         inner_state = None if state is None else state.inner
         base: Callable[..., tuple[Array, Metrics]] = functools.partial(
-            objective.loss, where=where, state=inner_state, **extra
+            self.objective.loss, where=where, state=inner_state, **extra
         )
         proxy_loss, metrics = base(inner, embeddings, labels, key=key)
         x, condition, rows = _conditions(embeddings, labels, params["proxies"], where)
-        seen = jax.lax.stop_gradient(condition) if stop_proxy_gradient else condition
+        regularizer, found = self._regularizer(params, x, condition, labels, rows)
+        value = regularizer + self.weight * proxy_loss
+        kind = self.self_regularization
+        if kind != "none":
+            drawn_key = checks.check_key("key", key, needed_by=f"self_regularization={kind!r}")
+            flow_params = {"params": params["flow"]}
+            value += self.weight * _of_drawn(
+                base, inner, self.flow, flow_params, condition, labels, drawn_key, kind
+            )
+        return value, {**metrics, **found, "loss": value, "proxy_loss": proxy_loss}
+
+    def _regularizer(
+        self, params: Params, x: Array, condition: Array, labels: Array, rows: Array
+    ) -> tuple[Array, Metrics]:
+        """``mean f(t · NLL)``, with the pairs of the wrong class where they are asked for."""
+        seen = jax.lax.stop_gradient(condition) if self.stop_proxy_gradient else condition
         flow_params = {"params": params["flow"]}
-        latents, log_dets = flow.apply(flow_params, x, seen)
-        regularizer = isotropy.nir_loss(latents, log_dets, where=rows, **shaped)
+        latents, log_dets = self.flow.apply(flow_params, x, seen)
+        value = isotropy.nir_loss(latents, log_dets, where=rows, **self.shaped)
         surprise = isotropy.nir_loss(
             latents, log_dets, where=rows, shape="identity", reduce_fn=None
         )
-        if not (isinstance(wrong_class_weight, int | float) and wrong_class_weight == 0):
-            regularizer += wrong_class_weight * _of_wrong_classes(
-                flow, flow_params, x, seen, labels, rows, shaped
+        weight = self.wrong_class_weight
+        if not (isinstance(weight, int | float) and weight == 0):
+            value += weight * _of_wrong_classes(
+                self.flow, flow_params, x, seen, labels, rows, self.shaped
             )
-        value = regularizer + weight * proxy_loss
-        if self_regularization != "none":
-            drawn_key = checks.check_key(
-                "key", key, needed_by=f"self_regularization={self_regularization!r}"
-            )
-            value += weight * _of_drawn(
-                base, inner, flow, flow_params, condition, labels, drawn_key, self_regularization
-            )
-        exponent = temperature * surprise / (x.shape[1] if per_dimension else 1)
-        found = {
-            "loss": value,
-            "proxy_loss": proxy_loss,
-            "nir_loss": regularizer,
+        divisor = x.shape[1] if self.shaped["per_dimension"] else 1
+        beyond = self.shaped["temperature"] * surprise / divisor > isotropy.STEEPEST
+        return value, {
+            "nir_loss": value,
             "nll": mean(surprise, rows),
-            "capped": mean((exponent > isotropy.STEEPEST).astype(x.dtype), rows),
+            "capped": mean(beyond.astype(x.dtype), rows),
         }
-        return value, {**metrics, **found}
-
-    def update_state(
-        state: NirState, embeddings: Array, labels: Array, where: Array | None = None
-    ) -> NirState:
-        inner = objective.update_state(state.inner, embeddings, labels, where)
-        return NirState(inner, state.steps + 1)
-
-    return Objective(init, loss, init_state, update_state)
 
 
 def _conditions(
