@@ -121,6 +121,7 @@ def problems_table(results: dict[str, Any]) -> str:
                 cell("validation", 100.0, 1),
                 cell("within"),
                 cell("next within"),
+                cell("class radius"),
                 cell("radius"),
                 cell("next radius"),
             ]
@@ -132,7 +133,8 @@ def problems_table(results: dict[str, Any]) -> str:
         "MAP@R",
         "spread of proxies",
         "of the next",
-        "covering radius",
+        "radius of classes",
+        "radius around proxies",
         "of the next",
     )
     return markdown_table(list(titles), rows)

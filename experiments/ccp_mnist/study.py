@@ -12,7 +12,7 @@ import optax
 
 import jdml
 from jdml import data, objectives, optim, training
-from jdml.ccp import AlternatingProjections
+from jdml.ccp import AlternatingProjections, greedy_covering_radii
 from jdml.metrics import covering_radius
 from jdml.models import ResNet20V2
 from jdml.ops import ball
@@ -28,6 +28,8 @@ BASE: dict[str, Any] = {
     "panels": None,
 }
 MARGINS = {"positive_margin": 0.0, "negative_margin": 0.5}
+PROXY_RATE = 10.0
+"""The proxies' learning rate, in units of the model's."""
 NEVER = 10**6
 SHOWN = 1000
 """Points of the training set for covering radii and pictures."""
@@ -38,10 +40,11 @@ class Task(NamedTuple):
 
     steps: int
     every: int
+    patience: int
     rate: float
 
 
-TASKS = {"digits": Task(800, 20, 1e-3), "mnist": Task(2000, 50, 1e-3)}
+TASKS = {"digits": Task(1500, 20, 8, 1e-3), "mnist": Task(2000, 50, 4, 1e-3)}
 
 
 class Parts(NamedTuple):
@@ -123,6 +126,11 @@ class Recorder(AlternatingProblems):
             of_class = [mean_distance(own) for own in proxies]
             return float(np.mean(of_class)) / max(mean_distance(proxies.mean(1)), 1e-9)
 
+        def of_classes() -> float:
+            """The paper's covering radius, of 1, 2, … centres among the samples themselves."""
+            of = [greedy_covering_radii(x[labels == c]).mean() for c in range(CLASSES)]
+            return float(np.mean(of))
+
         before = sum(problem["steps"] for problem in self.history)
         self.history.append(
             {
@@ -130,6 +138,7 @@ class Recorder(AlternatingProblems):
                 "validation": score,
                 "within": within(old),
                 "next within": within(new),
+                "class radius": of_classes(),
                 "radius": radius(old),
                 "next radius": radius(new),
             }
@@ -147,10 +156,14 @@ def make_objective(job: dict[str, Any]) -> objectives.Objective:
 def make_optimizer(job: dict[str, Any]) -> optax.GradientTransformation:
     """Adam with clipped gradients; the model anchored, the proxies not."""
     rate = TASKS[job["data"]].rate
-    adam = optax.chain(optax.clip_by_global_norm(10.0), optax.adam(rate, b2=0.99))
-    anchored = optax.chain(optim.add_anchored_weights(job["strength"]), adam)
+
+    def adam(rate: float) -> optax.GradientTransformation:
+        return optax.chain(optax.clip_by_global_norm(10.0), optax.adam(rate, b2=0.99))
+
+    anchored = optax.chain(optim.add_anchored_weights(job["strength"]), adam(rate))
     return optim.partition_by_role(
-        {"model": anchored, "proxies": adam}, lambda params: {name: name for name in params}
+        {"model": anchored, "proxies": adam(PROXY_RATE * rate)},
+        lambda params: {name: name for name in params},
     )
 
 
@@ -165,7 +178,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         pool_size=max(int(job["pool_size"]), int(job["proxies_per_class"])),
         monitor="validation",
         machine=AlternatingProjections(
-            patience=3 if job["method"] == "CCP" else NEVER, run_patience=NEVER
+            patience=task.patience if job["method"] == "CCP" else NEVER, run_patience=NEVER
         ),
         seed=job["seed"],
         points=shown,
