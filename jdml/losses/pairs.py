@@ -314,7 +314,8 @@ def _active_couples(
     distances: Array, positive: Array, negative: Array, margin: Array | float
 ) -> Array:
     """For every pair, in how many couples (p, n) of its row with ``d_p + m > d_n`` it takes part."""
-    limits, distances = _as_ordered_integers(distances + margin), _as_ordered_integers(distances)
+    limits = _as_ordered_integers((distances + margin).astype(distances.dtype))
+    distances = _as_ordered_integers(distances)
     last = jnp.iinfo(distances.dtype).max
     sorted_limits = jnp.sort(jnp.where(positive, limits, last), axis=-1)
     sorted_distances = jnp.sort(jnp.where(negative, distances, last), axis=-1)

@@ -55,21 +55,43 @@ def inverse_norms(vectors: Array) -> Array:
         Array([[0.2],
                [0. ]], dtype=float32)
     """
+    # On a CPU memory is what costs, and vectors at the ends of the range are rare. Elsewhere a branch costs more: it
+    # waits for the host, and for all devices that hold a part of the vectors.
+    return jax.lax.platform_dependent(vectors, cpu=_in_one_pass_or_two, default=_in_two_passes)
+
+
+def _in_one_pass_or_two(vectors: Array) -> Array:
+    squares = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
+    return jax.lax.cond(
+        jnp.any(_tiny(squares) | _huge(squares)),
+        lambda: _rescaled(vectors, squares),
+        lambda: jax.lax.rsqrt(squares),
+    )
+
+
+def _in_two_passes(vectors: Array) -> Array:
+    return _rescaled(vectors, jnp.sum(jnp.square(vectors), axis=-1, keepdims=True))
+
+
+def _tiny(squares: Array) -> Array:
+    return squares < 1e8 * jnp.finfo(squares.dtype).tiny
+
+
+def _huge(squares: Array) -> Array:
+    return ~(squares < 1e-8 * jnp.finfo(squares.dtype).max)
+
+
+def _rescaled(vectors: Array, squares: Array) -> Array:
+    """Vectors whose square over- or underflows are squared at another scale."""
     limits = jnp.finfo(vectors.dtype)
     up, down = (2.0**60, 2.0**-100) if limits.bits == 32 else (2.0**500, 2.0**-800)
-    squares = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
-    tiny, huge = squares < 1e8 * limits.tiny, ~(squares < 1e-8 * limits.max)
-
-    def rescaled() -> Array:
-        # Vectors whose square over- or underflows are squared at another scale.
-        scale = jnp.where(tiny, up, jnp.where(huge, down, 1.0)).astype(vectors.dtype)
-        squares = jnp.sum(jnp.square(vectors * scale), axis=-1, keepdims=True)
-        short = tiny & (squares <= (1e9 * limits.tiny * up) ** 2)
-        long = huge & (squares >= (down / limits.tiny / 8.0) ** 2)
-        used = ~(short | long)
-        return jnp.where(used, scale * jax.lax.rsqrt(jnp.where(used, squares, 1.0)), 0.0)
-
-    return jax.lax.cond(jnp.any(tiny | huge), rescaled, lambda: jax.lax.rsqrt(squares))
+    tiny, huge = _tiny(squares), _huge(squares)
+    scale = jnp.where(tiny, up, jnp.where(huge, down, 1.0)).astype(vectors.dtype)
+    squares = jnp.sum(jnp.square(vectors * scale), axis=-1, keepdims=True)
+    short = tiny & (squares <= (1e9 * limits.tiny * up) ** 2)
+    long = huge & (squares >= (down / limits.tiny / 8.0) ** 2)
+    used = ~(short | long)
+    return jnp.where(used, scale * jax.lax.rsqrt(jnp.where(used, squares, 1.0)), 0.0)
 
 
 @inverse_norms.defjvp

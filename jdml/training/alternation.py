@@ -15,6 +15,9 @@ from jdml.ops import ball, checks
 from jdml.training.loop import Hook, HookResult
 from jdml.training.step import Preprocess, TrainState, embed, to_float
 
+AT_A_TIME = 512
+"""Images of a pool that are embedded at a time."""
+
 
 class Alternation(NamedTuple):
     """What :class:`AlternatingProblems` carries through a run, saved with its checkpoints.
@@ -56,7 +59,12 @@ class AlternatingProblems(Hook):
             proxies among the parameters, no :func:`jdml.optim.add_anchored_weights` in the optimizer.
 
     Implementation notes:
-        Pools depend on the seed and the number of the problem alone. Nothing is compiled again between problems.
+        Pools depend on the seed and the number of the problem alone. Nothing is compiled again between problems. Give
+        :func:`~jdml.training.fit` the same ``monitor``, so that the best of the whole run is kept. What an objective
+        remembers between steps (a cross-batch memory) is not taken back with the weights.
+
+        A pool as large as the number of proxies makes them random samples. The released program multiplies a smaller
+        pool by that number; here it is refused.
 
     Paper settings:
         b = 12 and K = 8 (CUB, Cars196), 7 and 4 (SOP, In-shop), 16 and 4 (MNIST); anchored with λ = 2e-4.
@@ -78,8 +86,13 @@ class AlternatingProblems(Hook):
     @property
     def config(self) -> dict[str, Any]:
         """What a run's folder remembers of it."""
-        names = ("pool_size", "monitor", "restore", "seed")
-        settings = {name: getattr(self, name) for name in names}
+        settings = {
+            "pool_size": int(self.pool_size),
+            "monitor": self.monitor,
+            "restore": self.restore,
+            "normalize": getattr(self.normalize, "__name__", str(self.normalize)),
+            "seed": int(self.seed),
+        }
         return {"alternation": {**settings, **self.machine._asdict()}}
 
     def start(self, state: TrainState) -> tuple[Alternation, TrainState]:
@@ -95,7 +108,8 @@ class AlternatingProblems(Hook):
             raise ValueError(
                 f"pool_size must be at least the number of proxies per class, {per_class}, got {self.pool_size}"
             )
-        counts = np.bincount(self.train.labels, minlength=classes)
+        labels = np.asarray(self.train.labels)
+        counts = np.bincount(labels[labels >= 0], minlength=classes)
         if not counts[:classes].all():
             raise ValueError(
                 f"class {int(np.argmin(counts[:classes]))} has no sample to choose from"
@@ -140,16 +154,21 @@ class AlternatingProblems(Hook):
         proxies = state.params["proxies"]
         classes, per_class, dim = proxies.shape
         indices, there = self._pool(classes, problem)
-        pool = embed(
-            self.model,
-            state.params["model"],
-            state.batch_stats,
-            self.train.images[indices.reshape(-1)],
-            preprocess=self.preprocess,
-        )
+        rows, pool = indices[there], np.zeros((*indices.shape, dim), np.float32)
+        parts = [
+            embed(
+                self.model,
+                state.params["model"],
+                state.batch_stats,
+                self.train.images[rows[start : start + AT_A_TIME]],
+                preprocess=self.preprocess,
+            )
+            for start in range(0, len(rows), AT_A_TIME)
+        ]
+        pool[there] = np.concatenate(parts)
         normalize = self.normalize if self.normalize is not None else lambda vectors: vectors
         chosen = select_proxies(
-            normalize(jnp.asarray(pool, proxies.dtype).reshape(*indices.shape, dim)),
+            normalize(jnp.asarray(pool, proxies.dtype)),
             normalize(proxies),
             per_class,
             where=jnp.asarray(there),

@@ -380,14 +380,15 @@ class _Run:
         if self.hook is None:
             return metrics
         result = self.hook.after_evaluation(self.carried, self.state, metrics)
-        self.carried, self.state = result.carried, result.state
-        if result.ended and self.done.stopped is None:
-            self.done.stopped = "hook"
+        self.carried = result.carried
+        if self.done.stopped is None and self.done.step < self.schedule.steps:
+            self.state = result.state  # after the last step there is nothing to prepare
+            self.done.stopped = "hook" if result.ended else None
         return {**metrics, **result.seen}
 
     def _tree(self) -> dict[str, Any]:
-        best = self.best if self.best is not None else ()
-        return {"state": self.state, "best": best, "hook": self.carried}
+        tree = {"state": self.state, "best": self.best if self.best is not None else ()}
+        return tree if self.hook is None else {**tree, "hook": self.carried}
 
     def _save(self) -> None:
         if self.folder is not None:
@@ -400,7 +401,7 @@ class _Run:
         if found is None:
             return
         tree, progress = found
-        self.state, self.carried = tree["state"], tree["hook"]
+        self.state, self.carried = tree["state"], tree.get("hook", ())
         self.best = None if self.schedule.monitor is None else tree["best"]
         self.sampler.set_state(progress.pop("sampler"))
         self.done = Progress(**{**progress, "best": Best(*progress["best"])})

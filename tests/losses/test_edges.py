@@ -100,3 +100,43 @@ def test_a_miner_must_return_pairs() -> None:
 def test_trimming_keeps_whole_counts(count: int, share: float, kept: int) -> None:
     values = jnp.arange(count, dtype=jnp.float32)
     np.testing.assert_allclose(jdml.trimmed_mean(share)(values), np.arange(kept).mean(), rtol=1e-6)
+
+
+def test_triplet_margin_of_a_wider_type() -> None:
+    with jax.enable_x64(True):
+        x = jax.random.normal(jax.random.key(0), (12, 4), jnp.float32)
+        y = jnp.arange(12) % 3
+        wide, narrow = (jdml.triplet_loss(x, y, margin=m) for m in (np.array(0.3), 0.3))
+        np.testing.assert_allclose(wide, narrow, rtol=1e-6)
+
+
+PROXY_LOSSES = (
+    "normalized_softmax",
+    "cosface",
+    "arcface",
+    "proxy_nca",
+    "proxy_nca_pp",
+    "proxy_nca_margin",
+    "proxy_anchor",
+    "soft_triple",
+    "multi_proxy_anchor",
+    "multi_proxy_anchor_dw",
+    "multi_proxy_anchor_ap",
+)
+
+
+@pytest.mark.parametrize("name", PROXY_LOSSES)
+def test_a_proxy_too_long_for_floats_counts_as_zero(name: str) -> None:
+    x = jax.random.normal(jax.random.key(0), (6, 8))
+    y = jnp.array([0, 1, 2, 0, 1, 2])
+    proxies = jax.random.normal(jax.random.key(1), (3, 8))
+
+    def value(x: jax.Array, p: jax.Array) -> jax.Array:
+        return getattr(jdml, f"{name}_loss")(x, y, p)
+
+    long, zero = (
+        jax.value_and_grad(value, (0, 1))(x, proxies.at[1].set(entry)) for entry in (3e38, 0.0)
+    )
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(long))
+    np.testing.assert_allclose(long[0], zero[0], rtol=1e-6)
+    np.testing.assert_allclose(long[1][0], zero[1][0], rtol=1e-5, atol=1e-6)

@@ -158,6 +158,13 @@ def test_the_run_ends(toy):
     assert result.best.value == 0.5
 
 
+def test_after_the_last_step_nothing_changes(toy):
+    result = train(toy, [0.5, 0.4, 0.3], hook_of(toy))
+    assert not anchor_of(result.state).anchored
+    chex.assert_trees_all_equal(result.state.params, result.best_params)
+    assert not are_samples(toy, result.state.params["proxies"], embeddings(toy, result.state))
+
+
 def test_nothing_is_compiled_again(toy):
     traced = chex.assert_max_traces(OBJECTIVE.loss, n=1)
     chex.clear_trace_counter()
@@ -213,6 +220,8 @@ def test_refuses_before_any_step(toy):
     refuses("pool_size must be", pool_size=2.5)
     refuses("opt_state holds no anchor", optimizer=optax.adam(1e-3))
     refuses("the objective has no proxies", objective=objectives.pair(jdml.contrastive_loss))
+    hidden = SimpleNamespace(images=toy.data.images, labels=np.full(40, -1))
+    refuses("class 0 has no sample", train=hidden)
     gap = SimpleNamespace(
         images=toy.data.images, labels=np.where(toy.data.labels == 2, 3, toy.data.labels)
     )
