@@ -5,7 +5,6 @@ or with ``references``: a memory (XBM), proxies, another view. With proxies as r
 version.
 """
 
-import functools
 from typing import Any
 
 import jax
@@ -333,8 +332,12 @@ def _as_ordered_integers(values: Array) -> Array:
 
 
 def _places(rows: Array, values: Array, *, side: str) -> Array:
-    """For each value, how many entries of its sorted row come before it."""
-    return jax.vmap(functools.partial(jnp.searchsorted, side=side))(rows, values)
+    """For each value, how many entries of its sorted row come before it; some rows at a time, for memory's sake."""
+
+    def of_row(both: tuple[Array, Array]) -> Array:
+        return jnp.searchsorted(*both, side=side)
+
+    return jax.lax.map(of_row, (rows, values), batch_size=256)
 
 
 def _beta_of_anchors(

@@ -39,7 +39,7 @@ def test_every_exported_loss_is_registered() -> None:
 
 def test_triplet_memory_at_the_stated_size() -> None:
     """B = 1,024: under 64 MiB, that is 16 matrices [B, B] of float32."""
-    check_memory(LossCase(jdml.triplet_loss), size=1024, dim=128, arrays=14)
+    check_memory(LossCase(jdml.triplet_loss), size=1024, dim=512, arrays=14)
 
 
 @pytest.mark.parametrize("mine", ["easy_positive", "multi_similarity_pairs"])
