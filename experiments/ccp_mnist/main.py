@@ -28,6 +28,7 @@ SWEEPS: dict[str, dict[str, tuple[float, ...]]] = {
     "strength": {"strength": (0.0, 2e-5, 2e-3, 2e-2)},
     "batch": {"samples_per_class": (2, 8, 16)},
 }
+SWEPT_METHODS = {"batch": ("samples", "CCP")}  # elsewhere CCP alone
 PAPER = {"samples": "98.06", "single": "–", "CCP": "97.21"}
 
 
@@ -74,7 +75,7 @@ def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
                 }
     for part in settings.parts:
         for name, values in SWEEPS.get(part, {}).items():
-            methods = ("samples", "CCP") if part == "batch" else ("CCP",)
+            methods = SWEPT_METHODS.get(part, ("CCP",))
             for value in values:
                 for seed in range(settings.sweep_seeds):
                     for method in methods:
@@ -154,19 +155,15 @@ def report(results: dict[str, Any], settings: Settings) -> str:
 
 def sweep_values(results: dict[str, Any], method: str, name: str) -> dict[float, list[float]]:
     """Validation MAP@R by the swept value; the study's own setting comes from the methods' runs."""
-    found = {
-        float(key.split(" ")[2].rpartition("-")[0]): []
-        for key in results
-        if key.startswith(f"{method} {name} ")
-    }
-    values = {v: over_seeds(results, f"{method} {name} {v:g}", "validation") for v in found}
+    names = {key.rpartition("-")[0] for key in results if key.startswith(f"{method} {name} ")}
+    values = {float(n.split(" ")[2]): over_seeds(results, n, "validation") for n in names}
     own = over_seeds(results, method, "validation")
     return values | ({float(BASE[name]): own} if own else {})
 
 
 def sweep_table(results: dict[str, Any], part: str, name: str) -> str:
     """One row per value."""
-    methods = ("samples", "CCP") if part == "batch" else ("CCP",)
+    methods = SWEPT_METHODS.get(part, ("CCP",))
     columns = {method: sweep_values(results, method, name) for method in methods}
     rows = [
         [f"{value:g}", *(mean_std(columns[method][value]) for method in methods)]
@@ -191,7 +188,7 @@ def main(settings: Settings) -> None:
     curves = {
         name: {
             method: sweep_values(results, method, name)
-            for method in (("samples", "CCP") if part == "batch" else ("CCP",))
+            for method in SWEPT_METHODS.get(part, ("CCP",))
         }
         for part in settings.parts
         for name in SWEEPS.get(part, {})

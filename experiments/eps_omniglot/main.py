@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,37 @@ PAPER = {  # R@1, R@8, NMI on letters; R@1, NMI+ on languages: Table 3, 80×80, 
     "EPS + triplet": (68.4, 92.1, 79.6, 85.2, 52.6),
     "EPS + margin": (66.2, 90.3, 77.9, 83.0, 50.7),
     "EPS + MS": (68.7, 92.2, 77.3, 86.2, 53.8),
+}
+
+
+class Swept(NamedTuple):
+    """How a sweep is reported, and at which values a row of the methods' table is a point of it."""
+
+    heading: str
+    column: str
+    axis: str
+    known: dict[float, str]
+
+
+SWEPT = {
+    "positives": Swept(
+        "EPS + triplet by positives to choose from (1: random positives):",
+        "positives",
+        "positives that the easy one is chosen from",
+        {1: "triplet", 39: "EPS + triplet"},
+    ),
+    "batches": Swept(
+        "EPS + triplet by samples per class in a batch of 160:",
+        "samples per class",
+        "samples per alphabet in a batch of 160",
+        {40: "EPS + triplet"},
+    ),
+    "trimmed": Swept(
+        "Triplet with random positives, the largest terms trimmed:",
+        "trimmed share",
+        "trimmed share of the triplets (random positives)",
+        {0: "triplet"},
+    ),
 }
 
 
@@ -266,28 +297,14 @@ def report(results: dict[str, dict[str, Any]], settings: Settings) -> str:
         sections += ["Unseen alphabets, in brackets the paper:", methods_table(results)]
         sections += ["EPS against the same loss without it, paired by seed:", gains_table(results)]
         sections += ["The alphabets trained on:", trained_table(results)]
-    if "positives" in settings.parts:
-        values = sweep(results, "positives")
-        if "methods" in settings.parts:
-            values |= {1: over_seeds(results, "triplet", "letter R@1")}
-            values |= {39: over_seeds(results, "EPS + triplet", "letter R@1")}
-        curves["positives that the easy one is chosen from"] = values
-        sections += ["EPS + triplet by positives to choose from (1: random positives):"]
-        sections += [sweep_table("positives", values)]
-    if "batches" in settings.parts:
-        values = sweep(results, "batches")
-        if "methods" in settings.parts:
-            values |= {40: over_seeds(results, "EPS + triplet", "letter R@1")}
-        curves["samples per alphabet in a batch of 160"] = values
-        sections += ["EPS + triplet by samples per class in a batch of 160:"]
-        sections += [sweep_table("samples per class", values)]
-    if "trimmed" in settings.parts:
-        values = sweep(results, "trimmed")
-        if "methods" in settings.parts:
-            values |= {0: over_seeds(results, "triplet", "letter R@1")}
-        curves["trimmed share of the triplets (random positives)"] = values
-        sections += ["Triplet with random positives, the largest terms trimmed:"]
-        sections += [sweep_table("trimmed share", values)]
+    for part, swept in SWEPT.items():
+        if part in settings.parts:
+            values = sweep(results, part)
+            if "methods" in settings.parts:
+                for value, method in swept.known.items():
+                    values[value] = over_seeds(results, method, "letter R@1")
+            curves[swept.axis] = values
+            sections += [swept.heading, sweep_table(swept.column, values)]
     if curves:
         draw_curves(curves, settings.out / "curves.png")
     return "\n".join(sections)

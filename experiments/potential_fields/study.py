@@ -19,9 +19,7 @@ from jdml.models import EpsNet, SmallConvNet
 
 MULTI = 15  # proxies per class, where a loss takes several
 PROXY_RATE = 100.0  # the proxies' learning rate, in units of the model's
-CLIP = (
-    5.0  # largest entry of the proxies' gradient: what two charges that almost touch may do to Adam
-)
+CLIP = 5.0  # largest entry of the proxies' gradient, for charges that almost touch
 PFML = {"delta": 0.2, "alpha": 4.0, "proxies_per_class": MULTI}
 CPML = {"delta": 0.2, "proxies_per_class": MULTI}
 LOSSES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -112,9 +110,8 @@ def make_objective(job: dict[str, Any], num_classes: int) -> objectives.Objectiv
         return objectives.pair(loss, mine=mine, **settings)
     per_class = int(settings.pop("proxies_per_class", 1))
     if job["method"] in FIELDS:
-        settings["reduce_fn"] = (
-            jnp.sum
-        )  # the paper's U: a force does not depend on how many charges there are
+        # The paper's U: a force does not depend on how many charges there are.
+        settings["reduce_fn"] = jnp.sum
     return objectives.proxy(loss, num_classes, TASKS[job["data"]].dim, per_class, **settings)
 
 

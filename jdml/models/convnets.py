@@ -62,7 +62,7 @@ class EpsNet(nn.Module):
         x = as_floating(images, self.dtype)
         for features in (32, 64):
             x = conv3x3(features, use_bias=True, dtype=self.dtype)(x)
-            x = _batch_norm(train, self.dtype)(nn.relu(x))
+            x = batch_norm(train, self.dtype)(nn.relu(x))
         x = max_pool_2x2(x)
         x = nn.relu(nn.Dense(128, dtype=self.dtype)(x.reshape(x.shape[0], -1)))
         return nn.Dense(self.dim, dtype=self.dtype, name="embedding")(x).astype(jnp.float32)
@@ -113,7 +113,7 @@ class SmallConvNet(nn.Module):
         x = as_floating(images, self.dtype)
         for features in self.features:
             x = conv3x3(features, use_bias=False, dtype=self.dtype)(x)
-            x = max_pool_2x2(nn.relu(_batch_norm(train, self.dtype)(x)))
+            x = max_pool_2x2(nn.relu(batch_norm(train, self.dtype)(x)))
         return EmbeddingHead(self.dim, self.pooling, dtype=self.dtype, name="head")(x)
 
 
@@ -144,7 +144,7 @@ def conv3x3(features: int, *, use_bias: bool, dtype: Any) -> nn.Conv:
     return nn.Conv(features, (3, 3), use_bias=use_bias, dtype=dtype)
 
 
-def _batch_norm(train: bool, dtype: Any) -> nn.BatchNorm:
+def batch_norm(train: bool, dtype: Any) -> nn.BatchNorm:
     """Batch norm over the batch and space, by the batch's own statistics in training."""
     return nn.BatchNorm(use_running_average=not train, momentum=0.9, dtype=dtype)
 

@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jdml.models.convnets import as_floating
+from jdml.models.convnets import as_floating, batch_norm
 from jdml.models.heads import EmbeddingHead
 
 BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
@@ -136,7 +136,7 @@ class ResNet20V2(nn.Module):
             TypeError: If the images are not floating-point.
             ValueError: If they are not of rank 4, or `dim` or `pooling` is not a valid choice.
         """
-        norm = partial(nn.BatchNorm, use_running_average=not train, momentum=0.9, dtype=self.dtype)
+        norm = partial(batch_norm, train, self.dtype)
         conv = partial(_conv, dtype=self.dtype)
         x = conv(self.features[0], 3)(as_floating(images, self.dtype))
         for stage, features in enumerate(self.features):

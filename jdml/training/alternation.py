@@ -140,8 +140,9 @@ class AlternatingProblems(Hook):
 
     def _next_problem(self, best: Alternation, state: TrainState) -> TrainState:
         opt_state = optim.set_anchor(state.opt_state, best.params)
-        restored = jax.tree.map(jnp.copy, (best.params, best.batch_stats))
-        at_best = state._replace(params=restored[0], batch_stats=restored[1], opt_state=opt_state)
+        at_best = state._replace(
+            params=best.params, batch_stats=best.batch_stats, opt_state=opt_state
+        )
         old = jnp.ones(best.params["proxies"].shape[:2], bool)
         chosen = self._with_new_proxies(at_best, int(best.machine.problem), old)
         if self.restore:
