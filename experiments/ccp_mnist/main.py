@@ -21,7 +21,7 @@ from study import BASE, METHODS, TASKS, load, run
 
 from jdml.report import markdown_table, mean_std
 from jdml.training.checkpoint import write_json
-from jdml.training.study import run_study
+from jdml.training.study import over_seeds, run_study
 
 SWEEPS: dict[str, dict[str, tuple[float, ...]]] = {
     "pool": {"pool_size": (4, 8, 16, 32), "proxies_per_class": (1, 2, 8)},
@@ -86,11 +86,6 @@ def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
                             name: value,
                         }
     return jobs
-
-
-def over_seeds(results: dict[str, Any], name: str, metric: str) -> list[float]:
-    """The values of a metric in all runs ``name-SEED``."""
-    return [r["metrics"][metric] for key, r in results.items() if key.rpartition("-")[0] == name]
 
 
 def methods_table(results: dict[str, Any]) -> str:

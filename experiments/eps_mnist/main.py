@@ -25,7 +25,7 @@ import jdml
 from jdml import data, metrics, mining, models, objectives, training
 from jdml.report import markdown_table, mean_std, scatter_grid
 from jdml.training.checkpoint import write_json
-from jdml.training.study import run_study
+from jdml.training.study import over_seeds, run_study
 
 BATCH = 64
 LEARNING_RATE = 1e-3
@@ -171,11 +171,6 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
         for seed in range(settings.seeds)
         for method in (loss, f"EPS + {loss}")
     }
-
-
-def over_seeds(results: dict[str, Any], method: str, metric: str) -> list[float]:
-    """A metric of all runs of a method."""
-    return [r["metrics"][metric] for r in results.values() if r["job"]["method"] == method]
 
 
 def recall_table(results: dict[str, Any], paper_figures: dict[str, Any]) -> str:

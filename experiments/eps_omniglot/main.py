@@ -26,7 +26,7 @@ import jdml
 from jdml import data, metrics, mining, models, objectives, optim, training
 from jdml.report import markdown_table, mean_std
 from jdml.training.checkpoint import write_json
-from jdml.training.study import run_study
+from jdml.training.study import over_seeds, run_study
 
 DIM = 128
 MARGIN = 0.2
@@ -229,11 +229,6 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
                     "seed": seed,
                 }
     return jobs
-
-
-def over_seeds(results: dict[str, dict[str, Any]], name: str, metric: str) -> list[float]:
-    """The values of a metric in all runs ``name-SEED``."""
-    return [r["metrics"][metric] for key, r in results.items() if key.rpartition("-")[0] == name]
 
 
 def methods_table(results: dict[str, dict[str, Any]]) -> str:

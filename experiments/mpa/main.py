@@ -19,10 +19,10 @@ import tyro
 
 from jdml.report import markdown_table, mean_std
 from jdml.training.checkpoint import write_json
-from jdml.training.study import run_study
+from jdml.training.study import over_seeds, run_study
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "potential_fields"))
-from study import LOSSES, PROXY_RATE, TASKS, load, over_seeds, run
+from study import LOSSES, PROXY_RATE, TASKS, load, run
 
 NUMBERS = (1, 4, 8, 12, 16)
 FAMILY = ("SoftTriple", "MPA", "MPA-DW", "MPA-AP")

@@ -19,11 +19,11 @@ from typing import Any, Literal
 import numpy as np
 import tyro
 from picture import draw_fields
-from study import CLIP, FIELDS, LOSSES, PROXY_RATE, TASKS, load, over_seeds, run
+from study import CLIP, FIELDS, LOSSES, PROXY_RATE, TASKS, load, run
 
 from jdml.report import markdown_table, mean_std
 from jdml.training.checkpoint import write_json
-from jdml.training.study import run_study
+from jdml.training.study import over_seeds, run_study
 
 NOISE = 0.2
 CLEAN = ("PFML", "CPML", "MPA", "MPA-DW", "MPA-AP", "SoftTriple", "ProxyAnchor", "ProxyNCA*")

@@ -20,7 +20,7 @@ from jdml.models import EpsNet, SmallConvNet
 MULTI = 15  # proxies per class, where a loss takes several
 PROXY_RATE = 100.0  # the proxies' learning rate, in units of the model's
 CLIP = 5.0  # largest entry of the proxies' gradient, for charges that almost touch
-PFML = {"delta": 0.2, "alpha": 4.0, "proxies_per_class": MULTI}
+PFML = {"delta": 0.2, "alpha": 1.0, "proxies_per_class": MULTI}
 CPML = {"delta": 0.2, "proxies_per_class": MULTI}
 LOSSES: dict[str, tuple[Any, dict[str, Any]]] = {
     "PFML": (jdml.potential_field_loss, PFML),
@@ -164,9 +164,3 @@ def run(job: dict[str, Any]) -> dict[str, float]:
                 proxies, jnp.asarray(x), train.labels, kind=kind
             )
     return scores
-
-
-def over_seeds(results: dict[str, Any], name: str, metric: str) -> list[float]:
-    """The values of a metric in all runs ``name-SEED``."""
-    found = [r["metrics"] for key, r in results.items() if key.rpartition("-")[0] == name]
-    return [scores[metric] for scores in found if metric in scores]

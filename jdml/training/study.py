@@ -68,6 +68,26 @@ def run_study(
     return {name: result for name, result in results.items() if result is not None}
 
 
+def over_seeds(results: Mapping[str, Mapping[str, Any]], name: str, metric: str) -> list[Any]:
+    """The values of a metric in all runs that differ only in their seed.
+
+    Args:
+        results: of :func:`run_study`, with jobs named ``NAME-SEED``.
+        name: NAME.
+        metric: the metric; runs without it are left out.
+
+    Returns:
+        The values in the order of the jobs.
+
+    Example:
+        >>> runs = {f"triplet-{seed}": {"metrics": {"R@1": value}} for seed, value in enumerate((0.4, 0.5))}
+        >>> over_seeds(runs, "triplet", "R@1")
+        [0.4, 0.5]
+    """
+    found = (run["metrics"] for key, run in results.items() if key.rpartition("-")[0] == name)
+    return [metrics[metric] for metrics in found if metric in metrics]
+
+
 def _run_all(run: Callable[[Job], Metrics], jobs: Mapping[str, Job], workers: int) -> Any:
     """Yield results by name as they come."""
     if workers == 1 or len(jobs) <= 1:

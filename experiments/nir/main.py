@@ -1,0 +1,275 @@
+"""Non-isotropy regularization (NIR) of proxy losses: retrieval, structure, ablations, and when it switches itself off.
+
+After Roth, Vinyals & Akata, *Non-isotropy Regularization for Proxy-based Deep Metric Learning*: Tables 1 and 3–5 and
+Figs. 1, 2 and 4, at the size of a laptop. Classes have local structure that their labels do not tell: even and odd
+digits, scored on the digits, and Omniglot's alphabets, scored on the letters of alphabets never seen.
+
+    python experiments/nir/main.py                                                      # embedded digits
+    python experiments/nir/main.py --data omniglot --data-dir DIR --seeds 5 --workers 2
+    python experiments/nir/main.py --data omniglot --data-dir DIR --parts ablations --workers 2
+
+Finished runs are kept: an interrupted study goes on where it stopped. Everything is written to --out.
+"""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tyro
+from pictures import draw_isotropy, draw_spectra
+from regularized import (
+    METHODS,
+    PAPER,
+    RECOMMENDED,
+    STRUCTURE,
+    TASKS,
+    VARIANTS,
+    load,
+    run,
+    seconds_per_step,
+)
+from switch_off import MEASURED, draw_switch_off, watch
+
+from jdml.report import markdown_table, mean_std
+from jdml.training.checkpoint import write_json
+from jdml.training.study import over_seeds, run_study
+
+RETRIEVAL = ("R@1", "NMI", "mAP@1000")
+KINDS: dict[str, dict[str, Any] | None] = {
+    "": None,
+    " + NIR, released": PAPER,
+    " + NIR": RECOMMENDED,
+}
+ABLATED = "ProxyAnchor"
+ABLATIONS: dict[str, dict[str, Any]] = {
+    **{f"f: {name}": {"nir": nir} for name, nir in VARIANTS.items()},
+    "recommended": {},
+    "gradients clipped": {"clip": 1.0},
+    "no proxy backprop": {"nir": {"stop_proxy_gradient": True}},
+    "wrong pairs": {"nir": {"wrong_class_weight": 1.0}},
+    "ω = 0": {"nir": {"weight": 0.0}},
+    "D15-W64": {"flow": {"num_blocks": 15, "hidden": 64}},
+    "D5-W512": {"flow": {"num_blocks": 5, "hidden": 512}},
+    "D3-W1024": {"flow": {"num_blocks": 3, "hidden": 1024}},
+    "D8-W128, as printed": {"flow": {"num_blocks": 8, "depth": 3}},
+    "condition at start": {"flow": {"conditioning": "start"}},
+    "condition at mid": {"flow": {"conditioning": "mid"}},
+    "condition at end": {"flow": {"conditioning": "end"}},
+    "condition embedded": {"flow": {"conditioning": "embedded"}},
+    "generate": {"nir": {"self_regularization": "generate"}},
+    "match": {"nir": {"self_regularization": "match"}},
+    "generate and match": {"nir": {"self_regularization": "both"}},
+}
+"""What differs from the recommended setting: Table 4 (a) and (b), and Table 5."""
+PAPER_RETRIEVAL = {
+    "ProxyAnchor": "64.4 · 68.4 · 33.2",
+    "ProxyAnchor + NIR": "66.0 · 69.6 · 34.2",
+    "ProxyNCA*": "64.2 · 68.6 · 33.1",
+    "ProxyNCA* + NIR": "66.1 · 69.8 · 34.3",
+    "SoftTriple": "62.3 · 68.2 · 31.6",
+    "SoftTriple + NIR": "63.8 · 68.5 · 34.0",
+}
+PAPER_STRUCTURE = {
+    "ProxyAnchor": ".19 · .68 · .37 · .078",
+    "ProxyAnchor + NIR": ".13 · .79 · .44 · .072",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is run."""
+
+    data: Literal["digits", "mnist", "omniglot"] = "digits"
+    """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist, omniglot: the full sets in --data-dir."""
+    data_dir: Path | None = None
+    """Folder with MNIST's four IDX files or Omniglot's two zips."""
+    seeds: int = 1
+    """Runs per method, with seeds 0, 1, …"""
+    steps: int | None = None
+    """Training steps of each run; by default 300, 1000 and 1200."""
+    parts: tuple[str, ...] = ("picture", "switch", "methods", "time")
+    """picture: Figs. 1 and 2. switch: the flow alone. methods: Tables 1 and 3, Fig. 4. ablations: Tables 4 and 5. time:
+    of a step."""
+    held_out: bool = False
+    """Score on a fifth of the training alphabets (a sixth of the training digits), held out: for choosing settings."""
+    out: Path | None = None
+    """Folder for results, tables and figures; default runs/nir_DATA."""
+    workers: int = 1
+    """Runs at a time, each in a process of its own."""
+
+
+def make_base(settings: Settings) -> dict[str, Any]:
+    """What all runs share."""
+    return {
+        "data": settings.data,
+        "data_dir": None if settings.data_dir is None else str(settings.data_dir.resolve()),
+        "steps": settings.steps or TASKS[settings.data].steps,
+        "held_out": settings.held_out,
+        "method": ABLATED,
+        "nir": None,
+        "flow": {},
+        "clip": None,
+    }
+
+
+def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Every training run of the study by name."""
+    base, jobs = make_base(settings), {}
+    for seed in range(settings.seeds):
+        if "methods" in settings.parts:
+            for method in METHODS:
+                for kind, nir in KINDS.items():
+                    jobs[f"{method}{kind}-{seed}"] = {
+                        **base,
+                        "method": method,
+                        "nir": nir,
+                        "seed": seed,
+                    }
+        if "ablations" in settings.parts:
+            for name, changes in ABLATIONS.items():
+                # A shape of the loss replaces the recommended setting, everything else changes it.
+                nir = changes.get("nir", {})
+                nir = nir if name.startswith("f:") else {**RECOMMENDED, **nir}
+                jobs[f"{name}-{seed}"] = {**base, **changes, "nir": nir, "seed": seed}
+    return jobs
+
+
+def difference(results: dict[str, Any], method: str, metric: str, scale: float) -> str:
+    """What regularization adds, over the same seeds, and the p-value of a paired t-test."""
+    from scipy.stats import ttest_rel
+
+    alone, regularized = (over_seeds(results, name, metric) for name in (method, f"{method} + NIR"))
+    gain = mean_std(np.subtract(regularized, alone), scale=scale, digits=2)
+    if len(alone) < 2:
+        return gain
+    return f"{gain} (p = {ttest_rel(regularized, alone).pvalue:.2g})"
+
+
+def method_tables(results: dict[str, Any]) -> list[str]:
+    """Retrieval, structure, and what regularization adds."""
+    names = [f"{method}{kind}" for method in METHODS for kind in KINDS]
+    retrieval = [
+        [
+            name,
+            *(mean_std(over_seeds(results, name, metric)) for metric in RETRIEVAL),
+            PAPER_RETRIEVAL.get(name, "–"),
+        ]
+        for name in names
+    ]
+    sections = [
+        "Retrieval (last column: the paper's three on CUB):\n",
+        markdown_table(["method", *RETRIEVAL, "paper"], retrieval),
+    ]
+    for part in ("test", "train"):
+        rows = []
+        for name in names:
+            found = (over_seeds(results, name, f"{part} {metric}") for metric in STRUCTURE)
+            cells = [mean_std(values, scale=1, digits=3) for values in found]
+            rows.append([name, *cells, PAPER_STRUCTURE.get(name, "–")])
+        sections += [
+            f"Structure of {part} embeddings (last column: the paper's four on CUB):\n",
+            markdown_table(["method", *STRUCTURE, "paper"], rows),
+        ]
+    gains = [
+        [
+            method,
+            *(difference(results, method, metric, 100) for metric in RETRIEVAL),
+            *(difference(results, method, f"test {metric}", 1) for metric in STRUCTURE),
+        ]
+        for method in METHODS
+    ]
+    sections += [
+        "What the recommended NIR adds, over the same seeds:\n",
+        markdown_table(["method", *RETRIEVAL, *STRUCTURE], gains),
+    ]
+    return sections
+
+
+def ablation_table(results: dict[str, Any]) -> str:
+    """One row per change."""
+    shown = ("R@1", "mAP@1000")
+    rows = [
+        [
+            name,
+            *(mean_std(over_seeds(results, name, metric)) for metric in shown),
+            *(
+                mean_std(over_seeds(results, name, f"test {metric}"), scale=1, digits=3)
+                for metric in STRUCTURE
+            ),
+        ]
+        for name in ABLATIONS
+    ]
+    return markdown_table([f"{ABLATED} + NIR", *shown, *STRUCTURE], rows)
+
+
+def switch_table(found: dict[str, dict[str, list[float]]]) -> str:
+    """The first and the last ten steps of each variant."""
+    rows = [
+        [
+            variant,
+            *(
+                f"{np.mean(values[name][:10]):.3g} → {np.mean(values[name][-10:]):.3g}"
+                for name in MEASURED
+            ),
+        ]
+        for variant, values in found.items()
+    ]
+    return markdown_table(["f", *MEASURED], rows)
+
+
+def time_table(base: dict[str, Any]) -> str:
+    """Milliseconds per training step."""
+    seconds = seconds_per_step({**base, "seed": 0})
+    rows = [
+        [
+            method,
+            f"{1e3 * seconds[method]:.1f}",
+            f"{1e3 * seconds[f'{method} + NIR']:.1f}",
+            f"{seconds[f'{method} + NIR'] / seconds[method] - 1:.0%}",
+        ]
+        for method in METHODS
+    ]
+    return markdown_table(["a step's milliseconds", "alone", "with NIR", "added"], rows)
+
+
+def main(settings: Settings) -> None:
+    """Run what is missing, print the tables, write tables and figures."""
+    if settings.data != "digits" and settings.data_dir is None:
+        raise SystemExit(f"--data {settings.data} needs --data-dir, the folder with its files")
+    out = settings.out or Path("runs") / f"nir_{settings.data}"
+    out.mkdir(parents=True, exist_ok=True)
+    base = make_base(settings)
+    load(base["data"], base["data_dir"], base["held_out"])
+    sections = []
+    if "picture" in settings.parts:
+        draw_isotropy(out / "isotropy.png", min(base["steps"], 300))
+    if "switch" in settings.parts:
+        dim = TASKS[settings.data].dim
+        steps = min(base["steps"], 400)
+        alone = {
+            variant: {"variant": variant, "dim": dim, "steps": steps, "width": 0.3, "seed": 0}
+            for variant in VARIANTS
+        }
+        watched = run_study(watch, alone, out / "switch")
+        found = {variant: watched[variant]["metrics"] for variant in VARIANTS}
+        draw_switch_off(found, out / "switch_off.png")
+        sections += [f"The flow alone, first → last of {steps} steps:\n", switch_table(found)]
+    results = run_study(run, make_jobs(settings), out / "runs", workers=settings.workers)
+    if "methods" in settings.parts:
+        sections += method_tables(results)
+        draw_spectra(results, METHODS, out / "spectra.png")
+    if "ablations" in settings.parts:
+        sections += ["Ablations:\n", ablation_table(results)]
+    if "time" in settings.parts:
+        sections += ["Time:\n", time_table(base)]
+    text = "\n".join(sections)
+    minutes = sum(result["seconds"] for result in results.values()) / 60
+    print(f"{text}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
+    write_json(out / "results.json", results)
+    (out / "tables.md").write_text(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Settings, description=__doc__)))

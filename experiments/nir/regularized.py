@@ -1,0 +1,142 @@
+"""One run of the study: a proxy loss with or without non-isotropy regularization; how its embeddings lie in space."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import jdml
+from jdml import flows, metrics, objectives, optim, training
+from jdml.models import EpsNet, SmallConvNet
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "potential_fields"))
+from study import LOSSES, TASKS, load, make_sampler  # the same data, batches and base losses
+
+METHODS = ("ProxyAnchor", "ProxyNCA*", "SoftTriple")
+RATES = {"model": 1.0, "proxies": 100.0, "flow": 1.0}
+"""Learning rates in units of the model's."""
+PAPER = {"weight": 0.01, "warmup": 50}
+"""Released regularizer: the exponential of the negative log-likelihood."""
+RECOMMENDED = {"weight": 1.0, "shape": "identity", "per_dimension": True, "warmup": 50}
+"""One that does not switch itself off."""
+VARIANTS: dict[str, dict[str, Any]] = {
+    "exp": PAPER,
+    "softplus": {**PAPER, "shape": "softplus"},
+    "exp, t = 0.3": {**PAPER, "temperature": 0.3},
+    "exp, t = 3": {**PAPER, "temperature": 3.0},
+    "exp, per dimension": {**PAPER, "per_dimension": True},
+    "NLL, per dimension": {**PAPER, "shape": "identity", "per_dimension": True},
+}
+"""Ways to shape the regularizer."""
+STRUCTURE = ("spectral decay", "density", "concentration variance", "uniformity")
+SCORED = 4000
+"""Embeddings for structural metrics and spectra."""
+
+
+def make_flow(dim: int, settings: dict[str, Any]) -> flows.ConditionalFlow:
+    """NIR's flow as released, or with other sizes."""
+    return flows.preset("released", dim, dim, **settings)
+
+
+def make_objective(job: dict[str, Any], num_classes: int) -> objectives.Objective:
+    """The proxy objective of a job, regularized where the job says so."""
+    loss, settings = LOSSES[job["method"]]
+    settings = dict(settings)
+    per_class, dim = int(settings.pop("proxies_per_class", 1)), TASKS[job["data"]].dim
+    base = objectives.proxy(loss, num_classes, dim, per_class, **settings)
+    if job["nir"] is None:
+        return base
+    return objectives.with_nir(base, make_flow(dim, job["flow"]), **job["nir"])
+
+
+def make_optimizer(job: dict[str, Any]) -> optax.GradientTransformation:
+    """Adam, with a learning rate for each of network, proxies and flow."""
+    rate, clip = TASKS[job["data"]].rate, job["clip"]
+    roles = RATES if job["nir"] is not None else {k: v for k, v in RATES.items() if k != "flow"}
+
+    def adam(scale: float) -> optax.GradientTransformation:
+        steps = optax.adam(rate * scale)
+        return steps if clip is None else optax.chain(optax.clip_by_global_norm(clip), steps)
+
+    return optim.partition_by_role(
+        {role: adam(scale) for role, scale in roles.items()},
+        lambda params: {name: name for name in params},
+    )
+
+
+def make_model(job: dict[str, Any]) -> Any:
+    """The network of a task."""
+    dim = TASKS[job["data"]].dim
+    return SmallConvNet(dim) if job["data"] == "omniglot" else EpsNet(dim)
+
+
+def structure(embeddings: jax.Array, labels: np.ndarray) -> dict[str, float]:
+    """The four structural metrics of unit embeddings, and their singular values as shares."""
+    rows = np.random.default_rng(0).permutation(len(labels))[:SCORED]
+    x, classes = embeddings[rows], jnp.asarray(labels[rows])
+    values = jnp.linalg.svd(x, compute_uv=False)
+    return {
+        "spectral decay": float(metrics.spectral_decay(x)),
+        "density": float(metrics.class_density(x, classes)),
+        "concentration variance": float(metrics.concentration_variance(x, classes)),
+        "uniformity": float(metrics.uniformity(x)),
+        "spectrum": [float(share) for share in values / values.sum()],
+    }
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """Train one network; score its retrieval on new images and the structure of both sets."""
+    train, scored = load(job["data"], job["data_dir"], job["held_out"])
+    _, test, labels = scored[0]
+    result = training.fit(
+        make_model(job),
+        make_objective(job, train.num_classes),
+        make_optimizer(job),
+        train,
+        make_sampler(job, train.labels),
+        steps=job["steps"],
+        seed=job["seed"],
+        evaluate_every=job["steps"],
+        log_every=max(1, job["steps"] // 20),
+        progress=False,
+    )
+    x, seen = (jdml.sphere(jnp.asarray(result.embedder(part.images))) for part in (test, train))
+    found = jdml.evaluate_retrieval(x, labels, map_at=(1000,))
+    scores: dict[str, Any] = {
+        "R@1": found["R@1"],
+        "MAP@R": found["MAP@R"],
+        "mAP@1000": found["MAP@1000"],
+        "NMI": metrics.nmi(x, labels, key=jax.random.key(0)),
+    }
+    for part, points, classes in (("test", x, labels), ("train", seen, train.labels)):
+        scores |= {f"{part} {k}": v for k, v in structure(points, classes).items()}
+    surprise = [record["nll"] for record in result.history if "nll" in record]
+    return {**scores, "nll": surprise} if surprise else scores
+
+
+def seconds_per_step(job: dict[str, Any], repeats: int = 20) -> dict[str, float]:
+    """Time of a training step of each method, alone and with the flow: medians of steps taken in turn."""
+    train = load(job["data"], job["data_dir"], False).train
+    rows = next(iter(make_sampler(job, train.labels)))
+    images, labels = jnp.asarray(train.images[rows]), jnp.asarray(train.labels[rows], jnp.int32)
+    states, steps = {}, {}
+    for method in METHODS:
+        for name, nir in ((method, None), (f"{method} + NIR", RECOMMENDED)):
+            of = {**job, "method": method, "nir": nir}
+            model, objective = make_model(of), make_objective(of, train.num_classes)
+            optimizer = make_optimizer(of)
+            steps[name] = training.make_train_step(model, objective, optimizer)
+            states[name] = training.create_state(model, objective, optimizer, images[:1], seed=0)
+    took: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(repeats + 1):  # the first compiles
+        for name, step in steps.items():
+            start = time.perf_counter()
+            states[name], _ = step(states[name], images, labels)
+            jax.block_until_ready(states[name])
+            took[name].append(time.perf_counter() - start)
+    return {name: float(np.median(times[1:])) for name, times in took.items()}

@@ -1,0 +1,64 @@
+"""Does the regularizer go on regularizing? A flow alone, trained on clusters on the sphere under each shape of it."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from regularized import VARIANTS, make_flow
+
+import jdml
+
+CLUSTERS, BATCH, RATE = 100, 90, 5e-4
+MEASURED = ("NLL", "flow gradient", "embedding gradient")
+
+
+def watch(job: dict[str, Any]) -> dict[str, list[float]]:
+    """Train the flow of one variant; the mean negative log-likelihood and both gradients' norms at every step."""
+    dim = job["dim"]
+    shaped = {k: v for k, v in VARIANTS[job["variant"]].items() if k not in ("weight", "warmup")}
+    flow = make_flow(dim, {})
+    centre_key, flow_key, data_key = jax.random.split(jax.random.key(job["seed"]), 3)
+    centres = jdml.sphere(jax.random.normal(centre_key, (CLUSTERS, dim)))
+    params = flow.init(flow_key, centres, centres)
+    optimizer = optax.adam(RATE)
+
+    def loss(params: Any, x: jax.Array, condition: jax.Array) -> tuple[jax.Array, jax.Array]:
+        latents, log_dets = flow.apply(params, x, condition)
+        surprise = jdml.nir_loss(latents, log_dets, shape="identity")
+        return jdml.nir_loss(latents, log_dets, **shaped), surprise
+
+    def step(carry: Any, key: jax.Array) -> Any:
+        params, state = carry
+        label_key, noise_key = jax.random.split(key)
+        condition = centres[jax.random.randint(label_key, (BATCH,), 0, CLUSTERS)]
+        noise = jax.random.normal(noise_key, (BATCH, dim)) / np.sqrt(dim)
+        x = jdml.sphere(condition + job["width"] * noise)
+        (of_params, of_x), surprise = jax.grad(loss, (0, 1), has_aux=True)(params, x, condition)
+        updates, state = optimizer.update(of_params, state)
+        found = surprise, optax.global_norm(of_params), jnp.linalg.norm(of_x)
+        return (optax.apply_updates(params, updates), state), found
+
+    keys = jax.random.split(data_key, job["steps"])
+    _, found = jax.jit(lambda carry: jax.lax.scan(step, carry, keys))(
+        (params, optimizer.init(params))
+    )
+    return {name: np.asarray(v).tolist() for name, v in zip(MEASURED, found, strict=True)}
+
+
+def draw_switch_off(results: dict[str, dict[str, list[float]]], path: Path) -> None:
+    """One panel per measured quantity, one line per variant."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11.5, 3.5), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(MEASURED)), MEASURED, strict=True):
+        for variant, found in results.items():
+            axes.plot(np.arange(1, len(found[name]) + 1), found[name], label=variant, linewidth=1.2)
+        axes.set(title=name, xlabel="step")
+        axes.grid(alpha=0.3)
+        if name != "NLL":
+            axes.set(yscale="log", title=f"norm of the {name}")
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=130)
