@@ -21,8 +21,7 @@ import tyro
 from pictures import draw_isotropy, draw_spectra
 from regularized import (
     METHODS,
-    PAPER,
-    RECOMMENDED,
+    NIR,
     STRUCTURE,
     TASKS,
     VARIANTS,
@@ -37,15 +36,11 @@ from jdml.training.checkpoint import write_json
 from jdml.training.study import over_seeds, run_study
 
 RETRIEVAL = ("R@1", "NMI", "mAP@1000")
-KINDS: dict[str, dict[str, Any] | None] = {
-    "": None,
-    " + NIR, released": PAPER,
-    " + NIR": RECOMMENDED,
-}
 ABLATED = "ProxyAnchor"
 ABLATIONS: dict[str, dict[str, Any]] = {
-    **{f"f: {name}": {"nir": nir} for name, nir in VARIANTS.items()},
-    "recommended": {},
+    **{name: {"nir": shape} for name, shape in VARIANTS.items()},
+    "ω = 0.001": {"nir": {"weight": 0.001}},
+    "ω = 0.1": {"nir": {"weight": 0.1}},
     "gradients clipped": {"clip": 1.0},
     "no proxy backprop": {"nir": {"stop_proxy_gradient": True}},
     "wrong pairs": {"nir": {"wrong_class_weight": 1.0}},
@@ -62,7 +57,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "match": {"nir": {"self_regularization": "match"}},
     "generate and match": {"nir": {"self_regularization": "both"}},
 }
-"""What differs from the recommended setting: Table 4 (a) and (b), and Table 5."""
+"""What differs from the released setting: Table 4 (a) and (b), and Table 5."""
 PAPER_RETRIEVAL = {
     "ProxyAnchor": "64.4 · 68.4 · 33.2",
     "ProxyAnchor + NIR": "66.0 · 69.6 · 34.2",
@@ -120,18 +115,12 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     for seed in range(settings.seeds):
         if "methods" in settings.parts:
             for method in METHODS:
-                for kind, nir in KINDS.items():
-                    jobs[f"{method}{kind}-{seed}"] = {
-                        **base,
-                        "method": method,
-                        "nir": nir,
-                        "seed": seed,
-                    }
+                own = {**base, "method": method, "seed": seed}
+                jobs[f"{method}-{seed}"] = own
+                jobs[f"{method} + NIR-{seed}"] = {**own, "nir": NIR}
         if "ablations" in settings.parts:
             for name, changes in ABLATIONS.items():
-                # A shape of the loss replaces the recommended setting, everything else changes it.
-                nir = changes.get("nir", {})
-                nir = nir if name.startswith("f:") else {**RECOMMENDED, **nir}
+                nir = {**NIR, **changes.get("nir", {})}
                 jobs[f"{name}-{seed}"] = {**base, **changes, "nir": nir, "seed": seed}
     return jobs
 
@@ -149,7 +138,7 @@ def difference(results: dict[str, Any], method: str, metric: str, scale: float) 
 
 def method_tables(results: dict[str, Any]) -> list[str]:
     """Retrieval, structure, and what regularization adds."""
-    names = [f"{method}{kind}" for method in METHODS for kind in KINDS]
+    names = [f"{method}{kind}" for method in METHODS for kind in ("", " + NIR")]
     retrieval = [
         [
             name,
@@ -181,7 +170,7 @@ def method_tables(results: dict[str, Any]) -> list[str]:
         for method in METHODS
     ]
     sections += [
-        "What the recommended NIR adds, over the same seeds:\n",
+        "What NIR adds, over the same seeds:\n",
         markdown_table(["method", *RETRIEVAL, *STRUCTURE], gains),
     ]
     return sections
@@ -189,19 +178,18 @@ def method_tables(results: dict[str, Any]) -> list[str]:
 
 def ablation_table(results: dict[str, Any]) -> str:
     """One row per change."""
-    shown = ("R@1", "mAP@1000")
-    rows = [
-        [
-            name,
-            *(mean_std(over_seeds(results, name, metric)) for metric in shown),
-            *(
-                mean_std(over_seeds(results, name, f"test {metric}"), scale=1, digits=3)
-                for metric in STRUCTURE
-            ),
+    shown = {"R@1": 100.0, "mAP@1000": 100.0, **{f"test {name}": 1.0 for name in STRUCTURE}}
+    rows = []
+    for name in ABLATIONS:
+        diverged = len(over_seeds(results, name, "diverged"))
+        cells = [
+            mean_std(values, scale=scale, digits=1 if scale > 1 else 3)
+            if (values := over_seeds(results, name, metric))
+            else "–"
+            for metric, scale in shown.items()
         ]
-        for name in ABLATIONS
-    ]
-    return markdown_table([f"{ABLATED} + NIR", *shown, *STRUCTURE], rows)
+        rows.append([name, *cells, str(diverged)])
+    return markdown_table([f"{ABLATED} + NIR", "R@1", "mAP@1000", *STRUCTURE, "diverged"], rows)
 
 
 def switch_table(found: dict[str, dict[str, list[float]]]) -> str:

@@ -18,7 +18,6 @@ MEASURED = ("NLL", "flow gradient", "embedding gradient")
 def watch(job: dict[str, Any]) -> dict[str, list[float]]:
     """Train the flow of one variant; the mean negative log-likelihood and both gradients' norms at every step."""
     dim = job["dim"]
-    shaped = {k: v for k, v in VARIANTS[job["variant"]].items() if k not in ("weight", "warmup")}
     flow = make_flow(dim, {})
     centre_key, flow_key, data_key = jax.random.split(jax.random.key(job["seed"]), 3)
     centres = jdml.sphere(jax.random.normal(centre_key, (CLUSTERS, dim)))
@@ -28,7 +27,7 @@ def watch(job: dict[str, Any]) -> dict[str, list[float]]:
     def loss(params: Any, x: jax.Array, condition: jax.Array) -> tuple[jax.Array, jax.Array]:
         latents, log_dets = flow.apply(params, x, condition)
         surprise = jdml.nir_loss(latents, log_dets, shape="identity")
-        return jdml.nir_loss(latents, log_dets, **shaped), surprise
+        return jdml.nir_loss(latents, log_dets, **VARIANTS[job["variant"]]), surprise
 
     def step(carry: Any, key: jax.Array) -> Any:
         params, state = carry
@@ -38,7 +37,7 @@ def watch(job: dict[str, Any]) -> dict[str, list[float]]:
         x = jdml.sphere(condition + job["width"] * noise)
         (of_params, of_x), surprise = jax.grad(loss, (0, 1), has_aux=True)(params, x, condition)
         updates, state = optimizer.update(of_params, state)
-        found = surprise, optax.global_norm(of_params), jnp.linalg.norm(of_x)
+        found = surprise, optax.tree.norm(of_params), jnp.linalg.norm(of_x)
         return (optax.apply_updates(params, updates), state), found
 
     keys = jax.random.split(data_key, job["steps"])

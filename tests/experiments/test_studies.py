@@ -170,3 +170,45 @@ def test_ccp_on_the_embedded_digits(
     assert all(0 < r["metrics"]["test"] <= 1 for r in results.values())
     assert (tmp_path / "panels.png").stat().st_size > 30_000
     assert (tmp_path / "sweeps.png").exists()
+
+
+def test_nir_on_the_embedded_digits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = load("nir")
+    small = {"num_blocks": 1, "depth": 2, "hidden": 8}
+    for module in ("regularized", "switch_off", "pictures"):
+        monkeypatch.setattr(
+            sys.modules[module],
+            "make_flow",
+            lambda dim, settings: jdml.flows.preset("released", dim, dim, **{**settings, **small}),
+        )
+    monkeypatch.setattr(study, "METHODS", ("ProxyAnchor",))
+    monkeypatch.setattr(sys.modules["regularized"], "METHODS", ("ProxyAnchor",))
+    monkeypatch.setattr(study, "VARIANTS", {"exp": {}})
+    monkeypatch.setattr(study, "ABLATIONS", {"ω = 0": {"nir": {"weight": 0.0}}})
+    parts = ("picture", "switch", "methods", "ablations", "time")
+    study.main(study.Settings(seeds=2, steps=2, parts=parts, out=tmp_path))
+    tables = capsys.readouterr().out
+    assert "(p = " in tables
+    assert "| ω = 0 " in tables
+    assert "| exp | " in tables
+    assert "a step's milliseconds" in tables
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert len(results) == 6
+    metrics = results["ProxyAnchor + NIR-0"]["metrics"]
+    assert sum(metrics["test spectrum"]) == pytest.approx(1, abs=1e-5)
+    assert 0 < metrics["mAP@1000"] <= 1
+    for name in ("isotropy", "switch_off", "spectra"):
+        assert (tmp_path / f"{name}.png").stat().st_size > 20_000
+
+
+def test_nir_notes_a_run_that_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = load("nir")
+
+    def diverges(*arguments: object, **settings: object) -> None:
+        raise FloatingPointError("the loss is nan at step 3")
+
+    monkeypatch.setattr(jdml.training, "fit", diverges)
+    job = {**study.make_base(study.Settings()), "seed": 0}
+    assert study.run(job) == {"diverged": "the loss is nan at step 3"}
