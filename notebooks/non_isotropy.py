@@ -1,0 +1,167 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # A flow around every proxy
+#
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/#upload=true)
+#
+# A proxy loss cares how far a sample is from its proxy, not in which direction: around a proxy all directions are the
+# same, and what distinguishes the samples of a class may be lost. Non-isotropy regularization (NIR, Roth et al.) asks
+# that every sample be a likely outcome of a flow that begins at its proxy. The flow can bend, so a class may have a
+# shape of its own.
+#
+# Everything runs on the embedded 8×8 digits, in about two minutes.
+
+# %%
+import importlib.util
+import subprocess
+import sys
+
+if importlib.util.find_spec("jdml") is None or importlib.util.find_spec("distrax") is None:
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "jdml[train,flows]"], check=True)
+
+# %%
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import optax
+
+import jdml
+from jdml import flows, metrics, objectives, optim, training
+
+# %% [markdown]
+# ## A conditional flow learns a density
+#
+# Two conditions, two shapes. `distribution(condition)` is a density to evaluate and to draw from.
+
+# %%
+flow = flows.ConditionalFlow(dim=2, condition_dim=1, num_blocks=4, hidden=32, depth=3)
+
+
+def draw(key, size=256):
+    """A ring where the condition is 0, two clusters where it is 1."""
+    keys = jax.random.split(key, 3)
+    condition = jax.random.bernoulli(keys[0], shape=(size, 1)).astype(jnp.float32)
+    angle = 2 * jnp.pi * jax.random.uniform(keys[1], (size,))
+    ring = jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1)
+    pair = jnp.where(angle[:, None] < jnp.pi, 0.7, -0.7) * jnp.ones(2)
+    noise = 0.12 * jax.random.normal(keys[2], (size, 2))
+    return jnp.where(condition == 0, ring, pair) + noise, condition
+
+
+def surprise(params, key):
+    latents, log_dets = flow.apply(params, *draw(key))
+    return jdml.nir_loss(latents, log_dets, shape="identity")
+
+
+params = flow.init(jax.random.key(0), *draw(jax.random.key(0)))
+optimizer = optax.adam(3e-3)
+
+
+def step(carry, key):
+    params, state = carry
+    value, gradient = jax.value_and_grad(surprise)(params, key)
+    updates, state = optimizer.update(gradient, state)
+    return (optax.apply_updates(params, updates), state), value
+
+
+keys = jax.random.split(jax.random.key(1), 1500)
+(params, _), losses = jax.lax.scan(step, (params, optimizer.init(params)), keys)
+print(f"mean negative log-likelihood: {losses[:20].mean():.2f} → {losses[-100:].mean():.2f}")
+
+# %%
+side = jnp.linspace(-1.6, 1.6, 121)
+grid = jnp.stack(jnp.meshgrid(side, side), axis=-1).reshape(-1, 2)
+figure, axes = plt.subplots(1, 2, figsize=(8, 4), layout="constrained")
+for condition, axis in enumerate(axes):
+    density = flow.apply(params, jnp.full((len(grid), 1), float(condition)), method="distribution")
+    values = jnp.exp(density.log_prob(grid)).reshape(len(side), -1)
+    axis.contourf(side, side, values, levels=20, cmap="viridis")
+    total = float(values.sum() * (side[1] - side[0]) ** 2)
+    axis.set(title=f"condition {condition}: integral {total:.3f}", aspect="equal")
+plt.show()
+
+# %% [markdown]
+# ## Around a proxy loss
+#
+# `with_nir` puts the flow around any proxy objective. The parameters have a role more, `"flow"`, and with it a learning
+# rate of its own. Even and odd are learned; the digits, which nobody named, are what is scored.
+
+# %%
+DIM = 16
+train, new = (jdml.data.load("digits", split=split) for split in ("train", "test"))
+train = train.select(train.views["digit"] <= 5).relabel("parity")
+new = new.select(new.views["digit"] <= 5)
+
+
+def learn(regularized, seed=0, steps=300):
+    objective = objectives.proxy(jdml.proxy_anchor_loss, train.num_classes, DIM)
+    rates = {"model": 1e-3, "proxies": 1e-1}
+    if regularized:
+        around = flows.preset("released", DIM, DIM)
+        objective = objectives.with_nir(objective, around, weight=0.01, warmup=50)
+        rates["flow"] = 1e-3
+    result = training.fit(
+        jdml.models.EpsNet(dim=DIM),
+        objective,
+        optim.partition_by_role(
+            {role: optax.adam(rate) for role, rate in rates.items()},
+            lambda params: {name: name for name in params},
+        ),
+        train,
+        jdml.data.RandomBatchSampler(len(train), 64, seed=seed),
+        steps=steps,
+        seed=seed,
+        evaluate_every=steps,
+        log_every=20,
+        progress=False,
+    )
+    return jdml.sphere(jnp.asarray(result.embedder(new.images))), result.history
+
+
+spectra = {}
+for name, regularized in (("ProxyAnchor", False), ("ProxyAnchor + NIR", True)):
+    x, history = learn(regularized)
+    scores = jdml.evaluate_retrieval(x, new.labels)
+    digits = jnp.asarray(new.labels)
+    values = np.linalg.svd(x, compute_uv=False)
+    spectra[name] = values / values.sum()
+    print(
+        f"{name:18} digits: R@1 {100 * scores['R@1']:.1f}, MAP@R {100 * scores['MAP@R']:.1f}   "
+        f"spectral decay {metrics.spectral_decay(x):.2f}, density {metrics.class_density(x, digits):.2f}, "
+        f"uniformity {metrics.uniformity(x):.2f}"
+    )
+
+# %% [markdown]
+# The singular values say how many directions the embeddings use; less decay is a richer embedding.
+
+# %%
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+for name, shares in spectra.items():
+    axes[0].plot(np.arange(1, DIM + 1), shares, "o-", label=name)
+axes[0].set(title="share of each singular value", xlabel="singular value", yscale="log")
+axes[0].legend()
+steps = [record["step"] for record in history]
+axes[1].plot(steps, [record["nll"] for record in history])
+axes[1].set(title="mean negative log-likelihood", xlabel="step")
+plt.show()
+
+# %% [markdown]
+# At −15 the exponential of the negative log-likelihood is 3e-7: the regularizer has fallen silent. It works as a
+# barrier for samples that are out of place, at the beginning above all. Shapes that never fall silent are no
+# improvement: a density has no upper bound, and embeddings that go on following it end in one point. `experiments/nir`
+# has numbers.
