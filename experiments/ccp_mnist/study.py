@@ -25,6 +25,7 @@ BASE: dict[str, Any] = {
     "pool_size": 16,
     "strength": 2e-4,
     "samples_per_class": 4,
+    "in_batch_weight": 0.1,
     "panels": None,
 }
 MARGINS = {"positive_margin": 0.0, "negative_margin": 0.5}
@@ -150,7 +151,14 @@ def make_objective(job: dict[str, Any]) -> objectives.Objective:
     if job["method"] == "samples":
         return objectives.pair(jdml.contrastive_loss, normalize=ball, **MARGINS)
     per_class = int(job["proxies_per_class"])
-    return objectives.as_proxy_objective(jdml.contrastive_loss, CLASSES, 2, per_class, **MARGINS)
+    return objectives.as_proxy_objective(
+        jdml.contrastive_loss,
+        CLASSES,
+        2,
+        per_class,
+        in_batch_weight=job["in_batch_weight"],
+        **MARGINS,
+    )
 
 
 def make_optimizer(job: dict[str, Any]) -> optax.GradientTransformation:
