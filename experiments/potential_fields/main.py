@@ -31,7 +31,7 @@ NOISY = ("PFML", "CPML", "triplet", "MS", "ProxyNCA", "ProxyAnchor")
 SWEEPS: dict[str, tuple[float, ...]] = {
     "proxies_per_class": (1, 5, 15, 30),
     "delta": (0.1, 0.2, 0.3, 0.5),
-    "alpha": (1.0, 2.0, 4.0, 6.0),
+    "alpha": (0.5, 1.0, 2.0, 4.0),
     "repulsion_delta": (0.2, 0.5, 0.8),
     "clip": (0.5, 5.0, 50.0, 1e30),
 }
@@ -65,7 +65,7 @@ class Settings:
     """Runs per point of the sweeps."""
     steps: int | None = None
     """Training steps of each run; by default 300, 1000 and 1200."""
-    parts: tuple[str, ...] = ("picture", "methods", "noise", "sweeps")
+    parts: tuple[str, ...] = ("picture", "methods", "noise")
     """picture: Fig. 2. methods: Tables 1 and 3. noise: Table 2. sweeps: Fig. 3."""
     held_out: bool = False
     """Score on a fifth of the training alphabets (a sixth of the training digits), held out: how PFML was tuned."""

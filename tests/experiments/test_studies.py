@@ -116,7 +116,8 @@ def test_potential_fields_on_the_embedded_digits(
     monkeypatch.setattr(study, "CLEAN", ("PFML", "ProxyAnchor"))
     monkeypatch.setattr(study, "NOISY", ("PFML", "triplet"))
     monkeypatch.setattr(study, "SWEEPS", {"alpha": (2.0,)})
-    study.main(study.Settings(seeds=1, steps=1, out=tmp_path))
+    parts = ("picture", "methods", "noise", "sweeps")
+    study.main(study.Settings(seeds=1, steps=1, parts=parts, out=tmp_path))
     tables = capsys.readouterr().out
     assert "| ProxyAnchor |" in tables
     assert "| triplet" in tables
