@@ -32,6 +32,8 @@ MARGINS = {"positive_margin": 0.0, "negative_margin": 0.5}
 PROXY_RATE = 10.0
 """The proxies' learning rate, in units of the model's."""
 NEVER = 10**6
+SCORED = 2000
+"""Validation images at most: they are embedded again at every evaluation."""
 SHOWN = 1000
 """Points of the training set for covering radii and pictures."""
 
@@ -61,7 +63,8 @@ def load(name: str, data_dir: str | None) -> Parts:
     """A sixth of the training images is for validation."""
     train, test = (data.load(name, data_dir=data_dir, split=split) for split in ("train", "test"))
     chosen = np.random.default_rng(0).permutation(len(train)) < len(train) // 6
-    return Parts(train.select(~chosen), train.select(chosen), test)
+    scored = np.flatnonzero(chosen)[:SCORED]
+    return Parts(train.select(~chosen), train.select(scored), test)
 
 
 def map_at_r(x: np.ndarray, labels: np.ndarray) -> float:
