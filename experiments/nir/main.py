@@ -41,6 +41,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     **{name: {"nir": shape} for name, shape in VARIANTS.items()},
     "ω = 0.001": {"nir": {"weight": 0.001}},
     "ω = 0.1": {"nir": {"weight": 0.1}},
+    "no warm-up": {"nir": {"warmup": 0}},
     "gradients clipped": {"clip": 1.0},
     "no proxy backprop": {"nir": {"stop_proxy_gradient": True}},
     "wrong pairs": {"nir": {"wrong_class_weight": 1.0}},
