@@ -4,6 +4,7 @@ The only room that imports distrax (extra ``flows``).
 """
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -171,7 +172,7 @@ class ConditionalFlow(nn.Module):
 
         Raises:
             TypeError: arrays that are not floating.
-            ValueError: shapes that do not fit.
+            ValueError: shapes that do not fit, parameters of other sizes.
         """
         x, condition = self._checked("x", x, condition)
         log_det = jnp.zeros(x.shape[0], x.dtype)
@@ -193,7 +194,7 @@ class ConditionalFlow(nn.Module):
 
         Raises:
             TypeError: arrays that are not floating.
-            ValueError: shapes that do not fit.
+            ValueError: shapes that do not fit, parameters of other sizes.
         """
         latents, condition = self._checked("latents", latents, condition)
         x, log_det = latents, jnp.zeros(latents.shape[0], latents.dtype)
@@ -214,10 +215,11 @@ class ConditionalFlow(nn.Module):
 
         Raises:
             TypeError: a condition that is not floating.
-            ValueError: a condition of another width.
+            ValueError: a condition of another width, parameters of other sizes.
         """
         checks.check_embeddings("condition", condition)
         _check_width("condition", condition, self.condition_dim)
+        self._check_parameters()
         condition = condition.astype(accumulate_in(condition))
         nets = [[_unbound(net) for net in nets] for nets in self.nets]
         bijectors = self._bijectors(self._conditions(condition), nets)
@@ -235,8 +237,24 @@ class ConditionalFlow(nn.Module):
             raise ValueError(
                 f"condition must have as many rows as {name}, {vectors.shape[0]}, got {condition.shape[0]}"
             )
+        self._check_parameters()
         dtype = accumulate_in(vectors, condition)
         return vectors.astype(dtype), condition.astype(dtype)
+
+    def _check_parameters(self) -> None:
+        """Parameters of a flow of other sizes: Flax would not notice blocks too many."""
+        if self.is_initializing():
+            return
+        needed = _parameter_shapes(self.clone(parent=None, name=None))
+        given = _shapes(self.variables["params"])
+        wrong = [
+            f"{name} must be {needed.get(name, 'absent')}, got {given.get(name, 'none')}"
+            for name in sorted(needed.keys() | given.keys())
+            if needed.get(name) != given.get(name)
+        ]
+        if wrong:
+            shown = "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more" if wrong[3:] else "")
+            raise ValueError(f"params must be those of a flow of these sizes: {shown}")
 
     def _conditions(self, condition: Array) -> list[Array | None]:
         """What each block's nets see of the condition."""
@@ -285,6 +303,19 @@ class ConditionalFlow(nn.Module):
     def _affine(self, parameters: Array) -> distrax.Bijector:
         raw, shift = jnp.split(parameters, 2, axis=-1)
         return distrax.ScalarAffine(shift, log_scale=self.clamp * 0.636 * jnp.arctan(raw))
+
+
+def _shapes(params: Any) -> dict[str, list[int]]:
+    return {
+        "/".join(key.key for key in path): list(leaf.shape)
+        for path, leaf in jax.tree.leaves_with_path(params)
+    }
+
+
+@functools.lru_cache(maxsize=64)
+def _parameter_shapes(flow: ConditionalFlow) -> dict[str, list[int]]:
+    x, condition = jnp.zeros((1, flow.dim)), jnp.zeros((1, flow.condition_dim))
+    return _shapes(jax.eval_shape(flow.init, jax.random.key(0), x, condition)["params"])
 
 
 class Permute(distrax.Bijector):

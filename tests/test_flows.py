@@ -198,6 +198,25 @@ def test_flows_that_cannot_be(
         flow.init(jax.random.key(0), jnp.ones((2, 4)), jnp.ones((2, 3)))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_blocks": 1}, r"nets_1_0/Dense_0/bias must be absent, got \[8\].* and \d+ more"),
+        ({"num_blocks": 3}, "nets_2_0/Dense_0/bias must be .* got none"),
+        ({"hidden": 16}, r"nets_0_0/Dense_0/bias must be \[16\], got \[8\]"),
+        ({"actnorm": True}, "norms_0/.* got none"),
+    ],
+)
+def test_parameters_of_another_flow(change: dict[str, Any], message: str) -> None:
+    sizes = {"num_blocks": 2, "hidden": 8, "depth": 2}
+    x, c = jnp.ones((3, 4)), jnp.ones((3, 2))
+    params = flows.ConditionalFlow(4, 2, **sizes).init(jax.random.key(0), x, c)
+    other = flows.ConditionalFlow(4, 2, **{**sizes, **change})
+    for method, arguments in (("forward", (x, c)), ("inverse", (x, c)), ("distribution", (c,))):
+        with pytest.raises(ValueError, match=message):
+            other.apply(params, *arguments, method=method)
+
+
 def test_arrays_that_do_not_fit() -> None:
     flow, params, x, c = built(4)
     with pytest.raises(ValueError, match="condition must have width 4"):
