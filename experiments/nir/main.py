@@ -68,8 +68,8 @@ PAPER_RETRIEVAL = {
     "SoftTriple + NIR": "63.8 · 68.5 · 34.0",
 }
 PAPER_STRUCTURE = {
-    "ProxyAnchor": ".19 · .68 · .37 · .078",
-    "ProxyAnchor + NIR": ".13 · .79 · .44 · .072",
+    "ProxyAnchor": ".19 · – · .68 · .37 · .078",
+    "ProxyAnchor + NIR": ".13 · – · .79 · .44 · .072",
 }
 
 
@@ -159,7 +159,7 @@ def method_tables(results: dict[str, Any]) -> list[str]:
             cells = [mean_std(values, scale=1, digits=3) for values in found]
             rows.append([name, *cells, PAPER_STRUCTURE.get(name, "–")])
         sections += [
-            f"Structure of {part} embeddings (last column: the paper's four on CUB):\n",
+            f"Structure of {part} embeddings (last column: the paper's on CUB):\n",
             markdown_table(["method", *STRUCTURE, "paper"], rows),
         ]
     gains = [

@@ -31,7 +31,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "NLL, per dimension": {"shape": "identity", "per_dimension": True},
 }
 """Ways to shape the regularizer."""
-STRUCTURE = ("spectral decay", "density", "concentration variance", "uniformity")
+STRUCTURE = ("spectral decay", "reversed", "density", "concentration variance", "uniformity")
+"""Spectral decay is KL(U ‖ S), reversed KL(S ‖ U): only the latter is blind to directions that a network cannot use."""
 SCORED = 4000
 """Embeddings for structural metrics and spectra."""
 
@@ -74,12 +75,13 @@ def make_model(job: dict[str, Any]) -> Any:
 
 
 def structure(embeddings: jax.Array, labels: np.ndarray) -> dict[str, float]:
-    """The four structural metrics of unit embeddings, and their singular values as shares."""
+    """The structural metrics of unit embeddings, and their singular values as shares."""
     rows = np.random.default_rng(0).permutation(len(labels))[:SCORED]
     x, classes = embeddings[rows], jnp.asarray(labels[rows])
     values = jnp.linalg.svd(x, compute_uv=False)
     return {
         "spectral decay": float(metrics.spectral_decay(x)),
+        "reversed": float(metrics.spectral_decay(x, mode=-1)),
         "density": float(metrics.class_density(x, classes)),
         "concentration variance": float(metrics.concentration_variance(x, classes)),
         "uniformity": float(metrics.uniformity(x)),
