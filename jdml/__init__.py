@@ -50,6 +50,7 @@ _LAZY = (
     "models",
     "objectives",
     "optim",
+    "recipes",
     "report",
     "testing",
     "training",

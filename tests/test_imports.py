@@ -34,9 +34,10 @@ DOORS = {
     "models": {"ops"},
     "data": {"ops"},
     "testing": {"ops", "mining", "losses"},
-    "training": METHODS,
+    "recipes": METHODS,
+    "training": METHODS | {"recipes"},
     "report": METHODS | {"training"},
-    "cli": METHODS | {"training", "report"},
+    "cli": METHODS | {"recipes", "training", "report"},
     # The flat names: everything that is light.
     "__init__": NUMERICS | {"objectives", "optim", "testing"},
     "__main__": {"cli"},

@@ -1,0 +1,105 @@
+"""What the papers report, for the row beside ours."""
+
+from collections.abc import Mapping
+
+Row = Mapping[str, float]
+PRINTED: dict[tuple[str, str, str], dict[str, Row]] = {
+    # (protocol, method, backbone): data set -> percent
+    ("conventional", "pfml", "resnet50"): {
+        "cub": {"R@1": 73.4},
+        "cars": {"R@1": 92.7},
+        "sop": {"R@1": 82.9},
+    },
+    ("conventional", "pfml", "bn_inception"): {
+        "cub": {"R@1": 71.5},
+        "cars": {"R@1": 90.1},
+        "sop": {"R@1": 80.6},
+    },
+    ("conventional", "cpml", "resnet50"): {
+        "cub": {"R@1": 68.3},
+        "cars": {"R@1": 85.2},
+        "sop": {"R@1": 79.4},
+    },
+    ("conventional", "proxy_anchor", "resnet50"): {"cub": {"R@1": 69.7}, "cars": {"R@1": 87.7}},
+    ("conventional", "proxy_anchor", "bn_inception"): {
+        "cub": {"R@1": 68.6, "nDCG@8": 60.9, "MAP@R": 26.7},
+        "cars": {"R@1": 86.1, "nDCG@8": 77.6, "MAP@R": 28.8},
+        "sop": {"R@1": 77.6, "MAP@R": 49.7},
+    },
+    ("conventional", "soft_triple", "bn_inception"): {
+        "cub": {"R@1": 67.6, "nDCG@8": 59.4, "MAP@R": 25.5},
+        "cars": {"R@1": 86.0, "nDCG@8": 77.1, "MAP@R": 27.5},
+        "sop": {"R@1": 79.0, "MAP@R": 51.7},
+    },
+    ("conventional", "mpa", "bn_inception"): {
+        "cub": {"R@1": 69.2, "nDCG@8": 61.3, "MAP@R": 26.6},
+        "cars": {"R@1": 86.8, "nDCG@8": 78.0, "MAP@R": 28.4},
+        "sop": {"R@1": 77.5, "MAP@R": 49.6},
+    },
+    ("conventional", "mpa_dw", "bn_inception"): {
+        "cub": {"R@1": 68.9, "nDCG@8": 61.1, "MAP@R": 26.3},
+        "cars": {"R@1": 86.6, "nDCG@8": 78.0, "MAP@R": 28.1},
+        "sop": {"R@1": 78.4, "MAP@R": 50.5},
+    },
+    ("conventional", "mpa_ap", "bn_inception"): {
+        "cub": {"R@1": 69.1, "nDCG@8": 61.3, "MAP@R": 26.6},
+        "cars": {"R@1": 87.1, "nDCG@8": 78.8, "MAP@R": 28.6},
+        "sop": {"R@1": 78.1, "MAP@R": 50.2},
+    },
+    ("conventional", "nir", "resnet50"): {
+        "cub": {"R@1": 66.0, "NMI": 69.6, "MAP@1000": 34.2},
+        "cars": {"R@1": 85.2, "NMI": 71.6, "MAP@1000": 36.4},
+        "sop": {"R@1": 78.9, "NMI": 90.4, "MAP@1000": 46.5},
+    },
+    ("conventional", "eps", "resnet50"): {"cub": {"R@1": 63.3}, "cars": {"R@1": 82.9}},
+    ("conventional", "multi_similarity", "resnet50"): {"cub": {"R@1": 62.3}, "cars": {"R@1": 81.2}},
+    ("conventional", "triplet", "resnet50"): {"cub": {"R@1": 61.5}, "cars": {"R@1": 76.1}},
+    ("conventional", "ccp", "resnet50"): {
+        "cub": {"R@1": 71.04},
+        "cars": {"R@1": 85.93},
+        "sop": {"R@1": 81.66},
+        "inshop": {"R@1": 92.46},
+    },
+    ("mlrc", "ccp", "bn_inception"): {
+        "cub": {"MAP@R": 22.67},
+        "cars": {"MAP@R": 18.52},
+        "sop": {"MAP@R": 48.18},
+        "inshop": {"MAP@R": 57.24},
+    },
+    ("mlrc", "contrastive", "bn_inception"): {
+        "cub": {"MAP@R": 21.01},
+        "cars": {"MAP@R": 17.22},
+        "sop": {"MAP@R": 42.66},
+        "inshop": {"MAP@R": 55.13},
+    },
+    ("mlrc", "multi_similarity", "bn_inception"): {
+        "cub": {"MAP@R": 19.64},
+        "cars": {"MAP@R": 18.25},
+        "sop": {"MAP@R": 40.18},
+        "inshop": {"MAP@R": 56.61},
+    },
+    ("mlrc", "triplet", "bn_inception"): {
+        "cub": {"MAP@R": 18.51},
+        "cars": {"MAP@R": 15.68},
+        "sop": {"MAP@R": 41.03},
+        "inshop": {"MAP@R": 55.25},
+    },
+    ("mlrc", "pfml", "bn_inception"): {
+        "cub": {"P@1": 62.4, "RP": 33.8, "MAP@R": 23.1},
+        "cars": {"P@1": 81.2, "RP": 33.6, "MAP@R": 22.9},
+    },
+    ("mlrc", "proxy_anchor", "bn_inception"): {
+        "cub": {"P@1": 56.6, "RP": 30.5, "MAP@R": 19.8},
+        "cars": {"P@1": 73.7, "RP": 29.4, "MAP@R": 18.9},
+    },
+}
+
+
+def printed(protocol: str, method: str, backbone: str, dataset: str) -> Row:
+    """What the method's paper reports, in percent by metric; empty where it reports nothing.
+
+    Example:
+        >>> printed("mlrc", "pfml", "bn_inception", "cub")["MAP@R"]
+        23.1
+    """
+    return PRINTED.get((protocol, method, backbone), {}).get(dataset, {})

@@ -1,0 +1,394 @@
+"""Recipes: how each paper trains its method on each data set, as values that the protocols read.
+
+`recipe("pfml", "cub")` is the method's objective with its optimizer, batches, schedule and network head. Everything can
+be replaced (`dataclasses.replace`): a recipe is a starting point that is written down, not a rule.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+import optax
+
+from jdml import losses, mining, objectives, optim
+from jdml.objectives import Objective
+from jdml.ops import ball, sphere
+
+__all__ = ["DATASETS", "RECIPES", "Problems", "Recipe", "make_optimizer", "recipe"]
+
+DATASETS = ("cub", "cars", "sop", "inshop")
+"""Data sets that the papers give settings for; all others are treated like `cub`."""
+LARGE = ("sop", "inshop")
+"""Many classes of few images."""
+CLIP_CHARGES = 5.0
+"""Largest entry of a charge's gradient: charges that almost touch would poison Adam's second moment."""
+
+
+class Problems(NamedTuple):
+    """CCP's alternating problems: `jdml.training.AlternatingProblems` with these settings.
+
+    Attributes:
+        pool_size: b, samples per class among which new proxies are chosen.
+        strength: λ, of the anchor.
+        patience: evaluations without improvement that end a problem.
+    """
+
+    pool_size: int
+    strength: float = 2e-4
+    patience: int = 3
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Recipe:
+    """How a method is trained.
+
+    Attributes:
+        objective: from the number of classes and the dimension to the objective.
+        batch: random samples, or (classes, samples per class).
+        rate: learning rate of the model.
+        role_rates: learning rates of the objective's parameters (`"proxies"`, `"flow"`, …), in units of `rate`.
+        rule: `"adam"` (weight decay added to the gradient) or `"adamw"` (decoupled).
+        b2: the rule's second decay rate.
+        weight_decay: of the model, and of the roles in `decayed`.
+        decayed: roles with weight decay beside the model.
+        max_norm: global norm that gradients are clipped to.
+        max_proxy_entry: largest entry of the proxies' gradient.
+        epochs: passes over the training images (conventional protocol).
+        warmup_epochs: first epochs in which only the embedding head and the objective learn.
+        halve_every: epochs after which all learning rates are halved, again and again.
+        freeze_batch_norm: whether batch norm keeps its running statistics.
+        pooling: of the embedding head.
+        dim: width D of the embeddings.
+        problems: how proxies are chosen again and again (CCP).
+        normalize: what the loss does to embeddings, and so retrieval too.
+        nmi: whether the paper reports NMI.
+    """
+
+    objective: Callable[[int, int], Objective]
+    batch: int | tuple[int, int] = 128
+    rate: float = 1e-4
+    role_rates: Mapping[str, float] = dataclasses.field(default_factory=lambda: {"proxies": 100.0})
+    rule: Literal["adam", "adamw"] = "adam"
+    b2: float = 0.999
+    weight_decay: float = 0.0
+    decayed: tuple[str, ...] = ()
+    max_norm: float | None = None
+    max_proxy_entry: float | None = None
+    epochs: int = 100
+    warmup_epochs: int = 0
+    halve_every: int | None = None
+    freeze_batch_norm: bool = True
+    pooling: str = "average+max"
+    dim: int = 512
+    problems: Problems | None = None
+    normalize: Callable[..., Any] = sphere
+    nmi: bool = False
+
+
+def make_optimizer(
+    recipe: Recipe, roles: tuple[str, ...], steps_per_epoch: int
+) -> optax.GradientTransformation:
+    """The optimizer of a recipe, over `{"model": …, **objective roles}`.
+
+    Anchoring, coupled weight decay and clipping act on the gradients of all roles together; then each role has its rule
+    and learning rate. The model's `"head"` learns from the first step on, all else of it after the warm-up.
+
+    Args:
+        recipe: The recipe.
+        roles: The objective's parameters by name, such as `("proxies",)`.
+        steps_per_epoch: Steps per pass over the training images.
+
+    Returns:
+        The transformation.
+
+    Raises:
+        ValueError: If `steps_per_epoch` is below 1.
+
+    Example:
+        >>> optimizer = make_optimizer(recipe("pfml", "cub"), ("proxies",), steps_per_epoch=60)
+        >>> params = {"model": {"conv": jnp.ones(2), "head": jnp.ones(2)}, "proxies": jnp.ones(3)}
+        >>> updates, _ = optimizer.update(params, optimizer.init(params), params)
+        >>> [bool(updates["model"][part].any()) for part in ("conv", "head")]
+        [False, True]
+    """
+    if steps_per_epoch < 1:
+        raise ValueError(f"steps_per_epoch must be at least 1, got {steps_per_epoch}")
+
+    def only(names: tuple[str, ...]) -> Callable[[Any], Any]:
+        return lambda params: {role: role in names for role in params}
+
+    def rule(role: str, warmup: int = 0) -> optax.GradientTransformation:
+        rate = recipe.rate * (1.0 if role == "model" else recipe.role_rates.get(role, 1.0))
+        schedule = _schedule(rate, warmup * steps_per_epoch, recipe, steps_per_epoch)
+        if recipe.rule == "adam":
+            return optax.adam(schedule, b2=recipe.b2)
+        decay = recipe.weight_decay if role in decayed else 0.0
+        return optax.adamw(schedule, b2=recipe.b2, weight_decay=decay)
+
+    decayed = ("model", *recipe.decayed)
+    transforms = {role: rule(role) for role in roles}
+    if recipe.max_proxy_entry is not None and "proxies" in transforms:
+        transforms["proxies"] = optax.chain(
+            optax.clip(recipe.max_proxy_entry), transforms["proxies"]
+        )
+    first = []
+    if recipe.problems is not None:
+        first.append(optim.add_anchored_weights(recipe.problems.strength, only(("model",))))
+    if recipe.rule == "adam" and recipe.weight_decay:
+        first.append(optax.add_decayed_weights(recipe.weight_decay, only(decayed)))
+    if recipe.max_norm is not None:
+        first.append(optax.clip_by_global_norm(recipe.max_norm))
+    by_role = optim.partition_by_role(
+        {"backbone": rule("model", recipe.warmup_epochs), "head": rule("model"), **transforms},
+        lambda params: {
+            **{role: role for role in params if role != "model"},
+            "model": {name: "head" if name == "head" else "backbone" for name in params["model"]},
+        },
+    )
+    return optax.chain(*first, by_role)
+
+
+def _schedule(
+    rate: float, waiting: int, recipe: Recipe, steps_per_epoch: int
+) -> Callable[[Any], Any]:
+    """The learning rate by step: nothing while waiting, then `rate`, halved every so many epochs."""
+
+    def at(step: Any) -> Any:
+        every = recipe.halve_every
+        halved = 0 if every is None else step // (every * steps_per_epoch)
+        return jnp.where(step < waiting, 0.0, rate * 0.5**halved)
+
+    return at
+
+
+def _pair(loss: Callable[..., Any], **settings: Any) -> Callable[[int, int], Objective]:
+    return lambda classes, dim: objectives.pair(loss, **settings)
+
+
+def _proxy(
+    loss: Callable[..., Any], per_class: int = 1, **settings: Any
+) -> Callable[[int, int], Objective]:
+    return lambda classes, dim: objectives.proxy(loss, classes, dim, per_class, **settings)
+
+
+def _margins(dataset: str) -> dict[str, float]:
+    """C2's margins."""
+    positive, negative = {
+        "cars": (0.2652, 0.5409),
+        "sop": (0.2858, 0.5130),
+        "inshop": (0.2858, 0.5130),
+    }.get(dataset, (0.0, 0.3841))
+    return {"positive_margin": positive, "negative_margin": negative}
+
+
+def _multi_similarity(dataset: str) -> dict[str, float]:
+    """MS's parameters in CCP's tables."""
+    alpha, beta, base = {"cars": (14.35, 75.83, 0.66), "inshop": (8.49, 57.38, 0.41)}.get(
+        dataset, (2.0, 40.0, 0.5)
+    )
+    return {"alpha": alpha, "beta": beta, "base": base}
+
+
+def _anchored(dataset: str) -> Recipe:
+    """CCP, with contrastive loss."""
+    per_class, pool = (4, 7) if dataset in LARGE else (8, 12)
+
+    def objective(classes: int, dim: int) -> Objective:
+        return objectives.as_proxy_objective(
+            losses.contrastive_loss,
+            classes,
+            dim,
+            per_class,
+            in_batch_weight=0.1,
+            **_margins(dataset),
+        )
+
+    return Recipe(
+        objective,
+        batch=(8, 4),
+        rate=1e-5,
+        role_rates={},
+        b2=0.99,
+        weight_decay=1e-4,
+        decayed=("proxies",),
+        max_norm=10.0,
+        problems=Problems(pool),
+        normalize=ball,
+    )
+
+
+def _of_pairs(objective: Callable[[int, int], Objective]) -> Recipe:
+    """EPS's setting, and that of the pair losses it stands beside."""
+    return Recipe(
+        objective,
+        batch=(20, 8),
+        rate=1e-5,
+        role_rates={"beta": 50.0},
+        weight_decay=4e-4,
+        epochs=150,
+        pooling="average",
+        dim=128,
+        nmi=True,
+    )
+
+
+def _easy(dataset: str) -> Recipe:
+    """EPS with multi-similarity loss: the hard negatives of MS, the easiest positive."""
+    mine = mining.chain(mining.multi_similarity_pairs(), mining.easy_positive())
+    return _of_pairs(_pair(losses.multi_similarity_loss, beta=40.0, mine=mine))
+
+
+def _multi_proxy(loss: Callable[..., Any]) -> Callable[[str], Recipe]:
+    """The MPA family, and SoftTriple beside it."""
+
+    def of(dataset: str) -> Recipe:
+        large = dataset in LARGE
+        return Recipe(
+            _proxy(loss, 2 if large else 10),
+            batch=32 if large else 64 if dataset == "cars" else 180,
+            rule="adamw",
+            weight_decay=1e-4,
+            decayed=("proxies",),
+            epochs=100 if large else 60,
+            halve_every=20,
+            freeze_batch_norm=not large,
+            pooling="gem",
+        )
+
+    return of
+
+
+def _proxy_anchor(dataset: str) -> Recipe:
+    """ProxyAnchor's own setting."""
+    return Recipe(
+        _proxy(losses.proxy_anchor_loss),
+        batch=180,
+        rule="adamw",
+        weight_decay=1e-4,
+        decayed=("proxies",),
+        epochs=60,
+        warmup_epochs=0 if dataset in LARGE else 1,
+        halve_every=20 if dataset in LARGE else 10,
+        freeze_batch_norm=dataset not in LARGE,
+    )
+
+
+def _regularized(dataset: str) -> Recipe:
+    """NIR over ProxyAnchor."""
+
+    def objective(classes: int, dim: int) -> Objective:
+        from jdml import flows
+
+        base = objectives.proxy(losses.proxy_anchor_loss, classes, dim)
+        weight = 0.0075 if dataset == "cub" else 0.01
+        return objectives.with_nir(base, flows.preset("released", dim, dim), weight=weight)
+
+    return Recipe(
+        objective,
+        batch=(45, 2),
+        rate=1e-5,
+        role_rates={"proxies": 4000.0, "flow": 50.0},
+        weight_decay=4e-3,
+        warmup_epochs=1,
+        pooling="average",
+        dim=128,
+        nmi=True,
+    )
+
+
+def _field(loss: Callable[..., Any], **settings: Any) -> Callable[[str], Recipe]:
+    """PFML, and CPML beside it."""
+
+    def of(dataset: str) -> Recipe:
+        large = dataset in LARGE
+        return Recipe(
+            _proxy(loss, 2 if large else 15, delta=0.2, reduce_fn=jnp.sum, **settings),
+            batch=100,
+            weight_decay=1e-4 if dataset == "cars" else 5e-4,
+            max_proxy_entry=CLIP_CHARGES,
+            epochs=200,
+            warmup_epochs=0 if large else 1,
+            freeze_batch_norm=not large,
+        )
+
+    return of
+
+
+RECIPES: dict[str, Callable[[str], Recipe]] = {
+    "ccp": _anchored,
+    "eps": _easy,
+    "mpa": _multi_proxy(losses.multi_proxy_anchor_loss),
+    "mpa_dw": _multi_proxy(losses.multi_proxy_anchor_dw_loss),
+    "mpa_ap": _multi_proxy(losses.multi_proxy_anchor_ap_loss),
+    "nir": _regularized,
+    "pfml": _field(losses.potential_field_loss, alpha=4.0),
+    "cpml": _field(losses.contrastive_potential_loss),
+    "contrastive": lambda dataset: _of_pairs(_pair(losses.contrastive_loss, **_margins(dataset))),
+    "triplet": lambda dataset: _of_pairs(
+        _pair(
+            losses.triplet_loss,
+            margin=0.2,
+            mine=mining.chain(mining.random_positive(), mining.semi_hard_negative(0.2)),
+        )
+    ),
+    "multi_similarity": lambda dataset: _of_pairs(
+        _pair(
+            losses.multi_similarity_loss,
+            mine=mining.multi_similarity_pairs(),
+            **_multi_similarity(dataset),
+        )
+    ),
+    "proxy_anchor": _proxy_anchor,
+    "soft_triple": _multi_proxy(losses.soft_triple_loss),
+}
+
+
+def recipe(
+    method: str, dataset: str, *, protocol: Literal["conventional", "mlrc"] = "conventional"
+) -> Recipe:
+    """How a method is trained on a data set under a protocol.
+
+    Args:
+        method: One of `RECIPES`: the five of this library (`"ccp"`, `"eps"`, `"mpa"`, `"nir"`, `"pfml"`) and those they
+            are compared with.
+        dataset: One of `DATASETS`; any other name gets the settings of `"cub"`.
+        protocol: `"mlrc"` gives every method the same batches of 8 × 4 (32 random images for proxy losses), 128
+            dimensions, average pooling and Adam with rate 1e-5.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        ValueError: If there is no such method or protocol.
+
+    Implementation notes:
+        What papers leave open was filled in: EPS's batches of 160 are 20 classes × 8, MPA's α is ProxyAnchor's 32, the
+        gradient of PFML's proxies is clipped entry by entry (see `experiments/potential_fields`), CCP has the released
+        program's in-batch weight 0.1 (see `experiments/ccp_mnist`).
+
+    Example:
+        >>> recipe("mpa", "sop").batch, recipe("pfml", "cars", protocol="mlrc").dim
+        (32, 128)
+    """
+    if method not in RECIPES:
+        raise ValueError(f"method must be one of {', '.join(RECIPES)}, got {method!r}")
+    if protocol not in ("conventional", "mlrc"):
+        raise ValueError(f"protocol must be conventional or mlrc, got {protocol!r}")
+    found = RECIPES[method](dataset)
+    if protocol == "conventional":
+        return found
+    of_pairs = isinstance(found.batch, tuple)
+    return dataclasses.replace(
+        found,
+        batch=(8, 4) if of_pairs else 32,
+        rate=1e-5,
+        rule="adam",
+        b2=0.99,
+        weight_decay=1e-4,
+        halve_every=None,
+        warmup_epochs=0,
+        freeze_batch_norm=True,
+        pooling="average",
+        dim=128,
+    )

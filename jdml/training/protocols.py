@@ -1,0 +1,280 @@
+"""The two protocols of retrieval on unseen classes: conventional, and that of *A Metric Learning Reality Check*.
+
+A protocol trains models by a recipe and scores them on classes that none of them has seen. Each training is a run of
+:func:`jdml.training.fit` in a folder of its own: a killed protocol goes on where it was.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdml import metrics
+from jdml.ccp import AlternatingProjections
+from jdml.data import ClassBatchSampler, Dataset, RandomBatchSampler, mlrc_folds
+from jdml.ops import sphere
+from jdml.recipes import Recipe, make_optimizer
+from jdml.training.alternation import AlternatingProblems
+from jdml.training.loop import Embedder, FitResult, fit
+from jdml.training.step import Preprocess, TrainState, create_state, to_float
+
+Batches = Callable[[Dataset, Any], Any]
+MONITOR = "MAP@R"
+RUN_PATIENCE = 60
+FOLDS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a protocol trains, apart from the data.
+
+    Attributes:
+        recipe: how.
+        model: the network, whose output layer is called ``"head"``.
+        steps: gradient steps of each model at most; None: the recipe's epochs.
+        evaluate_every: steps between evaluations on held-out classes, where there are any.
+        seed: of parameters, batches and augmentation.
+        preprocess: what stands between stored images and the model.
+        pretrained: from freshly initialized variables ``{"params", "batch_stats"}`` of the model to pretrained ones.
+        batches: from a data set and its sampler to what :func:`jdml.training.fit` takes as sampler: for image files
+            the input pipeline, for images in memory the sampler itself.
+        recall_at: the k of R@k.
+        progress: show progress bars.
+    """
+
+    recipe: Recipe
+    model: Any
+    steps: int | None = None
+    evaluate_every: int = 25
+    seed: int = 0
+    preprocess: Preprocess = to_float
+    pretrained: Callable[[Any], Any] | None = None
+    batches: Batches = lambda dataset, sampler: sampler
+    recall_at: tuple[int, ...] = (1, 2, 4, 8)
+    progress: bool = True
+
+
+class Retrieval(NamedTuple):
+    """What is searched for what.
+
+    Attributes:
+        queries: the test images.
+        gallery: where their like is searched; None: among the queries themselves.
+    """
+
+    queries: Dataset
+    gallery: Dataset | None = None
+
+
+def conventional(
+    plan: Plan, train: Dataset, test: Retrieval, out_dir: str | Path | None = None
+) -> dict[str, float]:
+    """Train one model on all training classes, score it on the test classes.
+
+    Nothing is chosen by the test classes: the last parameters are scored. CCP, which needs a metric to tell when a
+    problem ends, holds out a quarter of the training classes and is scored at its best there.
+
+    Args:
+        plan: what is trained.
+        train: the training classes.
+        test: queries and gallery.
+        out_dir: folder of the run; None writes nothing.
+
+    Returns:
+        ``R@k``, ``RP``, ``MAP@R``, ``nDCG@8``, ``MAP@1000`` and, where the recipe asks for it, ``NMI``.
+
+    Raises:
+        ValueError: settings that do not fit the data, naming them.
+
+    Reference:
+        Oh Song, Xiang, Jegelka & Savarese, *Deep Metric Learning via Lifted Structured Feature Embedding* (the splits).
+    """
+    validation = None
+    if plan.recipe.problems is not None:
+        train, validation = _parts(train)[0]
+    folder = None if out_dir is None else Path(out_dir)
+    result = _train(plan, train, validation, folder)
+    return _score(plan, [_embed_test(plan, result.embedder, test)], test)
+
+
+def mlrc(
+    plan: Plan, train: Dataset, test: Retrieval, out_dir: str | Path | None = None
+) -> dict[str, dict[str, float]]:
+    """Train four models, each on three quarters of the training classes and stopped by the fourth.
+
+    Args:
+        plan: what is trained.
+        train: the training classes.
+        test: queries and gallery.
+        out_dir: folder of the runs, one subfolder each; None writes nothing.
+
+    Returns:
+        ``"separated"``: the mean of the four models' metrics; ``"concatenated"``: those of their normalized embeddings
+        side by side, normalized; ``"std"``: the four models' sample standard deviation.
+
+    Raises:
+        ValueError: a fold in which no class has two images to validate with, or settings that do not fit the data.
+
+    Reference:
+        Musgrave, Belongie & Lim, *A Metric Learning Reality Check*.
+    """
+    folder = None if out_dir is None else Path(out_dir)
+    found, vectors = [], []
+    for number, (part, validation) in enumerate(_parts(train)):
+        own = dataclasses.replace(plan, seed=plan.seed + number)
+        result = _train(own, part, validation, None if folder is None else folder / f"fold{number}")
+        vectors.append(_embed_test(own, result.embedder, test))
+        found.append(_score(own, vectors[-1:], test))
+    values = {name: [metrics[name] for metrics in found] for name in found[0]}
+    return {
+        "separated": {name: float(np.mean(of)) for name, of in values.items()},
+        "concatenated": _score(plan, vectors, test),
+        "std": {name: float(np.std(of, ddof=1)) for name, of in values.items()},
+    }
+
+
+def _parts(train: Dataset) -> list[tuple[Dataset, Dataset]]:
+    """Training and validation part of each fold; labels of the former are 0, 1, … without gaps."""
+    made = []
+    for number, fold in enumerate(mlrc_folds(train.labels, FOLDS)):
+        part, validation = train.select(fold.train), train.select(fold.validation)
+        if np.unique(validation.labels, return_counts=True)[1].max() < 2:
+            raise ValueError(
+                f"fold {number}: validation needs a class with at least 2 images, but each of its "
+                f"{len(validation)} has one"
+            )
+        own = np.unique(part.labels, return_inverse=True)[1]
+        made.append((dataclasses.replace(part, labels=own), validation))
+    return made
+
+
+@lru_cache(maxsize=8)
+def _parts_of_step(recipe: Recipe, classes: int, steps_per_epoch: int) -> tuple[Any, Any]:
+    """Objective and optimizer, the same objects for folds of the same size, which then share a compiled step."""
+    objective = recipe.objective(classes, recipe.dim)
+    roles = tuple(jax.eval_shape(objective.init, jax.random.key(0)))
+    return objective, make_optimizer(recipe, roles, steps_per_epoch)
+
+
+def _train(
+    plan: Plan, train: Dataset, validation: Dataset | None, out_dir: Path | None
+) -> FitResult:
+    """One model."""
+    recipe = plan.recipe
+    sampler = _sampler(recipe, train, plan.seed)
+    per_epoch = max(1, len(train) // sampler.batch_size)
+    steps = plan.steps or recipe.epochs * per_epoch
+    objective, optimizer = _parts_of_step(recipe, train.num_classes, per_epoch)
+    watched = validation is not None
+
+    def evaluate(embedder: Embedder) -> Mapping[str, float]:
+        assert validation is not None
+        x = _normalize(recipe, embedder(validation.images))
+        return metrics.evaluate_retrieval(x, validation.labels, recall_at=(1,))
+
+    hook = None
+    if recipe.problems is not None:
+        hook = AlternatingProblems(
+            model=plan.model,
+            train=train,
+            pool_size=recipe.problems.pool_size,
+            monitor=MONITOR,
+            machine=AlternatingProjections(
+                patience=recipe.problems.patience, run_patience=RUN_PATIENCE
+            ),
+            normalize=recipe.normalize,
+            seed=plan.seed,
+            preprocess=plan.preprocess,
+        )
+    return fit(
+        plan.model,
+        objective,
+        optimizer,
+        train,
+        plan.batches(train, sampler),
+        steps=steps,
+        seed=plan.seed,
+        state=_pretrained(plan, objective, optimizer, train),
+        evaluate=evaluate if watched else None,
+        evaluate_every=plan.evaluate_every if watched else per_epoch,
+        monitor=MONITOR if watched else None,
+        patience=RUN_PATIENCE if watched else None,
+        hook=hook,
+        out_dir=out_dir,
+        log_every=max(1, min(per_epoch, 50)),
+        progress=plan.progress,
+        preprocess=plan.preprocess,
+    )
+
+
+def _pretrained(plan: Plan, objective: Any, optimizer: Any, train: Dataset) -> TrainState | None:
+    """The state to begin with, where the model does not begin with random parameters."""
+    if plan.pretrained is None:
+        return None
+    state = create_state(
+        plan.model,
+        objective,
+        optimizer,
+        train.images[:1],
+        seed=plan.seed,
+        preprocess=plan.preprocess,
+    )
+    given = plan.pretrained({"params": state.params["model"], "batch_stats": state.batch_stats})
+    return state._replace(
+        params={**state.params, "model": given["params"]}, batch_stats=given["batch_stats"]
+    )
+
+
+def _sampler(recipe: Recipe, train: Dataset, seed: int) -> Any:
+    if isinstance(recipe.batch, int):
+        return RandomBatchSampler(len(train), min(recipe.batch, len(train)), seed=seed)
+    classes, samples = recipe.batch
+    return ClassBatchSampler(train.labels, classes, samples, seed=seed)
+
+
+def _normalize(recipe: Recipe, embeddings: np.ndarray) -> np.ndarray:
+    return np.asarray(recipe.normalize(jnp.asarray(embeddings)))
+
+
+def _embed_test(
+    plan: Plan, embedder: Embedder, test: Retrieval
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Normalized embeddings of queries and gallery."""
+    queries = _normalize(plan.recipe, embedder(test.queries.images))
+    if test.gallery is None:
+        return queries, None
+    return queries, _normalize(plan.recipe, embedder(test.gallery.images))
+
+
+def _score(
+    plan: Plan, vectors: Sequence[tuple[np.ndarray, np.ndarray | None]], test: Retrieval
+) -> dict[str, float]:
+    """Retrieval with the embeddings of one model, or of several side by side."""
+
+    def joined(parts: Sequence[Any]) -> np.ndarray:
+        if len(parts) == 1:
+            return parts[0]
+        return np.asarray(sphere(jnp.concatenate(parts, axis=1)))
+
+    queries = joined([queries for queries, _ in vectors])
+    labels, gallery = test.queries.labels, None
+    if test.gallery is not None:
+        gallery = joined([gallery for _, gallery in vectors])
+    found = metrics.evaluate_retrieval(
+        queries,
+        labels,
+        gallery,
+        None if test.gallery is None else test.gallery.labels,
+        recall_at=plan.recall_at,
+        ndcg_at=(8,),
+        map_at=(1000,),
+    )
+    scores = {name: float(value) for name, value in found.items()}
+    if plan.recipe.nmi:
+        scores["NMI"] = float(metrics.nmi(queries, labels, key=jax.random.key(0)))
+    return scores

@@ -1,0 +1,111 @@
+"""The recipes: every method trains on every data set's settings, and the optimizer does what is written."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jdml import recipes
+from jdml.recipes import RECIPES, Recipe, make_optimizer, recipe
+
+CLASSES, DIM = 6, 8
+BATCH = jax.random.normal(jax.random.key(0), (24, DIM)), jnp.arange(24) % CLASSES
+
+
+def small(found: Recipe) -> Recipe:
+    return dataclasses.replace(found, dim=DIM)
+
+
+def params_of(objective):
+    model = {"conv": jnp.ones((2, 2)), "head": jnp.ones(3)}
+    return {"model": model, **objective.init(jax.random.key(1))}
+
+
+@pytest.mark.parametrize("dataset", ["cars", "sop"])
+@pytest.mark.parametrize("method", RECIPES)
+def test_every_recipe_makes_a_step_that_is_finite(method, dataset):
+    found = small(recipe(method, dataset))
+    objective = found.objective(CLASSES, DIM)
+    params = params_of(objective)
+    optimizer = make_optimizer(found, tuple(k for k in params if k != "model"), steps_per_epoch=2)
+
+    def loss(params):
+        roles = {k: v for k, v in params.items() if k != "model"}
+        state = objective.init_state()
+        return objective.loss(roles, *BATCH, key=jax.random.key(2), state=state)[0]
+
+    updates, _ = optimizer.update(jax.jit(jax.grad(loss))(params), optimizer.init(params), params)
+    chex.assert_tree_all_finite(updates)
+    chex.assert_trees_all_equal_shapes(updates, params)
+
+
+@pytest.mark.parametrize("dataset", recipes.DATASETS)
+@pytest.mark.parametrize("method", RECIPES)
+def test_the_reality_check_gives_all_methods_the_same_setting(method, dataset):
+    own, shared = recipe(method, dataset), recipe(method, dataset, protocol="mlrc")
+    assert shared.batch == ((8, 4) if isinstance(own.batch, tuple) else 32)
+    assert (shared.dim, shared.rate, shared.pooling) == (128, 1e-5, "average")
+    assert (shared.warmup_epochs, shared.halve_every) == (0, None)
+    assert shared.role_rates == own.role_rates
+    assert shared.problems == own.problems
+
+
+def test_only_the_head_and_the_objective_learn_during_warm_up():
+    found = Recipe(lambda classes, dim: None, warmup_epochs=2, rate=0.1, role_rates={"proxies": 10})
+    params = {"model": {"conv": jnp.zeros(1), "head": jnp.zeros(1)}, "proxies": jnp.zeros(1)}
+    optimizer = make_optimizer(found, ("proxies",), steps_per_epoch=3)
+    state, seen = optimizer.init(params), []
+    for _ in range(8):
+        updates, state = optimizer.update(jax.tree.map(jnp.ones_like, params), state, params)
+        seen.append(updates)
+    conv = np.array([float(u["model"]["conv"][0]) for u in seen])
+    np.testing.assert_allclose(conv, [0] * 6 + [-0.1] * 2, atol=1e-5)
+    for updates in seen:
+        np.testing.assert_allclose(updates["model"]["head"], -0.1, rtol=1e-4)
+        np.testing.assert_allclose(updates["proxies"], -1.0, rtol=1e-4)
+
+
+def test_rates_are_halved_after_so_many_epochs():
+    found = Recipe(lambda classes, dim: None, halve_every=2, rate=0.1)
+    params = {"model": {"head": jnp.zeros(1)}}
+    optimizer = make_optimizer(found, (), steps_per_epoch=1)
+    state, steps = optimizer.init(params), []
+    for _ in range(5):
+        updates, state = optimizer.update(jax.tree.map(jnp.ones_like, params), state, params)
+        steps.append(-float(updates["model"]["head"][0]))
+    np.testing.assert_allclose(steps, [0.1, 0.1, 0.05, 0.05, 0.025], rtol=1e-4)
+
+
+@pytest.mark.parametrize(("rule", "decay"), [("adam", 0.5), ("adamw", 0.5)])
+def test_weight_decay_reaches_the_model_and_the_roles_that_are_named(rule, decay):
+    found = Recipe(lambda classes, dim: None, rule=rule, weight_decay=decay, decayed=("proxies",))
+    params = {"model": {"head": jnp.ones(1)}, "proxies": jnp.ones(1), "flow": jnp.ones(1)}
+    optimizer = make_optimizer(found, ("proxies", "flow"), steps_per_epoch=1)
+    still = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = optimizer.update(still, optimizer.init(params), params)
+    assert updates["model"]["head"][0] < 0
+    assert updates["proxies"][0] < 0
+    assert updates["flow"][0] == 0
+
+
+def test_a_charge_cannot_push_harder_than_the_recipe_allows():
+    found = recipe("pfml", "cub")
+    params = {"model": {"head": jnp.ones(1)}, "proxies": jnp.ones(2)}
+    optimizer = make_optimizer(found, ("proxies",), steps_per_epoch=1)
+    state, updates = optimizer.init(params), None
+    for pushed in (1e6, 5.0):
+        grads = {"model": {"head": jnp.ones(1)}, "proxies": jnp.array([pushed, 5.0])}
+        updates, state = optimizer.update(grads, state, params)
+    np.testing.assert_array_equal(updates["proxies"][0], updates["proxies"][1])
+
+
+def test_bad_names_and_sizes_are_refused():
+    with pytest.raises(ValueError, match="method must be one of ccp, .*, got 'ppml'"):
+        recipe("ppml", "cub")
+    with pytest.raises(ValueError, match="protocol must be conventional or mlrc, got 'old'"):
+        recipe("pfml", "cub", protocol="old")
+    with pytest.raises(ValueError, match="steps_per_epoch must be at least 1, got 0"):
+        make_optimizer(recipe("pfml", "cub"), ("proxies",), 0)

@@ -1,0 +1,117 @@
+"""The two protocols on small images: what trains, what is held out, what is scored, and going on after a stop."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import jdml
+from jdml import data, objectives
+from jdml.models import SmallConvNet
+from jdml.recipes import Problems, Recipe
+from jdml.training import protocols
+from jdml.training.protocols import Plan, Retrieval, conventional, mlrc
+
+DIM = 8
+
+
+def stripes(classes=8, images=6, seed=0):
+    """Classes of noisy stripes: the class is the stripes' width."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), images)
+    columns = np.arange(8) // (1 + labels[:, None] % 4) + labels[:, None]
+    clean = np.broadcast_to((columns % 2)[:, None, :], (len(labels), 8, 8))
+    pixels = np.clip(200 * clean + rng.integers(0, 50, clean.shape), 0, 255)
+    return data.Dataset("stripes", pixels[..., None].astype(np.uint8), labels)
+
+
+def pairs(classes, dim):
+    return objectives.pair(jdml.contrastive_loss)
+
+
+def proxies(classes, dim):
+    return objectives.proxy(jdml.proxy_anchor_loss, classes, dim)
+
+
+def alternating(classes, dim):
+    return objectives.as_proxy_objective(jdml.contrastive_loss, classes, dim, 2)
+
+
+RECIPES = {
+    "pairs": Recipe(pairs, batch=(3, 3), rate=1e-3, dim=DIM, nmi=True),
+    "proxies": Recipe(proxies, batch=9, rate=1e-3, dim=DIM),
+    "alternating": Recipe(
+        alternating, batch=(3, 3), rate=1e-3, dim=DIM, problems=Problems(4), normalize=jdml.ball
+    ),
+}
+
+
+def plan(kind, **settings):
+    given = {"steps": 4, "evaluate_every": 2, "progress": False, "recall_at": (1,), **settings}
+    return Plan(RECIPES[kind], SmallConvNet(DIM), **given)
+
+
+@pytest.mark.parametrize("kind", RECIPES)
+def test_conventional_scores_classes_that_were_not_seen(kind, tmp_path):
+    found = conventional(plan(kind), stripes(), Retrieval(stripes(seed=1)), tmp_path)
+    assert set(found) >= {"R@1", "RP", "MAP@R", "nDCG@8", "MAP@1000"}
+    assert found["queries"] == 48
+    assert ("NMI" in found) == RECIPES[kind].nmi
+    again = conventional(plan(kind), stripes(), Retrieval(stripes(seed=1)), tmp_path)
+    assert again == found
+
+
+def test_queries_can_have_a_gallery_of_their_own():
+    queries, gallery = stripes(seed=1), stripes(seed=2).select(np.arange(48) % 6 < 2)
+    found = conventional(plan("pairs"), stripes(), Retrieval(queries, gallery))
+    assert found["queries"] == 48
+    with_all = conventional(plan("pairs"), stripes(), Retrieval(queries))
+    assert found["MAP@R"] != with_all["MAP@R"]
+
+
+def test_mlrc_trains_four_models_and_scores_them_apart_and_together(tmp_path, monkeypatch):
+    trained = []
+    fit = protocols.fit
+
+    def watched(*arguments, **settings):
+        trained.append((arguments[3], settings))
+        return fit(*arguments, **settings)
+
+    monkeypatch.setattr(protocols, "fit", watched)
+    found = mlrc(plan("proxies"), stripes(), Retrieval(stripes(seed=1)), tmp_path)
+    assert len(trained) == 4
+    for train, settings in trained:
+        assert train.num_classes == len(np.unique(train.labels)) == 6
+        assert settings["monitor"] == "MAP@R"
+    assert len({settings["seed"] for _, settings in trained}) == 4
+    assert set(found) == {"separated", "concatenated", "std"}
+    assert found["std"]["MAP@R"] > 0
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == [f"fold{i}" for i in range(4)]
+
+
+def test_the_four_folds_share_a_compiled_step():
+    protocols._parts_of_step.cache_clear()
+    mlrc(plan("proxies"), stripes(), Retrieval(stripes(seed=1)))
+    assert protocols._parts_of_step.cache_info().misses == 1
+
+
+def test_pretrained_variables_are_what_training_begins_with():
+    begun = []
+
+    def pretrained(variables):
+        begun.append(variables)
+        import jax
+
+        return jax.tree.map(lambda leaf: leaf * 0, variables)
+
+    still = dataclasses.replace(RECIPES["pairs"], rate=1e-30)
+    of_zeros = dataclasses.replace(plan("pairs", pretrained=pretrained), recipe=still)
+    found = conventional(of_zeros, stripes(), Retrieval(stripes(seed=1)))
+    assert set(begun[0]) == {"params", "batch_stats"}
+    assert found["MAP@R"] < 0.2  # all embeddings are one point
+
+
+def test_a_fold_without_two_images_of_a_class_is_refused():
+    lonely = stripes().select(np.arange(48) % 6 == 0)
+    with pytest.raises(ValueError, match="fold 0: validation needs a class with at least 2 images"):
+        mlrc(plan("proxies"), lonely, Retrieval(stripes(seed=1)))
