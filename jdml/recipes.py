@@ -172,7 +172,7 @@ def _proxy(
     return lambda classes, dim: objectives.proxy(loss, classes, dim, per_class, **settings)
 
 
-def _margins(dataset: str) -> dict[str, float]:
+def _margins(dataset: str) -> dict[str, Any]:
     """C2's margins."""
     positive, negative = {
         "cars": (0.2652, 0.5409),
@@ -182,7 +182,7 @@ def _margins(dataset: str) -> dict[str, float]:
     return {"positive_margin": positive, "negative_margin": negative}
 
 
-def _multi_similarity(dataset: str) -> dict[str, float]:
+def _multi_similarity(dataset: str) -> dict[str, Any]:
     """MS's parameters in CCP's tables."""
     alpha, beta, base = {"cars": (14.35, 75.83, 0.66), "inshop": (8.49, 57.38, 0.41)}.get(
         dataset, (2.0, 40.0, 0.5)

@@ -1,16 +1,17 @@
-"""The command line: ``jdml train``, ``jdml evaluate`` and ``jdml demo``."""
+"""The command line: ``jdml demo``, ``train``, ``evaluate`` and ``benchmark``."""
 
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from jdml.cli.benchmark import Benchmark
 from jdml.cli.demo import Demo
 from jdml.cli.evaluate import Evaluate
 from jdml.cli.train import Train
 
-__all__ = ["Demo", "Evaluate", "Train", "main"]
+__all__ = ["Benchmark", "Demo", "Evaluate", "Train", "main"]
 
-COMMANDS = {"demo": Demo, "train": Train, "evaluate": Evaluate}
+COMMANDS = {"demo": Demo, "train": Train, "evaluate": Evaluate, "benchmark": Benchmark}
 
 HELP = """usage: jdml COMMAND [OPTIONS]
 
@@ -20,6 +21,7 @@ commands:
   demo      see class collapse, and what undoes it, on real digits (about a minute)
   train     train embeddings of a data set with any loss, and score them
   evaluate  measure embeddings from any framework: a .npz file with embeddings and labels
+  benchmark train a method by its paper's recipe on CUB, Cars, SOP or In-shop; the paper's row beside ours
 
 examples:
   jdml demo --out runs/demo

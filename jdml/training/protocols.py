@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from jdml.training.loop import Embedder, FitResult, fit
 from jdml.training.step import Preprocess, TrainState, create_state, to_float
 
 Batches = Callable[[Dataset, Any], Any]
+Vectors = tuple[jax.Array, jax.Array | None]
 MONITOR = "MAP@R"
 RUN_PATIENCE = 60
 FOLDS = 4
@@ -175,7 +176,7 @@ def _train(
     def evaluate(embedder: Embedder) -> Mapping[str, float]:
         assert validation is not None
         x = _normalize(recipe, embedder(validation.images))
-        return metrics.evaluate_retrieval(x, validation.labels, recall_at=(1,))
+        return metrics.evaluate_retrieval(x, jnp.asarray(validation.labels), recall_at=(1,))
 
     hook = None
     if recipe.problems is not None:
@@ -237,13 +238,12 @@ def _sampler(recipe: Recipe, train: Dataset, seed: int) -> Any:
     return ClassBatchSampler(train.labels, classes, samples, seed=seed)
 
 
-def _normalize(recipe: Recipe, embeddings: np.ndarray) -> np.ndarray:
-    return np.asarray(recipe.normalize(jnp.asarray(embeddings)))
+def _normalize(recipe: Recipe, embeddings: np.ndarray) -> jax.Array:
+    normalized: jax.Array = recipe.normalize(jnp.asarray(embeddings))
+    return normalized
 
 
-def _embed_test(
-    plan: Plan, embedder: Embedder, test: Retrieval
-) -> tuple[np.ndarray, np.ndarray | None]:
+def _embed_test(plan: Plan, embedder: Embedder, test: Retrieval) -> Vectors:
     """Normalized embeddings of queries and gallery."""
     queries = _normalize(plan.recipe, embedder(test.queries.images))
     if test.gallery is None:
@@ -251,25 +251,22 @@ def _embed_test(
     return queries, _normalize(plan.recipe, embedder(test.gallery.images))
 
 
-def _score(
-    plan: Plan, vectors: Sequence[tuple[np.ndarray, np.ndarray | None]], test: Retrieval
-) -> dict[str, float]:
+def _score(plan: Plan, vectors: Sequence[Vectors], test: Retrieval) -> dict[str, float]:
     """Retrieval with the embeddings of one model, or of several side by side."""
 
-    def joined(parts: Sequence[Any]) -> np.ndarray:
-        if len(parts) == 1:
-            return parts[0]
-        return np.asarray(sphere(jnp.concatenate(parts, axis=1)))
+    def joined(parts: Sequence[Any]) -> jax.Array:
+        return parts[0] if len(parts) == 1 else sphere(jnp.concatenate(parts, axis=1))
 
-    queries = joined([queries for queries, _ in vectors])
-    labels, gallery = test.queries.labels, None
+    queries, labels = joined([of for of, _ in vectors]), jnp.asarray(test.queries.labels)
+    gallery = gallery_labels = None
     if test.gallery is not None:
-        gallery = joined([gallery for _, gallery in vectors])
+        gallery = joined([of for _, of in vectors])
+        gallery_labels = jnp.asarray(test.gallery.labels)
     found = metrics.evaluate_retrieval(
         queries,
         labels,
         gallery,
-        None if test.gallery is None else test.gallery.labels,
+        gallery_labels,
         recall_at=plan.recall_at,
         ndcg_at=(8,),
         map_at=(1000,),

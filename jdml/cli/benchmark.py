@@ -1,0 +1,231 @@
+"""``jdml benchmark``: a method, a data set, a protocol; the paper's row beside ours."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from jdml.cli.papers import printed
+
+RECALL_AT = {"sop": (1, 10, 100, 1000), "inshop": (1, 10, 20, 30)}
+EVERY = {"sop": 250, "inshop": 250}
+MLRC_STEPS = 10_000
+DRY_CLASSES, DRY_IMAGES = 8, 8
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Train a method by its paper's recipe and score it on classes that it has not seen.
+
+    conventional: one model on all training classes, R@k on the test classes. mlrc: four models, each on three quarters
+    of the training classes and stopped by the fourth; scored apart and with their embeddings side by side. The test
+    classes choose nothing.
+
+    With --out, a killed benchmark goes on where it was when the same command is given again.
+
+    An example: potential fields on CUB with a ResNet-50, and whether the whole path works, in a minute:
+
+    jdml benchmark --dataset cub --data-dir CUB_200_2011 --method pfml --weights resnet50.safetensors --out runs/pfml
+
+    jdml benchmark --method pfml --dry-run
+    """
+
+    method: Literal[
+        "ccp",
+        "eps",
+        "mpa",
+        "mpa_dw",
+        "mpa_ap",
+        "nir",
+        "pfml",
+        "cpml",
+        "contrastive",
+        "triplet",
+        "multi_similarity",
+        "proxy_anchor",
+        "soft_triple",
+    ]
+    """What is trained: a method of this library, or one that its papers compare with."""
+    dataset: Literal["cub", "cars", "sop", "inshop", "folder"] = "cub"
+    """Data set; folder: any folder of classes, the first half of them for training."""
+    data_dir: Path | None = None
+    """Folder with the data set's own files."""
+    protocol: Literal["conventional", "mlrc"] = "conventional"
+    """How models are trained, chosen and scored."""
+    backbone: Literal["resnet18", "resnet50", "bn_inception", "efficientnet_lite0", "vit_s16"] = (
+        "resnet50"
+    )
+    """The network."""
+    weights: Path | None = None
+    """Pretrained weights of the backbone, from jdml weights convert. Default: random ones, which learn little here."""
+    input_stats: str | None = None
+    """Whose mean and deviation images are given; default the backbone's (vit_s16_dino for DINO's weights)."""
+    dim: int | None = None
+    """Dimension of the embeddings. Default: the paper's."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What the network computes in; parameters stay float32."""
+    image_size: int | None = None
+    """Height and width of the crops. Default: 224, and 227 with mlrc."""
+    steps: int | None = None
+    """Training steps at most. Default: the paper's epochs (conventional), 10,000 (mlrc, which stops by itself)."""
+    seed: int = 0
+    """Of parameters, batches and augmentation."""
+    workers: int | None = None
+    """Threads or processes that decode images. Default: one for each core."""
+    worker_kind: Literal["thread", "process"] = "thread"
+    """What decodes images."""
+    on_bad_image: Literal["stop", "skip"] = "stop"
+    """Whether an image that cannot be read stops the run, or is left out, named and counted."""
+    out: Path | None = None
+    """Folder of the run: checkpoints, log, metrics.json."""
+    dry_run: bool = False
+    """A few steps on made-up images of the right size and a few classes: whether the whole path works."""
+    quiet: bool = False
+    """No progress bar."""
+
+    def run(self) -> None:
+        """Train, score, show both rows, write metrics.json."""
+        from jdml.training.checkpoint import write_json
+
+        if self.dry_run:
+            with fake_images(self._size()) as folder:
+                rows = self._measure(replace(self, dataset="folder", data_dir=folder))
+        else:
+            if self.data_dir is None:
+                raise ValueError(
+                    f"--dataset {self.dataset} needs --data-dir, the folder with its files"
+                )
+            rows = self._measure(self)
+        self._show(rows)
+        if self.out is not None:
+            self.out.mkdir(parents=True, exist_ok=True)
+            options = {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
+            write_json(self.out / "metrics.json", {"options": options, **rows})
+
+    def _measure(self, source: "Benchmark") -> dict[str, dict[str, float]]:
+        """Metrics by row; the images are those of `source`."""
+        from jdml.training.protocols import conventional, mlrc
+
+        plan = self._plan()
+        train, test = read(source, self._crops())
+        if self.protocol == "mlrc":
+            return mlrc(plan, train, test, self.out)
+        return {"ours": conventional(plan, train, test, self.out)}
+
+    def _plan(self) -> Any:
+        from jdml import models
+        from jdml.data import ImageBatches
+        from jdml.recipes import recipe
+        from jdml.training.protocols import Plan
+
+        found = recipe(self.method, self.dataset, protocol=self.protocol)
+        found = replace(found, dim=self.dim or found.dim)
+        steps, every = self.steps, EVERY.get(self.dataset, 25)
+        if self.dry_run:
+            small = (DRY_CLASSES // 4, 4) if isinstance(found.batch, tuple) else DRY_CLASSES
+            problems = found.problems
+            if problems is not None:
+                problems = problems._replace(pool_size=DRY_IMAGES)
+            found, steps, every = replace(found, batch=small, problems=problems), steps or 2, 2
+        elif self.protocol == "mlrc":
+            steps = steps or MLRC_STEPS
+
+        def batches(dataset: Any, sampler: Any) -> Any:
+            return ImageBatches(
+                dataset,
+                sampler,
+                seed=self.seed,
+                workers=self.workers,
+                worker_kind=self.worker_kind,
+                on_bad_image=self.on_bad_image,
+            )
+
+        def pretrained(variables: Any) -> Any:
+            assert self.weights is not None
+            return models.load_weights(self.weights, variables)
+
+        return Plan(
+            recipe=found,
+            model=self._model(found),
+            steps=steps,
+            evaluate_every=every,
+            seed=self.seed,
+            preprocess=models.normalizer(self.input_stats or self.backbone),
+            pretrained=None if self.weights is None else pretrained,
+            batches=batches,
+            recall_at=RECALL_AT.get(self.dataset, (1, 2, 4, 8)),
+            progress=not self.quiet,
+        )
+
+    def _model(self, recipe: Any) -> Any:
+        import jax.numpy as jnp
+
+        from jdml import models
+
+        settings: dict[str, Any] = {"dtype": jnp.dtype(self.dtype).type}
+        if self.backbone != "vit_s16":
+            settings |= {"pooling": recipe.pooling, "freeze_batch_norm": recipe.freeze_batch_norm}
+        return models.create(self.backbone, dim=recipe.dim, **settings)
+
+    def _size(self) -> int:
+        return self.image_size or (227 if self.protocol == "mlrc" else 224)
+
+    def _crops(self) -> Any:
+        from jdml import data
+
+        return (data.mlrc if self.protocol == "mlrc" else data.conventional)(self._size())
+
+    def _show(self, rows: Mapping[str, Mapping[str, float]]) -> None:
+        """Print our rows and the paper's, in percent."""
+        from jdml.cli.show import print_table
+
+        paper = (
+            {} if self.dry_run else printed(self.protocol, self.method, self.backbone, self.dataset)
+        )
+        first = next(iter(rows.values()))
+        names = [name for name in first if name != "queries"]
+        table: list[list[Any]] = [
+            [row, *(round(100 * values[name], 2) for name in names)] for row, values in rows.items()
+        ]
+        if not self.dry_run:
+            table.append(["paper", *(paper.get(name, "–") for name in names)])
+        title = f"{self.dataset}, {self.protocol}: {self.method}, {self.backbone}"
+        print_table(
+            f"{title}{' (dry run on noise)' if self.dry_run else ''}", ["percent", *names], table
+        )
+
+
+def read(source: Benchmark, crops: Any) -> tuple[Any, Any]:
+    """The training classes, and what is searched for what."""
+    from jdml import data
+    from jdml.training.protocols import Retrieval
+
+    def load(split: str) -> Any:
+        return data.load(source.dataset, data_dir=source.data_dir, split=split, transform=crops)
+
+    if source.dataset == "inshop":
+        return load("train"), Retrieval(load("query"), load("gallery"))
+    return load("train"), Retrieval(load("test"))
+
+
+@contextmanager
+def fake_images(size: int) -> Iterator[Path]:
+    """A folder of classes with noise as JPEG files, a little larger than the crops."""
+    import tempfile
+
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as name:
+        for of_class in range(2 * DRY_CLASSES):
+            folder = Path(name) / f"class{of_class:02}"
+            folder.mkdir()
+            colour = rng.integers(0, 256, (1, 1, 3))
+            for number in range(DRY_IMAGES):
+                noise = rng.integers(-40, 40, (size + 24, size + 40, 3))
+                pixels = np.clip(colour + noise, 0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.jpg")
+        yield Path(name)
