@@ -57,9 +57,9 @@ def test_miner_chains():
 def test_help_of_all_commands(capsys):
     code, out, _ = jdml_main(capsys, "--help")
     assert code == 0
-    for command in ("train", "evaluate", "demo"):
+    for command in jdml.cli.COMMANDS:
         assert command in out
-        code, text, _ = jdml_main(capsys, command, "--help")
+        code, text, _ = jdml_main(capsys, *command.split(), "--help")
         assert code == 0
         assert "xample" in text
         assert "jdml " + command in text
@@ -68,7 +68,8 @@ def test_help_of_all_commands(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["paint"], "COMMAND must be one of demo, train, evaluate, got 'paint'"),
+        (["paint"], "COMMAND must be one of demo, train, evaluate, weights convert, got 'paint'"),
+        (["weights", "paint"], "COMMAND must be one of .*weights convert, got 'weights'"),
         (["train", "--miner", "eps+foo"], "--miner must be none or a chain of eps, easy_positive,"),
         (["train", "--miner", "semi_hard:foo=1"], "--miner semi_hard: "),
         (["train", "--miner", "semi_hard:margin"], "--miner semi_hard must be name=number"),

@@ -131,9 +131,10 @@ def test_commands_exist(page):
             assert named <= targets, f"{page}: make has no target {named - targets}"
         elif name == "jdml" and arguments:
             run = ("-c", "import sys; from jdml.cli import main; sys.argv[0] = 'jdml'; main()")
-            subcommand = [] if arguments[0].startswith("-") else arguments[:1]
+            count = 2 if " ".join(arguments[:2]) in jdml.cli.COMMANDS else 1
+            subcommand = [] if arguments[0].startswith("-") else arguments[:count]
             unknown = unknown_flags(help_of(*run, *subcommand), arguments)
-            assert not unknown, f"{page}: `jdml {arguments[0]}` has no {unknown}"
+            assert not unknown, f"{page}: `jdml {' '.join(subcommand)}` has no {unknown}"
         elif name.startswith("python") and arguments and arguments[0].endswith(".py"):
             unknown = unknown_flags(help_of(arguments[0]), arguments)
             assert not unknown, f"{page}: {arguments[0]} has no {unknown}"

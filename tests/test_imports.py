@@ -170,7 +170,8 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 HEAVY = {
     "PIL", "chex", "distrax", "faiss", "flax", "grain", "matplotlib", "optax", "orbax", "pandas",
-    "rich", "sklearn", "tensorboardX", "tensorflow", "tensorflow_datasets", "torch", "tqdm", "tyro",
+    "rich", "safetensors", "sklearn", "tensorboardX", "tensorflow", "tensorflow_datasets", "torch",
+    "tqdm", "tyro",
 }  # fmt: skip
 
 

@@ -1,32 +1,46 @@
-"""The command line: ``jdml demo``, ``train``, ``evaluate`` and ``benchmark``."""
+"""The command line: ``jdml demo``, ``train``, ``evaluate``, ``benchmark``, ``data check``, ``weights convert``."""
 
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from jdml.cli.benchmark import Benchmark
+from jdml.cli.data import Check
 from jdml.cli.demo import Demo
 from jdml.cli.evaluate import Evaluate
 from jdml.cli.train import Train
+from jdml.cli.weights import Convert
 
-__all__ = ["Benchmark", "Demo", "Evaluate", "Train", "main"]
+__all__ = ["Benchmark", "Check", "Convert", "Demo", "Evaluate", "Train", "main"]
 
-COMMANDS = {"demo": Demo, "train": Train, "evaluate": Evaluate, "benchmark": Benchmark}
+COMMANDS: dict[str, type] = {
+    "demo": Demo,
+    "train": Train,
+    "evaluate": Evaluate,
+    "benchmark": Benchmark,
+    "data check": Check,
+    "weights convert": Convert,
+}
 
 HELP = """usage: jdml COMMAND [OPTIONS]
 
 Deep metric learning: train embeddings, measure embeddings, see a demo.
 
 commands:
-  demo      see class collapse, and what undoes it, on real digits (about a minute)
-  train     train embeddings of a data set with any loss, and score them
-  evaluate  measure embeddings from any framework: a .npz file with embeddings and labels
-  benchmark train a method by its paper's recipe on CUB, Cars, SOP or In-shop; the paper's row beside ours
+  demo             see class collapse, and what undoes it, on real digits (about a minute)
+  train            train embeddings of a data set with any loss, and score them
+  evaluate         measure embeddings from any framework: a .npz file with embeddings and labels
+  benchmark        train a method by its paper's recipe on CUB, Cars196, SOP or In-shop; the paper's row beside ours
+  data check       check a data set's folder: counts, missing files, damaged images
+  weights convert  make pretrained weights of other libraries fit jdml's networks
 
 examples:
   jdml demo --out runs/demo
   jdml train --labels parity --miner eps+semi_hard --out runs/eps
   jdml evaluate embeddings.npz --recall-at 1 10 --json metrics.json
+  jdml data check cub DIR
+  jdml weights convert resnet50.pth --arch resnet50 --out resnet50.safetensors
+  jdml benchmark --method pfml --dry-run
 
 `jdml COMMAND --help` explains the options of a command."""
 
@@ -54,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError:
         return _fail("jdml", "the command line needs its extra: pip install 'jdml[train]'")
 
-    name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    name, rest = _command(list(sys.argv[1:] if argv is None else argv) or ["--help"])
     if name in ("-h", "--help", "help"):
         print(HELP)
         return 0
@@ -71,6 +85,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _fail(prog, "interrupted; with --out, the same command goes on where it was", 130)
     return 0
+
+
+def _command(words: list[str]) -> tuple[str, list[str]]:
+    """The command's name, of one word or two, and what follows it."""
+    count = 2 if " ".join(words[:2]) in COMMANDS else 1
+    return " ".join(words[:count]), words[count:]
 
 
 def _fail(prog: str, message: str, code: int = 2) -> int:

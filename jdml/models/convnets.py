@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jdml.models.heads import EmbeddingHead, check_dim
+from jdml.models.layers import as_floating, batch_norm
 
 
 class EpsNet(nn.Module):
@@ -18,6 +19,7 @@ class EpsNet(nn.Module):
 
     Attributes:
         dim: Width D of the embeddings; 2 in the paper, which plots them.
+        freeze_batch_norm: Whether batch norm always uses its running statistics and never updates them.
         dtype: Type to compute in; parameters, statistics and output stay float32.
 
     Implementation notes:
@@ -39,6 +41,7 @@ class EpsNet(nn.Module):
     """
 
     dim: int = 2
+    freeze_batch_norm: bool = False
     dtype: Any = jnp.float32
 
     @nn.compact
@@ -62,7 +65,7 @@ class EpsNet(nn.Module):
         x = as_floating(images, self.dtype)
         for features in (32, 64):
             x = conv3x3(features, use_bias=True, dtype=self.dtype)(x)
-            x = batch_norm(train, self.dtype)(nn.relu(x))
+            x = batch_norm(train, self.dtype, freeze=self.freeze_batch_norm)(nn.relu(x))
         x = max_pool_2x2(x)
         x = nn.relu(nn.Dense(128, dtype=self.dtype)(x.reshape(x.shape[0], -1)))
         return nn.Dense(self.dim, dtype=self.dtype, name="embedding")(x).astype(jnp.float32)
@@ -75,6 +78,7 @@ class SmallConvNet(nn.Module):
         dim: Width D of the embeddings.
         features: Channels of each convolution.
         pooling: How the head pools over space; see `EmbeddingHead`.
+        freeze_batch_norm: Whether batch norm always uses its running statistics and never updates them.
         dtype: Type to compute in; parameters, statistics and output stay float32.
 
     Implementation notes:
@@ -92,6 +96,7 @@ class SmallConvNet(nn.Module):
     dim: int = 128
     features: Sequence[int] = (32, 64, 64, 64)
     pooling: str = "average"
+    freeze_batch_norm: bool = False
     dtype: Any = jnp.float32
 
     @nn.compact
@@ -113,7 +118,8 @@ class SmallConvNet(nn.Module):
         x = as_floating(images, self.dtype)
         for features in self.features:
             x = conv3x3(features, use_bias=False, dtype=self.dtype)(x)
-            x = max_pool_2x2(nn.relu(batch_norm(train, self.dtype)(x)))
+            x = batch_norm(train, self.dtype, freeze=self.freeze_batch_norm)(x)
+            x = max_pool_2x2(nn.relu(x))
         return EmbeddingHead(self.dim, self.pooling, dtype=self.dtype, name="head")(x)
 
 
@@ -142,17 +148,3 @@ def max_pool_2x2(x: jax.Array) -> jax.Array:
 def conv3x3(features: int, *, use_bias: bool, dtype: Any) -> nn.Conv:
     """A zero-padded 3×3 convolution."""
     return nn.Conv(features, (3, 3), use_bias=use_bias, dtype=dtype)
-
-
-def batch_norm(train: bool, dtype: Any) -> nn.BatchNorm:
-    """Batch norm over the batch and space, by the batch's own statistics in training."""
-    return nn.BatchNorm(use_running_average=not train, momentum=0.9, dtype=dtype)
-
-
-def as_floating(images: jax.Array, dtype: Any) -> jax.Array:
-    """Checks the images and brings them to the type to compute in."""
-    if not jnp.issubdtype(images.dtype, jnp.floating):
-        raise TypeError(f"images must be floating-point (uint8 / 255), got {images.dtype}")
-    if images.ndim != 4:
-        raise ValueError(f"images must have shape [B, H, W, C], got {list(images.shape)}")
-    return images.astype(dtype)

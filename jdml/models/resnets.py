@@ -8,8 +8,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jdml.models.convnets import as_floating, batch_norm
 from jdml.models.heads import EmbeddingHead
+from jdml.models.layers import as_floating, batch_norm
 
 BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
 
@@ -68,13 +68,7 @@ class ResNet(nn.Module):
         """
         if self.depth not in BLOCKS:
             raise ValueError(f"depth must be one of {tuple(BLOCKS)}, got {self.depth!r}")
-        norm = partial(
-            nn.BatchNorm,
-            use_running_average=self.freeze_batch_norm or not train,
-            momentum=0.9,
-            epsilon=1e-5,
-            dtype=self.dtype,
-        )
+        norm = partial(batch_norm, train, self.dtype, freeze=self.freeze_batch_norm)
         conv = partial(_conv, dtype=self.dtype)
         block = _bottleneck if self.depth == 50 else _basic
         x = as_floating(images, self.dtype)
@@ -99,6 +93,7 @@ class ResNet20V2(nn.Module):
         features: Channels of the stages.
         blocks: Blocks per stage; depth is 6 · blocks + 2.
         pooling: How the head pools over space; see `EmbeddingHead`.
+        freeze_batch_norm: Whether batch norm always uses its running statistics and never updates them.
         dtype: Type to compute in; parameters, statistics and output stay float32.
 
     Implementation notes:
@@ -118,6 +113,7 @@ class ResNet20V2(nn.Module):
     features: Sequence[int] = (16, 32, 64)
     blocks: int = 3
     pooling: str = "average"
+    freeze_batch_norm: bool = False
     dtype: Any = jnp.float32
 
     @nn.compact
@@ -136,7 +132,7 @@ class ResNet20V2(nn.Module):
             TypeError: If the images are not floating-point.
             ValueError: If they are not of rank 4, or `dim` or `pooling` is not a valid choice.
         """
-        norm = partial(batch_norm, train, self.dtype)
+        norm = partial(batch_norm, train, self.dtype, freeze=self.freeze_batch_norm)
         conv = partial(_conv, dtype=self.dtype)
         x = conv(self.features[0], 3)(as_floating(images, self.dtype))
         for stage, features in enumerate(self.features):

@@ -1,0 +1,171 @@
+"""What other libraries call the parameters of our networks."""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from jdml.models.efficientnet import STAGES
+
+
+class Dialect(NamedTuple):
+    """A naming of one architecture's parameters.
+
+    Attributes:
+        origin: Whose names they are.
+        name: From a parameter's path in our network, without the collection, to its name in the file.
+        transposed: Whether arrays lie as PyTorch's do (output channels first), and not as Flax's.
+    """
+
+    origin: str
+    name: Callable[[str], str]
+    transposed: bool = True
+
+
+TORCH_LEAVES = {
+    "kernel": "weight",
+    "scale": "weight",
+    "bias": "bias",
+    "mean": "running_mean",
+    "var": "running_var",
+}
+
+
+def _torch(origin: str, layer_name: Callable[[str], str]) -> Dialect:
+    """A dialect of PyTorch, from the names of layers."""
+
+    def name(path: str) -> str:
+        layer, _, leaf = path.rpartition("/")
+        return f"{layer_name(layer)}.{TORCH_LEAVES[leaf]}" if layer else layer_name(leaf)
+
+    return Dialect(origin, name)
+
+
+def _torchvision_resnet(layer: str) -> str:
+    stem = {"stem_conv": "conv1", "stem_norm": "bn1"}
+    if layer in stem:
+        return stem[layer]
+    stage, block, part = _parts(r"stage(\d+)_block(\d+)_(\w+)", layer)
+    if part.startswith("shortcut"):
+        part = {"shortcut_conv": "downsample.0", "shortcut_norm": "downsample.1"}[part]
+    else:
+        part = part[:-1].replace("norm", "bn") + str(int(part[-1]) + 1)
+    return f"layer{int(stage) + 1}.{block}.{part}"
+
+
+def _transformers_resnet(layer: str) -> str:
+    kind = "convolution" if "conv" in layer else "normalization"
+    if layer.startswith("stem"):
+        return f"embedder.embedder.{kind}"
+    stage, block, part = _parts(r"stage(\d+)_block(\d+)_(\w+)", layer)
+    where = "shortcut" if part.startswith("shortcut") else f"layer.{part[-1]}"
+    return f"encoder.stages.{stage}.layers.{block}.{where}.{kind}"
+
+
+def _bn_inception(layer: str) -> str:
+    return layer.removesuffix("/conv").replace("/norm", "_bn").replace("/", "_")
+
+
+def _efficientnet_lite(layer: str) -> str:
+    ends = {"stem/conv": "_conv_stem", "stem/norm": "_bn0"}
+    ends |= {"top/conv": "_conv_head", "top/norm": "_bn1"}
+    if layer in ends:
+        return ends[layer]
+    stage, block, part, kind = _parts(r"stage(\d+)_block(\d+)_(\w+)/(\w+)", layer)
+    number = sum(stage.blocks for stage in STAGES[: int(stage)]) + int(block)
+    norm = ("expand", "depthwise", "project").index(part)
+    return f"_blocks.{number}." + (f"_{part}_conv" if kind == "conv" else f"_bn{norm}")
+
+
+def _timm_efficientnet(layer: str) -> str:
+    ends = {"stem/conv": "conv_stem", "stem/norm": "bn1"}
+    ends |= {"top/conv": "conv_head", "top/norm": "bn2"}
+    if layer in ends:
+        return ends[layer]
+    stage, block, part, kind = _parts(r"stage(\d+)_block(\d+)_(\w+)/(\w+)", layer)
+    names = {"expand": "conv_pw", "depthwise": "conv_dw", "project": "conv_pwl"}
+    if STAGES[int(stage)].expansion == 1:
+        names = {"depthwise": "conv_dw", "project": "conv_pw"}
+    norm = tuple(names).index(part) + 1
+    return f"blocks.{stage}.{block}." + (names[part] if kind == "conv" else f"bn{norm}")
+
+
+def _vit(block: str, names: dict[str, str], layer: str) -> str:
+    """A transformer's layer by a table, which has the layers of a block under their own names."""
+    number, _, part = layer.removeprefix("block").partition("/")
+    return f"{block.format(number)}{names[part]}" if part else names[layer]
+
+
+_TIMM_VIT = {
+    "class_token": "cls_token",
+    "positions": "pos_embed",
+    "patches": "patch_embed.proj",
+    "norm": "norm",
+    "norm0": "norm1",
+    "norm1": "norm2",
+    "attention/query": "attn.qkv",
+    "attention/key": "attn.qkv",
+    "attention/value": "attn.qkv",
+    "attention/out": "attn.proj",
+    "dense0": "mlp.fc1",
+    "dense1": "mlp.fc2",
+}
+_TRANSFORMERS_VIT = {
+    "class_token": "embeddings.cls_token",
+    "positions": "embeddings.position_embeddings",
+    "patches": "embeddings.patch_embeddings.projection",
+    "norm": "layernorm",
+    "norm0": "layernorm_before",
+    "norm1": "layernorm_after",
+    "attention/query": "attention.attention.query",
+    "attention/key": "attention.attention.key",
+    "attention/value": "attention.attention.value",
+    "attention/out": "attention.output.dense",
+    "dense0": "intermediate.dense",
+    "dense1": "output.dense",
+}
+_JAX_VIT = {
+    "class_token": "cls",
+    "positions": "Transformer/posembed_input/pos_embedding",
+    "patches": "embedding",
+    "norm": "Transformer/encoder_norm",
+    "norm0": "LayerNorm_0",
+    "norm1": "LayerNorm_2",
+    "attention/query": "MultiHeadDotProductAttention_1/query",
+    "attention/key": "MultiHeadDotProductAttention_1/key",
+    "attention/value": "MultiHeadDotProductAttention_1/value",
+    "attention/out": "MultiHeadDotProductAttention_1/out",
+    "dense0": "MlpBlock_3/Dense_0",
+    "dense1": "MlpBlock_3/Dense_1",
+}
+
+
+def _jax_vit(path: str) -> str:
+    layer, _, leaf = path.rpartition("/")
+    block = "Transformer/encoderblock_{}/"
+    return f"{_vit(block, _JAX_VIT, layer)}/{leaf}" if layer else _JAX_VIT[leaf]
+
+
+def _parts(pattern: str, layer: str) -> tuple[str, ...]:
+    match = re.fullmatch(pattern, layer)
+    assert match, layer
+    return match.groups()
+
+
+_RESNET = (
+    _torch("torchvision and timm", _torchvision_resnet),
+    _torch("transformers", _transformers_resnet),
+)
+DIALECTS: dict[str, tuple[Dialect, ...]] = {
+    "resnet18": _RESNET,
+    "resnet50": _RESNET,
+    "bn_inception": (_torch("pretrainedmodels", _bn_inception),),
+    "efficientnet_lite0": (
+        _torch("efficientnet_lite_pytorch", _efficientnet_lite),
+        _torch("timm", _timm_efficientnet),
+    ),
+    "vit_s16": (
+        _torch("timm and DINO", lambda layer: _vit("blocks.{}.", _TIMM_VIT, layer)),
+        _torch("transformers", lambda layer: _vit("encoder.layer.{}.", _TRANSFORMERS_VIT, layer)),
+        Dialect("the ViT paper's program", _jax_vit, transposed=False),
+    ),
+}

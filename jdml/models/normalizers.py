@@ -1,0 +1,75 @@
+"""How each network's pretrained weights expect their images."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+Triple = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Normalizer:
+    """Photographs to the numbers that a network was trained on; equal ones are one static argument of `jax.jit`.
+
+    Attributes:
+        mean: Subtracted, per channel of the network's input, in units of 0…255.
+        std: Divided by, in the same units.
+        bgr: Whether the network reads blue, green, red.
+    """
+
+    mean: Triple
+    std: Triple
+    bgr: bool = False
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """Normalizes RGB images `[…, H, W, 3]`, uint8 in 0…255 or floating-point in 0…1, to float32."""
+        images = jnp.asarray(images)
+        if images.ndim < 3 or images.shape[-1] != 3:
+            raise ValueError(f"images must have shape [..., H, W, 3], got {list(images.shape)}")
+        if jnp.issubdtype(images.dtype, jnp.floating):
+            images = 255.0 * images.astype(jnp.float32)
+        elif images.dtype != jnp.uint8:
+            raise TypeError(f"images must be uint8 or floating point, got {images.dtype}")
+        images = images[..., ::-1] if self.bgr else images
+        return (images.astype(jnp.float32) - jnp.asarray(self.mean)) / jnp.asarray(self.std)
+
+
+_IMAGENET = Normalizer((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
+_NORMALIZERS = {
+    "resnet18": _IMAGENET,
+    "resnet50": _IMAGENET,
+    "bn_inception": Normalizer((104.0, 117.0, 128.0), (1.0, 1.0, 1.0), bgr=True),
+    "efficientnet_lite0": Normalizer((127.0, 127.0, 127.0), (128.0, 128.0, 128.0)),
+    "vit_s16": Normalizer((127.5, 127.5, 127.5), (127.5, 127.5, 127.5)),
+    "vit_s16_dino": _IMAGENET,
+}
+
+
+def normalizer(name: str) -> Callable[[jax.Array], jax.Array]:
+    """Returns the `preprocess=` of training for a network with pretrained weights.
+
+    Args:
+        name: The network's name as in `create`: `"resnet18"`, `"resnet50"`, `"bn_inception"`, `"efficientnet_lite0"` or
+            `"vit_s16"` (its ImageNet-21k weights; `"vit_s16_dino"` for those of DINO).
+
+    Returns:
+        A function of RGB images `[…, H, W, 3]`, uint8 in 0…255 or floating-point in 0…1, that returns float32. Equal
+        names give equal functions, so that a step compiled for one serves the other.
+
+    Raises:
+        ValueError: If no network of that name has pretrained weights.
+
+    Implementation notes:
+        ResNets and DINO: ImageNet's mean and standard deviation per channel. ViT of ImageNet-21k: −1…1. BN-Inception:
+        BGR in 0…255 minus (104, 117, 128), as its Caffe model. EfficientNet-Lite0: (x − 127) / 128.
+
+    Example:
+        >>> white = jnp.full((1, 1, 3), 255, jnp.uint8)
+        >>> print(normalizer("bn_inception")(white), normalizer("vit_s16")(white))
+        [[[151. 138. 127.]]] [[[1. 1. 1.]]]
+    """
+    if name not in _NORMALIZERS:
+        raise ValueError(f"name must be one of {tuple(_NORMALIZERS)}, got {name!r}")
+    return _NORMALIZERS[name]

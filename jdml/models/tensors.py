@@ -1,0 +1,114 @@
+"""Files of named arrays: .safetensors, .npz and PyTorch's .pth read, .safetensors written."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# Under these keys training programs keep the weights of a checkpoint.
+WRAPPERS = ("state_dict", "model", "model_state_dict", "teacher")
+
+
+def read_tensors(path: Path) -> dict[str, np.ndarray]:
+    """Reads the floating-point arrays of a file by name, as float32.
+
+    Args:
+        path: A `.safetensors`, `.npz`, `.pth`, `.pt` or `.bin` file.
+
+    Returns:
+        The arrays. Integers, such as PyTorch's counters of batches, are left out.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is of another kind or cannot be read, naming it.
+
+    Implementation notes:
+        No code of the file is run: pickles are read by `torch.load(weights_only=True)`, `.npz` without pickles.
+    """
+    if path.suffix not in _READERS:
+        raise ValueError(f"{path} must end in one of {', '.join(_READERS)}")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist")
+    tensors = _reading(path, _READERS[path.suffix])
+    return {
+        name: np.asarray(value, np.float32)
+        for name, value in tensors.items()
+        if value.dtype.kind not in "biuSU"
+    }
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """Reads the metadata of a `.safetensors` file; empty where there is none."""
+    from safetensors import safe_open
+
+    def metadata(path: Path) -> dict[str, str]:
+        with safe_open(path, framework="np") as file:
+            return file.metadata() or {}
+
+    return _reading(path, metadata)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:
+    """Writes a `.safetensors` file atomically: a reader, or a killed process, leaves the old file or the new one."""
+    from safetensors.numpy import save
+
+    contiguous = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+    partial = path.with_name(path.name + ".tmp")
+    with partial.open("wb") as file:
+        file.write(save(contiguous, metadata))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def _reading(path: Path, read: Callable[[Path], Any]) -> Any:
+    """What `read` returns; a ValueError that names the file where it fails."""
+    try:
+        return read(path)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"reading {path} needs {error.name}: pip install {error.name}") from error
+    except Exception as error:  # of safetensors, zipfile, zlib, pickle or PyTorch: not such a file
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise ValueError(f"{path} is not a readable {path.suffix} file: {reason}") from error
+
+
+def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    import ml_dtypes  # noqa: F401  (teaches NumPy bfloat16)
+    from safetensors.numpy import load_file
+
+    return load_file(path)
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    with path.open("rb") as file:
+        content = np.load(file, allow_pickle=False)
+        if isinstance(content, np.ndarray):
+            raise ValueError("it holds a single array")
+        return {name: content[name] for name in content.files}
+
+
+def _read_torch(path: Path) -> dict[str, np.ndarray]:
+    import torch
+
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    for key in WRAPPERS:
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict):
+        raise ValueError(f"it holds a {type(content).__name__}, expected tensors by name")
+    tensors = {name: value for name, value in content.items() if isinstance(value, torch.Tensor)}
+    return {
+        name: (value.float() if value.is_floating_point() else value).numpy()
+        for name, value in tensors.items()
+    }
+
+
+_READERS = {
+    ".safetensors": _read_safetensors,
+    ".npz": _read_npz,
+    ".pth": _read_torch,
+    ".pt": _read_torch,
+    ".bin": _read_torch,
+}

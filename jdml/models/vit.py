@@ -1,0 +1,127 @@
+"""The vision transformer ViT-S/16."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jdml.models.heads import POOLINGS, EmbeddingHead
+from jdml.models.layers import as_floating
+
+CLASS_TOKEN = "token"
+
+
+class VisionTransformer(nn.Module):
+    """ViT-S/16 with an embedding head on its 384 channels.
+
+    The image is cut into patches of 16×16 pixels, each one a token of 384 numbers; a learned class token goes before
+    them, and learned positions are added to all. Twelve blocks `x + attention(norm(x))`, `x + mlp(norm(x))` and a last
+    layer norm follow. The embedding is a dense layer of the class token, or of the pooled patch tokens.
+
+    Attributes:
+        dim: Width D of the embeddings.
+        pooling: `"token"`, the class token, or how the head pools over the patch tokens; see `EmbeddingHead`.
+        width: Width of the tokens.
+        depth: Number of blocks.
+        heads: Attention heads per block.
+        patch: Side of a patch in pixels.
+        grid: Patches along each side of the images that the positions belong to: 14 for 224×224.
+        dtype: Type to compute in; parameters and output stay float32, and so does the softmax.
+
+    Implementation notes:
+        As in the ViT paper's program, timm and DINO: the MLP is four times as wide with the exact GELU, layer norm has
+        ε = 1e-6, and there is no dropout. Images whose patches make another grid get the positions resampled
+        bicubically, so that one set of parameters fits all sizes; sides that are no multiple of `patch` lose the rest.
+        Features of patch tokens have both signs, while GeM pooling is meant for non-negative ones.
+
+    Reference:
+        Dosovitskiy et al., *An Image is Worth 16x16 Words*; Steiner et al., *How to train your ViT?* (ImageNet-21k);
+        Caron et al., *Emerging Properties in Self-Supervised Vision Transformers* (DINO).
+
+    Example:
+        >>> images = jax.ShapeDtypeStruct((2, 224, 224, 3), jnp.float32)
+        >>> jax.eval_shape(VisionTransformer(dim=64).init_with_output, jax.random.key(0), images)[0].shape
+        (2, 64)
+    """
+
+    dim: int = 512
+    pooling: str = CLASS_TOKEN
+    width: int = 384
+    depth: int = 12
+    heads: int = 6
+    patch: int = 16
+    grid: int = 14
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
+        """Embeds images.
+
+        Args:
+            images: Floating-point images `[B, H, W, C]` of any size from `patch` × `patch`.
+            train: Taken as every network does; there is nothing that training changes.
+
+        Returns:
+            Embeddings `[B, dim]`, float32.
+
+        Raises:
+            TypeError: If the images are not floating-point.
+            ValueError: If they are not of rank 4 or smaller than a patch, or `dim` or `pooling` is not a valid choice.
+        """
+        if self.pooling not in (CLASS_TOKEN, *POOLINGS):
+            known = (CLASS_TOKEN, *POOLINGS)
+            raise ValueError(f"pooling must be one of {known}, got {self.pooling!r}")
+        x = as_floating(images, self.dtype)
+        if min(x.shape[1:3]) < self.patch:
+            raise ValueError(
+                f"images must be at least {self.patch}×{self.patch}, got {x.shape[1]}×{x.shape[2]}"
+            )
+        size = (self.patch, self.patch)
+        x = nn.Conv(self.width, size, size, padding="VALID", dtype=self.dtype, name="patches")(x)
+        batch, height, width, _ = x.shape
+        token = self.param("class_token", nn.initializers.zeros, (1, 1, self.width))
+        token = jnp.broadcast_to(token.astype(self.dtype), (batch, 1, self.width))
+        x = jnp.concatenate([token, x.reshape(batch, height * width, self.width)], 1)
+        x = x + self._positions(height, width).astype(self.dtype)
+        for index in range(self.depth):
+            x = Block(self.heads, self.dtype, name=f"block{index}")(x)
+        x = nn.LayerNorm(1e-6, dtype=self.dtype, name="norm")(x)
+        pooling, features = self.pooling, x[:, 1:].reshape(batch, height, width, self.width)
+        if pooling == CLASS_TOKEN:
+            pooling, features = "average", x[:, :1, None]
+        return EmbeddingHead(self.dim, pooling, dtype=self.dtype, name="head")(features)
+
+    def _positions(self, height: int, width: int) -> jax.Array:
+        """The positions `[1, 1 + height · width, C]`, resampled where the grid is another."""
+        shape = (1, 1 + self.grid**2, self.width)
+        positions = self.param("positions", nn.initializers.normal(0.02), shape)
+        if (height, width) == (self.grid, self.grid):
+            return positions
+        patches = positions[0, 1:].reshape(self.grid, self.grid, self.width)
+        patches = jax.image.resize(patches, (height, width, self.width), "bicubic")
+        return jnp.concatenate([positions[:, :1], patches.reshape(1, -1, self.width)], 1)
+
+
+class Block(nn.Module):
+    """One transformer block: attention, then an MLP, each on normed tokens and added to its input.
+
+    Attributes:
+        heads: Attention heads.
+        dtype: Type to compute in; the softmax stays float32.
+    """
+
+    heads: int
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps tokens `[B, T, C]` to tokens of the same shape."""
+        y = nn.LayerNorm(1e-6, dtype=self.dtype, name="norm0")(x)
+        x = x + nn.MultiHeadDotProductAttention(
+            self.heads, dtype=self.dtype, force_fp32_for_softmax=True, name="attention"
+        )(y)
+        y = nn.LayerNorm(1e-6, dtype=self.dtype, name="norm1")(x)
+        y = nn.Dense(4 * x.shape[-1], dtype=self.dtype, name="dense0")(y)
+        y = nn.Dense(x.shape[-1], dtype=self.dtype, name="dense1")(nn.gelu(y, approximate=False))
+        return x + y

@@ -1,0 +1,215 @@
+"""Pretrained weights: from other libraries' files to ours, and from ours into a network."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from jdml.models.dialects import DIALECTS, Dialect
+from jdml.models.registry import create
+from jdml.models.tensors import read_metadata, read_tensors, write_tensors
+
+# What programs put before all names.
+PREFIXES = ("", "module.", "model.", "backbone.", "module.backbone.", "resnet.", "vit.")
+HEAD = "params/head/"
+ARCHITECTURE = "architecture"
+
+Shape = tuple[int, ...]
+
+
+class Conversion(NamedTuple):
+    """What became of a file of weights.
+
+    Attributes:
+        arch: The architecture, as `create` names it.
+        origin: Whose names the file uses.
+        converted: Each of the network's parameters and statistics, with its name in the file.
+        unused: Names in the file that the network has no place for, such as a classifier's.
+    """
+
+    arch: str
+    origin: str
+    converted: dict[str, str]
+    unused: tuple[str, ...]
+
+
+def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversion:
+    """Converts weights of another library into a file for `load_weights`.
+
+    Args:
+        path: A `.safetensors`, `.npz` or PyTorch (`.pth`, `.pt`, `.bin`) file. ResNets may have the names of
+            torchvision and timm or of transformers; `bn_inception` those of pretrainedmodels; `efficientnet_lite0`
+            those of efficientnet_lite_pytorch or of timm's `tf_efficientnet_lite0`; `vit_s16` those of timm and DINO,
+            of transformers or of the ViT paper's program (`.npz`).
+        out: The `.safetensors` file to write, atomically.
+        arch: The architecture: `"resnet18"`, `"resnet50"`, `"bn_inception"`, `"efficientnet_lite0"` or `"vit_s16"`.
+
+    Returns:
+        What was converted, and what was left.
+
+    Raises:
+        FileNotFoundError: If there is no file `path`.
+        ValueError: If the architecture has no conversion, a file has the wrong ending or cannot be read, `out` is
+            `path`, or a parameter is missing or has another shape; naming the file, the parameter and both shapes.
+
+    Implementation notes:
+        Everything but the embedding head is converted, or nothing: a network that is pretrained in parts would run
+        and be wrong. The names of the file are recognized by themselves, behind any of the usual prefixes such as
+        `"module."`. Arrays are stored as float32, as `"params/…"` and `"batch_stats/…"`.
+
+    Example:
+        >>> convert_weights("resnet50.bin", "resnet50.safetensors", arch="resnet152")
+        Traceback (most recent call last):
+        ValueError: arch must be one of ('resnet18', ..., 'vit_s16'), got 'resnet152'
+    """
+    path, out = Path(path), Path(out)
+    if arch not in DIALECTS:
+        raise ValueError(f"arch must be one of {tuple(DIALECTS)}, got {arch!r}")
+    if out.suffix != ".safetensors":
+        raise ValueError(f"out must end in .safetensors, got {out}")
+    tensors = read_tensors(path)
+    if out.exists() and out.samefile(path):
+        raise ValueError(f"out must be another file than path, got {out} for both")
+    shapes = _shapes(arch)
+    dialect, names = _recognize(tensors, shapes, arch, path)
+    converted = {}
+    for target, name in names.items():
+        wanted = _stored_shape(target, shapes[target], dialect, name)
+        if tensors[name].shape != wanted:
+            raise ValueError(
+                f"{path}: {name} has shape {list(tensors[name].shape)}, {arch} needs {list(wanted)} for {target}"
+            )
+        converted[target] = _as_flax(tensors[name], target, shapes[target], dialect, name)
+    write_tensors(out, converted, {ARCHITECTURE: arch})
+    used = set(names.values())
+    unused = tuple(name for name in tensors if name not in used)
+    return Conversion(arch, dialect.origin, names, unused)
+
+
+def load_weights(path: str | Path, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Puts converted weights into a network's initialized variables, all but the embedding head.
+
+    Args:
+        path: A file that `convert_weights` (or `jdml weights convert`) wrote.
+        variables: What the network's `init` returns: `{"params": …}` and, with batch norm, `"batch_stats"`.
+
+    Returns:
+        Variables of the same structure: everything under `params/head` as it was, everything else from the file.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file cannot be read, was not written by `convert_weights`, or does not fit the variables;
+            naming the file, its architecture, the first parameter that does not fit, and both shapes.
+
+    Example:
+        A training state that starts from pretrained weights::
+
+            state = training.create_state(model, objective, optimizer, images, seed=0)
+            start = {"params": state.params["model"], "batch_stats": state.batch_stats}
+            start = load_weights("resnet50.safetensors", start)
+            state = state._replace(
+                params={**state.params, "model": start["params"]}, batch_stats=start["batch_stats"]
+            )
+
+        >>> load_weights("resnet50.npz", {})
+        Traceback (most recent call last):
+        ValueError: path must end in .safetensors (see convert_weights), got resnet50.npz
+    """
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        raise ValueError(f"path must end in .safetensors (see convert_weights), got {path}")
+    tensors = read_tensors(path)
+    arch = read_metadata(path).get(ARCHITECTURE)
+    if arch is None:
+        raise ValueError(
+            f"{path} does not name its architecture: convert it first (convert_weights)"
+        )
+    current = flatten_dict(dict(variables), sep="/", keep_empty_nodes=True)
+    fresh = {
+        name: value
+        for name, value in current.items()
+        if name.startswith(HEAD) or not hasattr(value, "shape")
+    }
+    expected = {name: value for name, value in current.items() if name not in fresh}
+    for name in sorted(expected.keys() | tensors.keys()):
+        there, here = _shape_in(tensors, name), _shape_in(expected, name)
+        if there != here:
+            raise ValueError(
+                f"{path} holds weights of {arch!r}, which do not fit the variables: "
+                f"{name} is {there} in the file and {here} in the variables"
+            )
+    loaded = {name: jnp.asarray(tensors[name], value.dtype) for name, value in expected.items()}
+    return unflatten_dict({**loaded, **fresh}, sep="/")
+
+
+def _shapes(arch: str) -> dict[str, Shape]:
+    """The shape of everything to convert, by its path."""
+    images = jax.ShapeDtypeStruct((1, 64, 64, 3), jnp.float32)
+    variables = jax.eval_shape(create(arch, dim=1).init, jax.random.key(0), images)
+    flat = flatten_dict(variables, sep="/")
+    return {name: leaf.shape for name, leaf in flat.items() if not name.startswith(HEAD)}
+
+
+def _recognize(
+    tensors: Mapping[str, np.ndarray], shapes: Mapping[str, Shape], arch: str, path: Path
+) -> tuple[Dialect, dict[str, str]]:
+    """The dialect that finds the most of what is needed in the file, and its name for each parameter."""
+    best, found = DIALECTS[arch][0], -1
+    names: dict[str, str] = {}
+    for dialect in DIALECTS[arch]:
+        for prefix in PREFIXES:
+            tried = {target: prefix + dialect.name(target.partition("/")[2]) for target in shapes}
+            matching = sum(name in tensors for name in tried.values())
+            if matching > found:
+                best, names, found = dialect, tried, matching
+    missing = [f"{name} ({target})" for target, name in names.items() if name not in tensors]
+    if missing:
+        shown = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
+        raise ValueError(
+            f"{path}: {len(missing)} of {len(shapes)} parameters of {arch} are missing, by the names of {best.origin}: "
+            f"{shown}; the file has {', '.join(list(tensors)[:5]) or 'no arrays'}, …"
+        )
+    return best, names
+
+
+def _third(target: str, name: str) -> int | None:
+    """Which third of an array that holds query, key and value in one is meant."""
+    if ".qkv." not in name:
+        return None
+    return ("query", "key", "value").index(target.split("/")[-2])
+
+
+def _stored_shape(target: str, shape: Shape, dialect: Dialect, name: str) -> Shape:
+    """The shape that a parameter has in a file of the dialect."""
+    if not dialect.transposed:
+        return shape
+    if target.endswith("/kernel") and len(shape) == 4:
+        shape = (shape[3], shape[2], shape[0], shape[1])
+    elif target.endswith("/out/kernel"):
+        shape = (shape[-1], math.prod(shape[:-1]))
+    elif target.endswith("/kernel"):
+        shape = (math.prod(shape[1:]), shape[0])
+    elif target.endswith("/bias"):
+        shape = (math.prod(shape),)
+    return shape if _third(target, name) is None else (3 * shape[0], *shape[1:])
+
+
+def _as_flax(
+    array: np.ndarray, target: str, shape: Shape, dialect: Dialect, name: str
+) -> np.ndarray:
+    """A stored array in the layout of our parameter."""
+    third = _third(target, name)
+    if third is not None:
+        array = np.split(array, 3)[third]
+    if dialect.transposed and target.endswith("/kernel"):
+        array = array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
+    return array.reshape(shape)
+
+
+def _shape_in(arrays: Mapping[str, Any], name: str) -> str:
+    return str(list(arrays[name].shape)) if name in arrays else "absent"
