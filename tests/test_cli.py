@@ -57,7 +57,7 @@ def test_miner_chains():
 def test_help_of_all_commands(capsys):
     code, out, _ = jdml_main(capsys, "--help")
     assert code == 0
-    for command in ("train", "evaluate", "demo"):
+    for command in ("train", "evaluate", "demo", "data"):
         assert command in out
         code, text, _ = jdml_main(capsys, command, "--help")
         assert code == 0
@@ -68,7 +68,7 @@ def test_help_of_all_commands(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["paint"], "COMMAND must be one of demo, train, evaluate, got 'paint'"),
+        (["paint"], "COMMAND must be one of demo, train, evaluate, data, got 'paint'"),
         (["train", "--miner", "eps+foo"], "--miner must be none or a chain of eps, easy_positive,"),
         (["train", "--miner", "semi_hard:foo=1"], "--miner semi_hard: "),
         (["train", "--miner", "semi_hard:margin"], "--miner semi_hard must be name=number"),

@@ -1,16 +1,17 @@
-"""The command line: ``jdml train``, ``jdml evaluate`` and ``jdml demo``."""
+"""The command line: ``jdml train``, ``jdml evaluate``, ``jdml data`` and ``jdml demo``."""
 
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from jdml.cli.data import Data
 from jdml.cli.demo import Demo
 from jdml.cli.evaluate import Evaluate
 from jdml.cli.train import Train
 
-__all__ = ["Demo", "Evaluate", "Train", "main"]
+__all__ = ["Data", "Demo", "Evaluate", "Train", "main"]
 
-COMMANDS = {"demo": Demo, "train": Train, "evaluate": Evaluate}
+COMMANDS = {"demo": Demo, "train": Train, "evaluate": Evaluate, "data": Data}
 
 HELP = """usage: jdml COMMAND [OPTIONS]
 
@@ -20,11 +21,13 @@ commands:
   demo      see class collapse, and what undoes it, on real digits (about a minute)
   train     train embeddings of a data set with any loss, and score them
   evaluate  measure embeddings from any framework: a .npz file with embeddings and labels
+  data      check a data set's folder: counts, missing files, damaged images
 
 examples:
   jdml demo --out runs/demo
   jdml train --labels parity --miner eps+semi_hard --out runs/eps
   jdml evaluate embeddings.npz --recall-at 1 10 --json metrics.json
+  jdml data check cub DIR
 
 `jdml COMMAND --help` explains the options of a command."""
 
@@ -36,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments after the program's name; by default the process's own.
 
     Returns:
-        The exit code: 0, or 2 with one line on stderr where the input is wrong.
+        The exit code: 0, 1 where ``data check`` finds something wrong, or 2 with one line on stderr where the
+        input is wrong.
 
     Raises:
         SystemExit: as command lines do, for ``COMMAND --help`` and for options that cannot be read.
@@ -63,12 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         COMMANDS[name], prog=prog, args=rest, config=(tyro.conf.PositionalRequiredArgs,)
     )
     try:
-        command.run()
+        return command.run() or 0
     except (ValueError, TypeError, OSError, FloatingPointError) as error:
         return _fail(prog, str(error))
     except KeyboardInterrupt:
         return _fail(prog, "interrupted; with --out, the same command goes on where it was", 130)
-    return 0
 
 
 def _fail(prog: str, message: str, code: int = 2) -> int:
