@@ -52,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments after the program's name; by default the process's own.
 
     Returns:
-        The exit code: 0, or 2 with one line on stderr where the input is wrong.
+        The exit code: 0, 1 where ``data check`` finds something wrong, or 2 with one line on stderr where the
+        input is wrong.
 
     Raises:
         SystemExit: as command lines do, for ``COMMAND --help`` and for options that cannot be read.
@@ -79,12 +80,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         COMMANDS[name], prog=prog, args=rest, config=(tyro.conf.PositionalRequiredArgs,)
     )
     try:
-        command.run()
+        return command.run() or 0
     except (ValueError, TypeError, OSError, FloatingPointError) as error:
         return _fail(prog, str(error))
     except KeyboardInterrupt:
         return _fail(prog, "interrupted; with --out, the same command goes on where it was", 130)
-    return 0
 
 
 def _command(words: list[str]) -> tuple[str, list[str]]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table: the first column is names, the others are numbers, floats with four digits."""
     from rich import box
     from rich.console import Console

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from jdml.data.images import ImageFiles
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -12,7 +14,7 @@ class Dataset:
 
     Attributes:
         name: What the data set is called, for logs and error messages.
-        images: `[N, H, W, C]`, uint8 (0…255) or float32.
+        images: `[N, H, W, C]`, uint8 (0…255) or float32, in memory or as `ImageFiles`.
         labels: `[N]` integers ≥ 0, kept as int32.
         views: Other labellings of the same rows by name, each `[N]`, such as `{"digit", "parity"}`.
         class_names: For a view, the name of each of its labels, where they have names.
@@ -32,14 +34,14 @@ class Dataset:
     """
 
     name: str
-    images: np.ndarray
+    images: np.ndarray | ImageFiles
     labels: np.ndarray
     views: Mapping[str, np.ndarray] = field(default_factory=dict)
     class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Checks images, labels and views, and brings all labels to int32."""
-        images = np.asarray(self.images)
+        images = self.images if isinstance(self.images, ImageFiles) else np.asarray(self.images)
         if images.dtype not in (np.uint8, np.float32):
             raise TypeError(f"images must be uint8 or float32, got {images.dtype}")
         if images.ndim != 4:
@@ -81,10 +83,10 @@ class Dataset:
             TypeError: If `rows` is neither boolean nor integer.
             ValueError: If the mask has another length, or an index is out of range.
         """
-        rows = as_rows(rows, len(self))
+        images, rows = self.images, as_rows(rows, len(self))
         return replace(
             self,
-            images=self.images[rows],
+            images=images.select(rows) if isinstance(images, ImageFiles) else images[rows],
             labels=self.labels[rows],
             views={name: labels[rows] for name, labels in self.views.items()},
         )

@@ -49,7 +49,7 @@ def test_missing_folder_argument(name):
 
 
 def test_unknown_name():
-    with pytest.raises(ValueError, match=r"one of \('digits', 'mnist', 'omniglot'\), got 'cifar'"):
+    with pytest.raises(ValueError, match=r"one of \('digits', 'mnist', .*, got 'cifar'"):
         load("cifar")
 
 

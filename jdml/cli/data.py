@@ -1,0 +1,60 @@
+"""``jdml data check``: whether a folder holds a data set whole."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Name = Literal["mnist", "omniglot", "cub", "cars", "sop", "inshop", "folder"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """Check a data set's folder: counts beside the published ones, missing files, damaged images.
+
+    Nothing is downloaded. The exit code is 1 if something is missing or wrong.
+
+    Example: jdml data check cub DIR
+    """
+
+    name: Name
+    """The data set. folder: any folder with a folder of images for each class."""
+    dir: Path
+    """Its folder, as the original comes."""
+    sample: int | None = None
+    """Decode this many images only, drawn evenly. Default: all."""
+    quiet: bool = False
+    """No progress bar."""
+
+    def run(self) -> int:
+        """Check and say what was found; 1 if something is wrong."""
+        from jdml.cli.show import print_table
+        from jdml.data import check
+
+        if not self.dir.is_dir():
+            raise ValueError(f"DIR must be a folder, got {self.dir}")
+        found = check(self.name, self.dir, sample=self.sample, progress=not self.quiet)
+        rows = [
+            [
+                part.split,
+                _beside(part.found.classes, part.published and part.published.classes),
+                _beside(part.found.images, part.published and part.published.images),
+                f"{part.missing:,}",
+            ]
+            for part in found.parts
+        ]
+        print(f"{self.name} in {self.dir}")
+        if rows:
+            columns = ["found / published", "classes", "images", "missing files"]
+            print_table(None, columns, rows)
+            print(f"decoded: {found.decoded:,} images")
+        if found.lists_are_whole:
+            print("the lists are whole: every count is the published one")
+        for problem in found.problems:
+            print(f"wrong: {problem}")
+        if not found.problems:
+            print("all is well")
+        return 1 if found.problems else 0
+
+
+def _beside(count: int, published: int | None) -> str:
+    return f"{count:,}" if published is None else f"{count:,} / {published:,}"

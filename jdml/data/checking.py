@@ -1,0 +1,188 @@
+"""Whether a folder holds a data set as it was published: counts, missing files, whole images."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jdml.data.dataset import Dataset
+from jdml.data.images import BadImageError, ImageFiles, cores
+from jdml.data.lists import Listing, first, missing
+from jdml.data.loading import ARRAYS, LISTS, load
+
+
+class Count(NamedTuple):
+    """Classes and images of a split; for omniglot the classes are letters."""
+
+    classes: int
+    images: int
+
+
+PUBLISHED: dict[str, dict[str, Count]] = {
+    "digits": {"train": Count(10, 1198), "test": Count(10, 599)},
+    "mnist": {"train": Count(10, 60000), "test": Count(10, 10000)},
+    "omniglot": {"train": Count(964, 19280), "test": Count(659, 13180)},
+    "cub": {"train": Count(100, 5864), "test": Count(100, 5924)},
+    "cars": {"train": Count(98, 8054), "test": Count(98, 8131)},
+    "sop": {"train": Count(11318, 59551), "test": Count(11316, 60502)},
+    "inshop": {
+        "train": Count(3997, 25882),
+        "query": Count(3985, 14218),
+        "gallery": Count(3985, 12612),
+    },
+}
+
+
+class Part(NamedTuple):
+    """What was found of one split.
+
+    Attributes:
+        split: Its name.
+        found: Classes and images in the lists.
+        published: Those of the publication; None for a folder of classes.
+        missing: Image files that are not there.
+    """
+
+    split: str
+    found: Count
+    published: Count | None
+    missing: int
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What :func:`check` found.
+
+    Attributes:
+        parts: The splits, as far as the lists could be read.
+        decoded: How many images were decoded, whole or not.
+        problems: What is wrong, a line each. None means that all is well.
+    """
+
+    parts: tuple[Part, ...]
+    decoded: int
+    problems: tuple[str, ...]
+
+    @property
+    def lists_are_whole(self) -> bool:
+        """Whether there are published counts, and all of them are met."""
+        return bool(self.parts) and all(part.found == part.published for part in self.parts)
+
+
+def check(
+    name: str,
+    data_dir: str | Path | None,
+    *,
+    sample: int | None = None,
+    progress: bool = False,
+) -> Findings:
+    """Looks whether a folder holds a data set whole: its counts, its files, its images.
+
+    Args:
+        name: A data set's name, as for `load`.
+        data_dir: Its folder.
+        sample: Decode so many images, drawn evenly by a fixed seed, instead of all.
+        progress: Show a progress bar.
+
+    Returns:
+        What was found; a list that is missing or broken is one of its problems.
+
+    Raises:
+        ValueError: If there is no data set of that name, or no image is to be drawn.
+
+    Example:
+        >>> found = check("digits", None)
+        >>> found.parts[1].found, found.problems
+        (Count(classes=10, images=599), ())
+    """
+    if name not in (*ARRAYS, *LISTS):
+        raise ValueError(f"name must be one of {(*ARRAYS, *LISTS)}, got {name!r}")
+    if sample is not None and sample < 1:
+        raise ValueError(f"sample must be at least 1, got {sample}")
+    try:
+        if name in ARRAYS:
+            return _check_arrays(name, data_dir)
+        listing = LISTS[name](data_dir)
+    except (OSError, ValueError) as error:
+        return Findings((), 0, (str(error),))
+    return _check_listing(listing, sample, progress)
+
+
+def _check_arrays(name: str, data_dir: str | Path | None) -> Findings:
+    """A data set in memory: reading it decodes everything."""
+    parts = []
+    for split, published in PUBLISHED[name].items():
+        data: Dataset = load(name, data_dir=data_dir, split=split)
+        labels = data.views["letter"] if name == "omniglot" else data.labels
+        parts.append(Part(split, Count(len(np.unique(labels)), len(data)), published, 0))
+    return Findings(tuple(parts), sum(part.found.images for part in parts), _other_counts(parts))
+
+
+def _check_listing(listing: Listing, sample: int | None, progress: bool) -> Findings:
+    """A data set of image files."""
+    published = PUBLISHED.get(listing.name)
+    ids = next(iter(listing.views.values()))
+    gone = set(missing(listing.files))
+    parts = []
+    for split in published or ("train", "test"):
+        rows = listing.splits[split]
+        found = Count(len(np.unique(ids[rows])), len(rows))
+        absent = sum(str(listing.files[row]) in gone for row in rows)
+        parts.append(Part(split, found, published[split] if published else None, absent))
+    problems = [*_other_counts(parts), *_shared_classes(listing, ids)]
+    names = [str(file) for file in listing.files]
+    twice = len(names) - len(set(names))
+    if twice:
+        problems.append(f"{twice} of {len(names)} images are in the lists twice")
+    if gone:
+        listed = [name for name in names if name in gone]
+        problems.append(f"{len(listed)} of {len(names)} image files are missing: {first(listed)}")
+    there = [file for file in listing.files if str(file) not in gone]
+    decoded, bad = _decode(there, sample, progress)
+    if bad:
+        problems.append(f"{len(bad)} of {decoded} images are damaged: {first(bad)}")
+    return Findings(tuple(parts), decoded, tuple(problems))
+
+
+def _other_counts(parts: Sequence[Part]) -> tuple[str, ...]:
+    """A line for each split whose counts are not the published ones."""
+    return tuple(
+        f"{part.split} has {part.found.classes} classes and {part.found.images} images, "
+        f"published are {part.published.classes} and {part.published.images}"
+        for part in parts
+        if part.published is not None and part.found != part.published
+    )
+
+
+def _shared_classes(listing: Listing, ids: np.ndarray) -> tuple[str, ...]:
+    """A line if a class trains and tests."""
+    shared = np.intersect1d(ids[listing.splits["train"]], ids[listing.splits["test"]])
+    if not len(shared):
+        return ()
+    names = first([str(i) for i in shared])
+    return (f"{len(shared)} classes are both in train and in test: {names}",)
+
+
+def _decode(files: Sequence[Any], sample: int | None, progress: bool) -> tuple[int, list[str]]:
+    """How many images were decoded, and what is wrong with those that are not whole."""
+    from tqdm.auto import tqdm
+
+    rows = np.arange(len(files))
+    if sample is not None and sample < len(files):
+        rows = np.sort(np.random.default_rng(0).choice(rows, sample, replace=False))
+    images = ImageFiles(files)
+
+    def problem(row: int) -> str | None:
+        try:
+            images.read(row)
+        except BadImageError as error:
+            return str(error)
+        return None
+
+    with ThreadPoolExecutor(cores()) as pool:
+        seen = pool.map(problem, rows.tolist())
+        bar = tqdm(seen, total=len(rows), desc="decoding", disable=not progress)
+        return len(rows), [line for line in bar if line is not None]

@@ -1,0 +1,163 @@
+"""Image files as one array that is decoded when it is read."""
+
+import io
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from jdml.data.transforms import Crops, conventional
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class Readable(Protocol):
+    """What holds one image: a `pathlib.Path`, a `zipfile.Path`; its string names it."""
+
+    def read_bytes(self) -> bytes:
+        """The whole file."""
+        ...
+
+
+class BadImageError(ValueError):
+    """An image that cannot be read or is not whole; the message begins with its name."""
+
+
+class ImageFiles:
+    """Image files that behave like a read-only array, uint8 `[N, H, W, 3]`, decoded when indexed.
+
+    `images[3]`, `images[10:20]`, `images[[4, 2]]` and `images[mask]` give NumPy arrays: the images of
+    these rows as in evaluation, decoded by a few threads. `select` takes rows without decoding.
+
+    Args:
+        files: What to read, a `pathlib.Path` or anything else with `read_bytes()`.
+        transform: `(image, random=None) -> uint8 [H, W, 3]` with an attribute `size`, the height and
+            width (see `mlrc` and `conventional`).
+        threads: Decoding threads; by default one for each core.
+
+    Implementation notes:
+        Every image becomes RGB: grey and palette images, CMYK, 16-bit grey; transparency is laid
+        over white; EXIF orientation is applied.
+
+    Example:
+        >>> import pathlib
+        >>> from PIL import Image
+        >>> files = [pathlib.Path(f"{i}.png") for i in range(3)]
+        >>> for file in files:
+        ...     Image.new("L", (40, 30), 7).save(file)
+        >>> images = ImageFiles(files, conventional(16))
+        >>> images.shape, images[1:].shape, images.select([2]).files[0].name
+        ((3, 16, 16, 3), (2, 16, 16, 3), '2.png')
+    """
+
+    dtype = np.dtype(np.uint8)
+    ndim = 4
+
+    def __init__(
+        self,
+        files: Iterable[Readable],
+        transform: Crops | None = None,
+        *,
+        threads: int | None = None,
+    ) -> None:
+        """See the class."""
+        self.files = _object_array(files)
+        self.transform = conventional() if transform is None else transform
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads must be at least 1, got {threads}")
+        self.threads = threads
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """`[N, H, W, 3]`."""
+        return len(self), self.transform.size, self.transform.size, 3
+
+    def __len__(self) -> int:
+        """Number of images N."""
+        return len(self.files)
+
+    def __getitem__(self, key: Any) -> np.ndarray:
+        """One image `[H, W, 3]`, or those of a slice, of indices or of a mask, `[n, H, W, 3]`.
+
+        Raises:
+            BadImageError: If one of them cannot be decoded.
+            IndexError: If there is no such row.
+        """
+        rows = np.arange(len(self))[key]
+        if rows.ndim == 0:
+            return self.read(int(rows))
+        images = np.empty((len(rows), *self.shape[1:]), np.uint8)
+        if not len(rows):
+            return images
+        with ThreadPoolExecutor(min(self.threads or cores(), len(rows))) as pool:
+            for place, image in enumerate(pool.map(self.read, rows)):
+                images[place] = image
+        return images
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """All images."""
+        return self[:] if dtype is None else self[:].astype(dtype)
+
+    def read(self, row: int, random: np.random.Generator | None = None) -> np.ndarray:
+        """One image `[H, W, 3]`, augmented where there is a generator.
+
+        Raises:
+            BadImageError: If it cannot be decoded.
+        """
+        file = self.files[row]
+        try:
+            image = decode(file.read_bytes())
+        except Exception as error:  # Pillow's readers raise many kinds on damaged files
+            raise BadImageError(f"{file}: expected a whole image: {error}") from error
+        return self.transform(image, random)
+
+    def select(self, rows: np.ndarray) -> "ImageFiles":
+        """Some of the files, none of them decoded: indices or a mask."""
+        return ImageFiles(
+            self.files[np.arange(len(self))[rows]], self.transform, threads=self.threads
+        )
+
+
+def decode(content: bytes) -> "Image":
+    """An image file of any kind that Pillow reads, as an upright RGB image.
+
+    Args:
+        content: The bytes of the file.
+
+    Returns:
+        The image, mode `"RGB"`, transparency laid over white, turned as its EXIF data say.
+
+    Raises:
+        Exception: Of Pillow's many kinds, if the bytes are not a whole image.
+    """
+    from PIL import Image, ImageOps
+
+    with Image.open(io.BytesIO(content)) as opened:
+        image = ImageOps.exif_transpose(opened)
+    if image.mode.startswith("I"):  # 16 bits
+        grey = np.clip(np.asarray(image, np.int32) // 257, 0, 255)
+        image = Image.fromarray(grey.astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _object_array(files: Iterable[Readable]) -> np.ndarray:
+    """One object per element, whatever its type."""
+    if isinstance(files, np.ndarray):
+        return files
+    listed = list(files)
+    array = np.empty(len(listed), object)
+    array[:] = listed
+    return array

@@ -1,0 +1,173 @@
+"""Image files as an array: kinds of images, indexing, what is lazy, what is refused."""
+
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jdml.data import BadImageError, Dataset, ImageFiles, conventional
+from jdml.data.images import decode
+
+Image = pytest.importorskip("PIL.Image")
+SMALL = conventional(16)
+
+
+def encoded(image, kind="png", **options) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def colours(*values):
+    """An image of 20 × 20 blocks."""
+    blocks = np.array(values, np.uint8).reshape(1, len(values), -1)
+    return Image.fromarray(blocks.repeat(20, 0).repeat(20, 1).squeeze())
+
+
+@pytest.fixture
+def files(tmp_path) -> list[Path]:
+    """Ten images; image i is filled with grey 20 i."""
+    paths = [tmp_path / f"{i}.png" for i in range(10)]
+    for i, path in enumerate(paths):
+        Image.new("RGB", (24, 18), (20 * i,) * 3).save(path)
+    return paths
+
+
+def shades(images: np.ndarray) -> list[int]:
+    return (images[..., 5, 5, 0] // 20).tolist()
+
+
+# Kinds
+
+
+RED, WHITE = (255, 0, 0), (255, 255, 255)
+PALETTE = colours(RED, (0, 0, 255)).quantize(2)
+
+
+def transparent_palette() -> bytes:
+    image = colours(RED, (0, 0, 255)).quantize(2)
+    index = image.getpixel((0, 0))
+    return encoded(image, transparency=index)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (encoded(Image.new("L", (20, 20), 90)), (90, 90, 90)),
+        (encoded(Image.new("1", (20, 20), 1)), WHITE),
+        (encoded(Image.fromarray(np.full((20, 20), 180 * 257, np.uint16))), (180, 180, 180)),
+        (encoded(PALETTE), RED),
+        (transparent_palette(), WHITE),
+        (encoded(Image.new("RGBA", (20, 20), (*RED, 0))), WHITE),
+        (encoded(Image.new("RGBA", (20, 20), (*RED, 51))), (255, 204, 204)),
+        (encoded(Image.new("LA", (20, 20), (0, 51))), (204, 204, 204)),
+        (encoded(Image.new("RGB", (20, 20), RED), transparency=RED), WHITE),
+        (encoded(Image.new("CMYK", (20, 20), (0, 255, 255, 0)), "jpeg", quality=95), RED),
+        (encoded(Image.new("RGB", (20, 20), RED), "webp", lossless=True), RED),
+        (encoded(Image.new("RGB", (20, 20), RED), "gif"), RED),
+    ],
+)
+def test_every_kind_becomes_rgb(content, expected):
+    image = decode(content)
+    assert image.mode == "RGB"
+    np.testing.assert_allclose(np.asarray(image)[5, 5].astype(int), expected, atol=3)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation(orientation):
+    """The image is stored so that turning it as EXIF says gives it upright again."""
+    upright = np.zeros((20, 40, 3), np.uint8)
+    upright[:10, :10] = 255  # the upper left corner is white
+    stored = {
+        1: upright,
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.swapaxes(0, 1),
+        6: upright.swapaxes(0, 1)[::-1],
+        7: upright.swapaxes(0, 1)[::-1, ::-1],
+        8: upright.swapaxes(0, 1)[:, ::-1],
+    }[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    content = encoded(Image.fromarray(np.ascontiguousarray(stored)), exif=exif)
+    np.testing.assert_array_equal(np.asarray(decode(content)), upright)
+
+
+# As an array
+
+
+def test_it_looks_like_an_array(files):
+    images = ImageFiles(files, SMALL)
+    assert (images.shape, images.dtype, images.ndim) == ((10, 16, 16, 3), np.uint8, 4)
+    assert shades(images[2:5]) == [2, 3, 4]
+    assert shades(images[[7, 1]]) == [7, 1]
+    assert shades(images[np.arange(10) > 7]) == [8, 9]
+    assert shades(images[-1]) == 9
+    assert images[3:3].shape == (0, 16, 16, 3)
+    np.testing.assert_array_equal(np.asarray(images), images[:])
+    with pytest.raises(IndexError):
+        images[10]
+
+
+def test_select_decodes_nothing(files):
+    images = ImageFiles(files, SMALL, threads=1)
+    for file in files[:5]:
+        file.unlink()
+    part = images.select(np.arange(10) % 2 == 1)
+    assert len(part) == 5
+    assert part.threads == 1
+    assert shades(part.select([4, 3])[:]) == [9, 7]
+    with pytest.raises(BadImageError, match=r"1\.png: expected a whole image: .*No such file"):
+        part[:1]
+
+
+def test_threads_change_nothing(files):
+    np.testing.assert_array_equal(
+        ImageFiles(files, SMALL, threads=1)[:], ImageFiles(files, SMALL, threads=7)[:]
+    )
+
+
+def test_rows_of_a_data_set_stay_files(files):
+    labels = np.arange(10) // 2
+    data = Dataset("toy", ImageFiles(files, SMALL), labels, {"class": labels})
+    for file in files[:8]:
+        file.unlink()
+    part = data.select(labels == 4).relabel("class")
+    assert isinstance(part.images, ImageFiles)
+    assert shades(part.images[:]) == [8, 9]
+    assert data.select([]).images.shape == (0, 16, 16, 3)
+
+
+def test_whatever_reads_bytes_is_a_file(tmp_path):
+    """A zip archive, not unpacked."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("1.png", encoded(Image.new("L", (9, 9), 40)))
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        assert shades(ImageFiles([zipfile.Path(archive, "1.png")], SMALL)[:]) == [2]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-300], lambda b: b[:30], lambda b: b"", lambda b: b"x" * 99]
+)
+def test_a_damaged_image_is_named(tmp_path, damage):
+    noise = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
+    path = tmp_path / "bird.jpg"
+    path.write_bytes(damage(encoded(Image.fromarray(noise), "jpeg")))
+    with pytest.raises(BadImageError, match=r"bird\.jpg: expected a whole image"):
+        ImageFiles([path], SMALL)[:]
+
+
+def test_bad_threads(files):
+    with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
+        ImageFiles(files, threads=0)
+
+
+def test_real_images_and_a_grey_one(shared_data):
+    folder = shared_data / "cub_fullres" / "CUB_200_2011" / "images"
+    images = ImageFiles(sorted(folder.glob("*/*.jpg")), SMALL)
+    assert images[:].shape == (49, 16, 16, 3)
+    (grey,) = ImageFiles(folder.glob("*/Brewer_Blackbird_0028_2682.jpg"), SMALL)[:]
+    np.testing.assert_array_equal(grey[..., 0], grey[..., 2])
