@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -147,6 +148,7 @@ def load_weights(path: str | Path, variables: Mapping[str, Any]) -> dict[str, An
     return unflatten_dict({**loaded, **fresh}, sep="/")
 
 
+@cache
 def _shapes(arch: str) -> dict[str, Shape]:
     """The shape of everything to convert, by its path."""
     images = jax.ShapeDtypeStruct((1, 64, 64, 3), jnp.float32)

