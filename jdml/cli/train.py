@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jdml.cli.evaluate import plain, unit
+from jdml import data
 from jdml.cli.names import (
     PAIR_LOSSES,
     PROXY_LOSSES,
@@ -16,10 +16,10 @@ from jdml.cli.names import (
     parse_batch,
     parse_settings,
 )
-from jdml.training import Embedder
+from jdml.training import Embedder, metric_names, recall_ranks, score
 
 # Options that do not change what is computed, and so may differ when a run is resumed.
-NOT_CONFIG = ("data_dir", "out", "quiet", "tensorboard")
+NOT_CONFIG = ("data_dir", "out", "quiet", "tensorboard", "workers")
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,26 @@ class Train:
     --loss-setting beta=40 --batch 4x40 --lr 5e-4 --steps 1200 --out runs/ms
     """
 
-    data: Literal["digits", "mnist", "omniglot"] = "digits"
-    """Data set. digits (1,797 real 8x8 images) needs no files."""
+    data: Literal["digits", "mnist", "omniglot", "cub", "cars", "sop", "inshop", "folder"] = (
+        "digits"
+    )
+    """Data set. digits (1,797 real 8x8 images) needs no files. folder: a folder of images for each class; half of
+    the classes train."""
     data_dir: Path | None = None
-    """Folder with the data set's own files: MNIST's four IDX files, Omniglot's two zips."""
-    image_size: int = 28
-    """Height and width of Omniglot's images, in pixels."""
+    """Folder with the data set's own files, as the original comes (jdml data check NAME DIR looks at it)."""
+    image_size: int | None = None
+    """Height and width of the images, in pixels: of Omniglot's (default: 28), or of the crops of image files
+    (default: the augmentation's)."""
+    augmentation: Literal["mlrc", "conventional", "none"] | None = None
+    """How image files are cropped in training. conventional (the default): 224 pixels; mlrc: 227, of images of short
+    side 256; none: the centre, 224."""
+    workers: int | None = None
+    """Threads that decode image files. Default: one for each core."""
+    on_bad_image: Literal["stop", "skip"] | None = None
+    """What a damaged image file does in training: stop the run (the default), or be left out and counted."""
     labels: str | None = None
-    """The labels to train on: digit or parity (digits, mnist); alphabet or letter (omniglot). Default: the first.
-    The table scores all of them."""
+    """The labels to train on: digit or parity (digits, mnist); alphabet or letter (omniglot); class or super_class
+    (sop). Default: the first. The table scores all of them."""
     train_classes: tuple[int, ...] = ()
     """Train on these classes only (numbers of the data set's first labels, such as digits 0 1 2 3 4 5); the table then
     scores seen and unseen classes apart. Default: all."""
@@ -68,9 +79,9 @@ class Train:
     proxies_per_class: int = 1
     """Proxies per class of a proxy loss."""
 
-    model: Literal["eps", "small", "resnet20v2"] = "eps"
+    model: Literal["eps", "small", "resnet20v2", "resnet18", "resnet50"] = "eps"
     """eps: two convolutions, made for 2-D pictures of digits. small: four convolutions.
-    resnet20v2: nine residual blocks."""
+    resnet20v2: nine residual blocks. resnet18, resnet50: for photographs."""
     dim: int = 64
     """Dimension of the embeddings."""
     normalize: Literal["sphere", "none"] = "sphere"
@@ -167,7 +178,8 @@ class Job:
         self.monitor = None
         if options.patience is not None:
             self.monitor = options.monitor or f"{self.labels}/MAP@R"
-            names = sorted(f"{view}/{metric}" for view in self.train.views for metric in METRICS)
+            metrics = metric_names(recall_ranks(options.data))
+            names = sorted(f"{view}/{metric}" for view in self.train.views for metric in metrics)
             if self.monitor not in names:
                 raise ValueError(
                     f"--monitor must be one of {', '.join(names)}, got {self.monitor!r}"
@@ -175,13 +187,13 @@ class Job:
 
     def validate(self, embedder: Embedder) -> dict[str, float]:
         """Score the validation part by all its labels."""
-        return self._score(embedder, self.validation)
+        return self._score(embedder, self.validation, None)
 
     def test(self, embedder: Embedder) -> dict[str, dict[str, float]]:
         """Score each test part by all its labels: ``{"test digit": {"R@1": …}}``."""
         rows: dict[str, dict[str, float]] = {}
-        for part, data in self.tests.items():
-            for name, value in self._score(embedder, data).items():
+        for part, (queries, gallery) in self.tests.items():
+            for name, value in self._score(embedder, queries, gallery).items():
                 view, metric = name.split("/", 1)
                 rows.setdefault(f"{part} {view}", {})[metric] = value
         return rows
@@ -198,33 +210,54 @@ class Job:
             raise ValueError("--patience needs --validation, a held-out share of the training rows")
         if options.monitor is not None and options.patience is None:
             raise ValueError("--monitor needs --patience")
+        if options.data in data.IMAGE_FILES and options.train_classes:
+            raise ValueError(
+                "--train-classes is for digits, mnist and omniglot: half of the classes train"
+            )
+        for name in ("augmentation", "workers", "on_bad_image"):
+            if options.data not in data.IMAGE_FILES and getattr(options, name) is not None:
+                flag = name.replace("_", "-")
+                raise ValueError(f"--{flag} is for image files; {options.data} lies in memory")
         for name in ("lr", "proxies_lr_factor", "steps", "dim", "evaluate_every"):
             if not getattr(options, name) > 0:
                 flag = name.replace("_", "-")
                 raise ValueError(f"--{flag} must be positive, got {getattr(options, name)}")
 
     def _load(self) -> tuple[Any, Any, dict[str, Any]]:
-        """Read the training, validation and test rows."""
-        from jdml import data
-
+        """Read the training and validation rows, and the queries and the gallery of each test part."""
         options = self.options
-        size = {"image_size": options.image_size} if options.data == "omniglot" else {}
-        read = {
-            split: data.load(options.data, data_dir=options.data_dir, split=split, **size)
-            for split in ("train", "test")
-        }
-        train, tests = read["train"], {"test": read["test"]}
+        settings = self._reading()
+
+        def read(split: str) -> Any:
+            return data.load(options.data, data_dir=options.data_dir, split=split, **settings)
+
+        train = read("train")
+        if options.data == "inshop":
+            tests = {"test": (read("query"), read("gallery"))}
+        else:
+            tests = {"test": (read("test"), None)}
         if options.labels is not None and options.labels not in train.views:
             raise ValueError(
                 f"--labels must be one of {', '.join(train.views)}, got {options.labels!r}"
             )
         if options.train_classes:
-            train, tests = _split_classes(train, read["test"], options.train_classes)
+            train, tests = _split_classes(train, tests["test"][0], options.train_classes)
         held_out = np.zeros(len(train), bool)
         order = np.random.default_rng(options.seed).permutation(len(train))
         held_out[order[: round(options.validation * len(train))]] = True
         validation = train.select(held_out) if held_out.any() else None
         return train.select(~held_out), validation, tests
+
+    def _reading(self) -> dict[str, Any]:
+        """Return what the data set's reader is told."""
+        options = self.options
+        size = {} if options.image_size is None else {"size": options.image_size}
+        if options.data in data.IMAGE_FILES:
+            crops = data.mlrc if options.augmentation == "mlrc" else data.conventional
+            return {"transform": crops(**size)}
+        if options.data == "omniglot":
+            return {"image_size": options.image_size or 28}
+        return {}
 
     def _model(self) -> Any:
         from jdml import models
@@ -261,27 +294,33 @@ class Job:
         return partition_by_role(transforms, lambda params: {role: role for role in params})
 
     def _sampler(self, classes: int, samples: int | None) -> Any:
-        from jdml.data import ClassBatchSampler, RandomBatchSampler
-
+        options = self.options
+        sampler: data.EpochSampler
         if samples is None:
-            return RandomBatchSampler(len(self.train), classes, seed=self.options.seed)
-        return ClassBatchSampler(self.train.labels, classes, samples, seed=self.options.seed)
+            sampler = data.RandomBatchSampler(len(self.train), classes, seed=options.seed)
+        else:
+            sampler = data.ClassBatchSampler(self.train.labels, classes, samples, options.seed)
+        if options.data not in data.IMAGE_FILES:
+            return sampler
+        return data.ImageBatches(
+            self.train,
+            sampler,
+            seed=options.seed,
+            augment=options.augmentation != "none",
+            workers=options.workers,
+            on_bad_image=options.on_bad_image or "stop",
+        )
 
-    def _score(self, embedder: Embedder, data: Any) -> dict[str, float]:
-        import jax.numpy as jnp
+    def _score(self, embedder: Any, queries: Any, gallery: Any) -> dict[str, float]:
+        from jdml.ops import sphere
 
-        from jdml.metrics import evaluate_retrieval
-
-        embeddings = embedder(data.images)
-        if self.options.normalize == "sphere":
-            embeddings = unit(embeddings)
-        scores: dict[str, float] = {}
-        for view, labels in data.views.items():
-            found = evaluate_retrieval(
-                jnp.asarray(embeddings), jnp.asarray(labels), recall_at=RECALL_AT
-            )
-            scores |= {f"{view}/{metric}": float(plain(found[metric])) for metric in METRICS}
-        return scores
+        return score(
+            embedder,
+            queries,
+            gallery,
+            normalize=sphere if self.options.normalize == "sphere" else None,
+            recall_at=recall_ranks(self.options.data),
+        )
 
 
 # What every loss takes, and so is no setting of one loss.
@@ -298,13 +337,12 @@ SHARED = {
     "weights",
     "reduce_fn",
 }
-RECALL_AT = (1, 2, 4, 8)
-METRICS = ("R@1", "R@2", "R@4", "R@8", "RP", "MAP@R")
 
 
 def as_table(rows: Mapping[str, Mapping[str, float]]) -> tuple[list[str], list[list[Any]]]:
     """Turn ``{row: {metric: value}}`` into a table's columns and rows."""
-    return ["scored on", *METRICS], [[name, *row.values()] for name, row in rows.items()]
+    metrics = next(iter(rows.values()))
+    return ["scored on", *metrics], [[name, *row.values()] for name, row in rows.items()]
 
 
 def _split_classes(train: Any, test: Any, classes: tuple[int, ...]) -> tuple[Any, dict[str, Any]]:
@@ -317,7 +355,7 @@ def _split_classes(train: Any, test: Any, classes: tuple[int, ...]) -> tuple[Any
         )
     seen = np.isin(test.labels, classes)
     parts = {"seen": seen, "unseen": ~seen}
-    tests = {name: test.select(rows) for name, rows in parts.items() if rows.any()}
+    tests = {name: (test.select(rows), None) for name, rows in parts.items() if rows.any()}
     return train.select(np.isin(train.labels, classes)), tests
 
 

@@ -9,18 +9,22 @@ from jdml.data.dataset import Dataset
 from jdml.data.folds import Fold, mlrc_folds
 from jdml.data.images import BadImageError, ImageFiles
 from jdml.data.labels import corrupt_labels, parity_labels
-from jdml.data.loading import load
+from jdml.data.loading import IMAGE_FILES, load
+from jdml.data.pipeline import Batch, ImageBatches
 from jdml.data.samplers import ClassBatchSampler, EpochSampler, RandomBatchSampler
 from jdml.data.transforms import Crops, conventional, mlrc
 
 __all__ = [
+    "IMAGE_FILES",
     "BadImageError",
+    "Batch",
     "ClassBatchSampler",
     "Crops",
     "Dataset",
     "EpochSampler",
     "Findings",
     "Fold",
+    "ImageBatches",
     "ImageFiles",
     "RandomBatchSampler",
     "check",

@@ -29,6 +29,8 @@ LISTS: dict[str, Callable[[str | Path | None], Listing]] = {
     "inshop": read_inshop,
     "folder": read_folder,
 }
+IMAGE_FILES = tuple(LISTS)
+"""Names of the data sets whose images are `ImageFiles`."""
 
 
 def load(

@@ -27,9 +27,8 @@ class EpochSampler(ABC):
     def __init__(self, seed: int) -> None:
         """Starts before the first batch of epoch 0."""
         self._seed = _at_least(0, "seed", seed)
-        self._epoch = 0
-        self._batch = 0
-        self._batches: np.ndarray | None = None
+        self._step = 0
+        self._epochs: dict[int, np.ndarray] = {}
 
     @abstractmethod
     def epoch(self, number: int) -> np.ndarray:
@@ -45,17 +44,33 @@ class EpochSampler(ABC):
 
     def __next__(self) -> np.ndarray:
         """The next batch: int32 row indices `[batch_size]`."""
-        if self._batches is None:
-            self._batches = self.epoch(self._epoch)
-        batch = self._batches[self._batch]
-        self._batch += 1
-        if self._batch == self.batches_per_epoch:
-            self._epoch, self._batch, self._batches = self._epoch + 1, 0, None
-        return batch.copy()
+        batch = self.batch_at(self._step)
+        self._step += 1
+        return batch
+
+    @property
+    def step(self) -> int:
+        """How many batches come before the next one, from the beginning of epoch 0; may be set."""
+        return self._step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self._step = _at_least(0, "step", step)
+
+    def batch_at(self, step: int) -> np.ndarray:
+        """The batch of any step 0, 1, …: int32 row indices `[batch_size]`. The sampler stays where it is."""
+        number, batch = divmod(_at_least(0, "step", step), self.batches_per_epoch)
+        batches = self._epochs.get(number)
+        if batches is None:
+            batches = self.epoch(number)
+            near = {n: found for n, found in self._epochs.items() if abs(n - number) == 1}
+            self._epochs = {**near, number: batches}
+        return batches[batch].copy()
 
     def get_state(self) -> dict[str, int]:
         """Where the sampler stands, as a flat dictionary of integers (JSON-able)."""
-        return {"epoch": self._epoch, "batch": self._batch, **self._settings()}
+        epoch, batch = divmod(self._step, self.batches_per_epoch)
+        return {"epoch": epoch, "batch": batch, **self._settings()}
 
     def set_state(self, state: dict[str, int]) -> None:
         """Goes to where `state` was taken: the batches from here on are the same as there.
@@ -80,7 +95,7 @@ class EpochSampler(ABC):
                 f"state['batch'] must be below batches_per_epoch = {self.batches_per_epoch}, "
                 f"got {batch}"
             )
-        self._epoch, self._batch, self._batches = epoch, batch, None
+        self._step = epoch * self.batches_per_epoch + batch
 
 
 class ClassBatchSampler(EpochSampler):

@@ -7,7 +7,9 @@ again ends with the numbers of an unbroken one.
 """
 
 from jdml.training.alternation import AlternatingProblems, Alternation
-from jdml.training.loop import Embedder, FitResult, Hook, HookResult, fit
+from jdml.training.hooks import Hook, HookResult
+from jdml.training.loop import Embedder, FitResult, fit
+from jdml.training.scoring import metric_names, recall_ranks, score
 from jdml.training.step import (
     TrainState,
     create_state,
@@ -33,5 +35,8 @@ __all__ = [
     "improve",
     "make_indexed_step",
     "make_train_step",
+    "metric_names",
+    "recall_ranks",
+    "score",
     "to_float",
 ]

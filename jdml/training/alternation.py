@@ -12,7 +12,7 @@ from jax import Array
 from jdml import optim
 from jdml.ccp import AlternatingProjections, AlternationState, select_proxies
 from jdml.ops import ball, checks
-from jdml.training.loop import Hook, HookResult
+from jdml.training.hooks import Hook, HookResult
 from jdml.training.step import Preprocess, TrainState, embed, to_float
 
 AT_A_TIME = 512

@@ -3,26 +3,19 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jdml.training.feed import ImageFeed, RowFeed, make_feed
+from jdml.training.hooks import Hook
 from jdml.training.log import Log
-from jdml.training.step import (
-    Preprocess,
-    TrainState,
-    create_state,
-    embed,
-    make_indexed_step,
-    make_train_step,
-    to_float,
-)
+from jdml.training.step import Preprocess, TrainState, create_state, embed, to_float
 from jdml.training.stopping import Best, improve
 
 Record = dict[str, float | int]
-DEVICE_BYTES = 1 << 30  # data sets up to this size are put on the device once
 
 
 class Embedder(NamedTuple):
@@ -76,44 +69,6 @@ class FitResult(NamedTuple):
     best_batch_stats: Any
     stopped: str
     embedder: Embedder
-
-
-class HookResult(NamedTuple):
-    """What a :class:`Hook` makes of an evaluation.
-
-    Attributes:
-        carried: what it carries to the next one.
-        state: the train state to go on from.
-        seen: scalars for the log record.
-        ended: whether the run is over.
-    """
-
-    carried: Any
-    state: TrainState
-    seen: Mapping[str, float | int]
-    ended: bool
-
-
-class Hook(Protocol):
-    """What may change the train state after an evaluation; CCP is one (:class:`jdml.training.AlternatingProblems`).
-
-    What it carries from one evaluation to the next is a pytree of arrays, and saved with every checkpoint.
-    """
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """JSON-able: what a run's folder must agree with to be resumed."""
-        ...
-
-    def start(self, state: TrainState) -> tuple[Any, TrainState]:
-        """Before the first step of a run: what is carried, and the state to begin with."""
-        ...
-
-    def after_evaluation(
-        self, carried: Any, state: TrainState, metrics: Mapping[str, float]
-    ) -> HookResult:
-        """After every evaluation."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -188,7 +143,9 @@ def fit(
         objective: a :class:`jdml.objectives.Objective`.
         optimizer: an ``optax.GradientTransformation`` over ``{"model": …, **objective roles}``.
         train: a data set with ``images [N, H, W, C]`` and ``labels [N]``.
-        sampler: an iterator of index arrays ``[B]`` into ``train``, with ``get_state()`` and ``set_state()``.
+        sampler: an iterator of index arrays ``[B]`` into ``train``, with ``get_state()`` and ``set_state()``; or
+            :class:`jdml.data.ImageBatches` of ``train``. Then the history tells ``bad_images``, how many different
+            files were skipped, and the log ``input_wait``, the share of the time that was spent waiting for batches.
         steps: gradient steps in all.
         seed: of the initial parameters and of all random numbers in the steps (not of the sampler).
         state: start from this state instead of a fresh one.
@@ -230,15 +187,16 @@ def fit(
         raise ValueError("hook acts after evaluations, but there is no evaluate function")
     config = {**(config or {}), **({} if hook is None else hook.config)}
     folder = None if out_dir is None else _open_folder(out_dir, config, seed, schedule, resume)
+    parts = (model, objective, optimizer)
+    feed = make_feed(parts, preprocess, train, sampler)
     if state is None:
-        state = create_state(
-            model, objective, optimizer, train.images[:1], seed=seed, preprocess=preprocess
-        )
-    run = _Run(model, schedule, evaluate, hook, preprocess, sampler, state, folder, tensorboard)
-    step = _bind_data(model, objective, optimizer, preprocess, train)
+        state = create_state(*parts, feed.sample, seed=seed, preprocess=preprocess)
+    run = _Run(
+        model, schedule, evaluate, hook, preprocess, sampler, feed, state, folder, tensorboard
+    )
     with run, tqdm(total=steps, initial=run.done.step, disable=not progress) as bar:
         while run.done.stopped is None:
-            run.take(*step(run.state, next(sampler)))
+            run.take(*feed.step(run.state))
             bar.update()
             if schedule.pauses(run.done.step):
                 run.pause()
@@ -258,18 +216,6 @@ def _open_folder(
     return RunFolder(out_dir, {**config, "fit": {"seed": seed, **asdict(schedule)}}, resume=resume)
 
 
-def _bind_data(
-    model: Any, objective: Any, optimizer: Any, preprocess: Preprocess, train: Any
-) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
-    """Return ``step(state, indices)``; small data sets are gathered on the device, others on the host."""
-    if getattr(train.images, "nbytes", DEVICE_BYTES + 1) <= DEVICE_BYTES:
-        indexed = make_indexed_step(model, objective, optimizer, preprocess=preprocess, donate=True)
-        images, labels = jnp.asarray(train.images), jnp.asarray(train.labels)
-        return lambda state, indices: indexed(state, images, labels, np.asarray(indices, np.int32))
-    plain = make_train_step(model, objective, optimizer, preprocess=preprocess, donate=True)
-    return lambda state, indices: plain(state, train.images[indices], train.labels[indices])
-
-
 class _Run:
     """A run in progress: the train state, the loop's progress, and where both are written."""
 
@@ -281,12 +227,14 @@ class _Run:
         hook: Hook | None,
         preprocess: Preprocess,
         sampler: Any,
+        feed: RowFeed | ImageFeed,
         state: TrainState,
         folder: Any,
         tensorboard: bool,
     ) -> None:
         self.model, self.schedule, self.evaluate, self.hook = model, schedule, evaluate, hook
-        self.preprocess, self.sampler, self.folder = preprocess, sampler, folder
+        self.preprocess, self.sampler, self.feed = preprocess, sampler, feed
+        self.folder = folder
         self.state: TrainState = _copy(state)
         self.carried: Any = ()
         if hook is not None:
@@ -295,6 +243,7 @@ class _Run:
         self.best = None if schedule.monitor is None else self._weights()
         self.pending: list[dict[str, jax.Array]] = []
         self.watched: dict[str, float] = {}
+        self.waiting: Mapping[str, float] = {}
         self._restore()
         path = None if folder is None else folder.path
         self.log = Log(path, after_step=self.done.step, tensorboard=tensorboard)
@@ -303,6 +252,7 @@ class _Run:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.feed.close()
         self.log.close()
         if self.folder is not None:
             self.folder.close()
@@ -316,19 +266,20 @@ class _Run:
     def pause(self) -> None:
         """Look at what was computed: check, evaluate, remember the best, write."""
         step = self.done.step
-        record: Record = {"step": step, **self._collect()}
+        record: Record = {"step": step, **self._collect(), **self.feed.seen()}
+        self.waiting = self.feed.waiting()
         if self.evaluate is not None and self.schedule.evaluates(step):
             record |= self._evaluate()
         if step == self.schedule.steps and self.done.stopped is None:
             self.done.stopped = "steps"
         self.done.history.append(record)
-        self.log.write(record)
+        self.log.write({**record, **self.waiting})
         if self.schedule.saves(step) or self.done.stopped is not None:
             self._save()
 
     def summary(self) -> dict[str, float]:
-        """Return what the progress bar shows: the last loss and the last watched metric."""
-        return {"loss": self.done.history[-1]["loss"], **self.watched}
+        """Return what the progress bar shows: the last loss, the last watched metric, the waiting for images."""
+        return {"loss": self.done.history[-1]["loss"], **self.watched, **self.waiting}
 
     def result(self) -> FitResult:
         monitored = self.best is not None

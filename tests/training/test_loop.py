@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jdml.training.loop as loop
+import jdml.training.feed as feed
 from jdml.training import Best, fit, improve
 
 
@@ -74,7 +74,7 @@ def test_loss_falls(toy):
 def test_host_batches_give_the_same_run(toy, monkeypatch):
     """Data too large for the device are gathered on the host."""
     on_device = train(toy)
-    monkeypatch.setattr(loop, "DEVICE_BYTES", 0)
+    monkeypatch.setattr(feed, "DEVICE_BYTES", 0)
     on_host = train(toy)
     np.testing.assert_allclose(
         [r["loss"] for r in on_device.history], [r["loss"] for r in on_host.history], rtol=1e-4

@@ -1,0 +1,238 @@
+"""Batches of augmented images, decoded ahead of the training step by threads or processes."""
+
+import logging
+import threading
+import zlib
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from jdml.data.dataset import Dataset
+from jdml.data.images import BadImageError, ImageFiles, cores
+from jdml.data.samplers import EpochSampler
+
+ENDLESS = 1 << 60
+"""Steps after which the pipeline would end."""
+SEED, TRANSFORM, BAD = "augmentation_seed", "transform_checksum", "bad_rows"
+"""What the pipeline adds to its sampler's state."""
+
+_log = logging.getLogger(__name__)
+
+
+class Batch(NamedTuple):
+    """What a training step runs on.
+
+    Attributes:
+        images: `[B, H, W, 3]` uint8; zeros where an image was skipped.
+        labels: `[B]` int32.
+        where: `[B]` bool: the rows that hold an image.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+    where: np.ndarray
+
+
+class ImageBatches:
+    """An endless iterator of augmented batches; batch t depends on the seeds and t alone.
+
+    The rows of batch t are the sampler's at step t, and row i of it is augmented by
+    `np.random.default_rng([seed, t, i])`: any number of workers gives the same batches, and a pipeline
+    goes on anywhere.
+
+    Args:
+        dataset: Whose `images` are `ImageFiles`.
+        sampler: A sampler over its rows. It belongs to the pipeline from here on.
+        seed: Of the augmentation, ≥ 0.
+        augment: False reads images as in evaluation.
+        workers: Threads or processes that decode; by default one for each core.
+        worker_kind: `"thread"`, or `"process"` for machines on which threads hinder each other.
+        prefetch: Batches that are ready ahead; at least one for each worker is in the making.
+        on_bad_image: What a damaged or missing image does: `"stop"` raises, `"skip"` leaves its row
+            out, says so once in the log and counts the file.
+
+    Raises:
+        TypeError: If the images are no `ImageFiles`, or the sampler no `EpochSampler`.
+        ValueError: If the sampler is over another number of rows, or a setting is out of range.
+
+    Implementation notes:
+        Built on grain's `MapDataset`, whose item t is batch t: a worker makes whole batches. Workers
+        start with the first batch. Processes are spawned: the program's main module must be importable.
+
+    Example:
+        >>> import pathlib
+        >>> from PIL import Image
+        >>> from jdml.data import ImageFiles, RandomBatchSampler, mlrc
+        >>> files = [pathlib.Path(f"{i}.png") for i in range(4)]
+        >>> for file in files:
+        ...     Image.new("RGB", (40, 30), "red").save(file)
+        >>> data = Dataset("toy", ImageFiles(files, mlrc(16)), np.arange(4))
+        >>> batches = ImageBatches(data, RandomBatchSampler(4, 2), seed=1)
+        >>> batch = next(batches)
+        >>> batch.images.shape, batch.where.tolist()
+        ((2, 16, 16, 3), [True, True])
+        >>> batches.close()
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        sampler: EpochSampler,
+        *,
+        seed: int = 0,
+        augment: bool = True,
+        workers: int | None = None,
+        worker_kind: Literal["thread", "process"] = "thread",
+        prefetch: int = 2,
+        on_bad_image: Literal["stop", "skip"] = "stop",
+    ) -> None:
+        """See the class."""
+        if not isinstance(dataset.images, ImageFiles):
+            kind = type(dataset.images).__name__
+            raise TypeError(f"dataset must have images of type ImageFiles, got {kind}")
+        if not isinstance(sampler, EpochSampler):
+            raise TypeError(f"sampler must be an EpochSampler, got {type(sampler).__name__}")
+        rows = sampler.get_state().get("num_samples", len(dataset))
+        if rows != len(dataset):
+            raise ValueError(
+                f"sampler must be over the data set's {len(dataset)} rows, got one over {rows}"
+            )
+        workers = cores() if workers is None else workers
+        for name, value, least in (
+            ("seed", seed, 0),
+            ("workers", workers, 1),
+            ("prefetch", prefetch, 1),
+        ):
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
+        _one_of("worker_kind", worker_kind, ("thread", "process"))
+        _one_of("on_bad_image", on_bad_image, ("stop", "skip"))
+        self.dataset = dataset
+        self._sampler = sampler
+        self._load = _Load(dataset.images, sampler, seed, augment)
+        self._workers, self._kind, self._prefetch = workers, worker_kind, prefetch
+        self._skips = on_bad_image == "skip"
+        self._bad: set[int] = set()
+        self._ahead: Any = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The pipeline itself: iterating goes on from where it stands."""
+        return self
+
+    def __next__(self) -> Batch:
+        """The next batch.
+
+        Raises:
+            BadImageError: If an image is damaged or missing and `on_bad_image` is `"stop"`. The
+                pipeline stays where it was.
+        """
+        if self._ahead is None:
+            self._ahead = self._start()
+        rows, images, problems = next(self._ahead)
+        if problems and not self._skips:
+            self.close()
+            raise BadImageError(problems[min(problems)])
+        if self._kind == "process":  # out of the memory shared with the worker, which is then freed
+            rows, images = np.array(rows), np.array(images)
+        where = np.ones(len(rows), bool)
+        for place, problem in problems.items():
+            where[place] = False
+            self._count(int(rows[place]), problem)
+        self._sampler.step += 1
+        return Batch(images, self.dataset.labels[rows], where)
+
+    @property
+    def bad_images(self) -> int:
+        """How many different files were skipped so far."""
+        return len(self._bad)
+
+    def get_state(self) -> dict[str, Any]:
+        """Where the pipeline stands: the sampler's state, what must agree, and the skipped rows (JSON-able)."""
+        return {**self._sampler.get_state(), **self._settings(), BAD: sorted(self._bad)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes to where `state` was taken: the batches from here on are the same as there.
+
+        Raises:
+            ValueError: If the state is incomplete, or was taken from a pipeline with another seed,
+                transform, sampler or data. The pipeline is then left as it was.
+        """
+        own = self._settings()
+        lacking = {*own, BAD} - set(state)
+        if lacking:
+            raise ValueError(f"state must have keys {sorted(lacking)}, got {sorted(state)}")
+        for name, value in own.items():
+            if state[name] != value:
+                raise ValueError(
+                    f"state is of another pipeline: {name} must be {value}, got {state[name]}"
+                )
+        self._sampler.set_state({k: v for k, v in state.items() if k not in (*own, BAD)})
+        self._bad = set(state[BAD])
+        self.close()
+
+    def close(self) -> None:
+        """Stops the workers; the next batch starts new ones."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+
+    def _settings(self) -> dict[str, int]:
+        """What must agree for a saved state to mean the same images here."""
+        transform = repr((self._load.images.transform, self._load.augment))
+        return {SEED: self._load.seed, TRANSFORM: zlib.crc32(transform.encode())}
+
+    def _count(self, row: int, problem: str) -> None:
+        """Remembers a file that was skipped; the first time, says so."""
+        if row not in self._bad:
+            self._bad.add(row)
+            _log.warning("skipped: %s", problem)
+
+    def _start(self) -> Any:
+        """An iterator over the batches from the present step on, with its workers."""
+        import grain
+
+        steps = grain.MapDataset.range(self._sampler.step, ENDLESS).map(self._load)
+        if self._kind == "thread":
+            ahead = max(self._prefetch, self._workers)
+            options = grain.ReadOptions(num_threads=self._workers, prefetch_buffer_size=ahead)
+            return iter(steps.to_iter_dataset(options))
+        from absl import flags
+
+        if not flags.FLAGS.is_parsed():  # grain hands the flags on to its workers
+            flags.FLAGS.mark_as_parsed()
+        alone = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+        buffer = -(-self._prefetch // self._workers)
+        options = grain.MultiprocessingOptions(
+            num_workers=self._workers, per_worker_buffer_size=buffer
+        )
+        return iter(steps.to_iter_dataset(alone).mp_prefetch(options))
+
+
+class _Load:
+    """Step → rows `[B]`, images `[B, H, W, 3]`, and what is wrong with images, by their place."""
+
+    def __init__(self, images: ImageFiles, sampler: EpochSampler, seed: int, augment: bool) -> None:
+        self.images, self.sampler, self.seed, self.augment = images, sampler, seed, augment
+        self._lock = threading.Lock()  # an epoch is laid out by one thread
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Load, (self.images, self.sampler, self.seed, self.augment)
+
+    def __call__(self, step: int) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+        with self._lock:
+            rows = self.sampler.batch_at(step)
+        images = np.zeros((len(rows), *self.images.shape[1:]), np.uint8)
+        problems = {}
+        for place, row in enumerate(rows):
+            random = np.random.default_rng([self.seed, step, place]) if self.augment else None
+            try:
+                images[place] = self.images.read(row, random)
+            except BadImageError as error:
+                problems[place] = str(error)
+        return rows, images, problems
+
+
+def _one_of(name: str, value: str, values: tuple[str, ...]) -> None:
+    if value not in values:
+        raise ValueError(f"{name} must be one of {values}, got {value!r}")

@@ -1,0 +1,44 @@
+"""What may act between the steps of a run."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from jdml.training.step import TrainState
+
+
+class HookResult(NamedTuple):
+    """What a :class:`Hook` makes of an evaluation.
+
+    Attributes:
+        carried: what it carries to the next one.
+        state: the train state to go on from.
+        seen: scalars for the log record.
+        ended: whether the run is over.
+    """
+
+    carried: Any
+    state: TrainState
+    seen: Mapping[str, float | int]
+    ended: bool
+
+
+class Hook(Protocol):
+    """What may change the train state after an evaluation; CCP is one (:class:`jdml.training.AlternatingProblems`).
+
+    What it carries from one evaluation to the next is a pytree of arrays, and saved with every checkpoint.
+    """
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """JSON-able: what a run's folder must agree with to be resumed."""
+        ...
+
+    def start(self, state: TrainState) -> tuple[Any, TrainState]:
+        """Before the first step of a run: what is carried, and the state to begin with."""
+        ...
+
+    def after_evaluation(
+        self, carried: Any, state: TrainState, metrics: Mapping[str, float]
+    ) -> HookResult:
+        """After every evaluation."""
+        ...

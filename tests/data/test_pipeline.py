@@ -1,0 +1,229 @@
+"""Batches of augmented images: a function of seed and step, whoever decodes; state; damaged images."""
+
+import logging
+import pickle
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jdml.data import (
+    BadImageError,
+    ClassBatchSampler,
+    Dataset,
+    ImageBatches,
+    ImageFiles,
+    RandomBatchSampler,
+    conventional,
+    mlrc,
+)
+
+Image = pytest.importorskip("PIL.Image")
+pytest.importorskip("grain")
+
+
+@pytest.fixture
+def data(tmp_path) -> Dataset:
+    """Twelve noisy images of four classes."""
+    noise = np.random.default_rng(0)
+    paths = [tmp_path / f"{i}.jpg" for i in range(12)]
+    for path in paths:
+        Image.fromarray(noise.integers(0, 256, (24, 30, 3), np.uint8)).save(path)
+    return Dataset("noise", ImageFiles(paths, mlrc(16)), np.arange(12) % 4)
+
+
+@pytest.fixture
+def make(data) -> Iterator:
+    """Pipelines over the data, closed at the end."""
+    made = []
+
+    def build(dataset=data, sampler=None, **settings) -> ImageBatches:
+        sampler = sampler or ClassBatchSampler(dataset.labels, 2, 2, seed=3)
+        made.append(ImageBatches(dataset, sampler, **({"seed": 5, "workers": 1} | settings)))
+        return made[-1]
+
+    yield build
+    for batches in made:
+        batches.close()
+
+
+def same(a, b) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_a_batch_is_what_the_sampler_and_the_seeds_say(data, make):
+    """By hand: the sampler's rows, each augmented by a generator of (seed, step, place)."""
+    sampler = ClassBatchSampler(data.labels, 2, 2, seed=3)
+    for step, batch in enumerate(islice(make(), 8)):
+        rows = next(sampler)
+        np.testing.assert_array_equal(batch.labels, data.labels[rows])
+        assert batch.where.all()
+        for place, row in enumerate(rows):
+            random = np.random.default_rng([5, step, place])
+            np.testing.assert_array_equal(batch.images[place], data.images.read(row, random))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"workers": 4, "prefetch": 7},
+        {"workers": 3, "prefetch": 1},
+        {"workers": 2, "worker_kind": "process"},
+    ],
+)
+def test_workers_change_nothing(make, settings):
+    for one, other in zip(islice(make(), 9), make(**settings), strict=False):
+        assert same(one, other)
+
+
+def test_without_augmentation_images_are_those_of_evaluation(data, make):
+    sampler = RandomBatchSampler(12, 4)
+    batch = next(make(sampler=sampler, augment=False))
+    np.testing.assert_array_equal(batch.images, data.images[RandomBatchSampler(12, 4).batch_at(0)])
+
+
+def test_the_augmentation_changes_from_step_to_step(data, make):
+    batches = make(sampler=RandomBatchSampler(12, 12))
+    first, second = next(batches), next(batches)
+    again = {image.tobytes() for image in first.images} & {
+        image.tobytes() for image in second.images
+    }
+    assert not again
+
+
+# State
+
+
+@pytest.mark.parametrize("stop", [0, 1, 2, 3, 7])
+def test_a_state_is_a_place(make, stop):
+    batches = make(workers=2)
+    whole = list(islice(make(), stop + 4))
+    for _ in range(stop):
+        next(batches)
+    state = batches.get_state()
+    assert all(isinstance(value, int | list) for value in state.values())
+    fresh = make()
+    next(fresh)
+    fresh.set_state(state)
+    assert all(same(a, b) for a, b in zip(whole[stop:], islice(fresh, 4), strict=True))
+    batches.set_state(state)  # and back, with batches under way
+    assert same(next(batches), whole[stop])
+
+
+def test_starts_where_its_sampler_stands(data, make):
+    sampler = ClassBatchSampler(data.labels, 2, 2, seed=3)
+    next(sampler)
+    assert same(next(make(sampler=sampler)), list(islice(make(), 2))[1])
+
+
+def test_states_of_others_are_refused(data, make):
+    state = make().get_state()
+    with pytest.raises(ValueError, match="another pipeline: augmentation_seed must be 6, got 5"):
+        make(seed=6).set_state(state)
+    with pytest.raises(ValueError, match="another pipeline: transform_checksum must be"):
+        make(augment=False).set_state(state)
+    with pytest.raises(ValueError, match="another sampler: seed must be 4, got 3"):
+        make(sampler=ClassBatchSampler(data.labels, 2, 2, seed=4)).set_state(state)
+    other = ImageFiles(data.images.files, conventional(16))
+    with pytest.raises(ValueError, match="another pipeline: transform_checksum must be"):
+        make(Dataset("other", other, data.labels)).set_state(state)
+    with pytest.raises(ValueError, match=r"state must have keys \['augmentation_seed', 'bad_rows'"):
+        make().set_state(RandomBatchSampler(12, 4).get_state())
+
+
+# Damaged images
+
+
+def damage(data: Dataset, *rows: int) -> list[Path]:
+    paths = [data.images.files[row] for row in rows]
+    for path in paths:
+        path.write_bytes(path.read_bytes()[:100])
+    return paths
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_a_damaged_image_stops_the_run(data, make, kind):
+    damage(data, 7)
+    sampler = RandomBatchSampler(12, 12)
+    batches = make(sampler=sampler, worker_kind=kind)
+    for _ in range(2):  # it stands where it was, and so raises again
+        with pytest.raises(BadImageError, match=r"7\.jpg: expected a whole image"):
+            next(batches)
+    assert batches.get_state()["batch"] == 0
+
+
+def test_damaged_images_are_skipped_named_once_and_counted(data, make, caplog):
+    damage(data, 7)
+    data.images.files[2].unlink()
+    batches = make(sampler=RandomBatchSampler(12, 6), on_bad_image="skip")
+    with caplog.at_level(logging.WARNING, "jdml.data"):
+        seen = list(islice(batches, 4))
+    rows = RandomBatchSampler(12, 6)
+    for batch in seen:
+        bad = np.isin(next(rows), [2, 7])
+        np.testing.assert_array_equal(batch.where, ~bad)
+        assert not batch.images[bad].any()
+        assert batch.images[~bad].any(axis=(1, 2, 3)).all()
+    assert batches.bad_images == 2
+    assert len(caplog.messages) == 2
+    assert "skipped: " in caplog.text
+    assert "7.jpg: expected a whole image" in caplog.text
+    fresh = make(sampler=RandomBatchSampler(12, 6), on_bad_image="skip")
+    fresh.set_state(batches.get_state())
+    assert fresh.bad_images == 2
+
+
+# Samplers at random
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [ClassBatchSampler(np.arange(12) % 4, 2, 2, seed=1), RandomBatchSampler(12, 5, seed=1)],
+)
+def test_batch_at_any_step(sampler):
+    whole = list(islice(pickle.loads(pickle.dumps(sampler)), 20))
+    state = sampler.get_state()
+    for step in np.random.default_rng(0).permutation(20):
+        np.testing.assert_array_equal(sampler.batch_at(int(step)), whole[step])
+    assert sampler.get_state() == state
+    sampler.step = 13
+    np.testing.assert_array_equal(next(sampler), whole[13])
+    assert sampler.step == 14
+    with pytest.raises(ValueError, match="step must be at least 0, got -1"):
+        sampler.batch_at(-1)
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "match"),
+    [
+        ({"seed": -1}, ValueError, "seed must be at least 0, got -1"),
+        ({"workers": 0}, ValueError, "workers must be at least 1, got 0"),
+        ({"prefetch": 0}, ValueError, "prefetch must be at least 1, got 0"),
+        (
+            {"worker_kind": "fork"},
+            ValueError,
+            r"worker_kind must be one of \('thread', 'process'\)",
+        ),
+        ({"on_bad_image": "ignore"}, ValueError, r"on_bad_image must be one of \('stop', 'skip'\)"),
+        ({"sampler": iter([[0]])}, TypeError, "sampler must be an EpochSampler, got list_iterator"),
+        (
+            {"sampler": RandomBatchSampler(11, 2)},
+            ValueError,
+            "sampler must be over the data set's 12 rows, got one over 11",
+        ),
+        (
+            {"dataset": Dataset("d", np.zeros((12, 2, 2, 3), np.uint8), np.arange(12))},
+            TypeError,
+            "dataset must have images of type ImageFiles, got ndarray",
+        ),
+    ],
+)
+def test_mistakes(data, settings, error, match):
+    parts = {"dataset": data, "sampler": RandomBatchSampler(12, 2)} | settings
+    with pytest.raises(error, match=match):
+        ImageBatches(parts.pop("dataset"), parts.pop("sampler"), **parts)

@@ -1,0 +1,144 @@
+"""Training on image files: damaged images, resume, evaluation, what history and log tell."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from jdml.data import (
+    BadImageError,
+    Dataset,
+    ImageBatches,
+    ImageFiles,
+    RandomBatchSampler,
+    conventional,
+)
+from jdml.training import fit, metric_names, recall_ranks, score
+
+Image = pytest.importorskip("PIL.Image")
+pytest.importorskip("grain")
+
+
+@pytest.fixture
+def data(tmp_path) -> Dataset:
+    """Forty photographs of noise in four classes."""
+    noise = np.random.default_rng(0)
+    folder = tmp_path / "images"
+    folder.mkdir()
+    paths = [folder / f"{i}.jpg" for i in range(40)]
+    for path in paths:
+        Image.fromarray(noise.integers(0, 256, (20, 24, 3), np.uint8)).save(path)
+    labels = np.arange(40) % 4
+    return Dataset("noise", ImageFiles(paths, conventional(8)), labels, {"class": labels})
+
+
+class Killed(BaseException):
+    """Stands for a signal."""
+
+
+def batches_of(data, die_at=None, **settings):
+    class Batches(ImageBatches):
+        def __next__(self):
+            if self.get_state()["batch"] + 5 * self.get_state()["epoch"] + 1 == die_at:
+                raise Killed
+            return super().__next__()
+
+    return Batches(data, RandomBatchSampler(40, 8, seed=1), workers=3, **settings)
+
+
+def train(toy, data, batches, **settings):
+    parts = {
+        "steps": 12,
+        "evaluate": lambda embed: score(embed, data),
+        "evaluate_every": 5,
+        "log_every": 4,
+        "progress": False,
+    }
+    return fit(toy.model, toy.objective, toy.optimizer, data, batches, **(parts | settings))
+
+
+@pytest.mark.parametrize("die_at", [1, 3, 7, 12])
+def test_resume_is_bit_exact(toy, identical, data, tmp_path, die_at):
+    """With a damaged file that is skipped before and after the kill."""
+    data.images.files[5].write_bytes(b"\xff\xd8 no image")
+    evaluate = {"evaluate": lambda embed: {"norm": float(embed(data.images[:4]).sum())}}
+    settings = {"checkpoint_every": 3, **evaluate}
+
+    def run(name, die_at=None):
+        batches = batches_of(data, die_at, on_bad_image="skip")
+        return train(toy, data, batches, out_dir=tmp_path / name, **settings)
+
+    unbroken = run("a")
+    with pytest.raises(Killed):
+        run("b", die_at)
+    resumed = run("b")
+    assert identical(unbroken.state, resumed.state)
+    assert unbroken.history == resumed.history
+    assert unbroken.history[-1]["bad_images"] == 1
+
+
+def test_history_and_log(toy, data, tmp_path, capsys):
+    result = train(toy, data, batches_of(data), out_dir=tmp_path, progress=True)
+    assert [record["step"] for record in result.history] == [4, 5, 8, 10, 12]
+    assert all(record["bad_images"] == 0 for record in result.history)
+    assert not any("input_wait" in record for record in result.history)
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert all(0 <= line["input_wait"] <= 1 for line in lines)
+    assert "input_wait=" in capsys.readouterr().err
+    assert {"class/R@1", "class/MAP@R"} <= set(result.history[1])
+
+
+def test_a_damaged_image_stops_and_is_named(toy, data):
+    data.images.files[39].write_bytes(b"")
+    with pytest.raises(BadImageError, match=r"39\.jpg: expected a whole image"):
+        train(toy, data, batches_of(data))
+
+
+def test_skipped_rows_do_not_count(toy, identical, data):
+    """A skipped file's pixels are nowhere in the loss: two ways of damage give the same run."""
+
+    def damaged(content):
+        data.images.files[5].write_bytes(content)
+        return train(toy, data, batches_of(data, on_bad_image="skip"), evaluate=None)
+
+    assert identical(damaged(b"").state, damaged(b"other").state)
+
+
+def test_images_without_a_pipeline_are_those_of_evaluation(toy, data):
+    """A plain sampler over image files: each batch is decoded as in evaluation."""
+    plain = train(toy, data, RandomBatchSampler(40, 8, seed=1))
+    piped = train(toy, data, batches_of(data, augment=False))
+    losses = [[record["loss"] for record in run.history] for run in (plain, piped)]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+    assert all(a["step"] < b["step"] for a, b in pairwise(plain.history))
+
+
+def test_batches_of_another_data_set(toy, data):
+    with pytest.raises(ValueError, match="sampler must be ImageBatches of train"):
+        train(toy, data.select(np.arange(40)), batches_of(data))
+
+
+# Scores
+
+
+def test_score_of_queries_in_a_gallery():
+    """Item 1 is found, item 0 is not; the gallery's own neighbours do not matter."""
+    points = np.array([0.0, 10.0, 1.0, 2.0, 11.0], np.float32).reshape(-1, 1, 1, 1)
+    items = np.array([0, 1, 1, 0, 1])
+    whole = Dataset("points", points, items, {"item": items, "any": 0 * items})
+    found = score(
+        lambda images: images.reshape(len(images), 1),
+        whole.select([0, 1]),
+        whole.select([2, 3, 4]),
+        normalize=None,
+        recall_at=(1, 2),
+    )
+    assert list(found)[:4] == ["item/R@1", "item/R@2", "item/RP", "item/MAP@R"]
+    assert (found["item/R@1"], found["item/R@2"], found["any/R@1"]) == (0.5, 1.0, 1.0)
+
+
+def test_ranks_of_the_papers():
+    assert recall_ranks("sop") == (1, 10, 100, 1000)
+    assert recall_ranks("inshop") == (1, 10, 20, 30)
+    assert metric_names(recall_ranks("cub")) == ("R@1", "R@2", "R@4", "R@8", "RP", "MAP@R")
