@@ -47,7 +47,7 @@ class Benchmark:
         "multi_similarity",
         "proxy_anchor",
         "soft_triple",
-    ]
+    ] = "pfml"
     """What is trained: a method of this library, or one that its papers compare with."""
     dataset: Literal["cub", "cars", "sop", "inshop", "folder"] = "cub"
     """Data set; folder: any folder of classes, the first half of them for training."""
@@ -188,14 +188,14 @@ class Benchmark:
         first = next(iter(rows.values()))
         names = [name for name in first if name != "queries"]
         table: list[list[Any]] = [
-            [row, *(round(100 * values[name], 2) for name in names)] for row, values in rows.items()
+            [row, *(f"{100 * values[name]:.1f}" for name in names)] for row, values in rows.items()
         ]
         if not self.dry_run:
-            table.append(["paper", *(paper.get(name, "–") for name in names)])
+            table.append(
+                ["paper", *(f"{paper[name]:.1f}" if name in paper else "–" for name in names)]
+            )
         title = f"{self.dataset}, {self.protocol}: {self.method}, {self.backbone}"
-        print_table(
-            f"{title}{' (dry run on noise)' if self.dry_run else ''}", ["percent", *names], table
-        )
+        print_table(f"{title}{' (dry run on noise)' if self.dry_run else ''}", ["%", *names], table)
 
 
 def read(source: Benchmark, crops: Any) -> tuple[Any, Any]:

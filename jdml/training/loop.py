@@ -25,13 +25,13 @@ class Embedder(NamedTuple):
         model: the Linen module.
         state: the train state at that moment. Its arrays are the loop's: do not keep them past the call.
         preprocess: as in training.
-        batch_size: rows per forward pass.
+        batch_size: rows per forward pass; None: as :func:`embed` chooses.
     """
 
     model: Any
     state: TrainState
     preprocess: Preprocess = to_float
-    batch_size: int = 512
+    batch_size: int | None = None
 
     def __call__(self, images: Any) -> np.ndarray:
         """Embed images ``[N, H, W, C]`` in evaluation mode as NumPy ``[N, D]``."""

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 Metrics = dict[str, jax.Array]
+PIXELS = 1 << 21  # that a forward pass embeds at a time
 Preprocess = Callable[[jax.Array], jax.Array]
 
 
@@ -252,7 +253,7 @@ def embed(
     batch_stats: Any,
     images: Any,
     *,
-    batch_size: int = 512,
+    batch_size: int | None = None,
     preprocess: Preprocess = to_float,
 ) -> np.ndarray:
     """Embed a whole set in evaluation mode.
@@ -262,7 +263,7 @@ def embed(
         params: the model's parameters (``state.params["model"]``).
         batch_stats: the model's running statistics (``state.batch_stats``).
         images: ``[N, H, W, C]``, anything that slices to an array; may be larger than the device's memory.
-        batch_size: rows per forward pass.
+        batch_size: rows per forward pass; by default 512 images of up to 64×64, 32 of 224×224.
         preprocess: as in training.
 
     Returns:
@@ -276,6 +277,9 @@ def embed(
         power of two, so that a model is compiled once and stays compiled between calls.
     """
     size = len(images)
+    if batch_size is None:
+        height, width = images.shape[1:3]
+        batch_size = 1 << (min(512, max(1, PIXELS // (height * width))).bit_length() - 1)
     if batch_size < 1:
         raise ValueError(f"batch_size must be positive, got {batch_size}")
     if size == 0:

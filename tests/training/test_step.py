@@ -182,3 +182,18 @@ def test_embed_refuses_nothing(toy):
         embed(toy.model, state.params["model"], state.batch_stats, toy.data.images[:0])
     with pytest.raises(ValueError, match="batch_size must be positive, got 0"):
         embed(toy.model, state.params["model"], {}, toy.data.images, batch_size=0)
+
+
+def test_large_images_are_embedded_few_at_a_time(monkeypatch):
+    from jdml.training import step
+
+    sizes = []
+
+    def watched(model, preprocess, variables, images):
+        sizes.append(len(images))
+        return np.zeros((len(images), 2), np.float32)
+
+    monkeypatch.setattr(step, "_embed_batch", watched)
+    for side, number in ((28, 1000), (224, 40), (2000, 2)):
+        step.embed(None, {}, {}, np.zeros((number, side, side, 1), np.uint8))
+    assert sorted(set(sizes)) == [1, 32, 512]
