@@ -5,6 +5,11 @@ and 4, Figs. 4 and 5b) show at 80×80 with ResNet-50: easy positive sampling let
 
     python experiments/eps_omniglot/main.py --data-dir DIR --seeds 3
 
+The paper's size is a matter of options (a GPU's work; whether it runs can be seen anywhere):
+
+    python experiments/eps_omniglot/main.py --data-dir DIR --model resnet50 --weights resnet50.safetensors --steps 20000
+    python experiments/eps_omniglot/main.py --data-dir DIR --model resnet50 --dry-run
+
 DIR holds images_background.zip and images_evaluation.zip. Two minutes per run on two cores; finished runs are kept, so
 that an interrupted study goes on where it stopped. Everything is written to --out.
 """
@@ -13,7 +18,7 @@ import dataclasses
 import functools
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +36,7 @@ from jdml.training.study import over_seeds, run_study
 DIM = 128
 MARGIN = 0.2
 LEARNING_RATE = 5e-4
+PRETRAINED_RATE = 1e-5
 
 POSITIVES = {"": mining.random_positive(), "EPS + ": mining.easy_positive()}
 
@@ -94,8 +100,16 @@ class Settings:
     """Folder for results, table and figure."""
     workers: int = 1
     """Runs at a time, each in a process of its own."""
-    image_size: int = 28
-    """Side of the images, in pixels."""
+    image_size: int | None = None
+    """Side of the images, in pixels. Default: 28, and 80 with resnet50."""
+    model: Literal["small", "resnet50"] = "small"
+    """The network: four convolutions, or the paper's."""
+    weights: Path | None = None
+    """Pretrained weights of the ResNet-50, from jdml weights convert."""
+    rate: float | None = None
+    """Learning rate. Default: 5e-4, and with pretrained weights the paper's 1e-5."""
+    dry_run: bool = False
+    """Two steps of two methods on the images of three alphabets each: whether everything runs."""
 
 
 def some_positives(count: int) -> mining.Miner:
@@ -137,9 +151,9 @@ def make_objective(
     raise ValueError(f"method must be one of {', '.join(PAPER)}, got {method!r}")
 
 
-def make_optimizer() -> optax.GradientTransformation:
+def make_optimizer(rate: float) -> optax.GradientTransformation:
     """Adam, for proxies with 100 times the model's learning rate; β of the margin loss learns like the model."""
-    transforms = {"model": optax.adam(LEARNING_RATE), "proxies": optax.adam(100 * LEARNING_RATE)}
+    transforms = {"model": optax.adam(rate), "proxies": optax.adam(100 * rate)}
     return optim.partition_by_role(
         transforms,
         lambda params: {name: "proxies" if name == "proxies" else "model" for name in params},
@@ -147,9 +161,29 @@ def make_optimizer() -> optax.GradientTransformation:
 
 
 @functools.cache
-def load(data_dir: str, split: str, image_size: int) -> data.Dataset:
-    """Omniglot's 30 training or 20 test alphabets, labelled by alphabet."""
-    return data.load("omniglot", data_dir=data_dir, split=split, image_size=image_size)
+def load(data_dir: str, split: str, image_size: int, alphabets: int | None = None) -> data.Dataset:
+    """Omniglot's 30 training or 20 test alphabets, or the first of them, labelled by alphabet."""
+    whole = data.load("omniglot", data_dir=data_dir, split=split, image_size=image_size)
+    return whole if alphabets is None else whole.select(whole.labels < alphabets)
+
+
+def as_photographs(images: Array) -> Array:
+    """Grey images as a ResNet-50 with pretrained weights expects them."""
+    return models.normalizer("resnet50")(jnp.repeat(images, 3, axis=-1))
+
+
+def start(model: Any, objective: Any, optimizer: Any, images: Any, job: dict[str, Any]) -> Any:
+    """The state to begin with: None for random parameters."""
+    if job.get("weights") is None:
+        return None
+    state = training.create_state(
+        model, objective, optimizer, images[:1], seed=job["seed"], preprocess=as_photographs
+    )
+    own = {"params": state.params["model"], "batch_stats": state.batch_stats}
+    given = models.load_weights(job["weights"], own)
+    return state._replace(
+        params={**state.params, "model": given["params"]}, batch_stats=given["batch_stats"]
+    )
 
 
 def score(embeddings: np.ndarray, dataset: data.Dataset, clusters: int) -> dict[str, float]:
@@ -170,23 +204,28 @@ def score(embeddings: np.ndarray, dataset: data.Dataset, clusters: int) -> dict[
 
 def run(job: dict[str, Any]) -> dict[str, float]:
     """Train one network and score it on the unseen alphabets (and on those it was trained on)."""
-    train = load(job["data_dir"], "train", job["image_size"])
-    test = load(job["data_dir"], "test", job["image_size"])
-    classes = job["batch"] // job["samples_per_class"]
-    sampler = data.ClassBatchSampler(
-        train.labels, classes, job["samples_per_class"], seed=job["seed"]
+    train, test = (
+        load(job["data_dir"], split, job["image_size"], job.get("alphabets"))
+        for split in ("train", "test")
     )
+    classes = job["batch"] // job["samples_per_class"]
+    large = job.get("model") == "resnet50"
+    model = models.ResNet(DIM, freeze_batch_norm=True) if large else models.SmallConvNet(DIM)
+    objective = make_objective(job["method"], train.num_classes, job["trim"], job.get("candidates"))
+    optimizer = make_optimizer(job.get("rate", LEARNING_RATE))
     result = training.fit(
-        models.SmallConvNet(DIM),
-        make_objective(job["method"], train.num_classes, job["trim"], job.get("candidates")),
-        make_optimizer(),
+        model,
+        objective,
+        optimizer,
         train,
-        sampler,
+        data.ClassBatchSampler(train.labels, classes, job["samples_per_class"], seed=job["seed"]),
         steps=job["steps"],
         seed=job["seed"],
+        state=start(model, objective, optimizer, train.images, job),
         evaluate_every=job["steps"],
         log_every=job["steps"],
         progress=False,
+        preprocess=as_photographs if large else training.to_float,
     )
     scores = score(result.embedder(test.images), test, 30 * test.num_classes)
     if job["score_train"]:
@@ -199,13 +238,25 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run of the study by name, the tables' first."""
     base = {
         "data_dir": str(settings.data_dir.resolve()),
-        "image_size": settings.image_size,
+        "image_size": settings.image_size or (28 if settings.model == "small" else 80),
         "steps": settings.steps,
         "batch": 160,
         "samples_per_class": 40,
         "trim": 0.0,
         "score_train": False,
     }
+    if settings.model != "small":
+        weights = None if settings.weights is None else str(settings.weights.resolve())
+        rate = settings.rate or (LEARNING_RATE if weights is None else PRETRAINED_RATE)
+        base |= {"model": settings.model, "weights": weights, "rate": rate}
+    elif settings.rate is not None:
+        base["rate"] = settings.rate
+    if settings.dry_run:
+        base |= {"steps": 2, "alphabets": 3, "batch": 12, "samples_per_class": 4}
+        return {
+            f"{method}-0": {**base, "method": method, "seed": 0}
+            for method in ("triplet", "EPS + triplet")
+        }
     jobs = {}
     for seed in range(settings.seeds):
         if "methods" in settings.parts:
@@ -326,18 +377,25 @@ def draw_curves(curves: dict[str, dict[float, list[float]]], path: Path) -> None
 
 def main(settings: Settings) -> None:
     """Run what is missing, print the tables and write table and figure."""
-    load(
-        str(settings.data_dir.resolve()), "train", settings.image_size
-    )  # a wrong folder shows before any work
-    results = run_study(run, make_jobs(settings), settings.out / "runs", workers=settings.workers)
+    if settings.weights is not None and settings.model == "small":
+        raise SystemExit("--weights are those of a ResNet-50: add --model resnet50")
+    jobs = make_jobs(settings)
+    first = next(iter(jobs.values()))
+    # A wrong folder shows before any work.
+    load(first["data_dir"], "train", first["image_size"], first.get("alphabets"))
+    out = settings.out / "dry" if settings.dry_run else settings.out
+    results = run_study(run, jobs, out / "runs", workers=settings.workers)
+    if settings.dry_run:
+        print(f"dry run: {len(results)} runs of 2 steps went through")
+        return
     text = report(results, settings)
     seconds = sum(result["seconds"] for result in results.values())
     print(
         f"{text}\n{len(results)} runs of {settings.steps} steps, {seconds / 60:.0f} process-minutes in all",
         flush=True,
     )
-    write_json(settings.out / "results.json", results)
-    (settings.out / "tables.md").write_text(text)
+    write_json(out / "results.json", results)
+    (out / "tables.md").write_text(text)
 
 
 if __name__ == "__main__":
