@@ -56,7 +56,8 @@ class Train:
     workers: int | None = None
     """Threads that decode image files. Default: one for each core."""
     on_bad_image: Literal["stop", "skip"] | None = None
-    """What a damaged image file does in training: stop the run (the default), or be left out and counted."""
+    """What a damaged image file does: stop the run (the default), or be left out and counted. With skip, the images
+    that are scored are looked through before the first step."""
     labels: str | None = None
     """The labels to train on: digit or parity (digits, mnist); alphabet or letter (omniglot); class or super_class
     (sop). Default: the first. The table scores all of them."""
@@ -231,11 +232,14 @@ class Job:
         def read(split: str) -> Any:
             return data.load(options.data, data_dir=options.data_dir, split=split, **settings)
 
+        def scored(part: data.Dataset) -> data.Dataset:
+            return data.without_bad_images(part) if options.on_bad_image == "skip" else part
+
         train = read("train")
         if options.data == "inshop":
-            tests = {"test": (read("query"), read("gallery"))}
+            tests: dict[str, Any] = {"test": (scored(read("query")), scored(read("gallery")))}
         else:
-            tests = {"test": (read("test"), None)}
+            tests = {"test": (scored(read("test")), None)}
         if options.labels is not None and options.labels not in train.views:
             raise ValueError(
                 f"--labels must be one of {', '.join(train.views)}, got {options.labels!r}"
@@ -245,7 +249,7 @@ class Job:
         held_out = np.zeros(len(train), bool)
         order = np.random.default_rng(options.seed).permutation(len(train))
         held_out[order[: round(options.validation * len(train))]] = True
-        validation = train.select(held_out) if held_out.any() else None
+        validation = scored(train.select(held_out)) if held_out.any() else None
         return train.select(~held_out), validation, tests
 
     def _reading(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from jdml.data.folds import Fold, mlrc_folds
 from jdml.data.images import BadImageError, ImageFiles
 from jdml.data.labels import corrupt_labels, parity_labels
 from jdml.data.loading import IMAGE_FILES, load
-from jdml.data.pipeline import Batch, ImageBatches
+from jdml.data.pipeline import Batch, ImageBatches, without_bad_images
 from jdml.data.samplers import ClassBatchSampler, EpochSampler, RandomBatchSampler
 from jdml.data.transforms import Crops, conventional, mlrc
 
@@ -34,4 +34,5 @@ __all__ = [
     "mlrc",
     "mlrc_folds",
     "parity_labels",
+    "without_bad_images",
 ]

@@ -1,7 +1,6 @@
 """Whether a folder holds a data set as it was published: counts, missing files, whole images."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jdml.data.dataset import Dataset
-from jdml.data.images import BadImageError, ImageFiles, cores
+from jdml.data.images import ImageFiles
 from jdml.data.lists import Listing, first, missing
 from jdml.data.loading import ARRAYS, LISTS, load
 
@@ -141,7 +140,8 @@ def _check_listing(listing: Listing, sample: int | None, progress: bool) -> Find
         listed = [name for name in names if name in gone]
         problems.append(f"{len(listed)} of {len(names)} image files are missing: {first(listed)}")
     there = [file for file in listing.files if str(file) not in gone]
-    decoded, bad = _decode(there, sample, progress)
+    images = ImageFiles(_drawn(there, sample))
+    decoded, bad = len(images), list(images.problems(progress=progress).values())
     if bad:
         problems.append(f"{len(bad)} of {decoded} images are damaged: {first(bad)}")
     return Findings(tuple(parts), decoded, tuple(problems))
@@ -166,23 +166,9 @@ def _shared_classes(listing: Listing, ids: np.ndarray) -> tuple[str, ...]:
     return (f"{len(shared)} classes are both in train and in test: {names}",)
 
 
-def _decode(files: Sequence[Any], sample: int | None, progress: bool) -> tuple[int, list[str]]:
-    """How many images were decoded, and what is wrong with those that are not whole."""
-    from tqdm.auto import tqdm
-
-    rows = np.arange(len(files))
-    if sample is not None and sample < len(files):
-        rows = np.sort(np.random.default_rng(0).choice(rows, sample, replace=False))
-    images = ImageFiles(files)
-
-    def problem(row: int) -> str | None:
-        try:
-            images.read(row)
-        except BadImageError as error:
-            return str(error)
-        return None
-
-    with ThreadPoolExecutor(cores()) as pool:
-        seen = pool.map(problem, rows.tolist())
-        bar = tqdm(seen, total=len(rows), desc="decoding", disable=not progress)
-        return len(rows), [line for line in bar if line is not None]
+def _drawn(files: Sequence[Any], sample: int | None) -> Sequence[Any]:
+    """Some of the files, drawn evenly, in their order; all without a number."""
+    if sample is None or sample >= len(files):
+        return files
+    rows = np.random.default_rng(0).choice(len(files), sample, replace=False)
+    return [files[row] for row in np.sort(rows)]

@@ -114,6 +114,26 @@ class ImageFiles:
             raise BadImageError(f"{file}: expected a whole image: {error}") from error
         return self.transform(image, random)
 
+    def problems(self, *, progress: bool = False) -> dict[int, str]:
+        """What is wrong with each image that cannot be decoded, by its row; decodes all of them.
+
+        Args:
+            progress: Show a progress bar.
+        """
+        from tqdm.auto import tqdm
+
+        def problem(row: int) -> str | None:
+            try:
+                self.read(row)
+            except BadImageError as error:
+                return str(error)
+            return None
+
+        with ThreadPoolExecutor(self.threads or cores()) as pool:
+            found = pool.map(problem, range(len(self)))
+            bar = tqdm(found, total=len(self), desc="decoding", disable=not progress)
+            return {row: line for row, line in enumerate(bar) if line is not None}
+
     def select(self, rows: np.ndarray) -> "ImageFiles":
         """Some of the files, none of them decoded: indices or a mask."""
         return ImageFiles(
@@ -133,9 +153,13 @@ def decode(content: bytes) -> "Image":
     Raises:
         Exception: Of Pillow's many kinds, if the bytes are not a whole image.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
-    with Image.open(io.BytesIO(content)) as opened:
+    try:
+        opened = Image.open(io.BytesIO(content))
+    except UnidentifiedImageError:
+        raise ValueError("its format is not known") from None
+    with opened:
         image = ImageOps.exif_transpose(opened)
     if image.mode.startswith("I"):  # 16 bits
         grey = np.clip(np.asarray(image, np.int32) // 257, 0, 255)

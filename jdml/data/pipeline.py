@@ -209,6 +209,35 @@ class ImageBatches:
         return iter(steps.to_iter_dataset(alone).mp_prefetch(options))
 
 
+def without_bad_images(dataset: Dataset) -> Dataset:
+    """The data set without the image files that are damaged or missing, each named in the log.
+
+    For evaluation, where every image must be whole. Decodes all images once.
+
+    Args:
+        dataset: With images of any kind; arrays are always whole.
+
+    Returns:
+        The rows whose images are whole.
+
+    Example:
+        >>> import pathlib
+        >>> from PIL import Image
+        >>> from jdml.data import ImageFiles
+        >>> files = [pathlib.Path("whole.png"), pathlib.Path("gone.png")]
+        >>> Image.new("RGB", (4, 4)).save(files[0])
+        >>> data = Dataset("toy", ImageFiles(files), np.array([0, 1]))
+        >>> without_bad_images(data).labels.tolist()
+        [0]
+    """
+    if not isinstance(dataset.images, ImageFiles):
+        return dataset
+    problems = dataset.images.problems()
+    for problem in problems.values():
+        _log.warning("skipped: %s", problem)
+    return dataset.select(~np.isin(np.arange(len(dataset)), list(problems)))
+
+
 class _Load:
     """Step → rows `[B]`, images `[B, H, W, 3]`, and what is wrong with images, by their place."""
 

@@ -18,6 +18,7 @@ from jdml.data import (
     RandomBatchSampler,
     conventional,
     mlrc,
+    without_bad_images,
 )
 
 Image = pytest.importorskip("PIL.Image")
@@ -173,6 +174,16 @@ def test_damaged_images_are_skipped_named_once_and_counted(data, make, caplog):
     fresh = make(sampler=RandomBatchSampler(12, 6), on_bad_image="skip")
     fresh.set_state(batches.get_state())
     assert fresh.bad_images == 2
+
+
+def test_without_bad_images(data, caplog):
+    damage(data, 7, 3)
+    whole = without_bad_images(data)
+    np.testing.assert_array_equal(whole.labels, np.delete(data.labels, [3, 7]))
+    assert len(whole.images[:]) == 10
+    assert len(caplog.messages) == 2
+    arrays = Dataset("arrays", np.zeros((2, 1, 1, 3), np.uint8), np.arange(2))
+    assert without_bad_images(arrays) is arrays
 
 
 # Samplers at random

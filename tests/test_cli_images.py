@@ -1,0 +1,153 @@
+"""`jdml train` on image files: augmentations, In-shop's gallery, damaged files, and SIGKILL."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jdml.cli
+
+Image = pytest.importorskip("PIL.Image")
+pytest.importorskip("grain")
+
+
+def draw(path: Path, seed: int) -> None:
+    """A small JPEG of noise."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(seed).integers(0, 256, (20, 24, 3), np.uint8)
+    Image.fromarray(noise).save(path)
+
+
+@pytest.fixture
+def animals(tmp_path) -> Path:
+    """Four classes of eight images: two train, two test."""
+    for label, name in enumerate(("ant", "bee", "cat", "dog")):
+        for i in range(8):
+            draw(tmp_path / "animals" / name / f"{i}.jpg", 10 * label + i)
+    return tmp_path / "animals"
+
+
+def run(capsys, *arguments):
+    options = "--model small --dim 4 --steps 3 --quiet --image-size 16 --workers 2"
+    code = jdml.cli.main(["train", *options.split(), *map(str, arguments)])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+@pytest.mark.parametrize("augmentation", ["mlrc", "conventional", "none"])
+def test_a_folder_of_classes(capsys, animals, tmp_path, augmentation):
+    code, out, err = run(
+        capsys, "--data", "folder", "--data-dir", animals, "--augmentation", augmentation,
+        "--batch", "2x3", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert code == 0, err
+    assert err == ""
+    assert "test class" in out
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert 0 <= metrics["test class"]["MAP@R"] <= 1
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["augmentation"] == augmentation
+    assert "workers" not in config
+
+
+def test_inshop_is_searched_in_its_gallery(capsys, tmp_path):
+    rows = [
+        (f"img/{item}/{i}.jpg", f"id_{item:08}", status)
+        for item, statuses in enumerate((("train",) * 4, ("train",) * 4, ("query", "gallery") * 2))
+        for i, status in enumerate(statuses)
+    ]
+    lines = [" ".join(row) for row in rows]
+    text = "\n".join([str(len(rows)), "image_name item_id evaluation_status", *lines])
+    (tmp_path / "list_eval_partition.txt").write_text(text)
+    for seed, (path, _, _) in enumerate(rows):
+        draw(tmp_path / path, seed)
+    code, out, err = run(capsys, "--data", "inshop", "--data-dir", tmp_path, "--batch", 4)
+    assert code == 0, err
+    assert "R@30" in out
+    assert "test item" in out
+
+
+def test_damaged_images(capsys, animals, tmp_path):
+    (animals / "ant" / "3.jpg").write_bytes(b"no image")
+    options = ("--data", "folder", "--data-dir", animals, "--batch", 16, "--out", tmp_path / "run")
+    code, _, err = run(capsys, *options)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "3.jpg: expected a whole image" in err
+    code, _, err = run(capsys, *options[:-1], tmp_path / "other", "--on-bad-image", "skip")
+    assert code == 0, err
+    last = (tmp_path / "other" / "log.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last)["bad_images"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workers", 2], "--workers is for image files; digits lies in memory"),
+        (["--augmentation", "mlrc"], "--augmentation is for image files"),
+        (["--on-bad-image", "skip"], "--on-bad-image is for image files"),
+        (["--data", "cub", "--train-classes", 1], "--train-classes is for digits, mnist and omni"),
+        (["--data", "cub"], "data_dir must be the folder of the cub files"),
+        (["--data", "cub", "--data-dir", "/no/such"], "cub needs images.txt"),
+    ],
+)
+def test_mistakes_are_one_line(capsys, arguments, message):
+    code = jdml.cli.main(["train", *map(str, arguments)])
+    shown = capsys.readouterr()
+    assert code == 2
+    assert message in shown.err
+    assert shown.err.count("\n") == 1
+
+
+# kill -9
+
+
+def start(animals: Path, folder: Path, workers: int) -> subprocess.Popen:
+    options = (
+        "train --data folder --model small --dim 2 --image-size 16 --batch 2x4 --steps 60 --on-bad-image skip "
+        "--validation 0.2 --evaluate-every 20 --patience 100 --checkpoint-every 5 --quiet"
+    )
+    files = ["--data-dir", str(animals), "--out", str(folder), "--workers", str(workers)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "jdml.cli", *options.split(), *files],
+        env=os.environ | {"PYTHONPATH": str(Path(jdml.cli.__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def records(folder: Path) -> list[dict]:
+    """The log, without what depends on the clock."""
+    path = folder / "log.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    whole = [json.loads(line) for line in lines if line.endswith("}")]
+    return [{k: v for k, v in r.items() if k not in ("seconds", "input_wait")} for r in whole]
+
+
+def test_killed_run_ends_like_an_unbroken_one(animals, tmp_path):
+    """Killed in the middle, resumed with another number of workers, damaged files on the way."""
+    for path in (animals / "bee" / "3.jpg", animals / "ant" / "0.jpg", animals / "dog" / "1.jpg"):
+        path.write_bytes(b"no image")
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    unbroken, killed = start(animals, whole, 1), start(animals, broken, 2)
+    deadline = time.monotonic() + 240
+    while not any(record["step"] >= 15 for record in records(broken)):
+        assert killed.poll() is None, killed.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
+    resumed = start(animals, broken, 3)
+    for process in (resumed, unbroken):
+        _, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+    assert (broken / "metrics.json").read_text() == (whole / "metrics.json").read_text()
+    assert records(broken) == records(whole)
+    assert 1 <= records(whole)[-1]["bad_images"] <= 2  # those that are not held out
