@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from jdml.cli.names import parse_batch
 from jdml.cli.papers import printed
 
 RECALL_AT = {"sop": (1, 10, 100, 1000), "inshop": (1, 10, 20, 30)}
@@ -69,6 +70,8 @@ class Benchmark:
     """What the network computes in; parameters stay float32."""
     image_size: int | None = None
     """Height and width of the crops. Default: 224, and 227 with mlrc."""
+    batch: str | None = None
+    """CLASSESxSAMPLES, such as 8x4, or a number of random samples. Default: the paper's."""
     steps: int | None = None
     """Training steps at most. Default: the paper's epochs (conventional), 10,000 (mlrc, which stops by itself)."""
     seed: int = 0
@@ -78,7 +81,8 @@ class Benchmark:
     worker_kind: Literal["thread", "process"] = "thread"
     """What decodes images."""
     on_bad_image: Literal["stop", "skip"] = "stop"
-    """Whether an image that cannot be read stops the run, or is left out, named and counted."""
+    """Whether an image that cannot be read stops the run, or is left out and named: all are read once before training,
+    for queries, galleries and validation must be whole."""
     out: Path | None = None
     """Folder of the run: checkpoints, log, metrics.json."""
     dry_run: bool = False
@@ -123,6 +127,9 @@ class Benchmark:
 
         found = recipe(self.method, self.dataset, protocol=self.protocol)
         found = replace(found, dim=self.dim or found.dim)
+        if self.batch is not None:
+            classes, samples = parse_batch(self.batch)
+            found = replace(found, batch=classes if samples is None else (classes, samples))
         steps, every = self.steps, EVERY.get(self.dataset, 25)
         if self.dry_run:
             small = (DRY_CLASSES // 4, 4) if isinstance(found.batch, tuple) else DRY_CLASSES
@@ -204,7 +211,8 @@ def read(source: Benchmark, crops: Any) -> tuple[Any, Any]:
     from jdml.training.protocols import Retrieval
 
     def load(split: str) -> Any:
-        return data.load(source.dataset, data_dir=source.data_dir, split=split, transform=crops)
+        part = data.load(source.dataset, data_dir=source.data_dir, split=split, transform=crops)
+        return data.without_bad_images(part) if source.on_bad_image == "skip" else part
 
     if source.dataset == "inshop":
         return load("train"), Retrieval(load("query"), load("gallery"))
