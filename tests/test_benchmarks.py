@@ -80,3 +80,30 @@ def test_shares_of_a_flow(monkeypatch: pytest.MonkeyPatch) -> None:
     row = module.measure(8, "small", 1e9, 1)
     assert 0 < row["share"] < 0.05
     assert row["share"] == row["flow_operations"] / 1e9
+
+
+@pytest.mark.parametrize("generated", [True, False])
+def test_input_pipeline(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    generated: bool,
+) -> None:
+    """All kinds are measured, beside decoding; processes are left out for their start."""
+    pytest.importorskip("grain")
+    module = load("input_pipeline", monkeypatch)
+    monkeypatch.setattr(module, "BATCH", 4)
+    files = module.generate(tmp_path, 5)
+    monkeypatch.setattr(module, "generate", lambda folder, count: files)
+    out = tmp_path / "pipeline.json"
+    folder = () if generated else ("--folder", str(tmp_path))
+    quick = ("--repeats", "1", "--batches", "1", "--workers", "1", "2", "--no-processes")
+    run(module, monkeypatch, *folder, *quick, "--out", str(out))
+    rows = json.loads(out.read_text())["rows"]
+    assert [(row["what"], row["workers"]) for row in rows] == [
+        (what, workers)
+        for workers in (1, 2)
+        for what in ("decoding", "mlrc 227, thread", "conventional 224, thread")
+    ]
+    assert all(row["images_per_second"] > 0 for row in rows)
+    assert "5 images, batches of 4" in capsys.readouterr().out

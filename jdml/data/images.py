@@ -156,11 +156,11 @@ def decode(content: bytes) -> "Image":
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
-        opened = Image.open(io.BytesIO(content))
+        image: Image.Image = Image.open(io.BytesIO(content))
     except UnidentifiedImageError:
         raise ValueError("its format is not known") from None
-    with opened:
-        image = ImageOps.exif_transpose(opened)
+    ImageOps.exif_transpose(image, in_place=True)
+    image.load()
     if image.mode.startswith("I"):  # 16 bits
         grey = np.clip(np.asarray(image, np.int32) // 257, 0, 255)
         image = Image.fromarray(grey.astype(np.uint8))

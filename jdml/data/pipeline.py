@@ -1,6 +1,8 @@
 """Batches of augmented images, decoded ahead of the training step by threads or processes."""
 
 import logging
+import multiprocessing
+import os
 import threading
 import zlib
 from collections.abc import Iterator
@@ -206,7 +208,7 @@ class ImageBatches:
         options = grain.MultiprocessingOptions(
             num_workers=self._workers, per_worker_buffer_size=buffer
         )
-        return iter(steps.to_iter_dataset(alone).mp_prefetch(options))
+        return iter(steps.to_iter_dataset(alone).mp_prefetch(options, _end_with_parent))
 
 
 def without_bad_images(dataset: Dataset) -> Dataset:
@@ -260,6 +262,18 @@ class _Load:
             except BadImageError as error:
                 problems[place] = str(error)
         return rows, images, problems
+
+
+def _end_with_parent(worker: int, workers: int) -> None:
+    """In a worker process: ends it when the process that started it is gone, killed too."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _one_of(name: str, value: str, values: tuple[str, ...]) -> None:

@@ -55,26 +55,20 @@ class Crops:
 
     def __call__(self, image: "Image", random: np.random.Generator | None = None) -> np.ndarray:
         """An RGB image as uint8 `[size, size, 3]`; without a generator, as in evaluation."""
-        from PIL.Image import Resampling, Transpose
-
-        if random is None:
-            image = self._resize(image)
-            return np.asarray(image.crop(_centre(*image.size, self.size, self.size)))
-        if self.resize_first:
-            image = self._resize(image)
-        box = self._draw(*image.size, random)
-        image = image.resize((self.size, self.size), Resampling.BILINEAR, box)
-        if random.random() < 0.5:
-            image = image.transpose(Transpose.FLIP_LEFT_RIGHT)
-        return np.asarray(image)
-
-    def _resize(self, image: "Image") -> "Image":
-        """The image with its short side of length `short_side`, its aspect kept."""
         from PIL.Image import Resampling
 
+        square = self.size, self.size
         short = min(image.size)
         width, height = (side * self.short_side // short for side in image.size)
-        return image.resize((width, height), Resampling.BILINEAR)
+        if random is None:
+            return np.asarray(_part(image, (width, height), _centre(width, height, *square)))
+        if self.resize_first:
+            image = _part(image, (width, height), self._draw(width, height, random))
+            image = image.resize(square, Resampling.BILINEAR)
+        else:
+            image = image.resize(square, Resampling.BILINEAR, self._draw(*image.size, random))
+        pixels = np.asarray(image)
+        return pixels[:, ::-1] if random.random() < 0.5 else pixels
 
     def _draw(self, width: int, height: int, random: np.random.Generator) -> Box:
         """A random box: left, upper, right, lower."""
@@ -139,6 +133,16 @@ def conventional(size: int = 224) -> Crops:
         (224, 224, 3)
     """
     return Crops(size, round(size * 256 / 224), (0.08, 1.0))
+
+
+def _part(image: "Image", size: tuple[int, int], box: Box) -> "Image":
+    """What `image.resize(size).crop(box)` is, without the pixels outside the box."""
+    from PIL.Image import Resampling
+
+    left, right = (min(x * image.width / size[0], image.width) for x in box[::2])
+    upper, lower = (min(y * image.height / size[1], image.height) for y in box[1::2])
+    part = box[2] - box[0], box[3] - box[1]
+    return image.resize(part, Resampling.BILINEAR, (left, upper, right, lower))
 
 
 def _centre(width: int, height: int, w: int, h: int) -> Box:

@@ -1,7 +1,12 @@
 """Batches of augmented images: a function of seed and step, whoever decodes; state; damaged images."""
 
 import logging
+import os
 import pickle
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -9,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import jdml
 from jdml.data import (
     BadImageError,
     ClassBatchSampler,
@@ -184,6 +190,40 @@ def test_without_bad_images(data, caplog):
     assert len(caplog.messages) == 2
     arrays = Dataset("arrays", np.zeros((2, 1, 1, 3), np.uint8), np.arange(2))
     assert without_bad_images(arrays) is arrays
+
+
+KILLED = """
+import multiprocessing, os, pathlib, signal, sys
+import numpy as np
+from jdml.data import Dataset, ImageBatches, ImageFiles, RandomBatchSampler, mlrc
+
+if __name__ == "__main__":
+    files = sorted(pathlib.Path(sys.argv[1]).glob("*.jpg"))
+    data = Dataset("d", ImageFiles(files, mlrc(16)), np.arange(len(files)))
+    sampler = RandomBatchSampler(len(files), 4)
+    batches = ImageBatches(data, sampler, workers=2, worker_kind="process")
+    next(batches)
+    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
+def test_worker_processes_end_with_a_killed_run(data, tmp_path):
+    (tmp_path / "run.py").write_text(KILLED)
+    command = [sys.executable, str(tmp_path / "run.py"), str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": str(Path(jdml.__file__).parents[1])}
+    with open(tmp_path / "out", "w") as out:
+        done = subprocess.run(
+            command, stdout=out, stderr=subprocess.DEVNULL, env=environment, timeout=120
+        )
+    assert done.returncode == -signal.SIGKILL
+    workers = [int(pid) for pid in (tmp_path / "out").read_text().split()]
+    assert len(workers) == 2
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in workers):
+        assert time.monotonic() < deadline, "worker processes go on without their run"
+        time.sleep(0.1)
 
 
 # Samplers at random

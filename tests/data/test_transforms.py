@@ -43,6 +43,18 @@ def test_evaluation_resizes_the_short_side():
     )
 
 
+@pytest.mark.parametrize("size", [(500, 375), (375, 500), (333, 217), (90, 61), (227, 900)])
+def test_evaluation_is_resizing_then_cropping(size):
+    """As its words say, with Pillow's own resize and crop of the whole image."""
+    noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    image = Image.fromarray(noise)
+    width, height = (side * 256 // min(size) for side in size)
+    left, upper = (width - 227) // 2, (height - 227) // 2
+    whole = image.resize((width, height), Image.Resampling.BILINEAR)
+    expected = np.asarray(whole.crop((left, upper, left + 227, upper + 227))).astype(int)
+    np.testing.assert_allclose(mlrc()(image).astype(int), expected, atol=1)
+
+
 @pytest.mark.parametrize(("crops", "smallest"), [(mlrc(64), 0.16), (conventional(64), 0.08)])
 def test_random_boxes_keep_to_scale_and_ratio(crops, smallest):
     random = np.random.default_rng(1)

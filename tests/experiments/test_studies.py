@@ -58,13 +58,13 @@ def test_eps_mnist_wants_a_folder() -> None:
         study.main(study.Settings(data="mnist"))
 
 
-def write_omniglot(folder: Path) -> None:
-    """Two small alphabets per split, as unpacked folders of 105×105 drawings."""
+def write_omniglot(folder: Path, alphabets: tuple[str, ...] = ("Aa", "Bb")) -> None:
+    """A few small alphabets per split, as unpacked folders of 105×105 drawings."""
     from PIL import Image
 
     rng = np.random.default_rng(0)
     for split in ("images_background", "images_evaluation"):
-        for alphabet in ("Aa", "Bb"):
+        for alphabet in alphabets:
             for letter in range(4):
                 path = folder / split / alphabet / f"character{letter + 1:02d}"
                 path.mkdir(parents=True)
@@ -213,3 +213,60 @@ def test_nir_notes_a_run_that_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jdml.training, "fit", diverges)
     job = {**study.make_base(study.Settings()), "seed": 0}
     assert study.run(job) == {"diverged": "the loss is nan at step 3"}
+
+
+def test_omniglot_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = load("omniglot")
+    write_omniglot(tmp_path / "data", ("Aa", "Bb", "Cc"))
+    monkeypatch.setattr(study, "HELD_OUT", 1)
+    sampler = jdml.data.ClassBatchSampler
+    monkeypatch.setattr(
+        study.data, "ClassBatchSampler", lambda labels, *_, seed: sampler(labels, 2, 4, seed=seed)
+    )
+    only = ("triplet", "contrastive + CCP", "PFML")
+    settings = study.Settings(tmp_path / "data", seeds=2, steps=8, only=only, out=tmp_path / "out")
+    table = study.main(settings)
+    assert all(method in table for method in only)
+    assert "±" in table
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert len(results) == 6
+    assert study.main(settings).count("|") == table.count("|")  # nothing is run again
+    with pytest.raises(ValueError, match=r"--only must name methods among .*; got \['tripplet'\]"):
+        study.make_jobs(study.Settings(tmp_path, only=("tripplet",)))
+
+
+def test_every_method_of_the_table_trains(tmp_path: Path) -> None:
+    study = load("omniglot")
+    x, y = jax.random.normal(jax.random.key(0), (24, 128)), jnp.arange(24) % 4
+    for name, method in study.METHODS.items():
+        if "NIR" in name or name in study.QUICK:  # slow to compile; those of --quick are run above
+            continue
+        objective = method.make(4)
+        params = objective.init(jax.random.key(1))
+        state = objective.init_state()
+
+        def loss(params, objective=objective, state=state):
+            return objective.loss(params, x, y, key=jax.random.key(2), state=state)[0]
+
+        value, grads = jax.jit(jax.value_and_grad(loss))(params)
+        assert np.isfinite(value), name
+        chex.assert_tree_all_finite(grads)
+
+
+def test_cub_crops_on_random_features(shared_data: Path, tmp_path: Path) -> None:
+    study = load("cub_crops")
+    rng = np.random.default_rng(0)
+    (tmp_path / "features").mkdir()
+    for split in ("train", "test"):
+        np.save(
+            tmp_path / "features" / f"{split}.npy", rng.normal(size=(600, 1, 1, 1280)).astype("f")
+        )
+    settings = study.Settings(
+        shared_data / "cub_crops227", seeds=1, steps=8, only=("EPS + MS",), out=tmp_path
+    )
+    table = study.main(settings)
+    assert "RANDOM (no --weights)" in table
+    assert "frozen features" in table
+    assert "EPS + MS" in table
+    assert (tmp_path / "gallery.png").stat().st_size > 50_000
+    assert (tmp_path / "map.png").stat().st_size > 10_000
