@@ -11,7 +11,6 @@ import numpy as np
 from jdml.cli.names import parse_batch
 from jdml.cli.papers import printed
 
-RECALL_AT = {"sop": (1, 10, 100, 1000), "inshop": (1, 10, 20, 30)}
 EVERY = {"sop": 250, "inshop": 250}
 MLRC_STEPS = 10_000
 DRY_CLASSES, DRY_IMAGES = 8, 8
@@ -124,6 +123,7 @@ class Benchmark:
         from jdml.data import ImageBatches
         from jdml.recipes import recipe
         from jdml.training.protocols import Plan
+        from jdml.training.scoring import recall_ranks
 
         found = recipe(self.method, self.dataset, protocol=self.protocol)
         found = replace(found, dim=self.dim or found.dim)
@@ -163,7 +163,7 @@ class Benchmark:
             preprocess=models.normalizer(self.input_stats or self.backbone),
             pretrained=None if self.weights is None else pretrained,
             batches=batches,
-            recall_at=RECALL_AT.get(self.dataset, (1, 2, 4, 8)),
+            recall_at=recall_ranks(self.dataset),
             progress=not self.quiet,
         )
 
