@@ -1,0 +1,197 @@
+"""One table of all experiments: method × data set, from the results.json of each, into this folder's README.md.
+
+    python experiments/results.py
+
+A cell is mean ± sample standard deviation in percent, then the number of runs. What the papers report stands beside it.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jdml.report import markdown_table, mean_std
+
+HERE = Path(__file__).parent
+START, END = "<!-- table -->", "<!-- end of table -->"
+MACHINE = "two x86-64 CPU cores, no GPU"
+
+
+class Column(NamedTuple):
+    """What a column shows.
+
+    Attributes:
+        title: its heading.
+        folder: the experiment.
+        metric: in its results.
+        rename: from a run's name there (without its seed) to a method, or None.
+        paper: what the method's paper reports on the same task, in percent.
+        date: of the runs.
+        command: that made them.
+    """
+
+    title: str
+    folder: str
+    metric: str
+    rename: Any
+    paper: dict[str, float]
+    date: str
+    command: str
+
+
+def same(name: str) -> str | None:
+    """The method is the run's name; points of sweeps are none."""
+    return None if name.split(" ")[0] in ("positives", "batches", "trimmed") else name
+
+
+def of_fields(suffix: str) -> Any:
+    """Names of the study of potential fields, clean or with noise."""
+
+    def rename(name: str) -> str | None:
+        name = name.removeprefix("omniglot: ")
+        noisy = name.endswith(", noise")
+        return name.removesuffix(", noise") if noisy == bool(suffix) else None
+
+    return rename
+
+
+def of_nir(name: str) -> str | None:
+    """Names of NIR's study on Omniglot, without the ablations."""
+    known = ("ProxyAnchor", "ProxyNCA*", "SoftTriple")
+    name = name.removeprefix("omniglot: ")
+    return name if name.removesuffix(" + NIR") in known else None
+
+
+EPS_PAPER = {
+    "triplet": 49.4,
+    "ProxyNCA": 49.1,
+    "margin": 49.4,
+    "MS": 57.7,
+    "EPS + triplet": 68.4,
+    "EPS + margin": 66.2,
+    "EPS + MS": 68.7,
+}
+OMNIGLOT = "--data omniglot --data-dir DIR"
+COLUMNS = (
+    Column(
+        "Omniglot letters, 400 steps",
+        "omniglot",
+        "letters R@1",
+        same,
+        EPS_PAPER,
+        "2026-11-21",
+        "python experiments/omniglot/main.py --data-dir DIR --workers 2",
+    ),
+    Column(
+        "Omniglot letters, 600 steps",
+        "nir",
+        "R@1",
+        of_nir,
+        {},
+        "2026-11-21",
+        f"python experiments/nir/main.py {OMNIGLOT} --seeds 5 --steps 600 --parts methods",
+    ),
+    Column(
+        "Omniglot letters, 1,200 steps",
+        "eps_omniglot",
+        "letter R@1",
+        same,
+        EPS_PAPER,
+        "2026-11-21",
+        "python experiments/eps_omniglot/main.py --data-dir DIR --seeds 3",
+    ),
+    Column(
+        "the same, proxies and fields",
+        "potential_fields",
+        "letters R@1",
+        of_fields(""),
+        {},
+        "2026-11-21",
+        f"python experiments/potential_fields/main.py {OMNIGLOT} --parts methods --seeds 3",
+    ),
+    Column(
+        "the same, 20 % wrong labels",
+        "potential_fields",
+        "letters R@1",
+        of_fields(", noise"),
+        {},
+        "2026-11-21",
+        f"python experiments/potential_fields/main.py {OMNIGLOT} --parts noise --seeds 5",
+    ),
+    Column(
+        "MNIST even/odd, unseen digits",
+        "eps_mnist",
+        "unseen R@1",
+        same,
+        {"triplet": 35.2, "EPS + triplet": 42.3},
+        "2026-11-21",
+        "python experiments/eps_mnist/main.py --data mnist --data-dir DIR --seeds 5",
+    ),
+    Column(
+        "CUB crops, frozen features",
+        "cub_crops",
+        "R@1",
+        same,
+        {},
+        "2026-11-21",
+        "python experiments/cub_crops/main.py --data-dir DIR --weights lite0.safetensors",
+    ),
+)
+
+
+def values(column: Column) -> dict[str, list[float]]:
+    """The metric of all runs by method."""
+    file = HERE / column.folder / "results.json"
+    found: dict[str, list[float]] = {}
+    for key, result in json.loads(file.read_text()).items() if file.exists() else ():
+        method = column.rename(key.rpartition("-")[0])
+        if method is not None and column.metric in result["metrics"]:
+            found.setdefault(method, []).append(result["metrics"][column.metric])
+    return found
+
+
+def cell(column: Column, method: str, runs: list[float] | None) -> str:
+    """Mean ± std of so many runs, and the paper's figure in brackets."""
+    if runs is None:
+        return "–"
+    paper = f" [{column.paper[method]}]" if method in column.paper else ""
+    return f"{mean_std(runs)} ({len(runs)}){paper}"
+
+
+def table() -> str:
+    """The methods, best first in the first column that has them; then how columns were made."""
+    found = [values(column) for column in COLUMNS]
+
+    def place(method: str) -> tuple[int, float]:
+        first = next(i for i, of in enumerate(found) if method in of)
+        return first, -float(np.mean(found[first][method]))
+
+    ordered = sorted(dict.fromkeys(method for of in found for method in of), key=place)
+    rows = [
+        [method, *(cell(c, method, of.get(method)) for c, of in zip(COLUMNS, found, strict=True))]
+        for method in ordered
+    ]
+    sources = [
+        [column.title, column.date, f"[{column.folder}]({column.folder})", f"`{column.command}`"]
+        for column in COLUMNS
+    ]
+    return "\n".join(
+        [
+            markdown_table(["R@1", *(column.title for column in COLUMNS)], rows),
+            f"All on {MACHINE}:\n",
+            markdown_table(["column", "date", "experiment", "command"], sources),
+        ]
+    )
+
+
+def main() -> None:
+    """Put the table into README.md."""
+    page = HERE / "README.md"
+    text = page.read_text()
+    before, after = text[: text.index(START) + len(START)], text[text.index(END) :]
+    page.write_text(f"{before}\n\n{table()}\n{after}")
+
+
+if __name__ == "__main__":
+    main()
