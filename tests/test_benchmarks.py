@@ -107,3 +107,18 @@ def test_input_pipeline(
     ]
     assert all(row["images_per_second"] > 0 for row in rows)
     assert "5 images, batches of 4" in capsys.readouterr().out
+
+
+def test_image_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Step, pipeline and both together are measured in images per second."""
+    pytest.importorskip("grain")
+    module = load("image_training", monkeypatch)
+    monkeypatch.setattr(module, "FILES", 4)
+    monkeypatch.setattr(
+        module.models, "create", lambda name, dim, **_: jdml.models.SmallConvNet(dim, (4, 4))
+    )
+    out = tmp_path / "training.json"
+    run(module, monkeypatch, "--batch", "2", "--size", "16", "--steps", "1", "--out", str(out))
+    (row,) = json.loads(out.read_text())["rows"]
+    assert row["training_images_per_second"] > 0
+    assert 0 <= row["waiting_share"] <= 1
