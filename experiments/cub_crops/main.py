@@ -13,22 +13,20 @@ features are those of random weights, and the table says so. Finished runs are k
 """
 
 import dataclasses
-import functools
 import sys
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
+from features import Head, load
 from pictures import draw_gallery, draw_map
 
 import jdml
-from jdml import data, metrics, models
+from jdml import data, metrics
 from jdml.report import markdown_table, mean_std
-from jdml.training import embed
 from jdml.training.checkpoint import write_json
 from jdml.training.study import over_seeds, run_study
 
@@ -37,7 +35,6 @@ from methods import DIM, METHODS, QUICK
 
 from runs import Parts, retrieve, train
 
-BACKBONE, CHANNELS, SIDE = "efficientnet_lite0", 1280, 224
 RATE = 1e-3
 HELD_OUT = 4
 """Of the 20 training classes, to choose the weights by."""
@@ -69,54 +66,10 @@ class Settings:
     """Runs at a time, each in a process of its own."""
 
 
-def pooled(dataset: data.Dataset, weights: str | None) -> np.ndarray:
-    """The backbone's pooled channels `[N, 1, 1, 1280]`: its head is the identity."""
-    model = models.create(BACKBONE, dim=CHANNELS)
-    variables = model.init(jax.random.key(0), jnp.zeros((1, SIDE, SIDE, 3)))
-    if weights is not None:
-        variables = models.load_weights(weights, variables)
-    identity = {"kernel": jnp.eye(CHANNELS), "bias": jnp.zeros(CHANNELS)}
-    params = {**variables["params"], "head": {"embedding": identity}}
-    found = embed(
-        model,
-        params,
-        variables["batch_stats"],
-        dataset.images,
-        preprocess=models.normalizer(BACKBONE),
-    )
-    return found[:, None, None, :].astype(np.float32)
-
-
-@functools.cache
-def load(data_dir: str, weights: str | None, features: str) -> Parts:
-    """Features of the training classes (some held out) and of the test classes, kept in a file."""
-    kept = Path(features)
-    made = {}
-    for split in ("train", "test"):
-        dataset = data.load(
-            "cub", data_dir=data_dir, split=split, transform=data.conventional(SIDE)
-        )
-        file = kept / f"{split}.npy"
-        if not file.exists():
-            kept.mkdir(parents=True, exist_ok=True)
-            np.save(kept / f"{split}.part.npy", pooled(dataset, weights))
-            (kept / f"{split}.part.npy").rename(file)
-        labels = {"class": dataset.labels}
-        made[split] = data.Dataset("cub crops", np.load(file), dataset.labels, labels)
-    whole = made["train"]
-    held_out = whole.labels >= whole.num_classes - HELD_OUT
-    return Parts(whole.select(~held_out), whole.select(held_out), made["test"])
-
-
-class Head(nn.Module):
-    """A linear embedding of features."""
-
-    dim: int = DIM
-
-    @nn.compact
-    def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-        """Embeds features `[B, 1, 1, C]`."""
-        return models.EmbeddingHead(self.dim, name="head")(images)
+def split(train: data.Dataset, test: data.Dataset) -> Parts:
+    """The last of the training classes held out."""
+    held_out = train.labels >= train.num_classes - HELD_OUT
+    return Parts(train.select(~held_out), train.select(held_out), test)
 
 
 def score(method: Any, x: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -129,14 +82,14 @@ def score(method: Any, x: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one head, and score it at its best validation on the test classes."""
-    parts = load(job["data_dir"], job["weights"], job["features"])
+    parts = split(*load(job["data_dir"], job["weights"], job["features"]))
     if job["method"] == FEATURES:
         return score(METHODS["triplet"], parts.test.images[:, 0, 0], parts.test.labels)
     method = METHODS[job["method"]]
     try:
         result = train(
             method,
-            Head(),
+            Head(DIM),
             parts,
             data.ClassBatchSampler(parts.train.labels, 8, 10, seed=job["seed"]),
             "class",
@@ -195,14 +148,14 @@ def main(settings: Settings) -> str:
     out = settings.out / "quick" if settings.quick else settings.out
     jobs = make_jobs(settings, out)
     weights = None if settings.weights is None else str(settings.weights.resolve())
-    parts = load(str(settings.data_dir.resolve()), weights, str((out / "features").resolve()))
+    _, test = load(str(settings.data_dir.resolve()), weights, str((out / "features").resolve()))
     results = run_study(run, jobs, out / "runs", workers=settings.workers)
     kind = "pretrained" if settings.weights is not None else "RANDOM (no --weights)"
     text = f"{kind} EfficientNet-Lite0 features:\n\n{table(results)}"
     (out / "table.md").write_text(text)
     write_json(out / "results.json", results)
     shown = out / "shown.npy"
-    vectors = np.load(shown) if shown.exists() else parts.test.images[:, 0, 0]
+    vectors = np.load(shown) if shown.exists() else test.images[:, 0, 0]
     photos = data.load(
         "cub",
         data_dir=settings.data_dir,
@@ -210,7 +163,7 @@ def main(settings: Settings) -> str:
         transform=data.conventional(112),
     )
     draw_gallery(photos, vectors, out / "gallery.png")
-    draw_map(parts.test, vectors, out / "map.png")
+    draw_map(test, vectors, out / "map.png")
     return text
 
 

@@ -77,10 +77,13 @@ PAPER_STRUCTURE = {
 class Settings:
     """What is run."""
 
-    data: Literal["digits", "mnist", "omniglot"] = "digits"
-    """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist, omniglot: the full sets in --data-dir."""
+    data: Literal["digits", "mnist", "omniglot", "crops"] = "digits"
+    """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist, omniglot: the full sets in --data-dir. crops:
+    a head over the frozen features of bird photographs (see experiments/cub_crops)."""
     data_dir: Path | None = None
-    """Folder with MNIST's four IDX files or Omniglot's two zips."""
+    """Folder with MNIST's four IDX files, Omniglot's two zips, or crops in CUB's layout."""
+    weights: Path | None = None
+    """For crops: pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
     seeds: int = 1
     """Runs per method, with seeds 0, 1, …"""
     steps: int | None = None
@@ -96,9 +99,19 @@ class Settings:
     """Runs at a time, each in a process of its own."""
 
 
+def out_of(settings: Settings) -> Path:
+    """Where everything is written."""
+    return settings.out or Path("runs") / f"nir_{settings.data}"
+
+
 def make_base(settings: Settings) -> dict[str, Any]:
     """What all runs share."""
+    own: dict[str, Any] = {}
+    if settings.data == "crops":
+        weights = None if settings.weights is None else str(settings.weights.resolve())
+        own = {"weights": weights, "features": str((out_of(settings) / "features").resolve())}
     return {
+        **own,
         "data": settings.data,
         "data_dir": None if settings.data_dir is None else str(settings.data_dir.resolve()),
         "steps": settings.steps or TASKS[settings.data].steps,
@@ -227,10 +240,10 @@ def main(settings: Settings) -> None:
     """Run what is missing, print the tables, write tables and figures."""
     if settings.data != "digits" and settings.data_dir is None:
         raise SystemExit(f"--data {settings.data} needs --data-dir, the folder with its files")
-    out = settings.out or Path("runs") / f"nir_{settings.data}"
+    out = out_of(settings)
     out.mkdir(parents=True, exist_ok=True)
     base = make_base(settings)
-    load(base["data"], base["data_dir"], base["held_out"])
+    load(base)
     sections = []
     if "picture" in settings.parts:
         draw_isotropy(out / "isotropy.png", min(base["steps"], 300))

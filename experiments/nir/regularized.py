@@ -11,11 +11,16 @@ import numpy as np
 import optax
 
 import jdml
-from jdml import flows, metrics, objectives, optim, training
+from jdml import data, flows, metrics, objectives, optim, training
 from jdml.models import EpsNet, SmallConvNet
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "potential_fields"))
-from study import LOSSES, TASKS, load, make_sampler  # the same data, batches and base losses
+sys.path.append(str(Path(__file__).resolve().parents[1] / "cub_crops"))
+import features
+import study
+from study import LOSSES, Parts, Task  # the same data, batches and base losses
+
+TASKS = {**study.TASKS, "crops": Task(300, 128, 1e-3, ("species", "species"))}
 
 METHODS = ("ProxyAnchor", "ProxyNCA*", "SoftTriple")
 RATES = {"model": 1.0, "proxies": 100.0, "flow": 1.0}
@@ -35,6 +40,24 @@ STRUCTURE = ("spectral decay", "reversed", "density", "concentration variance", 
 """Spectral decay is KL(U ‖ S), reversed KL(S ‖ U): only the latter is blind to directions that a network cannot use."""
 SCORED = 4000
 """Embeddings for structural metrics and spectra."""
+
+
+def load(job: dict[str, Any]) -> Parts:
+    """The data of a task: those of the study of potential fields, or the features of birds."""
+    if job["data"] != "crops":
+        return study.load(job["data"], job["data_dir"], job["held_out"])
+    train, test = features.load(job["data_dir"], job["weights"], job["features"])
+    if job["held_out"]:
+        chosen = train.labels >= train.num_classes - 4
+        test, train = train.select(chosen), train.select(~chosen)
+    return Parts(train, (("species", test, test.labels),))
+
+
+def make_sampler(job: dict[str, Any], labels: np.ndarray) -> Any:
+    """8 species × 10 photographs, or the batches of the study of potential fields."""
+    if job["data"] == "crops":
+        return data.ClassBatchSampler(labels, 8, 10, seed=job["seed"])
+    return study.make_sampler(job, labels)
 
 
 def make_flow(dim: int, settings: dict[str, Any]) -> flows.ConditionalFlow:
@@ -70,8 +93,8 @@ def make_optimizer(job: dict[str, Any]) -> optax.GradientTransformation:
 
 def make_model(job: dict[str, Any]) -> Any:
     """The network of a task."""
-    dim = TASKS[job["data"]].dim
-    return SmallConvNet(dim) if job["data"] == "omniglot" else EpsNet(dim)
+    kind = {"omniglot": SmallConvNet, "crops": features.Head}.get(job["data"], EpsNet)
+    return kind(TASKS[job["data"]].dim)
 
 
 def structure(embeddings: jax.Array, labels: np.ndarray) -> dict[str, float]:
@@ -91,7 +114,7 @@ def structure(embeddings: jax.Array, labels: np.ndarray) -> dict[str, float]:
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one network; score its retrieval on new images and the structure of both sets."""
-    train, scored = load(job["data"], job["data_dir"], job["held_out"])
+    train, scored = load(job)
     _, test, labels = scored[0]
     try:
         result = training.fit(
@@ -124,7 +147,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 def seconds_per_step(job: dict[str, Any], repeats: int = 20) -> dict[str, float]:
     """Time of a training step of each method, alone and with the flow: medians of steps taken in turn."""
-    train = load(job["data"], job["data_dir"], False).train
+    train = load(job).train
     rows = next(iter(make_sampler(job, train.labels)))
     images, labels = jnp.asarray(train.images[rows]), jnp.asarray(train.labels[rows], jnp.int32)
     states, steps = {}, {}

@@ -1,0 +1,61 @@
+"""What a frozen EfficientNet-Lite0 sees in photographs, and the network that is trained on it."""
+
+import functools
+from pathlib import Path
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdml import data, models
+from jdml.training import embed
+
+BACKBONE, CHANNELS, SIDE = "efficientnet_lite0", 1280, 224
+
+
+def pooled(dataset: data.Dataset, weights: str | None) -> np.ndarray:
+    """The backbone's pooled channels `[N, 1, 1, 1280]`: its head is the identity."""
+    model = models.create(BACKBONE, dim=CHANNELS)
+    variables = model.init(jax.random.key(0), jnp.zeros((1, SIDE, SIDE, 3)))
+    if weights is not None:
+        variables = models.load_weights(weights, variables)
+    identity = {"kernel": jnp.eye(CHANNELS), "bias": jnp.zeros(CHANNELS)}
+    params = {**variables["params"], "head": {"embedding": identity}}
+    found = embed(
+        model,
+        params,
+        variables["batch_stats"],
+        dataset.images,
+        preprocess=models.normalizer(BACKBONE),
+    )
+    return found[:, None, None, :].astype(np.float32)
+
+
+@functools.cache
+def load(data_dir: str, weights: str | None, features: str) -> tuple[data.Dataset, data.Dataset]:
+    """Features `[N, 1, 1, 1280]` of the training classes and of the test classes, kept in a file each."""
+    kept, made = Path(features), []
+    for split in ("train", "test"):
+        dataset = data.load(
+            "cub", data_dir=data_dir, split=split, transform=data.conventional(SIDE)
+        )
+        file = kept / f"{split}.npy"
+        if not file.exists():
+            kept.mkdir(parents=True, exist_ok=True)
+            np.save(kept / f"{split}.part.npy", pooled(dataset, weights))
+            (kept / f"{split}.part.npy").rename(file)
+        views = {"class": dataset.labels}
+        made.append(data.Dataset("cub crops", np.load(file), dataset.labels, views))
+    return made[0], made[1]
+
+
+class Head(nn.Module):
+    """A linear embedding of features."""
+
+    dim: int
+
+    @nn.compact
+    def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
+        """Embeds features `[B, 1, 1, C]`."""
+        return models.EmbeddingHead(self.dim, name="head")(images)
