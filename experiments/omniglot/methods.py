@@ -93,7 +93,7 @@ def against_proxies(loss: Callable[..., Any], problems: int, **settings: Any) ->
 
 CONTRASTIVE = {"positive_margin": 0.0, "negative_margin": 0.5}
 MS = {"beta": 40.0}
-EASY_MS = mining.chain(HARD, EASY)
+EASY_MS = mining.chain(mining.multi_similarity_pairs(mine_positives=False), EASY)
 FIELD = {"delta": 0.2, "reduce_fn": jnp.sum}  # the paper's U
 
 BASES: dict[str, Method] = {
