@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from jdml import losses, mining, objectives, optim
+from jdml.metrics.ranking import Divisor
 from jdml.objectives import Objective
 from jdml.ops import ball, sphere
 
@@ -53,16 +54,19 @@ class Recipe:
         weight_decay: of the model, and of the roles in `decayed`.
         decayed: roles with weight decay beside the model.
         max_norm: global norm that gradients are clipped to.
+        max_entry: largest entry of any gradient.
         max_proxy_entry: largest entry of the proxies' gradient.
         epochs: passes over the training images (conventional protocol).
         warmup_epochs: first epochs in which only the embedding head and the objective learn.
-        halve_every: epochs after which all learning rates are halved, again and again.
+        decay_every: epochs after which all learning rates are multiplied by `decay_factor`, again and again.
+        decay_factor: see `decay_every`.
         freeze_batch_norm: whether batch norm keeps its running statistics.
         pooling: of the embedding head.
         dim: width D of the embeddings.
         problems: how proxies are chosen again and again (CCP).
         normalize: what the loss does to embeddings, and so retrieval too.
         nmi: whether the paper reports NMI.
+        map_divisor: what the paper divides mAP@1000 by, see :func:`jdml.metrics.map_at_k`.
     """
 
     objective: Callable[[int, int], Objective]
@@ -74,16 +78,19 @@ class Recipe:
     weight_decay: float = 0.0
     decayed: tuple[str, ...] = ()
     max_norm: float | None = None
+    max_entry: float | None = None
     max_proxy_entry: float | None = None
     epochs: int = 100
     warmup_epochs: int = 0
-    halve_every: int | None = None
+    decay_every: int | None = None
+    decay_factor: float = 0.5
     freeze_batch_norm: bool = True
     pooling: str = "average+max"
     dim: int = 512
     problems: Problems | None = None
     normalize: Callable[..., Any] = sphere
     nmi: bool = False
+    map_divisor: Divisor = "min"
 
 
 def make_optimizer(
@@ -137,6 +144,8 @@ def make_optimizer(
         first.append(optim.add_anchored_weights(recipe.problems.strength, only(("model",))))
     if recipe.rule == "adam" and recipe.weight_decay:
         first.append(optax.add_decayed_weights(recipe.weight_decay, only(decayed)))
+    if recipe.max_entry is not None:
+        first.append(optax.clip(recipe.max_entry))
     if recipe.max_norm is not None:
         first.append(optax.clip_by_global_norm(recipe.max_norm))
     by_role = optim.partition_by_role(
@@ -152,14 +161,18 @@ def make_optimizer(
 def _schedule(
     rate: float, waiting: int, recipe: Recipe, steps_per_epoch: int
 ) -> Callable[[Any], Any]:
-    """The learning rate by step: nothing while waiting, then `rate`, halved every so many epochs."""
+    """The learning rate by step: nothing while waiting, then `rate`, smaller every so many epochs."""
 
     def at(step: Any) -> Any:
-        every = recipe.halve_every
-        halved = 0 if every is None else step // (every * steps_per_epoch)
-        return jnp.where(step < waiting, 0.0, rate * 0.5**halved)
+        every = recipe.decay_every
+        decayed = 0 if every is None else step // (every * steps_per_epoch)
+        return jnp.where(step < waiting, 0.0, rate * recipe.decay_factor**decayed)
 
     return at
+
+
+Maker = Callable[[str, str], Recipe]
+"""From data set and backbone to a recipe."""
 
 
 def _pair(loss: Callable[..., Any], **settings: Any) -> Callable[[int, int], Objective]:
@@ -182,15 +195,29 @@ def _margins(dataset: str) -> dict[str, Any]:
     return {"positive_margin": positive, "negative_margin": negative}
 
 
-def _multi_similarity(dataset: str) -> dict[str, Any]:
-    """MS's parameters in CCP's tables."""
-    alpha, beta, base = {"cars": (14.35, 75.83, 0.66), "inshop": (8.49, 57.38, 0.41)}.get(
-        dataset, (2.0, 40.0, 0.5)
-    )
-    return {"alpha": alpha, "beta": beta, "base": base}
+def _in_protocol(method: str, dataset: str) -> Callable[[int, int], Objective] | None:
+    """The objective of a method in CCP's tables of the MLRC protocol, where it is another than usual."""
+    if method == "multi_similarity":  # no mining there
+        alpha, beta, base = {"cars": (14.35, 75.83, 0.66), "inshop": (8.49, 57.38, 0.41)}.get(
+            dataset, (2.0, 40.0, 0.5)
+        )
+        return _pair(losses.multi_similarity_loss, alpha=alpha, beta=beta, base=base)
+    if method == "triplet":  # all couples
+        margin = {"cars": 0.1190, "sop": 0.0451, "inshop": 0.0451}.get(dataset, 0.0961)
+        return _pair(losses.triplet_loss, margin=margin)
+    if method == "soft_triple":
+        scale, gamma, tau, margin = {
+            "cars": (17.69, 19.18, 0.0669, 0.3588),
+            "sop": (100.0, 47.9, 0.2, 0.3145),
+        }.get(dataset, (20.0, 0.1, 0.2, 0.01))
+        per_class = 2 if dataset in LARGE else 10
+        return _proxy(
+            losses.soft_triple_loss, per_class, scale=scale, gamma=gamma, tau=tau, margin=margin
+        )
+    return None
 
 
-def _anchored(dataset: str) -> Recipe:
+def _anchored(dataset: str, backbone: str) -> Recipe:
     """CCP, with contrastive loss."""
     per_class, pool = (4, 7) if dataset in LARGE else (8, 12)
 
@@ -206,8 +233,8 @@ def _anchored(dataset: str) -> Recipe:
 
     return Recipe(
         objective,
-        batch=(8, 4),
-        rate=1e-5,
+        batch=(32 if backbone == "bn_inception" else 24, 4),
+        rate=1e-4 if dataset in LARGE else 1e-5,
         role_rates={},
         b2=0.99,
         weight_decay=1e-4,
@@ -233,16 +260,33 @@ def _of_pairs(objective: Callable[[int, int], Objective]) -> Recipe:
     )
 
 
-def _easy(dataset: str) -> Recipe:
+def _easy(dataset: str, backbone: str) -> Recipe:
     """EPS with multi-similarity loss: the hard negatives of MS, the easiest positive."""
-    mine = mining.chain(mining.multi_similarity_pairs(), mining.easy_positive())
+    mine = mining.chain(mining.multi_similarity_pairs(mine_positives=False), mining.easy_positive())
     return _of_pairs(_pair(losses.multi_similarity_loss, beta=40.0, mine=mine))
 
 
-def _multi_proxy(loss: Callable[..., Any]) -> Callable[[str], Recipe]:
-    """The MPA family, and SoftTriple beside it."""
+def _contrastive(dataset: str, backbone: str) -> Recipe:
+    """Contrastive loss with CCP's margins."""
+    return _of_pairs(_pair(losses.contrastive_loss, **_margins(dataset)))
 
-    def of(dataset: str) -> Recipe:
+
+def _semi_hard(dataset: str, backbone: str) -> Recipe:
+    """Triplet loss as in EPS's tables."""
+    mine = mining.chain(mining.random_positive(), mining.semi_hard_negative(0.2))
+    return _of_pairs(_pair(losses.triplet_loss, margin=0.2, mine=mine))
+
+
+def _mined(dataset: str, backbone: str) -> Recipe:
+    """Multi-similarity loss as in EPS's tables."""
+    mine = mining.multi_similarity_pairs()
+    return _of_pairs(_pair(losses.multi_similarity_loss, beta=40.0, mine=mine))
+
+
+def _multi_proxy(loss: Callable[..., Any]) -> Maker:
+    """The MPA family, and SoftTriple beside it in MPA's table."""
+
+    def of(dataset: str, backbone: str) -> Recipe:
         large = dataset in LARGE
         return Recipe(
             _proxy(loss, 2 if large else 10),
@@ -251,7 +295,7 @@ def _multi_proxy(loss: Callable[..., Any]) -> Callable[[str], Recipe]:
             weight_decay=1e-4,
             decayed=("proxies",),
             epochs=100 if large else 60,
-            halve_every=20,
+            decay_every=20,
             freeze_batch_norm=not large,
             pooling="gem",
         )
@@ -259,22 +303,30 @@ def _multi_proxy(loss: Callable[..., Any]) -> Callable[[str], Recipe]:
     return of
 
 
-def _proxy_anchor(dataset: str) -> Recipe:
+def _proxy_anchor(dataset: str, backbone: str) -> Recipe:
     """ProxyAnchor's own setting."""
-    return Recipe(
-        _proxy(losses.proxy_anchor_loss),
-        batch=180,
-        rule="adamw",
-        weight_decay=1e-4,
-        decayed=("proxies",),
-        epochs=60,
-        warmup_epochs=0 if dataset in LARGE else 1,
-        halve_every=20 if dataset in LARGE else 10,
-        freeze_batch_norm=dataset not in LARGE,
-    )
+    common: dict[str, Any] = {
+        "objective": _proxy(losses.proxy_anchor_loss),
+        "rule": "adamw",
+        "weight_decay": 1e-4,
+        "decayed": ("proxies",),
+        "max_entry": 10.0,
+        "epochs": 60,
+        "batch": 180,
+        "warmup_epochs": 1,
+    }
+    if dataset in LARGE:
+        return Recipe(
+            **{**common, "rate": 6e-4, "decay_every": 20, "decay_factor": 0.25},
+            freeze_batch_norm=False,
+        )
+    every = 20 if dataset == "cars" else 10
+    if backbone == "bn_inception":
+        return Recipe(**common, decay_every=every)
+    return Recipe(**{**common, "batch": 120, "warmup_epochs": 5, "decay_every": every // 2})
 
 
-def _regularized(dataset: str) -> Recipe:
+def _regularized(dataset: str, backbone: str) -> Recipe:
     """NIR over ProxyAnchor."""
 
     def objective(classes: int, dim: int) -> Objective:
@@ -294,17 +346,18 @@ def _regularized(dataset: str) -> Recipe:
         pooling="average",
         dim=128,
         nmi=True,
+        map_divisor="class",
     )
 
 
-def _field(loss: Callable[..., Any], **settings: Any) -> Callable[[str], Recipe]:
+def _field(loss: Callable[..., Any], **settings: Any) -> Maker:
     """PFML, and CPML beside it."""
 
-    def of(dataset: str) -> Recipe:
+    def of(dataset: str, backbone: str) -> Recipe:
         large = dataset in LARGE
         return Recipe(
             _proxy(loss, 2 if large else 15, delta=0.2, reduce_fn=jnp.sum, **settings),
-            batch=100,
+            batch=180 if backbone == "bn_inception" else 100,
             weight_decay=1e-4 if dataset == "cars" else 5e-4,
             max_proxy_entry=CLIP_CHARGES,
             epochs=200,
@@ -315,7 +368,7 @@ def _field(loss: Callable[..., Any], **settings: Any) -> Callable[[str], Recipe]
     return of
 
 
-RECIPES: dict[str, Callable[[str], Recipe]] = {
+RECIPES: dict[str, Maker] = {
     "ccp": _anchored,
     "eps": _easy,
     "mpa": _multi_proxy(losses.multi_proxy_anchor_loss),
@@ -324,28 +377,21 @@ RECIPES: dict[str, Callable[[str], Recipe]] = {
     "nir": _regularized,
     "pfml": _field(losses.potential_field_loss, alpha=4.0),
     "cpml": _field(losses.contrastive_potential_loss),
-    "contrastive": lambda dataset: _of_pairs(_pair(losses.contrastive_loss, **_margins(dataset))),
-    "triplet": lambda dataset: _of_pairs(
-        _pair(
-            losses.triplet_loss,
-            margin=0.2,
-            mine=mining.chain(mining.random_positive(), mining.semi_hard_negative(0.2)),
-        )
-    ),
-    "multi_similarity": lambda dataset: _of_pairs(
-        _pair(
-            losses.multi_similarity_loss,
-            mine=mining.multi_similarity_pairs(),
-            **_multi_similarity(dataset),
-        )
-    ),
+    "contrastive": _contrastive,
+    "triplet": _semi_hard,
+    "multi_similarity": _mined,
     "proxy_anchor": _proxy_anchor,
     "soft_triple": _multi_proxy(losses.soft_triple_loss),
 }
+OF_PAIRS = ("ccp", "eps", "contrastive", "triplet", "multi_similarity")
 
 
 def recipe(
-    method: str, dataset: str, *, protocol: Literal["conventional", "mlrc"] = "conventional"
+    method: str,
+    dataset: str,
+    *,
+    protocol: Literal["conventional", "mlrc"] = "conventional",
+    backbone: str = "resnet50",
 ) -> Recipe:
     """How a method is trained on a data set under a protocol.
 
@@ -355,6 +401,7 @@ def recipe(
         dataset: One of `DATASETS`; any other name gets the settings of `"cub"`.
         protocol: `"mlrc"` gives every method the same batches of 8 × 4 (32 random images for proxy losses), 128
             dimensions, average pooling and Adam with rate 1e-5.
+        backbone: Papers train `"bn_inception"` in other batches than `"resnet50"`, which all others are treated like.
 
     Returns:
         The recipe.
@@ -363,9 +410,10 @@ def recipe(
         ValueError: If there is no such method or protocol.
 
     Implementation notes:
-        What papers leave open was filled in: EPS's batches of 160 are 20 classes × 8, MPA's α is ProxyAnchor's 32, the
-        gradient of PFML's proxies is clipped entry by entry (see `experiments/potential_fields`), CCP has the released
-        program's in-batch weight 0.1 (see `experiments/ccp_mnist`).
+        What papers leave open was filled in: EPS's batches of 160 are 20 classes × 8 and its MS has β = 40, MPA's α is
+        ProxyAnchor's 32 and its weight decay too, SoftTriple stands in MPA's setting, the gradient of PFML's proxies is
+        clipped entry by entry (see `experiments/potential_fields`), CCP has the released program's in-batch weight 0.1
+        (see `experiments/ccp_mnist`) and no plateau schedule.
 
     Example:
         >>> recipe("mpa", "sop").batch, recipe("pfml", "cars", protocol="mlrc").dim
@@ -375,18 +423,19 @@ def recipe(
         raise ValueError(f"method must be one of {', '.join(RECIPES)}, got {method!r}")
     if protocol not in ("conventional", "mlrc"):
         raise ValueError(f"protocol must be conventional or mlrc, got {protocol!r}")
-    found = RECIPES[method](dataset)
+    found = RECIPES[method](dataset, backbone)
     if protocol == "conventional":
         return found
-    of_pairs = isinstance(found.batch, tuple)
     return dataclasses.replace(
         found,
-        batch=(8, 4) if of_pairs else 32,
+        objective=_in_protocol(method, dataset) or found.objective,
+        batch=(8, 4) if method in OF_PAIRS else 32,
         rate=1e-5,
         rule="adam",
         b2=0.99,
         weight_decay=1e-4,
-        halve_every=None,
+        decay_every=None,
+        max_entry=None,
         warmup_epochs=0,
         freeze_batch_norm=True,
         pooling="average",

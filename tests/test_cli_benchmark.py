@@ -60,6 +60,7 @@ def test_weights_are_loaded(small_backbone, capsys, tmp_path, monkeypatch):
 
     monkeypatch.setattr(models, "load_weights", load_weights)
     weights = tmp_path / "weights.safetensors"
+    weights.write_bytes(b"weights")
     code, _, err = benchmark(capsys, "--dry-run", "--weights", str(weights))
     assert (code, err) == (0, "")
     assert seen == [weights]
@@ -95,6 +96,13 @@ def test_mistakes_are_told(capsys):
     code, _, err = benchmark(capsys)
     assert code == 2
     assert "--dataset cub needs --data-dir, the folder with its files" in err
+    for option in ("--dim", "--steps", "--workers", "--image-size"):
+        code, _, err = benchmark(capsys, "--dry-run", option, "0")
+        assert code == 2
+        assert f"{option} must be at least 1, got 0" in err
+    code, _, err = benchmark(capsys, "--dry-run", "--weights", "nowhere.safetensors")
+    assert code == 2
+    assert "--weights must be a file, got nowhere.safetensors" in err
 
 
 def test_a_killed_benchmark_goes_on(small_backbone, capsys, tmp_path):
@@ -104,6 +112,10 @@ def test_a_killed_benchmark_goes_on(small_backbone, capsys, tmp_path):
         assert whole[0] == 0
         again = benchmark(capsys, *where, "--steps", "4", "--out", str(tmp_path / "whole"))
         assert again[1] == whole[1]
+        other = (*where, "--method", "cpml", "--steps", "4", "--out", str(tmp_path / "whole"))
+        code, _, err = benchmark(capsys, *other)
+        assert code == 2
+        assert "method" in err
 
 
 def test_printed_rows_are_of_methods_and_backbones_that_exist():

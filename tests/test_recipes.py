@@ -46,9 +46,9 @@ def test_every_recipe_makes_a_step_that_is_finite(method, dataset):
 @pytest.mark.parametrize("method", RECIPES)
 def test_the_reality_check_gives_all_methods_the_same_setting(method, dataset):
     own, shared = recipe(method, dataset), recipe(method, dataset, protocol="mlrc")
-    assert shared.batch == ((8, 4) if isinstance(own.batch, tuple) else 32)
+    assert shared.batch == ((8, 4) if method in recipes.OF_PAIRS else 32)
     assert (shared.dim, shared.rate, shared.pooling) == (128, 1e-5, "average")
-    assert (shared.warmup_epochs, shared.halve_every) == (0, None)
+    assert (shared.warmup_epochs, shared.decay_every) == (0, None)
     assert shared.role_rates == own.role_rates
     assert shared.problems == own.problems
 
@@ -69,7 +69,7 @@ def test_only_the_head_and_the_objective_learn_during_warm_up():
 
 
 def test_rates_are_halved_after_so_many_epochs():
-    found = Recipe(lambda classes, dim: None, halve_every=2, rate=0.1)
+    found = Recipe(lambda classes, dim: None, decay_every=2, rate=0.1)
     params = {"model": {"head": jnp.zeros(1)}}
     optimizer = make_optimizer(found, (), steps_per_epoch=1)
     state, steps = optimizer.init(params), []
@@ -89,6 +89,40 @@ def test_weight_decay_reaches_the_model_and_the_roles_that_are_named(rule, decay
     assert updates["model"]["head"][0] < 0
     assert updates["proxies"][0] < 0
     assert updates["flow"][0] == 0
+
+
+def test_the_easiest_of_all_positives_is_kept():
+    """Not the easiest of the hard ones: well-separated classes have no hard positive."""
+    found = recipe("eps", "cub").objective(2, 2)
+    angles = jnp.array([0.0, 0.1, 0.4, 3.0, 3.1, 3.4])
+    x = jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=1)
+    y = jnp.array([0, 0, 0, 1, 1, 1])
+    # One more negative that is close enough to be mined by every anchor.
+    x, y = jnp.concatenate([x, jnp.array([[0.5, 0.86]])]), jnp.append(y, 2)
+    grads = jax.grad(lambda x: found.loss({}, x, y)[0])(x)
+    assert jnp.abs(grads[:3]).max() > 0
+
+
+def test_backbones_have_their_own_batches():
+    of = {name: recipe("pfml", "cub", backbone=name).batch for name in ("resnet50", "bn_inception")}
+    assert of == {"resnet50": 100, "bn_inception": 180}
+    assert recipe("ccp", "cub").batch == (24, 4)
+    assert recipe("ccp", "cub", backbone="bn_inception").batch == (32, 4)
+
+
+@pytest.mark.parametrize("protocol", ["conventional", "mlrc"])
+@pytest.mark.parametrize("method", RECIPES)
+def test_batches_can_be_made_of_classes_of_two(method, protocol):
+    """Stanford Online Products has classes of two images."""
+    from jdml.training.protocols import make_sampler
+
+    sizes = np.random.default_rng(0).integers(2, 13, 300)
+    labels = np.repeat(np.arange(300), sizes)
+    sampler = make_sampler(recipe(method, "sop", protocol=protocol), labels, seed=0)
+    batch = next(sampler)
+    assert (batch >= -1).all()
+    rows = batch[batch >= 0]
+    assert len(set(rows.tolist())) == len(rows)
 
 
 def test_a_charge_cannot_push_harder_than_the_recipe_allows():

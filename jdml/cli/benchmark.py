@@ -1,5 +1,6 @@
 """``jdml benchmark``: a method, a data set, a protocol; the paper's row beside ours."""
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -12,8 +13,10 @@ from jdml.cli.names import parse_batch
 from jdml.cli.papers import printed
 
 EVERY = {"sop": 250, "inshop": 250}
-MLRC_STEPS = 10_000
+MLRC_EVALUATIONS = 400
 DRY_CLASSES, DRY_IMAGES = 8, 8
+# Options that do not change what is computed, and so may differ when a run is resumed.
+NOT_CONFIG = ("out", "quiet", "workers", "worker_kind", "weights")
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class Benchmark:
     batch: str | None = None
     """CLASSESxSAMPLES, such as 8x4, or a number of random samples. Default: the paper's."""
     steps: int | None = None
-    """Training steps at most. Default: the paper's epochs (conventional), 10,000 (mlrc, which stops by itself)."""
+    """Training steps at most. Default: the paper's epochs (conventional), 400 evaluations (mlrc, which stops after
+    60 without improvement)."""
     seed: int = 0
     """Of parameters, batches and augmentation."""
     workers: int | None = None
@@ -93,14 +97,11 @@ class Benchmark:
         """Train, score, show both rows, write metrics.json."""
         from jdml.training.checkpoint import write_json
 
+        self._check()
         if self.dry_run:
             with fake_images(self._size()) as folder:
                 rows = self._measure(replace(self, dataset="folder", data_dir=folder))
         else:
-            if self.data_dir is None:
-                raise ValueError(
-                    f"--dataset {self.dataset} needs --data-dir, the folder with its files"
-                )
             rows = self._measure(self)
         self._show(rows)
         if self.out is not None:
@@ -125,8 +126,9 @@ class Benchmark:
         from jdml.training.protocols import Plan
         from jdml.training.scoring import recall_ranks
 
-        found = recipe(self.method, self.dataset, protocol=self.protocol)
-        found = replace(found, dim=self.dim or found.dim)
+        found = recipe(self.method, self.dataset, protocol=self.protocol, backbone=self.backbone)
+        if self.dim is not None:
+            found = replace(found, dim=self.dim)
         if self.batch is not None:
             classes, samples = parse_batch(self.batch)
             found = replace(found, batch=classes if samples is None else (classes, samples))
@@ -136,9 +138,10 @@ class Benchmark:
             problems = found.problems
             if problems is not None:
                 problems = problems._replace(pool_size=DRY_IMAGES)
-            found, steps, every = replace(found, batch=small, problems=problems), steps or 2, 2
-        elif self.protocol == "mlrc":
-            steps = steps or MLRC_STEPS
+            found, every = replace(found, batch=small, problems=problems), 2
+            steps = 2 if steps is None else steps
+        elif self.protocol == "mlrc" and steps is None:
+            steps = MLRC_EVALUATIONS * every
 
         def batches(dataset: Any, sampler: Any) -> Any:
             return ImageBatches(
@@ -164,6 +167,7 @@ class Benchmark:
             pretrained=None if self.weights is None else pretrained,
             batches=batches,
             recall_at=recall_ranks(self.dataset),
+            config=self._config(),
             progress=not self.quiet,
         )
 
@@ -178,7 +182,31 @@ class Benchmark:
         return models.create(self.backbone, dim=recipe.dim, **settings)
 
     def _size(self) -> int:
-        return self.image_size or (227 if self.protocol == "mlrc" else 224)
+        if self.image_size is not None:
+            return self.image_size
+        return 227 if self.protocol == "mlrc" else 224
+
+    def _config(self) -> dict[str, Any]:
+        """What must agree for a run to go on: all that changes what is computed."""
+        options = {k: v for k, v in asdict(self).items() if k not in NOT_CONFIG}
+        return {
+            "benchmark": {
+                **{k: str(v) if isinstance(v, Path) else v for k, v in options.items()},
+                "weights": None if self.weights is None else _digest(self.weights),
+            }
+        }
+
+    def _check(self) -> None:
+        for name in ("dim", "image_size", "steps", "workers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+        if not self.dry_run and self.data_dir is None:
+            raise ValueError(
+                f"--dataset {self.dataset} needs --data-dir, the folder with its files"
+            )
+        if self.weights is not None and not self.weights.is_file():
+            raise ValueError(f"--weights must be a file, got {self.weights}")
 
     def _crops(self) -> Any:
         from jdml import data
@@ -217,6 +245,11 @@ def read(source: Benchmark, crops: Any) -> tuple[Any, Any]:
     if source.dataset == "inshop":
         return load("train"), Retrieval(load("query"), load("gallery"))
     return load("train"), Retrieval(load("test"))
+
+
+def _digest(path: Path) -> str:
+    """What a file holds, in short."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 @contextmanager

@@ -137,12 +137,12 @@ class ImageBatches:
             raise BadImageError(problems[min(problems)])
         if self._kind == "process":  # out of the memory shared with the worker, which is then freed
             rows, images = np.array(rows), np.array(images)
-        where = np.ones(len(rows), bool)
+        where = rows >= 0
         for place, problem in problems.items():
             where[place] = False
             self._count(int(rows[place]), problem)
         self._sampler.step += 1
-        return Batch(images, self.dataset.labels[rows], where)
+        return Batch(images, np.where(rows >= 0, self.dataset.labels[rows], 0), where)
 
     @property
     def bad_images(self) -> int:
@@ -256,6 +256,8 @@ class _Load:
         images = np.zeros((len(rows), *self.images.shape[1:]), np.uint8)
         problems = {}
         for place, row in enumerate(rows):
+            if row < 0:  # a place that no sample fills
+                continue
             random = np.random.default_rng([self.seed, step, place]) if self.augment else None
             try:
                 images[place] = self.images.read(row, random)

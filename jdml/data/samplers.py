@@ -7,6 +7,7 @@ integers, and a few more that tell whether a saved state belongs to it.
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 
@@ -115,6 +116,8 @@ class ClassBatchSampler(EpochSampler):
         classes_per_batch: P ≥ 1.
         samples_per_class: S ≥ 1.
         seed: An integer ≥ 0.
+        small_classes: What a class of fewer than S samples is: `"refuse"`, an error; `"pad"`: it brings all
+            its samples, and the rest of its S places hold the row −1, which training leaves out.
 
     Raises:
         TypeError: If labels are not integers.
@@ -149,13 +152,20 @@ class ClassBatchSampler(EpochSampler):
         classes_per_batch: int,
         samples_per_class: int,
         seed: int = 0,
+        *,
+        small_classes: Literal["refuse", "pad"] = "refuse",
     ) -> None:
         """See the class."""
         super().__init__(seed)
+        if small_classes not in ("refuse", "pad"):
+            raise ValueError(f'small_classes must be "refuse" or "pad", got {small_classes!r}')
         labels = as_labels("labels", labels)
+        self._pads = small_classes == "pad"
         self._classes_per_batch = _at_least(1, "classes_per_batch", classes_per_batch)
         self._samples_per_class = _at_least(1, "samples_per_class", samples_per_class)
-        self._members = _members_by_class(labels, classes_per_batch, samples_per_class)
+        self._members = _members_by_class(
+            labels, classes_per_batch, 1 if self._pads else samples_per_class
+        )
         self._groups = np.array([-(-len(rows) // samples_per_class) for rows in self._members])
         self._size = len(labels)
         self._checksum = zlib.crc32(labels.tobytes())
@@ -185,6 +195,7 @@ class ClassBatchSampler(EpochSampler):
             "seed": self._seed,
             "num_samples": self._size,
             "labels_checksum": self._checksum,
+            **({"pads": 1} if self._pads else {}),
         }
 
 
@@ -281,7 +292,13 @@ def _seat_classes(
 
 
 def _deal(rows: np.ndarray, groups: int, size: int, random: np.random.Generator) -> np.ndarray:
-    """Deals a class's rows into `[groups, size]`, shuffle after shuffle, none twice in a group."""
+    """Deals a class's rows into `[groups, size]`, shuffle after shuffle, none twice in a group.
+
+    A class smaller than a group comes whole, with −1 in the places that are left.
+    """
+    if len(rows) < size:
+        rows = np.concatenate([rows, np.full(size - len(rows), -1, rows.dtype)])
+        return np.stack([random.permutation(rows) for _ in range(groups)]).astype(np.int32)
     dealt = np.empty((groups, size), np.int32)
     deck = random.permutation(rows)
     for group in range(groups):

@@ -12,6 +12,9 @@ from jdml.ops.stable import accumulate_in, widen
 
 Shape = Literal["exp", "softplus", "identity"]
 
+FARTHEST = 1e15
+"""Bound of a latent, whose square must not overflow."""
+
 LARGEST = 1e30
 """Bound of a negative log-likelihood, where squares overflow."""
 
@@ -57,7 +60,8 @@ def nir_loss(
     Implementation notes:
         The mean of f, as released (the paper prints f of the mean), and with the normal density's ½, which the paper
         leaves out; its constant is dropped. Beyond an exponent of 60 the exponential goes on as its tangent: finite,
-        with a gradient that still points the right way.
+        with a gradient that still points the right way, up to an exponent of 1e5, where it is flat. Latents are cut at
+        ±1e15.
 
     Paper settings:
         exp; temperatures of .3 and 3 and softplus as ablations. The loss it is added to is weighted by ω from .001 to
@@ -92,6 +96,7 @@ def nir_loss(
     volumes = jnp.where(rows, widen(log_dets, dtype), 0)
     checks.require(jnp.isfinite(residuals).all(-1), "latents[{row}] is not finite")
     checks.require(jnp.isfinite(volumes), "log_dets[{row}] is not finite")
+    residuals = jnp.clip(residuals, -FARTHEST, FARTHEST)
     surprise = 0.5 * jnp.sum(jnp.square(residuals), axis=-1) - volumes
     exponents = temperature * jnp.clip(surprise, -LARGEST, LARGEST) / (dim if per_dimension else 1)
     values = _SHAPES[shape](jnp.clip(exponents, -LARGEST, LARGEST))

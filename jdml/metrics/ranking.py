@@ -15,7 +15,7 @@ from jax import Array
 
 from jdml.ops import checks
 
-Divisor = Literal["min", "k", "relevant"]
+Divisor = Literal["min", "k", "relevant", "class"]
 
 
 @functools.partial(jax.jit, static_argnames="k")
@@ -153,7 +153,8 @@ def map_at_k(
         hits: ``[..., K]`` boolean, nearest first.
         num_relevant: R, ``[...]`` integers.
         k: how many ranks count, default K; ranks beyond K count as misses.
-        divisor: N. ``"min"``: min(k, R), so that a perfect ranking scores 1; ``"k"``: k; ``"relevant"``: R.
+        divisor: N. ``"min"``: min(k, R), so that a perfect ranking scores 1; ``"k"``: k; ``"relevant"``: R;
+            ``"class"``: R + 1, the size of the query's class with the query in it.
 
     Returns:
         ``[...]`` in 0…1.
@@ -163,7 +164,7 @@ def map_at_k(
         ValueError: shapes that do not fit, k < 1, an unknown divisor.
 
     Paper settings:
-        MPA's Table 3 divides by k.
+        MPA's Table 3 divides by k; NIR's mAP@1000 by the size of the class, so that it cannot reach 1.
 
     Reference:
         Manning, Raghavan & Schütze, *Introduction to Information Retrieval*, §8.4.
@@ -177,7 +178,12 @@ def map_at_k(
     hits, relevant, k = _ranked(hits, num_relevant, k)
     if divisor not in get_args(Divisor):
         raise ValueError(f"divisor must be one of {list(get_args(Divisor))}, got {divisor!r}")
-    best = {"min": jnp.minimum(relevant, k), "k": jnp.full_like(relevant, k), "relevant": relevant}
+    best = {
+        "min": jnp.minimum(relevant, k),
+        "k": jnp.full_like(relevant, k),
+        "relevant": relevant,
+        "class": relevant + 1,
+    }
     average = _ratio(_summed_precision(hits[..., :k]), best[divisor])
     return jnp.where(relevant > 0, average, 0.0)
 

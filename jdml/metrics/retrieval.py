@@ -24,6 +24,7 @@ class _Cutoffs(NamedTuple):
     recall: tuple[int, ...]
     ndcg: tuple[int, ...]
     average_precision: tuple[int, ...]
+    divisor: ranking.Divisor = "min"
 
 
 class _Search(NamedTuple):
@@ -46,6 +47,7 @@ def evaluate_retrieval(
     recall_at: Sequence[int] = (1, 2, 4, 8),
     ndcg_at: Sequence[int] = (),
     map_at: Sequence[int] = (),
+    map_divisor: ranking.Divisor = "min",
     block_size: int | None = None,
     per_query: bool = False,
 ) -> dict[str, Any]:
@@ -62,7 +64,8 @@ def evaluate_retrieval(
         gallery_labels: ``[N]`` integers.
         recall_at: k of ``"R@k"``.
         ndcg_at: k of ``"nDCG@k"``.
-        map_at: k of ``"MAP@k"``, divided by min(k, R).
+        map_at: k of ``"MAP@k"``.
+        map_divisor: what MAP@k is divided by, see :func:`jdml.metrics.map_at_k`; default min(k, R).
         block_size: how many queries are ranked at a time; default: a few tens of MiB at once. Changes no result.
         per_query: give arrays ``[Q]`` instead of averages, NaN for a query without a reference.
 
@@ -102,6 +105,7 @@ def evaluate_retrieval(
         _checked_ranks("recall_at", recall_at),
         _checked_ranks("ndcg_at", ndcg_at),
         _checked_ranks("map_at", map_at),
+        map_divisor,
     )
     if block_size is not None:
         checks.count("block_size", block_size)
@@ -116,7 +120,8 @@ def evaluate_retrieval(
     scores = {name: np.full(judged.shape, np.nan) for name in _names(cutoffs)}
     if judged.any():
         search = _prepare(queries, gallery, query_classes, gallery_classes, relevant)
-        depth = _depth(max(relevant.max(), *sum(cutoffs, ())), gallery.shape[0])
+        ranks = (*cutoffs.recall, *cutoffs.ndcg, *cutoffs.average_precision)
+        depth = _depth(max(relevant.max(), *ranks), gallery.shape[0])
         rows = block_size or neighbors.rows_per_block(judged.size, gallery.shape[0])
         for start, values in _blocks(search, min(rows, judged.size), depth, exclude_self, cutoffs):
             for name, value in values.items():
@@ -264,7 +269,10 @@ def _measure(
         ranking.r_precision(hits, relevant),
         ranking.map_at_r(hits, relevant),
         *(ranking.ndcg_at_k(hits, relevant, k) for k in cutoffs.ndcg),
-        *(ranking.map_at_k(hits, relevant, k) for k in cutoffs.average_precision),
+        *(
+            ranking.map_at_k(hits, relevant, k, divisor=cutoffs.divisor)
+            for k in cutoffs.average_precision
+        ),
     ]
     return dict(zip(_names(cutoffs), values, strict=True))
 

@@ -33,6 +33,7 @@ class RowFeed:
             self.images, self.labels = jnp.asarray(train.images), jnp.asarray(train.labels)
         make = make_indexed_step if self.on_device else make_train_step
         self._step = make(*parts, preprocess=preprocess, donate=True)
+        self._masks = False
 
     @property
     def sample(self) -> Any:
@@ -41,10 +42,15 @@ class RowFeed:
 
     def step(self, state: TrainState) -> Outcome:
         """One step on the next batch."""
-        rows = next(self.sampler)
+        rows = np.asarray(next(self.sampler), np.int32)
+        filled, where = np.maximum(rows, 0), rows >= 0  # row −1 is a place that no sample fills
+        extra = () if where.all() and not self._masks else (where,)
+        self._masks = bool(
+            extra
+        )  # once a batch has such places, all are masked: two programs at most
         if self.on_device:
-            return self._step(state, self.images, self.labels, np.asarray(rows, np.int32))
-        return self._step(state, self.train.images[rows], self.train.labels[rows])
+            return self._step(state, self.images, self.labels, filled, *extra)
+        return self._step(state, self.train.images[filled], self.train.labels[filled], *extra)
 
     def seen(self) -> Mapping[str, int]:
         """What the history tells of the data."""

@@ -16,7 +16,13 @@ import numpy as np
 
 from jdml import metrics
 from jdml.ccp import AlternatingProjections
-from jdml.data import ClassBatchSampler, Dataset, RandomBatchSampler, mlrc_folds
+from jdml.data import (
+    ClassBatchSampler,
+    Dataset,
+    EpochSampler,
+    RandomBatchSampler,
+    mlrc_folds,
+)
 from jdml.ops import sphere
 from jdml.recipes import Recipe, make_optimizer
 from jdml.training.alternation import AlternatingProblems
@@ -45,6 +51,8 @@ class Plan:
         batches: from a data set and its sampler to what :func:`jdml.training.fit` takes as sampler: for image files
             the input pipeline, for images in memory the sampler itself.
         recall_at: the k of R@k.
+        config: JSON-able: what a run's folder must agree with to be resumed. A plan holds functions, which cannot be
+            compared: name here what they stand for (method, data, weights, …).
         progress: show progress bars.
     """
 
@@ -57,6 +65,7 @@ class Plan:
     pretrained: Callable[[Any], Any] | None = None
     batches: Batches = lambda dataset, sampler: sampler
     recall_at: tuple[int, ...] = (1, 2, 4, 8)
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     progress: bool = True
 
 
@@ -167,9 +176,9 @@ def _train(
 ) -> FitResult:
     """One model."""
     recipe = plan.recipe
-    sampler = _sampler(recipe, train, plan.seed)
+    sampler = make_sampler(recipe, train.labels, plan.seed)
     per_epoch = max(1, len(train) // sampler.batch_size)
-    steps = plan.steps or recipe.epochs * per_epoch
+    steps = recipe.epochs * per_epoch if plan.steps is None else plan.steps
     objective, optimizer = _parts_of_step(recipe, train.num_classes, per_epoch)
     watched = validation is not None
 
@@ -207,6 +216,7 @@ def _train(
         patience=RUN_PATIENCE if watched else None,
         hook=hook,
         out_dir=out_dir,
+        config=plan.config,
         log_every=max(1, min(per_epoch, 50)),
         progress=plan.progress,
         preprocess=plan.preprocess,
@@ -231,11 +241,24 @@ def _pretrained(plan: Plan, objective: Any, optimizer: Any, train: Dataset) -> T
     )
 
 
-def _sampler(recipe: Recipe, train: Dataset, seed: int) -> Any:
+def make_sampler(recipe: Recipe, labels: np.ndarray, seed: int) -> EpochSampler:
+    """The batches of a recipe; classes that are too small leave places empty.
+
+    Args:
+        recipe: whose ``batch`` is meant.
+        labels: ``[N]``.
+        seed: of the sampler.
+
+    Returns:
+        The sampler.
+
+    Raises:
+        ValueError: fewer classes than a batch needs.
+    """
     if isinstance(recipe.batch, int):
-        return RandomBatchSampler(len(train), min(recipe.batch, len(train)), seed=seed)
+        return RandomBatchSampler(len(labels), min(recipe.batch, len(labels)), seed=seed)
     classes, samples = recipe.batch
-    return ClassBatchSampler(train.labels, classes, samples, seed=seed)
+    return ClassBatchSampler(labels, classes, samples, seed=seed, small_classes="pad")
 
 
 def _normalize(recipe: Recipe, embeddings: np.ndarray) -> jax.Array:
@@ -270,6 +293,7 @@ def _score(plan: Plan, vectors: Sequence[Vectors], test: Retrieval) -> dict[str,
         recall_at=plan.recall_at,
         ndcg_at=(8,),
         map_at=(1000,),
+        map_divisor=plan.recipe.map_divisor,
     )
     scores = {name: float(value) for name, value in found.items()}
     if plan.recipe.nmi:

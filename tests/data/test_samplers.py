@@ -215,3 +215,33 @@ def test_bad_class_batches(arguments, error, match):
 def test_bad_random_batches(arguments, error, match):
     with pytest.raises(error, match=match):
         RandomBatchSampler(*arguments)
+
+
+def test_small_classes_come_whole_with_empty_places():
+    labels = np.repeat(np.arange(6), [1, 2, 3, 4, 5, 9])
+    sampler = ClassBatchSampler(labels, 3, 4, seed=3, small_classes="pad")
+    seen = []
+    for _ in range(sampler.batches_per_epoch):
+        batch = next(sampler).reshape(3, 4)
+        for group in batch:
+            rows = group[group >= 0]
+            assert len(set(rows.tolist())) == len(rows)
+            (of_class,) = set(labels[rows].tolist())
+            assert len(rows) == min(4, np.sum(labels == of_class))
+        seen.append(batch[batch >= 0])
+    assert set(np.concatenate(seen).tolist()) == set(range(len(labels)))
+    other = ClassBatchSampler(labels[labels > 2], 3, 3, seed=3)
+    with pytest.raises(ValueError, match="state"):
+        other.set_state(sampler.get_state())
+
+
+def test_classes_large_enough_are_dealt_alike_with_or_without_padding():
+    labels = np.repeat(np.arange(5), 7)
+    plain, padded = (ClassBatchSampler(labels, 2, 3, 1, small_classes=k) for k in ("refuse", "pad"))
+    for _ in range(10):
+        np.testing.assert_array_equal(next(plain), next(padded))
+
+
+def test_small_classes_must_be_refused_or_padded():
+    with pytest.raises(ValueError, match="small_classes must be .* got 'drop'"):
+        ClassBatchSampler(np.zeros(3, int), 1, 1, small_classes="drop")

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
@@ -100,8 +101,6 @@ def test_pretrained_variables_are_what_training_begins_with():
 
     def pretrained(variables):
         begun.append(variables)
-        import jax
-
         return jax.tree.map(lambda leaf: leaf * 0, variables)
 
     still = dataclasses.replace(RECIPES["pairs"], rate=1e-30)
@@ -115,3 +114,38 @@ def test_a_fold_without_two_images_of_a_class_is_refused():
     lonely = stripes().select(np.arange(48) % 6 == 0)
     with pytest.raises(ValueError, match="fold 0: validation needs a class with at least 2 images"):
         mlrc(plan("proxies"), lonely, Retrieval(stripes(seed=1)))
+
+
+def test_places_that_no_sample_fills_do_not_count():
+    """Padded batches give the loss of the rows they hold."""
+    from jdml.training.feed import RowFeed
+
+    images = stripes().images
+    labels = np.repeat(np.arange(16), 3)
+    train = data.Dataset("threes", images, labels)
+    recipe = dataclasses.replace(RECIPES["pairs"], batch=(4, 5))
+    sampler = protocols.make_sampler(recipe, labels, seed=0)
+    objective, optimizer = protocols._parts_of_step(recipe, 16, 1)
+    parts = (SmallConvNet(DIM), objective, optimizer)
+    feed = RowFeed(parts, protocols.to_float, train, sampler)
+    state = protocols.create_state(*parts, images[:1], seed=0)
+    rows = sampler.batch_at(0)
+    assert (rows < 0).sum() == 8
+    _, metrics = feed.step(state)
+    again = protocols.create_state(*parts, images[:1], seed=0)
+    x = SmallConvNet(DIM).apply(
+        {"params": again.params["model"], "batch_stats": again.batch_stats},
+        protocols.to_float(images[np.maximum(rows, 0)]),
+        train=True,
+        mutable=["batch_stats"],
+    )[0]
+    kept = rows >= 0
+    expected = objective.loss({}, x[kept], jax.numpy.asarray(labels[rows[kept]]))[0]
+    np.testing.assert_allclose(metrics["loss"], expected, rtol=1e-4)
+
+
+def test_a_folder_knows_what_was_trained(tmp_path):
+    test = Retrieval(stripes(seed=1))
+    conventional(plan("pairs", config={"method": "a"}), stripes(), test, tmp_path)
+    with pytest.raises(ValueError, match="method"):
+        conventional(plan("pairs", config={"method": "b"}), stripes(), test, tmp_path)
