@@ -144,6 +144,8 @@ def test_trains_under_roles() -> None:
     [
         ({"weight": -1.0}, "weight must be >= 0"),
         ({"warmup": -1}, "warmup must be >= 0"),
+        ({"temperature": -1.0}, "temperature must be"),
+        ({"shape": "cube"}, "shape must be one of exp, softplus, identity, got 'cube'"),
         (
             {"self_regularization": "all"},
             "self_regularization must be none, generate, match or both",

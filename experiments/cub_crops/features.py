@@ -1,6 +1,7 @@
 """What a frozen EfficientNet-Lite0 sees in photographs, and the network that is trained on it."""
 
 import functools
+import hashlib
 from pathlib import Path
 
 import flax.linen as nn
@@ -34,17 +35,22 @@ def pooled(dataset: data.Dataset, weights: str | None) -> np.ndarray:
 
 @functools.cache
 def load(data_dir: str, weights: str | None, features: str) -> tuple[data.Dataset, data.Dataset]:
-    """Features `[N, 1, 1, 1280]` of the training classes and of the test classes, kept in a file each."""
+    """Features `[N, 1, 1, 1280]` of the training classes and of the test classes, kept in a file each.
+
+    The file's name tells the folder and the weights, so that other features are not taken for these.
+    """
     kept, made = Path(features), []
+    of = hashlib.sha256(data_dir.encode())
+    of.update(b"" if weights is None else Path(weights).read_bytes())
     for split in ("train", "test"):
         dataset = data.load(
             "cub", data_dir=data_dir, split=split, transform=data.conventional(SIDE)
         )
-        file = kept / f"{split}.npy"
+        file = kept / f"{split}-{of.hexdigest()[:12]}.npy"
         if not file.exists():
             kept.mkdir(parents=True, exist_ok=True)
-            np.save(kept / f"{split}.part.npy", pooled(dataset, weights))
-            (kept / f"{split}.part.npy").rename(file)
+            np.save(file.with_suffix(".part.npy"), pooled(dataset, weights))
+            file.with_suffix(".part.npy").rename(file)
         views = {"class": dataset.labels}
         made.append(data.Dataset("cub crops", np.load(file), dataset.labels, views))
     return made[0], made[1]

@@ -43,6 +43,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "ω = 0.1": {"nir": {"weight": 0.1}},
     "no warm-up": {"nir": {"warmup": 0}},
     "gradients clipped": {"clip": 1.0},
+    "warm-up alone": {"alone": True, "still": 50},
     "no proxy backprop": {"nir": {"stop_proxy_gradient": True}},
     "wrong pairs": {"nir": {"wrong_class_weight": 1.0}},
     "ω = 0": {"nir": {"weight": 0.0}},
@@ -134,7 +135,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
                 jobs[f"{method} + NIR-{seed}"] = {**own, "nir": NIR}
         if "ablations" in settings.parts:
             for name, changes in ABLATIONS.items():
-                nir = {**NIR, **changes.get("nir", {})}
+                nir = None if "alone" in changes else {**NIR, **changes.get("nir", {})}
                 jobs[f"{name}-{seed}"] = {**base, **changes, "nir": nir, "seed": seed}
     return jobs
 

@@ -81,12 +81,13 @@ def make_optimizer(job: dict[str, Any]) -> optax.GradientTransformation:
     rate, clip = TASKS[job["data"]].rate, job["clip"]
     roles = RATES if job["nir"] is not None else {k: v for k, v in RATES.items() if k != "flow"}
 
-    def adam(scale: float) -> optax.GradientTransformation:
-        steps = optax.adam(rate * scale)
+    def adam(role: str, scale: float) -> optax.GradientTransformation:
+        waits = job.get("still", 0) if role == "model" else 0  # the network alone, as in a warm-up
+        steps = optax.adam(lambda step: jnp.where(step < waits, 0.0, rate * scale))
         return steps if clip is None else optax.chain(optax.clip_by_global_norm(clip), steps)
 
     return optim.partition_by_role(
-        {role: adam(scale) for role, scale in roles.items()},
+        {role: adam(role, scale) for role, scale in roles.items()},
         lambda params: {name: name for name in params},
     )
 

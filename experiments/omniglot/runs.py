@@ -17,7 +17,7 @@ ROLES = {"model": 1.0, "beta": 1.0, "proxies": 100.0, "flow": 1.0}
 CHOSEN_RATE = 10.0
 """Of proxies that begin as embeddings."""
 CLIP = 5.0
-"""Largest entry of the proxies' gradient, for charges that almost touch."""
+"""Largest entry of any proxy's gradient: charges that almost touch need it, other losses hardly reach it."""
 STRENGTH = 2e-4
 """Of the anchor between CCP's problems."""
 EVALUATIONS = 8

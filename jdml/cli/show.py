@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+WIDE = 300
+
 
 def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table: the first column is names, the others are numbers, floats with four digits."""
@@ -15,4 +17,6 @@ def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequen
         table.add_column(column, justify="right" if i else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(f"{v:.4f}" if isinstance(v, float) else str(v) for v in row))
-    Console().print(table)
+    console = Console()
+    # A pipe or a file has no width of its own: nothing is cut there.
+    console.print(table, width=None if console.is_terminal else WIDE)

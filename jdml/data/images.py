@@ -161,7 +161,10 @@ def decode(content: bytes) -> "Image":
         raise ValueError("its format is not known") from None
     ImageOps.exif_transpose(image, in_place=True)
     image.load()
-    if image.mode.startswith("I"):  # 16 bits
+    deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG")
+    if image.mode in ("I", "F") and not deep:
+        raise ValueError(f"its pixels are of mode {image.mode!r}, expected 8 or 16 bits")
+    if deep:
         grey = np.clip(np.asarray(image, np.int32) // 257, 0, 255)
         image = Image.fromarray(grey.astype(np.uint8))
     if image.has_transparency_data:

@@ -119,7 +119,7 @@ def read_lines(
     Fields are separated by white space; the last one may hold some. Empty lines are passed over.
 
     Args:
-        path: The file, UTF-8.
+        path: The file, UTF-8, with or without a byte-order mark.
         fields: The fields' names, for error messages.
         skip: Lines of header.
 
@@ -127,7 +127,7 @@ def read_lines(
         ValueError: If the file is not text or a line has fewer fields; the message names the line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: expected UTF-8 text: {error}") from error
     for number, line in enumerate(lines, 1):

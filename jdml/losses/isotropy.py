@@ -83,8 +83,8 @@ def nir_loss(
         )
     if log_dets.shape != (size,):
         raise ValueError(f"log_dets must have shape [{size}], got {list(log_dets.shape)}")
-    if shape not in _SHAPES:
-        raise ValueError(f"shape must be one of {', '.join(_SHAPES)}, got {shape!r}")
+    if shape not in SHAPES:
+        raise ValueError(f"shape must be one of {', '.join(SHAPES)}, got {shape!r}")
     rows = jnp.ones(size, bool)
     if where is not None:
         checks.check_mask("where", where, (size,))
@@ -99,7 +99,7 @@ def nir_loss(
     residuals = jnp.clip(residuals, -FARTHEST, FARTHEST)
     surprise = 0.5 * jnp.sum(jnp.square(residuals), axis=-1) - volumes
     exponents = temperature * jnp.clip(surprise, -LARGEST, LARGEST) / (dim if per_dimension else 1)
-    values = _SHAPES[shape](jnp.clip(exponents, -LARGEST, LARGEST))
+    values = SHAPES[shape](jnp.clip(exponents, -LARGEST, LARGEST))
     scale = jnp.ones(size, dtype) if weights is None else jnp.asarray(weights, dtype)
     return ops.reduce_terms(reduce_fn, values * scale, rows)
 
@@ -109,4 +109,4 @@ def _safe_exp(values: Array) -> Array:
     return jnp.exp(jnp.minimum(values, STEEPEST)) * (1.0 + beyond)
 
 
-_SHAPES = {"exp": _safe_exp, "softplus": jax.nn.softplus, "identity": lambda values: values}
+SHAPES = {"exp": _safe_exp, "softplus": jax.nn.softplus, "identity": lambda values: values}

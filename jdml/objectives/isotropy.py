@@ -93,6 +93,11 @@ def with_nir(
     checks.non_negative("weight", weight)
     checks.non_negative("wrong_class_weight", wrong_class_weight)
     checks.non_negative("warmup", warmup)
+    checks.positive("temperature", temperature)
+    if int(warmup) != warmup:
+        raise TypeError(f"warmup must be a whole number of steps, got {warmup!r}")
+    if shape not in isotropy.SHAPES:
+        raise ValueError(f"shape must be one of {', '.join(isotropy.SHAPES)}, got {shape!r}")
     if self_regularization not in ("none", "generate", "match", "both"):
         raise ValueError(
             f"self_regularization must be none, generate, match or both, got {self_regularization!r}"

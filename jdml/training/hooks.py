@@ -33,6 +33,10 @@ class Hook(Protocol):
         """JSON-able: what a run's folder must agree with to be resumed."""
         ...
 
+    def template(self, state: TrainState) -> Any:
+        """What is carried, for its structure alone: a run that goes on fills it from its checkpoint."""
+        ...
+
     def start(self, state: TrainState) -> tuple[Any, TrainState]:
         """Before the first step of a run: what is carried, and the state to begin with."""
         ...

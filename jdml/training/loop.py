@@ -236,15 +236,15 @@ class _Run:
         self.preprocess, self.sampler, self.feed = preprocess, sampler, feed
         self.folder = folder
         self.state: TrainState = _copy(state)
-        self.carried: Any = ()
-        if hook is not None:
-            self.carried, self.state = hook.start(self.state)
+        self.carried: Any = () if hook is None else hook.template(self.state)
         self.done = Progress()
         self.best = None if schedule.monitor is None else self._weights()
         self.pending: list[dict[str, jax.Array]] = []
         self.watched: dict[str, float] = {}
         self.waiting: Mapping[str, float] = {}
-        self._restore()
+        if not self._restore() and hook is not None:
+            self.carried, self.state = hook.start(self.state)
+            self.best = None if schedule.monitor is None else self._weights()
         path = None if folder is None else folder.path
         self.log = Log(path, after_step=self.done.step, tensorboard=tensorboard)
 
@@ -347,15 +347,17 @@ class _Run:
             progress["best"] = list(self.done.best)
             self.folder.save(self.done.step, self._tree(), progress)
 
-    def _restore(self) -> None:
+    def _restore(self) -> bool:
+        """Go on from the folder's last checkpoint, if there is one."""
         found = None if self.folder is None else self.folder.restore(self._tree())
         if found is None:
-            return
+            return False
         tree, progress = found
         self.state, self.carried = tree["state"], tree.get("hook", ())
         self.best = None if self.schedule.monitor is None else tree["best"]
         self.sampler.set_state(progress.pop("sampler"))
         self.done = Progress(**{**progress, "best": Best(*progress["best"])})
+        return True
 
 
 def _copy(tree: Any) -> Any:

@@ -160,6 +160,14 @@ def test_a_damaged_image_is_named(tmp_path, damage):
         ImageFiles([path], SMALL)[:]
 
 
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_numbers_without_a_known_range_are_refused(tmp_path, kind):
+    path = tmp_path / "depth.tiff"
+    Image.fromarray(np.arange(64, dtype=kind).reshape(8, 8)).save(path)
+    with pytest.raises(BadImageError, match="expected 8 or 16 bits"):
+        ImageFiles([path], SMALL)[:]
+
+
 def test_bad_threads(files):
     with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
         ImageFiles(files, threads=0)

@@ -72,6 +72,13 @@ def cars(folder: Path, paths=None, classes=(1, 98, 99, 196), names=196, key="ann
 # Small copies
 
 
+def test_a_byte_order_mark_is_no_part_of_a_list(tmp_path):
+    cub(tmp_path)
+    for file in tmp_path.rglob("*.txt"):
+        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
+    assert load("cub", data_dir=tmp_path, **SMALL).labels.tolist() == [1, 0, 2]
+
+
 @pytest.mark.parametrize("inside", ["", "CUB_200_2011"])
 def test_cub(tmp_path, inside):
     cub(tmp_path / inside)

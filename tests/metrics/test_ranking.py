@@ -94,6 +94,15 @@ def test_no_relevant_answer_scores_zero():
         assert not value.any()
 
 
+def test_the_released_map_at_1000_counts_the_query_itself():
+    perfect, relevant = jnp.arange(30)[None, :] < 19, jnp.array([19])
+    found = metrics.map_at_k(perfect, relevant, 1000, divisor="class")
+    np.testing.assert_allclose(found, 0.95, rtol=1e-6)
+    x, y = jnp.repeat(jnp.eye(4), 3, axis=0), jnp.repeat(jnp.arange(4), 3)
+    scores = metrics.evaluate_retrieval(x, y, map_at=(5,), map_divisor="class")
+    np.testing.assert_allclose(scores["MAP@5"], 2 / 3, rtol=1e-6)
+
+
 def test_perfect_rankings_score_one_and_order_matters():
     hits = jnp.arange(8)[None, :] < jnp.arange(1, 8)[:, None]
     relevant = jnp.arange(1, 8)

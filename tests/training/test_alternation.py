@@ -78,6 +78,9 @@ class Watched:
     def config(self):
         return self.inner.config
 
+    def template(self, state):
+        return self.inner.template(state)
+
     def start(self, state):
         carried, after = self.inner.start(state)
         self.seen.append((None, jax.tree.map(jnp.copy, after)))
@@ -197,6 +200,12 @@ def test_a_killed_run_ends_with_the_same_bits(toy, identical, tmp_path, die_at):
     assert identical(resumed.state, whole.state)
     assert identical(resumed.best_params, whole.best_params)
     assert resumed.history == whole.history
+
+
+def test_a_run_that_goes_on_chooses_no_first_proxies(toy, tmp_path, monkeypatch):
+    train(toy, [0.5, 0.4], hook_of(toy), out_dir=tmp_path)
+    monkeypatch.setattr(AlternatingProblems, "start", None)
+    train(toy, [0.5, 0.4], hook_of(toy), out_dir=tmp_path)
 
 
 def test_a_class_smaller_than_the_pool_gives_all_it_has(toy):
