@@ -1,22 +1,15 @@
-"""Recipes: how each paper trains its method on each data set, as values that the protocols read.
-
-`recipe("pfml", "cub")` is the method's objective with its optimizer, batches, schedule and network head. Everything can
-be replaced (`dataclasses.replace`): a recipe is a starting point that is written down, not a rule.
-"""
+"""The papers' recipes: a function for each family of methods, from data set and backbone to a recipe."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal
 
 import jax.numpy as jnp
-import optax
 
-from jdml import losses, mining, objectives, optim
-from jdml.metrics.ranking import Divisor
+from jdml import losses, mining, objectives
 from jdml.objectives import Objective
-from jdml.ops import ball, sphere
-
-__all__ = ["DATASETS", "RECIPES", "Problems", "Recipe", "make_optimizer", "recipe"]
+from jdml.ops import ball
+from jdml.recipes.base import Problems, Recipe
 
 DATASETS = ("cub", "cars", "sop", "inshop")
 """Data sets that the papers give settings for; all others are treated like `cub`."""
@@ -24,152 +17,6 @@ LARGE = ("sop", "inshop")
 """Many classes of few images."""
 CLIP_CHARGES = 5.0
 """Largest entry of a charge's gradient: charges that almost touch would poison Adam's second moment."""
-
-
-class Problems(NamedTuple):
-    """CCP's alternating problems: `jdml.training.AlternatingProblems` with these settings.
-
-    Attributes:
-        pool_size: b, samples per class among which new proxies are chosen.
-        strength: λ, of the anchor.
-        patience: evaluations without improvement that end a problem.
-    """
-
-    pool_size: int
-    strength: float = 2e-4
-    patience: int = 3
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Recipe:
-    """How a method is trained.
-
-    Attributes:
-        objective: from the number of classes and the dimension to the objective.
-        batch: random samples, or (classes, samples per class).
-        rate: learning rate of the model.
-        role_rates: learning rates of the objective's parameters (`"proxies"`, `"flow"`, …), in units of `rate`.
-        rule: `"adam"` (weight decay added to the gradient) or `"adamw"` (decoupled).
-        b2: the rule's second decay rate.
-        weight_decay: of the model, and of the roles in `decayed`.
-        decayed: roles with weight decay beside the model.
-        max_norm: global norm that gradients are clipped to.
-        max_entry: largest entry of any gradient.
-        max_proxy_entry: largest entry of the proxies' gradient.
-        epochs: passes over the training images (conventional protocol).
-        warmup_epochs: first epochs in which only the embedding head and the objective learn.
-        decay_every: epochs after which all learning rates are multiplied by `decay_factor`, again and again.
-        decay_factor: see `decay_every`.
-        freeze_batch_norm: whether batch norm keeps its running statistics.
-        pooling: of the embedding head.
-        dim: width D of the embeddings.
-        problems: how proxies are chosen again and again (CCP).
-        normalize: what the loss does to embeddings, and so retrieval too.
-        nmi: whether the paper reports NMI.
-        map_divisor: what the paper divides mAP@1000 by, see :func:`jdml.metrics.map_at_k`.
-    """
-
-    objective: Callable[[int, int], Objective]
-    batch: int | tuple[int, int] = 128
-    rate: float = 1e-4
-    role_rates: Mapping[str, float] = dataclasses.field(default_factory=lambda: {"proxies": 100.0})
-    rule: Literal["adam", "adamw"] = "adam"
-    b2: float = 0.999
-    weight_decay: float = 0.0
-    decayed: tuple[str, ...] = ()
-    max_norm: float | None = None
-    max_entry: float | None = None
-    max_proxy_entry: float | None = None
-    epochs: int = 100
-    warmup_epochs: int = 0
-    decay_every: int | None = None
-    decay_factor: float = 0.5
-    freeze_batch_norm: bool = True
-    pooling: str = "average+max"
-    dim: int = 512
-    problems: Problems | None = None
-    normalize: Callable[..., Any] = sphere
-    nmi: bool = False
-    map_divisor: Divisor = "min"
-
-
-def make_optimizer(
-    recipe: Recipe, roles: tuple[str, ...], steps_per_epoch: int
-) -> optax.GradientTransformation:
-    """The optimizer of a recipe, over `{"model": …, **objective roles}`.
-
-    Anchoring, coupled weight decay and clipping act on the gradients of all roles together; then each role has its rule
-    and learning rate. The model's `"head"` learns from the first step on, all else of it after the warm-up.
-
-    Args:
-        recipe: The recipe.
-        roles: The objective's parameters by name, such as `("proxies",)`.
-        steps_per_epoch: Steps per pass over the training images.
-
-    Returns:
-        The transformation.
-
-    Raises:
-        ValueError: If `steps_per_epoch` is below 1.
-
-    Example:
-        >>> optimizer = make_optimizer(recipe("pfml", "cub"), ("proxies",), steps_per_epoch=60)
-        >>> params = {"model": {"conv": jnp.ones(2), "head": jnp.ones(2)}, "proxies": jnp.ones(3)}
-        >>> updates, _ = optimizer.update(params, optimizer.init(params), params)
-        >>> [bool(updates["model"][part].any()) for part in ("conv", "head")]
-        [False, True]
-    """
-    if steps_per_epoch < 1:
-        raise ValueError(f"steps_per_epoch must be at least 1, got {steps_per_epoch}")
-
-    def only(names: tuple[str, ...]) -> Callable[[Any], Any]:
-        return lambda params: {role: role in names for role in params}
-
-    def rule(role: str, warmup: int = 0) -> optax.GradientTransformation:
-        rate = recipe.rate * (1.0 if role == "model" else recipe.role_rates.get(role, 1.0))
-        schedule = _schedule(rate, warmup * steps_per_epoch, recipe, steps_per_epoch)
-        if recipe.rule == "adam":
-            return optax.adam(schedule, b2=recipe.b2)
-        decay = recipe.weight_decay if role in decayed else 0.0
-        return optax.adamw(schedule, b2=recipe.b2, weight_decay=decay)
-
-    decayed = ("model", *recipe.decayed)
-    transforms = {role: rule(role) for role in roles}
-    if recipe.max_proxy_entry is not None and "proxies" in transforms:
-        transforms["proxies"] = optax.chain(
-            optax.clip(recipe.max_proxy_entry), transforms["proxies"]
-        )
-    first = []
-    if recipe.problems is not None:
-        first.append(optim.add_anchored_weights(recipe.problems.strength, only(("model",))))
-    if recipe.rule == "adam" and recipe.weight_decay:
-        first.append(optax.add_decayed_weights(recipe.weight_decay, only(decayed)))
-    if recipe.max_entry is not None:
-        first.append(optax.clip(recipe.max_entry))
-    if recipe.max_norm is not None:
-        first.append(optax.clip_by_global_norm(recipe.max_norm))
-    by_role = optim.partition_by_role(
-        {"backbone": rule("model", recipe.warmup_epochs), "head": rule("model"), **transforms},
-        lambda params: {
-            **{role: role for role in params if role != "model"},
-            "model": {name: "head" if name == "head" else "backbone" for name in params["model"]},
-        },
-    )
-    return optax.chain(*first, by_role)
-
-
-def _schedule(
-    rate: float, waiting: int, recipe: Recipe, steps_per_epoch: int
-) -> Callable[[Any], Any]:
-    """The learning rate by step: nothing while waiting, then `rate`, smaller every so many epochs."""
-
-    def at(step: Any) -> Any:
-        every = recipe.decay_every
-        decayed = 0 if every is None else step // (every * steps_per_epoch)
-        return jnp.where(step < waiting, 0.0, rate * recipe.decay_factor**decayed)
-
-    return at
-
 
 Maker = Callable[[str, str], Recipe]
 """From data set and backbone to a recipe."""
