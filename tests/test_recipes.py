@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jdml
 from jdml import recipes
 from jdml.recipes import RECIPES, Recipe, make_optimizer, recipe
 
@@ -92,15 +93,17 @@ def test_weight_decay_reaches_the_model_and_the_roles_that_are_named(rule, decay
 
 
 def test_the_easiest_of_all_positives_is_kept():
-    """Not the easiest of the hard ones: well-separated classes have no hard positive."""
-    found = recipe("eps", "cub").objective(2, 2)
-    angles = jnp.array([0.0, 0.1, 0.4, 3.0, 3.1, 3.4])
-    x = jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=1)
-    y = jnp.array([0, 0, 0, 1, 1, 1])
-    # One more negative that is close enough to be mined by every anchor.
-    x, y = jnp.concatenate([x, jnp.array([[0.5, 0.86]])]), jnp.append(y, 2)
-    grads = jax.grad(lambda x: found.loss({}, x, y)[0])(x)
-    assert jnp.abs(grads[:3]).max() > 0
+    """Also where it is no hard one: the anchors at 0 and 0.01 keep each other, not the positive at 1."""
+    angles = jnp.array([0.0, 0.01, 1.0, 0.8])
+    x, y = jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=1), jnp.array([0, 0, 0, 1])
+    kept = jnp.zeros((4, 4), bool).at[jnp.array([0, 1, 2]), jnp.array([1, 0, 1])].set(True)
+
+    def mine(key, distances, pairs):
+        return pairs._replace(positive=kept, negative=pairs.negative & (y == 0)[:, None])
+
+    found = recipe("eps", "cub").objective(2, 2).loss({}, x, y)[0]
+    expected = jdml.multi_similarity_loss(x, y, beta=40.0, mine=mine)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_backbones_have_their_own_batches():
