@@ -32,8 +32,7 @@ from jdml.training.study import over_seeds, run_study
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "omniglot"))
 from methods import DIM, METHODS, QUICK
-
-from runs import Parts, retrieve, train
+from rows import Parts, retrieve, train
 
 RATE = 1e-3
 HELD_OUT = 4

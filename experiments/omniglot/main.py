@@ -22,13 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 from methods import DIM, METHODS, QUICK
+from rows import Parts, retrieve, train
 
 import jdml
 from jdml import data, metrics, models
 from jdml.report import markdown_table, mean_std
 from jdml.training.checkpoint import write_json
 from jdml.training.study import over_seeds, run_study
-from runs import Parts, retrieve, train
 
 RATE = 5e-4
 HELD_OUT = 3
