@@ -31,7 +31,7 @@ from jdml.training.checkpoint import write_json
 from jdml.training.study import over_seeds, run_study
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "omniglot"))
-from methods import DIM, METHODS, QUICK
+from methods import DIM, METHODS, choose
 from rows import Parts, retrieve, train
 
 RATE = 1e-3
@@ -108,10 +108,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
     """Every run by name: all methods with the first seed, then with the next."""
-    chosen = settings.only or (QUICK if settings.quick else tuple(METHODS))
-    unknown = sorted(set(chosen) - set(METHODS))
-    if unknown:
-        raise ValueError(f"--only must name methods among {', '.join(METHODS)}; got {unknown}")
+    chosen = choose(settings.only, settings.quick)
     base = {
         "data_dir": str(settings.data_dir.resolve()),
         "weights": None if settings.weights is None else str(settings.weights.resolve()),

@@ -176,13 +176,14 @@ def start(model: Any, objective: Any, optimizer: Any, images: Any, job: dict[str
     """The state to begin with: None for random parameters."""
     if job.get("weights") is None:
         return None
-    state = training.create_state(
-        model, objective, optimizer, images[:1], seed=job["seed"], preprocess=as_photographs
-    )
-    own = {"params": state.params["model"], "batch_stats": state.batch_stats}
-    given = models.load_weights(job["weights"], own)
-    return state._replace(
-        params={**state.params, "model": given["params"]}, batch_stats=given["batch_stats"]
+    return training.create_state(
+        model,
+        objective,
+        optimizer,
+        images[:1],
+        seed=job["seed"],
+        preprocess=as_photographs,
+        pretrained=functools.partial(models.load_weights, job["weights"]),
     )
 
 

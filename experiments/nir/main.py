@@ -44,7 +44,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "no warm-up": {"nir": {"warmup": 0}},
     "gradients clipped": {"clip": 1.0},
     "no force": {"nir": {"temperature": 1e-9}},
-    "rate 0 for 50 steps": {"alone": True, "still": 50},
+    "rate 0 for 50 steps": {"nir": None, "still": 50},
     "no proxy backprop": {"nir": {"stop_proxy_gradient": True}},
     "wrong pairs": {"nir": {"wrong_class_weight": 1.0}},
     "ω = 0": {"nir": {"weight": 0.0}},
@@ -136,7 +136,8 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
                 jobs[f"{method} + NIR-{seed}"] = {**own, "nir": NIR}
         if "ablations" in settings.parts:
             for name, changes in ABLATIONS.items():
-                nir = None if "alone" in changes else {**NIR, **changes.get("nir", {})}
+                own = changes.get("nir", {})
+                nir = None if own is None else {**NIR, **own}
                 jobs[f"{name}-{seed}"] = {**base, **changes, "nir": nir, "seed": seed}
     return jobs
 

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
-from methods import DIM, METHODS, QUICK
+from methods import DIM, METHODS, choose
 from rows import Parts, retrieve, train
 
 import jdml
@@ -99,10 +99,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run by name: all methods with the first seed, then with the next."""
-    chosen = settings.only or (QUICK if settings.quick else tuple(METHODS))
-    unknown = sorted(set(chosen) - set(METHODS))
-    if unknown:
-        raise ValueError(f"--only must name methods among {', '.join(METHODS)}; got {unknown}")
+    chosen = choose(settings.only, settings.quick)
     base = {
         "data_dir": str(settings.data_dir.resolve()),
         "steps": 24 if settings.quick else settings.steps,

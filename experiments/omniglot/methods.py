@@ -150,3 +150,11 @@ COMBINED: dict[str, Method] = {
 }
 METHODS: dict[str, Method] = {**BASES, **EPS, **COMBINED}
 QUICK = ("triplet", "EPS + MS + XBM", "contrastive + CCP", "MPA-AP", "PFML + NIR")
+
+
+def choose(only: tuple[str, ...], quick: bool) -> tuple[str, ...]:
+    """The names of the methods to run: some, one of each kind, or all."""
+    unknown = sorted(set(only) - set(METHODS))
+    if unknown:
+        raise ValueError(f"--only must name methods among {', '.join(METHODS)}; got {unknown}")
+    return only or (QUICK if quick else tuple(METHODS))

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -106,8 +107,7 @@ class Benchmark:
         self._show(rows)
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
-            options = {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
-            write_json(self.out / "metrics.json", {"options": options, **rows})
+            write_json(self.out / "metrics.json", {"options": self._options(), **rows})
 
     def _measure(self, source: "Benchmark") -> dict[str, dict[str, float]]:
         """Metrics by row; the images are those of `source`."""
@@ -153,10 +153,6 @@ class Benchmark:
                 on_bad_image=self.on_bad_image,
             )
 
-        def pretrained(variables: Any) -> Any:
-            assert self.weights is not None
-            return models.load_weights(self.weights, variables)
-
         return Plan(
             recipe=found,
             model=self._model(found),
@@ -164,7 +160,7 @@ class Benchmark:
             evaluate_every=every,
             seed=self.seed,
             preprocess=models.normalizer(self.input_stats or self.backbone),
-            pretrained=None if self.weights is None else pretrained,
+            pretrained=None if self.weights is None else partial(models.load_weights, self.weights),
             batches=batches,
             recall_at=recall_ranks(self.dataset),
             config=self._config(),
@@ -188,13 +184,13 @@ class Benchmark:
 
     def _config(self) -> dict[str, Any]:
         """What must agree for a run to go on: all that changes what is computed."""
-        options = {k: v for k, v in asdict(self).items() if k not in NOT_CONFIG}
-        return {
-            "benchmark": {
-                **{k: str(v) if isinstance(v, Path) else v for k, v in options.items()},
-                "weights": None if self.weights is None else _digest(self.weights),
-            }
-        }
+        options = {k: v for k, v in self._options().items() if k not in NOT_CONFIG}
+        weights = None if self.weights is None else _digest(self.weights)
+        return {"benchmark": {**options, "weights": weights}}
+
+    def _options(self) -> dict[str, Any]:
+        """All options, JSON-able."""
+        return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
 
     def _check(self) -> None:
         for name in ("dim", "image_size", "steps", "workers"):

@@ -110,11 +110,9 @@ def load_weights(path: str | Path, variables: Mapping[str, Any]) -> dict[str, An
     Example:
         A training state that starts from pretrained weights::
 
-            state = training.create_state(model, objective, optimizer, images, seed=0)
-            start = {"params": state.params["model"], "batch_stats": state.batch_stats}
-            start = load_weights("resnet50.safetensors", start)
-            state = state._replace(
-                params={**state.params, "model": start["params"]}, batch_stats=start["batch_stats"]
+            start = functools.partial(load_weights, "resnet50.safetensors")
+            state = training.create_state(
+                model, objective, optimizer, images, seed=0, pretrained=start
             )
 
         >>> load_weights("resnet50.npz", {})

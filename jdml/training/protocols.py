@@ -5,7 +5,7 @@ A protocol trains models by a recipe and scores them on classes that none of the
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -106,7 +106,7 @@ def conventional(
     """
     validation = None
     if plan.recipe.problems is not None:
-        train, validation = _parts(train)[0]
+        train, validation = next(_parts(train))
     folder = None if out_dir is None else Path(out_dir)
     result = _train(plan, train, validation, folder)
     return _score(plan, [_embed_test(plan, result.embedder, test)], test)
@@ -135,7 +135,7 @@ def mlrc(
     """
     folder = None if out_dir is None else Path(out_dir)
     found, vectors = [], []
-    for number, (part, validation) in enumerate(_parts(train)):
+    for number, (part, validation) in enumerate(list(_parts(train))):
         own = dataclasses.replace(plan, seed=plan.seed + number)
         result = _train(own, part, validation, None if folder is None else folder / f"fold{number}")
         vectors.append(_embed_test(own, result.embedder, test))
@@ -148,9 +148,8 @@ def mlrc(
     }
 
 
-def _parts(train: Dataset) -> list[tuple[Dataset, Dataset]]:
+def _parts(train: Dataset) -> Iterator[tuple[Dataset, Dataset]]:
     """Training and validation part of each fold; labels of the former are 0, 1, … without gaps."""
-    made = []
     for number, fold in enumerate(mlrc_folds(train.labels, FOLDS)):
         part, validation = train.select(fold.train), train.select(fold.validation)
         if np.unique(validation.labels, return_counts=True)[1].max() < 2:
@@ -159,8 +158,7 @@ def _parts(train: Dataset) -> list[tuple[Dataset, Dataset]]:
                 f"{len(validation)} has one"
             )
         own = np.unique(part.labels, return_inverse=True)[1]
-        made.append((dataclasses.replace(part, labels=own), validation))
-    return made
+        yield dataclasses.replace(part, labels=own), validation
 
 
 @lru_cache(maxsize=8)
@@ -227,17 +225,14 @@ def _pretrained(plan: Plan, objective: Any, optimizer: Any, train: Dataset) -> T
     """The state to begin with, where the model does not begin with random parameters."""
     if plan.pretrained is None:
         return None
-    state = create_state(
+    return create_state(
         plan.model,
         objective,
         optimizer,
         train.images[:1],
         seed=plan.seed,
         preprocess=plan.preprocess,
-    )
-    given = plan.pretrained({"params": state.params["model"], "batch_stats": state.batch_stats})
-    return state._replace(
-        params={**state.params, "model": given["params"]}, batch_stats=given["batch_stats"]
+        pretrained=plan.pretrained,
     )
 
 

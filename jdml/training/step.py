@@ -66,6 +66,7 @@ def create_state(
     *,
     seed: int,
     preprocess: Preprocess = to_float,
+    pretrained: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None,
 ) -> TrainState:
     """Initialize the model, the objective's parameters, the optimizer and the objective's memory.
 
@@ -76,6 +77,8 @@ def create_state(
         sample_images: images ``[B, H, W, C]`` of the data set; only the first one's shape and type are used.
         seed: the run's seed; the same seed gives the same state.
         preprocess: what stands between stored images and the model (see :func:`make_train_step`).
+        pretrained: from the model's fresh variables ``{"params", "batch_stats"}`` to those to begin with, such as
+            :func:`jdml.models.load_weights` of a file.
 
     Returns:
         The state before the first step.
@@ -89,15 +92,17 @@ def create_state(
         )
     model_key, objective_key, run_key = jax.random.split(jax.random.key(seed), 3)
     first = preprocess(jnp.asarray(sample_images[:1]))
-    variables = dict(_init(model, model_key, first))
+    variables = {"params": {}, "batch_stats": {}, **_init(model, model_key, first)}
+    if pretrained is not None:
+        variables = {**variables, **pretrained(variables)}
     objective_params = dict(objective.init(objective_key))
     if "model" in objective_params:
         raise ValueError('the objective must not name a parameter "model": that is the model\'s')
-    params = {"model": variables.get("params", {}), **objective_params}
+    params = {"model": variables["params"], **objective_params}
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
-        batch_stats=variables.get("batch_stats", {}),
+        batch_stats=variables["batch_stats"],
         opt_state=optimizer.init(params),
         objective_state=objective.init_state(),
         key=run_key,
