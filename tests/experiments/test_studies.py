@@ -239,8 +239,8 @@ def test_every_method_of_the_table_trains(tmp_path: Path) -> None:
     study = load("omniglot")
     x, y = jax.random.normal(jax.random.key(0), (24, 128)), jnp.arange(24) % 4
     for name, method in study.METHODS.items():
-        if "NIR" in name or name in sys.modules["methods"].QUICK:  # slow to compile; those of --quick are run above
-            continue
+        if "NIR" in name or name in sys.modules["methods"].QUICK:
+            continue  # slow to compile; those of --quick are run above
         objective = method.make(4)
         params = objective.init(jax.random.key(1))
         state = objective.init_state()
