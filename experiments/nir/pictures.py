@@ -15,7 +15,8 @@ from jdml.models import EpsNet
 from jdml.training.study import over_seeds
 
 DIM = 3
-WEIGHT = 1.0  # ω: in three dimensions even a good density is low, and its exponential large
+SHAPED = {**NIR, "weight": 1.0, "shape": "softplus"}
+"""In three dimensions even a good density is low, and the exponential of its negative logarithm huge."""
 REACH = 1.0
 SHOWN = (1, 4, 8)
 SIDE = np.linspace(-REACH, REACH, 101)
@@ -27,7 +28,7 @@ def train_on_sphere(regularized: bool, steps: int) -> tuple[dict[str, Any], np.n
     objective = objectives.proxy(jdml.proxy_nca_loss, 10, DIM, scale=9.0)
     roles = {"model": optax.adam(1e-3), "proxies": optax.adam(1e-2)}
     if regularized:
-        objective = objectives.with_nir(objective, make_flow(DIM, {}), **{**NIR, "weight": WEIGHT})
+        objective = objectives.with_nir(objective, make_flow(DIM, {}), **SHAPED)
         roles["flow"] = optax.adam(1e-3)
     result = training.fit(
         EpsNet(DIM),
