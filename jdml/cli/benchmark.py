@@ -15,7 +15,8 @@ from jdml.cli.papers import printed
 
 EVERY = {"sop": 250, "inshop": 250}
 MLRC_EVALUATIONS = 400
-DRY_CLASSES, DRY_IMAGES = 8, 8
+DRY_CLASSES = 8
+DRY_IMAGES, DRY_TEST_IMAGES = 8, 2
 # Options that do not change what is computed, and so may differ when a run is resumed.
 NOT_CONFIG = ("out", "quiet", "workers", "worker_kind", "weights")
 
@@ -30,7 +31,7 @@ class Benchmark:
 
     With --out, a killed benchmark goes on where it was when the same command is given again.
 
-    An example: potential fields on CUB with a ResNet-50, and whether the whole path works, in a few minutes:
+    An example: potential fields on CUB with a ResNet-50, and whether the whole path works, in a minute:
 
     jdml benchmark --dataset cub --data-dir CUB_200_2011 --method pfml --weights resnet50.safetensors --out runs/pfml
 
@@ -261,7 +262,8 @@ def fake_images(size: int) -> Iterator[Path]:
             folder = Path(name) / f"class{of_class:02}"
             folder.mkdir()
             colour = rng.integers(0, 256, (1, 1, 3))
-            for number in range(DRY_IMAGES):
+            training = of_class < DRY_CLASSES  # the first half
+            for number in range(DRY_IMAGES if training else DRY_TEST_IMAGES):
                 noise = rng.integers(-40, 40, (size + 24, size + 40, 3))
                 pixels = np.clip(colour + noise, 0, 255).astype(np.uint8)
                 Image.fromarray(pixels).save(folder / f"{number}.jpg")

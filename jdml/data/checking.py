@@ -131,7 +131,7 @@ def _check_listing(listing: Listing, sample: int | None, progress: bool) -> Find
         found = Count(len(np.unique(ids[rows])), len(rows))
         absent = sum(str(listing.files[row]) in gone for row in rows)
         parts.append(Part(split, found, published[split] if published else None, absent))
-    problems = [*_other_counts(parts), *_shared_classes(listing, ids)]
+    problems = [*_other_counts(parts), *_nothing(parts), *_shared_classes(listing, ids)]
     names = [str(file) for file in listing.files]
     twice = len(names) - len(set(names))
     if twice:
@@ -154,6 +154,15 @@ def _other_counts(parts: Sequence[Part]) -> tuple[str, ...]:
         f"published are {part.published.classes} and {part.published.images}"
         for part in parts
         if part.published is not None and part.found != part.published
+    )
+
+
+def _nothing(parts: Sequence[Part]) -> tuple[str, ...]:
+    """A line for each split without a class, where no published count tells."""
+    return tuple(
+        f"{part.split} has no classes: expected two folders of images at least, one for each class"
+        for part in parts
+        if part.published is None and part.found.classes == 0
     )
 
 

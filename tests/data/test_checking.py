@@ -42,6 +42,15 @@ def test_damaged_images_are_named(animals):
     assert "dog/2.jpg: expected a whole image" in problem
 
 
+def test_one_folder_too_high(animals, tmp_path_factory):
+    higher = tmp_path_factory.mktemp("higher")
+    animals.rename(higher / "animals")
+    (problem,) = check("folder", higher).problems
+    assert problem == (
+        "test has no classes: expected two folders of images at least, one for each class"
+    )
+
+
 def test_a_sample(animals):
     assert check("folder", animals, sample=2).decoded == 2
     assert check("folder", animals, sample=9).decoded == 6
