@@ -13,22 +13,31 @@ Finished runs are kept: an interrupted study goes on where it stopped. Everythin
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import tyro
-from pictures import draw_panels, draw_sweeps
+from pictures import draw_panels
 from study import BASE, METHODS, TASKS, load, run
 
 from jdml.report import markdown_table, mean_std
 from jdml.training.checkpoint import write_json
 from jdml.training.study import over_seeds, run_study
 
-SWEEPS: dict[str, dict[str, tuple[float, ...]]] = {
-    "pool": {"pool_size": (4, 8, 16, 32), "proxies_per_class": (1, 2, 8)},
-    "strength": {"strength": (0.0, 2e-5, 2e-3, 2e-2)},
-    "batch": {"samples_per_class": (2, 8, 16)},
+
+class Sweep(NamedTuple):
+    """A grid: a row per value of one setting, a column per value of another."""
+
+    setting: str
+    values: tuple[float, ...]
+    beside: str
+    beside_values: tuple[Any, ...]
+
+
+SWEEPS = {
+    "pool": Sweep("pool_size", (8, 16, 32), "proxies_per_class", (1, 4, 8)),
+    "strength": Sweep("strength", (0.0, 2e-4, 2e-2), "proxies_per_class", (1, 4, 8)),
+    "batch": Sweep("samples_per_class", (2, 4, 8, 16), "method", ("samples", "CCP")),
 }
-SWEPT_METHODS = {"batch": ("samples", "CCP")}  # elsewhere CCP alone
 PAPER = {"samples": "98.06", "single": "–", "CCP": "97.21"}
 
 
@@ -46,7 +55,7 @@ class Settings:
     """Runs per point of the sweeps."""
     steps: int | None = None
     """Training steps of each run; by default those of the data set."""
-    parts: tuple[str, ...] = ("methods",)
+    parts: tuple[Literal["methods", "pool", "strength", "batch"], ...] = ("methods",)
     """methods: samples, a single proxy problem and CCP, with the panels. pool, strength, batch: the sweeps."""
     out: Path | None = None
     """Folder for results, tables and figures; default runs/ccp_DATA."""
@@ -74,18 +83,26 @@ def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
                     "panels": panels,
                 }
     for part in settings.parts:
-        for name, values in SWEEPS.get(part, {}).items():
-            methods = SWEPT_METHODS.get(part, ("CCP",))
-            for value in values:
-                for seed in range(settings.sweep_seeds):
-                    for method in methods:
-                        jobs[f"{method} {name} {value:g}-{seed}"] = {
-                            **base,
-                            "method": method,
-                            "seed": seed,
-                            name: value,
-                        }
+        for own in grid(SWEEPS[part]).values() if part in SWEEPS else ():
+            for seed in range(settings.sweep_seeds):
+                job = {**base, "method": "CCP", **own, "seed": seed}
+                jobs.setdefault(f"{name_of(own)}-{seed}", job)
     return jobs
+
+
+def grid(sweep: Sweep) -> dict[tuple[float, Any], dict[str, Any]]:
+    """What is set at each point of a sweep."""
+    return {
+        (value, other): {sweep.setting: value, sweep.beside: other}
+        for value in sweep.values
+        for other in sweep.beside_values
+    }
+
+
+def name_of(own: dict[str, Any]) -> str:
+    """A run by what differs from the study's own settings, so that grids and methods share theirs."""
+    changed = [f"{k} {v:g}" for k, v in own.items() if k != "method" and v != BASE[k]]
+    return ", ".join([own.get("method", "CCP"), *changed])
 
 
 def methods_table(results: dict[str, Any]) -> str:
@@ -142,29 +159,22 @@ def report(results: dict[str, Any], settings: Settings) -> str:
     if "methods" in settings.parts:
         sections += ["MAP@R:\n", methods_table(results)]
         sections += ["CCP, problem by problem:\n", problems_table(results)]
-    for part in settings.parts:
-        for name in SWEEPS.get(part, {}):
-            sections += [f"MAP@R on validation by {name}:\n", sweep_table(results, part, name)]
+    for part in (part for part in settings.parts if part in SWEEPS):
+        title = f"{SWEEPS[part].setting} (rows) and {SWEEPS[part].beside} (columns)".replace(
+            "_", " "
+        )
+        sections += [f"MAP@R on validation by {title}:\n", sweep_table(results, SWEEPS[part])]
     return "\n".join(sections)
 
 
-def sweep_values(results: dict[str, Any], method: str, name: str) -> dict[float, list[float]]:
-    """Validation MAP@R by the swept value; the study's own setting comes from the methods' runs."""
-    names = {key.rpartition("-")[0] for key in results if key.startswith(f"{method} {name} ")}
-    values = {float(n.split(" ")[2]): over_seeds(results, n, "validation") for n in names}
-    own = over_seeds(results, method, "validation")
-    return values | ({float(BASE[name]): own} if own else {})
-
-
-def sweep_table(results: dict[str, Any], part: str, name: str) -> str:
-    """One row per value."""
-    methods = SWEPT_METHODS.get(part, ("CCP",))
-    columns = {method: sweep_values(results, method, name) for method in methods}
-    rows = [
-        [f"{value:g}", *(mean_std(columns[method][value]) for method in methods)]
-        for value in sorted(columns["CCP"])
-    ]
-    return markdown_table([name.replace("_", " "), *methods], rows)
+def sweep_table(results: dict[str, Any], sweep: Sweep) -> str:
+    """A row per value, a column per value of the other setting."""
+    cells = {
+        point: mean_std(over_seeds(results, name_of(own), "validation"))
+        for point, own in grid(sweep).items()
+    }
+    rows = [[f"{v:g}", *(cells[v, other] for other in sweep.beside_values)] for v in sweep.values]
+    return markdown_table([sweep.setting.replace("_", " "), *map(str, sweep.beside_values)], rows)
 
 
 def main(settings: Settings) -> None:
@@ -180,16 +190,6 @@ def main(settings: Settings) -> None:
     print(f"{text}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
     if "methods" in settings.parts:
         draw_panels(out / "panels.npz", out / "panels.png")
-    curves = {
-        name: {
-            method: sweep_values(results, method, name)
-            for method in SWEPT_METHODS.get(part, ("CCP",))
-        }
-        for part in settings.parts
-        for name in SWEEPS.get(part, {})
-    }
-    if curves:
-        draw_sweeps(curves, out / "sweeps.png")
     write_json(out / "results.json", results)
     (out / "tables.md").write_text(text)
 

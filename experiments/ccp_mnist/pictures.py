@@ -1,4 +1,4 @@
-"""The panels of paper Fig. 6 and the curves of the sweeps."""
+"""The panels of paper Fig. 6."""
 
 from pathlib import Path
 
@@ -32,28 +32,7 @@ def draw_panels(source: Path, path: Path) -> None:
         axis.set_axis_off()
     radii = saved["radii"]
     problems = np.arange(1, len(radii) + 1)
-    axes[-1].plot(problems, radii[:, 0], "s-", color="black", label="converged proxies")
-    axes[-1].plot(problems, radii[:, 1], "o--", color="tab:red", label="next proxies")
-    axes[-1].set(title="mean covering radius", xlabel="problem", ylim=(0, None))
-    axes[-1].legend()
+    axes[-1].plot(problems, radii, "o-", color="black")
+    axes[-1].set(title="mean covering radius of classes", xlabel="problem", ylim=(0, None))
     axes[-1].grid(alpha=0.3)
-    figure.savefig(path, dpi=110)
-
-
-def draw_sweeps(curves: dict[str, dict[str, dict[float, list[float]]]], path: Path) -> None:
-    """Validation MAP@R by each swept setting."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(3.6 * len(curves), 3.2), layout="constrained")
-    grid = figure.subplots(1, len(curves), squeeze=False)[0]
-    for axis, (name, methods) in zip(grid, curves.items(), strict=True):
-        for method, values in methods.items():
-            points = sorted(values)
-            means = [100 * np.mean(values[point]) for point in points]
-            axis.plot(points, means, "o-", label=method)
-        if name == "strength":
-            axis.set_xscale("symlog", linthresh=1e-5)
-        axis.set(xlabel=name.replace("_", " "), ylabel="validation MAP@R (%)")
-        axis.grid(alpha=0.3)
-        axis.legend()
     figure.savefig(path, dpi=110)

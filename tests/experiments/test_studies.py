@@ -159,18 +159,18 @@ def test_ccp_on_the_embedded_digits(
     of_run = sys.modules["study"]
     monkeypatch.setitem(study.TASKS, "digits", study.TASKS["digits"]._replace(steps=9, every=1))
     monkeypatch.setattr(of_run, "ResNet20V2", lambda dim: jdml.models.EpsNet(dim))
-    monkeypatch.setattr(study, "SWEEPS", {"pool": {"pool_size": (4,)}})
+    grid = study.Sweep("pool_size", (8, 16), "proxies_per_class", (4,))
+    monkeypatch.setattr(study, "SWEEPS", {"pool": grid})
     study.main(study.Settings(parts=("methods", "pool"), out=tmp_path))
     tables = capsys.readouterr().out
     assert "| samples" in tables
-    assert "MAP@R on validation by pool_size" in tables
+    assert "by pool size (rows) and proxies per class (columns)" in tables
     results = json.loads((tmp_path / "results.json").read_text())
-    assert set(results) == {"samples-0", "single-0", "CCP-0", "CCP pool_size 4-0"}
+    assert set(results) == {"samples-0", "single-0", "CCP-0", "CCP, pool_size 8-0"}
     assert results["single-0"]["metrics"]["history"] == []
     assert sum(problem["steps"] for problem in results["CCP-0"]["metrics"]["history"]) <= 9
     assert all(0 < r["metrics"]["test"] <= 1 for r in results.values())
     assert (tmp_path / "panels.png").stat().st_size > 30_000
-    assert (tmp_path / "sweeps.png").exists()
 
 
 def test_nir_on_the_embedded_digits(
