@@ -62,7 +62,7 @@ PROXIES = {
     "cosface": Loss({}, lambda m, c, d: m.CosFaceLoss(c, d, margin=0.35, scale=64)),
     "arcface": Loss({}, lambda m, c, d: m.ArcFaceLoss(c, d, margin=math.degrees(0.5), scale=64)),
     "soft_triple": Loss(
-        {"tau": 0.0},
+        {"tau": None},
         lambda m, c, d: m.SoftTripleLoss(
             c, d, centers_per_class=CENTRES, la=20, gamma=0.1, margin=0.01
         ),

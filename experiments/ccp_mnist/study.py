@@ -231,6 +231,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         "best step": result.best.step,
         "train": map_at_r(result.embedder(scored.images), scored.labels),
         "test": map_at_r(result.embedder(parts.test.images), parts.test.labels),
+        "curve": [[r["step"], r["validation"]] for r in result.history if "validation" in r],
         "problems": 1 + len(hook.history),
         "history": hook.history,
     }

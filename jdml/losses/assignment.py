@@ -83,13 +83,12 @@ class Assignment(NamedTuple):
 
     def _products(self, factors: Array) -> tuple[Array, ...]:
         classes, per_class, dim = self.proxies.shape
-        by_number = jnp.swapaxes(self.proxies, 0, 1).reshape(-1, dim)
-        products = ops.similarities(self.embeddings, by_number)
+        flat = ops.similarities(self.embeddings, self.proxies.reshape(-1, dim))
+        products = flat.reshape(-1, classes, per_class)
 
         def scaled(k: int) -> Array:
             # A proxy too long for floats counts as zero, whatever its products overflowed to.
-            own = products[:, k * classes : (k + 1) * classes]
-            return jnp.where(factors[None, :, k] > 0, own, 0.0) * factors[None, :, k]
+            return jnp.where(factors[None, :, k] > 0, products[..., k], 0.0) * factors[None, :, k]
 
         return tuple(scaled(k) for k in range(per_class))
 

@@ -12,8 +12,8 @@ from jdml.losses.terms import (
     data_wise,
     over_blocks,
     regularize_rows,
+    regularizer,
     soft_similarities,
-    spread_of,
 )
 from jdml.ops import ReduceFn, checks, log1p_sum_exp, log_sum_exp, mean, total
 
@@ -21,7 +21,7 @@ _CONSTRAINTS = {
     "alpha": checks.positive,
     "delta": checks.finite,
     "gamma": checks.positive,
-    "tau": checks.non_negative,
+    "tau": checks.optional(checks.non_negative),
 }
 
 
@@ -34,7 +34,7 @@ def multi_proxy_anchor_loss(
     alpha: float | Array = 32.0,
     delta: float | Array = 0.1,
     gamma: float | Array = 0.1,
-    tau: float | Array = 0.2,
+    tau: float | Array | None = 0.2,
     reduce_fn: ReduceFn | None = total,
     **options: Any,
 ) -> Array:
@@ -52,7 +52,7 @@ def multi_proxy_anchor_loss(
         alpha: α, sharpness.
         delta: δ, margin, a cosine.
         gamma: γ, temperature over the proxies of a class.
-        tau: τ, weight of the regularizer.
+        tau: τ, weight of the regularizer; None: without it.
         **options: see :func:`jdml.losses.assign`. Weights multiply the exponentials of a sample.
         reduce_fn: applied to one term per class, of which the loss is the sum; None gives ``[C]``.
 
@@ -82,7 +82,7 @@ def multi_proxy_anchor_loss(
     """
     a = assign(embeddings, labels, proxies, **options)
     terms = class_wise(a, lambda block: soft_similarities(block, gamma), alpha, delta)
-    terms = terms + tau * spread_of(a) / a.classes
+    terms = terms + regularizer(a, tau) / a.classes
     return ops.reduce_terms(reduce_fn, terms, jnp.broadcast_to(a.rows.any(), terms.shape))
 
 
@@ -95,7 +95,7 @@ def multi_proxy_anchor_dw_loss(
     alpha: float | Array = 32.0,
     delta: float | Array = 0.1,
     gamma: float | Array = 0.1,
-    tau: float | Array = 0.2,
+    tau: float | Array | None = 0.2,
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
@@ -112,7 +112,7 @@ def multi_proxy_anchor_dw_loss(
         alpha: α, sharpness.
         delta: δ, margin, a cosine.
         gamma: γ, temperature over the proxies of a class.
-        tau: τ, weight of the regularizer.
+        tau: τ, weight of the regularizer; None: without it.
         **options: see :func:`jdml.losses.assign`.
         reduce_fn: applied to the valid rows; None gives ``[B]``.
 
@@ -152,7 +152,7 @@ def multi_proxy_anchor_ap_loss(
     alpha: float | Array = 32.0,
     delta: float | Array = 0.1,
     gamma: float | Array = 0.1,
-    tau: float | Array = 0.2,
+    tau: float | Array | None = 0.2,
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
@@ -169,7 +169,7 @@ def multi_proxy_anchor_ap_loss(
         alpha: α, sharpness.
         delta: δ, margin, a cosine.
         gamma: γ, temperature over the proxies of a class.
-        tau: τ, weight of the regularizer.
+        tau: τ, weight of the regularizer; None: without it.
         **options: see :func:`jdml.losses.assign`.
         reduce_fn: applied to the valid rows; None gives ``[B]``.
 

@@ -120,16 +120,18 @@ def _averages(values: tuple[Array, ...], weights: list[Array]) -> Array:
 
 
 def regularize_rows(
-    a: Assignment, reduce_fn: ReduceFn | None, rows: Array, tau: float | Array
+    a: Assignment, reduce_fn: ReduceFn | None, rows: Array, tau: float | Array | None
 ) -> Array:
     """Weight the rows, add the regularizer to each, and reduce."""
-    added = jnp.where(a.rows, tau * spread_of(a), 0.0)
+    added = jnp.where(a.rows, regularizer(a, tau), 0.0)
     return ops.reduce_terms(reduce_fn, jnp.where(a.rows, rows, 0.0) * a.weights + added, a.rows)
 
 
-def spread_of(a: Assignment) -> Array:
-    """The regularizer R of an assignment's proxies, on the sphere."""
-    return spread(a.proxies, a.factors if a.on_sphere else inverse_norms(a.proxies)[..., 0])
+def regularizer(a: Assignment, tau: float | Array | None) -> float | Array:
+    """τR, with R of an assignment's proxies on the sphere; 0 where τ is None."""
+    if tau is None:
+        return 0.0
+    return tau * spread(a.proxies, a.factors if a.on_sphere else inverse_norms(a.proxies)[..., 0])
 
 
 def over_blocks(log_sum: Callable[..., Array], parts: Array, a: Assignment) -> Array:

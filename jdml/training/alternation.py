@@ -49,7 +49,7 @@ class AlternatingProblems(Hook):
         monitor: the evaluation metric, larger is better.
         machine: when a problem and when the run ends.
         restore: whether the model goes back to its best when a problem ends, as the paper's algorithm has it; False
-            goes on from where it is, anchored at the best, as the released program does.
+            goes on from where it is, anchored at the best, with pools embedded as it is, as the released program does.
         normalize: of pool and proxies before they are compared, as in the loss.
         seed: of the samples in the pools.
         preprocess: as in training.
@@ -144,15 +144,12 @@ class AlternatingProblems(Hook):
 
     def _next_problem(self, best: Alternation, state: TrainState) -> TrainState:
         opt_state = optim.set_anchor(state.opt_state, best.params)
-        at_best = state._replace(
-            params=best.params, batch_stats=best.batch_stats, opt_state=opt_state
-        )
-        old = jnp.ones(best.params["proxies"].shape[:2], bool)
-        chosen = self._with_new_proxies(at_best, int(best.machine.problem), old)
         if self.restore:
-            return chosen
-        params = {**state.params, "proxies": chosen.params["proxies"]}
-        return state._replace(params=params, opt_state=opt_state)
+            state = state._replace(params=best.params, batch_stats=best.batch_stats)
+        old = jnp.ones(best.params["proxies"].shape[:2], bool)
+        covering = {**state.params, "proxies": best.params["proxies"]}
+        state = state._replace(params=covering, opt_state=opt_state)
+        return self._with_new_proxies(state, int(best.machine.problem), old)
 
     def _with_new_proxies(self, state: TrainState, problem: int, old: Array) -> TrainState:
         """The state with proxies chosen from a new pool, embedded by this state's model."""

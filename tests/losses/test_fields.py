@@ -1,5 +1,6 @@
 """What the potential field and multi-proxies losses must be beyond the property matrix."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -179,6 +180,21 @@ def test_two_equal_proxies_are_one_however_sharp_the_softmax() -> None:
             for p in (one, two)
         ]
         np.testing.assert_allclose(*gradients, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        jdml.soft_triple_loss,
+        jdml.multi_proxy_anchor_loss,
+        jdml.multi_proxy_anchor_dw_loss,
+        jdml.multi_proxy_anchor_ap_loss,
+    ],
+)
+def test_without_the_regularizer(loss) -> None:
+    with_weight = jax.value_and_grad(lambda p, tau: loss(X, Y, p, tau=tau))
+    assert with_weight(P, 0.2)[0] > with_weight(P, None)[0]
+    chex.assert_trees_all_close(with_weight(P, 0.0), with_weight(P, None), rtol=1e-6)
 
 
 def test_short_half_precision_vectors_have_finite_gradients() -> None:

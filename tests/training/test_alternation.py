@@ -136,7 +136,8 @@ def test_going_on_from_where_it_is(toy):
     chex.assert_trees_all_equal(after.params["model"], before.params["model"])
     chex.assert_trees_all_equal(after.batch_stats, before.batch_stats)
     chex.assert_trees_all_equal(anchor_of(after).anchor["model"], at_best.params["model"])
-    assert are_samples(toy, after.params["proxies"], embeddings(toy, at_best))
+    assert are_samples(toy, after.params["proxies"], embeddings(toy, before))
+    assert not are_samples(toy, after.params["proxies"], embeddings(toy, at_best))
 
 
 def test_the_new_proxies_are_those_that_were_covered_worst(toy):
