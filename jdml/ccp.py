@@ -84,15 +84,21 @@ def greedy_k_center(
     covered = centers if centers_where is None else jnp.where(centers_where[:, None], centers, 0)
     covered = covered.astype(dtype)
     checks.require(jnp.broadcast_to(free.any(), (1,)), "where must keep at least one point")
-    apart = ops.squared_distances(points, covered)
-    if centers_where is not None:
-        apart = jnp.where(centers_where[None, :], apart, jnp.inf)
-    nearest = jnp.min(apart, axis=1, initial=jnp.inf)
+    checks.require(jnp.isfinite(points).all(-1), "pool[{row}] is not finite")
+    checks.require(jnp.isfinite(covered).all(-1), "centers[{row}] is not finite")
+    counted = jnp.ones(len(centers), bool) if centers_where is None else centers_where
+
+    def cover(nearest: Array, center: tuple[Array, Array]) -> tuple[Array, None]:
+        vector, counts = center
+        closer = jnp.minimum(nearest, _distances_to(points, vector))
+        return jnp.where(counts, closer, nearest), None
+
+    nearest, _ = jax.lax.scan(cover, jnp.full(size, jnp.inf, dtype), (covered, counted))
 
     def pick(carried: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
         nearest, left = carried
         chosen = jnp.argmax(jnp.where(left, nearest, -1.0)).astype(jnp.int32)
-        to_chosen = ops.squared_distances(points, points[chosen][None])[:, 0]
+        to_chosen = _distances_to(points, points[chosen])
         return (jnp.minimum(nearest, to_chosen), left.at[chosen].set(False)), chosen
 
     _, picked = jax.lax.scan(pick, (nearest, free), length=k)
@@ -146,6 +152,8 @@ def select_proxies(
         raise ValueError(
             f"proxies must have shape [{classes}, K, {dim}], as pool has, got {list(proxies.shape)}"
         )
+    if proxies.shape[1] == 0:
+        raise ValueError("proxies must hold at least one per class, got none")
     shapes = {
         "where": (where, (classes, size)),
         "proxies_where": (proxies_where, proxies.shape[:2]),
@@ -189,18 +197,26 @@ def greedy_covering_radii(points: Array, *, where: Array | None = None) -> Array
     checks.check_embeddings("points", points)
     if where is not None:
         checks.check_mask("where", where, (len(points),))
+    if len(points) == 0:
+        return jnp.zeros(0, accumulate_in(points))
     kept = jnp.ones(len(points), bool) if where is None else where
     x = jnp.where(kept[:, None], points, 0).astype(accumulate_in(points))
 
     def add(nearest: Array, _: None) -> tuple[Array, Array]:
         chosen = jnp.argmax(nearest)
-        nearest = jnp.minimum(nearest, ops.distances(x, x[chosen][None])[:, 0])
-        # A chosen centre covers itself, whatever rounding says.
-        nearest = nearest.at[chosen].min(0.0)
+        nearest = jnp.minimum(nearest, _distances_to(x, x[chosen]))
         return nearest, jnp.max(nearest, initial=0.0)
 
     _, radii = jax.lax.scan(add, jnp.where(kept, jnp.inf, 0.0).astype(x.dtype), length=len(x))
     return radii
+
+
+def _distances_to(points: Array, one: Array) -> Array:
+    """``[N]``, from differences: exact for points that are equal, however far from 0."""
+    apart = points - one
+    largest = jnp.max(jnp.abs(apart), axis=-1, keepdims=True, initial=0.0)
+    scale = jnp.where(largest > 0, largest, 1.0)
+    return scale[:, 0] * jnp.sqrt(jnp.sum(jnp.square(apart / scale), axis=-1))
 
 
 class AlternationState(NamedTuple):

@@ -141,6 +141,7 @@ class ConditionalFlow(nn.Module):
                     f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}"
                 )
         checks.positive("clamp", self.clamp)
+        self._check_parameters()  # here, as Flax has words of its own for parameters it misses
         self.nets = [
             [_Net(self.hidden, self.depth, 2 * len(range(self.dim)[half.moved])) for half in halves]
             for halves in self._halves()
@@ -219,7 +220,6 @@ class ConditionalFlow(nn.Module):
         """
         checks.check_embeddings("condition", condition)
         _check_width("condition", condition, self.condition_dim)
-        self._check_parameters()
         condition = condition.astype(accumulate_in(condition))
         nets = [[_unbound(net) for net in nets] for nets in self.nets]
         bijectors = self._bijectors(self._conditions(condition), nets)
@@ -237,7 +237,6 @@ class ConditionalFlow(nn.Module):
             raise ValueError(
                 f"condition must have as many rows as {name}, {vectors.shape[0]}, got {condition.shape[0]}"
             )
-        self._check_parameters()
         dtype = accumulate_in(vectors, condition)
         return vectors.astype(dtype), condition.astype(dtype)
 
@@ -246,7 +245,7 @@ class ConditionalFlow(nn.Module):
         if self.is_initializing():
             return
         needed = _parameter_shapes(self.clone(parent=None, name=None))
-        given = _shapes(self.variables["params"])
+        given = _shapes(self.variables.get("params", {}))
         wrong = [
             f"{name} must be {needed.get(name, 'absent')}, got {given.get(name, 'none')}"
             for name in sorted(needed.keys() | given.keys())
@@ -294,11 +293,7 @@ class ConditionalFlow(nn.Module):
         if self.mixing == "permutation":
             return [Permute(np.random.RandomState(self.seed + index).permutation(self.dim))]
         start = _plu(self.dim, self.seed + index)
-        triangles = self.triangles[index]
-        scales = jnp.asarray(start.signs) * jnp.exp(jnp.diag(triangles))
-        matrix = triangles - jnp.diag(jnp.diag(triangles)) + jnp.diag(scales)
-        zeros = jnp.zeros(self.dim, matrix.dtype)
-        return [distrax.LowerUpperTriangularAffine(matrix, zeros), Permute(start.permutation)]
+        return [_Linear(self.triangles[index], start.signs), Permute(start.permutation)]
 
     def _affine(self, parameters: Array) -> distrax.Bijector:
         raw, shift = jnp.split(parameters, 2, axis=-1)
@@ -421,6 +416,7 @@ class _Plu:
     signs: np.ndarray
 
 
+@functools.lru_cache(maxsize=64)
 def _plu(dim: int, seed: int) -> _Plu:
     from scipy.linalg import lu
 
@@ -433,6 +429,38 @@ def _plu(dim: int, seed: int) -> _Plu:
         triangles.astype(np.float32),
         np.sign(diagonal).astype(np.float32),
     )
+
+
+class _Linear(distrax.Bijector):
+    """``x ↦ L U x``, L of ones on its diagonal, U of ``sign · exp`` of what the triangles hold there."""
+
+    def __init__(self, triangles: Array, signs: np.ndarray) -> None:
+        super().__init__(event_ndims_in=1, is_constant_jacobian=True)
+        logs = jnp.diag(triangles)
+        self._lower = jnp.tril(triangles, -1) + jnp.eye(len(logs), dtype=triangles.dtype)
+        self._upper = jnp.triu(triangles, 1) + jnp.diag(jnp.asarray(signs) * jnp.exp(logs))
+        self._matrix = jnp.matmul(self._lower, self._upper, precision=jax.lax.Precision.HIGHEST)
+        self._log_det = jnp.sum(logs)
+
+    def forward_and_log_det(self, x: Array) -> tuple[Array, Array]:
+        """The product, and the sum of U's logarithms."""
+        return self._times(x), jnp.broadcast_to(self._log_det, x.shape[:-1])
+
+    def inverse_and_log_det(self, y: Array) -> tuple[Array, Array]:
+        """Two triangular systems; solved again for what rounding left over, as both are worse conditioned than LU."""
+        x = self._solve(y)
+        x = x + self._solve(y - self._times(x))
+        return x, -jnp.broadcast_to(self._log_det, y.shape[:-1])
+
+    def _times(self, x: Array) -> Array:
+        return jnp.matmul(x, self._matrix.T, precision=jax.lax.Precision.HIGHEST)
+
+    def _solve(self, y: Array) -> Array:
+        columns = y.reshape(-1, y.shape[-1]).T
+        inner = jax.scipy.linalg.solve_triangular(
+            self._lower, columns, lower=True, unit_diagonal=True
+        )
+        return jax.scipy.linalg.solve_triangular(self._upper, inner).T.reshape(y.shape)
 
 
 def _check_width(name: str, vectors: Array, width: int) -> None:

@@ -64,7 +64,11 @@ def add_anchored_weights(
         >>> tx.update(jnp.zeros(2), state, params)[0]
         Array([-0.5, -1. ], dtype=float32)
     """
-    checks.non_negative("strength", strength)
+    # Optax hands hyper-parameters over as arrays, whose values are known here unless they are traced.
+    if isinstance(strength, Array) and not isinstance(strength, jax.core.Tracer):
+        checks.non_negative("strength", strength.item())
+    else:
+        checks.non_negative("strength", strength)
 
     def init(params: Any) -> AnchoredWeightsState:
         return AnchoredWeightsState(jax.tree.map(jnp.copy, params), jnp.zeros((), bool))
@@ -77,13 +81,16 @@ def add_anchored_weights(
                 "params must be passed to update: add_anchored_weights pulls them to their anchor"
             )
 
-        def pull(update: Array, value: Array, anchor: Array) -> Array:
+        def pull(update: Array | None, value: Array, anchor: Array) -> Array | None:
+            if update is None:
+                return None
             pulled = update + jnp.asarray(strength, update.dtype) * (value - anchor).astype(
                 update.dtype
             )
             return jnp.where(state.anchored, pulled, update)
 
-        return jax.tree.map(pull, updates, params, state.anchor), state
+        pulled = jax.tree.map(pull, updates, params, state.anchor, is_leaf=lambda u: u is None)
+        return pulled, state
 
     transformation = optax.GradientTransformation(init, update)
     return transformation if mask is None else optax.masked(transformation, mask)

@@ -92,7 +92,21 @@ def test_keeps_the_updates_type_and_sharding() -> None:
     assert tx.update(params, state, params)[0].dtype == jnp.bfloat16
 
 
+def test_updates_that_are_none_stay_none() -> None:
+    params = {"a": jnp.ones(2), "b": jnp.ones(2)}
+    tx = add_anchored_weights(0.5)
+    state = set_anchor(tx.init(params), jax.tree.map(jnp.zeros_like, params))
+    updates, _ = tx.update({"a": jnp.zeros(2), "b": None}, state, params)
+    assert updates["b"] is None
+    np.testing.assert_allclose(updates["a"], 0.5)
+
+
 def test_mistakes() -> None:
+    for negative in (jnp.array(-1.0), np.float32(-1.0)):
+        with pytest.raises(ValueError, match="strength must be >= 0"):
+            add_anchored_weights(negative)
+    with pytest.raises(ValueError, match="strength must be >= 0"):
+        optax.inject_hyperparams(add_anchored_weights)(strength=-0.25).init(PARAMS)
     with pytest.raises(ValueError, match="strength must be >= 0"):
         add_anchored_weights(-1.0)
     tx = add_anchored_weights(1.0)

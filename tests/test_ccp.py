@@ -54,6 +54,24 @@ def test_identical_points_are_picked_once_each() -> None:
     assert ccp.greedy_k_center(jnp.ones((2, 2)), jnp.ones((1, 2)), 5).tolist() == [0, 1, 0, 1, 0]
 
 
+def test_points_far_from_zero_are_told_apart() -> None:
+    pool = jnp.array([[1000.0], [1000.1], [1000.2]])
+    assert ccp.greedy_k_center(pool, pool[:1], 3).tolist() == [2, 1, 0]
+    huge = 1e25 * jnp.array([[1.0], [2.0], [4.0]])
+    assert ccp.greedy_k_center(huge, huge[:1], 2).tolist() == [2, 1]
+    assert not ccp.greedy_covering_radii(jnp.full((3, 2), 0.1)).any()
+
+
+def test_nothing_to_cover() -> None:
+    assert ccp.greedy_covering_radii(jnp.ones((0, 2))).shape == (0,)
+
+
+def test_checked_tells_of_nan() -> None:
+    pool = jnp.array([[0.0], [jnp.nan], [5.0]])
+    with pytest.raises(ValueError, match=r"pool\[1\] is not finite"):
+        jdml.checked(ccp.greedy_k_center)(pool, pool[:1], 2)
+
+
 def test_select_proxies_is_k_center_class_by_class() -> None:
     pool = jnp.asarray(RNG.normal(size=(5, 6, 3)), jnp.float32)
     old = jnp.asarray(RNG.normal(size=(5, 2, 3)), jnp.float32)

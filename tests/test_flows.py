@@ -48,9 +48,20 @@ def test_inverse_and_determinant(dim: int, kind: dict[str, Any]) -> None:
     np.testing.assert_allclose(log_det, jnp.linalg.slogdet(jacobians)[1], atol=1e-4)
 
 
-@pytest.mark.parametrize(("dim", "size"), [(16, "released"), (128, "paper"), (512, "released")])
-def test_round_trip_and_determinant_at_the_paper_s_sizes(dim: int, size: str) -> None:
-    flow = flows.preset(size, dim, dim)
+@pytest.mark.parametrize(
+    ("dim", "size", "kind"),
+    [
+        (16, "released", {}),
+        (128, "paper", {}),
+        (512, "released", {}),
+        (512, "paper", {"mixing": "linear"}),
+        (512, "released", {"mixing": "linear", "coupling": "realnvp"}),
+    ],
+)
+def test_round_trip_and_determinant_at_the_paper_s_sizes(
+    dim: int, size: str, kind: dict[str, Any]
+) -> None:
+    flow = flows.preset(size, dim, dim, **kind)
     units = jax.random.normal(jax.random.key(0), (2, 3, dim))
     x, c = units / jnp.linalg.norm(units, axis=-1, keepdims=True)
     params = flow.init(jax.random.key(1), x, c)
@@ -215,6 +226,18 @@ def test_parameters_of_another_flow(change: dict[str, Any], message: str) -> Non
     for method, arguments in (("forward", (x, c)), ("inverse", (x, c)), ("distribution", (c,))):
         with pytest.raises(ValueError, match=message):
             other.apply(params, *arguments, method=method)
+
+
+@pytest.mark.parametrize("change", [{"num_blocks": 3}, {"dim": 5}, {"mixing": "permutation"}])
+def test_parameters_of_another_linear_flow(change: dict[str, Any]) -> None:
+    sizes = {"dim": 4, "condition_dim": 2, "num_blocks": 2, "hidden": 8, "depth": 2}
+    x, c = jnp.ones((3, 4)), jnp.ones((3, 2))
+    params = flows.ConditionalFlow(**sizes, mixing="linear").init(jax.random.key(0), x, c)
+    other = flows.ConditionalFlow(**{**sizes, "mixing": "linear", **change})
+    with pytest.raises(ValueError, match=r"params must be those of a flow of these sizes: .*mix"):
+        other.apply(params, jnp.ones((3, other.dim)), c)
+    with pytest.raises(ValueError, match="params must be those of a flow of these sizes"):
+        other.apply({}, jnp.ones((3, other.dim)), c)
 
 
 def test_arrays_that_do_not_fit() -> None:

@@ -135,8 +135,6 @@ def problems_table(results: dict[str, Any]) -> str:
                 cell("within"),
                 cell("next within"),
                 cell("class radius"),
-                cell("radius"),
-                cell("next radius"),
             ]
         )
     titles = (
@@ -146,9 +144,7 @@ def problems_table(results: dict[str, Any]) -> str:
         "MAP@R",
         "spread of proxies",
         "of the next",
-        "radius of classes",
-        "radius around proxies",
-        "of the next",
+        "covering radius of classes",
     )
     return markdown_table(list(titles), rows)
 

@@ -13,7 +13,6 @@ import optax
 import jdml
 from jdml import data, objectives, optim, training
 from jdml.ccp import AlternatingProjections, greedy_covering_radii
-from jdml.metrics import covering_radius
 from jdml.models import ResNet20V2
 from jdml.ops import ball
 from jdml.training import AlternatingProblems, Alternation, HookResult, TrainState, embed
@@ -110,6 +109,11 @@ class Recorder(AlternatingProblems):
             self.note(at_best, carried, result.state, int(state.step), float(carried.machine.best))
         return result
 
+    def embed_points(self, state: TrainState) -> np.ndarray:
+        """The points in the unit disk."""
+        x = embed(self.model, state.params["model"], state.batch_stats, self.points.images)
+        return np.asarray(ball(jnp.asarray(x)))
+
     def note(
         self,
         state: TrainState,
@@ -119,18 +123,14 @@ class Recorder(AlternatingProblems):
         score: float,
     ) -> None:
         """What a problem converged to, and how the next one begins."""
-        x = embed(self.model, state.params["model"], state.batch_stats, self.points.images)
-        x, labels = np.asarray(ball(jnp.asarray(x))), np.asarray(self.points.labels)
+        labels = np.asarray(self.points.labels)
         new = np.asarray(after.params["proxies"])
         old = new if converged is None else np.asarray(ball(converged.params["proxies"]))
-        self.panels.append({"points": x, "labels": labels, "old": old, "new": new})
+        panel = {"points": self.embed_points(after), "labels": labels, "old": old, "new": new}
+        self.panels.append(panel)
         if converged is None:
             return
-
-        def radius(proxies: np.ndarray) -> float:
-            return float(
-                np.mean([covering_radius(x[labels == c], proxies[c]) for c in range(CLASSES)])
-            )
+        x = self.embed_points(state)
 
         def within(proxies: np.ndarray) -> float:
             of_class = [mean_distance(own) for own in proxies]
@@ -149,8 +149,6 @@ class Recorder(AlternatingProblems):
                 "within": within(old),
                 "next within": within(new),
                 "class radius": of_classes(),
-                "radius": radius(old),
-                "next radius": radius(new),
             }
         )
 

@@ -2,7 +2,7 @@
 
 import io
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -89,11 +89,31 @@ class ImageFiles:
         rows = np.arange(len(self))[key]
         if rows.ndim == 0:
             return self.read(int(rows))
+        return self._read_all(rows, [None] * len(rows))
+
+    def augmented(self, rows: np.ndarray, seed: Sequence[int]) -> np.ndarray:
+        """These images as in training, `[n, H, W, 3]`: the same for the same row and seed.
+
+        Args:
+            rows: Indices of images.
+            seed: Numbers that are not negative.
+
+        Returns:
+            The images, uint8.
+
+        Raises:
+            BadImageError: If one of them cannot be decoded.
+            IndexError: If there is no such row.
+        """
+        rows = np.arange(len(self))[rows]
+        return self._read_all(rows, [np.random.default_rng([*seed, row]) for row in rows])
+
+    def _read_all(self, rows: np.ndarray, randoms: Sequence[Any]) -> np.ndarray:
         images = np.empty((len(rows), *self.shape[1:]), np.uint8)
         if not len(rows):
             return images
         with ThreadPoolExecutor(min(self.threads or cores(), len(rows))) as pool:
-            for place, image in enumerate(pool.map(self.read, rows)):
+            for place, image in enumerate(pool.map(self.read, rows, randoms)):
                 images[place] = image
         return images
 

@@ -11,6 +11,7 @@ from jax import Array
 
 from jdml import optim
 from jdml.ccp import AlternatingProjections, AlternationState, select_proxies
+from jdml.data import ImageFiles
 from jdml.ops import ball, checks
 from jdml.training.hooks import Hook, HookResult
 from jdml.training.step import Preprocess, TrainState, embed, to_float
@@ -46,7 +47,7 @@ class AlternatingProblems(Hook):
         model: the model that is trained.
         train: the data set that is trained on.
         pool_size: b, samples per class among which the new proxies are chosen; all of a smaller class.
-        monitor: the evaluation metric, larger is better.
+        monitor: the evaluation metric, larger is better; the first evaluation tells if there is none of that name.
         machine: when a problem and when the run ends.
         restore: whether the model goes back to its best when a problem ends, as the paper's algorithm has it; False
             goes on from where it is, anchored at the best, with pools embedded as it is, as the released program does.
@@ -59,7 +60,8 @@ class AlternatingProblems(Hook):
             proxies among the parameters, no :func:`jdml.optim.add_anchored_weights` in the optimizer.
 
     Implementation notes:
-        Pools depend on the seed and the number of the problem alone. Nothing is compiled again between problems. Give
+        Pools depend on the seed and the number of the problem alone; image files are augmented as in training, and
+        embedded as in evaluation. Nothing is compiled again between problems. Give
         :func:`~jdml.training.fit` the same ``monitor``, so that the best of the whole run is kept. What an objective
         remembers between steps (a cross-batch memory) is not taken back with the weights.
 
@@ -102,6 +104,10 @@ class AlternatingProblems(Hook):
     def start(self, state: TrainState) -> tuple[Alternation, TrainState]:
         """Choose the first problem's proxies."""
         checks.count("pool_size", self.pool_size)
+        if not isinstance(self.monitor, str):
+            raise TypeError(
+                f"monitor must be the name of an evaluation metric, got {self.monitor!r}"
+            )
         proxies = state.params.get("proxies")
         if proxies is None:
             raise ValueError(
@@ -162,7 +168,7 @@ class AlternatingProblems(Hook):
                 self.model,
                 state.params["model"],
                 state.batch_stats,
-                self.train.images[rows[start : start + AT_A_TIME]],
+                self._images(rows[start : start + AT_A_TIME], problem),
                 preprocess=self.preprocess,
             )
             for start in range(0, len(rows), AT_A_TIME)
@@ -177,6 +183,12 @@ class AlternatingProblems(Hook):
             proxies_where=old,
         )
         return state._replace(params={**state.params, "proxies": chosen})
+
+    def _images(self, rows: np.ndarray, problem: int) -> np.ndarray:
+        images = self.train.images
+        if isinstance(images, ImageFiles):
+            return images.augmented(rows, seed=(self.seed, problem))
+        return np.asarray(images[rows])
 
     def _pool(self, classes: int, problem: int) -> tuple[np.ndarray, np.ndarray]:
         """``[C, b]`` indices of random samples of each class, and which of them are there."""

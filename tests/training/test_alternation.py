@@ -13,6 +13,7 @@ import pytest
 import jdml
 from jdml import objectives, optim
 from jdml.ccp import AlternatingProjections
+from jdml.data import ImageFiles, conventional
 from jdml.ops import ball
 from jdml.training import AlternatingProblems, create_state, embed, fit
 
@@ -221,6 +222,24 @@ def test_a_class_smaller_than_the_pool_gives_all_it_has(toy):
     assert set(apart.argmin(1)) == {0, 1}
 
 
+def test_image_files_are_augmented_as_in_training(toy, tmp_path):
+    from PIL import Image
+
+    noise = np.random.default_rng(0)
+    shape = toy.data.images.shape[1:]
+    for i in range(40):
+        pixels = noise.integers(0, 256, (30, 40, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{i}.png")
+    files = [tmp_path / f"{i}.png" for i in range(40)]
+    images = ImageFiles(files, conventional(shape[0]))
+    hook = hook_of(toy, train=SimpleNamespace(images=images, labels=toy.data.labels), seed=3)
+    seen = hook._images(np.array([4, 2]), problem=1)
+    np.testing.assert_array_equal(seen, images.augmented(np.array([4, 2]), seed=(3, 1)))
+    np.testing.assert_array_equal(seen[1], hook._images(np.array([2]), problem=1)[0])
+    assert (seen != images[[4, 2]]).any()
+    assert (seen != hook._images(np.array([4, 2]), problem=2)).any()
+
+
 def test_refuses_before_any_step(toy):
     def refuses(message, optimizer=OPTIMIZER, objective=OBJECTIVE, **changes):
         with pytest.raises((ValueError, TypeError), match=message):
@@ -228,6 +247,7 @@ def test_refuses_before_any_step(toy):
 
     refuses("pool_size must be at least the number of proxies per class, 3, got 2", pool_size=2)
     refuses("pool_size must be", pool_size=2.5)
+    refuses("monitor must be the name of an evaluation metric, got None", monitor=None)
     refuses("opt_state holds no anchor", optimizer=optax.adam(1e-3))
     refuses("the objective has no proxies", objective=objectives.pair(jdml.contrastive_loss))
     hidden = SimpleNamespace(images=toy.data.images, labels=np.full(40, -1))
