@@ -34,5 +34,6 @@ def draw_panels(source: Path, path: Path) -> None:
     problems = np.arange(1, len(radii) + 1)
     axes[-1].plot(problems, radii, "o-", color="black")
     axes[-1].set(title="mean covering radius of classes", xlabel="problem", ylim=(0, None))
+    axes[-1].xaxis.get_major_locator().set_params(integer=True)
     axes[-1].grid(alpha=0.3)
     figure.savefig(path, dpi=110)
