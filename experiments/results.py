@@ -63,6 +63,16 @@ def of_nir(name: str) -> str | None:
     return name if name.removesuffix(" + NIR") in known else None
 
 
+def of_ccp(name: str) -> str | None:
+    """Names of CCP's study on MNIST."""
+    names = {
+        "mnist: samples": "contrastive",
+        "mnist: single": "contrastive, one problem",
+        "mnist: CCP": "contrastive + CCP",
+    }
+    return names.get(name)
+
+
 EPS_PAPER = {
     "triplet": 49.4,
     "ProxyNCA": 49.1,
@@ -127,6 +137,15 @@ COLUMNS = (
         {"triplet": 35.2, "EPS + triplet": 42.3},
         "2026-11-21",
         "python experiments/eps_mnist/main.py --data mnist --data-dir DIR --seeds 5",
+    ),
+    Column(
+        "MNIST in the plane, MAP@R",
+        "ccp_mnist",
+        "test",
+        of_ccp,
+        {"contrastive": 98.06, "contrastive + CCP": 97.21},
+        "2026-11-21",
+        "python experiments/ccp_mnist/main.py --data mnist --data-dir DIR --seeds 3",
     ),
     Column(
         "CUB crops, frozen features",

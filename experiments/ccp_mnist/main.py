@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import tyro
-from pictures import draw_panels
+from pictures import draw_curves, draw_panels
 from study import BASE, METHODS, TASKS, load, run
 
 from jdml.report import markdown_table, mean_std
@@ -186,6 +186,8 @@ def main(settings: Settings) -> None:
     print(f"{text}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
     if "methods" in settings.parts:
         draw_panels(out / "panels.npz", out / "panels.png")
+        curves = {method: over_seeds(results, method, "curve") for method in METHODS}
+        draw_curves(curves, out / "curves.png")
     write_json(out / "results.json", results)
     (out / "tables.md").write_text(text)
 

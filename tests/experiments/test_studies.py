@@ -170,7 +170,9 @@ def test_ccp_on_the_embedded_digits(
     assert results["single-0"]["metrics"]["history"] == []
     assert sum(problem["steps"] for problem in results["CCP-0"]["metrics"]["history"]) <= 9
     assert all(0 < r["metrics"]["test"] <= 1 for r in results.values())
+    assert [step for step, _ in results["CCP-0"]["metrics"]["curve"]] == list(range(1, 10))
     assert (tmp_path / "panels.png").stat().st_size > 30_000
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
 
 
 def test_nir_on_the_embedded_digits(
