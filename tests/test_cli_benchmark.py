@@ -42,7 +42,7 @@ def test_dry_run(method, protocol, small_backbone, capsys, tmp_path):
     rows = ["separated", "concatenated", "std"] if protocol == "mlrc" else ["ours"]
     assert set(found) == {"options", *rows}
     assert 0 < found[rows[0]]["R@1"] <= 1
-    assert found[rows[0]]["queries"] == 64
+    assert found[rows[0]]["queries"] == 16
 
 
 def test_dry_run_of_a_real_backbone(capsys):
