@@ -31,7 +31,7 @@ class Benchmark:
 
     With --out, a killed benchmark goes on where it was when the same command is given again.
 
-    An example: potential fields on CUB with a ResNet-50, and whether the whole path works, in a minute:
+    An example: potential fields on CUB with a ResNet-50, and whether the whole path works, in about a minute:
 
     jdml benchmark --dataset cub --data-dir CUB_200_2011 --method pfml --weights resnet50.safetensors --out runs/pfml
 
