@@ -8,10 +8,12 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 import jdml.cli
+from jdml import models
 
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("grain")
@@ -54,6 +56,42 @@ def test_a_folder_of_classes(capsys, animals, tmp_path, augmentation):
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["augmentation"] == augmentation
     assert "workers" not in config
+
+
+def test_pretrained_weights(capsys, animals, tmp_path, monkeypatch):
+    seen = []
+
+    def load_weights(path, variables):
+        seen.append(path.read_bytes())
+        return jax.tree.map(lambda leaf: 2 * leaf, variables)
+
+    monkeypatch.setattr(models, "create", lambda name, dim: models.SmallConvNet(dim))
+    monkeypatch.setattr(models, "load_weights", load_weights)
+    weights = tmp_path / "resnet18.safetensors"
+    weights.write_bytes(b"weights")
+    data = ("--data", "folder", "--data-dir", animals, "--model", "resnet18", "--batch", "2x3")
+    began = [
+        json.loads((tmp_path / name / "log.jsonl").read_text().splitlines()[0])["loss"]
+        for name, more in (("random", ()), ("pretrained", ("--weights", weights)))
+        if run(capsys, *data, *more, "--out", tmp_path / name)[0] == 0
+    ]
+    assert seen == [b"weights"]
+    assert began[0] != began[1]
+    weights.write_bytes(b"others")
+    code, _, err = run(capsys, *data, "--weights", weights, "--out", tmp_path / "pretrained")
+    assert code == 2
+    assert "weights" in err
+
+
+def test_weights_that_do_not_fit(capsys, animals, tmp_path):
+    data = ("--data", "folder", "--data-dir", animals)
+    assert (
+        "--weights are those of a resnet18 or resnet50, got --model small"
+        in run(capsys, *data, "--weights", "r.safetensors")[2]
+    )
+    code, _, err = run(capsys, *data, "--model", "resnet50", "--weights", tmp_path / "nowhere")
+    assert code == 2
+    assert f"--weights must be a file, got {tmp_path / 'nowhere'}" in err
 
 
 def test_inshop_is_searched_in_its_gallery(capsys, tmp_path):

@@ -3,6 +3,7 @@
 import itertools
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -112,6 +113,14 @@ def test_the_first_batch_sets_actnorm() -> None:
     np.testing.assert_allclose(entered.mean(0), np.zeros(4), atol=1e-5)
     np.testing.assert_allclose(entered.std(0), np.ones(4), atol=1e-4)
     del flow, c
+
+
+def test_actnorm_without_a_first_batch_does_nothing() -> None:
+    flow = flows.ConditionalFlow(4, CONDITION, num_blocks=1, hidden=8, depth=2, actnorm=True)
+    params = flow.init(jax.random.key(0), jnp.zeros((0, 4)), jnp.zeros((0, CONDITION)))
+    chex.assert_trees_all_equal(
+        params["params"]["norms_0"], {"log_scale": jnp.zeros(4), "mean": jnp.zeros(4)}
+    )
 
 
 def test_log_scales_stay_within_the_clamp() -> None:

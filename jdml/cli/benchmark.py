@@ -1,6 +1,5 @@
 """``jdml benchmark``: a method, a data set, a protocol; the paper's row beside ours."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -12,6 +11,7 @@ import numpy as np
 
 from jdml.cli.names import parse_batch
 from jdml.cli.papers import printed
+from jdml.cli.weights import digest
 
 EVERY = {"sop": 250, "inshop": 250}
 MLRC_EVALUATIONS = 400
@@ -186,7 +186,7 @@ class Benchmark:
     def _config(self) -> dict[str, Any]:
         """What must agree for a run to go on: all that changes what is computed."""
         options = {k: v for k, v in self._options().items() if k not in NOT_CONFIG}
-        weights = None if self.weights is None else _digest(self.weights)
+        weights = None if self.weights is None else digest(self.weights)
         return {"benchmark": {**options, "weights": weights}}
 
     def _options(self) -> dict[str, Any]:
@@ -242,11 +242,6 @@ def read(source: Benchmark, crops: Any) -> tuple[Any, Any]:
     if source.dataset == "inshop":
         return load("train"), Retrieval(load("query"), load("gallery"))
     return load("train"), Retrieval(load("test"))
-
-
-def _digest(path: Path) -> str:
-    """What a file holds, in short."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def public(
             for name in _LABELS & bound.arguments.keys():
                 checks.check_label_values(name, bound.arguments[name])
             arguments = {
-                name: float(value) if _is_number(value) and name not in fixed else value
+                name: _as_size(value) if name in fixed else _as_number(value)
                 for name, value in bound.arguments.items()
             }
             return compiled(*_split(arguments))
@@ -154,8 +154,14 @@ _LABELS = {"labels", "reference_labels"}
 _SIZES = frozenset({"class_block"})
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _as_number(value: Any) -> Any:
+    """A Python number as a float, which is traced."""
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _as_size(value: Any) -> Any:
+    """A whole number of NumPy's as Python's, which is static."""
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def _split(arguments: dict[str, Any]) -> tuple[list[Any], _Static]:

@@ -7,6 +7,7 @@ import types
 from pathlib import Path
 
 import chex
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +16,22 @@ import pytest
 import jdml
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+
+class LinearNet(nn.Module):
+    """Compiles in no time, where a study's network takes seconds for every loss."""
+
+    dim: int
+
+    @nn.compact
+    def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
+        return nn.Dense(self.dim)(images.reshape(len(images), -1))
+
+
+@pytest.fixture(autouse=True)
+def _small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("EpsNet", "SmallConvNet", "ResNet20V2"):
+        monkeypatch.setattr(jdml.models, name, LinearNet)
 
 
 def load(name: str) -> types.ModuleType:
@@ -156,9 +173,7 @@ def test_ccp_on_the_embedded_digits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = load("ccp_mnist")
-    of_run = sys.modules["study"]
     monkeypatch.setitem(study.TASKS, "digits", study.TASKS["digits"]._replace(steps=9, every=1))
-    monkeypatch.setattr(of_run, "ResNet20V2", lambda dim: jdml.models.EpsNet(dim))
     grid = study.Sweep("pool_size", (8, 16), "proxies_per_class", (4,))
     monkeypatch.setattr(study, "SWEEPS", {"pool": grid})
     study.main(study.Settings(parts=("methods", "pool"), out=tmp_path))

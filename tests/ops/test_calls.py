@@ -34,6 +34,9 @@ def test_numbers_are_traced_and_choices_are_static() -> None:
     scale(jnp.ones(2), power=1.0, bins=4)
     assert traces[-1][1] == 4
     assert not isinstance(traces[-1][1], jax.Array)
+    count = len(traces)
+    np.testing.assert_allclose(scale(jnp.ones(2), power=1.0, bins=np.int64(4)), 4)
+    assert len(traces) == count
 
 
 @pytest.mark.parametrize(

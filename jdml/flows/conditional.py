@@ -1,29 +1,21 @@
-"""Conditional normalizing flows: RealNVP and GLOW couplings, Flax parameters over distrax bijectors.
+"""The conditional flow: its blocks, its density, its sizes."""
 
-The only room that imports distrax (extra ``flows``).
-"""
-
-import dataclasses
 import functools
-import warnings
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+import distrax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jdml.flows.bijectors import Linear, Permute, start_of_linear
+from jdml.flows.nets import ActNorm, Net, conditioned, unbound
 from jdml.ops import checks
 from jdml.ops.stable import accumulate_in
 
-with warnings.catch_warnings():
-    # TensorFlow Probability, which distrax stands on, looks up a name that JAX has deprecated.
-    warnings.filterwarnings("ignore", message="jax.core.pytype_aval_mappings")
-    import distrax
-
-__all__ = ["PRESETS", "ConditionalFlow", "Permute", "preset"]
+__all__ = ["PRESETS", "ConditionalFlow", "preset"]
 
 Coupling = Literal["glow", "realnvp"]
 Mixing = Literal["permutation", "linear"]
@@ -143,15 +135,15 @@ class ConditionalFlow(nn.Module):
         checks.positive("clamp", self.clamp)
         self._check_parameters()  # here, as Flax has words of its own for parameters it misses
         self.nets = [
-            [_Net(self.hidden, self.depth, 2 * len(range(self.dim)[half.moved])) for half in halves]
+            [Net(self.hidden, self.depth, 2 * len(range(self.dim)[half.moved])) for half in halves]
             for halves in self._halves()
         ]
         if self.conditioning == "embedded":
-            self.embedding = _Net(self.hidden, 2, self.condition_dim)
+            self.embedding = Net(self.hidden, 2, self.condition_dim)
         if self.actnorm:
-            self.norms = [_ActNorm(self.dim) for _ in range(self.num_blocks)]
+            self.norms = [ActNorm(self.dim) for _ in range(self.num_blocks)]
         if self.mixing == "linear":
-            starts = [_plu(self.dim, self.seed + i) for i in range(self.num_blocks)]
+            starts = [start_of_linear(self.dim, self.seed + i) for i in range(self.num_blocks)]
             self.triangles = [
                 self.param(f"mixing_{i}", lambda _, start=start: jnp.asarray(start.triangles))
                 for i, start in enumerate(starts)
@@ -221,7 +213,7 @@ class ConditionalFlow(nn.Module):
         checks.check_embeddings("condition", condition)
         _check_width("condition", condition, self.condition_dim)
         condition = condition.astype(accumulate_in(condition))
-        nets = [[_unbound(net) for net in nets] for nets in self.nets]
+        nets = [[unbound(net) for net in nets] for nets in self.nets]
         bijectors = self._bijectors(self._conditions(condition), nets)
         zeros = jnp.zeros((condition.shape[0], self.dim), condition.dtype)
         latents = distrax.Independent(distrax.Normal(zeros, jnp.ones_like(zeros)), 1)
@@ -283,7 +275,7 @@ class ConditionalFlow(nn.Module):
             bijectors.append(distrax.Block(distrax.ScalarAffine(-mean * scale, scale), 1))
         bijectors += self._mix(index)
         for half, net in zip(self._halves()[index], nets[index], strict=True):
-            conditioner = _conditioner(net, conditions[index])
+            conditioner = conditioned(net, conditions[index])
             bijectors.append(
                 distrax.SplitCoupling(half.split, 1, conditioner, self._affine, swap=half.first)
             )
@@ -292,8 +284,8 @@ class ConditionalFlow(nn.Module):
     def _mix(self, index: int) -> list[distrax.Bijector]:
         if self.mixing == "permutation":
             return [Permute(np.random.RandomState(self.seed + index).permutation(self.dim))]
-        start = _plu(self.dim, self.seed + index)
-        return [_Linear(self.triangles[index], start.signs), Permute(start.permutation)]
+        start = start_of_linear(self.dim, self.seed + index)
+        return [Linear(self.triangles[index], start.signs), Permute(start.permutation)]
 
     def _affine(self, parameters: Array) -> distrax.Bijector:
         raw, shift = jnp.split(parameters, 2, axis=-1)
@@ -313,27 +305,6 @@ def _parameter_shapes(flow: ConditionalFlow) -> dict[str, list[int]]:
     return _shapes(jax.eval_shape(flow.init, jax.random.key(0), x, condition)["params"])
 
 
-class Permute(distrax.Bijector):
-    """A fixed permutation of the dimensions."""
-
-    def __init__(self, order: np.ndarray) -> None:
-        """Takes the place from which each dimension comes."""
-        super().__init__(event_ndims_in=1, is_constant_jacobian=True)
-        self._order, self._back = np.asarray(order), np.argsort(order)
-
-    def forward_and_log_det(self, x: Array) -> tuple[Array, Array]:
-        """The dimensions in the new order; volumes stay."""
-        return x[..., self._order], jnp.zeros(x.shape[:-1], x.dtype)
-
-    def inverse_and_log_det(self, y: Array) -> tuple[Array, Array]:
-        """The dimensions in the old order."""
-        return y[..., self._back], jnp.zeros(y.shape[:-1], y.dtype)
-
-    def same_as(self, other: distrax.Bijector) -> bool:
-        """Whether the other is the same permutation."""
-        return isinstance(other, Permute) and bool(np.array_equal(self._order, other._order))
-
-
 class _Half(NamedTuple):
     """Dimensions that one coupling moves: those before or after the split."""
 
@@ -343,124 +314,6 @@ class _Half(NamedTuple):
     @property
     def moved(self) -> slice:
         return slice(0, self.split) if self.first else slice(self.split, None)
-
-
-class _Net(nn.Module):
-    """Linear layers with ReLU between them."""
-
-    hidden: int
-    depth: int
-    out: int
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        widths = [self.hidden] * (self.depth - 1) + [self.out]
-        for i, width in enumerate(widths):
-            bound = x.shape[-1] ** -0.5
-            x = nn.Dense(
-                width,
-                kernel_init=nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform"),
-                bias_init=_uniform(bound),
-            )(nn.relu(x) if i else x)
-        return x
-
-
-class _ActNorm(nn.Module):
-    """A scale and a mean per dimension, those of the batch with which the parameters were made."""
-
-    dim: int
-
-    @nn.compact
-    def __call__(self, x: Array | None) -> tuple[Array, Array]:
-        def start(of: Callable[[Array], Array]) -> Callable[[Array], Array]:
-            return lambda _: jnp.zeros(self.dim) if x is None else of(x).astype(jnp.float32)
-
-        def log_scale(x: Array) -> Array:
-            spread = jnp.std(x, axis=0)
-            return jnp.where(spread > 1e-6, -jnp.log(jnp.maximum(spread, 1e-6)), 0.0)
-
-        scale = jnp.exp(self.param("log_scale", start(log_scale)))
-        return scale, self.param("mean", start(lambda x: jnp.mean(x, axis=0)))
-
-
-def _uniform(bound: float) -> Callable[..., Array]:
-    return lambda key, shape, dtype=jnp.float32: jax.random.uniform(
-        key, shape, dtype, -bound, bound
-    )
-
-
-def _unbound(net: _Net) -> Callable[[Array], Array]:
-    """The net as a function that holds its parameters."""
-    plain, variables = net.clone(parent=None), net.variables
-    return lambda x: plain.apply(variables, x)  # type: ignore[return-value]
-
-
-def _conditioner(
-    net: Callable[[Array], Array], condition: Array | None
-) -> Callable[[Array], Array]:
-    def parameters(x: Array) -> Array:
-        if condition is None:
-            return net(x)
-        everywhere = jnp.broadcast_to(condition, (*x.shape[:-1], condition.shape[-1]))
-        return net(jnp.concatenate([x, everywhere.astype(x.dtype)], axis=-1))
-
-    return parameters
-
-
-@dataclasses.dataclass(frozen=True)
-class _Plu:
-    """A rotation as permutation × unit lower × upper triangular matrix, the latter two in one, log|diagonal| on it."""
-
-    permutation: np.ndarray
-    triangles: np.ndarray
-    signs: np.ndarray
-
-
-@functools.lru_cache(maxsize=64)
-def _plu(dim: int, seed: int) -> _Plu:
-    from scipy.linalg import lu
-
-    rotation, _ = np.linalg.qr(np.random.RandomState(seed).normal(size=(dim, dim)))
-    permutation, lower, upper = lu(rotation)
-    diagonal = np.diag(upper)
-    triangles = np.tril(lower, -1) + np.triu(upper, 1) + np.diag(np.log(np.abs(diagonal)))
-    return _Plu(
-        permutation.argmax(axis=1),
-        triangles.astype(np.float32),
-        np.sign(diagonal).astype(np.float32),
-    )
-
-
-class _Linear(distrax.Bijector):
-    """``x ↦ L U x``, L of ones on its diagonal, U of ``sign · exp`` of what the triangles hold there."""
-
-    def __init__(self, triangles: Array, signs: np.ndarray) -> None:
-        super().__init__(event_ndims_in=1, is_constant_jacobian=True)
-        logs = jnp.diag(triangles)
-        self._lower = jnp.tril(triangles, -1) + jnp.eye(len(logs), dtype=triangles.dtype)
-        self._upper = jnp.triu(triangles, 1) + jnp.diag(jnp.asarray(signs) * jnp.exp(logs))
-        self._matrix = jnp.matmul(self._lower, self._upper, precision=jax.lax.Precision.HIGHEST)
-        self._log_det = jnp.sum(logs)
-
-    def forward_and_log_det(self, x: Array) -> tuple[Array, Array]:
-        """The product, and the sum of U's logarithms."""
-        return self._times(x), jnp.broadcast_to(self._log_det, x.shape[:-1])
-
-    def inverse_and_log_det(self, y: Array) -> tuple[Array, Array]:
-        """Two triangular systems; solved again for what rounding left over, as both are worse conditioned than LU."""
-        x = self._solve(y)
-        x = x + self._solve(y - self._times(x))
-        return x, -jnp.broadcast_to(self._log_det, y.shape[:-1])
-
-    def _times(self, x: Array) -> Array:
-        return jnp.matmul(x, self._matrix.T, precision=jax.lax.Precision.HIGHEST)
-
-    def _solve(self, y: Array) -> Array:
-        columns = y.reshape(-1, y.shape[-1]).T
-        inner = jax.scipy.linalg.solve_triangular(
-            self._lower, columns, lower=True, unit_diagonal=True
-        )
-        return jax.scipy.linalg.solve_triangular(self._upper, inner).T.reshape(y.shape)
 
 
 def _check_width(name: str, vectors: Array, width: int) -> None:

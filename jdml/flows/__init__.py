@@ -1,0 +1,16 @@
+"""Conditional normalizing flows: RealNVP and GLOW couplings, Flax parameters over distrax bijectors.
+
+The only room that imports distrax (extra ``flows``).
+"""
+
+import warnings
+
+with warnings.catch_warnings():
+    # TensorFlow Probability, which distrax stands on, looks up a name that JAX has deprecated.
+    warnings.filterwarnings("ignore", message="jax.core.pytype_aval_mappings")
+    import distrax  # noqa: F401 - before the modules below import it
+
+from jdml.flows.bijectors import Permute
+from jdml.flows.conditional import PRESETS, ConditionalFlow, preset
+
+__all__ = ["PRESETS", "ConditionalFlow", "Permute", "preset"]
