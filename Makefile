@@ -31,7 +31,7 @@ parity: $(VENV)/.parity ## the tests again, beside pytorch-metric-learning and f
 	$(MAKE) --no-print-directory test
 
 notebooks: $(VENV)/.dev ## run every notebook on its embedded data
-	$(BIN)/python -m pytest -q --nbmake --nbmake-timeout=600 -W default notebooks
+	$(BIN)/python -m pytest -q -n $(WORKERS) --nbmake --nbmake-timeout=600 -W default notebooks
 
 clean: ## remove the environment and the tools' caches (runs stay)
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

@@ -45,13 +45,13 @@ def same(name: str) -> str | None:
     return None if name.split(" ")[0] in ("positives", "batches", "trimmed") else name
 
 
-def of_fields(suffix: str) -> Any:
-    """Names of the study of potential fields, clean or with noise."""
+def of_fields(data: str, suffix: str = "") -> Any:
+    """Names of the study of potential fields on a data set, clean or with noise; its sweeps' points are in digits."""
 
     def rename(name: str) -> str | None:
-        name = name.removeprefix("omniglot: ")
-        noisy = name.endswith(", noise")
-        return name.removesuffix(", noise") if noisy == bool(suffix) else None
+        of_data, _, name = name.partition(": ")
+        clean = name.removesuffix(", noise")
+        return clean if of_data == data and name == clean + suffix else None
 
     return rename
 
@@ -83,6 +83,7 @@ EPS_PAPER = {
     "EPS + MS": 68.7,
 }
 OMNIGLOT = "--data omniglot --data-dir DIR"
+MNIST = "--data mnist --data-dir DIR"
 COLUMNS = (
     Column(
         "Omniglot letters, 400 steps",
@@ -115,7 +116,7 @@ COLUMNS = (
         "the same, proxies and fields",
         "potential_fields",
         "letters R@1",
-        of_fields(""),
+        of_fields("omniglot"),
         {},
         "2026-11-21",
         f"python experiments/potential_fields/main.py {OMNIGLOT} --parts methods --seeds 3",
@@ -124,7 +125,7 @@ COLUMNS = (
         "the same, 20 % wrong labels",
         "potential_fields",
         "letters R@1",
-        of_fields(", noise"),
+        of_fields("omniglot", ", noise"),
         {},
         "2026-11-21",
         f"python experiments/potential_fields/main.py {OMNIGLOT} --parts noise --seeds 5",
@@ -137,6 +138,24 @@ COLUMNS = (
         {"triplet": 35.2, "EPS + triplet": 42.3},
         "2026-11-21",
         "python experiments/eps_mnist/main.py --data mnist --data-dir DIR --seeds 5",
+    ),
+    Column(
+        "MNIST even/odd, seen digits, 16-D",
+        "potential_fields",
+        "seen digits R@1",
+        of_fields("mnist"),
+        {},
+        "2026-11-21",
+        f"python experiments/potential_fields/main.py {MNIST} --parts methods --seeds 3",
+    ),
+    Column(
+        "the same, 20 % wrong labels",
+        "potential_fields",
+        "seen digits R@1",
+        of_fields("mnist", ", noise"),
+        {},
+        "2026-11-21",
+        f"python experiments/potential_fields/main.py {MNIST} --parts noise --seeds 5",
     ),
     Column(
         "MNIST in the plane, MAP@R",

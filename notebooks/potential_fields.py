@@ -131,7 +131,11 @@ def learn(objective, noise, steps=300):
         jdml.models.EpsNet(dim=DIM),
         objective,
         jdml.optim.partition_by_role(
-            {"model": optax.adam(1e-3), "proxies": optax.adam(1e-1)},
+            # Charges that almost touch push each other very hard: their gradient is clipped.
+            {
+                "model": optax.adam(1e-3),
+                "proxies": optax.chain(optax.clip(5.0), optax.adam(1e-1)),
+            },
             lambda params: {name: name for name in params},
         ),
         dataclasses.replace(train, labels=wrong),
@@ -143,8 +147,10 @@ def learn(objective, noise, steps=300):
 
 
 objectives = {
-    "PFML": jdml.objectives.proxy(jdml.potential_field_loss, 10, DIM, 5, repulsion_delta=0.8),
-    "CPML": jdml.objectives.proxy(jdml.contrastive_potential_loss, 10, DIM, 5, delta=0.8),
+    "PFML": jdml.objectives.proxy(
+        jdml.potential_field_loss, 10, DIM, 5, alpha=1.0, reduce_fn=jnp.sum
+    ),
+    "CPML": jdml.objectives.proxy(jdml.contrastive_potential_loss, 10, DIM, 5, reduce_fn=jnp.sum),
     "ProxyAnchor": jdml.objectives.proxy(jdml.proxy_anchor_loss, 10, DIM),
 }
 for name, objective in objectives.items():

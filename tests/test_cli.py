@@ -87,6 +87,10 @@ def test_help_of_all_commands(capsys):
         (["train", "--train-classes", "3", "12"], "--train-classes must be classes .* got 12"),
         (["train", "--validation", "1"], "--validation must be from 0 to below 1"),
         (["train", "--patience", "3"], "--patience needs --validation"),
+        (["train", "--validation", "0.002"], "--validation 0.002 holds out 2 images, no two of a"),
+        (["train", "--validation", "0.0001"], "--validation 0.0001 holds out 0 images"),
+        (["train", "--image-size", "99"], "--image-size is not for digits"),
+        (["train", "--data", "omniglot", "--image-size", "0"], "--image-size must be at least 1"),
         (["train", "--monitor", "digit/R@1"], "--monitor needs --patience"),
         (
             ["train", "--patience", "3", "--validation", ".2", "--monitor", "R@1"],

@@ -123,6 +123,40 @@ def test_damaged_images(capsys, animals, tmp_path):
     assert json.loads(last)["bad_images"] == 1
 
 
+def test_a_stopped_run_goes_on_with_skip_wherever_its_images_lie(capsys, animals, tmp_path):
+    (animals / "dog" / "3.jpg").write_bytes(b"no image")  # scored, not trained on
+    options = ("--data", "folder", "--batch", 8, "--out", tmp_path / "run")
+    code, _, err = run(capsys, *options, "--data-dir", animals)
+    assert (code, err.count("\n")) == (2, 1)
+    moved = animals.rename(tmp_path / "moved")
+    code, _, err = run(capsys, *options, "--data-dir", moved, "--on-bad-image", "skip")
+    assert code == 0, err
+    (moved / "ant" / "0.jpg").rename(moved / "ant" / "zero.jpg")
+    code, _, err = run(capsys, *options, "--data-dir", moved, "--on-bad-image", "skip")
+    assert code == 2
+    assert "data_checksum" in err
+
+
+def test_weights_and_a_damaged_first_image(capsys, animals, tmp_path, monkeypatch):
+    (animals / "ant" / "0.jpg").write_bytes(b"no image")
+    (tmp_path / "r.safetensors").write_bytes(b"weights")
+    monkeypatch.setattr(models, "create", lambda name, dim: models.SmallConvNet(dim))
+    monkeypatch.setattr(models, "load_weights", lambda path, variables: variables)
+    code, _, err = run(
+        capsys, "--data", "folder", "--data-dir", animals, "--batch", 4, "--model", "resnet18",
+        "--weights", tmp_path / "r.safetensors", "--on-bad-image", "skip",
+    )  # fmt: skip
+    assert code == 0, err
+
+
+def test_a_data_set_without_test_images_is_refused_at_once(capsys, shared_data, tmp_path):
+    data = ("--data", "cub", "--data-dir", shared_data / "cub_fullres", "--batch", 4)
+    code, _, err = run(capsys, *data, "--out", tmp_path / "run")
+    assert code == 2
+    assert "cub: the split 'test' has no images in" in err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

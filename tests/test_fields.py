@@ -1,10 +1,13 @@
 """Potentials at a distance, superposed at the charges and felt anywhere."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jdml
 from jdml import fields
 
 RNG = np.random.default_rng(1)
@@ -101,6 +104,26 @@ def test_a_new_field_is_a_few_lines() -> None:
 def test_parameters_without_a_meaning(settings: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fields.potential(R, True, **settings)
+
+
+def test_charges_that_are_not_finite_are_told_by_checked() -> None:
+    charges, labels = jnp.array([[0.0, 1.0], [jnp.nan, 0.0]]), jnp.array([0, 1])
+
+    def all_at(charges: jax.Array) -> jax.Array:
+        return fields.superpose(fields.decaying, charges, labels, (0.2, 1.0, 0.2))
+
+    with pytest.raises(ValueError, match=r"charges\[1\] is not finite"):
+        jdml.checked(all_at)(charges)
+    with pytest.raises(ValueError, match=r"charges\[1\] is not finite"):
+        jdml.checked(lambda c: fields.class_field(c[:1], 0, c, labels))(charges)
+    with pytest.raises(ValueError, match=r"proxies\[0\] is not finite"):
+        jdml.checked(jdml.center_regularizer)(charges[None])
+
+
+@pytest.mark.parametrize("label", [0.0, jnp.array([0, 1]), None])
+def test_a_class_field_is_of_one_class(label: Any) -> None:
+    with pytest.raises(TypeError, match="label must be one integer"):
+        fields.class_field(jnp.ones((1, 2)), label, jnp.ones((2, 2)), jnp.array([0, 1]))
 
 
 def test_charges_without_a_class_change_nothing() -> None:

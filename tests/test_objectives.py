@@ -154,3 +154,12 @@ def test_a_monitor_adds_its_metrics_to_the_loss() -> None:
     plain = jdml.potential_field_loss(x[:5], y[:5], params["proxies"], delta=0.5, alpha=1.0)
     np.testing.assert_allclose(value, plain, rtol=1e-5)
     assert 0 < metrics["attracting"] <= 1
+
+    def loss(objective, params):
+        return objective.loss(params, x, y)
+
+    grads, seen = jax.jit(jax.grad(functools.partial(loss, objective), has_aux=True))(params)
+    assert seen["force"] > 0
+    unseen = objectives.proxy(jdml.potential_field_loss, 3, 4, 2, delta=0.5, alpha=1.0)
+    plainly, _ = jax.grad(functools.partial(loss, unseen), has_aux=True)(params)
+    chex.assert_trees_all_close(grads, plainly, rtol=1e-5)

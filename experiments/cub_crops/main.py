@@ -118,7 +118,7 @@ def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
     jobs = {f"{FEATURES}-0": {**base, "method": FEATURES, "seed": 0, "keep": None}}
     for seed in range(1 if settings.quick else settings.seeds):
         for name in chosen:
-            keep = str((out / "shown.npy").resolve()) if (name, seed) == (SHOWN, 0) else None
+            keep = str((out / f"{name}.npy").resolve()) if seed == 0 else None
             jobs[f"{name}-{seed}"] = {**base, "method": name, "seed": seed, "keep": keep}
     return jobs
 
@@ -150,16 +150,18 @@ def main(settings: Settings) -> str:
     text = f"{kind} EfficientNet-Lite0 features:\n\n{table(results)}"
     (out / "table.md").write_text(text)
     write_json(out / "results.json", results)
-    shown = out / "shown.npy"
-    vectors = np.load(shown) if shown.exists() else test.images[:, 0, 0]
+    kept = {job["method"]: job["keep"] for job in jobs.values() if job["keep"]}
+    kept = {method: path for method, path in kept.items() if Path(path).exists()}  # not diverged
+    shown = SHOWN if SHOWN in kept else next(iter(kept), FEATURES)
+    vectors = np.load(kept[shown]) if kept else test.images[:, 0, 0]
     photos = data.load(
         "cub",
         data_dir=settings.data_dir,
         split="test",
         transform=data.conventional(112),
     )
-    draw_gallery(photos, vectors, out / "gallery.png")
-    draw_map(test, vectors, out / "map.png")
+    draw_gallery(photos, vectors, shown, out / "gallery.png")
+    draw_map(test, vectors, shown, out / "map.png")
     return text
 
 

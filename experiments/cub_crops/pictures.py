@@ -11,7 +11,7 @@ QUERIES, FOUND = 6, 6
 COLOURS = {True: "tab:green", False: "tab:red"}
 
 
-def draw_gallery(photos: data.Dataset, vectors: np.ndarray, path: Path) -> None:
+def draw_gallery(photos: data.Dataset, vectors: np.ndarray, method: str, path: Path) -> None:
     """A row per query, of classes spread over the test classes: the query, then its nearest, framed green if right."""
     from matplotlib.figure import Figure
 
@@ -29,10 +29,11 @@ def draw_gallery(photos: data.Dataset, vectors: np.ndarray, path: Path) -> None:
                 spine.set(linewidth=4, color="black" if axes is row[0] else COLOURS[right])
     panels[0, 0].set_title("query", fontsize=9)
     panels[0, 1].set_title("nearest", fontsize=9)
+    figure.suptitle(method)
     figure.savefig(path, dpi=110)
 
 
-def draw_map(test: data.Dataset, vectors: np.ndarray, path: Path) -> None:
+def draw_map(test: data.Dataset, vectors: np.ndarray, method: str, path: Path) -> None:
     """t-SNE of the test images, a colour per class."""
     from matplotlib.figure import Figure
     from sklearn.manifold import TSNE
@@ -42,5 +43,5 @@ def draw_map(test: data.Dataset, vectors: np.ndarray, path: Path) -> None:
     figure = Figure(figsize=(6, 5.5), layout="constrained")
     axes = figure.subplots()
     axes.scatter(*points.T, c=test.labels, cmap="tab20", s=14)
-    axes.set(xticks=[], yticks=[], title="Birds of 20 species that were not trained on (t-SNE)")
+    axes.set(xticks=[], yticks=[], title=f"20 species that were not trained on ({method}, t-SNE)")
     figure.savefig(path, dpi=110)

@@ -81,6 +81,8 @@ SWEPT = {
     ),
 }
 
+Part = Literal["methods", "positives", "batches", "trimmed"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -94,7 +96,7 @@ class Settings:
     """Runs per point of the curves (positives, trimmed)."""
     steps: int = 1200
     """Training steps of each run."""
-    parts: tuple[str, ...] = ("methods", "positives", "batches", "trimmed")
+    parts: tuple[Part, ...] = ("methods", "positives", "batches", "trimmed")
     """methods: Tables 3 and 4. positives: Fig. 5b. batches: another make-up of the batch. trimmed: Fig. 4."""
     out: Path = Path("runs/eps_omniglot")
     """Folder for results, table and figure."""

@@ -47,7 +47,7 @@ class Settings:
     seeds: int = 1
     """Runs per method and number of proxies, with seeds 0, 1, …"""
     steps: int | None = None
-    """Training steps of each run; by default 300, 1000 and 1200."""
+    """Training steps of each run; by default 300, 500 and 1200."""
     out: Path | None = None
     """Folder for results, tables and the figure; default runs/mpa_DATA."""
     workers: int = 1

@@ -74,6 +74,8 @@ PAPER_STRUCTURE = {
     "ProxyAnchor + NIR": ".13 · – · .79 · .44 · .072",
 }
 
+Part = Literal["picture", "switch", "methods", "ablations", "time"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -90,7 +92,7 @@ class Settings:
     """Runs per method, with seeds 0, 1, …"""
     steps: int | None = None
     """Training steps of each run; by default 300, 1000 and 1200."""
-    parts: tuple[str, ...] = ("picture", "switch", "methods", "time")
+    parts: tuple[Part, ...] = ("picture", "switch", "methods", "time")
     """picture: Figs. 1 and 2. switch: the flow alone. methods: Tables 1 and 3, Fig. 4. ablations: Tables 4 and 5. time:
     of a step."""
     held_out: bool = False

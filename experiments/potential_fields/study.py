@@ -50,7 +50,7 @@ class Task(NamedTuple):
 
 TASKS = {
     "digits": Task(300, 16, 1e-3, ("seen digits", "unseen digits")),
-    "mnist": Task(1000, 16, 1e-3, ("seen digits", "unseen digits")),
+    "mnist": Task(500, 16, 1e-3, ("seen digits", "unseen digits")),
     "omniglot": Task(1200, 128, 5e-4, ("letters", "alphabets")),
 }
 

@@ -9,16 +9,16 @@ from typing import Any, Literal
 
 import numpy as np
 
+from jdml.cli.inputs import data_checksum, file_digest, load_split
 from jdml.cli.names import parse_batch
 from jdml.cli.papers import printed
-from jdml.cli.weights import digest
 
 EVERY = {"sop": 250, "inshop": 250}
 MLRC_EVALUATIONS = 400
 DRY_CLASSES = 8
 DRY_IMAGES, DRY_TEST_IMAGES = 8, 2
 # Options that do not change what is computed, and so may differ when a run is resumed.
-NOT_CONFIG = ("out", "quiet", "workers", "worker_kind", "weights")
+NOT_CONFIG = ("data_dir", "on_bad_image", "out", "quiet", "workers", "worker_kind", "weights")
 
 
 @dataclass(frozen=True)
@@ -102,30 +102,38 @@ class Benchmark:
         self._check()
         if self.dry_run:
             with fake_images(self._size()) as folder:
-                rows = self._measure(replace(self, dataset="folder", data_dir=folder))
+                rows, _ = self._measure(replace(self, dataset="folder", data_dir=folder))
+            self._show(rows, {}, ())
         else:
-            rows = self._measure(self)
-        self._show(rows)
+            rows, unlike = self._measure(self)
+            self._show(rows, self._printed(), (*unlike, *self._own()))
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
             write_json(self.out / "metrics.json", {"options": self._options(), **rows})
 
-    def _measure(self, source: "Benchmark") -> dict[str, dict[str, float]]:
-        """Metrics by row; the images are those of `source`."""
+    def _measure(self, source: "Benchmark") -> tuple[dict[str, dict[str, float]], tuple[str, ...]]:
+        """Metrics by row, and which counts are not the published ones; the images are those of `source`."""
+        from jdml.data.checking import unlike_published
         from jdml.training.protocols import conventional, mlrc
 
-        plan = self._plan()
         train, test = read(source, self._crops())
+        scored = {"test": test.queries}
+        if test.gallery is not None:
+            scored = {"query": test.queries, "gallery": test.gallery}
+        unlike = unlike_published(source.dataset, {"train": train, **scored})
+        for line in unlike:
+            print(f"{source.dataset}: {line}", flush=True)
+        plan = self._plan(train)
         if self.protocol == "mlrc":
-            return mlrc(plan, train, test, self.out)
-        return {"ours": conventional(plan, train, test, self.out)}
+            return mlrc(plan, train, test, self.out), unlike
+        return {"ours": conventional(plan, train, test, self.out)}, unlike
 
-    def _plan(self) -> Any:
+    def _plan(self, train: Any) -> Any:
         from jdml import models
         from jdml.data import ImageBatches
         from jdml.recipes import recipe
         from jdml.training.protocols import Plan
-        from jdml.training.scoring import recall_ranks
+        from jdml.training.scoring import ndcg_ranks, recall_ranks
 
         found = recipe(self.method, self.dataset, protocol=self.protocol, backbone=self.backbone)
         if self.dim is not None:
@@ -164,7 +172,8 @@ class Benchmark:
             pretrained=None if self.weights is None else partial(models.load_weights, self.weights),
             batches=batches,
             recall_at=recall_ranks(self.dataset),
-            config=self._config(),
+            ndcg_at=ndcg_ranks(self.dataset),
+            config=self._config(train),
             progress=not self.quiet,
         )
 
@@ -183,11 +192,12 @@ class Benchmark:
             return self.image_size
         return 227 if self.protocol == "mlrc" else 224
 
-    def _config(self) -> dict[str, Any]:
+    def _config(self, train: Any) -> dict[str, Any]:
         """What must agree for a run to go on: all that changes what is computed."""
         options = {k: v for k, v in self._options().items() if k not in NOT_CONFIG}
-        weights = None if self.weights is None else digest(self.weights)
-        return {"benchmark": {**options, "weights": weights}}
+        weights = None if self.weights is None else file_digest(self.weights)
+        images = None if self.dry_run else data_checksum(train)
+        return {"benchmark": {**options, "weights": weights, "data_checksum": images}}
 
     def _options(self) -> dict[str, Any]:
         """All options, JSON-able."""
@@ -210,13 +220,28 @@ class Benchmark:
 
         return (data.mlrc if self.protocol == "mlrc" else data.conventional)(self._size())
 
-    def _show(self, rows: Mapping[str, Mapping[str, float]]) -> None:
-        """Print our rows and the paper's, in percent."""
+    def _printed(self) -> Mapping[str, float]:
+        """What the paper reports."""
+        dino = self.input_stats == "vit_s16_dino"
+        backbone = "vit_s16_dino" if dino and self.backbone == "vit_s16" else self.backbone
+        return printed(self.protocol, self.method, backbone, self.dataset)
+
+    def _own(self) -> tuple[str, ...]:
+        """In what options this run is not the paper's."""
+        names = ("dim", "batch", "steps", "image_size")
+        own = [(name, getattr(self, name)) for name in names]
+        changed = [f"--{n.replace('_', '-')} {value}" for n, value in own if value is not None]
+        return (*changed, *(["random weights"] if self.weights is None else []))
+
+    def _show(
+        self,
+        rows: Mapping[str, Mapping[str, float]],
+        paper: Mapping[str, float],
+        unlike: tuple[str, ...],
+    ) -> None:
+        """Print our rows and the paper's, in percent, and in what the two are not alike."""
         from jdml.cli.show import print_table
 
-        paper = (
-            {} if self.dry_run else printed(self.protocol, self.method, self.backbone, self.dataset)
-        )
         first = next(iter(rows.values()))
         names = [name for name in first if name != "queries"]
         table: list[list[Any]] = [
@@ -228,6 +253,8 @@ class Benchmark:
             )
         title = f"{self.dataset}, {self.protocol}: {self.method}, {self.backbone}"
         print_table(f"{title}{' (dry run on noise)' if self.dry_run else ''}", ["%", *names], table)
+        if paper and unlike:
+            print(f"not the paper's task: {'; '.join(unlike)}")
 
 
 def read(source: Benchmark, crops: Any) -> tuple[Any, Any]:
@@ -236,7 +263,7 @@ def read(source: Benchmark, crops: Any) -> tuple[Any, Any]:
     from jdml.training.protocols import Retrieval
 
     def load(split: str) -> Any:
-        part = data.load(source.dataset, data_dir=source.data_dir, split=split, transform=crops)
+        part = load_split(source.dataset, source.data_dir, split, transform=crops)
         return data.without_bad_images(part) if source.on_bad_image == "skip" else part
 
     if source.dataset == "inshop":

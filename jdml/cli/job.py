@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jdml import data
+from jdml.cli.inputs import load_split
 from jdml.cli.names import (
     PAIR_LOSSES,
     PROXY_LOSSES,
@@ -58,7 +59,7 @@ class Job:
             self.model,
             self.objective,
             self.optimizer,
-            self.train.images[:1],
+            np.zeros((1, *self.train.images.shape[1:]), self.train.images.dtype),
             seed=self.options.seed,
             preprocess=self.preprocess,
             pretrained=partial(models.load_weights, self.options.weights),
@@ -104,6 +105,11 @@ class Job:
                 )
             if not options.weights.is_file():
                 raise ValueError(f"--weights must be a file, got {options.weights}")
+        if options.image_size is not None:
+            if options.data in ("digits", "mnist"):
+                raise ValueError(f"--image-size is not for {options.data}, whose images are small")
+            if options.image_size < 1:
+                raise ValueError(f"--image-size must be at least 1, got {options.image_size}")
         for name in ("lr", "proxies_lr_factor", "steps", "dim", "evaluate_every"):
             if not getattr(options, name) > 0:
                 flag = name.replace("_", "-")
@@ -115,7 +121,7 @@ class Job:
         settings = self._reading()
 
         def read(split: str) -> Any:
-            return data.load(options.data, data_dir=options.data_dir, split=split, **settings)
+            return load_split(options.data, options.data_dir, split, **settings)
 
         def scored(part: data.Dataset) -> data.Dataset:
             return data.without_bad_images(part) if options.on_bad_image == "skip" else part
@@ -134,7 +140,9 @@ class Job:
         held_out = np.zeros(len(train), bool)
         order = np.random.default_rng(options.seed).permutation(len(train))
         held_out[order[: round(options.validation * len(train))]] = True
-        validation = scored(train.select(held_out)) if held_out.any() else None
+        validation = scored(train.select(held_out)) if options.validation else None
+        if validation is not None:
+            _check_validation(validation, options)
         return train.select(~held_out), validation, tests
 
     def _reading(self) -> dict[str, Any]:
@@ -233,6 +241,16 @@ SHARED = {
     "weights",
     "reduce_fn",
 }
+
+
+def _check_validation(validation: data.Dataset, options: "Train") -> None:
+    """Refuse a held-out part in which nothing can be found."""
+    labels = validation.views[options.labels or next(iter(validation.views))]
+    if len(labels) == 0 or np.unique(labels, return_counts=True)[1].max() < 2:
+        raise ValueError(
+            f"--validation {options.validation} holds out {len(labels)} images, no two of a class: "
+            f"hold out more"
+        )
 
 
 def _split_classes(train: Any, test: Any, classes: tuple[int, ...]) -> tuple[Any, dict[str, Any]]:

@@ -15,6 +15,16 @@ PRINTED: dict[tuple[str, str, str], dict[str, Row]] = {
         "cars": {"R@1": 90.1},
         "sop": {"R@1": 80.6},
     },
+    ("conventional", "pfml", "vit_s16"): {
+        "cub": {"R@1": 87.8},
+        "cars": {"R@1": 91.5},
+        "sop": {"R@1": 88.2},
+    },
+    ("conventional", "pfml", "vit_s16_dino"): {
+        "cub": {"R@1": 83.1},
+        "cars": {"R@1": 94.7},
+        "sop": {"R@1": 86.5},
+    },
     ("conventional", "cpml", "resnet50"): {
         "cub": {"R@1": 68.3},
         "cars": {"R@1": 85.2},
@@ -24,27 +34,27 @@ PRINTED: dict[tuple[str, str, str], dict[str, Row]] = {
     ("conventional", "proxy_anchor", "bn_inception"): {
         "cub": {"R@1": 68.6, "nDCG@8": 60.9, "MAP@R": 26.7},
         "cars": {"R@1": 86.1, "nDCG@8": 77.6, "MAP@R": 28.8},
-        "sop": {"R@1": 77.6, "MAP@R": 49.7},
+        "sop": {"R@1": 77.6, "nDCG@100": 69.2, "MAP@R": 49.7},
     },
     ("conventional", "soft_triple", "bn_inception"): {
         "cub": {"R@1": 67.6, "nDCG@8": 59.4, "MAP@R": 25.5},
         "cars": {"R@1": 86.0, "nDCG@8": 77.1, "MAP@R": 27.5},
-        "sop": {"R@1": 79.0, "MAP@R": 51.7},
+        "sop": {"R@1": 79.0, "nDCG@100": 70.7, "MAP@R": 51.7},
     },
     ("conventional", "mpa", "bn_inception"): {
         "cub": {"R@1": 69.2, "nDCG@8": 61.3, "MAP@R": 26.6},
         "cars": {"R@1": 86.8, "nDCG@8": 78.0, "MAP@R": 28.4},
-        "sop": {"R@1": 77.5, "MAP@R": 49.6},
+        "sop": {"R@1": 77.5, "nDCG@100": 69.0, "MAP@R": 49.6},
     },
     ("conventional", "mpa_dw", "bn_inception"): {
         "cub": {"R@1": 68.9, "nDCG@8": 61.1, "MAP@R": 26.3},
         "cars": {"R@1": 86.6, "nDCG@8": 78.0, "MAP@R": 28.1},
-        "sop": {"R@1": 78.4, "MAP@R": 50.5},
+        "sop": {"R@1": 78.4, "nDCG@100": 69.2, "MAP@R": 50.5},
     },
     ("conventional", "mpa_ap", "bn_inception"): {
         "cub": {"R@1": 69.1, "nDCG@8": 61.3, "MAP@R": 26.6},
         "cars": {"R@1": 87.1, "nDCG@8": 78.8, "MAP@R": 28.6},
-        "sop": {"R@1": 78.1, "MAP@R": 50.2},
+        "sop": {"R@1": 78.1, "nDCG@100": 69.1, "MAP@R": 50.2},
     },
     ("conventional", "nir", "resnet50"): {
         "cub": {"R@1": 66.0, "NMI": 69.6, "MAP@1000": 34.2},

@@ -5,14 +5,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from jdml.cli.inputs import data_checksum, file_digest
 from jdml.cli.job import Job
 from jdml.cli.names import (
     Loss,
 )
-from jdml.cli.weights import digest
 
 # Options that do not change what is computed, and so may differ when a run is resumed.
-NOT_CONFIG = ("data_dir", "out", "quiet", "tensorboard", "workers")
+NOT_CONFIG = ("data_dir", "on_bad_image", "out", "quiet", "tensorboard", "workers")
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Train:
             checkpoint_every=self.checkpoint_every,
             progress=not self.quiet,
             tensorboard=self.tensorboard,
-            config=self.config(),
+            config={**self.config(), "data_checksum": data_checksum(job.train)},
             preprocess=job.preprocess,
         )
         metrics = job.test(result.embedder)
@@ -152,7 +152,7 @@ class Train:
     def config(self) -> dict[str, Any]:
         """Return what defines the run: the options that change what is computed."""
         settings = {k: v for k, v in asdict(self).items() if k not in NOT_CONFIG}
-        settings["weights"] = None if self.weights is None else digest(self.weights)
+        settings["weights"] = None if self.weights is None else file_digest(self.weights)
         return {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}
 
     def title(self) -> str:

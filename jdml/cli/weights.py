@@ -1,6 +1,5 @@
 """``jdml weights convert``: pretrained weights of other libraries for jdml's networks."""
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -44,8 +43,3 @@ class Convert:
         if done.unused:
             print(f"unused: {', '.join(done.unused)}")
         print(f"written: {out}")
-
-
-def digest(path: Path) -> str:
-    """What a file of weights holds, in short: a run that goes on must begin with the same."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]

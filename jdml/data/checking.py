@@ -1,6 +1,6 @@
 """Whether a folder holds a data set as it was published: counts, missing files, whole images."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,12 +112,20 @@ def check(
 
 def _check_arrays(name: str, data_dir: str | Path | None) -> Findings:
     """A data set in memory: reading it decodes everything."""
-    parts = []
+    parts, problems = [], []
+    unread = Count(0, 0)
     for split, published in PUBLISHED[name].items():
-        data: Dataset = load(name, data_dir=data_dir, split=split)
-        labels = data.views["letter"] if name == "omniglot" else data.labels
-        parts.append(Part(split, Count(len(np.unique(labels)), len(data)), published, 0))
-    return Findings(tuple(parts), sum(part.found.images for part in parts), _other_counts(parts))
+        try:
+            data: Dataset = load(name, data_dir=data_dir, split=split)
+            labels = data.views["letter"] if name == "omniglot" else data.labels
+            found = Count(len(np.unique(labels)), len(data))
+        except (OSError, ValueError) as error:
+            problems.append(str(error))
+            found = unread
+        parts.append(Part(split, found, published, 0))
+    decoded = sum(part.found.images for part in parts)
+    problems += _other_counts([part for part in parts if part.found != unread])
+    return Findings(tuple(parts), decoded, tuple(dict.fromkeys(problems)))
 
 
 def _check_listing(listing: Listing, sample: int | None, progress: bool) -> Findings:
@@ -145,6 +153,25 @@ def _check_listing(listing: Listing, sample: int | None, progress: bool) -> Find
     if bad:
         problems.append(f"{len(bad)} of {decoded} images are damaged: {first(bad)}")
     return Findings(tuple(parts), decoded, tuple(problems))
+
+
+def unlike_published(name: str, parts: Mapping[str, Dataset]) -> tuple[str, ...]:
+    """A line for each split of a data set whose counts are not the published ones.
+
+    Args:
+        name: The data set's name, as for `load`.
+        parts: Its splits by name.
+
+    Returns:
+        The lines; none where nothing is published.
+    """
+    published = PUBLISHED.get(name, {})
+    return _other_counts(
+        [
+            Part(split, Count(len(np.unique(part.labels)), len(part)), published.get(split), 0)
+            for split, part in parts.items()
+        ]
+    )
 
 
 def _other_counts(parts: Sequence[Part]) -> tuple[str, ...]:

@@ -181,7 +181,7 @@ class ImageBatches:
 
     def _settings(self) -> dict[str, int]:
         """What must agree for a saved state to mean the same images here."""
-        transform = repr((self._load.images.transform, self._load.augment))
+        transform = repr((_named(self._load.images.transform), self._load.augment))
         return {SEED: self._load.seed, TRANSFORM: zlib.crc32(transform.encode())}
 
     def _count(self, row: int, problem: str) -> None:
@@ -281,3 +281,11 @@ def _end_with_parent(worker: int, workers: int) -> None:
 def _one_of(name: str, value: str, values: tuple[str, ...]) -> None:
     if value not in values:
         raise ValueError(f"{name} must be one of {values}, got {value!r}")
+
+
+def _named(transform: Any) -> Any:
+    """What tells transforms apart in another process, too: not where they lie in memory."""
+    kind = type(transform)
+    if any("__repr__" in vars(base) for base in kind.__mro__[:-1]):
+        return transform
+    return kind.__qualname__, sorted(getattr(transform, "__dict__", {}).items())

@@ -1,5 +1,6 @@
 """Copies of image data sets that TensorFlow Datasets has prepared as array_record."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,10 +50,14 @@ def read_prepared(
     Returns:
         The records; for each view its labels `[N]`, and for `split` the name of each record's split;
         the classes' names for each view, numbered from 0.
+
+    Raises:
+        ValueError: If the copy was prepared in another format than array_record.
     """
     import tensorflow_datasets as tfds
 
-    newest = max(folder.glob(f"{name}/*/dataset_info.json")).parent
+    versions = [path.parent for path in folder.glob(f"{name}/*/dataset_info.json")]
+    newest = max(versions, key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
     builder = tfds.builder_from_directory(str(newest))
     skip = tfds.decode.SkipDecoding()
     features = builder.info.features
@@ -60,7 +65,13 @@ def read_prepared(
     records: list[Record] = []
     columns: dict[str, list[Any]] = {view: [] for view in (*views, "split")}
     for split in ("train", "test"):
-        source = builder.as_data_source(split=split, decoders=skipped)
+        try:
+            source = builder.as_data_source(split=split, decoders=skipped)
+        except NotImplementedError as error:
+            raise ValueError(
+                f"{newest} must be prepared as array_record, which can be read at any place: "
+                f"tfds.builder({name!r}, file_format='array_record')"
+            ) from error
         for row, values in enumerate(source):
             records.append(Record(source, row, f"{name} {split}[{row}]"))
             columns["split"].append(split)

@@ -275,7 +275,9 @@ def proxy_distance(
         ValueError: shapes that do not fit, labels out of range, another kind, no embedding at all.
 
     Implementation notes:
-        Runs on the host (SciPy's linear assignment); not for ``jit``. Classes without an embedding are left out; in a
+        Runs on the host (SciPy's linear assignment); not for ``jit``. The paper's words also allow the mean distance
+        from a proxy to all embeddings nearest to it; for one proxy per class it takes the closest embedding, as these
+        two do. Classes without an embedding are left out; in a
         class with fewer embeddings than proxies only so many proxies, the best ones, are assigned.
 
     Reference:

@@ -1,6 +1,7 @@
 """Pretrained weights: from other libraries' files to ours, and from ours into a network."""
 
 import math
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,8 @@ from jdml.models.tensors import read_metadata, read_tensors, write_tensors
 PREFIXES = ("", "module.", "model.", "backbone.", "module.backbone.", "resnet.", "vit.")
 HEAD = "params/head/"
 ARCHITECTURE = "architecture"
+# What stands inside networks and changes nothing of what they compute here.
+HARMLESS = ("num_batches_tracked", "mask_token")
 
 Shape = tuple[int, ...]
 
@@ -54,9 +57,10 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
         What was converted, and what was left.
 
     Raises:
-        FileNotFoundError: If there is no file `path`.
+        FileNotFoundError: If there is no file `path`, or no folder for `out`.
         ValueError: If the architecture has no conversion, a file has the wrong ending or cannot be read, `out` is
-            `path`, or a parameter is missing or has another shape; naming the file, the parameter and both shapes.
+            `path`, a parameter is missing, is not finite or has another shape, or the file's network has layers between
+            those of `arch` (another depth, squeeze and excitation); naming the file, the parameter and both shapes.
 
     Implementation notes:
         Everything but the embedding head is converted, or nothing: a network that is pretrained in parts would run
@@ -73,6 +77,8 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
         raise ValueError(f"arch must be one of {tuple(DIALECTS)}, got {arch!r}")
     if out.suffix != ".safetensors":
         raise ValueError(f"out must end in .safetensors, got {out}")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"out must lie in a folder that exists, got {out}")
     tensors = read_tensors(path)
     if out.exists() and out.samefile(path):
         raise ValueError(f"out must be another file than path, got {out} for both")
@@ -85,10 +91,17 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
             raise ValueError(
                 f"{path}: {name} has shape {list(tensors[name].shape)}, {arch} needs {list(wanted)} for {target}"
             )
+        if not np.isfinite(tensors[name]).all():
+            raise ValueError(f"{path}: {name} has values that are not finite")
         converted[target] = _as_flax(tensors[name], target, shapes[target], dialect, name)
+    unused = tuple(name for name in tensors if name not in set(names.values()))
+    foreign = _foreign(unused, names, dialect)
+    if foreign:
+        raise ValueError(
+            f"{path} holds another network than {arch}: it has {len(foreign)} arrays more between those of "
+            f"{arch}, such as {', '.join(foreign[:3])}"
+        )
     write_tensors(out, converted, {ARCHITECTURE: arch})
-    used = set(names.values())
-    unused = tuple(name for name in tensors if name not in used)
     return Conversion(arch, dialect.origin, names, unused)
 
 
@@ -175,6 +188,20 @@ def _recognize(
             f"{shown}; the file has {', '.join(list(tensors)[:5]) or 'no arrays'}, …"
         )
     return best, names
+
+
+def _foreign(unused: tuple[str, ...], names: Mapping[str, str], dialect: Dialect) -> list[str]:
+    """Unused names that lie within the network: beside its layers, where a classifier never is."""
+    target, name = next(iter(names.items()))
+    prefix = name.removesuffix(dialect.name(target.partition("/")[2]))
+    within = {name.removeprefix(prefix).replace("/", ".").split(".")[0] for name in names.values()}
+    return [
+        name
+        for name in unused
+        if name.startswith(prefix)
+        and not name.endswith(HARMLESS)
+        and re.split(r"[./]", name.removeprefix(prefix))[0] in within
+    ]
 
 
 def _third(target: str, name: str) -> int | None:

@@ -166,7 +166,9 @@ def proxy(
     ) -> tuple[Array, Metrics]:
         proxies = params["proxies"]
         value = loss_fn(embeddings, labels, proxies, where=where, **settings, **extra)
-        seen = {} if monitor is None else monitor(embeddings, labels, proxies, where=where)
+        if monitor is None:
+            return value, {"loss": value}
+        seen = monitor(*jax.lax.stop_gradient((embeddings, labels, proxies)), where=where)
         return value, {"loss": value, **seen}
 
     return Objective(init, loss)

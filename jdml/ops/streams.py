@@ -47,8 +47,8 @@ def pair_sums(
         ``[N]``.
 
     Raises:
-        TypeError: a tile size that is not an integer.
-        ValueError: a tile size below 1.
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, parameters that are not scalars, a tile size below 1.
         NotImplementedError: second derivatives.
 
     Implementation notes:
@@ -63,6 +63,15 @@ def pair_sums(
         >>> pair_sums(lambda squared, same: jnp.where(same, squared, 0.0), points, groups)
         Array([1., 1., 0.], dtype=float32)
     """
+    checks.check_embeddings("points", points)
+    checks.check_labels("groups", groups, len(points))
+    if not isinstance(parameters, tuple | list):
+        raise TypeError(f"parameters must be a tuple of scalars, got {parameters!r}")
+    for number, value in enumerate(parameters):
+        if jnp.ndim(value) != 0:
+            raise ValueError(
+                f"parameters[{number}] must be a scalar, got an array of shape {list(jnp.shape(value))}"
+            )
     size = len(points)
     if tile is not None:
         checks.count("tile", tile)
@@ -182,15 +191,15 @@ def _tiled_sums_forward(
         return _add_both(sums, rows, columns, jnp.where(real, found, 0.0)), acts
 
     sums, acts = jax.lax.scan(step, _zeros(x, g.shape), _visits(g, side))
+    # JAX keeps a traced function and may meet it again with other arguments differentiated: always the same residuals.
     learned = any(parameter.perturbed for parameter in parameters)
-    return sums, (x, g, values, None if learned else acts)
+    return sums, (x, g, values, jnp.full((), learned), acts | learned)
 
 
 def _tiled_sums_backward(
     term: PairTerm, side: int, saved: Any, cotangents: Array
 ) -> tuple[Array, None, tuple[Array, ...]]:
-    x, g, values, acts = saved
-    gradient, slopes = _gradients(term, side, x, g, values, acts, cotangents)
+    gradient, slopes = _gradients(term, side, *saved, cotangents)
     return gradient, None, slopes
 
 
@@ -204,10 +213,11 @@ def _gradients(
     points: Array,
     groups: Array,
     parameters: tuple[Array, ...],
-    acts: Array | None,
+    learned: Array,
+    acts: Array,
     cotangents: Array,
 ) -> tuple[Array, tuple[Array, ...]]:
-    """Gradients of the points, and of the parameters where they are differentiated (``acts`` is None)."""
+    """Gradients of the points from the tiles that act, and of the parameters where they are ``learned``, else 0."""
 
     def pull(carried: Any, rows: _Tile, columns: _Tile) -> Any:
         gradient, totals = carried
@@ -218,10 +228,13 @@ def _gradients(
         # A pair is a term of both its points' sums; on the diagonal each is met twice, once from either side.
         other = rows.start != columns.start
         received = g_rows[:, None] + g_columns[None, :]
-        if acts is None:
+
+        def to_parameters(totals: tuple[Array, ...]) -> tuple[Array, ...]:
             share = jnp.where(real, received, 0.0) * jnp.where(other, 1.0, 0.5)
             _, pullback = jax.vjp(lambda *p: term(squared, same, *p), *parameters)
-            totals = tuple(t + part for t, part in zip(totals, pullback(share), strict=True))
+            return tuple(t + part for t, part in zip(totals, pullback(share), strict=True))
+
+        totals = jax.lax.cond(learned, to_parameters, lambda totals: totals, totals)
         _, slopes = _slopes(term, squared, same, parameters)
         force = 2.0 * jnp.where(real, slopes * received, 0.0)
         on_rows = force.sum(1)[:, None] * rows.points - _product(force, columns.points)
@@ -240,9 +253,8 @@ def _gradients(
 
     visits = _visits(groups, side)
     start = (_zeros(points, points.shape), tuple(_zeros(points, ()) for _ in parameters))
-    active = jnp.ones(len(visits), bool) if acts is None else acts
     gradients: tuple[Array, tuple[Array, ...]]
-    gradients, _ = jax.lax.scan(step, start, (visits, active))
+    gradients, _ = jax.lax.scan(step, start, (visits, acts))
     return gradients
 
 

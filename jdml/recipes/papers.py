@@ -210,6 +210,7 @@ def _field(loss: Callable[..., Any], **settings: Any) -> Maker:
             epochs=200,
             warmup_epochs=0 if large else 1,
             freeze_batch_norm=not large,
+            dim=384 if backbone == "vit_s16" else 512,
         )
 
     return of
@@ -260,7 +261,8 @@ def recipe(
         What papers leave open was filled in: EPS's batches of 160 are 20 classes × 8 and its MS has β = 40, MPA's α is
         ProxyAnchor's 32 and its weight decay too, SoftTriple stands in MPA's setting, the gradient of PFML's proxies is
         clipped entry by entry (see `experiments/potential_fields`), CCP has the released program's in-batch weight 0.1
-        (see `experiments/ccp_mnist`) and no plateau schedule.
+        (see `experiments/ccp_mnist`) and no plateau schedule. Under MLRC proxy losses get 32 random images, where the
+        protocol's program draws 32 classes and one image of each.
 
     Example:
         >>> recipe("mpa", "sop").batch, recipe("pfml", "cars", protocol="mlrc").dim

@@ -23,7 +23,6 @@ from jdml.data import (
     RandomBatchSampler,
     mlrc_folds,
 )
-from jdml.ops import sphere
 from jdml.recipes import Recipe, make_optimizer
 from jdml.training.alternation import AlternatingProblems
 from jdml.training.loop import Embedder, FitResult, fit
@@ -51,6 +50,7 @@ class Plan:
         batches: from a data set and its sampler to what :func:`jdml.training.fit` takes as sampler: for image files
             the input pipeline, for images in memory the sampler itself.
         recall_at: the k of R@k.
+        ndcg_at: the k of nDCG@k.
         config: JSON-able: what a run's folder must agree with to be resumed. A plan holds functions, which cannot be
             compared: name here what they stand for (method, data, weights, …).
         progress: show progress bars.
@@ -65,6 +65,7 @@ class Plan:
     pretrained: Callable[[Any], Any] | None = None
     batches: Batches = lambda dataset, sampler: sampler
     recall_at: tuple[int, ...] = (1, 2, 4, 8)
+    ndcg_at: tuple[int, ...] = (8,)
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     progress: bool = True
 
@@ -96,7 +97,7 @@ def conventional(
         out_dir: folder of the run; None writes nothing.
 
     Returns:
-        ``R@k``, ``RP``, ``MAP@R``, ``nDCG@8``, ``MAP@1000`` and, where the recipe asks for it, ``NMI``.
+        ``R@k``, ``RP``, ``MAP@R``, ``nDCG@k``, ``MAP@1000`` and, where the recipe asks for it, ``NMI``.
 
     Raises:
         ValueError: settings that do not fit the data, naming them.
@@ -125,7 +126,7 @@ def mlrc(
 
     Returns:
         ``"separated"``: the mean of the four models' metrics; ``"concatenated"``: those of their normalized embeddings
-        side by side, normalized; ``"std"``: the four models' sample standard deviation.
+        side by side, normalized as each is (CCP: into the ball); ``"std"``: the four models' sample standard deviation.
 
     Raises:
         ValueError: a fold in which no class has two images to validate with, or settings that do not fit the data.
@@ -229,7 +230,7 @@ def _pretrained(plan: Plan, objective: Any, optimizer: Any, train: Dataset) -> T
         plan.model,
         objective,
         optimizer,
-        train.images[:1],
+        np.zeros((1, *train.images.shape[1:]), train.images.dtype),
         seed=plan.seed,
         preprocess=plan.preprocess,
         pretrained=plan.pretrained,
@@ -273,7 +274,9 @@ def _score(plan: Plan, vectors: Sequence[Vectors], test: Retrieval) -> dict[str,
     """Retrieval with the embeddings of one model, or of several side by side."""
 
     def joined(parts: Sequence[Any]) -> jax.Array:
-        return parts[0] if len(parts) == 1 else sphere(jnp.concatenate(parts, axis=1))
+        if len(parts) == 1:
+            return jnp.asarray(parts[0])
+        return plan.recipe.normalize(jnp.concatenate(parts, axis=1))
 
     queries, labels = joined([of for of, _ in vectors]), jnp.asarray(test.queries.labels)
     gallery = gallery_labels = None
@@ -286,7 +289,7 @@ def _score(plan: Plan, vectors: Sequence[Vectors], test: Retrieval) -> dict[str,
         gallery,
         gallery_labels,
         recall_at=plan.recall_at,
-        ndcg_at=(8,),
+        ndcg_at=plan.ndcg_at,
         map_at=(1000,),
         map_divisor=plan.recipe.map_divisor,
     )

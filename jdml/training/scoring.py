@@ -9,7 +9,8 @@ from jdml.data import Dataset
 from jdml.metrics import evaluate_retrieval
 from jdml.ops import sphere
 
-# The ranks at which papers give recall, where they are not 1, 2, 4, 8.
+# The ranks at which papers give nDCG, where they are not 8, and recall, where they are not 1, 2, 4, 8.
+NDCG_AT: Mapping[str, tuple[int, ...]] = {"sop": (8, 100)}
 RECALL_AT: Mapping[str, tuple[int, ...]] = {"sop": (1, 10, 100, 1000), "inshop": (1, 10, 20, 30)}
 
 
@@ -23,6 +24,18 @@ def recall_ranks(name: str) -> tuple[int, ...]:
         The ranks.
     """
     return RECALL_AT.get(name, (1, 2, 4, 8))
+
+
+def ndcg_ranks(name: str) -> tuple[int, ...]:
+    """The ranks k at which papers give nDCG@k on a data set.
+
+    Args:
+        name: the data set's name, as for :func:`jdml.data.load`.
+
+    Returns:
+        The ranks.
+    """
+    return NDCG_AT.get(name, (8,))
 
 
 def score(

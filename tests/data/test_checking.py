@@ -79,8 +79,19 @@ def test_lists_that_cannot_be_read(tmp_path):
     (tmp_path / "list_eval_partition.txt").write_text("1\nheader\na b\n")
     (problem,) = check("inshop", tmp_path).problems
     assert "list_eval_partition.txt:3: expected" in problem
-    (problem,) = check("mnist", tmp_path).problems
-    assert "mnist needs train-images" in problem
+    problems = check("mnist", tmp_path).problems
+    assert "mnist needs train-images" in problems[0]
+
+
+def test_one_of_two_halves(shared_data, tmp_path):
+    (tmp_path / "images_evaluation.zip").symlink_to(
+        shared_data / "omniglot" / "images_evaluation.zip"
+    )
+    found = check("omniglot", tmp_path)
+    assert [part.found.images for part in found.parts] == [0, 13180]
+    assert not found.lists_are_whole
+    (problem,) = found.problems
+    assert "images_background" in problem
 
 
 def test_unknown_name(tmp_path):

@@ -380,6 +380,11 @@ def test_copies_prepared_by_tfds(tmp_path):
     np.testing.assert_array_equal(train.views["super_class"], shades % 2)
     assert "stanford_online_products train[0]" in map(str, train.images.files)
 
+    (info,) = tmp_path.glob("cars196/*/dataset_info.json")
+    info.write_text(info.read_text().replace("array_record", "tfrecord"))
+    with pytest.raises(ValueError, match=r"cars196.* must be prepared as array_record"):
+        load("cars", data_dir=tmp_path, **SMALL)
+
 
 # The real lists
 

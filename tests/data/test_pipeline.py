@@ -56,6 +56,15 @@ def make(data) -> Iterator:
         batches.close()
 
 
+class Corner:
+    """A transform of a user's own, without a repr."""
+
+    size = 16
+
+    def __call__(self, image, random=None):
+        return np.asarray(image)[:16, :16]
+
+
 def same(a, b) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
@@ -133,6 +142,8 @@ def test_states_of_others_are_refused(data, make):
         make(augment=False).set_state(state)
     with pytest.raises(ValueError, match="another sampler: seed must be 4, got 3"):
         make(sampler=ClassBatchSampler(data.labels, 2, 2, seed=4)).set_state(state)
+    plain = [Dataset("own", ImageFiles(data.images.files, Corner()), data.labels) for _ in "ab"]
+    make(plain[0]).set_state(make(plain[1]).get_state())
     other = ImageFiles(data.images.files, conventional(16))
     with pytest.raises(ValueError, match="another pipeline: transform_checksum must be"):
         make(Dataset("other", other, data.labels)).set_state(state)

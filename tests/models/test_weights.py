@@ -114,6 +114,24 @@ def test_a_file_of_another_network_is_refused(tmp_path):
         load_weights(out, variables_of("resnet18"))
 
 
+@pytest.mark.parametrize(
+    "name", ["_blocks.0._se_reduce.weight", "_blocks.16._bn0.bias", "_conv_stem.bias"]
+)
+def test_a_network_with_more_between_its_layers_is_refused(name, tmp_path):
+    arrays = {**stored(), name: np.zeros(3, np.float32)}
+    message = rf"in\.safetensors holds another network than {ARCH}: .* 1 arrays more .* {name}"
+    with pytest.raises(ValueError, match=message):
+        converted(tmp_path, arrays)
+    counted = {**stored(), "_bn0.num_batches_tracked": np.zeros((), np.float32)}
+    assert converted(tmp_path, counted).exists()
+
+
+def test_weights_that_are_not_finite_are_named(tmp_path):
+    arrays = {**stored(), "_bn1.bias": np.full(1280, np.nan, np.float32)}
+    with pytest.raises(ValueError, match=r"_bn1\.bias has values that are not finite"):
+        converted(tmp_path, arrays)
+
+
 def test_variables_of_another_shape_are_refused(tmp_path):
     variables = variables_of(ARCH)
     variables["params"]["stem"]["conv"]["kernel"] = np.zeros((3, 3, 1, 32))
@@ -179,6 +197,10 @@ def test_refusals(tmp_path):
         convert_weights("in.h5", out, arch=ARCH)
     with pytest.raises(FileNotFoundError, match=r"nowhere\.npz does not exist"):
         convert_weights(tmp_path / "nowhere.npz", out, arch=ARCH)
+    with pytest.raises(
+        FileNotFoundError, match=r"out must lie in a folder that exists, got .*gone"
+    ):
+        convert_weights(tmp_path / "in.npz", tmp_path / "gone" / "out.safetensors", arch=ARCH)
     with pytest.raises(FileNotFoundError, match=r"nowhere\.safetensors does not exist"):
         load_weights(tmp_path / "nowhere.safetensors", {})
     with pytest.raises(ValueError, match=r"path must end in \.safetensors .* got in\.npz"):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -82,6 +83,43 @@ def test_transformations(tile: int | None) -> None:
         np.testing.assert_allclose(jax.grad(rematerialized)(stack[0]), single[0], rtol=1e-10)
         looped = jax.lax.map(gradient, stack)
         np.testing.assert_allclose(looped, single, rtol=1e-10)
+
+
+def test_a_traced_function_is_met_again_with_other_arguments_differentiated() -> None:
+    x, groups = jnp.asarray(POINTS), jnp.asarray(GROUPS)
+
+    def value(x: jax.Array, delta: jax.Array | float) -> jax.Array:
+        return ops.pair_sums(term, x, groups, (delta,), tile=4).sum()
+
+    remembered = jax.checkpoint(value)
+    by_points = jax.grad(remembered)(x, 0.5)
+    by_delta = jax.grad(remembered, 1)(x, 0.5)
+    chex.assert_trees_all_close(jax.grad(remembered)(x, 0.5), by_points)
+    again = jax.lax.map(lambda delta: jax.grad(remembered, 1)(x, delta), jnp.array([0.5]))
+    chex.assert_trees_all_close(again[0], by_delta, rtol=1e-5)
+    chex.assert_trees_all_close(jax.grad(value, (0, 1))(x, 0.5), (by_points, by_delta), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"points": jnp.zeros(3)}, ValueError, r"points must have shape \[N, D\]"),
+        ({"groups": jnp.zeros(2, int)}, ValueError, r"groups must have shape \[3\], got \[2\]"),
+        ({"groups": jnp.zeros(3)}, TypeError, "groups must be integers"),
+        ({"parameters": 0.5}, TypeError, "parameters must be a tuple of scalars, got 0.5"),
+        (
+            {"parameters": (jnp.ones(2),)},
+            ValueError,
+            r"parameters\[0\] must be a scalar, got .* \[2\]",
+        ),
+    ],
+)
+def test_arguments_that_do_not_fit(
+    change: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    given = {"points": jnp.zeros((3, 2)), "groups": jnp.zeros(3, int), "parameters": (0.5,)}
+    with pytest.raises(error, match=message):
+        ops.pair_sums(term, **{**given, **change})
 
 
 def test_sums_run_inside_shard_map() -> None:

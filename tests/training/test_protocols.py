@@ -90,6 +90,18 @@ def test_mlrc_trains_four_models_and_scores_them_apart_and_together(tmp_path, mo
     assert sorted(folder.name for folder in tmp_path.iterdir()) == [f"fold{i}" for i in range(4)]
 
 
+def test_embeddings_side_by_side_are_normalized_as_each_is():
+    x = np.random.default_rng(0).normal(scale=0.2, size=(24, 2, DIM)).astype(np.float32)
+    test = Retrieval(stripes(4))
+    vectors = [(jdml.ball(x[:, i]), None) for i in range(2)]
+    labels = test.queries.labels
+    found = protocols._score(plan("alternating"), vectors, test)
+    short = jdml.evaluate_retrieval(np.asarray(jdml.ball(x.reshape(24, -1))), labels)
+    unit = jdml.evaluate_retrieval(np.asarray(jdml.sphere(x.reshape(24, -1))), labels)
+    assert found["MAP@R"] == pytest.approx(short["MAP@R"])
+    assert found["MAP@R"] != pytest.approx(unit["MAP@R"], abs=1e-4)
+
+
 def test_the_four_folds_share_a_compiled_step():
     protocols._parts_of_step.cache_clear()
     mlrc(plan("proxies"), stripes(), Retrieval(stripes(seed=1)))
