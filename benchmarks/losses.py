@@ -184,7 +184,8 @@ def main() -> None:
         print(
             f"geometric mean over {', '.join(JUDGED)}: {mean:.2f} times as fast as pytorch-metric-learning"
         )
-    machine.write(arguments.out, rows)
+    settings = {name: loss.settings for name, loss in (PAIRS | PROXIES).items() if loss.settings}
+    machine.write(arguments.out, rows, settings=settings)
     if arguments.out is not None:
         draw(rows, arguments.out.with_suffix(".png"))
 

@@ -95,11 +95,13 @@ def describe() -> dict[str, Any]:
     return found
 
 
-def write(path: Path | None, rows: Any) -> None:
-    """The rows with the machine, as JSON."""
+def write(path: Path | None, rows: Any, **found: Any) -> None:
+    """The rows with the machine and what was found of them, as JSON."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"environment": describe(), "rows": rows}, indent=1) + "\n")
+        path.write_text(
+            json.dumps({"environment": describe(), **found, "rows": rows}, indent=1) + "\n"
+        )
 
 
 def mebibytes(size: int | None) -> str:

@@ -98,7 +98,7 @@ def measure(charges: int, repeats: int, dense_limit: int) -> dict[str, Any]:
 
 def exponent(rows: list[dict[str, Any]], field: str) -> float:
     """The power of the number of charges that fits ours best, over the larger half of the sizes."""
-    rows = rows[len(rows) // 2 - 1 :] if len(rows) > 3 else rows
+    rows = rows[len(rows) // 2 :] if len(rows) > 3 else rows
     sizes = np.log([row["charges"] for row in rows])
     return float(np.polyfit(sizes, np.log([row[field]["jdml"] for row in rows]), 1)[0])
 
@@ -140,11 +140,12 @@ def main() -> None:
     for charges in arguments.sizes:
         rows.append(measure(charges, arguments.repeats, arguments.dense_limit))
         print_row(rows[-1])
+    found = {}
     if len(rows) > 1:
-        print(
-            f"time ~ charges^{exponent(rows, 'seconds'):.2f}, memory ~ charges^{exponent(rows, 'bytes'):.2f}"
-        )
-    machine.write(arguments.out, rows)
+        found = {f"exponent_of_{field}": exponent(rows, field) for field in ("seconds", "bytes")}
+        time, memory = found.values()
+        print(f"time ~ charges^{time:.2f}, memory ~ charges^{memory:.2f}")
+    machine.write(arguments.out, rows, **found)
     if arguments.out is not None:
         draw(rows, arguments.out.with_suffix(".png"))
 
