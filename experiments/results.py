@@ -145,7 +145,7 @@ COLUMNS = (
         "seen digits R@1",
         of_fields("mnist"),
         {},
-        "2026-11-21",
+        "2026-11-22",
         f"python experiments/potential_fields/main.py {MNIST} --parts methods --seeds 3",
     ),
     Column(
@@ -154,7 +154,7 @@ COLUMNS = (
         "seen digits R@1",
         of_fields("mnist", ", noise"),
         {},
-        "2026-11-21",
+        "2026-11-22",
         f"python experiments/potential_fields/main.py {MNIST} --parts noise --seeds 5",
     ),
     Column(
