@@ -18,7 +18,7 @@ demo: $(VENV)/.train ## undo class collapse on real digits (under 3 minutes), in
 	$(BIN)/jdml demo
 
 test: $(VENV)/.dev ## all tests, with the documentation's code and the docstrings' examples
-	$(BIN)/python -m pytest -q -n $(WORKERS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 lint: $(VENV)/.dev ## ruff's rules and format
 	$(BIN)/ruff check .

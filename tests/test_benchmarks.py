@@ -74,9 +74,8 @@ def test_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_shares_of_a_flow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operations are counted, and the flow has some."""
     module = load("isotropy", monkeypatch)
-    monkeypatch.setattr(
-        module.flows, "PRESETS", {"small": {"num_blocks": 1, "hidden": 8, "depth": 2}}
-    )
+    small = {"num_blocks": 1, "hidden": 8, "depth": 2}
+    monkeypatch.setitem(module.flows.PRESETS, "small", small)
     row = module.measure(8, "small", 1e9, 1)
     assert 0 < row["share"] < 0.05
     assert row["share"] == row["flow_operations"] / 1e9
