@@ -56,6 +56,14 @@ def of_fields(data: str, suffix: str = "") -> Any:
     return rename
 
 
+def of_multi_proxy(name: str) -> str | None:
+    """Names of the study of several proxies per class on Omniglot, at twelve."""
+    of_data, _, name = name.partition(": ")
+    method = name.removesuffix(" 12")
+    shown = name in ("ProxyAnchor", f"{method} 12")
+    return method if of_data == "omniglot" and shown else None
+
+
 def of_nir(name: str) -> str | None:
     """Names of NIR's study on Omniglot, without the ablations."""
     known = ("ProxyAnchor", "ProxyNCA*", "SoftTriple")
@@ -102,6 +110,15 @@ COLUMNS = (
         {},
         "2026-11-21",
         f"python experiments/nir/main.py {OMNIGLOT} --seeds 5 --steps 600 --parts methods",
+    ),
+    Column(
+        "Omniglot letters, 600 steps, up to 12 proxies per class",
+        "mpa",
+        "letters R@1",
+        of_multi_proxy,
+        {},
+        "2026-11-22",
+        f"python experiments/mpa/main.py {OMNIGLOT} --steps 600",
     ),
     Column(
         "Omniglot letters, 1,200 steps",

@@ -120,7 +120,7 @@ def draw(results: dict[str, Any], settings: Settings, path: Path) -> None:
             NUMBERS, [100 * np.mean(v) for v in runs], spread, marker="o", capsize=3, label=method
         )
     axes.set(xlabel="proxies per class", ylabel=f"{view} R@1 (%)", xticks=NUMBERS)
-    axes.legend()
+    figure.legend(loc="outside right upper")
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=130)
 
