@@ -15,6 +15,7 @@ import pytest
 import jdml.cli
 from jdml import losses, mining
 from jdml.cli import names
+from jdml.cli.show import print_table
 
 
 def jdml_main(capsys, *arguments):
@@ -360,3 +361,15 @@ def test_killed_run_ends_like_an_unbroken_one(tmp_path):
     assert records(broken) == records(whole)
     pairs = zip(final_arrays(broken), final_arrays(whole), strict=True)
     assert all(np.array_equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_tables_lose_no_digit(terminal, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    if terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    names = [f"metric {i}" for i in range(12)]
+    print_table("a title", ["%", *names], [["ours", *range(1000, 1012)], ["paper", *["–"] * 12]])
+    shown = capsys.readouterr().out
+    assert all(str(1000 + i) in shown and name in shown for i, name in enumerate(names))
+    assert ("metric 0" in shown.splitlines()[2]) != terminal  # on its side

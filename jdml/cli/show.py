@@ -7,16 +7,31 @@ WIDE = 300
 
 
 def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table: the first column is names, the others are numbers, floats with four digits."""
-    from rich import box
+    """Print a table: the first column is names, the others are numbers, floats with four digits.
+
+    A pipe or a file has no width of its own: nothing is cut there. What is too wide for a terminal stands on its side.
+    """
     from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDE)
+    table = _table(title, columns, rows)
+    needed = Measurement.get(console, console.options.update(max_width=WIDE), table).maximum
+    if needed > console.width and len(rows) < len(columns):
+        first, *others = zip(columns, *rows, strict=True)
+        table = _table(title, first, others)
+    console.print(table)
+
+
+def _table(title: str | None, columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> Any:
+    from rich import box
     from rich.table import Table
 
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for i, column in enumerate(columns):
-        table.add_column(column, justify="right" if i else "left", no_wrap=True)
+        table.add_column(str(column), justify="right" if i else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(f"{v:.4f}" if isinstance(v, float) else str(v) for v in row))
-    console = Console()
-    # A pipe or a file has no width of its own: nothing is cut there.
-    console.print(table, width=None if console.is_terminal else WIDE)
+    return table
