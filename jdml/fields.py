@@ -222,7 +222,7 @@ def superpose(
     """
     checks.check_embeddings("charges", charges)
     checks.check_labels("labels", labels, len(charges))
-    _require_finite("charges", charges, labels >= 0)
+    checks.require_finite("charges", charges, labels >= 0)
     return pair_sums(_by_distance(potential), charges, labels, parameters, tile=tile)
 
 
@@ -267,18 +267,13 @@ def class_field(
     checks.check_labels("labels", labels, len(charges))
     if not checks.is_integer(label) or jnp.ndim(label) != 0:
         raise TypeError(f"label must be one integer, got {label!r}")
-    _require_finite("points", points, True)
-    _require_finite("charges", charges, labels >= 0)
+    checks.require_finite("points", points)
+    checks.require_finite("charges", charges, labels >= 0)
     dtype = accumulate_in(points, charges)
     charges = jnp.where((labels >= 0)[:, None], charges, 0)
     r = ops.distances(widen(points, dtype), widen(charges, dtype))
     felt = potential(r, labels[None, :] == label, **settings)
     return jnp.sum(jnp.where(labels[None, :] >= 0, felt, 0.0), axis=1)
-
-
-def _require_finite(name: str, vectors: Array, rows: Array | bool) -> None:
-    holds = jnp.isfinite(vectors).all(-1) | jnp.logical_not(rows)
-    checks.require(holds, f"{name}[{{row}}] is not finite")
 
 
 def _distances(r: Array) -> Array:

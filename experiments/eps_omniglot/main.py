@@ -174,21 +174,6 @@ def as_photographs(images: Array) -> Array:
     return models.normalizer("resnet50")(jnp.repeat(images, 3, axis=-1))
 
 
-def start(model: Any, objective: Any, optimizer: Any, images: Any, job: dict[str, Any]) -> Any:
-    """The state to begin with: None for random parameters."""
-    if job.get("weights") is None:
-        return None
-    return training.create_state(
-        model,
-        objective,
-        optimizer,
-        images[:1],
-        seed=job["seed"],
-        preprocess=as_photographs,
-        pretrained=functools.partial(models.load_weights, job["weights"]),
-    )
-
-
 def score(embeddings: np.ndarray, dataset: data.Dataset, clusters: int) -> dict[str, float]:
     """Retrieval of letters and languages, and how well k-means finds them."""
     x = np.asarray(jdml.sphere(jnp.asarray(embeddings)))
@@ -216,6 +201,7 @@ def run(job: dict[str, Any]) -> dict[str, float]:
     model = models.ResNet(DIM, freeze_batch_norm=True) if large else models.SmallConvNet(DIM)
     objective = make_objective(job["method"], train.num_classes, job["trim"], job.get("candidates"))
     optimizer = make_optimizer(job.get("rate", LEARNING_RATE))
+    weights = job.get("weights")
     result = training.fit(
         model,
         objective,
@@ -224,7 +210,7 @@ def run(job: dict[str, Any]) -> dict[str, float]:
         data.ClassBatchSampler(train.labels, classes, job["samples_per_class"], seed=job["seed"]),
         steps=job["steps"],
         seed=job["seed"],
-        state=start(model, objective, optimizer, train.images, job),
+        pretrained=weights and functools.partial(models.load_weights, weights),
         evaluate_every=job["steps"],
         log_every=job["steps"],
         progress=False,

@@ -48,22 +48,13 @@ class Job:
                     f"--monitor must be one of {', '.join(names)}, got {self.monitor!r}"
                 )
 
-    def start(self) -> Any:
-        """Return the state to begin with, None for random parameters."""
+    def pretrained(self) -> Any:
+        """Return what the model's fresh variables become; None where they stay."""
         if self.options.weights is None:
             return None
         from jdml import models
-        from jdml.training import create_state
 
-        return create_state(
-            self.model,
-            self.objective,
-            self.optimizer,
-            np.zeros((1, *self.train.images.shape[1:]), self.train.images.dtype),
-            seed=self.options.seed,
-            preprocess=self.preprocess,
-            pretrained=partial(models.load_weights, self.options.weights),
-        )
+        return partial(models.load_weights, self.options.weights)
 
     def validate(self, embedder: Embedder) -> dict[str, float]:
         """Score the validation part by all its labels."""

@@ -131,7 +131,7 @@ class Train:
             job.sampler,
             steps=self.steps,
             seed=self.seed,
-            state=job.start(),
+            pretrained=job.pretrained(),
             evaluate=job.validate if job.validation is not None else None,
             evaluate_every=self.evaluate_every,
             monitor=job.monitor,

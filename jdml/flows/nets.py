@@ -66,6 +66,7 @@ def conditioned(net: Callable[[Array], Array], condition: Array | None) -> Calla
 def unbound(net: Net) -> Callable[[Array], Array]:
     """The net as a function that holds its parameters."""
     plain, variables = net.clone(parent=None), net.variables
+    # Flax declares (value, state) too, which comes back only where something is mutable.
     return lambda x: plain.apply(variables, x)  # type: ignore[return-value]
 
 

@@ -201,8 +201,7 @@ def prepare(
 ) -> Array:
     """Widen, blank the rows that are not valid (whatever they hold), normalize."""
     vectors = widen(jnp.where(valid[:, None], vectors, 0), dtype)
-    finite = jnp.isfinite(vectors).all(-1)
-    checks.require(finite, f"{name}[{{row}}] is not finite")
+    checks.require_finite(name, vectors)
     return vectors if normalize is None else normalize(vectors)
 
 

@@ -95,8 +95,8 @@ def nir_loss(
     dtype = accumulate_in(latents, log_dets)
     residuals = jnp.where(rows[:, None], widen(latents, dtype), 0)
     volumes = jnp.where(rows, widen(log_dets, dtype), 0)
-    checks.require(jnp.isfinite(residuals).all(-1), "latents[{row}] is not finite")
-    checks.require(jnp.isfinite(volumes), "log_dets[{row}] is not finite")
+    checks.require_finite("latents", residuals)
+    checks.require_finite("log_dets", volumes)
     residuals = jnp.clip(residuals, -FARTHEST, FARTHEST)
     surprise = 0.5 * jnp.sum(jnp.square(residuals), axis=-1) - volumes
     exponents = temperature * jnp.clip(surprise, -LARGEST, LARGEST) / (dim if per_dimension else 1)

@@ -327,6 +327,6 @@ def center_regularizer(proxies: Array) -> Array:
         Array(1., dtype=float32)
     """
     centres = checks.as_centres("proxies", proxies)
-    checks.require(jnp.isfinite(centres).all((1, 2)), "proxies[{row}] is not finite")
+    checks.require_finite("proxies", centres)
     centres = widen(centres, accumulate_in(centres))
     return spread(centres, inverse_norms(centres)[..., 0])

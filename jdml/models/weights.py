@@ -94,7 +94,8 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
         if not np.isfinite(tensors[name]).all():
             raise ValueError(f"{path}: {name} has values that are not finite")
         converted[target] = _as_flax(tensors[name], target, shapes[target], dialect, name)
-    unused = tuple(name for name in tensors if name not in set(names.values()))
+    used = set(names.values())
+    unused = tuple(name for name in tensors if name not in used)
     foreign = _foreign(unused, names, dialect)
     if foreign:
         raise ValueError(
@@ -121,12 +122,10 @@ def load_weights(path: str | Path, variables: Mapping[str, Any]) -> dict[str, An
             naming the file, its architecture, the first parameter that does not fit, and both shapes.
 
     Example:
-        A training state that starts from pretrained weights::
+        Training that starts from pretrained weights::
 
             start = functools.partial(load_weights, "resnet50.safetensors")
-            state = training.create_state(
-                model, objective, optimizer, images, seed=0, pretrained=start
-            )
+            training.fit(model, objective, optimizer, train, sampler, steps=1000, pretrained=start)
 
         >>> load_weights("resnet50.npz", {})
         Traceback (most recent call last):

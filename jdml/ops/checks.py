@@ -57,6 +57,18 @@ def require(holds: Array, message: str, *values: Array) -> None:
     checkify.check(jnp.all(holds), message, row=row, **shown)  # type: ignore[arg-type]
 
 
+def require_finite(name: str, values: Array, rows: Array | None = None) -> None:
+    """Under :func:`jdml.checked`, raise for the first row that is not finite.
+
+    Args:
+        name: the argument's name.
+        values: ``[N, …]``.
+        rows: ``[N]`` bool, the rows that count; None for all.
+    """
+    finite = jnp.isfinite(values).all(axis=tuple(range(1, values.ndim)))
+    require(finite if rows is None else finite | ~rows, f"{name}[{{row}}] is not finite")
+
+
 def check_embeddings(name: str, vectors: Any, *, dim: int | None = None, like: str = "") -> None:
     """Refuse what is not a floating array ``[N, D]`` (with ``D = dim`` where given).
 

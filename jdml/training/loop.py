@@ -12,7 +12,7 @@ import numpy as np
 from jdml.training.feed import ImageFeed, RowFeed, make_feed
 from jdml.training.hooks import Hook
 from jdml.training.log import Log
-from jdml.training.step import Preprocess, TrainState, create_state, embed, to_float
+from jdml.training.step import Preprocess, Pretrained, TrainState, create_state, embed, to_float
 from jdml.training.stopping import Best, improve
 
 Record = dict[str, float | int]
@@ -122,6 +122,7 @@ def fit(
     steps: int,
     seed: int = 0,
     state: TrainState | None = None,
+    pretrained: Pretrained | None = None,
     evaluate: Evaluate | None = None,
     evaluate_every: int = 100,
     monitor: str | None = None,
@@ -149,6 +150,7 @@ def fit(
         steps: gradient steps in all.
         seed: of the initial parameters and of all random numbers in the steps (not of the sampler).
         state: start from this state instead of a fresh one.
+        pretrained: what a fresh state's variables become, see :func:`create_state`.
         evaluate: called with an :class:`Embedder`; returns metrics by name.
         evaluate_every: steps between evaluations; there is one after the last step, too.
         monitor: the evaluation metric, larger is better, whose best parameters are kept.
@@ -181,6 +183,8 @@ def fit(
     schedule = _Schedule(
         steps, evaluate_every, log_every, checkpoint_every or evaluate_every, monitor, patience
     )
+    if state is not None and pretrained is not None:
+        raise ValueError("state and pretrained both say what to begin with: give one of them")
     if monitor is not None and evaluate is None:
         raise ValueError(f"monitor is {monitor!r} but there is no evaluate function")
     if hook is not None and evaluate is None:
@@ -190,7 +194,9 @@ def fit(
     parts = (model, objective, optimizer)
     feed = make_feed(parts, preprocess, train, sampler)
     if state is None:
-        state = create_state(*parts, feed.sample, seed=seed, preprocess=preprocess)
+        state = create_state(
+            *parts, feed.sample, seed=seed, preprocess=preprocess, pretrained=pretrained
+        )
     run = _Run(
         model, schedule, evaluate, hook, preprocess, sampler, feed, state, folder, tensorboard
     )

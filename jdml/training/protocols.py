@@ -26,7 +26,7 @@ from jdml.data import (
 from jdml.recipes import Recipe, make_optimizer
 from jdml.training.alternation import AlternatingProblems
 from jdml.training.loop import Embedder, FitResult, fit
-from jdml.training.step import Preprocess, TrainState, create_state, to_float
+from jdml.training.step import Preprocess, Pretrained, to_float
 
 Batches = Callable[[Dataset, Any], Any]
 Vectors = tuple[jax.Array, jax.Array | None]
@@ -62,7 +62,7 @@ class Plan:
     evaluate_every: int = 25
     seed: int = 0
     preprocess: Preprocess = to_float
-    pretrained: Callable[[Any], Any] | None = None
+    pretrained: Pretrained | None = None
     batches: Batches = lambda dataset, sampler: sampler
     recall_at: tuple[int, ...] = (1, 2, 4, 8)
     ndcg_at: tuple[int, ...] = (8,)
@@ -208,7 +208,7 @@ def _train(
         plan.batches(train, sampler),
         steps=steps,
         seed=plan.seed,
-        state=_pretrained(plan, objective, optimizer, train),
+        pretrained=plan.pretrained,
         evaluate=evaluate if watched else None,
         evaluate_every=plan.evaluate_every if watched else per_epoch,
         monitor=MONITOR if watched else None,
@@ -219,21 +219,6 @@ def _train(
         log_every=max(1, min(per_epoch, 50)),
         progress=plan.progress,
         preprocess=plan.preprocess,
-    )
-
-
-def _pretrained(plan: Plan, objective: Any, optimizer: Any, train: Dataset) -> TrainState | None:
-    """The state to begin with, where the model does not begin with random parameters."""
-    if plan.pretrained is None:
-        return None
-    return create_state(
-        plan.model,
-        objective,
-        optimizer,
-        np.zeros((1, *train.images.shape[1:]), train.images.dtype),
-        seed=plan.seed,
-        preprocess=plan.preprocess,
-        pretrained=plan.pretrained,
     )
 
 

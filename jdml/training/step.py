@@ -11,6 +11,7 @@ import numpy as np
 Metrics = dict[str, jax.Array]
 PIXELS = 1 << 21  # that a forward pass embeds at a time
 Preprocess = Callable[[jax.Array], jax.Array]
+Pretrained = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 
 class TrainState(NamedTuple):
@@ -66,7 +67,7 @@ def create_state(
     *,
     seed: int,
     preprocess: Preprocess = to_float,
-    pretrained: Callable[[dict[str, Any]], Mapping[str, Any]] | None = None,
+    pretrained: Pretrained | None = None,
 ) -> TrainState:
     """Initialize the model, the objective's parameters, the optimizer and the objective's memory.
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jdml
-from jdml import data, objectives
+from jdml import data, objectives, training
 from jdml.models import SmallConvNet
 from jdml.recipes import Problems, Recipe
 from jdml.training import protocols
@@ -140,11 +140,11 @@ def test_places_that_no_sample_fills_do_not_count():
     objective, optimizer = protocols._parts_of_step(recipe, 16, 1)
     parts = (SmallConvNet(DIM), objective, optimizer)
     feed = RowFeed(parts, protocols.to_float, train, sampler)
-    state = protocols.create_state(*parts, images[:1], seed=0)
+    state = training.create_state(*parts, images[:1], seed=0)
     rows = sampler.batch_at(0)
     assert (rows < 0).sum() == 8
     _, metrics = feed.step(state)
-    again = protocols.create_state(*parts, images[:1], seed=0)
+    again = training.create_state(*parts, images[:1], seed=0)
     x = SmallConvNet(DIM).apply(
         {"params": again.params["model"], "batch_stats": again.batch_stats},
         protocols.to_float(images[np.maximum(rows, 0)]),
