@@ -20,8 +20,7 @@ from pictures import draw_curves, draw_panels
 from study import BASE, METHODS, TASKS, load, run
 
 from jdml.report import markdown_table, mean_std
-from jdml.training.checkpoint import write_json
-from jdml.training.study import over_seeds, run_study
+from jdml.training.study import keep_results, over_seeds, run_study
 
 
 class Sweep(NamedTuple):
@@ -188,7 +187,7 @@ def main(settings: Settings) -> None:
         draw_panels(out / "panels.npz", out / "panels.png")
         curves = {method: over_seeds(results, method, "curve") for method in METHODS}
         draw_curves(curves, out / "curves.png")
-    write_json(out / "results.json", results)
+    keep_results(out / "results.json", results)
     (out / "tables.md").write_text(text)
 
 

@@ -32,8 +32,7 @@ from regularized import (
 from switch_off import MEASURED, draw_switch_off, watch
 
 from jdml.report import markdown_table, mean_std
-from jdml.training.checkpoint import write_json
-from jdml.training.study import over_seeds, run_study
+from jdml.training.study import keep_results, over_seeds, run_study
 
 RETRIEVAL = ("R@1", "NMI", "mAP@1000")
 ABLATED = "ProxyAnchor"
@@ -274,7 +273,7 @@ def main(settings: Settings) -> None:
     text = "\n".join(sections)
     minutes = sum(result["seconds"] for result in results.values()) / 60
     print(f"{text}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
-    write_json(out / "results.json", results)
+    keep_results(out / "results.json", results)
     (out / "tables.md").write_text(text)
 
 

@@ -27,8 +27,7 @@ from rows import Parts, retrieve, train
 import jdml
 from jdml import data, metrics, models
 from jdml.report import markdown_table, mean_std
-from jdml.training.checkpoint import write_json
-from jdml.training.study import over_seeds, run_study
+from jdml.training.study import keep_results, over_seeds, run_study
 
 RATE = 5e-4
 HELD_OUT = 3
@@ -143,7 +142,7 @@ def main(settings: Settings) -> str:
     results = run_study(run, make_jobs(settings), out / "runs", workers=settings.workers)
     text = table(results)
     (out / "table.md").write_text(text)
-    write_json(out / "results.json", results)
+    keep_results(out / "results.json", results)
     return text
 
 

@@ -12,7 +12,6 @@ Finished runs are kept: an interrupted study goes on where it stopped. Everythin
 """
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import Any, Literal
@@ -23,8 +22,7 @@ from picture import draw_fields
 from study import CLIP, FIELDS, LOSSES, PROXY_RATE, TASKS, load, run
 
 from jdml.report import markdown_table, mean_std
-from jdml.training.checkpoint import write_json
-from jdml.training.study import over_seeds, run_study
+from jdml.training.study import keep_results, over_seeds, run_study
 
 NOISE = 0.2
 CLEAN = ("PFML", "CPML", "MPA", "MPA-DW", "MPA-AP", "SoftTriple", "ProxyAnchor", "ProxyNCA*")
@@ -176,9 +174,7 @@ def main(settings: Settings) -> None:
     text = report(results, settings)
     minutes = sum(result["seconds"] for result in results.values()) / 60
     print(f"{text}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
-    kept = out / "results.json"
-    earlier = json.loads(kept.read_text()) if kept.exists() else {}  # other parts, run before
-    write_json(kept, {**earlier, **results})
+    keep_results(out / "results.json", results)
     (out / f"tables_{'_'.join(settings.parts)}.md").write_text(text)
 
 

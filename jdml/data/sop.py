@@ -50,7 +50,11 @@ def read_sop(data_dir: str | Path | None) -> Listing:
     root = find_folder("sop", folder, ("Stanford_Online_Products",), tuple(LISTS.values()))
     files, train, ids, kinds = [], [], [], []
     for part, name in LISTS.items():
-        for where, values in read_lines(root / name, FIELDS, skip=1):
+        lines = read_lines(root / name, FIELDS)
+        where, header = next(lines, ("", FIELDS))
+        if header[0].isdigit():  # it would be lost without a word
+            raise ValueError(f"{where}: expected the header {' '.join(FIELDS)!r}, got an image")
+        for where, values in lines:
             files.append(root / image_path(where, values[3]))
             train.append(part == "train")
             ids.append(integer(where, FIELDS[1], values[1]))

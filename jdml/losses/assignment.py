@@ -115,8 +115,7 @@ class Assignment(NamedTuple):
         """``[B]``: the entry of ``values [B, C]`` at each row's own class, 0 for rows that are not valid."""
         place = self.labels - self.first
         here = self.rows & (place >= 0) & (place < values.shape[1])
-        taken = jnp.take_along_axis(values, jnp.where(here, place, 0)[:, None], axis=1)[:, 0]
-        return jnp.where(here, taken, 0.0)
+        return _entries(values, jnp.where(here, place, -1))
 
     def over_classes(self, function: Callable[["Assignment"], Any]) -> Any:
         """Apply a function to one block of classes after the other, and recompute each for its gradient.
@@ -149,6 +148,22 @@ class Assignment(NamedTuple):
         """Weight and reduce one value per row."""
         where = self.rows if where is None else self.rows & where
         return ops.reduce_terms(reduce_fn, jnp.where(where, values, 0.0) * self.weights, where)
+
+
+@jax.custom_jvp
+def _entries(values: Array, places: Array) -> Array:
+    """``[B]``: one entry of each row of ``values [B, C]``, 0 where its place is −1."""
+    taken = jnp.take_along_axis(values, jnp.maximum(places, 0)[:, None], axis=1)[:, 0]
+    return jnp.where(places >= 0, taken, 0.0)
+
+
+@_entries.defjvp
+def _entries_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Any]) -> tuple[Array, Array]:
+    # The same entries as a masked sum: its gradient is one more term of the matrix's, where that of an index would be
+    # written into a matrix of its own.
+    (values, places), (moved, _) = primals, tangents
+    here = places[:, None] == jnp.arange(values.shape[1])[None, :]
+    return _entries(values, places), jnp.sum(jnp.where(here, moved, 0.0), axis=1)
 
 
 def assign(

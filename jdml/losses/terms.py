@@ -108,6 +108,9 @@ def _soft_averages_jvp(
 
 
 def _soft_weights(values: tuple[Array, ...], gamma: Array) -> list[Array]:
+    if len(values) == 2:  # the most usual number: one exponential, and one array to keep
+        second = jax.nn.sigmoid((values[1] - values[0]) / gamma)
+        return [1.0 - second, second]
     peak = functools.reduce(jnp.maximum, values)
     weights = [jnp.exp((value - peak) / gamma) for value in values]
     whole = functools.reduce(jnp.add, weights)

@@ -127,10 +127,10 @@ def log_sum_exp(values: Array, *, where: Array | None = None, axis: int = -1) ->
     """
     if where is None:
         return jax.nn.logsumexp(values, axis=axis)
-    some = jnp.broadcast_to(where, values.shape).any(axis)
     peak = _peak(values, where, axis, floor=-jnp.inf)
     peak = jnp.where(jnp.isneginf(peak), 0.0, peak)
     summed = _shifted_sum(values, peak, where, axis)
+    some = summed != 0  # the largest of those kept adds 1
     logarithm = jnp.squeeze(peak, axis) + jnp.log(jnp.where(some, summed, 1.0))
     return jnp.where(some, logarithm, -jnp.inf)
 

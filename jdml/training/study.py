@@ -88,6 +88,32 @@ def over_seeds(results: Mapping[str, Mapping[str, Any]], name: str, metric: str)
     return [metrics[metric] for metrics in found if metric in metrics]
 
 
+def keep_results(path: str | Path, results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write results into one JSON file, beside those it already holds: the parts of a study may be run one by one.
+
+    Args:
+        path: the file, written atomically.
+        results: of :func:`run_study`; one of the same name in the file is replaced.
+
+    Raises:
+        ValueError: the file is there and not JSON.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     keep_results(f"{folder}/results.json", {"a": {"metrics": {"R@1": 0.4}}})
+        ...     keep_results(f"{folder}/results.json", {"b": {"metrics": {"R@1": 0.5}}})
+        ...     list(json.loads(Path(f"{folder}/results.json").read_text()))
+        ['a', 'b']
+    """
+    path = Path(path)
+    try:
+        earlier = json.loads(path.read_text()) if path.exists() else {}
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    write_json(path, {**earlier, **results})
+
+
 def _run_all(run: Callable[[Job], Metrics], jobs: Mapping[str, Job], workers: int) -> Any:
     """Yield results by name as they come."""
     if workers == 1 or len(jobs) <= 1:

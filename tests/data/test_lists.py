@@ -269,6 +269,13 @@ def test_broken_sop(tmp_path, line, match):
         load("sop", data_dir=tmp_path, check_files=False)
 
 
+def test_sop_without_a_header_loses_no_image(tmp_path):
+    write(tmp_path, SOP)
+    (tmp_path / "Ebay_test.txt").write_text("4 9 12 toaster_final/9_0.JPG\n")
+    with pytest.raises(ValueError, match=r"Ebay_test\.txt:1: expected the header 'image_id"):
+        load("sop", data_dir=tmp_path)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "match"),
     [

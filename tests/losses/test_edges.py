@@ -140,3 +140,46 @@ def test_a_proxy_too_long_for_floats_counts_as_zero(name: str) -> None:
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(long))
     np.testing.assert_allclose(long[0], zero[0], rtol=1e-6)
     np.testing.assert_allclose(long[1][0], zero[1][0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("class_block", [None, 3])
+@pytest.mark.parametrize("name", PROXY_LOSSES)
+def test_forward_mode_agrees_with_the_gradient(name: str, class_block: int | None) -> None:
+    keys = jax.random.split(jax.random.key(0), 4)
+    x, x_moved = (jax.random.normal(key, (6, 8)) for key in keys[:2])
+    p, p_moved = (jax.random.normal(key, (5, 2, 8)) for key in keys[2:])
+    y = jnp.array([0, 1, 2, 0, 1, -1])
+
+    def value(x: jax.Array, p: jax.Array) -> jax.Array:
+        return getattr(jdml, f"{name}_loss")(x, y, p, class_block=class_block)
+
+    _, slope = jax.jvp(value, (x, p), (x_moved, p_moved))
+    by_x, by_p = jax.grad(value, (0, 1))(x, p)
+    np.testing.assert_allclose(
+        slope, jnp.sum(by_x * x_moved) + jnp.sum(by_p * p_moved), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("centres", [2, 3])
+@pytest.mark.parametrize("gamma", [1e-6, 0.1, 1e6])
+def test_soft_similarity_of_two_centres_and_of_more(centres: int, gamma: float) -> None:
+    rng = np.random.default_rng(0)
+    x, p = rng.normal(size=(6, 4)), rng.normal(size=(3, centres, 4))
+    x /= np.linalg.norm(x, axis=-1, keepdims=True)
+    p /= np.linalg.norm(p, axis=-1, keepdims=True)
+    similar = np.einsum("bd,ckd->bck", x, p)
+    weights = np.exp((similar - similar.max(-1, keepdims=True)) / gamma)
+    averages = (weights * similar).sum(-1) / weights.sum(-1)
+    own = averages[np.arange(6), Y]
+    expected = np.log(np.exp(averages).sum(-1)) - own
+    rows = jdml.soft_triple_loss(
+        jnp.asarray(x, jnp.float32),
+        Y,
+        jnp.asarray(p, jnp.float32),
+        scale=1.0,
+        gamma=gamma,
+        margin=0.0,
+        tau=None,
+        reduce_fn=None,
+    )
+    np.testing.assert_allclose(rows, expected, rtol=2e-5)

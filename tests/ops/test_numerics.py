@@ -70,6 +70,18 @@ def test_log_sums_of_nothing_pass_no_gradient(function) -> None:
     assert jnp.isfinite(gradient).all()
 
 
+def test_a_log_sum_of_zeros_passes_no_gradient() -> None:
+    where = jnp.array([True, True, False])
+
+    def sums(values: jax.Array) -> jax.Array:
+        return jnp.maximum(ops.log_sum_exp(values, where=where), -1e3)
+
+    value, gradient = jax.value_and_grad(sums)(jnp.array([-jnp.inf, -jnp.inf, 2.0]))
+    assert value == -1e3
+    np.testing.assert_array_equal(gradient, 0)
+    assert jnp.isnan(ops.log_sum_exp(jnp.array([jnp.nan, 1.0, 2.0]), where=where))
+
+
 def test_distances_match_numpy_and_have_no_pair_of_vectors_in_memory() -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(7, 5)), rng.normal(size=(9, 5))

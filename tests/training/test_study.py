@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jdml.training.study import run_study
+from jdml.training.study import keep_results, run_study
 
 
 def square(job: dict) -> dict:
@@ -59,3 +59,22 @@ def test_workers_give_the_same_results(tmp_path: Path) -> None:
 def test_workers_must_be_positive(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="workers must be at least 1"):
         run_study(square, {}, tmp_path, workers=0)
+
+
+def test_results_of_parts_add_up(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    keep_results(path, {"a": {"seconds": 1}, "b": {"seconds": 1}})
+    keep_results(path, {"b": {"seconds": 2}, "c": {"seconds": 2}})
+    assert {name: r["seconds"] for name, r in json.loads(path.read_text()).items()} == {
+        "a": 1,
+        "b": 2,
+        "c": 2,
+    }
+
+
+def test_what_is_no_json_is_not_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    path.write_text("mine")
+    with pytest.raises(ValueError, match=r"results\.json is not JSON"):
+        keep_results(path, {})
+    assert path.read_text() == "mine"
