@@ -62,6 +62,7 @@ def test_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "--only",
         "contrastive",
         "proxy_anchor",
+        "--fresh-memory",  # the other way would last as long as this process
         "--out",
         str(out),
     )
