@@ -193,7 +193,13 @@ def main() -> None:
             f"geometric mean over {', '.join(JUDGED)}: {mean:.2f} times as fast as pytorch-metric-learning"
         )
     settings = {name: loss.settings for name, loss in (PAIRS | PROXIES).items() if loss.settings}
-    machine.write(arguments.out, rows, settings=settings, fresh_memory=arguments.fresh_memory)
+    machine.write(
+        arguments.out,
+        rows,
+        settings=settings,
+        repeats=arguments.repeats,
+        fresh_memory=arguments.fresh_memory,
+    )
     if arguments.out is not None:
         draw(rows, arguments.out.with_suffix(".png"))
 

@@ -57,7 +57,7 @@ def keep_memory() -> None:
     the system clears its pages: on a virtual machine that may take as long as the arithmetic.
     """
     trim_threshold, mmap_max, arena_max = -1, -4, -8  # from malloc.h
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(OSError, AttributeError, TypeError):
         c = ctypes.CDLL(None)
         c.mallopt(mmap_max, 0)
         c.mallopt(trim_threshold, 2**31 - 1)
@@ -75,7 +75,7 @@ def peak_memory(function: Callable[[], Any]) -> int | None:
         before = _status("VmRSS")
         function()
         return max(0, _status("VmHWM") - before)
-    except (OSError, AttributeError):
+    except (OSError, AttributeError, TypeError):
         return None
 
 

@@ -20,7 +20,8 @@ from pictures import draw_curves, draw_panels
 from study import BASE, METHODS, TASKS, load, run
 
 from jdml.report import markdown_table, mean_std
-from jdml.training.study import keep_results, over_seeds, run_study
+from jdml.training.checkpoint import write_json
+from jdml.training.study import collect_results, over_seeds, run_study
 
 
 class Sweep(NamedTuple):
@@ -187,7 +188,7 @@ def main(settings: Settings) -> None:
         draw_panels(out / "panels.npz", out / "panels.png")
         curves = {method: over_seeds(results, method, "curve") for method in METHODS}
         draw_curves(curves, out / "curves.png")
-    keep_results(out / "results.json", results)
+    write_json(out / "results.json", collect_results(out / "runs"))
     (out / "tables.md").write_text(text)
 
 

@@ -27,7 +27,8 @@ from pictures import draw_gallery, draw_map
 import jdml
 from jdml import data, metrics
 from jdml.report import markdown_table, mean_std
-from jdml.training.study import keep_results, over_seeds, run_study
+from jdml.training.checkpoint import write_json
+from jdml.training.study import collect_results, over_seeds, run_study
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "omniglot"))
 from methods import DIM, METHODS, choose
@@ -148,7 +149,7 @@ def main(settings: Settings) -> str:
     kind = "pretrained" if settings.weights is not None else "RANDOM (no --weights)"
     text = f"{kind} EfficientNet-Lite0 features:\n\n{table(results)}"
     (out / "table.md").write_text(text)
-    keep_results(out / "results.json", results)
+    write_json(out / "results.json", collect_results(out / "runs"))
     kept = {job["method"]: job["keep"] for job in jobs.values() if job["keep"]}
     kept = {method: path for method, path in kept.items() if Path(path).exists()}  # not diverged
     shown = SHOWN if SHOWN in kept else next(iter(kept), FEATURES)

@@ -30,7 +30,8 @@ from jax import Array
 import jdml
 from jdml import data, metrics, mining, models, objectives, optim, training
 from jdml.report import markdown_table, mean_std
-from jdml.training.study import keep_results, over_seeds, run_study
+from jdml.training.checkpoint import write_json
+from jdml.training.study import collect_results, over_seeds, run_study
 
 DIM = 128
 MARGIN = 0.2
@@ -382,7 +383,7 @@ def main(settings: Settings) -> None:
         f"{text}\n{len(results)} runs of {settings.steps} steps, {seconds / 60:.0f} process-minutes in all",
         flush=True,
     )
-    keep_results(out / "results.json", results)
+    write_json(out / "results.json", collect_results(out / "runs"))
     (out / "tables.md").write_text(text)
 
 

@@ -18,7 +18,8 @@ import numpy as np
 import tyro
 
 from jdml.report import markdown_table, mean_std
-from jdml.training.study import keep_results, over_seeds, run_study
+from jdml.training.checkpoint import write_json
+from jdml.training.study import collect_results, over_seeds, run_study
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "potential_fields"))
 from study import LOSSES, PROXY_RATE, TASKS, load, run
@@ -134,7 +135,7 @@ def main(settings: Settings) -> None:
     text = report(results, settings)
     minutes = sum(result["seconds"] for result in results.values()) / 60
     print(f"{text}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
-    keep_results(out / "results.json", results)
+    write_json(out / "results.json", collect_results(out / "runs"))
     (out / "tables.md").write_text(text)
     draw(results, settings, out / "proxies.png")
 

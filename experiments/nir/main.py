@@ -32,7 +32,8 @@ from regularized import (
 from switch_off import MEASURED, draw_switch_off, watch
 
 from jdml.report import markdown_table, mean_std
-from jdml.training.study import keep_results, over_seeds, run_study
+from jdml.training.checkpoint import write_json
+from jdml.training.study import collect_results, over_seeds, run_study
 
 RETRIEVAL = ("R@1", "NMI", "mAP@1000")
 ABLATED = "ProxyAnchor"
@@ -273,7 +274,7 @@ def main(settings: Settings) -> None:
     text = "\n".join(sections)
     minutes = sum(result["seconds"] for result in results.values()) / 60
     print(f"{text}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
-    keep_results(out / "results.json", results)
+    write_json(out / "results.json", collect_results(out / "runs"))
     (out / "tables.md").write_text(text)
 
 

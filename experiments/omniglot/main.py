@@ -27,7 +27,8 @@ from rows import Parts, retrieve, train
 import jdml
 from jdml import data, metrics, models
 from jdml.report import markdown_table, mean_std
-from jdml.training.study import keep_results, over_seeds, run_study
+from jdml.training.checkpoint import write_json
+from jdml.training.study import collect_results, over_seeds, run_study
 
 RATE = 5e-4
 HELD_OUT = 3
@@ -142,7 +143,7 @@ def main(settings: Settings) -> str:
     results = run_study(run, make_jobs(settings), out / "runs", workers=settings.workers)
     text = table(results)
     (out / "table.md").write_text(text)
-    keep_results(out / "results.json", results)
+    write_json(out / "results.json", collect_results(out / "runs"))
     return text
 
 

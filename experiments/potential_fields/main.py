@@ -22,7 +22,8 @@ from picture import draw_fields
 from study import CLIP, FIELDS, LOSSES, PROXY_RATE, TASKS, load, run
 
 from jdml.report import markdown_table, mean_std
-from jdml.training.study import keep_results, over_seeds, run_study
+from jdml.training.checkpoint import write_json
+from jdml.training.study import collect_results, over_seeds, run_study
 
 NOISE = 0.2
 CLEAN = ("PFML", "CPML", "MPA", "MPA-DW", "MPA-AP", "SoftTriple", "ProxyAnchor", "ProxyNCA*")
@@ -174,7 +175,7 @@ def main(settings: Settings) -> None:
     text = report(results, settings)
     minutes = sum(result["seconds"] for result in results.values()) / 60
     print(f"{text}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
-    keep_results(out / "results.json", results)
+    write_json(out / "results.json", collect_results(out / "runs"))
     (out / f"tables_{'_'.join(settings.parts)}.md").write_text(text)
 
 

@@ -52,7 +52,7 @@ def read_sop(data_dir: str | Path | None) -> Listing:
     for part, name in LISTS.items():
         lines = read_lines(root / name, FIELDS)
         where, header = next(lines, ("", FIELDS))
-        if header[0].isdigit():  # it would be lost without a word
+        if header[1].isdigit() and header[2].isdigit():  # it would be lost without a word
             raise ValueError(f"{where}: expected the header {' '.join(FIELDS)!r}, got an image")
         for where, values in lines:
             files.append(root / image_path(where, values[3]))

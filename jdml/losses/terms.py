@@ -108,9 +108,14 @@ def _soft_averages_jvp(
 
 
 def _soft_weights(values: tuple[Array, ...], gamma: Array) -> list[Array]:
-    if len(values) == 2:  # the most usual number: one exponential, and one array to keep
-        second = jax.nn.sigmoid((values[1] - values[0]) / gamma)
-        return [1.0 - second, second]
+    if len(values) == 2:
+        # The most usual number: one exponential, and one array to keep. The smaller weight is exact, the larger is what
+        # it leaves; without |·|, which has no slope at ties.
+        apart = (values[1] - values[0]) / gamma
+        second_leads = apart > 0
+        less = jax.nn.sigmoid(jnp.where(second_leads, -apart, apart))
+        more = 1.0 - less
+        return [jnp.where(second_leads, less, more), jnp.where(second_leads, more, less)]
     peak = functools.reduce(jnp.maximum, values)
     weights = [jnp.exp((value - peak) / gamma) for value in values]
     whole = functools.reduce(jnp.add, weights)

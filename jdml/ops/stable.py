@@ -130,7 +130,7 @@ def log_sum_exp(values: Array, *, where: Array | None = None, axis: int = -1) ->
     peak = _peak(values, where, axis, floor=-jnp.inf)
     peak = jnp.where(jnp.isneginf(peak), 0.0, peak)
     summed = _shifted_sum(values, peak, where, axis)
-    some = summed != 0  # the largest of those kept adds 1
+    some = summed != 0  # the largest adds 1, unless it is −inf
     logarithm = jnp.squeeze(peak, axis) + jnp.log(jnp.where(some, summed, 1.0))
     return jnp.where(some, logarithm, -jnp.inf)
 

@@ -88,30 +88,33 @@ def over_seeds(results: Mapping[str, Mapping[str, Any]], name: str, metric: str)
     return [metrics[metric] for metrics in found if metric in metrics]
 
 
-def keep_results(path: str | Path, results: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write results into one JSON file, beside those it already holds: the parts of a study may be run one by one.
+def collect_results(folder: str | Path) -> dict[str, dict[str, Any]]:
+    """All results of a folder: also those of a study's other parts, which were run before.
 
     Args:
-        path: the file, written atomically.
-        results: of :func:`run_study`; one of the same name in the file is replaced.
+        folder: the ``out_dir`` of :func:`run_study`, which refuses to mix settings there.
+
+    Returns:
+        By name, in alphabetical order, what :func:`run_study` returns.
 
     Raises:
-        ValueError: the file is there and not JSON.
+        ValueError: a result that is not JSON.
 
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     keep_results(f"{folder}/results.json", {"a": {"metrics": {"R@1": 0.4}}})
-        ...     keep_results(f"{folder}/results.json", {"b": {"metrics": {"R@1": 0.5}}})
-        ...     list(json.loads(Path(f"{folder}/results.json").read_text()))
+        ...     for part in ("a", "b"):
+        ...         _ = run_study(dict, {part: {"seed": 0}}, folder, progress=False)
+        ...     list(collect_results(folder))
         ['a', 'b']
     """
-    path = Path(path)
-    try:
-        earlier = json.loads(path.read_text()) if path.exists() else {}
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    write_json(path, {**earlier, **results})
+    results = {}
+    for path in sorted(Path(folder).glob("*.json")):
+        try:
+            results[path.stem] = json.loads(path.read_text())
+        except ValueError as error:
+            raise ValueError(f"{path} is not JSON: {error}") from error
+    return results
 
 
 def _run_all(run: Callable[[Job], Metrics], jobs: Mapping[str, Job], workers: int) -> Any:

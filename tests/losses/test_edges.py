@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import jdml
+from jdml.losses import terms
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(6, 4)), jnp.float32)
 Y = np.array([0, 0, 1, 1, 2, 2])
@@ -183,3 +184,28 @@ def test_soft_similarity_of_two_centres_and_of_more(centres: int, gamma: float) 
         reduce_fn=None,
     )
     np.testing.assert_allclose(rows, expected, rtol=2e-5)
+
+
+@pytest.mark.parametrize("apart", [0.0, 1.0, 8.0, 15.0, 20.0, -8.0, -15.0, -20.0])
+def test_soft_averages_of_two_have_exact_gradients(apart: float) -> None:
+    """Also of the centre whose weight is tiny, in either order, and twice at ties."""
+    gamma = 0.1
+    values = (jnp.zeros((1, 1)), jnp.full((1, 1), apart * gamma))
+
+    def average(values: tuple[jax.Array, jax.Array], gamma: float | jax.Array) -> jax.Array:
+        return terms._soft_averages(values, jnp.asarray(gamma)).sum()
+
+    (first, second), by_gamma = jax.grad(average, (0, 1))(values, gamma)
+    v = np.array([0.0, float(values[1][0, 0])])
+    g = float(np.float32(gamma))
+    w = np.exp((v - v.max()) / g)
+    w /= w.sum()
+    centred = (v - w @ v) / g
+    np.testing.assert_allclose(first, w[0] * (1 + centred[0]), rtol=2e-5, atol=1e-12)
+    np.testing.assert_allclose(second, w[1] * (1 + centred[1]), rtol=2e-5, atol=1e-12)
+    np.testing.assert_allclose(by_gamma, -(w @ centred**2), rtol=2e-5, atol=1e-12)
+    more = jax.grad(lambda v: jax.grad(average)(v, gamma)[0].sum())(values)
+    third = (*values, jnp.full((1, 1), -1e3))  # the general rule
+    expected = jax.grad(lambda v: jax.grad(average)(v, gamma)[0].sum())(third)
+    np.testing.assert_allclose(more[0], expected[0], rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(more[1], expected[1], rtol=1e-3, atol=1e-6)

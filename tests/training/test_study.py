@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jdml.training.study import keep_results, run_study
+from jdml.training.study import collect_results, run_study
 
 
 def square(job: dict) -> dict:
@@ -62,19 +62,17 @@ def test_workers_must_be_positive(tmp_path: Path) -> None:
 
 
 def test_results_of_parts_add_up(tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    keep_results(path, {"a": {"seconds": 1}, "b": {"seconds": 1}})
-    keep_results(path, {"b": {"seconds": 2}, "c": {"seconds": 2}})
-    assert {name: r["seconds"] for name, r in json.loads(path.read_text()).items()} == {
-        "a": 1,
-        "b": 2,
-        "c": 2,
+    for part in (("a", "b"), ("b", "c")):
+        run_study(square, {name: {"x": ord(name)} for name in part}, tmp_path, progress=False)
+    found = collect_results(tmp_path)
+    assert {name: result["job"]["x"] for name, result in found.items()} == {
+        "a": 97,
+        "b": 98,
+        "c": 99,
     }
 
 
-def test_what_is_no_json_is_not_written_over(tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    path.write_text("mine")
-    with pytest.raises(ValueError, match=r"results\.json is not JSON"):
-        keep_results(path, {})
-    assert path.read_text() == "mine"
+def test_a_broken_result_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("mine")
+    with pytest.raises(ValueError, match=r"a\.json is not JSON"):
+        collect_results(tmp_path)
