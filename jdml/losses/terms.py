@@ -89,7 +89,7 @@ def soft_similarities(block: Assignment, gamma: float | Array) -> Array:
 @jax.custom_jvp
 def _soft_averages(values: tuple[Array, ...], gamma: Array) -> Array:
     """``Σ_k softmax_k(v/γ) v`` over K arrays ``[B, C]``."""
-    return _averages(values, _soft_weights(values, gamma))
+    return _averages(values, _soft_weights(values, gamma))[0]
 
 
 @_soft_averages.defjvp
@@ -99,10 +99,10 @@ def _soft_averages_jvp(
     # By hand: one term per centre, from quantities that cannot overflow.
     (values, gamma), (moved, gamma_moved) = primals, tangents
     weights = _soft_weights(values, gamma)
-    averages = _averages(values, weights)
+    averages, deviations = _averages(values, weights)
     slope = jnp.zeros_like(averages)
-    for weight, value, change in zip(weights, values, moved, strict=True):
-        centred = (value - averages) / gamma
+    for weight, deviation, change in zip(weights, deviations, moved, strict=True):
+        centred = deviation / gamma
         slope += weight * ((1.0 + centred) * change - centred * (centred * gamma_moved))
     return averages, slope
 
@@ -122,9 +122,12 @@ def _soft_weights(values: tuple[Array, ...], gamma: Array) -> list[Array]:
     return [weight / whole for weight in weights]
 
 
-def _averages(values: tuple[Array, ...], weights: list[Array]) -> Array:
-    weighted = [weight * value for weight, value in zip(weights, values, strict=True)]
-    return functools.reduce(jnp.add, weighted)
+def _averages(values: tuple[Array, ...], weights: list[Array]) -> tuple[Array, list[Array]]:
+    """The averages, and what each value is above them: from differences, exact where all are nearly equal."""
+    peak = functools.reduce(jnp.maximum, values)
+    below = [value - peak for value in values]
+    mean = functools.reduce(jnp.add, [w * b for w, b in zip(weights, below, strict=True)])
+    return peak + mean, [b - mean for b in below]
 
 
 def regularize_rows(
