@@ -108,13 +108,7 @@ def collect_results(folder: str | Path) -> dict[str, dict[str, Any]]:
         ...     list(collect_results(folder))
         ['a', 'b']
     """
-    results = {}
-    for path in sorted(Path(folder).glob("*.json")):
-        try:
-            results[path.stem] = json.loads(path.read_text())
-        except ValueError as error:
-            raise ValueError(f"{path} is not JSON: {error}") from error
-    return results
+    return {path.stem: _read(path) for path in sorted(Path(folder).glob("*.json"))}
 
 
 def _run_all(run: Callable[[Job], Metrics], jobs: Mapping[str, Job], workers: int) -> Any:
@@ -148,11 +142,19 @@ def _timed(run: Callable[[Job], Metrics], job: Job) -> dict[str, Any]:
 def _load(path: Path, job: Job) -> dict[str, Any] | None:
     if not path.exists():
         return None
-    result: dict[str, Any] = json.loads(path.read_text())
+    result = _read(path)
     wanted = json.loads(json.dumps(dict(job)))
     different = differences(result["job"], wanted)
     if different:
         raise ValueError(
             f"{path} was made with other settings: {'; '.join(different)}. Choose another folder"
         )
+    return result
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        result: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
     return result
