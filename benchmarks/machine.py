@@ -86,9 +86,9 @@ def _status(field: str) -> int:
     raise OSError(field)
 
 
-def temporaries(function: Callable[..., Any], *arguments: Any) -> int | None:
-    """Bytes that the compiled function holds beside its arguments and results."""
-    analysis = jax.jit(function).lower(*arguments).compile().memory_analysis()
+def temporaries(compiled: jax.stages.Compiled) -> int | None:
+    """Bytes that a compiled function holds beside its arguments and results."""
+    analysis = compiled.memory_analysis()
     return None if analysis is None else int(analysis.temp_size_in_bytes)
 
 

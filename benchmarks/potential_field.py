@@ -80,14 +80,13 @@ def measure(charges: int, repeats: int, dense_limit: int) -> dict[str, Any]:
     """One row."""
     x, y, p = arrays(charges)
     on_device = jnp.asarray(x), jnp.asarray(y), jnp.asarray(p)
-    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in on_device]
     losses = {"jdml": ours} | ({"dense JAX": dense_jax} if charges <= dense_limit else {})
     functions: dict[str, Callable[[], Any]] = {}
     memory: dict[str, int | None] = {}
     for name, loss in losses.items():
-        step = jax.jit(jax.value_and_grad(loss, (0, 2)))
+        step = jax.jit(jax.value_and_grad(loss, (0, 2))).lower(*on_device).compile()
         functions[name] = lambda step=step: jax.block_until_ready(step(*on_device))
-        memory[name] = machine.temporaries(jax.value_and_grad(loss, (0, 2)), *shapes)
+        memory[name] = machine.temporaries(step)
     torch_step = dense_torch(x, y, p) if charges <= dense_limit else None
     if torch_step is not None:
         functions["dense torch"] = torch_step

@@ -7,10 +7,6 @@ machine may be shared; the ratio compares their medians. Needs the `parity` extr
 """
 
 import argparse
-import json
-import os
-import platform
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import machine
 import numpy as np
 
 from jdml.metrics import evaluate_retrieval, neighbors, retrieval
@@ -61,13 +58,6 @@ def pml(vectors: np.ndarray, labels: np.ndarray) -> Callable[[], dict[str, float
     return evaluate
 
 
-def timed(function: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds, and the result."""
-    start = time.perf_counter()
-    result = function()
-    return time.perf_counter() - start, result
-
-
 def temporaries(size: int, dim: int, depth: int, kind: str) -> int:
     """Bytes that the compiled block function holds beside its arguments, its result included."""
     vectors = jax.ShapeDtypeStruct((size, dim), jnp.float32)
@@ -93,19 +83,17 @@ def measure(size: int, dim: int, per_class: int, repeats: int, compare: bool) ->
     peer = pml(vectors, labels) if compare else None
     if peer is not None:
         functions["pml"] = peer
-    first = {name: timed(function)[0] for name, function in functions.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in functions}
-    results: dict[str, dict[str, Any]] = {}
-    for _ in range(repeats):
-        for name, function in functions.items():
-            elapsed, results[name] = timed(function)
-            seconds[name].append(elapsed)
-    median = {name: statistics.median(values) for name, values in seconds.items()}
+    start = time.perf_counter()
+    functions["jdml"]()
+    first = time.perf_counter() - start
+    seconds = machine.timed_in_turn(functions, repeats)
+    median = machine.median(seconds)
+    results = {name: function() for name, function in functions.items()}
     row = {
         "shape": f"{size} x {dim}, R = {per_class - 1}",
         "seconds": median,
         "fastest": {name: min(values) for name, values in seconds.items()},
-        "compile_seconds": first["jdml"] - median["jdml"],
+        "compile_seconds": first - median["jdml"],
         "metrics": results,
     }
     if peer is not None:
@@ -131,19 +119,20 @@ def print_table(rows: list[dict[str, Any]], memory: dict[str, int]) -> None:
             f"{row['shape']:28} {seconds['jdml']:8.2f} {theirs} {ratio} {compile_seconds:10.2f} {gap}"
         )
     for name, size in memory.items():
-        print(f"temporaries of one block, {name}: {size / 2**20:.0f} MiB")
+        print(f"temporaries of one block, {name}: {machine.mebibytes(size)} MiB")
 
 
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=7, help="timed runs of each (default 7)")
+    parser.add_argument("--size", type=int, default=20_000, help="embeddings (default 20,000)")
     parser.add_argument(
         "--large", action="store_true", help="also MNIST's size: 60,000 x 64, R = 5,999"
     )
     parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
     arguments = parser.parse_args()
-    rows = [measure(20_000, 128, 6, arguments.repeats, compare=True)]
+    rows = [measure(arguments.size, 128, 6, arguments.repeats, compare=True)]
     if arguments.large:
         rows.append(measure(60_000, 64, 6_000, min(2, arguments.repeats), compare=False))
     memory = {
@@ -152,16 +141,7 @@ def main() -> None:
         "60,000 x 512, thousands of ranks": temporaries(60_000, 512, 8192, "sort"),
     }
     print_table(rows, memory)
-    if arguments.out is not None:
-        load = os.getloadavg()[0]
-        about = {"jax": jax.__version__, "device": jax.devices()[0].device_kind, "load": load}
-        report = {
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-            **about,
-            "rows": rows,
-            "temporary_bytes": memory,
-        }
-        arguments.out.write_text(json.dumps(report, indent=2) + "\n")
+    machine.write(arguments.out, rows, temporary_bytes=memory)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,15 @@
 
 import importlib.util
 import json
+import os
+import subprocess
 import sys
+import textwrap
 import types
 from pathlib import Path
 
+import chex
+import jax
 import pytest
 
 import jdml
@@ -70,6 +75,77 @@ def test_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row["loss"] for row in rows] == ["contrastive", "proxy_anchor"]
     assert all(row["milliseconds"]["jdml"] > 0 and row["over_floor"] > 0 for row in rows)
     assert (tmp_path / "losses.png").exists()
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux"
+    or not hasattr(os, "confstr")
+    or "CS_GNU_LIBC_VERSION" not in os.confstr_names,
+    reason="only glibc returns large arrays to the system",
+)
+def test_keep_memory() -> None:
+    """Large arrays take the pages that earlier ones have left: in a process of its own, as it lasts."""
+    faults = """
+        import resource, sys
+        import numpy as np
+        import machine
+
+        def of_ten_arrays():
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            for _ in range(10):
+                np.ones(2**24, np.float32)
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+        fresh = of_ten_arrays()
+        machine.keep_memory()
+        of_ten_arrays()
+        print(fresh, of_ten_arrays())
+    """
+    found = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(faults)],
+        cwd=BENCHMARKS,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    fresh, kept = map(int, found.stdout.split())
+    assert kept < fresh / 10
+
+
+def test_potential_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All sides compute the same, and the fit is over all sizes."""
+    module = load("potential_field", monkeypatch)
+    monkeypatch.setattr(module, "BATCH", 12)
+    monkeypatch.setattr(module, "DIM", 8)
+    out = tmp_path / "potential_field.json"
+    sizes = ("--sizes", "52", "92")
+    run(module, monkeypatch, *sizes, "--repeats", "1", "--dense-limit", "52", "--out", str(out))
+    found = json.loads(out.read_text())
+    assert [row["charges"] for row in found["rows"]] == [52, 92]
+    assert ["dense JAX" in row["seconds"] for row in found["rows"]] == [True, False]
+    assert found["exponent_of_bytes"] > 0
+    assert "time ~ charges^" in capsys.readouterr().out
+    assert (tmp_path / "potential_field.png").exists()
+    ours, dense = (
+        jax.jit(jax.value_and_grad(loss, (0, 2)))(*module.arrays(52))
+        for loss in (module.ours, module.dense_jax)
+    )
+    chex.assert_trees_all_close(ours, dense, rtol=1e-4, atol=1e-5)
+
+
+def test_retrieval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ours, and theirs where it is installed, find the same."""
+    module = load("retrieval", monkeypatch)
+    out = tmp_path / "retrieval.json"
+    run(module, monkeypatch, "--size", "120", "--repeats", "1", "--out", str(out))
+    (row,) = json.loads(out.read_text())["rows"]
+    assert row["seconds"]["jdml"] > 0
+    assert row.get("largest_difference", 0) < 1e-6
+    assert "120 x 128, R = 5" in capsys.readouterr().out
 
 
 def test_shares_of_a_flow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,7 +189,7 @@ def main(settings: Settings) -> None:
         curves = {method: over_seeds(results, method, "curve") for method in METHODS}
         draw_curves(curves, out / "curves.png")
     write_json(out / "results.json", collect_results(out / "runs"))
-    (out / "tables.md").write_text(text)
+    (out / f"tables_{'_'.join(settings.parts)}.md").write_text(text)
 
 
 if __name__ == "__main__":

@@ -275,7 +275,7 @@ def main(settings: Settings) -> None:
     minutes = sum(result["seconds"] for result in results.values()) / 60
     print(f"{text}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
     write_json(out / "results.json", collect_results(out / "runs"))
-    (out / "tables.md").write_text(text)
+    (out / f"tables_{'_'.join(settings.parts)}.md").write_text(text)
 
 
 if __name__ == "__main__":
