@@ -50,6 +50,7 @@ def read_sop(data_dir: str | Path | None) -> Listing:
     root = find_folder("sop", folder, ("Stanford_Online_Products",), tuple(LISTS.values()))
     files, train, ids, kinds = [], [], [], []
     for part, name in LISTS.items():
+        before = len(files)
         lines = read_lines(root / name, FIELDS)
         where, header = next(lines, ("", FIELDS))
         if header[1].isdigit() and header[2].isdigit():  # it would be lost without a word
@@ -59,7 +60,7 @@ def read_sop(data_dir: str | Path | None) -> Listing:
             train.append(part == "train")
             ids.append(integer(where, FIELDS[1], values[1]))
             kinds.append(integer(where, FIELDS[2], values[2]))
-    some(root / LISTS["train"], files)
+        some(root / name, files[before:])
     views = {"class": np.array(ids), "super_class": np.array(kinds)}
     kind_names = {
         kind: file.relative_to(root).parts[0].removesuffix("_final")

@@ -261,6 +261,7 @@ def test_damaged_mat(tmp_path, damage):
         ("4 9 toaster_final/9_0.JPG", r"Ebay_test\.txt:2: expected 'image_id class_id"),
         ("4 nine 1 a/b.JPG", r"Ebay_test\.txt:2: class_id must be an integer ≥ 0, got 'nine'"),
         ("4 9 1 ../b.JPG", r"Ebay_test\.txt:2: expected a path inside"),
+        ("", r"Ebay_test\.txt: expected at least one image, got none"),
     ],
 )
 def test_broken_sop(tmp_path, line, match):
