@@ -128,7 +128,6 @@ def log_sum_exp(values: Array, *, where: Array | None = None, axis: int = -1) ->
     if where is None:
         return jax.nn.logsumexp(values, axis=axis)
     peak = _peak(values, where, axis, floor=-jnp.inf)
-    peak = jnp.where(jnp.isneginf(peak), 0.0, peak)
     summed = _shifted_sum(values, peak, where, axis)
     some = summed != 0  # the largest adds 1, unless it is −inf
     logarithm = jnp.squeeze(peak, axis) + jnp.log(jnp.where(some, summed, 1.0))
@@ -159,7 +158,8 @@ def log1p_sum_exp(values: Array, *, where: Array | None = None, axis: int = -1) 
 
 def _peak(values: Array, where: Array | None, axis: int, *, floor: float) -> Array:
     kept = jax.lax.stop_gradient(values if where is None else jnp.where(where, values, floor))
-    return jnp.max(kept, axis=axis, keepdims=True, initial=floor)
+    peak = jnp.max(kept, axis=axis, keepdims=True, initial=floor)
+    return jnp.where(jnp.isfinite(peak), peak, 0.0)  # what is infinite stays so, ∞ − ∞ would not
 
 
 def _shifted_sum(values: Array, peak: Array, where: Array | None, axis: int) -> Array:

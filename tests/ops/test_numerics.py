@@ -70,6 +70,13 @@ def test_log_sums_of_nothing_pass_no_gradient(function) -> None:
     assert jnp.isfinite(gradient).all()
 
 
+@pytest.mark.parametrize("function", [ops.log_sum_exp, ops.log1p_sum_exp])
+def test_log_sums_of_infinities(function) -> None:
+    values = jnp.array([[jnp.inf, 1.0, 0.0], [jnp.inf, jnp.inf, 0.0], [jnp.nan, jnp.inf, 0.0]])
+    where = jnp.array([True, True, False])
+    np.testing.assert_array_equal(function(values, where=where), [jnp.inf, jnp.inf, jnp.nan])
+
+
 def test_a_log_sum_of_zeros_passes_no_gradient() -> None:
     where = jnp.array([True, True, False])
 
