@@ -201,8 +201,8 @@ def superpose(
 
     Args:
         potential: static, elementwise ``(r, same, *parameters) -> values``.
-        charges: ``[N, D]``, finite.
-        labels: ``[N]`` integers; charges of a negative label neither act nor are acted upon.
+        charges: ``[N, D]``.
+        labels: ``[N]`` integers; charges of a negative label, whatever they hold, neither act nor are acted upon.
         parameters: scalars handed to the potential.
         tile: see :func:`jdml.ops.pair_sums`, which does the work.
 
@@ -223,6 +223,7 @@ def superpose(
     checks.check_embeddings("charges", charges)
     checks.check_labels("labels", labels, len(charges))
     checks.require_finite("charges", charges, labels >= 0)
+    charges = jnp.where((labels >= 0)[:, None], charges, 0)
     return pair_sums(_by_distance(potential), charges, labels, parameters, tile=tile)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import chex
 import jax
+import numpy as np
 import pytest
 
 import jdml
@@ -128,11 +129,16 @@ def test_potential_field(
     assert found["exponent_of_bytes"] > 0
     assert "time ~ charges^" in capsys.readouterr().out
     assert (tmp_path / "potential_field.png").exists()
-    ours, dense = (
-        jax.jit(jax.value_and_grad(loss, (0, 2)))(*module.arrays(52))
+    arrays = module.arrays(52)
+    steps = {
+        loss.__name__: jax.jit(jax.value_and_grad(loss, (0, 2)))(*arrays)
         for loss in (module.ours, module.dense_jax)
-    )
-    chex.assert_trees_all_close(ours, dense, rtol=1e-4, atol=1e-5)
+    }
+    torch_step = module.dense_torch(*arrays)
+    if torch_step is not None:
+        steps["dense_torch"] = jax.tree.map(np.asarray, torch_step())
+    for found in steps.values():
+        chex.assert_trees_all_close(found, steps["ours"], rtol=1e-4, atol=1e-5)
 
 
 def test_retrieval(

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -118,6 +119,19 @@ def test_charges_that_are_not_finite_are_told_by_checked() -> None:
         jdml.checked(lambda c: fields.class_field(c[:1], 0, c, labels))(charges)
     with pytest.raises(ValueError, match=r"proxies\[0\] is not finite"):
         jdml.checked(jdml.center_regularizer)(charges[None])
+
+
+def test_charges_of_no_class_may_hold_anything() -> None:
+    charges = jnp.array([[0.0, 1.0], [jnp.nan, jnp.inf], [0.5, 0.0]])
+    labels = jnp.array([0, -1, 1])
+
+    def whole(charges: jax.Array, labels: jax.Array) -> jax.Array:
+        return fields.superpose(fields.decaying, charges, labels, (0.2, 1.0, 2.0)).sum()
+
+    value, gradient = jax.value_and_grad(whole)(charges, labels)
+    expected = jax.value_and_grad(whole)(charges[::2], labels[::2])
+    chex.assert_trees_all_close((value, gradient[::2]), expected, rtol=1e-6)
+    np.testing.assert_array_equal(gradient[1], 0)
 
 
 @pytest.mark.parametrize("label", [0.0, jnp.array([0, 1]), None])

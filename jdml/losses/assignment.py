@@ -12,7 +12,7 @@ from jdml import ops
 from jdml.losses.comparison import Normalize, prepare
 from jdml.ops import ReduceFn, checks
 from jdml.ops.normalization import inverse_norms
-from jdml.ops.stable import accumulate_in
+from jdml.ops.stable import accumulate_in, widen
 
 ENTRIES = 2**20
 """Similarities that ``class_block="auto"`` holds at a time, about."""
@@ -215,11 +215,12 @@ def assign(
     checks.require(known, f"labels[{{row}}] is {{0}}, expected 0…{classes - 1}", labels)
     dtype = accumulate_in(embeddings, centres)
     x = prepare("embeddings", embeddings, rows, normalize, dtype)
-    flat = centres.reshape(-1, dim)
+    checks.require_finite("proxies", centres)
+    p = widen(centres.reshape(-1, dim), dtype)
     on_sphere = normalize is ops.sphere
-    every = jnp.ones(len(flat), bool)
-    p = prepare("proxies", flat, every, None if on_sphere else normalize, dtype)
-    factors = inverse_norms(p)[:, 0] if on_sphere else jnp.ones(len(flat), dtype)
+    if not on_sphere and normalize is not None:
+        p = normalize(p)
+    factors = inverse_norms(p)[:, 0] if on_sphere else jnp.ones(len(p), dtype)
     if weights is not None:
         checks.check_weights("weights", weights, (size,))
     scale = jnp.ones(size, dtype) if weights is None else jnp.asarray(weights, dtype)

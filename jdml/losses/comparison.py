@@ -116,7 +116,7 @@ def compare(
     """
     checks.check_embeddings("embeddings", embeddings)
     size = embeddings.shape[0]
-    rows = _valid_rows(labels, where, size)
+    rows = valid_rows(labels, where, size)
     if references is None:
         if not (reference_labels is None and reference_where is None and self_index is None):
             raise ValueError(
@@ -141,7 +141,8 @@ def compare(
     return Comparison(x, r, pairs, rows, scale, own_batch=references is None)
 
 
-def _valid_rows(labels: Array | None, where: Array | None, size: int) -> Array:
+def valid_rows(labels: Array | None, where: Array | None, size: int) -> Array:
+    """``[size]`` bool: the rows that ``where`` keeps and whose label, if there are labels, is not negative."""
     rows = jnp.ones(size, bool)
     if where is not None:
         checks.check_mask("where", where, (size,))

@@ -8,7 +8,7 @@ from jax import Array
 
 from jdml import fields, ops
 from jdml.losses.assignment import assign
-from jdml.losses.comparison import Normalize, prepare
+from jdml.losses.comparison import Normalize, prepare, valid_rows
 from jdml.ops import ReduceFn, checks, mean
 from jdml.ops.stable import accumulate_in
 
@@ -68,12 +68,8 @@ def charge(
         )
     checks.check_embeddings("embeddings", embeddings)
     size = len(embeddings)
-    checks.check_labels("labels", labels, size)
+    rows = valid_rows(labels, where, size)
     labels = checks.widen_labels(labels)
-    rows = labels >= 0
-    if where is not None:
-        checks.check_mask("where", where, (size,))
-        rows = rows & where
     if weights is not None:
         checks.check_weights("weights", weights, (size,))
     dtype = accumulate_in(embeddings)

@@ -92,7 +92,8 @@ def collect_results(folder: str | Path) -> dict[str, dict[str, Any]]:
     """All results of a folder: also those of a study's other parts, which were run before.
 
     Args:
-        folder: the ``out_dir`` of :func:`run_study`, which refuses to mix settings there.
+        folder: the ``out_dir`` of :func:`run_study`. Every result is there with its job's settings, which are compared
+            by name only: parts of other settings stand beside each other.
 
     Returns:
         By name, in alphabetical order, what :func:`run_study` returns.

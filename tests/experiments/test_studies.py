@@ -155,10 +155,21 @@ def test_potential_fields_on_the_embedded_digits(
 
 
 def test_potential_fields_on_held_out_alphabets(tmp_path: Path) -> None:
-    write_omniglot(tmp_path)
+    """One training alphabet of five is scored, the others are trained on; the test alphabets are not touched."""
+    write_omniglot(tmp_path, ("Aa", "Bb", "Cc", "Dd", "Ee"))
     study = load("potential_fields")
-    parts = study.load("omniglot", str(tmp_path), False)
+    whole, parts = (study.load("omniglot", str(tmp_path), held_out) for held_out in (False, True))
     assert [title for title, _, _ in parts.scored] == ["letters", "alphabets"]
+    assert (len(whole.train), whole.train.num_classes) == (400, 5)
+    assert (len(parts.train), parts.train.num_classes) == (320, 4)
+    np.testing.assert_array_equal(np.unique(parts.train.labels), np.arange(4))
+    held_out, letters = parts.scored[0][1:]
+    assert set(held_out.views["alphabet"]).isdisjoint(parts.train.views["alphabet"])
+    pixels = np.concatenate([parts.train.images, held_out.images]).reshape(400, -1)
+    np.testing.assert_array_equal(
+        np.unique(pixels, axis=0), np.unique(whole.train.images.reshape(400, -1), axis=0)
+    )
+    assert len(np.unique(letters)) == 4
     with pytest.raises(SystemExit, match="--data-dir"):
         study.main(study.Settings(data="omniglot"))
 

@@ -156,10 +156,13 @@ def test_mistaken_settings(
 
 def test_checked_names_what_cannot_be() -> None:
     loss = jdml.checked(jdml.potential_field_loss)
-    with pytest.raises(ValueError, match=r"proxies\[4\] is not finite"):
+    with pytest.raises(ValueError, match=r"proxies\[1\] is not finite"):
         loss(X, Y, P.at[1, 1, 0].set(jnp.nan))
     with pytest.raises(ValueError, match=r"labels\[3\] is 4, expected 0…3"):
         loss(X, Y.at[3].set(4), P)
+    with pytest.raises(ValueError, match=r"labels\[3\] is -1, expected 0 or more"):
+        loss(X, Y.at[3].set(-1))
+    loss(X, Y.at[3].set(-1), where=jnp.arange(len(Y)) != 3)
     with pytest.raises(ValueError, match="proxies must have the dimension of embeddings, 3"):
         jdml.potential_field_loss(X, Y, P[..., :2])
 
