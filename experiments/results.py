@@ -118,7 +118,7 @@ COLUMNS = (
         of_multi_proxy,
         {},
         "2026-11-22",
-        f"python experiments/mpa/main.py {OMNIGLOT} --steps 600",
+        f"python experiments/mpa/main.py {OMNIGLOT} --steps 600 --seeds 3",
     ),
     Column(
         "Omniglot letters, 1,200 steps",

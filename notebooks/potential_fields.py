@@ -71,7 +71,7 @@ plt.show()
 #
 # Two clusters of blue charges with a red one between them: the potential that a blue sample feels, and the force that
 # follows from it. In PFML each blue cluster has a valley of its own; in CPML there is one, in the middle, where red
-# sits.
+# sits. (Repulsion reaches 2.5 δ here, so that it can be seen; the losses' default is δ.)
 
 # %%
 rng = np.random.default_rng(2)

@@ -61,8 +61,11 @@ def draw_fields(path: Path, delta: float = 0.2, alpha: float = 2.0) -> None:
 
     figure = Figure(figsize=(9.4, 4.9), layout="constrained")
     left, right = figure.subplots(1, 2)
-    decaying = {"delta": delta, "alpha": alpha, "repulsion_delta": 2.5 * delta}
-    panel(left, f"PFML, δ = {delta:g}, α = {alpha:g}", **decaying)
+    reach = (
+        2.5 * delta
+    )  # as far as the gap between the clusters: with δ nothing would be seen of the repulsion
+    title = f"PFML, δ = {delta:g}, δ_rep = {reach:g}, α = {alpha:g}"
+    panel(left, title, delta=delta, alpha=alpha, repulsion_delta=reach)
     panel(right, f"CPML, δ = {delta:g}", potential=fields.contrastive_potential, delta=delta)
     figure.suptitle("What a blue sample feels: blue attracts, red repels (stars: proxies)")
     figure.savefig(path, dpi=130)
