@@ -48,7 +48,8 @@ def read_sop(data_dir: str | Path | None) -> Listing:
         named = {"super_class": names["super_class"]}
         return Listing("sop", records, views, zero_shot(columns["split"] == "train"), named)
     root = find_folder("sop", folder, ("Stanford_Online_Products",), tuple(LISTS.values()))
-    files, train, ids, kinds = [], [], [], []
+    files: list[Path] = []
+    train, ids, kinds = [], [], []
     for part, name in LISTS.items():
         before = len(files)
         lines = read_lines(root / name, FIELDS)

@@ -216,7 +216,7 @@ def assign(
     dtype = accumulate_in(embeddings, centres)
     x = prepare("embeddings", embeddings, rows, normalize, dtype)
     checks.require_finite("proxies", centres)
-    p = widen(centres.reshape(-1, dim), dtype)
+    p = widen(jnp.asarray(centres).reshape(-1, dim), dtype)
     on_sphere = normalize is ops.sphere
     if not on_sphere and normalize is not None:
         p = normalize(p)

@@ -48,6 +48,8 @@ def test_log_sums_match_float64(axis: int, scale: float) -> None:
     np.testing.assert_allclose(
         ops.log_sum_exp(values, where=where, axis=axis), expected, rtol=1e-6, atol=1e-6
     )
+    unmasked = np.logaddexp.reduce(values.astype(np.float64), axis=axis)
+    np.testing.assert_allclose(ops.log_sum_exp(values, axis=axis), unmasked, rtol=1e-6, atol=1e-6)
     expected = np.logaddexp(expected, 0)
     np.testing.assert_allclose(
         ops.log1p_sum_exp(values, where=where, axis=axis), expected, rtol=1e-6, atol=1e-6
@@ -77,13 +79,13 @@ def test_log_sums_of_infinities(function) -> None:
     np.testing.assert_array_equal(function(values, where=where), [jnp.inf, jnp.inf, jnp.nan])
 
 
-def test_a_log_sum_of_zeros_passes_no_gradient() -> None:
-    where = jnp.array([True, True, False])
-
+@pytest.mark.parametrize("where", [None, jnp.array([True, True, False])])
+def test_a_log_sum_of_zeros_passes_no_gradient(where) -> None:
     def sums(values: jax.Array) -> jax.Array:
         return jnp.maximum(ops.log_sum_exp(values, where=where), -1e3)
 
-    value, gradient = jax.value_and_grad(sums)(jnp.array([-jnp.inf, -jnp.inf, 2.0]))
+    last = -jnp.inf if where is None else 2.0
+    value, gradient = jax.value_and_grad(sums)(jnp.array([-jnp.inf, -jnp.inf, last]))
     assert value == -1e3
     np.testing.assert_array_equal(gradient, 0)
     assert jnp.isnan(ops.log_sum_exp(jnp.array([jnp.nan, 1.0, 2.0]), where=where))
