@@ -223,7 +223,6 @@ def superpose(
     checks.check_embeddings("charges", charges)
     checks.check_labels("labels", labels, len(charges))
     checks.require_finite("charges", charges, labels >= 0)
-    charges = jnp.where((labels >= 0)[:, None], charges, 0)
     return pair_sums(_by_distance(potential), charges, labels, parameters, tile=tile)
 
 

@@ -2,7 +2,7 @@
 
 import importlib.util
 import json
-import os
+import platform
 import subprocess
 import sys
 import textwrap
@@ -79,15 +79,12 @@ def test_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(
-    sys.platform != "linux"
-    or not hasattr(os, "confstr")
-    or "CS_GNU_LIBC_VERSION" not in os.confstr_names,
-    reason="only glibc returns large arrays to the system",
+    platform.libc_ver()[0] != "glibc", reason="only glibc returns large arrays to the system"
 )
 def test_keep_memory() -> None:
     """Large arrays take the pages that earlier ones have left: in a process of its own, as it lasts."""
     faults = """
-        import resource, sys
+        import resource
         import numpy as np
         import machine
 

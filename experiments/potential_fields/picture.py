@@ -61,9 +61,8 @@ def draw_fields(path: Path, delta: float = 0.2, alpha: float = 2.0) -> None:
 
     figure = Figure(figsize=(9.4, 4.9), layout="constrained")
     left, right = figure.subplots(1, 2)
-    reach = (
-        2.5 * delta
-    )  # as far as the gap between the clusters: with δ nothing would be seen of the repulsion
+    # As far as the gap between the clusters: with δ nothing would be seen of the repulsion.
+    reach = 2.5 * delta
     title = f"PFML, δ = {delta:g}, δ_rep = {reach:g}, α = {alpha:g}"
     panel(left, title, delta=delta, alpha=alpha, repulsion_delta=reach)
     panel(right, f"CPML, δ = {delta:g}", potential=fields.contrastive_potential, delta=delta)

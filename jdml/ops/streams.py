@@ -39,7 +39,7 @@ def pair_sums(
     Args:
         term: static; ``(squared_distances [t, t], same [t, t], *parameters) -> [t, t]``, elementwise.
         points: ``[N, D]``, finite.
-        groups: ``[N]`` integers; points of a negative group take no part.
+        groups: ``[N]`` integers; points of a negative group, whatever they hold, take no part.
         parameters: scalars handed to the term, differentiable like the points.
         tile: points along a side of a tile; default: all up to 1,024 points, else about 512.
 
@@ -78,7 +78,7 @@ def pair_sums(
     groups = checks.widen_labels(groups)
     if not jnp.issubdtype(groups.dtype, jnp.signedinteger):
         groups = groups.astype(jnp.int32)
-    points = widen(points, accumulate_in(points))
+    points = jnp.where((groups >= 0)[:, None], widen(points, accumulate_in(points)), 0)
     if size == 0:
         return jnp.zeros(0, points.dtype)
     side = min(tile, size) if tile is not None else _default_side(size)
