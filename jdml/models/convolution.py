@@ -6,15 +6,15 @@ of `jax.lax.conv_general_dilated` in `flax.linen.Conv(conv_general_dilated=convo
 initial values stay Flax's. Each of the three parts has one rule, by the shape alone, so that a program is the same
 whenever it is traced (`docs/convolutions.md` tells how it was found, and with which figures):
 
-=============  ===========================  ==============================  ===================================
-kind           forward                      gradient of the input           gradient of the kernel
-=============  ===========================  ==============================  ===================================
-pointwise      one product                  one product                     one product
-depthwise      a sum of shifted products    the same, shifted back          sums of shifted products, by chunks
-dense          XLA's                        XLA's at stride 1, else one     one product of patches, by chunks
-                                            product a place in the kernel
-other groups   XLA's                        XLA's                           XLA's
-=============  ===========================  ==============================  ===================================
+===========  =============================  ====================================  ================================
+kind         forward                        gradient of the images                gradient of the kernel
+===========  =============================  ====================================  ================================
+pointwise    one product                    one product                           one product of patches, by chunks
+depthwise    a sum of shifted products      the same, shifted back                sums of shifted products, by chunks
+dense        XLA's                          XLA's at stride 1, else one product   one product of patches, by chunks
+                                            a place of the kernel
+other        XLA's                          XLA's                                 XLA's
+===========  =============================  ====================================  ================================
 
 On GPUs, TPUs and in programs that are exported for them everything is XLA's (`jax.lax.platform_dependent`).
 """
@@ -237,7 +237,7 @@ def _cpu_by_kernel(
     geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
     forward, _ = _rule(geometry, images, kernel)
-    if forward is _pointwise or (forward is _xla and geometry.groups > 1):
+    if forward is _xla and geometry.groups > 1:
         return _by_kernel(forward, geometry, images, kernel, up)
     part_of = _depthwise_part if forward is _by_places else _dense_part
     return _by_chunks(part_of, geometry, images, kernel, up)
