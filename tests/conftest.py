@@ -1,12 +1,31 @@
-"""What every test stands on: two CPU devices, strict ranks in the numeric rooms, real data sets."""
+"""What every test stands on: two CPU devices, quick compilation, strict ranks in the numeric rooms, real data sets."""
 
+import atexit
+import ctypes
+import gc
 import os
+import platform
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+# Nearly all of the tests' time is compilation, of small programs that run once. XLA therefore optimizes them little
+# (JAX_DISABLE_MOST_OPTIMIZATIONS=0 XLA_FLAGS= runs the tests on the programs that users get), and a program is compiled
+# once for all workers and all processes that tests start: it lies in a folder that goes with the run.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    programs = tempfile.mkdtemp(prefix="jdml-tests-")
+    atexit.register(shutil.rmtree, programs, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = programs
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
+
 import jax
+import psutil
 import pytest
 
 TESTS = Path(__file__).parent
@@ -14,6 +33,9 @@ REPOSITORY = TESTS.parent
 
 # Two devices on one machine, so that sharded losses are tested wherever the tests run.
 jax.config.update("jax_num_cpu_devices", 2)
+
+# A worker that holds more than this drops its compiled programs; they are read again from the folder above.
+LARGE_PROCESS = 5 << 28
 
 # In these rooms an operand of lower rank that broadcasts by accident is an error.
 STRICT_ROOMS = {"ops", "losses", "mining", "memory", "metrics", "objectives"}
@@ -28,6 +50,17 @@ def strict_ranks(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with jax.numpy_rank_promotion("raise"):
         yield
+
+
+@pytest.fixture(autouse=True)
+def bounded_memory() -> Iterator[None]:
+    """Drop compiled programs once they have made the process large: JAX keeps every one of them."""
+    yield
+    if psutil.Process().memory_info().rss > LARGE_PROCESS:
+        jax.clear_caches()
+        gc.collect()
+        if platform.libc_ver()[0] == "glibc":  # which keeps freed memory otherwise
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 @pytest.fixture(scope="session")
