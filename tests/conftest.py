@@ -28,6 +28,10 @@ import jax
 import psutil
 import pytest
 
+# Traces make millions of objects, nearly none of them garbage: look for it a hundred times less often.
+gc.freeze()
+gc.set_threshold(70_000, 20, 20)
+
 TESTS = Path(__file__).parent
 REPOSITORY = TESTS.parent
 
