@@ -45,6 +45,30 @@ LARGE_PROCESS = 5 << 28
 STRICT_ROOMS = {"ops", "losses", "mining", "memory", "metrics", "objectives"}
 
 
+# What `make test-quick` leaves out: files that run whole programs, and losses beside one of each family.
+SLOW_FILES = {
+    "test_studies.py",
+    "test_benchmarks.py",
+    "test_cli_benchmark.py",
+    "test_cli_images.py",
+    "test_weight_parity.py",
+    "test_resnets.py",
+}
+QUICK_LOSSES = {"contrastive", "triplet", "proxy_anchor", "potential_field"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is slow."""
+    from jdml import losses
+
+    others = {name.removesuffix("_loss") for name in losses.__all__} - QUICK_LOSSES
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        another_loss = str(parameters.get("name")).removesuffix("_loss") in others
+        if another_loss or item.path.name in SLOW_FILES:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def strict_ranks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Make implicit rank promotion an error in the tests of the numeric rooms."""

@@ -152,7 +152,9 @@ def unknown_flags(help_text: str, words: list[str]) -> list[str]:
 @pytest.mark.parametrize("page", [page for page in MANUALS if page.is_file()], ids=page_id)
 def test_commands_exist(page):
     """Make's targets, `jdml` subcommands, experiments and all their flags are really there."""
-    targets = set(re.findall(r"^([a-z]\w*):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    targets = set(
+        re.findall(r"^([a-z][\w-]*):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    )
     for words in commands(page):
         program, *arguments = words
         while "=" in program and arguments:  # VARIABLE=value before a command
