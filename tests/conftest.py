@@ -39,7 +39,7 @@ REPOSITORY = TESTS.parent
 jax.config.update("jax_num_cpu_devices", 2)
 
 # A worker that holds more than this drops its compiled programs; they are read again from the folder above.
-LARGE_PROCESS = 5 << 28
+LARGE_PROCESS = 1 << 30
 
 # In these rooms an operand of lower rank that broadcasts by accident is an error.
 STRICT_ROOMS = {"ops", "losses", "mining", "memory", "metrics", "objectives"}
