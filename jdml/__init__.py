@@ -1,60 +1,68 @@
 """jdml: deep metric learning in JAX.
 
 Pure, jitted losses, miners and retrieval metrics that fit into any JAX training code, and the training loop, data
-sets and experiments that reproduce five papers with them. Light to import: heavy rooms (``models``, ``training``,
-``data`` …) are imported on first use.
+sets and experiments that reproduce five papers with them. Light to import: every room is imported on first use, and
+JAX with it.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jdml import fields, losses, memory, metrics, mining, ops
-from jdml.losses import (
-    arcface_loss,
-    center_regularizer,
-    circle_loss,
-    contrastive_loss,
-    contrastive_potential_loss,
-    cosface_loss,
-    fast_ap_loss,
-    lifted_structure_loss,
-    margin_loss,
-    multi_proxy_anchor_ap_loss,
-    multi_proxy_anchor_dw_loss,
-    multi_proxy_anchor_loss,
-    multi_similarity_loss,
-    n_pair_loss,
-    nir_loss,
-    normalized_softmax_loss,
-    potential_field_loss,
-    proxy_anchor_loss,
-    proxy_nca_loss,
-    proxy_nca_margin_loss,
-    proxy_nca_pp_loss,
-    similarity_contrastive_loss,
-    snr_contrastive_loss,
-    soft_triple_loss,
-    triplet_loss,
-)
-from jdml.metrics import evaluate_retrieval, nearest
-from jdml.mining import Pairs, all_pairs, chain, easy_positive
-from jdml.ops import ball, checked, mean, mean_nonzero, sphere, total, trimmed_mean
+if TYPE_CHECKING:
+    from jdml import fields, losses, memory, metrics, mining, ops
+    from jdml.losses import (
+        arcface_loss,
+        center_regularizer,
+        circle_loss,
+        contrastive_loss,
+        contrastive_potential_loss,
+        cosface_loss,
+        fast_ap_loss,
+        lifted_structure_loss,
+        margin_loss,
+        multi_proxy_anchor_ap_loss,
+        multi_proxy_anchor_dw_loss,
+        multi_proxy_anchor_loss,
+        multi_similarity_loss,
+        n_pair_loss,
+        nir_loss,
+        normalized_softmax_loss,
+        potential_field_loss,
+        proxy_anchor_loss,
+        proxy_nca_loss,
+        proxy_nca_margin_loss,
+        proxy_nca_pp_loss,
+        similarity_contrastive_loss,
+        snr_contrastive_loss,
+        soft_triple_loss,
+        triplet_loss,
+    )
+    from jdml.metrics import evaluate_retrieval, nearest
+    from jdml.mining import Pairs, all_pairs, chain, easy_positive
+    from jdml.ops import ball, checked, mean, mean_nonzero, sphere, total, trimmed_mean
 
 __version__ = "0.1.0"
 
-_LAZY = (
+_ROOMS = (
     "ccp",
     "cli",
     "data",
+    "fields",
     "flows",
+    "losses",
+    "memory",
+    "metrics",
+    "mining",
     "models",
     "objectives",
+    "ops",
     "optim",
     "recipes",
     "report",
     "testing",
     "training",
 )
+_ROOMS_OF_FLAT_NAMES = ("losses", "metrics", "mining", "ops")
 
 __all__ = [
     "Pairs",
@@ -105,11 +113,16 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a heavy room when it is first used."""
-    if name in _LAZY:
+    """Import a room, or the room of a flat name, when it is first used."""
+    if name in _ROOMS:
         return importlib.import_module(f"jdml.{name}")
+    if name in __all__:
+        for room in _ROOMS_OF_FLAT_NAMES:
+            names = vars(importlib.import_module(f"jdml.{room}"))
+            if name in names:
+                return globals().setdefault(name, names[name])
     raise AttributeError(f"module 'jdml' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *__all__, *_ROOMS})

@@ -16,6 +16,7 @@ import jdml.cli
 from jdml import losses, mining
 from jdml.cli import names
 from jdml.cli.show import print_table
+from jdml.cli.train import Train
 
 
 def jdml_main(capsys, *arguments):
@@ -284,7 +285,7 @@ def test_train_proxy_loss_stops_early(capsys, tmp_path):
 
 def test_train_refuses_the_folder_of_another_run(capsys, tmp_path):
     (tmp_path / "config.json").write_text(
-        json.dumps({**jdml.cli.Train(dim=3).config(), "fit": {"steps": 7}})
+        json.dumps({**Train(dim=3).config(), "fit": {"steps": 7}})
     )
     code, _, err = jdml_main(capsys, "train", "--dim", 2, "--out", tmp_path)
     assert code == 2

@@ -1,25 +1,20 @@
 """The command line: ``jdml demo``, ``train``, ``evaluate``, ``benchmark``, ``data check``, ``weights convert``."""
 
+import importlib
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from jdml.cli.benchmark import Benchmark
-from jdml.cli.data import Check
-from jdml.cli.demo import Demo
-from jdml.cli.evaluate import Evaluate
-from jdml.cli.train import Train
-from jdml.cli.weights import Convert
+__all__ = ["main"]
 
-__all__ = ["Benchmark", "Check", "Convert", "Demo", "Evaluate", "Train", "main"]
-
-COMMANDS: dict[str, type] = {
-    "demo": Demo,
-    "train": Train,
-    "evaluate": Evaluate,
-    "benchmark": Benchmark,
-    "data check": Check,
-    "weights convert": Convert,
+# What runs a command, imported when that command is given: `jdml --help` needs neither JAX nor tyro.
+COMMANDS: dict[str, str] = {
+    "demo": "jdml.cli.demo.Demo",
+    "train": "jdml.cli.train.Train",
+    "evaluate": "jdml.cli.evaluate.Evaluate",
+    "benchmark": "jdml.cli.benchmark.Benchmark",
+    "data check": "jdml.cli.data.Check",
+    "weights convert": "jdml.cli.weights.Convert",
 }
 
 HELP = """usage: jdml COMMAND [OPTIONS]
@@ -64,20 +59,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         ...
         0
     """
-    try:
-        import tyro
-    except ModuleNotFoundError:
-        return _fail("jdml", "the command line needs its extra: pip install 'jdml[train]'")
-
     name, rest = _command(list(sys.argv[1:] if argv is None else argv) or ["--help"])
     if name in ("-h", "--help", "help"):
         print(HELP)
         return 0
     if name not in COMMANDS:
         return _fail("jdml", f"COMMAND must be one of {', '.join(COMMANDS)}, got {name!r}")
+    try:
+        import tyro
+    except ModuleNotFoundError:
+        return _fail("jdml", "the command line needs its extra: pip install 'jdml[train]'")
     prog = f"jdml {name}"
+    module, _, options = COMMANDS[name].rpartition(".")
     command: Any = tyro.cli(
-        COMMANDS[name], prog=prog, args=rest, config=(tyro.conf.PositionalRequiredArgs,)
+        getattr(importlib.import_module(module), options),
+        prog=prog,
+        args=rest,
+        config=(tyro.conf.PositionalRequiredArgs,),
     )
     try:
         return command.run() or 0
