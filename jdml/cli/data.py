@@ -19,7 +19,7 @@ class Check:
     name: Name
     """The data set. folder: any folder with a folder of images for each class."""
     dir: Path
-    """Its folder, as the original comes."""
+    """Its folder, as the original comes; for folder also a .csv file of file,label[,split]."""
     sample: int | None = None
     """Decode this many images only, drawn evenly. Default: all."""
     quiet: bool = False
@@ -30,7 +30,7 @@ class Check:
         from jdml.cli.show import print_table
         from jdml.data import check
 
-        if not self.dir.is_dir():
+        if not self.dir.is_dir() and not (self.name == "folder" and self.dir.is_file()):
             raise ValueError(f"DIR must be a folder, got {self.dir}")
         found = check(self.name, self.dir, sample=self.sample, progress=not self.quiet)
         rows = [
@@ -49,6 +49,8 @@ class Check:
             print(f"decoded: {found.decoded:,} images")
         if found.lists_are_whole:
             print("the lists are whole: every count is the published one")
+        for note in found.notes:
+            print(f"note: {note}")
         for problem in found.problems:
             print(f"wrong: {problem}")
         if not found.problems:

@@ -16,9 +16,11 @@ from jdml.training.step import (
     embed,
     make_indexed_step,
     make_train_step,
+    standard,
     to_float,
 )
 from jdml.training.stopping import Best, improve
+from jdml.training.trained import Trained, load
 
 __all__ = [
     "AlternatingProblems",
@@ -29,14 +31,17 @@ __all__ = [
     "Hook",
     "HookResult",
     "TrainState",
+    "Trained",
     "create_state",
     "embed",
     "fit",
     "improve",
+    "load",
     "make_indexed_step",
     "make_train_step",
     "metric_names",
     "recall_ranks",
     "score",
+    "standard",
     "to_float",
 ]

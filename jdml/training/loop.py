@@ -9,10 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jdml.training import door
 from jdml.training.feed import ImageFeed, RowFeed, make_feed
 from jdml.training.hooks import Hook
 from jdml.training.log import Log
-from jdml.training.step import Preprocess, Pretrained, TrainState, create_state, embed, to_float
+from jdml.training.models import as_model
+from jdml.training.runs import MODEL, open_run
+from jdml.training.step import Preprocess, Pretrained, TrainState, create_state, embed, standard
 from jdml.training.stopping import Best, improve
 
 Record = dict[str, float | int]
@@ -30,7 +33,7 @@ class Embedder(NamedTuple):
 
     model: Any
     state: TrainState
-    preprocess: Preprocess = to_float
+    preprocess: Preprocess = standard
     batch_size: int | None = None
 
     def __call__(self, images: Any) -> np.ndarray:
@@ -135,15 +138,18 @@ def fit(
     progress: bool = True,
     tensorboard: bool = False,
     config: Mapping[str, Any] | None = None,
-    preprocess: Preprocess = to_float,
+    preprocess: Preprocess = standard,
+    normalize: Callable[[Any], Any] | None = None,
 ) -> FitResult:
     """Train a model with any objective.
 
     Args:
-        model: a Linen module ``(images, *, train) -> embeddings [B, D]``.
+        model: a Linen module ``(images, *, train) -> embeddings [B, D]``, with or without ``train``; or an NNX module,
+            which stays as it is: its parameters are those to begin with, and what was learned is in the result.
         objective: a :class:`jdml.objectives.Objective`.
         optimizer: an ``optax.GradientTransformation`` over ``{"model": …, **objective roles}``.
-        train: a data set with ``images [N, H, W, C]`` and ``labels [N]``.
+        train: a data set with ``images [N, H, W, C]`` and ``labels [N]``, such as a :class:`jdml.data.Dataset`. Images may
+            be whatever the model takes, with rows first: features ``[N, D]``, tokens, dictionaries of such.
         sampler: an iterator of index arrays ``[B]`` into ``train``, with ``get_state()`` and ``set_state()``; or
             :class:`jdml.data.ImageBatches` of ``train``. Then the history tells ``bad_images``, how many different
             files were skipped, and the log ``input_wait``, the share of the time that was spent waiting for batches.
@@ -156,7 +162,9 @@ def fit(
         monitor: the evaluation metric, larger is better, whose best parameters are kept.
         patience: stop after so many evaluations without improvement of ``monitor``.
         hook: what may change the state after an evaluation, or end the run.
-        out_dir: the run's folder: ``config.json``, ``log.jsonl``, ``checkpoints/``. None writes nothing.
+        out_dir: the run's folder: ``config.json``, ``log.jsonl``, ``checkpoints/``; ``model.safetensors``, the best
+            parameters (without ``monitor`` the last), and what they scored in ``metrics.json``: see
+            :func:`jdml.training.load`. None writes nothing.
         checkpoint_every: steps between checkpoints; by default ``evaluate_every``.
         log_every: steps between log records (evaluations and checkpoints also make one).
         resume: go on from the folder's last checkpoint; False refuses a folder that has one.
@@ -164,19 +172,25 @@ def fit(
         tensorboard: also write TensorBoard event files (needs tensorboardX).
         config: JSON-able description of the run, compared with the folder's on resume.
         preprocess: what stands between stored images and the model; by default uint8 becomes 0…1.
+        normalize: what retrieval does to embeddings, such as :func:`jdml.sphere`: not done here, but told in the folder,
+            so that :func:`jdml.training.load` does it.
 
     Returns:
         A :class:`FitResult`. A finished run that is started again returns its result again.
 
     Raises:
-        ValueError: before any work: settings that contradict each other, a folder of another configuration (naming the
-            fields), a checkpoint that cannot be read.
+        TypeError: before any work: a model, objective, optimizer, train set or sampler of another kind, saying what to
+            write instead.
+        ValueError: before any work: settings that contradict each other, a folder of another run (naming the fields, or
+            which of objective, optimizer, model and data is another), a checkpoint that cannot be read, fewer proxies
+            than classes.
         FloatingPointError: naming the step, when a loss or a gradient is not finite; nothing of it is saved.
 
     Implementation notes:
         Log records, evaluations and checkpoints depend on the step alone. A run that is killed anywhere and started
         again repeats the steps since its last checkpoint and ends with the same bits as an unbroken run on the
         same machine. Data up to 1 GiB lie on the device. The host waits for the device only at log records.
+        ``steps`` may grow in the same folder: the run then goes on.
     """
     from tqdm.auto import tqdm
 
@@ -189,37 +203,50 @@ def fit(
         raise ValueError(f"monitor is {monitor!r} but there is no evaluate function")
     if hook is not None and evaluate is None:
         raise ValueError("hook acts after evaluations, but there is no evaluate function")
-    config = {**(config or {}), **({} if hook is None else hook.config)}
-    folder = None if out_dir is None else _open_folder(out_dir, config, seed, schedule, resume)
+    model = as_model(model)
+    door.check_objective(objective)
+    door.check_optimizer(optimizer)
+    door.check_train(train)
+    door.check_sampler(sampler, len(train.labels), saved=out_dir is not None)
     parts = (model, objective, optimizer)
+    folder = None
+    if out_dir is not None:
+        begin = state if state is not None else pretrained
+        folder = open_run(
+            out_dir,
+            {**(config or {}), **({} if hook is None else hook.config)},
+            {"seed": seed, **asdict(schedule)},
+            parts,
+            train,
+            begin,
+            (preprocess, normalize),
+            resume=resume,
+            growing=hook is None,
+        )
     feed = make_feed(parts, preprocess, train, sampler)
     if state is None:
         state = create_state(
             *parts, feed.sample, seed=seed, preprocess=preprocess, pretrained=pretrained
         )
+    door.check_proxies(state.params, train.labels)
     run = _Run(
         model, schedule, evaluate, hook, preprocess, sampler, feed, state, folder, tensorboard
     )
     with run, tqdm(total=steps, initial=run.done.step, disable=not progress) as bar:
+        compiling = progress and run.done.stopped is None
+        if compiling:
+            bar.set_description("compiling")
         while run.done.stopped is None:
             run.take(*feed.step(run.state))
+            if compiling:
+                jax.block_until_ready(run.pending)
+                bar.set_description()
+                compiling = False
             bar.update()
             if schedule.pauses(run.done.step):
                 run.pause()
                 bar.set_postfix(run.summary())
     return run.result()
-
-
-def _open_folder(
-    out_dir: str | Path,
-    config: Mapping[str, Any],
-    seed: int,
-    schedule: _Schedule,
-    resume: bool,
-) -> Any:
-    from jdml.training.checkpoint import RunFolder
-
-    return RunFolder(out_dir, {**config, "fit": {"seed": seed, **asdict(schedule)}}, resume=resume)
 
 
 class _Run:
@@ -248,9 +275,12 @@ class _Run:
         self.pending: list[dict[str, jax.Array]] = []
         self.watched: dict[str, float] = {}
         self.waiting: Mapping[str, float] = {}
+        self.scores: Mapping[str, float] = {}
         if not self._restore() and hook is not None:
             self.carried, self.state = hook.start(self.state)
             self.best = None if schedule.monitor is None else self._weights()
+        if folder is not None and self.done.stopped is not None:
+            self._save_model()
         path = None if folder is None else folder.path
         self.log = Log(path, after_step=self.done.step, tensorboard=tensorboard)
 
@@ -275,13 +305,15 @@ class _Run:
         record: Record = {"step": step, **self._collect(), **self.feed.seen()}
         self.waiting = self.feed.waiting()
         if self.evaluate is not None and self.schedule.evaluates(step):
-            record |= self._evaluate()
+            self.scores = self._evaluate()
+            record |= self.scores
         if step == self.schedule.steps and self.done.stopped is None:
             self.done.stopped = "steps"
         self.done.history.append(record)
-        self.log.write({**record, **self.waiting})
         if self.schedule.saves(step) or self.done.stopped is not None:
             self._save()
+        told = {} if self.done.stopped is None else {"model": MODEL}
+        self.log.write({**record, **self.waiting}, **told)
 
     def summary(self) -> dict[str, float]:
         """Return what the progress bar shows: the last loss, the last watched metric, the waiting for images."""
@@ -352,6 +384,27 @@ class _Run:
             progress = {**asdict(self.done), "sampler": self.sampler.get_state()}
             progress["best"] = list(self.done.best)
             self.folder.save(self.done.step, self._tree(), progress)
+            self._save_model()
+            if self.done.stopped is not None and self.scores:
+                self.folder.save_metrics({"step": self._chosen(), **self._scored()})
+
+    def _save_model(self) -> None:
+        """Write the parameters that are the run's result so far, unless they are there."""
+        params, batch_stats = self.best if self.best is not None else self._weights()
+        objective = {role: value for role, value in params.items() if role != "model"}
+        variables = {"params": params["model"], "batch_stats": batch_stats, "objective": objective}
+        self.folder.save_model(variables, self._chosen(), self._scored())
+
+    def _chosen(self) -> int:
+        """The step whose parameters are the run's result so far."""
+        evaluated = self.best is not None and self.done.best.step > 0
+        return self.done.best.step if evaluated else self.done.step
+
+    def _scored(self) -> Mapping[str, float]:
+        """What was measured at that step, and nothing that belongs to steps before it."""
+        records = {record["step"]: record for record in self.done.history}
+        chosen = records.get(self._chosen(), {})
+        return {name: chosen[name] for name in self.scores if name in chosen}
 
     def _restore(self) -> bool:
         """Go on from the folder's last checkpoint, if there is one."""
@@ -363,6 +416,8 @@ class _Run:
         self.best = None if self.schedule.monitor is None else tree["best"]
         self.sampler.set_state(progress.pop("sampler"))
         self.done = Progress(**{**progress, "best": Best(*progress["best"])})
+        if self.done.stopped == "steps" and self.done.step < self.schedule.steps:
+            self.done.stopped = None  # more steps than there were
         return True
 
 
