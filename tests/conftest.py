@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault(
+    "JDML_CACHE", "off"
+)  # commands leave no compiled programs in the user's cache
 
 import jax
 import pytest

@@ -25,7 +25,7 @@ class Check:
     quiet: bool = False
     """No progress bar."""
 
-    def run(self) -> int:
+    def execute(self) -> int:
         """Check and say what was found; 1 if something is wrong."""
         from jdml.cli.show import print_table
         from jdml.data import check

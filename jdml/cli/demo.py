@@ -22,7 +22,7 @@ class Demo:
     seeds: int = 3
     """Runs of each method; the table shows their mean and standard deviation."""
 
-    def run(self) -> None:
+    def execute(self) -> None:
         """Train the four methods, print the table, write the figure and the run folder."""
         from jdml.cli.show import print_table
         from jdml.report.demo import run_demo, table

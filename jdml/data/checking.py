@@ -141,8 +141,10 @@ def _check_listing(listing: Listing, sample: int | None, progress: bool) -> Find
         found = Count(len(np.unique(ids[rows])), len(rows))
         absent = sum(str(listing.files[row]) in gone for row in rows)
         parts.append(Part(split, found, published[split] if published else None, absent))
-    problems = [*_other_counts(parts), *_nothing(parts)]
-    notes = [*alone(ids), *([] if listing.unread else listing.notes)]
+    few = _nothing(parts)
+    fatal = listing.own_split or any(part.found.classes == 0 for part in parts)
+    problems = [*_other_counts(parts), *(few if fatal else ())]
+    notes = [*alone(ids), *(() if fatal else few), *([] if listing.unread else listing.notes)]
     (notes if listing.own_split else problems).extend(_shared_classes(listing, ids))
     problems += listing.notes if listing.unread else ()
     names = [str(file) for file in listing.files]
@@ -209,8 +211,8 @@ def alone(ids: np.ndarray) -> tuple[str, ...]:
 def _nothing(parts: Sequence[Part]) -> tuple[str, ...]:
     """A line for each split of fewer than two classes, where no published count tells."""
     return tuple(
-        f"{part.split} has {part.found.classes or 'no'} class{'es' * (part.found.classes != 1)}: expected two folders of "
-        "images at least, one for each class"
+        f"{part.split} has {part.found.classes or 'no'} class{'es' * (part.found.classes != 1)}: expected two folders "
+        "of images at least, one for each class"
         for part in parts
         if part.published is None and part.found.classes < 2
     )

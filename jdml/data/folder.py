@@ -96,14 +96,18 @@ def read_table(path: Path) -> Listing:
         raise ValueError(f"{path}: expected UTF-8 text with commas: {error}") from error
     header = [name.strip().lower() for name in lines[0]] if lines else []
     if not {"file", "label"} <= set(header) <= set(COLUMNS):
-        raise ValueError(f"{path}:1: expected file,label or file,label,split, got {','.join(header)!r}")
+        raise ValueError(
+            f"{path}:1: expected file,label or file,label,split, got {','.join(header)!r}"
+        )
     rows: dict[str, tuple[str, str]] = {}
     for number, values in enumerate(lines[1:], 2):
         if not any(values):
             continue
         row = dict(zip(header, (value.strip() for value in values), strict=False))
         if len(values) != len(header) or not all(row.values()):
-            raise ValueError(f"{path}:{number}: expected {','.join(header)}, got {','.join(values)!r}")
+            raise ValueError(
+                f"{path}:{number}: expected {','.join(header)}, got {','.join(values)!r}"
+            )
         split = row.get("split", "").lower()
         if split and split not in SPLITS:
             raise ValueError(f"{path}:{number}: split must be train, val or test, got {split!r}")

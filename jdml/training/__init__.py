@@ -8,7 +8,8 @@ again ends with the numbers of an unbroken one.
 
 from jdml.training.alternation import AlternatingProblems, Alternation
 from jdml.training.hooks import Hook, HookResult
-from jdml.training.loop import Embedder, FitResult, fit
+from jdml.training.loop import fit
+from jdml.training.result import Embedder, FitResult
 from jdml.training.scoring import metric_names, recall_ranks, score
 from jdml.training.step import (
     TrainState,

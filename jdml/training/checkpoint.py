@@ -150,7 +150,7 @@ class RunFolder:
         return self._manager.restore(self._latest, args=args.Composite(**items))
 
     def save_model(
-        self, variables: Mapping[str, Any], step: int, metrics: Mapping[str, float]
+        self, variables: Mapping[str, Any], step: int, metrics: Mapping[str, Any]
     ) -> None:
         """Write the parameters of a step, what they scored and what they are, as ``model.safetensors``.
 
@@ -185,7 +185,9 @@ class RunFolder:
             return
         there = read_json(file)
         differing = differences(_compared(there), _compared(config))
-        changed = [line for line in differing if not (self._growing and _grown(line, there, config))]
+        changed = [
+            line for line in differing if not (self._growing and _grown(line, there, config))
+        ]
         if changed:
             raise ValueError(
                 f"out_dir {self.path} holds a run of another configuration: "
@@ -215,9 +217,7 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
 
 
-def write_model(
-    path: Path, variables: Mapping[str, Any], description: Mapping[str, Any]
-) -> None:
+def write_model(path: Path, variables: Mapping[str, Any], description: Mapping[str, Any]) -> None:
     """Write ``{"params", "batch_stats"}`` and their description as one ``.safetensors``, atomically."""
     from jdml.models.tensors import write_tensors
 
@@ -237,11 +237,13 @@ def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            arrays = {name: file.get_tensor(name) for name in file.keys()}
     except OSError:
         raise
     except Exception as error:  # of safetensors: not such a file
-        raise ValueError(f"{path} is not a readable .safetensors file: {_first_line(error)}") from error
+        raise ValueError(
+            f"{path} is not a readable .safetensors file: {_first_line(error)}"
+        ) from error
     if DESCRIPTION not in metadata:
         raise ValueError(f"{path} was not written by a run of jdml: it does not say what it holds")
     return arrays, json.loads(metadata[DESCRIPTION])

@@ -30,7 +30,7 @@ def describe(model: Any, preprocess: Any, normalize: Any, train: Any) -> Descrip
         train: the data set that is trained on.
 
     Returns:
-        JSON-able: ``network`` (and ``settings``), ``input``, ``crop``, ``preprocess``, ``normalize`` and ``class_names``.
+        JSON-able: ``network`` (and ``settings``), ``input``, ``crop``, ``preprocess``, ``normalize``, ``class_names``.
     """
     images = train.images
     return {

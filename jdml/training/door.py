@@ -126,5 +126,3 @@ def check_proxies(params: Any, labels: Any) -> None:
             f"objective has proxies of {np.shape(proxies)[0]} classes, train has labels up to {classes - 1}: "
             f"write jdml.objectives.proxy(loss_fn, num_classes={classes}, dim=…)"
         )
-
-

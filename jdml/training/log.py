@@ -39,20 +39,22 @@ class Log:
 
             self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=after_step + 1)
 
-    def write(self, record: Mapping[str, float | int], **told: str) -> None:
-        """Write one record as one line: the record, what else is told, and the wall ``seconds`` of the run so far.
+    def write(self, record: Mapping[str, float | int | str]) -> None:
+        """Write one record as one line: the record and the wall ``seconds`` of the run so far.
 
         Values that are not finite become ``null``, as JSON has none. Seconds add up over the processes of a run.
         """
         if self._file is None:
             return
-        finite = {k: v if math.isfinite(v) else None for k, v in record.items()}
+        finite = {
+            k: v if isinstance(v, str) or math.isfinite(v) else None for k, v in record.items()
+        }
         seconds = round(self._before + time.monotonic() - self._start, 3)
-        self._file.write(json.dumps({**finite, **told, "seconds": seconds}) + "\n")
+        self._file.write(json.dumps({**finite, "seconds": seconds}) + "\n")
         self._file.flush()
         if self._writer is not None:
             for name, value in record.items():
-                if name != "step":
+                if name != "step" and not isinstance(value, str):
                     self._writer.add_scalar(name, value, int(record["step"]))
             self._writer.flush()
 

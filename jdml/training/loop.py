@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,64 +14,10 @@ from jdml.training.feed import ImageFeed, RowFeed, make_feed
 from jdml.training.hooks import Hook
 from jdml.training.log import Log
 from jdml.training.models import as_model
+from jdml.training.result import Embedder, Evaluate, FitResult, Record
 from jdml.training.runs import MODEL, open_run
-from jdml.training.step import Preprocess, Pretrained, TrainState, create_state, embed, standard
+from jdml.training.step import Preprocess, Pretrained, TrainState, create_state, standard
 from jdml.training.stopping import Best, improve
-
-Record = dict[str, float | int]
-
-
-class Embedder(NamedTuple):
-    """The model at one moment of training: call it on images to get embeddings.
-
-    Attributes:
-        model: the Linen module.
-        state: the train state at that moment. Its arrays are the loop's: do not keep them past the call.
-        preprocess: as in training.
-        batch_size: rows per forward pass; None: as :func:`embed` chooses.
-    """
-
-    model: Any
-    state: TrainState
-    preprocess: Preprocess = standard
-    batch_size: int | None = None
-
-    def __call__(self, images: Any) -> np.ndarray:
-        """Embed images ``[N, H, W, C]`` in evaluation mode as NumPy ``[N, D]``."""
-        return embed(
-            self.model,
-            self.state.params["model"],
-            self.state.batch_stats,
-            images,
-            batch_size=self.batch_size,
-            preprocess=self.preprocess,
-        )
-
-
-Evaluate = Callable[[Embedder], Mapping[str, float]]
-
-
-class FitResult(NamedTuple):
-    """What a run leaves.
-
-    Attributes:
-        state: the last state.
-        history: one record per log step: ``step``, mean ``loss`` and other metrics since the record before, and the
-            evaluation's metrics where there was one. The same for every run of the same configuration.
-        best: the best monitored value and its step; None without ``monitor``.
-        best_params: parameters of all roles at that step (those of ``state`` without ``monitor``).
-        best_batch_stats: the model's running statistics at that step.
-        stopped: ``"steps"`` (all were done), ``"patience"`` or ``"hook"``.
-        embedder: the model with the best parameters, ready to call on images.
-    """
-
-    state: TrainState
-    history: list[Record]
-    best: Best | None
-    best_params: dict[str, Any]
-    best_batch_stats: Any
-    stopped: str
-    embedder: Embedder
 
 
 @dataclass(frozen=True)
@@ -148,8 +94,8 @@ def fit(
             which stays as it is: its parameters are those to begin with, and what was learned is in the result.
         objective: a :class:`jdml.objectives.Objective`.
         optimizer: an ``optax.GradientTransformation`` over ``{"model": …, **objective roles}``.
-        train: a data set with ``images [N, H, W, C]`` and ``labels [N]``, such as a :class:`jdml.data.Dataset`. Images may
-            be whatever the model takes, with rows first: features ``[N, D]``, tokens, dictionaries of such.
+        train: a data set with ``images [N, H, W, C]`` and ``labels [N]``, such as a :class:`jdml.data.Dataset`. Images
+            may be whatever the model takes, with rows first: features ``[N, D]``, tokens, dictionaries of such.
         sampler: an iterator of index arrays ``[B]`` into ``train``, with ``get_state()`` and ``set_state()``; or
             :class:`jdml.data.ImageBatches` of ``train``. Then the history tells ``bad_images``, how many different
             files were skipped, and the log ``input_wait``, the share of the time that was spent waiting for batches.
@@ -172,8 +118,8 @@ def fit(
         tensorboard: also write TensorBoard event files (needs tensorboardX).
         config: JSON-able description of the run, compared with the folder's on resume.
         preprocess: what stands between stored images and the model; by default uint8 becomes 0…1.
-        normalize: what retrieval does to embeddings, such as :func:`jdml.sphere`: not done here, but told in the folder,
-            so that :func:`jdml.training.load` does it.
+        normalize: what retrieval does to embeddings, such as :func:`jdml.sphere`: not done here, but told in the
+            folder, so that :func:`jdml.training.load` does it.
 
     Returns:
         A :class:`FitResult`. A finished run that is started again returns its result again.
@@ -275,7 +221,7 @@ class _Run:
         self.pending: list[dict[str, jax.Array]] = []
         self.watched: dict[str, float] = {}
         self.waiting: Mapping[str, float] = {}
-        self.scores: Mapping[str, float] = {}
+        self.scores: Record = {}
         if not self._restore() and hook is not None:
             self.carried, self.state = hook.start(self.state)
             self.best = None if schedule.monitor is None else self._weights()
@@ -309,13 +255,14 @@ class _Run:
             record |= self.scores
         if step == self.schedule.steps and self.done.stopped is None:
             self.done.stopped = "steps"
+        if self.folder is not None and self.done.stopped is not None:
+            record["model"] = MODEL
         self.done.history.append(record)
         if self.schedule.saves(step) or self.done.stopped is not None:
             self._save()
-        told = {} if self.done.stopped is None else {"model": MODEL}
-        self.log.write({**record, **self.waiting}, **told)
+        self.log.write({**record, **self.waiting})
 
-    def summary(self) -> dict[str, float]:
+    def summary(self) -> Mapping[str, float | int | str]:
         """Return what the progress bar shows: the last loss, the last watched metric, the waiting for images."""
         return {"loss": self.done.history[-1]["loss"], **self.watched, **self.waiting}
 
@@ -354,6 +301,7 @@ class _Run:
         assert self.evaluate is not None
         embedder = Embedder(self.model, self.state, self.preprocess)
         metrics = {name: float(value) for name, value in self.evaluate(embedder).items()}
+        record: Record = {**metrics}
         monitor = self.schedule.monitor
         self.watched = dict(list(metrics.items())[:1])
         if monitor is not None:
@@ -367,13 +315,13 @@ class _Run:
             if patience is not None and self.done.best.stale >= patience:
                 self.done.stopped = "patience"
         if self.hook is None:
-            return metrics
+            return record
         result = self.hook.after_evaluation(self.carried, self.state, metrics)
         self.carried = result.carried
         if self.done.stopped is None and self.done.step < self.schedule.steps:
             self.state = result.state  # after the last step there is nothing to prepare
             self.done.stopped = "hook" if result.ended else None
-        return {**metrics, **result.seen}
+        return {**record, **result.seen}
 
     def _tree(self) -> dict[str, Any]:
         tree = {"state": self.state, "best": self.best if self.best is not None else ()}
@@ -400,7 +348,7 @@ class _Run:
         evaluated = self.best is not None and self.done.best.step > 0
         return self.done.best.step if evaluated else self.done.step
 
-    def _scored(self) -> Mapping[str, float]:
+    def _scored(self) -> Record:
         """What was measured at that step, and nothing that belongs to steps before it."""
         records = {record["step"]: record for record in self.done.history}
         chosen = records.get(self._chosen(), {})

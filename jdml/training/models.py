@@ -1,4 +1,4 @@
-"""What :func:`jdml.training.fit` takes as a model, brought to one form: ``init`` and ``apply`` as Flax Linen has them."""
+"""What :func:`jdml.training.fit` takes as a model, brought to one form: ``init`` and ``apply`` as in Flax Linen."""
 
 import inspect
 from collections.abc import Mapping
@@ -43,12 +43,12 @@ class FromNnx:
         from flax import nnx
 
         self.module = module
-        parts = nnx.split(module, nnx.Param, nnx.BatchStat, ...)
-        self._graph, params, stats, self._rest = parts
-        self._states = params, stats
+        parts: Any = nnx.split(module, nnx.Param, nnx.BatchStat, ...)
+        self._graph, self._rest = parts[0], parts[3]
+        self._states = parts[1:3]
         self._asks = _asks_for_train(module)
 
-    def init(self, key: jax.Array, images: Any, *, train: bool = False) -> dict[str, Any]:
+    def init(self, key: Any, images: Any, *, train: bool = False) -> dict[str, Any]:
         """The variables that the module holds."""
         from flax import nnx
 
@@ -104,8 +104,9 @@ def as_model(model: Any) -> Any:
     if callable(getattr(model, "init", None)) and callable(getattr(model, "apply", None)):
         return model
     raise TypeError(
-        f"model must be a Flax module (Linen or NNX) from images to embeddings, got {_kind(model)}: wrap it in an object "
-        "with init(key, images, *, train) -> {'params': …} and apply(variables, images, *, train, mutable, rngs)"
+        f"model must be a Flax module (Linen or NNX) from images to embeddings, got {_kind(model)}: "
+        "wrap it in an object with init(key, images, *, train) -> {'params': …} "
+        "and apply(variables, images, *, train, mutable, rngs)"
     )
 
 

@@ -1,5 +1,6 @@
 """Use what was trained: a run's folder as one object that embeds."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdml.data import Crops, Dataset, ImageFiles
+from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import check_channels
 from jdml.data.folder import image_files
 from jdml.training import earlier
@@ -28,10 +29,12 @@ from jdml.training.description import (
     build_normalize,
     build_preprocess,
 )
+from jdml.training.fingerprint import fingerprint
 from jdml.training.models import as_model
 from jdml.training.step import Preprocess, embed
 
 UNSET: Any = object()
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +72,12 @@ class Trained:
     description: Mapping[str, Any] = field(default_factory=dict)
 
     def embed(
-        self, source: Any, *, batch_size: int | None = None, progress: bool = False
+        self,
+        source: Any,
+        *,
+        batch_size: int | None = None,
+        on_bad_image: Literal["nan", "stop"] = "stop",
+        progress: bool = False,
     ) -> np.ndarray:
         """Embed images as the run did when it was scored: cropped, preprocessed, normalized.
 
@@ -78,6 +86,8 @@ class Trained:
                 ``[N, H, W, C]``, uint8 in 0…255 or float in 0…1, of the run's size, or of any size in uint8: then the
                 centre is cut out as of a file. Whatever else the run was trained on, with rows first.
             batch_size: rows per forward pass; by default 512 images of up to 64×64, 32 of 224×224.
+            on_bad_image: what an image file that cannot be decoded does: ``"stop"`` raises, ``"nan"`` makes its
+                embedding NaN and names it in the log.
             progress: show a progress bar.
 
         Returns:
@@ -90,6 +100,9 @@ class Trained:
             ValueError: images of another shape, saying which are expected.
         """
         images = self.images_of(source)
+        files = images.images if isinstance(images, _Grey) else images
+        if isinstance(files, _Tolerant):
+            files.stops = on_bad_image == "stop"
         vectors = embed(
             self.model,
             self.params,
@@ -98,10 +111,21 @@ class Trained:
             batch_size=batch_size,
             preprocess=self.preprocess,
         )
-        return vectors if self.normalize is None else np.asarray(self.normalize(jnp.asarray(vectors)))
+        if self.normalize is not None:
+            vectors = np.asarray(self.normalize(jnp.asarray(vectors)))
+        if isinstance(files, _Tolerant) and files.bad:
+            vectors = np.where(
+                np.isin(np.arange(len(vectors)), list(files.bad))[:, None], np.nan, vectors
+            )
+        return vectors
+
+    @property
+    def identity(self) -> str:
+        """Sixteen digits that tell these parameters from all others."""
+        return fingerprint(named_leaves({"params": self.params, "batch_stats": self.batch_stats}))
 
     def function(self) -> Callable[[Any], jax.Array]:
-        """Return a pure function from a batch of inputs (cropped, not preprocessed) to embeddings, for ``jax.export``."""
+        """Return a pure function from a batch of inputs, cropped, to embeddings: for ``jax.export``."""
         variables = {"params": self.params, "batch_stats": self.batch_stats}
 
         def embed_batch(inputs: Any) -> jax.Array:
@@ -118,7 +142,11 @@ class Trained:
             return self._files(source.files)
         if isinstance(source, str | Path):
             return self._files(_paths([source]))
-        if isinstance(source, Sequence) and source and all(isinstance(x, str | Path) for x in source):
+        if (
+            isinstance(source, Sequence)
+            and source
+            and all(isinstance(x, str | Path) for x in source)
+        ):
             return self._files(_paths(source))
         if "parts" in self.input:
             return source
@@ -131,12 +159,14 @@ class Trained:
     def _files(self, files: Any) -> Any:
         shape = self.input.get("shape", ())
         if len(shape) != 3:
-            raise ValueError(f"the run was trained on inputs of shape {shape}, not on images: give arrays")
+            raise ValueError(
+                f"the run was trained on inputs of shape {shape}, not on images: give arrays"
+            )
         height, width, channels = shape
         crop = self.crop or Crops(height, height, (1.0, 1.0))
         if height != width or channels not in (1, 3):
             raise ValueError(f"the run was trained on images of shape {shape}: give arrays of it")
-        images = ImageFiles(files, crop)
+        images = _Tolerant(files, crop)
         return images if channels == 3 else _Grey(images)
 
     def _array(self, images: np.ndarray) -> Any:
@@ -256,7 +286,7 @@ def _nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _fitted(
-    model: Any, arrays: Mapping[str, np.ndarray], told: Mapping[str, Any], path: Path
+    model: Any, arrays: Mapping[str, np.ndarray], told: dict[str, Any], path: Path
 ) -> dict[str, Any]:
     """Arrays in the structure of a model's variables, which must be theirs."""
     template = _template(model, told)
@@ -272,7 +302,7 @@ def _fitted(
     return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
 
-def _template(model: Any, told: Mapping[str, Any]) -> dict[str, Any]:
+def _template(model: Any, told: dict[str, Any]) -> dict[str, Any]:
     """The shapes of a model's variables."""
 
     def one(part: Any) -> Any:
@@ -311,6 +341,26 @@ def _cut(images: np.ndarray, crop: Crops) -> np.ndarray:
     from PIL import Image
 
     return np.stack([crop(Image.fromarray(image)) for image in images])
+
+
+class _Tolerant(ImageFiles):
+    """Image files that remember which of them cannot be decoded, and are black there."""
+
+    def __init__(self, files: Any, transform: Crops) -> None:
+        super().__init__(files, transform)
+        self.stops = True
+        self.bad: dict[int, str] = {}
+
+    def read(self, row: int, random: np.random.Generator | None = None) -> np.ndarray:
+        try:
+            return super().read(row, random)
+        except BadImageError as error:
+            if self.stops:
+                raise
+            if row not in self.bad:
+                self.bad[int(row)] = str(error)
+                _log.warning("skipped: %s", error)
+            return np.zeros(self.shape[1:], np.uint8)
 
 
 class _Grey:
