@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Name = Literal["mnist", "omniglot", "cub", "cars", "sop", "inshop", "folder"]
+Name = Literal["cars", "cub", "folder", "inshop", "mnist", "omniglot", "sop"]
 
 
 @dataclass(frozen=True)

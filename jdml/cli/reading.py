@@ -93,6 +93,11 @@ def _read_arrays(options: "Train") -> dict[str, Any]:
 def _read_files(options: "Train") -> tuple[dict[str, Any], tuple[str, ...]]:
     """The splits of image files, and what was passed over."""
     listing = LISTS[str(options.data)](options.data_dir)
+    kinds = len(np.unique(next(iter(listing.views.values()))))
+    if kinds < 2:
+        raise ValueError(
+            f"{options.data_dir} has 1 class: at least two are needed, a folder of images each"
+        )
     typed = "--split" if options.split else "--classes-file"
     if listing.own_split and (options.split or options.classes_file) and options.split != "none":
         raise ValueError(
@@ -162,11 +167,7 @@ def _check_classes(
     """Refuse parts of fewer than two classes: nothing is learned from one, and everything is found in one."""
     count = len(np.unique(train.labels))
     if count < 2:
-        raise ValueError(
-            f"training has {count} class ({labels}): at least two are needed, each with a folder of images"
-            if options.data == "folder"
-            else f"training has {count} class ({labels}): at least two are needed"
-        )
+        raise ValueError(f"training has {count} class ({labels}): at least two are needed")
     if options.data != "folder":
         return
     for name, (queries, _) in tests.items():

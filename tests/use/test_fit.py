@@ -341,7 +341,9 @@ def test_losses_tell_what_they_were_given():
 )
 def test_another_run_is_never_this_one(run, changes, part):
     before = (run.folder / "metrics.json").read_text()
-    with pytest.raises(ValueError, match=f"holds a run of another configuration: .*{part} is anoth"):
+    with pytest.raises(
+        ValueError, match=f"holds a run of another configuration: .*{part} is anoth"
+    ):
         fit(
             run.folder, steps=3, evaluate=spread, evaluate_every=1, monitor="score",
             normalize=jdml.sphere, **changes,

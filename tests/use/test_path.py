@@ -34,7 +34,9 @@ def test_the_folder_says_all_of_it(run):
     resolved = {"data": "folder", "loss": "triplet", "model": "small", "normalize": "sphere"}
     assert resolved.items() <= config.items()
     assert config["augmentation"] == "conventional"
-    assert {"network": "small", "dim": 4, "normalize": "sphere"}.items() <= config["embedding"].items()
+    assert {"network": "small", "dim": 4, "normalize": "sphere"}.items() <= config[
+        "embedding"
+    ].items()
     assert set(config["versions"]) == {"jdml", "jax", "flax", "optax", "numpy"}
     last = json.loads((run.folder / "log.jsonl").read_text().splitlines()[-1])
     assert last["model"] == "model.safetensors"
@@ -109,13 +111,19 @@ def test_damaged_images_are_named_and_left_out(run, photos, tmp_path, jdml_comma
     with np.load(out) as arrays:
         assert len(arrays["embeddings"]) == len(arrays["files"]) == len(arrays["labels"]) == 3
         assert np.isfinite(arrays["embeddings"]).all()
-    done = jdml_command("embed", run.folder, folder, "--out", out, "--quiet", "--on-bad-image", "stop")
+    done = jdml_command(
+        "embed", run.folder, folder, "--out", out, "--quiet", "--on-bad-image", "stop"
+    )
     assert done.code == 2
     assert "kind0/1.png: expected a whole image" in done.err
 
 
 def test_search_by_photograph(run, photos, tmp_path, jdml_command):
-    query, sheet, found = photos / "kind4" / "2.png", tmp_path / "sheet.png", tmp_path / "found.json"
+    query, sheet, found = (
+        photos / "kind4" / "2.png",
+        tmp_path / "sheet.png",
+        tmp_path / "found.json",
+    )
     gallery = tmp_path / "gallery.npz"
     assert jdml_command("embed", run.folder, photos, "--out", gallery, "--quiet").code == 0
     options = ("-k", 3, "--json", found, "--out", sheet, "--quiet")
@@ -133,7 +141,9 @@ def test_search_by_photograph(run, photos, tmp_path, jdml_command):
         str(photos / f"kind{row // 6}" / f"{row % 6}.png") for row in nearest
     ]
     assert [hit["rank"] for hit in answer["found"]] == [1, 2, 3]
-    np.testing.assert_allclose([h["distance"] for h in answer["found"]], distances[nearest], atol=1e-5)
+    np.testing.assert_allclose(
+        [h["distance"] for h in answer["found"]], distances[nearest], atol=1e-5
+    )
     assert "kind" in done.out
     assert sheet.stat().st_size > 1000
 
