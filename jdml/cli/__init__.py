@@ -23,9 +23,22 @@ COMMANDS: dict[str, str] = {
 COMPUTES = ("demo", "train", "embed", "search", "export", "evaluate", "benchmark")
 """Commands that compile programs."""
 
+EXAMPLES: dict[str, str] = {
+    "demo": "jdml demo --out runs/demo",
+    "train": "jdml train --data-dir photos --out runs/photos",
+    "embed": "jdml embed runs/photos photos --out photos.npz",
+    "search": "jdml search runs/photos query.jpg --gallery photos.npz -k 5 --out found.png",
+    "export": "jdml export runs/photos --out model.stablehlo",
+    "evaluate": "jdml evaluate photos.npz --recall-at 1 10 --json metrics.json",
+    "benchmark": "jdml benchmark --method pfml --dry-run --out runs/dry",
+    "data check": "jdml data check folder photos",
+    "weights convert": "jdml weights convert resnet18.pth --arch resnet18 --out resnet18.safetensors",
+}
+"""What each command's help ends with."""
+
 HELP = """usage: jdml COMMAND [OPTIONS]
 
-Deep metric learning: train embeddings, measure embeddings, see a demo.
+Deep metric learning: train embeddings, use them, measure them, see a demo.
 
 commands:
   demo             see class collapse, and what undoes it, on real digits (about a minute)
@@ -39,16 +52,7 @@ commands:
   weights convert  make pretrained weights of other libraries fit jdml's networks
 
 examples:
-  jdml demo --out runs/demo
-  jdml train --data-dir photos --out runs/photos
-  jdml embed runs/photos photos --out photos.npz
-  jdml search runs/photos query.jpg --gallery photos.npz -k 10 --out found.png
-  jdml export runs/photos --out model.stablehlo
-  jdml train --labels parity --miner eps+semi_hard --out runs/eps
-  jdml evaluate embeddings.npz --recall-at 1 10 --json metrics.json
-  jdml data check cub DIR
-  jdml weights convert resnet50.pth --arch resnet50 --out resnet50.safetensors
-  jdml benchmark --method pfml --dry-run
+  {examples}
 
 `jdml COMMAND --help` explains the options of a command, `jdml --version` tells the version.
 
@@ -77,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     name, rest = _command(list(sys.argv[1:] if argv is None else argv) or ["--help"])
     if name in ("-h", "--help", "help"):
-        print(HELP)
+        print(HELP.format(examples="\n  ".join(EXAMPLES.values())))
         return 0
     if name in ("-V", "--version", "version"):
         from importlib.metadata import version
@@ -99,6 +103,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     prog = f"jdml {name}"
     module, _, options = COMMANDS[name].rpartition(".")
     kind = getattr(importlib.import_module(module), options)
+    if {"-h", "--help"} & set(rest):
+        try:
+            tyro.cli(kind, prog=prog, args=["--help"], config=(tyro.conf.PositionalRequiredArgs,))
+        finally:
+            print(f"example:\n  {EXAMPLES[name]}")
     try:
         messages.check_words(kind, rest)
         command: Any = tyro.cli(

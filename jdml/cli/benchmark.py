@@ -45,11 +45,9 @@ class Benchmark:
     With --out, a killed benchmark goes on where it was when the same command is given again. Other losses, miners,
     networks and splits: jdml train.
 
-    An example: potential fields on CUB with a ResNet-50, and whether the whole path works, in about a minute:
+    An example, potential fields on CUB with a ResNet-50; below, whether the whole path works, in about a minute:
 
     jdml benchmark --dataset cub --data-dir CUB_200_2011 --method pfml --weights resnet50.safetensors --out runs/pfml
-
-    jdml benchmark --method pfml --dry-run
     """
 
     method: Literal[

@@ -12,8 +12,6 @@ class Check:
     """Check a data set's folder: counts beside the published ones, missing files, damaged images.
 
     Nothing is downloaded. The exit code is 1 if something is missing or wrong.
-
-    Example: jdml data check cub DIR
     """
 
     name: Name

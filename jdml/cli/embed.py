@@ -19,8 +19,6 @@ class Embed:
     A .npz file holds `embeddings` [N, D] and, where there are any, `labels` [N] (names of classes) and `files` [N]:
     what jdml evaluate and jdml search read. A .npy file holds the embeddings alone, a .parquet file (needs pyarrow) a
     row for each image. Damaged images are named and left out.
-
-    Example: jdml embed runs/photos photos --split test --out e.npz, then jdml evaluate e.npz
     """
 
     run: Path

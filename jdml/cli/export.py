@@ -15,8 +15,6 @@ class Export:
     jdml.training.load take it in the place of a run. A .stablehlo file holds the whole way from images to embeddings
     for CPU, CUDA and TPU, for any number of images: jax.export.deserialize(open(FILE, "rb").read()).call(images);
     FILE.json beside it says how images are cut.
-
-    Example: jdml export runs/photos --out model.stablehlo
     """
 
     run: Path

@@ -24,8 +24,6 @@ class Search:
 
     The gallery is embedded with the run's model, or was before: by jdml embed, with the same model. A query that lies
     in the gallery itself is not found.
-
-    Example: jdml search runs/photos query.jpg --gallery photos -k 10 --out found.png
     """
 
     run: Path

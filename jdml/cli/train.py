@@ -21,10 +21,6 @@ class Train:
     holds out a part of the training rows for evaluations on the way and for early stopping. What comes out is for
     jdml embed, search and export. A method by its paper's recipe, on its paper's split: jdml benchmark.
 
-    An example with photographs, a folder of them for each class; half of the classes train:
-
-    jdml train --data-dir photos --out runs/photos
-
     An example with Omniglot: multi-similarity loss, 4 alphabets of 40 samples a batch.
 
     jdml train --data omniglot --data-dir DIR --model small --dim 128 --loss multi_similarity
@@ -174,6 +170,7 @@ class Train:
             patience=options.patience,
             hook=job.hook,
             out_dir=options.out,
+            longer=True,
             checkpoint_every=options.checkpoint_every,
             log_every=options.log_every or 50,
             progress=not options.quiet,

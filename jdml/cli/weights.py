@@ -27,8 +27,6 @@ class Convert:
 
     vit_s16: model.safetensors of timm/vit_small_patch16_224.augreg_in21k on huggingface.co, or DINO's
     dino_deitsmall16_pretrain.pth of dl.fbaipublicfiles.com/dino (then train with --input-stats vit_s16_dino)
-
-    Example: jdml weights convert resnet50.pth --arch resnet50 --out resnet50.safetensors
     """
 
     file: Path

@@ -81,6 +81,7 @@ def fit(
     checkpoint_every: int | None = None,
     log_every: int = 50,
     resume: bool = True,
+    longer: bool = False,
     progress: bool = True,
     tensorboard: bool = False,
     config: Mapping[str, Any] | None = None,
@@ -114,6 +115,7 @@ def fit(
         checkpoint_every: steps between checkpoints; by default ``evaluate_every``.
         log_every: steps between log records (evaluations and checkpoints also make one).
         resume: go on from the folder's last checkpoint; False refuses a folder that has one.
+        longer: also go on where the folder's run had fewer steps, and was otherwise the same; not with a hook.
         progress: show a progress bar.
         tensorboard: also write TensorBoard event files (needs tensorboardX).
         config: JSON-able description of the run, compared with the folder's on resume.
@@ -136,7 +138,6 @@ def fit(
         Log records, evaluations and checkpoints depend on the step alone. A run that is killed anywhere and started
         again repeats the steps since its last checkpoint and ends with the same bits as an unbroken run on the
         same machine. Data up to 1 GiB lie on the device. The host waits for the device only at log records.
-        ``steps`` may grow in the same folder: the run then goes on.
     """
     from tqdm.auto import tqdm
 
@@ -167,7 +168,7 @@ def fit(
             begin,
             (preprocess, normalize),
             resume=resume,
-            growing=hook is None,
+            growing=longer and hook is None,
         )
     feed = make_feed(parts, preprocess, train, sampler)
     if state is None:

@@ -102,7 +102,7 @@ def test_a_folder_without_its_model_file_loads_from_its_checkpoint(run, tmp_path
         (
             {"model": Mlp(7)},
             ValueError,
-            r"model is not the run's: params/Dense_0/bias is \[5\] in .* and \[7\] in the model",
+            r"model is not the run.s: params/Dense_0/kernel is \[5, 3\] in .* and \[7, 3\] in the m",
         ),
     ],
 )
