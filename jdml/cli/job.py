@@ -261,14 +261,14 @@ def _normalization(name: str) -> Any:
 def _transform(options: "Train", rate: float, weight_decay: float) -> Any:
     import optax
 
-    lr = _schedule(options, rate)
+    lr = learning_rate(options, rate)
     if options.optimizer == "adamw":
         return optax.adamw(lr, weight_decay=weight_decay)
     rule = optax.adam(lr) if options.optimizer == "adam" else optax.sgd(lr, momentum=0.9)
     return optax.chain(optax.add_decayed_weights(weight_decay), rule) if weight_decay else rule
 
 
-def _schedule(options: "Train", rate: float) -> Any:
+def learning_rate(options: "Train", rate: float) -> Any:
     """A learning rate by step: up in the warm-up, then constant or down to 0."""
     import optax
 
@@ -282,5 +282,5 @@ def _schedule(options: "Train", rate: float) -> Any:
     }[options.schedule]
     if not options.warmup:
         return after
-    up = optax.linear_schedule(rate / options.warmup, rate, options.warmup)
+    up = optax.linear_schedule(rate / options.warmup, rate, max(options.warmup - 1, 1))
     return optax.join_schedules([up, after], [options.warmup])

@@ -43,7 +43,7 @@ def test_every_help_ends_with_its_example(jdml_command):
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "weights convert"])
-def test_examples_run(place, jdml_command, monkeypatch, command):
+def test_examples_run(place, photos, jdml_command, monkeypatch, command):
     monkeypatch.chdir(place)
     if command == "benchmark":
 
@@ -58,6 +58,9 @@ def test_examples_run(place, jdml_command, monkeypatch, command):
     assert done.code == 0, done.err
     out = words[words.index("--out") + 1] if "--out" in words else None
     assert out is None or Path(out).exists()
+    if command in ("train", "benchmark"):
+        trained = training.load(out)
+        assert trained.embed(photos / "kind0").shape == (6, 4)
 
 
 def test_weights_are_converted(place, jdml_command, monkeypatch):
@@ -79,9 +82,7 @@ def test_weights_are_converted(place, jdml_command, monkeypatch):
 
 
 def test_the_readme_shows_these_and_no_more_than_fifteen_lines(place, photos):
-    section = re.search(
-        r"^## Use what you trained\n(.*?)^(?=## )", README.read_text(), re.M | re.S
-    )
+    section = re.search(r"^## Use what you trained\n(.*?)^(?=## )", README.read_text(), re.M | re.S)
     assert section is not None
     lines = section[0].strip().splitlines()
     assert len(lines) <= 15

@@ -282,6 +282,11 @@ def test_wrong_arguments_are_one_sentence(changes, error, match, tmp_path, monke
     assert not list(tmp_path.iterdir())
 
 
+def test_the_first_step_says_that_it_compiles(capsys):
+    training.fit(*PARTS.values(), data.RandomBatchSampler(24, 8), steps=1)
+    assert "compiling" in capsys.readouterr().err
+
+
 def test_a_generator_trains_without_a_folder():
     assert fit(sampler=generator()).stopped == "steps"
 
