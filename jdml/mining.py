@@ -85,6 +85,27 @@ def all_pairs(
     return Pairs(same & both, ~same & both)
 
 
+def check_miner(mine: object) -> None:
+    """Refuse a function that makes a miner in the place of a miner: ``easy_positive`` for ``easy_positive()``.
+
+    Args:
+        mine: what was passed.
+
+    Raises:
+        TypeError: naming it.
+
+    Example:
+        >>> check_miner(easy_positive)
+        Traceback (most recent call last):
+        TypeError: mine must be a miner, got the function easy_positive, which makes one: write mine=easy_positive()
+    """
+    name = getattr(mine, "__name__", "")
+    if name and getattr(mine, "__module__", "") == __name__ and globals().get(name) is mine:
+        raise TypeError(
+            f"mine must be a miner, got the function {name}, which makes one: write mine={name}()"
+        )
+
+
 def easy_positive() -> Miner:
     """Easy positive sampling (EPS): of every anchor's positives keep the nearest one.
 

@@ -71,8 +71,14 @@ def test_help_of_all_commands(capsys):
     ("arguments", "message"),
     [
         (["paint"], "COMMAND must be one of demo, train, .*, weights convert, got 'paint'"),
-        (["weights", "paint"], "COMMAND must be one of .*weights convert, got 'weights'"),
-        (["train", "--miner", "eps+foo"], "--miner must be none or a chain of eps, easy_positive,"),
+        (
+            ["weights", "paint"],
+            "COMMAND must be one of .*, got 'weights'; did you mean weights con",
+        ),
+        (
+            ["train", "--miner", "eps+foo"],
+            "--miner must be none or a chain of eps, distance_weighted",
+        ),
         (["train", "--miner", "semi_hard:foo=1"], "--miner semi_hard: "),
         (["train", "--miner", "semi_hard:margin"], "--miner semi_hard must be name=number"),
         (
@@ -100,7 +106,7 @@ def test_help_of_all_commands(capsys):
         ),
         (["train", "--lr", "0"], "--lr must be positive, got 0"),
         (["train", "--steps", "0"], "--steps must be positive, got 0"),
-        (["train", "--data", "mnist"], "data_dir must be the folder of the MNIST files"),
+        (["train", "--data", "mnist"], "--data-dir must be the folder of the MNIST files"),
         (["train", "--data", "omniglot", "--data-dir", "/no/such"], "omniglot needs"),
     ],
 )
@@ -352,7 +358,7 @@ def test_killed_run_ends_like_an_unbroken_one(tmp_path):
     unbroken = start(whole)
     kill_after(start(broken), broken, 70)
     out = finish(start(broken))
-    assert out == finish(unbroken)
+    assert out.replace(str(broken), "") == finish(unbroken).replace(str(whole), "")
     assert (broken / "metrics.json").read_text() == (whole / "metrics.json").read_text()
 
     def records(folder):

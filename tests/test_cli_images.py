@@ -86,7 +86,7 @@ def test_pretrained_weights(capsys, animals, tmp_path, monkeypatch):
 def test_weights_that_do_not_fit(capsys, animals, tmp_path):
     data = ("--data", "folder", "--data-dir", animals)
     assert (
-        "--weights are those of a resnet18 or resnet50, got --model small"
+        "--weights are those of bn_inception, efficientnet_lite0, resnet18, resnet50 or vit_s16, got --model small"
         in run(capsys, *data, "--weights", "r.safetensors")[2]
     )
     code, _, err = run(capsys, *data, "--model", "resnet50", "--weights", tmp_path / "nowhere")
@@ -164,7 +164,7 @@ def test_a_data_set_without_test_images_is_refused_at_once(capsys, shared_data, 
         (["--augmentation", "mlrc"], "--augmentation is for image files"),
         (["--on-bad-image", "skip"], "--on-bad-image is for image files"),
         (["--data", "cub", "--train-classes", 1], "--train-classes is for digits, mnist and omni"),
-        (["--data", "cub"], "data_dir must be the folder of the cub files"),
+        (["--data", "cub"], "--data-dir must be the folder of the cub files"),
         (["--data", "cub", "--data-dir", "/no/such"], "cub needs images.txt"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The command line: ``jdml demo``, ``train``, ``evaluate``, ``benchmark``, ``data check``, ``weights convert``."""
+"""The command line: ``jdml demo``, ``train``, ``embed``, ``search``, ``export``, ``evaluate``, ``benchmark``."""
 
 import importlib
 import sys
@@ -11,33 +11,53 @@ __all__ = ["main"]
 COMMANDS: dict[str, str] = {
     "demo": "jdml.cli.demo.Demo",
     "train": "jdml.cli.train.Train",
+    "embed": "jdml.cli.embed.Embed",
+    "search": "jdml.cli.search.Search",
+    "export": "jdml.cli.export.Export",
     "evaluate": "jdml.cli.evaluate.Evaluate",
     "benchmark": "jdml.cli.benchmark.Benchmark",
     "data check": "jdml.cli.data.Check",
     "weights convert": "jdml.cli.weights.Convert",
 }
 
+COMPUTES = ("demo", "train", "embed", "search", "export", "evaluate", "benchmark")
+"""Commands that compile programs."""
+
+EXAMPLES: dict[str, str] = {
+    "demo": "jdml demo --out runs/demo",
+    "train": "jdml train --data-dir photos --out runs/photos",
+    "embed": "jdml embed runs/photos photos --out photos.npz",
+    "search": "jdml search runs/photos query.jpg --gallery photos.npz -k 5 --out found.png",
+    "export": "jdml export runs/photos --out model.stablehlo",
+    "evaluate": "jdml evaluate photos.npz --recall-at 1 10 --json metrics.json",
+    "benchmark": "jdml benchmark --method pfml --dry-run --out runs/dry",
+    "data check": "jdml data check folder photos",
+    "weights convert": "jdml weights convert resnet18.pth --arch resnet18 --out resnet18.safetensors",
+}
+"""What each command's help ends with."""
+
 HELP = """usage: jdml COMMAND [OPTIONS]
 
-Deep metric learning: train embeddings, measure embeddings, see a demo.
+Deep metric learning: train embeddings, use them, measure them, see a demo.
 
 commands:
   demo             see class collapse, and what undoes it, on real digits (about a minute)
-  train            train embeddings of a data set with any loss, and score them
+  train            train embeddings of a folder of photographs or a data set with any loss, and score them
+  embed            embed photographs with what was trained, into a .npz, .npy or .parquet file
+  search           find the nearest of a gallery to photographs
+  export           write what was trained as one file, for programs without jdml too
   evaluate         measure embeddings from any framework: a .npz file with embeddings and labels
   benchmark        train a method by its paper's recipe on CUB, Cars196, SOP or In-shop; the paper's row beside ours
   data check       check a data set's folder: counts, missing files, damaged images
   weights convert  make pretrained weights of other libraries fit jdml's networks
 
 examples:
-  jdml demo --out runs/demo
-  jdml train --labels parity --miner eps+semi_hard --out runs/eps
-  jdml evaluate embeddings.npz --recall-at 1 10 --json metrics.json
-  jdml data check cub DIR
-  jdml weights convert resnet50.pth --arch resnet50 --out resnet50.safetensors
-  jdml benchmark --method pfml --dry-run
+  {examples}
 
-`jdml COMMAND --help` explains the options of a command."""
+`jdml COMMAND --help` explains the options of a command, `jdml --version` tells the version.
+
+Compiled programs are kept, at most 1 GiB of them, in `jdml` of the user's cache folder: set JDML_CACHE to another
+folder, or to `off`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,26 +81,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     name, rest = _command(list(sys.argv[1:] if argv is None else argv) or ["--help"])
     if name in ("-h", "--help", "help"):
-        print(HELP)
+        print(HELP.format(examples="\n  ".join(EXAMPLES.values())))
+        return 0
+    if name in ("-V", "--version", "version"):
+        from importlib.metadata import version
+
+        print(f"jdml {version('jdml')}")
         return 0
     if name not in COMMANDS:
-        return _fail("jdml", f"COMMAND must be one of {', '.join(COMMANDS)}, got {name!r}")
+        from jdml.cli.messages import nearest
+
+        typed = " ".join([name, *rest[:1]])
+        hint = nearest(typed, COMMANDS) or nearest(name, COMMANDS)
+        return _fail("jdml", f"COMMAND must be one of {', '.join(COMMANDS)}, got {name!r}{hint}")
     try:
         import tyro
     except ModuleNotFoundError:
         return _fail("jdml", "the command line needs its extra: pip install 'jdml[train]'")
+    from jdml.cli import messages, startup
+
     prog = f"jdml {name}"
     module, _, options = COMMANDS[name].rpartition(".")
-    command: Any = tyro.cli(
-        getattr(importlib.import_module(module), options),
-        prog=prog,
-        args=rest,
-        config=(tyro.conf.PositionalRequiredArgs,),
-    )
+    kind = getattr(importlib.import_module(module), options)
+    if {"-h", "--help"} & set(rest):
+        try:
+            tyro.cli(kind, prog=prog, args=["--help"], config=(tyro.conf.PositionalRequiredArgs,))
+        finally:
+            print(f"example:\n  {EXAMPLES[name]}")
     try:
-        return command.run() or 0
-    except (ValueError, TypeError, OSError, FloatingPointError) as error:
-        return _fail(prog, str(error))
+        messages.check_words(kind, rest)
+        command: Any = tyro.cli(
+            kind, prog=prog, args=rest, config=(tyro.conf.PositionalRequiredArgs,)
+        )
+        if name in COMPUTES:
+            startup.keep_compiled_programs()
+        return command.execute() or 0
+    except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:
+        return _fail(prog, messages.told(error) or "out of memory")
     except KeyboardInterrupt:
         return _fail(prog, "interrupted; with --out, the same command goes on where it was", 130)
 

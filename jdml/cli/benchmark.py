@@ -1,6 +1,6 @@
 """``jdml benchmark``: a method, a data set, a protocol; the paper's row beside ours."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -10,15 +10,28 @@ from typing import Any, Literal
 import numpy as np
 
 from jdml.cli.inputs import data_checksum, file_digest, load_split
-from jdml.cli.names import parse_batch
+from jdml.cli.names import parse_batch, parse_settings
 from jdml.cli.papers import printed
+from jdml.cli.resolve import check_out
 
+Rows = dict[str, dict[str, float]]
+FOLDS = 4
+PAIRS = ("contrastive", "eps", "multi_similarity", "triplet")
 EVERY = {"sop": 250, "inshop": 250}
 MLRC_EVALUATIONS = 400
 DRY_CLASSES = 8
 DRY_IMAGES, DRY_TEST_IMAGES = 8, 2
 # Options that do not change what is computed, and so may differ when a run is resumed.
-NOT_CONFIG = ("data_dir", "on_bad_image", "out", "quiet", "workers", "worker_kind", "weights")
+NOT_CONFIG = (
+    "data_dir",
+    "on_bad_image",
+    "out",
+    "quiet",
+    "seeds",
+    "workers",
+    "worker_kind",
+    "weights",
+)
 
 
 @dataclass(frozen=True)
@@ -29,38 +42,37 @@ class Benchmark:
     of the training classes and stopped by the fourth; scored apart and with their embeddings side by side. The test
     classes choose nothing.
 
-    With --out, a killed benchmark goes on where it was when the same command is given again.
+    With --out, a killed benchmark goes on where it was when the same command is given again. Other losses, miners,
+    networks and splits: jdml train.
 
-    An example: potential fields on CUB with a ResNet-50, and whether the whole path works, in about a minute:
+    An example, potential fields on CUB with a ResNet-50; below, whether the whole path works, in about a minute:
 
     jdml benchmark --dataset cub --data-dir CUB_200_2011 --method pfml --weights resnet50.safetensors --out runs/pfml
-
-    jdml benchmark --method pfml --dry-run
     """
 
     method: Literal[
         "ccp",
+        "contrastive",
+        "cpml",
         "eps",
         "mpa",
-        "mpa_dw",
         "mpa_ap",
+        "mpa_dw",
+        "multi_similarity",
         "nir",
         "pfml",
-        "cpml",
-        "contrastive",
-        "triplet",
-        "multi_similarity",
         "proxy_anchor",
         "soft_triple",
+        "triplet",
     ] = "pfml"
     """What is trained: a method of this library, or one that its papers compare with."""
-    dataset: Literal["cub", "cars", "sop", "inshop", "folder"] = "cub"
+    dataset: Literal["cars", "cub", "folder", "inshop", "sop"] = "cub"
     """Data set; folder: any folder of classes, the first half of them for training."""
     data_dir: Path | None = None
     """Folder with the data set's own files."""
     protocol: Literal["conventional", "mlrc"] = "conventional"
     """How models are trained, chosen and scored."""
-    backbone: Literal["resnet18", "resnet50", "bn_inception", "efficientnet_lite0", "vit_s16"] = (
+    backbone: Literal["bn_inception", "efficientnet_lite0", "resnet18", "resnet50", "vit_s16"] = (
         "resnet50"
     )
     """The network."""
@@ -70,7 +82,7 @@ class Benchmark:
     """Whose mean and deviation images are given; default the backbone's (vit_s16_dino for DINO's weights)."""
     dim: int | None = None
     """Dimension of the embeddings. Default: the paper's."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["bfloat16", "float32"] = "float32"
     """What the network computes in; parameters stay float32."""
     image_size: int | None = None
     """Height and width of the crops. Default: 224, and 227 with mlrc."""
@@ -79,13 +91,23 @@ class Benchmark:
     steps: int | None = None
     """Training steps at most. Default: the paper's epochs (conventional), 400 evaluations (mlrc, which stops after
     60 without improvement)."""
+    lr: float | None = None
+    """Learning rate of the network. Default: the paper's."""
+    loss_setting: tuple[str, ...] = ()
+    """The loss's own numbers in the place of the paper's, as name=value: alpha=16 delta=0.2."""
+    proxies_per_class: int | None = None
+    """Proxies per class of a proxy method. Default: the paper's."""
+    label_noise: float = 0.0
+    """Share of the training images that get a wrong label, drawn by the seed (conventional protocol)."""
     seed: int = 0
     """Of parameters, batches and augmentation."""
+    seeds: int = 1
+    """How many runs, from --seed on; the table then shows their mean and standard deviation."""
     workers: int | None = None
     """Threads or processes that decode images. Default: one for each core."""
-    worker_kind: Literal["thread", "process"] = "thread"
+    worker_kind: Literal["process", "thread"] = "thread"
     """What decodes images."""
-    on_bad_image: Literal["stop", "skip"] = "stop"
+    on_bad_image: Literal["skip", "stop"] = "stop"
     """Whether an image that cannot be read stops the run, or is left out and named: all are read once before training,
     for queries, galleries and validation must be whole."""
     out: Path | None = None
@@ -95,38 +117,70 @@ class Benchmark:
     quiet: bool = False
     """No progress bar."""
 
-    def run(self) -> None:
+    def execute(self) -> None:
         """Train, score, show both rows, write metrics.json."""
         from jdml.training.checkpoint import write_json
 
         self._check()
         if self.dry_run:
             with fake_images(self._size()) as folder:
-                rows, _ = self._measure(replace(self, dataset="folder", data_dir=folder))
-            self._show(rows, {}, ())
+                source = replace(self, dataset="folder", data_dir=folder)
+                found, unlike = self._measure_all(source)
+            self._show(found, {}, ())
         else:
-            rows, unlike = self._measure(self)
-            self._show(rows, self._printed(), (*unlike, *self._own()))
+            found, unlike = self._measure_all(self)
+            self._show(found, self._printed(), (*unlike, *self._own()))
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
+            rows = found[0] if self.seeds == 1 else {**_over(found, np.mean), "seeds": found}
             write_json(self.out / "metrics.json", {"options": self._options(), **rows})
+            models = _models(self.out)
+            if not self.dry_run and models:
+                where = f"{self.dataset}:{self.data_dir}"
+                print(f"next: jdml embed {models[0]} {where} --split test --out embeddings.npz")
+                print(f"      jdml search {models[0]} PHOTO.jpg --gallery {where} -k 10")
 
-    def _measure(self, source: "Benchmark") -> tuple[dict[str, dict[str, float]], tuple[str, ...]]:
-        """Metrics by row, and which counts are not the published ones; the images are those of `source`."""
+    def _measure_all(self, source: "Benchmark") -> tuple[list[Rows], tuple[str, ...]]:
+        """Metrics by row of each seed, and which counts are not the published ones."""
+        data, unlike = self._read(source)
+        found = []
+        for number in range(self.seeds):
+            apart = FOLDS if self.protocol == "mlrc" else 1  # whose models have seeds in a row
+            out = self.out
+            if out is not None and self.seeds > 1:
+                out = out / f"seed{self.seed + apart * number}"
+            one = replace(self, seed=self.seed + apart * number, out=out)
+            found.append(one._measure(*data))
+        return found, unlike
+
+    def _read(self, source: "Benchmark") -> tuple[tuple[Any, Any], tuple[str, ...]]:
+        """Training and test images, and which counts are not the published ones."""
         from jdml.data.checking import unlike_published
-        from jdml.training.protocols import conventional, mlrc
 
         train, test = read(source, self._crops())
         scored = {"test": test.queries}
         if test.gallery is not None:
             scored = {"query": test.queries, "gallery": test.gallery}
+        for name, part in {"train": train, **scored}.items():
+            if len(np.unique(part.labels)) < 2:
+                raise ValueError(f"{source.dataset}: the split {name!r} has fewer than two classes")
         unlike = unlike_published(source.dataset, {"train": train, **scored})
         for line in unlike:
             print(f"{source.dataset}: {line}", flush=True)
+        return (train, test), unlike
+
+    def _measure(self, train: Any, test: Any) -> Rows:
+        """Metrics by row."""
+        from jdml import data
+        from jdml.training.protocols import conventional, mlrc
+
         plan = self._plan(train)
         if self.protocol == "mlrc":
-            return mlrc(plan, train, test, self.out), unlike
-        return {"ours": conventional(plan, train, test, self.out)}, unlike
+            return mlrc(plan, train, test, self.out)
+        if self.label_noise:
+            labels = data.corrupt_labels(train.labels, self.label_noise, self.seed)
+            train = replace(train, labels=labels)
+        return {"ours": conventional(plan, train, test, self.out)}
 
     def _plan(self, train: Any) -> Any:
         from jdml import models
@@ -138,6 +192,12 @@ class Benchmark:
         found = recipe(self.method, self.dataset, protocol=self.protocol, backbone=self.backbone)
         if self.dim is not None:
             found = replace(found, dim=self.dim)
+        if self.lr is not None:
+            found = replace(found, rate=self.lr)
+        own = self._own_settings()
+        if own:
+            found.objective(2, found.dim, **own)  # tells wrong settings before any work
+            found = replace(found, objective=partial(found.objective, **own))
         if self.batch is not None:
             classes, samples = parse_batch(self.batch)
             found = replace(found, batch=classes if samples is None else (classes, samples))
@@ -177,6 +237,13 @@ class Benchmark:
             progress=not self.quiet,
         )
 
+    def _own_settings(self) -> dict[str, Any]:
+        """The loss's numbers that were typed."""
+        own = parse_settings(self.loss_setting, "--loss-setting")
+        if self.proxies_per_class is not None:
+            own["proxies_per_class"] = self.proxies_per_class
+        return own
+
     def _model(self, recipe: Any) -> Any:
         import jax.numpy as jnp
 
@@ -204,10 +271,24 @@ class Benchmark:
         return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
 
     def _check(self) -> None:
-        for name in ("dim", "image_size", "steps", "workers"):
+        for name in ("dim", "image_size", "steps", "workers", "seeds", "proxies_per_class"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+        if self.lr is not None and not self.lr > 0:
+            raise ValueError(f"--lr must be positive, got {self.lr}")
+        if not 0 <= self.label_noise < 1:
+            raise ValueError(f"--label-noise must be from 0 to below 1, got {self.label_noise}")
+        if self.label_noise and (self.protocol == "mlrc" or self.method == "ccp"):
+            raise ValueError(
+                "--label-noise is for the conventional protocol, and not for ccp: both choose by training classes"
+            )
+        if self.proxies_per_class is not None and self.method in PAIRS:
+            raise ValueError(
+                f"--proxies-per-class is for proxy methods; {self.method} is one of pairs"
+            )
+        if self.out is not None:
+            check_out(self.out)
         if not self.dry_run and self.data_dir is None:
             raise ValueError(
                 f"--dataset {self.dataset} needs --data-dir, the folder with its files"
@@ -228,33 +309,50 @@ class Benchmark:
 
     def _own(self) -> tuple[str, ...]:
         """In what options this run is not the paper's."""
-        names = ("dim", "batch", "steps", "image_size")
+        names = ("dim", "batch", "steps", "image_size", "lr", "proxies_per_class", "label_noise")
         own = [(name, getattr(self, name)) for name in names]
-        changed = [f"--{n.replace('_', '-')} {value}" for n, value in own if value is not None]
+        changed = [f"--{n.replace('_', '-')} {value}" for n, value in own if value]
+        changed += [f"--loss-setting {setting}" for setting in self.loss_setting]
         return (*changed, *(["random weights"] if self.weights is None else []))
 
     def _show(
-        self,
-        rows: Mapping[str, Mapping[str, float]],
-        paper: Mapping[str, float],
-        unlike: tuple[str, ...],
+        self, found: Sequence[Rows], paper: Mapping[str, float], unlike: tuple[str, ...]
     ) -> None:
         """Print our rows and the paper's, in percent, and in what the two are not alike."""
         from jdml.cli.show import print_table
 
-        first = next(iter(rows.values()))
-        names = [name for name in first if name != "queries"]
-        table: list[list[Any]] = [
-            [row, *(f"{100 * values[name]:.1f}" for name in names)] for row, values in rows.items()
-        ]
-        if not self.dry_run:
+        means, spreads = _over(found, np.mean), _over(found, partial(np.std, ddof=1))
+        names = [name for name in next(iter(means.values())) if name != "queries"]
+
+        def shown(row: str, name: str) -> str:
+            mean = f"{100 * means[row][name]:.1f}"
+            return mean if len(found) == 1 else f"{mean} ± {100 * spreads[row][name]:.1f}"
+
+        table: list[list[Any]] = [[row, *(shown(row, name) for name in names)] for row in means]
+        if paper:
             table.append(
                 ["paper", *(f"{paper[name]:.1f}" if name in paper else "–" for name in names)]
             )
-        title = f"{self.dataset}, {self.protocol}: {self.method}, {self.backbone}"
+        seeds = "" if len(found) == 1 else f", {len(found)} seeds"
+        title = f"{self.dataset}, {self.protocol}: {self.method}, {self.backbone}{seeds}"
         print_table(f"{title}{' (dry run on noise)' if self.dry_run else ''}", ["%", *names], table)
         if paper and unlike:
             print(f"not the paper's task: {'; '.join(unlike)}")
+
+
+def _over(found: Sequence[Rows], of: Callable[[Any], Any]) -> Rows:
+    """A statistic over seeds of each row's metrics."""
+    if len(found) == 1:
+        return found[0]
+    return {
+        row: {name: float(of([rows[row][name] for rows in found])) for name in values}
+        for row, values in found[0].items()
+    }
+
+
+def _models(out: Path) -> list[Path]:
+    """The runs in a folder that have a model, the folder itself first."""
+    return [file.parent for file in sorted(out.glob("**/model.safetensors"))]
 
 
 def read(source: Benchmark, crops: Any) -> tuple[Any, Any]:

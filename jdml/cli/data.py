@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Name = Literal["mnist", "omniglot", "cub", "cars", "sop", "inshop", "folder"]
+Name = Literal["cars", "cub", "folder", "inshop", "mnist", "omniglot", "sop"]
 
 
 @dataclass(frozen=True)
@@ -12,25 +12,23 @@ class Check:
     """Check a data set's folder: counts beside the published ones, missing files, damaged images.
 
     Nothing is downloaded. The exit code is 1 if something is missing or wrong.
-
-    Example: jdml data check cub DIR
     """
 
     name: Name
     """The data set. folder: any folder with a folder of images for each class."""
     dir: Path
-    """Its folder, as the original comes."""
+    """Its folder, as the original comes; for folder also a .csv file of file,label[,split]."""
     sample: int | None = None
     """Decode this many images only, drawn evenly. Default: all."""
     quiet: bool = False
     """No progress bar."""
 
-    def run(self) -> int:
+    def execute(self) -> int:
         """Check and say what was found; 1 if something is wrong."""
         from jdml.cli.show import print_table
         from jdml.data import check
 
-        if not self.dir.is_dir():
+        if not self.dir.is_dir() and not (self.name == "folder" and self.dir.is_file()):
             raise ValueError(f"DIR must be a folder, got {self.dir}")
         found = check(self.name, self.dir, sample=self.sample, progress=not self.quiet)
         rows = [
@@ -49,6 +47,8 @@ class Check:
             print(f"decoded: {found.decoded:,} images")
         if found.lists_are_whole:
             print("the lists are whole: every count is the published one")
+        for note in found.notes:
+            print(f"note: {note}")
         for problem in found.problems:
             print(f"wrong: {problem}")
         if not found.problems:

@@ -8,11 +8,9 @@ from pathlib import Path
 class Demo:
     """Train on even/odd labels, and see which methods still tell the digits apart.
 
-    Four methods learn 2-D embeddings of real 8x8 digits 0 to 5 from the labels even and odd only, and are
+    Four methods learn 16-D embeddings of real 8x8 digits 0 to 5 from the labels even and odd only, and are
     scored on the digits themselves: images of 0 to 5 that they have not seen, and 6 to 9, which they
-    never saw at all. Takes about a minute on two cores and needs no files.
-
-    Example: jdml demo --out runs/demo
+    never saw at all. Takes less than a minute on two cores and needs no files.
     """
 
     out: Path = Path("runs/demo")
@@ -22,11 +20,13 @@ class Demo:
     seeds: int = 3
     """Runs of each method; the table shows their mean and standard deviation."""
 
-    def run(self) -> None:
+    def execute(self) -> None:
         """Train the four methods, print the table, write the figure and the run folder."""
         from jdml.cli.show import print_table
-        from jdml.report.demo import run_demo, table
+        from jdml.report.demo import run_demo, summary, table
 
         result = run_demo(self.out, steps=self.steps, seeds=self.seeds)
         print_table("R@1 and MAP@R by digit, in %, of models trained on even/odd", *table(result))
+        for line in summary(result):
+            print(line)
         print(f"figure: {self.out / 'demo.png'}")

@@ -44,7 +44,7 @@ class Evaluate:
     json: str | None = None
     """Write the metrics as JSON to this file; - is the screen, instead of the table."""
 
-    def run(self) -> None:
+    def execute(self) -> None:
         """Read, measure, show."""
         from jdml.cli.show import print_table
         from jdml.training.checkpoint import write_json

@@ -4,6 +4,8 @@ import ast
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, get_args
 
+from jdml.cli.messages import nearest
+
 PairLoss = Literal[
     "circle",
     "contrastive",
@@ -32,6 +34,19 @@ ProxyLoss = Literal[
     "soft_triple",
 ]
 Loss = PairLoss | ProxyLoss
+Network = Literal[
+    "bn_inception",
+    "efficientnet_lite0",
+    "eps",
+    "resnet18",
+    "resnet20v2",
+    "resnet50",
+    "small",
+    "vit_s16",
+]
+Pooling = Literal["average", "average+max", "gem", "max", "sum"]
+PRETRAINED = ("bn_inception", "efficientnet_lite0", "resnet18", "resnet50", "vit_s16")
+"""Networks that `jdml weights convert` makes weights for."""
 PAIR_LOSSES: tuple[str, ...] = get_args(PairLoss)
 PROXY_LOSSES: tuple[str, ...] = get_args(ProxyLoss)
 
@@ -94,8 +109,9 @@ def build_miner(words: str, dim: int) -> Callable[..., Any] | None:
     for word in words.split("+"):
         name, _, settings = word.strip().partition(":")
         if name not in MINERS:
+            known = ["eps", *sorted(MINERS.keys() - {"eps"})]
             raise ValueError(
-                f"--miner must be none or a chain of {', '.join(MINERS)}; got {name!r}"
+                f"--miner must be none or a chain of {', '.join(known)}; got {name!r}{nearest(name, known)}"
             )
         builder, implied = MINERS[name]
         if builder == "distance_weighted_negative":

@@ -5,14 +5,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from jdml.cli.inputs import data_checksum, file_digest
-from jdml.cli.job import Job
-from jdml.cli.names import (
-    Loss,
-)
+from jdml.cli.names import Loss, Network, Pooling
 
 # Options that do not change what is computed, and so may differ when a run is resumed.
 NOT_CONFIG = ("data_dir", "on_bad_image", "out", "quiet", "tensorboard", "workers")
+DATA = Literal["cars", "cub", "digits", "folder", "inshop", "mnist", "omniglot", "sop"]
 
 
 @dataclass(frozen=True)
@@ -20,35 +17,42 @@ class Train:
     """Train embeddings of a data set and score them on its test part.
 
     With --out, a killed run goes on where it was when the same command is given again, and ends with
-    the same numbers. The test part is looked at once, at the end; --validation holds out a part of the
-    training rows for evaluations on the way and for early stopping.
-
-    An example with even and odd digits: easy positive sampling keeps the digits apart.
-
-    jdml train --labels parity --miner eps+semi_hard --dim 2 --normalize none
+    the same numbers; with more --steps it goes on further. The test part is looked at once, at the end; --validation
+    holds out a part of the training rows for evaluations on the way and for early stopping. What comes out is for
+    jdml embed, search and export. A method by its paper's recipe, on its paper's split: jdml benchmark.
 
     An example with Omniglot: multi-similarity loss, 4 alphabets of 40 samples a batch.
 
     jdml train --data omniglot --data-dir DIR --model small --dim 128 --loss multi_similarity
     --loss-setting beta=40 --batch 4x40 --lr 5e-4 --steps 1200 --out runs/ms
+
+    An example with even and odd digits, which need no files: easy positive sampling keeps the digits apart.
+
+    jdml train --labels parity --miner eps+semi_hard --dim 2 --normalize none
     """
 
-    data: Literal["digits", "mnist", "omniglot", "cub", "cars", "sop", "inshop", "folder"] = (
-        "digits"
-    )
-    """Data set. digits (1,797 real 8x8 images) needs no files. folder: a folder of images for each class; half of
-    the classes train."""
+    data: DATA | None = None
+    """Data set. Default: folder with --data-dir, else digits (1,797 real 8x8 images, which need no files). folder: a
+    folder of images for each class; or train/, val/ and test/ of such; or a .csv file of file,label[,split]."""
     data_dir: Path | None = None
     """Folder with the data set's own files, as the original comes (jdml data check NAME DIR looks at it)."""
+    split: Literal["classes", "images", "none"] | None = None
+    """What of image files is scored. classes: half of the classes; images: a fifth of each class's images, both drawn
+    by --seed; none: nothing, all train, for a final model. Default: as the data set comes; of a folder of classes the
+    second half of them, by their names."""
+    test_share: float | None = None
+    """How much --split scores. Default: 0.5 of the classes, 0.2 of the images."""
+    classes_file: Path | None = None
+    """A text file with the names of the classes that train, one a line; all others are scored."""
     image_size: int | None = None
     """Height and width of the images, in pixels: of Omniglot's (default: 28), or of the crops of image files
     (default: the augmentation's)."""
-    augmentation: Literal["mlrc", "conventional", "none"] | None = None
+    augmentation: Literal["conventional", "mlrc", "none"] | None = None
     """How image files are cropped in training. conventional (the default): 224 pixels; mlrc: 227, of images of short
     side 256; none: the centre, 224."""
     workers: int | None = None
     """Threads that decode image files. Default: one for each core."""
-    on_bad_image: Literal["stop", "skip"] | None = None
+    on_bad_image: Literal["skip", "stop"] | None = None
     """What a damaged image file does: stop the run (the default), or be left out and counted. With skip, the images
     that are scored are looked through before the first step."""
     labels: str | None = None
@@ -57,11 +61,20 @@ class Train:
     train_classes: tuple[int, ...] = ()
     """Train on these classes only (numbers of the data set's first labels, such as digits 0 1 2 3 4 5); the table then
     scores seen and unseen classes apart. Default: all."""
+    label_noise: float = 0.0
+    """Share of the training rows that get a wrong label, drawn by --seed."""
     validation: float = 0.0
     """Share of the training rows held out for evaluation during training, 0 to below 1."""
 
-    loss: Loss = "triplet"
-    """The loss. Proxy losses learn one vector or more per class."""
+    method: Literal["ccp", "nir", "plain"] = "plain"
+    """plain: the loss alone. nir: non-isotropy regularization, a flow around every proxy of a proxy loss. ccp: a pair
+    loss between samples and proxies, chosen anew for one problem after another; needs --validation."""
+    method_setting: tuple[str, ...] = ()
+    """The method's own numbers, as name=value. nir: weight=0.01 warmup=100 flow_lr_factor=50. ccp: pool_size=12
+    strength=2e-4 patience=3 in_batch_weight=0."""
+    loss: Loss | None = None
+    """The loss. Proxy losses learn one vector or more per class. Default: triplet (nir: proxy_anchor, ccp:
+    contrastive)."""
     loss_setting: tuple[str, ...] = ()
     """The loss's own numbers, as name=value: margin=0.2 squared=True."""
     miner: str = "none"
@@ -70,26 +83,38 @@ class Train:
     distance_weighted, multi_similarity, multi_similarity_negative, ..."""
     memory: int = 0
     """Also compare a pair loss's batch with this many remembered embeddings (cross-batch memory)."""
-    proxies_per_class: int = 1
-    """Proxies per class of a proxy loss."""
+    proxies_per_class: int | None = None
+    """Proxies per class of a proxy loss (default 1) or of ccp (default 8)."""
 
-    model: Literal["eps", "small", "resnet20v2", "resnet18", "resnet50"] = "eps"
-    """eps: two convolutions, made for 2-D pictures of digits. small: four convolutions.
-    resnet20v2: nine residual blocks. resnet18, resnet50: for photographs."""
+    model: Network | None = None
+    """eps: two convolutions, made for 2-D pictures of digits. small: four convolutions, for images of any size.
+    resnet20v2: nine residual blocks. The others are for photographs. Default: that of --weights; without, eps for
+    digits, mnist and omniglot, small for image files."""
     weights: Path | None = None
-    """Pretrained weights of a resnet18 or resnet50, from jdml weights convert; images then get ImageNet's mean and
-    deviation. Default: random ones, which take many images to learn from photographs."""
+    """Pretrained weights, from jdml weights convert; images are then normalized as the weights expect. Default: random
+    ones, which take many images to learn from photographs."""
+    input_stats: Literal["vit_s16_dino"] | None = None
+    """How images are normalized, where the weights are not the usual ones: DINO's of a vit_s16."""
     dim: int = 64
     """Dimension of the embeddings."""
-    normalize: Literal["sphere", "none"] = "sphere"
-    """sphere: embeddings are scaled to length 1, in the loss and in the scores."""
+    pooling: Pooling | None = None
+    """How the network pools over space. Default: average."""
+    dtype: Literal["bfloat16", "float32"] = "float32"
+    """What the network computes in; parameters stay float32."""
+    normalize: Literal["ball", "none", "sphere"] | None = None
+    """sphere (the default): embeddings are scaled to length 1, in the loss and in the scores. ball (ccp's default):
+    those longer than 1."""
 
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     """sgd has momentum 0.9."""
     lr: float = 1e-3
     """Learning rate of the model."""
-    proxies_lr_factor: float = 100.0
-    """Proxies learn this many times as fast as the model."""
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    """How learning rates go down to 0 over --steps."""
+    warmup: int = 0
+    """First steps, in which learning rates go up from 0."""
+    proxies_lr_factor: float | None = None
+    """Proxies learn this many times as fast as the model. Default: 100."""
     weight_decay: float = 0.0
     """Weight decay of the model: decoupled with adamw, added to the gradient with adam and sgd."""
 
@@ -97,68 +122,91 @@ class Train:
     """CLASSESxSAMPLES, such as 4x40, or a number of random samples."""
     steps: int = 1000
     """Training steps, one batch each."""
-    evaluate_every: int = 100
-    """Steps between evaluations on the validation part."""
+    evaluate_every: int | None = None
+    """Steps between evaluations on the validation part. Default: 100."""
     patience: int | None = None
     """Stop after this many evaluations without improvement, and score the best parameters. Needs --validation.
     Default: train all steps and score the last."""
     monitor: str | None = None
     """What improvement is measured by, LABELS/METRIC. Default: MAP@R of the training labels, such as digit/MAP@R."""
     seed: int = 0
-    """Of the initial parameters, the batches, the miners and the held-out rows."""
+    """Of the initial parameters, the batches, the miners, --split and the held-out rows."""
 
     out: Path | None = None
-    """Folder of the run: config.json, log.jsonl, checkpoints, metrics.json."""
+    """Folder of the run: config.json, log.jsonl, checkpoints, metrics.json, model.safetensors."""
     checkpoint_every: int | None = None
     """Steps between checkpoints. Default: --evaluate-every."""
+    log_every: int | None = None
+    """Steps between lines of the log. Default: 50."""
     tensorboard: bool = False
     """Also write TensorBoard event files into the folder."""
     quiet: bool = False
     """No progress bar."""
 
-    def run(self) -> None:
+    def execute(self) -> None:
         """Train, score, show, write metrics.json."""
+        from jdml.cli.job import Job
+        from jdml.cli.resolve import resolve
         from jdml.cli.show import print_table
         from jdml.training import fit
         from jdml.training.checkpoint import write_json
 
-        job = Job(self)
+        options = resolve(self)
+        job = Job(options)
+        for line in job.summary():
+            print(line, flush=True)
         result = fit(
             job.model,
             job.objective,
             job.optimizer,
             job.train,
             job.sampler,
-            steps=self.steps,
-            seed=self.seed,
+            steps=options.steps,
+            seed=options.seed,
             pretrained=job.pretrained(),
             evaluate=job.validate if job.validation is not None else None,
-            evaluate_every=self.evaluate_every,
+            evaluate_every=options.evaluate_every or 100,
             monitor=job.monitor,
-            patience=self.patience,
-            out_dir=self.out,
-            checkpoint_every=self.checkpoint_every,
-            progress=not self.quiet,
-            tensorboard=self.tensorboard,
-            config={**self.config(), "data_checksum": data_checksum(job.train)},
+            patience=options.patience,
+            hook=job.hook,
+            out_dir=options.out,
+            longer=True,
+            checkpoint_every=options.checkpoint_every,
+            log_every=options.log_every or 50,
+            progress=not options.quiet,
+            tensorboard=options.tensorboard,
+            config={**self.config(), "data_checksum": job.checksum},
             preprocess=job.preprocess,
+            normalize=job.normalize,
         )
         metrics = job.test(result.embedder)
-        print_table(self.title(), *as_table(metrics))
-        if self.out is not None:
+        if metrics:
+            print_table(options.title(), *as_table(metrics))
+        else:
+            print(f"{options.title()}: trained; --split none leaves nothing to score")
+        if options.out is not None:
             step = int(result.state.step) if result.best is None else result.best.step
-            write_json(self.out / "metrics.json", {"step": step, **metrics})
+            write_json(options.out / "metrics.json", {"step": step, **metrics})
+        for line in job.next_steps():
+            print(line)
 
     def config(self) -> dict[str, Any]:
-        """Return what defines the run: the options that change what is computed."""
-        settings = {k: v for k, v in asdict(self).items() if k not in NOT_CONFIG}
-        settings["weights"] = None if self.weights is None else file_digest(self.weights)
+        """Return what defines the run: the options that change what is computed, resolved."""
+        from jdml.cli.inputs import file_digest
+        from jdml.cli.resolve import resolve
+
+        resolved = resolve(self)
+        settings = {k: v for k, v in asdict(resolved).items() if k not in NOT_CONFIG}
+        for name in ("weights", "classes_file"):
+            file = getattr(resolved, name)
+            settings[name] = None if file is None else file_digest(file)
         return {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items()}
 
     def title(self) -> str:
         """Return one line that names the run."""
         miner = "" if self.miner == "none" else f" + {self.miner}"
-        return f"{self.data}: {self.loss}{miner}, {self.dim}-D, seed {self.seed}"
+        method = "" if self.method == "plain" else f"{self.method}, "
+        return f"{self.data}: {method}{self.loss}{miner}, {self.dim}-D, seed {self.seed}"
 
 
 def as_table(rows: Mapping[str, Mapping[str, float]]) -> tuple[list[str], list[list[Any]]]:

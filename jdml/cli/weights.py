@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Architecture = Literal["resnet18", "resnet50", "bn_inception", "efficientnet_lite0", "vit_s16"]
+Architecture = Literal["bn_inception", "efficientnet_lite0", "resnet18", "resnet50", "vit_s16"]
 
 
 @dataclass(frozen=True)
@@ -15,11 +15,22 @@ class Convert:
     the ViT paper's program, and checks every parameter's name and shape. A file that lacks one, or has another shape,
     is refused; what it has beyond the network, such as a classifier, is left out and listed.
 
-    Example: jdml weights convert resnet50.pth --arch resnet50 --out resnet50.safetensors
+    Which file of which library (jdml downloads nothing):
+
+    resnet18: resnet18-f37072fd.pth of download.pytorch.org/models, or model.safetensors of timm/resnet18.tv_in1k
+
+    resnet50: resnet50-0676ba61.pth (the papers' weights) or resnet50-11ad3fa6.pth of download.pytorch.org/models
+
+    bn_inception: bn_inception-52deb4733.pth of pretrainedmodels (data.lip6.fr/cadene/pretrainedmodels)
+
+    efficientnet_lite0: model.safetensors of timm/tf_efficientnet_lite0.in1k on huggingface.co
+
+    vit_s16: model.safetensors of timm/vit_small_patch16_224.augreg_in21k on huggingface.co, or DINO's
+    dino_deitsmall16_pretrain.pth of dl.fbaipublicfiles.com/dino (then train with --input-stats vit_s16_dino)
     """
 
     file: Path
-    """A .safetensors or .npz file, or one of PyTorch (.pth, .pt, .bin; needs torch)."""
+    """What was fetched: a .safetensors or .npz file, or one of PyTorch (.pth, .pt, .bin; needs torch)."""
     arch: Architecture = "resnet50"
     """The network, as in jdml.models.create."""
     out: Path | None = None
@@ -27,7 +38,7 @@ class Convert:
     names: bool = False
     """Also list every parameter with its name in the file."""
 
-    def run(self) -> None:
+    def execute(self) -> None:
         """Convert, and say what matched."""
         from jdml.cli.show import print_table
         from jdml.models import convert_weights

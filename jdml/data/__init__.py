@@ -12,6 +12,7 @@ from jdml.data.labels import corrupt_labels, parity_labels
 from jdml.data.loading import IMAGE_FILES, load
 from jdml.data.pipeline import Batch, ImageBatches, without_bad_images
 from jdml.data.samplers import ClassBatchSampler, EpochSampler, RandomBatchSampler
+from jdml.data.splits import resplit, train_on
 from jdml.data.transforms import Crops, conventional, mlrc
 
 __all__ = [
@@ -34,5 +35,7 @@ __all__ = [
     "mlrc",
     "mlrc_folds",
     "parity_labels",
+    "resplit",
+    "train_on",
     "without_bad_images",
 ]

@@ -59,11 +59,13 @@ class Findings:
         parts: The splits, as far as the lists could be read.
         decoded: How many images were decoded, whole or not.
         problems: What is wrong, a line each. None means that all is well.
+        notes: What is worth knowing, a line each.
     """
 
     parts: tuple[Part, ...]
     decoded: int
     problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def lists_are_whole(self) -> bool:
@@ -134,12 +136,17 @@ def _check_listing(listing: Listing, sample: int | None, progress: bool) -> Find
     ids = next(iter(listing.views.values()))
     gone = set(missing(listing.files))
     parts = []
-    for split in published or ("train", "test"):
+    for split in published or [name for name in listing.splits if name != "all"]:
         rows = listing.splits[split]
         found = Count(len(np.unique(ids[rows])), len(rows))
         absent = sum(str(listing.files[row]) in gone for row in rows)
         parts.append(Part(split, found, published[split] if published else None, absent))
-    problems = [*_other_counts(parts), *_nothing(parts), *_shared_classes(listing, ids)]
+    few = _nothing(parts)
+    fatal = listing.own_split or any(part.found.classes == 0 for part in parts)
+    problems = [*_other_counts(parts), *(few if fatal else ())]
+    notes = [*alone(ids), *(() if fatal else few), *([] if listing.unread else listing.notes)]
+    (notes if listing.own_split else problems).extend(_shared_classes(listing, ids))
+    problems += listing.notes if listing.unread else ()
     names = [str(file) for file in listing.files]
     twice = len(names) - len(set(names))
     if twice:
@@ -152,7 +159,7 @@ def _check_listing(listing: Listing, sample: int | None, progress: bool) -> Find
     decoded, bad = len(images), list(images.problems(progress=progress).values())
     if bad:
         problems.append(f"{len(bad)} of {decoded} images are damaged: {first(bad)}")
-    return Findings(tuple(parts), decoded, tuple(problems))
+    return Findings(tuple(parts), decoded, tuple(problems), tuple(notes))
 
 
 def unlike_published(name: str, parts: Mapping[str, Dataset]) -> tuple[str, ...]:
@@ -184,17 +191,37 @@ def _other_counts(parts: Sequence[Part]) -> tuple[str, ...]:
     )
 
 
+def alone(ids: np.ndarray) -> tuple[str, ...]:
+    """A line if classes have a single image each.
+
+    Args:
+        ids: The class of each image.
+
+    Returns:
+        The line, or nothing.
+    """
+    classes, counts = np.unique(ids, return_counts=True)
+    single = int((counts == 1).sum())
+    if not single:
+        return ()
+    few = f"{single} of {len(classes)} classes have" if single > 1 else "1 class has"
+    return (f"{few} a single image: it has no positive to learn from, and none to be found by",)
+
+
 def _nothing(parts: Sequence[Part]) -> tuple[str, ...]:
-    """A line for each split without a class, where no published count tells."""
+    """A line for each split of fewer than two classes, where no published count tells."""
     return tuple(
-        f"{part.split} has no classes: expected two folders of images at least, one for each class"
+        f"{part.split} has {part.found.classes or 'no'} class{'es' * (part.found.classes != 1)}: expected two folders "
+        "of images at least, one for each class"
         for part in parts
-        if part.published is None and part.found.classes == 0
+        if part.published is None and part.found.classes < 2
     )
 
 
 def _shared_classes(listing: Listing, ids: np.ndarray) -> tuple[str, ...]:
     """A line if a class trains and tests."""
+    if not {"train", "test"} <= listing.splits.keys():
+        return ()
     shared = np.intersect1d(ids[listing.splits["train"]], ids[listing.splits["test"]])
     if not len(shared):
         return ()

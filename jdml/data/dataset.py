@@ -1,7 +1,8 @@
-"""`Dataset`: images with their labels, and the other ways of labelling the same images."""
+"""`Dataset`: images, or other inputs, with their labels, and the other ways of labelling the same rows."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,8 @@ class Dataset:
 
     Attributes:
         name: What the data set is called, for logs and error messages.
-        images: `[N, H, W, C]`, uint8 (0…255) or float32, in memory or as `ImageFiles`.
+        images: `[N, H, W, C]`, uint8 (0…255) or float32, in memory or as `ImageFiles`. Or what else a network takes,
+            with rows first: features `[N, D]`, tokens `[N, T]`, and dictionaries or tuples of such, for two towers.
         labels: `[N]` integers ≥ 0, kept as int32.
         views: Other labellings of the same rows by name, each `[N]`, such as `{"digit", "parity"}`.
         class_names: For a view, the name of each of its labels, where they have names.
@@ -34,29 +36,25 @@ class Dataset:
     """
 
     name: str
-    images: np.ndarray | ImageFiles
+    images: Any
     labels: np.ndarray
     views: Mapping[str, np.ndarray] = field(default_factory=dict)
     class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Checks images, labels and views, and brings all labels to int32."""
-        images = self.images if isinstance(self.images, ImageFiles) else np.asarray(self.images)
-        if images.dtype not in (np.uint8, np.float32):
-            raise TypeError(f"images must be uint8 or float32, got {images.dtype}")
-        if images.ndim != 4:
-            raise ValueError(f"images must have shape [N, H, W, C], got {list(images.shape)}")
+        images = _as_inputs("images", self.images)
+        size = _rows(images)
         views = {
-            name: as_labels(f"views[{name!r}]", labels, len(images))
-            for name, labels in self.views.items()
+            name: as_labels(f"views[{name!r}]", labels, size) for name, labels in self.views.items()
         }
         object.__setattr__(self, "images", images)
-        object.__setattr__(self, "labels", as_labels("labels", self.labels, len(images)))
+        object.__setattr__(self, "labels", as_labels("labels", self.labels, size))
         object.__setattr__(self, "views", views)
 
     def __len__(self) -> int:
         """Number of images N."""
-        return len(self.images)
+        return _rows(self.images)
 
     @property
     def num_classes(self) -> int:
@@ -83,13 +81,76 @@ class Dataset:
             TypeError: If `rows` is neither boolean nor integer.
             ValueError: If the mask has another length, or an index is out of range.
         """
-        images, rows = self.images, as_rows(rows, len(self))
+        rows = as_rows(rows, len(self))
         return replace(
             self,
-            images=images.select(rows) if isinstance(images, ImageFiles) else images[rows],
+            images=_selected(self.images, rows),
             labels=self.labels[rows],
             views={name: labels[rows] for name, labels in self.views.items()},
         )
+
+
+def _as_inputs(name: str, images: Any) -> Any:
+    """Images, features or tokens as arrays; dictionaries and tuples of them part by part."""
+    if isinstance(images, ImageFiles):
+        return images
+    if isinstance(images, Mapping):
+        parts = {key: _as_inputs(f"{name}[{key!r}]", part) for key, part in images.items()}
+        _same_length(name, parts.values())
+        return parts
+    if isinstance(images, tuple):
+        several = tuple(_as_inputs(f"{name}[{i}]", part) for i, part in enumerate(images))
+        _same_length(name, several)
+        return several
+    images = np.asarray(images)
+    if images.dtype.kind not in "fiu" or (images.ndim == 4 and images.dtype.name not in _PIXELS):
+        raise TypeError(f"{name} must be uint8 or float32, got {images.dtype}")
+    if images.ndim == 0 or (images.dtype == np.uint8 and images.ndim != 4):
+        raise ValueError(f"{name} must have shape [N, H, W, C], got {list(images.shape)}")
+    check_channels(name, images)
+    return images.astype(np.float32) if images.dtype == np.float64 else images
+
+
+_PIXELS = ("uint8", "float32")
+
+
+def check_channels(name: str, images: Any) -> None:
+    """Refuses images whose channels come before height and width.
+
+    Args:
+        name: The argument's name.
+        images: An array; anything else is left alone.
+
+    Raises:
+        ValueError: If they look like `[N, C, H, W]`.
+    """
+    shape = tuple(getattr(images, "shape", ()))
+    if len(shape) == 4 and shape[1] in (1, 3, 4) and shape[2] > 4 and shape[3] > 4:
+        raise ValueError(
+            f"{name} must have shape [N, H, W, C], got {list(shape)}, which looks like [N, C, H, W]: "
+            f"write numpy.moveaxis({name}, 1, -1)"
+        )
+
+
+def _same_length(name: str, parts: Iterable[Any]) -> None:
+    lengths = [_rows(part) for part in parts]
+    if not lengths or len(set(lengths)) > 1:
+        raise ValueError(f"{name} must have parts of the same number of rows, got {lengths}")
+
+
+def _rows(images: Any) -> int:
+    """The number of rows N."""
+    if isinstance(images, dict):
+        return _rows(next(iter(images.values())))
+    return _rows(images[0]) if isinstance(images, tuple) else len(images)
+
+
+def _selected(images: Any, rows: np.ndarray) -> Any:
+    if isinstance(images, dict):
+        return {name: _selected(part, rows) for name, part in images.items()}
+    if isinstance(images, tuple):
+        return tuple(_selected(part, rows) for part in images)
+    return images.select(rows) if isinstance(images, ImageFiles) else images[rows]
 
 
 def as_labels(name: str, labels: np.ndarray, size: int | None = None) -> np.ndarray:

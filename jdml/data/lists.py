@@ -29,6 +29,9 @@ class Listing:
             is the labels.
         splits: The rows of each split.
         names: For a view, the name of each class id, where there are names.
+        notes: Lines about what was passed over.
+        own_split: Whether the lists say themselves what trains and what is scored.
+        unread: How many images were passed over.
     """
 
     name: str
@@ -36,6 +39,9 @@ class Listing:
     views: Mapping[str, np.ndarray]
     splits: Mapping[str, np.ndarray]
     names: Mapping[str, Mapping[Any, str]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    own_split: bool = False
+    unread: int = 0
 
     def dataset(
         self, split: str, *, transform: Crops | None = None, check_files: bool = True

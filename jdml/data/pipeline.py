@@ -145,6 +145,11 @@ class ImageBatches:
         return Batch(images, np.where(rows >= 0, self.dataset.labels[rows], 0), where)
 
     @property
+    def batches_per_epoch(self) -> int:
+        """Batches in each epoch, the sampler's."""
+        return self._sampler.batches_per_epoch
+
+    @property
     def bad_images(self) -> int:
         """How many different files were skipped so far."""
         return len(self._bad)

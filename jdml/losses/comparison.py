@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.mining import Miner, Pairs, all_pairs
+from jdml.mining import Miner, Pairs, all_pairs, check_miner
 from jdml.ops import ReduceFn, checks
 from jdml.ops.stable import accumulate_in, widen
 
@@ -209,6 +209,7 @@ def prepare(
 def _mined(mine: Miner, key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
     if not callable(mine):
         raise TypeError(f"mine must be a function (key, distances, pairs) -> Pairs, got {mine!r}")
+    check_miner(mine)
     mined = mine(key, distances, pairs)
     if not isinstance(mined, Pairs):
         raise TypeError(f"mine must return Pairs(positive, negative), got {type(mined).__name__}")

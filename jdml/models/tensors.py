@@ -54,13 +54,17 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[
     """Writes a `.safetensors` file atomically: a reader, or a killed process, leaves the old file or the new one."""
     from safetensors.numpy import save
 
-    contiguous = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+    contiguous = {name: np.asarray(value, order="C") for name, value in tensors.items()}
     partial = path.with_name(path.name + ".tmp")
-    with partial.open("wb") as file:
-        file.write(save(contiguous, metadata))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    try:
+        with partial.open("wb") as file:
+            file.write(save(contiguous, metadata))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:  # a full disk: nothing half-written stays
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def _reading(path: Path, read: Callable[[Path], Any]) -> Any:

@@ -1,6 +1,6 @@
 """What an objective is, and those of plain pair and proxy losses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml.losses.comparison import Normalize
+from jdml.mining import check_miner
 from jdml.ops import ball, checks
 
 Params = dict[str, Any]
@@ -76,7 +77,7 @@ def pair(
         The objective.
 
     Raises:
-        TypeError: ``loss_fn`` cannot be called.
+        TypeError: ``loss_fn`` cannot be called, or has no such keyword.
 
     Example:
         >>> import jax, jax.numpy as jnp, jdml
@@ -85,7 +86,7 @@ def pair(
         >>> loss.round(4)
         Array(0.2, dtype=float32)
     """
-    _check_callable(loss_fn)
+    _check_loss(loss_fn, {**settings, **(learned or {})})
     start = {name: jnp.asarray(value, jnp.float32) for name, value in (learned or {}).items()}
 
     def init(key: Array) -> Params:
@@ -132,7 +133,7 @@ def proxy(
         The objective.
 
     Raises:
-        TypeError: ``loss_fn`` cannot be called, or a size is not an integer.
+        TypeError: ``loss_fn`` cannot be called or has no such keyword, or a size is not an integer.
         ValueError: a size below 1.
 
     Paper settings:
@@ -145,7 +146,7 @@ def proxy(
         >>> jax.tree.map(jnp.shape, objective.init(jax.random.key(0)))
         {'proxies': (3, 1, 2)}
     """
-    _check_callable(loss_fn)
+    _check_loss(loss_fn, settings)
     sizes = {"num_classes": num_classes, "dim": dim, "proxies_per_class": proxies_per_class}
     for name, size in sizes.items():
         checks.count(name, size)
@@ -202,7 +203,7 @@ def as_proxy_objective(
         The objective, with the parameters ``{"proxies": [C, K, D]}``.
 
     Raises:
-        TypeError: ``loss_fn`` cannot be called, or a size is not an integer.
+        TypeError: ``loss_fn`` cannot be called or has no such keyword, or a size is not an integer.
         ValueError: a size below 1, a negative weight.
 
     Paper settings:
@@ -219,7 +220,7 @@ def as_proxy_objective(
         >>> params["proxies"].shape, loss
         ((2, 3, 2), Array(0., dtype=float32))
     """
-    _check_callable(loss_fn)
+    _check_loss(loss_fn, settings)
     checks.non_negative("in_batch_weight", in_batch_weight)
     alone = isinstance(in_batch_weight, int | float) and in_batch_weight == 0
 
@@ -258,6 +259,9 @@ def as_proxy_objective(
     return Objective(proxy(loss_fn, num_classes, dim, proxies_per_class).init, loss)
 
 
-def _check_callable(loss_fn: Any) -> None:
+def _check_loss(loss_fn: Any, settings: Iterable[str]) -> None:
     if not callable(loss_fn):
         raise TypeError(f"loss_fn must be a loss such as jdml.triplet_loss, got {loss_fn!r}")
+    checks.check_settings(loss_fn, settings)
+    if isinstance(settings, dict) and "mine" in settings:
+        check_miner(settings["mine"])

@@ -6,7 +6,9 @@ checked by :func:`require`, which does something only inside :func:`jdml.checked
 
 import contextlib
 import contextvars
+import difflib
 import functools
+import inspect
 import math
 import numbers
 from collections.abc import Callable, Iterator
@@ -69,6 +71,38 @@ def require_finite(name: str, values: Array, rows: Array | None = None) -> None:
     require(finite if rows is None else finite | ~rows, f"{name}[{{row}}] is not finite")
 
 
+def instead(name: str, value: Any) -> str:
+    """What to write where a torch tensor or a list was passed; empty for anything else."""
+    if type(value).__module__.partition(".")[0] == "torch":
+        return f": write {name}.detach().cpu().numpy()"
+    return f": write numpy.asarray({name})" if isinstance(value, list) else ""
+
+
+def check_settings(function: Callable[..., Any], settings: Any) -> None:
+    """Refuse keywords that a function does not take, before it is called.
+
+    Args:
+        function: a loss.
+        settings: names, or a mapping by name.
+
+    Raises:
+        TypeError: naming the keyword, the nearest one, and all there are.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # not a Python function
+        return
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    known = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    for name in settings:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            label = getattr(function, "__name__", type(function).__name__)
+            raise TypeError(f"{label} has no setting {name!r}; {hint}it has {', '.join(known)}")
+
+
 def check_embeddings(name: str, vectors: Any, *, dim: int | None = None, like: str = "") -> None:
     """Refuse what is not a floating array ``[N, D]`` (with ``D = dim`` where given).
 
@@ -83,7 +117,9 @@ def check_embeddings(name: str, vectors: Any, *, dim: int | None = None, like: s
         ValueError: wrong rank, D = 0, or another D than expected.
     """
     if not isinstance(vectors, Array | np.ndarray):
-        raise TypeError(f"{name} must be an array of shape [N, D], got {type(vectors).__name__}")
+        raise TypeError(
+            f"{name} must be an array of shape [N, D], got {type(vectors).__name__}{instead(name, vectors)}"
+        )
     if not jnp.issubdtype(vectors.dtype, jnp.floating):
         raise TypeError(f"{name} must be floating point, got dtype {vectors.dtype}")
     if vectors.ndim != 2 or vectors.shape[1] == 0:
@@ -153,6 +189,7 @@ def check_labels(name: str, labels: Any, size: int) -> None:
     if not isinstance(labels, Array | np.ndarray):
         raise TypeError(
             f"{name} must be an integer array of shape [{size}], got {type(labels).__name__}"
+            f"{instead(name, labels)}"
         )
     if not jnp.issubdtype(labels.dtype, jnp.integer):
         raise TypeError(f"{name} must be integers, got dtype {labels.dtype}")
@@ -192,8 +229,14 @@ def check_label_values(name: str, labels: Any) -> None:
         labels: what was passed.
 
     Raises:
+        TypeError: labels are strings.
         ValueError: a label is beyond int32 while 64-bit types are off.
     """
+    words = isinstance(labels, list | tuple) and len(labels) > 0 and isinstance(labels[0], str)
+    if words or (isinstance(labels, np.ndarray) and labels.dtype.kind in "USO"):
+        raise TypeError(
+            f"{name} must be integers, got strings: write numpy.unique({name}, return_inverse=True)[1]"
+        )
     if not isinstance(labels, np.ndarray) or labels.dtype.itemsize < 4 or labels.dtype == np.int32:
         return
     if (

@@ -32,7 +32,8 @@ class Recipe:
     """How a method is trained.
 
     Attributes:
-        objective: from the number of classes and the dimension to the objective.
+        objective: from the number of classes and the dimension to the objective; the loss's own settings and, of
+            proxy losses, `proxies_per_class` may be given by keyword in the place of the recipe's.
         batch: random samples, or (classes, samples per class).
         rate: learning rate of the model.
         role_rates: learning rates of the objective's parameters (`"proxies"`, `"flow"`, …), in units of `rate`.
@@ -56,7 +57,7 @@ class Recipe:
         map_divisor: what the paper divides mAP@1000 by, see :func:`jdml.metrics.map_at_k`.
     """
 
-    objective: Callable[[int, int], Objective]
+    objective: Callable[..., Objective]
     batch: int | tuple[int, int] = 128
     rate: float = 1e-4
     role_rates: Mapping[str, float] = dataclasses.field(default_factory=lambda: {"proxies": 100.0})

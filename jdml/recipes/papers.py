@@ -22,14 +22,19 @@ Maker = Callable[[str, str], Recipe]
 """From data set and backbone to a recipe."""
 
 
-def _pair(loss: Callable[..., Any], **settings: Any) -> Callable[[int, int], Objective]:
-    return lambda classes, dim: objectives.pair(loss, **settings)
+def _pair(loss: Callable[..., Any], **settings: Any) -> Callable[..., Objective]:
+    return lambda classes, dim, **own: objectives.pair(loss, **{**settings, **own})
 
 
 def _proxy(
     loss: Callable[..., Any], per_class: int = 1, **settings: Any
-) -> Callable[[int, int], Objective]:
-    return lambda classes, dim: objectives.proxy(loss, classes, dim, per_class, **settings)
+) -> Callable[..., Objective]:
+    def objective(
+        classes: int, dim: int, *, proxies_per_class: int = per_class, **own: Any
+    ) -> Objective:
+        return objectives.proxy(loss, classes, dim, proxies_per_class, **{**settings, **own})
+
+    return objective
 
 
 def _margins(dataset: str) -> dict[str, Any]:
@@ -42,7 +47,7 @@ def _margins(dataset: str) -> dict[str, Any]:
     return {"positive_margin": positive, "negative_margin": negative}
 
 
-def _in_protocol(method: str, dataset: str) -> Callable[[int, int], Objective] | None:
+def _in_protocol(method: str, dataset: str) -> Callable[..., Objective] | None:
     """The objective of a method in CCP's tables of the MLRC protocol, where it is another than usual."""
     if method == "multi_similarity":  # no mining there
         alpha, beta, base = {"cars": (14.35, 75.83, 0.66), "inshop": (8.49, 57.38, 0.41)}.get(
@@ -68,14 +73,16 @@ def _anchored(dataset: str, backbone: str) -> Recipe:
     """CCP, with contrastive loss."""
     per_class, pool = (4, 7) if dataset in LARGE else (8, 12)
 
-    def objective(classes: int, dim: int) -> Objective:
+    def objective(
+        classes: int, dim: int, *, proxies_per_class: int = per_class, **own: Any
+    ) -> Objective:
         return objectives.as_proxy_objective(
             losses.contrastive_loss,
             classes,
             dim,
-            per_class,
+            proxies_per_class,
             in_batch_weight=0.1,
-            **_margins(dataset),
+            **{**_margins(dataset), **own},
         )
 
     return Recipe(
@@ -92,7 +99,7 @@ def _anchored(dataset: str, backbone: str) -> Recipe:
     )
 
 
-def _of_pairs(objective: Callable[[int, int], Objective]) -> Recipe:
+def _of_pairs(objective: Callable[..., Objective]) -> Recipe:
     """EPS's setting, and that of the pair losses it stands beside."""
     return Recipe(
         objective,
@@ -176,10 +183,10 @@ def _proxy_anchor(dataset: str, backbone: str) -> Recipe:
 def _regularized(dataset: str, backbone: str) -> Recipe:
     """NIR over ProxyAnchor."""
 
-    def objective(classes: int, dim: int) -> Objective:
+    def objective(classes: int, dim: int, *, proxies_per_class: int = 1, **own: Any) -> Objective:
         from jdml import flows
 
-        base = objectives.proxy(losses.proxy_anchor_loss, classes, dim)
+        base = objectives.proxy(losses.proxy_anchor_loss, classes, dim, proxies_per_class, **own)
         weight = 0.0075 if dataset == "cub" else 0.01
         return objectives.with_nir(base, flows.preset("released", dim, dim), weight=weight)
 

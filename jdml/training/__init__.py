@@ -8,7 +8,8 @@ again ends with the numbers of an unbroken one.
 
 from jdml.training.alternation import AlternatingProblems, Alternation
 from jdml.training.hooks import Hook, HookResult
-from jdml.training.loop import Embedder, FitResult, fit
+from jdml.training.loop import fit
+from jdml.training.result import Embedder, FitResult
 from jdml.training.scoring import metric_names, recall_ranks, score
 from jdml.training.step import (
     TrainState,
@@ -16,9 +17,11 @@ from jdml.training.step import (
     embed,
     make_indexed_step,
     make_train_step,
+    standard,
     to_float,
 )
 from jdml.training.stopping import Best, improve
+from jdml.training.trained import Trained, load
 
 __all__ = [
     "AlternatingProblems",
@@ -29,14 +32,17 @@ __all__ = [
     "Hook",
     "HookResult",
     "TrainState",
+    "Trained",
     "create_state",
     "embed",
     "fit",
     "improve",
+    "load",
     "make_indexed_step",
     "make_train_step",
     "metric_names",
     "recall_ranks",
     "score",
+    "standard",
     "to_float",
 ]

@@ -1,28 +1,43 @@
 """A run's folder: its configuration, and whole, atomic checkpoints of everything that it needs to go on."""
 
+import functools
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
+MODEL = "model.safetensors"
+METRICS = "metrics.json"
+DESCRIPTION = "jdml"
+"""The key of a model file's metadata under which its description stands, as JSON."""
+UNCOMPARED = ("versions",)
+"""What a run's folder tells, and need not agree with to go on."""
+GROWING = ("steps", "fit.steps")
+"""Numbers that may be larger when a run goes on."""
 
 
 def write_json(path: str | Path, content: Any) -> None:
     """Write JSON to a file atomically: a reader, or a killed process, leaves the old file or the new one."""
     path = Path(path)
     partial = path.with_name(path.name + ".tmp")
-    with partial.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=2, sort_keys=True)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            json.dump(content, file, indent=2, sort_keys=True)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:  # a full disk: nothing half-written stays
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
@@ -54,6 +69,7 @@ class RunFolder:
         config: JSON-able description of the run.
         resume: accept a folder that already has a checkpoint of the same configuration.
         keep: checkpoints kept, the newest ones.
+        growing: whether a run may go on with more steps than the folder's.
 
     Raises:
         TypeError: if ``config`` is not JSON-able.
@@ -66,9 +82,18 @@ class RunFolder:
     """
 
     def __init__(
-        self, path: str | Path, config: Mapping[str, Any], *, resume: bool = True, keep: int = 2
+        self,
+        path: str | Path,
+        config: Mapping[str, Any],
+        *,
+        resume: bool = True,
+        keep: int = 2,
+        growing: bool = False,
     ) -> None:
         self.path = Path(path).absolute()
+        self._growing = growing
+        self._written: int | None = None
+        self.description = _description(config)
         self._checkpoints = self.path / CHECKPOINTS
         self._claim(_as_json(config))
         self._manager = self._open_manager(keep)
@@ -124,6 +149,25 @@ class RunFolder:
 
         return self._manager.restore(self._latest, args=args.Composite(**items))
 
+    def save_model(
+        self, variables: Mapping[str, Any], step: int, metrics: Mapping[str, Any]
+    ) -> None:
+        """Write the parameters of a step, what they scored and what they are, as ``model.safetensors``.
+
+        Where those of that step are there already, nothing is written.
+        """
+        file = self.path / MODEL
+        if self._written is None and file.is_file():
+            self._written = read_description(file).get("step")
+        if self._written != step:
+            described = {**self.description, "step": step, "metrics": dict(metrics)}
+            write_model(file, variables, described)
+            self._written = step
+
+    def save_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Write ``metrics.json``."""
+        write_json(self.path / METRICS, metrics)
+
     def close(self) -> None:
         """Close the checkpoint manager."""
         self._manager.close()
@@ -131,21 +175,26 @@ class RunFolder:
     def _claim(self, config: dict[str, Any]) -> None:
         """Compare the configuration with the folder's, or write it there first of all."""
         file = self.path / CONFIG
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"out_dir must be a folder, {self.path} is a file")
         if not file.exists():
             if self._checkpoints.exists() and any(self._checkpoints.iterdir()):
                 raise ValueError(f"out_dir {self.path} has checkpoints but no {CONFIG}")
             self.path.mkdir(parents=True, exist_ok=True)
             write_json(file, config)
             return
-        try:
-            there = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{file} is not valid JSON: {error}") from error
-        differing = differences(there, config)
-        if differing:
+        there = read_json(file)
+        differing = differences(_compared(there), _compared(config))
+        changed = [
+            line for line in differing if not (self._growing and _grown(line, there, config))
+        ]
+        if changed:
             raise ValueError(
-                f"out_dir {self.path} holds a run of another configuration: " + "; ".join(differing)
+                f"out_dir {self.path} holds a run of another configuration: "
+                + "; ".join(_told(line) for line in changed)
             )
+        if differing:
+            write_json(file, config)
 
     def _open_manager(self, keep: int) -> Any:
         import orbax.checkpoint as ocp
@@ -154,6 +203,132 @@ class RunFolder:
             _remove(leftover)
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
         return ocp.CheckpointManager(self._checkpoints, options=options)
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        ValueError: naming the file, if it is none.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from error
+
+
+def write_model(path: Path, variables: Mapping[str, Any], description: Mapping[str, Any]) -> None:
+    """Write ``{"params", "batch_stats"}`` and their description as one ``.safetensors``, atomically."""
+    from jdml.models.tensors import write_tensors
+
+    arrays = {name: np.asarray(value) for name, value in named_leaves(variables).items()}
+    write_tensors(path, arrays, {DESCRIPTION: json.dumps(description, sort_keys=True)})
+
+
+def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read the arrays of :func:`write_model` by name, and their description.
+
+    Raises:
+        ValueError: a file that cannot be read, or that has no description.
+    """
+    import ml_dtypes  # noqa: F401  (teaches NumPy bfloat16)
+    from safetensors import safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            metadata = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}
+    except OSError:
+        raise
+    except Exception as error:  # of safetensors: not such a file
+        raise ValueError(
+            f"{path} is not a readable .safetensors file: {_first_line(error)}"
+        ) from error
+    if DESCRIPTION not in metadata:
+        raise ValueError(f"{path} was not written by a run of jdml: it does not say what it holds")
+    return arrays, json.loads(metadata[DESCRIPTION])
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """Read what a model file says of itself; empty where it says nothing."""
+    from jdml.models.tensors import read_metadata
+
+    return json.loads(read_metadata(path).get(DESCRIPTION, "{}"))
+
+
+def read_checkpoint(run: Path) -> dict[str, Any] | None:
+    """Read the newest checkpoint of a run's folder without knowing its kind: NamedTuples become dictionaries.
+
+    Returns:
+        ``step``, ``state``, and ``best`` (model parameters and statistics, ``()`` without a monitor); None where there
+        is no checkpoint.
+
+    Raises:
+        ValueError: a checkpoint that cannot be read.
+    """
+    import orbax.checkpoint as ocp
+
+    steps = [int(path.name) for path in (run / CHECKPOINTS).glob("*") if path.name.isdigit()]
+    if not steps:
+        return None
+    path = run / CHECKPOINTS / str(max(steps))
+    try:
+        with warnings.catch_warnings():  # orbax warns that it restores onto this machine's devices
+            warnings.simplefilter("ignore")
+            with ocp.StandardCheckpointer() as checkpointer:
+                tree = checkpointer.restore(path.absolute() / "state")
+            progress = json.loads((path / "progress" / "metadata").read_text(encoding="utf-8"))
+    except Exception as error:
+        raise ValueError(
+            f"checkpoint {path} is damaged ({type(error).__name__}: {_first_line(error)})"
+        ) from error
+    return {**tree, "step": max(steps), "progress": progress}
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """Return the leaves of a pytree by their paths.
+
+    Example:
+        >>> named_leaves({"params": {"dense": {"kernel": 1, "bias": 2}}})
+        {'params/dense/bias': 2, 'params/dense/kernel': 1}
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {"/".join(str(_key(part)) for part in path): leaf for path, leaf in leaves}
+
+
+def _key(part: Any) -> Any:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(part, attribute):
+            return getattr(part, attribute)
+    return part
+
+
+def _description(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a run's configuration its model file says."""
+    return {name: config[name] for name in ("embedding", "versions") if name in config}
+
+
+def _compared(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name not in UNCOMPARED}
+
+
+def _grown(line: str, there: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a difference is a number that may be larger, and is."""
+    name = line.partition(":")[0]
+    if name not in GROWING:
+        return False
+    old, new = (
+        functools.reduce(lambda tree, part: tree[part], name.split("."), config)
+        for config in (there, now)
+    )
+    return isinstance(old, int) and isinstance(new, int) and old < new
+
+
+def _told(line: str) -> str:
+    """A difference, in words where it is one of fingerprints."""
+    name = line.partition(":")[0]
+    part = name.removeprefix("fingerprint.")
+    return line if part == name else f"the {part} is another"
 
 
 def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,17 +28,19 @@ class RowFeed:
 
     def __init__(self, parts: tuple[Any, ...], preprocess: Preprocess, train: Any, sampler: Any):
         self.train, self.sampler = train, sampler
-        self.on_device = getattr(train.images, "nbytes", DEVICE_BYTES + 1) <= DEVICE_BYTES
+        sizes = [getattr(x, "nbytes", DEVICE_BYTES + 1) for x in jax.tree.leaves(train.images)]
+        self.on_device = sum(sizes) <= DEVICE_BYTES
         if self.on_device:
-            self.images, self.labels = jnp.asarray(train.images), jnp.asarray(train.labels)
+            self.images = jax.tree.map(jnp.asarray, train.images)
+            self.labels = jnp.asarray(train.labels)
         make = make_indexed_step if self.on_device else make_train_step
         self._step = make(*parts, preprocess=preprocess, donate=True)
         self._masks = False
 
     @property
     def sample(self) -> Any:
-        """One image ``[1, H, W, C]``."""
-        return self.train.images[:1]
+        """One row: an image ``[1, H, W, C]``, or what else the model takes."""
+        return jax.tree.map(lambda rows: rows[:1], self.train.images)
 
     def step(self, state: TrainState) -> Outcome:
         """One step on the next batch."""
@@ -50,7 +52,8 @@ class RowFeed:
         )  # once a batch has such places, all are masked: two programs at most
         if self.on_device:
             return self._step(state, self.images, self.labels, filled, *extra)
-        return self._step(state, self.train.images[filled], self.train.labels[filled], *extra)
+        batch = jax.tree.map(lambda rows: rows[filled], self.train.images)
+        return self._step(state, batch, self.train.labels[filled], *extra)
 
     def seen(self) -> Mapping[str, int]:
         """What the history tells of the data."""

@@ -23,6 +23,7 @@ class Log:
         self, folder: Path | None, *, after_step: int = 0, tensorboard: bool = False
     ) -> None:
         self._start = time.monotonic()
+        self._before = 0.0
         self._file: Any = None
         self._writer: Any = None
         if folder is None:
@@ -31,26 +32,29 @@ class Log:
             return
         path = folder / "log.jsonl"
         cut(path, after_step)
+        self._before = _seconds(path)
         self._file = path.open("a", encoding="utf-8")
         if tensorboard:
             from tensorboardX import SummaryWriter
 
             self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=after_step + 1)
 
-    def write(self, record: Mapping[str, float | int]) -> None:
-        """Write one record as one line: the record and the wall ``seconds`` since this process began.
+    def write(self, record: Mapping[str, float | int | str]) -> None:
+        """Write one record as one line: the record and the wall ``seconds`` of the run so far.
 
-        Values that are not finite become ``null``, as JSON has none.
+        Values that are not finite become ``null``, as JSON has none. Seconds add up over the processes of a run.
         """
         if self._file is None:
             return
-        finite = {k: v if math.isfinite(v) else None for k, v in record.items()}
-        seconds = round(time.monotonic() - self._start, 3)
+        finite = {
+            k: v if isinstance(v, str) or math.isfinite(v) else None for k, v in record.items()
+        }
+        seconds = round(self._before + time.monotonic() - self._start, 3)
         self._file.write(json.dumps({**finite, "seconds": seconds}) + "\n")
         self._file.flush()
         if self._writer is not None:
             for name, value in record.items():
-                if name != "step":
+                if name != "step" and not isinstance(value, str):
                     self._writer.add_scalar(name, value, int(record["step"]))
             self._writer.flush()
 
@@ -72,6 +76,12 @@ def cut(path: Path, after_step: int) -> None:
         partial = path.with_name(path.name + ".tmp")
         partial.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
         os.replace(partial, path)
+
+
+def _seconds(path: Path) -> float:
+    """The seconds of the last line; 0 where there is none."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return float(json.loads(lines[-1]).get("seconds", 0.0)) if lines else 0.0
 
 
 def _step(line: str) -> float:

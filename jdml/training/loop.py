@@ -3,72 +3,21 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jdml.training import door
 from jdml.training.feed import ImageFeed, RowFeed, make_feed
 from jdml.training.hooks import Hook
 from jdml.training.log import Log
-from jdml.training.step import Preprocess, Pretrained, TrainState, create_state, embed, to_float
+from jdml.training.models import as_model
+from jdml.training.result import Embedder, Evaluate, FitResult, Record
+from jdml.training.runs import MODEL, open_run
+from jdml.training.step import Preprocess, Pretrained, TrainState, create_state, standard
 from jdml.training.stopping import Best, improve
-
-Record = dict[str, float | int]
-
-
-class Embedder(NamedTuple):
-    """The model at one moment of training: call it on images to get embeddings.
-
-    Attributes:
-        model: the Linen module.
-        state: the train state at that moment. Its arrays are the loop's: do not keep them past the call.
-        preprocess: as in training.
-        batch_size: rows per forward pass; None: as :func:`embed` chooses.
-    """
-
-    model: Any
-    state: TrainState
-    preprocess: Preprocess = to_float
-    batch_size: int | None = None
-
-    def __call__(self, images: Any) -> np.ndarray:
-        """Embed images ``[N, H, W, C]`` in evaluation mode as NumPy ``[N, D]``."""
-        return embed(
-            self.model,
-            self.state.params["model"],
-            self.state.batch_stats,
-            images,
-            batch_size=self.batch_size,
-            preprocess=self.preprocess,
-        )
-
-
-Evaluate = Callable[[Embedder], Mapping[str, float]]
-
-
-class FitResult(NamedTuple):
-    """What a run leaves.
-
-    Attributes:
-        state: the last state.
-        history: one record per log step: ``step``, mean ``loss`` and other metrics since the record before, and the
-            evaluation's metrics where there was one. The same for every run of the same configuration.
-        best: the best monitored value and its step; None without ``monitor``.
-        best_params: parameters of all roles at that step (those of ``state`` without ``monitor``).
-        best_batch_stats: the model's running statistics at that step.
-        stopped: ``"steps"`` (all were done), ``"patience"`` or ``"hook"``.
-        embedder: the model with the best parameters, ready to call on images.
-    """
-
-    state: TrainState
-    history: list[Record]
-    best: Best | None
-    best_params: dict[str, Any]
-    best_batch_stats: Any
-    stopped: str
-    embedder: Embedder
 
 
 @dataclass(frozen=True)
@@ -132,18 +81,22 @@ def fit(
     checkpoint_every: int | None = None,
     log_every: int = 50,
     resume: bool = True,
+    longer: bool = False,
     progress: bool = True,
     tensorboard: bool = False,
     config: Mapping[str, Any] | None = None,
-    preprocess: Preprocess = to_float,
+    preprocess: Preprocess = standard,
+    normalize: Callable[[Any], Any] | None = None,
 ) -> FitResult:
     """Train a model with any objective.
 
     Args:
-        model: a Linen module ``(images, *, train) -> embeddings [B, D]``.
+        model: a Linen module ``(images, *, train) -> embeddings [B, D]``, with or without ``train``; or an NNX module,
+            which stays as it is: its parameters are those to begin with, and what was learned is in the result.
         objective: a :class:`jdml.objectives.Objective`.
         optimizer: an ``optax.GradientTransformation`` over ``{"model": …, **objective roles}``.
-        train: a data set with ``images [N, H, W, C]`` and ``labels [N]``.
+        train: a data set with ``images [N, H, W, C]`` and ``labels [N]``, such as a :class:`jdml.data.Dataset`. Images
+            may be whatever the model takes, with rows first: features ``[N, D]``, tokens, dictionaries of such.
         sampler: an iterator of index arrays ``[B]`` into ``train``, with ``get_state()`` and ``set_state()``; or
             :class:`jdml.data.ImageBatches` of ``train``. Then the history tells ``bad_images``, how many different
             files were skipped, and the log ``input_wait``, the share of the time that was spent waiting for batches.
@@ -156,21 +109,29 @@ def fit(
         monitor: the evaluation metric, larger is better, whose best parameters are kept.
         patience: stop after so many evaluations without improvement of ``monitor``.
         hook: what may change the state after an evaluation, or end the run.
-        out_dir: the run's folder: ``config.json``, ``log.jsonl``, ``checkpoints/``. None writes nothing.
+        out_dir: the run's folder: ``config.json``, ``log.jsonl``, ``checkpoints/``; ``model.safetensors``, the best
+            parameters (without ``monitor`` the last), and what they scored in ``metrics.json``: see
+            :func:`jdml.training.load`. None writes nothing.
         checkpoint_every: steps between checkpoints; by default ``evaluate_every``.
         log_every: steps between log records (evaluations and checkpoints also make one).
         resume: go on from the folder's last checkpoint; False refuses a folder that has one.
+        longer: also go on where the folder's run had fewer steps, and was otherwise the same; not with a hook.
         progress: show a progress bar.
         tensorboard: also write TensorBoard event files (needs tensorboardX).
         config: JSON-able description of the run, compared with the folder's on resume.
         preprocess: what stands between stored images and the model; by default uint8 becomes 0…1.
+        normalize: what retrieval does to embeddings, such as :func:`jdml.sphere`: not done here, but told in the
+            folder, so that :func:`jdml.training.load` does it.
 
     Returns:
         A :class:`FitResult`. A finished run that is started again returns its result again.
 
     Raises:
-        ValueError: before any work: settings that contradict each other, a folder of another configuration (naming the
-            fields), a checkpoint that cannot be read.
+        TypeError: before any work: a model, objective, optimizer, train set or sampler of another kind, saying what to
+            write instead.
+        ValueError: before any work: settings that contradict each other, a folder of another run (naming the fields, or
+            which of objective, optimizer, model and data is another), a checkpoint that cannot be read, fewer proxies
+            than classes.
         FloatingPointError: naming the step, when a loss or a gradient is not finite; nothing of it is saved.
 
     Implementation notes:
@@ -189,37 +150,50 @@ def fit(
         raise ValueError(f"monitor is {monitor!r} but there is no evaluate function")
     if hook is not None and evaluate is None:
         raise ValueError("hook acts after evaluations, but there is no evaluate function")
-    config = {**(config or {}), **({} if hook is None else hook.config)}
-    folder = None if out_dir is None else _open_folder(out_dir, config, seed, schedule, resume)
+    model = as_model(model)
+    door.check_objective(objective)
+    door.check_optimizer(optimizer)
+    door.check_train(train)
+    door.check_sampler(sampler, len(train.labels), saved=out_dir is not None)
     parts = (model, objective, optimizer)
+    folder = None
+    if out_dir is not None:
+        begin = state if state is not None else pretrained
+        folder = open_run(
+            out_dir,
+            {**(config or {}), **({} if hook is None else hook.config)},
+            {"seed": seed, **asdict(schedule)},
+            parts,
+            train,
+            begin,
+            (preprocess, normalize),
+            resume=resume,
+            growing=longer and hook is None,
+        )
     feed = make_feed(parts, preprocess, train, sampler)
     if state is None:
         state = create_state(
             *parts, feed.sample, seed=seed, preprocess=preprocess, pretrained=pretrained
         )
+    door.check_proxies(state.params, train.labels)
     run = _Run(
         model, schedule, evaluate, hook, preprocess, sampler, feed, state, folder, tensorboard
     )
     with run, tqdm(total=steps, initial=run.done.step, disable=not progress) as bar:
+        compiling = progress and run.done.stopped is None
+        if compiling:
+            bar.set_description("compiling")
         while run.done.stopped is None:
             run.take(*feed.step(run.state))
+            if compiling:
+                jax.block_until_ready(run.pending)
+                bar.set_description()
+                compiling = False
             bar.update()
             if schedule.pauses(run.done.step):
                 run.pause()
                 bar.set_postfix(run.summary())
     return run.result()
-
-
-def _open_folder(
-    out_dir: str | Path,
-    config: Mapping[str, Any],
-    seed: int,
-    schedule: _Schedule,
-    resume: bool,
-) -> Any:
-    from jdml.training.checkpoint import RunFolder
-
-    return RunFolder(out_dir, {**config, "fit": {"seed": seed, **asdict(schedule)}}, resume=resume)
 
 
 class _Run:
@@ -248,9 +222,12 @@ class _Run:
         self.pending: list[dict[str, jax.Array]] = []
         self.watched: dict[str, float] = {}
         self.waiting: Mapping[str, float] = {}
+        self.scores: Record = {}
         if not self._restore() and hook is not None:
             self.carried, self.state = hook.start(self.state)
             self.best = None if schedule.monitor is None else self._weights()
+        if folder is not None and self.done.stopped is not None:
+            self._save_model()
         path = None if folder is None else folder.path
         self.log = Log(path, after_step=self.done.step, tensorboard=tensorboard)
 
@@ -275,15 +252,18 @@ class _Run:
         record: Record = {"step": step, **self._collect(), **self.feed.seen()}
         self.waiting = self.feed.waiting()
         if self.evaluate is not None and self.schedule.evaluates(step):
-            record |= self._evaluate()
+            self.scores = self._evaluate()
+            record |= self.scores
         if step == self.schedule.steps and self.done.stopped is None:
             self.done.stopped = "steps"
+        if self.folder is not None and self.done.stopped is not None:
+            record["model"] = MODEL
         self.done.history.append(record)
-        self.log.write({**record, **self.waiting})
         if self.schedule.saves(step) or self.done.stopped is not None:
             self._save()
+        self.log.write({**record, **self.waiting})
 
-    def summary(self) -> dict[str, float]:
+    def summary(self) -> Mapping[str, float | int | str]:
         """Return what the progress bar shows: the last loss, the last watched metric, the waiting for images."""
         return {"loss": self.done.history[-1]["loss"], **self.watched, **self.waiting}
 
@@ -322,6 +302,7 @@ class _Run:
         assert self.evaluate is not None
         embedder = Embedder(self.model, self.state, self.preprocess)
         metrics = {name: float(value) for name, value in self.evaluate(embedder).items()}
+        record: Record = {**metrics}
         monitor = self.schedule.monitor
         self.watched = dict(list(metrics.items())[:1])
         if monitor is not None:
@@ -335,13 +316,13 @@ class _Run:
             if patience is not None and self.done.best.stale >= patience:
                 self.done.stopped = "patience"
         if self.hook is None:
-            return metrics
+            return record
         result = self.hook.after_evaluation(self.carried, self.state, metrics)
         self.carried = result.carried
         if self.done.stopped is None and self.done.step < self.schedule.steps:
             self.state = result.state  # after the last step there is nothing to prepare
             self.done.stopped = "hook" if result.ended else None
-        return {**metrics, **result.seen}
+        return {**record, **result.seen}
 
     def _tree(self) -> dict[str, Any]:
         tree = {"state": self.state, "best": self.best if self.best is not None else ()}
@@ -352,6 +333,27 @@ class _Run:
             progress = {**asdict(self.done), "sampler": self.sampler.get_state()}
             progress["best"] = list(self.done.best)
             self.folder.save(self.done.step, self._tree(), progress)
+            self._save_model()
+            if self.done.stopped is not None and self.scores:
+                self.folder.save_metrics({"step": self._chosen(), **self._scored()})
+
+    def _save_model(self) -> None:
+        """Write the parameters that are the run's result so far, unless they are there."""
+        params, batch_stats = self.best if self.best is not None else self._weights()
+        objective = {role: value for role, value in params.items() if role != "model"}
+        variables = {"params": params["model"], "batch_stats": batch_stats, "objective": objective}
+        self.folder.save_model(variables, self._chosen(), self._scored())
+
+    def _chosen(self) -> int:
+        """The step whose parameters are the run's result so far."""
+        evaluated = self.best is not None and self.done.best.step > 0
+        return self.done.best.step if evaluated else self.done.step
+
+    def _scored(self) -> Record:
+        """What was measured at that step, and nothing that belongs to steps before it."""
+        records = {record["step"]: record for record in self.done.history}
+        chosen = records.get(self._chosen(), {})
+        return {name: chosen[name] for name in self.scores if name in chosen}
 
     def _restore(self) -> bool:
         """Go on from the folder's last checkpoint, if there is one."""
@@ -363,6 +365,8 @@ class _Run:
         self.best = None if self.schedule.monitor is None else tree["best"]
         self.sampler.set_state(progress.pop("sampler"))
         self.done = Progress(**{**progress, "best": Best(*progress["best"])})
+        if self.done.stopped == "steps" and self.done.step < self.schedule.steps:
+            self.done.stopped = None  # more steps than there were
         return True
 
 

@@ -25,7 +25,8 @@ from jdml.data import (
 )
 from jdml.recipes import Recipe, make_optimizer
 from jdml.training.alternation import AlternatingProblems
-from jdml.training.loop import Embedder, FitResult, fit
+from jdml.training.loop import fit
+from jdml.training.result import Embedder, FitResult
 from jdml.training.step import Preprocess, Pretrained, to_float
 
 Batches = Callable[[Dataset, Any], Any]
@@ -151,6 +152,12 @@ def mlrc(
 
 def _parts(train: Dataset) -> Iterator[tuple[Dataset, Dataset]]:
     """Training and validation part of each fold; labels of the former are 0, 1, … without gaps."""
+    classes = len(np.unique(train.labels))
+    if classes < FOLDS:
+        raise ValueError(
+            f"the mlrc protocol and ccp hold out a quarter of the training classes at a time: at least {FOLDS} "
+            f"classes must train, got {classes}"
+        )
     for number, fold in enumerate(mlrc_folds(train.labels, FOLDS)):
         part, validation = train.select(fold.train), train.select(fold.validation)
         if np.unique(validation.labels, return_counts=True)[1].max() < 2:
@@ -219,6 +226,7 @@ def _train(
         log_every=max(1, min(per_epoch, 50)),
         progress=plan.progress,
         preprocess=plan.preprocess,
+        normalize=recipe.normalize,
     )
 
 

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jdml.data.dataset import check_channels
+
 Metrics = dict[str, jax.Array]
 PIXELS = 1 << 21  # that a forward pass embeds at a time
 Preprocess = Callable[[jax.Array], jax.Array]
@@ -59,6 +61,32 @@ def to_float(images: jax.Array) -> jax.Array:
     return images.astype(jnp.float32) / 255.0
 
 
+def standard(inputs: Any) -> Any:
+    """Images as :func:`to_float` has them; whatever else a model may take as it is: tokens, pairs of inputs.
+
+    Args:
+        inputs: an array, or a pytree of arrays.
+
+    Returns:
+        The same structure. Integers other than uint8 stay (tokens), but not where they have the shape of images.
+
+    Raises:
+        TypeError: images ``[B, H, W, C]`` that are neither uint8 nor floating point.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> standard({"image": jnp.array([255], jnp.uint8), "tokens": jnp.array([[7]])})
+        {'image': Array([1.], dtype=float32), 'tokens': Array([[7]], dtype=int32)}
+    """
+
+    def one(leaf: Any) -> jax.Array:
+        leaf = jnp.asarray(leaf)
+        tokens = jnp.issubdtype(leaf.dtype, jnp.integer) and leaf.dtype != jnp.uint8
+        return leaf if tokens and leaf.ndim != 4 else to_float(leaf)
+
+    return jax.tree.map(one, inputs)
+
+
 def create_state(
     model: Any,
     objective: Any,
@@ -66,7 +94,7 @@ def create_state(
     sample_images: Any,
     *,
     seed: int,
-    preprocess: Preprocess = to_float,
+    preprocess: Preprocess = standard,
     pretrained: Pretrained | None = None,
 ) -> TrainState:
     """Initialize the model, the objective's parameters, the optimizer and the objective's memory.
@@ -75,7 +103,8 @@ def create_state(
         model: a Linen module ``(images, *, train) -> embeddings [B, D]``.
         objective: a :class:`jdml.objectives.Objective`.
         optimizer: an ``optax.GradientTransformation`` over ``{"model": …, **objective roles}``.
-        sample_images: images ``[B, H, W, C]`` of the data set; only the first one's shape and type are used.
+        sample_images: images ``[B, H, W, C]`` of the data set, or whatever else the model takes, with rows first; only
+            the first row's shape and type are used.
         seed: the run's seed; the same seed gives the same state.
         preprocess: what stands between stored images and the model (see :func:`make_train_step`).
         pretrained: from the model's fresh variables ``{"params", "batch_stats"}`` to those to begin with, such as
@@ -85,14 +114,11 @@ def create_state(
         The state before the first step.
 
     Raises:
-        ValueError: if the objective calls one of its parameters ``"model"``, or images are not ``[B, H, W, C]``.
+        ValueError: if the objective calls one of its parameters ``"model"``, or images are ``[B, C, H, W]``.
     """
-    if np.ndim(sample_images) != 4:
-        raise ValueError(
-            f"sample_images must have shape [B, H, W, C], got {list(np.shape(sample_images))}"
-        )
+    check_channels("sample_images", sample_images)
     model_key, objective_key, run_key = jax.random.split(jax.random.key(seed), 3)
-    first = preprocess(jnp.asarray(sample_images[:1]))
+    first = preprocess(jax.tree.map(lambda rows: jnp.asarray(rows[:1]), sample_images))
     variables = {"params": {}, "batch_stats": {}, **_init(model, model_key, first)}
     if pretrained is not None:
         variables = {**variables, **pretrained(variables)}
@@ -176,7 +202,7 @@ def make_train_step(
     objective: Any,
     optimizer: Any,
     *,
-    preprocess: Preprocess = to_float,
+    preprocess: Preprocess = standard,
     donate: bool = False,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """Build the jitted train step ``step(state, images, labels, where=None) -> (state, metrics)``.
@@ -208,7 +234,7 @@ def make_indexed_step(
     objective: Any,
     optimizer: Any,
     *,
-    preprocess: Preprocess = to_float,
+    preprocess: Preprocess = standard,
     donate: bool = False,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """Build :func:`make_train_step`'s step over a data set that lies on the device.
@@ -247,7 +273,8 @@ def _jitted(
         indices: jax.Array,
         where: jax.Array | None = None,
     ) -> tuple[TrainState, Metrics]:
-        return step(state, images[indices], labels[indices], where)
+        batch = jax.tree.map(lambda rows: rows[indices], images)
+        return step(state, batch, labels[indices], where)
 
     return jax.jit(indexed_step if indexed else step, donate_argnums=(0,) if donate else ())
 
@@ -264,7 +291,7 @@ def embed(
     images: Any,
     *,
     batch_size: int | None = None,
-    preprocess: Preprocess = to_float,
+    preprocess: Preprocess = standard,
 ) -> np.ndarray:
     """Embed a whole set in evaluation mode.
 
@@ -272,7 +299,8 @@ def embed(
         model: a Linen module ``(images, *, train) -> embeddings``.
         params: the model's parameters (``state.params["model"]``).
         batch_stats: the model's running statistics (``state.batch_stats``).
-        images: ``[N, H, W, C]``, anything that slices to an array; may be larger than the device's memory.
+        images: ``[N, H, W, C]``, anything that slices to an array; may be larger than the device's memory. Or what else
+            the model takes, with rows first.
         batch_size: rows per forward pass; by default 512 images of up to 64×64, 32 of 224×224.
         preprocess: as in training.
 
@@ -286,20 +314,26 @@ def embed(
         The last batch is padded, and a set smaller than ``batch_size`` goes in one batch padded to a
         power of two, so that a model is compiled once and stays compiled between calls.
     """
-    size = len(images)
+    parts = jax.tree.leaves(images)
+    size = len(parts[0])
     if batch_size is None:
-        height, width = images.shape[1:3]
-        batch_size = 1 << (min(512, max(1, PIXELS // (height * width))).bit_length() - 1)
+        shape = np.shape(parts[0]) if not hasattr(parts[0], "shape") else parts[0].shape
+        pixels = shape[1] * shape[2] if len(shape) == 4 else 1
+        batch_size = 1 << (min(512, max(1, PIXELS // pixels)).bit_length() - 1)
     if batch_size < 1:
         raise ValueError(f"batch_size must be positive, got {batch_size}")
     if size == 0:
         raise ValueError("images must hold at least one image, got none")
     rows = min(batch_size, 1 << (size - 1).bit_length())
     variables = {"params": params, "batch_stats": batch_stats}
-    parts = []
+
+    def padded(part: Any, start: int) -> np.ndarray:
+        batch = np.asarray(part[start : start + rows])
+        return np.pad(batch, [(0, rows - len(batch))] + [(0, 0)] * (batch.ndim - 1))
+
+    found = []
     for start in range(0, size, rows):
-        batch = np.asarray(images[start : start + rows])
-        padding = [(0, rows - len(batch))] + [(0, 0)] * (batch.ndim - 1)
-        embeddings = _embed_batch(model, preprocess, variables, np.pad(batch, padding))
-        parts.append(np.asarray(embeddings)[: len(batch)])
-    return np.concatenate(parts)
+        batch = jax.tree.map(lambda part, start=start: padded(part, start), images)
+        embedded = _embed_batch(model, preprocess, variables, batch)
+        found.append(jax.tree.map(lambda x, n=size - start: np.asarray(x)[:n], embedded))
+    return jax.tree.map(lambda *several: np.concatenate(several), *found)

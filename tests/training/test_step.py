@@ -140,8 +140,9 @@ def test_objective_may_not_claim_the_model(toy):
 
 
 def test_sample_images_are_checked(toy):
-    with pytest.raises(ValueError, match=r"\[B, H, W, C\], got \[3, 3\]"):
-        create_state(toy.model, toy.objective, toy.optimizer, np.zeros((3, 3)), seed=0)
+    images = np.zeros((3, 3, 8, 8), np.float32)
+    with pytest.raises(ValueError, match=r"\[N, H, W, C\], got \[3, 3, 8, 8\], which looks like"):
+        create_state(toy.model, toy.objective, toy.optimizer, images, seed=0)
 
 
 def test_to_float_refuses_integers():

@@ -1,0 +1,153 @@
+"""What the command line says of mistakes: one line, options as they are typed, the nearest name."""
+
+import dataclasses
+import difflib
+import errno
+import types
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+SYNONYMS = {
+    "arch": "model",
+    "augment": "augmentation",
+    "backbone": "model",
+    "batch-size": "batch",
+    "data-path": "data-dir",
+    "dataset": "data",
+    "dataset-dir": "data-dir",
+    "embedding-dim": "dim",
+    "embedding-size": "dim",
+    "epochs": "steps",
+    "input-size": "image-size",
+    "iterations": "steps",
+    "learning-rate": "lr",
+    "margin": "loss-setting",
+    "max-steps": "steps",
+    "mine": "miner",
+    "mining": "miner",
+    "name": "data",
+    "network": "model",
+    "num-steps": "steps",
+    "num-workers": "workers",
+    "optim": "optimizer",
+    "out-dir": "out",
+    "output": "out",
+    "output-dir": "out",
+    "pretrained": "weights",
+    "random-seed": "seed",
+    "resume": "out",
+    "root": "data-dir",
+    "save-dir": "out",
+    "wd": "weight-decay",
+}
+"""What other programs call our options."""
+NAMED = {"data_dir": "--data-dir", "out_dir": "--out"}
+"""What functions call what is typed as an option."""
+
+
+class UsageError(ValueError):
+    """An option or a choice that does not exist."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``"; did you mean X?"``, or nothing where nothing is near.
+
+    Example:
+        >>> nearest("tripplet", ["margin", "triplet"])
+        '; did you mean triplet?'
+    """
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def check_words(options: Any, words: Sequence[str]) -> None:
+    """Refuse options and choices that a command does not have.
+
+    Args:
+        options: the command's dataclass.
+        words: what was typed after the command.
+
+    Raises:
+        UsageError: naming the option, the choices in the order of the alphabet, and the nearest.
+    """
+    fields = {field.name.replace("_", "-"): field for field in dataclasses.fields(options)}
+    hints = get_type_hints(options)
+    short = {alias for hint in SHORT.values() for alias in hint}
+    for place, word in enumerate(words):
+        if not word.startswith("--") or word in ("--", "--help"):
+            continue
+        typed, _, value = word[2:].partition("=")
+        name = typed.replace("_", "-")
+        name = name if name in fields else name.removeprefix("no-")
+        if name not in fields:
+            other = SYNONYMS.get(name)
+            hint = f"; did you mean --{other}?" if other in fields else ""
+            hint = hint or nearest(f"--{name}", [f"--{known}" for known in fields])
+            raise UsageError(f"there is no option --{typed}{hint or '; see --help'}")
+        if "=" not in word and place + 1 < len(words):
+            value = words[place + 1]
+        known = choices(hints[fields[name].name])
+        if known and value and not value.startswith("--") and value not in short:
+            check_choice(f"--{name}", value, known)
+    required = [f for f in fields.values() if f.default is f.default_factory is dataclasses.MISSING]
+    for field, word in zip(required, words, strict=False):
+        if word.startswith("-"):
+            break
+        known = choices(hints[field.name])
+        if known:
+            check_choice(field.name.upper(), word, known)
+
+
+def check_choice(name: str, value: str, known: Iterable[str]) -> None:
+    """Refuse what is no choice.
+
+    Raises:
+        UsageError: with all choices, sorted, and the nearest.
+    """
+    known = sorted(known)
+    if value not in known:
+        raise UsageError(
+            f"{name} must be one of {', '.join(known)}, got {value!r}{nearest(value, known)}"
+        )
+
+
+SHORT: dict[str, tuple[str, ...]] = {"k": ("-k",)}
+"""Options of one letter."""
+
+
+def choices(hint: Any) -> tuple[str, ...]:
+    """The words that a type allows; none where it allows any."""
+    if get_origin(hint) is Literal:
+        return tuple(choice for choice in get_args(hint) if isinstance(choice, str))
+    if get_origin(hint) in (Union, types.UnionType):
+        parts = [part for part in get_args(hint) if part is not type(None)]
+        found = [choices(part) for part in parts]
+        return tuple(choice for part in found for choice in part) if all(found) else ()
+    return ()
+
+
+def told(error: BaseException) -> str:
+    """An error as one line, with the names that a user typed."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return _of_system(error)
+    line = " ".join(str(error).split())
+    first, space, rest = line.partition(" ")
+    return f"{NAMED.get(first, first)}{space}{rest}"
+
+
+def _of_system(error: OSError) -> str:
+    """What the operating system refused."""
+    file = error.filename2 or error.filename or ""
+    reasons = {
+        errno.ENOSPC: "no space left on the device",
+        errno.EDQUOT: "no space left: the quota is used up",
+        errno.EACCES: "no permission",
+        errno.EPERM: "no permission",
+        errno.EROFS: "the file system is read-only",
+        errno.EEXIST: "it is a file, expected a folder",
+        errno.ENOTDIR: "a part of the path is a file, expected a folder",
+        errno.EISDIR: "it is a folder, expected a file",
+        errno.ENOENT: "does not exist",
+    }
+    reason = reasons.get(error.errno or 0, error.strerror or type(error).__name__)
+    return f"{file}: {reason}" if file else reason

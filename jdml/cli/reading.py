@@ -1,0 +1,184 @@
+"""The data of ``jdml train``: what trains, what is held out, what is scored."""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from jdml import data
+from jdml.cli.inputs import load_split
+from jdml.data.checking import alone
+from jdml.data.loading import LISTS
+from jdml.data.splits import read_names
+
+if TYPE_CHECKING:
+    from jdml.cli.train import Train
+
+Scored = tuple[data.Dataset, data.Dataset | None]
+
+
+class Parts(NamedTuple):
+    """What the options of ``jdml train`` read.
+
+    Attributes:
+        train: The rows that train, by the labels that are trained on.
+        labels: These labels' name.
+        validation: Held-out rows; None where there are none.
+        tests: Queries and gallery of each part that is scored at the end.
+        notes: What is worth knowing, a line each.
+    """
+
+    train: data.Dataset
+    labels: str
+    validation: data.Dataset | None
+    tests: dict[str, Scored]
+    notes: tuple[str, ...]
+
+
+def read_parts(options: "Train") -> Parts:
+    """Read the training and validation rows, and the queries and the gallery of each test part.
+
+    Args:
+        options: Resolved.
+
+    Returns:
+        The parts.
+
+    Raises:
+        FileNotFoundError: Files that are missing.
+        ValueError: A part that is empty, or of one class only, in which everything is found.
+    """
+    if options.data in data.IMAGE_FILES:
+        found, notes = _read_files(options)
+    else:
+        found, notes = _read_arrays(options), ()
+    train, validation, tests = found.pop("train"), found.pop("val", None), {}
+    if options.data == "inshop":
+        tests = {"test": (found["query"], found["gallery"])}
+    elif "test" in found:
+        tests = {"test": (found["test"], None)}
+    elif validation is not None:
+        tests = {"validation": (validation, None)}
+    if options.labels is not None and options.labels not in train.views:
+        raise ValueError(
+            f"--labels must be one of {', '.join(train.views)}, got {options.labels!r}"
+        )
+    if options.train_classes:
+        train, tests = _split_classes(train, tests["test"][0], options.train_classes)
+    if options.validation:
+        if validation is not None:
+            raise ValueError("--validation is not for data with a val part of its own")
+        train, validation = _held_out(train, options)
+    elif validation is None and options.patience is not None:
+        raise ValueError("--patience needs --validation, a held-out share of the training rows")
+    elif validation is None and options.method == "ccp":
+        raise ValueError("--method ccp needs --validation, held-out rows: --validation 0.2")
+    labels = options.labels or next(iter(train.views))
+    train = train.relabel(labels)
+    _check_classes(train, labels, tests, options)
+    notes = (*notes, *(f"training: {line}" for line in alone(train.labels)))
+    if options.label_noise:
+        noisy = data.corrupt_labels(train.labels, options.label_noise, options.seed)
+        train = data.Dataset(train.name, train.images, noisy, train.views, train.class_names)
+    return Parts(train, labels, validation, tests, notes)
+
+
+def _read_arrays(options: "Train") -> dict[str, Any]:
+    settings = {"image_size": options.image_size or 28} if options.data == "omniglot" else {}
+    return {
+        split: load_split(str(options.data), options.data_dir, split, **settings)
+        for split in ("train", "test")
+    }
+
+
+def _read_files(options: "Train") -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The splits of image files, and what was passed over."""
+    listing = LISTS[str(options.data)](options.data_dir)
+    kinds = len(np.unique(next(iter(listing.views.values()))))
+    if kinds < 2:
+        raise ValueError(
+            f"{options.data_dir} has 1 class: at least two are needed, a folder of images each"
+        )
+    typed = "--split" if options.split else "--classes-file"
+    if listing.own_split and (options.split or options.classes_file) and options.split != "none":
+        raise ValueError(
+            f"{typed} is not for {options.data_dir}, which says itself what trains ({', '.join(listing.splits)})"
+        )
+    if options.split is not None:
+        listing = data.resplit(listing, options.split, seed=options.seed, share=options.test_share)
+    elif options.classes_file is not None:
+        listing = data.train_on(listing, read_names(options.classes_file))
+    crops = data.mlrc if options.augmentation == "mlrc" else data.conventional
+    transform = crops(options.image_size) if options.image_size else crops()
+    splits = ("train", "query", "gallery") if options.data == "inshop" else ("train", "val", "test")
+    found = {}
+    for split in splits:
+        if split not in listing.splits:
+            continue
+        part = listing.dataset(split, transform=transform)
+        if not len(part):
+            raise ValueError(
+                f"{options.data}: the split {split!r} has no images in {options.data_dir}"
+            )
+        scored = split != "train" and options.on_bad_image == "skip"
+        found[split] = data.without_bad_images(part) if scored else part
+    if "train" not in found:
+        raise ValueError(f"{options.data_dir}: the split 'train' has no images")
+    return found, listing.notes
+
+
+def _held_out(train: data.Dataset, options: "Train") -> tuple[data.Dataset, data.Dataset]:
+    """Training rows, and the share of them that is held out."""
+    held_out = np.zeros(len(train), bool)
+    order = np.random.default_rng(options.seed).permutation(len(train))
+    held_out[order[: round(options.validation * len(train))]] = True
+    validation = train.select(held_out)
+    if options.on_bad_image == "skip":
+        validation = data.without_bad_images(validation)
+    labels = validation.views[options.labels or next(iter(validation.views))]
+    if len(labels) == 0 or np.unique(labels, return_counts=True)[1].max() < 2:
+        raise ValueError(
+            f"--validation {options.validation} holds out {len(labels)} images, no two of a class: "
+            f"hold out more"
+        )
+    return train.select(~held_out), validation
+
+
+def _split_classes(
+    train: data.Dataset, test: data.Dataset, classes: tuple[int, ...]
+) -> tuple[data.Dataset, dict[str, Scored]]:
+    """Keep the training rows of some classes; part the test rows into those classes and the others."""
+    missing = sorted(set(classes) - set(train.labels.tolist()))
+    if missing:
+        raise ValueError(
+            f"--train-classes must be classes of the training part, 0 to {train.num_classes - 1}; "
+            f"got {missing[0]}"
+        )
+    seen = np.isin(test.labels, classes)
+    parts = {"seen": seen, "unseen": ~seen}
+    tests: dict[str, Scored] = {
+        name: (test.select(rows), None) for name, rows in parts.items() if rows.any()
+    }
+    return train.select(np.isin(train.labels, classes)), tests
+
+
+def _check_classes(
+    train: data.Dataset, labels: str, tests: dict[str, Scored], options: "Train"
+) -> None:
+    """Refuse parts of fewer than two classes: nothing is learned from one, and everything is found in one."""
+    count = len(np.unique(train.labels))
+    if count < 2:
+        raise ValueError(f"training has {count} class ({labels}): at least two are needed")
+    if options.data != "folder":
+        return
+    for name, (queries, _) in tests.items():
+        count = len(np.unique(queries.labels))
+        if count < 2:
+            raise ValueError(
+                f"the {name} part has {count} class: whatever is found there is right, and R@1 would be 1; "
+                "write --split images, or --split none to train on all"
+            )
+
+
+def scored_views(part: data.Dataset) -> tuple[str, ...]:
+    """The labellings in which a part has two classes at least: in one class everything is found."""
+    return tuple(view for view, labels in part.views.items() if len(np.unique(labels)) > 1)

@@ -1,0 +1,175 @@
+"""``jdml search``: the nearest of a gallery to photographs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from jdml.cli.embed import check_file, embed_source
+from jdml.cli.source import Source, read_source
+
+PICTURES = (".png", ".jpg", ".pdf", ".svg")
+
+
+def _one_letter() -> Any:
+    import tyro
+
+    return tyro.conf.arg(aliases=["-k"])
+
+
+@dataclass(frozen=True)
+class Search:
+    """Find the nearest of a gallery to photographs, by Euclidean distance of their embeddings.
+
+    The gallery is embedded with the run's model, or was before: by jdml embed, with the same model. A query that lies
+    in the gallery itself is not found.
+    """
+
+    run: Path
+    """Folder of a run of jdml train, jdml benchmark or jdml.training.fit; or a .safetensors file of jdml export."""
+    query: tuple[str, ...]
+    """Images, or folders of images."""
+    gallery: str | None = None
+    """What is searched: a folder of images, a .csv file, a data set with its folder (cub:CUB_200_2011), or a .npz file
+    of jdml embed."""
+    k: Annotated[int, _one_letter()] = 10
+    """How many are found for each query."""
+    json: Path | None = None
+    """Also write what was found into this file."""
+    out: Path | None = None
+    """Also draw each query with what was found: .png, .jpg, .pdf or .svg."""
+    data_dir: Path | None = None
+    """Folder of a gallery that is given by its data set's name alone."""
+    which: Literal["best", "last"] = "best"
+    """The parameters that metrics.json scores, or those of the last checkpoint."""
+    quiet: bool = False
+    """No progress bar."""
+
+    def execute(self) -> None:
+        """Search, show, write."""
+        from jdml.cli.show import print_table
+        from jdml.training import load
+        from jdml.training.checkpoint import write_json
+
+        self._check()
+        trained = load(self.run, which=self.which)
+        queries = _queries(self.query)
+        gallery, items = self._gallery(trained)
+        vectors = trained.embed([Path(name) for name in queries])
+        found = _nearest(vectors, queries, gallery, items, self.k)
+        rows = [
+            [
+                Path(of["query"]).name,
+                hit["rank"],
+                hit["distance"],
+                hit.get("label", ""),
+                hit["file"],
+            ]
+            for of in found
+            for hit in of["found"]
+        ]
+        print_table(None, ["query", "rank", "distance", "class", "file"], rows)
+        if self.json is not None:
+            write_json(self.json, found)
+        if self.out is not None:
+            from jdml.report.sheet import neighbour_sheet
+
+            print(f"figure: {neighbour_sheet(found, self.out)}")
+
+    def _check(self) -> None:
+        if self.gallery is None:
+            raise ValueError(
+                "--gallery is missing: a folder of images, or a .npz file of jdml embed"
+            )
+        if not self.query:
+            raise ValueError("QUERY is missing: an image, or several")
+        if self.k < 1:
+            raise ValueError(f"-k must be at least 1, got {self.k}")
+        if self.out is not None:
+            check_file(self.out, PICTURES)
+        if self.json is not None:
+            check_file(self.json, (".json",), "--json")
+
+    def _gallery(self, trained: Any) -> tuple[np.ndarray, Source]:
+        """Embeddings and names of what is searched."""
+        assert self.gallery is not None
+        path = Path(self.gallery).expanduser()
+        if path.suffix == ".npz":
+            return _of_file(path, trained, drawn=self.out is not None)
+        source = read_source(self.gallery, self.data_dir, config=trained.config)
+        if self.out is not None and source.files is None:
+            raise ValueError(f"--out needs image files, {self.gallery} lies in memory")
+        for note in source.notes:
+            print(f"note: {note}")
+        vectors, source, _ = embed_source(trained, source, skip=True, progress=not self.quiet)
+        return vectors, source
+
+
+def _of_file(path: Path, trained: Any, *, drawn: bool) -> tuple[np.ndarray, Source]:
+    """A gallery that was embedded before, by this model."""
+    from jdml.cli.evaluate import read_arrays
+
+    arrays = read_arrays(path)
+    if "embeddings" not in arrays:
+        raise ValueError(f"{path} has no array 'embeddings'; it has {', '.join(sorted(arrays))}")
+    maker = str(arrays.get("model", ""))
+    if maker and maker != trained.identity:
+        raise ValueError(
+            f"{path} was embedded with another model: its distances to these queries mean nothing; "
+            "embed it again (jdml embed)"
+        )
+    if drawn and "files" not in arrays:
+        raise ValueError(f"--out needs the names of image files, {path} has none")
+    return arrays["embeddings"], Source(None, arrays.get("files"), arrays.get("labels"))
+
+
+def _queries(names: tuple[str, ...]) -> list[str]:
+    """The images that queries stand for."""
+    from jdml.data.folder import image_files
+
+    found: list[str] = []
+    for path in (Path(name).expanduser() for name in names):
+        if path.is_dir():
+            found += [str(file.absolute()) for file in image_files(path)[0]]
+        elif path.is_file():
+            found.append(str(path.absolute()))
+        else:
+            raise FileNotFoundError(
+                f"QUERY must be an image or a folder of images, {path} does not exist"
+            )
+    if not found:
+        raise ValueError(f"QUERY must be images, {', '.join(names)} holds none")
+    return found
+
+
+def _nearest(
+    vectors: np.ndarray, queries: list[str], gallery: np.ndarray, items: Source, k: int
+) -> list[dict[str, Any]]:
+    """What is found for each query; not the query itself."""
+    import jax.numpy as jnp
+
+    from jdml.metrics import nearest
+
+    if gallery.ndim != 2 or gallery.shape[1] != vectors.shape[1]:
+        raise ValueError(
+            f"the gallery must hold embeddings [N, {vectors.shape[1]}], got {list(gallery.shape)}"
+        )
+    most = min(k + 1, len(gallery))
+    distances, indices = nearest(jnp.asarray(vectors), jnp.asarray(gallery, jnp.float32), most)
+    files = [str(n) for n in range(len(gallery))] if items.files is None else items.files.tolist()
+    found = []
+    for query, near, rows in zip(queries, np.asarray(distances), np.asarray(indices), strict=True):
+        hits: list[dict[str, Any]] = []
+        for distance, row in zip(near, rows, strict=True):
+            if files[row] != query and len(hits) < k:
+                hit = {
+                    "rank": len(hits) + 1,
+                    "file": files[row],
+                    "distance": round(float(distance), 6),
+                }
+                if items.labels is not None:
+                    hit["label"] = items.labels[row].item()
+                hits.append(hit)
+        found.append({"query": query, "found": hits})
+    return found

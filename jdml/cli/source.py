@@ -1,0 +1,142 @@
+"""What ``jdml embed`` and ``jdml search`` read: a folder of images, a data set, a list of files."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from jdml import data
+from jdml.cli.messages import nearest
+from jdml.data.folder import image_files, read_folder, read_table, unread_kinds
+from jdml.data.lists import Listing
+from jdml.data.loading import ARRAYS, LISTS
+
+Split = Literal["all", "gallery", "query", "test", "train", "val"]
+
+
+class Source(NamedTuple):
+    """Images to embed.
+
+    Attributes:
+        images: A `Dataset`, or paths.
+        files: Their names; None where they lie in memory.
+        labels: Names or numbers of their classes; None where they have none.
+        notes: What was passed over, a line each.
+    """
+
+    images: Any
+    files: np.ndarray | None
+    labels: np.ndarray | None
+    notes: tuple[str, ...] = ()
+
+    def select(self, rows: np.ndarray) -> "Source":
+        """Names and labels of some of the rows."""
+        files, labels = (None if of is None else of[rows] for of in (self.files, self.labels))
+        return self._replace(files=files, labels=labels)
+
+
+def read_source(
+    text: str,
+    data_dir: Path | None,
+    *,
+    split: Split = "all",
+    view: str | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Source:
+    """Read what a user named: a folder, an image, a `.csv` file, or a data set with its folder.
+
+    Args:
+        text: A path, the name of a data set, or `NAME:FOLDER`.
+        data_dir: The folder of a data set that was given by its name alone.
+        split: Which part. That of a folder of classes is the run's.
+        view: The labelling; by default the run's, else the first.
+        config: The run's configuration.
+
+    Returns:
+        The source.
+
+    Raises:
+        FileNotFoundError: A path that is not there.
+        ValueError: What is neither path nor data set.
+    """
+    config = config or {}
+    path = Path(text).expanduser()
+    name, colon, folder = text.partition(":")
+    known = (*ARRAYS, *LISTS)
+    if path.is_dir() and not (data_dir is not None and text in known):
+        return _folder(path, split, view, config)
+    if path.is_file() and path.suffix.lower() == ".csv":
+        return _of_listing(read_table(path), split, view, config)
+    if path.is_file():
+        return Source([path], np.array([str(path.absolute())]), None)
+    if colon and name in known:
+        return _data_set(name, Path(folder), split, view, config)
+    if text in known:
+        return _data_set(text, data_dir, split, view, config)
+    hint = nearest(name, known)
+    raise FileNotFoundError(
+        "SOURCE must be a folder of images, an image, a .csv file, or a data set such as cub:FOLDER; "
+        f"{text} is none{hint}"
+    )
+
+
+def _data_set(
+    name: str, folder: Path | None, split: str, view: str | None, config: Mapping[str, Any]
+) -> Source:
+    if name in LISTS:
+        return _of_listing(LISTS[name](folder), split, view, config)
+    size = config.get("image_size") if name == "omniglot" else None
+    options = {"image_size": size} if size else {}
+    found = data.load(name, data_dir=folder, split=split, **options)
+    return Source(found, None, _labels(found, view, config))
+
+
+def _folder(path: Path, split: str, view: str | None, config: Mapping[str, Any]) -> Source:
+    """A folder of classes, or of images."""
+    found, others = image_files(path)
+    if not found:
+        raise FileNotFoundError(f"{path} has no images in it")
+    flat = all(file.parent == path for file in found)
+    if not flat:
+        return _of_listing(read_folder(path), split, view, config)
+    if split != "all":
+        raise ValueError(
+            f"--split {split} needs classes, each a folder: {path} holds images without"
+        )
+    files = np.array([str(file.absolute()) for file in found])
+    return Source(found, files, None, unread_kinds(others))
+
+
+def _of_listing(
+    listing: Listing, split: str, view: str | None, config: Mapping[str, Any]
+) -> Source:
+    if split != "all":
+        listing = _as_the_run(listing, config)
+        if split not in listing.splits:
+            raise ValueError(
+                f"--split {split}: there is no such part, only {', '.join(listing.splits)}"
+            )
+    found = listing.dataset(split)
+    files = np.array([str(Path(str(file)).absolute()) for file in found.images.files])
+    return Source(found, files, _labels(found, view, config), listing.notes)
+
+
+def _as_the_run(listing: Listing, config: Mapping[str, Any]) -> Listing:
+    """A listing split as the run's was."""
+    if listing.own_split or listing.name != "folder":
+        return listing
+    if config.get("split") == "images":
+        return data.resplit(listing, "images", seed=config["seed"], share=config.get("test_share"))
+    trained = config.get("embedding", {}).get("class_names")
+    return data.train_on(listing, trained) if trained else listing
+
+
+def _labels(found: data.Dataset, view: str | None, config: Mapping[str, Any]) -> np.ndarray:
+    """The names of the classes, where they have names."""
+    wanted = view or config.get("labels")
+    if view is not None and view not in found.views:
+        raise ValueError(f"--labels must be one of {', '.join(found.views)}, got {view!r}")
+    chosen: str = wanted if wanted in found.views else next(iter(found.views))  # type: ignore[assignment]
+    numbers, names = found.views[chosen], found.class_names.get(chosen)
+    return numbers if names is None else np.array(names)[numbers]

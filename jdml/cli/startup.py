@@ -1,0 +1,48 @@
+"""What the command line sets up once: programs compiled before are read again instead of compiled again."""
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+SWITCH = "JDML_CACHE"
+MOST_BYTES = 1 << 30
+
+
+def keep_compiled_programs() -> Path | None:
+    """Turn on JAX's persistent compilation cache, unless the user has set one or switched it off.
+
+    ``JDML_CACHE`` is a folder, or ``off``; the default is ``jdml`` in the user's cache folder. The least recently used
+    programs go when there is more than 1 GiB.
+
+    Returns:
+        The folder; None where nothing was turned on.
+    """
+    import jax
+
+    wanted = os.environ.get(SWITCH, "")
+    if wanted.lower() in ("off", "0", "no", "none") or jax.config.values.get(
+        "jax_compilation_cache_dir"
+    ):
+        return None
+    folder = Path(wanted).expanduser() if wanted else user_cache() / "jdml" / "compiled"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:  # a home that cannot be written: everything works, and is compiled each time
+        return None
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    with contextlib.suppress(ModuleNotFoundError):  # what JAX limits the size with
+        import filelock  # noqa: F401
+
+        jax.config.update("jax_compilation_cache_max_size", MOST_BYTES)
+    return folder
+
+
+def user_cache() -> Path:
+    """The folder in which programs of this user keep what they can make again."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    if sys.platform == "win32" and "LOCALAPPDATA" in os.environ:
+        return Path(os.environ["LOCALAPPDATA"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -1,0 +1,124 @@
+"""Splits of one's own: which images train and which are scored."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from jdml.data.lists import Listing, first, zero_shot
+
+Rule = Literal["classes", "images", "none"]
+SHARES = {"classes": 0.5, "images": 0.2}
+"""How much is scored."""
+
+
+def resplit(listing: Listing, rule: Rule, *, seed: int = 0, share: float | None = None) -> Listing:
+    """Splits a listing anew.
+
+    Args:
+        listing: Of any data set of image files.
+        rule: `"classes"`: some of the classes are scored, drawn by the seed; `"images"`: some images of each class, of
+            a class of one image none; `"none"`: all images train, and nothing is left to score.
+        seed: Of what is drawn.
+        share: How much is scored, between 0 and 1; by default half of the classes, a fifth of the images.
+
+    Returns:
+        The listing with the splits `train`, `test` and `all`; without `test` for `"none"`.
+
+    Raises:
+        ValueError: Another rule or share, or fewer than two classes on a side.
+
+    Example:
+        >>> ids = np.repeat(np.arange(4), 5)
+        >>> listing = Listing("toy", [None] * 20, {"class": ids}, {})
+        >>> parts = resplit(listing, "images").splits
+        >>> len(parts["train"]), len(parts["test"]), np.unique(ids[parts["test"]]).tolist()
+        (16, 4, [0, 1, 2, 3])
+    """
+    ids = next(iter(listing.views.values()))
+    everything = np.arange(len(ids))
+    if rule == "none":
+        return replace(listing, splits={"train": everything, "all": everything})
+    if rule not in SHARES:
+        raise ValueError(f"rule must be classes, images or none, got {rule!r}")
+    share = SHARES[rule] if share is None else share
+    if not 0 < share < 1:
+        raise ValueError(f"share must be between 0 and 1, got {share}")
+    random = np.random.default_rng(seed)
+    classes = np.unique(ids)
+    if rule == "classes":
+        if len(classes) < 4:
+            raise ValueError(
+                f"two classes must train and two be scored: {len(classes)} are too few for rule 'classes' "
+                "(rule 'images' holds out images of each)"
+            )
+        count = min(max(round(share * len(classes)), 2), len(classes) - 2)
+        scored = np.isin(ids, random.permutation(classes)[:count])
+    else:
+        scored = np.zeros(len(ids), bool)
+        for of in classes:
+            rows = random.permutation(np.flatnonzero(ids == of))
+            scored[rows[: min(max(round(share * len(rows)), 1), len(rows) - 1)]] = True
+    return replace(listing, splits=zero_shot(~scored))
+
+
+def train_on(listing: Listing, names: Sequence[str]) -> Listing:
+    """Splits a listing by the names of its classes: these train, all others are scored.
+
+    Args:
+        listing: With named classes.
+        names: Of the classes that train.
+
+    Returns:
+        The listing.
+
+    Raises:
+        ValueError: A name that no class has, or no class left to score.
+
+    Example:
+        >>> ids = np.array([0, 0, 1, 1])
+        >>> listing = Listing("toy", [None] * 4, {"class": ids}, {}, {"class": {0: "ant", 1: "bee"}})
+        >>> train_on(listing, ["bee"]).splits["train"].tolist()
+        [2, 3]
+    """
+    view, ids = next(iter(listing.views.items()))
+    known = {name: of for of, name in listing.names.get(view, {}).items()}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(
+            f"{len(unknown)} of {len(names)} are no classes: {first(unknown)}; there are {first(list(known))}"
+        )
+    return replace(listing, splits=zero_shot(np.isin(ids, [known[name] for name in names])))
+
+
+def read_names(path: Path) -> list[str]:
+    """Reads names, one on each line.
+
+    Args:
+        path: A UTF-8 file; empty lines are passed over.
+
+    Returns:
+        The names.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is not text, a name is there twice, or there is none.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist")
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: expected UTF-8 text: {error}") from error
+    names: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        name = line.strip()
+        if name in names:
+            raise ValueError(f"{path}:{number}: {name} is there twice")
+        if name:
+            names[name] = number
+    if not names:
+        raise ValueError(f"{path}: expected names of classes, one a line, got none")
+    return list(names)

@@ -1,0 +1,179 @@
+"""What a run's embeddings are made of, in words that another process can read: network, crop, preprocessing, labels."""
+
+import dataclasses
+import importlib.metadata
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jdml.data import Crops, ImageFiles
+from jdml.models.normalizers import Normalizer
+from jdml.models.registry import NETWORKS, create
+from jdml.ops import ball, sphere
+from jdml.training.models import unwrapped
+from jdml.training.step import standard, to_float
+
+Description = dict[str, Any]
+NORMALIZATIONS: dict[str, Callable[..., Any]] = {"sphere": sphere, "ball": ball}
+PACKAGES = ("jdml", "jax", "flax", "optax", "numpy")
+
+
+def describe(model: Any, preprocess: Any, normalize: Any, train: Any) -> Description:
+    """Say what stands between an image and its embedding.
+
+    Args:
+        model: the model.
+        preprocess: what stands between stored images and the model.
+        normalize: what retrieval does to embeddings.
+        train: the data set that is trained on.
+
+    Returns:
+        JSON-able: ``network`` (and ``settings``), ``input``, ``crop``, ``preprocess``, ``normalize``, ``class_names``.
+    """
+    images = train.images
+    return {
+        **_of_model(unwrapped(model)),
+        "input": _of_input(images),
+        "crop": _of_crop(images.transform) if isinstance(images, ImageFiles) else None,
+        "preprocess": _of_preprocess(preprocess),
+        "normalize": _of_normalize(normalize),
+        "class_names": class_names(train),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what computes: jdml, jax, flax, optax, numpy."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:  # used from its sources
+            found[package] = "unknown"
+    return found
+
+
+def class_names(train: Any) -> list[str]:
+    """Return the names of the labels that are trained on; empty where they have none."""
+    for view, names in getattr(train, "class_names", {}).items():
+        if np.array_equal(train.views[view], train.labels):
+            return list(names)
+    return []
+
+
+def build_model(description: Description) -> Any:
+    """Make the network that a description names.
+
+    Raises:
+        ValueError: if it is not one of :mod:`jdml.models`.
+    """
+    if description.get("network") not in NETWORKS:
+        kind = description.get("class", description.get("network"))
+        raise ValueError(f"its model, {kind}, is not one of jdml.models: load(run, model=…)")
+    settings = dict(description.get("settings", {}))
+    if "dtype" in settings:
+        settings["dtype"] = jnp.dtype(settings["dtype"]).type
+    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
+    return create(description["network"], dim=description["dim"], **settings)
+
+
+def build_preprocess(description: Description) -> Any:
+    """Make the function from stored images to the model's input.
+
+    Raises:
+        ValueError: if it is a function of the user's.
+    """
+    kind = description["preprocess"]
+    if kind == "to_float":
+        return standard
+    if "mean" in kind:
+        return Normalizer(tuple(kind["mean"]), tuple(kind["std"]), kind["bgr"])
+    raise ValueError(f"its preprocess= was {kind['function']}: load(run, preprocess=…)")
+
+
+def build_normalize(description: Description) -> Any:
+    """Make what retrieval does to embeddings; None where it does nothing.
+
+    Raises:
+        ValueError: if it is a function of the user's.
+    """
+    kind = description["normalize"]
+    if kind is None:
+        return None
+    if kind in NORMALIZATIONS:
+        return NORMALIZATIONS[kind]
+    raise ValueError(f"its normalize= was {kind}: load(run, normalize=…)")
+
+
+def build_crop(description: Description) -> Crops | None:
+    """Make the crop of image files; None where the run had images in memory.
+
+    Raises:
+        ValueError: if it is an object of the user's.
+    """
+    crop = description["crop"]
+    if crop is None:
+        return None
+    if "class" in crop:
+        raise ValueError(f"its images were cut by {crop['class']}, which jdml does not know")
+    pairs = {name: tuple(crop[name]) for name in ("scale", "ratio")}
+    return Crops(**{**crop, **pairs})
+
+
+def _of_model(model: Any) -> Description:
+    for name, make in NETWORKS.items():
+        kind, fixed = getattr(make, "func", make), getattr(make, "keywords", {})
+        if type(model) is not kind or any(getattr(model, k) != v for k, v in fixed.items()):
+            continue
+        own = [f.name for f in dataclasses.fields(model) if f.init]
+        left = [f for f in own if f not in ("parent", "name", "dim", *fixed)]
+        settings = {f: _plain(getattr(model, f), f) for f in left}
+        if not any(value is _unknown for value in settings.values()):
+            return {"network": name, "dim": model.dim, "settings": settings}
+    return {"class": f"{type(model).__module__}.{type(model).__qualname__}"}
+
+
+_unknown = object()
+
+
+def _plain(value: Any, name: str) -> Any:
+    """A network's attribute as JSON has it."""
+    if name == "dtype":
+        return jnp.dtype(value).name
+    if isinstance(value, tuple | list):
+        return list(value)
+    return value if isinstance(value, str | int | float | None) else _unknown
+
+
+def _of_input(images: Any) -> Any:
+    if isinstance(images, dict):
+        return {"parts": {name: _of_input(part) for name, part in images.items()}}
+    if isinstance(images, tuple):
+        return {"parts": [_of_input(part) for part in images]}
+    return {"shape": [int(n) for n in images.shape[1:]], "dtype": jnp.dtype(images.dtype).name}
+
+
+def _of_crop(transform: Any) -> Description:
+    if isinstance(transform, Crops):
+        return dataclasses.asdict(transform)
+    return {"class": _name(transform)}
+
+
+def _of_preprocess(preprocess: Any) -> Any:
+    if preprocess in (to_float, standard):
+        return "to_float"
+    if isinstance(preprocess, Normalizer):
+        return dataclasses.asdict(preprocess)
+    return {"function": _name(preprocess)}
+
+
+def _of_normalize(normalize: Any) -> Any:
+    known = {function: name for name, function in NORMALIZATIONS.items()}
+    return None if normalize is None else known.get(normalize, _name(normalize))
+
+
+def _name(value: Any) -> str:
+    """Where a function or an object's class is defined."""
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"

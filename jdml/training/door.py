@@ -1,0 +1,128 @@
+"""What :func:`jdml.training.fit` looks at before any work: each wrong argument in one sentence, with what to write."""
+
+import inspect
+from typing import Any
+
+import jax
+import numpy as np
+
+from jdml.data import EpochSampler, ImageBatches, ImageFiles
+from jdml.data.dataset import check_channels
+
+
+def check_objective(objective: Any) -> None:
+    """Refuse what is no objective.
+
+    Raises:
+        TypeError: a bare loss, or anything else without ``init`` and ``loss``.
+    """
+    if callable(getattr(objective, "init", None)) and callable(getattr(objective, "loss", None)):
+        return
+    if callable(objective):
+        name = getattr(objective, "__name__", type(objective).__name__)
+        try:
+            takes_proxies = "proxies" in inspect.signature(objective).parameters
+        except (TypeError, ValueError):
+            takes_proxies = False
+        call = f"proxy({name}, num_classes, dim)" if takes_proxies else f"pair({name})"
+        raise TypeError(
+            f"objective must be a jdml.objectives.Objective, got the function {name}: write jdml.objectives.{call}"
+        )
+    raise TypeError(
+        f"objective must be a jdml.objectives.Objective, such as jdml.objectives.pair(jdml.triplet_loss), "
+        f"got a {type(objective).__name__}"
+    )
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Refuse what is no optax transformation.
+
+    Raises:
+        TypeError: anything without ``init`` and ``update``.
+    """
+    if not all(callable(getattr(optimizer, name, None)) for name in ("init", "update")):
+        name = getattr(optimizer, "__name__", type(optimizer).__name__)
+        raise TypeError(
+            f"optimizer must be an optax.GradientTransformation, such as optax.adam(1e-3), got {name}"
+        )
+
+
+def check_train(train: Any) -> None:
+    """Refuse what is no data set, and images whose rows or channels are not where they should be.
+
+    Raises:
+        TypeError: a tuple of arrays, or anything else without ``images`` and ``labels``.
+        ValueError: images ``[N, C, H, W]``, parts or labels of another number of rows, no rows.
+    """
+    if isinstance(train, tuple | list) and not hasattr(train, "images"):
+        raise TypeError(
+            f"train must be a data set, got a {type(train).__name__} of {len(train)}: "
+            'write jdml.data.Dataset("name", images, labels)'
+        )
+    if not (hasattr(train, "images") and hasattr(train, "labels")):
+        raise TypeError(
+            f"train must be a data set with images and labels, got a {type(train).__name__}: "
+            'write jdml.data.Dataset("name", images, labels)'
+        )
+    images, labels = train.images, np.asarray(train.labels)
+    if isinstance(images, ImageFiles):
+        lengths = {len(images)}
+    else:
+        check_channels("train.images", images)
+        lengths = {len(part) for part in jax.tree.leaves(images)}
+    if labels.ndim != 1 or lengths != {len(labels)}:
+        raise ValueError(
+            f"train.images and train.labels must have the same number of rows, "
+            f"got {sorted(lengths)} and {list(labels.shape)}"
+        )
+    if not len(labels):
+        raise ValueError("train must hold at least one row, got none")
+
+
+def check_sampler(sampler: Any, size: int, *, saved: bool) -> None:
+    """Refuse what yields no batches of rows, or cannot be saved where it has to be.
+
+    Args:
+        sampler: what was passed.
+        size: rows of the data set.
+        saved: whether the run has a folder.
+
+    Raises:
+        TypeError: not an iterator; no ``get_state`` and ``set_state`` in a run with a folder.
+        ValueError: a sampler over another number of rows.
+    """
+    instead = f"write jdml.data.RandomBatchSampler({size}, batch_size) or jdml.data.ClassBatchSampler(labels, 8, 4)"
+    if isinstance(sampler, int | tuple) or not hasattr(sampler, "__next__"):
+        shown = sampler if isinstance(sampler, int) else f"a {type(sampler).__name__}"
+        raise TypeError(f"sampler must be an iterator of row indices [B], got {shown}: {instead}")
+    if isinstance(sampler, ImageBatches):
+        return
+    can = all(callable(getattr(sampler, name, None)) for name in ("get_state", "set_state"))
+    if saved and not can:
+        raise TypeError(
+            f"sampler must have get_state() and set_state() in a run with out_dir, which may go on later, "
+            f"got a {type(sampler).__name__}: {instead}"
+        )
+    if isinstance(sampler, EpochSampler):
+        rows = sampler.get_state().get("num_samples", size)
+        if rows != size:
+            raise ValueError(f"sampler must be over the {size} rows of train, got one over {rows}")
+
+
+def check_proxies(params: Any, labels: Any) -> None:
+    """Refuse fewer proxies than classes: a label beyond them takes part in nothing.
+
+    Args:
+        params: the objective's parameters.
+        labels: those of the data set.
+
+    Raises:
+        ValueError: naming both numbers.
+    """
+    proxies = params.get("proxies")
+    classes = int(np.max(labels)) + 1
+    if np.ndim(proxies) in (2, 3) and np.shape(proxies)[0] < classes:
+        raise ValueError(
+            f"objective has proxies of {np.shape(proxies)[0]} classes, train has labels up to {classes - 1}: "
+            f"write jdml.objectives.proxy(loss_fn, num_classes={classes}, dim=…)"
+        )

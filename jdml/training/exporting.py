@@ -1,0 +1,95 @@
+"""Write what was trained as one file: parameters with their description, or a program without jdml."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from jdml.training.checkpoint import write_json, write_model
+from jdml.training.trained import Trained
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+
+
+def export_stablehlo(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) -> bytes:
+    """Return a program from images to embeddings, with its parameters, that needs nothing but JAX.
+
+    Args:
+        trained: what :func:`jdml.training.load` returns.
+        platforms: where the program is to run, all in one.
+
+    Returns:
+        What ``jax.export.deserialize`` reads. Its ``call`` takes images ``[B, H, W, C]`` of the run's size and type,
+        cut but not preprocessed, for any B, and returns what :meth:`Trained.embed` returns.
+
+    Raises:
+        ValueError: a run on something else than one array.
+
+    Example:
+        In a program without jdml::
+
+            model = jax.export.deserialize(open("model.stablehlo", "rb").read())
+            embeddings = model.call(images)
+    """
+    from jax import export
+
+    if "shape" not in trained.input:
+        raise ValueError("a program takes one array: this run was trained on several")
+    (batch,) = export.symbolic_shape("batch")
+    shape = (batch, *trained.input["shape"])
+    images = jax.ShapeDtypeStruct(shape, jnp.dtype(trained.input["dtype"]))
+    program = export.export(jax.jit(trained.function()), platforms=tuple(platforms))(images)
+    try:
+        return bytes(program.serialize())
+    except ImportError as error:
+        raise ValueError("writing a program needs flatbuffers: pip install flatbuffers") from error
+
+
+def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
+    """Write what was trained, atomically.
+
+    Args:
+        trained: what :func:`jdml.training.load` returns.
+        out: a ``.safetensors`` file, which :func:`jdml.training.load` reads; or a ``.stablehlo`` file, see
+            :func:`export_stablehlo`, beside which a ``.json`` says how images are cut and what its classes are.
+
+    Returns:
+        The files written.
+
+    Raises:
+        ValueError: another ending.
+    """
+    out = Path(out)
+    told = {
+        "embedding": dict(trained.description),
+        "step": trained.step,
+        "metrics": dict(trained.metrics),
+    }
+    told = json.loads(json.dumps(told))
+    if out.suffix == ".safetensors":
+        variables = {
+            "params": trained.params,
+            "batch_stats": trained.batch_stats,
+            "objective": trained.objective_params,
+        }
+        write_model(out, variables, told)
+        return (out,)
+    if out.suffix != ".stablehlo":
+        raise ValueError(f"out must end in .safetensors or .stablehlo, got {out}")
+    content = export_stablehlo(trained)
+    partial = out.with_name(out.name + ".tmp")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, out)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    beside = out.with_name(out.name + ".json")
+    write_json(beside, told)
+    return out, beside

@@ -1,0 +1,398 @@
+"""Use what was trained: a run's folder as one object that embeds."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdml.data import BadImageError, Crops, Dataset, ImageFiles
+from jdml.data.dataset import check_channels
+from jdml.data.folder import image_files
+from jdml.training import earlier
+from jdml.training.checkpoint import (
+    CONFIG,
+    METRICS,
+    MODEL,
+    named_leaves,
+    read_checkpoint,
+    read_json,
+    read_model,
+)
+from jdml.training.description import (
+    build_crop,
+    build_model,
+    build_normalize,
+    build_preprocess,
+)
+from jdml.training.fingerprint import fingerprint
+from jdml.training.models import as_model
+from jdml.training.step import Preprocess, embed
+
+UNSET: Any = object()
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A trained model with all that stands between an image and its embedding.
+
+    Attributes:
+        model: the module; ``model.apply({"params": params, "batch_stats": batch_stats}, inputs, train=False)`` is what
+            :meth:`embed` does to inputs that are cropped and preprocessed.
+        params: the model's parameters.
+        batch_stats: its running statistics; ``{}`` where it has none.
+        objective_params: what the objective learned: ``{"proxies": …}``, ``{}``, …
+        config: the run's ``config.json``.
+        class_names: the names of the classes that were trained on, by label; empty where they had none.
+        step: the step of these parameters.
+        metrics: what ``metrics.json`` says of them.
+        preprocess: from images to the model's input.
+        normalize: what is done to embeddings before they are compared; None for nothing.
+        crop: how image files become arrays; None where the run had arrays.
+        input: shape ``[H, W, C]`` and type of an image, as the model takes it before ``preprocess``.
+    """
+
+    model: Any
+    params: Any
+    batch_stats: Any
+    config: Mapping[str, Any]
+    class_names: tuple[str, ...]
+    step: int
+    metrics: Mapping[str, Any]
+    preprocess: Preprocess
+    normalize: Callable[[Any], Any] | None
+    crop: Crops | None
+    input: Mapping[str, Any]
+    objective_params: Mapping[str, Any] = field(default_factory=dict)
+    description: Mapping[str, Any] = field(default_factory=dict)
+
+    def embed(
+        self,
+        source: Any,
+        *,
+        batch_size: int | None = None,
+        on_bad_image: Literal["nan", "stop"] = "stop",
+        progress: bool = False,
+    ) -> np.ndarray:
+        """Embed images as the run did when it was scored: cropped, preprocessed, normalized.
+
+        Args:
+            source: a :class:`jdml.data.Dataset`; the path of an image, of a folder of images, or several; or an array
+                ``[N, H, W, C]``, uint8 in 0…255 or float in 0…1, of the run's size, or of any size in uint8: then the
+                centre is cut out as of a file. Whatever else the run was trained on, with rows first.
+            batch_size: rows per forward pass; by default 512 images of up to 64×64, 32 of 224×224.
+            on_bad_image: what an image file that cannot be decoded does: ``"stop"`` raises, ``"nan"`` makes its
+                embedding NaN and names it in the log.
+            progress: show a progress bar.
+
+        Returns:
+            Embeddings ``[N, D]``, float32.
+
+        Raises:
+            BadImageError: an image file that cannot be decoded, by its name.
+            FileNotFoundError: a path that is not there.
+            TypeError: what is none of these.
+            ValueError: images of another shape, saying which are expected.
+        """
+        images = self.images_of(source)
+        files = images.images if isinstance(images, _Grey) else images
+        if isinstance(files, _Tolerant):
+            files.stops = on_bad_image == "stop"
+        vectors = embed(
+            self.model,
+            self.params,
+            self.batch_stats,
+            _Watched(images) if progress and hasattr(images, "shape") else images,
+            batch_size=batch_size,
+            preprocess=self.preprocess,
+        )
+        if self.normalize is not None:
+            vectors = np.asarray(self.normalize(jnp.asarray(vectors)))
+        if isinstance(files, _Tolerant) and files.bad:
+            vectors = np.where(
+                np.isin(np.arange(len(vectors)), list(files.bad))[:, None], np.nan, vectors
+            )
+        return vectors
+
+    @property
+    def identity(self) -> str:
+        """Sixteen digits that tell these parameters from all others."""
+        return fingerprint(named_leaves({"params": self.params, "batch_stats": self.batch_stats}))
+
+    def function(self) -> Callable[[Any], jax.Array]:
+        """Return a pure function from a batch of inputs, cropped, to embeddings: for ``jax.export``."""
+        variables = {"params": self.params, "batch_stats": self.batch_stats}
+
+        def embed_batch(inputs: Any) -> jax.Array:
+            vectors = self.model.apply(variables, self.preprocess(inputs), train=False)
+            return vectors if self.normalize is None else self.normalize(vectors)
+
+        return embed_batch
+
+    def images_of(self, source: Any) -> Any:
+        """What the model is given of a source: an array, or files that are cut as the run cuts them."""
+        if isinstance(source, Dataset):
+            source = source.images
+        if isinstance(source, ImageFiles):
+            return self._files(source.files)
+        if isinstance(source, str | Path):
+            return self._files(_paths([source]))
+        if (
+            isinstance(source, Sequence)
+            and source
+            and all(isinstance(x, str | Path) for x in source)
+        ):
+            return self._files(_paths(source))
+        if "parts" in self.input:
+            return source
+        if isinstance(source, Mapping) or not hasattr(source, "__array__"):
+            raise TypeError(
+                f"source must be paths, a jdml.data.Dataset or an array [N, H, W, C], got a {type(source).__name__}"
+            )
+        return self._array(np.asarray(source))
+
+    def _files(self, files: Any) -> Any:
+        shape = self.input.get("shape", ())
+        if len(shape) != 3:
+            raise ValueError(
+                f"the run was trained on inputs of shape {shape}, not on images: give arrays"
+            )
+        height, width, channels = shape
+        crop = self.crop or Crops(height, height, (1.0, 1.0))
+        if height != width or channels not in (1, 3):
+            raise ValueError(f"the run was trained on images of shape {shape}: give arrays of it")
+        images = _Tolerant(files, crop)
+        return images if channels == 3 else _Grey(images)
+
+    def _array(self, images: np.ndarray) -> Any:
+        shape = tuple(self.input["shape"])
+        if images.shape[1:] == shape:
+            return images.astype(np.float32) if images.dtype == np.float64 else images
+        check_channels("images", images)
+        expected = f"[N, {', '.join(map(str, shape))}]"
+        if images.ndim != 1 + len(shape):
+            raise ValueError(f"images must have shape {expected}, got {list(images.shape)}")
+        if self.crop is None or images.dtype != np.uint8 or images.shape[3] != 3:
+            cut = "" if self.crop is None else ", or uint8 images [N, H, W, 3] of any size"
+            raise ValueError(f"images must have shape {expected}{cut}, got {list(images.shape)}")
+        return _cut(images, self.crop)
+
+
+def load(
+    run: str | Path,
+    *,
+    which: Literal["best", "last"] = "best",
+    model: Any = None,
+    preprocess: Preprocess | None = None,
+    normalize: Callable[[Any], Any] | None = UNSET,
+) -> Trained:
+    """Load a run of ``jdml train``, ``jdml benchmark`` or :func:`jdml.training.fit` to embed with it.
+
+    Args:
+        run: the run's folder, or a ``.safetensors`` file of ``jdml export``.
+        which: ``"best"``: the parameters that ``metrics.json`` scores, the best by the run's monitor, or the last where
+            it had none; ``"last"``: those of the last checkpoint.
+        model: the module, where it is not one of :mod:`jdml.models`.
+        preprocess: the function, where it was one of your own.
+        normalize: another normalization than the run's; None for none.
+
+    Returns:
+        A :class:`Trained`.
+
+    Raises:
+        FileNotFoundError: no such folder.
+        ValueError: a folder that is no run, or has no parameters yet; a model or function of your own that is not
+            given, or whose parameters are others than the run's, naming the first.
+
+    Implementation notes:
+        ``"best"`` reads ``model.safetensors``; nothing of Orbax or of the data is needed. Folders of earlier versions,
+        which have none, are read from their checkpoints.
+
+    Example:
+        Two images of the same bird?::
+
+            trained = load("runs/birds")
+            first, second = trained.embed(["a.jpg", "b.jpg"])
+            similarity = first @ second
+    """
+    if which not in ("best", "last"):
+        raise ValueError(f'which must be "best" or "last", got {which!r}')
+    path = Path(run).expanduser()
+    if not path.exists():
+        raise FileNotFoundError(f"run must be the folder of a run, {path} does not exist")
+    config, arrays, description = _read(path, which)
+    told = description.get("embedding") or earlier.describe(path, config)
+    if model is None:
+        module, variables = build_model(told), _nested(arrays)
+    else:
+        module = as_model(model)
+        variables = _fitted(module, arrays, told, path)
+    metrics = path / METRICS
+    return Trained(
+        model=module,
+        params=variables.get("params", {}),
+        batch_stats=variables.get("batch_stats", {}),
+        config=config,
+        class_names=tuple(told.get("class_names", ())),
+        step=description["step"],
+        metrics=read_json(metrics) if metrics.is_file() else description.get("metrics", {}),
+        preprocess=preprocess or build_preprocess(told),
+        normalize=build_normalize(told) if normalize is UNSET else normalize,
+        crop=build_crop(told),
+        input=told["input"],
+        objective_params=_nested(arrays).get("objective", {}),
+        description={**told, "step": description["step"]},
+    )
+
+
+def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, Any]]:
+    """Configuration, arrays by name, and what is said of them."""
+    if path.is_file():
+        arrays, description = read_model(path)
+        return {}, arrays, description
+    config = read_json(path / CONFIG) if (path / CONFIG).is_file() else None
+    if config is None:
+        parts = sorted(part.parent.name for part in path.glob(f"*/{CONFIG}"))
+        if parts:
+            raise ValueError(f"{path} holds {len(parts)} runs: load one of {', '.join(parts)}")
+        raise ValueError(f"{path} is not the folder of a run: it has no {CONFIG}")
+    file = path / MODEL
+    if which == "best" and file.is_file():
+        arrays, description = read_model(file)
+        return config, arrays, description
+    found = read_checkpoint(path)
+    if found is None:
+        raise ValueError(f"{path} has no parameters yet: its first checkpoint was not reached")
+    state, best = found["state"], found["best"]
+    params, stats, step = state["params"], state["batch_stats"], found["step"]
+    if which == "best" and best:
+        (params, stats), step = best, int(found["progress"]["best"][1])
+    objective = {role: value for role, value in params.items() if role != "model"}
+    variables = {"params": params["model"], "batch_stats": stats, "objective": objective}
+    arrays = {name: np.asarray(value) for name, value in named_leaves(variables).items()}
+    return config, arrays, {"embedding": config.get("embedding"), "step": step}
+
+
+def _nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Arrays by paths, as nested dictionaries."""
+    from flax.traverse_util import unflatten_dict
+
+    return unflatten_dict({name: jnp.asarray(value) for name, value in arrays.items()}, sep="/")
+
+
+def _fitted(
+    model: Any, arrays: Mapping[str, np.ndarray], told: dict[str, Any], path: Path
+) -> dict[str, Any]:
+    """Arrays in the structure of a model's variables, which must be theirs."""
+    template = _template(model, told)
+    wanted = named_leaves(template)
+    there = {n: a for n, a in arrays.items() if not n.startswith("objective/")}
+    for name in sorted(wanted.keys() | there.keys()):
+        shapes = [list(x[name].shape) if name in x else "absent" for x in (there, wanted)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"model is not the run's: {name} is {shapes[0]} in {path} and {shapes[1]} in the model"
+            )
+    leaves = [jnp.asarray(arrays[name]) for name in wanted]
+    return jax.tree.unflatten(jax.tree.structure(template), leaves)
+
+
+def _template(model: Any, told: dict[str, Any]) -> dict[str, Any]:
+    """The shapes of a model's variables."""
+
+    def one(part: Any) -> Any:
+        if "parts" in part:
+            parts = part["parts"]
+            if isinstance(parts, dict):
+                return {name: one(value) for name, value in parts.items()}
+            return tuple(one(value) for value in parts)
+        return jax.ShapeDtypeStruct((1, *part["shape"]), jnp.dtype(part["dtype"]))
+
+    def init(inputs: Any) -> Any:
+        return model.init(jax.random.key(0), build_preprocess(told)(inputs), train=False)
+
+    found = jax.eval_shape(init, one(told["input"]))
+    return {"params": found.get("params", {}), "batch_stats": found.get("batch_stats", {})}
+
+
+def _paths(given: Sequence[str | Path]) -> list[Path]:
+    """The image files that paths stand for, folders with all their images."""
+    found: list[Path] = []
+    for path in (Path(path).expanduser() for path in given):
+        if path.is_dir():
+            inside = image_files(path)[0]
+            if not inside:
+                raise FileNotFoundError(f"{path} has no images in it")
+            found += inside
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise FileNotFoundError(f"{path} does not exist")
+    return found
+
+
+def _cut(images: np.ndarray, crop: Crops) -> np.ndarray:
+    """Photographs in memory, cut as those of files."""
+    from PIL import Image
+
+    return np.stack([crop(Image.fromarray(image)) for image in images])
+
+
+class _Tolerant(ImageFiles):
+    """Image files that remember which of them cannot be decoded, and are black there."""
+
+    def __init__(self, files: Any, transform: Crops) -> None:
+        super().__init__(files, transform)
+        self.stops = True
+        self.bad: dict[int, str] = {}
+
+    def read(self, row: int, random: np.random.Generator | None = None) -> np.ndarray:
+        try:
+            return super().read(row, random)
+        except BadImageError as error:
+            if self.stops:
+                raise
+            if row not in self.bad:
+                self.bad[int(row)] = str(error)
+                _log.warning("skipped: %s", error)
+            return np.zeros(self.shape[1:], np.uint8)
+
+
+class _Grey:
+    """Image files in grey, ``[N, H, W, 1]``."""
+
+    def __init__(self, images: ImageFiles) -> None:
+        self.images = images
+        self.shape = (*images.shape[:3], 1)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        weights = np.array([0.299, 0.587, 0.114])
+        return np.round(self.images[rows] @ weights)[..., None].astype(np.uint8)
+
+
+class _Watched:
+    """Images that move a progress bar on when they are read."""
+
+    def __init__(self, images: Any) -> None:
+        from tqdm.auto import tqdm
+
+        self.images, self.shape = images, images.shape
+        self.bar = tqdm(total=len(images), desc="embedding", unit="image")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        found = np.asarray(self.images[rows])
+        self.bar.update(len(found))
+        if self.bar.n >= self.bar.total:
+            self.bar.close()
+        return found

@@ -1,0 +1,156 @@
+"""Splits of one's own, and what is passed over: told, counted, or refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jdml import data
+from jdml.data.folder import read_folder, read_table
+from jdml.data.splits import read_names, resplit, train_on
+
+
+def counts(listing) -> dict[str, tuple[int, int]]:
+    """Classes and images of each split."""
+    ids = listing.views["class"]
+    return {name: (len(np.unique(ids[rows])), len(rows)) for name, rows in listing.splits.items()}
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory, draw) -> Path:
+    """`train/`, `val/` and `test/`, each with classes; two of those in val train, too."""
+    root = tmp_path_factory.mktemp("layout")
+    for split, kinds in (("train", 4), ("val", 2), ("test", 3)):
+        draw(root / split, kinds, 2)
+    return root
+
+
+def test_train_val_test_are_read_as_what_they_are(layout):
+    listing = read_folder(layout)
+    assert counts(listing) == {"train": (4, 8), "val": (2, 4), "test": (3, 6), "all": (4, 18)}
+    part = data.load("folder", data_dir=layout, split="val")
+    assert part.class_names["class"] == ("kind0", "kind1")
+    found = data.check("folder", layout)
+    assert [part.split for part in found.parts] == ["train", "val", "test"]
+    assert found.problems == ()
+    assert "3 classes are both in train and in test" in found.notes[0]
+
+
+def test_classes_that_are_called_like_splits_and_others_are_classes(tmp_path, draw):
+    draw(tmp_path, 2, 2)
+    (tmp_path / "kind0").rename(tmp_path / "train")
+    assert counts(read_folder(tmp_path)) == {"train": (1, 2), "test": (1, 2), "all": (2, 4)}
+
+
+def test_a_layout_without_classes_is_told(tmp_path, photos):
+    for split in ("train", "test"):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "0.png").write_bytes((photos / "kind0" / "0.png").read_bytes())
+    with pytest.raises(
+        ValueError, match="test: expected a folder for each class, found none, and 1"
+    ):
+        read_folder(tmp_path)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_a_table_of_files_and_labels(photos, tmp_path):
+    rows = [
+        f"{photos}/kind{k}/{i}.png,{'odd' if k % 2 else 'even'}" for k in range(4) for i in range(2)
+    ]
+    listing = read_table(write(tmp_path / "t.csv", "\n".join(["file,label", *rows])))
+    assert counts(listing) == {"train": (1, 4), "test": (1, 4), "all": (2, 8)}
+    splits = ["train"] * 4 + ["test"] * 4
+    rows = [f"{row},{split}" for row, split in zip(rows, splits, strict=True)]
+    listing = read_table(write(tmp_path / "t.csv", "\n".join(["file,label,split", *rows])))
+    assert counts(listing) == {"train": (2, 4), "test": (2, 4), "all": (2, 8)}
+    part = data.load("folder", data_dir=tmp_path / "t.csv", split="test")
+    assert part.class_names["class"] == ("even", "odd")
+    assert part.images[:1].shape == (1, 224, 224, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("a.png,ant", r"t.csv:1: expected file,label or file,label,split, got 'a.png,ant'"),
+        ("file,label\na.png", r"t.csv:2: expected file,label, got 'a.png'"),
+        ("file,label\na.png,", r"t.csv:2: expected file,label, got 'a.png,'"),
+        ("file,label\na.png,ant\na.png,bee", r"t.csv:3: a.png is there twice"),
+        (
+            "file,label,split\na.png,ant,dev",
+            r"t.csv:2: split must be train, val or test, got 'dev'",
+        ),
+        ("file,label\n", r"t.csv: expected at least one image, got none"),
+    ],
+)
+def test_bad_tables_name_the_line(tmp_path, text, match):
+    with pytest.raises(ValueError, match=match):
+        read_table(write(tmp_path / "t.csv", text))
+
+
+def test_resplit(photos):
+    listing = read_folder(photos)
+    by_class = [resplit(listing, "classes", seed=seed) for seed in (1, 1, 2)]
+    assert counts(by_class[0]) == {"train": (3, 18), "test": (3, 18), "all": (6, 36)}
+    rows = [part.splits["test"].tolist() for part in by_class]
+    assert rows[0] == rows[1] != rows[2]
+    assert counts(resplit(listing, "classes", share=0.34))["test"] == (2, 12)
+    assert counts(resplit(listing, "images")) == {"train": (6, 30), "test": (6, 6), "all": (6, 36)}
+    assert counts(resplit(listing, "none")) == {"train": (6, 36), "all": (6, 36)}
+    assert counts(train_on(listing, ["kind5", "kind0"]))["train"] == (2, 12)
+
+
+def test_what_cannot_be_split(photos, tmp_path):
+    listing = read_folder(photos)
+    few = train_on(listing, ["kind0"])
+    with pytest.raises(ValueError, match="rule must be classes, images or none, got 'half'"):
+        resplit(few, "half")
+    with pytest.raises(ValueError, match="share must be between 0 and 1, got 1"):
+        resplit(few, "images", share=1)
+    with pytest.raises(ValueError, match="1 of 2 are no classes: kind9; there are kind0, kind1"):
+        train_on(listing, ["kind0", "kind9"])
+    with pytest.raises(ValueError, match="c.txt:2: ant is there twice"):
+        read_names(write(tmp_path / "c.txt", "ant\nant\n"))
+    with pytest.raises(ValueError, match="expected names of classes, one a line, got none"):
+        read_names(write(tmp_path / "c.txt", "\n"))
+
+
+def test_files_of_other_kinds_are_counted(tmp_path, draw, jdml_command):
+    root = draw(tmp_path / "photos", 4, 2)
+    for name in ("kind0/a.heic", "kind1/b.HEIC", "kind2/notes.txt", ".hidden/c.png", "lost.png"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_bytes(b"?")
+    (root / "__MACOSX" / "kind0").mkdir(parents=True)
+    (root / "kind3" / "__MACOSX").mkdir()
+    (root / "kind3" / "__MACOSX" / "0.png").write_bytes(b"?")
+    listing = read_folder(root)
+    assert counts(listing)["all"] == (4, 8)
+    assert listing.notes == (
+        "1 images lie beside the classes' folders, in none of them",
+        "2 files of other kinds (2 .heic) left out: convert them to .jpg or .png",
+        "1 file of other kinds (1 .txt) left out",
+    )
+    done = jdml_command("data", "check", "folder", root, "--quiet")
+    assert done.code == 1
+    assert "wrong: 2 files of other kinds (2 .heic) left out" in done.out
+
+
+def test_a_class_of_one_image_is_told(tmp_path, draw):
+    root = draw(tmp_path / "photos", 4, 2)
+    (root / "kind1" / "1.png").unlink()
+    found = data.check("folder", root)
+    assert found.problems == ()
+    assert found.notes[0].startswith("1 class has a single image: it has no positive to learn from")
+
+
+def test_a_class_without_images_names_what_lies_there(tmp_path):
+    for name in ("ant", "bee"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "ant" / "0.heic").write_bytes(b"?")
+    with pytest.raises(
+        ValueError, match=r"ant: expected images .*found none \(but 1 file of .*heic"
+    ):
+        read_folder(tmp_path)

@@ -1,0 +1,227 @@
+"""From a folder of photographs to embeddings, search and export: the whole path, as a person walks it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jdml import training
+
+
+def metrics_of(folder: Path) -> dict:
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def test_the_summary_and_what_to_type_next(run, photos):
+    lines = run.out.splitlines()
+    assert lines[0].startswith("small: 93,732 parameters, images 16×16×3")
+    assert lines[1] == (
+        "train 18 images of 3 classes; test 18 of 3; 2 batches of 3x4 an epoch, 4 steps are 2.0 epochs"
+    )
+    assert lines[-2] == f"next: jdml embed {run.folder} {photos} --split test --out embeddings.npz"
+    assert lines[-1] == f"      jdml search {run.folder} PHOTO.jpg --gallery {photos} -k 10"
+
+
+def test_the_folder_says_all_of_it(run):
+    config = json.loads((run.folder / "config.json").read_text())
+    assert config["embedding"]["crop"] == {
+        "size": 16, "short_side": 18, "scale": [0.08, 1.0], "ratio": [0.75, 4 / 3], "resize_first": False,
+    }  # fmt: skip
+    assert config["embedding"]["class_names"] == ["kind0", "kind1", "kind2"]
+    resolved = {"data": "folder", "loss": "triplet", "model": "small", "normalize": "sphere"}
+    assert resolved.items() <= config.items()
+    assert config["augmentation"] == "conventional"
+    assert {"network": "small", "dim": 4, "normalize": "sphere"}.items() <= config[
+        "embedding"
+    ].items()
+    assert set(config["versions"]) == {"jdml", "jax", "flax", "optax", "numpy"}
+    last = json.loads((run.folder / "log.jsonl").read_text().splitlines()[-1])
+    assert last["model"] == "model.safetensors"
+    from safetensors import safe_open
+
+    with safe_open(run.folder / "model.safetensors", framework="np") as file:
+        described = json.loads(file.metadata()["jdml"])
+    assert described["embedding"] == config["embedding"]
+    assert described["step"] == 4
+
+
+def test_embeddings_score_what_the_run_scored(run, photos, tmp_path, jdml_command):
+    out = tmp_path / "e.npz"
+    done = jdml_command("embed", run.folder, photos, "--split", "test", "--out", out)
+    assert done.code == 0, done.err
+    assert "18 images of 3 classes, 4-D" in done.out
+    assert "embedding: 100%" in done.err
+    done = jdml_command("evaluate", out, "--json", "-")
+    scored, expected = json.loads(done.out), metrics_of(run.folder)["test class"]
+    assert {name: scored[name] for name in expected} == expected
+    assert 0 < expected["R@1"] < 1
+    with np.load(out) as arrays:
+        assert sorted(set(arrays["labels"])) == ["kind3", "kind4", "kind5"]
+        assert all(Path(name).is_file() for name in arrays["files"])
+
+
+def test_one_photograph_is_embedded_alike_in_every_way(run, photos):
+    trained = training.load(run.folder)
+    files = [photos / "kind0" / "0.png", photos / "kind4" / "3.png"]
+    by_path = trained.embed(files)
+    assert by_path.shape == (2, 4)
+    np.testing.assert_allclose(np.linalg.norm(by_path, axis=1), 1, rtol=1e-6)
+    cut = np.stack([trained.images_of(str(file))[0] for file in files])
+    np.testing.assert_allclose(trained.embed(cut), by_path, atol=1e-6)
+    from PIL import Image
+
+    whole = np.stack([np.asarray(Image.open(file)) for file in files])
+    np.testing.assert_allclose(trained.embed(whole), by_path, atol=1e-6)
+    applied = trained.model.apply(
+        {"params": trained.params, "batch_stats": trained.batch_stats},
+        trained.preprocess(cut),
+        train=False,
+    )
+    np.testing.assert_allclose(trained.normalize(applied), by_path, atol=1e-6)
+    assert trained.class_names == ("kind0", "kind1", "kind2")
+    assert (trained.step, trained.metrics) == (4, metrics_of(run.folder))
+
+
+def test_other_formats(run, photos, tmp_path, jdml_command):
+    expected = training.load(run.folder).embed(photos / "kind5")
+    flat = ("embed", run.folder, photos / "kind5", "--quiet", "--out")
+    done = jdml_command(*flat, tmp_path / "e.npy")
+    assert done.code == 0, done.err
+    np.testing.assert_array_equal(np.load(tmp_path / "e.npy"), expected)
+    parquet = pytest.importorskip("pyarrow.parquet")
+    done = jdml_command("embed", run.folder, photos, "--quiet", "--out", tmp_path / "e.parquet")
+    assert done.code == 0, done.err
+    table = parquet.read_table(tmp_path / "e.parquet")
+    assert table.column_names == ["embedding", "label", "file"]
+    assert table.num_rows == 36
+    np.testing.assert_allclose(table["embedding"].to_pylist()[30:], expected, atol=1e-6)
+
+
+def test_damaged_images_are_named_and_left_out(run, photos, tmp_path, jdml_command, caplog, draw):
+    folder = draw(tmp_path / "other", 2, 2)
+    (folder / "kind0" / "1.png").write_bytes(b"no image")
+    out = tmp_path / "e.npz"
+    done = jdml_command("embed", run.folder, folder, "--out", out, "--quiet")
+    assert done.code == 0, done.err
+    assert "3 images of 2 classes, 4-D, 1 damaged left out" in done.out
+    assert "kind0/1.png: expected a whole image" in caplog.text
+    with np.load(out) as arrays:
+        assert len(arrays["embeddings"]) == len(arrays["files"]) == len(arrays["labels"]) == 3
+        assert np.isfinite(arrays["embeddings"]).all()
+    done = jdml_command(
+        "embed", run.folder, folder, "--out", out, "--quiet", "--on-bad-image", "stop"
+    )
+    assert done.code == 2
+    assert "kind0/1.png: expected a whole image" in done.err
+
+
+def test_search_by_photograph(run, photos, tmp_path, jdml_command):
+    query, sheet, found = (
+        photos / "kind4" / "2.png",
+        tmp_path / "sheet.png",
+        tmp_path / "found.json",
+    )
+    gallery = tmp_path / "gallery.npz"
+    assert jdml_command("embed", run.folder, photos, "--out", gallery, "--quiet").code == 0
+    options = ("-k", 3, "--json", found, "--out", sheet, "--quiet")
+    answers = []
+    for where in (photos, gallery):
+        done = jdml_command("search", run.folder, query, "--gallery", where, *options)
+        assert done.code == 0, done.err
+        answers.append(json.loads(found.read_text()))
+    assert answers[0] == answers[1]
+    (answer,) = answers[0]
+    vectors = training.load(run.folder).embed(photos)
+    distances = np.linalg.norm(vectors - vectors[26], axis=1)  # kind4/2.png
+    nearest = [row for row in np.argsort(distances, kind="stable") if row != 26][:3]
+    assert [hit["file"] for hit in answer["found"]] == [
+        str(photos / f"kind{row // 6}" / f"{row % 6}.png") for row in nearest
+    ]
+    assert [hit["rank"] for hit in answer["found"]] == [1, 2, 3]
+    np.testing.assert_allclose(
+        [h["distance"] for h in answer["found"]], distances[nearest], atol=1e-5
+    )
+    assert "kind" in done.out
+    assert sheet.stat().st_size > 1000
+
+
+def test_a_gallery_of_another_model_is_refused(run, photos, tmp_path, jdml_command):
+    gallery = tmp_path / "g.npz"
+    np.savez(gallery, embeddings=np.ones((2, 4), np.float32), model=np.array("0" * 16))
+    done = jdml_command("search", run.folder, photos / "kind0" / "0.png", "--gallery", gallery)
+    assert done.code == 2
+    assert "was embedded with another model" in done.err
+
+
+ALONE = """
+import sys
+import jax, numpy as np
+from jax import export
+program = export.deserialize(open(sys.argv[1], "rb").read())
+images = np.load(sys.argv[2])
+np.save(sys.argv[3], np.concatenate([program.call(images[:1]), program.call(images[1:])]))
+assert program.platforms == ("cpu", "cuda", "tpu"), program.platforms
+assert not [name for name in sys.modules if name.partition(".")[0] in ("jdml", "flax")]
+"""
+
+
+def test_export_runs_without_jdml(run, photos, tmp_path, jdml_command):
+    pytest.importorskip("flatbuffers")
+    trained = training.load(run.folder)
+    done = jdml_command("export", run.folder, "--out", tmp_path / "model.stablehlo")
+    assert done.code == 0, done.err
+    assert "takes images [N, 16, 16, 3] of type uint8" in done.out
+    told = json.loads((tmp_path / "model.stablehlo.json").read_text())
+    assert told["embedding"]["crop"]["short_side"] == 18
+    images = trained.images_of(photos / "kind3")[:]
+    np.save(tmp_path / "images.npy", images)
+    names = [tmp_path / name for name in ("model.stablehlo", "images.npy", "found.npy")]
+    alone = [sys.executable, "-c", ALONE, *map(str, names)]
+    done = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(np.load(names[2]), trained.embed(images), atol=1e-5)
+
+
+def test_an_exported_file_is_used_like_a_run(run, photos, tmp_path, jdml_command):
+    out = tmp_path / "model.safetensors"
+    assert jdml_command("export", run.folder, "--out", out).code == 0
+    again, trained = training.load(out), training.load(run.folder)
+    np.testing.assert_array_equal(again.embed(photos / "kind1"), trained.embed(photos / "kind1"))
+    assert again.identity == trained.identity
+    assert (again.step, again.class_names) == (trained.step, trained.class_names)
+
+
+def test_more_steps_go_on_and_fewer_do_not(run, photos, tmp_path, jdml_command, tiny):
+    import shutil
+
+    folder = shutil.copytree(run.folder, tmp_path / "run")
+    command = ["train", "--data-dir", photos, *tiny, "--out", folder]
+    more = [word if word != "4" else "6" for word in command]
+    more[more.index("--dim") + 1] = "4"
+    done = jdml_command(*more)
+    assert done.code == 0, done.err
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [4, 6]
+    assert lines[0]["seconds"] < lines[1]["seconds"]
+    assert metrics_of(folder)["step"] == training.load(folder).step == 6
+    done = jdml_command(*command)
+    assert done.code == 2
+    assert "steps: 6 there, 4 now" in done.err
+
+
+def test_real_birds(shared_data, tmp_path, jdml_command):
+    """Twenty classes of photographs train, twenty others are scored: the whole path on real data."""
+    birds, run = f"cub:{shared_data / 'cub_crops227'}", tmp_path / "run"
+    data = ("--data", "cub", "--data-dir", shared_data / "cub_crops227")
+    few = "--image-size 32 --dim 8 --batch 8x4 --steps 2 --quiet".split()
+    done = jdml_command("train", *data, *few, "--out", run)
+    assert done.code == 0, done.err
+    out = tmp_path / "e.npz"
+    done = jdml_command("embed", run, birds, "--split", "test", "--out", out, "--quiet")
+    assert done.code == 0, done.err
+    scored = json.loads(jdml_command("evaluate", out, "--json", "-").out)
+    expected = metrics_of(run)["test class"]
+    assert {name: scored[name] for name in expected} == expected
