@@ -69,6 +69,20 @@ def require_finite(name: str, values: Array, rows: Array | None = None) -> None:
     require(finite if rows is None else finite | ~rows, f"{name}[{{row}}] is not finite")
 
 
+def as_array(value: Any) -> Any:
+    """What stands for an array, as one: a variable of Flax NNX, say, which has ``__jax_array__``.
+
+    Args:
+        value: an argument.
+
+    Returns:
+        The array, or the value itself.
+    """
+    if isinstance(value, Array | np.ndarray) or not hasattr(value, "__jax_array__"):
+        return value
+    return jnp.asarray(value.__jax_array__())
+
+
 def check_embeddings(name: str, vectors: Any, *, dim: int | None = None, like: str = "") -> None:
     """Refuse what is not a floating array ``[N, D]`` (with ``D = dim`` where given).
 
