@@ -99,6 +99,10 @@ class Axis:
         """The sum over all devices."""
         return jax.lax.psum(value, self.names) if self.names else value
 
+    def agreed(self, value: Array) -> Array:
+        """What every device has computed alike, as such."""
+        return self.total(value / self.size)
+
     def own(self, rows: Array) -> Array:
         """This device's rows of all ``[S·n, …]``, or all where these are wanted."""
         if not self.names or self.whole:
