@@ -1,4 +1,4 @@
-"""Losses on whole tuples of pairs: N-pair, lifted structure, circle, FastAP and signal-to-noise contrastive."""
+"""Losses on whole tuples of pairs: N-pair, lifted structure, circle and signal-to-noise contrastive."""
 
 from typing import Any
 
@@ -190,72 +190,6 @@ def circle_loss(
         push = log_sum_exp(gamma * push_weight * (similarities - margin), where=negative)
         both = positive.any(-1) & negative.any(-1)
         return jax.nn.softplus(jnp.where(both, pull + push, 0.0)), both
-
-    return compare(embeddings, labels, **options).reduce_rows(reduce_fn, terms)
-
-
-@ops.public(compare, num_bins=checks.count)
-def fast_ap_loss(
-    embeddings: Array,
-    labels: Array | None = None,
-    *,
-    num_bins: int = 10,
-    reduce_fn: ReduceFn | None = mean,
-    **options: Any,
-) -> Array:
-    """FastAP: 1 − average precision, with ranks from a soft histogram of squared distances.
-
-    Formula:
-        ``reduce_i [ 1 − (1/N⁺) Σ_b h⁺_b H⁺_b / H_b ]``; h⁺ counts positives per bin, H⁺ and H cumulate positives and
-        all pairs up to the bin.
-
-    Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
-        num_bins: width of the bins is 4 / num_bins; there are num_bins + 1 of them, centred at 0 … 4. Static.
-        **options: what is compared, see :func:`jdml.losses.compare`.
-        reduce_fn: applied to the anchors that have a positive; None gives ``[B]``.
-
-    Returns:
-        A scalar, or ``[B]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, num_bins < 1.
-
-    Implementation notes:
-        Squared distances lie in [0, 4] on the sphere and in the ball; longer ones fall out of the histogram. Each
-        bin is computed again in the backward pass, so memory stays O(B·R).
-
-    Paper settings:
-        10 bins.
-
-    Reference:
-        Cakir, He, Xia, Kulis & Sclaroff, *Deep Metric Learning to Rank*, eq. 10.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> x = jnp.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
-        >>> fast_ap_loss(x, jnp.array([0, 0, 1])).round(4)
-        Array(0.5, dtype=float32)
-    """
-
-    def terms(c: Comparison) -> tuple[Array, Array]:
-        squares, (positive, negative) = c.squared_distances, c.pairs
-
-        @jax.checkpoint
-        def histogram(centre: Array) -> tuple[Array, Array]:
-            pulse = relu(1.0 - jnp.abs(squares - centre) * (num_bins / 4.0))
-            return jnp.where(positive, pulse, 0.0).sum(-1), jnp.where(negative, pulse, 0.0).sum(-1)
-
-        centres = jnp.linspace(0.0, 4.0, num_bins + 1, dtype=squares.dtype)
-        hits, misses = jax.lax.map(histogram, centres)  # [bins, B]
-        found = jnp.cumsum(hits, axis=0)
-        seen = found + jnp.cumsum(misses, axis=0)
-        some = hits * found > 0
-        precision = jnp.where(some, hits * found, 0.0) / jnp.where(some, seen, 1.0)
-        count = positive.sum(-1)
-        return 1.0 - precision.sum(0) / jnp.maximum(count, 1), count > 0
 
     return compare(embeddings, labels, **options).reduce_rows(reduce_fn, terms)
 

@@ -9,7 +9,7 @@ import contextvars
 import functools
 import math
 import numbers
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -347,6 +347,9 @@ finite_per_class = _number(lambda v: abs(v) < math.inf, "finite", rank=1)
 positive = _number(lambda v: (v > 0) & (v < math.inf), "> 0")
 non_negative = _number(lambda v: (v >= 0) & (v < math.inf), ">= 0")
 angle = _number(lambda v: (v >= 0) & (v <= math.pi), "an angle in radians, 0…π")
+angle_per_class = _number(
+    lambda v: (v >= 0) & (v <= math.pi), "an angle in radians, 0…π", rank=1
+)
 unit_interval = _number(lambda v: (v >= 0) & (v <= 1), "in [0, 1]")
 
 
@@ -356,6 +359,15 @@ def count(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a Python integer >= 1, got {value!r}")
     if value < 1:
         raise ValueError(f"{name} must be >= 1, got {value}")
+
+
+def counts(name: str, value: Any) -> None:
+    """Constraint of one or several static whole numbers ≥ 1."""
+    several = isinstance(value, Sequence) and not isinstance(value, str)
+    if several and not value:
+        raise ValueError(f"{name} must hold at least one integer >= 1, got {value!r}")
+    for number in value if several else (value,):
+        count(name, number)
 
 
 @functools.cache
@@ -392,5 +404,5 @@ def nonzero_integer(name: str, value: Any) -> None:
         raise ValueError(f"{name} must not be 0")
 
 
-STATIC = frozenset({count, optional(count), block, nonzero_integer})
+STATIC = frozenset({count, counts, optional(count), block, nonzero_integer})
 """The constraints of what is part of a compiled program: sizes."""

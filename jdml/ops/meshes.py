@@ -278,6 +278,20 @@ def mesh_of(tree: Tree) -> Any:
     return None
 
 
+def zeros_alike(like: Array, shape: tuple[int, ...]) -> Array:
+    """Zeros that vary over the same mesh axes as an array: what a loop under ``shard_map`` must start from.
+
+    Args:
+        like: any array.
+        shape: of the zeros.
+
+    Returns:
+        Zeros of the array's type.
+    """
+    nothing = jnp.sum(jnp.where(like == like, 0, 0)).astype(like.dtype)
+    return jnp.broadcast_to(nothing, shape)
+
+
 def _on(mesh: Any, function: Callable[..., Tree], specs: Any, out: P, arrays: list[Array]) -> Tree:
     """Run a function on each device's parts of arrays, wherever these lie."""
     if AxisType.Explicit in mesh.axis_types:

@@ -12,7 +12,7 @@ from jax.custom_derivatives import CustomVJPPrimal
 
 from jdml.ops import checks
 from jdml.ops.distances import power_of_two, squared_distances
-from jdml.ops.meshes import NOWHERE, Axis, replicated
+from jdml.ops.meshes import NOWHERE, Axis, replicated, zeros_alike
 from jdml.ops.stable import accumulate_in, widen
 
 PairTerm = Callable[..., Array]
@@ -98,7 +98,7 @@ def _sums(
     if size == 0:
         return jnp.zeros(0, points.dtype)
     side = min(tile, size) if tile is not None else _default_side(size, axis.size)
-    values = tuple(jnp.asarray(value, points.dtype) + _zeros(points, ()) for value in parameters)
+    values = tuple(jnp.asarray(value, points.dtype) + zeros_alike(points, ()) for value in parameters)
     missing = -size % side
     padded = jnp.pad(points, ((0, missing), (0, 0)))
     padded_groups = jnp.pad(groups, (0, missing), constant_values=-1)
@@ -158,12 +158,6 @@ def _squared_distances(x: Array, y: Array) -> Array:
     return jnp.minimum(squared_distances(x / scale, y / scale), most) * scale * scale
 
 
-def _zeros(like: Array, shape: tuple[int, ...]) -> Array:
-    """Zeros that vary over the same mesh axes as an array: what a loop under ``shard_map`` must start from."""
-    nothing = jnp.sum(jnp.where(like == like, 0, 0)).astype(like.dtype)
-    return jnp.broadcast_to(nothing, shape)
-
-
 def _add(total: Array, start: Array, part: Array) -> Array:
     old = jax.lax.dynamic_slice_in_dim(total, start, len(part))
     return jax.lax.dynamic_update_slice_in_dim(total, old + part, start, 0)
@@ -185,7 +179,7 @@ def _tiled_sums(
         values = jnp.where(real & counted, term(squared, same, *parameters), 0.0)
         return _add_both(sums, rows, columns, values), None
 
-    sums, _ = jax.lax.scan(step, _zeros(points, groups.shape), _visits(groups, side, axis))
+    sums, _ = jax.lax.scan(step, zeros_alike(points, groups.shape), _visits(groups, side, axis))
     return sums
 
 
@@ -224,7 +218,7 @@ def _tiled_sums_forward(
         return _add_both(sums, rows, columns, jnp.where(real, found, 0.0)), acts
 
     visits = _visits(g, side, axis)
-    sums, acts = jax.lax.scan(step, _zeros(x, g.shape), visits)
+    sums, acts = jax.lax.scan(step, zeros_alike(x, g.shape), visits)
     # JAX keeps a traced function and may meet it again with other arguments differentiated: always the same residuals.
     learned = any(parameter.perturbed for parameter in parameters)
     return sums, (x, g, values, jnp.full((), learned), (acts | learned) & visits[1])
@@ -287,7 +281,7 @@ def _gradients(
         return jax.lax.cond(active, pull, lambda kept, *_: kept, carried, rows, columns), None
 
     visits, _ = _visits(groups, side, axis)
-    start = (_zeros(points, points.shape), tuple(_zeros(points, ()) for _ in parameters))
+    start = (zeros_alike(points, points.shape), tuple(zeros_alike(points, ()) for _ in parameters))
     gradients: tuple[Array, tuple[Array, ...]]
     gradients, _ = jax.lax.scan(step, start, (visits, acts))
     return gradients
