@@ -102,9 +102,7 @@ def push(
         raise ValueError(
             f"a batch of {embeddings.shape[0]} does not fit into a memory of capacity {capacity}"
         )
-    checks.require(
-        jnp.isfinite(embeddings).all(-1) | ~kept, "embeddings[{row}] is not finite"
-    )
+    checks.require(jnp.isfinite(embeddings).all(-1) | ~kept, "embeddings[{row}] is not finite")
     return _stored(state, embeddings, labels, kept)
 
 

@@ -71,9 +71,9 @@ def all_pairs(
                [0, 0, 0]], dtype=int32)
     """
     checks.check_labels("labels", labels, jnp.size(labels))
-    rows = _valid("where", where, labels)
+    rows: Array = _valid("where", where, labels)
     own = reference_labels is None
-    if own:
+    if reference_labels is None:
         reference_labels, columns = labels, rows
     else:
         checks.check_labels("reference_labels", reference_labels, jnp.size(reference_labels))

@@ -28,7 +28,7 @@ class Assignment(NamedTuple):
         labels: ``[B]``, theirs; −1 for rows that are not valid.
         proxies: ``[C, K, D]``, normalized once they are multiplied by their ``factors``.
         factors: ``[C, K]``: products are scaled, not the proxies themselves, which may be many more numbers.
-        index: ``[C]``, the proxies' classes.
+        class_index: ``[C]``, the proxies' classes.
         batch: the labels, validity and weights of all rows ``[B]``.
         classes: how many classes there are in all.
         on_sphere: whether all vectors are of norm 1 (or 0).
@@ -42,7 +42,7 @@ class Assignment(NamedTuple):
     labels: Array
     proxies: Array
     factors: Array
-    index: Array
+    class_index: Array
     batch: "Batch"
     classes: int
     on_sphere: bool
@@ -64,7 +64,7 @@ class Assignment(NamedTuple):
     @property
     def own(self) -> Array:
         """``[B, C]``, True at the class of a valid row."""
-        return self.labels[:, None] == self.index[None, :]
+        return self.labels[:, None] == self.class_index[None, :]
 
     @property
     def others(self) -> Array:
@@ -74,7 +74,7 @@ class Assignment(NamedTuple):
     @property
     def real(self) -> Array | None:
         """``[1, C]``, False at what fills up the last block; None where all are classes."""
-        return (self.index < self.classes)[None, :] if self.in_blocks else None
+        return (self.class_index < self.classes)[None, :] if self.in_blocks else None
 
     @property
     def similarities(self) -> Array:
@@ -123,7 +123,7 @@ class Assignment(NamedTuple):
 
     def of_own(self, values: Array) -> Array:
         """``[B]``: the entry of ``values [B, C]`` at each row's own class, 0 for rows that have none here."""
-        place = self.labels - self.index[0]
+        place = self.labels - self.class_index[0]
         here = (self.labels >= 0) & (place >= 0) & (place < values.shape[1])
         return _entries(values, jnp.where(here, place, -1))
 
@@ -162,13 +162,13 @@ class Assignment(NamedTuple):
             proxies, factors, index = part
             in_blocks = self.class_block is not None and self.proxies.shape[0] % self.class_block
             block = self._replace(
-                proxies=proxies, factors=factors, index=index, in_blocks=bool(in_blocks)
+                proxies=proxies, factors=factors, class_index=index, in_blocks=bool(in_blocks)
             )
             per_row, per_class = function(block)
             return per_class, per_row
 
         everywhere, nowhere = (self.axis, NOWHERE) if self.by_class else (NOWHERE, self.axis)
-        part = (self.proxies, self.factors, self.index)
+        part = (self.proxies, self.factors, self.class_index)
         per_class, per_row = over_rows(of_block, part, block=self.class_block, axis=everywhere)
         per_row = jax.tree.map(lambda x: nowhere.rows(x.T).T, per_row)
         return per_row, nowhere.everyone(per_class)

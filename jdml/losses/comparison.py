@@ -75,13 +75,15 @@ class _Rows(NamedTuple):
     """What there is one of for each anchor."""
 
     embeddings: Array  # [B, D]
-    index: Array  # [B], its place in the batch of all devices
+    place: Array  # [B], its place in the batch of all devices
     valid: Array  # [B]
     labels: Array | None  # [B]
     self_index: Array | None  # [B]
     positive: Array | None  # [B, R]
     weights: Array  # [B, 1] or [B, R]
-    partner: Array | None = None  # [B], the one positive of each, where neither labels nor a mask tells
+    partner: Array | None = (
+        None  # [B], the one positive of each, where neither labels nor a mask tells
+    )
     mined: Pairs | None = None  # [B, R], where a miner had to see them all
 
 
@@ -127,9 +129,7 @@ class Anchors:
         """Apply a function that gives one result per anchor: all of them ``[B, …]``."""
         return self.over_blocks(lambda c: (function(c), ()))[0]
 
-    def reduce_rows(
-        self, reduce_fn: ReduceFn | None, terms: Callable[[Comparison], Any]
-    ) -> Array:
+    def reduce_rows(self, reduce_fn: ReduceFn | None, terms: Callable[[Comparison], Any]) -> Array:
         """Weight and reduce one term per anchor.
 
         Args:
@@ -195,9 +195,7 @@ class Anchors:
             return [(jnp.where(some, v, 0.0) * c.weights, some) for v, some in terms(c)]
 
         if reduced_by_rows(reduce_fn):
-            kinds = self.each(
-                lambda c: [sum_rows(reduce_fn, *kind) for kind in weighted(c)]
-            )
+            kinds = self.each(lambda c: [sum_rows(reduce_fn, *kind) for kind in weighted(c)])
             value = sum(ratio(sums.sum(), counts.sum()) for sums, counts in kinds)
             return self.axis.once(jnp.asarray(value))
         if reduce_fn is None and not self.axis.whole:
@@ -220,7 +218,7 @@ class Anchors:
         pairs = self._pairs(rows) if rows.mined is None else rows.mined
         if self.mine is not None and rows.mined is None:
             distances = ops.distances(rows.embeddings, self.references)
-            keys = None if self.key is None else row_keys(self.key, rows.index)
+            keys = None if self.key is None else row_keys(self.key, rows.place)
             pairs = _mined(self.mine, keys, jax.lax.stop_gradient(distances), pairs)
         return Comparison(
             rows.embeddings, self.references, rows.labels, pairs, rows.valid, rows.weights
@@ -230,7 +228,7 @@ class Anchors:
         """The pairs that labels, or a mask in their place, make of rows and references."""
         places = jnp.arange(len(self.references))[None, :]
         kept = rows.valid[:, None] & self.columns[None, :]
-        itself = rows.index if self.own_batch else rows.self_index
+        itself = rows.place if self.own_batch else rows.self_index
         if itself is not None:
             kept = kept & (places != itself[:, None])
         if rows.positive is not None:
@@ -335,9 +333,7 @@ def compare(
     if self_index is not None:
         checks.check_labels("self_index", self_index, size)
     if mine is not None and not callable(mine):
-        raise TypeError(
-            f"mine must be a function (key, distances, pairs) -> Pairs, got {mine!r}"
-        )
+        raise TypeError(f"mine must be a function (key, distances, pairs) -> Pairs, got {mine!r}")
     per_anchor = _Rows(
         x,
         axis.index * size + jnp.arange(size, dtype=jnp.int32),
@@ -379,7 +375,7 @@ def compare_towers(embeddings: Array, labels: Array | None, **options: Any) -> A
     anchors = compare(embeddings, one, **{**options, "reference_labels": all_one})
     axis, rows = anchors.axis, anchors.rows
     spread = len(anchors.references) > number  # each device holds the partners of its rows
-    partner = axis.index * number + jnp.arange(size) if spread else rows.index
+    partner = axis.index * number + jnp.arange(size) if spread else rows.place
     rows = rows._replace(labels=None, partner=partner.astype(jnp.int32))
     return dataclasses.replace(anchors, rows=rows, reference_labels=None)
 

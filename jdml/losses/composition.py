@@ -144,7 +144,9 @@ def matryoshka(
     checks.counts("dims", sizes)
     shares = [1.0] * len(sizes) if weights is None else weights
     if len(shares) != len(sizes):
-        raise ValueError(f"weights must have one entry per dimension, {len(sizes)}, got {len(shares)}")
+        raise ValueError(
+            f"weights must have one entry per dimension, {len(sizes)}, got {len(shares)}"
+        )
     signature = inspect.signature(loss_fn)
 
     @functools.wraps(loss_fn)
@@ -155,7 +157,7 @@ def matryoshka(
             raise ValueError(f"dims must be at most the embeddings' dimension, {dim}, got {sizes}")
 
         def of_prefix(size: int) -> Array:
-            cut = inspect.BoundArguments(signature, _cut(bound.arguments, size))  # type: ignore[arg-type]
+            cut = inspect.BoundArguments(signature, _cut(bound.arguments, size))
             return loss_fn(*cut.args, **cut.kwargs)
 
         values = [share * of_prefix(size) for share, size in zip(shares, sizes, strict=True)]

@@ -65,8 +65,15 @@ def charge(
         ValueError: shapes that do not fit.
     """
     if proxies is not None:
-        settings = {"normalize": normalize, "where": where, "weights": weights}
-        a = assign(embeddings, labels, proxies, axis_name=axis_name, **settings)
+        a = assign(
+            embeddings,
+            labels,
+            proxies,
+            normalize=normalize,
+            where=where,
+            weights=weights,
+            axis_name=axis_name,
+        )
         x, p = a.embeddings, a.normalized_proxies
         x, p = (x, a.axis.gather(p)) if a.by_class else (a.all_rows(x), p)
         classes, per_class, dim = p.shape

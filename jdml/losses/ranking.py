@@ -142,9 +142,7 @@ def smooth_ap_loss(
     return compare(embeddings, labels, **options).reduce_rows(reduce_fn, terms)
 
 
-@ops.public(
-    compare, k=checks.counts, temperature=checks.positive, k_temperature=checks.positive
-)
+@ops.public(compare, k=checks.counts, temperature=checks.positive, k_temperature=checks.positive)
 def recall_at_k_loss(
     embeddings: Array,
     labels: Array | None = None,

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml import ops
 from jdml.losses.assignment import Assignment
 from jdml.ops import ReduceFn, log1p_sum_exp, log_sum_exp, safe_sqrt
 from jdml.ops.normalization import inverse_norms

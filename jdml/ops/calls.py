@@ -59,7 +59,7 @@ def public(
                         arguments[name] = jnp.asarray(arguments[name], jnp.float32)
 
                 def call(arguments: dict[str, Any]) -> R:
-                    bound = inspect.BoundArguments(signature, arguments)  # type: ignore[arg-type]
+                    bound = inspect.BoundArguments(signature, arguments)
                     return function(*bound.args, **bound.kwargs)
 
                 found: R = meshes.spread(call, arguments)

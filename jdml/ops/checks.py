@@ -347,9 +347,7 @@ finite_per_class = _number(lambda v: abs(v) < math.inf, "finite", rank=1)
 positive = _number(lambda v: (v > 0) & (v < math.inf), "> 0")
 non_negative = _number(lambda v: (v >= 0) & (v < math.inf), ">= 0")
 angle = _number(lambda v: (v >= 0) & (v <= math.pi), "an angle in radians, 0…π")
-angle_per_class = _number(
-    lambda v: (v >= 0) & (v <= math.pi), "an angle in radians, 0…π", rank=1
-)
+angle_per_class = _number(lambda v: (v >= 0) & (v <= math.pi), "an angle in radians, 0…π", rank=1)
 unit_interval = _number(lambda v: (v >= 0) & (v <= 1), "in [0, 1]")
 
 

@@ -99,6 +99,14 @@ class Axis:
         """The sum over all devices."""
         return jax.lax.psum(value, self.names) if self.names else value
 
+    def least(self, value: Array) -> Array:
+        """The smallest over all devices."""
+        return jax.lax.pmin(value, self.names) if self.names else value
+
+    def most(self, value: Array) -> Array:
+        """The largest over all devices."""
+        return jax.lax.pmax(value, self.names) if self.names else value
+
     def agreed(self, value: Array) -> Array:
         """What every device has computed alike, as such."""
         return self.total(value / self.size)
@@ -203,7 +211,7 @@ def spread(function: Callable[[dict[str, Any]], Tree], arguments: dict[str, Any]
     return _on(mesh, inside, specs, P(), [leaves[i] for i in at])
 
 
-def by_rows(function: Callable[..., Tree], rows: Tree, others: Tree = ()) -> Tree:
+def by_rows(function: Callable[[Tree, Tree], Tree], rows: Tree, others: Tree = ()) -> Tree:
     """``function(rows, others)``, each device of a mesh taking some of the rows.
 
     Args:
@@ -214,22 +222,41 @@ def by_rows(function: Callable[..., Tree], rows: Tree, others: Tree = ()) -> Tre
     Returns:
         The function's result.
     """
-    mesh = mesh_of((rows, others))
+    return _by_parts(lambda axis, rows, others: function(rows, others), rows, others, whole=False)
+
+
+def by_parts(function: Callable[[Axis, Tree, Tree], Tree], parts: Tree, others: Tree = ()) -> Tree:
+    """``function(axis, parts, others)``, each device of a mesh holding some rows of ``parts``.
+
+    Args:
+        function: whose result is the same on every device.
+        parts: arrays ``[N, …]``.
+        others: arrays that every device needs.
+
+    Returns:
+        The function's result.
+    """
+    return _by_parts(function, parts, others, whole=True)
+
+
+def _by_parts(
+    function: Callable[[Axis, Tree, Tree], Tree], parts: Tree, others: Tree, *, whole: bool
+) -> Tree:
+    mesh = mesh_of((parts, others))
     if mesh is None:
-        return function(rows, others)
-    names = _dividing(mesh, jax.tree.leaves(rows)[0].shape[0])
-    row_leaves, row_tree = jax.tree.flatten(rows)
+        return function(NOWHERE, parts, others)
+    axis = Axis(_dividing(mesh, jax.tree.leaves(parts)[0].shape[0]), whole=True)
+    part_leaves, part_tree = jax.tree.flatten(parts)
     other_leaves, other_tree = jax.tree.flatten(others)
 
     def inside(*arrays: Array) -> Tree:
-        number = len(row_leaves)
-        return function(
-            jax.tree.unflatten(row_tree, arrays[:number]),
-            jax.tree.unflatten(other_tree, arrays[number:]),
-        )
+        number = len(part_leaves)
+        here = jax.tree.unflatten(part_tree, arrays[:number])
+        return function(axis, here, jax.tree.unflatten(other_tree, arrays[number:]))
 
-    specs = (P(names),) * len(row_leaves) + (P(),) * len(other_leaves)
-    return _on(mesh, inside, specs, P(names), row_leaves + other_leaves)
+    specs = (P(axis.names),) * len(part_leaves) + (P(),) * len(other_leaves)
+    out = P() if whole else P(axis.names)
+    return _on(mesh, inside, specs, out, part_leaves + other_leaves)
 
 
 def replicated(function: Callable[..., Tree]) -> Callable[..., Tree]:
@@ -294,12 +321,22 @@ def zeros_alike(like: Array, shape: tuple[int, ...]) -> Array:
 
 def _on(mesh: Any, function: Callable[..., Tree], specs: Any, out: P, arrays: list[Array]) -> Tree:
     """Run a function on each device's parts of arrays, wherever these lie."""
-    if AxisType.Explicit in mesh.axis_types:
+    if not any(isinstance(array, jax.core.Tracer) for array in arrays):
+        mesh = _devices_of(arrays)
+        placed = (NamedSharding(mesh, spec) for spec in specs)
+        arrays = [jax.device_put(a, at) for a, at in zip(arrays, placed, strict=True)]
+    elif AxisType.Explicit in mesh.axis_types:
         arrays = [
             jax.sharding.reshard(jnp.asarray(array), NamedSharding(mesh, spec))
             for array, spec in zip(arrays, specs, strict=True)
         ]
     return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=out)(*arrays)
+
+
+def _devices_of(arrays: list[Array]) -> Any:
+    """The mesh, with its devices, on which one of some arrays lies that are no tracers."""
+    meshes = (getattr(getattr(array, "sharding", None), "mesh", None) for array in arrays)
+    return next(mesh for mesh in meshes if mesh is not None and not mesh.empty)
 
 
 def _named(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -321,7 +358,7 @@ def _named(arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _plan(mesh: Any, arguments: dict[str, Any]) -> tuple[Axis, frozenset[str]]:
     """The axes that share the work of a loss, and the arguments of which each device holds a part."""
-    anchors = arguments.get("embeddings", arguments.get("latents"))
+    anchors: Any = arguments.get("embeddings", arguments.get("latents"))
     rows = jnp.shape(anchors)[0] if jnp.ndim(anchors) else 0
     names = _dividing(mesh, rows)
     proxies = arguments.get("proxies")

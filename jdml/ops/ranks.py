@@ -34,7 +34,9 @@ def soft_ranks(values: Array, of: Array, among: Array, temperature: float | Arra
         >>> soft_ranks(v, some, jnp.ones((1, 3), bool), 0.01)
         Array([[0., 3., 2.]], dtype=float32)
     """
-    return _ranks(values, of, among, jnp.asarray(temperature, values.dtype) + zeros_alike(values, ()))
+    return _ranks(
+        values, of, among, jnp.asarray(temperature, values.dtype) + zeros_alike(values, ())
+    )
 
 
 @jax.custom_vjp

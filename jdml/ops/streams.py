@@ -98,7 +98,9 @@ def _sums(
     if size == 0:
         return jnp.zeros(0, points.dtype)
     side = min(tile, size) if tile is not None else _default_side(size, axis.size)
-    values = tuple(jnp.asarray(value, points.dtype) + zeros_alike(points, ()) for value in parameters)
+    values = tuple(
+        jnp.asarray(value, points.dtype) + zeros_alike(points, ()) for value in parameters
+    )
     missing = -size % side
     padded = jnp.pad(points, ((0, missing), (0, 0)))
     padded_groups = jnp.pad(groups, (0, missing), constant_values=-1)

@@ -294,9 +294,7 @@ def test_nt_xent_over_pairs() -> None:
         return jnp.sum(terms * positives) / positives.sum()
 
     loss = pml_losses.NTXentLoss(temperature=0.2)
-    assert_parity(
-        ours(mean_over_pairs, [X]), theirs(loss, [X], lambda f, x: f(x, torch.tensor(Y)))
-    )
+    assert_parity(ours(mean_over_pairs, [X]), theirs(loss, [X], lambda f, x: f(x, torch.tensor(Y))))
 
 
 def test_smooth_ap() -> None:
