@@ -12,11 +12,12 @@ from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-# Nearly all of the tests' time is compilation, of small programs that run once. XLA therefore optimizes them little
-# (JAX_DISABLE_MOST_OPTIMIZATIONS=0 XLA_FLAGS= runs the tests on the programs that users get), and a program is compiled
-# once for all workers and all processes that tests start: it lies in a folder that goes with the run.
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+# Nearly all of the tests' time is compilation, of small programs that run once. XLA therefore optimizes them less
+# (JDML_TESTS_OPTIMIZED=1 runs the tests on the programs that users get), and a program is compiled once for all workers
+# and all processes that tests start: it lies in a folder that goes with the run.
+OPTIMIZED = os.environ.get("JDML_TESTS_OPTIMIZED", "0") != "0"
+if not OPTIMIZED:
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     programs = tempfile.mkdtemp(prefix="jdml-tests-")
     atexit.register(shutil.rmtree, programs, ignore_errors=True)
@@ -43,6 +44,15 @@ LARGE_PROCESS = 1 << 30
 
 # In these rooms an operand of lower rank that broadcasts by accident is an error.
 STRICT_ROOMS = {"ops", "losses", "mining", "memory", "metrics", "objectives"}
+QUICK_ROOMS = STRICT_ROOMS | {
+    "anchoring",
+    "ccp",
+    "fields",
+    "flows",
+    "nir_objective",
+    "optim",
+    "testing",
+}
 
 
 # What `make test-quick` leaves out: files that run whole programs, and losses beside one of each family.
@@ -69,15 +79,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+def room_of(path: Path) -> str:
+    """The room whose tests the file holds, "" where it is none's."""
+    room = path.relative_to(TESTS).parts[0] if TESTS in path.parents else ""
+    return room.removeprefix("test_").removesuffix(".py")
+
+
 @pytest.fixture(autouse=True)
 def strict_ranks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Make implicit rank promotion an error in the tests of the numeric rooms."""
-    room = request.path.relative_to(TESTS).parts[0] if TESTS in request.path.parents else ""
-    if room.removeprefix("test_").removesuffix(".py") not in STRICT_ROOMS:
+    with jax.numpy_rank_promotion("raise" if room_of(request.path) in STRICT_ROOMS else "allow"):
         yield
-        return
-    with jax.numpy_rank_promotion("raise"):
-        yield
+
+
+@pytest.fixture(autouse=True)
+def quick_compilation(request: pytest.FixtureRequest) -> None:
+    """Leave out XLA's costly optimizations where programs are formulas; whole programs are compiled as users' are."""
+    quick = room_of(request.path) in QUICK_ROOMS and not OPTIMIZED
+    jax.config.update("jax_disable_most_optimizations", quick)
 
 
 @pytest.fixture(autouse=True)
