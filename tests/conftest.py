@@ -15,8 +15,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Nearly all of the tests' time is compilation, of small programs that run once. XLA therefore optimizes them less
 # (JDML_TESTS_OPTIMIZED=1 runs the tests on the programs that users get), and a program is compiled once for all workers
 # and all processes that tests start: it lies in a folder that goes with the run.
-OPTIMIZED = os.environ.get("JDML_TESTS_OPTIMIZED", "0") != "0"
-if not OPTIMIZED:
+if os.environ.get("JDML_TESTS_OPTIMIZED", "0") == "0":
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     programs = tempfile.mkdtemp(prefix="jdml-tests-")
@@ -33,6 +32,7 @@ import pytest
 gc.freeze()
 gc.set_threshold(70_000, 20, 20)
 
+OPTIMIZED = os.environ.get("JDML_TESTS_OPTIMIZED", "0") != "0"
 TESTS = Path(__file__).parent
 REPOSITORY = TESTS.parent
 
