@@ -47,10 +47,12 @@ STRICT_ROOMS = {"ops", "losses", "mining", "memory", "metrics", "objectives"}
 QUICK_ROOMS = STRICT_ROOMS | {
     "anchoring",
     "ccp",
+    "docs",
     "fields",
     "flows",
     "nir_objective",
     "optim",
+    "recipes",
     "testing",
 }
 
