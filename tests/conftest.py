@@ -57,16 +57,31 @@ QUICK_ROOMS = STRICT_ROOMS | {
 }
 
 
-# What `make test-quick` leaves out: files that run whole programs, and losses beside one of each family.
+# What `make test-quick` leaves out: what runs whole programs or learns, and losses beside one of each kind.
 SLOW_FILES = {
-    "test_studies.py",
+    "test_alternation.py",
     "test_benchmarks.py",
     "test_cli_benchmark.py",
     "test_cli_images.py",
-    "test_weight_parity.py",
+    "test_flows.py",
+    "test_nir_objective.py",
+    "test_protocols.py",
+    "test_recipes.py",
     "test_resnets.py",
+    "test_studies.py",
+    "test_testing.py",
+    "test_weight_parity.py",
 }
-QUICK_LOSSES = {"contrastive", "triplet", "proxy_anchor", "potential_field"}
+SLOW_TESTS = {
+    "test_commands_exist",
+    "test_demo_writes_its_folder",
+    "test_examples_run",
+    "test_killed_run_ends_like_an_unbroken_one",
+    "test_mined_losses_keep_the_properties",
+    "test_other_normalizations_stay_finite",
+    "test_python_blocks_run",
+}
+QUICK_LOSSES = {"triplet", "proxy_anchor", "potential_field"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -77,7 +92,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         another_loss = str(parameters.get("name")).removesuffix("_loss") in others
-        if another_loss or item.path.name in SLOW_FILES:
+        whole_program = item.path.name in SLOW_FILES or item.name.split("[")[0] in SLOW_TESTS
+        if another_loss or whole_program:
             item.add_marker(pytest.mark.slow)
 
 
