@@ -15,11 +15,11 @@ os.environ.setdefault(
     "JDML_CACHE", "off"
 )  # commands leave no compiled programs in the user's cache
 
-# Nearly all of the tests' time is compilation, of small programs that run once. XLA therefore optimizes them little
-# (JAX_DISABLE_MOST_OPTIMIZATIONS=0 XLA_FLAGS= runs the tests on the programs that users get), and a program is compiled
-# once for all workers and all processes that tests start: it lies in a folder that goes with the run.
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+# Nearly all of the tests' time is compilation, of small programs that run once. XLA therefore optimizes them less
+# (JDML_TESTS_OPTIMIZED=1 runs the tests on the programs that users get), and a program is compiled once for all workers
+# and all processes that tests start: it lies in a folder that goes with the run.
+if os.environ.get("JDML_TESTS_OPTIMIZED", "0") == "0":
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     programs = tempfile.mkdtemp(prefix="jdml-tests-")
     atexit.register(shutil.rmtree, programs, ignore_errors=True)
@@ -35,6 +35,7 @@ import pytest
 gc.freeze()
 gc.set_threshold(70_000, 20, 20)
 
+OPTIMIZED = os.environ.get("JDML_TESTS_OPTIMIZED", "0") != "0"
 TESTS = Path(__file__).parent
 REPOSITORY = TESTS.parent
 
@@ -46,18 +47,44 @@ LARGE_PROCESS = 1 << 30
 
 # In these rooms an operand of lower rank that broadcasts by accident is an error.
 STRICT_ROOMS = {"ops", "losses", "mining", "memory", "metrics", "objectives"}
+QUICK_ROOMS = STRICT_ROOMS | {
+    "anchoring",
+    "ccp",
+    "docs",
+    "fields",
+    "flows",
+    "nir_objective",
+    "optim",
+    "recipes",
+    "testing",
+}
 
 
-# What `make test-quick` leaves out: files that run whole programs, and losses beside one of each family.
+# What `make test-quick` leaves out: what runs whole programs or learns, and losses beside one of each kind.
 SLOW_FILES = {
-    "test_studies.py",
+    "test_alternation.py",
     "test_benchmarks.py",
     "test_cli_benchmark.py",
     "test_cli_images.py",
-    "test_weight_parity.py",
+    "test_flows.py",
+    "test_nir_objective.py",
+    "test_protocols.py",
+    "test_recipes.py",
     "test_resnets.py",
+    "test_studies.py",
+    "test_testing.py",
+    "test_weight_parity.py",
 }
-QUICK_LOSSES = {"contrastive", "triplet", "proxy_anchor", "potential_field"}
+SLOW_TESTS = {
+    "test_commands_exist",
+    "test_demo_writes_its_folder",
+    "test_examples_run",
+    "test_killed_run_ends_like_an_unbroken_one",
+    "test_mined_losses_keep_the_properties",
+    "test_other_normalizations_stay_finite",
+    "test_python_blocks_run",
+}
+QUICK_LOSSES = {"triplet", "proxy_anchor", "potential_field"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -68,19 +95,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         another_loss = str(parameters.get("name")).removesuffix("_loss") in others
-        if another_loss or item.path.name in SLOW_FILES:
+        whole_program = item.path.name in SLOW_FILES or item.name.split("[")[0] in SLOW_TESTS
+        if another_loss or whole_program:
             item.add_marker(pytest.mark.slow)
+
+
+def room_of(path: Path) -> str:
+    """The room whose tests the file holds, "" where it is none's."""
+    room = path.relative_to(TESTS).parts[0] if TESTS in path.parents else ""
+    return room.removeprefix("test_").removesuffix(".py")
 
 
 @pytest.fixture(autouse=True)
 def strict_ranks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Make implicit rank promotion an error in the tests of the numeric rooms."""
-    room = request.path.relative_to(TESTS).parts[0] if TESTS in request.path.parents else ""
-    if room.removeprefix("test_").removesuffix(".py") not in STRICT_ROOMS:
+    with jax.numpy_rank_promotion("raise" if room_of(request.path) in STRICT_ROOMS else "allow"):
         yield
-        return
-    with jax.numpy_rank_promotion("raise"):
-        yield
+
+
+@pytest.fixture(autouse=True)
+def quick_compilation(request: pytest.FixtureRequest) -> None:
+    """Leave out XLA's costly optimizations where programs are formulas; whole programs are compiled as users' are."""
+    quick = room_of(request.path) in QUICK_ROOMS and not OPTIMIZED
+    jax.config.update("jax_disable_most_optimizations", quick)
 
 
 @pytest.fixture(autouse=True)

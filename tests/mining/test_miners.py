@@ -173,6 +173,14 @@ def test_chain_gives_every_miner_a_key_of_its_own() -> None:
         joint, (drawn.positive[:, 0, :size].argmax(1), drawn.negative[:, 0, size:].argmax(1)), 1
     )
     assert np.abs(joint / DRAWS - 1 / 16).max() < 5 * np.sqrt(1 / 16 / DRAWS)
+    seen = []
+
+    def spy(key: jax.Array, distances: jax.Array, pairs: Pairs) -> Pairs:
+        seen.append(tuple(jax.random.key_data(key).tolist()))
+        return pairs
+
+    mining.chain(spy, spy, spy)(KEY, jnp.asarray(DISTANCES), PAIRS)
+    assert len(set(seen)) == 3
 
 
 LABELS = np.array([0, 1, -1, 0, 2, 1, 0])

@@ -218,8 +218,9 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError("no space left")
 
     monkeypatch.setattr(os, "fsync", fail)
+    others = {name: 2 * value for name, value in stored().items()}
     with pytest.raises(OSError, match="no space left"):
-        converted(tmp_path)
+        converted(tmp_path, others)
     assert out.read_bytes() == before
 
 
