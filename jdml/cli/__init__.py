@@ -118,6 +118,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return command.execute() or 0
     except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:
         return _fail(prog, messages.told(error) or "out of memory")
+    except RuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return _fail(prog, "out of memory: a smaller --batch or --image-size may fit")
     except KeyboardInterrupt:
         return _fail(prog, "interrupted; with --out, the same command goes on where it was", 130)
 
