@@ -14,7 +14,7 @@ INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARG
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
 
-demo: $(VENV)/.train ## undo class collapse on real digits (under 3 minutes), into runs/demo
+demo: $(VENV)/.train ## undo class collapse on real digits (half a minute), into runs/demo
 	$(BIN)/jdml demo
 
 test: $(VENV)/.dev ## all tests, with the documentation's code and the docstrings' examples

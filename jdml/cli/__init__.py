@@ -41,7 +41,7 @@ HELP = """usage: jdml COMMAND [OPTIONS]
 Deep metric learning: train embeddings, use them, measure them, see a demo.
 
 commands:
-  demo             see class collapse, and what undoes it, on real digits (about a minute)
+  demo             see class collapse, and what undoes it, on real digits (half a minute)
   train            train embeddings of a folder of photographs or a data set with any loss, and score them
   embed            embed photographs with what was trained, into a .npz, .npy or .parquet file
   search           find the nearest of a gallery to photographs
