@@ -9,16 +9,27 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types parity notebooks clean
+.PHONY: help demo test test-quick test-slowest properties lint types parity notebooks clean
 
 help: ## list these targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
 
 demo: $(VENV)/.train ## undo class collapse on real digits (half a minute), into runs/demo
 	$(BIN)/jdml demo
 
-test: $(VENV)/.dev ## all tests, with the documentation's code and the docstrings' examples
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+
+test: $(VENV)/.dev ## all tests, with the documentation's code and the docstrings' examples (under 8 minutes)
+	$(PYTEST)
+
+test-quick: $(VENV)/.dev ## a loss of each family, and no test that runs whole programs (under 90 seconds)
+	$(PYTEST) -m "not slow"
+
+test-slowest: $(VENV)/.dev ## all tests, and which thirty of them took longest
+	$(PYTEST) --durations=30 --durations-min=0
+
+properties: $(VENV)/.dev ## which properties are checked of which loss and miner
+	@$(BIN)/python -m pytest -q --collect-only tests/losses/test_properties.py tests/mining/test_miners.py | sed -n 's/.*::test_propert[a-z]*\[\(.*\)\]$$/\1/p'
 
 lint: $(VENV)/.dev ## ruff's rules and format
 	$(BIN)/ruff check .

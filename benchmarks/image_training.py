@@ -1,95 +1,188 @@
-"""Images per second of training on photographs: the step alone, the pipeline alone, both together.
+"""A training step and an embedding pass of every network, beside the same network in PyTorch.
 
-    python benchmarks/image_training.py --backbone resnet50 --batch 16 --out benchmarks/results/image_training.json
+    python benchmarks/image_training.py --out benchmarks/results/image_training.json
 
-The pipeline decodes and augments generated JPEGs of 500 × 375 (conventional crops to 224²) while the device trains a
-network with ProxyAnchor and Adam; what is left of the time is waiting for input.
+A step is forward and backward with the multi-similarity loss and Adam, on images that are in memory. PyTorch's
+networks are those that the tests convert weights from, its loss is pytorch-metric-learning's. Both sides take turns in
+one process. Both keep the memory that they free, as `jdml` does; --fresh-memory measures as glibc starts.
 """
 
 import argparse
-import tempfile
-import time
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import machine
 import numpy as np
 import optax
-from input_pipeline import generate
 
 import jdml
 from jdml import models, objectives
-from jdml.data import Dataset, ImageBatches, ImageFiles, RandomBatchSampler, conventional
-from jdml.training import create_state, make_train_step
+from jdml.training import create_state, embed, make_train_step
+from jdml.training.memory import keep_freed_memory
 
-FILES, CLASSES = 64, 100
+try:
+    import torch
+    from pytorch_metric_learning.losses import MultiSimilarityLoss
+except ImportError:
+    torch = None
 
 
-def seconds(function: Any, steps: int) -> float:
-    """Of so many calls."""
-    start = time.perf_counter()
-    for _ in range(steps):
-        function()
-    return time.perf_counter() - start
+class Case(NamedTuple):
+    """A network on images of one size."""
+
+    network: str
+    size: int
+    batch: int
+    channels: int = 3
+    dim: int = 512
+
+
+CASES = (
+    Case("eps", 28, 64, 1, 2),
+    Case("eps", 64, 64, 1, 2),
+    Case("small", 28, 160, 1, 128),
+    Case("small", 64, 32, 1, 128),
+    Case("resnet20v2", 28, 64, 1, 2),
+    Case("resnet18", 224, 8),
+    Case("resnet50", 224, 8),
+    Case("bn_inception", 224, 8),
+    Case("efficientnet_lite0", 224, 8),
+    Case("vit_s16", 224, 8),
+)
+WIDTHS = {
+    "resnet18": 512,
+    "resnet50": 2048,
+    "bn_inception": 1024,
+    "efficientnet_lite0": 1280,
+    "vit_s16": 384,
+}
+
+Call = Callable[[], Any]
+
+
+def batch_of(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """Random images `[B, H, W, C]` and four samples of each class."""
+    rng = np.random.default_rng(0)
+    images = rng.random((case.batch, case.size, case.size, case.channels), np.float32)
+    return images, np.arange(case.batch) // 4
+
+
+def ours(case: Case) -> tuple[Call, Call]:
+    """A step and an embedding pass."""
+    model = models.create(case.network, dim=case.dim)
+    objective, optimizer = objectives.pair(jdml.multi_similarity_loss), optax.adam(1e-4)
+    images, labels = batch_of(case)
+    held = [create_state(model, objective, optimizer, images, seed=0)]
+    step = make_train_step(model, objective, optimizer, donate=True)
+    images = jax.numpy.asarray(images)
+
+    def train() -> None:
+        held[0], metrics = step(held[0], images, labels)
+        jax.block_until_ready(metrics)
+
+    return train, lambda: embed(
+        model, held[0].params["model"], held[0].batch_stats, images, batch_size=case.batch
+    )
+
+
+def theirs(case: Case) -> tuple[Call, Call]:
+    """The same in PyTorch."""
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))
+    from oracles import torch_networks
+
+    torch.manual_seed(0)
+    model = {
+        "eps": lambda: torch_networks.TorchEpsNet(case.size, case.dim),
+        "small": lambda: torch_networks.TorchSmallConvNet(case.dim),
+        "resnet20v2": lambda: torch_networks.TorchResNet20V2(case.dim),
+    }.get(case.network)
+    if model is not None:
+        model = model()
+    else:
+        features = torch_networks.NETWORKS[case.network]()
+        model = torch.nn.Sequential(features, torch.nn.Linear(WIDTHS[case.network], case.dim))
+    loss_fn = MultiSimilarityLoss(alpha=2, beta=50, base=0.5)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-4)
+    images, labels = batch_of(case)
+    images = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
+    labels = torch.from_numpy(labels)
+
+    def train() -> None:
+        model.train()
+        optimizer.zero_grad()
+        loss_fn(model(images), labels).backward()
+        optimizer.step()
+
+    def evaluate() -> None:
+        model.eval()
+        with torch.no_grad():
+            model(images)
+
+    return train, evaluate
+
+
+def measure(case: Case, repeats: int) -> dict[str, Any]:
+    """Milliseconds and peak memory of both sides."""
+    sides = {"jdml": ours(case)}
+    if torch is not None:
+        sides["torch"] = theirs(case)
+    row: dict[str, Any] = case._asdict()
+    for index, kind in enumerate(("step", "embedding")):
+        calls = {name: side[index] for name, side in sides.items()}
+        seconds = machine.timed_in_turn(calls, repeats)
+        row[kind] = {
+            "milliseconds": {name: 1e3 * value for name, value in machine.median(seconds).items()},
+            "peak_bytes": {name: machine.peak_memory(call) for name, call in calls.items()},
+        }
+    return row
+
+
+def ratio(row: dict[str, Any], kind: str, figure: str, over: str, under: str) -> float:
+    """Of two sides."""
+    found = row[kind][figure]
+    return found[over] / found[under] if found.get(over) and found.get(under) else float("nan")
+
+
+HEADING = (
+    f"{'':>32} | {'step, ms':>9} {'PyTorch':>8} {'speed':>6} {'memory':>7}"
+    f" | {'embed, ms':>9} {'PyTorch':>8} {'speed':>6}"
+)
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row of the printed table; speed and memory as multiples of PyTorch's."""
+    nan = float("nan")
+    found = f"{row['network']:>20} {row['size']:>4}² x{row['batch']:>4} |"
+    for kind in ("step", "embedding"):
+        times = row[kind]["milliseconds"]
+        found += f" {times['jdml']:>9.1f} {times.get('torch', nan):>8.1f}"
+        found += f" {ratio(row, kind, 'milliseconds', 'torch', 'jdml'):>6.2f}"
+        if kind == "step":
+            found += f" {ratio(row, kind, 'peak_bytes', 'jdml', 'torch'):>7.2f} |"
+    return found
 
 
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backbone", default="resnet50", help="a network (default resnet50)")
-    parser.add_argument("--batch", type=int, default=16, help="images a step (default 16)")
-    parser.add_argument("--size", type=int, default=224, help="side of the crops (default 224)")
-    parser.add_argument("--steps", type=int, default=5, help="timed steps of each (default 5)")
-    parser.add_argument("--dtype", default="float32", help="what the network computes in")
+    parser.add_argument("--only", nargs="+", help="networks (default all)")
+    parser.add_argument("--repeats", type=int, default=15, help="timed calls of each (default 15)")
+    parser.add_argument("--fresh-memory", action="store_true", help="as glibc starts")
     parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
     arguments = parser.parse_args()
-    model = models.create(
-        arguments.backbone, dim=512, freeze_batch_norm=True, dtype=jnp.dtype(arguments.dtype).type
-    )
-    objective = objectives.proxy(jdml.proxy_anchor_loss, CLASSES, 512)
-    optimizer, preprocess = optax.adam(1e-4), models.normalizer(arguments.backbone)
-    step = make_train_step(model, objective, optimizer, preprocess=preprocess, donate=True)
-    with tempfile.TemporaryDirectory() as name:
-        files = generate(Path(name), FILES)
-        images = ImageFiles(files, conventional(arguments.size))
-        train = Dataset("generated", images, np.arange(FILES) % CLASSES)
-        batches = ImageBatches(train, RandomBatchSampler(FILES, arguments.batch))
-        batch = next(batches)
-        state = create_state(
-            model, objective, optimizer, batch.images[:1], seed=0, preprocess=preprocess
-        )
-        held, waited = [state], [0.0]
-
-        def train_on(batch: Any) -> None:
-            held[0], _ = step(held[0], *batch)
-            jax.block_until_ready(held[0])
-
-        def both() -> None:
-            start = time.perf_counter()
-            batch = next(batches)
-            waited[0] += time.perf_counter() - start
-            train_on(batch)
-
-        train_on(batch)  # compiles
-        alone = seconds(lambda: train_on(batch), arguments.steps)
-        piped = seconds(lambda: next(batches), arguments.steps)
-        together = seconds(both, arguments.steps)
-        batches.close()
-    count = arguments.batch * arguments.steps
-    row = {
-        "backbone": arguments.backbone,
-        "dtype": arguments.dtype,
-        "batch": arguments.batch,
-        "step_images_per_second": count / alone,
-        "pipeline_images_per_second": count / piped,
-        "training_images_per_second": count / together,
-        "waiting_share": waited[0] / together,
-    }
-    for key, value in row.items():
-        print(f"{key:>28} {value:.3g}" if isinstance(value, float) else f"{key:>28} {value}")
-    machine.write(arguments.out, [row])
+    if not arguments.fresh_memory:
+        keep_freed_memory()
+    chosen = [case for case in CASES if not arguments.only or case.network in arguments.only]
+    rows = []
+    print(HEADING)
+    for case in chosen:
+        rows.append(measure(case, arguments.repeats))
+        print(line(rows[-1]), flush=True)
+    memory = "fresh" if arguments.fresh_memory else "kept"
+    machine.write(arguments.out, rows, repeats=arguments.repeats, memory=memory)
 
 
 if __name__ == "__main__":

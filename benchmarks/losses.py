@@ -22,6 +22,7 @@ import machine
 import numpy as np
 
 import jdml
+from jdml.training.memory import keep_freed_memory
 
 BATCH, DIM = 256, 512
 CLASSES = (100, 11_318)
@@ -173,7 +174,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     if not arguments.fresh_memory:
-        machine.keep_memory()
+        keep_freed_memory()
     print(
         f"{'256 x 512-D':22} {'classes':>8} {'jdml ms':>9} {'PML ms':>9} {'faster':>7} {'/ floor':>8} "
         f"{'MiB':>9} {'PML MiB':>9}"

@@ -1,6 +1,5 @@
 """What the benchmarks share: timing in turn, peak memory, the machine's name, the file they write."""
 
-import contextlib
 import ctypes
 import json
 import os
@@ -48,20 +47,6 @@ def timed_in_turn(
 def median(seconds: Mapping[str, list[float]]) -> dict[str, float]:
     """The median of each."""
     return {name: statistics.median(values) for name, values in seconds.items()}
-
-
-def keep_memory() -> None:
-    """Let this process keep memory that is freed, for all that is measured (glibc; no effect elsewhere).
-
-    As it starts, glibc gives every array above 32 MiB back to the system and asks for it again at the next call, and
-    the system clears its pages: on a virtual machine that may take as long as the arithmetic.
-    """
-    trim_threshold, mmap_max, arena_max = -1, -4, -8  # from malloc.h
-    with contextlib.suppress(OSError, AttributeError, TypeError):
-        c = ctypes.CDLL(None)
-        c.mallopt(mmap_max, 0)
-        c.mallopt(trim_threshold, 2**31 - 1)
-        c.mallopt(arena_max, 1)
 
 
 def peak_memory(function: Callable[[], Any]) -> int | None:

@@ -19,6 +19,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.ops import checks, safe_sqrt
+from jdml.ops.meshes import NOWHERE, Axis
 from jdml.ops.stable import accumulate_in, widen
 from jdml.ops.streams import pair_sums
 
@@ -193,6 +194,7 @@ def superpose(
     parameters: tuple[Array | float, ...] = (),
     *,
     tile: int | None = None,
+    axis: Axis = NOWHERE,
 ) -> Array:
     """The potential at each charge: the sum over all other charges.
 
@@ -205,6 +207,7 @@ def superpose(
         labels: ``[N]`` integers; charges of a negative label, whatever they hold, neither act nor are acted upon.
         parameters: scalars handed to the potential.
         tile: see :func:`jdml.ops.pair_sums`, which does the work.
+        axis: likewise.
 
     Returns:
         ``[N]``.
@@ -223,7 +226,7 @@ def superpose(
     checks.check_embeddings("charges", charges)
     checks.check_labels("labels", labels, len(charges))
     checks.require_finite("charges", charges, labels >= 0)
-    return pair_sums(_by_distance(potential), charges, labels, parameters, tile=tile)
+    return pair_sums(_by_distance(potential), charges, labels, parameters, tile=tile, axis=axis)
 
 
 def class_field(

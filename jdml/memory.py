@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml.ops import checks
+from jdml.ops.meshes import as_axis, replicated
 
 
 class CrossBatchMemory(NamedTuple):
@@ -57,7 +58,12 @@ def init(capacity: int, dim: int, dtype: jnp.dtype = jnp.float32) -> CrossBatchM
 
 
 def push(
-    state: CrossBatchMemory, embeddings: Array, labels: Array, where: Array | None = None
+    state: CrossBatchMemory,
+    embeddings: Array,
+    labels: Array,
+    where: Array | None = None,
+    *,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> CrossBatchMemory:
     """Store a batch, over the oldest entries (first in, first out). No gradient flows into the memory.
 
@@ -66,9 +72,11 @@ def push(
         embeddings: ``[B, D]``.
         labels: ``[B]`` integers; rows with a negative label are not stored.
         where: ``[B]`` bool, the rows to store; default all.
+        axis_name: inside a ``jax.shard_map``, the mesh axis over which the batch is spread: the rows of all devices
+            are stored, in their order.
 
     Returns:
-        The new memory.
+        The new memory, the same on every device of a mesh.
 
     Raises:
         TypeError: arguments of the wrong kind.
@@ -86,29 +94,46 @@ def push(
     capacity, dim = state.embeddings.shape
     checks.check_embeddings("embeddings", embeddings, dim=dim, like="the memory")
     checks.check_labels("labels", labels, embeddings.shape[0])
+    embeddings, labels = jnp.asarray(embeddings), jnp.asarray(labels)
+    kept = _kept(labels, where)
+    axis = as_axis(axis_name)
+    embeddings, labels, kept = axis.rows((jax.lax.stop_gradient(embeddings), labels, kept))
     if embeddings.shape[0] > capacity:
         raise ValueError(
             f"a batch of {embeddings.shape[0]} does not fit into a memory of capacity {capacity}"
         )
-    slot = slots(state, labels, where)
-    stored_rows = jnp.isfinite(embeddings).all(-1) | (slot < 0)
-    checks.require(stored_rows, "embeddings[{row}] is not finite")
-    target = jnp.where(slot < 0, capacity, slot)  # out of range: dropped
-    stored = jax.lax.stop_gradient(embeddings).astype(state.embeddings.dtype)
+    checks.require(jnp.isfinite(embeddings).all(-1) | ~kept, "embeddings[{row}] is not finite")
+    return _stored(state, embeddings, labels, kept)
+
+
+@replicated
+def _stored(
+    state: CrossBatchMemory, embeddings: Array, labels: Array, kept: Array
+) -> CrossBatchMemory:
+    capacity = state.labels.shape[0]
+    target = jnp.where(kept, _slots(state.next_slot, kept, capacity), capacity)  # beyond: dropped
+    stored = embeddings.astype(state.embeddings.dtype)
     return CrossBatchMemory(
         embeddings=state.embeddings.at[target].set(stored, mode="drop"),
         labels=state.labels.at[target].set(labels.astype(state.labels.dtype), mode="drop"),
-        next_slot=(state.next_slot + jnp.sum(slot >= 0, dtype=jnp.int32)) % capacity,
+        next_slot=(state.next_slot + jnp.sum(kept, dtype=jnp.int32)) % capacity,
     )
 
 
-def slots(state: CrossBatchMemory, labels: Array, where: Array | None = None) -> Array:
+def slots(
+    state: CrossBatchMemory,
+    labels: Array,
+    where: Array | None = None,
+    *,
+    axis_name: str | tuple[str, ...] | None = None,
+) -> Array:
     """Where :func:`push` would store each row of a batch: the ``self_index`` of its rows among the references.
 
     Args:
         state: the memory before the batch is pushed.
         labels: ``[B]`` integers.
         where: ``[B]`` bool; default all.
+        axis_name: as of :func:`push`; the labels are this device's, and so are the slots.
 
     Returns:
         ``[B]`` integers, -1 for rows that are not stored.
@@ -122,11 +147,25 @@ def slots(state: CrossBatchMemory, labels: Array, where: Array | None = None) ->
         >>> slots(init(3, 1), jnp.array([5, -1, 6]))
         Array([ 0, -1,  1], dtype=int32)
     """
-    capacity = state.labels.shape[0]
     checks.check_labels("labels", labels, jnp.size(labels))
+    axis = as_axis(axis_name)
+    kept = axis.rows(_kept(jnp.asarray(labels), where))
+    return axis.own(_slots_of(state, kept))
+
+
+@replicated
+def _slots_of(state: CrossBatchMemory, kept: Array) -> Array:
+    slots = _slots(state.next_slot, kept, state.labels.shape[0])
+    return jnp.where(kept, slots, -1).astype(jnp.int32)
+
+
+def _slots(next_slot: Array, kept: Array, capacity: int) -> Array:
+    return (next_slot + jnp.cumsum(kept) - 1) % capacity
+
+
+def _kept(labels: Array, where: Array | None) -> Array:
     kept = labels >= 0
-    if where is not None:
-        checks.check_mask("where", where, labels.shape)
-        kept = kept & where
-    turn = jnp.cumsum(kept) - 1
-    return jnp.where(kept, (state.next_slot + turn) % capacity, -1).astype(jnp.int32)
+    if where is None:
+        return kept
+    checks.check_mask("where", where, labels.shape)
+    return kept & where

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.ops import checks
+from jdml.ops import checks, meshes
 
 
 class Pairs(NamedTuple):
@@ -71,18 +71,28 @@ def all_pairs(
                [0, 0, 0]], dtype=int32)
     """
     checks.check_labels("labels", labels, jnp.size(labels))
-    rows = _valid("where", where, labels)
+    rows: Array = _valid("where", where, labels)
+    own = reference_labels is None
     if reference_labels is None:
-        reference_labels, columns, others = labels, rows, ~jnp.eye(labels.size, dtype=bool)
+        reference_labels, columns = labels, rows
     else:
         checks.check_labels("reference_labels", reference_labels, jnp.size(reference_labels))
-        columns, others = reference_labels >= 0, jnp.ones((), bool)
+        columns = jnp.asarray(reference_labels) >= 0
     if reference_where is not None:
-        checks.check_mask("reference_where", reference_where, reference_labels.shape)
+        checks.check_mask("reference_where", reference_where, jnp.shape(reference_labels))
         columns = columns & reference_where
-    both = rows[:, None] & columns[None, :] & others
-    same = labels[:, None] == reference_labels[None, :]
-    return Pairs(same & both, ~same & both)
+
+    def of_rows(anchors: tuple[Array, Array, Array], others: tuple[Array, Array]) -> Pairs:
+        labels, valid, index = anchors
+        reference_labels, columns = others
+        both = valid[:, None] & columns[None, :]
+        if own:
+            both = both & (jnp.arange(columns.size)[None, :] != index[:, None])
+        same = labels[:, None] == reference_labels[None, :]
+        return Pairs(same & both, ~same & both)
+
+    anchors = (jnp.asarray(labels), rows, jnp.arange(jnp.size(labels)))
+    return meshes.by_rows(of_rows, anchors, (jnp.asarray(reference_labels), columns))
 
 
 def check_miner(mine: object) -> None:
@@ -331,8 +341,14 @@ class _Rule:
     rule: Callable[..., Pairs] = dataclasses.field(metadata={"static": True})
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
+    by_rows = True
+
     def __call__(self, key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
-        return self.rule(key, jax.lax.stop_gradient(distances), pairs, **self.settings)
+        def of_rows(rows: Any, settings: dict[str, Any]) -> Pairs:
+            return self.rule(*rows, **settings)
+
+        rows = (_keys(key, distances), jax.lax.stop_gradient(distances), pairs)
+        return meshes.by_rows(of_rows, rows, self.settings)
 
 
 @jax.tree_util.register_dataclass
@@ -340,10 +356,76 @@ class _Rule:
 class _Chain:
     miners: tuple[Miner, ...]
 
+    @property
+    def by_rows(self) -> bool:
+        return all(is_by_rows(miner) for miner in self.miners)
+
     def __call__(self, key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
+        key = _keys(key, distances) if self.by_rows else key
         for turn, miner in enumerate(self.miners):
-            pairs = miner(None if key is None else jax.random.fold_in(key, turn), distances, pairs)
+            pairs = miner(_fold(key, turn), distances, pairs)
         return pairs
+
+
+def is_by_rows(miner: Miner) -> bool:
+    """Whether a miner chooses each row's pairs by that row alone, and draws by keys per row.
+
+    Args:
+        miner: any miner. Those of this module do, and any with an attribute ``by_rows`` that is True; they can see
+            some rows at a time. Others are shown all rows of a batch at once, on every device.
+
+    Returns:
+        A boolean.
+
+    Example:
+        >>> is_by_rows(easy_positive()), is_by_rows(lambda key, distances, pairs: pairs)
+        (True, False)
+    """
+    return bool(getattr(miner, "by_rows", False))
+
+
+def row_keys(key: Array, index: Array) -> Array:
+    """A random key for each row of a batch, the same whichever rows are looked at together.
+
+    Args:
+        key: one key.
+        index: ``[B]`` integers, the rows' places in the batch.
+
+    Returns:
+        ``[B]`` keys.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> some, all_of_them = (row_keys(jax.random.key(0), jnp.arange(*ends)) for ends in ((2, 3), (4,)))
+        >>> bool(some[0] == all_of_them[2])
+        True
+    """
+    return jax.vmap(jax.random.fold_in, (None, 0))(_typed(key), index)
+
+
+def _keys(key: Array | None, distances: Array) -> Array | None:
+    """Keys per row, from one key or from keys per row."""
+    if key is None or _typed(key).ndim == 1:
+        return key
+    return row_keys(key, jnp.arange(distances.shape[0]))
+
+
+def _fold(key: Array | None, turn: int) -> Array | None:
+    if key is None:
+        return None
+    key = _typed(key)
+    return jax.random.fold_in(key, turn) if key.ndim == 0 else _fold_each(key, turn)
+
+
+def _fold_each(keys: Array, turn: int) -> Array:
+    return jax.vmap(jax.random.fold_in, (0, None))(keys, turn)
+
+
+def _typed(key: Array) -> Array:
+    """A key, old or new, as a new one."""
+    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return key
+    return jax.random.wrap_key_data(key)
 
 
 def _number(value: float | Array) -> float | Array:
@@ -435,7 +517,7 @@ def _first(values: Array, where: Array) -> Array:
 def _draw(key: Array | None, who: str, where: Array, log_weights: Array | float = 0.0) -> Array:
     """Mask of one entry of each row, drawn from the kept ones with the given log-weights."""
     key = checks.check_key("key", key, needed_by=who)
-    noise = jax.random.gumbel(key, where.shape)
+    noise = jax.vmap(lambda one: jax.random.gumbel(one, where.shape[1:]))(key)
     return _first(-(noise + log_weights), where)
 
 

@@ -1,6 +1,12 @@
-"""What every test stands on: two CPU devices, strict ranks in the numeric rooms, real data sets."""
+"""What every test stands on: two CPU devices, quick compilation, strict ranks in the numeric rooms, real data sets."""
 
+import atexit
+import ctypes
+import gc
 import os
+import platform
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +15,25 @@ os.environ.setdefault(
     "JDML_CACHE", "off"
 )  # commands leave no compiled programs in the user's cache
 
+# Nearly all of the tests' time is compilation, of small programs that run once. XLA therefore optimizes them little
+# (JAX_DISABLE_MOST_OPTIMIZATIONS=0 XLA_FLAGS= runs the tests on the programs that users get), and a program is compiled
+# once for all workers and all processes that tests start: it lies in a folder that goes with the run.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    programs = tempfile.mkdtemp(prefix="jdml-tests-")
+    atexit.register(shutil.rmtree, programs, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = programs
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
+
 import jax
+import psutil
 import pytest
+
+# Traces make millions of objects, nearly none of them garbage: look for it a hundred times less often.
+gc.freeze()
+gc.set_threshold(70_000, 20, 20)
 
 TESTS = Path(__file__).parent
 REPOSITORY = TESTS.parent
@@ -18,8 +41,35 @@ REPOSITORY = TESTS.parent
 # Two devices on one machine, so that sharded losses are tested wherever the tests run.
 jax.config.update("jax_num_cpu_devices", 2)
 
+# A worker that holds more than this drops its compiled programs; they are read again from the folder above.
+LARGE_PROCESS = 1 << 30
+
 # In these rooms an operand of lower rank that broadcasts by accident is an error.
 STRICT_ROOMS = {"ops", "losses", "mining", "memory", "metrics", "objectives"}
+
+
+# What `make test-quick` leaves out: files that run whole programs, and losses beside one of each family.
+SLOW_FILES = {
+    "test_studies.py",
+    "test_benchmarks.py",
+    "test_cli_benchmark.py",
+    "test_cli_images.py",
+    "test_weight_parity.py",
+    "test_resnets.py",
+}
+QUICK_LOSSES = {"contrastive", "triplet", "proxy_anchor", "potential_field"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is slow."""
+    from jdml import losses
+
+    others = {name.removesuffix("_loss") for name in losses.__all__} - QUICK_LOSSES
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        another_loss = str(parameters.get("name")).removesuffix("_loss") in others
+        if another_loss or item.path.name in SLOW_FILES:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +81,17 @@ def strict_ranks(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with jax.numpy_rank_promotion("raise"):
         yield
+
+
+@pytest.fixture(autouse=True)
+def bounded_memory() -> Iterator[None]:
+    """Drop compiled programs once they have made the process large: JAX keeps every one of them."""
+    yield
+    if psutil.Process().memory_info().rss > LARGE_PROCESS:
+        jax.clear_caches()
+        gc.collect()
+        if platform.libc_ver()[0] == "glibc":  # which keeps freed memory otherwise
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 @pytest.fixture(scope="session")

@@ -81,12 +81,12 @@ def test_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="only glibc returns large arrays to the system"
 )
-def test_keep_memory() -> None:
+def test_keep_freed_memory() -> None:
     """Large arrays take the pages that earlier ones have left: in a process of its own, as it lasts."""
     faults = """
         import resource
         import numpy as np
-        import machine
+        from jdml.training.memory import keep_freed_memory
 
         def of_ten_arrays():
             before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -95,7 +95,7 @@ def test_keep_memory() -> None:
             return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
         fresh = of_ten_arrays()
-        machine.keep_memory()
+        keep_freed_memory()
         of_ten_arrays()
         print(fresh, of_ten_arrays())
     """
@@ -188,10 +188,43 @@ def test_input_pipeline(
     assert "5 images, batches of 4" in capsys.readouterr().out
 
 
-def test_image_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_image_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A step and an embedding pass of a network, and of PyTorch's where it is installed."""
+    module = load("image_training", monkeypatch)
+    monkeypatch.setattr(module, "CASES", (module.Case("small", 16, 8, 1, 3),))
+    out = tmp_path / "training.json"
+    run(module, monkeypatch, "--repeats", "1", "--fresh-memory", "--out", str(out))
+    found = json.loads(out.read_text())
+    (row,) = found["rows"]
+    assert set(row["step"]["milliseconds"]) <= {"jdml", "torch"}
+    assert row["step"]["milliseconds"]["jdml"] > 0
+    assert row["embedding"]["milliseconds"]["jdml"] > 0
+    assert found["memory"] == "fresh"
+    assert "small" in capsys.readouterr().out
+
+
+def test_convolutions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each part of a convolution is measured beside XLA's and every other formulation, which agree."""
+    module = load("convolutions", monkeypatch)
+    cases = (module.Case(2, 5, 2, 3, 3), module.Case(2, 5, 2, 2, 3, 2, groups=2))
+    monkeypatch.setattr(module, "CASES", cases)
+    out = tmp_path / "convolutions.json"
+    run(module, monkeypatch, "--repeats", "1", "--out", str(out))
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["part"] for row in rows] == ["forward", "images", "kernel"] * 2
+    assert all(row["chosen"] in row["milliseconds"] for row in rows)
+    assert all(row["largest_difference"] < 1e-5 for row in rows)
+    assert "chosen" in capsys.readouterr().out
+
+
+def test_training_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Step, pipeline and both together are measured in images per second."""
     pytest.importorskip("grain")
-    module = load("image_training", monkeypatch)
+    module = load("training_from_files", monkeypatch)
     monkeypatch.setattr(module, "FILES", 4)
     monkeypatch.setattr(
         module.models, "create", lambda name, dim, **_: jdml.models.SmallConvNet(dim, (4, 4))

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from jdml import models
+from jdml import flows, models
 from jdml.cli import main
 from jdml.cli.benchmark import Benchmark, fake_images
 from jdml.cli.papers import PRINTED, printed
@@ -17,12 +17,14 @@ FIVE = ("ccp", "eps", "mpa", "nir", "pfml")
 
 @pytest.fixture
 def small_backbone(monkeypatch):
-    """A network that compiles in no time in the backbone's place, with the recipe's head."""
+    """Networks that compile in no time in the backbone's and the flow's place, with the recipe's head."""
 
     def create(name, *, dim, pooling="average", freeze_batch_norm=False, dtype=None):
         return SmallConvNet(dim, (8, 8), pooling=pooling)
 
     monkeypatch.setattr(models, "create", create)
+    sizes = {"num_blocks": 1, "depth": 2, "hidden": 8}
+    monkeypatch.setitem(flows.PRESETS, "released", flows.PRESETS["released"] | sizes)
 
 
 def benchmark(capsys, *arguments):

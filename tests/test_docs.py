@@ -1,13 +1,14 @@
 """Documentation that cannot rot: its code runs, its commands exist, docstrings fit signatures."""
 
 import ast
+import contextlib
 import doctest
 import importlib
 import inspect
-import os
+import io
 import re
+import runpy
 import shlex
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ MANUALS = [
     REPOSITORY / "CONTRIBUTING.md",
     *sorted(REPOSITORY.glob("experiments/*/README.md")),
 ]
+SCRIPTS = {REPOSITORY / "benchmarks", REPOSITORY / "experiments"}
 MODULES = sorted(
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
     for path in PACKAGE.rglob("*.py")
@@ -97,18 +99,48 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 
 @cache
-def help_of(*command: str) -> str:
-    """What ``command --help`` prints; fails where it fails."""
-    done = subprocess.run(
-        [sys.executable, *command, "--help"],
-        cwd=REPOSITORY,
-        env=os.environ | {"COLUMNS": "200", "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def help_of_jdml(*subcommand: str) -> str:
+    """What ``jdml … --help`` prints; fails where it fails."""
+    with asking_for_help("jdml", *subcommand) as shown:
+        jdml.cli.main([*subcommand, "--help"])
+    return shown.getvalue()
+
+
+@cache
+def help_of_script(script: Path) -> str:
+    """What ``python script --help`` prints; fails where it fails."""
+    forget_siblings()
+    with asking_for_help(str(script)) as shown:
+        sys.path.insert(0, str(script.parent))  # as `python script` does
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        finally:
+            sys.path.pop(0)
+            forget_siblings()
+    return shown.getvalue()
+
+
+@contextlib.contextmanager
+def asking_for_help(*command: str) -> Iterator[io.StringIO]:
+    """A program that is asked for its help in this process, as it would be in one of its own."""
+    shown = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(shown):
+        patch.setattr(sys, "argv", [*command, "--help"])
+        patch.setenv("COLUMNS", "200")
+        patch.setenv("NO_COLOR", "1")
+        code = None
+        try:
+            yield shown
+        except SystemExit as stop:
+            code = stop.code
+    assert not code, shown.getvalue()
+
+
+def forget_siblings() -> None:
+    """Scripts of different folders have siblings of the same names."""
+    for name, module in list(sys.modules.items()):
+        if SCRIPTS & set(Path(getattr(module, "__file__", None) or "").parents):
+            del sys.modules[name]
 
 
 def unknown_flags(help_text: str, words: list[str]) -> list[str]:
@@ -120,7 +152,9 @@ def unknown_flags(help_text: str, words: list[str]) -> list[str]:
 @pytest.mark.parametrize("page", [page for page in MANUALS if page.is_file()], ids=page_id)
 def test_commands_exist(page):
     """Make's targets, `jdml` subcommands, experiments and all their flags are really there."""
-    targets = set(re.findall(r"^([a-z]\w*):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    targets = set(
+        re.findall(r"^([a-z][\w-]*):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    )
     for words in commands(page):
         program, *arguments = words
         while "=" in program and arguments:  # VARIABLE=value before a command
@@ -130,13 +164,12 @@ def test_commands_exist(page):
             named = {word for word in arguments if "=" not in word and not word.startswith("-")}
             assert named <= targets, f"{page}: make has no target {named - targets}"
         elif name == "jdml" and arguments:
-            run = ("-c", "import sys; from jdml.cli import main; sys.argv[0] = 'jdml'; main()")
             count = 2 if " ".join(arguments[:2]) in jdml.cli.COMMANDS else 1
             subcommand = [] if arguments[0].startswith("-") else arguments[:count]
-            unknown = unknown_flags(help_of(*run, *subcommand), arguments)
+            unknown = unknown_flags(help_of_jdml(*subcommand), arguments)
             assert not unknown, f"{page}: `jdml {' '.join(subcommand)}` has no {unknown}"
         elif name.startswith("python") and arguments and arguments[0].endswith(".py"):
-            unknown = unknown_flags(help_of(arguments[0]), arguments)
+            unknown = unknown_flags(help_of_script(REPOSITORY / arguments[0]), arguments)
             assert not unknown, f"{page}: {arguments[0]} has no {unknown}"
 
 

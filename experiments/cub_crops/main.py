@@ -28,6 +28,7 @@ import jdml
 from jdml import data, metrics
 from jdml.report import markdown_table, mean_std
 from jdml.training.checkpoint import write_json
+from jdml.training.memory import keep_freed_memory
 from jdml.training.study import collect_results, over_seeds, run_study
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "omniglot"))
@@ -166,4 +167,5 @@ def main(settings: Settings) -> str:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     print(main(tyro.cli(Settings, description=__doc__)))

@@ -25,6 +25,7 @@ import jdml
 from jdml import data, metrics, mining, models, objectives, training
 from jdml.report import markdown_table, mean_std, scatter_grid
 from jdml.training.checkpoint import write_json
+from jdml.training.memory import keep_freed_memory
 from jdml.training.study import over_seeds, run_study
 
 BATCH = 64
@@ -252,4 +253,5 @@ def _numbers(found: dict[str, Any]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     sys.exit(main(tyro.cli(Settings, description=__doc__)))

@@ -31,6 +31,7 @@ import jdml
 from jdml import data, metrics, mining, models, objectives, optim, training
 from jdml.report import markdown_table, mean_std
 from jdml.training.checkpoint import write_json
+from jdml.training.memory import keep_freed_memory
 from jdml.training.study import collect_results, over_seeds, run_study
 
 DIM = 128
@@ -388,4 +389,5 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     sys.exit(main(tyro.cli(Settings, description=__doc__)))

@@ -19,6 +19,7 @@ import tyro
 
 from jdml.report import markdown_table, mean_std
 from jdml.training.checkpoint import write_json
+from jdml.training.memory import keep_freed_memory
 from jdml.training.study import collect_results, over_seeds, run_study
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "potential_fields"))
@@ -141,4 +142,5 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     sys.exit(main(tyro.cli(Settings, description=__doc__)))

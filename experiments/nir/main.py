@@ -33,6 +33,7 @@ from switch_off import MEASURED, draw_switch_off, watch
 
 from jdml.report import markdown_table, mean_std
 from jdml.training.checkpoint import write_json
+from jdml.training.memory import keep_freed_memory
 from jdml.training.study import collect_results, over_seeds, run_study
 
 RETRIEVAL = ("R@1", "NMI", "mAP@1000")
@@ -279,4 +280,5 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     sys.exit(main(tyro.cli(Settings, description=__doc__)))

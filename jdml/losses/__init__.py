@@ -7,7 +7,14 @@ embeddings' type.
 """
 
 from jdml.losses.assignment import Assignment, assign
-from jdml.losses.comparison import Comparison, compare
+from jdml.losses.comparison import Anchors, Comparison, compare
+from jdml.losses.composition import both_ways, matryoshka
+from jdml.losses.contrast import (
+    info_nce_loss,
+    nca_loss,
+    sigmoid_contrastive_loss,
+    sup_con_loss,
+)
 from jdml.losses.isotropy import nir_loss
 from jdml.losses.multi_proxy import (
     multi_proxy_anchor_ap_loss,
@@ -34,20 +41,27 @@ from jdml.losses.proxies import (
     proxy_nca_pp_loss,
     soft_triple_loss,
 )
-from jdml.losses.softmax import arcface_loss, cosface_loss, normalized_softmax_loss
+from jdml.losses.ranking import fast_ap_loss, recall_at_k_loss, smooth_ap_loss
+from jdml.losses.softmax import (
+    arcface_loss,
+    cosface_loss,
+    normalized_softmax_loss,
+    subcenter_arcface_loss,
+)
 from jdml.losses.tuples import (
     circle_loss,
-    fast_ap_loss,
     lifted_structure_loss,
     n_pair_loss,
     snr_contrastive_loss,
 )
 
 __all__ = [
+    "Anchors",
     "Assignment",
     "Comparison",
     "arcface_loss",
     "assign",
+    "both_ways",
     "center_regularizer",
     "circle_loss",
     "compare",
@@ -56,13 +70,16 @@ __all__ = [
     "cosface_loss",
     "fast_ap_loss",
     "field_activity",
+    "info_nce_loss",
     "lifted_structure_loss",
     "margin_loss",
+    "matryoshka",
     "multi_proxy_anchor_ap_loss",
     "multi_proxy_anchor_dw_loss",
     "multi_proxy_anchor_loss",
     "multi_similarity_loss",
     "n_pair_loss",
+    "nca_loss",
     "nir_loss",
     "normalized_softmax_loss",
     "potential_field_loss",
@@ -70,8 +87,13 @@ __all__ = [
     "proxy_nca_loss",
     "proxy_nca_margin_loss",
     "proxy_nca_pp_loss",
+    "recall_at_k_loss",
+    "sigmoid_contrastive_loss",
     "similarity_contrastive_loss",
+    "smooth_ap_loss",
     "snr_contrastive_loss",
     "soft_triple_loss",
+    "subcenter_arcface_loss",
+    "sup_con_loss",
     "triplet_loss",
 ]

@@ -1,8 +1,9 @@
 """What every proxy loss begins with: normalized embeddings and proxies, and which of them belong together."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,44 +12,59 @@ from jax import Array
 from jdml import ops
 from jdml.losses.comparison import Normalize, prepare
 from jdml.ops import ReduceFn, checks
+from jdml.ops.blocks import Block, block_size, over_rows
+from jdml.ops.meshes import NOWHERE, Axis, as_axis
 from jdml.ops.normalization import inverse_norms
 from jdml.ops.stable import accumulate_in, widen
 
-ENTRIES = 2**20
-"""Similarities that ``class_block="auto"`` holds at a time, about."""
+Tree = Any
 
 
 class Assignment(NamedTuple):
     """Embeddings against the proxies of all classes, or of a block of them.
 
     Attributes:
-        embeddings: ``[B, D]``, normalized; rows that are not valid are 0.
+        embeddings: ``[B, D]``, normalized; rows that are not valid are 0. On a mesh, those of this device.
+        labels: ``[B]``, theirs; −1 for rows that are not valid.
         proxies: ``[C, K, D]``, normalized once they are multiplied by their ``factors``.
         factors: ``[C, K]``: products are scaled, not the proxies themselves, which may be many more numbers.
-        labels: ``[B]``, −1 for rows that are not valid.
-        rows: ``[B]``, the valid rows.
-        weights: ``[B]``.
+        class_index: ``[C]``, the proxies' classes.
+        batch: the labels, validity and weights of all rows ``[B]``.
         classes: how many classes there are in all.
         on_sphere: whether all vectors are of norm 1 (or 0).
-        first: the class of the first proxy, 0 but in a block.
         class_block: how many classes :meth:`over_classes` takes at a time, None for all.
+        axis: the devices that share the work.
+        by_class: whether they share the classes, not the rows.
+        in_blocks: whether this is a block, whose last classes may be none.
     """
 
     embeddings: Array
+    labels: Array
     proxies: Array
     factors: Array
-    labels: Array
-    rows: Array
-    weights: Array
+    class_index: Array
+    batch: "Batch"
     classes: int
     on_sphere: bool
-    first: Array | int = 0
     class_block: int | None = None
+    axis: Axis = NOWHERE
+    by_class: bool = False
+    in_blocks: bool = False
+
+    @property
+    def rows(self) -> Array:
+        """``[B]``, the valid rows of the whole batch."""
+        return self.batch.valid
+
+    @property
+    def weights(self) -> Array:
+        """``[B]``, the weights of the whole batch."""
+        return self.batch.weights
 
     @property
     def own(self) -> Array:
         """``[B, C]``, True at the class of a valid row."""
-        return self.labels[:, None] == self._class_indices[None, :]
+        return self.labels[:, None] == self.class_index[None, :]
 
     @property
     def others(self) -> Array:
@@ -58,13 +74,7 @@ class Assignment(NamedTuple):
     @property
     def real(self) -> Array | None:
         """``[1, C]``, False at what fills up the last block; None where all are classes."""
-        if self.class_block is None or self.classes % self.class_block == 0:
-            return None
-        return (self._class_indices < self.classes)[None, :]
-
-    @property
-    def _class_indices(self) -> Array:
-        return self.first + jnp.arange(self.proxies.shape[0], dtype=self.labels.dtype)
+        return (self.class_index < self.classes)[None, :] if self.in_blocks else None
 
     @property
     def similarities(self) -> Array:
@@ -112,42 +122,87 @@ class Assignment(NamedTuple):
         return functools.reduce(jnp.minimum, apart)
 
     def of_own(self, values: Array) -> Array:
-        """``[B]``: the entry of ``values [B, C]`` at each row's own class, 0 for rows that are not valid."""
-        place = self.labels - self.first
-        here = self.rows & (place >= 0) & (place < values.shape[1])
+        """``[B]``: the entry of ``values [B, C]`` at each row's own class, 0 for rows that have none here."""
+        place = self.labels - self.class_index[0]
+        here = (self.labels >= 0) & (place >= 0) & (place < values.shape[1])
         return _entries(values, jnp.where(here, place, -1))
 
-    def over_classes(self, function: Callable[["Assignment"], Any]) -> Any:
+    def here(self, of_batch: Array) -> Array:
+        """The entries ``[B]`` of those rows that this device compares."""
+        if self.by_class or not self.axis.names:
+            return of_batch
+        return dataclasses.replace(self.axis, whole=False).own(of_batch)
+
+    def all_rows(self, here: Tree) -> Tree:
+        """The entries of the whole batch, from those of the rows that this device compares."""
+        return here if self.by_class or not self.axis.names else self.axis.gather(here)
+
+    def over_classes(self, function: Callable[["Assignment"], Tree]) -> Tree:
         """Apply a function to one block of classes after the other, and recompute each for its gradient.
 
         Args:
-            function: from a block, an assignment of ``class_block`` classes, to arrays.
+            function: from a block, an assignment of ``class_block`` classes, to arrays ``[B]``, one entry per row.
 
         Returns:
-            The function's results, stacked along a new first axis, one entry per block.
+            The function's results for all rows ``[T, B]``, one entry per block; on a mesh the same on every device.
         """
-        classes, per_class, dim = self.proxies.shape
-        block = self.class_block
-        if block is None:
-            return jax.tree.map(lambda result: result[None], function(self))
-        missing = -classes % block
-        proxies = jnp.pad(self.proxies, ((0, missing), (0, 0), (0, 0)))
-        factors = jnp.pad(self.factors, ((0, missing), (0, 0)))
-        firsts = jnp.arange(0, classes, block, dtype=self.labels.dtype)
+        return self.over_both(lambda block: (function(block), ()))[0]
 
-        def one(inputs: tuple[Array, Array, Array]) -> Any:
-            first, proxies, factors = inputs
-            return function(self._replace(first=first, proxies=proxies, factors=factors))
+    def over_both(self, function: Callable[["Assignment"], tuple[Tree, Tree]]) -> tuple[Tree, Tree]:
+        """The same for a function with results per row ``[B]``, and results per class ``[C]`` over the rows it sees.
 
-        blocks = proxies.reshape(-1, block, per_class, dim), factors.reshape(-1, block, per_class)
-        return jax.lax.map(jax.checkpoint(one, prevent_cse=False), (firsts, *blocks))
+        Args:
+            function: from a block to both.
+
+        Returns:
+            ``[T, B]`` and ``[S, C]``: parts per block of classes, and parts per share of the rows.
+        """
+
+        def of_block(part: tuple[Array, Array, Array]) -> tuple[Tree, Tree]:
+            proxies, factors, index = part
+            in_blocks = self.class_block is not None and self.proxies.shape[0] % self.class_block
+            block = self._replace(
+                proxies=proxies, factors=factors, class_index=index, in_blocks=bool(in_blocks)
+            )
+            per_row, per_class = function(block)
+            return per_class, per_row
+
+        everywhere, nowhere = (self.axis, NOWHERE) if self.by_class else (NOWHERE, self.axis)
+        part = (self.proxies, self.factors, self.class_index)
+        per_class, per_row = over_rows(of_block, part, block=self.class_block, axis=everywhere)
+        per_row = jax.tree.map(lambda x: nowhere.rows(x.T).T, per_row)
+        return per_row, nowhere.everyone(per_class)
 
     def reduce_rows(
         self, reduce_fn: ReduceFn | None, values: Array, where: Array | None = None
     ) -> Array:
-        """Weight and reduce one value per row."""
+        """Weight and reduce one value per row of the whole batch."""
         where = self.rows if where is None else self.rows & where
-        return ops.reduce_terms(reduce_fn, jnp.where(where, values, 0.0) * self.weights, where)
+        return self.finish(reduce_fn, jnp.where(where, values, 0.0) * self.weights, where)
+
+    def finish(self, reduce_fn: ReduceFn | None, rows: Array, where: Array) -> Array:
+        """Reduce terms that are the rows of the whole batch."""
+        reduced = ops.reduce_terms(reduce_fn, rows, where)
+        return self.axis.own(reduced) if reduce_fn is None else self.axis.once(reduced)
+
+    def finish_classes(self, reduce_fn: ReduceFn | None, terms: Array) -> Array:
+        """Reduce terms that are the classes; of a batch without a valid row there is none."""
+        where = jnp.broadcast_to(self.rows.any(), terms.shape)
+        return self.axis.once(ops.reduce_terms(reduce_fn, terms, where))
+
+
+class Batch(NamedTuple):
+    """What is known of the rows of all devices.
+
+    Attributes:
+        labels: ``[B]``, −1 for rows that are not valid.
+        valid: ``[B]``.
+        weights: ``[B]``.
+    """
+
+    labels: Array
+    valid: Array
+    weights: Array
 
 
 @jax.custom_jvp
@@ -174,7 +229,8 @@ def assign(
     normalize: Normalize | None = ops.sphere,
     where: Array | None = None,
     weights: Array | None = None,
-    class_block: int | Literal["auto"] | None = None,
+    class_block: Block = "auto",
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Assignment:
     """Check the arguments of a proxy loss and normalize its vectors.
 
@@ -187,8 +243,11 @@ def assign(
             are not valid either.
         weights: ``[B]``: each sample's terms are multiplied by its weight.
         class_block: how many classes are compared at a time, in ``O(B × class_block)`` memory, at the price of
-            computing each similarity twice; ``"auto"`` chooses, None takes all classes at once. The result is the
-            same.
+            computing each similarity twice; None for all at once, ``"auto"`` for all while they are few. The result
+            is the same.
+        axis_name: inside a ``jax.shard_map``, the mesh axis over which the batch is spread: the rows of all devices
+            are one batch. The proxies are the same on every device (or, with ``check_vma``, each device's own
+            classes), and so is the value.
 
     Returns:
         The assignment.
@@ -205,8 +264,12 @@ def assign(
             f"proxies must have the dimension of embeddings, {dim}, got {list(proxies.shape)}"
         )
     checks.check_labels("labels", labels, size)
+    checks.block("class_block", class_block)
     labels = checks.widen_labels(labels)
-    classes = centres.shape[0]
+    axis = as_axis(axis_name)
+    by_class = axis.holds_part("proxies", centres)
+    here, per_class, _ = centres.shape
+    classes = here * axis.size if by_class else here
     known = (labels >= 0) & (labels < classes)
     rows = known
     if where is not None:
@@ -224,19 +287,24 @@ def assign(
     if weights is not None:
         checks.check_weights("weights", weights, (size,))
     scale = jnp.ones(size, dtype) if weights is None else jnp.asarray(weights, dtype)
-    checks.block("class_block", class_block)
-    if class_block == "auto":
-        class_block = max(128, ENTRIES // (max(size, 1) * centres.shape[1]) // 128 * 128)
-    if class_block is not None and class_block >= classes:
-        class_block = None
+    batch = Batch(jnp.where(rows, labels, -1), rows, scale)
+    own_labels = batch.labels
+    if axis.holds_part("embeddings", embeddings):
+        batch = axis.rows(batch)
+        if by_class:
+            x, own_labels = axis.gather((x, own_labels))
+    first = axis.index * here if by_class else 0
+    index = first + jnp.arange(here, dtype=labels.dtype)
     return Assignment(
         x,
+        own_labels,
         p.reshape(centres.shape),
         factors.reshape(centres.shape[:2]),
-        jnp.where(rows, labels, -1),
-        rows,
-        scale,
+        index.astype(labels.dtype),
+        batch,
         classes,
         on_sphere,
-        class_block=class_block,
+        block_size(class_block, here, len(x) * per_class),
+        axis,
+        by_class,
     )

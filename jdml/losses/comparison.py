@@ -1,38 +1,49 @@
-"""What every pair loss begins with: normalized vectors, their valid pairs, and the miner's choice among them."""
+"""What every pair loss begins with: normalized vectors, their valid pairs, and the miner's choice among them.
 
+A pair loss is a function of one anchor's row of pairs. :func:`compare` prepares the rows; :class:`Anchors` applies the
+function to all of them at once, or to some at a time, or on each device of a mesh to its own.
+"""
+
+import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.mining import Miner, Pairs, all_pairs, check_miner
+from jdml.mining import Miner, Pairs, check_miner, is_by_rows, row_keys
 from jdml.ops import ReduceFn, checks
+from jdml.ops.blocks import Block, block_size, over_rows
+from jdml.ops.meshes import NOWHERE, Axis, as_axis
+from jdml.ops.reductions import ratio, reduced_by_rows, sum_rows
 from jdml.ops.stable import accumulate_in, widen
 
 Normalize = Callable[[Array], Array]
+Tree = Any
+PairTerms = tuple[tuple[Array, Array], ...]
+"""Kinds of pairs: values ``[B, R]``, and which pairs have one."""
 
 
 class Comparison(NamedTuple):
-    """Anchors against references.
+    """Some anchors, or all of them, against all references.
 
     Attributes:
         embeddings: ``[B, D]``, normalized; rows that are not valid are 0.
         references: ``[R, D]``, likewise.
+        labels: ``[B]``, or None where the pairs are given by a mask.
         pairs: which pairs take part.
         rows: ``[B]``, the valid anchors.
         weights: ``[B, 1]`` or ``[B, R]``.
-        own_batch: whether the references are the batch itself.
     """
 
     embeddings: Array
     references: Array
+    labels: Array | None
     pairs: Pairs
     rows: Array
     weights: Array
-    own_batch: bool
 
     @property
     def similarities(self) -> Array:
@@ -49,17 +60,6 @@ class Comparison(NamedTuple):
         """``[B, R]``, Euclidean."""
         return ops.distances(self.embeddings, self.references)
 
-    def reduce_pairs(self, reduce_fn: ReduceFn | None, values: Array, where: Array) -> Array:
-        """Weight and reduce one value per pair."""
-        return ops.reduce_terms(reduce_fn, jnp.where(where, values, 0.0) * self.weights, where)
-
-    def reduce_rows(
-        self, reduce_fn: ReduceFn | None, values: Array, where: Array | None = None
-    ) -> Array:
-        """Weight and reduce one value per anchor."""
-        where = self.rows if where is None else self.rows & where
-        return ops.reduce_terms(reduce_fn, jnp.where(where, values, 0.0) * self.row_weights, where)
-
     @property
     def row_weights(self) -> Array:
         """``[B]``; weights per pair make no sense where the terms are anchors."""
@@ -69,6 +69,188 @@ class Comparison(NamedTuple):
                 f"got {list(self.weights.shape)}"
             )
         return self.weights[:, 0]
+
+
+class _Rows(NamedTuple):
+    """What there is one of for each anchor."""
+
+    embeddings: Array  # [B, D]
+    place: Array  # [B], its place in the batch of all devices
+    valid: Array  # [B]
+    labels: Array | None  # [B]
+    self_index: Array | None  # [B]
+    positive: Array | None  # [B, R]
+    weights: Array  # [B, 1] or [B, R]
+    partner: Array | None = (
+        None  # [B], the one positive of each, where neither labels nor a mask tells
+    )
+    mined: Pairs | None = None  # [B, R], where a miner had to see them all
+
+
+@dataclasses.dataclass(frozen=True)
+class Anchors:
+    """All anchors and what they are compared with.
+
+    Attributes:
+        rows: what there is one of for each anchor.
+        references: ``[R, D]``, normalized.
+        reference_labels: ``[R]``, or None where row i's positive is reference i, or a mask tells.
+        columns: ``[R]``, the valid references.
+        own_batch: whether the references are the batch itself.
+        mine: the miner.
+        key: its key.
+        block: how many anchors are compared at a time, None for all.
+        axis: over which devices the anchors are spread.
+    """
+
+    rows: _Rows
+    references: Array
+    reference_labels: Array | None
+    columns: Array
+    own_batch: bool
+    mine: Miner | None
+    key: Array | None
+    block: int | None
+    axis: Axis
+
+    def over_blocks(self, function: Callable[[Comparison], tuple[Tree, Tree]]) -> tuple[Tree, Tree]:
+        """Apply a function to one block of anchors after the other, computed again for its gradient.
+
+        Args:
+            function: from a block to a pair: one result per anchor, and results of the block as a whole.
+
+        Returns:
+            The results of all anchors ``[B, …]``, and those of the blocks, stacked along a new first axis; on a mesh
+            the same on every device.
+        """
+        return self._mapped(function, self.axis)
+
+    def each(self, function: Callable[[Comparison], Tree]) -> Tree:
+        """Apply a function that gives one result per anchor: all of them ``[B, …]``."""
+        return self.over_blocks(lambda c: (function(c), ()))[0]
+
+    def reduce_rows(self, reduce_fn: ReduceFn | None, terms: Callable[[Comparison], Any]) -> Array:
+        """Weight and reduce one term per anchor.
+
+        Args:
+            reduce_fn: as for :func:`jdml.ops.reduce_terms`.
+            terms: from a block to ``[B]``, or to ``[B]`` and which of the anchors have a term.
+
+        Returns:
+            A scalar, or ``[B]``.
+        """
+
+        def weighted(c: Comparison) -> tuple[Array, Array]:
+            found = terms(c)
+            values, some = found if isinstance(found, tuple) else (found, c.rows)
+            some = some & c.rows
+            return jnp.where(some, values, 0.0) * c.row_weights, some
+
+        return self._reduced(reduce_fn, *self.each(weighted))
+
+    def reduce_groups(
+        self,
+        reduce_fn: ReduceFn | None,
+        terms: Callable[[Comparison], tuple[Array, Array, Array]],
+    ) -> Array:
+        """Weight and reduce a sum per anchor as if each of its terms stood alone.
+
+        Args:
+            reduce_fn: as for :func:`jdml.ops.reduce_groups`.
+            terms: from a block to the sums ``[B]``, how many terms they have, and how many are not zero.
+
+        Returns:
+            A scalar, or ``[B]``.
+        """
+
+        def weighted(c: Comparison) -> tuple[Array, Array, Array]:
+            sums, number, nonzero = terms(c)
+            nonzero = jnp.where(c.row_weights != 0, nonzero, 0)
+            return jnp.where(number > 0, sums, 0.0) * c.row_weights, number, nonzero
+
+        sums, number, nonzero = self.each(weighted)
+        if reduce_fn is None:
+            return self.axis.own(ops.reduce_terms(None, sums, number > 0))
+        return self.axis.once(
+            ops.reduce_groups(reduce_fn, sums, number > 0, terms=number, nonzero=nonzero)
+        )
+
+    def reduce_pairs(
+        self,
+        reduce_fn: ReduceFn | None,
+        terms: Callable[[Comparison], PairTerms],
+    ) -> Array:
+        """Weight one term per pair, reduce each kind of pairs, and add these up.
+
+        Args:
+            reduce_fn: as for :func:`jdml.ops.reduce_terms`. :func:`jdml.total`, :func:`jdml.mean` and
+                :func:`jdml.mean_nonzero` need one number per anchor; any other function sees the whole matrix.
+            terms: from a block to kinds of pairs, each values ``[B, R]`` and which pairs have one.
+
+        Returns:
+            A scalar, or ``[B, R]``.
+        """
+
+        def weighted(c: Comparison) -> list[tuple[Array, Array]]:
+            return [(jnp.where(some, v, 0.0) * c.weights, some) for v, some in terms(c)]
+
+        if reduced_by_rows(reduce_fn):
+            kinds = self.each(lambda c: [sum_rows(reduce_fn, *kind) for kind in weighted(c)])
+            value = sum(ratio(sums.sum(), counts.sum()) for sums, counts in kinds)
+            return self.axis.once(jnp.asarray(value))
+        if reduce_fn is None and not self.axis.whole:
+            (kinds, _) = self._mapped(lambda c: (weighted(c), ()), NOWHERE)
+            return jnp.asarray(sum(ops.reduce_terms(None, *kind) for kind in kinds))
+        value = sum(ops.reduce_terms(reduce_fn, *kind) for kind in self.each(weighted))
+        return self.axis.once(jnp.asarray(value))
+
+    def _reduced(self, reduce_fn: ReduceFn | None, values: Array, where: Array) -> Array:
+        reduced = ops.reduce_terms(reduce_fn, values, where)
+        return self.axis.own(reduced) if reduce_fn is None else self.axis.once(reduced)
+
+    def _mapped(self, function: Callable[[Comparison], Any], axis: Axis) -> tuple[Tree, Tree]:
+        ready = self if self.mine is None or is_by_rows(self.mine) else self._mined_at_once()
+        return over_rows(
+            lambda rows: function(ready._compared(rows)), ready.rows, block=self.block, axis=axis
+        )
+
+    def _compared(self, rows: _Rows) -> Comparison:
+        pairs = self._pairs(rows) if rows.mined is None else rows.mined
+        if self.mine is not None and rows.mined is None:
+            distances = ops.distances(rows.embeddings, self.references)
+            keys = None if self.key is None else row_keys(self.key, rows.place)
+            pairs = _mined(self.mine, keys, jax.lax.stop_gradient(distances), pairs)
+        return Comparison(
+            rows.embeddings, self.references, rows.labels, pairs, rows.valid, rows.weights
+        )
+
+    def _pairs(self, rows: _Rows) -> Pairs:
+        """The pairs that labels, or a mask in their place, make of rows and references."""
+        places = jnp.arange(len(self.references))[None, :]
+        kept = rows.valid[:, None] & self.columns[None, :]
+        itself = rows.place if self.own_batch else rows.self_index
+        if itself is not None:
+            kept = kept & (places != itself[:, None])
+        if rows.positive is not None:
+            same = rows.positive
+        elif rows.partner is not None:
+            same = places == rows.partner[:, None]
+        else:
+            assert rows.labels is not None
+            assert self.reference_labels is not None
+            same = rows.labels[:, None] == self.reference_labels[None, :]
+        return Pairs(same & kept, ~same & kept)
+
+    def _mined_at_once(self) -> "Anchors":
+        """Anchors whose pairs are mined: where a miner must see the distances of the whole batch."""
+        rows = self.axis.gather(self.rows) if self.axis.names else self.rows
+        pairs = self._pairs(rows)
+        distances = jax.lax.stop_gradient(ops.distances(rows.embeddings, self.references))
+        assert self.mine is not None
+        mined = _mined(self.mine, self.key, distances, pairs)
+        local = dataclasses.replace(self.axis, whole=False)
+        own = Pairs(local.own(mined.positive), local.own(mined.negative))
+        return dataclasses.replace(self, rows=self.rows._replace(mined=own))
 
 
 def compare(
@@ -85,8 +267,10 @@ def compare(
     normalize: Normalize | None = ops.sphere,
     where: Array | None = None,
     weights: Array | None = None,
-) -> Comparison:
-    """Check the arguments of a pair loss, normalize its vectors, find its pairs and mine them.
+    anchor_block: Block = "auto",
+    axis_name: str | tuple[str, ...] | None = None,
+) -> Anchors:
+    """Check the arguments of a pair loss, normalize its vectors, and say which are its pairs.
 
     Args:
         embeddings: ``[B, D]`` anchors.
@@ -106,15 +290,21 @@ def compare(
             valid either.
         weights: ``[B]``, or ``[B, R]`` where a loss has one term per pair: each term is multiplied by its weight
             before the reduction.
+        anchor_block: how many anchors are compared at a time, in ``O(R × anchor_block)`` memory, each similarity being
+            computed twice; None for all at once, ``"auto"`` for all while they are few. The result is the same.
+        axis_name: inside a ``jax.shard_map``, the mesh axis over which the batch is spread: the rows of all devices
+            are one batch, compared with the references of all devices (or with those that are the same on every one,
+            as a memory's are). The value is the same on every device.
 
     Returns:
-        The comparison.
+        The anchors.
 
     Raises:
         TypeError: arguments of the wrong kind (float labels, integer embeddings, masks that are not boolean).
         ValueError: shapes that do not fit, labels and ``positive`` both given or both missing, a missing ``key``.
     """
     checks.check_embeddings("embeddings", embeddings)
+    axis = as_axis(axis_name)
     size = embeddings.shape[0]
     rows = valid_rows(labels, where, size)
     if references is None:
@@ -122,23 +312,73 @@ def compare(
             raise ValueError(
                 "reference_labels, reference_where and self_index need references, which is missing"
             )
-        columns, others = rows, ~jnp.eye(size, dtype=bool)
+        columns, spread = rows, True
     else:
         checks.check_embeddings(
             "references", references, dim=embeddings.shape[1], like="embeddings"
         )
         columns = _valid_columns(reference_where, reference_labels, references.shape[0])
-        others = _others(self_index, (size, references.shape[0]))
-    kept = rows[:, None] & columns[None, :] & others
-    pairs = _label_pairs(labels, reference_labels, positive, kept, own=references is None)
-
+        spread = axis.holds_part("references", references)
     dtype = accumulate_in(embeddings, embeddings if references is None else references)
     x = prepare("embeddings", embeddings, rows, normalize, dtype)
     r = x if references is None else prepare("references", references, columns, normalize, dtype)
-    if mine is not None:
-        pairs = _mined(mine, key, jax.lax.stop_gradient(ops.distances(x, r)), pairs)
-    scale = _as_weights(weights, kept.shape, dtype)
-    return Comparison(x, r, pairs, rows, scale, own_batch=references is None)
+    if spread:
+        r, columns = axis.gather((r, columns))
+    shape = (size, len(r))
+    _check_pairs(labels, reference_labels, positive, shape, own=references is None)
+    if labels is not None:
+        reference_labels = labels if references is None else reference_labels
+        if spread:
+            reference_labels = axis.gather(reference_labels)
+    if self_index is not None:
+        checks.check_labels("self_index", self_index, size)
+    if mine is not None and not callable(mine):
+        raise TypeError(f"mine must be a function (key, distances, pairs) -> Pairs, got {mine!r}")
+    check_miner(mine)
+    per_anchor = _Rows(
+        x,
+        axis.index * size + jnp.arange(size, dtype=jnp.int32),
+        rows,
+        labels,
+        self_index,
+        None if positive is None else jnp.asarray(positive),
+        _as_weights(weights, shape, dtype),
+    )
+    return Anchors(
+        per_anchor,
+        r,
+        reference_labels,
+        columns,
+        references is None,
+        mine,
+        key,
+        block_size(anchor_block, *shape),
+        axis,
+    )
+
+
+def compare_towers(embeddings: Array, labels: Array | None, **options: Any) -> Anchors:
+    """:func:`compare`, where without labels or a mask the positive of row i is reference i."""
+    references = options["references"]
+    if labels is not None or options["positive"] is not None or references is None:
+        return compare(embeddings, labels, **options)
+    checks.check_embeddings("embeddings", embeddings)
+    checks.check_embeddings("references", references, dim=embeddings.shape[1], like="embeddings")
+    if options["reference_labels"] is not None:
+        raise ValueError("reference_labels need labels, which is missing")
+    size, number = len(embeddings), len(references)
+    if number < size:
+        raise ValueError(
+            f"references must have a row for each of the {size} embeddings where neither labels nor positive tells "
+            f"which are positive, got {number}"
+        )
+    one, all_one = jnp.zeros(size, jnp.int32), jnp.zeros(number, jnp.int32)
+    anchors = compare(embeddings, one, **{**options, "reference_labels": all_one})
+    axis, rows = anchors.axis, anchors.rows
+    spread = len(anchors.references) > number  # each device holds the partners of its rows
+    partner = axis.index * number + jnp.arange(size) if spread else rows.place
+    rows = rows._replace(labels=None, partner=partner.astype(jnp.int32))
+    return dataclasses.replace(anchors, rows=rows, reference_labels=None)
 
 
 def valid_rows(labels: Array | None, where: Array | None, size: int) -> Array:
@@ -165,36 +405,25 @@ def _valid_columns(where: Array | None, labels: Array | None, size: int) -> Arra
     return columns & (labels >= 0)
 
 
-def _label_pairs(
+def _check_pairs(
     labels: Array | None,
     reference_labels: Array | None,
     positive: Array | None,
-    kept: Array,
+    shape: tuple[int, int],
     *,
     own: bool,
-) -> Pairs:
-    """The pairs that labels make, or the mask given in their place, among those that are kept."""
+) -> None:
+    """Labels or a mask: one of them tells which pairs are positive."""
     if positive is not None:
         if labels is not None or reference_labels is not None:
             raise ValueError("positive is given instead of labels and reference_labels, got both")
-        checks.check_mask("positive", positive, kept.shape)
-        same = jnp.asarray(positive)
+        checks.check_mask("positive", positive, shape)
     elif labels is None:
         raise ValueError("labels is missing: give labels [B], or positive=[B, R] instead")
     elif reference_labels is None and not own:
         raise ValueError(
             "reference_labels is missing: references need labels [R], or positive=[B, R]"
         )
-    else:
-        same = all_pairs(labels, labels if reference_labels is None else reference_labels).positive
-    return Pairs(same & kept, ~same & kept)
-
-
-def _others(self_index: Array | None, shape: tuple[int, ...]) -> Array:
-    if self_index is None:
-        return jnp.ones(shape, bool)
-    checks.check_labels("self_index", self_index, shape[0])
-    return jnp.arange(shape[1])[None, :] != self_index[:, None]
 
 
 def prepare(
@@ -207,9 +436,6 @@ def prepare(
 
 
 def _mined(mine: Miner, key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
-    if not callable(mine):
-        raise TypeError(f"mine must be a function (key, distances, pairs) -> Pairs, got {mine!r}")
-    check_miner(mine)
     mined = mine(key, distances, pairs)
     if not isinstance(mined, Pairs):
         raise TypeError(f"mine must return Pairs(positive, negative), got {type(mined).__name__}")

@@ -8,6 +8,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.ops import ReduceFn, checks, mean
+from jdml.ops.meshes import as_axis
 from jdml.ops.stable import accumulate_in, widen
 
 Shape = Literal["exp", "softplus", "identity"]
@@ -32,6 +33,7 @@ def nir_loss(
     per_dimension: bool = False,
     where: Array | None = None,
     weights: Array | None = None,
+    axis_name: str | tuple[str, ...] | None = None,
     reduce_fn: ReduceFn | None = mean,
 ) -> Array:
     """NIR: samples must be likely residuals of their class's proxy under a conditional flow.
@@ -48,6 +50,8 @@ def nir_loss(
         per_dimension: divide the negative log-likelihood by D.
         where: ``[B]`` bool, the valid rows.
         weights: ``[B]``: each row's term is multiplied by its weight.
+        axis_name: inside a ``jax.shard_map``, the mesh axis over which the batch is spread: the rows of all devices
+            are one batch. The value is the same on every device.
         reduce_fn: applied to the valid rows; None gives ``[B]``.
 
     Returns:
@@ -102,7 +106,12 @@ def nir_loss(
     exponents = temperature * jnp.clip(surprise, -LARGEST, LARGEST) / (dim if per_dimension else 1)
     values = SHAPES[shape](jnp.clip(exponents, -LARGEST, LARGEST))
     scale = jnp.ones(size, dtype) if weights is None else jnp.asarray(weights, dtype)
-    return ops.reduce_terms(reduce_fn, values * scale, rows)
+    axis = as_axis(axis_name)
+    if reduce_fn is None and not axis.whole:
+        return ops.reduce_terms(None, values * scale, rows)
+    if axis.holds_part("latents", latents):
+        values, scale, rows = axis.rows((values, scale, rows))
+    return axis.once(ops.reduce_terms(reduce_fn, values * scale, rows))
 
 
 def _safe_exp(values: Array) -> Array:

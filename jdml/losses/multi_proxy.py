@@ -83,7 +83,7 @@ def multi_proxy_anchor_loss(
     a = assign(embeddings, labels, proxies, **options)
     terms = class_wise(a, lambda block: soft_similarities(block, gamma), alpha, delta)
     terms = terms + regularizer(a, tau) / a.classes
-    return ops.reduce_terms(reduce_fn, terms, jnp.broadcast_to(a.rows.any(), terms.shape))
+    return a.finish_classes(reduce_fn, terms)
 
 
 @ops.public(assign, **_CONSTRAINTS)

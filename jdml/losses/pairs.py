@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.losses.comparison import compare
+from jdml.losses.comparison import Comparison, PairTerms, compare
 from jdml.ops import ReduceFn, checks, log1p_sum_exp, mean, mean_nonzero
 
 relu = jax.nn.relu
@@ -68,12 +68,14 @@ def contrastive_loss(
         >>> contrastive_loss(x, jnp.array([0, 0, 1]))
         Array(1.9142135, dtype=float32)
     """
-    c = compare(embeddings, labels, **options)
-    distances = c.distances
-    pull = relu(distances - positive_margin)
-    push = relu(negative_margin - distances)
-    positive = c.reduce_pairs(reduce_fn, pull, c.pairs.positive)
-    return positive + c.reduce_pairs(reduce_fn, push, c.pairs.negative)
+
+    def terms(c: Comparison) -> PairTerms:
+        distances = c.distances
+        pull = relu(distances - positive_margin)
+        push = relu(negative_margin - distances)
+        return (pull, c.pairs.positive), (push, c.pairs.negative)
+
+    return compare(embeddings, labels, **options).reduce_pairs(reduce_fn, terms)
 
 
 @ops.public(compare, negative_margin=checks.finite)
@@ -121,11 +123,14 @@ def similarity_contrastive_loss(
         >>> similarity_contrastive_loss(x, jnp.array([0, 0, 1]), reduce_fn=None)
         Array([1.4, 1. , 1.6], dtype=float32)
     """
-    c = compare(embeddings, labels, **options)
-    similarities = c.similarities
-    pull = jnp.where(c.pairs.positive, 1.0 - similarities, 0.0)
-    push = jnp.where(c.pairs.negative & (similarities > negative_margin), similarities, 0.0)
-    return c.reduce_rows(reduce_fn, jnp.sum(pull + push, axis=-1))
+
+    def terms(c: Comparison) -> Array:
+        similarities = c.similarities
+        pull = jnp.where(c.pairs.positive, 1.0 - similarities, 0.0)
+        push = jnp.where(c.pairs.negative & (similarities > negative_margin), similarities, 0.0)
+        return jnp.sum(pull + push, axis=-1)
+
+    return compare(embeddings, labels, **options).reduce_rows(reduce_fn, terms)
 
 
 @ops.public(compare, margin=checks.non_negative)
@@ -179,19 +184,19 @@ def triplet_loss(
         >>> triplet_loss(x, jnp.array([0, 0, 1, 1]), margin=0.1, reduce_fn=None).round(3)
         Array([1.514, 0.2  , 2.786, 0.786], dtype=float32)
     """
-    c = compare(embeddings, labels, **options)
-    distances = c.squared_distances if squared else c.distances
-    positive, negative = c.pairs
-    active = _active_couples(jax.lax.stop_gradient(distances), positive, negative, margin)
-    active = active.astype(distances.dtype)
-    pulls = jnp.where(positive, active, 0.0)
-    pushes = jnp.where(negative, active, 0.0)
-    sums = jnp.sum((pulls - pushes) * distances + pulls * margin, axis=-1)
-    terms = positive.sum(-1) * negative.sum(-1)
-    where = terms > 0
-    weighted = jnp.where(where, sums, 0.0) * c.row_weights
-    nonzero = jnp.where(c.row_weights != 0, pulls.sum(-1), 0.0)
-    return ops.reduce_groups(reduce_fn, weighted, where, terms=terms, nonzero=nonzero)
+
+    def terms(c: Comparison) -> tuple[Array, Array, Array]:
+        distances = c.squared_distances if squared else c.distances
+        positive, negative = c.pairs
+        active = _active_couples(jax.lax.stop_gradient(distances), positive, negative, margin)
+        active = active.astype(distances.dtype)
+        pulls = jnp.where(positive, active, 0.0)
+        pushes = jnp.where(negative, active, 0.0)
+        sums = jnp.sum((pulls - pushes) * distances + pulls * margin, axis=-1)
+        couples = positive.sum(-1).astype(sums.dtype) * negative.sum(-1)
+        return sums, couples, pulls.sum(-1)
+
+    return compare(embeddings, labels, **options).reduce_groups(reduce_fn, terms)
 
 
 @ops.public(compare, beta=checks.finite_per_class, alpha=checks.non_negative)
@@ -244,12 +249,15 @@ def margin_loss(
     """
     beta = jnp.asarray(beta)
     if beta.ndim == 1:
-        beta, options = _beta_of_anchors(beta, labels, embeddings, options)
-    c = compare(embeddings, labels, **options)
-    distances = c.distances
-    pull = jnp.where(c.pairs.positive, relu(distances - beta + alpha), 0.0)
-    push = jnp.where(c.pairs.negative, relu(beta - distances + alpha), 0.0)
-    return c.reduce_pairs(reduce_fn, pull + push, c.pairs.positive | c.pairs.negative)
+        options = _with_boundaries(beta, labels, embeddings, options)
+
+    def terms(c: Comparison) -> PairTerms:
+        distances, boundary = c.distances, _boundaries(beta, c)
+        pull = jnp.where(c.pairs.positive, relu(distances - boundary + alpha), 0.0)
+        push = jnp.where(c.pairs.negative, relu(boundary - distances + alpha), 0.0)
+        return ((pull + push, c.pairs.positive | c.pairs.negative),)
+
+    return compare(embeddings, labels, **options).reduce_pairs(reduce_fn, terms)
 
 
 @ops.public(compare, alpha=checks.positive, beta=checks.positive, base=checks.finite)
@@ -302,11 +310,14 @@ def multi_similarity_loss(
         >>> multi_similarity_loss(x, jnp.array([0, 0, 1])).round(4)
         Array(0.5661, dtype=float32)
     """
-    c = compare(embeddings, labels, **options)
-    offsets = c.similarities - base
-    pull = log1p_sum_exp(-alpha * offsets, where=c.pairs.positive) / alpha
-    push = log1p_sum_exp(beta * offsets, where=c.pairs.negative) / beta
-    return c.reduce_rows(reduce_fn, pull + push)
+
+    def terms(c: Comparison) -> Array:
+        offsets = c.similarities - base
+        pull = log1p_sum_exp(-alpha * offsets, where=c.pairs.positive) / alpha
+        push = log1p_sum_exp(beta * offsets, where=c.pairs.negative) / beta
+        return pull + push
+
+    return compare(embeddings, labels, **options).reduce_rows(reduce_fn, terms)
 
 
 def _active_couples(
@@ -340,10 +351,10 @@ def _places(rows: Array, values: Array, *, side: str) -> Array:
     return jax.lax.map(of_row, (rows, values), batch_size=256)
 
 
-def _beta_of_anchors(
+def _with_boundaries(
     beta: Array, labels: Array | None, embeddings: Array, options: dict[str, Any]
-) -> tuple[Array, dict[str, Any]]:
-    """Each anchor's own β as a column, and options in which anchors without one are not valid."""
+) -> dict[str, Any]:
+    """Options in which anchors without a β of their own are not valid."""
     if labels is None:
         raise ValueError(
             f"beta must be a scalar where positive= is given instead of labels, got {list(beta.shape)}"
@@ -360,4 +371,12 @@ def _beta_of_anchors(
     if where is not None:
         checks.check_mask("where", where, labels.shape)
         known = known & where
-    return beta[jnp.clip(labels, 0, beta.size - 1)][:, None], {**options, "where": known}
+    return {**options, "where": known}
+
+
+def _boundaries(beta: Array, c: Comparison) -> Array:
+    """β, or each anchor's own as a column."""
+    if beta.ndim == 0:
+        return beta
+    assert c.labels is not None
+    return beta[jnp.clip(checks.widen_labels(c.labels), 0, beta.size - 1)][:, None]

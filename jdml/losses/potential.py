@@ -10,6 +10,7 @@ from jdml import fields, ops
 from jdml.losses.assignment import assign
 from jdml.losses.comparison import Normalize, prepare, valid_rows
 from jdml.ops import ReduceFn, checks, mean
+from jdml.ops.meshes import Axis, as_axis
 from jdml.ops.stable import accumulate_in
 
 
@@ -21,12 +22,16 @@ class Charges(NamedTuple):
         labels: ``[B + C·K]``, −1 for rows that are not valid.
         weights: ``[B + C·K]``, 1 for proxies.
         counted: ``[B + C·K]``, the charges whose potential is part of the loss: none if no row is valid.
+        batch: B.
+        axis: the devices that share the pairs; each has all charges.
     """
 
     points: Array
     labels: Array
     weights: Array
     counted: Array
+    batch: int
+    axis: Axis
 
 
 def charge(
@@ -37,6 +42,7 @@ def charge(
     normalize: Normalize | None = ops.sphere,
     where: Array | None = None,
     weights: Array | None = None,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Charges:
     """Check the arguments of a potential field loss and gather its charges.
 
@@ -48,6 +54,8 @@ def charge(
         where: ``[B]`` bool, the valid rows; the others are no charges. Rows whose label is negative, or not below C,
             are not valid either.
         weights: ``[B]``: the potential at each sample is multiplied by its weight.
+        axis_name: inside a ``jax.shard_map``, the mesh axis over which the batch is spread: the rows of all devices
+            are charges of one field. The value is the same on every device.
 
     Returns:
         The charges.
@@ -57,16 +65,29 @@ def charge(
         ValueError: shapes that do not fit.
     """
     if proxies is not None:
-        a = assign(embeddings, labels, proxies, normalize=normalize, where=where, weights=weights)
-        classes, per_class, dim = a.proxies.shape
-        owners = jnp.repeat(jnp.arange(classes, dtype=a.labels.dtype), per_class)
+        a = assign(
+            embeddings,
+            labels,
+            proxies,
+            normalize=normalize,
+            where=where,
+            weights=weights,
+            axis_name=axis_name,
+        )
+        x, p = a.embeddings, a.normalized_proxies
+        x, p = (x, a.axis.gather(p)) if a.by_class else (a.all_rows(x), p)
+        classes, per_class, dim = p.shape
+        owners = jnp.repeat(jnp.arange(classes, dtype=a.batch.labels.dtype), per_class)
         return Charges(
-            jnp.concatenate([a.embeddings, a.normalized_proxies.reshape(-1, dim)]),
-            jnp.concatenate([a.labels, owners]),
+            jnp.concatenate([x, p.reshape(-1, dim)]),
+            jnp.concatenate([a.batch.labels, owners]),
             jnp.concatenate([a.weights, jnp.ones(len(owners), a.weights.dtype)]),
             jnp.concatenate([a.rows, jnp.broadcast_to(a.rows.any(), owners.shape)]),
+            len(x),
+            a.axis,
         )
     checks.check_embeddings("embeddings", embeddings)
+    axis = as_axis(axis_name)
     size = len(embeddings)
     rows = valid_rows(labels, where, size)
     labels = checks.widen_labels(labels)
@@ -75,7 +96,10 @@ def charge(
     dtype = accumulate_in(embeddings)
     points = prepare("embeddings", embeddings, rows, normalize, dtype)
     scale = jnp.ones(size, dtype) if weights is None else jnp.asarray(weights, dtype)
-    return Charges(points, jnp.where(rows, labels, -1), scale, rows)
+    of_rows = (jnp.where(rows, labels, -1), scale, rows)
+    if axis.holds_part("embeddings", embeddings):
+        points, of_rows = axis.gather(points), axis.rows(of_rows)
+    return Charges(points, *of_rows, len(points), axis)
 
 
 @ops.public(
@@ -260,7 +284,8 @@ def field_activity(
         >>> {name: round(float(value), 3) for name, value in found.items()}
         {'attracting': 1.0, 'force': 0.569, 'repelling': 0.5}
     """
-    points, groups, _, counted = charge(embeddings, labels, proxies, **options)
+    charges = charge(embeddings, labels, proxies, **options)
+    points, groups, counted = charges.points, charges.labels, charges.counted
     points = jax.lax.stop_gradient(points)  # the force is a derivative already
     reach = delta if repulsion_delta is None else repulsion_delta
     active = fields.superpose(_attracts, points, groups, (delta,))
@@ -275,11 +300,12 @@ def field_activity(
         return 0.5 * felt.sum()
 
     forces = ops.safe_norm(jax.grad(energy)(points))[:, 0]
-    return {
+    found = {
         "attracting": active.sum() / jnp.maximum(same.sum(), 1),
         "repelling": repelled.sum() / jnp.maximum(different.sum(), 1),
         "force": mean(forces, counted),
     }
+    return {name: charges.axis.agreed(value) for name, value in found.items()}
 
 
 def _attracts(r: Array, same: Array, delta: Array) -> Array:
@@ -301,5 +327,10 @@ def _reduce(
     tile: int | None,
     reduce_fn: ReduceFn | None,
 ) -> Array:
-    felt = fields.superpose(potential, charges.points, charges.labels, parameters, tile=tile)
-    return ops.reduce_terms(reduce_fn, felt * charges.weights, charges.counted)
+    points, labels, axis = charges.points, charges.labels, charges.axis
+    felt = fields.superpose(potential, points, labels, parameters, tile=tile, axis=axis)
+    reduced = ops.reduce_terms(reduce_fn, felt * charges.weights, charges.counted)
+    if reduce_fn is not None:
+        return axis.once(reduced)
+    own, of_proxies = axis.own(reduced[: charges.batch]), axis.once(reduced[charges.batch :])
+    return jnp.concatenate([own, of_proxies])

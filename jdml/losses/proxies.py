@@ -228,7 +228,7 @@ def proxy_anchor_loss(
     """
     a = assign(embeddings, labels, proxies, **options)
     terms = class_wise(a, lambda block: block.similarities, alpha, delta)
-    return ops.reduce_terms(reduce_fn, terms, jnp.broadcast_to(a.rows.any(), terms.shape))
+    return a.finish_classes(reduce_fn, terms)
 
 
 @ops.public(
@@ -329,4 +329,4 @@ def center_regularizer(proxies: Array) -> Array:
     centres = checks.as_centres("proxies", proxies)
     checks.require_finite("proxies", centres)
     centres = widen(centres, accumulate_in(centres))
-    return spread(centres, inverse_norms(centres)[..., 0])
+    return spread(centres, inverse_norms(centres)[..., 0]).mean()

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml import ops
 from jdml.losses.assignment import Assignment
 from jdml.ops import ReduceFn, log1p_sum_exp, log_sum_exp, safe_sqrt
 from jdml.ops.normalization import inverse_norms
@@ -37,20 +36,22 @@ def class_wise(
 ) -> Array:
     """``[C]``: the same two soft hinges on each class's similarities to its own samples and to all others."""
     log_weights, counted = _log_weights(a)
+    here = (a.here(log_weights)[:, None], a.here(counted)[:, None])
 
     def terms(block: Assignment) -> tuple[Array, Array]:
         values = similarity(block)
-        exponents = alpha * (values + delta) + log_weights[:, None]
-        push = log1p_sum_exp(exponents, where=block.others & counted[:, None], axis=0)
-        return push, block.of_own(values)
+        log_weights, counted = here
+        exponents = alpha * (values + delta) + log_weights
+        return block.of_own(values), log_sum_exp(exponents, where=block.others & counted, axis=0)
 
-    push, own = a.over_classes(terms)
+    own, pushes = a.over_both(terms)
+    push = log1p_sum_exp(pushes, where=pushes > -jnp.inf, axis=0)
     # Each valid row pulls at its own class only, so that the pull is a sum over rows, not over a matrix.
     exponents = jnp.where(counted, -alpha * (own.sum(0) - delta) + log_weights, -jnp.inf)
-    segment = jnp.where(a.rows, a.labels, a.classes)
+    segment = jnp.where(a.rows, a.batch.labels, a.classes)
     present = jnp.zeros(a.classes + 1, bool).at[segment].set(True)[: a.classes]
     pull = _log1p_segment_sum_exp(exponents, segment, a.classes)
-    return pull / jnp.maximum(present.sum(), 1) + push.reshape(-1)[: a.classes] / a.classes
+    return pull / jnp.maximum(present.sum(), 1) + push / a.classes
 
 
 def _log1p_segment_sum_exp(values: Array, segment: Array, number: int) -> Array:
@@ -135,14 +136,19 @@ def regularize_rows(
 ) -> Array:
     """Weight the rows, add the regularizer to each, and reduce."""
     added = jnp.where(a.rows, regularizer(a, tau), 0.0)
-    return ops.reduce_terms(reduce_fn, jnp.where(a.rows, rows, 0.0) * a.weights + added, a.rows)
+    return a.finish(reduce_fn, jnp.where(a.rows, rows, 0.0) * a.weights + added, a.rows)
 
 
 def regularizer(a: Assignment, tau: float | Array | None) -> float | Array:
     """τR, with R of an assignment's proxies on the sphere; 0 where τ is None."""
     if tau is None:
         return 0.0
-    return tau * spread(a.proxies, a.factors if a.on_sphere else inverse_norms(a.proxies)[..., 0])
+    factors = a.factors if a.on_sphere else inverse_norms(a.proxies)[..., 0]
+    if a.by_class:
+        return tau * a.axis.total(spread(a.proxies, factors).sum()) / a.classes
+    (proxies, factors), real = a.axis.part((a.proxies, factors))
+    spreads = jnp.where(real, spread(proxies, factors), 0.0)
+    return tau * a.axis.total(spreads.sum()) / a.classes
 
 
 def over_blocks(log_sum: Callable[..., Array], parts: Array, a: Assignment) -> Array:
@@ -152,13 +158,13 @@ def over_blocks(log_sum: Callable[..., Array], parts: Array, a: Assignment) -> A
 
 
 def spread(centres: Array, factors: Array) -> Array:
-    """Half the mean distance between a class's centres ``[C, K, D]``, of norm 1 with their factors ``[C, K]``.
+    """``[C]``: half the mean distance between a class's centres ``[C, K, D]``, of norm 1 with factors ``[C, K]``.
 
     0 for K = 1.
     """
     classes, per_class, _ = centres.shape
     if per_class == 1:
-        return jnp.zeros((), centres.dtype)
+        return jnp.zeros(classes, centres.dtype)
     first, second = np.triu_indices(per_class, k=1)
     if per_class <= 4:
         # Centre by centre: a matrix product per class is slow where the matrices are that small.
@@ -174,8 +180,7 @@ def spread(centres: Array, factors: Array) -> Array:
         unit = centres * factors[..., None]
         products = jnp.einsum("csd,ctd->cst", unit, unit, precision=jax.lax.Precision.HIGHEST)
         cosines = products[:, first, second]
-    distances = safe_sqrt(2.0 - 2.0 * cosines)
-    return jnp.sum(distances) / (classes * per_class * (per_class - 1))
+    return safe_sqrt(2.0 - 2.0 * cosines).sum(-1) / (per_class * (per_class - 1))
 
 
 def _log_weights(a: Assignment) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""Losses on whole tuples of pairs: N-pair, lifted structure, circle, FastAP and signal-to-noise contrastive."""
+"""Losses on whole tuples of pairs: N-pair, lifted structure, circle and signal-to-noise contrastive."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.losses.comparison import compare
+from jdml.losses.comparison import Comparison, PairTerms, compare
 from jdml.ops import ReduceFn, checks, log_sum_exp, mean, mean_nonzero
 
 relu = jax.nn.relu
@@ -55,13 +55,16 @@ def n_pair_loss(
         >>> n_pair_loss(anchors, jnp.arange(2), references=positives, reference_labels=jnp.arange(2)).round(4)
         Array(0.5178, dtype=float32)
     """
-    c = compare(embeddings, labels, **options)
-    similarities = c.similarities
-    push = log_sum_exp(similarities, where=c.pairs.negative)[:, None]
-    some = c.pairs.positive & (push > -jnp.inf)
-    terms = jnp.where(some, jax.nn.softplus(jnp.where(some, push - similarities, 0.0)), 0.0)
-    count = c.pairs.positive.sum(-1)
-    return c.reduce_rows(reduce_fn, terms.sum(-1) / jnp.maximum(count, 1), where=count > 0)
+
+    def terms(c: Comparison) -> tuple[Array, Array]:
+        similarities = c.similarities
+        push = log_sum_exp(similarities, where=c.pairs.negative)[:, None]
+        some = c.pairs.positive & (push > -jnp.inf)
+        each = jnp.where(some, jax.nn.softplus(jnp.where(some, push - similarities, 0.0)), 0.0)
+        count = c.pairs.positive.sum(-1)
+        return each.sum(-1) / jnp.maximum(count, 1), count > 0
+
+    return compare(embeddings, labels, **options).reduce_rows(reduce_fn, terms)
 
 
 @ops.public(compare, negative_margin=checks.finite, positive_margin=checks.finite)
@@ -112,21 +115,27 @@ def lifted_structure_loss(
         >>> lifted_structure_loss(x, jnp.array([0, 0, 1])).round(4)
         Array(1.0405, dtype=float32)
     """
-    c = compare(embeddings, labels, **options)
-    distances = c.distances
-    positive, negative = c.pairs
-    push = negative_margin - distances
-    of_anchor = log_sum_exp(push, where=negative)[:, None]
-    of_reference = (
-        of_anchor.T if c.own_batch else log_sum_exp(push, where=negative, axis=0)[None, :]
-    )
-    some = positive & ((of_anchor > -jnp.inf) | (of_reference > -jnp.inf))
-    both = jnp.logaddexp(jnp.where(some, of_anchor, 0.0), jnp.where(some, of_reference, 0.0))
-    pairs = jnp.where(some, jnp.square(relu(both + distances - positive_margin)) / 2.0, 0.0)
-    terms = some.sum(-1)
-    weighted = pairs.sum(-1) * c.row_weights
-    nonzero = jnp.where(c.row_weights != 0, (pairs > 0).sum(-1), 0)
-    return ops.reduce_groups(reduce_fn, weighted, terms > 0, terms=terms, nonzero=nonzero)
+    anchors = compare(embeddings, labels, **options)
+
+    def pushes(c: Comparison) -> tuple[Array, Array]:
+        push, negative = negative_margin - c.distances, c.pairs.negative
+        return log_sum_exp(push, where=negative), log_sum_exp(push, where=negative, axis=0)
+
+    if anchors.own_batch:
+        of_references = anchors.each(lambda c: pushes(c)[0])
+    else:
+        _, parts = anchors.over_blocks(lambda c: ((), pushes(c)[1]))
+        of_references = log_sum_exp(parts, where=parts > -jnp.inf, axis=0)
+
+    def terms(c: Comparison) -> tuple[Array, Array, Array]:
+        distances, (positive, _) = c.distances, c.pairs
+        of_anchor, of_reference = pushes(c)[0][:, None], of_references[None, :]
+        some = positive & ((of_anchor > -jnp.inf) | (of_reference > -jnp.inf))
+        both = jnp.logaddexp(jnp.where(some, of_anchor, 0.0), jnp.where(some, of_reference, 0.0))
+        each = jnp.where(some, jnp.square(relu(both + distances - positive_margin)) / 2.0, 0.0)
+        return each.sum(-1), some.sum(-1), (each > 0).sum(-1)
+
+    return anchors.reduce_groups(reduce_fn, terms)
 
 
 @ops.public(compare, margin=checks.non_negative, gamma=checks.positive)
@@ -172,80 +181,17 @@ def circle_loss(
         >>> circle_loss(x, jnp.array([0, 0, 1]), gamma=1.0).round(4)
         Array(0.789, dtype=float32)
     """
-    c = compare(embeddings, labels, **options)
-    similarities = c.similarities
-    pull_weight = jax.lax.stop_gradient(relu(1.0 + margin - similarities))
-    push_weight = jax.lax.stop_gradient(relu(similarities + margin))
-    positive, negative = c.pairs
-    pull = log_sum_exp(-gamma * pull_weight * (similarities - (1.0 - margin)), where=positive)
-    push = log_sum_exp(gamma * push_weight * (similarities - margin), where=negative)
-    both = positive.any(-1) & negative.any(-1)
-    return c.reduce_rows(reduce_fn, jax.nn.softplus(jnp.where(both, pull + push, 0.0)), where=both)
 
+    def terms(c: Comparison) -> tuple[Array, Array]:
+        similarities, (positive, negative) = c.similarities, c.pairs
+        pull_weight = jax.lax.stop_gradient(relu(1.0 + margin - similarities))
+        push_weight = jax.lax.stop_gradient(relu(similarities + margin))
+        pull = log_sum_exp(-gamma * pull_weight * (similarities - (1.0 - margin)), where=positive)
+        push = log_sum_exp(gamma * push_weight * (similarities - margin), where=negative)
+        both = positive.any(-1) & negative.any(-1)
+        return jax.nn.softplus(jnp.where(both, pull + push, 0.0)), both
 
-@ops.public(compare, num_bins=checks.count)
-def fast_ap_loss(
-    embeddings: Array,
-    labels: Array | None = None,
-    *,
-    num_bins: int = 10,
-    reduce_fn: ReduceFn | None = mean,
-    **options: Any,
-) -> Array:
-    """FastAP: 1 − average precision, with ranks from a soft histogram of squared distances.
-
-    Formula:
-        ``reduce_i [ 1 − (1/N⁺) Σ_b h⁺_b H⁺_b / H_b ]``; h⁺ counts positives per bin, H⁺ and H cumulate positives and
-        all pairs up to the bin.
-
-    Args:
-        embeddings: ``[B, D]``.
-        labels: ``[B]`` integers.
-        num_bins: width of the bins is 4 / num_bins; there are num_bins + 1 of them, centred at 0 … 4. Static.
-        **options: what is compared, see :func:`jdml.losses.compare`.
-        reduce_fn: applied to the anchors that have a positive; None gives ``[B]``.
-
-    Returns:
-        A scalar, or ``[B]``.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, num_bins < 1.
-
-    Implementation notes:
-        Squared distances lie in [0, 4] on the sphere and in the ball; longer ones fall out of the histogram. Each
-        bin is computed again in the backward pass, so memory stays O(B·R).
-
-    Paper settings:
-        10 bins.
-
-    Reference:
-        Cakir, He, Xia, Kulis & Sclaroff, *Deep Metric Learning to Rank*, eq. 10.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> x = jnp.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
-        >>> fast_ap_loss(x, jnp.array([0, 0, 1])).round(4)
-        Array(0.5, dtype=float32)
-    """
-    c = compare(embeddings, labels, **options)
-    squares = c.squared_distances
-    positive, negative = c.pairs
-
-    @jax.checkpoint
-    def histogram(centre: Array) -> tuple[Array, Array]:
-        pulse = relu(1.0 - jnp.abs(squares - centre) * (num_bins / 4.0))
-        return jnp.where(positive, pulse, 0.0).sum(-1), jnp.where(negative, pulse, 0.0).sum(-1)
-
-    centres = jnp.linspace(0.0, 4.0, num_bins + 1, dtype=squares.dtype)
-    hits, misses = jax.lax.map(histogram, centres)  # [bins, B]
-    found = jnp.cumsum(hits, axis=0)
-    seen = found + jnp.cumsum(misses, axis=0)
-    some = hits * found > 0
-    precision = jnp.where(some, hits * found, 0.0) / jnp.where(some, seen, 1.0)
-    count = positive.sum(-1)
-    average = precision.sum(0) / jnp.maximum(count, 1)
-    return c.reduce_rows(reduce_fn, 1.0 - average, where=count > 0)
+    return compare(embeddings, labels, **options).reduce_rows(reduce_fn, terms)
 
 
 @ops.public(compare, positive_margin=checks.finite, negative_margin=checks.non_negative)
@@ -293,14 +239,16 @@ def snr_contrastive_loss(
         >>> snr_contrastive_loss(x, jnp.array([0, 0, 1])).round(4)
         Array(4.36, dtype=float32)
     """
-    c = compare(embeddings, labels, **options)
-    anchors = c.embeddings - c.embeddings.mean(-1, keepdims=True)
-    references = c.references - c.references.mean(-1, keepdims=True)
-    signal = jnp.sum(jnp.square(anchors), axis=-1, keepdims=True)
-    some = signal > jnp.finfo(signal.dtype).eps ** 2
-    noise = ops.squared_distances(anchors, references)
-    distances = noise / jnp.where(some, signal, 1.0)
-    pull = jnp.where(some, relu(distances - positive_margin), 0.0)
-    push = jnp.where(some, relu(negative_margin - distances), 0.0)
-    positive = c.reduce_pairs(reduce_fn, pull, c.pairs.positive)
-    return positive + c.reduce_pairs(reduce_fn, push, c.pairs.negative)
+
+    def terms(c: Comparison) -> PairTerms:
+        anchors = c.embeddings - c.embeddings.mean(-1, keepdims=True)
+        references = c.references - c.references.mean(-1, keepdims=True)
+        signal = jnp.sum(jnp.square(anchors), axis=-1, keepdims=True)
+        some = signal > jnp.finfo(signal.dtype).eps ** 2
+        noise = ops.squared_distances(anchors, references)
+        distances = noise / jnp.where(some, signal, 1.0)
+        pull = jnp.where(some, relu(distances - positive_margin), 0.0)
+        push = jnp.where(some, relu(negative_margin - distances), 0.0)
+        return (pull, c.pairs.positive), (push, c.pairs.negative)
+
+    return compare(embeddings, labels, **options).reduce_pairs(reduce_fn, terms)

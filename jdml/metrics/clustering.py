@@ -7,9 +7,11 @@ import jax
 import numpy as np
 from jax import Array
 
+from jdml.metrics.handed import handed_in
 from jdml.ops import checks
 
 
+@handed_in
 def nmi(
     embeddings: Array,
     labels: Array,

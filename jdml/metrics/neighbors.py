@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jdml.metrics.handed import handed_in
 from jdml.ops import checks, safe_norm, similarities
+from jdml.ops.meshes import NOWHERE, Axis, by_parts
 from jdml.ops.stable import accumulate_in
 
 # Bytes of one block of closeness: what fits a processor's cache, what keeps an accelerator busy.
@@ -22,7 +24,7 @@ _ACCELERATOR_BLOCK = 128 * 2**20
 _LAST = np.uint32(0xFF800000)
 
 
-@functools.partial(jax.jit, static_argnames=("k", "exclude_self", "block_size"))
+@handed_in
 def nearest(
     queries: Array,
     gallery: Array,
@@ -38,7 +40,7 @@ def nearest(
 
     Args:
         queries: ``[Q, D]`` floating, compared as given.
-        gallery: ``[N, D]`` floating.
+        gallery: ``[N, D]`` floating. On a mesh each device searches its own rows, and the best are merged.
         k: how many neighbours, at most N (N − 1 with ``exclude_self``).
         exclude_self: query i is gallery row i, and no neighbour of its own; other rows equal to it are.
         block_size: how many queries are compared at a time; default: a few tens of MiB at once.
@@ -70,31 +72,88 @@ def nearest(
         >>> distances[0]
         Array([1., 5.], dtype=float32)
     """
+    return _nearest(queries, gallery, k, exclude_self=exclude_self, block_size=block_size)
+
+
+@functools.partial(jax.jit, static_argnames=("k", "exclude_self", "block_size"))
+def _nearest(
+    queries: Array,
+    gallery: Array,
+    k: int,
+    *,
+    exclude_self: bool = False,
+    block_size: int | None = None,
+) -> tuple[Array, Array]:
     _check_search(queries, gallery, k, exclude_self, block_size)
     dtype = accumulate_in(queries, gallery)
     queries, gallery = jnp.asarray(queries, dtype), jnp.asarray(gallery, dtype)
-    size, dim = queries.shape
-    if size == 0:
+    if len(queries) == 0:
         return jnp.zeros((0, k), dtype), jnp.zeros((0, k), jnp.int32)
-    frame = common_frame(*map(jax.lax.stop_gradient, (queries, gallery)))
+
+    def search(axis: Axis, gallery: Array, queries: Array) -> tuple[Array, Array]:
+        return _search(queries, gallery, k, exclude_self, block_size, axis)
+
+    found: tuple[Array, Array] = by_parts(search, gallery, queries)
+    return found
+
+
+setattr(nearest, "lower", _nearest.lower)  # noqa: B010 (a jitted function's, for those who ask what it needs)
+
+
+def _search(
+    queries: Array,
+    gallery: Array,
+    k: int,
+    exclude_self: bool,
+    block_size: int | None,
+    axis: Axis,
+) -> tuple[Array, Array]:
+    """Each device searches its rows of the gallery, and the best are merged."""
+    size, dim = queries.shape
+    frame = common_frame(*map(jax.lax.stop_gradient, (queries, gallery)), axis=axis)
     references = in_frame(jax.lax.stop_gradient(gallery), frame)
     half_squares = 0.5 * jnp.sum(jnp.square(references), axis=-1)
+    offset = axis.index * len(gallery)
 
     def search(block: tuple[Array, Array]) -> tuple[Array, Array]:
         rows, start = block
         probes = in_frame(jax.lax.stop_gradient(rows), frame)
-        score = closeness(probes, references, half_squares, start if exclude_self else None)
-        indices = jax.lax.top_k(score, k)[1].astype(jnp.int32)
-        distances = safe_norm(rows[:, None, :] - gallery[indices])[..., 0]
+        score = closeness(
+            probes, references, half_squares, start - offset if exclude_self else None
+        )
+        score, here = jax.lax.top_k(score, min(k, len(gallery)))
+        distances = safe_norm(rows[:, None, :] - gallery[here])[..., 0]
+        distances, indices = merge(axis, k, score, distances, here.astype(jnp.int32) + offset)
         distances, indices = jax.lax.sort((distances, indices), num_keys=2)
         return distances, indices
 
     rows = block_size or rows_per_block(size, gallery.shape[0] + k * dim)
-    starts = jnp.arange(0, size, rows)
+    starts = jnp.arange(0, size, rows, dtype=jnp.int32)
     padding = ((0, starts.size * rows - size), (0, 0))
     blocks = jnp.pad(queries, padding).reshape(starts.size, rows, dim)
     distances, indices = jax.lax.map(search, (blocks, starts))
     return distances.reshape(-1, k)[:size], indices.reshape(-1, k)[:size]
+
+
+def merge(axis: Axis, k: int, scores: Array, *found: Array) -> tuple[Array, ...]:
+    """The k best of what each device has found, its own best first.
+
+    Args:
+        axis: the devices, in the order of their rows of the gallery.
+        k: how many.
+        scores: ``[Q, n]``, falling.
+        *found: ``[Q, n]``, whatever belongs to them.
+
+    Returns:
+        The same of the k best, ``[Q, k]``. Ties go to the first device and the first entry.
+    """
+    if not axis.names:
+        return found
+    scores, *all_found = (
+        jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1) for x in axis.everyone((scores, *found))
+    )
+    places = jax.lax.top_k(scores, k)[1]
+    return tuple(jnp.take_along_axis(x, places, axis=1) for x in all_found)
 
 
 def _check_search(
@@ -117,8 +176,8 @@ def _check_search(
         raise ValueError(f"k must be at most the number of {of}, {others}, got {k}")
 
 
-@jax.jit
-def common_frame(queries: Array, gallery: Array) -> tuple[Array, Array]:
+@functools.partial(jax.jit, static_argnames="axis")
+def common_frame(queries: Array, gallery: Array, axis: Axis = NOWHERE) -> tuple[Array, Array]:
     """Where to move the origin and how to scale so that distances lose no digits: ``(centre [1, D], exponent)``.
 
     The exponent is that of the largest half range of a coordinate; the centre, in scaled units, is the middle of the
@@ -128,6 +187,11 @@ def common_frame(queries: Array, gallery: Array) -> tuple[Array, Array]:
     both = (queries, gallery)
     low = functools.reduce(jnp.minimum, (jnp.min(x, axis=0, initial=jnp.inf) for x in both))
     high = functools.reduce(jnp.maximum, (jnp.max(x, axis=0, initial=-jnp.inf) for x in both))
+    return frame_of(axis.least(low), axis.most(high))
+
+
+def frame_of(low: Array, high: Array) -> tuple[Array, Array]:
+    """The frame of vectors whose coordinates ``[D]`` lie between two bounds."""
     exponent = jnp.clip(jnp.frexp(jnp.max(high / 2 - low / 2))[1] - 1, -120, 120)
     middle = jnp.ldexp(low / 2 + high / 2, -exponent)
     return jnp.round(middle)[None, :], exponent

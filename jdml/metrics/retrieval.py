@@ -1,7 +1,7 @@
 """Retrieval metrics of a whole data set: embeddings and labels in, the table of a paper out."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics import neighbors, ranking
+from jdml.metrics import disk, neighbors, ranking
+from jdml.metrics.handed import handed_in
 from jdml.ops import checks
+from jdml.ops.meshes import Axis, by_parts, by_rows, mesh_of
 
 T = TypeVar("T")
 
@@ -28,20 +30,26 @@ class _Cutoffs(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """What is searched, in the frame of :func:`jdml.metrics.neighbors.common_frame`, and what is right."""
+    """What is searched, in the frame of :func:`jdml.metrics.neighbors.common_frame`."""
 
     queries: Array  # [Q, D]
-    gallery: Array  # [N, D]
-    half_squares: Array  # [N]
+    gallery: Any  # [N, D], or a gallery on disk
+    half_squares: Array | None = None  # [N], where the gallery is on one device
+
+
+class _Truth(NamedTuple):
+    """What is right."""
+
     query_classes: Array  # [Q]
     gallery_classes: Array  # [N]
     num_relevant: Array  # [Q]
 
 
+@handed_in
 def evaluate_retrieval(
     queries: Array,
     query_labels: Array,
-    gallery: Array | None = None,
+    gallery: Any = None,
     gallery_labels: Array | None = None,
     *,
     recall_at: Sequence[int] = (1, 2, 4, 8),
@@ -59,9 +67,11 @@ def evaluate_retrieval(
 
     Args:
         queries: ``[Q, D]`` floating; ranked by Euclidean distance of the vectors as given, not normalized.
-        query_labels: ``[Q]`` integers.
-        gallery: ``[N, D]`` references. Default: the queries, each excluded (by index) from its own ranking.
-        gallery_labels: ``[N]`` integers.
+        query_labels: ``[Q]`` integers, or class names.
+        gallery: ``[N, D]`` references. Default: the queries, each excluded (by index) from its own ranking. On a mesh
+            each device ranks its own rows; a ``numpy.memmap`` is read from disk in pieces, once to be checked and once
+            to be ranked.
+        gallery_labels: ``[N]``, likewise.
         recall_at: k of ``"R@k"``.
         ndcg_at: k of ``"nDCG@k"``.
         map_at: k of ``"MAP@k"``.
@@ -112,6 +122,9 @@ def evaluate_retrieval(
     queries = _checked_rows("queries", queries, "query_labels", query_labels)
     if gallery is None:
         gallery, gallery_labels = queries, query_labels
+    elif isinstance(gallery, np.memmap):
+        checks.check_embeddings("gallery", gallery, dim=queries.shape[1], like="queries")
+        checks.check_labels("gallery_labels", gallery_labels, gallery.shape[0])
     else:
         gallery = _checked_rows("gallery", gallery, "gallery_labels", gallery_labels, like=queries)
 
@@ -119,11 +132,14 @@ def evaluate_retrieval(
     judged = relevant > 0
     scores = {name: np.full(judged.shape, np.nan) for name in _names(cutoffs)}
     if judged.any():
-        search = _prepare(queries, gallery, query_classes, gallery_classes, relevant)
+        search = _prepare(queries, gallery)
+        truth = _Truth(*map(jnp.asarray, (query_classes, gallery_classes, relevant)))
         ranks = (*cutoffs.recall, *cutoffs.ndcg, *cutoffs.average_precision)
         depth = _depth(max(relevant.max(), *ranks), gallery.shape[0])
         rows = block_size or neighbors.rows_per_block(judged.size, gallery.shape[0])
-        for start, values in _blocks(search, min(rows, judged.size), depth, exclude_self, cutoffs):
+        for start, values in _blocks(
+            search, truth, min(rows, judged.size), depth, exclude_self, cutoffs
+        ):
             for name, value in values.items():
                 scores[name][start : start + value.size] = value
         scores = {name: np.where(judged, value, np.nan) for name, value in scores.items()}
@@ -179,13 +195,33 @@ def _classes(
     return query_classes, gallery_classes, relevant.astype(np.int32)
 
 
-def _prepare(queries: Array, gallery: Array, *classes_and_relevant: np.ndarray) -> _Search:
-    """Everything on the device, in a frame where distances lose no digits."""
+def _prepare(queries: Array, gallery: Any) -> _Search:
+    """Everything on the device, in a frame where distances lose no digits. A gallery on disk stays there."""
+    if isinstance(gallery, np.memmap):
+        frame = disk.frame_of(queries, gallery)
+        moved = neighbors.in_frame(queries, frame)
+        return _Search(moved, disk.Gallery(gallery, frame))
+    if mesh_of((queries, gallery)) is not None:
+        here = jnp.asarray(np.asarray(queries))
+        frame = jax.device_get(_spread_frame(gallery, here))
+        references = by_rows(neighbors.in_frame, gallery, frame)
+        return _Search(neighbors.in_frame(here, frame), references)
     frame = neighbors.common_frame(queries, gallery)
     moved = neighbors.in_frame(queries, frame)
     references = moved if gallery is queries else neighbors.in_frame(gallery, frame)
-    half_squares = 0.5 * jnp.sum(jnp.square(references), axis=-1)
-    return _Search(moved, references, half_squares, *map(jnp.asarray, classes_and_relevant))
+    return _Search(moved, references, _half_squares(references))
+
+
+def _half_squares(references: Array) -> Array:
+    return 0.5 * jnp.sum(jnp.square(references), axis=-1)
+
+
+@jax.jit
+def _spread_frame(gallery: Array, queries: Array) -> tuple[Array, Array]:
+    def frame(axis: Axis, gallery: Array, queries: Array) -> Any:
+        return neighbors.common_frame(queries, gallery, axis=axis)
+
+    return by_parts(frame, gallery, queries)
 
 
 def _depth(wanted: int, size: int) -> int:
@@ -194,19 +230,49 @@ def _depth(wanted: int, size: int) -> int:
 
 
 def _blocks(
-    search: _Search, rows: int, depth: int, exclude_self: bool, cutoffs: _Cutoffs
+    search: _Search,
+    truth: _Truth,
+    rows: int,
+    depth: int,
+    exclude_self: bool,
+    cutoffs: _Cutoffs,
 ) -> list[tuple[int, dict[str, np.ndarray]]]:
     """The metrics of each block of queries, with the row it starts at. The last block may overlap its neighbour."""
     size = search.queries.shape[0]
     starts = [min(start, size - rows) for start in range(0, size, rows)]
-    on_cpu = all(device.platform == "cpu" for device in search.gallery.devices())
-    rank = _rank_on_host if on_cpu and depth > _DEEP else _rank_on_device
-    ranked = rank(search, starts, rows, depth, exclude_self)
+    ranked = _ranker(search, depth)(search, starts, rows, depth, exclude_self)
     measured = [
-        _measure(search, start, *found, cutoffs)
-        for start, found in zip(starts, ranked, strict=True)
+        _measure(truth, start, *found, cutoffs) for start, found in zip(starts, ranked, strict=True)
     ]
     return list(zip(starts, jax.device_get(measured), strict=True))
+
+
+def _ranker(search: _Search, depth: int) -> Callable[..., Iterator[tuple[Any, Any]]]:
+    """How to rank: by where the gallery is."""
+    if isinstance(search.gallery, disk.Gallery):
+        return _rank_on_disk
+    if mesh_of(search.gallery) is not None:
+        return _rank_on_mesh
+    on_cpu = all(device.platform == "cpu" for device in search.gallery.devices())
+    return _rank_on_host if on_cpu and depth > _DEEP else _rank_on_device
+
+
+def _rank_on_mesh(
+    search: _Search, starts: list[int], rows: int, depth: int, exclude_self: bool
+) -> Iterator[tuple[Any, Any]]:
+    """The same as :func:`_rank_on_device`, each device ranking its rows of the gallery."""
+    for start in starts:
+        queries = search.queries[start : start + rows]
+        found = _top_on_mesh(search.gallery, queries, start, depth, exclude_self)
+        yield jax.device_get(found)
+
+
+def _rank_on_disk(
+    search: _Search, starts: list[int], rows: int, depth: int, exclude_self: bool
+) -> Iterator[tuple[Any, Any]]:
+    """The same, one piece of the gallery after the other, each for all queries."""
+    blocks = [search.queries[start : start + rows] for start in starts]
+    yield from disk.rank(blocks, search.gallery, depth)
 
 
 def _rank_on_device(
@@ -243,6 +309,23 @@ def _top(
     return indices.astype(jnp.int32), scores > -jnp.inf
 
 
+@functools.partial(jax.jit, static_argnames=("depth", "exclude_self"))
+def _top_on_mesh(
+    gallery: Array, queries: Array, start: Array | int, depth: int, exclude_self: bool
+) -> tuple[Array, Array]:
+    def top(axis: Axis, gallery: Array, others: tuple[Array, Array]) -> tuple[Array, ...]:
+        queries, start = others
+        offset = axis.index * len(gallery)
+        first = start - offset if exclude_self else None
+        scores = neighbors.closeness(queries, gallery, _half_squares(gallery), first)
+        scores, indices = jax.lax.top_k(scores, min(depth, len(gallery)))
+        found = indices.astype(jnp.int32) + offset, scores > -jnp.inf
+        return neighbors.merge(axis, depth, scores, *found)
+
+    found: tuple[Array, Array] = by_parts(top, gallery, (queries, jnp.asarray(start)))
+    return found
+
+
 @functools.partial(jax.jit, static_argnames=("rows", "exclude_self"))
 def _places(search: _Search, start: Array | int, rows: int, exclude_self: bool) -> Array:
     return neighbors.order(_closeness(search, start, rows, exclude_self))
@@ -251,18 +334,19 @@ def _places(search: _Search, start: Array | int, rows: int, exclude_self: bool) 
 def _closeness(search: _Search, start: Array | int, rows: int, exclude_self: bool) -> Array:
     queries = jax.lax.dynamic_slice_in_dim(search.queries, start, rows)
     first = start if exclude_self else None
+    assert search.half_squares is not None
     return neighbors.closeness(queries, search.gallery, search.half_squares, first)
 
 
 @functools.partial(jax.jit, static_argnames="cutoffs")
 def _measure(
-    search: _Search, start: Array | int, indices: Array, valid: Array, cutoffs: _Cutoffs
+    truth: _Truth, start: Array | int, indices: Array, valid: Array, cutoffs: _Cutoffs
 ) -> dict[str, Array]:
     """All metrics of a block of queries, from the ranked indices of their neighbours."""
     rows = indices.shape[0]
-    classes = jax.lax.dynamic_slice_in_dim(search.query_classes, start, rows)
-    relevant = jax.lax.dynamic_slice_in_dim(search.num_relevant, start, rows)
-    hits = valid & (search.gallery_classes[indices] == classes[:, None])
+    classes = jax.lax.dynamic_slice_in_dim(truth.query_classes, start, rows)
+    relevant = jax.lax.dynamic_slice_in_dim(truth.num_relevant, start, rows)
+    hits = valid & (truth.gallery_classes[indices] == classes[:, None])
     values = [
         *(ranking.recall_at_k(hits, relevant, k) for k in cutoffs.recall),
         ranking.precision_at_1(hits, relevant),

@@ -7,10 +7,12 @@ import numpy as np
 from jax import Array
 
 from jdml import ops
+from jdml.metrics.handed import handed_in
 from jdml.ops import checks, mean, safe_sqrt
 from jdml.ops.stable import accumulate_in
 
 
+@handed_in
 @ops.public(mode=checks.nonzero_integer)
 def spectral_decay(embeddings: Array, *, mode: int = 1) -> Array:
     """How unevenly the embeddings fill their dimensions: the divergence of their singular values from uniform ones.
@@ -59,6 +61,7 @@ def spectral_decay(embeddings: Array, *, mode: int = 1) -> Array:
     return -jnp.mean(logarithms) if mode > 0 else jnp.sum(share * logarithms)
 
 
+@handed_in
 @ops.public(t=checks.positive)
 def uniformity(embeddings: Array, t: float | Array = 2.0) -> Array:
     """G_t: how close embeddings are to each other on average, by a Gaussian kernel; smaller is more uniform.
@@ -99,6 +102,7 @@ def uniformity(embeddings: Array, t: float | Array = 2.0) -> Array:
     return jnp.sum(sums) / max(size * (size - 1), 1)
 
 
+@handed_in
 @ops.public()
 def class_density(
     embeddings: Array, labels: Array, *, distance: Literal["euclidean", "cosine"] = "euclidean"
@@ -150,6 +154,7 @@ def class_density(
     return jnp.where(between > 0, within / jnp.where(between > 0, between, 1.0), 0.0)
 
 
+@handed_in
 @ops.public()
 def concentration_variance(embeddings: Array, labels: Array) -> Array:
     """σ²_κ: how much classes differ in how tightly they lie around their centres.
@@ -194,6 +199,7 @@ def concentration_variance(embeddings: Array, labels: Array) -> Array:
     return jnp.where(between > 0, spread, 0.0)
 
 
+@handed_in
 @ops.public()
 def covering_radius(
     points: Array,
@@ -248,6 +254,7 @@ def covering_radius(
     return jnp.max(nearest if where is None else jnp.where(where, nearest, 0.0), initial=0.0)
 
 
+@handed_in
 def proxy_distance(
     proxies: Array,
     embeddings: Array,

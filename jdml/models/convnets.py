@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jdml.models.convolution import convolve
 from jdml.models.heads import EmbeddingHead, check_dim
 from jdml.models.layers import as_floating, batch_norm
 
@@ -147,4 +148,4 @@ def max_pool_2x2(x: jax.Array) -> jax.Array:
 
 def conv3x3(features: int, *, use_bias: bool, dtype: Any) -> nn.Conv:
     """A zero-padded 3×3 convolution."""
-    return nn.Conv(features, (3, 3), use_bias=use_bias, dtype=dtype)
+    return nn.Conv(features, (3, 3), use_bias=use_bias, dtype=dtype, conv_general_dilated=convolve)

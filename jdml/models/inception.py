@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jdml.models.heads import EmbeddingHead
-from jdml.models.layers import ConvNorm, as_floating
+from jdml.models.layers import ConvNorm, as_floating, max_pool
 
 
 class Mix(NamedTuple):
@@ -131,8 +131,11 @@ class Inception(nn.Module):
         double = conv(x, mix.double[0], 1, "double_3x3_reduce")
         double = conv(double, mix.double[1], 3, "double_3x3_1")
         double = conv(double, mix.double[1], 3, "double_3x3_2", stride)
-        pool = nn.avg_pool if mix.pool == "average" else nn.max_pool
-        pooled = pool(x, (3, 3), (stride, stride), "SAME")
+        if mix.pool == "average":
+            pooled = nn.avg_pool(x, (3, 3), (1, 1), "SAME")
+        else:
+            padding = jax.lax.padtype_to_pads(x.shape[1:3], (3, 3), (stride, stride), "SAME")
+            pooled = max_pool(x, 3, stride, padding)
         if mix.pool == "halve":
             return jnp.concatenate([single, double, pooled], -1)
         point = conv(x, mix.point, 1, "1x1")
@@ -144,4 +147,4 @@ class Inception(nn.Module):
 def _max_pool(x: jax.Array) -> jax.Array:
     """3×3 max-pooling with stride 2 from the first pixel on; the last window may reach over the end."""
     over = [max(3 - side, 1 - side % 2) for side in x.shape[1:3]]
-    return nn.max_pool(x, (3, 3), (2, 2), [(0, end) for end in over])
+    return max_pool(x, 3, 2, [(0, end) for end in over])

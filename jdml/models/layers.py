@@ -1,11 +1,16 @@
 """What the networks share: checked images, batch norm that can be frozen, convolution + batch norm."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+
+from jdml.models.convolution import convolve, windows
+
+Padding = tuple[tuple[int, int], tuple[int, int]]
 
 
 def as_floating(images: jax.Array, dtype: Any) -> jax.Array:
@@ -17,12 +22,163 @@ def as_floating(images: jax.Array, dtype: Any) -> jax.Array:
     return images.astype(dtype)
 
 
+class BatchNorm(nn.Module):
+    r"""Batch norm over the batch and space, with Flax's names and numbers, and half of its memory.
+
+    .. math:: y = \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} \cdot scale + bias
+
+    Attributes:
+        use_running_average: Whether mean and variance are the running ones, which then stay as they are.
+        momentum: Share that the running statistics keep in a step.
+        epsilon: Added to the variance.
+        dtype: Type of the output; parameters and statistics stay float32, and so does the arithmetic.
+
+    Implementation notes:
+        The variance is E[x²] − E[x]², at least 0, as in `flax.linen.BatchNorm`. Its gradient is written out: what is
+        kept for it is x itself, which the layer before keeps anyway, and not x − μ beside it. No gradient goes into
+        the running statistics, and forward-mode derivatives raise JAX's TypeError.
+
+    Example:
+        >>> x = jnp.array([[1.0], [3.0]])
+        >>> y, _ = BatchNorm(use_running_average=False).init_with_output(jax.random.key(0), x)
+        >>> print(y.round(3).ravel())
+        [-1.  1.]
+    """
+
+    use_running_average: bool
+    momentum: float = 0.9
+    epsilon: float = 1e-5
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps `[..., C]` to the same shape."""
+        channels = (x.shape[-1],)
+        scale = self.param("scale", nn.initializers.ones, channels)
+        bias = self.param("bias", nn.initializers.zeros, channels)
+        mean = self.variable("batch_stats", "mean", jnp.zeros, channels)
+        variance = self.variable("batch_stats", "var", jnp.ones, channels)
+        if self.use_running_average:
+            y = _standardize(self.epsilon, x, scale, bias, mean.value, variance.value)
+        else:
+            y, batch_mean, batch_variance = _standardize_batch(self.epsilon, x, scale, bias)
+            if not self.is_initializing():
+                keep = self.momentum
+                mean.value = keep * mean.value + (1 - keep) * batch_mean
+                variance.value = keep * variance.value + (1 - keep) * batch_variance
+        return y.astype(self.dtype)
+
+
+def _standardize(
+    epsilon: float,
+    x: jax.Array,
+    scale: jax.Array,
+    bias: jax.Array,
+    mean: jax.Array,
+    variance: jax.Array,
+) -> jax.Array:
+    return (x - mean) * (scale * jax.lax.rsqrt(variance + epsilon)) + bias
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _standardize_batch(
+    epsilon: float, x: jax.Array, scale: jax.Array, bias: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The standardized batch, its mean and its variance."""
+    axes, wide = tuple(range(x.ndim - 1)), x.astype(scale.dtype)
+    mean = wide.mean(axes)
+    variance = jnp.maximum(0, jnp.square(wide).mean(axes) - jnp.square(mean))
+    return _standardize(epsilon, wide, scale, bias, mean, variance), mean, variance
+
+
+def _standardize_forward(
+    epsilon: float, x: jax.Array, scale: jax.Array, bias: jax.Array
+) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple[jax.Array, ...]]:
+    y, mean, variance = _standardize_batch(epsilon, x, scale, bias)
+    return (y, mean, variance), (x, scale, mean, variance)
+
+
+def _standardize_backward(
+    epsilon: float, kept: tuple[jax.Array, ...], ups: tuple[jax.Array, jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    x, scale, mean, variance = kept
+    up, axes, count = ups[0], tuple(range(x.ndim - 1)), x.size // x.shape[-1]
+    inverse = jax.lax.rsqrt(variance + epsilon)
+    standardized = (x - mean) * inverse
+    by_bias, by_scale = up.sum(axes), (up * standardized).sum(axes)
+    dx = (up - (by_bias + standardized * by_scale) / count) * (scale * inverse)
+    return dx.astype(x.dtype), by_scale, by_bias
+
+
+_standardize_batch.defvjp(_standardize_forward, _standardize_backward)
+
+
 def batch_norm(
     train: bool, dtype: Any, *, freeze: bool = False, name: str | None = None, **settings: Any
-) -> nn.BatchNorm:
+) -> BatchNorm:
     """Batch norm over the batch and space, by the batch's own statistics in training unless frozen."""
-    settings = {"momentum": 0.9, "epsilon": 1e-5, **settings}
-    return nn.BatchNorm(use_running_average=freeze or not train, dtype=dtype, name=name, **settings)
+    return BatchNorm(use_running_average=freeze or not train, dtype=dtype, name=name, **settings)
+
+
+def max_pool(x: jax.Array, size: int, stride: int, padding: Sequence[tuple[int, int]]) -> jax.Array:
+    """Max-pooling of `[B, H, W, C]` over windows of size × size; where several are largest they share the gradient.
+
+    Args:
+        x: Floating-point feature maps.
+        size: Side of the windows.
+        stride: Between windows, along both axes.
+        padding: Pixels of −∞ before and after, along both axes; every window must hold a real pixel.
+
+    Returns:
+        `[B, H′, W′, C]`.
+
+    Implementation notes:
+        The value is `nn.max_pool`'s. Its gradient compares each window's places with the maximum, one pass over slices;
+        XLA's (select-and-scatter) takes several times as long on a CPU. Forward-mode derivatives raise JAX's TypeError.
+
+    Example:
+        >>> print(max_pool(jnp.arange(9.0).reshape(1, 3, 3, 1), 3, 2, ((1, 1), (1, 1)))[0, :, :, 0])
+        [[4. 5.]
+         [7. 8.]]
+    """
+    (top, bottom), (left, right) = padding
+    return _max_pool(size, stride, ((top, bottom), (left, right)), x)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _max_pool(size: int, stride: int, padding: Padding, x: jax.Array) -> jax.Array:
+    return reduce(jnp.maximum, _pooled_places(size, stride, padding, x))
+
+
+def _pooled_places(size: int, stride: int, padding: Padding, x: jax.Array) -> list[jax.Array]:
+    padded = jnp.pad(x, ((0, 0), *padding, (0, 0)), constant_values=-jnp.inf)
+    return windows(padded, (size, size), (stride, stride))
+
+
+def _max_pool_forward(
+    size: int, stride: int, padding: Padding, x: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    largest = _max_pool(size, stride, padding, x)
+    return largest, (x, largest)
+
+
+def _max_pool_backward(
+    size: int, stride: int, padding: Padding, kept: tuple[jax.Array, jax.Array], up: jax.Array
+) -> tuple[jax.Array]:
+    x, largest = kept
+    is_largest = [place == largest for place in _pooled_places(size, stride, padding, x)]
+    share = up / sum(found.astype(up.dtype) for found in is_largest)
+
+    def places(x: jax.Array) -> list[jax.Array]:
+        padded = jnp.pad(x, ((0, 0), *padding, (0, 0)))
+        return windows(padded, (size, size), (stride, stride))
+
+    return tuple(
+        jax.linear_transpose(places, x)([jnp.where(found, share, 0) for found in is_largest])
+    )
+
+
+_max_pool.defvjp(_max_pool_forward, _max_pool_backward)
 
 
 class ConvNorm(nn.Module):
@@ -71,6 +227,7 @@ class ConvNorm(nn.Module):
             use_bias=self.use_bias,
             kernel_init=nn.initializers.he_normal(),
             dtype=self.dtype,
+            conv_general_dilated=convolve,
             name="conv",
         )(x)
         x = batch_norm(

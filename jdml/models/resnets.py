@@ -8,8 +8,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jdml.models.convolution import convolve
 from jdml.models.heads import EmbeddingHead
-from jdml.models.layers import as_floating, batch_norm
+from jdml.models.layers import as_floating, batch_norm, max_pool
 
 BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
 
@@ -73,7 +74,7 @@ class ResNet(nn.Module):
         block = _bottleneck if self.depth == 50 else _basic
         x = as_floating(images, self.dtype)
         x = nn.relu(norm(name="stem_norm")(conv(64, 7, 2, name="stem_conv")(x)))
-        x = nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
+        x = max_pool(x, 3, 2, ((1, 1), (1, 1)))
         for stage, number in enumerate(BLOCKS[self.depth]):
             for index in range(number):
                 stride = 2 if stage > 0 and index == 0 else 1
@@ -156,6 +157,7 @@ def _conv(features: int, size: int, stride: int = 1, **settings: Any) -> nn.Conv
         padding=size // 2,
         use_bias=False,
         kernel_init=nn.initializers.he_normal(),
+        conv_general_dilated=convolve,
         **settings,
     )
 

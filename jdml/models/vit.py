@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jdml.models.convolution import convolve
 from jdml.models.heads import POOLINGS, EmbeddingHead
 from jdml.models.layers import as_floating
 
@@ -78,7 +79,15 @@ class VisionTransformer(nn.Module):
                 f"images must be at least {self.patch}×{self.patch}, got {x.shape[1]}×{x.shape[2]}"
             )
         size = (self.patch, self.patch)
-        x = nn.Conv(self.width, size, size, padding="VALID", dtype=self.dtype, name="patches")(x)
+        x = nn.Conv(
+            self.width,
+            size,
+            size,
+            padding="VALID",
+            dtype=self.dtype,
+            conv_general_dilated=convolve,
+            name="patches",
+        )(x)
         batch, height, width, _ = x.shape
         token = self.param("class_token", nn.initializers.zeros, (1, 1, self.width))
         token = jnp.broadcast_to(token.astype(self.dtype), (batch, 1, self.width))

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jax.experimental import checkify
 
-from jdml.ops import checks
+from jdml.ops import checks, meshes
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,8 +57,13 @@ def public(
                     constraint(name, arguments[name])
                     if name not in fixed and checks.is_integer(arguments[name]):
                         arguments[name] = jnp.asarray(arguments[name], jnp.float32)
-                bound = inspect.BoundArguments(signature, arguments)
-                return function(*bound.args, **bound.kwargs)
+
+                def call(arguments: dict[str, Any]) -> R:
+                    bound = inspect.BoundArguments(signature, arguments)
+                    return function(*bound.args, **bound.kwargs)
+
+                found: R = meshes.spread(call, arguments)
+                return found
 
         evaluate.__name__ = evaluate.__qualname__ = function.__name__
         compiled = jax.jit(evaluate, static_argnums=1)
@@ -67,6 +72,7 @@ def public(
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
+            bound.arguments = {n: checks.as_array(v) for n, v in bound.arguments.items()}
             for name, constraint in constraints.items():
                 constraint(name, bound.arguments[name])
             for name in flags:
@@ -151,7 +157,7 @@ class _Traced:
 _TRACED = _Traced()
 _FUNCTIONS = {"normalize", "reduce_fn"}
 _LABELS = {"labels", "reference_labels"}
-_SIZES = frozenset({"class_block"})
+_SIZES = frozenset({"anchor_block", "class_block"})
 
 
 def _as_number(value: Any) -> Any:

@@ -11,7 +11,7 @@ import functools
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -101,6 +101,20 @@ def check_settings(function: Callable[..., Any], settings: Any) -> None:
             hint = f"did you mean {near[0]}? " if near else ""
             label = getattr(function, "__name__", type(function).__name__)
             raise TypeError(f"{label} has no setting {name!r}; {hint}it has {', '.join(known)}")
+
+
+def as_array(value: Any) -> Any:
+    """What stands for an array, as one: a variable of Flax NNX, say, which has ``__jax_array__``.
+
+    Args:
+        value: an argument.
+
+    Returns:
+        The array, or the value itself.
+    """
+    if isinstance(value, Array | np.ndarray) or not hasattr(value, "__jax_array__"):
+        return value
+    return jnp.asarray(value.__jax_array__())
 
 
 def check_embeddings(name: str, vectors: Any, *, dim: int | None = None, like: str = "") -> None:
@@ -376,6 +390,7 @@ finite_per_class = _number(lambda v: abs(v) < math.inf, "finite", rank=1)
 positive = _number(lambda v: (v > 0) & (v < math.inf), "> 0")
 non_negative = _number(lambda v: (v >= 0) & (v < math.inf), ">= 0")
 angle = _number(lambda v: (v >= 0) & (v <= math.pi), "an angle in radians, 0…π")
+angle_per_class = _number(lambda v: (v >= 0) & (v <= math.pi), "an angle in radians, 0…π", rank=1)
 unit_interval = _number(lambda v: (v >= 0) & (v <= 1), "in [0, 1]")
 
 
@@ -385,6 +400,15 @@ def count(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a Python integer >= 1, got {value!r}")
     if value < 1:
         raise ValueError(f"{name} must be >= 1, got {value}")
+
+
+def counts(name: str, value: Any) -> None:
+    """Constraint of one or several static whole numbers ≥ 1."""
+    several = isinstance(value, Sequence) and not isinstance(value, str)
+    if several and not value:
+        raise ValueError(f"{name} must hold at least one integer >= 1, got {value!r}")
+    for number in value if several else (value,):
+        count(name, number)
 
 
 @functools.cache
@@ -421,5 +445,5 @@ def nonzero_integer(name: str, value: Any) -> None:
         raise ValueError(f"{name} must not be 0")
 
 
-STATIC = frozenset({count, optional(count), block, nonzero_integer})
+STATIC = frozenset({count, counts, optional(count), block, nonzero_integer})
 """The constraints of what is part of a compiled program: sizes."""

@@ -46,7 +46,7 @@ def mean(values: Array, where: Array | None = None) -> Array:
         Array(1.5, dtype=float32)
     """
     kept = jnp.ones(values.shape, bool) if where is None else jnp.broadcast_to(where, values.shape)
-    return _ratio(total(values, kept), kept.sum())
+    return ratio(total(values, kept), kept.sum())
 
 
 def mean_nonzero(values: Array, where: Array | None = None) -> Array:
@@ -160,8 +160,56 @@ def reduce_groups(
     counts = {mean: terms, jnp.mean: terms, mean_nonzero: nonzero}
     if reduce_fn not in counts:
         return reduce_terms(reduce_fn, sums, where)
-    return _ratio(total(sums, where), total(counts[reduce_fn].astype(sums.dtype), where))
+    return ratio(total(sums, where), total(counts[reduce_fn].astype(sums.dtype), where))
 
 
-def _ratio(numerator: Array, count: Array) -> Array:
+def reduced_by_rows(reduce_fn: ReduceFn | None) -> bool:
+    """Whether a reduction of a matrix is one of its rows' sums and counts.
+
+    Args:
+        reduce_fn: a reduction, or None.
+
+    Returns:
+        True for sums, means, and means of what is not zero.
+
+    Example:
+        >>> reduced_by_rows(mean), reduced_by_rows(trimmed_mean(0.1)), reduced_by_rows(None)
+        (True, False, False)
+    """
+    return any(reduce_fn is known for known in (total, jnp.sum, mean, jnp.mean, mean_nonzero))
+
+
+def sum_rows(reduce_fn: ReduceFn | None, values: Array, where: Array) -> tuple[Array, Array]:
+    """The sums of a matrix's rows, and by what they count: :func:`ratio` of both totals is the reduction.
+
+    Args:
+        reduce_fn: a reduction that :func:`reduced_by_rows`.
+        values: ``[B, R]``.
+        where: which of them are terms at all, same shape.
+
+    Returns:
+        Sums and counts ``[B]``.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> sum_rows(mean, jnp.ones((1, 3)), jnp.array([[True, False, True]]))
+        (Array([2.], dtype=float32), Array([2.], dtype=float32))
+    """
+    sums = jnp.sum(jnp.where(where, values, 0.0), axis=-1)
+    if reduce_fn in (total, jnp.sum):
+        return sums, jnp.zeros_like(sums)
+    counted = where & (values != 0) if reduce_fn is mean_nonzero else where
+    return sums, counted.sum(-1).astype(sums.dtype)
+
+
+def ratio(numerator: Array, count: Array) -> Array:
+    """A sum over what it counts by, 0 if that is nothing.
+
+    Args:
+        numerator: the sum.
+        count: how many terms there are.
+
+    Returns:
+        A scalar.
+    """
     return numerator / jnp.maximum(count, 1).astype(numerator.dtype)

@@ -12,6 +12,7 @@ from jax.custom_derivatives import CustomVJPPrimal
 
 from jdml.ops import checks
 from jdml.ops.distances import power_of_two, squared_distances
+from jdml.ops.meshes import NOWHERE, Axis, replicated, zeros_alike
 from jdml.ops.stable import accumulate_in, widen
 
 PairTerm = Callable[..., Array]
@@ -30,6 +31,7 @@ def pair_sums(
     parameters: tuple[Array | float, ...] = (),
     *,
     tile: int | None = None,
+    axis: Axis = NOWHERE,
 ) -> Array:
     """What all other points do to each point, summed over tiles of pairs that are computed twice, never stored.
 
@@ -42,6 +44,7 @@ def pair_sums(
         groups: ``[N]`` integers; points of a negative group, whatever they hold, take no part.
         parameters: scalars handed to the term, differentiable like the points.
         tile: points along a side of a tile; default: all up to 1,024 points, else about 512.
+        axis: inside a ``shard_map`` in which every device has all points, the devices that share the tiles.
 
     Returns:
         ``[N]``.
@@ -72,24 +75,41 @@ def pair_sums(
             raise ValueError(
                 f"parameters[{number}] must be a scalar, got an array of shape {list(jnp.shape(value))}"
             )
-    size = len(points)
     if tile is not None:
         checks.count("tile", tile)
     groups = checks.widen_labels(groups)
     if not jnp.issubdtype(groups.dtype, jnp.signedinteger):
         groups = groups.astype(jnp.int32)
+    return _sums(points, groups, tuple(parameters), term=term, tile=tile, axis=axis)
+
+
+@replicated
+def _sums(
+    points: Array,
+    groups: Array,
+    parameters: tuple[Array | float, ...],
+    *,
+    term: PairTerm,
+    tile: int | None,
+    axis: Axis,
+) -> Array:
+    size = len(points)
     points = jnp.where((groups >= 0)[:, None], widen(points, accumulate_in(points)), 0)
     if size == 0:
         return jnp.zeros(0, points.dtype)
-    side = min(tile, size) if tile is not None else _default_side(size)
-    values = tuple(jnp.asarray(value, points.dtype) + _zeros(points, ()) for value in parameters)
+    side = min(tile, size) if tile is not None else _default_side(size, axis.size)
+    values = tuple(
+        jnp.asarray(value, points.dtype) + zeros_alike(points, ()) for value in parameters
+    )
     missing = -size % side
     padded = jnp.pad(points, ((0, missing), (0, 0)))
     padded_groups = jnp.pad(groups, (0, missing), constant_values=-1)
-    return _tiled_sums(term, side, padded, padded_groups, values)[:size]
+    return axis.total(_tiled_sums(term, side, axis, padded, padded_groups, values)[:size])
 
 
-def _default_side(size: int) -> int:
+def _default_side(size: int, devices: int) -> int:
+    if devices > 1:  # so many tiles along a side that every device has as many visits
+        return -(-size // (2 * devices * -(-size // (2 * devices * TILE))))
     if size <= DENSE:
         return size
     return -(-size // -(-size // TILE))
@@ -112,9 +132,15 @@ def _cut(points: Array, groups: Array, index: Array, side: int) -> _Tile:
     )
 
 
-def _visits(groups: Array, side: int) -> Array:
-    """``[V, 2]``: each unordered pair of tiles once."""
-    return jnp.asarray(np.stack(np.triu_indices(len(groups) // side), axis=1), jnp.int32)
+def _visits(groups: Array, side: int, axis: Axis) -> tuple[Array, Array]:
+    """``[V, 2]``: each unordered pair of tiles once, of which each device has its share; and which of them are any."""
+    visits = np.stack(np.triu_indices(len(groups) // side), axis=1)
+    number = -(-len(visits) // axis.size)
+    padded = np.zeros((number * axis.size, 2), np.int32)
+    padded[: len(visits)] = visits
+    counted = np.arange(len(padded)) < len(visits)
+    shares = padded.reshape(number, axis.size, 2), counted.reshape(number, axis.size)
+    return jnp.asarray(shares[0])[:, axis.index], jnp.asarray(shares[1])[:, axis.index]
 
 
 def _pairs(rows: _Tile, columns: _Tile) -> tuple[Array, Array, Array]:
@@ -134,28 +160,28 @@ def _squared_distances(x: Array, y: Array) -> Array:
     return jnp.minimum(squared_distances(x / scale, y / scale), most) * scale * scale
 
 
-def _zeros(like: Array, shape: tuple[int, ...]) -> Array:
-    """Zeros that vary over the same mesh axes as an array: what a loop under ``shard_map`` must start from."""
-    nothing = jnp.sum(jnp.where(like == like, 0, 0)).astype(like.dtype)
-    return jnp.broadcast_to(nothing, shape)
-
-
 def _add(total: Array, start: Array, part: Array) -> Array:
     old = jax.lax.dynamic_slice_in_dim(total, start, len(part))
     return jax.lax.dynamic_update_slice_in_dim(total, old + part, start, 0)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _tiled_sums(
-    term: PairTerm, side: int, points: Array, groups: Array, parameters: tuple[Array, ...]
+    term: PairTerm,
+    side: int,
+    axis: Axis,
+    points: Array,
+    groups: Array,
+    parameters: tuple[Array, ...],
 ) -> Array:
-    def step(sums: Array, visited: Array) -> tuple[Array, None]:
+    def step(sums: Array, visit: tuple[Array, Array]) -> tuple[Array, None]:
+        visited, counted = visit
         rows, columns = (_cut(points, groups, index, side) for index in visited)
         squared, same, real = _pairs(rows, columns)
-        values = jnp.where(real, term(squared, same, *parameters), 0.0)
+        values = jnp.where(real & counted, term(squared, same, *parameters), 0.0)
         return _add_both(sums, rows, columns, values), None
 
-    sums, _ = jax.lax.scan(step, _zeros(points, groups.shape), _visits(groups, side))
+    sums, _ = jax.lax.scan(step, zeros_alike(points, groups.shape), _visits(groups, side, axis))
     return sums
 
 
@@ -177,39 +203,44 @@ def _slopes(
 def _tiled_sums_forward(
     term: PairTerm,
     side: int,
+    axis: Axis,
     points: CustomVJPPrimal,
     groups: CustomVJPPrimal,
     parameters: tuple[CustomVJPPrimal, ...],
 ) -> tuple[Array, Any]:
     x, g, values = points.value, groups.value, tuple(p.value for p in parameters)
 
-    def step(sums: Array, visited: Array) -> tuple[Array, Array]:
+    def step(sums: Array, visit: tuple[Array, Array]) -> tuple[Array, Array]:
+        visited, counted = visit
         rows, columns = (_cut(x, g, index, side) for index in visited)
         squared, same, real = _pairs(rows, columns)
+        real = real & counted
         found, slopes = _slopes(term, squared, same, values)
         acts = jnp.any(real & (slopes != 0))
         return _add_both(sums, rows, columns, jnp.where(real, found, 0.0)), acts
 
-    sums, acts = jax.lax.scan(step, _zeros(x, g.shape), _visits(g, side))
+    visits = _visits(g, side, axis)
+    sums, acts = jax.lax.scan(step, zeros_alike(x, g.shape), visits)
     # JAX keeps a traced function and may meet it again with other arguments differentiated: always the same residuals.
     learned = any(parameter.perturbed for parameter in parameters)
-    return sums, (x, g, values, jnp.full((), learned), acts | learned)
+    return sums, (x, g, values, jnp.full((), learned), (acts | learned) & visits[1])
 
 
 def _tiled_sums_backward(
-    term: PairTerm, side: int, saved: Any, cotangents: Array
+    term: PairTerm, side: int, axis: Axis, saved: Any, cotangents: Array
 ) -> tuple[Array, None, tuple[Array, ...]]:
-    gradient, slopes = _gradients(term, side, *saved, cotangents)
+    gradient, slopes = _gradients(term, side, axis, *saved, cotangents)
     return gradient, None, slopes
 
 
 _tiled_sums.defvjp(_tiled_sums_forward, _tiled_sums_backward, symbolic_zeros=True)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
 def _gradients(
     term: PairTerm,
     side: int,
+    axis: Axis,
     points: Array,
     groups: Array,
     parameters: tuple[Array, ...],
@@ -251,15 +282,17 @@ def _gradients(
         rows, columns = (_cut(points, groups, index, side) for index in (i, j))
         return jax.lax.cond(active, pull, lambda kept, *_: kept, carried, rows, columns), None
 
-    visits = _visits(groups, side)
-    start = (_zeros(points, points.shape), tuple(_zeros(points, ()) for _ in parameters))
+    visits, _ = _visits(groups, side, axis)
+    start = (zeros_alike(points, points.shape), tuple(zeros_alike(points, ()) for _ in parameters))
     gradients: tuple[Array, tuple[Array, ...]]
     gradients, _ = jax.lax.scan(step, start, (visits, acts))
     return gradients
 
 
 @_gradients.defjvp
-def _no_second_derivatives(term: PairTerm, side: int, primals: Any, tangents: Any) -> Any:
+def _no_second_derivatives(
+    term: PairTerm, side: int, axis: Axis, primals: Any, tangents: Any
+) -> Any:
     raise NotImplementedError(
         "a streamed sum over pairs (potential_field_loss, contrastive_potential_loss, pair_sums) has first derivatives "
         "only: its gradient cannot be differentiated again"

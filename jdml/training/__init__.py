@@ -9,6 +9,7 @@ again ends with the numbers of an unbroken one.
 from jdml.training.alternation import AlternatingProblems, Alternation
 from jdml.training.hooks import Hook, HookResult
 from jdml.training.loop import fit
+from jdml.training.memory import keep_freed_memory
 from jdml.training.result import Embedder, FitResult
 from jdml.training.scoring import metric_names, recall_ranks, score
 from jdml.training.step import (
@@ -37,6 +38,7 @@ __all__ = [
     "embed",
     "fit",
     "improve",
+    "keep_freed_memory",
     "load",
     "make_indexed_step",
     "make_train_step",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jdml.training.checkpoint import differences, write_json
+from jdml.training.memory import keep_freed_memory
 
 Job = Mapping[str, Any]
 Metrics = Mapping[str, Any]
@@ -41,7 +42,8 @@ def run_study(
 
     Implementation notes:
         Start it again after an interruption and only what is missing runs. A second worker on two cores gains little:
-        it trains while the first one compiles or scores.
+        it trains while the first one compiles or scores. Several workers are processes of their own, which keep the
+        memory that they free (:func:`keep_freed_memory`).
 
     Example:
         >>> import tempfile
@@ -119,7 +121,8 @@ def _run_all(run: Callable[[Job], Metrics], jobs: Mapping[str, Job], workers: in
             yield name, _timed(run, job)
         return
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(workers, context) as pool:
+    start = keep_freed_memory
+    with concurrent.futures.ProcessPoolExecutor(workers, context, start) as pool:
         futures = {pool.submit(_timed, run, job): name for name, job in jobs.items()}
         try:
             for future in concurrent.futures.as_completed(futures):

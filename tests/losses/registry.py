@@ -59,6 +59,16 @@ REGISTRY: Mapping[str, Spec] = {
     "snr_contrastive_loss": Spec(
         "pair", oracles.snr_contrastive, {"positive_margin": 0.4, "negative_margin": 2.1}, "BR"
     ),
+    "info_nce_loss": Spec("pair", oracles.info_nce, {"temperature": 0.3}),
+    "sup_con_loss": Spec("pair", oracles.sup_con, {"temperature": 0.4}),
+    "sigmoid_contrastive_loss": Spec(
+        "pair", oracles.sigmoid_contrastive, {"scale": 4.0, "bias": -1.5}
+    ),
+    "nca_loss": Spec("pair", oracles.nca, {"scale": 2.0}),
+    "smooth_ap_loss": Spec("pair", oracles.smooth_ap, {"temperature": 0.2}),
+    "recall_at_k_loss": Spec(
+        "pair", oracles.recall_at_k, {"k": (1, 3), "temperature": 0.2, "k_temperature": 0.8}
+    ),
     "proxy_nca_loss": Spec("proxy", oracles.proxy_nca, {"scale": 3.0}),
     "proxy_nca_pp_loss": Spec("proxy", oracles.proxy_nca_pp, {"temperature": 0.3}),
     "proxy_nca_margin_loss": Spec("proxy", oracles.proxy_nca_margin, {"alpha": 8.0, "delta": 0.2}),
@@ -72,6 +82,9 @@ REGISTRY: Mapping[str, Spec] = {
     "normalized_softmax_loss": Spec("proxy", oracles.normalized_softmax, {"temperature": 0.2}),
     "cosface_loss": Spec("proxy", oracles.cosface, {"scale": 16.0, "margin": 0.2}),
     "arcface_loss": Spec("proxy", oracles.arcface, {"scale": 16.0, "margin": 0.4}),
+    "subcenter_arcface_loss": Spec(
+        "proxy", oracles.subcenter_arcface, {"scale": 16.0, "margin": 0.4}, proxies_per_class=2
+    ),
     "multi_proxy_anchor_loss": Spec(
         "proxy", oracles.multi_proxy_anchor, MPA, "C", proxies_per_class=2
     ),

@@ -27,7 +27,7 @@ def value_and_grads(name: str, class_block: Any, **more: Any) -> Any:
         return loss(name)(x, jnp.asarray(Y), p, class_block=class_block, **settings).sum()
 
     with jax.enable_x64(True):
-        return jax.value_and_grad(value, (0, 1))(jnp.asarray(X), jnp.asarray(P))
+        return jax.jit(jax.value_and_grad(value, (0, 1)))(jnp.asarray(X), jnp.asarray(P))
 
 
 @pytest.mark.parametrize("name", BLOCKED)

@@ -94,6 +94,14 @@ PAIRS: dict[str, tuple[Callable[..., jax.Array], dict[str, Any], Callable[[], An
         lambda: pml_losses.SignalToNoiseRatioContrastiveLoss(pos_margin=0.4, neg_margin=2.1),
     ),
 }
+PAIRS |= {
+    "SupCon": (
+        jdml.sup_con_loss,
+        {"temperature": 0.2},
+        lambda: pml_losses.SupConLoss(temperature=0.2),
+    ),
+    "NCA": (jdml.nca_loss, {"scale": 3.0}, lambda: pml_losses.NCALoss(softmax_scale=3)),
+}
 WITHOUT_REFERENCES = ("FastAP", "FastAP, 25 bins", "lifted structure")
 
 
@@ -220,6 +228,20 @@ PROXY_LOSSES: dict[str, tuple[Callable[..., jax.Array], dict[str, Any], Any, str
         lambda: pml_losses.ArcFaceLoss(C + 2, D, margin=float(np.rad2deg(0.5)), scale=24),
         "W",
     ),
+    "sub-centre ArcFace": (
+        lambda x, y, p, **settings: jdml.subcenter_arcface_loss(
+            x, y, p.reshape(C + 2, -1, D), **settings
+        ),
+        {"margin": 0.5, "scale": 24.0},
+        lambda: pml_losses.SubCenterArcFaceLoss(
+            num_classes=C + 2,
+            embedding_size=D,
+            margin=float(np.rad2deg(0.5)),
+            scale=24,
+            sub_centers=K,
+        ),
+        "W",
+    ),
     "ArcFace, wide margin": (
         jdml.arcface_loss,
         {"margin": 1.4, "scale": 8.0},
@@ -233,7 +255,8 @@ PROXY_LOSSES: dict[str, tuple[Callable[..., jax.Array], dict[str, Any], Any, str
 def test_proxy_loss(name: str) -> None:
     """Two classes more than there are labels."""
     function, settings, build, attribute = PROXY_LOSSES[name]
-    proxies = np.random.default_rng(5).normal(size=(C + 2, D))
+    per_class = K if name.startswith("sub-centre") else 1
+    proxies = np.random.default_rng(5).normal(size=((C + 2) * per_class, D))
     mine = ours(lambda x, p: function(x, Y, p, **settings), [X, proxies])
     columns = attribute == "W"
     loss = with_proxies(build, attribute)(proxies.T if columns else proxies)
@@ -252,3 +275,37 @@ def test_soft_triple_without_regularizer() -> None:
     value, (grad,) = theirs(loss, [X], lambda f, x: f(x, torch.tensor(Y)))
     by_center = loss.fc.grad.numpy().T.reshape(C, K, D)
     assert_parity(mine, (value, [grad, by_center]))
+
+
+def test_nt_xent() -> None:
+    """PML averages over all positive pairs: the same as over rows where these have as many."""
+    labels = np.arange(B) % (B // 2)
+    mine = ours(lambda x: jdml.info_nce_loss(x, labels, temperature=0.2), [X])
+    loss = pml_losses.NTXentLoss(temperature=0.2)
+    assert_parity(mine, theirs(loss, [X], lambda f, x: f(x, torch.tensor(labels))))
+
+
+def test_nt_xent_over_pairs() -> None:
+    """Rows weighted by how many positives they have: PML's mean, whatever the classes."""
+    positives = (Y[:, None] == Y[None, :]).sum(axis=1) - 1
+
+    def mean_over_pairs(x: jax.Array) -> jax.Array:
+        terms = jdml.info_nce_loss(x, Y, temperature=0.2, reduce_fn=None)
+        return jnp.sum(terms * positives) / positives.sum()
+
+    loss = pml_losses.NTXentLoss(temperature=0.2)
+    assert_parity(ours(mean_over_pairs, [X]), theirs(loss, [X], lambda f, x: f(x, torch.tensor(Y))))
+
+
+def test_smooth_ap() -> None:
+    """PML ranks each anchor for itself, and takes classes of one size, one after the other."""
+    labels = np.arange(12) // 4
+
+    def with_itself(x: jax.Array) -> jax.Array:
+        return jdml.smooth_ap_loss(
+            x, labels, references=x, reference_labels=labels, temperature=0.05
+        )
+
+    loss = pml_losses.SmoothAPLoss(temperature=0.05)
+    mine = ours(with_itself, [X[:12]])
+    assert_parity(mine, theirs(loss, [X[:12]], lambda f, x: f(x, torch.tensor(labels))))

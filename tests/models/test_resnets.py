@@ -38,7 +38,7 @@ def test_resnet20_has_twenty_layers():
 def test_resnet20_takes_any_size_and_learns(size):
     net = ResNet20V2(dim=3, features=(4, 8, 8), blocks=1)
     images = jax.random.uniform(jax.random.key(0), (4, size, size, 1))
-    variables = net.init(jax.random.key(1), images)
+    variables = jax.jit(net.init)(jax.random.key(1), images)
 
     def loss(params):
         x, updates = net.apply(
@@ -58,9 +58,15 @@ def test_resnet20_takes_any_size_and_learns(size):
 def test_frozen_batch_norm_is_the_same_in_training():
     images = jax.random.uniform(jax.random.key(0), (2, 32, 32, 3))
     net = ResNet(dim=3, depth=18, freeze_batch_norm=True)
-    variables = net.init(jax.random.key(1), images)
-    trained, updates = net.apply(variables, images, train=True, mutable=["batch_stats"])
-    chex.assert_trees_all_close(trained, net.apply(variables, images))
+
+    @jax.jit
+    def both(key):
+        variables = net.init(key, images)
+        trained = net.apply(variables, images, train=True, mutable=["batch_stats"])
+        return variables, trained, net.apply(variables, images)
+
+    variables, (trained, updates), evaluated = both(jax.random.key(1))
+    chex.assert_trees_all_close(trained, evaluated)
     chex.assert_trees_all_equal(
         updates.get("batch_stats", variables["batch_stats"]), variables["batch_stats"]
     )

@@ -1,5 +1,14 @@
 """The oracle of every loss under one roof: `getattr(losses, "triplet")`."""
 
+from oracles.everyday_losses import (
+    info_nce,
+    nca,
+    recall_at_k,
+    sigmoid_contrastive,
+    smooth_ap,
+    subcenter_arcface,
+    sup_con,
+)
 from oracles.multi_proxy_losses import (
     contrastive_potential,
     multi_proxy_anchor,
@@ -39,6 +48,7 @@ __all__ = [
     "contrastive_potential",
     "cosface",
     "fast_ap",
+    "info_nce",
     "lifted_structure",
     "margin",
     "multi_proxy_anchor",
@@ -46,14 +56,20 @@ __all__ = [
     "multi_proxy_anchor_dw",
     "multi_similarity",
     "n_pair",
+    "nca",
     "normalized_softmax",
     "potential_field",
     "proxy_anchor",
     "proxy_nca",
     "proxy_nca_margin",
     "proxy_nca_pp",
+    "recall_at_k",
+    "sigmoid_contrastive",
     "similarity_contrastive",
+    "smooth_ap",
     "snr_contrastive",
     "soft_triple",
+    "subcenter_arcface",
+    "sup_con",
     "triplet",
 ]

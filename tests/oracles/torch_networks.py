@@ -264,6 +264,70 @@ class TorchViT(nn.Module):
         return self.norm(x)[:, 0]
 
 
+# The networks for small images, which have no published files
+
+
+class TorchEpsNet(nn.Module):
+    def __init__(self, size: int, dim: int):
+        super().__init__()
+        self.conv0, self.conv1 = nn.Conv2d(1, 32, 3, 1, 1), nn.Conv2d(32, 64, 3, 1, 1)
+        self.norm0, self.norm1 = nn.BatchNorm2d(32), nn.BatchNorm2d(64)
+        self.dense = nn.Linear(64 * (size // 2) ** 2, 128)
+        self.embedding = nn.Linear(128, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm0(F.relu(self.conv0(x)))
+        x = F.max_pool2d(self.norm1(F.relu(self.conv1(x))), 2)
+        return self.embedding(F.relu(self.dense(x.flatten(1))))
+
+
+class TorchSmallConvNet(nn.Module):
+    def __init__(self, dim: int, channels: tuple[int, ...] = (1, 32, 64, 64, 64)):
+        super().__init__()
+        pairs = list(zip(channels, channels[1:], strict=False))
+        self.convs = nn.ModuleList([nn.Conv2d(a, b, 3, 1, 1, bias=False) for a, b in pairs])
+        self.norms = nn.ModuleList([nn.BatchNorm2d(b) for _, b in pairs])
+        self.embedding = nn.Linear(channels[-1], dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = F.max_pool2d(F.relu(norm(conv(x))), 2)
+        return self.embedding(mean_over_space(x))
+
+
+class PreactivationBlock(nn.Module):
+    def __init__(self, before: int, channels: int, stride: int):
+        super().__init__()
+        self.norm0, self.norm1 = nn.BatchNorm2d(before), nn.BatchNorm2d(channels)
+        self.conv0 = nn.Conv2d(before, channels, 3, stride, 1, bias=False)
+        self.conv1 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
+        if stride != 1 or before != channels:
+            self.shortcut = nn.Conv2d(before, channels, 1, stride, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = F.relu(self.norm0(x))
+        changed = self.conv1(F.relu(self.norm1(self.conv0(before))))
+        return changed + (self.shortcut(before) if hasattr(self, "shortcut") else x)
+
+
+class TorchResNet20V2(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 16, 3, 1, 1, bias=False)
+        blocks, before = [], 16
+        for stage, channels in enumerate((16, 32, 64)):
+            for index in range(3):
+                stride = 2 if stage and not index else 1
+                blocks.append(PreactivationBlock(before, channels, stride))
+                before = channels
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = nn.BatchNorm2d(64)
+        self.embedding = nn.Linear(64, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.embedding(mean_over_space(F.relu(self.norm(self.blocks(self.conv(x))))))
+
+
 NETWORKS = {
     "resnet18": lambda: TorchResNet((2, 2, 2, 2), bottleneck=False),
     "resnet50": lambda: TorchResNet((3, 4, 6, 3), bottleneck=True),

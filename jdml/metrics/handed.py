@@ -1,0 +1,94 @@
+"""What people hand in: arrays of any framework, and classes by number or by name."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax import Array
+
+from jdml.ops import checks
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_LABELS = ("labels", "query_labels", "gallery_labels")
+
+
+def handed_in(function: F) -> F:
+    """Let a metric take arrays of any framework (PyTorch's, Flax NNX's variables) and classes by name.
+
+    Args:
+        function: of JAX or NumPy arrays and integer labels.
+
+    Returns:
+        The function; class names become integers, the same for all labels of one call.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        given = {name: as_array(value) for name, value in bound.arguments.items()}
+        bound.arguments.update(given | _numbered(given))
+        return function(*bound.args, **bound.kwargs)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def as_array(value: Any) -> Any:
+    """An array of another framework as one of JAX or NumPy; anything else as it is.
+
+    Args:
+        value: an argument.
+
+    Returns:
+        The array. A PyTorch tensor in a processor's memory is not copied; on a GPU it is handed over by DLPack, or
+        copied where JAX has no such device.
+    """
+    value = checks.as_array(value)
+    if isinstance(value, Array | np.ndarray) or not _is_tensor(value):
+        return value
+    tensor = value.detach()
+    try:
+        if tensor.device.type == "cpu":
+            return tensor.numpy()
+        return jax.dlpack.from_dlpack(tensor.contiguous())
+    except (TypeError, RuntimeError, ValueError, BufferError):
+        tensor = tensor.cpu()
+        return (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+
+
+def _is_tensor(value: Any) -> bool:
+    return all(hasattr(value, name) for name in ("__dlpack__", "detach", "is_floating_point"))
+
+
+def _numbered(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Labels that are names, numbered together from 0."""
+    named = {}
+    for name in _LABELS:
+        names = _as_names(arguments.get(name))
+        if names is not None:
+            named[name] = names
+    if not named:
+        return {}
+    for name in _LABELS:
+        if arguments.get(name) is not None and name not in named:
+            raise TypeError(f"{name} must be names as {', '.join(named)} are, got numbers")
+    numbers = np.unique(np.concatenate(list(named.values())), return_inverse=True)[1]
+    ends = np.cumsum([len(names) for names in named.values()])[:-1]
+    parts = np.split(numbers.reshape(-1).astype(np.int32), ends)
+    return dict(zip(named, parts, strict=True))
+
+
+def _as_names(labels: Any) -> np.ndarray | None:
+    """Class names as a NumPy array of text, or None where labels are something else."""
+    if isinstance(labels, list | tuple) and labels and all(isinstance(n, str) for n in labels):
+        return np.asarray(labels)
+    if not isinstance(labels, np.ndarray) or labels.ndim != 1:
+        return None
+    if labels.dtype.kind in "US":
+        return labels
+    is_text = labels.dtype.kind in "OT" and labels.size and all(isinstance(n, str) for n in labels)
+    return labels.astype(np.str_) if is_text else None

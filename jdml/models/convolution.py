@@ -1,0 +1,332 @@
+r"""One convolution for all networks: on a CPU by the products that are quickest there, elsewhere XLA's own.
+
+XLA's convolutions on a CPU are uneven: a depthwise one may take fifty times as long as its arithmetic needs, and the
+gradient of a kernel, on many processors, ten to twenty times as long as the forward pass. `convolve` takes the place
+of `jax.lax.conv_general_dilated` in `flax.linen.Conv(conv_general_dilated=convolve)`; parameters, their names and their
+initial values stay Flax's. Each of the three parts has one rule, by the shape alone, so that a program is the same
+whenever it is traced (`docs/convolutions.md` tells how it was found, and with which figures):
+
+===========  =============================  ====================================  ================================
+kind         forward                        gradient of the images                gradient of the kernel
+===========  =============================  ====================================  ================================
+pointwise    one product                    one product                           one product of patches, by chunks
+depthwise    a sum of shifted products      the same, shifted back                sums of shifted products, by chunks
+dense        XLA's                          XLA's at stride 1, else one product   one product of patches, by chunks
+                                            a place of the kernel
+other        XLA's                          XLA's                                 XLA's
+===========  =============================  ====================================  ================================
+
+On GPUs, TPUs and in programs that are exported for them everything is XLA's (`jax.lax.platform_dependent`).
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+LAYOUT = ("NHWC", "HWIO", "NHWC")
+CHUNK_BYTES = 1 << 23
+"""Size of the patches that the gradient of a kernel takes at a time: about what the caches hold."""
+
+Pair = tuple[int, int]
+
+
+class Geometry(NamedTuple):
+    """How a kernel meets the images; hashable, so that it can be static.
+
+    Attributes:
+        strides: Along both axes.
+        padding: Zeros before and after, along both axes.
+        dilation: Distance of the kernel's entries, along both axes.
+        groups: Groups of channels.
+        precision: Of the products, as XLA takes it.
+    """
+
+    strides: Pair
+    padding: tuple[Pair, Pair]
+    dilation: Pair
+    groups: int
+    precision: Any
+
+
+def convolve(
+    images: jax.Array,
+    kernel: jax.Array,
+    window_strides: Sequence[int],
+    padding: str | Sequence[Pair],
+    lhs_dilation: Sequence[int] | None = None,
+    rhs_dilation: Sequence[int] | None = None,
+    dimension_numbers: Any = None,
+    feature_group_count: int = 1,
+    precision: Any = None,
+) -> jax.Array:
+    """Convolves images with a kernel, as `jax.lax.conv_general_dilated` does.
+
+    Args:
+        images: `[B, H, W, C]`.
+        kernel: `[K, K′, C / groups, C′]`.
+        window_strides: Strides along both axes.
+        padding: `"SAME"`, `"VALID"` or zeros before and after, along both axes.
+        lhs_dilation: Only 1, or None.
+        rhs_dilation: Distance of the kernel's entries, along both axes; None is 1.
+        dimension_numbers: Only those of the shapes above, or None.
+        feature_group_count: Groups of channels; C makes it depthwise.
+        precision: Of the products, as XLA takes it.
+
+    Returns:
+        `[B, H′, W′, C′]`, of the images' type.
+
+    Raises:
+        ValueError: If images or kernel are not of rank 4, or the images are dilated.
+
+    Implementation notes:
+        Values and gradients are those of `conv_general_dilated` to rounding, under `jit`, `grad`, `vmap`,
+        `jax.checkpoint` and for batches that are sharded over a mesh. Gradients of kernels are accumulated in float32
+        by chunks of a batch, so that no patches of a whole batch are kept. Derivatives are those of a
+        `jax.custom_vjp`: forward-mode (`jax.jvp`, `jax.jacfwd`) raises JAX's TypeError.
+
+    Example:
+        >>> x, kernel = jnp.ones((1, 4, 4, 1)), jnp.ones((3, 3, 1, 2))
+        >>> print(convolve(x, kernel, (1, 1), "SAME")[0, :, :, 0])
+        [[4. 6. 6. 4.]
+         [6. 9. 9. 6.]
+         [6. 9. 9. 6.]
+         [4. 6. 6. 4.]]
+    """
+    for name, array in (("images", images), ("kernel", kernel)):
+        if array.ndim != 4:
+            raise ValueError(f"{name} must be of rank 4, got shape {list(array.shape)}")
+    if lhs_dilation is not None and tuple(lhs_dilation) != (1, 1):
+        raise ValueError(f"lhs_dilation must be 1, got {tuple(lhs_dilation)}")
+    rows, columns = rhs_dilation or (1, 1)
+    reach = ((kernel.shape[0] - 1) * rows + 1, (kernel.shape[1] - 1) * columns + 1)
+    if isinstance(padding, str):
+        padding = lax.padtype_to_pads(images.shape[1:3], reach, window_strides, padding)
+    down, right = ((int(before), int(after)) for before, after in padding)
+    stride_rows, stride_columns = map(int, window_strides)
+    geometry = Geometry(
+        (stride_rows, stride_columns),
+        (down, right),
+        (rows, columns),
+        feature_group_count,
+        precision,
+    )
+    return _convolve(geometry, images, kernel)
+
+
+def windows(
+    x: jax.Array, size: Pair, strides: Pair, dilation: Pair = (1, 1), axis: int = 1
+) -> list[jax.Array]:
+    """What each place of a window sees, row by row: a strided slice of the two axes from `axis` on.
+
+    Example:
+        >>> x = jnp.arange(9.0).reshape(1, 3, 3, 1)
+        >>> [part.ravel().tolist() for part in windows(x, (2, 1), (1, 2))]
+        [[0.0, 2.0, 3.0, 5.0], [3.0, 5.0, 6.0, 8.0]]
+    """
+
+    def along(x: jax.Array, axis: int, index: int, which: int) -> jax.Array:
+        reach = (size[which] - 1) * dilation[which]
+        start = index * dilation[which]
+        return lax.slice_in_dim(x, start, x.shape[axis] - reach + start, strides[which], axis)
+
+    return [
+        along(along(x, axis, i, 0), axis + 1, j, 1) for i in range(size[0]) for j in range(size[1])
+    ]
+
+
+Transform = Callable[[Geometry, jax.Array, jax.Array], jax.Array]
+Part = Callable[[Geometry, jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+def _xla(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.Array:
+    strides, padding, dilation, groups, precision = geometry
+    return lax.conv_general_dilated(
+        images,
+        kernel,
+        strides,
+        padding,
+        rhs_dilation=dilation,
+        dimension_numbers=LAYOUT,
+        feature_group_count=groups,
+        precision=precision,
+    )
+
+
+def _pad(geometry: Geometry, images: jax.Array) -> jax.Array:
+    return jnp.pad(images, ((0, 0), *geometry.padding, (0, 0)))
+
+
+def _pointwise(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.Array:
+    """One product: nothing but the strides stands between images and kernel."""
+    rows, columns = geometry.strides
+    images = images[:, ::rows, ::columns]
+    return jnp.einsum("bhwi,io->bhwo", images, kernel[0, 0], precision=geometry.precision)
+
+
+def _by_places(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.Array:
+    """The sum over the kernel's places: each sees a slice of the images and has a matrix, or a number a channel."""
+    size = (kernel.shape[0], kernel.shape[1])
+    parts = windows(_pad(geometry, images), size, geometry.strides, geometry.dilation)
+    matrices = kernel.reshape(-1, *kernel.shape[2:])
+    if geometry.groups > 1:
+        terms = [part * row[0] for part, row in zip(parts, matrices, strict=True)]
+    else:
+        terms = [
+            jnp.einsum("bhwi,io->bhwo", part, matrix, precision=geometry.precision)
+            for part, matrix in zip(parts, matrices, strict=True)
+        ]
+    return reduce(jnp.add, terms)
+
+
+def _rule(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> tuple[Transform, Transform]:
+    """What computes the images' convolution on a CPU, and what is transposed for the gradient of the images."""
+    groups = geometry.groups
+    if groups == 1 and kernel.shape[:2] == (1, 1) and geometry.padding == ((0, 0), (0, 0)):
+        return _pointwise, _pointwise
+    if _is_depthwise(geometry, kernel):
+        return _by_places, _by_places
+    return _xla, (_xla if groups > 1 or geometry.strides == (1, 1) else _by_places)
+
+
+def _is_depthwise(geometry: Geometry, kernel: jax.Array) -> bool:
+    return geometry.groups > 1 and geometry.groups == kernel.shape[3] and kernel.shape[2] == 1
+
+
+def _widened(transform: Transform, array: jax.Array) -> Any:
+    """Sums over places are accumulated in float32 at least; a product is by itself."""
+    return jnp.promote_types(array.dtype, jnp.float32) if transform is _by_places else array.dtype
+
+
+def _forward(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.Array:
+    transform, _ = _rule(geometry, images, kernel)
+    dtype = _widened(transform, images)
+    found = transform(geometry, images.astype(dtype), kernel.astype(dtype))
+    return found.astype(images.dtype)
+
+
+def _by_images(
+    transform: Transform, geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
+) -> jax.Array:
+    """The gradient of the images: a transform transposed."""
+    (found,) = jax.linear_transpose(lambda x: transform(geometry, x, kernel), images)(up)
+    return found
+
+
+def _by_kernel(
+    transform: Transform, geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
+) -> jax.Array:
+    """The gradient of the kernel: a transform transposed."""
+    (found,) = jax.linear_transpose(lambda k: transform(geometry, images, k), kernel)(up)
+    return found
+
+
+def _cpu_by_images(
+    geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
+) -> jax.Array:
+    _, transform = _rule(geometry, images, kernel)
+    dtype = _widened(transform, images)
+    wide = (array.astype(dtype) for array in (images, kernel, up))
+    return _by_images(transform, geometry, *wide).astype(images.dtype)
+
+
+def _cpu_by_kernel(
+    geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
+) -> jax.Array:
+    forward, _ = _rule(geometry, images, kernel)
+    if forward is _xla and geometry.groups > 1:
+        return _by_kernel(forward, geometry, images, kernel, up)
+    part_of = _depthwise_part if forward is _by_places else _dense_part
+    return _by_chunks(part_of, geometry, images, kernel, up)
+
+
+def _by_chunks(
+    part_of: Part, geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
+) -> jax.Array:
+    """The gradient of the kernel: a sum, in float32 at least, over chunks of the batch."""
+    rows = _rows_at_once(geometry, images, kernel, up)
+    if rows == len(images):
+        return part_of(geometry, images, kernel, up).astype(kernel.dtype)
+
+    def add(index: jax.Array, total: jax.Array) -> jax.Array:
+        chunk, above = (lax.dynamic_slice_in_dim(a, index * rows, rows) for a in (images, up))
+        return total + part_of(geometry, chunk, kernel, above)
+
+    zero = jnp.zeros(kernel.shape, jnp.promote_types(kernel.dtype, jnp.float32))
+    return lax.fori_loop(0, len(images) // rows, add, zero).astype(kernel.dtype)
+
+
+def _rows_at_once(geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array) -> int:
+    """The largest divisor of the batch whose patches stay within `CHUNK_BYTES`, and at least 1."""
+    patches = up.shape[1] * up.shape[2] * kernel.shape[0] * kernel.shape[1] * images.shape[3]
+    most = max(1, CHUNK_BYTES // (4 * max(1, patches)))
+    return max(
+        (n for n in range(1, len(images) + 1) if len(images) % n == 0 and n <= most), default=0
+    )
+
+
+def _dense_part(
+    geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
+) -> jax.Array:
+    """One product of patches `[K·K′·C, N]` and `up [N, C′]`; with channels first neither side is transposed again."""
+    channels = _pad(geometry, images).transpose(3, 0, 1, 2)
+    size = (kernel.shape[0], kernel.shape[1])
+    patches = jnp.concatenate(windows(channels, size, geometry.strides, geometry.dilation, axis=2))
+    return _product("kbhw,bhwo->ko", geometry, patches, up).reshape(kernel.shape)
+
+
+def _depthwise_part(
+    geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
+) -> jax.Array:
+    """A sum over all pixels of `up` times what each place of the kernel saw."""
+    size = (kernel.shape[0], kernel.shape[1])
+    parts = windows(_pad(geometry, images), size, geometry.strides, geometry.dilation)
+    dtype = jnp.promote_types(kernel.dtype, jnp.float32)
+    up = up.astype(dtype)
+    sums = [jnp.sum(part * up, (0, 1, 2)) for part in parts]
+    return jnp.stack(sums).reshape(kernel.shape)
+
+
+def _product(text: str, geometry: Geometry, left: jax.Array, right: jax.Array) -> jax.Array:
+    dtype = jnp.promote_types(left.dtype, jnp.float32)
+    return jnp.einsum(text, left, right, precision=geometry.precision, preferred_element_type=dtype)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _convolve(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.Array:
+    if _rule(geometry, images, kernel)[0] is _xla:
+        return _xla(geometry, images, kernel)
+    return lax.platform_dependent(
+        images, kernel, cpu=partial(_forward, geometry), default=partial(_xla, geometry)
+    )
+
+
+def _convolve_forward(
+    geometry: Geometry, images: jax.Array, kernel: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _convolve(geometry, images, kernel), (images, kernel)
+
+
+def _convolve_backward(
+    geometry: Geometry, kept: tuple[jax.Array, jax.Array], up: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    return (
+        lax.platform_dependent(
+            *kept,
+            up,
+            cpu=partial(_cpu_by_images, geometry),
+            default=partial(_by_images, _xla, geometry),
+        ),
+        lax.platform_dependent(
+            *kept,
+            up,
+            cpu=partial(_cpu_by_kernel, geometry),
+            default=partial(_by_kernel, _xla, geometry),
+        ),
+    )
+
+
+_convolve.defvjp(_convolve_forward, _convolve_backward)

@@ -1,0 +1,425 @@
+"""Meshes and axis names: nothing else in the numeric rooms knows of them.
+
+A loss is written for one batch. Where its rows lie on the devices of a mesh, :func:`spread` runs it under
+``jax.shard_map``, whatever the kinds of the mesh's axes; inside a ``jax.shard_map`` of the user's, who names the axis,
+it runs where it is. Either way the two cores meet an :class:`Axis`: they compare the rows that are here with all that
+there are, and bring together one number per row. What follows is computed by every device alike.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+Tree = Any
+
+ROWS = frozenset(
+    {"embeddings", "labels", "where", "weights", "positive", "self_index", "latents", "log_dets"}
+)
+"""Arguments with one entry per row of the batch."""
+REFERENCES = frozenset({"references", "reference_labels", "reference_where"})
+"""Arguments with one entry per reference."""
+FEW = 4
+"""Proxies are shared by classes where there are more than so many of them per row, else by rows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """The mesh axes over which the rows of one batch are spread; none on a single device.
+
+    Attributes:
+        names: of the axes; the first is the slowest.
+        whole: whether results per row are wanted for all rows, not for those of this device.
+        held: arguments of which each device holds a part, where that is not to be found out from their types.
+    """
+
+    names: tuple[str, ...] = ()
+    whole: bool = False
+    held: frozenset[str] | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return int(jax.lax.psum(1, self.names)) if self.names else 1
+
+    @property
+    def index(self) -> Array | int:
+        """The place of this device."""
+        return jax.lax.axis_index(self.names) if self.names else 0
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether types tell what differs between devices (``check_vma``), and gradients heed it."""
+        return bool(self.names) and bool(_varies_over(jax.lax.axis_index(self.names)))
+
+    def holds_part(self, name: str, array: Array) -> bool:
+        """Whether each device holds other rows of an argument, not all the same."""
+        if not self.names:
+            return False
+        if self.held is not None:
+            return name in self.held
+        if name in ROWS:
+            return True
+        if self.is_checked:
+            return bool(_varies_over(array) & frozenset(self.names))
+        return name in REFERENCES
+
+    def gather(self, tree: Tree) -> Tree:
+        """All devices' rows ``[S·n, …]``, for computations that differ from device to device."""
+        if not self.names:
+            return tree
+        return jax.tree.map(lambda x: jax.lax.all_gather(x, self.names, tiled=True), tree)
+
+    def everyone(self, tree: Tree) -> Tree:
+        """What each device has found ``[S, …]``, for computations that are the same on all of them."""
+        if not self.names:
+            return jax.tree.map(lambda x: x[None], tree)
+
+        def placed(x: Array) -> Array:
+            here = jnp.arange(self.size) == self.index
+            numbers = x.astype(jnp.int32) if x.dtype == bool else x
+            mine = jnp.where(here.reshape(-1, *(1,) * x.ndim), numbers[None], 0)
+            return jax.lax.psum(mine, self.names).astype(x.dtype)
+
+        return jax.tree.map(placed, tree)
+
+    def rows(self, tree: Tree) -> Tree:
+        """All devices' rows ``[S·n, …]``, for computations that are the same on all of them."""
+        if not self.names:
+            return tree
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), self.everyone(tree))
+
+    def total(self, value: Array) -> Array:
+        """The sum over all devices."""
+        return jax.lax.psum(value, self.names) if self.names else value
+
+    def least(self, value: Array) -> Array:
+        """The smallest over all devices."""
+        return jax.lax.pmin(value, self.names) if self.names else value
+
+    def most(self, value: Array) -> Array:
+        """The largest over all devices."""
+        return jax.lax.pmax(value, self.names) if self.names else value
+
+    def agreed(self, value: Array) -> Array:
+        """What every device has computed alike, as such."""
+        return self.total(value / self.size)
+
+    def own(self, rows: Array) -> Array:
+        """This device's rows of all ``[S·n, …]``, or all where these are wanted."""
+        if not self.names or self.whole:
+            return rows
+        size = len(rows) // self.size
+        return jax.lax.dynamic_slice_in_dim(rows, self.index * size, size)
+
+    def part(self, tree: Tree) -> tuple[Tree, Array]:
+        """This device's share of rows that all have, filled up with zeros, and which of its rows are real."""
+        total = len(jax.tree.leaves(tree)[0])
+        if not self.names:
+            return tree, jnp.ones(total, bool)
+        size = -(-total // self.size)
+
+        def cut(x: Array) -> Array:
+            padded = jnp.pad(x, [(0, size * self.size - total)] + [(0, 0)] * (x.ndim - 1))
+            return jax.lax.dynamic_slice_in_dim(padded, self.index * size, size)
+
+        return jax.tree.map(cut, tree), self.index * size + jnp.arange(size) < total
+
+    def once(self, value: Array) -> Array:
+        """A result that is the same on every device, with a gradient that counts once, not once per device."""
+        if not self.names or self.is_checked:
+            return value
+        return _divided(value, self.size)
+
+    def shared(self, value: Array) -> Array:
+        """An argument that is the same on every device, with a gradient that is whole on every one."""
+        if not self.names or self.is_checked or not jnp.issubdtype(value.dtype, jnp.inexact):
+            return value
+        return _summed(value, self.names)
+
+
+NOWHERE = Axis()
+"""A single device."""
+
+
+def as_axis(name: Any) -> Axis:
+    """What an argument ``axis_name`` means.
+
+    Args:
+        name: None, a name, a tuple of names, or an axis.
+
+    Returns:
+        The axis.
+
+    Raises:
+        TypeError: something else.
+        ValueError: no such axis here.
+    """
+    if isinstance(name, Axis):
+        return name
+    if name is None:
+        return NOWHERE
+    names = (name,) if isinstance(name, str) else name
+    if not isinstance(names, tuple) or not all(isinstance(part, str) for part in names):
+        raise TypeError(f"axis_name must be a name, a tuple of names or None, got {name!r}")
+    try:
+        jax.lax.axis_index(names)
+    except NameError:
+        raise ValueError(
+            f"axis_name must be an axis of a jax.shard_map around the call, got {name!r}"
+        ) from None
+    return Axis(names)
+
+
+def spread(function: Callable[[dict[str, Any]], Tree], arguments: dict[str, Any]) -> Tree:
+    """Call a function of keyword arguments where its arrays lie.
+
+    Args:
+        function: of the arguments. If they include ``axis_name``, it is handed an :class:`Axis` there.
+        arguments: by name; see :data:`ROWS` and :data:`REFERENCES`.
+
+    Returns:
+        The function's result, on a mesh the same on every device.
+    """
+    if arguments.get("axis_name") is not None:
+        return function(_named(arguments))
+    mesh = mesh_of(arguments)
+    if mesh is None:
+        return function(arguments)
+    if "axis_name" in arguments:
+        axis, held = _plan(mesh, arguments)
+        arguments = {**arguments, "axis_name": dataclasses.replace(axis, held=held)}
+    else:
+        axis, held = NOWHERE, frozenset()
+    found, structure = jax.tree_util.tree_flatten_with_path(arguments)
+    leaves = [leaf for _, leaf in found]
+    at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Array)]
+    specs = tuple(P(axis.names) if found[i][0][0].key in held else P() for i in at)
+
+    def inside(*arrays: Array) -> Tree:
+        filled = list(leaves)
+        for i, array in zip(at, arrays, strict=True):
+            filled[i] = array
+        return function(jax.tree.unflatten(structure, filled))
+
+    return _on(mesh, inside, specs, P(), [leaves[i] for i in at])
+
+
+def by_rows(function: Callable[[Tree, Tree], Tree], rows: Tree, others: Tree = ()) -> Tree:
+    """``function(rows, others)``, each device of a mesh taking some of the rows.
+
+    Args:
+        function: row by row: the results' rows are those of ``rows``.
+        rows: arrays ``[N, …]``.
+        others: arrays that every row needs.
+
+    Returns:
+        The function's result.
+    """
+    return _by_parts(lambda axis, rows, others: function(rows, others), rows, others, whole=False)
+
+
+def by_parts(function: Callable[[Axis, Tree, Tree], Tree], parts: Tree, others: Tree = ()) -> Tree:
+    """``function(axis, parts, others)``, each device of a mesh holding some rows of ``parts``.
+
+    Args:
+        function: whose result is the same on every device.
+        parts: arrays ``[N, …]``.
+        others: arrays that every device needs.
+
+    Returns:
+        The function's result.
+    """
+    return _by_parts(function, parts, others, whole=True)
+
+
+def _by_parts(
+    function: Callable[[Axis, Tree, Tree], Tree], parts: Tree, others: Tree, *, whole: bool
+) -> Tree:
+    mesh = mesh_of((parts, others))
+    if mesh is None:
+        return function(NOWHERE, parts, others)
+    axis = Axis(_dividing(mesh, jax.tree.leaves(parts)[0].shape[0]), whole=True)
+    part_leaves, part_tree = jax.tree.flatten(parts)
+    other_leaves, other_tree = jax.tree.flatten(others)
+
+    def inside(*arrays: Array) -> Tree:
+        number = len(part_leaves)
+        here = jax.tree.unflatten(part_tree, arrays[:number])
+        return function(axis, here, jax.tree.unflatten(other_tree, arrays[number:]))
+
+    specs = (P(axis.names),) * len(part_leaves) + (P(),) * len(other_leaves)
+    out = P() if whole else P(axis.names)
+    return _on(mesh, inside, specs, out, part_leaves + other_leaves)
+
+
+def replicated(function: Callable[..., Tree]) -> Callable[..., Tree]:
+    """The same function of arrays; on a mesh every device computes all of it.
+
+    Args:
+        function: of positional arguments; keywords are static.
+
+    Returns:
+        The function.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*arguments: Any, **static: Any) -> Tree:
+        mesh = mesh_of(arguments)
+        if mesh is None:
+            return function(*arguments, **static)
+        leaves, structure = jax.tree.flatten(arguments)
+
+        def inside(*arrays: Array) -> Tree:
+            return function(*jax.tree.unflatten(structure, arrays), **static)
+
+        return _on(mesh, inside, (P(),) * len(leaves), P(), leaves)
+
+    return wrapper
+
+
+def mesh_of(tree: Tree) -> Any:
+    """The mesh on which arrays lie, where something is to be done about it, else None.
+
+    Args:
+        tree: arrays, and anything else.
+
+    Returns:
+        An abstract mesh with several devices or with ``Explicit`` axes, none of them ``Manual``; or None.
+    """
+    for leaf in jax.tree.leaves(tree):
+        if not isinstance(leaf, Array):
+            continue
+        mesh = jax.typeof(leaf).sharding.mesh
+        if mesh.empty:
+            continue
+        if AxisType.Manual in mesh.axis_types:
+            return None
+        return mesh if mesh.size > 1 or AxisType.Explicit in mesh.axis_types else None
+    return None
+
+
+def zeros_alike(like: Array, shape: tuple[int, ...]) -> Array:
+    """Zeros that vary over the same mesh axes as an array: what a loop under ``shard_map`` must start from.
+
+    Args:
+        like: any array.
+        shape: of the zeros.
+
+    Returns:
+        Zeros of the array's type.
+    """
+    nothing = jnp.sum(jnp.where(like == like, 0, 0)).astype(like.dtype)
+    return jnp.broadcast_to(nothing, shape)
+
+
+def _on(mesh: Any, function: Callable[..., Tree], specs: Any, out: P, arrays: list[Array]) -> Tree:
+    """Run a function on each device's parts of arrays, wherever these lie."""
+    if not any(isinstance(array, jax.core.Tracer) for array in arrays):
+        mesh = _devices_of(arrays)
+        placed = (NamedSharding(mesh, spec) for spec in specs)
+        arrays = [jax.device_put(a, at) for a, at in zip(arrays, placed, strict=True)]
+    elif AxisType.Explicit in mesh.axis_types:
+        arrays = [
+            jax.sharding.reshard(jnp.asarray(array), NamedSharding(mesh, spec))
+            for array, spec in zip(arrays, specs, strict=True)
+        ]
+    return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=out)(*arrays)
+
+
+def _devices_of(arrays: list[Array]) -> Any:
+    """The mesh, with its devices, on which one of some arrays lies that are no tracers."""
+    meshes = (getattr(getattr(array, "sharding", None), "mesh", None) for array in arrays)
+    return next(mesh for mesh in meshes if mesh is not None and not mesh.empty)
+
+
+def _named(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments inside a user's ``shard_map``: what is the same on every device gets gradients that are whole."""
+    axis = as_axis(arguments["axis_name"])
+    parts = set(ROWS)
+    if arguments.get("self_index") is None:
+        parts |= REFERENCES
+    elif not axis.is_checked:
+        axis = dataclasses.replace(axis, held=ROWS)  # a memory is the same on every device
+
+    def handed(name: str, value: Any) -> Any:
+        if name in parts:
+            return value
+        return jax.tree.map(lambda v: axis.shared(v) if isinstance(v, Array) else v, value)
+
+    return {**{name: handed(name, value) for name, value in arguments.items()}, "axis_name": axis}
+
+
+def _plan(mesh: Any, arguments: dict[str, Any]) -> tuple[Axis, frozenset[str]]:
+    """The axes that share the work of a loss, and the arguments of which each device holds a part."""
+    anchors: Any = arguments.get("embeddings", arguments.get("latents"))
+    rows = jnp.shape(anchors)[0] if jnp.ndim(anchors) else 0
+    names = _dividing(mesh, rows)
+    proxies = arguments.get("proxies")
+    if isinstance(proxies, Array) and proxies.ndim > 1:
+        by_class = _dividing(mesh, len(proxies))
+        already = jax.typeof(proxies).sharding.spec
+        wanted = len(proxies) > FEW * rows or (len(already) > 0 and already[0] is not None)
+        if wanted and _size(mesh, by_class) >= _size(mesh, names):
+            return Axis(by_class, whole=True), frozenset({"proxies"})
+    held = set(ROWS)
+    references = arguments.get("references")
+    if isinstance(references, Array) and references.ndim and names:
+        if len(references) % _size(mesh, names) == 0:
+            held |= REFERENCES
+    return Axis(names, whole=True), frozenset(held)
+
+
+def _dividing(mesh: Any, rows: int) -> tuple[str, ...]:
+    """As many axes of a mesh as divide a number of rows."""
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    mixed = AxisType.Explicit in mesh.axis_types
+    names: list[str] = []
+    for name in mesh.axis_names:
+        usable = not mixed or kinds[name] == AxisType.Explicit
+        if usable and rows and rows % _size(mesh, (*names, name)) == 0:
+            names.append(name)
+    return tuple(names)
+
+
+def _size(mesh: Any, names: tuple[str, ...]) -> int:
+    size = 1
+    for name in names:
+        size *= mesh.shape[name]
+    return size
+
+
+def _varies_over(array: Array) -> frozenset[str]:
+    """The axes over which a value's type says that it differs."""
+    kind = jax.typeof(array)
+    varying = getattr(kind, "vma", None)
+    if varying is None:
+        varying = kind.manual_axis_type.varying
+    return frozenset(varying)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _divided(value: Array, size: int) -> Array:
+    return value
+
+
+@_divided.defjvp
+def _divided_jvp(size: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    return primals[0], tangents[0] / size
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _summed(value: Array, names: tuple[str, ...]) -> Array:
+    return value
+
+
+_summed.defvjp(
+    lambda value, names: (value, None),
+    lambda names, _, cotangent: (jax.lax.psum(cotangent, names),),
+)

@@ -1,0 +1,199 @@
+"""The convolution of all networks is `lax.conv_general_dilated`, value and gradients, however it is computed."""
+
+import re
+from functools import partial
+from typing import Any
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from jdml.models import convolution
+from jdml.models.convolution import convolve, windows
+
+LAYOUT = ("NHWC", "HWIO", "NHWC")
+
+# (batch, height, width, channels, features, kernel's rows and columns), settings
+GEOMETRIES = {
+    "dense": ((4, 6, 5, 3, 4, 3, 3), {}),
+    "one channel": ((2, 5, 5, 1, 3, 3, 3), {}),
+    "stride": ((4, 7, 6, 3, 4, 3, 3), {"window_strides": (2, 2)}),
+    "unequal strides": ((2, 7, 8, 3, 4, 2, 3), {"window_strides": (3, 1)}),
+    "stride beyond the kernel": (
+        (2, 7, 7, 2, 3, 2, 2),
+        {"window_strides": (3, 3), "padding": "VALID"},
+    ),
+    "unequal padding": ((3, 6, 6, 3, 4, 3, 3), {"padding": ((2, 1), (0, 3))}),
+    "dilation": ((2, 7, 7, 3, 4, 3, 3), {"rhs_dilation": (2, 1)}),
+    "dilation and stride": (
+        (2, 9, 9, 3, 4, 3, 3),
+        {"rhs_dilation": (2, 2), "window_strides": (2, 2)},
+    ),
+    "pointwise": ((4, 5, 5, 3, 4, 1, 1), {}),
+    "pointwise with stride": ((4, 5, 6, 3, 4, 1, 1), {"window_strides": (2, 2)}),
+    "padded pointwise": ((2, 4, 4, 3, 4, 1, 1), {"padding": ((1, 1), (1, 1))}),
+    "depthwise": ((4, 6, 6, 4, 4, 3, 3), {"feature_group_count": 4}),
+    "depthwise with stride": (
+        (4, 7, 7, 4, 4, 5, 5),
+        {"feature_group_count": 4, "window_strides": (2, 2)},
+    ),
+    "depthwise multiplied": ((2, 5, 5, 2, 4, 3, 3), {"feature_group_count": 2}),
+    "groups": ((2, 5, 5, 4, 6, 3, 3), {"feature_group_count": 2}),
+    "sides of 1": ((3, 1, 1, 4, 2, 3, 3), {}),
+    "batch of 1": ((1, 4, 1, 3, 2, 3, 3), {"window_strides": (2, 2)}),
+}
+TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
+
+
+def arrays_of(shape: tuple[int, ...], groups: int, dtype: Any = jnp.float32) -> tuple:
+    batch, height, width, channels, features, rows, columns = shape
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(batch, height, width, channels))
+    kernel = rng.normal(size=(rows, columns, channels // groups, features))
+    return jnp.asarray(images, dtype), jnp.asarray(kernel, dtype)
+
+
+def both(name: str, dtype: Any = jnp.float32) -> tuple:
+    """Ours, theirs, and arrays."""
+    shape, settings = GEOMETRIES[name]
+    settings = {"window_strides": (1, 1), "padding": "SAME", **settings}
+    arrays = arrays_of(shape, settings.get("feature_group_count", 1), dtype)
+    theirs = partial(lax.conv_general_dilated, dimension_numbers=LAYOUT, **settings)
+    return partial(convolve, **settings), theirs, arrays
+
+
+def with_gradients(function: Any) -> Any:
+    """Value and gradients of a sum with a weight for each output."""
+
+    @jax.jit
+    def found(images: jax.Array, kernel: jax.Array) -> tuple:
+        value, pull = jax.vjp(function, images, kernel)
+        up = jnp.cos(jnp.arange(value.size, dtype=jnp.float32)).reshape(value.shape)
+        return value, pull(up.astype(value.dtype))
+
+    return found
+
+
+def assert_close(found: Any, expected: Any, dtype: Any) -> None:
+    chex.assert_trees_all_equal_shapes_and_dtypes(found, expected)
+    wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), (found, expected))
+    scale = max(np.abs(leaf).max(initial=1.0) for leaf in jax.tree.leaves(wide[1]))
+    chex.assert_trees_all_close(*wide, rtol=0, atol=TOLERANCE[jnp.dtype(dtype).name] * scale)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_is_xlas(name, dtype, monkeypatch):
+    """Also where a batch goes by chunks, whose sums must be those of the whole."""
+    monkeypatch.setattr(convolution, "CHUNK_BYTES", 1)
+    ours, theirs, arrays = both(name, dtype)
+    assert_close(with_gradients(ours)(*arrays), with_gradients(theirs)(*arrays), dtype)
+
+
+@pytest.mark.parametrize("name", ["dense", "stride", "depthwise", "pointwise"])
+def test_transformed(name, monkeypatch):
+    """Under `vmap` over images and kernels, `jax.checkpoint`, and for a gradient of a gradient."""
+    monkeypatch.setattr(convolution, "CHUNK_BYTES", 1)
+    ours, theirs, (images, kernel) = both(name)
+    many = jnp.stack([images, 2 * images]), jnp.stack([kernel, kernel + 1])
+    found, expected = (
+        jax.jit(jax.vmap(with_gradients(jax.checkpoint(function))))(*many)
+        for function in (ours, theirs)
+    )
+    assert_close(found, expected, jnp.float32)
+
+    def slope(function: Any, kernel: jax.Array) -> jax.Array:
+        by_kernel = jax.grad(lambda kernel: jnp.sum(function(images, kernel) ** 3))
+        return jnp.sum(by_kernel(kernel) ** 2)
+
+    found, expected = (
+        jax.jit(jax.grad(partial(slope, function)))(kernel) for function in (ours, theirs)
+    )
+    scale = float(jnp.abs(expected).max())
+    chex.assert_trees_all_close(found / scale, expected / scale, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["dense", "stride", "depthwise", "pointwise"])
+def test_batches_sharded_over_a_mesh(name, monkeypatch):
+    monkeypatch.setattr(convolution, "CHUNK_BYTES", 1)
+    ours, theirs, arrays = both(name)
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
+    placed = jax.device_put(arrays[0], NamedSharding(mesh, PartitionSpec("data")))
+    kernel = jax.device_put(arrays[1], NamedSharding(mesh, PartitionSpec()))
+    found, expected = with_gradients(ours)(placed, kernel), with_gradients(theirs)(*arrays)
+    assert found[0].sharding.is_equivalent_to(placed.sharding, 4)
+    assert_close(jax.device_get(found), jax.device_get(expected), jnp.float32)
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize("name", ["dense", "stride", "depthwise", "pointwise"])
+def test_programs_for_accelerators_hold_plain_convolutions(name, platform):
+    ours, theirs, arrays = both(name)
+
+    def kinds(function: Any, platform: str) -> dict[str, int]:
+        exported = jax.export.export(with_gradients(function), platforms=[platform])(*arrays)
+        text = exported.mlir_module()
+        ops = ("convolution", "dot_general", "while")
+        return {op: len(re.findall(rf"stablehlo\.{op}\b", text)) for op in ops}
+
+    found = kinds(ours, platform)
+    assert found == kinds(theirs, platform)
+    assert found["convolution"] == 3
+    assert kinds(ours, "cpu")["convolution"] < 3
+
+
+def test_one_program_for_all_platforms():
+    ours, _, arrays = both("depthwise")
+    exported = jax.export.export(with_gradients(ours), platforms=["cpu", "cuda", "tpu"])(*arrays)
+    assert "stablehlo.case" in exported.mlir_module()
+    assert_close(exported.call(*arrays), with_gradients(ours)(*arrays), jnp.float32)
+
+
+def test_in_a_flax_layer_names_and_values_stay():
+    images = jnp.ones((2, 5, 5, 3))
+    layers = [nn.Conv(4, (3, 3)), nn.Conv(4, (3, 3), conv_general_dilated=convolve)]
+    (plain, expected), (ours, found) = (
+        (variables, layer.apply(variables, images))
+        for layer in layers
+        for variables in (layer.init(jax.random.key(0), images),)
+    )
+    chex.assert_trees_all_equal(plain, ours)
+    chex.assert_trees_all_close(found, expected, atol=1e-5)
+
+
+def test_chunks_keep_patches_small():
+    """The gradient of a kernel holds no patches of the whole batch: those would take 57 MiB."""
+    images, up = jnp.zeros((64, 28, 28, 32)), jnp.zeros((64, 28, 28, 64))
+    kernel = jnp.zeros((3, 3, 32, 64))
+    geometry = convolution.Geometry((1, 1), ((1, 1), (1, 1)), (1, 1), 1, None)
+    by_kernel = jax.jit(partial(convolution._cpu_by_kernel, geometry))
+    memory = by_kernel.lower(images, kernel, up).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 3 * convolution.CHUNK_BYTES
+
+
+def test_windows_are_what_each_place_sees():
+    x = np.arange(30.0).reshape(5, 6)
+    found = windows(jnp.asarray(x), (2, 3), (2, 1), (1, 2), axis=0)
+    expected = [x[i : i + 3 : 2, 2 * j : 2 * j + 2] for i in range(2) for j in range(3)]
+    chex.assert_trees_all_equal([np.asarray(part) for part in found], expected)
+
+
+def test_forward_mode_says_so():
+    ours, _, arrays = both("dense")
+    with pytest.raises(TypeError, match="forward-mode autodiff"):
+        jax.jvp(ours, arrays, arrays)
+
+
+def test_errors():
+    images, kernel = jnp.ones((1, 4, 4, 1)), jnp.ones((3, 3, 1, 1))
+    with pytest.raises(ValueError, match=r"images must be of rank 4, got shape \[4, 4, 1\]"):
+        convolve(images[0], kernel, (1, 1), "SAME")
+    with pytest.raises(ValueError, match=r"kernel must be of rank 4, got shape \[3, 1, 1\]"):
+        convolve(images, kernel[0], (1, 1), "SAME")
+    with pytest.raises(ValueError, match=r"lhs_dilation must be 1, got \(2, 2\)"):
+        convolve(images, kernel, (1, 1), "SAME", (2, 2))
