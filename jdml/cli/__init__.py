@@ -41,7 +41,7 @@ HELP = """usage: jdml COMMAND [OPTIONS]
 Deep metric learning: train embeddings, use them, measure them, see a demo.
 
 commands:
-  demo             see class collapse, and what undoes it, on real digits (about a minute)
+  demo             see class collapse, and what undoes it, on real digits (half a minute)
   train            train embeddings of a folder of photographs or a data set with any loss, and score them
   embed            embed photographs with what was trained, into a .npz, .npy or .parquet file
   search           find the nearest of a gallery to photographs
@@ -120,6 +120,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return command.execute() or 0
     except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:
         return _fail(prog, messages.told(error) or "out of memory")
+    except RuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return _fail(prog, "out of memory: a smaller --batch or --image-size may fit")
     except KeyboardInterrupt:
         return _fail(prog, "interrupted; with --out, the same command goes on where it was", 130)
 

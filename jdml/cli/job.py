@@ -222,6 +222,7 @@ class Job:
 
 # What every loss takes, and so is no setting of one loss.
 SHARED = {
+    "axis_name",
     "positive",
     "references",
     "reference_labels",

@@ -10,12 +10,18 @@ PairLoss = Literal[
     "circle",
     "contrastive",
     "fast_ap",
+    "info_nce",
     "lifted_structure",
     "margin",
     "multi_similarity",
     "n_pair",
+    "nca",
+    "recall_at_k",
+    "sigmoid_contrastive",
     "similarity_contrastive",
+    "smooth_ap",
     "snr_contrastive",
+    "sup_con",
     "triplet",
 ]
 ProxyLoss = Literal[
@@ -32,6 +38,7 @@ ProxyLoss = Literal[
     "proxy_nca_margin",
     "proxy_nca_pp",
     "soft_triple",
+    "subcenter_arcface",
 ]
 Loss = PairLoss | ProxyLoss
 Network = Literal[

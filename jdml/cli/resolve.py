@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jdml import data
 from jdml.cli.names import PAIR_LOSSES, PRETRAINED, PROXY_LOSSES, parse_batch
+from jdml.data.loading import recognize
 
 if TYPE_CHECKING:
     from jdml.cli.train import Train
@@ -30,7 +31,9 @@ def resolve(options: "Train") -> "Train":
     Raises:
         ValueError: options that do not go together, or numbers out of range, naming them as typed.
     """
-    name = options.data or ("folder" if options.data_dir is not None else "digits")
+    name: Any = options.data or (
+        "digits" if options.data_dir is None else recognize(options.data_dir)
+    )
     files = name in data.IMAGE_FILES
     method, typed = options.method, options
     loss = options.loss or LOSSES[method]

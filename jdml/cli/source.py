@@ -10,7 +10,7 @@ from jdml import data
 from jdml.cli.messages import nearest
 from jdml.data.folder import image_files, read_folder, read_table, unread_kinds
 from jdml.data.lists import Listing
-from jdml.data.loading import ARRAYS, LISTS
+from jdml.data.loading import ARRAYS, LISTS, recognize
 
 Split = Literal["all", "gallery", "query", "test", "train", "val"]
 
@@ -65,6 +65,9 @@ def read_source(
     name, colon, folder = text.partition(":")
     known = (*ARRAYS, *LISTS)
     if path.is_dir() and not (data_dir is not None and text in known):
+        kind = recognize(path)
+        if kind != "folder":
+            return _data_set(kind, path, split, view, config)
         return _folder(path, split, view, config)
     if path.is_file() and path.suffix.lower() == ".csv":
         return _of_listing(read_table(path), split, view, config)

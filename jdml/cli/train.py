@@ -32,7 +32,7 @@ class Train:
     """
 
     data: DATA | None = None
-    """Data set. Default: folder with --data-dir, else digits (1,797 real 8x8 images, which need no files). folder: a
+    """Data set. Default: what --data-dir holds, else digits (1,797 real 8x8 images, which need no files). folder: a
     folder of images for each class; or train/, val/ and test/ of such; or a .csv file of file,label[,split]."""
     data_dir: Path | None = None
     """Folder with the data set's own files, as the original comes (jdml data check NAME DIR looks at it)."""

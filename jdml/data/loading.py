@@ -29,8 +29,38 @@ LISTS: dict[str, Callable[[str | Path | None], Listing]] = {
     "inshop": read_inshop,
     "folder": read_folder,
 }
+# A file that tells an original's folder from any folder of classes.
+SIGNS = {
+    "cub": "images.txt",
+    "cars": "cars_annos.mat",
+    "sop": "Ebay_train.txt",
+    "inshop": "list_eval_partition.txt",
+}
 IMAGE_FILES = tuple(LISTS)
 """Names of the data sets whose images are `ImageFiles`."""
+
+
+def recognize(folder: str | Path) -> str:
+    """Tells which data set's own folder this is.
+
+    Args:
+        folder: Any folder.
+
+    Returns:
+        `"cub"`, `"cars"`, `"sop"` or `"inshop"` where their lists lie in it or in a folder in it, else `"folder"`.
+
+    Example:
+        >>> pathlib = __import__("pathlib")
+        >>> pathlib.Path("CUB").mkdir()
+        >>> pathlib.Path("CUB/images.txt").touch()
+        >>> recognize("CUB"), recognize(".")
+        ('cub', 'cub')
+    """
+    place = Path(folder).expanduser()
+    for name, file in SIGNS.items():
+        if (place / file).is_file() or any(place.glob(f"*/{file}")):
+            return name
+    return "folder"
 
 
 def load(

@@ -182,7 +182,7 @@ def draw(result: DemoResult, parts: Parts, path: Path) -> Path:
         path,
         columns=len(result.points),
         row_titles=("digits 0–5, unseen images", "digits 6–9, never seen"),
-        title="Trained on the labels even and odd; coloured by digit",
+        title="Trained on the labels even and odd; coloured by digit (two principal components)",
     )
 
 

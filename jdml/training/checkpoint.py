@@ -149,20 +149,20 @@ class RunFolder:
 
         return self._manager.restore(self._latest, args=args.Composite(**items))
 
-    def save_model(
-        self, variables: Mapping[str, Any], step: int, metrics: Mapping[str, Any]
-    ) -> None:
-        """Write the parameters of a step, what they scored and what they are, as ``model.safetensors``.
-
-        Where those of that step are there already, nothing is written.
-        """
+    def has_model(self, step: int) -> bool:
+        """Whether ``model.safetensors`` holds the parameters of a step."""
         file = self.path / MODEL
         if self._written is None and file.is_file():
             self._written = read_description(file).get("step")
-        if self._written != step:
-            described = {**self.description, "step": step, "metrics": dict(metrics)}
-            write_model(file, variables, described)
-            self._written = step
+        return self._written == step
+
+    def save_model(
+        self, variables: Mapping[str, Any], step: int, metrics: Mapping[str, Any]
+    ) -> None:
+        """Write the parameters of a step, what they scored and what they are, as ``model.safetensors``."""
+        described = {**self.description, "step": step, "metrics": dict(metrics)}
+        write_model(self.path / MODEL, variables, described)
+        self._written = step
 
     def save_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Write ``metrics.json``."""

@@ -339,13 +339,17 @@ class _Run:
 
     def _save_model(self) -> None:
         """Write the parameters that are the run's result so far, unless they are there."""
-        params, batch_stats = self.best if self.best is not None else self._weights()
+        if self.folder.has_model(self._chosen()):
+            return
+        params, batch_stats = self.state.params, self.state.batch_stats
+        if self.best is not None and self.done.best.step > 0:
+            params, batch_stats = self.best
         objective = {role: value for role, value in params.items() if role != "model"}
         variables = {"params": params["model"], "batch_stats": batch_stats, "objective": objective}
         self.folder.save_model(variables, self._chosen(), self._scored())
 
     def _chosen(self) -> int:
-        """The step whose parameters are the run's result so far."""
+        """The step whose parameters are the run's result so far; before any evaluation the present one."""
         evaluated = self.best is not None and self.done.best.step > 0
         return self.done.best.step if evaluated else self.done.step
 

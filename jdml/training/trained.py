@@ -112,7 +112,8 @@ class Trained:
             preprocess=self.preprocess,
         )
         if self.normalize is not None:
-            vectors = np.asarray(self.normalize(jnp.asarray(vectors)))
+            normalize = self.normalize
+            vectors = jax.tree.map(lambda x: np.asarray(normalize(jnp.asarray(x))), vectors)
         if isinstance(files, _Tolerant) and files.bad:
             vectors = np.where(
                 np.isin(np.arange(len(vectors)), list(files.bad))[:, None], np.nan, vectors

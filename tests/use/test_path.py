@@ -214,12 +214,12 @@ def test_more_steps_go_on_and_fewer_do_not(run, photos, tmp_path, jdml_command, 
 
 def test_real_birds(shared_data, tmp_path, jdml_command):
     """Twenty classes of photographs train, twenty others are scored: the whole path on real data."""
-    birds, run = f"cub:{shared_data / 'cub_crops227'}", tmp_path / "run"
-    data = ("--data", "cub", "--data-dir", shared_data / "cub_crops227")
+    birds, run = shared_data / "cub_crops227", tmp_path / "run"
     few = "--image-size 32 --dim 8 --batch 8x4 --steps 2 --quiet".split()
-    done = jdml_command("train", *data, *few, "--out", run)
+    done = jdml_command("train", "--data-dir", birds, *few, "--out", run)
     assert done.code == 0, done.err
     out = tmp_path / "e.npz"
+    assert f"next: jdml embed {run} cub:{birds} --split test" in done.out
     done = jdml_command("embed", run, birds, "--split", "test", "--out", out, "--quiet")
     assert done.code == 0, done.err
     scored = json.loads(jdml_command("evaluate", out, "--json", "-").out)
