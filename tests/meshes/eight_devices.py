@@ -2,8 +2,8 @@
 
     JAX_NUM_CPU_DEVICES=8 PYTHONPATH=tests python tests/meshes/eight_devices.py RESULTS.json 0/1 [WORD …]
 
-tries part 0 of 1 of the checks, or those whose names hold a word, and writes one entry per check: the empty string where
-it holds, else what does not. `test_meshes.py` runs all.
+tries part 0 of 1 of the checks, or those whose names hold a word, and writes one entry per check: the empty string
+where it holds, else what does not. `test_meshes.py` runs all.
 """
 
 import functools
