@@ -22,7 +22,9 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 def load(name: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """A benchmark as a module, its timing cut short."""
     monkeypatch.syspath_prepend(BENCHMARKS)
-    sys.modules.pop("machine", None)
+    for shared in ("machine", "losses", "potential_field"):  # of this folder, and fresh
+        monkeypatch.setitem(sys.modules, shared, types.ModuleType(shared))  # undone at the end
+        del sys.modules[shared]
     spec = importlib.util.spec_from_file_location(f"benchmark_{name}", BENCHMARKS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -136,6 +138,38 @@ def test_potential_field(
         steps["dense_torch"] = jax.tree.map(np.asarray, torch_step())
     for found in steps.values():
         chex.assert_trees_all_close(found, steps["ours"], rtol=1e-4, atol=1e-5)
+
+
+def test_large_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = load("large_batches", monkeypatch)
+    out = tmp_path / "large_batches.json"
+    sizes = ("--sizes", "16", "2048", "4096", "--measure", "16", "--dense-limit", "16")
+    run(module, monkeypatch, *sizes, "--only", "info_nce", "--repeats", "1", "--out", str(out))
+    found = json.loads(out.read_text())
+    assert set(found["rows"][0]["seconds"]) == {"blocks", "at once", "optax"}
+    assert [set(row["seconds"]) for row in found["rows"][1:]] == [set(), set()]
+    assert 0 < found["exponent_of_bytes"] < 1.2
+    assert "memory ~ rows^" in capsys.readouterr().out
+
+
+def test_accelerator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The small form on a CPU: every section runs, and the CPU agrees with itself."""
+    module = load("accelerator", monkeypatch)
+    monkeypatch.setattr(
+        jdml.models, "create", lambda name, dim, **_: jdml.models.SmallConvNet(dim, (4, 4))
+    )
+    out = tmp_path / "device.json"
+    run(module, monkeypatch, "--small", "--repeats", "1", "--out", str(out))
+    found = json.loads(out.read_text())
+    assert set(found["rows"]) == set(module.SECTIONS)
+    assert not found["failed"]
+    assert all(row["right"] for row in found["rows"]["check"])
+    run(module, monkeypatch, "--small", "--budget", "0", "--only", "fields", "--out", str(out))
+    assert "left out for lack of time: 60 charges" in capsys.readouterr().out
 
 
 def test_retrieval(

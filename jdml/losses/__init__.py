@@ -4,6 +4,15 @@ One signature for all: arrays first, everything else by keyword. Hyper-parameter
 recompiles nothing; ``where`` masks rows, ``weights`` weights them, ``reduce_fn`` reduces (None: not at all). Values
 and gradients are finite for every finite input, and results are float32 (float64 for float64 inputs) whatever the
 embeddings' type.
+
+Rows, references and classes may lie on any mesh, with ``Auto`` or ``Explicit`` axes; inside a ``jax.shard_map`` of
+one's own ``axis_name=`` says over which axis the batch is spread. Large batches are compared in blocks
+(``anchor_block``, ``class_block``).
+
+Some losses that other libraries have are not here: histogram and ranked list losses, which later ones of the same kind
+(FastAP, SmoothAP; multi-similarity) have overtaken; P2SGrad, a softmax whose gradient is chosen and which is no loss
+of its own; the manifold loss, which needs a graph of the whole data set; dynamic soft margin, whose histogram is a
+state; VICReg and its kind, which learn without labels or pairs: self-supervision is another library's.
 """
 
 from jdml.losses.assignment import Assignment, assign

@@ -12,7 +12,7 @@ from jax import Array
 from jdml import ops
 from jdml.losses.comparison import Normalize, prepare
 from jdml.ops import ReduceFn, checks
-from jdml.ops.blocks import Block, block_size, over_rows
+from jdml.ops.blocks import CLASSES_AT_ONCE, Block, block_size, over_rows
 from jdml.ops.meshes import NOWHERE, Axis, as_axis
 from jdml.ops.normalization import inverse_norms
 from jdml.ops.stable import accumulate_in, widen
@@ -304,7 +304,7 @@ def assign(
         batch,
         classes,
         on_sphere,
-        block_size(class_block, here, len(x) * per_class),
+        block_size(class_block, here, len(x) * per_class, CLASSES_AT_ONCE),
         axis,
         by_class,
     )

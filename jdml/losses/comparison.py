@@ -36,6 +36,7 @@ class Comparison(NamedTuple):
         pairs: which pairs take part.
         rows: ``[B]``, the valid anchors.
         weights: ``[B, 1]`` or ``[B, R]``.
+        in_ball: whether no vector is longer than 1, so that no square overflows.
     """
 
     embeddings: Array
@@ -44,6 +45,7 @@ class Comparison(NamedTuple):
     pairs: Pairs
     rows: Array
     weights: Array
+    in_ball: bool = False
 
     @property
     def similarities(self) -> Array:
@@ -58,7 +60,7 @@ class Comparison(NamedTuple):
     @property
     def distances(self) -> Array:
         """``[B, R]``, Euclidean."""
-        return ops.distances(self.embeddings, self.references)
+        return _distances(self.embeddings, self.references, self.in_ball)
 
     @property
     def row_weights(self) -> Array:
@@ -74,7 +76,7 @@ class Comparison(NamedTuple):
 class _Rows(NamedTuple):
     """What there is one of for each anchor."""
 
-    embeddings: Array  # [B, D]
+    embeddings: Array | None  # [B, D]
     place: Array  # [B], its place in the batch of all devices
     valid: Array  # [B]
     labels: Array | None  # [B]
@@ -101,6 +103,8 @@ class Anchors:
         key: its key.
         block: how many anchors are compared at a time, None for all.
         axis: over which devices the anchors are spread.
+        in_ball: whether no vector is longer than 1.
+        prepare: what is left to be done to embeddings of valid rows, block by block.
     """
 
     rows: _Rows
@@ -112,6 +116,8 @@ class Anchors:
     key: Array | None
     block: int | None
     axis: Axis
+    in_ball: bool
+    prepare: Callable[[Array, Array], Array] | None
 
     def over_blocks(self, function: Callable[[Comparison], tuple[Tree, Tree]]) -> tuple[Tree, Tree]:
         """Apply a function to one block of anchors after the other, computed again for its gradient.
@@ -210,18 +216,38 @@ class Anchors:
 
     def _mapped(self, function: Callable[[Comparison], Any], axis: Axis) -> tuple[Tree, Tree]:
         ready = self if self.mine is None or is_by_rows(self.mine) else self._mined_at_once()
+        rows = ready.rows
+        if self.block is not None and self.own_batch:
+            rows = rows._replace(embeddings=None)  # they are among the references
         return over_rows(
-            lambda rows: function(ready._compared(rows)), ready.rows, block=self.block, axis=axis
+            lambda rows: function(ready._compared(rows)), rows, block=self.block, axis=axis
         )
+
+    def _vectors(self, rows: _Rows) -> Array:
+        """The normalized vectors of some rows, without a copy of all of them."""
+        if rows.embeddings is None:
+            size = len(rows.place)
+            whole_blocks = len(self.rows.place) % size == 0
+            return _slice(self.references, rows.place[0], size, whole_blocks)
+        if self.prepare is not None:
+            return self.prepare(rows.embeddings, rows.valid)
+        return rows.embeddings
 
     def _compared(self, rows: _Rows) -> Comparison:
         pairs = self._pairs(rows) if rows.mined is None else rows.mined
+        vectors = self._vectors(rows)
         if self.mine is not None and rows.mined is None:
-            distances = ops.distances(rows.embeddings, self.references)
+            distances = _distances(vectors, self.references, self.in_ball)
             keys = None if self.key is None else row_keys(self.key, rows.place)
             pairs = _mined(self.mine, keys, jax.lax.stop_gradient(distances), pairs)
         return Comparison(
-            rows.embeddings, self.references, rows.labels, pairs, rows.valid, rows.weights
+            vectors,
+            self.references,
+            rows.labels,
+            pairs,
+            rows.valid,
+            rows.weights,
+            self.in_ball,
         )
 
     def _pairs(self, rows: _Rows) -> Pairs:
@@ -245,7 +271,8 @@ class Anchors:
         """Anchors whose pairs are mined: where a miner must see the distances of the whole batch."""
         rows = self.axis.gather(self.rows) if self.axis.names else self.rows
         pairs = self._pairs(rows)
-        distances = jax.lax.stop_gradient(ops.distances(rows.embeddings, self.references))
+        distances = _distances(self._vectors(rows), self.references, self.in_ball)
+        distances = jax.lax.stop_gradient(distances)
         assert self.mine is not None
         mined = _mined(self.mine, self.key, distances, pairs)
         local = dataclasses.replace(self.axis, whole=False)
@@ -291,7 +318,10 @@ def compare(
         weights: ``[B]``, or ``[B, R]`` where a loss has one term per pair: each term is multiplied by its weight
             before the reduction.
         anchor_block: how many anchors are compared at a time, in ``O(R × anchor_block)`` memory, each similarity being
-            computed twice; None for all at once, ``"auto"`` for all while they are few. The result is the same.
+            computed twice; None for all at once, ``"auto"`` for all while they are few. The result is the same. Where
+            the terms are pairs, ``reduce_fn=None``, a trimmed mean and a function of one's own see all of them, and so
+            does a miner of one's own its distances (unless it has an attribute ``by_rows = True``): these are whole
+            matrices whatever the block.
         axis_name: inside a ``jax.shard_map``, the mesh axis over which the batch is spread: the rows of all devices
             are one batch, compared with the references of all devices (or with those that are the same on every one,
             as a memory's are). The value is the same on every device.
@@ -325,6 +355,8 @@ def compare(
     if spread:
         r, columns = axis.gather((r, columns))
     shape = (size, len(r))
+    block = block_size(anchor_block, *shape)
+    in_blocks = block is not None and references is not None
     _check_pairs(labels, reference_labels, positive, shape, own=references is None)
     if labels is not None:
         reference_labels = labels if references is None else reference_labels
@@ -336,7 +368,7 @@ def compare(
         raise TypeError(f"mine must be a function (key, distances, pairs) -> Pairs, got {mine!r}")
     check_miner(mine)
     per_anchor = _Rows(
-        x,
+        embeddings if in_blocks else x,
         axis.index * size + jnp.arange(size, dtype=jnp.int32),
         rows,
         labels,
@@ -352,8 +384,10 @@ def compare(
         references is None,
         mine,
         key,
-        block_size(anchor_block, *shape),
+        block,
         axis,
+        normalize in (ops.sphere, ops.ball),
+        (lambda x, valid: prepare("embeddings", x, valid, normalize, dtype)) if in_blocks else None,
     )
 
 
@@ -433,6 +467,17 @@ def prepare(
     vectors = widen(jnp.where(valid[:, None], vectors, 0), dtype)
     checks.require_finite(name, vectors)
     return vectors if normalize is None else normalize(vectors)
+
+
+def _slice(vectors: Array, start: Array, size: int, inside: bool) -> Array:
+    """Rows from a place on; unless all are ``inside``, what would lie beyond the end is any rows."""
+    first = jnp.minimum(start, len(vectors) - size)
+    rows = jax.lax.dynamic_slice_in_dim(vectors, first, size)
+    return rows if inside else jnp.roll(rows, first - start, axis=0)
+
+
+def _distances(x: Array, y: Array, in_ball: bool) -> Array:
+    return ops.safe_sqrt(ops.squared_distances(x, y)) if in_ball else ops.distances(x, y)
 
 
 def _mined(mine: Miner, key: Array | None, distances: Array, pairs: Pairs) -> Pairs:

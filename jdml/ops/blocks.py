@@ -13,18 +13,21 @@ Tree = Any
 Block = int | Literal["auto"] | None
 
 AT_ONCE = 2**21
-"""Entries of a matrix that ``"auto"`` takes at once."""
+"""Entries of a matrix of pairs that ``"auto"`` takes at once."""
+CLASSES_AT_ONCE = 2**23
+"""The same of embeddings and proxies, of which losses keep fewer copies."""
 AT_A_TIME = 2**20
 """Entries of a matrix that it takes at a time where there are more, about."""
 
 
-def block_size(block: Block, rows: int, columns: int) -> int | None:
+def block_size(block: Block, rows: int, columns: int, at_once: int = AT_ONCE) -> int | None:
     """How many rows of a matrix to take at a time.
 
     Args:
         block: as many, None for all, or ``"auto"``.
         rows: how many there are.
         columns: entries per row.
+        at_once: entries that ``"auto"`` takes at once.
 
     Returns:
         A number below ``rows``, or None for all at once.
@@ -34,7 +37,7 @@ def block_size(block: Block, rows: int, columns: int) -> int | None:
         (None, 32, None)
     """
     if block == "auto":
-        few = max(rows, 1) * columns <= AT_ONCE
+        few = max(rows, 1) * columns <= at_once
         block = None if few else max(8, AT_A_TIME // columns // 8 * 8)
     return None if block is None or block >= rows else block
 

@@ -1,0 +1,304 @@
+"""Is this accelerator right, and how fast is it: one command, under eight minutes on a GPU or TPU.
+
+    python benchmarks/accelerator.py
+
+Every loss is checked against the values and gradients of the CPU. Then value and gradient are timed of the judged
+losses, of the fields (2,000 to 131,072 charges) and of the everyday losses (2,048 to 262,144 rows x 512, float32 and
+bfloat16), beside plain dense JAX, and PyTorch with pytorch-metric-learning where these are installed; then retrieval
+metrics, and a ResNet-50 step with each method. With memory, and the share of the device's peak of the bare matrix
+products where that peak is known (--peak-tflops). Writes benchmarks/results/DEVICE.json; a section that fails is told
+and does not stop the others, and what there is no time for (--budget) is left out and named.
+"""
+
+import argparse
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import losses as judged
+import machine
+import numpy as np
+import potential_field as field
+
+import jdml
+
+RESULTS = Path(__file__).parent / "results"
+DIM = 512
+CHARGES = (2_000, 8_372, 22_816, 65_536, 131_072)
+ROWS = (2_048, 8_192, 32_768, 131_072, 262_144)
+DENSE_ROWS = 16_384
+GALLERIES = ((60_502, 512), (1_000_000, 128))
+IMAGES, SIDE, BACKBONE = 64, 224, "resnet50"
+EVERYDAY = (
+    "info_nce",
+    "sup_con",
+    "sigmoid_contrastive",
+    "contrastive",
+    "multi_similarity",
+    "triplet",
+)
+PEAKS = {"A100": 156.0, "H100": 495.0, "H200": 495.0, "L4": 60.0, "TPU v4": 275.0, "TPU v5": 197.0}
+"""TFLOP/s of matrix products in the fastest kind that float32 inputs are rounded to there."""
+
+Row = dict[str, Any]
+
+
+class Clock:
+    """What is left of the time."""
+
+    def __init__(self, budget: float) -> None:
+        self.ends, self.left_out = time.monotonic() + budget, list[str]()
+
+    def allows(self, what: str) -> bool:
+        """Whether there is time for something; notes it where there is none."""
+        if time.monotonic() < self.ends:
+            return True
+        self.left_out.append(what)
+        return False
+
+
+def timed(function: Callable[..., Any], *arguments: Any, repeats: int) -> Row:
+    """Compile, and the fastest of some calls, with what the compiled program holds and computes."""
+    compiled = jax.jit(function).lower(*arguments).compile()
+    jax.block_until_ready(compiled(*arguments))
+    taken = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(compiled(*arguments))
+        taken.append(time.perf_counter() - start)
+    return {"seconds": min(taken), "bytes": machine.temporaries(compiled)}
+
+
+def normal(seed: int, *shape: int) -> np.ndarray:
+    """Random vectors."""
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def check(repeats: int, clock: Clock) -> list[Row]:
+    """Every loss here against itself on the CPU, in float32."""
+    rows, cpu = [], jax.devices("cpu")[0]
+    x, y, p = normal(0, 64, 32), np.arange(64) % 8, normal(1, 8, 2, 32)
+    for name in sorted(n for n in jdml.losses.__all__ if n.endswith("_loss") and n != "nir_loss"):
+        loss = getattr(jdml, name)
+        of_proxies = "proxies" in str(jdml_signature(loss))
+        arrays = (x, p) if of_proxies else (x,)
+
+        def value(*vectors: jax.Array, loss: Any = loss) -> jax.Array:
+            return loss(vectors[0], jnp.asarray(y), *vectors[1:])
+
+        step = jax.jit(jax.value_and_grad(value, tuple(range(len(arrays)))))
+        here = jax.device_get(step(*map(jnp.asarray, arrays)))
+        with jax.default_device(cpu):
+            there = jax.device_get(step(*(jax.device_put(a, cpu) for a in arrays)))
+        error = max(
+            float(np.abs(a - b).max() / max(1.0, np.abs(b).max()))
+            for a, b in zip(jax.tree.leaves(here), jax.tree.leaves(there), strict=True)
+        )
+        rows.append({"what": name, "largest_difference": error, "right": error < 1e-4})
+    return rows
+
+
+def jdml_signature(loss: Callable[..., Any]) -> Any:
+    """The parameters of a loss."""
+    import inspect
+
+    return inspect.signature(loss).parameters
+
+
+def judged_losses(repeats: int, clock: Clock) -> list[Row]:
+    """The losses of `losses.py` beside the bare products, and beside pytorch-metric-learning."""
+    rows = []
+    for classes, several in ((None, judged.PAIRS), *((n, judged.PROXIES) for n in judged.CLASSES)):
+        for name, loss in several.items():
+            what = f"{name}, {classes or 'batch'}"
+            if name in judged.JUDGED and clock.allows(what):
+                found = judged.measure(name, loss, classes, repeats)
+                rows.append({"what": what, **found})
+    return rows
+
+
+def fields(repeats: int, clock: Clock) -> list[Row]:
+    """PFML in tiles, beside the dense forms."""
+    rows = []
+    for charges in CHARGES:
+        if clock.allows(f"{charges} charges"):
+            dense = charges if charges <= DENSE_ROWS else 0
+            rows.append({"what": f"{charges} charges", **field.measure(charges, repeats, dense)})
+    return rows
+
+
+def dense_info_nce(q: jax.Array, n: jax.Array) -> jax.Array:
+    """The formula written down."""
+    q, n = (v / jnp.linalg.norm(v, axis=1, keepdims=True) for v in (q, n))
+    logits = (q @ n.T / 0.07).astype(jnp.float32)
+    return jnp.mean(jax.nn.logsumexp(logits, axis=1) - jnp.diagonal(logits))
+
+
+def everyday(repeats: int, clock: Clock) -> list[Row]:
+    """Losses by the size of the batch and its type."""
+    rows = []
+    for dtype in ("float32", "bfloat16"):
+        for size in ROWS:
+            x, n = (jnp.asarray(normal(s, size, DIM), dtype) for s in (0, 1))
+            y = jnp.arange(size) // 4
+            ways: dict[str, tuple[Any, tuple[Any, ...]]] = {
+                name: (
+                    jax.value_and_grad(getattr(jdml, f"{name}_loss")),
+                    (x, y),
+                )
+                for name in EVERYDAY
+            }
+            ways["info_nce, towers"] = (
+                jax.value_and_grad(lambda q, n: jdml.info_nce_loss(q, references=n), (0, 1)),
+                (x, n),
+            )
+            if size <= DENSE_ROWS:
+                ways["info_nce, towers, dense JAX"] = (
+                    jax.value_and_grad(dense_info_nce, (0, 1)),
+                    (x, n),
+                )
+            for name, (step, arrays) in ways.items():
+                what = f"{name}, {size} x {DIM}, {dtype}"
+                if clock.allows(what):
+                    found = timed(step, *arrays, repeats=repeats)
+                    products = 6.0 * size * size * DIM
+                    found["products_tflops"] = products / found["seconds"] / 1e12
+                    rows.append({"what": what, **found})
+    return rows
+
+
+def retrieval(repeats: int, clock: Clock) -> list[Row]:
+    """Metrics of whole data sets."""
+    rows = []
+    for size, dim in GALLERIES:
+        what = f"retrieval, {size} x {dim}"
+        if not clock.allows(what):
+            continue
+        x, y = normal(0, size, dim), np.arange(size) // 5
+        start = time.perf_counter()
+        queries = min(size, 60_502)
+        if queries == size:
+            found = jdml.evaluate_retrieval(x, y)
+        else:
+            found = jdml.evaluate_retrieval(x[:queries], y[:queries], x, y)
+        rows.append({"what": what, "seconds": time.perf_counter() - start, "R@1": found["R@1"]})
+    return rows
+
+
+def training(repeats: int, clock: Clock) -> list[Row]:
+    """A step of a network with each method."""
+    import optax
+
+    from jdml import models, objectives
+    from jdml.training import create_state, make_train_step
+
+    images = jnp.asarray(normal(0, IMAGES, SIDE, SIDE, 3))
+    labels = jnp.arange(IMAGES) // 4
+    model = models.create(BACKBONE, dim=DIM, freeze_batch_norm=True)
+    methods = {
+        "EPS": objectives.pair(jdml.triplet_loss, mine=jdml.mining.easy_positive()),
+        "InfoNCE": objectives.pair(jdml.info_nce_loss),
+        "ProxyAnchor": objectives.proxy(jdml.proxy_anchor_loss, 100, DIM),
+        "PFML": objectives.proxy(jdml.potential_field_loss, 100, DIM, 15),
+        "MPA": objectives.proxy(jdml.multi_proxy_anchor_loss, 100, DIM, 10),
+        "CCP": objectives.as_proxy_objective(jdml.contrastive_loss, 100, DIM, 8),
+    }
+    rows, optimizer = [], optax.adam(1e-4)
+    for name, objective in methods.items():
+        what = f"{BACKBONE} step, {IMAGES} x {SIDE}, {name}"
+        if not clock.allows(what):
+            continue
+        state = create_state(model, objective, optimizer, images[:1], seed=0)
+        step = make_train_step(model, objective, optimizer)
+        jax.block_until_ready(step(state, images, labels))
+        taken = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            jax.block_until_ready(step(state, images, labels))
+            taken.append(time.perf_counter() - start)
+        images_per_second = IMAGES / min(taken)
+        rows.append({"what": what, "seconds": min(taken), "images_per_second": images_per_second})
+    return rows
+
+
+SECTIONS = {
+    "check": check,
+    "judged": judged_losses,
+    "fields": fields,
+    "everyday": everyday,
+    "retrieval": retrieval,
+    "training": training,
+}
+
+
+def shrink() -> None:
+    """Sizes with which a test runs it on a CPU."""
+    global CHARGES, ROWS, GALLERIES, IMAGES, SIDE, BACKBONE, DIM, EVERYDAY
+    CHARGES, ROWS, GALLERIES = (60,), (16,), ((30, 8),)
+    IMAGES, SIDE, BACKBONE, DIM, EVERYDAY = 4, 32, "resnet18", 8, ("sup_con",)
+    judged.BATCH, judged.DIM, judged.CLASSES, judged.JUDGED = 16, 8, (5,), ("contrastive",)
+    field.BATCH, field.DIM = 12, 8
+    machine.PAUSE = machine.WARM = 0.0
+
+
+def show(rows: list[Row], peak: float | None) -> None:
+    """For people."""
+    for row in rows:
+        cells = [f"{row['what']:48}"]
+        seconds = row.get("seconds")
+        if isinstance(seconds, dict):
+            cells += [f"{name} {1e3 * s:.2f} ms" for name, s in seconds.items()]
+        elif seconds is not None:
+            cells.append(f"{1e3 * seconds:10.2f} ms")
+        if "milliseconds" in row:
+            cells += [f"{name} {ms:.2f} ms" for name, ms in row["milliseconds"].items()]
+        if isinstance(row.get("bytes"), int):
+            cells.append(f"{machine.mebibytes(row['bytes']):>8} MiB")
+        if "products_tflops" in row and peak:
+            row["share_of_peak"] = row["products_tflops"] / peak
+            cells.append(f"{100 * row['share_of_peak']:.0f} % of peak")
+        if "right" in row:
+            cells.append("right" if row["right"] else f"WRONG by {row['largest_difference']:.1e}")
+        print("  ".join(cells), flush=True)
+
+
+def main() -> None:
+    """Check, measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="*", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--repeats", type=int, default=5, help="timed steps of each (default 5)")
+    parser.add_argument("--budget", type=float, default=450.0, help="seconds in all (default 450)")
+    parser.add_argument("--peak-tflops", type=float, help="the device's peak, if not known")
+    parser.add_argument("--small", action="store_true", help="tiny sizes: does it run at all?")
+    parser.add_argument("--out", type=Path, help="default benchmarks/results/DEVICE.json")
+    arguments = parser.parse_args()
+    if arguments.small:
+        shrink()
+    kind = jax.devices()[0].device_kind
+    known = [peak for name, peak in PEAKS.items() if name.lower() in kind.lower()]
+    peak = arguments.peak_tflops or next(iter(known), None)
+    clock, found, failed = Clock(arguments.budget), {}, {}
+    print(f"{kind}, jax {jax.__version__}")
+    for name in arguments.only:
+        try:
+            found[name] = SECTIONS[name](arguments.repeats, clock)
+        except Exception as error:  # out of memory, most often: the other sections still count
+            failed[name] = f"{type(error).__name__}: {error}"
+            print(f"{name} failed: {failed[name]}")
+            continue
+        show(found[name], peak)
+    for what in clock.left_out:
+        print(f"left out for lack of time: {what}")
+    out = arguments.out or RESULTS / f"{re.sub('[^a-z0-9]+', '_', kind.lower()).strip('_')}.json"
+    machine.write(out, found, failed=failed, left_out=clock.left_out, peak_tflops=peak)
+    wrong = [row["what"] for row in found.get("check", ()) if not row["right"]]
+    if wrong or failed:
+        raise SystemExit(f"wrong: {', '.join(wrong) or '-'}; failed: {', '.join(failed) or '-'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Memory and time of pair losses as the batch grows, in blocks of anchors, beside all at once and optax.
+
+    python benchmarks/large_batches.py --out large_batches.json
+
+Value and gradient of B x 128 embeddings. Memory is what the compiled program holds beside its arguments and results,
+which needs no run, up to a million rows; times are measured up to `--measure`. The exponent is that of memory by B
+over the sizes that are taken in blocks.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import machine
+import numpy as np
+
+import jdml
+
+DIM = 128
+SIZES = (1_024, 4_096, 8_192, 16_384, 32_768, 131_072, 1_048_576)
+DENSE_LIMIT = 32_768
+"""Rows up to which all are compared at once, too."""
+LOSSES = ("info_nce", "sup_con", "contrastive", "multi_similarity", "triplet", "circle")
+
+
+def ours(name: str, block: Any) -> Callable[..., jax.Array]:
+    """A loss of ours with a number of anchors at a time."""
+    function = getattr(jdml, f"{name}_loss")
+    return lambda x, y: function(x, y, anchor_block=block)
+
+
+def optax_ntxent(x: jax.Array, y: jax.Array) -> jax.Array:
+    """The peer for InfoNCE."""
+    import optax
+
+    return optax.losses.ntxent(x, y, temperature=0.07)
+
+
+def step(loss: Callable[..., jax.Array]) -> Any:
+    """Value and gradient, to be compiled."""
+    return jax.jit(jax.value_and_grad(loss))
+
+
+def temporaries(loss: Callable[..., jax.Array], size: int) -> int | None:
+    """Bytes of a compiled step."""
+    x = jax.ShapeDtypeStruct((size, DIM), jnp.float32)
+    y = jax.ShapeDtypeStruct((size,), jnp.int32)
+    return machine.temporaries(step(loss).lower(x, y).compile())
+
+
+def seconds(loss: Callable[..., jax.Array], size: int, repeats: int) -> float:
+    """The fastest of some steps."""
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(size, DIM)), jnp.float32)
+    y = jnp.arange(size) // 2
+    compiled = step(loss)
+    jax.block_until_ready(compiled(x, y))
+    taken = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(compiled(x, y))
+        taken.append(time.perf_counter() - start)
+    return min(taken)
+
+
+def measure(name: str, size: int, limit: int, dense_limit: int, repeats: int) -> dict[str, Any]:
+    """One row: bytes and seconds of each way."""
+    ways = {"blocks": ours(name, "auto")}
+    if size <= dense_limit:
+        ways["at once"] = ours(name, None)
+        if name == "info_nce":
+            ways["optax"] = optax_ntxent
+    row: dict[str, Any] = {"loss": name, "rows": size}
+    row["bytes"] = {way: temporaries(loss, size) for way, loss in ways.items()}
+    fits = {way for way, used in row["bytes"].items() if (used or 0) < 8 * 2**30}
+    row["seconds"] = {
+        way: seconds(loss, size, repeats)
+        for way, loss in ways.items()
+        if size <= limit and way in fits
+    }
+    return row
+
+
+def exponent(rows: list[dict[str, Any]]) -> float:
+    """Of bytes by rows, over the sizes in blocks, for all losses together."""
+    slopes = []
+    for name in {row["loss"] for row in rows}:
+        found = [row for row in rows if row["loss"] == name and row["bytes"]["blocks"]]
+        found = found[-3:]  # where the embeddings, and not a block, are what is large
+        if len(found) > 1:
+            sizes, used = zip(*((r["rows"], r["bytes"]["blocks"]) for r in found), strict=True)
+            slopes.append(np.polyfit(np.log(sizes), np.log(used), 1)[0])
+    return float(np.max(slopes)) if slopes else float("nan")
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="numbers of rows")
+    parser.add_argument("--only", nargs="*", default=LOSSES, help="names of losses")
+    parser.add_argument("--measure", type=int, default=8_192, help="rows up to which it is timed")
+    parser.add_argument("--dense-limit", type=int, default=DENSE_LIMIT, help="rows at once")
+    parser.add_argument("--repeats", type=int, default=3, help="timed steps (default 3)")
+    parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
+    arguments = parser.parse_args()
+    print(f"{'loss':18} {'rows':>9}  MiB in blocks / at once / optax, and seconds")
+    rows = []
+    for name in arguments.only:
+        for size in sorted(arguments.sizes):
+            row = measure(name, size, arguments.measure, arguments.dense_limit, arguments.repeats)
+            rows.append(row)
+            shown = " / ".join(machine.mebibytes(used) for used in row["bytes"].values())
+            took = " / ".join(f"{s:.2f}" for s in row["seconds"].values())
+            print(f"{name:18} {size:9,}  {shown}   {took}", flush=True)
+    slope = exponent(rows)
+    print(f"memory ~ rows^{slope:.2f}, {DIM}-D, at most over the losses")
+    machine.write(arguments.out, rows, exponent_of_bytes=slope, dim=DIM)
+
+
+if __name__ == "__main__":
+    main()

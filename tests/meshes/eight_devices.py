@@ -1,0 +1,429 @@
+"""What is tried on eight devices: a script, as a process has as many devices as it starts with.
+
+    JAX_NUM_CPU_DEVICES=8 PYTHONPATH=tests python tests/meshes/eight_devices.py RESULTS.json 0/1 [WORD …]
+
+tries part 0 of 1 of the checks, or those whose names hold a word, and writes one entry per check: the empty string
+where it holds, else what does not. `test_meshes.py` runs all.
+"""
+
+import functools
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from losses.registry import REGISTRY, loss
+from meshes.operations import operations
+
+import jdml
+from jdml.mining import chain, easy_positive, random_positive, semi_hard_negative
+
+B, D, C, K = 16, 5, 8, 2
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(B, D)).astype(np.float32)
+Y = RNG.integers(0, 5, B).astype(np.int32)
+WHERE = np.arange(B) >= 5  # two of eight devices have no valid row
+WEIGHTS = RNG.uniform(0.5, 2.0, B).astype(np.float32)
+PROXIES = RNG.normal(size=(C, K, D)).astype(np.float32)
+EXPLICIT, AUTO = AxisType.Explicit, AxisType.Auto
+CHECKS: dict[str, Callable[[], None]] = {}
+
+Function = Callable[..., jax.Array]
+
+
+def mesh(kind: AxisType, *shape: int) -> jax.sharding.Mesh:
+    names = ("data", "model")[: len(shape)]
+    devices = jax.devices()[: int(np.prod(shape))]
+    return jax.make_mesh(shape, names, axis_types=(kind,) * len(shape), devices=devices)
+
+
+def put(grid: jax.sharding.Mesh, arrays: Any, specs: Any) -> list[jax.Array]:
+    return [jax.device_put(a, NamedSharding(grid, s)) for a, s in zip(arrays, specs, strict=True)]
+
+
+def assert_same(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
+    for a, e in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        a, e = np.asarray(a, np.float64), np.asarray(e, np.float64)
+        scale = max(1.0, float(np.abs(e).max(initial=0.0)))
+        assert a.shape == e.shape, f"shape {a.shape}, not {e.shape}"
+        error = float(np.abs(a - e).max(initial=0.0)) / scale
+        assert error <= tolerance, f"differs by {error:.2g}: {a}, not {e}"
+
+
+class Case:
+    """A loss as a function of arrays, with the ways in which these lie on a mesh."""
+
+    def __init__(self, name: str, **settings: Any) -> None:
+        self.pair = REGISTRY[name].kind == "pair"
+        settings = {**REGISTRY[name].settings, **settings}
+        self.arrays = [X, Y, WHERE, WEIGHTS] + ([] if self.pair else [PROXIES])
+
+        def value(x: Any, y: Any, where: Any, weights: Any, p: Any = None, **more: Any) -> Any:
+            arrays = (x, y) if p is None else (x, y, p)
+            return loss(name)(*arrays, where=where, weights=weights, **settings, **more)
+
+        self.value = value
+        self.wanted = (0,) if self.pair else (0, 4)
+        self.step = jax.jit(jax.value_and_grad(value, self.wanted))
+
+    @functools.cached_property
+    def expected(self) -> Any:
+        return jax.device_get(self.step(*map(jnp.asarray, self.arrays)))
+
+    def rows(self, proxies: P | None = None) -> list[P]:
+        return [P("data")] * 4 + ([] if self.pair else [proxies or P()])
+
+    def on(self, grid: jax.sharding.Mesh, specs: list[P]) -> None:
+        assert_same(jax.device_get(self.step(*put(grid, self.arrays, specs))), self.expected)
+
+    def inside(self, check_vma: bool) -> None:
+        """In a shard_map of the user's: the value of all, and the rows of the one-device gradient."""
+        grid, specs = mesh(EXPLICIT, 8), self.rows()
+        step = jax.value_and_grad(functools.partial(self.value, axis_name="data"), self.wanted)
+        outs = (P(), tuple(specs[i] for i in self.wanted))
+        mapped = jax.shard_map(
+            step, mesh=grid, in_specs=tuple(specs), out_specs=outs, check_vma=check_vma
+        )
+        found = jax.jit(mapped)(*put(grid, self.arrays, specs))
+        assert_same(jax.device_get(found), self.expected)
+
+
+def register(name: str, case: Case, *, everywhere: bool) -> None:
+    def explicit() -> None:
+        case.on(mesh(EXPLICIT, 4, 2), case.rows(P("model")))
+
+    CHECKS[f"explicit axes, {name}"] = explicit
+    CHECKS[f"shard_map, {name}"] = lambda: case.inside(True)
+    CHECKS[f"shard_map without check_vma, {name}"] = lambda: case.inside(False)
+    if not everywhere:
+        return
+    CHECKS[f"auto axes, {name}"] = lambda: case.on(mesh(AUTO, 4, 2), case.rows())
+    for size in (1, 2, 4):
+        CHECKS[f"{size} devices, {name}"] = functools.partial(
+            lambda size: case.on(mesh(EXPLICIT, size), case.rows()), size
+        )
+
+    def in_context() -> None:
+        grid = mesh(EXPLICIT, 8)
+        with jax.set_mesh(grid):
+            case.on(grid, case.rows())
+
+    CHECKS[f"set_mesh, {name}"] = in_context
+
+
+EVERYWHERE = ("triplet_loss", "proxy_anchor_loss", "potential_field_loss")
+for name in REGISTRY:
+    register(name, Case(name), everywhere=name in EVERYWHERE)
+DRAWN = chain(random_positive(), semi_hard_negative(0.4))
+OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "miners that draw": ("triplet_loss", {"mine": DRAWN, "key": jax.random.key(3)}),
+    "blocks": ("multi_similarity_loss", {"anchor_block": 1, "mine": easy_positive()}),
+    "a miner of one's own": (
+        "contrastive_loss",
+        {
+            "mine": lambda key, distances, pairs: pairs._replace(
+                negative=pairs.negative & (distances < distances.mean())
+            )
+        },
+    ),
+    "trimmed means": ("margin_loss", {"reduce_fn": jdml.trimmed_mean(0.3)}),
+    "class blocks": ("soft_triple_loss", {"class_block": 3}),
+}
+for name, (of, settings) in OPTIONS.items():
+    register(name, Case(of, **settings), everywhere=False)
+
+
+def check(function: Callable[[], None]) -> Callable[[], None]:
+    CHECKS[function.__name__.replace("_", " ")] = function
+    return function
+
+
+@check
+def classes_that_are_sharded_over_all_devices() -> None:
+    for kind in (EXPLICIT, AUTO):
+        Case("normalized_softmax_loss").on(mesh(kind, 8), [P()] * 4 + [P("data")])
+
+
+@check
+def towers_are_matched_with_their_own_partners() -> None:
+    """Row i of all devices belongs to reference i of all devices."""
+    other = RNG.normal(size=(B, D)).astype(np.float32)
+
+    def value(q: Any, n: Any, **more: Any) -> Any:
+        return jdml.both_ways(jdml.info_nce_loss)(q, n, **more)
+
+    step = jax.value_and_grad(value, (0, 1))
+    expected = jax.jit(step)(X, other)
+    grid, rows = mesh(EXPLICIT, 8), [P("data")] * 2
+    placed = put(grid, (X, other), rows)
+    assert_same(jax.device_get(jax.jit(step)(*placed)), expected)
+    for check_vma in (True, False):
+        inner = jax.value_and_grad(functools.partial(value, axis_name="data"), (0, 1))
+        mapped = jax.shard_map(
+            inner, mesh=grid, in_specs=P("data"), out_specs=(P(), P("data")), check_vma=check_vma
+        )
+        assert_same(jax.device_get(jax.jit(mapped)(*placed)), expected)
+
+
+@check
+def gradients_do_not_know_the_number_of_devices() -> None:
+    def gradient(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jax.grad(functools.partial(jdml.sup_con_loss, axis_name="data"))(x, y)
+
+    expected = jax.grad(jdml.sup_con_loss)(jnp.asarray(X), jnp.asarray(Y))
+    for size in (1, 2, 8):
+        grid = mesh(EXPLICIT, size)
+        mapped = jax.shard_map(gradient, mesh=grid, in_specs=P("data"), out_specs=P("data"))
+        found = jax.jit(mapped)(*put(grid, (X, Y), (P("data"),) * 2))
+        assert_same(jax.device_get(found), expected)
+
+
+@check
+def no_sample_meets_its_own_copy() -> None:
+    """With a class per sample there is no positive, not even the gathered copy of a sample itself."""
+    grid = mesh(EXPLICIT, 8)
+    placed = put(grid, (X, np.arange(B, dtype=np.int32)), (P("data"),) * 2)
+    for function in (jdml.info_nce_loss, jdml.smooth_ap_loss):
+        mapped = jax.shard_map(
+            functools.partial(function, axis_name="data"),
+            mesh=grid,
+            in_specs=P("data"),
+            out_specs=P(),
+        )
+        assert float(jax.jit(mapped)(*placed)) == 0
+        assert float(jax.jit(function)(*placed)) == 0
+
+
+@check
+def every_device_uses_the_labels_of_its_own_rows() -> None:
+    """Classes that differ between devices only: positives are within a device, negatives across."""
+    labels = np.repeat(np.arange(8), 2).astype(np.int32)
+    x = np.repeat(np.eye(8, dtype=np.float32), 2, axis=0)
+    grid = mesh(EXPLICIT, 8)
+    mapped = jax.shard_map(
+        functools.partial(jdml.contrastive_loss, axis_name="data", reduce_fn=jdml.total),
+        mesh=grid,
+        in_specs=P("data"),
+        out_specs=P(),
+    )
+    assert float(jax.jit(mapped)(*put(grid, (x, labels), (P("data"),) * 2))) == 0
+
+
+@check
+def terms_of_all_rows_are_global_on_a_mesh_and_own_in_a_shard_map() -> None:
+    grid = mesh(EXPLICIT, 8)
+    placed = put(grid, (X, Y), (P("data"),) * 2)
+    p = jnp.asarray(PROXIES)
+    for function, of_classes in (
+        (lambda x, y, **o: jdml.nca_loss(x, y, reduce_fn=None, **o), False),
+        (lambda x, y, **o: jdml.contrastive_loss(x, y, reduce_fn=None, **o), False),
+        (lambda x, y, **o: jdml.arcface_loss(x, y, p, reduce_fn=None, **o), False),
+        (lambda x, y, **o: jdml.proxy_anchor_loss(x, y, p, reduce_fn=None, **o), True),
+    ):
+        expected = function(jnp.asarray(X), jnp.asarray(Y))
+        assert_same(jax.device_get(jax.jit(function)(*placed)), expected)
+        mapped = jax.shard_map(
+            functools.partial(function, axis_name="data"),
+            mesh=grid,
+            in_specs=P("data"),
+            out_specs=P() if of_classes else P("data"),
+        )
+        assert_same(jax.device_get(jax.jit(mapped)(*placed)), expected)
+
+
+@check
+def nir_on_a_mesh() -> None:
+    volumes = RNG.normal(size=B).astype(np.float32)
+    step = jax.value_and_grad(jdml.nir_loss, (0, 1))
+    expected = jax.jit(step)(X, volumes)
+    grid = mesh(EXPLICIT, 8)
+    placed = put(grid, (X, volumes), (P("data"),) * 2)
+    assert_same(jax.device_get(jax.jit(step)(*placed)), expected)
+    for check_vma in (True, False):
+        inner = jax.value_and_grad(functools.partial(jdml.nir_loss, axis_name="data"), (0, 1))
+        mapped = jax.shard_map(
+            inner, mesh=grid, in_specs=P("data"), out_specs=(P(), P("data")), check_vma=check_vma
+        )
+        assert_same(jax.device_get(jax.jit(mapped)(*placed)), expected)
+
+
+@check
+def hyper_parameters_that_are_learned() -> None:
+    """Gradients by what is the same on every device are whole, and counted once."""
+    beta = np.linspace(0.8, 1.3, 5).astype(np.float32)
+
+    def margin(x: Any, y: Any, b: Any, **more: Any) -> Any:
+        return jdml.margin_loss(x, y, beta=b, **more)
+
+    def star(x: Any, y: Any, b: Any, **more: Any) -> Any:
+        return jdml.proxy_nca_margin_loss(x, y, jnp.asarray(PROXIES), alpha=b[0] + 3.0, **more)
+
+    grid = mesh(EXPLICIT, 8)
+    specs = (P("data"), P("data"), P())
+    for function in (margin, star):
+        step = jax.value_and_grad(function, (0, 2))
+        expected = jax.jit(step)(X, Y, beta)
+        placed = put(grid, (X, Y, beta), specs)
+        assert_same(jax.device_get(jax.jit(step)(*placed)), expected)
+        for check_vma in (True, False):
+            inner = jax.value_and_grad(functools.partial(function, axis_name="data"), (0, 2))
+            outs = (P(), (P("data"), P()))
+            mapped = jax.shard_map(
+                inner, mesh=grid, in_specs=specs, out_specs=outs, check_vma=check_vma
+            )
+            assert_same(jax.device_get(jax.jit(mapped)(*placed)), expected)
+
+
+@check
+def the_memory_is_the_same_everywhere_in_the_order_of_the_batch() -> None:
+    def step(state: Any, x: Any, y: Any, **more: Any) -> Any:
+        """As `objectives.with_memory` does it: the batch enters first."""
+        pushed = jdml.memory.push(state, x, y, **more)
+
+        def past(x: Any) -> Any:
+            return jdml.contrastive_loss(
+                x,
+                y,
+                references=pushed.embeddings,
+                reference_labels=pushed.labels,
+                self_index=jdml.memory.slots(state, y, **more),
+                **more,
+            )
+
+        return pushed, jax.value_and_grad(past)(x)
+
+    start = jdml.memory.push(jdml.memory.init(40, D), jnp.asarray(X) + 1.0, jnp.asarray(Y))
+    labels = np.where(WHERE, Y, -1)
+    expected = jax.device_get(jax.jit(step)(start, X, labels))
+    grid = mesh(EXPLICIT, 8)
+    placed = put(grid, (X, labels), (P("data"),) * 2)
+    assert_same(jax.device_get(jax.jit(step)(start, *placed)), expected)
+    pushed = jdml.memory.push(start, *placed)  # outside jit
+    assert_same(jax.device_get(pushed), expected[0])
+    for check_vma in (True, False):
+        mapped = jax.shard_map(
+            functools.partial(step, axis_name="data"),
+            mesh=grid,
+            in_specs=(P(), P("data"), P("data")),
+            out_specs=(P(), (P(), P("data"))),
+            check_vma=check_vma,
+        )
+        state = jax.device_put(start, NamedSharding(grid, P()))
+        assert_same(jax.device_get(jax.jit(mapped)(state, *placed)), expected)
+
+
+@check
+def miners_and_pairs_alone() -> None:
+    pairs = jdml.all_pairs(jnp.asarray(Y))
+    distances = jdml.ops.distances(jnp.asarray(X), jnp.asarray(X))
+    for kind in (EXPLICIT, AUTO):
+        rows = NamedSharding(mesh(kind, 8), P("data"))
+        assert_same(jdml.all_pairs(jax.device_put(Y, rows)), pairs)
+        for mine in (easy_positive(), DRAWN):
+            expected = mine(jax.random.key(1), distances, pairs)
+            placed = jax.device_put((distances, pairs), rows)
+            assert_same(mine(jax.random.key(1), *placed), expected)
+
+
+@check
+def nearest_and_retrieval_in_a_gallery_on_a_mesh() -> None:
+    gallery = RNG.integers(-2, 3, (32, 3)).astype(np.float32)  # ties everywhere
+    labels = RNG.integers(0, 6, 32)
+    queries, query_labels = gallery[:10] + 0.25, labels[:10]
+    evaluate, nearest = jdml.evaluate_retrieval, jdml.nearest
+    for kind in (EXPLICIT, AUTO):
+        rows = NamedSharding(mesh(kind, 8), P("data"))
+        there = jax.device_put(gallery, rows)
+        for k in (3, 9):
+            assert_same(nearest(queries, there, k), nearest(queries, gallery, k))
+        among = functools.partial(nearest, k=5, exclude_self=True)
+        assert_same(among(there, there), among(gallery, gallery))
+        found = evaluate(queries, query_labels, there, jax.device_put(labels, rows), map_at=(9,))
+        assert found == evaluate(queries, query_labels, gallery, labels, map_at=(9,))
+        assert evaluate(there, labels) == evaluate(gallery, labels)
+
+
+@check
+def structural_metrics() -> None:
+    there = put(mesh(EXPLICIT, 8), (X, Y), (P("data"),) * 2)
+    for metric in (
+        lambda x, y: jdml.metrics.uniformity(x),
+        lambda x, y: jdml.metrics.spectral_decay(x),
+        lambda x, y: jdml.metrics.covering_radius(x, jnp.asarray(PROXIES[:, 0])),
+        jdml.metrics.class_density,
+        jdml.metrics.concentration_variance,
+    ):
+        assert_same(metric(*there), metric(jnp.asarray(X), jnp.asarray(Y)))
+
+
+@check
+def run_time_checks_under_explicit_axes() -> None:
+    placed = put(mesh(EXPLICIT, 8), (X, np.where(WHERE, Y, 77)), (P("data"),) * 2)
+    with pytest.raises(ValueError, match=r"labels\[0\] is 77, expected 0…7"):
+        jdml.checked(jdml.proxy_anchor_loss)(*placed, jnp.asarray(PROXIES))
+
+
+@check
+def each_of_eight_devices_does_an_eighth_of_the_work() -> None:
+    """Operations of value and gradient, loops counted: at most 0.15 of those of one device."""
+    rows, dim, classes = 256, 32, 128
+    shapes = [((rows, dim), np.float32), ((rows,), np.int32), ((classes, 2, dim), np.float32)]
+    grid = mesh(EXPLICIT, 8)
+    too_much = {}
+    for name, spec in REGISTRY.items():
+        number = 2 if spec.kind == "pair" else 3
+        step = jax.value_and_grad(loss(name), (0,) if number == 2 else (0, 2))
+        for block in (None, 16):
+            keyword = "anchor_block" if number == 2 else "class_block"
+            if "K" in spec.shape and block is not None:
+                continue  # fields have tiles of their own
+            chosen = {} if "K" in spec.shape else {keyword: block}
+            blocked = functools.partial(loss(name), **chosen)
+            step = jax.value_and_grad(blocked, (0,) if number == 2 else (0, 2))
+            counts = []
+            for specs in ([P()] * 3, [P("data"), P("data"), P()]):
+                kinds = [
+                    jax.ShapeDtypeStruct(
+                        *shape,
+                        **({} if specs[0] == P() else {"sharding": NamedSharding(grid, spec)}),
+                    )
+                    for shape, spec in zip(shapes[:number], specs, strict=False)
+                ]
+                counts.append(operations(jax.jit(step).trace(*kinds).jaxpr))
+            share = counts[1] / counts[0]
+            if share > 0.15:
+                too_much[f"{name}, {keyword} {block}"] = round(share, 3)
+    assert not too_much, too_much
+
+
+def main() -> None:
+    results, times = {}, {}
+    (part, parts), words = map(int, sys.argv[2].split("/")), sys.argv[3:]
+    for name, function in CHECKS.items():
+        # The checks of a loss share what one device computes: they stay together.
+        if sum(map(ord, name.split(", ")[-1])) % parts != part:
+            continue
+        if words and not any(word in name for word in words):
+            continue
+        started = time.perf_counter()
+        try:
+            function()
+            results[name] = ""
+        except Exception as error:
+            results[name] = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
+        times[name] = time.perf_counter() - started
+        print(f"{times[name]:6.1f} s  {name}  {results[name][:300]}", flush=True)
+    Path(sys.argv[1]).write_text(json.dumps({"results": results, "seconds": times}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Any mesh: the same values and gradients as on one device, an eighth of the work on each of eight."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from losses.registry import REGISTRY
+
+SCRIPT = Path(__file__).parent / "eight_devices.py"
+TESTS, PARTS = Path(__file__).parents[1], 2
+KINDS = ("explicit axes", "shard_map", "shard_map without check_vma")
+
+
+def named_checks() -> list[str]:
+    """The checks that the script's functions are, and those of its losses with options."""
+    tree = ast.parse(SCRIPT.read_text())
+    return [
+        node.name.replace("_", " ")
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+        and any(isinstance(d, ast.Name) and d.id == "check" for d in node.decorator_list)
+    ]
+
+
+@cache
+def found(folder: Path) -> dict[str, str]:
+    """What the script writes; eight devices need a process of their own, and there are two cores."""
+    environment = {n: v for n, v in os.environ.items() if n != "XLA_FLAGS"} | {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": "8",
+        "PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS.parent))),
+    }
+    files = [folder / f"{part}.json" for part in range(PARTS)]
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(file), f"{part}/{PARTS}"],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for part, file in enumerate(files)
+    ]
+    results: dict[str, str] = {}
+    for process, file in zip(started, files, strict=True):
+        printed, _ = process.communicate(timeout=1800)
+        assert process.returncode == 0, printed
+        results |= json.loads(file.read_text())["results"]
+    return results
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return found(tmp_path_factory.mktemp("meshes"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", REGISTRY)
+def test_loss(results: dict[str, str], name: str, kind: str) -> None:
+    assert results[f"{kind}, {name}"] == "", results[f"{kind}, {name}"]
+
+
+@pytest.mark.parametrize("name", named_checks())
+def test_check(results: dict[str, str], name: str) -> None:
+    assert results[name] == "", results[name]
+
+
+def test_options_and_other_meshes(results: dict[str, str]) -> None:
+    """Every other entry: miners, blocks, reductions; other numbers of devices, other kinds of axes."""
+    others = set(results) - {f"{kind}, {name}" for kind in KINDS for name in REGISTRY}
+    broken = {name: results[name] for name in others - set(named_checks()) if results[name]}
+    assert len(others) > 30
+    assert not broken, broken
