@@ -100,7 +100,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     """The same function, with run-time values checked: labels out of range, NaN, hyper-parameters that are traced.
 
     Built on :mod:`jax.experimental.checkify`. Call the result outside ``jit``; to check a gradient, check the
-    function that computes it: ``checked(jax.value_and_grad(loss))``.
+    function that computes it: ``checked(jax.value_and_grad(loss))``. Arrays on a mesh are brought to one device.
 
     Args:
         function: a loss, or any function that calls losses and is not jitted itself.
@@ -123,6 +123,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         traced, static = _split({"args": args, "kwargs": kwargs})
+        if meshes.mesh_of(traced) is not None:
+            traced = jax.device_put(traced, jax.local_devices()[0])
 
         def evaluate(values: list[Any]) -> R:
             arguments = static.merge(values)

@@ -158,7 +158,7 @@ def test_soft_ranks_have_slopes_by_values_and_temperature() -> None:
 
         by_temperature = jax.grad(value, 1)(jnp.asarray(Q), 0.3)
         ends = [value(jnp.asarray(Q), 0.3 + s * 1e-6) for s in (1, -1)]
-    np.testing.assert_allclose(by_temperature, (ends[0] - ends[1]) / 2e-6, rtol=1e-5)
+        np.testing.assert_allclose(by_temperature, (ends[0] - ends[1]) / 2e-6, rtol=1e-5)
 
 
 def test_recall_takes_one_rank_or_several() -> None:
@@ -202,3 +202,16 @@ def test_permuted_towers() -> None:
             jdml.both_ways(jdml.info_nce_loss)(Q, N),
             rtol=1e-5,
         )
+
+
+def test_variables_of_flax_nnx_are_arrays() -> None:
+    """Whatever has ``__jax_array__``; its gradient is that of what it holds."""
+    nnx = pytest.importorskip("flax.nnx")
+    proxies = jnp.asarray(RNG.normal(size=(C, D)), jnp.float32)
+    x, y = jnp.asarray(Q, jnp.float32), jnp.asarray(Y)
+    expected = jax.value_and_grad(jdml.proxy_anchor_loss, 2)(x, y, proxies)
+    value, grads = jax.value_and_grad(jdml.proxy_anchor_loss, 2)(x, y, nnx.Param(proxies))
+    chex.assert_trees_all_close((value, jax.tree.leaves(grads)[0]), expected, rtol=1e-6)
+    chex.assert_trees_all_close(
+        jdml.info_nce_loss(nnx.Param(x), y), jdml.info_nce_loss(x, y), rtol=1e-6
+    )

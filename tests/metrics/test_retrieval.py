@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdml.metrics import evaluate_retrieval, neighbors, retrieval
+from jdml.metrics import disk, evaluate_retrieval, neighbors, retrieval
 from oracles import metrics as oracle
 
 CUTOFFS = {"recall_at": (1, 2, 4, 8), "ndcg_at": (1, 8), "map_at": (3, 100)}
@@ -218,3 +218,35 @@ def test_bad_input(call, error, message):
 def test_traced_embeddings_are_refused_in_words():
     with pytest.raises(TypeError, match="evaluate_retrieval runs on the host and cannot be traced"):
         jax.jit(lambda x: evaluate_retrieval(x, np.zeros(4, int))["R@1"])(np.eye(4))
+
+
+def test_class_names_and_tensors_of_torch():
+    vectors, labels = embedded(3)
+    names = np.array([f"class {label}" for label in labels])
+    expected = evaluate_retrieval(vectors, labels)
+    assert evaluate_retrieval(vectors, names) == expected
+    assert evaluate_retrieval(vectors, list(names)) == expected
+    gallery = evaluate_retrieval(vectors[:9], labels[:9], vectors, labels)
+    assert evaluate_retrieval(vectors[:9], names[:9], vectors, names) == gallery
+    with pytest.raises(TypeError, match="gallery_labels must be names as query_labels are"):
+        evaluate_retrieval(vectors[:9], names[:9], vectors, labels)
+    torch = pytest.importorskip("torch", reason="tensors need torch, of the extra `parity`")
+    tensors = torch.tensor(vectors, requires_grad=True), torch.tensor(labels)
+    assert evaluate_retrieval(*tensors) == expected
+    for dtype in (torch.float64, torch.bfloat16):
+        assert evaluate_retrieval(tensors[0].to(dtype), tensors[1])["queries"] > 0
+
+
+def test_a_gallery_on_disk(tmp_path, monkeypatch):
+    """Read in pieces, the last one short: the same as in memory, ties and all."""
+    monkeypatch.setattr(disk, "PIECE", 4 * 5 * 7)
+    queries, query_labels = embedded(4, queries=23, whole=True)
+    gallery, labels = embedded(5, queries=45, whole=True)
+    there = np.memmap(tmp_path / "gallery", np.float32, "w+", shape=gallery.shape)
+    there[:] = gallery
+    expected = evaluate_retrieval(queries, query_labels, gallery, labels, **CUTOFFS)
+    found = evaluate_retrieval(queries, query_labels, there, labels, **CUTOFFS, block_size=10)
+    assert found == pytest.approx(expected, rel=1e-6)
+    there[11, 2] = np.nan
+    with pytest.raises(ValueError, match="gallery must be finite .* row 11 is not"):
+        evaluate_retrieval(queries, query_labels, there, labels)
