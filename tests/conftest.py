@@ -11,9 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault(
-    "JDML_CACHE", "off"
-)  # commands leave no compiled programs in the user's cache
 
 # Nearly all of the tests' time is compilation, of small programs that run once. XLA therefore optimizes them less
 # (JDML_TESTS_OPTIMIZED=1 runs the tests on the programs that users get), and a program is compiled once for all workers

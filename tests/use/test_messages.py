@@ -190,7 +190,10 @@ def test_compiled_programs_are_kept_unless_switched_off(tmp_path, monkeypatch):
     )  # fmt: skip
     before = {name: jax.config.values[name] for name in names}
     monkeypatch.setenv("JDML_CACHE", str(tmp_path / "cache"))
+    jax.config.update("jax_compilation_cache_dir", "a folder of the user's choice")
     try:
+        assert startup.keep_compiled_programs() is None
+        jax.config.update("jax_compilation_cache_dir", None)
         assert startup.keep_compiled_programs() == tmp_path / "cache"
         assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "cache")
     finally:

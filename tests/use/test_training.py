@@ -103,7 +103,7 @@ def test_schedules():
 
 
 def test_nir_and_every_option_of_a_network_make_a_step():
-    """Traced, not compiled: roles, rates and shapes fit each other."""
+    """The step is traced, not compiled: roles, rates and shapes fit each other."""
     pytest.importorskip("distrax")
     options = Train(
         method="nir", method_setting=("weight=0.1", "warmup=2"), model="small", pooling="gem",
@@ -112,10 +112,10 @@ def test_nir_and_every_option_of_a_network_make_a_step():
     job = Job(resolve(options))
     parts = (job.model, job.objective, job.optimizer)
     images = job.train.images[:8]
-    state = jax.eval_shape(lambda: training.create_state(*parts, images, seed=0))
+    state = training.create_state(*parts, images, seed=0)
     assert set(state.params) == {"model", "proxies", "flow"}
     step = training.make_train_step(*parts, preprocess=job.preprocess)
-    after, metrics = jax.eval_shape(step, state, images, job.train.labels[:8])
+    after, metrics = step.eval_shape(state, images, job.train.labels[:8])
     assert "nir_loss" in metrics
     assert jax.tree.structure(after) == jax.tree.structure(state)
 
