@@ -167,7 +167,8 @@ def _max_pool_backward(
 ) -> tuple[jax.Array]:
     x, largest = kept
     is_largest = [place == largest for place in _pooled_places(size, stride, padding, x)]
-    share = up / sum(found.astype(up.dtype) for found in is_largest)
+    # At least 1: a compiler may compute x anew with other rounding, and then no place is the largest.
+    share = up / jnp.maximum(reduce(jnp.add, [found.astype(up.dtype) for found in is_largest]), 1)
 
     def places(x: jax.Array) -> list[jax.Array]:
         padded = jnp.pad(x, ((0, 0), *padding, (0, 0)))
