@@ -123,8 +123,10 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         traced, static = _split({"args": args, "kwargs": kwargs})
-        if meshes.mesh_of(traced) is not None:
-            traced = jax.device_put(traced, jax.local_devices()[0])
+        # Through the host: on another device an array keeps the type of its mesh.
+        traced = [
+            x if meshes.mesh_of(x) is None else jnp.asarray(jax.device_get(x)) for x in traced
+        ]
 
         def evaluate(values: list[Any]) -> R:
             arguments = static.merge(values)
