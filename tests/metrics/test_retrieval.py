@@ -157,8 +157,7 @@ def test_temporaries_of_sixty_thousand_queries_are_small(path):
     size, dim = 60_000, 512
     vectors = jax.ShapeDtypeStruct((size, dim), jnp.float32)
     numbers = jax.ShapeDtypeStruct((size,), jnp.float32)
-    classes = jax.ShapeDtypeStruct((size,), jnp.int32)
-    search = retrieval._Search(vectors, vectors, numbers, classes, classes, classes)
+    search = retrieval._Search(vectors, vectors, numbers)
     rows = neighbors.rows_per_block(size, size)
     depth = (8192,) if path == "_top" else ()
     compiled = getattr(retrieval, path).lower(search, 0, rows, *depth, True).compile()
