@@ -310,5 +310,9 @@ def test_smooth_ap() -> None:
         )
 
     loss = pml_losses.SmoothAPLoss(temperature=0.05)
-    mine = ours(with_itself, [X[:9]])
-    assert_parity(mine, theirs(loss, [X[:9]], lambda f, x: f(x, torch.tensor(labels))))
+    (value, slopes), (other, other_slopes) = (
+        ours(with_itself, [X[:9]]),
+        theirs(loss, [X[:9]], lambda f, x: f(x, torch.tensor(labels))),
+    )
+    assert value == pytest.approx(other, rel=1e-6)  # PML adds up in float32
+    np.testing.assert_allclose(slopes[0], other_slopes[0], rtol=1e-5, atol=1e-7)

@@ -100,7 +100,7 @@ def test_options_are_spelled_out() -> None:
     ordered = [p for p in parameters if p not in ("reference_where", "self_index", "positive")]
     assert ordered == [
         "embeddings", "labels", "margin", "squared", "references", "reference_labels", "mine", "key",
-        "normalize", "where", "weights", "reduce_fn",
+        "normalize", "where", "weights", "anchor_block", "axis_name", "reduce_fn",
     ]  # fmt: skip
     assert "references: ``[R, D]``" in jdml.triplet_loss.__doc__
     assert "**options" not in jdml.triplet_loss.__doc__
