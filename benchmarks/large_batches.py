@@ -4,7 +4,7 @@
 
 Value and gradient of B x 128 embeddings. Memory is what the compiled program holds beside its arguments and results,
 which needs no run, up to a million rows; times are measured up to `--measure`. The exponent is that of memory by B
-over the sizes that are taken in blocks.
+over the three largest sizes.
 """
 
 import argparse
@@ -86,7 +86,7 @@ def measure(name: str, size: int, limit: int, dense_limit: int, repeats: int) ->
 
 
 def exponent(rows: list[dict[str, Any]]) -> float:
-    """Of bytes by rows, over the sizes in blocks, for all losses together."""
+    """Of bytes by rows over the three largest sizes: of the loss whose memory grows most."""
     slopes = []
     for name in {row["loss"] for row in rows}:
         found = [row for row in rows if row["loss"] == name and row["bytes"]["blocks"]]
