@@ -62,8 +62,7 @@ def temporaries(size: int, dim: int, depth: int, kind: str) -> int:
     """Bytes that the compiled block function holds beside its arguments, its result included."""
     vectors = jax.ShapeDtypeStruct((size, dim), jnp.float32)
     numbers = jax.ShapeDtypeStruct((size,), jnp.float32)
-    classes = jax.ShapeDtypeStruct((size,), jnp.int32)
-    search = retrieval._Search(vectors, vectors, numbers, classes, classes, classes)
+    search = retrieval._Search(vectors, vectors, numbers)
     rows = neighbors.rows_per_block(size, size)
     if kind == "top_k":
         lowered = retrieval._top.lower(search, 0, rows, depth, True)
