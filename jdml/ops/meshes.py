@@ -160,6 +160,10 @@ def as_axis(name: Any) -> Axis:
     Raises:
         TypeError: something else.
         ValueError: no such axis here.
+
+    Example:
+        >>> as_axis(None) == NOWHERE
+        True
     """
     if isinstance(name, Axis):
         return name
@@ -267,6 +271,10 @@ def replicated(function: Callable[..., Tree]) -> Callable[..., Tree]:
 
     Returns:
         The function.
+
+    Example:
+        >>> print(replicated(jnp.add)(1, jnp.arange(2)))
+        [1 2]
     """
 
     @functools.wraps(function)
