@@ -19,10 +19,10 @@ demo: $(VENV)/.train ## undo class collapse on real digits (half a minute), into
 
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-test: $(VENV)/.dev ## all tests, with the documentation's code and the docstrings' examples (under 8 minutes)
+test: $(VENV)/.dev ## all tests, with the documentation's code and the docstrings' examples (about 20 minutes on two cores)
 	$(PYTEST)
 
-test-quick: $(VENV)/.dev ## a loss of each family, and no test that runs whole programs (under 90 seconds)
+test-quick: $(VENV)/.dev ## a loss of each family, and no test that runs whole programs (about five minutes)
 	$(PYTEST) -m "not slow"
 
 test-slowest: $(VENV)/.dev ## all tests, and which thirty of them took longest
