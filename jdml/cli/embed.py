@@ -8,6 +8,7 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from jdml.cli.source import Source, Split, read_source
+from jdml.models.tensors import replacing
 
 ENDINGS = (".npz", ".npy", ".parquet")
 
@@ -84,22 +85,14 @@ def write_embeddings(out: Path, vectors: np.ndarray, source: Source, identity: s
     """Write embeddings atomically, in the format that the file's ending names."""
     named = {"labels": source.labels, "files": source.files}
     columns = {name: of for name, of in named.items() if of is not None}
-    partial = out.with_name(out.name + ".tmp")
-    try:
-        with partial.open("wb") as file:
-            if out.suffix == ".npz":
-                arrays: Any = {"embeddings": vectors, "model": np.array(identity), **columns}
-                np.savez(file, **arrays)
-            elif out.suffix == ".npy":
-                np.save(file, vectors)
-            else:
-                _write_parquet(file, vectors, columns)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, out)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with replacing(out) as file:
+        if out.suffix == ".npz":
+            arrays: Any = {"embeddings": vectors, "model": np.array(identity), **columns}
+            np.savez(file, **arrays)
+        elif out.suffix == ".npy":
+            np.save(file, vectors)
+        else:
+            _write_parquet(file, vectors, columns)
 
 
 def check_file(out: Path, endings: tuple[str, ...], option: str = "--out") -> None:

@@ -1,9 +1,10 @@
 """Files of named arrays: .safetensors, .npz and PyTorch's .pth read, .safetensors written."""
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -50,21 +51,28 @@ def read_metadata(path: Path) -> dict[str, str]:
     return _reading(path, metadata)
 
 
-def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:
-    """Writes a `.safetensors` file atomically: a reader, or a killed process, leaves the old file or the new one."""
-    from safetensors.numpy import save
-
-    contiguous = {name: np.asarray(value, order="C") for name, value in tensors.items()}
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes the place of `path` when it is written: a killed process leaves the old one or the new one."""
     partial = path.with_name(path.name + ".tmp")
     try:
         with partial.open("wb") as file:
-            file.write(save(contiguous, metadata))
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
     except BaseException:  # a full disk: nothing half-written stays
         partial.unlink(missing_ok=True)
         raise
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:
+    """Writes a `.safetensors` file atomically; see `replacing`."""
+    from safetensors.numpy import save
+
+    contiguous = {name: np.asarray(value, order="C") for name, value in tensors.items()}
+    with replacing(path) as file:
+        file.write(save(contiguous, metadata))
 
 
 def _reading(path: Path, read: Callable[[Path], Any]) -> Any:

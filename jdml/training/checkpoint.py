@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,18 +25,10 @@ GROWING = ("steps", "fit.steps")
 
 def write_json(path: str | Path, content: Any) -> None:
     """Write JSON to a file atomically: a reader, or a killed process, leaves the old file or the new one."""
-    path = Path(path)
-    partial = path.with_name(path.name + ".tmp")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            json.dump(content, file, indent=2, sort_keys=True)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:  # a full disk: nothing half-written stays
-        partial.unlink(missing_ok=True)
-        raise
+    from jdml.models.tensors import replacing
+
+    with replacing(Path(path)) as file:
+        file.write((json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
 
 
 def differences(old: Any, new: Any, prefix: str = "") -> list[str]:

@@ -1,13 +1,13 @@
 """Write what was trained as one file: parameters with their description, or a program without jdml."""
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 
+from jdml.models.tensors import replacing
 from jdml.training.checkpoint import write_json, write_model
 from jdml.training.trained import Trained
 
@@ -80,16 +80,8 @@ def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
     if out.suffix != ".stablehlo":
         raise ValueError(f"out must end in .safetensors or .stablehlo, got {out}")
     content = export_stablehlo(trained)
-    partial = out.with_name(out.name + ".tmp")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, out)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with replacing(out) as file:
+        file.write(content)
     beside = out.with_name(out.name + ".json")
     write_json(beside, told)
     return out, beside

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -73,9 +72,10 @@ def cut(path: Path, after_step: int) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if _step(line) <= after_step]
     if len(kept) < len(lines):
-        partial = path.with_name(path.name + ".tmp")
-        partial.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-        os.replace(partial, path)
+        from jdml.models.tensors import replacing
+
+        with replacing(path) as file:
+            file.write("".join(line + "\n" for line in kept).encode())
 
 
 def _seconds(path: Path) -> float:
