@@ -44,8 +44,9 @@ REPOSITORY = TESTS.parent
 # Two devices on one machine, so that sharded losses are tested wherever the tests run.
 jax.config.update("jax_num_cpu_devices", 2)
 
-# A worker that holds more than this drops its compiled programs; they are read again from the folder above.
-LARGE_PROCESS = 1 << 30
+# A worker that has grown by this much since it last did so drops its compiled programs; they are read again from the
+# folder above. What stays (PyTorch, TensorFlow, data) is no reason to drop them again.
+GROWTH = 384 << 20
 
 # In these rooms an operand of lower rank that broadcasts by accident is an error.
 STRICT_ROOMS = {"ops", "losses", "mining", "memory", "metrics", "objectives"}
@@ -122,15 +123,36 @@ def quick_compilation(request: pytest.FixtureRequest) -> None:
     jax.config.update("jax_disable_most_optimizations", quick)
 
 
-@pytest.fixture(autouse=True)
-def bounded_memory() -> Iterator[None]:
-    """Drop compiled programs once they have made the process large: JAX keeps every one of them."""
-    yield
-    if psutil.Process().memory_info().rss > LARGE_PROCESS:
+class Memory:
+    """What the process held after its programs were last dropped, in bytes."""
+
+    def __init__(self) -> None:
+        self.process = psutil.Process()
+        self.base = self.held()
+
+    def held(self) -> int:
+        """What the process holds now."""
+        return self.process.memory_info().rss
+
+    def bound(self) -> None:
+        """Drop compiled programs once they have made the process large: JAX keeps every one of them."""
+        if self.held() < self.base + GROWTH:
+            return
         jax.clear_caches()
         gc.collect()
         if platform.libc_ver()[0] == "glibc":  # which keeps freed memory otherwise
             ctypes.CDLL("libc.so.6").malloc_trim(0)
+        self.base = self.held()
+
+
+MEMORY = Memory()
+
+
+@pytest.fixture(autouse=True)
+def bounded_memory() -> Iterator[None]:
+    """Keep what compiled programs hold within bounds."""
+    yield
+    MEMORY.bound()
 
 
 @pytest.fixture(scope="session")
