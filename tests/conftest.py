@@ -13,15 +13,14 @@ from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-# Nearly all of the tests' time is compilation, of small programs that run once. XLA therefore optimizes them less
+# Nearly all of the tests' time is compilation, of programs that run once or twice. XLA therefore optimizes them less
 # (JDML_TESTS_OPTIMIZED=1 runs the tests on the programs that users get), and a program is compiled once for all workers
 # and all processes that tests start: it lies in a folder that goes with the run.
-if (
-    version("jaxlib").startswith(("0.8.", "0.9.", "0.10."))
-    and os.environ.get("JDML_TESTS_OPTIMIZED", "0") == "0"
-):
-    # Half of the time of compilation; later releases do not know the flag.
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+if os.environ.get("JDML_TESTS_OPTIMIZED", "0") == "0":
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    if version("jaxlib").startswith(("0.8.", "0.9.", "0.10.")):
+        # Half of the time of compilation; later releases do not know the flag.
+        os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     programs = tempfile.mkdtemp(prefix="jdml-tests-")
     atexit.register(shutil.rmtree, programs, ignore_errors=True)
@@ -37,7 +36,6 @@ import pytest
 gc.freeze()
 gc.set_threshold(70_000, 20, 20)
 
-OPTIMIZED = os.environ.get("JDML_TESTS_OPTIMIZED", "0") != "0"
 TESTS = Path(__file__).parent
 REPOSITORY = TESTS.parent
 
@@ -50,18 +48,6 @@ GROWTH = 384 << 20
 
 # In these rooms an operand of lower rank that broadcasts by accident is an error.
 STRICT_ROOMS = {"ops", "losses", "mining", "memory", "metrics", "objectives"}
-QUICK_ROOMS = STRICT_ROOMS | {
-    "anchoring",
-    "ccp",
-    "docs",
-    "fields",
-    "flows",
-    "nir_objective",
-    "optim",
-    "recipes",
-    "testing",
-}
-
 
 # What `make test-quick` leaves out: what runs whole programs or learns, and losses beside one of each kind.
 SLOW_FILES = {
@@ -114,13 +100,6 @@ def strict_ranks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Make implicit rank promotion an error in the tests of the numeric rooms."""
     with jax.numpy_rank_promotion("raise" if room_of(request.path) in STRICT_ROOMS else "allow"):
         yield
-
-
-@pytest.fixture(autouse=True)
-def quick_compilation(request: pytest.FixtureRequest) -> None:
-    """Leave out XLA's costly optimizations where programs are formulas; whole programs are compiled as users' are."""
-    quick = room_of(request.path) in QUICK_ROOMS and not OPTIMIZED
-    jax.config.update("jax_disable_most_optimizations", quick)
 
 
 class Memory:

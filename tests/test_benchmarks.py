@@ -46,7 +46,7 @@ def test_alternation(
 ) -> None:
     """The anchor costs exactly one copy of the parameters."""
     module = load("alternation", monkeypatch)
-    monkeypatch.setattr(module, "ResNet20V2", lambda dim: jdml.models.EpsNet(dim))
+    monkeypatch.setattr(module, "ResNet20V2", lambda dim: jdml.models.SmallConvNet(dim, (4, 4)))
     out = tmp_path / "alternation.json"
     run(module, monkeypatch, "--repeats", "1", "--out", str(out))
     found = json.loads(out.read_text())
