@@ -302,8 +302,8 @@ def test_train_refuses_the_folder_of_another_run(capsys, tmp_path):
 # kill -9
 
 COMMAND = (
-    "--loss contrastive --memory 96 --miner eps --batch 5x4 --dim 2 --model eps --steps 240 --validation 0.2 "
-    "--evaluate-every 60 --patience 100 --checkpoint-every 10 --weight-decay 1e-4 --quiet"
+    "--loss contrastive --memory 96 --miner eps --batch 5x4 --dim 2 --model eps --steps 80 --validation 0.2 "
+    "--evaluate-every 20 --patience 100 --checkpoint-every 10 --weight-decay 1e-4 --quiet"
 )
 
 
@@ -356,7 +356,7 @@ def final_arrays(folder: Path) -> list[np.ndarray]:
 def test_killed_run_ends_like_an_unbroken_one(tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     unbroken = start(whole)
-    kill_after(start(broken), broken, 70)
+    kill_after(start(broken), broken, 25)
     out = finish(start(broken))
     assert out.replace(str(broken), "") == finish(unbroken).replace(str(whole), "")
     assert (broken / "metrics.json").read_text() == (whole / "metrics.json").read_text()

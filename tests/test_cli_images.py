@@ -181,8 +181,8 @@ def test_mistakes_are_one_line(capsys, arguments, message):
 
 def start(animals: Path, folder: Path, workers: int) -> subprocess.Popen:
     options = (
-        "train --data folder --model small --dim 2 --image-size 16 --batch 2x4 --steps 60 --on-bad-image skip "
-        "--validation 0.2 --evaluate-every 20 --patience 100 --checkpoint-every 5 --quiet"
+        "train --data folder --model small --dim 2 --image-size 16 --batch 2x4 --steps 30 --on-bad-image skip "
+        "--validation 0.2 --evaluate-every 10 --patience 100 --checkpoint-every 5 --quiet"
     )
     files = ["--data-dir", str(animals), "--out", str(folder), "--workers", str(workers)]
     return subprocess.Popen(
@@ -209,7 +209,7 @@ def test_killed_run_ends_like_an_unbroken_one(animals, tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     unbroken, killed = start(animals, whole, 1), start(animals, broken, 2)
     deadline = time.monotonic() + 240
-    while not any(record["step"] >= 15 for record in records(broken)):
+    while not any(record["step"] >= 8 for record in records(broken)):
         assert killed.poll() is None, killed.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.002)
