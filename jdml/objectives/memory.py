@@ -44,7 +44,8 @@ def with_memory(
         ValueError: a size below 1, a negative weight or warm-up, an objective that has a state of its own.
 
     Implementation notes:
-        Embeddings are remembered as the model gave them, without gradient, and normalized by the loss.
+        Embeddings are remembered as the model gave them, without gradient, and normalized by the loss. Inside
+        ``jax.shard_map`` hand ``axis_name`` to ``loss`` and ``update_state``: the memory is the same on every device.
 
     Paper settings:
         1,000 steps of warm-up, weight 1; CCP's sizes are 3 or 25 batches on CUB and Cars196, 100 or 400 on In-shop.
@@ -85,8 +86,9 @@ def with_memory(
         value, metrics = objective.loss(params, embeddings, labels, key=key, where=where, **extra)
         if state is None:
             return value, metrics
-        remembered = memory.push(state.memory, embeddings, labels, where)
-        own_slots = memory.slots(state.memory, labels, where)
+        axis_name = extra.get("axis_name")
+        remembered = memory.push(state.memory, embeddings, labels, where, axis_name=axis_name)
+        own_slots = memory.slots(state.memory, labels, where, axis_name=axis_name)
         other_key = None if key is None else jax.random.fold_in(key, 1)
         past, _ = objective.loss(
             params,
@@ -104,8 +106,14 @@ def with_memory(
         return value, {**metrics, "memory_loss": past, "loss": value}
 
     def update_state(
-        state: MemoryState, embeddings: Array, labels: Array, where: Array | None = None
+        state: MemoryState,
+        embeddings: Array,
+        labels: Array,
+        where: Array | None = None,
+        *,
+        axis_name: str | tuple[str, ...] | None = None,
     ) -> MemoryState:
-        return MemoryState(memory.push(state.memory, embeddings, labels, where), state.steps + 1)
+        pushed = memory.push(state.memory, embeddings, labels, where, axis_name=axis_name)
+        return MemoryState(pushed, state.steps + 1)
 
     return Objective(objective.init, loss, init_state, update_state)

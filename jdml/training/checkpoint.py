@@ -1,7 +1,10 @@
 """A run's folder: its configuration, and whole, atomic checkpoints of everything that it needs to go on."""
 
+import errno
 import functools
 import json
+import os
+import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +22,8 @@ DESCRIPTION = "jdml"
 """The key of a model file's metadata under which its description stands, as JSON."""
 UNCOMPARED = ("versions",)
 """What a run's folder tells, and need not agree with to go on."""
+SPARE = 1 << 20
+"""Bytes that a checkpoint needs beside its arrays."""
 GROWING = ("steps", "fit.steps")
 """Numbers that may be larger when a run goes on."""
 
@@ -66,6 +71,7 @@ class RunFolder:
         TypeError: if ``config`` is not JSON-able.
         ValueError: if the folder holds a run of another configuration, checkpoints without a configuration, or, with
             ``resume=False``, any checkpoint.
+        OSError: if there is no room for a checkpoint; the ones before stay whole.
 
     Implementation notes:
         Orbax writes a checkpoint beside the others and renames it when complete, so a killed save leaves the one before
@@ -102,13 +108,20 @@ class RunFolder:
 
         if step == self._latest:
             return
+        packed = _pack(tree)
+        self._check_room(sum(leaf.nbytes for leaf in jax.tree.leaves(packed)))
         items = args.Composite(
-            state=args.StandardSave(_pack(tree)),
+            state=args.StandardSave(packed),
             progress=args.JsonSave(dict(progress)),
             arrays=args.JsonSave(_arrays(tree)),
         )
         self._manager.save(step, args=items, force=True)
         self._latest = step
+
+    def _check_room(self, needed: int) -> None:
+        """Refuse a checkpoint that the disk has no room for: Orbax would stop in the middle, thread by thread."""
+        if shutil.disk_usage(self.path).free < needed + SPARE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._checkpoints))
 
     def restore(self, template: Any) -> tuple[Any, dict[str, Any]] | None:
         """Return the newest checkpoint's tree, shaped as the template, and its progress; None where there is none.

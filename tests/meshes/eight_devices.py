@@ -322,6 +322,28 @@ def the_memory_is_the_same_everywhere_in_the_order_of_the_batch() -> None:
 
 
 @check
+def an_objective_with_a_memory() -> None:
+    objective = jdml.objectives.with_memory(jdml.objectives.pair(jdml.contrastive_loss), 40, D)
+    start = objective.update_state(objective.init_state(), jnp.asarray(X) + 1.0, jnp.asarray(Y))
+
+    def step(x: Any, y: Any, **more: Any) -> Any:
+        value = jax.value_and_grad(lambda x: objective.loss({}, x, y, state=start, **more)[0])(x)
+        return value, objective.update_state(start, x, y, **more)
+
+    expected = jax.device_get(jax.jit(step)(X, Y))
+    grid = mesh(EXPLICIT, 8)
+    placed = put(grid, (X, Y), (P("data"),) * 2)
+    assert_same(jax.device_get(jax.jit(step)(*placed)), expected)
+    mapped = jax.shard_map(
+        functools.partial(step, axis_name="data"),
+        mesh=grid,
+        in_specs=P("data"),
+        out_specs=((P(), P("data")), P()),
+    )
+    assert_same(jax.device_get(jax.jit(mapped)(*placed)), expected)
+
+
+@check
 def miners_and_pairs_alone() -> None:
     pairs = jdml.all_pairs(jnp.asarray(Y))
     distances = jdml.ops.distances(jnp.asarray(X), jnp.asarray(X))

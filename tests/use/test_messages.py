@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shutil
 
 import pytest
 
@@ -131,6 +132,25 @@ def test_a_full_disk_leaves_nothing_half_written(run, photos, tmp_path, monkeypa
         assert (done.code, done.err.count("\n")) == (2, 1)
         assert "no space left on the device" in done.err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_fills_up_in_training_keeps_the_checkpoint_before(
+    tmp_path, monkeypatch, jdml_command
+):
+    words = "train --model small --dim 2 --batch 2x4 --checkpoint-every 2 --quiet --out".split()
+    free, saves = shutil.disk_usage, []
+
+    def filling(path):
+        saves.append(path)
+        return free(path) if len(saves) < 2 else free(path)._replace(free=1 << 20)
+
+    monkeypatch.setattr(shutil, "disk_usage", filling)
+    done = jdml_command(*words, tmp_path / "run", "--steps", "6")
+    assert (done.code, done.err.count("\n")) == (2, 1), done.err
+    assert re.search(r"checkpoints: no space left on the device", done.err)
+    monkeypatch.undo()
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["2"]
+    assert jdml_command(*words, tmp_path / "run", "--steps", "6").code == 0
 
 
 @pytest.mark.parametrize(
