@@ -33,7 +33,7 @@ class Export:
         check_file(out, (".safetensors", ".stablehlo"))
         trained = load(self.run, which=self.which)
         for file in export_file(trained, out):
-            print(f"written: {file} ({file.stat().st_size / 2**20:,.1f} MiB)")
+            print(f"written: {file} ({file.stat().st_size / 2**10:,.0f} KiB)")
         if out.suffix == ".stablehlo":
             shape = ", ".join(map(str, trained.input["shape"]))
             print(

@@ -64,7 +64,7 @@ class Search:
                 hit["rank"],
                 hit["distance"],
                 hit.get("label", ""),
-                hit["file"],
+                _from_here(hit["file"]),
             ]
             for of in found
             for hit in of["found"]
@@ -173,3 +173,9 @@ def _nearest(
                 hits.append(hit)
         found.append({"query": query, "found": hits})
     return found
+
+
+def _from_here(file: str) -> str:
+    """A path as it is typed in the working directory, where it lies below it."""
+    path, here = Path(file), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else file

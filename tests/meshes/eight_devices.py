@@ -397,7 +397,7 @@ def run_time_checks_under_explicit_axes() -> None:
 @check
 def each_of_eight_devices_does_an_eighth_of_the_work() -> None:
     """Operations of value and gradient, loops counted: at most 0.15 of those of one device."""
-    rows, dim, classes = 256, 32, 128
+    rows, dim, classes = 512, 64, 256
     shapes = [((rows, dim), np.float32), ((rows,), np.int32), ((classes, 2, dim), np.float32)]
     grid = mesh(EXPLICIT, 8)
     too_much = {}
