@@ -19,10 +19,10 @@ demo: $(VENV)/.train ## undo class collapse on real digits (half a minute), into
 
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-test: $(VENV)/.dev ## all tests, with the documentation's code and the docstrings' examples (about 20 minutes on two cores)
+test: $(VENV)/.dev ## all tests, with the documentation's code and the docstrings' examples (about 8 minutes on two cores)
 	$(PYTEST)
 
-test-quick: $(VENV)/.dev ## a loss of each family, and no test that runs whole programs (about five minutes)
+test-quick: $(VENV)/.dev ## the formulas, with a loss of each family (a minute and a half)
 	$(PYTEST) -m "not slow"
 
 test-slowest: $(VENV)/.dev ## all tests, and which thirty of them took longest

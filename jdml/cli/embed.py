@@ -62,7 +62,8 @@ class Embed:
         write_embeddings(out, vectors, source, trained.identity)
         what = "" if source.labels is None else f" of {len(np.unique(source.labels)):,} classes"
         left = f", {damaged:,} damaged left out" if damaged else ""
-        print(f"{len(vectors):,} images{what}, {vectors.shape[1]}-D{left}: {out}")
+        plural = "" if len(vectors) == 1 else "s"
+        print(f"{len(vectors):,} image{plural}{what}, {vectors.shape[1]}-D{left}: {out}")
 
 
 def embed_source(
