@@ -31,8 +31,8 @@ def widen(values: Array, dtype: jnp.dtype) -> Array:
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> jax.grad(lambda v: 1e9 * widen(v, jnp.float32))(jnp.float16(1.0))
-        Array(65500., dtype=float16)
+        >>> float(jax.grad(lambda v: 1e9 * widen(v, jnp.float32))(jnp.float16(1.0)))
+        65504.0
     """
     if values.dtype != jnp.float16:
         return values.astype(dtype)
