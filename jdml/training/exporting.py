@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 
 from jdml.models.tensors import replacing
 from jdml.training.checkpoint import write_json, write_model
@@ -40,7 +39,7 @@ def export_stablehlo(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) 
         raise ValueError("a program takes one array: this run was trained on several")
     (batch,) = export.symbolic_shape("batch")
     shape = (batch, *trained.input["shape"])
-    images = jax.ShapeDtypeStruct(shape, jnp.dtype(trained.input["dtype"]))
+    images = jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(trained.input["dtype"]))
     program = export.export(jax.jit(trained.function()), platforms=tuple(platforms))(images)
     try:
         return bytes(program.serialize())

@@ -312,7 +312,8 @@ def _template(model: Any, told: dict[str, Any]) -> dict[str, Any]:
             if isinstance(parts, dict):
                 return {name: one(value) for name, value in parts.items()}
             return tuple(one(value) for value in parts)
-        return jax.ShapeDtypeStruct((1, *part["shape"]), jnp.dtype(part["dtype"]))
+        dtype = jax.dtypes.canonicalize_dtype(part["dtype"])  # int64 tokens are int32 in JAX
+        return jax.ShapeDtypeStruct((1, *part["shape"]), dtype)
 
     def init(inputs: Any) -> Any:
         return model.init(jax.random.key(0), build_preprocess(told)(inputs), train=False)
