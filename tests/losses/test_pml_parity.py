@@ -1,5 +1,6 @@
 """Values and gradients equal pytorch-metric-learning 2.9.0's in float64, to 1e-8 and 1e-6."""
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,14 +12,23 @@ import pytest
 import jdml
 from oracles import mining as mining_oracles
 
-torch = pytest.importorskip("torch", reason="parity needs the extra `parity`: torch")
-pml = pytest.importorskip(
-    "pytorch_metric_learning", reason="parity needs the extra `parity`: pytorch-metric-learning"
-)
-if not pml.__version__.startswith("2.9."):
-    pytest.skip("parity is stated for pytorch-metric-learning 2.9", allow_module_level=True)
-from pytorch_metric_learning import distances as pml_distances  # noqa: E402
-from pytorch_metric_learning import losses as pml_losses  # noqa: E402
+torch: Any
+pml_distances: Any
+pml_losses: Any
+
+
+@pytest.fixture(scope="module", autouse=True)
+def peers() -> None:
+    """Import PyTorch and pytorch-metric-learning where a test runs: a worker that only collects stays small."""
+    global torch, pml_distances, pml_losses
+    reason = "parity needs the extra `parity`: torch and pytorch-metric-learning"
+    torch = pytest.importorskip("torch", reason=reason)
+    pml = pytest.importorskip("pytorch_metric_learning", reason=reason)
+    if not pml.__version__.startswith("2.9."):
+        pytest.skip("parity is stated for pytorch-metric-learning 2.9")
+    pml_losses = importlib.import_module("pytorch_metric_learning.losses")
+    pml_distances = importlib.import_module("pytorch_metric_learning.distances")
+
 
 RNG = np.random.default_rng(3)
 B, D, C, K = 14, 6, 5, 3
@@ -75,19 +85,19 @@ PAIRS: dict[str, tuple[Callable[..., jax.Array], dict[str, Any], Callable[[], An
         {"alpha": 2.0, "beta": 40.0, "base": 0.4},
         lambda: pml_losses.MultiSimilarityLoss(alpha=2, beta=40, base=0.4),
     ),
-    "circle": (jdml.circle_loss, {}, pml_losses.CircleLoss),
+    "circle": (jdml.circle_loss, {}, lambda: pml_losses.CircleLoss()),
     "circle, softer": (
         jdml.circle_loss,
         {"margin": 0.25, "gamma": 4.0},
         lambda: pml_losses.CircleLoss(m=0.25, gamma=4),
     ),
-    "FastAP": (jdml.fast_ap_loss, {}, pml_losses.FastAPLoss),
+    "FastAP": (jdml.fast_ap_loss, {}, lambda: pml_losses.FastAPLoss()),
     "FastAP, 25 bins": (
         jdml.fast_ap_loss,
         {"num_bins": 25},
         lambda: pml_losses.FastAPLoss(num_bins=25),
     ),
-    "lifted structure": (jdml.lifted_structure_loss, {}, pml_losses.LiftedStructureLoss),
+    "lifted structure": (jdml.lifted_structure_loss, {}, lambda: pml_losses.LiftedStructureLoss()),
     "SNR": (
         jdml.snr_contrastive_loss,
         {"positive_margin": 0.4, "negative_margin": 2.1},
