@@ -8,6 +8,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.losses.comparison import Comparison, PairTerms, compare
+from jdml.mining import Pairs
 from jdml.ops import ReduceFn, checks, log_sum_exp, mean, mean_nonzero
 
 relu = jax.nn.relu
@@ -117,19 +118,18 @@ def lifted_structure_loss(
     """
     anchors = compare(embeddings, labels, **options)
 
-    def pushes(c: Comparison) -> tuple[Array, Array]:
-        push, negative = negative_margin - c.distances, c.pairs.negative
-        return log_sum_exp(push, where=negative), log_sum_exp(push, where=negative, axis=0)
+    def push(distances: Array, pairs: Pairs, axis: int = -1) -> Array:
+        return log_sum_exp(negative_margin - distances, where=pairs.negative, axis=axis)
 
     if anchors.own_batch:
-        of_references = anchors.each(lambda c: pushes(c)[0])
+        of_references = anchors.each(lambda c: push(c.distances, c.pairs))
     else:
-        _, parts = anchors.over_blocks(lambda c: ((), pushes(c)[1]))
+        _, parts = anchors.over_blocks(lambda c: ((), push(c.distances, c.pairs, axis=0)))
         of_references = log_sum_exp(parts, where=parts > -jnp.inf, axis=0)
 
     def terms(c: Comparison) -> tuple[Array, Array, Array]:
-        distances, (positive, _) = c.distances, c.pairs
-        of_anchor, of_reference = pushes(c)[0][:, None], of_references[None, :]
+        distances, positive = c.distances, c.pairs.positive
+        of_anchor, of_reference = push(distances, c.pairs)[:, None], of_references[None, :]
         some = positive & ((of_anchor > -jnp.inf) | (of_reference > -jnp.inf))
         both = jnp.logaddexp(jnp.where(some, of_anchor, 0.0), jnp.where(some, of_reference, 0.0))
         each = jnp.where(some, jnp.square(relu(both + distances - positive_margin)) / 2.0, 0.0)
