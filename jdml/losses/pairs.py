@@ -14,6 +14,7 @@ from jax import Array
 from jdml import ops
 from jdml.losses.comparison import Comparison, PairTerms, compare
 from jdml.ops import ReduceFn, checks, log1p_sum_exp, mean, mean_nonzero
+from jdml.ops.ranks import active_couples
 
 relu = jax.nn.relu
 
@@ -188,7 +189,7 @@ def triplet_loss(
     def terms(c: Comparison) -> tuple[Array, Array, Array]:
         distances = c.squared_distances if squared else c.distances
         positive, negative = c.pairs
-        active = _active_couples(jax.lax.stop_gradient(distances), positive, negative, margin)
+        active = active_couples(jax.lax.stop_gradient(distances), positive, negative, margin)
         active = active.astype(distances.dtype)
         pulls = jnp.where(positive, active, 0.0)
         pushes = jnp.where(negative, active, 0.0)
@@ -318,37 +319,6 @@ def multi_similarity_loss(
         return pull + push
 
     return compare(embeddings, labels, **options).reduce_rows(reduce_fn, terms)
-
-
-def _active_couples(
-    distances: Array, positive: Array, negative: Array, margin: Array | float
-) -> Array:
-    """For every pair, in how many couples (p, n) of its row with ``d_p + m > d_n`` it takes part."""
-    limits = _as_ordered_integers((distances + margin).astype(distances.dtype))
-    distances = _as_ordered_integers(distances)
-    last = jnp.iinfo(distances.dtype).max
-    sorted_limits = jnp.sort(jnp.where(positive, limits, last), axis=-1)
-    sorted_distances = jnp.sort(jnp.where(negative, distances, last), axis=-1)
-    negatives_before = _places(sorted_distances, limits, side="left")
-    positives_after = positive.sum(-1, keepdims=True) - _places(
-        sorted_limits, distances, side="right"
-    )
-    return jnp.where(positive, negatives_before, jnp.where(negative, positives_after, 0))
-
-
-def _as_ordered_integers(values: Array) -> Array:
-    """Integers in the order of the floats: compilers sort them several times as fast."""
-    bits = jax.lax.bitcast_convert_type(values, f"int{8 * values.dtype.itemsize}")
-    return jnp.where(bits < 0, bits ^ jnp.iinfo(bits.dtype).max, bits)
-
-
-def _places(rows: Array, values: Array, *, side: str) -> Array:
-    """For each value, how many entries of its sorted row come before it; some rows at a time, for memory's sake."""
-
-    def of_row(both: tuple[Array, Array]) -> Array:
-        return jnp.searchsorted(*both, side=side)
-
-    return jax.lax.map(of_row, (rows, values), batch_size=256)
 
 
 def _with_boundaries(

@@ -1,5 +1,6 @@
-"""Soft ranks: how many entries of a row come before another one, with a slope."""
+"""Entries of a row counted: how many come before another one, softly with a slope, or within a margin of it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -7,6 +8,88 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml.ops.meshes import zeros_alike
+
+Tree = Any
+FEW = 32
+"""Entries of a row that are counted one after the other sooner than by sorting (256 columns: as fast; 2,048: twice)."""
+
+
+def active_couples(
+    distances: Array, positive: Array, negative: Array, margin: Array | float
+) -> Array:
+    """In how many couples (p, n) of its row with ``d_p + m > d_n`` every entry takes part.
+
+    Args:
+        distances: ``[B, R]``, without a gradient.
+        positive: ``[B, R]`` bool, the entries p.
+        negative: ``[B, R]`` bool, the entries n, none of which is a p.
+        margin: m.
+
+    Returns:
+        ``[B, R]`` integers; 0 for entries that are neither.
+
+    Implementation notes:
+        Rows of few positives: one of each row at a time, ``O(B R P)``. Others are sorted, ``O(B R log R)``. Neither
+        lists the couples.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> some = jnp.array([[True, True, False, False]])
+        >>> active_couples(jnp.array([[1.0, 2.0, 1.5, 3.0]]), some, ~some, 0.1)
+        Array([[0, 1, 1, 0]], dtype=int32)
+    """
+    limits = (distances + margin).astype(distances.dtype)
+    number = positive.sum(-1, dtype=jnp.int32)
+    if distances.size == 0:
+        return jnp.zeros(distances.shape, number.dtype)
+
+    def in_turn() -> Array:
+        def count(here: Array, place: Array, counts: Array) -> Array:
+            limit = jnp.take_along_axis(limits, place[:, None], axis=1)
+            active = negative & (distances < limit) & here.any(-1, keepdims=True)
+            found = active.sum(-1, keepdims=True, dtype=counts.dtype)
+            return counts + active + jnp.where(here, found, 0)
+
+        return fold_entries(positive, count, zeros_alike(number, distances.shape))
+
+    def by_sorting() -> Array:
+        bounds, values = _as_ordered_integers(limits), _as_ordered_integers(distances)
+        last = jnp.iinfo(values.dtype).max
+        sorted_bounds = jnp.sort(jnp.where(positive, bounds, last), axis=-1)
+        sorted_values = jnp.sort(jnp.where(negative, values, last), axis=-1)
+        negatives_before = _places(sorted_values, bounds, side="left")
+        positives_after = number[:, None] - _places(sorted_bounds, values, side="right")
+        counts = jnp.where(positive, negatives_before, jnp.where(negative, positives_after, 0))
+        return counts.astype(number.dtype)
+
+    return jax.lax.cond(number.max(initial=0) <= FEW, in_turn, by_sorting)
+
+
+def fold_entries(of: Array, function: Callable[[Array, Array, Tree], Tree], start: Tree) -> Tree:
+    """Fold over the wanted entries of each row, one of every row at a time.
+
+    Args:
+        of: ``[B, R]`` bool, the entries that are wanted.
+        function: ``(here, place, carried) -> carried``, with the entry's place in each row ``[B]``, and where in the
+            matrix it stands ``[B, R]``: nowhere in a row that has no entry left (the place is then any).
+        start: what is carried at first.
+
+    Returns:
+        What is carried at last.
+    """
+    size = of.shape[1]
+    columns = jnp.arange(size, dtype=jnp.int32)[None, :]
+
+    def turn(_: Array, state: tuple[Array, Tree]) -> tuple[Array, Tree]:
+        last, carried = state
+        left = of & (columns > last[:, None])
+        place = jnp.where(left, columns, size).min(-1, initial=size)
+        here = columns == place[:, None]
+        return place, function(here, jnp.minimum(place, size - 1), carried)
+
+    turns = of.sum(-1, dtype=jnp.int32)
+    before = zeros_alike(turns, turns.shape) - 1
+    return jax.lax.fori_loop(0, turns.max(initial=0), turn, (before, start))[1]
 
 
 def soft_ranks(values: Array, of: Array, among: Array, temperature: float | Array) -> Array:
@@ -44,13 +127,12 @@ def _ranks(values: Array, of: Array, among: Array, temperature: Array) -> Array:
     if values.size == 0:
         return values
 
-    def count(turn: Array, ranks: Array) -> Array:
-        places, wanted = _entry(of, turn)
-        exponents, counted = _compared(values, among, places, temperature)
-        rank = 1.0 + jnp.sum(jnp.where(counted, jax.nn.sigmoid(exponents), 0.0), axis=-1)
-        return ranks + _at(places, wanted, rank, values)
+    def count(here: Array, place: Array, ranks: Array) -> Array:
+        exponents, counted = _apart(values, place, temperature), among & ~here
+        shares = jnp.where(counted, jax.nn.sigmoid(exponents), 0.0)
+        return jnp.where(here, 1.0 + shares.sum(-1, keepdims=True), ranks)
 
-    return jax.lax.fori_loop(0, _turns(of), count, zeros_alike(values, values.shape))
+    return fold_entries(of, count, zeros_alike(values, values.shape))
 
 
 def _ranks_forward(values: Array, of: Array, among: Array, temperature: Array) -> Any:
@@ -62,45 +144,39 @@ def _ranks_backward(saved: Any, cotangents: Array) -> Any:
     if values.size == 0:
         return jnp.zeros_like(values), None, None, jnp.zeros_like(temperature)
 
-    def pull(turn: Array, gradients: tuple[Array, Array]) -> tuple[Array, Array]:
+    def pull(here: Array, place: Array, gradients: tuple[Array, Array]) -> tuple[Array, Array]:
         by_value, by_temperature = gradients
-        places, wanted = _entry(of, turn)
-        exponents, counted = _compared(values, among, places, temperature)
+        exponents, counted = _apart(values, place, temperature), among & ~here
         shares = jax.nn.sigmoid(exponents)
-        received = jnp.take_along_axis(cotangents, places[:, None], axis=1)
-        received = jnp.where(wanted[:, None], received, 0.0) / temperature
+        received = jnp.take_along_axis(cotangents, place[:, None], axis=1)
+        received = jnp.where(here.any(-1, keepdims=True), received, 0.0) / temperature
         slopes = jnp.where(counted, shares * (1.0 - shares), 0.0) * received
-        by_value = by_value + slopes + _at(places, wanted, -slopes.sum(-1), values)
+        by_value = by_value + slopes - jnp.where(here, slopes.sum(-1, keepdims=True), 0.0)
         return by_value, by_temperature - jnp.sum(slopes * exponents)
 
     start = zeros_alike(values, values.shape), zeros_alike(values, ())
-    by_value, by_temperature = jax.lax.fori_loop(0, _turns(of), pull, start)
+    by_value, by_temperature = fold_entries(of, pull, start)
     return by_value, None, None, by_temperature
 
 
 _ranks.defvjp(_ranks_forward, _ranks_backward)
 
 
-def _turns(of: Array) -> Array:
-    """The most entries that are wanted of a row."""
-    return jnp.max(of.sum(-1))
+def _apart(values: Array, place: Array, temperature: Array) -> Array:
+    """How far each value lies above the one in a place of its row."""
+    return (values - jnp.take_along_axis(values, place[:, None], axis=1)) / temperature
 
 
-def _entry(of: Array, turn: Array) -> tuple[Array, Array]:
-    """Where the next wanted entry of each row stands ``[B]``, and whether there is one."""
-    here = of & (jnp.cumsum(of, axis=-1) == turn + 1)
-    return jnp.argmax(here, axis=-1), here.any(-1)
+def _as_ordered_integers(values: Array) -> Array:
+    """Integers in the order of the floats: compilers sort them several times as fast."""
+    bits = jax.lax.bitcast_convert_type(values, f"int{8 * values.dtype.itemsize}")
+    return jnp.where(bits < 0, bits ^ jnp.iinfo(bits.dtype).max, bits)
 
 
-def _compared(
-    values: Array, among: Array, places: Array, temperature: Array
-) -> tuple[Array, Array]:
-    own = jnp.take_along_axis(values, places[:, None], axis=1)
-    others = jnp.arange(values.shape[1])[None, :] != places[:, None]
-    return (values - own) / temperature, among & others
+def _places(rows: Array, values: Array, *, side: str) -> Array:
+    """For each value, how many entries of its sorted row come before it; some rows at a time, for memory's sake."""
 
+    def of_row(both: tuple[Array, Array]) -> Array:
+        return jnp.searchsorted(*both, side=side)
 
-def _at(places: Array, wanted: Array, entries: Array, like: Array) -> Array:
-    """A matrix with one entry in each row that is wanted."""
-    here = (jnp.arange(like.shape[1])[None, :] == places[:, None]) & wanted[:, None]
-    return jnp.where(here, entries[:, None], 0.0)
+    return jax.lax.map(of_row, (rows, values), batch_size=256)
