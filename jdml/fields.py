@@ -19,7 +19,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.ops import checks, safe_sqrt
-from jdml.ops.meshes import NOWHERE, Axis
+from jdml.ops.meshes import NOWHERE, Axis, by_rows
 from jdml.ops.stable import accumulate_in, widen
 from jdml.ops.streams import pair_sums
 
@@ -273,10 +273,15 @@ def class_field(
     checks.require_finite("points", points)
     checks.require_finite("charges", charges, labels >= 0)
     dtype = accumulate_in(points, charges)
-    charges = jnp.where((labels >= 0)[:, None], charges, 0)
-    r = ops.distances(widen(points, dtype), widen(charges, dtype))
-    felt = potential(r, labels[None, :] == label, **settings)
-    return jnp.sum(jnp.where(labels[None, :] >= 0, felt, 0.0), axis=1)
+
+    def at(points: Array, others: Any) -> Array:
+        label, charges, labels, settings = others
+        charges = jnp.where((labels >= 0)[:, None], charges, 0)
+        r = ops.distances(widen(points, dtype), widen(charges, dtype))
+        felt = potential(r, labels[None, :] == label, **settings)
+        return jnp.sum(jnp.where(labels[None, :] >= 0, felt, 0.0), axis=1)
+
+    return by_rows(at, points, (label, charges, labels, settings))
 
 
 def _distances(r: Array) -> Array:

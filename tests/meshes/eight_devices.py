@@ -19,105 +19,52 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from losses.registry import REGISTRY, loss
+from meshes.cases import (
+    AUTO,
+    EXPLICIT,
+    PROXIES,
+    RNG,
+    WHERE,
+    B,
+    Case,
+    D,
+    X,
+    Y,
+    assert_same,
+    mesh,
+    put,
+)
 from meshes.operations import operations
+from mining.test_miners import BUILDERS
 
 import jdml
 from jdml.mining import chain, easy_positive, random_positive, semi_hard_negative
 
-B, D, C, K = 16, 5, 8, 2
-RNG = np.random.default_rng(0)
-X = RNG.normal(size=(B, D)).astype(np.float32)
-Y = RNG.integers(0, 5, B).astype(np.int32)
-WHERE = np.arange(B) >= 5  # two of eight devices have no valid row
-WEIGHTS = RNG.uniform(0.5, 2.0, B).astype(np.float32)
-PROXIES = RNG.normal(size=(C, K, D)).astype(np.float32)
-EXPLICIT, AUTO = AxisType.Explicit, AxisType.Auto
 CHECKS: dict[str, Callable[[], None]] = {}
 
-Function = Callable[..., jax.Array]
 
+def register(name: str, case: Case, *, everywhere: bool = False) -> None:
+    """Every loss on 2, 4 and 8 devices, on both kinds of axes, with rows and classes spread."""
 
-def mesh(kind: AxisType, *shape: int) -> jax.sharding.Mesh:
-    names = ("data", "model")[: len(shape)]
-    devices = jax.devices()[: int(np.prod(shape))]
-    return jax.make_mesh(shape, names, axis_types=(kind,) * len(shape), devices=devices)
+    def add(way: str, function: Callable[..., None], *arguments: Any) -> None:
+        CHECKS[f"{way}, {name}"] = functools.partial(function, *arguments)
 
-
-def put(grid: jax.sharding.Mesh, arrays: Any, specs: Any) -> list[jax.Array]:
-    return [jax.device_put(a, NamedSharding(grid, s)) for a, s in zip(arrays, specs, strict=True)]
-
-
-def assert_same(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
-    for a, e in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        a, e = np.asarray(a, np.float64), np.asarray(e, np.float64)
-        scale = max(1.0, float(np.abs(e).max(initial=0.0)))
-        assert a.shape == e.shape, f"shape {a.shape}, not {e.shape}"
-        error = float(np.abs(a - e).max(initial=0.0)) / scale
-        assert error <= tolerance, f"differs by {error:.2g}: {a}, not {e}"
-
-
-class Case:
-    """A loss as a function of arrays, with the ways in which these lie on a mesh."""
-
-    def __init__(self, name: str, **settings: Any) -> None:
-        self.pair = REGISTRY[name].kind == "pair"
-        settings = {**REGISTRY[name].settings, **settings}
-        self.arrays = [X, Y, WHERE, WEIGHTS] + ([] if self.pair else [PROXIES])
-
-        def value(x: Any, y: Any, where: Any, weights: Any, p: Any = None, **more: Any) -> Any:
-            arrays = (x, y) if p is None else (x, y, p)
-            return loss(name)(*arrays, where=where, weights=weights, **settings, **more)
-
-        self.value = value
-        self.wanted = (0,) if self.pair else (0, 4)
-        self.step = jax.jit(jax.value_and_grad(value, self.wanted))
-
-    @functools.cached_property
-    def expected(self) -> Any:
-        return jax.device_get(self.step(*map(jnp.asarray, self.arrays)))
-
-    def rows(self, proxies: P | None = None) -> list[P]:
-        return [P("data")] * 4 + ([] if self.pair else [proxies or P()])
-
-    def on(self, grid: jax.sharding.Mesh, specs: list[P]) -> None:
-        assert_same(jax.device_get(self.step(*put(grid, self.arrays, specs))), self.expected)
-
-    def inside(self, check_vma: bool) -> None:
-        """In a shard_map of the user's: the value of all, and the rows of the one-device gradient."""
-        grid, specs = mesh(EXPLICIT, 8), self.rows()
-        step = jax.value_and_grad(functools.partial(self.value, axis_name="data"), self.wanted)
-        outs = (P(), tuple(specs[i] for i in self.wanted))
-        mapped = jax.shard_map(
-            step, mesh=grid, in_specs=tuple(specs), out_specs=outs, check_vma=check_vma
-        )
-        found = jax.jit(mapped)(*put(grid, self.arrays, specs))
-        assert_same(jax.device_get(found), self.expected)
-
-
-def register(name: str, case: Case, *, everywhere: bool) -> None:
-    def explicit() -> None:
-        case.on(mesh(EXPLICIT, 4, 2), case.rows(P("model")))
-
-    CHECKS[f"explicit axes, {name}"] = explicit
-    CHECKS[f"shard_map, {name}"] = lambda: case.inside(True)
-    CHECKS[f"shard_map without check_vma, {name}"] = lambda: case.inside(False)
+    both = case.rows(P("model"))
+    add("explicit axes", lambda: case.on(mesh(EXPLICIT, 4, 2), both))
+    add("auto axes", lambda: case.on(mesh(AUTO, 2, 2), both))
+    add("set_mesh", case.in_context, 2)
+    add("shard_map", case.inside, 8, True)
+    add("shard_map without check_vma", case.inside, 4, False)
     if not everywhere:
         return
-    CHECKS[f"auto axes, {name}"] = lambda: case.on(mesh(AUTO, 4, 2), case.rows())
+    add("auto axes, eight devices", lambda: case.on(mesh(AUTO, 8), case.rows()))
+    add("set_mesh, eight devices", case.in_context, 8)
+    add("shard_map without check_vma, eight devices", case.inside, 8, False)
     for size in (1, 2, 4):
-        CHECKS[f"{size} devices, {name}"] = functools.partial(
-            lambda size: case.on(mesh(EXPLICIT, size), case.rows()), size
-        )
-
-    def in_context() -> None:
-        grid = mesh(EXPLICIT, 8)
-        with jax.set_mesh(grid):
-            case.on(grid, case.rows())
-
-    CHECKS[f"set_mesh, {name}"] = in_context
+        add(f"{size} devices", lambda size: case.on(mesh(EXPLICIT, size), case.rows()), size)
 
 
 EVERYWHERE = ("triplet_loss", "proxy_anchor_loss", "potential_field_loss")
@@ -139,7 +86,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "class blocks": ("soft_triple_loss", {"class_block": 3}),
 }
 for name, (of, settings) in OPTIONS.items():
-    register(name, Case(of, **settings), everywhere=False)
+    register(name, Case(of, **settings))
 
 
 def check(function: Callable[[], None]) -> Callable[[], None]:
@@ -345,15 +292,40 @@ def an_objective_with_a_memory() -> None:
 
 @check
 def miners_and_pairs_alone() -> None:
-    pairs = jdml.all_pairs(jnp.asarray(Y))
+    """Every miner takes the same pairs, those that draw too."""
+
+    @jax.jit
+    def mined(y: Any, distances: Any) -> Any:
+        pairs, key = jdml.all_pairs(y), jax.random.key(1)
+        return pairs, [build()(key, distances, pairs) for build in BUILDERS.values()]
+
     distances = jdml.ops.distances(jnp.asarray(X), jnp.asarray(X))
-    for kind in (EXPLICIT, AUTO):
-        rows = NamedSharding(mesh(kind, 8), P("data"))
-        assert_same(jdml.all_pairs(jax.device_put(Y, rows)), pairs)
-        for mine in (easy_positive(), DRAWN):
-            expected = mine(jax.random.key(1), distances, pairs)
-            placed = jax.device_put((distances, pairs), rows)
-            assert_same(mine(jax.random.key(1), *placed), expected)
+    expected = mined(jnp.asarray(Y), distances)
+    for grid in (mesh(EXPLICIT, 8), mesh(AUTO, 8), mesh(EXPLICIT, 2)):
+        placed = jax.device_put((Y, distances), NamedSharding(grid, P("data")))
+        assert_same(mined(*placed), expected)
+    rows = NamedSharding(mesh(EXPLICIT, 8), P("data"))
+    pairs = jdml.all_pairs(jax.device_put(Y, rows))  # outside jit
+    assert_same(pairs, expected[0])
+    draw = BUILDERS["chain of draws"]()
+    assert_same(draw(jax.random.key(1), jax.device_put(distances, rows), pairs), expected[1][-1])
+
+
+@check
+def fields_alone() -> None:
+    classes = np.where(Y == 4, -1, Y)
+
+    def value(x: Any, points: Any, y: Any) -> Any:
+        potentials = jdml.fields.superpose(jdml.fields.decaying, x, y, (0.5, 1.0, 4.0))
+        fields = [jdml.fields.class_field(points, j, x, y) for j in (0, 2)]
+        return potentials.sum() + sum(jnp.sum(f * f) for f in fields), (potentials, fields)
+
+    step = jax.jit(jax.value_and_grad(value, (0, 1), has_aux=True))
+    points = RNG.normal(size=(24, D)).astype(np.float32)
+    expected = jax.device_get(step(X, points, classes))
+    for grid in (mesh(EXPLICIT, 8), mesh(AUTO, 8), mesh(EXPLICIT, 4)):
+        placed = put(grid, (X, points, classes), (P("data"),) * 3)
+        assert_same(jax.device_get(step(*placed)), expected)
 
 
 @check

@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).parent / "eight_devices.py"
 TESTS, PARTS = Path(__file__).parents[1], 2
 LIMIT = 1800
 """Seconds."""
-KINDS = ("explicit axes", "shard_map", "shard_map without check_vma")
+KINDS = ("explicit axes", "auto axes", "set_mesh", "shard_map", "shard_map without check_vma")
 
 
 def named_checks() -> list[str]:
