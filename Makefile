@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick test-slowest properties lint types parity notebooks clean
+.PHONY: help demo test test-quick test-slowest properties lint types parity notebooks docs clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -44,6 +44,9 @@ parity: $(VENV)/.parity ## the tests again, beside pytorch-metric-learning and f
 notebooks: $(VENV)/.dev ## run every notebook on its embedded data
 	$(BIN)/python -m pytest -q -n $(WORKERS) --nbmake --nbmake-timeout=600 -W default notebooks
 
+docs: $(VENV)/.docs ## the site, strictly and offline, into build/docs/html (five minutes; a minute once cached)
+	$(BIN)/python docs/maker
+
 clean: ## remove the environment and the tools' caches (runs stay)
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
 	find jdml tests experiments -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
@@ -69,4 +72,9 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.pip
 $(VENV)/.parity: pyproject.toml | $(VENV)/.dev
 	@echo "installing jdml[parity] into $(VENV) (once; PyTorch is large)"
 	@$(INSTALL) --editable '.[parity]'
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/.dev
+	@echo "installing jdml[docs] into $(VENV) (once)"
+	@$(INSTALL) --editable '.[docs]'
 	@touch $@

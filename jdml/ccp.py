@@ -114,7 +114,7 @@ def select_proxies(
     where: Array | None = None,
     proxies_where: Array | None = None,
 ) -> Array:
-    """New proxies for every class: of its pool those that :func:`greedy_k_center` picks beside its old proxies.
+    """Choose new proxies for every class: of its pool those that :func:`greedy_k_center` picks beside its old proxies.
 
     Args:
         pool: ``[C, b, D]``, embeddings of b samples of each class.
@@ -175,7 +175,7 @@ def select_proxies(
 
 @ops.public()
 def greedy_covering_radii(points: Array, *, where: Array | None = None) -> Array:
-    """Covering radii of 1, 2, … n greedily chosen centres among the points themselves.
+    """Compute the covering radii of 1, 2, … n greedily chosen centres among the points themselves.
 
     Args:
         points: ``[N, D]``.
@@ -297,7 +297,7 @@ class AlternatingProjections(NamedTuple):
     tolerance: float = 1e-5
 
     def init(self) -> AlternationState:
-        """The state before the first evaluation.
+        """Make the state before the first evaluation.
 
         Returns:
             The state.

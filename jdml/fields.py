@@ -56,7 +56,7 @@ def potential(
     repulsion_delta: float | Array | None = None,
     min_distance: float | Array = MIN_DISTANCE,
 ) -> Array:
-    """The decaying potential of PFML: attraction within a class, repulsion between classes, both weaker with distance.
+    """Compute PFML's potential: attraction within a class, repulsion between classes, both weaker with distance.
 
     Formula:
         ``ψ_att(r) = −1/max(r, δ)^α``, flat inside δ; ``ψ_rep(r) = 1/min(r, δ_rep)^α``, flat outside δ_rep.
@@ -99,7 +99,7 @@ def potential(
 
 @ops.public(delta=checks.positive)
 def contrastive_potential(r: Array, same: Array, *, delta: float | Array = 0.2) -> Array:
-    """The potential of CPML, PFML's foil: attraction that grows with distance, as in the contrastive loss.
+    """Compute the potential of CPML, PFML's foil: attraction that grows with distance, as in the contrastive loss.
 
     Formula:
         ``ψ_att(r) = max(r, δ)²``, flat inside δ; ``ψ_rep(r) = (δ − r)₊²``.
@@ -140,7 +140,7 @@ def decaying(
     repulsion_delta: float | Array,
     min_distance: float | Array = MIN_DISTANCE,
 ) -> Array:
-    """:func:`potential`, unchecked and by position, as :func:`superpose` takes it.
+    """Compute :func:`potential`, unchecked and by position, as :func:`superpose` takes it.
 
     Args:
         r: distances, any shape.
@@ -167,7 +167,7 @@ def decaying(
 
 
 def contrasting(r: Array, same: Array, delta: float | Array) -> Array:
-    """:func:`contrastive_potential`, unchecked and by position, as :func:`superpose` takes it.
+    """Compute :func:`contrastive_potential`, unchecked and by position, as :func:`superpose` takes it.
 
     Args:
         r: distances, any shape.
@@ -196,7 +196,7 @@ def superpose(
     tile: int | None = None,
     axis: Axis = NOWHERE,
 ) -> Array:
-    """The potential at each charge: the sum over all other charges.
+    """Compute the potential at each charge: the sum over all other charges.
 
     Formula:
         ``Ψ_i = Σ_{j≠i} potential(‖z_i − z_j‖, y_i = y_j, *parameters)``
@@ -238,7 +238,7 @@ def class_field(
     potential: Callable[..., Array] = potential,
     **settings: Any,
 ) -> Array:
-    """The field Ψ_j of a class at any points: its own charges attract, all others repel.
+    """Compute the field Ψ_j of a class at any points: its own charges attract, all others repel.
 
     Formula:
         ``Ψ_j(x) = Σ_{y=j} ψ_att(‖x − z‖) + Σ_{y≠j} ψ_rep(‖x − z‖)``. The force on a charge of class j is its negative

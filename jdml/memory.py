@@ -30,7 +30,7 @@ class CrossBatchMemory(NamedTuple):
 
 
 def init(capacity: int, dim: int, dtype: jnp.dtype = jnp.float32) -> CrossBatchMemory:
-    """An empty memory.
+    """Make an empty memory.
 
     Args:
         capacity: M, how many embeddings it holds.
@@ -127,7 +127,7 @@ def slots(
     *,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """Where :func:`push` would store each row of a batch: the ``self_index`` of its rows among the references.
+    """Tell where :func:`push` would store each row of a batch: the ``self_index`` of its rows among the references.
 
     Args:
         state: the memory before the batch is pushed.

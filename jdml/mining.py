@@ -48,7 +48,7 @@ def all_pairs(
     where: Array | None = None,
     reference_where: Array | None = None,
 ) -> Pairs:
-    """All pairs between anchors and references: positive where the labels agree, negative elsewhere.
+    """Make all pairs between anchors and references: positive where the labels agree, negative elsewhere.
 
     Args:
         labels: ``[B]`` integers; a negative label marks a row that is not valid.
@@ -117,7 +117,7 @@ def check_miner(mine: object) -> None:
 
 
 def easy_positive() -> Miner:
-    """Easy positive sampling (EPS): of every anchor's positives keep the nearest one.
+    """Keep, of every anchor's positives, the nearest one: easy positive sampling (EPS).
 
     ``p_a = argmin_{t ∈ C_a} ‖f(t) − f(a)‖`` over the anchor's class without the anchor itself. Pulling an anchor to its
     nearest positive only lets a class keep several modes, where pulling it to all of them collapses the class.
@@ -140,7 +140,7 @@ def easy_positive() -> Miner:
 
 
 def random_positive() -> Miner:
-    """Of every anchor's positives keep one, drawn uniformly.
+    """Keep, of every anchor's positives, one, drawn uniformly.
 
     Returns:
         A miner that needs ``key``.
@@ -155,7 +155,7 @@ def random_positive() -> Miner:
 
 
 def hard_positive() -> Miner:
-    """Of every anchor's positives keep the farthest one.
+    """Keep, of every anchor's positives, the farthest one.
 
     Returns:
         A deterministic miner; ties go to the lowest index.
@@ -170,7 +170,7 @@ def hard_positive() -> Miner:
 
 
 def random_negative() -> Miner:
-    """Of every anchor's negatives keep one, drawn uniformly.
+    """Keep, of every anchor's negatives, one, drawn uniformly.
 
     Returns:
         A miner that needs ``key``.
@@ -185,7 +185,7 @@ def random_negative() -> Miner:
 
 
 def hard_negative() -> Miner:
-    """Of every anchor's negatives keep the nearest one.
+    """Keep, of every anchor's negatives, the nearest one.
 
     Returns:
         A deterministic miner; ties go to the lowest index.
@@ -200,7 +200,7 @@ def hard_negative() -> Miner:
 
 
 def semi_hard_negative(margin: float | Array = 0.2) -> Miner:
-    """Of every anchor's negatives keep one that is farther than its positive, but within the margin.
+    """Keep, of every anchor's negatives, one that is farther than its positive, but within the margin.
 
     Drawn uniformly from the negatives with ``d_ap < d_an < d_ap + margin``; where there is none, uniformly from all
     negatives. ``d_ap`` is the distance to the nearest positive that is left, so put a positive miner before it:
@@ -233,7 +233,7 @@ def semi_hard_negative(margin: float | Array = 0.2) -> Miner:
 def distance_weighted_negative(
     *, dim: float, cutoff: float | Array = 0.5, max_distance: float | Array = 1.4
 ) -> Miner:
-    """Of every anchor's negatives keep one, drawn so that all distances on the sphere are equally likely.
+    """Keep, of every anchor's negatives, one, drawn so that all distances on the sphere are equally likely.
 
     The probability is proportional to ``1 / q(d)``, ``q(d) = d^(D−2) (1 − d²/4)^((D−3)/2)``, the density of distances
     between random points of the unit sphere. Distances below ``cutoff`` count as ``cutoff``; negatives beyond
@@ -368,7 +368,7 @@ class _Chain:
 
 
 def is_by_rows(miner: Miner) -> bool:
-    """Whether a miner chooses each row's pairs by that row alone, and draws by keys per row.
+    """Tell whether a miner chooses each row's pairs by that row alone, and draws by keys per row.
 
     Args:
         miner: any miner. Those of this module do, and any with an attribute ``by_rows`` that is True; they can see
@@ -385,7 +385,7 @@ def is_by_rows(miner: Miner) -> bool:
 
 
 def row_keys(key: Array, index: Array) -> Array:
-    """A random key for each row of a batch, the same whichever rows are looked at together.
+    """Make a random key for each row of a batch, the same whichever rows are looked at together.
 
     Args:
         key: one key.

@@ -157,7 +157,7 @@ def _copied(old: Array, new: Array) -> Array:
 def partition_by_role(
     transforms: Mapping[str, optax.GradientTransformation], roles: Roles
 ) -> optax.GradientTransformation:
-    """One optimizer per role (the model, the proxies, the flow), refusing a parameter that no role covers.
+    """Give each role (model, proxies, flow) its optimizer, refusing a parameter that no role covers.
 
     Args:
         transforms: for each role its transformation, for example ``{"model": optax.adam(1e-4), "proxies":

@@ -173,7 +173,12 @@ def test_commands_exist(page):
             assert not unknown, f"{page}: {arguments[0]} has no {unknown}"
 
 
-@pytest.mark.parametrize("page", [page for page in MANUALS if page.is_file()], ids=page_id)
+# The site's own pages link to pages that its build makes; the build checks their links, and runs their `{code-cell}`s.
+@pytest.mark.parametrize(
+    "page",
+    [page for page in MANUALS if page.is_file() and REPOSITORY / "docs" not in page.parents],
+    ids=page_id,
+)
 def test_relative_links_resolve(page):
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
         if not re.match(r"[a-z]+:", target):

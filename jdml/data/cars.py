@@ -13,7 +13,7 @@ LAST_TRAINING_CLASS = 98
 
 
 def read_cars(data_dir: str | Path | None) -> Listing:
-    """Reads the annotations of Cars196.
+    """Read the annotations of Cars196.
 
     Models 1…98 train (8,054 images), 99…196 test (8,131).
 

@@ -80,7 +80,7 @@ def check(
     sample: int | None = None,
     progress: bool = False,
 ) -> Findings:
-    """Looks whether a folder holds a data set whole: its counts, its files, its images.
+    """Look whether a folder holds a data set whole: its counts, its files, its images.
 
     Args:
         name: A data set's name, as for `load`.

@@ -22,7 +22,7 @@ LAST_TRAINING_CLASS = 100
 
 
 def read_cub(data_dir: str | Path | None) -> Listing:
-    """Reads the lists of CUB-200-2011.
+    """Read the lists of CUB-200-2011.
 
     Species 1…100 train (5,864 images), 101…200 test (5,924). A folder with fewer species or images
     is split by the same rule.

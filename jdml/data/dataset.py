@@ -42,7 +42,7 @@ class Dataset:
     class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Checks images, labels and views, and brings all labels to int32."""
+        """Check images, labels and views, and bring all labels to int32."""
         images = _as_inputs("images", self.images)
         size = _rows(images)
         views = {
@@ -58,11 +58,11 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
-        """One more than the largest label: labels lie in 0…num_classes − 1, not all need occur."""
+        """One more than the largest label; labels lie in 0…num_classes − 1, and not all need occur."""
         return int(self.labels.max()) + 1 if len(self) else 0
 
     def relabel(self, view: str) -> "Dataset":
-        """The same images labelled by one of the views.
+        """Label the same images by one of the views.
 
         Raises:
             ValueError: If there is no such view; the message lists those there are.
@@ -72,7 +72,7 @@ class Dataset:
         return replace(self, labels=self.views[view])
 
     def select(self, rows: np.ndarray) -> "Dataset":
-        """Some of the rows: images, labels and all views together.
+        """Select some of the rows: images, labels and all views together.
 
         Args:
             rows: A boolean mask `[N]`, or indices 0…N − 1 in any order.
@@ -115,7 +115,7 @@ _PIXELS = ("uint8", "float32")
 
 
 def check_channels(name: str, images: Any) -> None:
-    """Refuses images whose channels come before height and width.
+    """Refuse images whose channels come before height and width.
 
     Args:
         name: The argument's name.

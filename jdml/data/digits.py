@@ -9,7 +9,7 @@ SPLITS = ("train", "test", "all")
 
 
 def load_digits(data_dir: str | None = None, split: str = "train") -> Dataset:
-    """Loads the 8×8 digits (a part of UCI's optical recognition of handwritten digits).
+    """Load the 8×8 digits (a part of UCI's optical recognition of handwritten digits).
 
     Grey values 0…16 are brought to 0…255 (`round(value · 255 / 16)`), uint8. The split is fixed and
     stratified: a third of each digit (rounded) tests, the rest trains, and the rows keep their
@@ -43,7 +43,7 @@ def digit_dataset(name: str, images: np.ndarray, digits: np.ndarray) -> Dataset:
 
 
 def check_split(split: str, splits: tuple[str, ...]) -> None:
-    """Refuses a split that the data set does not have."""
+    """Refuse a split that the data set does not have."""
     if split not in splits:
         raise ValueError(f"split must be one of {splits}, got {split!r}")
 

@@ -28,7 +28,7 @@ COLUMNS = ("file", "label", "split")
 
 
 def read_folder(data_dir: str | Path | None) -> Listing:
-    """Reads a folder of classes, in the order of the classes' names.
+    """Read a folder of classes, in the order of the classes' names.
 
     The first half of the classes trains (the larger one, if their number is odd), the others test. A folder that holds
     `train/` and `val/` or `test/`, and nothing else, is read as what it says: each of them holds classes.
@@ -75,7 +75,7 @@ def read_folder(data_dir: str | Path | None) -> Listing:
 
 
 def read_table(path: Path) -> Listing:
-    """Reads a list of files and their labels, `file,label` or `file,label,split`, with these names in its first line.
+    """Read a list of files and their labels, `file,label` or `file,label,split`, with these names in its first line.
 
     Args:
         path: A `.csv` file, UTF-8. Files are relative to its folder, or absolute. Splits are `train`, `val` and `test`;

@@ -22,7 +22,7 @@ class Fold(NamedTuple):
 def mlrc_folds(
     labels: np.ndarray, folds: int = 4, *, rule: Literal["mlrc", "kfold"] = "mlrc"
 ) -> list[Fold]:
-    """The folds of *A Metric Learning Reality Check*: each model trains on 3 of 4 parts of the classes.
+    """Make the folds of *A Metric Learning Reality Check*: each model trains on 3 of 4 parts of the classes.
 
     Args:
         labels: `[N]` integers, of the training half of the classes only. Their order is that of the numbers.

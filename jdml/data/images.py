@@ -92,7 +92,7 @@ class ImageFiles:
         return self._read_all(rows, [None] * len(rows))
 
     def augmented(self, rows: np.ndarray, seed: Sequence[int]) -> np.ndarray:
-        """These images as in training, `[n, H, W, 3]`: the same for the same row and seed.
+        """Read these images as in training, `[n, H, W, 3]`: the same for the same row and seed.
 
         Args:
             rows: Indices of images.
@@ -122,7 +122,7 @@ class ImageFiles:
         return self[:] if dtype is None else self[:].astype(dtype)
 
     def read(self, row: int, random: np.random.Generator | None = None) -> np.ndarray:
-        """One image `[H, W, 3]`, augmented where there is a generator.
+        """Read one image `[H, W, 3]`, augmented where there is a generator.
 
         Raises:
             BadImageError: If it cannot be decoded.
@@ -135,7 +135,7 @@ class ImageFiles:
         return self.transform(image, random)
 
     def problems(self, *, progress: bool = False) -> dict[int, str]:
-        """What is wrong with each image that cannot be decoded, by its row; decodes all of them.
+        """Find what is wrong with each image that cannot be decoded, by its row; decodes all of them.
 
         Args:
             progress: Show a progress bar.
@@ -155,7 +155,7 @@ class ImageFiles:
             return {row: line for row, line in enumerate(bar) if line is not None}
 
     def select(self, rows: np.ndarray) -> "ImageFiles":
-        """Some of the files, none of them decoded: indices or a mask."""
+        """Select some of the files, none of them decoded: indices or a mask."""
         return ImageFiles(
             self.files[np.arange(len(self))[rows]], self.transform, threads=self.threads
         )

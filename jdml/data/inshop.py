@@ -13,7 +13,7 @@ STATUSES = ("train", "query", "gallery")
 
 
 def read_inshop(data_dir: str | Path | None) -> Listing:
-    """Reads the partition of In-shop.
+    """Read the partition of In-shop.
 
     3,997 items train (25,882 images); 3,985 others test: each of 14,218 queries is searched in a
     gallery of 12,612 images. `test` is the queries, then the gallery; all three number the items

@@ -8,7 +8,7 @@ from jdml.data.dataset import as_labels
 
 
 def parity_labels(digits: np.ndarray) -> np.ndarray:
-    """Even (0) or odd (1): the two-class problem of the EPS paper, whose classes have many modes.
+    """Label digits even (0) or odd (1): the two-class problem of the EPS paper, whose classes have many modes.
 
     Args:
         digits: Integers ≥ 0, `[N]`.
@@ -34,7 +34,7 @@ def parity_labels(digits: np.ndarray) -> np.ndarray:
 def corrupt_labels(
     labels: np.ndarray, fraction: float, key: Any, num_classes: int | None = None
 ) -> np.ndarray:
-    """Symmetric label noise: exactly `round(fraction · N)` samples get a wrong label.
+    """Spoil labels symmetrically: exactly `round(fraction · N)` samples get a wrong label.
 
     The samples are drawn without replacement, and each one's new label uniformly from the classes
     other than its own.

@@ -169,7 +169,7 @@ def image_path(where: str, text: str) -> str:
 
 
 def put_once(where: str, table: dict[Any, Any], key: Any, value: Any, name: str) -> None:
-    """Adds a row to a table.
+    """Add a row to a table.
 
     Raises:
         ValueError: If the key is there already.
@@ -180,6 +180,6 @@ def put_once(where: str, table: dict[Any, Any], key: Any, value: Any, name: str)
 
 
 def some(where: Path, rows: Collection[Any]) -> None:
-    """Refuses a list without rows."""
+    """Refuse a list without rows."""
     if not rows:
         raise ValueError(f"{where}: expected at least one image, got none")

@@ -41,7 +41,7 @@ IMAGE_FILES = tuple(LISTS)
 
 
 def recognize(folder: str | Path) -> str:
-    """Tells which data set's own folder this is.
+    """Tell which data set's own folder this is.
 
     Args:
         folder: Any folder.
@@ -66,7 +66,7 @@ def recognize(folder: str | Path) -> str:
 def load(
     name: str, *, data_dir: str | Path | None = None, split: str = "train", **options: Any
 ) -> Dataset:
-    """Reads a data set: small images into memory, large ones as files that are decoded when read.
+    """Read a data set: small images into memory, large ones as files that are decoded when read.
 
     ========== =================================================== ================================
     name       what `data_dir` holds                               views (the first is the labels)

@@ -16,7 +16,7 @@ _UNSIGNED_BYTE = 8
 
 
 def load_mnist(data_dir: str | Path | None, split: str = "train") -> Dataset:
-    """Loads MNIST: 60,000 training and 10,000 test images, 28×28.
+    """Load MNIST: 60,000 training and 10,000 test images, 28×28.
 
     Args:
         data_dir: A folder with the four IDX files (`train-images-idx3-ubyte`,
@@ -47,7 +47,7 @@ def load_mnist(data_dir: str | Path | None, split: str = "train") -> Dataset:
 
 
 def read_idx(path: Path, rank: int) -> np.ndarray:
-    """Reads one IDX file of unsigned bytes.
+    """Read one IDX file of unsigned bytes.
 
     The format: two zero bytes, the type (8 = unsigned byte), the rank, each dimension as a
     big-endian 32-bit integer, then the values in C order.

@@ -20,7 +20,7 @@ _DAMAGED = (OSError, EOFError, SyntaxError, ValueError, zlib.error, zipfile.BadZ
 def load_omniglot(
     data_dir: str | Path | None, split: str = "train", *, image_size: int = 28
 ) -> Dataset:
-    """Loads Omniglot, labelled by alphabet.
+    """Load Omniglot, labelled by alphabet.
 
     Args:
         data_dir: A folder with `images_background.zip` and `images_evaluation.zip`, or with the

@@ -155,11 +155,11 @@ class ImageBatches:
         return len(self._bad)
 
     def get_state(self) -> dict[str, Any]:
-        """Where the pipeline stands: the sampler's state, what must agree, and the skipped rows (JSON-able)."""
+        """Tell where the pipeline stands: the sampler's state, what must agree, and the skipped rows (JSON-able)."""
         return {**self._sampler.get_state(), **self._settings(), BAD: sorted(self._bad)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes to where `state` was taken: the batches from here on are the same as there.
+        """Go to where `state` was taken: the batches from here on are the same as there.
 
         Raises:
             ValueError: If the state is incomplete, or was taken from a pipeline with another seed,
@@ -179,7 +179,7 @@ class ImageBatches:
         self.close()
 
     def close(self) -> None:
-        """Stops the workers; the next batch starts new ones."""
+        """Stop the workers; the next batch starts new ones."""
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
@@ -190,7 +190,7 @@ class ImageBatches:
         return {SEED: self._load.seed, TRANSFORM: zlib.crc32(transform.encode())}
 
     def _count(self, row: int, problem: str) -> None:
-        """Remembers a file that was skipped; the first time, says so."""
+        """Remember a file that was skipped; the first time, say so."""
         if row not in self._bad:
             self._bad.add(row)
             _log.warning("skipped: %s", problem)
@@ -217,7 +217,7 @@ class ImageBatches:
 
 
 def without_bad_images(dataset: Dataset) -> Dataset:
-    """The data set without the image files that are damaged or missing, each named in the log.
+    """Leave out the image files that are damaged or missing, each named in the log.
 
     For evaluation, where every image must be whole. Decodes all images once.
 

@@ -26,14 +26,14 @@ class EpochSampler(ABC):
     batches_per_epoch: int
 
     def __init__(self, seed: int) -> None:
-        """Starts before the first batch of epoch 0."""
+        """Start before the first batch of epoch 0."""
         self._seed = _at_least(0, "seed", seed)
         self._step = 0
         self._epochs: dict[int, np.ndarray] = {}
 
     @abstractmethod
     def epoch(self, number: int) -> np.ndarray:
-        """All batches of an epoch: int32 row indices `[batches_per_epoch, batch_size]`."""
+        """Give all batches of an epoch: int32 row indices `[batches_per_epoch, batch_size]`."""
 
     @abstractmethod
     def _settings(self) -> dict[str, int]:
@@ -59,7 +59,7 @@ class EpochSampler(ABC):
         self._step = _at_least(0, "step", step)
 
     def batch_at(self, step: int) -> np.ndarray:
-        """The batch of any step 0, 1, …: int32 row indices `[batch_size]`. The sampler stays where it is."""
+        """Give the batch of any step 0, 1, …: int32 row indices `[batch_size]`. The sampler stays where it is."""
         number, batch = divmod(_at_least(0, "step", step), self.batches_per_epoch)
         batches = self._epochs.get(number)
         if batches is None:
@@ -69,12 +69,12 @@ class EpochSampler(ABC):
         return batches[batch].copy()
 
     def get_state(self) -> dict[str, int]:
-        """Where the sampler stands, as a flat dictionary of integers (JSON-able)."""
+        """Tell where the sampler stands, as a flat dictionary of integers (JSON-able)."""
         epoch, batch = divmod(self._step, self.batches_per_epoch)
         return {"epoch": epoch, "batch": batch, **self._settings()}
 
     def set_state(self, state: dict[str, int]) -> None:
-        """Goes to where `state` was taken: the batches from here on are the same as there.
+        """Go to where `state` was taken: the batches from here on are the same as there.
 
         Raises:
             ValueError: If the state is incomplete, was taken from a sampler with other settings or
@@ -175,7 +175,7 @@ class ClassBatchSampler(EpochSampler):
         )
 
     def epoch(self, number: int) -> np.ndarray:
-        """All batches of an epoch: int32 row indices `[batches_per_epoch, P · S]`."""
+        """Give all batches of an epoch: int32 row indices `[batches_per_epoch, P · S]`."""
         random = np.random.default_rng([self._seed, number])
         shape = self.batches_per_epoch, self._classes_per_batch
         groups = _share_seats(self._groups, shape[0] * shape[1], random)
@@ -239,7 +239,7 @@ class RandomBatchSampler(EpochSampler):
         self._order = np.random.default_rng([self._seed, 0, 1]).permutation(self._size)
 
     def epoch(self, number: int) -> np.ndarray:
-        """All batches of an epoch: int32 row indices `[batches_per_epoch, batch_size]`."""
+        """Give all batches of an epoch: int32 row indices `[batches_per_epoch, batch_size]`."""
         left_over = self._size % self.batch_size
         shown = np.roll(self._order, -number * left_over)[left_over:]
         shuffled = np.random.default_rng([self._seed, number]).permutation(shown)
@@ -269,7 +269,7 @@ def _members_by_class(
 
 
 def _share_seats(groups: np.ndarray, seats: int, random: np.random.Generator) -> np.ndarray:
-    """Raises the classes' numbers of groups, always the smallest, until they fill all seats."""
+    """Raise the classes' numbers of groups, always the smallest, until they fill all seats."""
     groups = groups.copy()
     while free := seats - int(groups.sum()):
         groups[random.permutation(np.flatnonzero(groups == groups.min()))[:free]] += 1
@@ -292,7 +292,7 @@ def _seat_classes(
 
 
 def _deal(rows: np.ndarray, groups: int, size: int, random: np.random.Generator) -> np.ndarray:
-    """Deals a class's rows into `[groups, size]`, shuffle after shuffle, none twice in a group.
+    """Deal a class's rows into `[groups, size]`, shuffle after shuffle, none twice in a group.
 
     A class smaller than a group comes whole, with −1 in the places that are left.
     """

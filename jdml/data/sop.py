@@ -21,7 +21,7 @@ FIELDS = ("image_id", "class_id", "super_class_id", "path")
 
 
 def read_sop(data_dir: str | Path | None) -> Listing:
-    """Reads the lists of Stanford Online Products.
+    """Read the lists of Stanford Online Products.
 
     11,318 products train (59,551 images), 11,316 others test (60,502), as the lists say.
 

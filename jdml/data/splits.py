@@ -15,7 +15,7 @@ SHARES = {"classes": 0.5, "images": 0.2}
 
 
 def resplit(listing: Listing, rule: Rule, *, seed: int = 0, share: float | None = None) -> Listing:
-    """Splits a listing anew.
+    """Split a listing anew.
 
     Args:
         listing: Of any data set of image files.
@@ -65,7 +65,7 @@ def resplit(listing: Listing, rule: Rule, *, seed: int = 0, share: float | None 
 
 
 def train_on(listing: Listing, names: Sequence[str]) -> Listing:
-    """Splits a listing by the names of its classes: these train, all others are scored.
+    """Split a listing by the names of its classes: these train, all others are scored.
 
     Args:
         listing: With named classes.
@@ -94,7 +94,7 @@ def train_on(listing: Listing, names: Sequence[str]) -> Listing:
 
 
 def read_names(path: Path) -> list[str]:
-    """Reads names, one on each line.
+    """Read names, one on each line.
 
     Args:
         path: A UTF-8 file; empty lines are passed over.

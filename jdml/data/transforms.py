@@ -44,7 +44,7 @@ class Crops:
     resize_first: bool = False
 
     def __post_init__(self) -> None:
-        """Checks the ranges."""
+        """Check the ranges."""
         if not 1 <= self.size <= self.short_side:
             raise ValueError(
                 f"size must be from 1 to short_side = {self.short_side}, got {self.size}"
@@ -86,7 +86,7 @@ class Crops:
 
 
 def mlrc(size: int = 227) -> Crops:
-    """The augmentation of *A Metric Learning Reality Check*: crops of images of short side 256.
+    """Make the augmentation of *A Metric Learning Reality Check*: crops of images of short side 256.
 
     Training: the short side is resized to 256, a crop of 16 to 100 % of the area and aspect 3/4 to
     4/3 is resized to 227², half of them mirrored. Evaluation: short side 256, centre 227².
@@ -113,7 +113,7 @@ def mlrc(size: int = 227) -> Crops:
 
 
 def conventional(size: int = 224) -> Crops:
-    """The conventional augmentation: random crops of the whole image, mirrored in half of the cases.
+    """Make the conventional augmentation: random crops of the whole image, mirrored in half of the cases.
 
     Training: a crop of 8 to 100 % of the area and aspect 3/4 to 4/3 is resized to 224². Evaluation:
     the short side is resized to 256 and the centre 224² cut out.

@@ -14,20 +14,20 @@ class Permute(distrax.Bijector):
     """A fixed permutation of the dimensions."""
 
     def __init__(self, order: np.ndarray) -> None:
-        """Takes the place from which each dimension comes."""
+        """Take the place from which each dimension comes."""
         super().__init__(event_ndims_in=1, is_constant_jacobian=True)
         self._order, self._back = np.asarray(order), np.argsort(order)
 
     def forward_and_log_det(self, x: Array) -> tuple[Array, Array]:
-        """The dimensions in the new order; volumes stay."""
+        """Put the dimensions into the new order; volumes stay."""
         return x[..., self._order], jnp.zeros(x.shape[:-1], x.dtype)
 
     def inverse_and_log_det(self, y: Array) -> tuple[Array, Array]:
-        """The dimensions in the old order."""
+        """Put the dimensions into the old order."""
         return y[..., self._back], jnp.zeros(y.shape[:-1], y.dtype)
 
     def same_as(self, other: distrax.Bijector) -> bool:
-        """Whether the other is the same permutation."""
+        """Tell whether the other is the same permutation."""
         return isinstance(other, Permute) and bool(np.array_equal(self._order, other._order))
 
 

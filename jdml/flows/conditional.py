@@ -35,7 +35,7 @@ _CHOICES = {
 
 
 def preset(name: str, dim: int, condition_dim: int, **changes: Any) -> "ConditionalFlow":
-    """A :class:`ConditionalFlow` of a known size.
+    """Make a :class:`ConditionalFlow` of a known size.
 
     Args:
         name: ``"released"`` (5 blocks, 8-layer nets, width 128) or ``"paper"`` (8 blocks, width 128).
@@ -154,7 +154,7 @@ class ConditionalFlow(nn.Module):
         return self.forward(x, condition)
 
     def forward(self, x: Array, condition: Array) -> tuple[Array, Array]:
-        """Data to latents.
+        """Map data to latents.
 
         Args:
             x: ``[B, D]``.
@@ -176,7 +176,7 @@ class ConditionalFlow(nn.Module):
         return x, log_det
 
     def inverse(self, latents: Array, condition: Array) -> tuple[Array, Array]:
-        """Latents to data.
+        """Map latents to data.
 
         Args:
             latents: ``[B, D]``.
@@ -197,7 +197,7 @@ class ConditionalFlow(nn.Module):
         return x, log_det
 
     def distribution(self, condition: Array) -> distrax.Distribution:
-        """The density of the data, one per condition.
+        """Make the density of the data, one per condition.
 
         Args:
             condition: ``[B, D_c]``.

@@ -122,19 +122,19 @@ class Assignment(NamedTuple):
         return functools.reduce(jnp.minimum, apart)
 
     def of_own(self, values: Array) -> Array:
-        """``[B]``: the entry of ``values [B, C]`` at each row's own class, 0 for rows that have none here."""
+        """Pick ``[B]``: the entry of ``values [B, C]`` at each row's own class, 0 for rows that have none here."""
         place = self.labels - self.class_index[0]
         here = (self.labels >= 0) & (place >= 0) & (place < values.shape[1])
         return _entries(values, jnp.where(here, place, -1))
 
     def here(self, of_batch: Array) -> Array:
-        """The entries ``[B]`` of those rows that this device compares."""
+        """Pick the entries ``[B]`` of those rows that this device compares."""
         if self.by_class or not self.axis.names:
             return of_batch
         return dataclasses.replace(self.axis, whole=False).own(of_batch)
 
     def all_rows(self, here: Tree) -> Tree:
-        """The entries of the whole batch, from those of the rows that this device compares."""
+        """Collect the entries of the whole batch, from those of the rows that this device compares."""
         return here if self.by_class or not self.axis.names else self.axis.gather(here)
 
     def over_classes(self, function: Callable[["Assignment"], Tree]) -> Tree:
@@ -149,7 +149,7 @@ class Assignment(NamedTuple):
         return self.over_both(lambda block: (function(block), ()))[0]
 
     def over_both(self, function: Callable[["Assignment"], tuple[Tree, Tree]]) -> tuple[Tree, Tree]:
-        """The same for a function with results per row ``[B]``, and results per class ``[C]`` over the rows it sees.
+        """Do the same for a function with results per row ``[B]``, and results per class ``[C]`` over the rows it sees.
 
         Args:
             function: from a block to both.

@@ -22,7 +22,7 @@ _SWAPPED = {
 
 
 def both_ways(loss_fn: Callable[..., Array]) -> Callable[..., Array]:
-    """A loss of two towers from a pair loss: the mean of queries against documents and documents against queries.
+    """Make a loss of two towers from a pair loss: the mean of queries against documents and documents against queries.
 
     Formula:
         ``½ L(queries; references=documents) + ½ L(documents; references=queries)``
@@ -107,7 +107,7 @@ def matryoshka(
     dims: Sequence[int],
     weights: Sequence[float] | Array | None = None,
 ) -> Callable[..., Array]:
-    """A loss over nested prefixes of the embedding, so that it can be cut short when it is used.
+    """Make a loss over nested prefixes of the embedding, so that it can be cut short when it is used.
 
     Formula:
         ``Σ_m w_m L(x[:, :m])`` over the dimensions m; proxies and references are cut as the embeddings are.

@@ -20,7 +20,7 @@ def info_nce_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """InfoNCE, also known as NT-Xent and, with one positive a row, as the multiple negatives ranking loss.
+    """Compute InfoNCE, also known as NT-Xent and, with one positive a row, as the multiple negatives ranking loss.
 
     Formula:
         ``reduce_i mean_p −log( e^{s_ip/T} / (e^{s_ip/T} + Σ_n e^{s_in/T}) )``: each positive by itself against all
@@ -89,7 +89,7 @@ def sup_con_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """SupCon: supervised contrastive loss, the mean over positives outside the logarithm.
+    """Compute SupCon: supervised contrastive loss, the mean over positives outside the logarithm.
 
     Formula:
         ``reduce_i mean_p −log( e^{s_ip/T} / Σ_a e^{s_ia/T} )``, a over all others, or over the negatives alone where
@@ -151,7 +151,7 @@ def sigmoid_contrastive_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """SigLIP: a binary question per pair, belongs together or not, without a softmax over the batch.
+    """Compute SigLIP: a binary question per pair, belongs together or not, without a softmax over the batch.
 
     Formula:
         ``reduce_i Σ_r log(1 + e^{−z_ir (t s_ir + b)})``, z = 1 for positives and −1 for negatives.
@@ -208,7 +208,7 @@ def nca_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """NCA: neighbourhood component analysis, the chance that a softly drawn neighbour is of the anchor's class.
+    """Compute NCA: neighbourhood component analysis, the chance that a softly drawn neighbour is of the anchor's class.
 
     Formula:
         ``reduce_i −log( Σ_p e^{−σ d²(x_i, x_p)} / Σ_a e^{−σ d²(x_i, x_a)} )``, a over all others.

@@ -36,7 +36,7 @@ def nir_loss(
     axis_name: str | tuple[str, ...] | None = None,
     reduce_fn: ReduceFn | None = mean,
 ) -> Array:
-    """NIR: samples must be likely residuals of their class's proxy under a conditional flow.
+    """Compute NIR: samples must be likely residuals of their class's proxy under a conditional flow.
 
     Formula:
         ``reduce_i f(t · NLL_i)`` with ``NLL_i = ½‖ζ_i‖² − log|det J_i|`` (divided by D with ``per_dimension``) and f

@@ -38,7 +38,7 @@ def multi_proxy_anchor_loss(
     reduce_fn: ReduceFn | None = total,
     **options: Any,
 ) -> Array:
-    """MPA: ProxyAnchor over soft similarities to the several proxies of a class.
+    """Compute MPA: ProxyAnchor over soft similarities to the several proxies of a class.
 
     Formula:
         ``(1/|C⁺|) Σ_{c∈C⁺} log(1 + Σ_{y=c} e^{−α(S−δ)}) + (1/|C|) Σ_c log(1 + Σ_{y≠c} e^{α(S+δ)}) + τR`` with
@@ -99,7 +99,7 @@ def multi_proxy_anchor_dw_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """MPA-DW: the data-wise multi-proxies anchor loss, one pull and one push per sample.
+    """Compute MPA-DW: the data-wise multi-proxies anchor loss, one pull and one push per sample.
 
     Formula:
         ``reduce_i [ log(1 + e^{−α(S(x_i, y_i) − δ)}) + log(1 + Σ_{c≠y_i} e^{α(S(x_i, c) + δ)}) + τR ]`` with S and R of
@@ -156,7 +156,7 @@ def multi_proxy_anchor_ap_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """MPA-AP: the all-pairs multi-proxies anchor loss, pull and push of a sample in one logarithm.
+    """Compute MPA-AP: the all-pairs multi-proxies anchor loss, pull and push of a sample in one logarithm.
 
     Formula:
         ``reduce_i [ log(1 + Σ_c e^{α S′(x_i, c)}) + τR ]``, ``S′ = δ − S`` at the own class, ``S + δ`` elsewhere; S

@@ -29,7 +29,7 @@ def contrastive_loss(
     reduce_fn: ReduceFn | None = mean_nonzero,
     **options: Any,
 ) -> Array:
-    """Contrastive loss with two margins (C2).
+    """Compute the contrastive loss with two margins (C2).
 
     Formula:
         ``reduce_pos (d − m⁺)₊ + reduce_neg (m⁻ − d)₊``, Euclidean d.
@@ -88,7 +88,7 @@ def similarity_contrastive_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """Contrastive loss on similarities (C1, the form of XBM).
+    """Compute the contrastive loss on similarities (C1, the form of XBM).
 
     Formula:
         ``reduce_i [ Σ_pos (1 − s) + Σ_neg s·1[s > m] ]``, s the inner product.
@@ -144,7 +144,7 @@ def triplet_loss(
     reduce_fn: ReduceFn | None = mean_nonzero,
     **options: Any,
 ) -> Array:
-    """Triplet loss over all (positive, negative) couples of every anchor.
+    """Compute the triplet loss over all (positive, negative) couples of every anchor.
 
     Formula:
         ``reduce_{a,p,n} (d_ap − d_an + m)₊``
@@ -210,7 +210,7 @@ def margin_loss(
     reduce_fn: ReduceFn | None = mean_nonzero,
     **options: Any,
 ) -> Array:
-    """Margin loss: positives inside, negatives outside a boundary that can be learned.
+    """Compute the margin loss: positives inside, negatives outside a boundary that can be learned.
 
     Formula:
         positives ``(d − β + α)₊``, negatives ``(β − d + α)₊``, averaged together.
@@ -272,7 +272,7 @@ def multi_similarity_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """Multi-similarity (MS) loss.
+    """Compute the multi-similarity (MS) loss.
 
     Formula:
         ``reduce_i [ (1/α) log(1 + Σ_pos e^{−α(s−λ)}) + (1/β) log(1 + Σ_neg e^{β(s−λ)}) ]``

@@ -123,7 +123,7 @@ def potential_field_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """PFML: every sample and every proxy attracts its class and repels all others, less with growing distance.
+    """Compute PFML: every sample and every proxy attracts its class and repels all others, less with growing distance.
 
     Formula:
         ``reduce_i Ψ_{y_i}(z_i)`` over all charges z (embeddings and proxies), with
@@ -193,7 +193,7 @@ def contrastive_potential_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """CPML: a potential field whose attraction grows with distance, the contrastive loss's; PFML's foil.
+    """Compute CPML: a potential field whose attraction grows with distance, the contrastive loss's; PFML's foil.
 
     Formula:
         ``reduce_i Ψ_{y_i}(z_i)`` as in :func:`potential_field_loss`, with ``ψ_att(r) = max(r, δ)²`` and
@@ -250,7 +250,7 @@ def field_activity(
     min_distance: float | Array = fields.MIN_DISTANCE,
     **options: Any,
 ) -> dict[str, Array]:
-    """How much goes on in PFML's field: the shares of the pairs that attract and repel, and the mean force.
+    """Measure how much goes on in PFML's field: the shares of the pairs that attract and repel, and the mean force.
 
     Formula:
         ``attracting``: the share of the pairs of one class with ``r > δ``; ``repelling``: the share of the pairs of two

@@ -31,7 +31,7 @@ def proxy_nca_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """ProxyNCA: neighbourhood component analysis on proxies, the true class left out of the denominator.
+    """Compute ProxyNCA: neighbourhood component analysis on proxies, the true class left out of the denominator.
 
     Formula:
         ``reduce_i −log( e^{−σ d²(x_i, p_y)} / Σ_{c≠y} e^{−σ d²(x_i, p_c)} )``
@@ -87,7 +87,7 @@ def proxy_nca_pp_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """ProxyNCA++: a softmax over negative squared distances, the true class in the denominator.
+    """Compute ProxyNCA++: a softmax over negative squared distances, the true class in the denominator.
 
     Formula:
         ``reduce_i −log( e^{−d²(x_i, p_y)/T} / Σ_c e^{−d²(x_i, p_c)/T} )``
@@ -135,7 +135,7 @@ def proxy_nca_margin_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """ProxyNCA*: ProxyNCA with the margin and the two soft hinges of ProxyAnchor, per sample.
+    """Compute ProxyNCA*: ProxyNCA with the margin and the two soft hinges of ProxyAnchor, per sample.
 
     Formula:
         ``reduce_i [ log(1 + e^{−α(s(x_i, p_y) − δ)}) + log(1 + Σ_{c≠y} e^{α(s(x_i, p_c) + δ)}) ]``
@@ -187,7 +187,7 @@ def proxy_anchor_loss(
     reduce_fn: ReduceFn | None = total,
     **options: Any,
 ) -> Array:
-    """ProxyAnchor: every proxy is an anchor that pulls its class and pushes all others.
+    """Compute ProxyAnchor: every proxy is an anchor that pulls its class and pushes all others.
 
     Formula:
         ``(1/|P⁺|) Σ_{p∈P⁺} log(1 + Σ_{y=p} e^{−α(s−δ)}) + (1/|P|) Σ_p log(1 + Σ_{y≠p} e^{α(s+δ)})``; P⁺ are the classes
@@ -250,7 +250,7 @@ def soft_triple_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """SoftTriple: a softmax loss with several softly chosen centres per class.
+    """Compute SoftTriple: a softmax loss with several softly chosen centres per class.
 
     Formula:
         ``S(x, c) = Σ_k softmax_k(x·p_ck/γ) x·p_ck``;
@@ -300,7 +300,7 @@ def soft_triple_loss(
 
 @ops.public()
 def center_regularizer(proxies: Array) -> Array:
-    """SoftTriple's regularizer: the centres of a class are drawn together, so that superfluous ones merge.
+    """Compute SoftTriple's regularizer: the centres of a class are drawn together, so that superfluous ones merge.
 
     Formula:
         ``R = Σ_c Σ_{t<s} √(2 − 2 p_cs·p_ct) / (C K (K−1))``, half the mean distance between a class's centres.

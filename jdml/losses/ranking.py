@@ -23,7 +23,7 @@ def fast_ap_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """FastAP: 1 − average precision, with ranks from a soft histogram of squared distances.
+    """Compute FastAP: 1 − average precision, with ranks from a soft histogram of squared distances.
 
     Formula:
         ``reduce_i [ 1 − (1/N⁺) Σ_b h⁺_b H⁺_b / H_b ]``; h⁺ counts positives per bin, H⁺ and H cumulate positives and
@@ -89,7 +89,7 @@ def smooth_ap_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """SmoothAP: 1 − average precision, with ranks counted by sigmoids.
+    """Compute SmoothAP: 1 − average precision, with ranks counted by sigmoids.
 
     Formula:
         ``reduce_i [ 1 − mean_p r⁺_ip / r_ip ]`` with ``r_ip = 1 + Σ_{z≠p} σ((s_iz − s_ip)/T)`` over all others, and
@@ -153,7 +153,7 @@ def recall_at_k_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """Recall@k surrogate: 1 − the share of an anchor's positives among its k nearest, softly, averaged over k.
+    """Compute a soft recall@k: 1 − the share of an anchor's positives among its k nearest, averaged over k.
 
     Formula:
         ``reduce_i mean_k [ 1 − mean_p σ((k − r_ip)/T_k) ]`` with the ranks r of :func:`smooth_ap_loss`.

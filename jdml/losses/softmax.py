@@ -21,7 +21,7 @@ def normalized_softmax_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """Normalized softmax: cross entropy of cosines over a temperature.
+    """Compute the normalized softmax: cross entropy of cosines over a temperature.
 
     Formula:
         ``reduce_i −log softmax_y( s(x_i, p_c) / T )``
@@ -68,7 +68,7 @@ def cosface_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """CosFace: softmax with a margin on the true class's cosine.
+    """Compute CosFace: a softmax with a margin on the true class's cosine.
 
     Formula:
         ``reduce_i −log softmax_y( λ(s(x_i, p_c) − m·1[c = y]) )``
@@ -116,7 +116,7 @@ def arcface_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """ArcFace: softmax with a margin on the angle to the true class.
+    """Compute ArcFace: a softmax with a margin on the angle to the true class.
 
     Formula:
         ``reduce_i −log softmax_y( λ cos(θ_c + m·1[c = y]) )``
@@ -166,7 +166,7 @@ def subcenter_arcface_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """Sub-centre ArcFace: several centres per class, the nearest of which counts, and a margin per class if wanted.
+    """Compute sub-centre ArcFace: several centres per class, of which the nearest counts; a margin per class.
 
     Formula:
         ``reduce_i −log softmax_y( λ cos(θ_c + m_c·1[c = y]) )``, θ_c the angle to the nearest of a class's K centres.

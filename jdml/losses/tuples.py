@@ -22,7 +22,7 @@ def n_pair_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """N-pair loss.
+    """Compute the N-pair loss.
 
     Formula:
         ``reduce_a mean_p log(1 + Σ_n e^{s_an − s_ap})``
@@ -78,7 +78,7 @@ def lifted_structure_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """Lifted structure loss.
+    """Compute the lifted structure loss.
 
     Formula:
         ``reduce_{(i,j)∈pos} ½ [ log( Σ_{n: (i,n)∈neg} e^{m⁻ − d_in} + Σ_{n: (j,n)∈neg} e^{m⁻ − d_jn} ) + d_ij − m⁺
@@ -148,7 +148,7 @@ def circle_loss(
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
 ) -> Array:
-    """Circle loss: every similarity is weighted by how far it is from its optimum.
+    """Compute the circle loss: every similarity is weighted by how far it is from its optimum.
 
     Formula:
         ``reduce_i log(1 + Σ_n e^{γ α_n (s_n − m)} Σ_p e^{−γ α_p (s_p − 1 + m)})`` with ``α_p = (1 + m − s_p)₊``,
@@ -204,7 +204,7 @@ def snr_contrastive_loss(
     reduce_fn: ReduceFn | None = mean_nonzero,
     **options: Any,
 ) -> Array:
-    """Contrastive loss on signal-to-noise distances.
+    """Compute the contrastive loss on signal-to-noise distances.
 
     Formula:
         ``d_ij = var(x_j − x_i) / var(x_i)``, variances over the D entries;

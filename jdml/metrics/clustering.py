@@ -20,7 +20,7 @@ def nmi(
     *,
     max_iterations: int = 20,
 ) -> float:
-    """Normalized mutual information between the classes and a k-means clustering of the embeddings.
+    """Compute the normalized mutual information between the classes and a k-means clustering of the embeddings.
 
     Formula:
         ``2 I(classes; clusters) / (H(classes) + H(clusters))``

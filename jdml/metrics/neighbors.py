@@ -33,7 +33,7 @@ def nearest(
     exclude_self: bool = False,
     block_size: int | None = None,
 ) -> tuple[Array, Array]:
-    """The k nearest gallery rows of every query, nearest first.
+    """Find the k nearest gallery rows of every query, nearest first.
 
     Formula:
         ``indices[i] = argsort_j ‖q_i − g_j‖`` (the first k), ``distances[i, n] = ‖q_i − g_{indices[i, n]}‖``

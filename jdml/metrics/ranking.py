@@ -20,7 +20,7 @@ Divisor = Literal["min", "k", "relevant", "class"]
 
 @functools.partial(jax.jit, static_argnames="k")
 def recall_at_k(hits: Array, num_relevant: Array | None = None, k: int | None = None) -> Array:
-    """Recall@k as metric learning uses the word: is any of the k nearest right?
+    """Compute recall@k as metric learning uses the word: is any of the k nearest right?
 
     Formula:
         ``1[Σ_{i≤k} hit_i > 0]``
@@ -50,7 +50,7 @@ def recall_at_k(hits: Array, num_relevant: Array | None = None, k: int | None = 
 
 
 def precision_at_1(hits: Array, num_relevant: Array | None = None) -> Array:
-    """Precision at 1: is the nearest one right? The same as Recall@1.
+    """Compute precision at 1: is the nearest one right? The same as Recall@1.
 
     Formula:
         ``hit_1``
@@ -79,7 +79,7 @@ def precision_at_1(hits: Array, num_relevant: Array | None = None) -> Array:
 
 @jax.jit
 def r_precision(hits: Array, num_relevant: Array) -> Array:
-    """R-precision: the share of right ones among the R nearest.
+    """Compute R-precision: the share of right ones among the R nearest.
 
     Formula:
         ``(1/R) Σ_{i≤R} hit_i``
@@ -110,7 +110,7 @@ def r_precision(hits: Array, num_relevant: Array) -> Array:
 
 @jax.jit
 def map_at_r(hits: Array, num_relevant: Array) -> Array:
-    """Mean average precision at R: R-precision that also rewards right ones for coming first.
+    """Compute mean average precision at R: R-precision that also rewards right ones for coming first.
 
     Formula:
         ``(1/R) Σ_{i≤R} P(i)·hit_i``, where ``P(i) = (1/i) Σ_{j≤i} hit_j``
@@ -144,7 +144,7 @@ def map_at_r(hits: Array, num_relevant: Array) -> Array:
 def map_at_k(
     hits: Array, num_relevant: Array, k: int | None = None, *, divisor: Divisor = "min"
 ) -> Array:
-    """Mean average precision over the k nearest.
+    """Compute mean average precision over the k nearest.
 
     Formula:
         ``(1/N) Σ_{i≤k} P(i)·hit_i``, where ``P(i) = (1/i) Σ_{j≤i} hit_j``
@@ -190,7 +190,7 @@ def map_at_k(
 
 @functools.partial(jax.jit, static_argnames="k")
 def ndcg_at_k(hits: Array, num_relevant: Array, k: int | None = None) -> Array:
-    """Normalized discounted cumulative gain over the k nearest, with gains 0 and 1.
+    """Compute the normalized discounted cumulative gain over the k nearest, with gains 0 and 1.
 
     Formula:
         ``DCG / DCG_best``, ``DCG = Σ_{i≤k} hit_i / log₂(i + 1)``, ``DCG_best = Σ_{i≤min(k,R)} 1 / log₂(i + 1)``

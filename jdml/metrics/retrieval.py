@@ -59,7 +59,7 @@ def evaluate_retrieval(
     block_size: int | None = None,
     per_query: bool = False,
 ) -> dict[str, Any]:
-    """Retrieval metrics: rank the gallery by distance to every query, and see where its class stands.
+    """Measure retrieval: rank the gallery by distance to every query, and see where its class stands.
 
     Formula:
         With R references of the query's class: P@1, R-precision and MAP@R as in :mod:`jdml.metrics.ranking`,

@@ -15,7 +15,7 @@ from jdml.ops.stable import accumulate_in
 @handed_in
 @ops.public(mode=checks.nonzero_integer)
 def spectral_decay(embeddings: Array, *, mode: int = 1) -> Array:
-    """How unevenly the embeddings fill their dimensions: the divergence of their singular values from uniform ones.
+    """Measure how unevenly embeddings fill their dimensions: how far singular values are from uniform ones.
 
     Formula:
         ``ρ = KL(U ‖ S)`` with S the singular values of ``[N, D]`` (not centred) over their sum, U uniform; 0 where all
@@ -64,7 +64,7 @@ def spectral_decay(embeddings: Array, *, mode: int = 1) -> Array:
 @handed_in
 @ops.public(t=checks.positive)
 def uniformity(embeddings: Array, t: float | Array = 2.0) -> Array:
-    """G_t: how close embeddings are to each other on average, by a Gaussian kernel; smaller is more uniform.
+    """Measure G_t: how close embeddings are to each other on average, by a Gaussian kernel; smaller is more uniform.
 
     Formula:
         ``G_t = mean_{i<j} exp(−t ‖x_i − x_j‖²)``
@@ -107,7 +107,7 @@ def uniformity(embeddings: Array, t: float | Array = 2.0) -> Array:
 def class_density(
     embeddings: Array, labels: Array, *, distance: Literal["euclidean", "cosine"] = "euclidean"
 ) -> Array:
-    """π: how wide classes are, in units of how far they are from each other.
+    """Measure π: how wide classes are, in units of how far they are from each other.
 
     Formula:
         mean over classes of the mean distance between two embeddings of the class, over the mean distance between two
@@ -157,7 +157,7 @@ def class_density(
 @handed_in
 @ops.public()
 def concentration_variance(embeddings: Array, labels: Array) -> Array:
-    """σ²_κ: how much classes differ in how tightly they lie around their centres.
+    """Measure σ²_κ: how much classes differ in how tightly they lie around their centres.
 
     Formula:
         the variance over classes of (mean distance of a class's embeddings to their mean) / (mean distance between two
@@ -208,7 +208,7 @@ def covering_radius(
     where: Array | None = None,
     centers_where: Array | None = None,
 ) -> Array:
-    """How far the worst point is from its nearest centre.
+    """Measure how far the worst point is from its nearest centre.
 
     Formula:
         ``max_i min_j ‖x_i − c_j‖``
@@ -261,7 +261,7 @@ def proxy_distance(
     labels: Array,
     kind: Literal["assignment", "nearest"] = "assignment",
 ) -> float:
-    """How far the proxies of a class are from the embeddings that they stand for.
+    """Measure how far the proxies of a class are from the embeddings that they stand for.
 
     Formula:
         ``"assignment"``: per class ``min_π (1/K) Σ_k ‖p_k − z_π(k)‖`` over all choices of K different embeddings of

@@ -47,7 +47,7 @@ class EpsNet(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-        """Embeds images.
+        """Embed images.
 
         Args:
             images: Floating-point images `[B, H, W, C]` of any size (which
@@ -102,7 +102,7 @@ class SmallConvNet(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-        """Embeds images.
+        """Embed images.
 
         Args:
             images: Floating-point images `[B, H, W, C]` of any size.

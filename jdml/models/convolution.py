@@ -63,7 +63,7 @@ def convolve(
     feature_group_count: int = 1,
     precision: Any = None,
 ) -> jax.Array:
-    """Convolves images with a kernel, as `jax.lax.conv_general_dilated` does.
+    """Convolve images with a kernel, as `jax.lax.conv_general_dilated` does.
 
     Args:
         images: `[B, H, W, C]`.

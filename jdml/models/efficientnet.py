@@ -69,7 +69,7 @@ class EfficientNetLite0(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-        """Embeds images.
+        """Embed images.
 
         Args:
             images: Floating-point images `[B, H, W, C]` of any size.

@@ -101,7 +101,7 @@ class EmbeddingHead(nn.Module):
 
     @nn.compact
     def __call__(self, features: jax.Array) -> jax.Array:
-        """Pools and projects feature maps `[B, H, W, C]` to embeddings `[B, dim]`, float32.
+        """Pool and project feature maps `[B, H, W, C]` to embeddings `[B, dim]`, float32.
 
         Raises:
             ValueError: If `features` is not of rank 4, or `dim` or `pooling` is not a valid choice.
@@ -120,6 +120,6 @@ class EmbeddingHead(nn.Module):
 
 
 def check_dim(dim: int) -> None:
-    """Refuses an embedding width that is not a positive integer."""
+    """Refuse an embedding width that is not a positive integer."""
     if not isinstance(dim, int) or dim < 1:
         raise ValueError(f"dim must be a positive integer, got {dim!r}")

@@ -72,7 +72,7 @@ class BNInception(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-        """Embeds images.
+        """Embed images.
 
         Args:
             images: Floating-point images `[B, H, W, C]` of any size.
@@ -111,7 +111,7 @@ class Inception(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-        """Maps `[B, H, W, C]` to the channels of all branches, concatenated."""
+        """Map `[B, H, W, C]` to the channels of all branches, concatenated."""
         mix, stride = self.mix, 2 if self.mix.pool == "halve" else 1
 
         def conv(x: jax.Array, features: int, size: int, name: str, stride: int = 1) -> jax.Array:

@@ -14,7 +14,7 @@ Padding = tuple[tuple[int, int], tuple[int, int]]
 
 
 def as_floating(images: jax.Array, dtype: Any) -> jax.Array:
-    """Checks the images and brings them to the type to compute in."""
+    """Check the images and bring them to the type to compute in."""
     if not jnp.issubdtype(images.dtype, jnp.floating):
         raise TypeError(f"images must be floating-point (uint8 / 255), got {images.dtype}")
     if images.ndim != 4:
@@ -52,7 +52,7 @@ class BatchNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps `[..., C]` to the same shape."""
+        """Map `[..., C]` to the same shape."""
         channels = (x.shape[-1],)
         scale = self.param("scale", nn.initializers.ones, channels)
         bias = self.param("bias", nn.initializers.zeros, channels)
@@ -218,7 +218,7 @@ class ConvNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-        """Maps `[B, H, W, C]` to `[B, H′, W′, features]`."""
+        """Map `[B, H, W, C]` to `[B, H′, W′, features]`."""
         x = nn.Conv(
             self.features,
             (self.size, self.size),

@@ -24,7 +24,7 @@ class Normalizer:
     bgr: bool = False
 
     def __call__(self, images: jax.Array) -> jax.Array:
-        """Normalizes RGB images `[…, H, W, 3]`, uint8 in 0…255 or floating-point in 0…1, to float32."""
+        """Normalize RGB images `[…, H, W, 3]`, uint8 in 0…255 or floating-point in 0…1, to float32."""
         images = jnp.asarray(images)
         if images.ndim < 3 or images.shape[-1] != 3:
             raise ValueError(f"images must have shape [..., H, W, 3], got {list(images.shape)}")
@@ -48,7 +48,7 @@ _NORMALIZERS = {
 
 
 def normalizer(name: str) -> Callable[[jax.Array], jax.Array]:
-    """Returns the `preprocess=` of training for a network with pretrained weights.
+    """Return the `preprocess=` of training for a network with pretrained weights.
 
     Args:
         name: The network's name as in `create`: `"resnet18"`, `"resnet50"`, `"bn_inception"`, `"efficientnet_lite0"` or

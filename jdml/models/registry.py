@@ -25,7 +25,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
 
 
 def create(name: str, *, dim: int, **settings: Any) -> nn.Module:
-    """Makes a network by name.
+    """Make a network by name.
 
     For small images `"eps"`, `"small"` and `"resnet20v2"`; for photographs, with pretrained weights to convert
     (`convert_weights`), `"resnet18"`, `"resnet50"`, `"bn_inception"`, `"efficientnet_lite0"` and `"vit_s16"`.

@@ -53,7 +53,7 @@ class ResNet(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-        """Embeds images.
+        """Embed images.
 
         Args:
             images: Floating-point images `[B, H, W, C]` of any size.
@@ -119,7 +119,7 @@ class ResNet20V2(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-        """Embeds images.
+        """Embed images.
 
         Args:
             images: Floating-point images `[B, H, W, C]` of any size.

@@ -13,7 +13,7 @@ WRAPPERS = ("state_dict", "model", "model_state_dict", "teacher")
 
 
 def read_tensors(path: Path) -> dict[str, np.ndarray]:
-    """Reads the floating-point arrays of a file by name, as float32.
+    """Read the floating-point arrays of a file by name, as float32.
 
     Args:
         path: A `.safetensors`, `.npz`, `.pth`, `.pt` or `.bin` file.
@@ -41,7 +41,7 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Reads the metadata of a `.safetensors` file; empty where there is none."""
+    """Read the metadata of a `.safetensors` file; empty where there is none."""
     from safetensors import safe_open
 
     def metadata(path: Path) -> dict[str, str]:
@@ -67,7 +67,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:
-    """Writes a `.safetensors` file atomically; see `replacing`."""
+    """Write a `.safetensors` file atomically; see `replacing`."""
     from safetensors.numpy import save
 
     contiguous = {name: np.asarray(value, order="C") for name, value in tensors.items()}

@@ -57,7 +57,7 @@ class VisionTransformer(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-        """Embeds images.
+        """Embed images.
 
         Args:
             images: Floating-point images `[B, H, W, C]` of any size from `patch` × `patch`.
@@ -125,7 +125,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps tokens `[B, T, C]` to tokens of the same shape."""
+        """Map tokens `[B, T, C]` to tokens of the same shape."""
         y = nn.LayerNorm(1e-6, dtype=self.dtype, name="norm0")(x)
         x = x + nn.MultiHeadDotProductAttention(
             self.heads, dtype=self.dtype, force_fp32_for_softmax=True, name="attention"

@@ -43,7 +43,7 @@ class Conversion(NamedTuple):
 
 
 def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversion:
-    """Converts weights of another library into a file for `load_weights`.
+    """Convert weights of another library into a file for `load_weights`.
 
     Args:
         path: A `.safetensors`, `.npz` or PyTorch (`.pth`, `.pt`, `.bin`) file. ResNets may have the names of
@@ -107,7 +107,7 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
 
 
 def load_weights(path: str | Path, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Puts converted weights into a network's initialized variables, all but the embedding head.
+    """Put converted weights into a network's initialized variables, all but the embedding head.
 
     Args:
         path: A file that `convert_weights` (or `jdml weights convert`) wrote.

@@ -12,7 +12,9 @@ from jdml.mining import check_miner
 from jdml.ops import ball, checks
 
 Params = dict[str, Any]
+"""What an objective learns, by role: ``{"proxies": …}``."""
 Metrics = dict[str, Array]
+"""What a step reports beside its loss: scalars by name."""
 
 
 class LossFn(Protocol):
@@ -65,7 +67,7 @@ def pair(
     learned: dict[str, Array | float] | None = None,
     **settings: Any,
 ) -> Objective:
-    """The objective of a pair loss.
+    """Make the objective of a pair loss.
 
     Args:
         loss_fn: a pair loss ``(embeddings, labels, **settings)``.
@@ -118,7 +120,7 @@ def proxy(
     monitor: Callable[..., Metrics] | None = None,
     **settings: Any,
 ) -> Objective:
-    """The objective of a proxy loss; its parameters are ``{"proxies": [C, K, D]}``, drawn uniformly from the sphere.
+    """Make the objective of a proxy loss, with ``{"proxies": [C, K, D]}`` drawn uniformly from the sphere.
 
     Args:
         loss_fn: a proxy loss ``(embeddings, labels, proxies, **settings)``.
@@ -185,7 +187,7 @@ def as_proxy_objective(
     normalize: Normalize | None = ball,
     **settings: Any,
 ) -> Objective:
-    """CCP's reading of a pair loss: proxies as its references, so that every pair loss is a proxy loss.
+    """Read a pair loss as CCP does: proxies as its references, so that every pair loss is a proxy loss.
 
     Formula:
         ``L(batch, proxies) + w · L(batch, batch)``

@@ -97,7 +97,7 @@ def public(
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function, with run-time values checked: labels out of range, NaN, hyper-parameters that are traced.
+    """Make the same function with run-time values checked: labels out of range, NaN, hyper-parameters that are traced.
 
     Built on :mod:`jax.experimental.checkify`. Call the result outside ``jit``; to check a gradient, check the
     function that computes it: ``checked(jax.value_and_grad(loss))``. Arrays on a mesh are brought to one device.
@@ -195,7 +195,22 @@ def _spelled_signature(
     shared = [] if options is None else list(inspect.signature(options).parameters.values())
     shared = [p for p in shared if p.kind is p.KEYWORD_ONLY]
     last = [p for p in own if p.name == "reduce_fn"]
-    return signature.replace(parameters=[p for p in own if p.name != "reduce_fn"] + shared + last)
+    parameters = [p for p in own if p.name != "reduce_fn"] + shared + last
+    return signature.replace(parameters=[_Parameter.like(p) for p in parameters])
+
+
+class _Parameter(inspect.Parameter):
+    """A parameter that writes a function of this library, its default, by name: ``jdml.sphere``, not an address."""
+
+    @classmethod
+    def like(cls, other: inspect.Parameter) -> "_Parameter":
+        return cls(other.name, other.kind, default=other.default, annotation=other.annotation)
+
+    def __str__(self) -> str:
+        module = getattr(self.default, "__module__", None) or ""
+        if not (callable(self.default) and module.startswith("jdml.")):
+            return super().__str__()
+        return super().__str__().replace(repr(self.default), f"jdml.{self.default.__name__}")
 
 
 def _spelled_documentation(

@@ -8,7 +8,7 @@ from jdml.ops.stable import safe_sqrt
 
 
 def similarities(x: Array, y: Array) -> Array:
-    """Inner products ``x_i · y_j``; cosines for vectors on the sphere.
+    """Compute inner products ``x_i · y_j``; cosines for vectors on the sphere.
 
     Args:
         x: ``[N, D]``.
@@ -26,7 +26,7 @@ def similarities(x: Array, y: Array) -> Array:
 
 
 def squared_distances(x: Array, y: Array) -> Array:
-    """Squared Euclidean distances ``‖x_i‖² + ‖y_j‖² − 2 x_i · y_j``, not below 0.
+    """Compute squared Euclidean distances ``‖x_i‖² + ‖y_j‖² − 2 x_i · y_j``, not below 0.
 
     Args:
         x: ``[N, D]``.
@@ -46,7 +46,7 @@ def squared_distances(x: Array, y: Array) -> Array:
 
 
 def distances(x: Array, y: Array) -> Array:
-    """Euclidean distances ``‖x_i − y_j‖``; where a distance is 0, its gradient is 0.
+    """Compute Euclidean distances ``‖x_i − y_j‖``; where a distance is 0, its gradient is 0.
 
     Args:
         x: ``[N, D]``.

@@ -13,7 +13,7 @@ ReduceFn = Callable[..., Array]
 
 
 def total(values: Array, where: Array | None = None) -> Array:
-    """Sum of the kept entries.
+    """Sum the kept entries.
 
     Args:
         values: any shape.
@@ -31,7 +31,7 @@ def total(values: Array, where: Array | None = None) -> Array:
 
 
 def mean(values: Array, where: Array | None = None) -> Array:
-    """Mean of the kept entries.
+    """Take the mean of the kept entries.
 
     Args:
         values: any shape.
@@ -50,7 +50,7 @@ def mean(values: Array, where: Array | None = None) -> Array:
 
 
 def mean_nonzero(values: Array, where: Array | None = None) -> Array:
-    """Mean of the kept entries that are not zero: the average over the *active* terms of a hinge loss.
+    """Take the mean of the kept entries that are not zero: the average over the *active* terms of a hinge loss.
 
     Args:
         values: any shape.

@@ -50,7 +50,7 @@ def widen(values: Array, dtype: jnp.dtype) -> Array:
 
 
 def safe_sqrt(values: Array) -> Array:
-    """Square root that is 0, with gradient 0, where its argument is not positive.
+    """Take a square root that is 0, with gradient 0, where its argument is not positive.
 
     Args:
         values: any shape.
@@ -68,7 +68,7 @@ def safe_sqrt(values: Array) -> Array:
 
 
 def safe_norm(vectors: Array, *, axis: int = -1) -> Array:
-    """Euclidean norm with gradient 0 at the zero vector, scaled so that its square neither overflows nor underflows.
+    """Compute the Euclidean norm, with gradient 0 at the zero vector and no square that over- or underflows.
 
     Args:
         vectors: ``[..., D]``.
@@ -109,7 +109,7 @@ def magnitude(vectors: Array, *, axis: int = -1) -> Array:
 
 
 def log_sum_exp(values: Array, *, where: Array | None = None, axis: int = -1) -> Array:
-    """Stable ``log Σ exp(values)`` over the entries that ``where`` keeps; ``-inf`` (gradient 0) where it keeps none.
+    """Compute ``log Σ exp(values)``, stably, over what ``where`` keeps; ``-inf`` (gradient 0) where it keeps none.
 
     Args:
         values: any shape.
@@ -133,7 +133,7 @@ def log_sum_exp(values: Array, *, where: Array | None = None, axis: int = -1) ->
 
 
 def log1p_sum_exp(values: Array, *, where: Array | None = None, axis: int = -1) -> Array:
-    """Stable ``log(1 + Σ exp(values))`` over the entries that ``where`` keeps; 0 (gradient 0) where it keeps none.
+    """Compute ``log(1 + Σ exp(values))``, stably, over what ``where`` keeps; 0 (gradient 0) where it keeps none.
 
     Args:
         values: any shape.

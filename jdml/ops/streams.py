@@ -33,7 +33,7 @@ def pair_sums(
     tile: int | None = None,
     axis: Axis = NOWHERE,
 ) -> Array:
-    """What all other points do to each point, summed over tiles of pairs that are computed twice, never stored.
+    """Sum what all other points do to each point, over tiles of pairs that are computed twice, never stored.
 
     Formula:
         ``out_i = Σ_{j≠i, g_j≥0} term(‖x_i − x_j‖², g_i = g_j, *parameters)``, and 0 where g_i < 0.

@@ -84,7 +84,7 @@ class Recipe:
 def make_optimizer(
     recipe: Recipe, roles: tuple[str, ...], steps_per_epoch: int
 ) -> optax.GradientTransformation:
-    """The optimizer of a recipe, over `{"model": …, **objective roles}`.
+    """Make the optimizer of a recipe, over `{"model": …, **objective roles}`.
 
     Anchoring, coupled weight decay and clipping act on the gradients of all roles together; then each role has its rule
     and learning rate. The model's `"head"` learns from the first step on, all else of it after the warm-up.

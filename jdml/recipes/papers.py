@@ -238,7 +238,9 @@ RECIPES: dict[str, Maker] = {
     "proxy_anchor": _proxy_anchor,
     "soft_triple": _multi_proxy(losses.soft_triple_loss),
 }
+"""From a method's name to what makes its recipe."""
 OF_PAIRS = ("ccp", "eps", "contrastive", "triplet", "multi_similarity")
+"""Methods whose loss compares samples with each other."""
 
 
 def recipe(
@@ -248,7 +250,7 @@ def recipe(
     protocol: Literal["conventional", "mlrc"] = "conventional",
     backbone: str = "resnet50",
 ) -> Recipe:
-    """How a method is trained on a data set under a protocol.
+    """Look up how a method is trained on a data set under a protocol.
 
     Args:
         method: One of `RECIPES`: the five of this library (`"ccp"`, `"eps"`, `"mpa"`, `"nir"`, `"pfml"`) and those they

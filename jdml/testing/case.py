@@ -81,7 +81,7 @@ class LossCase:
         return {n: (v, 1.125 * v if v else 0.0625) for n, v in defaults.items()}
 
     def loss(self, params: Tree, labels: Any, where: Any = None, **more: Any) -> jax.Array:
-        """The loss of embeddings and proxies `params`."""
+        """Compute the loss of embeddings and proxies `params`."""
         embeddings, proxies = params
         arrays = (embeddings, labels) if proxies is None else (embeddings, labels, proxies)
         if where is not None:
@@ -95,7 +95,7 @@ class LossCase:
     def value_and_grad(
         self, params: Tree = None, labels: Any = None, where: Any = None, dtype: Any = jnp.float32
     ) -> tuple[np.ndarray, Tree]:
-        """Value and gradients, compiled once per shape and dtype, as NumPy arrays."""
+        """Compute value and gradients, compiled once per shape and dtype, as NumPy arrays."""
         params = self.cast(self.params if params is None else params, dtype)
         labels = jnp.asarray(self.labels if labels is None else labels)
         if "where" in self.keywords:
@@ -104,7 +104,7 @@ class LossCase:
 
     @staticmethod
     def cast(params: Tree, dtype: Any) -> Tree:
-        """The arrays of `params` on the device, as `dtype`."""
+        """Put the arrays of `params` on the device, as `dtype`."""
         return jax.tree.map(lambda a: jnp.asarray(np.asarray(a, np.float64), dtype), params)
 
 

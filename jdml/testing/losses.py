@@ -18,7 +18,7 @@ from jdml.testing.case import (
 
 
 def check_jit(case: LossCase) -> None:
-    """Value and gradients are the same with and without compilation."""
+    """Check that value and gradients are the same with and without compilation."""
     compiled = case.value_and_grad()
     where = np.ones(case.batch, bool) if "where" in case.keywords else None
     with jax.disable_jit():
@@ -29,7 +29,7 @@ def check_jit(case: LossCase) -> None:
 
 
 def check_gradients(case: LossCase) -> None:
-    """Gradients equal central differences in float64, along random directions."""
+    """Check that gradients equal central differences in float64, along random directions."""
     with jax.enable_x64(True):
         value, grads = case.value_and_grad(dtype=jnp.float64)
         assert value.dtype == np.float64, f"float64 inputs must give float64, got {value.dtype}"
@@ -54,7 +54,7 @@ def _differences(case: LossCase, grad: np.ndarray, role: int, name: str) -> None
 
 
 def check_mask(case: LossCase) -> None:
-    """Rows that are not valid count as removed, whatever they hold, NaN and infinity included.
+    """Check that rows that are not valid count as removed, whatever they hold, NaN and infinity included.
 
     They are hidden by `where`, or by a label outside the range.
     """
@@ -77,7 +77,7 @@ def check_mask(case: LossCase) -> None:
 
 
 def check_references(case: LossCase, *, gradients: bool = True) -> None:
-    """References: gradients by them, their order, and hidden ones counting as removed.
+    """Check references: gradients by them, their order, and hidden ones counting as removed.
 
     Args:
         case: The loss.
@@ -126,7 +126,7 @@ def check_references(case: LossCase, *, gradients: bool = True) -> None:
 
 
 def check_invariance(case: LossCase) -> None:
-    """The order of the rows and the names of the classes make no difference."""
+    """Check that the order of the rows and the names of the classes make no difference."""
     rng = np.random.default_rng(case.seed + 3)
     value, (grad, by_proxy) = case.value_and_grad()
     embeddings, proxies = case.params
@@ -143,7 +143,7 @@ def check_invariance(case: LossCase) -> None:
 
 
 def check_degenerate(case: LossCase) -> None:
-    """Value and gradients stay finite in every batch; with no valid row they are 0."""
+    """Check that value and gradients stay finite in every batch; with no valid row they are 0."""
     embeddings, proxies = case.params
     one_class = np.zeros_like(case.labels)
     distinct = np.arange(case.batch, dtype=np.int32)
@@ -181,7 +181,7 @@ def check_degenerate(case: LossCase) -> None:
 
 
 def check_dtypes(case: LossCase) -> None:
-    """float16 and bfloat16 inputs give a float32 loss, accumulated in float32."""
+    """Check that float16 and bfloat16 inputs give a float32 loss, accumulated in float32."""
     for dtype in (jnp.float16, jnp.bfloat16):
         name = jnp.dtype(dtype).name
         rounded = jax.tree.map(np.asarray, case.cast(case.params, dtype))
@@ -197,7 +197,7 @@ def check_dtypes(case: LossCase) -> None:
 
 
 def check_reductions(case: LossCase) -> None:
-    """The unreduced terms sum to the loss under `jdml.total`."""
+    """Check that the unreduced terms sum to the loss under `jdml.total`."""
     from jdml.ops import total
 
     assert "reduce_fn" in case.keywords, "the loss takes no `reduce_fn`"
@@ -213,7 +213,7 @@ def check_reductions(case: LossCase) -> None:
 
 
 def check_transforms(case: LossCase) -> None:
-    """`jax.vmap` gives what a loop gives, and `jax.checkpoint` changes nothing."""
+    """Check that `jax.vmap` gives what a loop gives, and `jax.checkpoint` changes nothing."""
     rng = np.random.default_rng(case.seed + 4)
     params, labels = case.cast(case.params, jnp.float32), jnp.asarray(case.labels)
     expected = case.value_and_grad()
@@ -229,7 +229,7 @@ def check_transforms(case: LossCase) -> None:
 
 
 def check_traces(case: LossCase) -> None:
-    """Other values of inputs and hyper-parameters cause no second trace or compilation."""
+    """Check that other values of inputs and hyper-parameters cause no second trace or compilation."""
     chex = import_chex()
     chex.clear_trace_counter()
     settings = {n: v for n, v in case.settings.items() if n not in case.sweep}
@@ -255,7 +255,7 @@ def check_traces(case: LossCase) -> None:
 
 
 def check_memory(case: LossCase, *, size: int = 256, dim: int = 256, arrays: int = 16) -> None:
-    """The compiled gradient's temporaries stay under `arrays` matrices `[B, R]` of float32.
+    """Check that the compiled gradient's temporaries stay under `arrays` matrices `[B, R]` of float32.
 
     Embedding-shaped temporaries `[B, D]` and `[R, D]` are allowed for; a `[B, R, D]` array is not.
 
@@ -297,6 +297,7 @@ LOSS_CHECKS: Mapping[str, Callable[[LossCase], None]] = {
     "traces": check_traces,
     "memory": check_memory,
 }
+"""The properties that :func:`check_loss` checks, by name."""
 
 
 def check_loss(

@@ -98,7 +98,7 @@ class AlternatingProblems(Hook):
         return {"alternation": {**settings, **self.machine._asdict()}}
 
     def template(self, state: TrainState) -> Alternation:
-        """What is carried, for its structure alone."""
+        """Give what is carried, for its structure alone."""
         return self._remember(self.machine.init(), state)
 
     def start(self, state: TrainState) -> tuple[Alternation, TrainState]:

@@ -30,19 +30,19 @@ class Hook(Protocol):
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """JSON-able: what a run's folder must agree with to be resumed."""
+        """What a run's folder must agree with to be resumed, JSON-able."""
         ...
 
     def template(self, state: TrainState) -> Any:
-        """What is carried, for its structure alone: a run that goes on fills it from its checkpoint."""
+        """Give what is carried, for its structure alone: a run that goes on fills it from its checkpoint."""
         ...
 
     def start(self, state: TrainState) -> tuple[Any, TrainState]:
-        """Before the first step of a run: what is carried, and the state to begin with."""
+        """Begin, before the first step of a run: what is carried, and the state to begin with."""
         ...
 
     def after_evaluation(
         self, carried: Any, state: TrainState, metrics: Mapping[str, float]
     ) -> HookResult:
-        """After every evaluation."""
+        """Act after every evaluation."""
         ...

@@ -15,7 +15,7 @@ RECALL_AT: Mapping[str, tuple[int, ...]] = {"sop": (1, 10, 100, 1000), "inshop":
 
 
 def recall_ranks(name: str) -> tuple[int, ...]:
-    """The ranks k at which papers give R@k on a data set.
+    """Look up the ranks k at which papers give R@k on a data set.
 
     Args:
         name: the data set's name, as for :func:`jdml.data.load`.
@@ -27,7 +27,7 @@ def recall_ranks(name: str) -> tuple[int, ...]:
 
 
 def ndcg_ranks(name: str) -> tuple[int, ...]:
-    """The ranks k at which papers give nDCG@k on a data set.
+    """Look up the ranks k at which papers give nDCG@k on a data set.
 
     Args:
         name: the data set's name, as for :func:`jdml.data.load`.
@@ -73,7 +73,7 @@ def score(
 
 
 def metric_names(recall_at: Sequence[int]) -> tuple[str, ...]:
-    """The metrics that :func:`score` gives of each labelling.
+    """Name the metrics that :func:`score` gives of each labelling.
 
     Args:
         recall_at: k of ``"R@k"``.

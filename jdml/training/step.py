@@ -62,7 +62,7 @@ def to_float(images: jax.Array) -> jax.Array:
 
 
 def standard(inputs: Any) -> Any:
-    """Images as :func:`to_float` has them; whatever else a model may take as it is: tokens, pairs of inputs.
+    """Prepare images as :func:`to_float` has them; whatever else a model may take as it is: tokens, pairs of inputs.
 
     Args:
         inputs: an array, or a pytree of arrays.

@@ -136,7 +136,7 @@ class Trained:
         return embed_batch
 
     def images_of(self, source: Any) -> Any:
-        """What the model is given of a source: an array, or files that are cut as the run cuts them."""
+        """Give what the model is given of a source: an array, or files that are cut as the run cuts them."""
         if isinstance(source, Dataset):
             source = source.images
         if isinstance(source, ImageFiles):

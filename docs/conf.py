@@ -1,0 +1,97 @@
+"""Sphinx's settings; `python docs/maker` puts this file beside the pages that it gathers and makes."""
+
+import os
+import re
+
+import jdml
+
+project = "jdml"
+author = "the authors of jdml"
+copyright = "the authors of jdml, Apache-2.0"
+version = release = jdml.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["jdml", "benchmarks"]
+nitpicky = True
+# Types are told in the docstrings' words; what those name of other libraries is not linked, as the site builds offline.
+nitpick_ignore_regex = [
+    (r"py:.*", r"(jax|flax|optax|numpy|orbax|collections|distrax)\b.*"),
+    # Modules and parts that docstrings name for those who read the code; they are no names for users.
+    (
+        r"py:.*",
+        r"jdml\.(ops\.(checks|meshes)|training\.checkpoint|metrics\.ranking|data\.checking|losses\.\w+)\b.*",
+    ),
+]
+default_role = "code"
+
+autodoc_typehints = "none"
+autodoc_class_signature = "mixed"
+autodoc_member_order = "bysource"
+napoleon_google_docstring, napoleon_numpy_docstring = True, False
+napoleon_custom_sections = [
+    "Formula",
+    "Implementation notes",
+    "Paper settings",
+    "Reference",
+    "Reference settings",
+]
+napoleon_use_rtype = False
+
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
+myst_heading_anchors = 3
+nb_execution_mode = "cache"
+nb_execution_cache_path = os.environ.get("JDML_DOCS_CACHE", "cache")
+# The notebooks show the outputs that are stored in them; `make notebooks` runs them.
+nb_execution_excludepatterns = ["notebooks/*"]
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600
+nb_merge_streams = True
+suppress_warnings = ["mystnb.unknown_mime_type"]
+
+html_theme = "furo"
+html_title = "jdml"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {"navigation_with_keys": True}
+html_copy_source = html_show_sourcelink = False
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+
+def function_names(text: str) -> str:
+    """Write the functions among a signature's defaults by their names."""
+
+    def named(match: re.Match[str]) -> str:
+        return f"jdml.{match[1]}" if hasattr(jdml, match[1]) else match[1]
+
+    return re.sub(r"<function (?:\w+\.)*(\w+)(?: at 0x\w+)?>", named, text)
+
+
+def tidy_signature(app, what, name, obj, options, signature, returns):  # noqa: D103
+    return (function_names(signature) if signature else signature), returns
+
+
+def resolve_flat_names(app, env, node, contnode):  # noqa: D103
+    # `jdml.sphere` is declared where it lives, as `jdml.ops.sphere`.
+    name = node.get("reftarget", "").removeprefix("jdml.")
+    if node.get("refdomain") != "py" or "." in name:
+        return None
+    domain = env.domains["py"]
+    for room in ("losses", "metrics", "mining", "ops"):
+        if (target := f"jdml.{room}.{name}") in domain.objects:
+            kind = node["reftype"]
+            return domain.resolve_xref(
+                env, node["refdoc"], app.builder, kind, target, node, contnode
+            )
+    return None
+
+
+def setup(app):  # noqa: D103
+    app.connect("autodoc-process-signature", tidy_signature)
+    app.connect("missing-reference", resolve_flat_names)

@@ -1,0 +1,1 @@
+"""What makes the site: computed pictures, pages from docstrings and records, and the checks of what was built."""

@@ -1,0 +1,157 @@
+"""Build the site, strictly and offline: ``python docs/maker`` writes build/docs/html and fails on any warning."""
+
+import argparse
+import hashlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+QUICKLY = "JAX_DISABLE_MOST_OPTIMIZATIONS"  # each picture's programs run once
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+REPOSITORY = Path(__file__).parents[2]
+DOCS = REPOSITORY / "docs"
+BUILD = REPOSITORY / "build" / "docs"
+SOURCE, SITE, PICTURES = BUILD / "source", BUILD / "html", BUILD / "pictures"
+FILLED_IN = ("index.md", "results.md")
+
+
+def gather() -> Iterator[tuple[str, bytes]]:
+    """Give every file of Sphinx's source folder that is not a picture: written, taken over or generated."""
+    from maker import pages, records, speed
+    from maker.subjects import subjects
+
+    for file in sorted(DOCS.rglob("*")):
+        name = str(file.relative_to(DOCS))
+        if file.is_file() and not name.startswith("maker/") and name not in FILLED_IN:
+            yield name, file.read_bytes()
+    for file in sorted((REPOSITORY / "notebooks").glob("*.ipynb")):
+        yield f"notebooks/{file.name}", file.read_bytes()
+    for pattern in ("*.png", "results.json"):
+        for file in sorted((REPOSITORY / "experiments").glob(f"*/{pattern}")):
+            yield str(file.relative_to(REPOSITORY)), file.read_bytes()
+    yield "changelog.md", (REPOSITORY / "CHANGELOG.md").read_bytes()
+    shown = subjects()
+    texts = {
+        "losses/index.md": pages.sheet(shown),
+        "api/index.md": pages.api_index(),
+        "api/command_line.md": pages.command_line_page(),
+        "speed.md": speed.page(),
+        "index.md": (DOCS / "index.md").read_text().replace("%more%", more_pages()),
+        "results.md": (DOCS / "results.md").read_text().replace("%best%", records.best()),
+        **{f"api/{room}.md": pages.room_page(room) for room in pages.ROOMS},
+        **{
+            f"losses/{name}.md": (pages.miner_page if subject.miner else pages.loss_page)(subject)
+            for name, subject in shown.items()
+        },
+        **dict(pages.study_pages()),
+    }
+    yield from ((name, text.encode()) for name, text in texts.items())
+
+
+def more_pages() -> str:
+    """List the pages beside the first one that it does not name: they stand in depth."""
+    named = (DOCS / "index.md").read_text().split() + ["index"]
+    return "\n".join(sorted({file.stem for file in DOCS.glob("*.md")} - {*named}))
+
+
+def stage() -> None:
+    """Put the sources together, touching only what has changed."""
+    wanted = dict(gather())
+    wanted |= {f"_static/pictures/{file.name}": file.read_bytes() for file in pictures()}
+    for name, content in wanted.items():
+        file = SOURCE / name
+        if not file.is_file() or file.read_bytes() != content:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+    for file in [file for file in SOURCE.rglob("*") if file.is_file() and not file.is_symlink()]:
+        relative = str(file.relative_to(SOURCE))
+        if relative not in wanted and not relative.startswith(("jdml/", "benchmarks/")):
+            file.unlink()
+    for name in ("jdml", "benchmarks"):  # pages show code and results as they are there
+        if not (SOURCE / name).exists():
+            (SOURCE / name).symlink_to(REPOSITORY / name)
+
+
+def pictures() -> list[Path]:
+    """Compute the pictures that are not there yet, or whose loss or way of drawing has changed; on all cores."""
+    from maker.drawing import COLLAPSE
+    from maker.subjects import subjects
+
+    stamp = PICTURES / "stamp"
+    now = fingerprint()
+    if not stamp.is_file() or stamp.read_text() != now:
+        shutil.rmtree(PICTURES, ignore_errors=True)
+        names = [*subjects(), COLLAPSE]
+        with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+            list(pool.map(picture, names))
+        stamp.write_text(now)
+    return sorted(PICTURES.glob("*.svg"))
+
+
+def picture(name: str) -> None:
+    """Compute one picture."""
+    from maker.drawing import COLLAPSE, draw, draw_collapse
+    from maker.scene import move
+    from maker.subjects import subjects
+
+    of = subjects()
+    file = PICTURES / f"{name}.svg"
+    if name == COLLAPSE:
+        draw_collapse(move(of["triplet_loss"]), move(of["easy_positive"]), file)
+    else:
+        draw(move(of[name]), file)
+
+
+def fingerprint() -> str:
+    """Tell whether anything has changed that pictures are made of."""
+    folders = [REPOSITORY / "jdml" / room for room in ("losses", "ops")] + [DOCS / "maker"]
+    files = [*(file for folder in folders for file in folder.glob("*.py"))]
+    files.append(REPOSITORY / "jdml" / "mining.py")
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def main() -> None:
+    """Gather, build, check."""
+    from sphinx.cmd.build import main as sphinx
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fresh", action="store_true", help="forget what earlier builds made")
+    if parser.parse_args().fresh:
+        shutil.rmtree(BUILD, ignore_errors=True)
+    begun = time.perf_counter()
+    os.environ[QUICKLY] = "1"
+    stage()
+    del os.environ[QUICKLY]
+    print(f"sources: {time.perf_counter() - begun:.0f} s", flush=True)
+    os.environ["JDML_DOCS_CACHE"] = str(BUILD / "cache")
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    # The pages' kernels share compiled programs, and tell nothing but what they print.
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(BUILD / "programs"))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
+    options = ["-q", "-W", "--keep-going", "-d", str(BUILD / "doctrees")]
+    if code := sphinx([*options, str(SOURCE), str(SITE)]):
+        sys.exit(code)
+    from maker.checks import problems
+    from maker.names import symbols
+
+    found = problems(SITE, symbols())
+    print("\n".join(found))
+    pages = len(list(SITE.rglob("*.html")))
+    print(f"{pages} pages, {len(symbols())} symbols, {len(found)} problems: {SITE}/index.html")
+    print(f"{time.perf_counter() - begun:.0f} s")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()

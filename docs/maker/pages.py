@@ -1,0 +1,293 @@
+"""Pages from docstrings, registries and records."""
+
+import ast
+import contextlib
+import html
+import importlib
+import inspect
+import io
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jdml
+from jdml.cli.names import MINERS as MINER_WORDS
+from jdml.cli.names import PAIR_LOSSES, PROXY_LOSSES
+from maker import records
+from maker.names import ROOMS, directive, lookup, public_names, summary
+from maker.scene import MINERS, Subject
+
+REPOSITORY = Path(__file__).parents[2]
+PAIRS = [f"{name}_loss" for name in PAIR_LOSSES]
+PROXIES = [f"{name}_loss" for name in PROXY_LOSSES]
+OTHERS = ["nir_loss", "center_regularizer"]
+FAMILIES = {
+    "Pair losses": (PAIRS, "Compare the samples of a batch with each other, or with `references`."),
+    "Proxy losses": (PROXIES, "Compare samples with learned stand-ins of the classes, the stars."),
+    "Regularizers": (OTHERS, "Stand beside a proxy loss."),
+    "Miners": (list(MINERS), "Choose the pairs that a pair loss sees; here in the triplet loss."),
+}
+TAKES = {
+    "pair": """Embeddings `[B, D]` and labels `[B]`; or `positive=`, a mask `[B, R]` of your own. `references=` puts other
+vectors in the place of the batch: a [memory](../guides/memory.md), another [tower](../guides/two_towers.md).
+`mine=` takes any [miner](index.md#miners).""",
+    "proxy": """Embeddings `[B, D]`, labels `[B]` and proxies, which are parameters of yours with a
+[learning rate of their own](../guides/raw_jax.md).""",
+}
+SHARED = {
+    "pair": """`where=` leaves rows out and `weights=` weights them ([how](../guides/masks.md)). Rows may be spread over the devices
+of a mesh, or over `axis_name=` inside `jax.shard_map`. `anchor_block="auto"` compares a large batch in
+[blocks](../guides/large_batches.md).""",
+    "proxy": """`where=` leaves rows out and `weights=` weights them ([how](../guides/masks.md)). Rows or classes may be spread over the
+devices of a mesh, or rows over `axis_name=` inside `jax.shard_map`. `class_block="auto"` goes through very many classes in
+[blocks](../guides/large_batches.md).""",
+}
+ALT = "Left: sixty points of three classes, one of them with two modes. Middle: the force on a point of that class. Right: where they end."
+
+
+def picture(name: str) -> str:
+    """Embed a computed picture."""
+    return f'<img class="picture" src="../_static/pictures/{name}.svg" alt="{ALT}">\n'
+
+
+def autodoc(symbol: str) -> str:
+    """Ask autodoc for a symbol."""
+    kind = directive(symbol)
+    lines = [f".. {kind}:: {symbol}"]
+    if kind == "autoclass":
+        lines.append("   :members:")
+        if fields := field_names(lookup(symbol)):  # its docstring tells them
+            lines.append(f"   :exclude-members: {', '.join(fields)}")
+    if kind == "autodata":
+        lines = [f".. py:data:: {symbol}", "", f"   {words_about(symbol)}"]
+    return "\n".join(["```{eval-rst}", *lines, "```", ""])
+
+
+def field_names(value: type) -> list[str]:
+    """List the fields of a dataclass or a named tuple."""
+    return [*getattr(value, "__dataclass_fields__", ()), *getattr(value, "_fields", ())]
+
+
+def words_about(symbol: str) -> str:
+    """Find the string below the line that assigns a public value, in whichever file of its room."""
+    room, name = symbol.split(".")[1:]
+    folder = REPOSITORY / "jdml" / room
+    for file in sorted(folder.glob("*.py")) or [folder.with_suffix(".py")]:
+        body = ast.parse(file.read_text()).body
+        for line, after in zip(body, body[1:], strict=False):
+            targets = (
+                [line.target] if isinstance(line, ast.AnnAssign) else getattr(line, "targets", [])
+            )
+            assigned = [target.id for target in targets if isinstance(target, ast.Name)]
+            if name in assigned and isinstance(after, ast.Expr):
+                return str(ast.literal_eval(after.value)).replace("\n", " ")
+    raise ValueError(f"{symbol} has no words below the line that assigns it")
+
+
+@cache
+def registry() -> dict[str, Any]:
+    """Import the tests' registry of losses: which property is checked of which."""
+    added = [str(REPOSITORY / "tests"), str(REPOSITORY / "tests" / "losses")]
+    sys.path[:0] = added
+    try:
+        return dict(importlib.import_module("registry").REGISTRY)
+    finally:
+        del sys.path[: len(added)]
+
+
+def loss_page(subject: Subject) -> str:
+    """Make a loss's page."""
+    name = subject.name
+    kind = "pair" if name in PAIRS else "proxy" if name in PROXIES else ""
+    parts = [f"# {name}\n", summary(f"jdml.losses.{name}") + "\n", picture(name), HOW_TO_READ]
+    parts.append(f"\n## Reference\n\n{autodoc(f'jdml.losses.{name}')}")
+    if kind:
+        parts.append(f"\n## What it takes\n\n{TAKES[kind]}\n\n{SHARED[kind]}\n")
+        parts.append(command_line(name, kind))
+    parts.append(evidence(name))
+    if cost := records.cost(name):
+        parts.append(f"\n## Cost\n\n{cost}\nMore on [the page about speed](../speed.md).\n")
+    if rows := records.rows_of(name):
+        parts.append(f"\n## Results on record\n\n{rows}\nAll methods: [results](../results.md).\n")
+    return "\n".join(parts)
+
+
+HOW_TO_READ = """
+Sixty points on the sphere, drawn by an equal-area map whose rim is the point opposite to its centre, move under this loss
+alone. One class, blue, has two modes: ● and ▲. [How the pictures are made](index.md#how-the-pictures-are-made).
+"""
+
+
+def command_line(name: str, kind: str) -> str:
+    """Say how the command line names a loss."""
+    word = name.removesuffix("_loss")
+    return f"On the command line it is `jdml train --loss {word}`.\n"
+
+
+def evidence(name: str) -> str:
+    """Say what of a loss is checked, and against what."""
+    lines = ["\n## Is this the paper's loss?\n"]
+    spec = registry().get(name)
+    if spec is not None:
+        skipped = [check for check in jdml.testing.LOSS_CHECKS if check in spec.skip]
+        lines.append(
+            "What it shares with the paper and where it departs stands above, under *Implementation notes* and "
+            "*Paper settings*. Values are compared with an oracle in plain NumPy, written from the paper "
+            "(`tests/oracles`). The checks of [`jdml.testing`](../api/testing.md) hold"
+            + (f", but for {' and '.join(skipped)}: see its notes." if skipped else ".")
+        )
+    if name in parity():
+        lines.append(
+            "Values and gradients equal pytorch-metric-learning 2.9.0's in float64 "
+            "(`tests/losses/test_pml_parity.py`)."
+        )
+    return "\n".join(lines) + "\n" if len(lines) > 1 else ""
+
+
+@cache
+def parity() -> set[str]:
+    """Read which losses are compared with pytorch-metric-learning's."""
+    text = (REPOSITORY / "tests" / "losses" / "test_pml_parity.py").read_text()
+    return set(re.findall(r"jdml\.(\w+_loss)", text))
+
+
+def miner_page(subject: Subject) -> str:
+    """Make a miner's page."""
+    name = subject.name
+    words = [word for word, (builder, settings) in MINER_WORDS.items() if builder == name]
+    said = " or ".join(f"`--miner {word}`" for word in words)
+    parts = [
+        f"# {name}\n",
+        summary(f"jdml.mining.{name}") + "\n",
+        picture(name),
+        "\nIn the [triplet loss](triplet_loss.md) with margin 1. On the left the pairs that it keeps for one blue and one "
+        "orange anchor: positives solid, negatives dotted.\n",
+        f"\n## Reference\n\n{autodoc(f'jdml.mining.{name}')}",
+        f"\nOn the command line: {said}.\n",
+    ]
+    if rows := records.rows_of(name):
+        parts.append(f"\n## Results on record\n\n{rows}\n")
+    return "\n".join(parts)
+
+
+def sheet(subjects: dict[str, Subject]) -> str:
+    """Make the overview of all pictures."""
+    parts = ["# All losses and miners\n", SHEET_INTRODUCTION]
+    for family, (names, said) in FAMILIES.items():
+        tiles = [tile(name) for name in sorted(names)]
+        parts += [f"\n## {family}\n", f"{said}\n", '<div class="sheet">', *tiles, "</div>\n"]
+    parts.append(HOW_MADE)
+    for names, _ in FAMILIES.values():
+        listed = "\n".join(sorted(names))
+        parts.append(f"```{{toctree}}\n:hidden:\n\n{listed}\n```\n")
+    return "\n".join(parts)
+
+
+def tile(name: str) -> str:
+    """Make one picture of the overview, a link."""
+    room = "mining" if name in MINERS else "losses"
+    title = html.escape(summary(f"jdml.{room}.{name}"), quote=True)
+    return (
+        f'<a href="{name}.html" title="{title}"><img src="../_static/pictures/{name}-end.svg" '
+        f'alt="{name}: where its points end"><code>{name.removesuffix("_loss")}</code></a>'
+    )
+
+
+SHEET_INTRODUCTION = """
+Where the same sixty points end under each. Blue began as two groups, ● on the left and ▲ on the right, orange above and green below. One
+blue spot in the middle is a class collapsed; two are a class that kept its modes. [Which one to take](../choose.md).
+"""
+HOW_MADE = """
+## How the pictures are made
+
+The build computes them, with the loss as it is on the day. Sixty points of three classes lie on the unit sphere of three dimensions; the
+first class has two modes of ten points. Each follows the negative gradient for 1,000 steps, on the sphere, at a rate that moves a typical point by
+0.03 at first and none by more than 0.06 in a step. Proxies move, too, at a rate of their own. Settings are the defaults, but for the
+triplet loss and the miners in it (margin 1, so that it has something to do), and NIR (a flow that only shifts and scales, softplus). The arrows in the middle are the force that
+one more blue point would feel; an arrow is shorter by a quarter for each factor of ten, and a dot is no force.
+
+The map is Lambert's: equal areas of the sphere are equal in the disk, the centre is the pole above, the rim is the pole below. Start and end are
+pictures of *gradients*, not of networks: what a network can follow of them is another matter, and is [measured](../results.md).
+"""
+
+
+def room_page(room: str) -> str:
+    """Make the reference of a room."""
+    module = importlib.import_module(f"jdml.{room}")
+    parts = [
+        f"# jdml.{room}\n",
+        f"```{{eval-rst}}\n.. automodule:: jdml.{room}\n   :no-members:\n```\n",
+    ]
+    elsewhere = {"losses": [*PAIRS, *PROXIES, *OTHERS], "mining": list(MINERS)}.get(room, [])
+    if elsewhere:
+        parts.append("Each of these has a page of its own:\n")
+        rows = [
+            [f"[{name}](../losses/{name}.md)", summary(f"jdml.{room}.{name}")]
+            for name in sorted(elsewhere)
+        ]
+        parts.append(records.table(["name", "what it does"], rows))
+    flat = [name for name in public_names(room) if name in jdml.__all__]
+    if flat:
+        said = ", ".join(f"`jdml.{name}`" for name in flat)
+        parts.append(f"Also at top level: {said}.\n")
+    parts += [
+        f"## {name}\n\n{autodoc(f'jdml.{room}.{name}')}"
+        for name in public_names(room)
+        if name not in elsewhere
+    ]
+    assert module is not None
+    return "\n".join(parts)
+
+
+def api_index() -> str:
+    """Make the reference's first page."""
+    rows = []
+    for room in ROOMS:
+        line = (inspect.getdoc(importlib.import_module(f"jdml.{room}")) or "").partition("\n\n")[0]
+        rows.append([f"[jdml.{room}]({room}.md)", line.replace("\n", " ")])
+    rows.append(["[command line](command_line.md)", "Every command, and all its options."])
+    listed = "\n".join([*ROOMS, "command_line"])
+    return f"# Reference\n\n{records.table(['room', 'what is in it'], rows)}\n```{{toctree}}\n:hidden:\n\n{listed}\n```\n"
+
+
+def command_line_page() -> str:
+    """Make the reference of the command line from each command's help."""
+    parts = ["# Command line\n", f"```text\n{help_text()}\n```\n"]
+    for command in jdml.cli.COMMANDS:
+        parts.append(f"## jdml {command}\n\n```text\n{help_text(*command.split())}\n```\n")
+    return "\n".join(parts)
+
+
+def help_text(*command: str) -> str:
+    """Catch what ``jdml … --help`` prints."""
+    with printed() as shown, contextlib.suppress(SystemExit):
+        jdml.cli.main([*command, "--help"])
+    return shown.getvalue().strip()
+
+
+@contextlib.contextmanager
+def printed() -> Iterator[io.StringIO]:
+    """Collect what is printed, as on a terminal of a hundred columns without colours."""
+    before = {name: os.environ.get(name) for name in ("COLUMNS", "NO_COLOR")}
+    os.environ.update(COLUMNS="100", NO_COLOR="1")
+    try:
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            yield shown
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def study_pages() -> Iterable[tuple[str, str]]:
+    """Take over the studies' pages; links between their folders become links between pages."""
+    for page in sorted((REPOSITORY / "experiments").glob("**/README.md")):
+        folder = page.parent.relative_to(REPOSITORY)
+        text = re.sub(r"\]\((\.\./)?(\w+)\)", r"](\1\2/README.md)", page.read_text())
+        yield f"{folder}/README.md", text

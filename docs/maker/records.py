@@ -1,0 +1,135 @@
+"""Tables from the files on record: benchmarks/results/*.json and experiments/*/results.json."""
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[2]
+RESULTS = REPOSITORY / "benchmarks" / "results"
+
+# What a loss or miner is called in the studies' tables; a row "A + B" is one of both.
+METHODS = {
+    "arcface_loss": "ArcFace",
+    "circle_loss": "circle",
+    "contrastive_loss": "contrastive",
+    "contrastive_potential_loss": "CPML",
+    "cosface_loss": "CosFace",
+    "easy_positive": "EPS",
+    "fast_ap_loss": "FastAP",
+    "lifted_structure_loss": "lifted structure",
+    "margin_loss": "margin",
+    "multi_proxy_anchor_ap_loss": "MPA-AP",
+    "multi_proxy_anchor_dw_loss": "MPA-DW",
+    "multi_proxy_anchor_loss": "MPA",
+    "multi_similarity_loss": "MS",
+    "n_pair_loss": "N-pair",
+    "nir_loss": "NIR",
+    "normalized_softmax_loss": "normalized softmax",
+    "potential_field_loss": "PFML",
+    "proxy_anchor_loss": "ProxyAnchor",
+    "proxy_nca_loss": "ProxyNCA",
+    "proxy_nca_margin_loss": "ProxyNCA*",
+    "proxy_nca_pp_loss": "ProxyNCA++",
+    "similarity_contrastive_loss": "contrastive (similarity)",
+    "snr_contrastive_loss": "SNR contrastive",
+    "soft_triple_loss": "SoftTriple",
+    "triplet_loss": "triplet",
+}
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Write a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines) + "\n"
+
+
+@cache
+def record(name: str) -> dict[str, Any]:
+    """Read a benchmark's file."""
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
+
+
+def machine(name: str) -> str:
+    """Say where and when a benchmark was run."""
+    e = record(name)["environment"]
+    return f"{e['cores']} × {e['machine']} {e['device'].upper()} cores, JAX {e['jax']}, {e['date']}"
+
+
+def cost(loss: str) -> str:
+    """Make the table of what a loss costs; "" where none is on record."""
+    rows = [row for row in record("losses")["rows"] if f"{row['loss']}_loss" == loss]
+    if not rows:
+        return ""
+    lines = []
+    for row in rows:
+        ms, mib = row["milliseconds"], {k: v / 2**20 for k, v in row["peak_bytes"].items()}
+        lines.append(
+            [
+                f"{row['classes']:,}" if row["classes"] else "–",
+                f"{ms['jdml']:.2f}",
+                f"{row['over_floor']:.2f}",
+                f"{mib['jdml']:.1f}",
+                f"{row['times_faster']:.1f}" if "times_faster" in row else "–",
+                f"{mib['pml']:.1f}" if "pml" in mib else "–",
+            ]
+        )
+    head = [
+        "classes",
+        "ms",
+        "in units of the bare products",
+        "peak MiB",
+        "times as fast as pytorch-metric-learning",
+        "its MiB",
+    ]
+    said = f"Value and gradient of 256 embeddings of 512 dimensions; {machine('losses')}.\n"
+    return f"{said}\n{table(head, lines)}"
+
+
+@cache
+def studies() -> Any:
+    """Import experiments/results.py, which knows all studies' results."""
+    path = REPOSITORY / "experiments" / "results.py"
+    spec = importlib.util.spec_from_file_location("experiments_results", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def best(count: int = 6) -> str:
+    """Make a table of the best methods of each study."""
+    found, rows = studies(), []
+    for column in found.COLUMNS:
+        values = found.values(column)
+        place = sorted(values, key=lambda m: -sum(values[m]) / len(values[m]))[:count]
+        cells = " · ".join(f"{m} {found.cell(column, m, values[m])}" for m in place)
+        rows.append(
+            [f"[{column.title}](experiments/{column.folder}/README.md)", column.date, cells]
+        )
+    return table(["study", "date", "R@1 in percent: mean ± std (runs) [paper]"], rows)
+
+
+def rows_of(name: str) -> str:
+    """Make the table of what the studies found for a loss or miner; "" where none is on record."""
+    method = METHODS.get(name)
+    if method is None:
+        return ""
+    found, rows = studies(), []
+    for column in found.COLUMNS:
+        values = found.values(column)
+        named = {m: v for m, v in values.items() if method in m.split(" + ")}
+        place = sorted(values, key=lambda m: -sum(values[m]) / len(values[m]))
+        for m, runs in sorted(named.items(), key=lambda item: item[0]):
+            link = f"[{column.title}](../experiments/{column.folder}/README.md)"
+            rank = f"{place.index(m) + 1} of {len(place)}"
+            rows.append([link, m, found.cell(column, m, runs), rank])
+    return (
+        table(["study", "method", "R@1: mean ± std (runs) [paper]", "place"], rows) if rows else ""
+    )

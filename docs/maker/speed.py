@@ -1,0 +1,167 @@
+"""The page about speed, from benchmarks/results."""
+
+from maker.records import machine, record, table
+
+MIB = 2**20
+
+
+def page() -> str:
+    """Make the page."""
+    parts = [
+        "# Speed\n",
+        "Every figure here is read from a file in `benchmarks/results` when the site is built; each table says the machine and the "
+        "date, and the command that makes it again. Figures are of a CPU; `python benchmarks/accelerator.py` checks every loss on a GPU or TPU against the "
+        "CPU and measures it there.\n",
+        losses(),
+        fields(),
+        training(),
+        shares(),
+        photographs(),
+    ]
+    return "\n".join(parts)
+
+
+def heading(title: str, name: str, command: str, said: str) -> str:
+    """Begin a section: its title, what is measured, where and how."""
+    return f"\n## {title}\n\n{said} {machine(name)}.\n\n```console\n$ {command}\n```\n"
+
+
+def losses() -> str:
+    """Make the table of losses."""
+    rows = []
+    for row in record("losses")["rows"]:
+        name = f"{row['loss']}_loss"
+        ms = row["milliseconds"]
+        rows.append(
+            [
+                f"[{row['loss']}](losses/{name}.md)",
+                f"{row['classes']:,}" if row["classes"] else "–",
+                f"{ms['jdml']:.2f}",
+                f"{ms['pml']:.2f}" if "pml" in ms else "–",
+                f"{row['times_faster']:.1f}" if "times_faster" in row else "–",
+                f"{row['over_floor']:.2f}",
+                f"{row['peak_bytes']['jdml'] / MIB:.1f}",
+            ]
+        )
+    head = ["loss", "classes", "ms", "PML's ms", "times as fast", "over the products", "peak MiB"]
+    said = (
+        "Value and gradient of 256 embeddings of 512 dimensions, beside pytorch-metric-learning 2.9.0 in one run. *Over the products* is the "
+        "time in units of the bare matrix products that no implementation can do without. Both sides keep the memory that they free."
+    )
+    return heading("Losses", "losses", "python benchmarks/losses.py --repeats 21", said) + table(
+        head, rows
+    )
+
+
+def fields() -> str:
+    """Make the table of the potential field."""
+    rows = [
+        [f"{row['charges']:,}"]
+        + [
+            f"{row['seconds'][who]:.2f} s, {row['bytes'][who] / MIB:,.0f} MiB"
+            if who in row["seconds"]
+            else "–"
+            for who in ("jdml", "dense JAX", "dense torch")
+        ]
+        for row in record("potential_field")["rows"]
+    ]
+    said = "A step of the [potential field](losses/potential_field_loss.md), in tiles, beside the same written down densely."
+    head = ["charges", "jdml", "dense JAX", "dense torch"]
+    return heading(
+        "Potential fields", "potential_field", "python benchmarks/potential_field.py", said
+    ) + table(head, rows)
+
+
+def training() -> str:
+    """Make the table of training steps."""
+    rows = []
+    for row in record("image_training")["rows"]:
+        line = [row["network"], f"{row['size']}²", row["batch"]]
+        for part in ("step", "embedding"):
+            ms, peak = row[part]["milliseconds"], row[part]["peak_bytes"]
+            line += [f"{ms['jdml']:.0f}", f"{ms['torch'] / ms['jdml']:.1f}"]
+            line += [f"{peak['jdml'] / peak['torch']:.1f}"]
+        rows.append(line)
+    head = ["network", "images", "batch", "step, ms", "PyTorch = 1", "its memory", "embedding, ms"]
+    said = (
+        "A training step (forward and backward, multi-similarity loss, Adam) beside the same network in PyTorch: how many times as fast, and memory as "
+        "a multiple of PyTorch's. [How convolutions are computed](convolutions.md)."
+    )
+    return heading(
+        "A training step", "image_training", "python benchmarks/image_training.py", said
+    ) + table([*head, "PyTorch = 1", "its memory"], rows)
+
+
+def shares() -> str:
+    """Make the tables of what CCP and NIR add."""
+    steps = [
+        [
+            row["step"],
+            f"{1e3 * row['seconds']:.0f}",
+            f"{row['ratio']:.2f}",
+            f"{row['optimizer_models']:.1f}",
+        ]
+        for row in record("alternation")["rows"]
+        if "ratio" in row
+    ]
+    flows = [
+        [row["dim"], row["preset"], f"{100 * row['share']:.2f} %"]
+        for row in record("isotropy")["rows"]
+    ]
+    return (
+        heading(
+            "What CCP adds",
+            "alternation",
+            "python benchmarks/alternation.py",
+            "A step of ResNet20-v2 on 32 digits; the optimizer's state in copies of the model.",
+        )
+        + table(["step", "ms", "plain = 1", "optimizer's copies"], steps)
+        + heading(
+            "What NIR adds",
+            "isotropy",
+            "python benchmarks/isotropy.py",
+            "The flow's and the loss's operations as a share of a ResNet-50 step at 224², batch 90, as XLA counts.",
+        )
+        + table(["dimension", "flow", "share"], flows)
+    )
+
+
+def photographs() -> str:
+    """Make the tables of photographs."""
+    decoding = [
+        [
+            row["what"],
+            row["workers"],
+            f"{row['images_per_second']:.0f}",
+            f"{100 * row['of_decoding']:.0f} %",
+        ]
+        for row in record("input_pipeline")["rows"]
+    ]
+    waiting = [
+        [
+            row["backbone"],
+            row["batch"],
+            f"{row['step_images_per_second']:.1f}",
+            f"{row['training_images_per_second']:.1f}",
+            f"{100 * row['waiting_share']:.1f} %",
+        ]
+        for row in record("training_from_files")["rows"]
+    ]
+    return (
+        heading(
+            "Photographs from disk",
+            "input_pipeline",
+            "python benchmarks/input_pipeline.py",
+            "Images read, decoded, augmented and collected in batches, a second, and as a share of bare decoding.",
+        )
+        + table(["what", "workers", "images a second", "of decoding"], decoding)
+        + heading(
+            "Training from files",
+            "training_from_files",
+            "python benchmarks/training_from_files.py",
+            "How long a training step waits for its images.",
+        )
+        + table(
+            ["network", "batch", "steps alone, images/s", "training, images/s", "waiting"], waiting
+        )
+    )
