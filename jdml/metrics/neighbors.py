@@ -13,6 +13,7 @@ from jax import Array
 
 from jdml.metrics.handed import handed_in
 from jdml.ops import checks, safe_norm, similarities
+from jdml.ops.blocks import by_platform
 from jdml.ops.meshes import NOWHERE, Axis, by_parts
 from jdml.ops.stable import accumulate_in
 
@@ -259,6 +260,6 @@ def first_in_order(places: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 def rows_per_block(size: int, floats_per_row: int) -> int:
     """How many of ``size`` queries to compare at a time, if each needs that many float32 numbers."""
-    budget = _CPU_BLOCK if jax.default_backend() == "cpu" else _ACCELERATOR_BLOCK
+    budget = by_platform(_CPU_BLOCK, _ACCELERATOR_BLOCK)
     rows = budget // (4 * max(1, floats_per_row)) // 8 * 8
     return min(max(8, rows), max(1, size))

@@ -13,11 +13,30 @@ Tree = Any
 Block = int | Literal["auto"] | None
 
 AT_ONCE = 2**21
-"""Entries of a matrix of pairs that ``"auto"`` takes at once."""
+"""Entries of a matrix of pairs that ``"auto"`` takes at once on a CPU."""
 CLASSES_AT_ONCE = 2**23
 """The same of embeddings and proxies, of which losses keep fewer copies."""
 AT_A_TIME = 2**20
-"""Entries of a matrix that it takes at a time where there are more, about."""
+"""Entries of a matrix that it takes at a time on a CPU where there are more, about."""
+WIDER = 4
+"""Times as many on a GPU or TPU, whose cores small blocks would not fill."""
+
+
+def by_platform(cpu: int, accelerator: int) -> int:
+    """Choose by where programs run.
+
+    Args:
+        cpu: the choice on a CPU.
+        accelerator: the choice elsewhere.
+
+    Returns:
+        One of both.
+
+    Example:
+        >>> by_platform(512, 2048) if jax.default_backend() == "cpu" else 512
+        512
+    """
+    return cpu if jax.default_backend() == "cpu" else accelerator
 
 
 def block_size(block: Block, rows: int, columns: int, at_once: int = AT_ONCE) -> int | None:
@@ -27,7 +46,7 @@ def block_size(block: Block, rows: int, columns: int, at_once: int = AT_ONCE) ->
         block: as many, None for all, or ``"auto"``.
         rows: how many there are.
         columns: entries per row.
-        at_once: entries that ``"auto"`` takes at once.
+        at_once: entries that ``"auto"`` takes at once on a CPU.
 
     Returns:
         A number below ``rows``, or None for all at once.
@@ -37,8 +56,9 @@ def block_size(block: Block, rows: int, columns: int, at_once: int = AT_ONCE) ->
         (None, 32, None)
     """
     if block == "auto":
-        few = max(rows, 1) * columns <= at_once
-        block = None if few else max(8, AT_A_TIME // columns // 8 * 8)
+        wider = by_platform(1, WIDER)
+        few = max(rows, 1) * columns <= wider * at_once
+        block = None if few else max(8, wider * AT_A_TIME // columns // 8 * 8)
     return None if block is None or block >= rows else block
 
 

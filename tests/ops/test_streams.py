@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from jdml import ops
+from jdml.ops import streams
+from jdml.ops.blocks import block_size
 
 N, D = 37, 3
 RNG = np.random.default_rng(0)
@@ -192,3 +194,16 @@ def test_memory_is_linear_in_the_points() -> None:
 def test_what_is_no_tile(tile: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         streamed(jnp.asarray(POINTS), 0.2, tile)
+
+
+def test_tiles_and_blocks_are_wider_on_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sizes() -> tuple[Any, ...]:
+        return (
+            streams._default_side(100_000, 1),
+            block_size("auto", 32_768, 32_768),
+            block_size("auto", 2_000, 2_000),
+        )
+
+    assert sizes() == (511, 32, 520)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert sizes() == (2041, 128, None)
