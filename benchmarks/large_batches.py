@@ -4,10 +4,12 @@
 
 Value and gradient of B x 128 embeddings. Memory is what the compiled program holds beside its arguments and results,
 which needs no run, up to a million rows; times are measured up to `--measure`. The exponent is that of memory by B
-over the three largest sizes.
+over the three largest sizes. At last the memory of every pair loss at 32,768 x 128 and 262,144 x 512, beside four
+arrays of the embeddings and 128 MiB.
 """
 
 import argparse
+import inspect
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +26,8 @@ DIM = 128
 SIZES = (1_024, 4_096, 8_192, 16_384, 32_768, 131_072, 1_048_576)
 DENSE_LIMIT = 32_768
 """Rows up to which all are compared at once, too."""
+LIMITS = ((32_768, 128), (262_144, 512))
+"""Where every pair loss is compiled."""
 LOSSES = ("info_nce", "sup_con", "contrastive", "multi_similarity", "triplet", "circle")
 
 
@@ -45,9 +49,9 @@ def step(loss: Callable[..., jax.Array]) -> Any:
     return jax.jit(jax.value_and_grad(loss))
 
 
-def temporaries(loss: Callable[..., jax.Array], size: int) -> int | None:
+def temporaries(loss: Callable[..., jax.Array], size: int, dim: int = DIM) -> int | None:
     """Bytes of a compiled step."""
-    x = jax.ShapeDtypeStruct((size, DIM), jnp.float32)
+    x = jax.ShapeDtypeStruct((size, dim), jnp.float32)
     y = jax.ShapeDtypeStruct((size,), jnp.int32)
     return machine.temporaries(step(loss).lower(x, y).compile())
 
@@ -97,14 +101,34 @@ def exponent(rows: list[dict[str, Any]]) -> float:
     return float(np.max(slopes)) if slopes else float("nan")
 
 
+def pair_losses() -> list[str]:
+    """Every loss that compares some anchors at a time."""
+    names = [name for name in jdml.losses.__all__ if name.endswith("_loss")]
+    found = [n for n in names if "anchor_block" in inspect.signature(getattr(jdml, n)).parameters]
+    return [name.removesuffix("_loss") for name in found]
+
+
+def limits(names: list[str], shapes: tuple[tuple[int, int], ...]) -> list[dict[str, Any]]:
+    """Bytes of each loss at each shape, beside four arrays of the embeddings and 128 MiB."""
+    rows = []
+    for size, dim in shapes:
+        for name in names:
+            used, limit = temporaries(ours(name, "auto"), size, dim), 4 * 4 * size * dim + 2**27
+            rows.append({"loss": name, "rows": size, "dim": dim, "bytes": used, "limit": limit})
+            shown = f"{machine.mebibytes(used)} of {machine.mebibytes(limit)} MiB"
+            over = "" if used is None or used <= limit else "   over"
+            print(f"{name:24} {size:9,} x {dim}  {shown}{over}", flush=True)
+    return rows
+
+
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="numbers of rows")
     parser.add_argument("--only", nargs="*", default=LOSSES, help="names of losses")
-    parser.add_argument("--measure", type=int, default=8_192, help="rows up to which it is timed")
+    parser.add_argument("--measure", type=int, default=32_768, help="rows up to which it is timed")
     parser.add_argument("--dense-limit", type=int, default=DENSE_LIMIT, help="rows at once")
-    parser.add_argument("--repeats", type=int, default=3, help="timed steps (default 3)")
+    parser.add_argument("--repeats", type=int, default=2, help="timed steps (default 2)")
     parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
     arguments = parser.parse_args()
     print(f"{'loss':18} {'rows':>9}  MiB in blocks / at once / optax, and seconds")
@@ -118,7 +142,8 @@ def main() -> None:
             print(f"{name:18} {size:9,}  {shown}   {took}", flush=True)
     slope = exponent(rows)
     print(f"memory ~ rows^{slope:.2f}, {DIM}-D, at most over the losses")
-    machine.write(arguments.out, rows, exponent_of_bytes=slope, dim=DIM)
+    every = limits(pair_losses(), LIMITS) if tuple(arguments.only) == LOSSES else []
+    machine.write(arguments.out, rows, exponent_of_bytes=slope, dim=DIM, limits=every)
 
 
 if __name__ == "__main__":

@@ -152,6 +152,9 @@ def test_large_batches(
     assert [set(row["seconds"]) for row in found["rows"][1:]] == [set()] * 3
     assert 0 < found["exponent_of_bytes"] < 1.2
     assert "memory ~ rows^" in capsys.readouterr().out
+    assert len(module.pair_losses()) == 16
+    (row,) = module.limits(["info_nce"], ((64, 8),))
+    assert 0 < row["bytes"] < row["limit"] == 4 * 4 * 64 * 8 + 2**27
 
 
 def test_accelerator(

@@ -36,7 +36,8 @@ class Comparison(NamedTuple):
         pairs: which pairs take part.
         rows: ``[B]``, the valid anchors.
         weights: ``[B, 1]`` or ``[B, R]``.
-        in_ball: whether no vector is longer than 1, so that no square overflows.
+        squares: ``[R]``, the references' squared norms, where no vector is longer than 1; else None, as they may
+            overflow.
     """
 
     embeddings: Array
@@ -45,7 +46,7 @@ class Comparison(NamedTuple):
     pairs: Pairs
     rows: Array
     weights: Array
-    in_ball: bool = False
+    squares: Array | None
 
     @property
     def similarities(self) -> Array:
@@ -55,12 +56,12 @@ class Comparison(NamedTuple):
     @property
     def squared_distances(self) -> Array:
         """``[B, R]``."""
-        return ops.squared_distances(self.embeddings, self.references)
+        return ops.squared_distances(self.embeddings, self.references, self.squares)
 
     @property
     def distances(self) -> Array:
         """``[B, R]``, Euclidean."""
-        return _distances(self.embeddings, self.references, self.in_ball)
+        return _distances(self.embeddings, self.references, self.squares)
 
     @property
     def row_weights(self) -> Array:
@@ -103,7 +104,7 @@ class Anchors:
         key: its key.
         block: how many anchors are compared at a time, None for all.
         axis: over which devices the anchors are spread.
-        in_ball: whether no vector is longer than 1.
+        squares: ``[R]``, their squared norms, where no vector is longer than 1; else None.
         prepare: what is left to be done to embeddings of valid rows, block by block.
     """
 
@@ -116,7 +117,7 @@ class Anchors:
     key: Array | None
     block: int | None
     axis: Axis
-    in_ball: bool
+    squares: Array | None
     prepare: Callable[[Array, Array], Array] | None
 
     def over_blocks(self, function: Callable[[Comparison], tuple[Tree, Tree]]) -> tuple[Tree, Tree]:
@@ -237,7 +238,7 @@ class Anchors:
         pairs = self._pairs(rows) if rows.mined is None else rows.mined
         vectors = self._vectors(rows)
         if self.mine is not None and rows.mined is None:
-            distances = _distances(vectors, self.references, self.in_ball)
+            distances = _distances(vectors, self.references, self.squares)
             keys = None if self.key is None else row_keys(self.key, rows.place)
             pairs = _mined(self.mine, keys, jax.lax.stop_gradient(distances), pairs)
         return Comparison(
@@ -247,7 +248,7 @@ class Anchors:
             pairs,
             rows.valid,
             rows.weights,
-            self.in_ball,
+            self.squares,
         )
 
     def _pairs(self, rows: _Rows) -> Pairs:
@@ -271,7 +272,7 @@ class Anchors:
         """Anchors whose pairs are mined: where a miner must see the distances of the whole batch."""
         rows = self.axis.gather(self.rows) if self.axis.names else self.rows
         pairs = self._pairs(rows)
-        distances = _distances(self._vectors(rows), self.references, self.in_ball)
+        distances = _distances(self._vectors(rows), self.references, self.squares)
         distances = jax.lax.stop_gradient(distances)
         assert self.mine is not None
         mined = _mined(self.mine, self.key, distances, pairs)
@@ -386,7 +387,7 @@ def compare(
         key,
         block,
         axis,
-        normalize in (ops.sphere, ops.ball),
+        jnp.sum(r * r, axis=-1) if normalize in (ops.sphere, ops.ball) else None,
         (lambda x, valid: prepare("embeddings", x, valid, normalize, dtype)) if in_blocks else None,
     )
 
@@ -476,8 +477,10 @@ def _slice(vectors: Array, start: Array, size: int, inside: bool) -> Array:
     return rows if inside else jnp.roll(rows, first - start, axis=0)
 
 
-def _distances(x: Array, y: Array, in_ball: bool) -> Array:
-    return ops.safe_sqrt(ops.squared_distances(x, y)) if in_ball else ops.distances(x, y)
+def _distances(x: Array, y: Array, y_squares: Array | None) -> Array:
+    if y_squares is None:
+        return ops.distances(x, y)
+    return ops.safe_sqrt(ops.squared_distances(x, y, y_squares))
 
 
 def _mined(mine: Miner, key: Array | None, distances: Array, pairs: Pairs) -> Pairs:

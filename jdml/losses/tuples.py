@@ -240,15 +240,22 @@ def snr_contrastive_loss(
         Array(4.36, dtype=float32)
     """
 
+    def centred(vectors: Array) -> Array:
+        return vectors - vectors.mean(-1, keepdims=True)
+
+    anchors = compare(embeddings, labels, **options)
+    signals = jnp.sum(jnp.square(centred(anchors.references)), axis=-1)
+
     def terms(c: Comparison) -> PairTerms:
-        anchors = c.embeddings - c.embeddings.mean(-1, keepdims=True)
-        references = c.references - c.references.mean(-1, keepdims=True)
-        signal = jnp.sum(jnp.square(anchors), axis=-1, keepdims=True)
+        own = centred(c.embeddings)
+        signal = jnp.sum(jnp.square(own), axis=-1, keepdims=True)
         some = signal > jnp.finfo(signal.dtype).eps ** 2
-        noise = ops.squared_distances(anchors, references)
+        # The products with anchors, whose entries sum to 0, have no slope by the references' means.
+        references = c.references - jax.lax.stop_gradient(c.references.mean(-1, keepdims=True))
+        noise = ops.squared_distances(own, references, signals)
         distances = noise / jnp.where(some, signal, 1.0)
         pull = jnp.where(some, relu(distances - positive_margin), 0.0)
         push = jnp.where(some, relu(negative_margin - distances), 0.0)
         return (pull, c.pairs.positive), (push, c.pairs.negative)
 
-    return compare(embeddings, labels, **options).reduce_pairs(reduce_fn, terms)
+    return anchors.reduce_pairs(reduce_fn, terms)

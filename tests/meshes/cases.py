@@ -77,6 +77,7 @@ class Case:
         assert_same(jax.device_get(found), self.expected)
 
     def in_context(self, size: int) -> None:
+        """Under `jax.set_mesh`, and with classes alone spread where there are some."""
         grid = mesh(EXPLICIT, size)
         with jax.set_mesh(grid):
-            self.on(grid, self.rows())
+            self.on(grid, self.rows() if self.pair else [P()] * 4 + [P("data")])
