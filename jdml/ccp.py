@@ -39,7 +39,7 @@ def greedy_k_center(
     """Pick from a pool, one after the other, the point farthest from all centres and from those already picked.
 
     Formula:
-        ``q = argmax_{u ∈ pool∖r} min_{v ∈ centers ∪ r} ‖u − v‖``, added to r, until |r| = k.
+        ``q = argmax_{u ∈ pool∖r} min_{v ∈ centers ∪ r} ‖u − v‖``, added to r until it holds k of them.
 
     Args:
         pool: ``[N, D]``, in the space that the loss measures.

@@ -29,9 +29,14 @@
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
+SOURCE = ""  # "git+https://…" takes a git address; "" the checkout that this lies in, else the package index
 if importlib.util.find_spec("jdml") is None:
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "jdml[train]"], check=True)
+    here = Path.cwd().parent
+    source = SOURCE or (f"file://{here}" if (here / "pyproject.toml").is_file() else "")
+    wanted = "jdml[train]" + (f" @ {source}" if source else "")
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", wanted], check=True)
 
 # %%
 import jax.numpy as jnp

@@ -1,14 +1,11 @@
 """Build the site, strictly and offline: ``python docs/maker`` writes build/docs/html and fails on any warning."""
 
 import argparse
-import hashlib
 import os
 import shutil
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -18,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
 BUILD = REPOSITORY / "build" / "docs"
-SOURCE, SITE, PICTURES = BUILD / "source", BUILD / "html", BUILD / "pictures"
+SOURCE, SITE = BUILD / "source", BUILD / "html"
 FILLED_IN = ("index.md", "results.md")
 
 
@@ -63,8 +60,13 @@ def more_pages() -> str:
 
 def stage() -> None:
     """Put the sources together, touching only what has changed."""
+    from maker import gallery
+
     wanted = dict(gather())
-    wanted |= {f"_static/pictures/{file.name}": file.read_bytes() for file in pictures()}
+    wanted |= {
+        f"_static/pictures/{file.name}": file.read_bytes()
+        for file in gallery.pictures(BUILD / "pictures")
+    }
     for name, content in wanted.items():
         file = SOURCE / name
         if not file.is_file() or file.read_bytes() != content:
@@ -77,47 +79,6 @@ def stage() -> None:
     for name in ("jdml", "benchmarks"):  # pages show code and results as they are there
         if not (SOURCE / name).exists():
             (SOURCE / name).symlink_to(REPOSITORY / name)
-
-
-def pictures() -> list[Path]:
-    """Compute the pictures that are not there yet, or whose loss or way of drawing has changed; on all cores."""
-    from maker.drawing import COLLAPSE
-    from maker.subjects import subjects
-
-    stamp = PICTURES / "stamp"
-    now = fingerprint()
-    if not stamp.is_file() or stamp.read_text() != now:
-        shutil.rmtree(PICTURES, ignore_errors=True)
-        names = [*subjects(), COLLAPSE]
-        with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-            list(pool.map(picture, names))
-        stamp.write_text(now)
-    return sorted(PICTURES.glob("*.svg"))
-
-
-def picture(name: str) -> None:
-    """Compute one picture."""
-    from maker.drawing import COLLAPSE, draw, draw_collapse
-    from maker.scene import move
-    from maker.subjects import subjects
-
-    of = subjects()
-    file = PICTURES / f"{name}.svg"
-    if name == COLLAPSE:
-        draw_collapse(move(of["triplet_loss"]), move(of["easy_positive"]), file)
-    else:
-        draw(move(of[name]), file)
-
-
-def fingerprint() -> str:
-    """Tell whether anything has changed that pictures are made of."""
-    folders = [REPOSITORY / "jdml" / room for room in ("losses", "ops")] + [DOCS / "maker"]
-    files = [*(file for folder in folders for file in folder.glob("*.py"))]
-    files.append(REPOSITORY / "jdml" / "mining.py")
-    digest = hashlib.sha256()
-    for file in sorted(files):
-        digest.update(file.name.encode() + file.read_bytes())
-    return digest.hexdigest()
 
 
 def main() -> None:

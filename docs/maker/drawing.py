@@ -9,7 +9,6 @@ from maker.scene import PROBES, Motion, start
 
 COLOURS = ("#3f83f8", "#f08c2e", "#2fa36b")
 INK = "#8a8f98"
-COLLAPSE = "collapse"
 STYLE = {
     "font.size": 9,
     "font.family": "sans-serif",

@@ -87,7 +87,7 @@ class ConditionalFlow(nn.Module):
 
     Paper settings:
         Non-isotropy regularization: the unit-norm proxy of a sample's class as condition, clamp 2, sizes in
-        :data:`PRESETS`.
+        :data:`jdml.flows.PRESETS`.
 
     Reference:
         Dinh, Sohl-Dickstein & Bengio, *Density Estimation Using Real NVP*; Kingma & Dhariwal, *Glow*; Roth, Vinyals &

@@ -64,7 +64,7 @@ def multi_proxy_anchor_loss(
         ValueError: shapes that do not fit, α or γ not positive, τ negative.
 
     Implementation notes:
-        Each class's term carries its share τR/|C| of the regularizer. With K = 1 this is ProxyAnchor. Without a valid
+        Each class's term carries its share ``τR/|C|`` of the regularizer. With K = 1 this is ProxyAnchor. Without a valid
         row the loss is 0.
 
     Paper settings:
