@@ -41,8 +41,8 @@ types: $(VENV)/.dev ## mypy
 parity: $(VENV)/.parity ## the tests again, beside pytorch-metric-learning and faiss
 	$(MAKE) --no-print-directory test
 
-notebooks: $(VENV)/.dev ## run every notebook on its embedded data
-	$(BIN)/python -m pytest -q -n $(WORKERS) --nbmake --nbmake-timeout=600 -W default notebooks
+notebooks: $(VENV)/.dev ## run every notebook on its embedded data, and compare what it prints with what it stores
+	$(BIN)/python -m pytest -q -n $(WORKERS) -W default notebooks
 
 docs: $(VENV)/.docs ## the site, strictly and offline, into build/docs/html (five minutes; a minute once cached)
 	$(BIN)/python docs/maker

@@ -14,7 +14,7 @@ import jdml
 DOCS = Path(__file__).parents[1] / "docs"
 sys.path.insert(0, str(DOCS))
 
-from maker import checks, names, pages, records, speed  # noqa: E402
+from maker import checks, names, pages, records, speed, stamps  # noqa: E402
 from maker.scene import move, start, to_plane, to_sphere  # noqa: E402
 from maker.subjects import subjects  # noqa: E402
 
@@ -160,3 +160,13 @@ def test_search_is_tried_by_stems(tmp_path):
     page = site(tmp_path, searchindex_js=f"Search.setIndex({json.dumps(index)})")
     assert checks.found_by_search(page, "class collapse") == {"b"}
     assert checks.found_by_search(page, "hard negatives") == set()
+
+
+def test_a_stamp_is_of_what_code_does(tmp_path):
+    file = tmp_path / "a.py"
+    file.write_text('def f():\n    """Words."""\n    return 1\n')
+    before = stamps.meaning([file])
+    file.write_text('def f():\n    """Other words."""\n    # and why\n    return 1\n')
+    assert stamps.meaning([file]) == before
+    file.write_text('def f():\n    """Words."""\n    return 2\n')
+    assert stamps.meaning([file]) != before

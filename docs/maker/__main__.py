@@ -81,6 +81,17 @@ def stage() -> None:
             (SOURCE / name).symlink_to(REPOSITORY / name)
 
 
+def page_cache() -> Path:
+    """Choose the folder that keeps what pages ran with this version of the library; forget those of others."""
+    from maker import stamps
+
+    folder = BUILD / "cache" / stamps.of_pages()
+    for other in (BUILD / "cache").glob("*"):
+        if other != folder:
+            shutil.rmtree(other)
+    return folder
+
+
 def main() -> None:
     """Gather, build, check."""
     from sphinx.cmd.build import main as sphinx
@@ -94,7 +105,7 @@ def main() -> None:
     stage()
     del os.environ[QUICKLY]
     print(f"sources: {time.perf_counter() - begun:.0f} s", flush=True)
-    os.environ["JDML_DOCS_CACHE"] = str(BUILD / "cache")
+    os.environ["JDML_DOCS_CACHE"] = str(page_cache())
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     # The pages' kernels share compiled programs, and tell nothing but what they print.
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(BUILD / "programs"))
