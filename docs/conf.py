@@ -1,5 +1,6 @@
 """Sphinx's settings; `python docs/maker` puts this file beside the pages that it gathers and makes."""
 
+import importlib
 import os
 import re
 
@@ -92,6 +93,13 @@ def resolve_flat_names(app, env, node, contnode):  # noqa: D103
     return None
 
 
+def source_of(app, room, name):  # noqa: D103
+    # What a room takes over from another one has its source there, and is linked from there.
+    value = getattr(importlib.import_module(room), name.partition(".")[0], None)
+    return None if getattr(value, "__module__", "").startswith(room) else room
+
+
 def setup(app):  # noqa: D103
     app.connect("autodoc-process-signature", tidy_signature)
+    app.connect("viewcode-follow-imported", source_of)
     app.connect("missing-reference", resolve_flat_names)

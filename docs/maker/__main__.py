@@ -111,6 +111,9 @@ def main() -> None:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(BUILD / "programs"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
+    shutil.rmtree(
+        SITE / "_modules", ignore_errors=True
+    )  # sources link back to pages that may have moved
     options = ["-q", "-W", "--keep-going", "-d", str(BUILD / "doctrees")]
     if code := sphinx([*options, str(SOURCE), str(SITE)]):
         sys.exit(code)

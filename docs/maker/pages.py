@@ -63,7 +63,8 @@ def autodoc(symbol: str) -> str:
         if fields := field_names(lookup(symbol)):  # its docstring tells them
             lines.append(f"   :exclude-members: {', '.join(fields)}")
     if kind == "autodata":
-        lines = [f".. py:data:: {symbol}", "", f"   {words_about(symbol)}"]
+        module, _, name = symbol.rpartition(".")
+        lines = [f".. py:data:: {name}", f"   :module: {module}", "", f"   {words_about(symbol)}"]
     return "\n".join(["```{eval-rst}", *lines, "```", ""])
 
 
@@ -191,9 +192,10 @@ def tile(name: str) -> str:
     """Make one picture of the overview, a link."""
     room = "mining" if name in MINERS else "losses"
     title = html.escape(summary(f"jdml.{room}.{name}"), quote=True)
+    broken = name.removesuffix("_loss").replace("_", "_<wbr>")
     return (
         f'<a href="{name}.html" title="{title}"><img src="../_static/pictures/{name}-end.svg" '
-        f'alt="{name}: where its points end"><code>{name.removesuffix("_loss")}</code></a>'
+        f'alt="{name}: where its points end"><code>{broken}</code></a>'
     )
 
 
