@@ -292,4 +292,4 @@ def study_pages() -> Iterable[tuple[str, str]]:
     for page in sorted((REPOSITORY / "experiments").glob("**/README.md")):
         folder = page.parent.relative_to(REPOSITORY)
         text = re.sub(r"\]\((\.\./)?(\w+)\)", r"](\1\2/README.md)", page.read_text())
-        yield f"{folder}/README.md", text
+        yield f"{folder}/README.md", text.replace(" ± ", "\u00a0±\u00a0")

@@ -44,7 +44,8 @@ METHODS = {
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Write a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines) + "\n"
+    text = "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+    return text.replace(" ± ", "\u00a0±\u00a0") + "\n"
 
 
 @cache

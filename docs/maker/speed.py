@@ -46,7 +46,7 @@ def losses() -> str:
     head = ["loss", "classes", "ms", "PML's ms", "times as fast", "over the products", "peak MiB"]
     said = (
         "Value and gradient of 256 embeddings of 512 dimensions, beside pytorch-metric-learning 2.9.0 in one run. *Over the products* is the "
-        "time in units of the bare matrix products that no implementation can do without. Both sides keep the memory that they free."
+        "time in units of the bare matrix products that no implementation can do without. Both sides keep the memory that they free; SoftTriple is without its regularizer, as pytorch-metric-learning's."
     )
     return heading("Losses", "losses", "python benchmarks/losses.py --repeats 21", said) + table(
         head, rows
