@@ -64,6 +64,7 @@ SLOW_FILES = {
     "test_cli_images.py",
     "test_convnets.py",
     "test_convolution.py",
+    "test_devices.py",
     "test_everyday.py",
     "test_feed.py",
     "test_figures.py",

@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -150,9 +150,37 @@ class ImageBatches:
         return self._sampler.batches_per_epoch
 
     @property
+    def batch_size(self) -> int:
+        """Rows in each batch, the sampler's."""
+        return self._sampler.batch_size
+
+    @property
     def bad_images(self) -> int:
         """How many different files were skipped so far."""
         return len(self._bad)
+
+    @property
+    def bad_rows(self) -> list[int]:
+        """Their rows, rising; may be set, to what several pipelines skipped."""
+        return sorted(self._bad)
+
+    @bad_rows.setter
+    def bad_rows(self, rows: Iterable[int]) -> None:
+        self._bad = set(rows)
+
+    def take(self, places: np.ndarray) -> None:
+        """From here on decodes and gives only these places of each batch, as a process of several does.
+
+        Args:
+            places: Rising, ≥ 0; places past the end of a batch are empty.
+
+        Example:
+            Of eight rows the second half::
+
+                batches.take(np.arange(4, 8))
+        """
+        self.close()
+        self._load.places = np.asarray(places)
 
     def get_state(self) -> dict[str, Any]:
         """Tell where the pipeline stands: the sampler's state, what must agree, and the skipped rows (JSON-able)."""
@@ -248,26 +276,36 @@ def without_bad_images(dataset: Dataset) -> Dataset:
 class _Load:
     """Step → rows `[B]`, images `[B, H, W, 3]`, and what is wrong with images, by their place."""
 
-    def __init__(self, images: ImageFiles, sampler: EpochSampler, seed: int, augment: bool) -> None:
+    def __init__(
+        self,
+        images: ImageFiles,
+        sampler: EpochSampler,
+        seed: int,
+        augment: bool,
+        places: np.ndarray | None = None,
+    ) -> None:
         self.images, self.sampler, self.seed, self.augment = images, sampler, seed, augment
+        self.places = places  # None: all
         self._lock = threading.Lock()  # an epoch is laid out by one thread
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Load, (self.images, self.sampler, self.seed, self.augment)
+        return _Load, (self.images, self.sampler, self.seed, self.augment, self.places)
 
     def __call__(self, step: int) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
         with self._lock:
             rows = self.sampler.batch_at(step)
+        places = np.arange(len(rows)) if self.places is None else self.places
+        rows = np.pad(rows, (0, 1), constant_values=-1)[np.minimum(places, len(rows))]
         images = np.zeros((len(rows), *self.images.shape[1:]), np.uint8)
         problems = {}
-        for place, row in enumerate(rows):
+        for at, (place, row) in enumerate(zip(places, rows, strict=True)):
             if row < 0:  # a place that no sample fills
                 continue
             random = np.random.default_rng([self.seed, step, place]) if self.augment else None
             try:
-                images[place] = self.images.read(row, random)
+                images[at] = self.images.read(row, random)
             except BadImageError as error:
-                problems[place] = str(error)
+                problems[at] = str(error)
         return rows, images, problems
 
 

@@ -10,6 +10,8 @@ from jdml.training.alternation import AlternatingProblems, Alternation
 from jdml.training.hooks import Hook, HookResult
 from jdml.training.loop import fit
 from jdml.training.memory import keep_freed_memory
+from jdml.training.placement import initialize
+from jdml.training.preemption import Preempted
 from jdml.training.result import Embedder, FitResult
 from jdml.training.scoring import metric_names, recall_ranks, score
 from jdml.training.step import (
@@ -32,12 +34,14 @@ __all__ = [
     "FitResult",
     "Hook",
     "HookResult",
+    "Preempted",
     "TrainState",
     "Trained",
     "create_state",
     "embed",
     "fit",
     "improve",
+    "initialize",
     "keep_freed_memory",
     "load",
     "make_indexed_step",

@@ -14,6 +14,7 @@ from jdml.ccp import AlternatingProjections, AlternationState, select_proxies
 from jdml.data import ImageFiles
 from jdml.ops import ball, checks
 from jdml.training.hooks import Hook, HookResult
+from jdml.training.placement import whole
 from jdml.training.step import Preprocess, TrainState, embed, to_float
 
 AT_A_TIME = 512
@@ -159,7 +160,7 @@ class AlternatingProblems(Hook):
 
     def _with_new_proxies(self, state: TrainState, problem: int, old: Array) -> TrainState:
         """The state with proxies chosen from a new pool, embedded by this state's model."""
-        proxies = state.params["proxies"]
+        proxies = whole(state.params["proxies"])
         classes, per_class, dim = proxies.shape
         indices, there = self._pool(classes, problem)
         rows, pool = indices[there], np.zeros((*indices.shape, dim), np.float32)

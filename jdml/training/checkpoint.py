@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jdml.training.placement import wait_for_all, writes
+
 CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
 MODEL = "model.safetensors"
@@ -66,6 +68,7 @@ class RunFolder:
         resume: accept a folder that already has a checkpoint of the same configuration.
         keep: checkpoints kept, the newest ones.
         growing: whether a run may go on with more steps than the folder's.
+        asynchronous: write checkpoints in the background.
 
     Raises:
         TypeError: if ``config`` is not JSON-able.
@@ -75,7 +78,9 @@ class RunFolder:
 
     Implementation notes:
         Orbax writes a checkpoint beside the others and renames it when complete, so a killed save leaves the one before
-        and a temporary folder, which the next start removes. Saves are synchronous: the step donates its buffers.
+        and a temporary folder, which the next start removes. The step donates its buffers: what is written in the
+        background is a copy. Arrays of a mesh are written by the processes that hold them, all else by the first one,
+        and read back onto whatever mesh there is then.
     """
 
     def __init__(
@@ -86,8 +91,10 @@ class RunFolder:
         resume: bool = True,
         keep: int = 2,
         growing: bool = False,
+        asynchronous: bool = False,
     ) -> None:
         self.path = Path(path).absolute()
+        self._asynchronous = asynchronous
         self._growing = growing
         self._written: int | None = None
         self.description = _description(config)
@@ -108,7 +115,7 @@ class RunFolder:
 
         if step == self._latest:
             return
-        packed = _pack(tree)
+        packed = _pack(jax.tree.map(jnp.copy, tree) if self._asynchronous else tree)
         self._check_room(sum(leaf.nbytes for leaf in jax.tree.leaves(packed)))
         items = args.Composite(
             state=args.StandardSave(packed),
@@ -165,12 +172,14 @@ class RunFolder:
     ) -> None:
         """Write the parameters of a step, what they scored and what they are, as ``model.safetensors``."""
         described = {**self.description, "step": step, "metrics": dict(metrics)}
-        write_model(self.path / MODEL, variables, described)
+        if writes():
+            write_model(self.path / MODEL, variables, described)
         self._written = step
 
     def save_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Write ``metrics.json``."""
-        write_json(self.path / METRICS, metrics)
+        if writes():
+            write_json(self.path / METRICS, metrics)
 
     def close(self) -> None:
         """Close the checkpoint manager."""
@@ -185,7 +194,8 @@ class RunFolder:
             if self._checkpoints.exists() and any(self._checkpoints.iterdir()):
                 raise ValueError(f"out_dir {self.path} has checkpoints but no {CONFIG}")
             self.path.mkdir(parents=True, exist_ok=True)
-            write_json(file, config)
+            if writes():
+                write_json(file, config)
             return
         there = read_json(file)
         differing = differences(_compared(there), _compared(config))
@@ -197,15 +207,19 @@ class RunFolder:
                 f"out_dir {self.path} holds a run of another configuration: "
                 + "; ".join(_told(line) for line in changed)
             )
-        if differing:
+        if differing and writes():
             write_json(file, config)
 
     def _open_manager(self, keep: int) -> Any:
         import orbax.checkpoint as ocp
 
-        for leftover in self._checkpoints.glob("*.orbax-checkpoint-tmp*"):
-            _remove(leftover)
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=False)
+        if writes():
+            for leftover in self._checkpoints.glob("*.orbax-checkpoint-tmp*"):
+                _remove(leftover)
+        wait_for_all("the run's folder")
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep, enable_async_checkpointing=self._asynchronous
+        )
         return ocp.CheckpointManager(self._checkpoints, options=options)
 
 

@@ -10,6 +10,25 @@ from jdml.data import EpochSampler, ImageBatches, ImageFiles
 from jdml.data.dataset import check_channels
 
 
+def check_evaluation(evaluate: Any, monitor: str | None, hook: Any) -> None:
+    """Refuse what looks at evaluations where there are none.
+
+    Raises:
+        ValueError: a monitor or a hook without ``evaluate``.
+    """
+    if monitor is not None and evaluate is None:
+        raise ValueError(f"monitor is {monitor!r} but there is no evaluate function")
+    if hook is not None and evaluate is None:
+        raise ValueError("hook acts after evaluations, but there is no evaluate function")
+
+
+def check_parts(objective: Any, optimizer: Any, train: Any) -> None:
+    """Refuse what is no objective, no optimizer, no data set: see the checks below."""
+    check_objective(objective)
+    check_optimizer(optimizer)
+    check_train(train)
+
+
 def check_objective(objective: Any) -> None:
     """Refuse what is no objective.
 

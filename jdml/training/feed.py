@@ -1,14 +1,16 @@
 """What each step of a run is fed with: rows of a data set in memory, or batches of image files."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jdml.data import ImageBatches
+from jdml.ops import checks
+from jdml.training.micro_batch import check_rows_apart
+from jdml.training.placement import HERE, Placement, either
 from jdml.training.step import Preprocess, TrainState, make_indexed_step, make_train_step
 
 DEVICE_BYTES = 1 << 30  # data sets up to this size are put on the device once
@@ -16,25 +18,88 @@ DEVICE_BYTES = 1 << 30  # data sets up to this size are put on the device once
 Outcome = tuple[TrainState, dict[str, jax.Array]]
 
 
-class RowFeed:
-    """Steps on the rows that a sampler yields; small data sets are gathered on the device, others on the host.
+class _Feed:
+    """What feeds share: the settings of their step, and whether a batch may be filled up.
 
     Args:
         parts: model, objective and optimizer.
         preprocess: as for the step.
-        train: a data set with ``images`` and ``labels``.
-        sampler: an iterator of index arrays ``[B]``.
+        placement: where batches lie.
+        micro_batch: as for the step.
     """
 
-    def __init__(self, parts: tuple[Any, ...], preprocess: Preprocess, train: Any, sampler: Any):
+    def __init__(
+        self,
+        parts: tuple[Any, ...],
+        preprocess: Preprocess,
+        placement: Placement = HERE,
+        micro_batch: int | None = None,
+    ) -> None:
+        if micro_batch is not None:
+            checks.count("micro_batch", micro_batch)
+        self.model, self.preprocess, self.placement = parts[0], preprocess, placement
+        self.micro_batch = micro_batch
+        self._may_fill = False
+
+    @property
+    def sample(self) -> Any:
+        """One row: an image ``[1, H, W, C]``, or what else the model takes."""
+        raise NotImplementedError
+
+    def make(self, make: Callable[..., Any], parts: tuple[Any, ...]) -> Callable[..., Outcome]:
+        """The step, made by a function of :mod:`jdml.training.step`."""
+        step: Callable[..., Outcome] = make(
+            *parts,
+            preprocess=self.preprocess,
+            placement=self.placement,
+            micro_batch=self.micro_batch,
+            donate=True,
+        )
+        return step
+
+    def check(self, state: TrainState) -> None:
+        """Refuse, before any step, a state that cannot be partitioned, and rows that cannot be apart."""
+        self.placement.check(state.params)
+        if self.micro_batch is not None:
+            self._check_apart(state, f"micro_batch={self.micro_batch}")
+
+    def size(self, rows: int, state: TrainState) -> int:
+        """Places of a batch of so many rows, a multiple of the devices.
+
+        Raises:
+            ValueError: places that no row fills, and batch normalization, which would see them.
+        """
+        size = -(-rows // self.placement.devices) * self.placement.devices
+        if size > rows and not self._may_fill:
+            why = f"mesh: a batch of {rows} rows does not divide among {self.placement.devices} devices"
+            self._check_apart(state, why)
+            self._may_fill = True
+        return size
+
+    def _check_apart(self, state: TrainState, why: str) -> None:
+        variables = {"params": state.params["model"], "batch_stats": state.batch_stats}
+        check_rows_apart(self.model, variables, self.preprocess(self.sample), why)
+
+
+class RowFeed(_Feed):
+    """Steps on the rows that a sampler yields; small data sets are gathered on the device, others on the host.
+
+    Args:
+        parts: model, objective and optimizer.
+        train: a data set with ``images`` and ``labels``.
+        sampler: an iterator of index arrays ``[B]``.
+        *shared: ``preprocess``, ``placement`` and ``micro_batch``.
+    """
+
+    def __init__(self, parts: tuple[Any, ...], train: Any, sampler: Any, *shared: Any) -> None:
+        super().__init__(parts, *shared)
         self.train, self.sampler = train, sampler
         sizes = [getattr(x, "nbytes", DEVICE_BYTES + 1) for x in jax.tree.leaves(train.images)]
         self.on_device = sum(sizes) <= DEVICE_BYTES
         if self.on_device:
-            self.images = jax.tree.map(jnp.asarray, train.images)
-            self.labels = jnp.asarray(train.labels)
-        make = make_indexed_step if self.on_device else make_train_step
-        self._step = make(*parts, preprocess=preprocess, donate=True)
+            self.images = self.placement.everywhere(train.images)
+            self.labels = self.placement.everywhere(train.labels)
+        self._step = self.make(make_indexed_step if self.on_device else make_train_step, parts)
         self._masks = False
 
     @property
@@ -45,15 +110,19 @@ class RowFeed:
     def step(self, state: TrainState) -> Outcome:
         """One step on the next batch."""
         rows = np.asarray(next(self.sampler), np.int32)
+        size = self.size(len(rows), state)
+        rows = np.pad(rows, (0, size - len(rows)), constant_values=-1)
+        whole, rows = bool((rows >= 0).all()), rows[self.placement.own(size)]
         filled, where = np.maximum(rows, 0), rows >= 0  # row −1 is a place that no sample fills
-        extra = () if where.all() and not self._masks else (where,)
-        self._masks = bool(
-            extra
-        )  # once a batch has such places, all are masked: two programs at most
+        # Once a batch has such places, all are masked: two programs at most.
+        self._masks = self._masks or not whole
+        extra = (where,) if self._masks else ()
         if self.on_device:
-            return self._step(state, self.images, self.labels, filled, *extra)
+            there = self.placement.spread((filled, *extra), size)
+            return self._step(state, self.images, self.labels, *there)
         batch = jax.tree.map(lambda rows: rows[filled], self.train.images)
-        return self._step(state, batch, self.train.labels[filled], *extra)
+        there = self.placement.spread((batch, self.train.labels[filled], *extra), size)
+        return self._step(state, *there)
 
     def seen(self) -> Mapping[str, int]:
         """What the history tells of the data."""
@@ -67,29 +136,31 @@ class RowFeed:
         """Nothing is open."""
 
 
-class ImageFeed:
+class ImageFeed(_Feed):
     """Steps on batches of image files, and how long the device waits for them.
 
     The host waits for a step before it takes the next batch, so that its waiting for the batch is the
-    device's; the workers of the pipeline decode meanwhile.
+    device's; the workers of the pipeline decode meanwhile. Of several processes each decodes its own rows.
 
     Args:
         parts: model, objective and optimizer.
-        preprocess: as for the step.
         train: the data set of the batches.
         batches: the pipeline.
+        *shared: ``preprocess``, ``placement`` and ``micro_batch``.
 
     Raises:
         ValueError: if the batches are of another data set.
     """
 
     def __init__(
-        self, parts: tuple[Any, ...], preprocess: Preprocess, train: Any, batches: ImageBatches
-    ):
+        self, parts: tuple[Any, ...], train: Any, batches: ImageBatches, *shared: Any
+    ) -> None:
         if batches.dataset is not train:
             raise ValueError("sampler must be ImageBatches of train, got those of another data set")
+        super().__init__(parts, *shared)
         self.batches = batches
-        self._step = make_train_step(*parts, preprocess=preprocess, donate=True)
+        self._size: int | None = None
+        self._step = self.make(make_train_step, parts)
         self._last: Any = None
         self._began: float | None = None
         self._waited = 0.0
@@ -102,18 +173,24 @@ class ImageFeed:
 
     def step(self, state: TrainState) -> Outcome:
         """One step on the next batch."""
+        if self._size is None:
+            self._size = self.size(self.batches.batch_size, state)
+            if self.placement.mesh is not None:
+                self.batches.take(self.placement.own(self._size))
         if self._began is None:
             self._began = time.perf_counter()
         jax.block_until_ready(self._last)
         asked = time.perf_counter()
         batch = next(self.batches)
         self._waited += time.perf_counter() - asked
-        state, metrics = self._step(state, *batch)
+        state, metrics = self._step(state, *self.placement.spread(batch, self._size))
         self._last = metrics
         return state, metrics
 
     def seen(self) -> Mapping[str, int]:
         """What the history tells of the data: how many different images were skipped so far."""
+        bad = np.isin(np.arange(len(self.batches.dataset)), self.batches.bad_rows)
+        self.batches.bad_rows = np.flatnonzero(either(bad)).tolist()
         return {"bad_images": self.batches.bad_images}
 
     def waiting(self) -> Mapping[str, float]:
@@ -130,8 +207,13 @@ class ImageFeed:
 
 
 def make_feed(
-    parts: tuple[Any, ...], preprocess: Preprocess, train: Any, sampler: Any
+    parts: tuple[Any, ...],
+    preprocess: Preprocess,
+    train: Any,
+    sampler: Any,
+    placement: Placement,
+    micro_batch: int | None,
 ) -> RowFeed | ImageFeed:
     """Return the feed for what ``sampler`` yields."""
     kind = ImageFeed if isinstance(sampler, ImageBatches) else RowFeed
-    return kind(parts, preprocess, train, sampler)
+    return kind(parts, train, sampler, preprocess, placement, micro_batch)

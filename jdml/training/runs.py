@@ -23,6 +23,7 @@ def open_run(
     *,
     resume: bool,
     growing: bool,
+    asynchronous: bool = False,
 ) -> RunFolder:
     """Open a run's folder, or refuse it: another run's results are never this run's.
 
@@ -36,6 +37,7 @@ def open_run(
         around: what is done before the model and after it: ``preprocess`` and ``normalize``.
         resume: accept a folder that has a checkpoint.
         growing: whether more steps than the folder's are another run, or the same going on.
+        asynchronous: whether checkpoints are written while training goes on.
 
     Returns:
         The folder.
@@ -56,7 +58,7 @@ def open_run(
         "embedding": describe(model, preprocess, normalize, train),
         "versions": versions(),
     }
-    return RunFolder(out_dir, told, resume=resume, growing=growing)
+    return RunFolder(out_dir, told, resume=resume, growing=growing, asynchronous=asynchronous)
 
 
 def _of_model(model: Any) -> Any:

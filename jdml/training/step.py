@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.data.dataset import check_channels
+from jdml.training.micro_batch import in_turns
+from jdml.training.placement import HERE, Placement, placement_of
 
 Metrics = dict[str, jax.Array]
 PIXELS = 1 << 21  # that a forward pass embeds at a time
@@ -145,8 +147,36 @@ def _init(model: Any, key: jax.Array, images: jax.Array) -> Any:
     return model.init(key, images, train=False)
 
 
-def _pure_step(model: Any, objective: Any, optimizer: Any, preprocess: Preprocess) -> Callable:
+def _pure_step(
+    model: Any,
+    objective: Any,
+    optimizer: Any,
+    preprocess: Preprocess,
+    placement: Placement,
+    micro_batch: int | None,
+) -> Callable:
     """Build the step as a pure, unjitted function ``(state, images, labels, where)``."""
+
+    def embedded(params: Any, state: TrainState, images: Any, key: jax.Array) -> tuple[Any, Any]:
+        """Embeddings, and the running statistics after them."""
+
+        def some(images: Any, key: jax.Array) -> tuple[Any, Any]:
+            return model.apply(
+                {"params": params["model"], "batch_stats": state.batch_stats},
+                preprocess(images),
+                train=True,
+                mutable=["batch_stats"],
+                rngs={"dropout": key},
+            )
+
+        if micro_batch is None:
+            embeddings, updates = some(images, key)
+            return embeddings, updates.get("batch_stats", state.batch_stats)
+
+        def turn(images: Any, number: jax.Array) -> Any:
+            return some(images, jax.random.fold_in(key, number))[0]
+
+        return in_turns(turn, images, micro_batch), state.batch_stats
 
     def forward(
         params: Mapping[str, Any],
@@ -156,13 +186,7 @@ def _pure_step(model: Any, objective: Any, optimizer: Any, preprocess: Preproces
         where: jax.Array | None,
     ) -> tuple[jax.Array, tuple[jax.Array, Any, Metrics]]:
         model_key, loss_key = jax.random.split(jax.random.fold_in(state.key, state.step))
-        embeddings, updates = model.apply(
-            {"params": params["model"], "batch_stats": state.batch_stats},
-            preprocess(images),
-            train=True,
-            mutable=["batch_stats"],
-            rngs={"dropout": model_key},
-        )
+        embeddings, batch_stats = embedded(params, state, images, model_key)
         loss, metrics = objective.loss(
             {role: value for role, value in params.items() if role != "model"},
             embeddings,
@@ -171,7 +195,7 @@ def _pure_step(model: Any, objective: Any, optimizer: Any, preprocess: Preproces
             where=where,
             state=state.objective_state,
         )
-        return loss, (embeddings, updates.get("batch_stats", state.batch_stats), metrics)
+        return loss, (embeddings, batch_stats, metrics)
 
     def step(
         state: TrainState, images: jax.Array, labels: jax.Array, where: jax.Array | None = None
@@ -192,6 +216,7 @@ def _pure_step(model: Any, objective: Any, optimizer: Any, preprocess: Preproces
             ),
             key=state.key,
         )
+        state = placement.keep(state)
         return state, {**metrics, "loss": loss, "grad_norm": optax.tree.norm(grads)}
 
     return step
@@ -204,6 +229,8 @@ def make_train_step(
     *,
     preprocess: Preprocess = standard,
     donate: bool = False,
+    placement: Placement = HERE,
+    micro_batch: int | None = None,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """Build the jitted train step ``step(state, images, labels, where=None) -> (state, metrics)``.
 
@@ -215,6 +242,8 @@ def make_train_step(
         optimizer: an ``optax.GradientTransformation``.
         preprocess: applied to the batch inside the step; by default uint8 images become floats 0…1.
         donate: let the step reuse the memory of the state it is given, which is then gone for the caller.
+        placement: where the state lies, and stays.
+        micro_batch: rows that go through the network at a time; None: all.
 
     Returns:
         The step. ``images [B, H, W, C]``, ``labels [B]`` ints, ``where [B]`` bool (rows that count for
@@ -226,7 +255,9 @@ def make_train_step(
         ``fold_in(state.key, t)``, so that a restored state goes on exactly. The same model, objective and optimizer
         objects give the same compiled step again.
     """
-    return _jitted(model, objective, optimizer, preprocess, donate, False)
+    return _jitted(
+        model, objective, optimizer, preprocess, placement, micro_batch, donate, indexed=False
+    )
 
 
 def make_indexed_step(
@@ -236,6 +267,8 @@ def make_indexed_step(
     *,
     preprocess: Preprocess = standard,
     donate: bool = False,
+    placement: Placement = HERE,
+    micro_batch: int | None = None,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """Build :func:`make_train_step`'s step over a data set that lies on the device.
 
@@ -245,13 +278,17 @@ def make_indexed_step(
         optimizer: see :func:`make_train_step`.
         preprocess: see :func:`make_train_step`.
         donate: see :func:`make_train_step`.
+        placement: see :func:`make_train_step`.
+        micro_batch: see :func:`make_train_step`.
 
     Returns:
         ``step(state, images [N, H, W, C], labels [N], indices [B], where=None)``, which returns
         ``(state, metrics)``: the batch is gathered inside the compiled step, so that the host sends
         B integers per step.
     """
-    return _jitted(model, objective, optimizer, preprocess, donate, True)
+    return _jitted(
+        model, objective, optimizer, preprocess, placement, micro_batch, donate, indexed=True
+    )
 
 
 @lru_cache(maxsize=16)
@@ -260,11 +297,14 @@ def _jitted(
     objective: Any,
     optimizer: Any,
     preprocess: Preprocess,
+    placement: Placement,
+    micro_batch: int | None,
     donate: bool,
+    *,
     indexed: bool,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """Jit the step; the same parts give the same function, so that other seeds compile nothing."""
-    step = _pure_step(model, objective, optimizer, preprocess)
+    step = _pure_step(model, objective, optimizer, preprocess, placement, micro_batch)
 
     def indexed_step(
         state: TrainState,
@@ -279,9 +319,11 @@ def _jitted(
     return jax.jit(indexed_step if indexed else step, donate_argnums=(0,) if donate else ())
 
 
-@partial(jax.jit, static_argnames=("model", "preprocess"))
-def _embed_batch(model: Any, preprocess: Preprocess, variables: Any, images: jax.Array) -> Any:
-    return model.apply(variables, preprocess(images), train=False)
+@partial(jax.jit, static_argnames=("model", "preprocess", "placement"))
+def _embed_batch(
+    model: Any, preprocess: Preprocess, placement: Placement, variables: Any, images: jax.Array
+) -> Any:
+    return placement.keep(model.apply(variables, preprocess(images), train=False))
 
 
 def embed(
@@ -312,7 +354,8 @@ def embed(
 
     Implementation notes:
         The last batch is padded, and a set smaller than ``batch_size`` goes in one batch padded to a
-        power of two, so that a model is compiled once and stays compiled between calls.
+        power of two, so that a model is compiled once and stays compiled between calls. Where the parameters lie on a
+        mesh, its devices share the rows, and of several processes each reads its own; all get all embeddings.
     """
     parts = jax.tree.leaves(images)
     size = len(parts[0])
@@ -324,16 +367,21 @@ def embed(
         raise ValueError(f"batch_size must be positive, got {batch_size}")
     if size == 0:
         raise ValueError("images must hold at least one image, got none")
+    placement = placement_of(params)
     rows = min(batch_size, 1 << (size - 1).bit_length())
+    rows = -(-rows // placement.devices) * placement.devices
     variables = {"params": params, "batch_stats": batch_stats}
+    own = placement.own(rows)
 
     def padded(part: Any, start: int) -> np.ndarray:
-        batch = np.asarray(part[start : start + rows])
-        return np.pad(batch, [(0, rows - len(batch))] + [(0, 0)] * (batch.ndim - 1))
+        batch = np.asarray(part[start + own[0] : start + own[-1] + 1])
+        missing = own[-1] + 1 - own[0] - len(batch)
+        return np.pad(batch, [(0, missing)] + [(0, 0)] * (batch.ndim - 1))[own - own[0]]
 
     found = []
     for start in range(0, size, rows):
         batch = jax.tree.map(lambda part, start=start: padded(part, start), images)
-        embedded = _embed_batch(model, preprocess, variables, batch)
+        batch = placement.spread(batch, rows)
+        embedded = _embed_batch(model, preprocess, placement, variables, batch)
         found.append(jax.tree.map(lambda x, n=size - start: np.asarray(x)[:n], embedded))
     return jax.tree.map(lambda *several: np.concatenate(several), *found)

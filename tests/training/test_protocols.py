@@ -139,7 +139,7 @@ def test_places_that_no_sample_fills_do_not_count():
     sampler = protocols.make_sampler(recipe, labels, seed=0)
     objective, optimizer = protocols._parts_of_step(recipe, 16, 1)
     parts = (SmallConvNet(DIM), objective, optimizer)
-    feed = RowFeed(parts, protocols.to_float, train, sampler)
+    feed = RowFeed(parts, train, sampler, protocols.to_float)
     state = training.create_state(*parts, images[:1], seed=0)
     rows = sampler.batch_at(0)
     assert (rows < 0).sum() == 8

@@ -190,7 +190,7 @@ def test_large_images_are_embedded_few_at_a_time(monkeypatch):
 
     sizes = []
 
-    def watched(model, preprocess, variables, images):
+    def watched(model, preprocess, placement, variables, images):
         sizes.append(len(images))
         return np.zeros((len(images), 2), np.float32)
 

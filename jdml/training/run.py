@@ -1,0 +1,219 @@
+"""A run in progress: what is computed is checked, evaluated, remembered and written."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdml.training.checkpoint import RunFolder
+from jdml.training.feed import ImageFeed, RowFeed
+from jdml.training.hooks import Hook
+from jdml.training.log import Log
+from jdml.training.placement import agreed, whole, writes
+from jdml.training.result import Embedder, Evaluate, FitResult, Record
+from jdml.training.runs import MODEL
+from jdml.training.schedule import Progress, Schedule
+from jdml.training.step import TrainState
+from jdml.training.stopping import Best, improve
+
+
+class Run:
+    """A run in progress: the train state, the loop's progress, and where both are written.
+
+    Args:
+        feed: what each step is fed with.
+        sampler: what the feed takes, whose state is saved.
+        schedule: when what happens.
+        evaluate: as of :func:`fit`.
+        hook: as of :func:`fit`.
+        state: to begin with; it is copied.
+        folder: of the run; None writes nothing.
+        tensorboard: as of :func:`fit`.
+    """
+
+    def __init__(
+        self,
+        feed: RowFeed | ImageFeed,
+        sampler: Any,
+        schedule: Schedule,
+        evaluate: Evaluate | None,
+        hook: Hook | None,
+        state: TrainState,
+        folder: RunFolder | None,
+        tensorboard: bool,
+    ) -> None:
+        self.feed, self.sampler, self.schedule = feed, sampler, schedule
+        self.evaluate, self.hook, self.folder = evaluate, hook, folder
+        self.place = feed.placement.place
+        self.state: TrainState = self.place(_copy(state))
+        self.carried: Any = () if hook is None else self.place(hook.template(self.state))
+        self.done = Progress()
+        self.best = None if schedule.monitor is None else self._weights()
+        self.pending: list[dict[str, Any]] = []
+        self.watched: dict[str, float] = {}
+        self.waiting: Mapping[str, float] = {}
+        self.scores: Record = {}
+        if not self._restore() and hook is not None:
+            self.carried, self.state = self.place(hook.start(self.state))
+            self.best = None if schedule.monitor is None else self._weights()
+        if self.done.stopped is not None:
+            self._save_model()
+        path = folder.path if folder is not None and writes() else None
+        self.log = Log(path, after_step=self.done.step, tensorboard=tensorboard and writes())
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.feed.close()
+        self.log.close()
+        if self.folder is not None:
+            self.folder.close()
+
+    def take(self, state: TrainState, metrics: dict[str, jax.Array]) -> None:
+        """Take one step's outcome, without waiting for it."""
+        self.state = state
+        self.pending.append(metrics)
+        self.done.step += 1
+
+    def pause(self) -> None:
+        """Look at what was computed: check, evaluate, remember the best, write."""
+        step = self.done.step
+        record: Record = {"step": step, **self._collect(), **self.feed.seen()}
+        self.waiting = self.feed.waiting()
+        if self.evaluate is not None and self.schedule.evaluates(step):
+            self.scores = self._evaluate()
+            record |= self.scores
+        if step == self.schedule.steps and self.done.stopped is None:
+            self.done.stopped = "steps"
+        if self.folder is not None and self.done.stopped is not None:
+            record["model"] = MODEL
+        self.done.history.append(record)
+        if self.schedule.saves(step) or self.done.stopped is not None:
+            self.save()
+        self.log.write({**record, **self.waiting})
+
+    def summary(self) -> Mapping[str, float | int | str]:
+        """Return what the progress bar shows: the last loss, the last watched metric, the waiting for images."""
+        return {"loss": self.done.history[-1]["loss"], **self.watched, **self.waiting}
+
+    def result(self) -> FitResult:
+        """Return what the run leaves."""
+        monitored = self.best is not None
+        params, batch_stats = self.best if self.best is not None else self._weights()
+        state = self.state._replace(params=params, batch_stats=batch_stats)
+        return FitResult(
+            state=self.state,
+            history=self.done.history,
+            best=self.done.best if monitored else None,
+            best_params=params,
+            best_batch_stats=batch_stats,
+            stopped=str(self.done.stopped),
+            embedder=self._embedder(state),
+        )
+
+    def _weights(self) -> tuple[Any, Any]:
+        return _copy((self.state.params, self.state.batch_stats))
+
+    def _collect(self) -> Record:
+        """Average the metrics of the steps since the last pause; refuse a loss or gradient that is not finite."""
+        if not self.pending:
+            return {}
+        values = jax.device_get(self.pending)
+        self.pending = []
+        for name in ("loss", "grad_norm"):
+            seen = np.array([metrics[name] for metrics in values], np.float64)
+            if not np.isfinite(seen).all():
+                first = int(np.argmin(np.isfinite(seen)))
+                step = self.done.step - len(seen) + 1 + first
+                raise FloatingPointError(f"the {name} is {seen[first]} at step {step}")
+        return {name: float(np.mean([m[name] for m in values])) for name in sorted(values[0])}
+
+    def _evaluate(self) -> Record:
+        assert self.evaluate is not None
+        found = self.evaluate(self._embedder(self.state))
+        metrics = agreed({name: float(value) for name, value in found.items()})
+        record: Record = {**metrics}
+        monitor = self.schedule.monitor
+        self.watched = dict(list(metrics.items())[:1])
+        if monitor is not None:
+            if monitor not in metrics:
+                raise ValueError(f"monitor {monitor!r} is not among the metrics {sorted(metrics)}")
+            self.watched = {monitor: metrics[monitor]}
+            self.done.best, improved = improve(self.done.best, metrics[monitor], self.done.step)
+            if improved:
+                self.best = self._weights()
+            patience = self.schedule.patience
+            if patience is not None and self.done.best.stale >= patience:
+                self.done.stopped = "patience"
+        if self.hook is None:
+            return record
+        result = self.hook.after_evaluation(self.carried, self.state, metrics)
+        self.carried = self.place(result.carried)
+        if self.done.stopped is None and self.done.step < self.schedule.steps:
+            self.state = self.place(result.state)  # after the last step there is nothing to prepare
+            self.done.stopped = "hook" if result.ended else None
+        return {**record, **result.seen}
+
+    def _embedder(self, state: TrainState) -> Embedder:
+        return Embedder(self.feed.model, state, self.feed.preprocess)
+
+    def _tree(self) -> dict[str, Any]:
+        tree = {"state": self.state, "best": self.best if self.best is not None else ()}
+        return tree if self.hook is None else {**tree, "hook": self.carried}
+
+    def save(self) -> None:
+        """Save everything that the run needs to go on, whatever step it is at."""
+        if self.folder is not None:
+            progress = {**asdict(self.done), "sampler": self.sampler.get_state()}
+            progress["best"] = list(self.done.best)
+            progress["pending"] = jax.tree.map(float, jax.device_get(self.pending))
+            self.folder.save(self.done.step, self._tree(), progress)
+            self._save_model()
+            if self.done.stopped is not None and self.scores:
+                self.folder.save_metrics({"step": self._chosen(), **self._scored()})
+
+    def _save_model(self) -> None:
+        """Write the parameters that are the run's result so far, unless they are there."""
+        if self.folder is None or self.folder.has_model(self._chosen()):
+            return
+        params, batch_stats = self.state.params, self.state.batch_stats
+        if self.best is not None and self.done.best.step > 0:
+            params, batch_stats = self.best
+        objective = {role: value for role, value in params.items() if role != "model"}
+        variables = {"params": params["model"], "batch_stats": batch_stats, "objective": objective}
+        self.folder.save_model(whole(variables), self._chosen(), self._scored())
+
+    def _chosen(self) -> int:
+        """The step whose parameters are the run's result so far; before any evaluation the present one."""
+        evaluated = self.best is not None and self.done.best.step > 0
+        return self.done.best.step if evaluated else self.done.step
+
+    def _scored(self) -> Record:
+        """What was measured at that step, and nothing that belongs to steps before it."""
+        records = {record["step"]: record for record in self.done.history}
+        chosen = records.get(self._chosen(), {})
+        return {name: chosen[name] for name in self.scores if name in chosen}
+
+    def _restore(self) -> bool:
+        """Go on from the folder's last checkpoint, if there is one."""
+        found = None if self.folder is None else self.folder.restore(self._tree())
+        if found is None:
+            return False
+        tree, progress = found
+        self.state, self.carried = tree["state"], tree.get("hook", ())
+        self.best = None if self.schedule.monitor is None else tree["best"]
+        self.sampler.set_state(progress.pop("sampler"))
+        self.pending = progress.pop("pending", [])
+        self.done = Progress(**{**progress, "best": Best(*progress["best"])})
+        if self.done.stopped == "steps" and self.done.step < self.schedule.steps:
+            self.done.stopped = None  # more steps than there were
+        return True
+
+
+def _copy(tree: Any) -> Any:
+    """Copy every array, so that donating one tree never invalidates another."""
+    return jax.tree.map(jnp.copy, tree)

@@ -1,0 +1,49 @@
+"""When things happen in a run, and how far it is."""
+
+from dataclasses import dataclass, field
+
+from jdml.training.result import Record
+from jdml.training.stopping import Best
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When things happen: functions of the step alone, so that a resumed run does the same."""
+
+    steps: int
+    evaluate_every: int
+    log_every: int
+    checkpoint_every: int
+    monitor: str | None
+    patience: int | None
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "evaluate_every", "log_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.patience is not None and self.patience < 1:
+            raise ValueError(f"patience must be at least 1 evaluation, got {self.patience}")
+        if self.patience is not None and self.monitor is None:
+            raise ValueError("patience needs monitor, the name of the metric to watch")
+
+    def evaluates(self, step: int) -> bool:
+        """Whether there is an evaluation after this step."""
+        return step % self.evaluate_every == 0 or step == self.steps
+
+    def saves(self, step: int) -> bool:
+        """Whether there is a checkpoint after this step."""
+        return step % self.checkpoint_every == 0 or step == self.steps
+
+    def pauses(self, step: int) -> bool:
+        """Whether the host looks at the device's numbers after this step."""
+        return step % self.log_every == 0 or self.evaluates(step) or self.saves(step)
+
+
+@dataclass
+class Progress:
+    """The loop's own state: JSON-able, saved beside the train state."""
+
+    step: int = 0
+    history: list[Record] = field(default_factory=list)
+    best: Best = field(default_factory=Best)
+    stopped: str | None = None

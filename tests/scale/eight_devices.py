@@ -1,0 +1,188 @@
+"""Runs of each method on 1, 2, 4 and 8 devices: a script, as a process has as many devices as it starts with.
+
+    JAX_NUM_CPU_DEVICES=8 PYTHONPATH=tests python tests/scale/eight_devices.py RESULTS.json [WORD …]
+
+writes one entry per check: the empty string where it holds, else what does not. `test_devices.py` runs it.
+"""
+
+import functools
+import json
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import jdml
+from jdml import objectives
+from jdml.ccp import AlternatingProjections
+from jdml.data import ClassBatchSampler, Dataset
+from jdml.flows import ConditionalFlow
+from jdml.mining import chain, easy_positive, semi_hard_negative
+from jdml.optim import add_anchored_weights, partition_by_role
+from jdml.training import AlternatingProblems, fit, standard
+
+CLASSES, DIM, STEPS = 8, 16, 50
+RNG = np.random.default_rng(0)
+LABELS = np.arange(64) % CLASSES
+CENTRES = RNG.uniform(40, 210, (CLASSES, 4, 4, 1))
+IMAGES = np.clip(CENTRES[LABELS] + RNG.normal(0, 30, (64, 4, 4, 1)), 0, 255).astype(np.uint8)
+DATA = Dataset("dots", IMAGES, LABELS, {"class": LABELS})
+CHECKS: dict[str, Callable[[], None]] = {}
+
+
+class Net(nn.Module):
+    """Dropout, so that there is randomness; batch norm on request.
+
+    CCP's embeddings stay within the unit ball, whose border is a kink: rounding decides on which side a proxy lies.
+    """
+
+    batch_norm: bool = False
+    scale: float = 1.0
+
+    @nn.compact
+    def __call__(self, images: Any, *, train: bool = False) -> Any:
+        # Without a bias: before batch norm its gradient is rounding, which Adam makes large.
+        x = nn.Dense(8, use_bias=False)(images.reshape(len(images), -1))
+        if self.batch_norm:
+            x = nn.BatchNorm(use_running_average=not train)(x)
+        x = nn.Dropout(0.1, deterministic=not train)(nn.tanh(x))
+        return self.scale * nn.Dense(DIM)(x)
+
+
+def rates(*roles: str) -> Any:
+    names = {"model": 1e-2, "proxies": 1e-2, "flow": 1e-3}
+    rules = {role: optax.adam(names[role], eps=1e-3) for role in ("model", *roles)}
+    return partition_by_role(rules, lambda params: {role: role for role in params})
+
+
+def anchored() -> Any:
+    mask = lambda params: {role: role == "model" for role in params}  # noqa: E731
+    return optax.chain(add_anchored_weights(1e-2, mask), rates("proxies"))
+
+
+def problems(model: Any) -> AlternatingProblems:
+    machine = AlternatingProjections(patience=1, run_patience=100)  # R@8 is soon as good as it gets
+    return AlternatingProblems(model, DATA, pool_size=6, monitor="R@8", machine=machine)
+
+
+FLOW = ConditionalFlow(DIM, DIM, num_blocks=1, hidden=4, depth=1)
+EPS = chain(easy_positive(), semi_hard_negative(0.2))
+PAIR = objectives.pair(jdml.contrastive_loss, mine=EPS)
+PROXY = functools.partial(objectives.proxy, num_classes=CLASSES, dim=DIM)
+METHODS: dict[str, Mapping[str, Any]] = {
+    "EPS": {
+        "objective": objectives.pair(jdml.triplet_loss, mine=EPS),
+        "model": Net(batch_norm=True),
+    },
+    "XBM": {"objective": objectives.with_memory(PAIR, 40, DIM)},
+    "PFML": {"objective": PROXY(jdml.potential_field_loss, proxies_per_class=2, alpha=1.0)},
+    "MPA": {"objective": PROXY(jdml.multi_proxy_anchor_loss, proxies_per_class=2)},
+    "NIR": {"objective": objectives.with_nir(PROXY(jdml.proxy_anchor_loss), FLOW, weight=0.5)},
+    "CCP": {
+        "objective": objectives.as_proxy_objective(jdml.contrastive_loss, CLASSES, DIM, 2),
+        "optimizer": anchored(),
+        "hook": problems,
+        "model": Net(scale=0.2),
+    },
+}
+OPTIMIZERS = {roles: rates(*roles) for roles in [(), ("proxies",), ("flow", "proxies")]}
+
+
+def evaluate(embed: Any) -> Mapping[str, float]:
+    found = jdml.evaluate_retrieval(jnp.asarray(embed(IMAGES)), jnp.asarray(LABELS))
+    return {name: found[name] for name in ("MAP@R", "R@8")}
+
+
+def train(name: str, devices: int | None, *, batch: int = 4, **settings: Any) -> Any:
+    """50 steps of a method; on a mesh its proxies are partitioned."""
+    method = METHODS[name]
+    model = method.get("model", Net())
+    roles = tuple(sorted(jax.eval_shape(method["objective"].init, jax.random.key(0))))
+    where = {}
+    if devices is not None:
+        grid = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
+        where = {"mesh": grid, "shard": {"proxies": P("data")} if "proxies" in roles else None}
+    chosen = {
+        "steps": STEPS,
+        "evaluate": evaluate,
+        "evaluate_every": 5,
+        "monitor": "MAP@R",
+        "log_every": 10,
+        "progress": False,
+        "hook": method["hook"](model) if "hook" in method else None,
+    }
+    sampler = ClassBatchSampler(LABELS, 4, batch, seed=1)
+    optimizer = method.get("optimizer", OPTIMIZERS[roles])
+    return fit(
+        model, method["objective"], optimizer, DATA, sampler, **{**chosen, **where, **settings}
+    )
+
+
+def assert_same(found: Any, expected: Any, tolerance: float = 1e-4) -> None:
+    """Parameters and history, to a relative 1e-4."""
+    trees = [(found.state.params, expected.state.params), (found.history, expected.history)]
+    for a, b in trees:
+        assert jax.tree.structure(a) == jax.tree.structure(b)
+        for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True):
+            np.testing.assert_allclose(np.asarray(x), np.asarray(y), tolerance, tolerance)
+
+
+@functools.cache
+def alone(name: str) -> Any:
+    return train(name, None)
+
+
+def check(function: Callable[[], None]) -> Callable[[], None]:
+    CHECKS[function.__name__.replace("_", " ")] = function
+    return function
+
+
+def register(name: str) -> None:
+    def as_on_one_device() -> None:
+        for devices in (1, 2, 4, 8):
+            found = train(name, devices)
+            assert_same(found, alone(name))
+            proxies = found.state.params.get("proxies")
+            if proxies is not None:
+                assert proxies.addressable_shards[0].data.shape[0] == CLASSES // devices
+        if "hook" in METHODS[name]:
+            assert max(record["problem"] for record in alone(name).history) >= 2
+        if not METHODS[name].get("model", Net()).batch_norm:
+            assert_same(train(name, 8, batch=3), train(name, None, batch=3))  # 12 rows on 8 devices
+
+    CHECKS[name] = as_on_one_device
+
+
+for name in METHODS:
+    register(name)
+
+
+def main() -> None:
+    results, words = {}, sys.argv[2:]
+    for name, function in CHECKS.items():
+        if words and not any(word in name for word in words):
+            continue
+        started = time.perf_counter()
+        try:
+            function()
+            results[name] = ""
+        except Exception as error:
+            results[name] = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-4)}"
+        seconds = time.perf_counter() - started
+        print(f"{seconds:6.1f} s  {name}  {results[name][:3000]}", flush=True)
+    Path(sys.argv[1]).write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
