@@ -81,6 +81,7 @@ SLOW_FILES = {
     "test_path.py",
     "test_pipeline.py",
     "test_pml_parity.py",
+    "test_processes.py",
     "test_protocols.py",
     "test_recipes.py",
     "test_resnets.py",

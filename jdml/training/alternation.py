@@ -17,9 +17,6 @@ from jdml.training.hooks import Hook, HookResult
 from jdml.training.placement import whole
 from jdml.training.step import Preprocess, TrainState, embed, to_float
 
-AT_A_TIME = 512
-"""Images of a pool that are embedded at a time."""
-
 
 class Alternation(NamedTuple):
     """What :class:`AlternatingProblems` carries through a run, saved with its checkpoints.
@@ -164,17 +161,13 @@ class AlternatingProblems(Hook):
         classes, per_class, dim = proxies.shape
         indices, there = self._pool(classes, problem)
         rows, pool = indices[there], np.zeros((*indices.shape, dim), np.float32)
-        parts = [
-            embed(
-                self.model,
-                state.params["model"],
-                state.batch_stats,
-                self._images(rows[start : start + AT_A_TIME], problem),
-                preprocess=self.preprocess,
-            )
-            for start in range(0, len(rows), AT_A_TIME)
-        ]
-        pool[there] = np.concatenate(parts)
+        pool[there] = embed(
+            self.model,
+            state.params["model"],
+            state.batch_stats,
+            self._images(rows, problem),
+            preprocess=self.preprocess,
+        )
         normalize = self.normalize if self.normalize is not None else lambda vectors: vectors
         chosen = select_proxies(
             normalize(jnp.asarray(pool, proxies.dtype)),
@@ -185,10 +178,10 @@ class AlternatingProblems(Hook):
         )
         return state._replace(params={**state.params, "proxies": chosen})
 
-    def _images(self, rows: np.ndarray, problem: int) -> np.ndarray:
+    def _images(self, rows: np.ndarray, problem: int) -> Any:
         images = self.train.images
         if isinstance(images, ImageFiles):
-            return images.augmented(rows, seed=(self.seed, problem))
+            return _Augmented(images, rows, (self.seed, problem))
         return np.asarray(images[rows])
 
     def _pool(self, classes: int, problem: int) -> tuple[np.ndarray, np.ndarray]:
@@ -202,3 +195,17 @@ class AlternatingProblems(Hook):
             indices[of_class, : len(chosen)] = chosen
             there[of_class, : len(chosen)] = True
         return indices, there
+
+
+class _Augmented:
+    """Image files as in training, decoded when they are asked for: of several processes each asks for its own."""
+
+    def __init__(self, images: ImageFiles, rows: np.ndarray, seed: tuple[int, int]) -> None:
+        self.images, self.rows, self.seed = images, rows, seed
+        self.shape = (len(rows), *images.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        return self.images.augmented(self.rows[part], seed=self.seed)

@@ -20,7 +20,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 Tree = Any
-HEARTBEAT = 20
+HEARTBEAT = 30
 """Seconds without a sign of life after which a process counts as ended."""
 SHUTDOWN = 30
 """Seconds that a process waits for the others at its end."""

@@ -5,6 +5,7 @@
 writes one entry per check: the empty string where it holds, else what does not. `test_devices.py` runs it.
 """
 
+import contextlib
 import functools
 import json
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -30,7 +32,7 @@ from jdml.data import ClassBatchSampler, Dataset
 from jdml.flows import ConditionalFlow
 from jdml.mining import chain, easy_positive, semi_hard_negative
 from jdml.optim import add_anchored_weights, partition_by_role
-from jdml.training import AlternatingProblems, fit, standard
+from jdml.training import AlternatingProblems, fit
 
 CLASSES, DIM, STEPS = 8, 16, 50
 RNG = np.random.default_rng(0)
@@ -122,16 +124,21 @@ def train(name: str, devices: int | None, *, batch: int = 4, **settings: Any) ->
         "progress": False,
         "hook": method["hook"](model) if "hook" in method else None,
     }
-    sampler = ClassBatchSampler(LABELS, 4, batch, seed=1)
+    sampler = settings.pop("sampler", ClassBatchSampler(LABELS, 4, batch, seed=1))
     optimizer = method.get("optimizer", OPTIMIZERS[roles])
     return fit(
         model, method["objective"], optimizer, DATA, sampler, **{**chosen, **where, **settings}
     )
 
 
+def history(found: Any) -> list[dict[str, float]]:
+    """The numbers; a run with a folder also tells where its model is."""
+    return [{k: v for k, v in record.items() if k != "model"} for record in found.history]
+
+
 def assert_same(found: Any, expected: Any, tolerance: float = 1e-4) -> None:
     """Parameters and history, to a relative 1e-4."""
-    trees = [(found.state.params, expected.state.params), (found.history, expected.history)]
+    trees = [(found.state.params, expected.state.params), (history(found), history(expected))]
     for a, b in trees:
         assert jax.tree.structure(a) == jax.tree.structure(b)
         for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True):
@@ -166,6 +173,74 @@ def register(name: str) -> None:
 
 for name in METHODS:
     register(name)
+
+
+class Stopped(BaseException):
+    """Stands for a signal."""
+
+
+class Dying(ClassBatchSampler):
+    """A sampler that ends its process before a step."""
+
+    dies_at = 0
+
+    def __next__(self) -> np.ndarray:
+        if self.step + 1 == self.dies_at:
+            raise Stopped
+        return super().__next__()
+
+
+@check
+def checkpoints_are_gone_on_with_on_other_numbers_of_devices() -> None:
+    """A memory and partitioned proxies, killed and gone on with on 4, 2, 1 and 8 devices; bit for bit on as many."""
+    for name in ("XBM", "MPA"):
+        for topology in ((4, 2, 1, 8), (4, 4, 4, 4)):
+            with tempfile.TemporaryDirectory() as folder:
+                for devices, end in zip(topology, (13, 27, 41, 0), strict=True):
+                    sampler = Dying(LABELS, 4, 4, seed=1)
+                    sampler.dies_at = end
+                    settings = {"out_dir": folder, "checkpoint_every": 5, "async_saves": end == 27}
+                    with contextlib.suppress(Stopped):
+                        found = train(name, devices, sampler=sampler, **settings)
+            assert_same(found, alone(name))
+            if topology[1] == 4:
+                unbroken = train(name, 4)
+                assert history(found) == history(unbroken)
+                chex.assert_trees_all_equal(found.state.params, unbroken.state.params)
+
+
+@check
+def micro_batches_on_a_mesh() -> None:
+    """As on one device, with blocks, a memory, and nested embeddings."""
+    nested = jdml.matryoshka(jdml.info_nce_loss, (8, 16))
+    METHODS["nested"] = {
+        "objective": objectives.with_memory(objectives.pair(nested, anchor_block=4), 40, DIM)
+    }
+    for name in ("XBM", "nested", "MPA"):
+        few = {"micro_batch": 8, "steps": 10}
+        assert_same(train(name, 4, **few), train(name, None, **few))
+
+
+@check
+def shards_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match=r"'proxies'\] is .* over 3 devices.* \[\[8, 2, 16\]\]"):
+        train("MPA", 3)
+    with pytest.raises(ValueError, match=r"shard names the role 'flow', the parameters have"):
+        train("MPA", 2, shard={"flow": P("data")})
+    with pytest.raises(ValueError, match=r"axes \['rows'\], mesh has \('data',\)"):
+        train("MPA", 2, shard={"proxies": P("rows")})
+    with pytest.raises(TypeError, match=r"shard\['proxies'\] must be a PartitionSpec, got 'data'"):
+        train("MPA", 2, shard={"proxies": "data"})
+    with pytest.raises(ValueError, match="shard needs a mesh: got shard for proxies"):
+        train("MPA", None, shard={"proxies": P("data")})
+    with pytest.raises(TypeError, match="mesh must be a jax.sharding.Mesh, got a int"):
+        train("MPA", None, mesh=8)
+    with pytest.raises(
+        ValueError, match="a batch of 12 rows does not divide among 8 devices.*norm"
+    ):
+        train("EPS", 8, batch=3)
+    with pytest.raises(ValueError, match="micro_batch=4: the rows .* batch normalization"):
+        train("EPS", 8, micro_batch=4)
 
 
 def main() -> None:

@@ -1,0 +1,97 @@
+"""Two real processes on this machine: what one computes, who decodes and who writes, and what the death of one does."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+Image = pytest.importorskip("PIL.Image")
+pytest.importorskip("grain")
+SCRIPT = Path(__file__).parent / "one_of_several.py"
+DIES_AT, BATCH, POOL, SIZE = 19, 16, 32, 64
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """64 pictures of eight classes."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    centres = random.uniform(40, 210, (8, 10, 10, 3))
+    for number in range(SIZE):
+        pixels = np.clip(centres[number % 8] + random.normal(0, 30, (10, 10, 3)), 0, 255)
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number:02}.png")
+    return folder
+
+
+def start(devices: int, *arguments: object) -> subprocess.Popen[str]:
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": str(devices),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), *map(str, arguments)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    printed, _ = process.communicate(timeout=600)
+    return printed
+
+
+def free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("localhost", 0))
+        return int(bound.getsockname()[1])
+
+
+def test_two_processes_one_killed_and_one_that_goes_on(images: Path, tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    unbroken = start(4, images, whole, tmp_path / "whole.json")
+    told = f"localhost:{free_port()}", 2
+    first = start(2, images, broken, tmp_path / "a.json", *told, 0)
+    second = start(2, images, broken, tmp_path / "b.json", *told, 1, DIES_AT)
+    printed = [ended(process) for process in (unbroken, second, first)]
+    assert unbroken.returncode == 0, printed[0]
+    assert second.returncode == -signal.SIGKILL, printed[1]
+    assert first.returncode != 0
+    assert "process 0 of 2 cannot go on: another process of this run has ended" in printed[2]
+    assert not list(tmp_path.glob("[ab].json"))
+    # One process wrote; each decoded half of the batches and pools, and half of what was evaluated.
+    logged = [json.loads(line)["step"] for line in (broken / "log.jsonl").read_text().splitlines()]
+    assert logged == list(range(2, DIES_AT, 2))
+    pools = 2 * POOL  # before the first step, and between two problems
+    for process in range(2):
+        step, training, evaluation = json.loads((broken / f"decoded{process}.json").read_text())
+        assert step == 16
+        ahead = 3 * BATCH  # what the pipeline has ready
+        assert step * BATCH + pools <= 2 * training <= step * BATCH + pools + ahead
+        assert 2 * evaluation == SIZE * step // 4
+
+    going_on = start(2, images, broken, tmp_path / "broken.json")
+    shown = ended(going_on)
+    assert going_on.returncode == 0, shown
+    expected, found = (
+        json.loads((tmp_path / f"{name}.json").read_text()) for name in ("whole", "broken")
+    )
+    assert [record["step"] for record in expected["history"]] == list(range(2, 25, 2))
+    assert expected["history"][-1]["problem"] >= 2
+    for ours, theirs in zip(found["history"], expected["history"], strict=True):
+        assert ours.keys() == theirs.keys()
+        numbers = [name for name in ours if name != "model"]
+        np.testing.assert_allclose(
+            [ours[name] for name in numbers], [theirs[name] for name in numbers], 1e-4, 1e-4
+        )
+    np.testing.assert_allclose(found["kernel"], expected["kernel"], atol=1e-4)
+    np.testing.assert_allclose(found["embeddings"], expected["embeddings"], atol=1e-4)
