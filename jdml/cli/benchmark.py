@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from jdml.cli.devices import TOPOLOGY, Machines
 from jdml.cli.inputs import data_checksum, file_digest, load_split
 from jdml.cli.names import parse_batch, parse_settings
 from jdml.cli.papers import printed
@@ -23,6 +24,7 @@ DRY_CLASSES = 8
 DRY_IMAGES, DRY_TEST_IMAGES = 8, 2
 # Options that do not change what is computed, and so may differ when a run is resumed.
 NOT_CONFIG = (
+    *TOPOLOGY,
     "data_dir",
     "on_bad_image",
     "out",
@@ -35,7 +37,7 @@ NOT_CONFIG = (
 
 
 @dataclass(frozen=True)
-class Benchmark:
+class Benchmark(Machines):
     """Train a method by its paper's recipe and score it on classes that it has not seen.
 
     conventional: one model on all training classes, R@k on the test classes. mlrc: four models, each on three quarters
@@ -97,6 +99,8 @@ class Benchmark:
     """The loss's own numbers in the place of the paper's, as name=value: alpha=16 delta=0.2."""
     proxies_per_class: int | None = None
     """Proxies per class of a proxy method. Default: the paper's."""
+    sampled_classes: int | None = None
+    """Classes that a step of a proxy method sees: those of its batch, and others drawn at random. Default: all."""
     label_noise: float = 0.0
     """Share of the training images that get a wrong label, drawn by the seed (conventional protocol)."""
     seed: int = 0
@@ -120,15 +124,21 @@ class Benchmark:
     def execute(self) -> None:
         """Train, score, show both rows, write metrics.json."""
         from jdml.training.checkpoint import write_json
+        from jdml.training.placement import writes
 
+        self.join()
         self._check()
         if self.dry_run:
             with fake_images(self._size()) as folder:
                 source = replace(self, dataset="folder", data_dir=folder)
                 found, unlike = self._measure_all(source)
-            self._show(found, {}, ())
         else:
             found, unlike = self._measure_all(self)
+        if not writes():
+            return
+        if self.dry_run:
+            self._show(found, {}, ())
+        else:
             self._show(found, self._printed(), (*unlike, *self._own()))
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
@@ -186,6 +196,7 @@ class Benchmark:
         from jdml import models
         from jdml.data import ImageBatches
         from jdml.recipes import recipe
+        from jdml.training.placement import writes
         from jdml.training.protocols import Plan
         from jdml.training.scoring import ndcg_ranks, recall_ranks
 
@@ -212,6 +223,11 @@ class Benchmark:
         elif self.protocol == "mlrc" and steps is None:
             steps = MLRC_EVALUATIONS * every
 
+        rows = found.batch if isinstance(found.batch, int) else int(np.prod(found.batch))
+        mesh, where = self.mesh(rows)
+        for line in where if writes() else ():
+            print(line, flush=True)
+
         def batches(dataset: Any, sampler: Any) -> Any:
             return ImageBatches(
                 dataset,
@@ -235,6 +251,8 @@ class Benchmark:
             ndcg_at=ndcg_ranks(self.dataset),
             config=self._config(train),
             progress=not self.quiet,
+            mesh=mesh,
+            micro_batch=self.micro_batch,
         )
 
     def _own_settings(self) -> dict[str, Any]:
@@ -242,6 +260,8 @@ class Benchmark:
         own = parse_settings(self.loss_setting, "--loss-setting")
         if self.proxies_per_class is not None:
             own["proxies_per_class"] = self.proxies_per_class
+        if self.sampled_classes is not None:
+            own["sampled_classes"] = self.sampled_classes
         return own
 
     def _model(self, recipe: Any) -> Any:
@@ -262,6 +282,8 @@ class Benchmark:
     def _config(self, train: Any) -> dict[str, Any]:
         """What must agree for a run to go on: all that changes what is computed."""
         options = {k: v for k, v in self._options().items() if k not in NOT_CONFIG}
+        if self.sampled_classes is None:  # runs from before there was such an option go on
+            del options["sampled_classes"]
         weights = None if self.weights is None else file_digest(self.weights)
         images = None if self.dry_run else data_checksum(train)
         return {"benchmark": {**options, "weights": weights, "data_checksum": images}}
@@ -271,7 +293,15 @@ class Benchmark:
         return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
 
     def _check(self) -> None:
-        for name in ("dim", "image_size", "steps", "workers", "seeds", "proxies_per_class"):
+        for name in (
+            "dim",
+            "image_size",
+            "steps",
+            "workers",
+            "seeds",
+            "proxies_per_class",
+            "sampled_classes",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
@@ -286,6 +316,10 @@ class Benchmark:
         if self.proxies_per_class is not None and self.method in PAIRS:
             raise ValueError(
                 f"--proxies-per-class is for proxy methods; {self.method} is one of pairs"
+            )
+        if self.sampled_classes is not None and self.method in (*PAIRS, "ccp"):
+            raise ValueError(
+                f"--sampled-classes is for proxy methods; {self.method} compares with samples"
             )
         if self.out is not None:
             check_out(self.out)
@@ -309,7 +343,8 @@ class Benchmark:
 
     def _own(self) -> tuple[str, ...]:
         """In what options this run is not the paper's."""
-        names = ("dim", "batch", "steps", "image_size", "lr", "proxies_per_class", "label_noise")
+        names = ("dim", "batch", "steps", "image_size", "lr", "proxies_per_class", "sampled_classes",
+                 "label_noise")  # fmt: skip
         own = [(name, getattr(self, name)) for name in names]
         changed = [f"--{n.replace('_', '-')} {value}" for n, value in own if value]
         changed += [f"--loss-setting {setting}" for setting in self.loss_setting]

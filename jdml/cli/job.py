@@ -143,6 +143,8 @@ class Job:
         settings = parse_settings(options.loss_setting, "--loss-setting")
         check_settings(loss_fn, settings)
         settings["normalize"] = self.normalize
+        if options.sampled_classes is not None:
+            settings["sampled_classes"] = options.sampled_classes
         classes, each = self.train.num_classes, options.proxies_per_class or 1
         if options.method != "plain":
             return build_method(self, loss_fn, settings)

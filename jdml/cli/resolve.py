@@ -99,6 +99,8 @@ def _check_objective(options: "Train") -> None:
         raise ValueError(f"--miner is for pair losses; {loss} is a proxy loss")
     if proxies and options.memory:
         raise ValueError(f"--memory is for pair losses; {loss} is a proxy loss")
+    if options.sampled_classes is not None and not proxies:
+        raise ValueError(f"--sampled-classes is for proxy losses; {loss} is a pair loss")
     if method == "nir" and not proxies:
         raise ValueError(
             f"--method nir is for proxy losses, such as proxy_anchor; {loss} is a pair loss"
@@ -123,7 +125,7 @@ def _check_numbers(options: "Train") -> None:
                 f"{_flag(name)} must be from 0 to below 1, got {getattr(options, name)}"
             )
     for name in ("lr", "proxies_lr_factor", "steps", "dim", "evaluate_every", "checkpoint_every",
-                 "log_every", "proxies_per_class", "workers", "patience"):  # fmt: skip
+                 "log_every", "proxies_per_class", "sampled_classes", "workers", "patience"):  # fmt: skip
         value = getattr(options, name)
         if value is not None and not value > 0:
             raise ValueError(f"{_flag(name)} must be positive, got {value}")

@@ -5,15 +5,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from jdml.cli.names import Loss, Network, Pooling
+from jdml.cli.devices import TOPOLOGY, Machines
+from jdml.cli.names import Loss, Network, Pooling, parse_batch
 
 # Options that do not change what is computed, and so may differ when a run is resumed.
-NOT_CONFIG = ("data_dir", "on_bad_image", "out", "quiet", "tensorboard", "workers")
+NOT_CONFIG = (*TOPOLOGY, "data_dir", "on_bad_image", "out", "quiet", "tensorboard", "workers")
 DATA = Literal["cars", "cub", "digits", "folder", "inshop", "mnist", "omniglot", "sop"]
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(Machines):
     """Train embeddings of a data set and score them on its test part.
 
     With --out, a killed run goes on where it was when the same command is given again, and ends with
@@ -86,6 +87,10 @@ class Train:
     proxies_per_class: int | None = None
     """Proxies per class of a proxy loss (default 1) or of ccp (default 8)."""
 
+    sampled_classes: int | None = None
+    """For very many classes: a step of a proxy loss sees the classes of its batch and others, drawn at random, so many
+    in all. Default: all classes."""
+
     model: Network | None = None
     """eps: two convolutions, made for 2-D pictures of digits. small: four convolutions, for images of any size.
     resnet20v2: nine residual blocks. The others are for photographs. Default: that of --weights; without, eps for
@@ -150,10 +155,14 @@ class Train:
         from jdml.cli.show import print_table
         from jdml.training import fit
         from jdml.training.checkpoint import write_json
+        from jdml.training.placement import class_shards, writes
 
+        self.join()
         options = resolve(self)
         job = Job(options)
-        for line in job.summary():
+        classes, samples = parse_batch(options.batch)
+        mesh, where = self.mesh(classes * (samples or 1))
+        for line in (*job.summary(), *where) if writes() else ():
             print(line, flush=True)
         result = fit(
             job.model,
@@ -178,8 +187,13 @@ class Train:
             config={**self.config(), "data_checksum": job.checksum},
             preprocess=job.preprocess,
             normalize=job.normalize,
+            mesh=mesh,
+            shard=class_shards(mesh, job.objective),
+            micro_batch=options.micro_batch,
         )
         metrics = job.test(result.embedder)
+        if not writes():
+            return
         if metrics:
             print_table(options.title(), *as_table(metrics))
         else:
@@ -197,6 +211,8 @@ class Train:
 
         resolved = resolve(self)
         settings = {k: v for k, v in asdict(resolved).items() if k not in NOT_CONFIG}
+        if self.sampled_classes is None:  # runs from before there was such an option go on
+            del settings["sampled_classes"]
         for name in ("weights", "classes_file"):
             file = getattr(resolved, name)
             settings[name] = None if file is None else file_digest(file)

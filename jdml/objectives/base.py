@@ -9,6 +9,7 @@ from jax import Array
 
 from jdml.losses.comparison import Normalize
 from jdml.mining import check_miner
+from jdml.objectives.sampling import sample_classes
 from jdml.ops import ball, checks
 
 Params = dict[str, Any]
@@ -117,6 +118,7 @@ def proxy(
     dim: int,
     proxies_per_class: int = 1,
     *,
+    sampled_classes: int | None = None,
     monitor: Callable[..., Metrics] | None = None,
     **settings: Any,
 ) -> Objective:
@@ -127,6 +129,9 @@ def proxy(
         num_classes: C.
         dim: D.
         proxies_per_class: K.
+        sampled_classes: S, for very many classes: each step's loss sees the classes of the batch and as many others,
+            drawn by the step's key, as make S. With S ≥ C it is exact. Where the devices of a mesh divide C, each draws
+            its own share among its own classes.
         monitor: ``(embeddings, labels, proxies, where=…) -> metrics``, scalars that are logged beside the loss, such as
             :func:`jdml.losses.field_activity`.
         **settings: the loss's other keywords.
@@ -136,7 +141,8 @@ def proxy(
 
     Raises:
         TypeError: ``loss_fn`` cannot be called or has no such keyword, or a size is not an integer.
-        ValueError: a size below 1.
+        ValueError: a size below 1; in the loss, no key to draw ``sampled_classes`` with, or fewer of them than a batch
+            may have.
 
     Paper settings:
         Proxies learn 100 (ProxyAnchor, SoftTriple, PFML) to 4000 (NIR) times faster than the model: see
@@ -150,6 +156,8 @@ def proxy(
     """
     _check_loss(loss_fn, settings)
     sizes = {"num_classes": num_classes, "dim": dim, "proxies_per_class": proxies_per_class}
+    if sampled_classes is not None:
+        sizes["sampled_classes"] = sampled_classes
     for name, size in sizes.items():
         checks.count(name, size)
 
@@ -168,6 +176,12 @@ def proxy(
         **extra: Any,
     ) -> tuple[Array, Metrics]:
         proxies = params["proxies"]
+        if sampled_classes is not None and sampled_classes < num_classes:
+            axis_name = extra.get("axis_name")
+            proxies, labels = sample_classes(
+                proxies, labels, sampled_classes, key=key, where=where, axis_name=axis_name
+            )
+            where = labels >= 0 if where is None else where & (labels >= 0)
         value = loss_fn(embeddings, labels, proxies, where=where, **settings, **extra)
         if monitor is None:
             return value, {"loss": value}

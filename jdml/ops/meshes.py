@@ -226,7 +226,7 @@ def by_rows(function: Callable[[Tree, Tree], Tree], rows: Tree, others: Tree = (
     Returns:
         The function's result.
     """
-    return _by_parts(lambda axis, rows, others: function(rows, others), rows, others, whole=False)
+    return _by_parts(lambda axis, rows, others: function(rows, others), rows, others, P)
 
 
 def by_parts(function: Callable[[Axis, Tree, Tree], Tree], parts: Tree, others: Tree = ()) -> Tree:
@@ -240,11 +240,31 @@ def by_parts(function: Callable[[Axis, Tree, Tree], Tree], parts: Tree, others: 
     Returns:
         The function's result.
     """
-    return _by_parts(function, parts, others, whole=True)
+    return _by_parts(function, parts, others, lambda names: P())
+
+
+def from_parts(
+    function: Callable[[Axis, Tree, Tree], tuple[Tree, Tree]], parts: Tree, others: Tree = ()
+) -> tuple[Tree, Tree]:
+    """``function(axis, parts, others)``, each device of a mesh holding some rows of ``parts`` and of the first result.
+
+    Args:
+        function: with two results: rows of this device, and what is the same on every device.
+        parts: arrays ``[N, …]``.
+        others: arrays that every device needs.
+
+    Returns:
+        The rows of all devices, and the second result.
+    """
+    found: tuple[Tree, Tree] = _by_parts(function, parts, others, lambda names: (P(names), P()))
+    return found
 
 
 def _by_parts(
-    function: Callable[[Axis, Tree, Tree], Tree], parts: Tree, others: Tree, *, whole: bool
+    function: Callable[[Axis, Tree, Tree], Tree],
+    parts: Tree,
+    others: Tree,
+    out: Callable[[tuple[str, ...]], Any],
 ) -> Tree:
     mesh = mesh_of((parts, others))
     if mesh is None:
@@ -259,8 +279,7 @@ def _by_parts(
         return function(axis, here, jax.tree.unflatten(other_tree, arrays[number:]))
 
     specs = (P(axis.names),) * len(part_leaves) + (P(),) * len(other_leaves)
-    out = P() if whole else P(axis.names)
-    return _on(mesh, inside, specs, out, part_leaves + other_leaves)
+    return _on(mesh, inside, specs, out(axis.names), part_leaves + other_leaves)
 
 
 def replicated(function: Callable[..., Tree]) -> Callable[..., Tree]:
@@ -327,7 +346,9 @@ def zeros_alike(like: Array, shape: tuple[int, ...]) -> Array:
     return jnp.broadcast_to(nothing, shape)
 
 
-def _on(mesh: Any, function: Callable[..., Tree], specs: Any, out: P, arrays: list[Array]) -> Tree:
+def _on(
+    mesh: Any, function: Callable[..., Tree], specs: Any, out: Any, arrays: list[Array]
+) -> Tree:
     """Run a function on each device's parts of arrays, wherever these lie."""
     if not any(isinstance(array, jax.core.Tracer) for array in arrays):
         mesh = _devices_of(arrays)

@@ -205,6 +205,23 @@ def placement_of(tree: Tree) -> Placement:
     return HERE
 
 
+def class_shards(mesh: Mesh | None, objective: Any) -> dict[str, P]:
+    """The usual partition: proxies by their classes, where the devices divide these.
+
+    Args:
+        mesh: as of ``fit``.
+        objective: whose parameters are meant.
+
+    Returns:
+        What ``fit`` takes as ``shard``.
+    """
+    proxies = jax.eval_shape(objective.init, jax.random.key(0)).get("proxies")
+    if mesh is None or proxies is None or len(proxies.shape) < 2:
+        return {}
+    axis = mesh.axis_names[0]
+    return {"proxies": P(axis)} if proxies.shape[0] % mesh.shape[axis] == 0 else {}
+
+
 def put(array: Any, sharding: NamedSharding) -> jax.Array:
     """An array, whole in this process or on a mesh, as ``sharding`` has it."""
     if isinstance(array, jax.Array) and array.sharding == sharding:

@@ -26,6 +26,7 @@ from jdml.data import (
 from jdml.recipes import Recipe, make_optimizer
 from jdml.training.alternation import AlternatingProblems
 from jdml.training.loop import fit
+from jdml.training.placement import class_shards
 from jdml.training.result import Embedder, FitResult
 from jdml.training.step import Preprocess, Pretrained, to_float
 
@@ -55,6 +56,9 @@ class Plan:
         config: JSON-able: what a run's folder must agree with to be resumed. A plan holds functions, which cannot be
             compared: name here what they stand for (method, data, weights, …).
         progress: show progress bars.
+        mesh: the devices that train, as of :func:`jdml.training.fit`; proxies are partitioned where these divide the
+            classes.
+        micro_batch: as of :func:`jdml.training.fit`.
     """
 
     recipe: Recipe
@@ -69,6 +73,8 @@ class Plan:
     ndcg_at: tuple[int, ...] = (8,)
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     progress: bool = True
+    mesh: jax.sharding.Mesh | None = None
+    micro_batch: int | None = None
 
 
 class Retrieval(NamedTuple):
@@ -227,6 +233,9 @@ def _train(
         progress=plan.progress,
         preprocess=plan.preprocess,
         normalize=recipe.normalize,
+        mesh=plan.mesh,
+        shard=class_shards(plan.mesh, objective),
+        micro_batch=plan.micro_batch,
     )
 
 

@@ -1,0 +1,85 @@
+"""Some of very many classes: those of the batch, and others that are drawn anew at each step."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from jdml.ops import checks
+from jdml.ops.meshes import NOWHERE, Axis, as_axis, from_parts
+
+Drawn = tuple[Array, Array]
+
+
+def sample_classes(
+    proxies: Array,
+    labels: Array,
+    number: int,
+    *,
+    key: Array | None,
+    where: Array | None = None,
+    axis_name: str | tuple[str, ...] | None = None,
+) -> Drawn:
+    """The proxies of a batch's classes and of as many others, drawn uniformly, as make a number.
+
+    Args:
+        proxies: ``[C, K, D]``; on a mesh whose devices divide C each draws among its own classes.
+        labels: ``[B]`` integers in 0…C−1.
+        number: S, how many classes, rounded up to a multiple of the devices.
+        key: of the draw.
+        where: ``[B]`` bool, the rows that count.
+        axis_name: inside a ``jax.shard_map``, the mesh axis over which the batch is spread.
+
+    Returns:
+        ``[S, K, D]`` in the order of the classes, and the labels ``[B]`` among them, −1 for rows that do not count.
+
+    Raises:
+        ValueError: no key, or fewer classes than a batch may have on each device.
+
+    Reference:
+        An et al., *Killing Two Birds with One Stone: Efficient and Robust Training of Face Recognition CNNs by
+        Partial FC*.
+
+    Example:
+        >>> import jax
+        >>> proxies, labels = jnp.arange(10.0)[:, None, None], jnp.array([7, 2])
+        >>> drawn, among = sample_classes(proxies, labels, 4, key=jax.random.key(0))
+        >>> drawn.shape, drawn[among, 0, 0]
+        ((4, 1, 1), Array([7., 2.], dtype=float32))
+    """
+    axis = as_axis(axis_name)
+    by_class = axis.holds_part("proxies", proxies)
+    classes = len(proxies) * (axis.size if by_class else 1)
+    labels = checks.widen_labels(labels)
+    known = (labels >= 0) & (labels < classes)
+    hidden = jnp.zeros(len(labels), bool) if where is None else ~where
+    checks.require(known | hidden, f"labels[{{row}}] is {{0}}, expected 0…{classes - 1}", labels)
+    drawn_key = checks.check_key("key", key, needed_by=f"sampled_classes={number}")
+    labels = jnp.where(known & ~hidden, labels, -1).astype(jnp.int32)
+
+    def draw(axis: Axis, proxies: Array, others: Drawn) -> Drawn:
+        return _draw(axis, proxies, *others, number=number)
+
+    if not axis.names:
+        return from_parts(draw, proxies, (labels, drawn_key))
+    everyone = axis.rows(labels)
+    drawn, among = draw(axis if by_class else NOWHERE, proxies, (everyone, drawn_key))
+    return drawn, axis.own(among)
+
+
+def _draw(axis: Axis, proxies: Array, labels: Array, key: Array, *, number: int) -> Drawn:
+    """This device's share: its classes that are in the batch, and others of its own."""
+    here, rows = len(proxies), len(labels)
+    each = min(-(-number // axis.size), here)
+    if each < min(rows, here):
+        raise ValueError(
+            f"sampled_classes must be at least {rows * axis.size}, as all classes of a batch of {rows} rows may lie on "
+            f"one of {axis.size} devices, got {number}"
+        )
+    place = labels - axis.index * here
+    mine = (labels >= 0) & (place >= 0) & (place < here)
+    place = jnp.where(mine, place, here)
+    present = jnp.zeros(here + 1, bool).at[place].set(True)[:here]
+    scores = jax.random.uniform(jax.random.fold_in(key, axis.index), (here,))
+    chosen = jnp.sort(jax.lax.top_k(jnp.where(present, 2.0, scores), each)[1])
+    among = jnp.where(mine, jnp.searchsorted(chosen, place) + axis.index * each + 1, 0)
+    return proxies[chosen], axis.total(among.astype(jnp.int32)) - 1
