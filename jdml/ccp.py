@@ -189,6 +189,10 @@ def greedy_covering_radii(points: Array, *, where: Array | None = None) -> Array
         TypeError: arguments of the wrong kind.
         ValueError: shapes that do not fit.
 
+    Implementation notes:
+        Radii depend on which point is first: up to twice the least possible ones. They have the unit of the points, so
+        compare them with the distance between classes: alone they say nothing of how well classes are covered.
+
     Example:
         >>> import jax.numpy as jnp
         >>> greedy_covering_radii(jnp.array([[0.0], [1.0], [5.0]]))

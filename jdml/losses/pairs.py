@@ -56,8 +56,10 @@ def contrastive_loss(
 
     Paper settings:
         CCP and the Metric Learning Reality Check: (0, .3841) CUB, (.2652, .5409) Cars196, (.2858, .5130) SOP and
-        In-shop. CCP's eq. 4.2 is this loss with m⁺ = β − α, m⁻ = β + α. ``reduce_fn=jdml.mean`` averages over all
-        pairs, the default over those with a positive hinge, as the released programs do.
+        In-shop. CCP's eq. 4.2 has the hinges of this loss with m⁺ = β − α, m⁻ = β + α. ``reduce_fn=jdml.mean``
+        averages over all positive pairs and over all negative ones, apart; the default over those of each kind with a
+        positive hinge, as the released programs do. Eq. 4.11 averages over all pairs together:
+        ``margin_loss(beta=β, alpha=α, reduce_fn=jdml.mean)``.
 
     Reference:
         Hadsell, Chopra & LeCun, *Dimensionality Reduction by Learning an Invariant Mapping*; Wu et al., *Sampling
