@@ -80,8 +80,9 @@ LOSSES = {
     "MPA-DW": (jdml.multi_proxy_anchor_dw_loss, 8),
     "MPA-AP": (jdml.multi_proxy_anchor_ap_loss, 8),
 }
+results = {}
 for name, (loss, per_class) in LOSSES.items():
-    _, x = learn(loss, per_class)
+    results[name], x = learn(loss, per_class)
     scores = jdml.evaluate_retrieval(x, new.labels, recall_at=(1,), ndcg_at=(8,))
     print(
         f"{name:12} digits: R@1 {100 * scores['R@1']:.1f}, nDCG@8 {100 * scores['nDCG@8']:.1f}, "
@@ -91,26 +92,24 @@ for name, (loss, per_class) in LOSSES.items():
 # %% [markdown]
 # ## Where the proxies go
 #
-# The same in two dimensions, so that it can be seen: new images on the circle by digit, and each class's proxies as
-# stars on rings outside of it, filled for even and open for odd.
+# New images by digit, in the two directions in which they differ most (principal components of the 16 dimensions), and
+# the proxies as stars: filled for even, open for odd.
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(9, 4.4), layout="constrained")
 for axis, name in zip(axes, ("ProxyAnchor", "MPA-DW"), strict=True):
-    result, x = learn(*LOSSES[name], dim=2)
+    x = np.asarray(jdml.sphere(jnp.asarray(results[name].embedder(new.images))))
+    center = x.mean(0)
+    _, _, directions = np.linalg.svd(x - center, full_matrices=False)
     for digit, colour in enumerate(plt.colormaps["tab10"].colors):
-        radius = 1 - 0.03 * digit
-        points = radius * np.asarray(x)[new.labels == digit]
+        points = (x[new.labels == digit] - center) @ directions[:2].T
         axis.scatter(*points.T, s=6, color=colour, linewidths=0, label=str(digit))
-    for parity, proxies in enumerate(np.asarray(jdml.sphere(result.state.params["proxies"]))):
+    for parity, proxies in enumerate(jdml.sphere(results[name].state.params["proxies"])):
+        points = (np.asarray(proxies) - center) @ directions[:2].T
         fill = "none" if parity else "black"
-        axis.scatter(
-            *((1.1 + 0.08 * parity) * proxies).T, s=60, marker="*", c=fill, edgecolors="black"
-        )
-    axis.set(
-        title=name, xticks=[], yticks=[], aspect="equal", xlim=(-1.35, 1.35), ylim=(-1.35, 1.35)
-    )
-axes[1].legend(ncols=2, fontsize="small", loc="center")
+        axis.scatter(*points.T, s=70, marker="*", c=fill, edgecolors="black")
+    axis.set(title=name, xticks=[], yticks=[], aspect="equal")
+axes[1].legend(ncols=2, fontsize="small")
 plt.show()
 
 # %% [markdown]

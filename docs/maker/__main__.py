@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import shutil
 import sys
 import time
@@ -27,7 +28,7 @@ def gather() -> Iterator[tuple[str, bytes]]:
     for file in sorted(DOCS.rglob("*")):
         name = str(file.relative_to(DOCS))
         if file.is_file() and not name.startswith("maker/") and name not in FILLED_IN:
-            yield name, file.read_bytes()
+            yield name, on_site(name).encode() if file.suffix == ".md" else file.read_bytes()
     for file in sorted((REPOSITORY / "notebooks").glob("*.ipynb")):
         yield f"notebooks/{file.name}", file.read_bytes()
     for pattern in ("*.png", "results.json"):
@@ -40,8 +41,8 @@ def gather() -> Iterator[tuple[str, bytes]]:
         "api/index.md": pages.api_index(),
         "api/command_line.md": pages.command_line_page(),
         "speed.md": speed.page(),
-        "index.md": (DOCS / "index.md").read_text().replace("%more%", more_pages()),
-        "results.md": (DOCS / "results.md").read_text().replace("%best%", records.best()),
+        "index.md": on_site("index.md").replace("%more%", more_pages()),
+        "results.md": on_site("results.md").replace("%best%", records.best()),
         **{f"api/{room}.md": pages.room_page(room) for room in pages.ROOMS},
         **{
             f"losses/{name}.md": (pages.miner_page if subject.miner else pages.loss_page)(subject)
@@ -50,6 +51,13 @@ def gather() -> Iterator[tuple[str, bytes]]:
         **dict(pages.study_pages()),
     }
     yield from ((name, text.encode()) for name, text in texts.items())
+
+
+def on_site(name: str) -> str:
+    """Read a page of docs/; what its links find beside that folder lies in it on the site."""
+    up = "../" * name.count("/")
+    away = rf"\]\(\.\./{re.escape(up)}(experiments|notebooks|benchmarks)/"
+    return re.sub(away, rf"]({up}\1/", (DOCS / name).read_text())
 
 
 def more_pages() -> str:

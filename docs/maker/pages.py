@@ -105,18 +105,25 @@ def loss_page(subject: Subject) -> str:
     name = subject.name
     kind = "pair" if name in PAIRS else "proxy" if name in PROXIES else ""
     parts = [f"# {name}\n", summary(f"jdml.losses.{name}") + "\n", picture(name), HOW_TO_READ]
+    parts.append(NOTES.get(name, ""))
     parts.append(f"\n## Reference\n\n{autodoc(f'jdml.losses.{name}')}")
     if kind:
         parts.append(f"\n## What it takes\n\n{TAKES[kind]}\n\n{SHARED[kind]}\n")
         parts.append(command_line(name, kind))
     parts.append(evidence(name))
-    if cost := records.cost(name):
+    if kind:
+        cost = records.cost(name) or "No figure of this loss alone is on record.\n"
         parts.append(f"\n## Cost\n\n{cost}\nMore on [the page about speed](../speed.md).\n")
     if rows := records.rows_of(name):
         parts.append(f"\n## Results on record\n\n{rows}\nAll methods: [results](../results.md).\n")
     return "\n".join(parts)
 
 
+STUCK = "Does it stay at its margin? [Why, and what to do](../troubleshooting.md#stuck-at-the-margin).\n"
+NOTES = {name: STUCK for name in ("triplet_loss", "margin_loss", "hard_negative", "hard_positive")}
+NOTES["info_nce_loss"] = NOTES["sigmoid_contrastive_loss"] = (
+    "A whole training of two towers, on text: [the guide](../guides/two_towers.md).\n"
+)
 HOW_TO_READ = """
 Sixty points on the sphere, drawn by an equal-area map whose rim is the point opposite to its centre, move under this loss
 alone. One class, blue, has two modes: ● and ▲. [How the pictures are made](index.md#how-the-pictures-are-made).
@@ -167,6 +174,7 @@ def miner_page(subject: Subject) -> str:
         picture(name),
         "\nIn the [triplet loss](triplet_loss.md) with margin 1. On the left the pairs that it keeps for one blue and one "
         "orange anchor: positives solid, negatives dotted.\n",
+        NOTES.get(name, ""),
         f"\n## Reference\n\n{autodoc(f'jdml.mining.{name}')}",
         f"\nOn the command line: {said}.\n",
     ]
