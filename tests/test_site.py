@@ -14,6 +14,7 @@ import jdml
 DOCS = Path(__file__).parents[1] / "docs"
 sys.path.insert(0, str(DOCS))
 
+from maker import __main__ as build  # noqa: E402
 from maker import checks, names, pages, records, speed, stamps  # noqa: E402
 from maker.scene import move, start, to_plane, to_sphere  # noqa: E402
 from maker.subjects import subjects  # noqa: E402
@@ -124,6 +125,12 @@ def test_tables_hold_what_is_on_record():
     assert all(column.folder in records.best() for column in study.COLUMNS)
     methods = {part for c in study.COLUMNS for m in study.values(c) for part in m.split(" + ")}
     assert set(records.METHODS.values()) <= methods
+
+
+def test_links_out_of_docs_lead_to_pages_of_the_site():
+    for name, link in (("guides/memory.md", "../"), ("choose.md", "")):
+        assert f"](../{link}experiments/omniglot/README.md)" in (DOCS / name).read_text()
+        assert f"]({link}experiments/omniglot/README.md)" in build.on_site(name)
 
 
 def test_studies_link_pages():
