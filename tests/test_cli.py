@@ -380,3 +380,54 @@ def test_tables_lose_no_digit(terminal, capsys, monkeypatch):
     shown = capsys.readouterr().out
     assert all(str(1000 + i) in shown and name in shown for i, name in enumerate(names))
     assert ("metric 0" in shown.splitlines()[2]) != terminal  # on its side
+
+
+# Devices
+
+
+def test_devices_and_micro_batches_change_nothing(capsys, tmp_path):
+    """Smooth enough that 20 steps of one device and of two are the same; gone on with on the other."""
+    loss = ["--loss", "multi_similarity", "--optimizer", "sgd", "--lr", "1e-3"]
+    words = [
+        "train",
+        *loss,
+        "--freeze-batch-norm",
+        "--steps",
+        20,
+        "--dim",
+        8,
+        "--batch",
+        32,
+        "--quiet",
+    ]
+    shown = {}
+    for name, more in {
+        "one": ["--devices", 1],
+        "all": ["--devices", "all", "--micro-batch", 8, "--out", tmp_path / "run"],
+        "again": ["--devices", 1, "--out", tmp_path / "run"],
+    }.items():
+        code, out, err = jdml_main(capsys, *words, *more)
+        assert code == 0, err
+        shown[name] = [float(word) for word in out.split() if word.replace(".", "").isdigit()][-12:]
+        devices = 2 if name == "all" else 1
+        assert f"{devices} of 2 devices (cpu), {32 // devices} rows of a batch of 32 on each" in out
+    np.testing.assert_allclose(shown["all"], shown["one"], atol=2e-3)
+    assert shown["again"] == shown["all"]
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert not {"devices", "micro_batch", "sampled_classes"} & set(config)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--devices", "3"], "--devices must be from 1 to 2, which there are, got 3"),
+        (["--devices", "many"], "--devices must be a number or all, got 'many'"),
+        (["--micro-batch", "0"], "--micro-batch must be at least 1, got 0"),
+        (["--sampled-classes", "4"], "--sampled-classes is for proxy losses; triplet is a pair"),
+        (["--processes", "2"], "coordinator, processes and process belong together"),
+    ],
+)
+def test_wrong_devices(capsys, words, message):
+    code, _, err = jdml_main(capsys, "train", *words)
+    assert code == 2
+    assert message in err

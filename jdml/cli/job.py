@@ -118,11 +118,15 @@ class Job:
         settings: dict[str, Any] = {}
         if options.pooling is not None:
             settings["pooling"] = options.pooling
+        if options.freeze_batch_norm:
+            settings["freeze_batch_norm"] = True
         if options.dtype != "float32":
             settings["dtype"] = jnp.dtype(options.dtype).type
         try:
             return models.create(str(options.model), dim=options.dim, **settings)
         except TypeError as error:
+            if "freeze_batch_norm" in str(error):
+                raise ValueError(f"--model {options.model} has no batch norm to freeze") from error
             raise ValueError(
                 f"--pooling is not for --model {options.model}, which has its own"
             ) from error

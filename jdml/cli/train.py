@@ -104,6 +104,8 @@ class Train(Machines):
     """Dimension of the embeddings."""
     pooling: Pooling | None = None
     """How the network pools over space. Default: average."""
+    freeze_batch_norm: bool = False
+    """Batch norm keeps its running statistics, as pretrained weights bring them; --micro-batch needs it."""
     dtype: Literal["bfloat16", "float32"] = "float32"
     """What the network computes in; parameters stay float32."""
     normalize: Literal["ball", "none", "sphere"] | None = None
@@ -211,8 +213,9 @@ class Train(Machines):
 
         resolved = resolve(self)
         settings = {k: v for k, v in asdict(resolved).items() if k not in NOT_CONFIG}
-        if self.sampled_classes is None:  # runs from before there was such an option go on
-            del settings["sampled_classes"]
+        for name in ("freeze_batch_norm", "sampled_classes"):
+            if not settings[name]:  # runs from before there was such an option go on
+                del settings[name]
         for name in ("weights", "classes_file"):
             file = getattr(resolved, name)
             settings[name] = None if file is None else file_digest(file)

@@ -23,7 +23,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from meshes.operations import operations
 
 import jdml
 from jdml import objectives
@@ -219,6 +221,65 @@ def micro_batches_on_a_mesh() -> None:
     for name in ("XBM", "nested", "MPA"):
         few = {"micro_batch": 8, "steps": 10}
         assert_same(train(name, 4, **few), train(name, None, **few))
+
+
+@check
+def each_device_draws_among_its_own_classes() -> None:
+    """On a mesh and inside shard_map: every class of the batch, as many of each device, an eighth of the work."""
+    classes, dim, number = 512, 16, 128
+    objective = objectives.proxy(jdml.normalized_softmax_loss, classes, dim, sampled_classes=number)
+    x = jnp.asarray(RNG.normal(size=(16, dim)), jnp.float32)
+    y = jnp.asarray(RNG.integers(0, classes, 16), jnp.int32)
+    proxies = objective.init(jax.random.key(1))["proxies"]
+    grid = Mesh(np.array(jax.devices()), ("data",))
+    rows = NamedSharding(grid, P("data"))
+    placed = jax.device_put((proxies, x, y), rows)
+
+    def step(proxies: Any, x: Any, y: Any, **more: Any) -> Any:
+        def value(proxies: Any, x: Any) -> Any:
+            params = {"proxies": proxies}
+            return objective.loss(params, x, y, key=jax.random.key(2), **more)[0]
+
+        return jax.value_and_grad(value, (0, 1))(proxies, x)
+
+    found = jax.device_get(jax.jit(step)(*placed))
+    moved = np.flatnonzero(np.abs(found[1][0]).sum((1, 2)))
+    assert set(np.asarray(y)) <= set(moved)
+    assert len(moved) == number
+    assert (np.bincount(moved // (classes // 8)) == number // 8).all()
+    # The loss of those classes, on one device.
+    among = jnp.searchsorted(jnp.asarray(moved), y)
+    expected = jdml.normalized_softmax_loss(x, among, proxies[moved])
+    np.testing.assert_allclose(found[0], expected, 1e-5)
+    mapped = jax.shard_map(
+        functools.partial(step, axis_name="data"),
+        mesh=grid,
+        in_specs=P("data"),
+        out_specs=(P(), P("data")),
+    )
+    for a, b in zip(*map(jax.tree.leaves, (jax.jit(mapped)(*placed), found)), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), 1e-5, 1e-6)
+    # The same proxies on every device: the same draw on every one.
+    held = jax.device_put(proxies, NamedSharding(grid, P()))
+    for check_vma in (True, False):
+        mapped = jax.shard_map(
+            functools.partial(step, axis_name="data"),
+            mesh=grid,
+            in_specs=(P(), P("data"), P("data")),
+            out_specs=(P(), (P(), P("data"))),
+            check_vma=check_vma,
+        )
+        again = jax.jit(mapped)(held, *placed[1:])
+        alone_ = jax.jit(step)(proxies, x, y)
+        for a, b in zip(*map(jax.tree.leaves, (again, alone_)), strict=True):
+            np.testing.assert_allclose(np.asarray(a), np.asarray(b), 1e-5, 1e-6)
+    objective = objectives.proxy(jdml.normalized_softmax_loss, 8192, dim, sampled_classes=2048)
+    kinds = [((8192, 1, dim), np.float32), ((16, dim), np.float32), ((16,), np.int32)]
+    counts = []
+    for at in (rows, None):
+        shapes = [jax.ShapeDtypeStruct(*kind, sharding=at) for kind in kinds]
+        counts.append(operations(jax.jit(lambda *arrays: step(*arrays)).trace(*shapes).jaxpr))
+    assert counts[0] / counts[1] < 0.15, counts
 
 
 @check

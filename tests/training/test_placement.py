@@ -1,0 +1,94 @@
+"""Processes and preemption, as one process sees them."""
+
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from jdml.training import Preempted, fit, initialize
+from jdml.training.placement import HERE, Placement, agreed, class_shards, either
+
+
+def train(toy, out_dir, term_at=None, **settings):
+    class Batches(toy.batches):
+        def __next__(self):
+            if self.i + 1 == term_at:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().__next__()
+
+    return fit(
+        toy.model,
+        toy.objective,
+        toy.optimizer,
+        toy.data,
+        Batches(),
+        **{"steps": 20, "log_every": 6, "checkpoint_every": 9, "progress": False, **settings},
+        out_dir=out_dir,
+    )
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_run_that_is_asked_to_end_saves_and_goes_on(toy, identical, tmp_path, asynchronous):
+    before = signal.getsignal(signal.SIGTERM)
+    unbroken = train(toy, tmp_path / "a")
+    settings = {"async_saves": asynchronous}
+    with pytest.raises(Preempted, match="saved at step 14, the same call goes on") as ended:
+        train(toy, tmp_path / "b", term_at=14, **settings)
+    assert ended.value.code == 143
+    assert (tmp_path / "b" / "checkpoints" / "14").is_dir()
+    assert signal.getsignal(signal.SIGTERM) is before
+    resumed = train(toy, tmp_path / "b", **settings)
+    assert identical(resumed.state, unbroken.state)
+    assert resumed.history == unbroken.history  # also the mean over the steps around the end
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"coordinator": "a:1"}, "belong together, processes and process is missing"),
+        ({"coordinator": "a", "processes": 2, "process": 0}, "HOST:PORT, got 'a'"),
+        ({"coordinator": "a:1", "processes": 2, "process": 2}, "from 0 to 1, got 2"),
+        ({"coordinator": "a:1", "processes": 0, "process": 0}, "at least 1, got 0"),
+    ],
+)
+def test_initialize_refuses(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        initialize(**arguments)
+
+
+def test_launchers_are_known(monkeypatch):
+    calls = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *a, **k: calls.append(a))
+    initialize()
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
+    initialize()
+    initialize("localhost:1", 1, 0)
+    assert not calls  # one process
+    for name, value in (
+        ("SLURM_STEP_NUM_TASKS", "4"),
+        ("OMPI_COMM_WORLD_SIZE", "2"),
+        ("TPU_WORKER_HOSTNAMES", "a,b"),
+    ):
+        with monkeypatch.context() as told:
+            told.setenv(name, value)
+            initialize()
+    initialize("localhost:1", 2, 1)
+    assert calls == [(None, None, None)] * 3 + [("localhost:1", 2, 1)]
+
+
+def test_one_process_agrees_with_itself():
+    assert agreed({"a": 0.1}) == {"a": 0.1}
+    assert either(np.array([True, False])).tolist() == [True, False]
+
+
+def test_a_placement_that_is_here_changes_nothing(toy):
+    rows = np.arange(3)
+    assert Placement.on(None, None) is HERE
+    assert HERE.place(rows) is rows
+    assert HERE.spread(rows, 3) is rows
+    assert HERE.own(3).tolist() == [0, 1, 2]
+    mesh = jax.make_mesh((2,), ("data",))
+    assert class_shards(mesh, toy.objective) == {"proxies": jax.P("data")}
+    assert class_shards(None, toy.objective) == {}
