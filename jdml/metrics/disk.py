@@ -11,8 +11,10 @@ from jax import Array
 
 from jdml.metrics import neighbors
 
-PIECE = 64 * 2**20
+PIECE = 8 * 2**20
 """Bytes of a piece, in float32."""
+GROUP = 64
+"""Neighbouring rows of a piece, of which first the nearest is looked at."""
 
 
 class Gallery(NamedTuple):
@@ -69,7 +71,7 @@ def rank(
         For each block, indices ``[B, depth]``, and whether they take part.
     """
     best = [_nothing(len(block), depth) for block in blocks]
-    longest = _rows_of_a_piece(gallery.rows)
+    longest = rows_of_a_piece(gallery.rows)
     for start, piece in _pieces(gallery.rows):
         padded = jnp.asarray(np.pad(piece, ((0, longest - len(piece)), (0, 0))))
         references = neighbors.in_frame(padded, gallery.frame)
@@ -97,20 +99,77 @@ def _better(
     half_squares = jnp.where(jnp.arange(len(references)) < number, half_squares, jnp.inf)
     new = neighbors.closeness(queries, references, half_squares, None)
     depth = scores.shape[1]
-    new, places = jax.lax.top_k(new, min(depth, len(references)))
+    new, places = _top(new, min(depth, len(references)))
     every = jnp.concatenate([scores, new], axis=1)
     found = jnp.concatenate([indices, places.astype(jnp.int32) + start], axis=1)
     every, kept = jax.lax.top_k(every, depth)
     return every, jnp.take_along_axis(found, kept, axis=1)
 
 
-def _rows_of_a_piece(rows: Any) -> int:
+def _top(scores: Array, depth: int) -> tuple[Array, Array]:
+    """``jax.lax.top_k``, which is slow over many columns: those of the ``depth`` groups whose best are best.
+
+    Any entry of another group comes after the best of each of these, in value or, where they tie, in index.
+    """
+    rows, size = scores.shape
+    if size <= 2 * depth * GROUP:
+        return jax.lax.top_k(scores, depth)
+    groups = jnp.pad(scores, ((0, 0), (0, -size % GROUP)), constant_values=-jnp.inf)
+    groups = groups.reshape(rows, -1, GROUP)
+    chosen = jnp.sort(jax.lax.top_k(groups.max(axis=2), depth)[1], axis=1)
+    few = jnp.take_along_axis(groups, chosen[:, :, None], axis=1).reshape(rows, -1)
+    found, places = jax.lax.top_k(few, depth)
+    group = jnp.take_along_axis(chosen, places // GROUP, axis=1)
+    return found, group * GROUP + places % GROUP
+
+
+def nearest(
+    queries: Array, rows: np.memmap, k: int, *, exclude_self: bool, block_size: int | None
+) -> tuple[Array, Array]:
+    """:func:`jdml.metrics.nearest` in a gallery on disk.
+
+    Args:
+        queries: ``[Q, D]``.
+        rows: ``[N, D]``.
+        k: how many.
+        exclude_self: query i is row i, and none of its own neighbours.
+        block_size: queries at a time.
+
+    Returns:
+        Distances and indices ``[Q, k]``.
+    """
+    size, dim = queries.shape
+    gallery = Gallery(rows, frame_of(queries, rows))
+    at_a_time = block_size or neighbors.rows_per_block(size, rows_of_a_piece(rows) + k * dim)
+    missing = -size % at_a_time
+    probes = jnp.pad(neighbors.in_frame(queries, gallery.frame), ((0, missing), (0, 0)))
+    blocks = jnp.split(probes, len(probes) // at_a_time)
+    found = [indices for indices, _ in rank(blocks, gallery, k + exclude_self)]
+    indices = np.concatenate(found)[:size]
+    if exclude_self:
+        itself = indices == np.arange(size)[:, None]
+        itself[:, -1] |= ~itself.any(axis=1)  # as good as others, and the last among them
+        indices = indices[~itself].reshape(size, k)
+    distances = [
+        neighbors.exact(
+            queries[start : start + at_a_time], jnp.asarray(rows[part], jnp.float32), part
+        )
+        for start, part in (
+            (start, indices[start : start + at_a_time]) for start in range(0, size, at_a_time)
+        )
+    ]
+    first, second = (jnp.concatenate(several) for several in zip(*distances, strict=True))
+    return first, second
+
+
+def rows_of_a_piece(rows: Any) -> int:
+    """How many rows of a gallery are read at a time."""
     return min(len(rows), max(1, PIECE // (4 * rows.shape[1])))
 
 
 def _pieces(rows: np.memmap) -> Iterator[tuple[int, np.ndarray]]:
     """Pieces of a gallery in float32, and where they start."""
-    size = _rows_of_a_piece(rows)
+    size = rows_of_a_piece(rows)
     for start in range(0, len(rows), size):
         with np.errstate(over="ignore"):
             yield start, np.asarray(rows[start : start + size], np.float32)

@@ -5,6 +5,7 @@ of one matrix product. Equal gallery rows get equal closeness, so that duplicate
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,7 @@ _LAST = np.uint32(0xFF800000)
 @handed_in
 def nearest(
     queries: Array,
-    gallery: Array,
+    gallery: Any,
     k: int,
     *,
     exclude_self: bool = False,
@@ -41,7 +42,8 @@ def nearest(
 
     Args:
         queries: ``[Q, D]`` floating, compared as given.
-        gallery: ``[N, D]`` floating. On a mesh each device searches its own rows, and the best are merged.
+        gallery: ``[N, D]`` floating. On a mesh each device searches its own rows, and the best are merged; a
+            ``numpy.memmap`` is read from disk in pieces, and searched in float32.
         k: how many neighbours, at most N (N − 1 with ``exclude_self``).
         exclude_self: query i is gallery row i, and no neighbour of its own; other rows equal to it are.
         block_size: how many queries are compared at a time; default: a few tens of MiB at once.
@@ -73,6 +75,12 @@ def nearest(
         >>> distances[0]
         Array([1., 5.], dtype=float32)
     """
+    if isinstance(gallery, np.memmap):
+        from jdml.metrics import disk
+
+        _check_search(queries, gallery, k, exclude_self, block_size)
+        vectors = jnp.asarray(queries, jnp.float32)
+        return disk.nearest(vectors, gallery, k, exclude_self=exclude_self, block_size=block_size)
     return _nearest(queries, gallery, k, exclude_self=exclude_self, block_size=block_size)
 
 
@@ -136,6 +144,23 @@ def _search(
     return distances.reshape(-1, k)[:size], indices.reshape(-1, k)[:size]
 
 
+@jax.jit
+def exact(queries: Array, found: Array, indices: Array) -> tuple[Array, Array]:
+    """Distances to rows that were found, from differences, and the order by these.
+
+    Args:
+        queries: ``[B, D]``.
+        found: ``[B, k, D]``.
+        indices: ``[B, k]``, theirs.
+
+    Returns:
+        Distances and indices ``[B, k]``.
+    """
+    distances = safe_norm(queries[:, None, :] - found)[..., 0]
+    first, second = jax.lax.sort((distances, indices), num_keys=2)
+    return first, second
+
+
 def merge(axis: Axis, k: int, scores: Array, *found: Array) -> tuple[Array, ...]:
     """The k best of what each device has found, its own best first.
 
@@ -158,7 +183,7 @@ def merge(axis: Axis, k: int, scores: Array, *found: Array) -> tuple[Array, ...]
 
 
 def _check_search(
-    queries: Array, gallery: Array, k: int, exclude_self: bool, block_size: int | None
+    queries: Array, gallery: Any, k: int, exclude_self: bool, block_size: int | None
 ) -> None:
     checks.check_embeddings("queries", queries)
     checks.check_embeddings("gallery", gallery, dim=queries.shape[1], like="queries")

@@ -136,7 +136,9 @@ def evaluate_retrieval(
         truth = _Truth(*map(jnp.asarray, (query_classes, gallery_classes, relevant)))
         ranks = (*cutoffs.recall, *cutoffs.ndcg, *cutoffs.average_precision)
         depth = _depth(max(relevant.max(), *ranks), gallery.shape[0])
-        rows = block_size or neighbors.rows_per_block(judged.size, gallery.shape[0])
+        on_disk = isinstance(gallery, np.memmap)
+        at_a_time = disk.rows_of_a_piece(gallery) if on_disk else gallery.shape[0]
+        rows = block_size or neighbors.rows_per_block(judged.size, at_a_time)
         for start, values in _blocks(
             search, truth, min(rows, judged.size), depth, exclude_self, cutoffs
         ):

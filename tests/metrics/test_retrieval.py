@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdml.metrics import disk, evaluate_retrieval, neighbors, retrieval
+from jdml.metrics import disk, evaluate_retrieval, nearest, neighbors, retrieval
 from oracles import metrics as oracle
 
 CUTOFFS = {"recall_at": (1, 2, 4, 8), "ndcg_at": (1, 8), "map_at": (3, 100)}
@@ -249,3 +249,23 @@ def test_a_gallery_on_disk(tmp_path, monkeypatch):
     there[11, 2] = np.nan
     with pytest.raises(ValueError, match="gallery must be finite .* row 11 is not"):
         evaluate_retrieval(queries, query_labels, there, labels)
+
+
+def test_nearest_on_disk(tmp_path, monkeypatch):
+    """The same as in memory: ties, one's own row, groups of which few are looked at."""
+    monkeypatch.setattr(disk, "PIECE", 4 * 5 * 31)
+    monkeypatch.setattr(disk, "GROUP", 2)
+    gallery, _ = embedded(5, queries=75, whole=True)
+    there = np.memmap(tmp_path / "gallery", np.float32, "w+", shape=gallery.shape)
+    there[:] = gallery
+    for queries, k, settings in (
+        (gallery[:20] + np.float32(0.25), 3, {}),
+        (gallery[:20] + np.float32(0.25), 40, {"block_size": 7}),
+        (gallery, 4, {"exclude_self": True}),
+    ):
+        expected = nearest(queries, gallery, k, **settings)
+        found = nearest(queries, there, k, **settings)
+        np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
+        np.testing.assert_array_equal(found[1], expected[1])
+    with pytest.raises(ValueError, match="k must be at most the number of the gallery rows, 75"):
+        nearest(gallery, there, 76)
