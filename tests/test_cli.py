@@ -249,7 +249,7 @@ def test_evaluate_refuses_other_files(capsys, tmp_path, content):
     assert "is not a readable .npz file" in err
     np.save(tmp_path / "e.npy", X)
     for file, message in (
-        ("e.npy", "a single array"),
+        ("e.npy", "--labels must be the .npy file"),
         ("none.npz", "does not exist"),
         ("", "is a folder"),
     ):
@@ -380,6 +380,40 @@ def test_tables_lose_no_digit(terminal, capsys, monkeypatch):
     shown = capsys.readouterr().out
     assert all(str(1000 + i) in shown and name in shown for i, name in enumerate(names))
     assert ("metric 0" in shown.splitlines()[2]) != terminal  # on its side
+
+
+def test_evaluate_files_on_disk(capsys, tmp_path):
+    """.npy pairs: the same as in a .npz file, the gallery read in pieces."""
+    random = np.random.default_rng(0)
+    arrays = {
+        "embeddings": random.normal(size=(9, 3)).astype(np.float32),
+        "labels": np.array(list("abcabcabc")),
+        "gallery_embeddings": random.normal(size=(30, 3)).astype(np.float32),
+        "gallery_labels": np.array(list("abcde") * 6),
+    }
+    np.savez(tmp_path / "all.npz", **arrays)
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    files = {name: tmp_path / f"{name}.npy" for name in arrays}
+    first, labels = files["embeddings"], ["--labels", files["labels"]]
+    gallery = [
+        *("--gallery-embeddings", files["gallery_embeddings"]),
+        *("--gallery-labels", files["gallery_labels"]),
+    ]
+    for more in ([], ["--normalize", "sphere", "--recall-at", 1, 3]):
+        expected = jdml_main(capsys, "evaluate", tmp_path / "all.npz", *more, "--json", "-")
+        found = jdml_main(capsys, "evaluate", first, *labels, *gallery, *more, "--json", "-")
+        assert found[0] == 0
+        assert json.loads(found[1]) == pytest.approx(json.loads(expected[1]), rel=1e-6)
+    assert jdml_main(capsys, "evaluate", first, *labels)[0] == 0
+    for words, message in (
+        ([first], "--labels must be the .npy file with the labels of"),
+        ([first, "--labels", "gone.npy"], "gone.npy is not a file"),
+        ([first, *labels, *gallery[:2]], "gallery_labels is not a file"),
+    ):
+        code, _, err = jdml_main(capsys, "evaluate", *words)
+        assert code == 2
+        assert message in err
 
 
 # Devices

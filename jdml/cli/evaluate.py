@@ -1,17 +1,24 @@
 """``jdml evaluate``: retrieval and clustering metrics of embeddings from any framework."""
 
 import json
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+GALLERY = ("gallery_embeddings", "gallery_labels")
+"""Names of arrays that are searched."""
+AT_A_TIME = 1 << 16
+"""Rows of a gallery on disk that are scaled at a time."""
+
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure embeddings that lie in a .npz file: retrieval metrics and, on request, NMI.
+    """Measure embeddings that lie in a .npz file, or in .npy files: retrieval metrics and, on request, NMI.
 
     The file holds `embeddings` [N, D] and `labels` [N], and optionally a separate gallery,
     `gallery_embeddings` [M, D] and `gallery_labels` [M]. Without one, every row is searched among all
@@ -19,10 +26,13 @@ class Evaluate:
 
     Example: np.savez("e.npz", embeddings=x, labels=y), then
     jdml evaluate e.npz --normalize sphere --recall-at 1 10 --map-at 1000 --json metrics.json
+
+    Arrays may also be .npy files of their own (numpy.save). A gallery of such stays on disk, however large:
+    jdml evaluate x.npy --labels y.npy --gallery-embeddings g.npy --gallery-labels h.npy
     """
 
     file: Path
-    """The .npz file with the arrays (numpy.savez)."""
+    """The .npz file with the arrays (numpy.savez), or the .npy file with the query embeddings (numpy.save)."""
     recall_at: tuple[int, ...] = (1, 2, 4, 8)
     """R@k: share of queries with a neighbour of their class among the k nearest."""
     ndcg_at: tuple[int, ...] = ()
@@ -36,11 +46,11 @@ class Evaluate:
     embeddings: str = "embeddings"
     """Name of the array of query embeddings."""
     labels: str = "labels"
-    """Name of the array of query labels."""
+    """Name of the array of query labels, or its .npy file."""
     gallery_embeddings: str = "gallery_embeddings"
-    """Name of the array of gallery embeddings."""
+    """Name of the array of gallery embeddings, or its .npy file."""
     gallery_labels: str = "gallery_labels"
-    """Name of the array of gallery labels."""
+    """Name of the array of gallery labels, or its .npy file."""
     json: str | None = None
     """Write the metrics as JSON to this file; - is the screen, instead of the table."""
 
@@ -49,7 +59,7 @@ class Evaluate:
         from jdml.cli.show import print_table
         from jdml.training.checkpoint import write_json
 
-        arrays = read_arrays(self.file)
+        arrays = self._read_files() if self.file.suffix == ".npy" else read_arrays(self.file)
         metrics = self.measure(arrays)
         if self.json == "-":
             print(json.dumps(metrics, indent=2))
@@ -67,7 +77,8 @@ class Evaluate:
         queries, query_labels = _pair(arrays, self.embeddings, self.labels)
         gallery, gallery_labels = None, None
         if self.gallery_embeddings in arrays or self.gallery_labels in arrays:
-            gallery, gallery_labels = _pair(arrays, self.gallery_embeddings, self.gallery_labels)
+            names = self.gallery_embeddings, self.gallery_labels
+            gallery, gallery_labels = _pair(arrays, *names, whole=False)
             if gallery.shape[1] != queries.shape[1]:
                 raise ValueError(
                     f"{self.gallery_embeddings} must have dimension D = {queries.shape[1]} as "
@@ -76,22 +87,56 @@ class Evaluate:
             query_labels, gallery_labels = _common_labels(query_labels, gallery_labels)
         else:
             (query_labels,) = _common_labels(query_labels)
-        if self.normalize == "sphere":
-            queries = unit(queries)
-            gallery = None if gallery is None else unit(gallery)
-        found = metrics.evaluate_retrieval(
-            jnp.asarray(queries),
-            jnp.asarray(query_labels),
-            None if gallery is None else jnp.asarray(gallery),
-            None if gallery_labels is None else jnp.asarray(gallery_labels),
-            recall_at=self.recall_at,
-            ndcg_at=self.ndcg_at,
-            map_at=self.map_at,
-        )
+        with ExitStack() as stack:
+            if self.normalize == "sphere":
+                queries = unit(queries)
+                if isinstance(gallery, np.memmap):
+                    gallery = stack.enter_context(_unit_on_disk(gallery))
+                elif gallery is not None:
+                    gallery = unit(gallery)
+            found = metrics.evaluate_retrieval(
+                jnp.asarray(queries),
+                jnp.asarray(query_labels),
+                gallery,
+                None if gallery_labels is None else jnp.asarray(gallery_labels),
+                recall_at=self.recall_at,
+                ndcg_at=self.ndcg_at,
+                map_at=self.map_at,
+            )
         result = {name: plain(value) for name, value in found.items()}
         if self.nmi:
             result["NMI"] = plain(metrics.nmi(jnp.asarray(queries), jnp.asarray(query_labels)))
         return result
+
+    def _read_files(self) -> dict[str, np.ndarray]:
+        """The arrays that lie in .npy files, by the names of the options."""
+        if self.labels == "labels":
+            raise ValueError(f"--labels must be the .npy file with the labels of {self.file}")
+        files = {self.embeddings: self.file, self.labels: Path(self.labels)}
+        if (self.gallery_embeddings, self.gallery_labels) != GALLERY:
+            files[self.gallery_embeddings] = Path(self.gallery_embeddings)
+            files[self.gallery_labels] = Path(self.gallery_labels)
+        return {name: read_array(file) for name, file in files.items()}
+
+
+def read_array(file: Path) -> np.memmap:
+    """A .npy file, left on disk; a clear ValueError where it is none."""
+    if not file.is_file():
+        raise FileNotFoundError(f"{file} is not a file")
+    try:
+        return np.load(file, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # of NumPy: not such a file
+        raise ValueError(f"{file} is not a readable .npy file (numpy.save): {error}") from error
+
+
+@contextmanager
+def _unit_on_disk(vectors: np.memmap) -> Iterator[np.memmap]:
+    """Rows scaled to length 1, in a temporary file."""
+    with tempfile.TemporaryDirectory() as folder:
+        scaled = np.memmap(f"{folder}/unit", np.float32, "w+", shape=vectors.shape)
+        for start in range(0, len(vectors), AT_A_TIME):
+            scaled[start : start + AT_A_TIME] = unit(np.asarray(vectors[start : start + AT_A_TIME]))
+        yield scaled
 
 
 def read_arrays(file: Path) -> dict[str, np.ndarray]:
@@ -111,9 +156,9 @@ def read_arrays(file: Path) -> dict[str, np.ndarray]:
 
 
 def _pair(
-    arrays: Mapping[str, np.ndarray], vectors: str, classes: str
+    arrays: Mapping[str, np.ndarray], vectors: str, classes: str, *, whole: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Take embeddings [N, D] and labels [N] from the arrays, checked."""
+    """Take embeddings [N, D] and labels [N] from the arrays, checked; not ``whole``: those on disk stay there."""
     for name in (vectors, classes):
         if name not in arrays:
             raise ValueError(f"the file has no array {name!r}; it has {', '.join(sorted(arrays))}")
@@ -128,10 +173,12 @@ def _pair(
         )
     if labels.dtype.kind not in "iuUS":
         raise ValueError(f"{classes} must be integers or strings, got {labels.dtype}")
+    if isinstance(embeddings, np.memmap) and not whole:
+        return embeddings, np.asarray(labels)  # checked when it is read
     broken = ~np.isfinite(embeddings).all(axis=1)
     if broken.any():
         raise ValueError(f"{vectors} must be finite, row {int(np.argmax(broken))} is not")
-    return embeddings.astype(np.float32), labels
+    return embeddings.astype(np.float32), np.asarray(labels)
 
 
 def _common_labels(*labels: np.ndarray) -> list[np.ndarray]:
