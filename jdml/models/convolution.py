@@ -27,6 +27,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jdml.ops.meshes import Axis, from_parts, zeros_alike
+
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 CHUNK_BYTES = 1 << 23
 """Size of the patches that the gradient of a kernel takes at a time: about what the caches hold."""
@@ -114,7 +116,13 @@ def convolve(
         feature_group_count,
         precision,
     )
-    return _convolve(geometry, images, kernel)
+
+    # On a mesh each device convolves its own images; without this it would collect all for the gradient's chunks.
+    def here(axis: Axis, images: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[()]]:
+        return _convolve(geometry, images, axis.varying(kernel)), ()
+
+    found: jax.Array = from_parts(here, images, kernel)[0]
+    return found
 
 
 def windows(
@@ -255,7 +263,7 @@ def _by_chunks(
         chunk, above = (lax.dynamic_slice_in_dim(a, index * rows, rows) for a in (images, up))
         return total + part_of(geometry, chunk, kernel, above)
 
-    zero = jnp.zeros(kernel.shape, jnp.promote_types(kernel.dtype, jnp.float32))
+    zero = zeros_alike(up, kernel.shape).astype(jnp.promote_types(kernel.dtype, jnp.float32))
     return lax.fori_loop(0, len(images) // rows, add, zero).astype(kernel.dtype)
 
 

@@ -137,6 +137,10 @@ class Axis:
             return value
         return _divided(value, self.size)
 
+    def varying(self, value: Array) -> Array:
+        """What is the same on every device as if it were not: each finds a gradient of its own, and all are summed."""
+        return value + jnp.asarray(self.index * 0, value.dtype) if self.names else value
+
     def shared(self, value: Array) -> Array:
         """An argument that is the same on every device, with a gradient that is whole on every one."""
         if not self.names or self.is_checked or not jnp.issubdtype(value.dtype, jnp.inexact):
