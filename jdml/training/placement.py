@@ -128,6 +128,17 @@ class Placement:
 
         return jax.tree_util.tree_map_with_path(one, tree)
 
+    def shapes(self, tree: Tree) -> Tree:
+        """The shapes of a state, and where it would lie: what a step can be compiled for without one."""
+        if self.mesh is None:
+            return tree
+
+        def one(path: Any, leaf: Any) -> jax.ShapeDtypeStruct:
+            at = self._at(self._spec(path, leaf))
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at)
+
+        return jax.tree_util.tree_map_with_path(one, tree)
+
     def everywhere(self, tree: Tree) -> Tree:
         """Arrays that every device has whole, such as a data set."""
         if self.mesh is None:

@@ -33,6 +33,7 @@ from jdml.ccp import AlternatingProjections
 from jdml.data import ClassBatchSampler, Dataset
 from jdml.flows import ConditionalFlow
 from jdml.mining import chain, easy_positive, semi_hard_negative
+from jdml.models.convolution import convolve
 from jdml.optim import add_anchored_weights, partition_by_role
 from jdml.training import AlternatingProblems, fit
 
@@ -280,6 +281,27 @@ def each_device_draws_among_its_own_classes() -> None:
         shapes = [jax.ShapeDtypeStruct(*kind, sharding=at) for kind in kinds]
         counts.append(operations(jax.jit(lambda *arrays: step(*arrays)).trace(*shapes).jaxpr))
     assert counts[0] / counts[1] < 0.15, counts
+
+
+@check
+def convolutions_stay_where_their_images_are() -> None:
+    """Values and gradients of one device, and no collective but the sum of the kernel's gradient."""
+    grid = Mesh(np.array(jax.devices()), ("data",))
+    x = jnp.asarray(RNG.normal(size=(16, 6, 6, 4)), jnp.float32)
+    for shape, groups in (((1, 1, 4, 6), 1), ((3, 3, 1, 4), 4), ((3, 3, 4, 5), 1)):
+        kernel = jnp.asarray(RNG.normal(size=shape), jnp.float32)
+
+        def value(x: Any, kernel: Any, groups: int = groups) -> Any:
+            return jnp.sum(jnp.sin(convolve(x, kernel, (2, 2), "SAME", feature_group_count=groups)))
+
+        step = jax.jit(jax.value_and_grad(value, (0, 1)))
+        placed = jax.device_put(
+            (x, kernel), (NamedSharding(grid, P("data")), NamedSharding(grid, P()))
+        )
+        found, expected = step(*placed), step(x, kernel)
+        for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+            np.testing.assert_allclose(np.asarray(a), np.asarray(b), 1e-4, 1e-5)
+        assert "all-gather" not in step.lower(*placed).compile().as_text()
 
 
 @check
