@@ -4,8 +4,9 @@
 
 Compiles, and does not run, the step of a network with each method for meshes of forced CPU devices: XLA partitions it
 as it does for accelerators, whose convolutions it is given. The sizes of its collectives are exact; temporaries are
-those of a CPU, where bfloat16 is widened; a loop over blocks of classes counts once. What that means on 8 × H100 and on a TPU v5e-256 is reckoned from published figures and is not measured: time
-of the operations at 40 % of the peak, beside time of the collectives, which a ring sends twice.
+those of a CPU, where bfloat16 is widened; a loop over blocks of classes counts once. What that means on 8 × H100 and on
+a TPU v5e-256 is reckoned from published figures and is not measured: time of the operations at 40 % of the peak, beside
+time of the collectives, which a ring sends twice.
 """
 
 import argparse
