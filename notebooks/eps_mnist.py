@@ -45,7 +45,7 @@ import optax
 from IPython.display import Image
 
 import jdml
-from jdml.report import scatter_grid
+from jdml.report import gallery, scatter_grid
 
 FULL_MNIST = False  # True: 28×28 images, a minute or two per run on a CPU
 DATA_DIR = "data/mnist"  # MNIST's four IDX files, or a prepared tensorflow-datasets folder
@@ -122,6 +122,13 @@ for part, images in (("digits 0–5, new images", seen), ("digits 6–9, never s
 # %%
 rows = ("digits 0–5, new images", "digits 6–9, never seen")
 Image(filename=scatter_grid(panels, "eps.png", columns=2, row_titles=rows), width=620)
+
+# %% [markdown]
+# Who is near whom: the queries whose neighbours are worst after training with random positives.
+
+# %%
+worst = embedders["random positive"](seen.images)
+gallery(seen.images, worst, seen.views["digit"], queries=3, title="random positive, worst queries")
 
 # %% [markdown]
 # One run, one seed: a picture, not a measurement. Five seeds, the margin and multi-similarity losses and the numbers

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import tyro
-from pictures import draw_curves, draw_panels
+from pictures import draw_panels
 from study import BASE, METHODS, TASKS, load, run
 
-from jdml.report import markdown_table, mean_std
+from jdml.report import curves, markdown_table, mean_std
 from jdml.training.checkpoint import write_json
 from jdml.training.memory import keep_freed_memory
 from jdml.training.study import collect_results, over_seeds, run_study
@@ -187,8 +187,14 @@ def main(settings: Settings) -> None:
     print(f"{text}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
     if "methods" in settings.parts:
         draw_panels(out / "panels.npz", out / "panels.png")
-        curves = {method: over_seeds(results, method, "curve") for method in METHODS}
-        draw_curves(curves, out / "curves.png")
+        logs = {
+            method: [
+                [{"step": step, "validation MAP@R": value} for step, value in curve]
+                for curve in over_seeds(results, method, "curve")
+            ]
+            for method in METHODS
+        }
+        curves(logs).savefig(out / "curves.png", dpi=110)
     write_json(out / "results.json", collect_results(out / "runs"))
     (out / f"tables_{'_'.join(settings.parts)}.md").write_text(text)
 

@@ -1,6 +1,5 @@
-"""The panels of paper Fig. 6, and MAP@R by step (Fig. 4a)."""
+"""The panels of paper Fig. 6."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,21 +36,4 @@ def draw_panels(source: Path, path: Path) -> None:
     axes[-1].set(title="mean covering radius of classes", xlabel="problem", ylim=(0, None))
     axes[-1].xaxis.get_major_locator().set_params(integer=True)
     axes[-1].grid(alpha=0.3)
-    figure.savefig(path, dpi=110)
-
-
-def draw_curves(curves: Mapping[str, Sequence[Sequence[tuple[int, float]]]], path: Path) -> None:
-    """Validation MAP@R by step, a line for each run, a colour for each method."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
-    axis = figure.subplots()
-    for number, (method, runs) in enumerate(curves.items()):
-        for seed, run in enumerate(runs):
-            steps, values = zip(*run, strict=True)
-            label = method if seed == 0 else None
-            axis.plot(steps, 100 * np.array(values), color=f"C{number}", lw=1, label=label)
-    axis.set(xlabel="step", ylabel="validation MAP@R (%)", ylim=(0, 100))
-    axis.grid(alpha=0.3)
-    axis.legend(loc="lower right")
     figure.savefig(path, dpi=110)

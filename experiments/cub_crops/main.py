@@ -22,11 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 from features import Head, load
-from pictures import draw_gallery, draw_map
 
 import jdml
 from jdml import data, metrics
-from jdml.report import markdown_table, mean_std
+from jdml.report import embedding_map, gallery, markdown_table, mean_std
 from jdml.training.checkpoint import write_json
 from jdml.training.memory import keep_freed_memory
 from jdml.training.study import collect_results, over_seeds, run_study
@@ -161,8 +160,21 @@ def main(settings: Settings) -> str:
         split="test",
         transform=data.conventional(112),
     )
-    draw_gallery(photos, vectors, shown, out / "gallery.png")
-    draw_map(test, vectors, shown, out / "map.png")
+    unit = np.asarray(jdml.sphere(jnp.asarray(vectors)))
+    names = photos.class_names.get(next(iter(photos.views)))
+    gallery(
+        photos.images,
+        unit,
+        photos.labels,
+        queries=6,
+        order="spread",
+        class_names=names,
+        title=shown,
+    ).savefig(out / "gallery.png", dpi=110)
+    title = f"{test.num_classes} species that were not trained on ({shown}, t-SNE)"
+    embedding_map(unit, test.labels, method="tsne", class_names=names, title=title).savefig(
+        out / "map.png", dpi=110
+    )
     return text
 
 

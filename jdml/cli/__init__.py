@@ -1,4 +1,4 @@
-"""The command line: ``jdml demo``, ``train``, ``embed``, ``search``, ``export``, ``evaluate``, ``benchmark``."""
+"""The command line: ``jdml demo``, ``train``, ``embed``, ``search``, ``export``, ``report`` and the others."""
 
 import importlib
 import sys
@@ -15,12 +15,25 @@ COMMANDS: dict[str, str] = {
     "search": "jdml.cli.search.Search",
     "export": "jdml.cli.export.Export",
     "evaluate": "jdml.cli.evaluate.Evaluate",
+    "report": "jdml.cli.report.Report",
+    "compare": "jdml.cli.compare.Compare",
+    "sweep": "jdml.cli.sweep.Sweep",
     "benchmark": "jdml.cli.benchmark.Benchmark",
     "data check": "jdml.cli.data.Check",
     "weights convert": "jdml.cli.weights.Convert",
 }
 
-COMPUTES = ("demo", "train", "embed", "search", "export", "evaluate", "benchmark")
+COMPUTES = (
+    "demo",
+    "train",
+    "embed",
+    "search",
+    "export",
+    "evaluate",
+    "report",
+    "sweep",
+    "benchmark",
+)
 """Commands that compile programs."""
 
 EXAMPLES: dict[str, str] = {
@@ -30,6 +43,9 @@ EXAMPLES: dict[str, str] = {
     "search": "jdml search runs/photos query.jpg --gallery photos.npz -k 5 --out found.png",
     "export": "jdml export runs/photos --out model.stablehlo",
     "evaluate": "jdml evaluate photos.npz --recall-at 1 10 --json metrics.json",
+    "report": "jdml report runs/photos --out report.html",
+    "compare": "jdml compare runs --csv compared.csv",
+    "sweep": "jdml sweep --set loss=triplet,multi_similarity --labels parity --out runs/sweep",
     "benchmark": "jdml benchmark --method pfml --dry-run --out runs/dry",
     "data check": "jdml data check folder photos",
     "weights convert": "jdml weights convert resnet18.pth --arch resnet18 --out resnet18.safetensors",
@@ -38,7 +54,7 @@ EXAMPLES: dict[str, str] = {
 
 HELP = """usage: jdml COMMAND [OPTIONS]
 
-Deep metric learning: train embeddings, use them, measure them, see a demo.
+Deep metric learning: train embeddings, use them, measure them, look at them, see a demo.
 
 commands:
   demo             see class collapse, and what undoes it, on real digits (half a minute)
@@ -47,6 +63,9 @@ commands:
   search           find the nearest of a gallery to photographs
   export           write what was trained as one file, for programs without jdml too
   evaluate         measure embeddings from any framework: a .npz file with embeddings and labels
+  report           one page of what runs learned: curves, neighbours, mistakes, a map, structure, side by side
+  compare          runs side by side in a table, with differences paired by seed
+  sweep            train every combination of settings and seeds, and compare them
   benchmark        train a method by its paper's recipe on CUB, Cars196, SOP or In-shop; the paper's row beside ours
   data check       check a data set's folder: counts, missing files, damaged images
   weights convert  make pretrained weights of other libraries fit jdml's networks

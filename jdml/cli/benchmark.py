@@ -14,6 +14,7 @@ from jdml.cli.inputs import data_checksum, file_digest, load_split
 from jdml.cli.names import parse_batch, parse_settings
 from jdml.cli.papers import printed
 from jdml.cli.resolve import check_out
+from jdml.cli.typed import started
 
 Rows = dict[str, dict[str, float]]
 FOLDS = 4
@@ -286,7 +287,11 @@ class Benchmark(Machines):
             del options["sampled_classes"]
         weights = None if self.weights is None else file_digest(self.weights)
         images = None if self.dry_run else data_checksum(train)
-        return {"benchmark": {**options, "weights": weights, "data_checksum": images}}
+        paper = {} if self.dry_run else dict(self._printed())
+        return {
+            "benchmark": {**options, "weights": weights, "data_checksum": images},
+            "started": {**started("jdml benchmark", self), "paper": paper},
+        }
 
     def _options(self) -> dict[str, Any]:
         """All options, JSON-able."""

@@ -14,7 +14,7 @@ class Demo:
     """
 
     out: Path = Path("runs/demo")
-    """Folder for the figure (demo.png), metrics.json and config.json."""
+    """Folder for the figure (demo.png), the page (report.html), metrics.json and config.json."""
     steps: int = 400
     """Training steps of each method."""
     seeds: int = 3
@@ -30,3 +30,4 @@ class Demo:
         for line in summary(result):
             print(line)
         print(f"figure: {self.out / 'demo.png'}")
+        print(f"report: {self.out / 'report.html'}")

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from jdml.cli.devices import TOPOLOGY, Machines
 from jdml.cli.names import Loss, Network, Pooling, parse_batch
+from jdml.cli.typed import started
 
 # Options that do not change what is computed, and so may differ when a run is resumed.
 NOT_CONFIG = (*TOPOLOGY, "data_dir", "on_bad_image", "out", "quiet", "tensorboard", "workers")
@@ -186,7 +187,11 @@ class Train(Machines):
             log_every=options.log_every or 50,
             progress=not options.quiet,
             tensorboard=options.tensorboard,
-            config={**self.config(), "data_checksum": job.checksum},
+            config={
+                **self.config(),
+                "data_checksum": job.checksum,
+                "started": started("jdml train", self),
+            },
             preprocess=job.preprocess,
             normalize=job.normalize,
             mesh=mesh,

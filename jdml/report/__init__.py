@@ -1,6 +1,38 @@
-"""Reports: figures, tables, and the demo that the command line and the notebooks share."""
+"""Reports: figures, tables, comparisons and the page that shows what runs learned.
 
+>>> from jdml import report
+>>> report.html_report(["runs/a", "runs/b"], "report.html")  # doctest: +SKIP
+"""
+
+from jdml.report.compare import (
+    Comparison,
+    Difference,
+    Row,
+    compare_runs,
+    comparison_records,
+    comparison_table,
+)
 from jdml.report.figures import scatter_grid
+from jdml.report.page import html_report
+from jdml.report.pictures import confusions, curves, embedding_map, gallery
+from jdml.report.runs import Run, read_runs
 from jdml.report.tables import markdown_table, mean_std
 
-__all__ = ["markdown_table", "mean_std", "scatter_grid"]
+__all__ = [
+    "Comparison",
+    "Difference",
+    "Row",
+    "Run",
+    "compare_runs",
+    "comparison_records",
+    "comparison_table",
+    "confusions",
+    "curves",
+    "embedding_map",
+    "gallery",
+    "html_report",
+    "markdown_table",
+    "mean_std",
+    "read_runs",
+    "scatter_grid",
+]

@@ -7,12 +7,14 @@ spread of the seeds, on digits that it never saw too; in the plane the spread is
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import numpy as np
+
+from jdml.report.runs import Run
 
 SEEN = (0, 1, 2, 3, 4, 5)
 COLUMNS = ("seen R@1", "seen MAP@R", "unseen R@1", "unseen MAP@R")
@@ -62,11 +64,13 @@ class DemoResult(NamedTuple):
         scores: ``{method: {column: one value per seed}}``, fractions.
         points: ``{method: (seen [N, 2], unseen [M, 2])}``, the first seed's principal components.
         seconds: wall time.
+        runs: every run, for the report; those of the first seed with their embeddings.
     """
 
     scores: dict[str, dict[str, list[float]]]
     points: dict[str, tuple[np.ndarray, np.ndarray]]
     seconds: float
+    runs: tuple[Run, ...] = ()
 
 
 def methods() -> list[Method]:
@@ -111,10 +115,10 @@ def load_parts() -> Parts:
 def run_demo(
     out_dir: str | Path, *, steps: int = 400, seeds: int = 3, progress: bool = True
 ) -> DemoResult:
-    """Train the four methods, and write the figure and the numbers into a folder.
+    """Train the four methods, and write the figure, the report and the numbers into a folder.
 
     Args:
-        out_dir: the folder, for ``demo.png``, ``metrics.json`` and ``config.json``.
+        out_dir: the folder, for ``demo.png``, ``report.html``, ``metrics.json`` and ``config.json``.
         steps: training steps of each run.
         seeds: runs of each method.
         progress: show a progress bar.
@@ -127,6 +131,7 @@ def run_demo(
     """
     from tqdm.auto import tqdm
 
+    from jdml.report.page import html_report
     from jdml.training.checkpoint import write_json
 
     for name, value in (("steps", steps), ("seeds", seeds)):
@@ -137,20 +142,26 @@ def run_demo(
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", _config(steps, seeds))
     parts, compared, optimizer = load_parts(), methods(), _optimizer()
+    runs: list[Run] = []
     result = DemoResult({}, {}, 0.0)
     with tqdm(total=len(compared) * seeds, disable=not progress, unit="run") as bar:
         for method in compared:
             bar.set_description(method.name)
-            runs = []
+            of_method = []
             for seed in range(seeds):
-                scores, points = _train(method, optimizer, parts, steps, seed)
-                runs.append(scores)
+                run, points = _train(method, optimizer, parts, steps, seed)
+                of_method.append(run)
                 result.points.setdefault(method.name, points)
                 bar.update()
-            result.scores[method.name] = {name: [run[name] for run in runs] for name in COLUMNS}
-    result = result._replace(seconds=time.monotonic() - start)
+            result.scores[method.name] = {
+                name: [run.metrics[name] for run in of_method] for name in COLUMNS
+            }
+            runs += of_method
+    result = result._replace(seconds=time.monotonic() - start, runs=tuple(runs))
     write_json(folder / "metrics.json", result.scores)
     draw(result, parts, folder / "demo.png")
+    title = "Even and odd were learned: which methods still tell the digits apart?"
+    html_report(result.runs, folder / "report.html", title=title, metrics=COLUMNS)
     return result
 
 
@@ -205,8 +216,8 @@ def summary(result: DemoResult) -> list[str]:
 
 def _train(
     method: Method, optimizer: Any, parts: Parts, steps: int, seed: int
-) -> tuple[dict[str, float], tuple[np.ndarray, np.ndarray]]:
-    """Train one method once; return its scores and its last embeddings."""
+) -> tuple[Run, tuple[np.ndarray, np.ndarray]]:
+    """Train one method once; return what a report shows of it, and its last embeddings in the plane."""
     from jdml.data import RandomBatchSampler
     from jdml.training import Embedder, fit
 
@@ -217,6 +228,7 @@ def _train(
         seen, unseen = embed(embedder)
         return {**_score("seen", seen, parts.seen), **_score("unseen", unseen, parts.unseen)}
 
+    start = time.monotonic()
     result = fit(
         Network(),
         method.objective,
@@ -227,13 +239,41 @@ def _train(
         seed=seed,
         evaluate=evaluate,
         evaluate_every=max(1, steps // 20),
-        log_every=steps,
+        log_every=max(1, steps // 20),
         progress=False,
     )
     last = result.history[-LAST:]
     scores = {name: float(np.mean([record[name] for record in last])) for name in COLUMNS}
     seen, unseen = embed(result.embedder)
-    return scores, (_flat(seen), _flat(unseen))
+    run = Run(
+        f"{method.name}-{seed}",
+        {"method": method.name, "steps": steps},
+        seed,
+        scores,
+        result.history,
+        seconds=time.monotonic() - start,
+    )
+    if seed == 0:
+        proxies = result.best_params.get("proxies")
+        run = replace(
+            run,
+            embeddings=np.concatenate([seen, unseen]),
+            data=_together(parts.seen, parts.unseen),
+            proxies=None if proxies is None else np.asarray(proxies),
+            train=parts.train,
+            train_embeddings=_unit(result.embedder(parts.train.images)),
+        )
+    return run, (_flat(seen), _flat(unseen))
+
+
+def _together(first: Any, second: Any) -> Any:
+    """Two data sets of the same views as one."""
+    images, labels = (
+        np.concatenate([getattr(of, name) for of in (first, second)])
+        for name in ("images", "labels")
+    )
+    views = {view: np.concatenate([first.views[view], second.views[view]]) for view in first.views}
+    return replace(first, images=images, labels=labels, views=views)
 
 
 def _flat(vectors: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from jdml import optim
-from jdml.ccp import AlternatingProjections, AlternationState, select_proxies
+from jdml.ccp import AlternatingProjections, AlternationState, covering_radius, select_proxies
 from jdml.data import ImageFiles
 from jdml.ops import ball, checks
 from jdml.training.hooks import Hook, HookResult
@@ -25,11 +25,15 @@ class Alternation(NamedTuple):
         machine: where in which problem the run is.
         params: the parameters of all roles at the best evaluation of this problem.
         batch_stats: the model's running statistics there.
+        before: the proxies that the last problem that ended had found, ``[C, K, D]``; zeros before that.
+        chosen: those that the next one began with.
     """
 
     machine: AlternationState
     params: dict[str, Any]
     batch_stats: Any
+    before: Array
+    chosen: Array
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,9 @@ class AlternatingProblems(Hook):
     A problem ends when the monitored metric no longer improves. Then the model and the proxies go back to their best in
     this problem, the weights are anchored there (:func:`jdml.optim.set_anchor`), and every class gets new proxies:
     those of ``pool_size`` of its samples that the old ones cover worst. The first problem begins in the same way,
-    without an anchor and with nothing covered. The optimizer's moments go on.
+    without an anchor and with nothing covered. The optimizer's moments go on. The log tells the number of the problem,
+    and at its end ``covering_radius``: how far the worst of a class's pool is from its nearest old proxy, mean over
+    classes.
 
     Attributes:
         model: the model that is trained.
@@ -97,7 +103,10 @@ class AlternatingProblems(Hook):
 
     def template(self, state: TrainState) -> Alternation:
         """Give what is carried, for its structure alone."""
-        return self._remember(self.machine.init(), state)
+        nothing = (
+            jnp.zeros_like(state.params["proxies"]) if "proxies" in state.params else jnp.zeros(0)
+        )
+        return self._remember(self.machine.init(), state, nothing, nothing)
 
     def start(self, state: TrainState) -> tuple[Alternation, TrainState]:
         """Choose the first problem's proxies."""
@@ -123,8 +132,9 @@ class AlternatingProblems(Hook):
                 f"class {int(np.argmin(counts[:classes]))} has no sample to choose from"
             )
         optim.set_anchor(state.opt_state, state.params)  # an optimizer without an anchor shows now
-        state = self._with_new_proxies(state, 0, jnp.zeros(proxies.shape[:2], bool))
-        return self._remember(self.machine.init(), state), state
+        state, _ = self._with_new_proxies(state, 0, jnp.zeros(proxies.shape[:2], bool))
+        chosen = jnp.copy(state.params["proxies"])
+        return self._remember(self.machine.init(), state, jnp.zeros_like(chosen), chosen), state
 
     def after_evaluation(
         self, carried: Alternation, state: TrainState, metrics: Mapping[str, float]
@@ -136,17 +146,22 @@ class AlternatingProblems(Hook):
         machine, decision = self.machine.update(carried.machine, metrics[self.monitor])
         carried = carried._replace(machine=machine)
         if decision.improved:
-            carried = self._remember(machine, state)
+            carried = self._remember(machine, state, carried.before, carried.chosen)
+        seen: dict[str, float | int] = {"problem": problem}
         if decision.end_problem:
-            state = self._next_problem(carried, state)
-            carried = self._remember(machine, state)
-        return HookResult(carried, state, {"problem": problem}, bool(decision.end_run))
+            before = jnp.copy(carried.params["proxies"])  # the step takes the state's buffers
+            state, radius = self._next_problem(carried, state)
+            carried = self._remember(machine, state, before, jnp.copy(state.params["proxies"]))
+            seen["covering_radius"] = radius
+        return HookResult(carried, state, seen, bool(decision.end_run))
 
-    def _remember(self, machine: AlternationState, state: TrainState) -> Alternation:
+    def _remember(
+        self, machine: AlternationState, state: TrainState, before: Array, chosen: Array
+    ) -> Alternation:
         params, batch_stats = jax.tree.map(jnp.copy, (state.params, state.batch_stats))
-        return Alternation(machine, params, batch_stats)
+        return Alternation(machine, params, batch_stats, before, chosen)
 
-    def _next_problem(self, best: Alternation, state: TrainState) -> TrainState:
+    def _next_problem(self, best: Alternation, state: TrainState) -> tuple[TrainState, float]:
         opt_state = optim.set_anchor(state.opt_state, best.params)
         if self.restore:
             state = state._replace(params=best.params, batch_stats=best.batch_stats)
@@ -155,8 +170,10 @@ class AlternatingProblems(Hook):
         state = state._replace(params=covering, opt_state=opt_state)
         return self._with_new_proxies(state, int(best.machine.problem), old)
 
-    def _with_new_proxies(self, state: TrainState, problem: int, old: Array) -> TrainState:
-        """The state with proxies chosen from a new pool, embedded by this state's model."""
+    def _with_new_proxies(
+        self, state: TrainState, problem: int, old: Array
+    ) -> tuple[TrainState, float]:
+        """The state with proxies chosen from a new pool that its model embeds, and the pool's covering radius."""
         proxies = whole(state.params["proxies"])
         classes, per_class, dim = proxies.shape
         indices, there = self._pool(classes, problem)
@@ -169,14 +186,16 @@ class AlternatingProblems(Hook):
             preprocess=self.preprocess,
         )
         normalize = self.normalize if self.normalize is not None else lambda vectors: vectors
+        points, centres = normalize(jnp.asarray(pool, proxies.dtype)), normalize(proxies)
+        radii = _covering_radii(points, centres, jnp.asarray(there))
         chosen = select_proxies(
-            normalize(jnp.asarray(pool, proxies.dtype)),
-            normalize(proxies),
+            points,
+            centres,
             per_class,
             where=jnp.asarray(there),
             proxies_where=old,
         )
-        return state._replace(params={**state.params, "proxies": chosen})
+        return state._replace(params={**state.params, "proxies": chosen}), float(radii)
 
     def _images(self, rows: np.ndarray, problem: int) -> Any:
         images = self.train.images
@@ -209,3 +228,13 @@ class _Augmented:
 
     def __getitem__(self, part: slice) -> np.ndarray:
         return self.images.augmented(self.rows[part], seed=self.seed)
+
+
+@jax.jit
+def _covering_radii(points: Array, centres: Array, there: Array) -> Array:
+    """The mean over classes of how far the worst of a class's points is from its nearest centre."""
+
+    def of_class(points: Array, centres: Array, there: Array) -> Array:
+        return covering_radius(points, centres, where=there)
+
+    return jnp.mean(jax.vmap(of_class)(points, centres, there))

@@ -22,7 +22,7 @@ MODEL = "model.safetensors"
 METRICS = "metrics.json"
 DESCRIPTION = "jdml"
 """The key of a model file's metadata under which its description stands, as JSON."""
-UNCOMPARED = ("versions",)
+UNCOMPARED = ("started", "versions")
 """What a run's folder tells, and need not agree with to go on."""
 SPARE = 1 << 20
 """Bytes that a checkpoint needs beside its arrays."""

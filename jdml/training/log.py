@@ -1,11 +1,16 @@
 """The run's log: JSON lines, one per record, flushed; TensorBoard on request."""
 
+import contextlib
 import json
 import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from jdml.training.memory import most_memory
+
+RESOURCES = "resources.json"
 
 
 class Log:
@@ -58,11 +63,22 @@ class Log:
             self._writer.flush()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, and say what the run has needed so far: ``resources.json``."""
         if self._file is not None:
             self._file.close()
+            with contextlib.suppress(OSError, ValueError):  # a full disk is told by what needs it
+                _write_resources(Path(self._file.name).parent / RESOURCES)
         if self._writer is not None:
             self._writer.close()
+
+
+def _write_resources(path: Path) -> None:
+    """The most memory that any process of the run has held."""
+    from jdml.training.checkpoint import read_json, write_json
+
+    before = read_json(path).get("memory_mib") if path.is_file() else None
+    known = [held for held in (before, most_memory()) if held is not None]
+    write_json(path, {"memory_mib": max(known, default=None)})
 
 
 def cut(path: Path, after_step: int) -> None:

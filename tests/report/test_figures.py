@@ -73,7 +73,9 @@ def test_demo_writes_its_folder(tmp_path, monkeypatch, capsys):
     one = methods()[1:2]
     monkeypatch.setattr(demo, "methods", lambda: one)
     assert main(["demo", "--out", str(tmp_path), "--steps", "2", "--seeds", "1"]) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "metrics.json", "demo.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "config.json", "metrics.json", "demo.png", "report.html"
+    }  # fmt: skip
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert "triplet + EPS" in capsys.readouterr().out
     assert set(metrics["triplet + EPS"]) == set(COLUMNS)

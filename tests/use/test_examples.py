@@ -18,6 +18,7 @@ SMALL = {
     "demo": "--steps 3 --seeds 1",
     "train": "--image-size 16 --dim 4 --batch 3x4 --steps 4 --quiet --workers 1",
     "embed": "--quiet",
+    "sweep": "--steps 2 --quiet",
     "benchmark": "--image-size 16 --dim 4 --steps 1 --quiet --workers 1",
     "data check": "--quiet",
 }

@@ -1,0 +1,93 @@
+"""``jdml compare``: runs side by side, in a table."""
+
+import csv
+import io
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jdml.cli.embed import check_file
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Put runs side by side: the settings that differ, what they scored, time and memory.
+
+    Runs that differ only in their seed are one row, with mean and sample standard deviation. Every row is compared with
+    the first one: Δ is the mean difference between runs of the same seed, and in brackets its confidence interval
+    (Student's t over the seeds). Where that holds 0, the seeds do not agree on a difference.
+    """
+
+    run: tuple[str, ...]
+    """Folders of runs, of several runs (jdml sweep's) or of a study; or a study's results.json."""
+    metric: tuple[str, ...] = ()
+    """Metrics to show, such as R@1. Default: R@1, MAP@R, P@1 and NMI where there are many."""
+    baseline: str | None = None
+    """The run that others are compared with. Default: the first."""
+    confidence: float = 0.95
+    """Of the intervals, 0 to 1."""
+    csv: Path | None = None
+    """Also write all metrics, as plain numbers, into this .csv file; - is the screen, instead of the table."""
+    markdown: Path | None = None
+    """Also write the table as Markdown into this .md file; - is the screen, instead of the table."""
+
+    def execute(self) -> None:
+        """Read, compare, show, write."""
+        from jdml.report import compare_runs, read_runs
+
+        for option, file, ending in (
+            ("--csv", self.csv, ".csv"),
+            ("--markdown", self.markdown, ".md"),
+        ):
+            if file is not None and str(file) != "-":
+                check_file(file, (ending,), option)
+        if not self.run:
+            raise ValueError("RUN is missing: the folder of a run, or of several")
+        comparison = compare_runs(
+            read_runs(*self.run),
+            metrics=self.metric,
+            baseline=self.baseline,
+            confidence=self.confidence,
+        )
+        show(comparison, self.csv, self.markdown)
+
+
+def show(comparison: Any, csv_file: Path | None = None, markdown: Path | None = None) -> None:
+    """Print a comparison, or write it."""
+    from jdml.cli.show import print_table
+    from jdml.report import comparison_records, comparison_table, markdown_table
+
+    columns, rows = comparison_table(comparison)
+    texts = {
+        csv_file: lambda: _as_csv(comparison_records(comparison)),
+        markdown: lambda: markdown_table(
+            [cell.replace("|", "\\|") for cell in columns],
+            [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows],
+        ),
+    }
+    asked = {file: text() for file, text in texts.items() if file is not None}
+    for file, text in asked.items():
+        if str(file) == "-":
+            sys.stdout.write(text)
+        else:
+            _write(file, text)
+    if not any(str(file) == "-" for file in asked):
+        print_table(None, columns, rows)
+        for file in asked:
+            print(f"written: {file}")
+
+
+def _as_csv(records: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
+
+
+def _write(file: Path, text: str) -> None:
+    from jdml.models.tensors import replacing
+
+    with replacing(file) as opened:
+        opened.write(text.encode())

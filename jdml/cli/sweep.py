@@ -1,0 +1,137 @@
+"""``jdml sweep``: every combination of settings and seeds, trained and compared."""
+
+import contextlib
+import dataclasses
+import io
+import itertools
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from jdml.cli.messages import check_words, nearest
+from jdml.cli.train import Train
+from jdml.cli.typed import words_of
+
+OWN = ("seed", "out", "quiet")
+"""Options of jdml train that a sweep sets itself."""
+
+
+def _repeated() -> Any:
+    import tyro
+
+    return tyro.conf.UseAppendAction
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep(Train):
+    """Train every combination of settings, each with several seeds, and compare them.
+
+    jdml sweep --set loss=triplet,multi_similarity --set lr=1e-4,1e-3 --seeds 3 --labels parity --out runs/sweep
+
+    All options of jdml train hold for every run; --set takes one of them and its values, a comma between them. Finished
+    runs are kept: the same command goes on after an interruption, and more values or --seeds add to what is there.
+    Every run lies in a folder of its own in --out, for jdml report and embed. The first combination is the baseline of
+    the table.
+
+    Where settings differ only in numbers of the loss that are traced (margins, temperatures, learning rates), one vmap
+    over them trains all at once, without compiling anything again: docs/look.md has a tested example, and one with
+    Optuna.
+    """
+
+    set: Annotated[tuple[str, ...], _repeated()] = ()
+    """An option of jdml train and its values: lr=1e-4,1e-3. May be given several times."""
+    seeds: int = 1
+    """Runs of each combination, with seeds from --seed on."""
+    jobs: int = 1
+    """Runs at a time, each in a process of its own."""
+    metric: tuple[str, ...] = ()
+    """Metrics of the table at the end. Default: R@1 and MAP@R."""
+
+    def execute(self) -> None:
+        """Train what is missing, compare all."""
+        from jdml.cli.compare import show
+        from jdml.report import compare_runs, read_runs
+        from jdml.training.study import run_study
+
+        if self.out is None:
+            raise ValueError("--out is missing: the folder for the runs")
+        for name in ("seeds", "jobs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
+        runs = self.runs()
+        jobs = {name: {"name": name, **options.config()} for name, options in runs.items()}
+        run_study(_Trainer(runs), jobs, self.out, workers=self.jobs, progress=not self.quiet)
+        show(compare_runs(read_runs(*(self.out / name for name in runs)), metrics=self.metric))
+        print(f"next: jdml report {self.out} --out report.html")
+
+    def runs(self) -> dict[str, Train]:
+        """The options of every run, by its name, ``VALUES-SEED``."""
+        import tyro
+
+        assert self.out is not None
+        settings = [_values(text) for text in self.set]
+        names = [name for name, _ in settings]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"--set {name} is given twice: give all its values at once")
+        common = words_of(
+            Train(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Train)}),
+            without=(*names, *OWN),
+        )
+        found: dict[str, Train] = {}
+        for values in itertools.product(*(values for _, values in settings)):
+            chosen: list[str] = []
+            for name, value in zip(names, values, strict=True):
+                chosen += [f"--{name.replace('_', '-')}", *shlex.split(value)]
+            check_words(Train, chosen)
+            options = tyro.cli(Train, prog="jdml sweep", args=[*common, *chosen])
+            title = re.sub(r"[^\w.+=-]+", "_", "_".join(values)) or "run"
+            for seed in range(self.seed, self.seed + self.seeds):
+                name = f"{title}-{seed}"
+                if name in found:
+                    raise ValueError(f"--set has two combinations that are both called {title}")
+                found[name] = dataclasses.replace(
+                    options, seed=seed, out=self.out / name, quiet=True
+                )
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class _Trainer:
+    """From a job of a sweep to its metrics; what its options print is not shown."""
+
+    runs: Mapping[str, Train]
+
+    def __call__(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        from jdml.cli.startup import keep_compiled_programs
+        from jdml.training.checkpoint import METRICS, read_json
+
+        keep_compiled_programs()
+        options = self.runs[job["name"]]
+        with contextlib.redirect_stdout(io.StringIO()):
+            options.execute()
+        assert options.out is not None
+        found: dict[str, Any] = read_json(options.out / METRICS)
+        return found
+
+
+def _values(text: str) -> tuple[str, list[str]]:
+    """An option and its values.
+
+    Example:
+        >>> _values("lr=1e-4,1e-3"), _values("loss-setting=margin=0.1,margin=0.2")
+        (('lr', ['1e-4', '1e-3']), ('loss_setting', ['margin=0.1', 'margin=0.2']))
+    """
+    name, _, values = text.partition("=")
+    name = name.strip().removeprefix("--").replace("-", "_")
+    known = [field.name for field in dataclasses.fields(Train) if field.name not in OWN]
+    if name not in known:
+        raise ValueError(
+            f"--set must be an option of jdml train and its values, such as lr=1e-4,1e-3; got {text!r}"
+            f"{nearest(name, known)}"
+        )
+    found = [value.strip() for value in values.split(",") if value.strip()]
+    if not found:
+        raise ValueError(f"--set {name} has no values: write {name}=FIRST,SECOND")
+    return name, found

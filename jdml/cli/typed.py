@@ -1,0 +1,54 @@
+"""Options as they are typed: the command that repeats a run."""
+
+import dataclasses
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def words_of(options: Any, *, without: Sequence[str] = ()) -> list[str]:
+    """Turn options into the words of a command line, those at their defaults left out.
+
+    Args:
+        options: a command's dataclass.
+        without: fields that are left out, too.
+
+    Returns:
+        The words.
+
+    Example:
+        >>> from jdml.cli.train import Train
+        >>> words_of(Train(loss="triplet", lr=1e-4, quiet=True))
+        ['--loss', 'triplet', '--lr', '0.0001', '--quiet']
+    """
+    words: list[str] = []
+    for field in dataclasses.fields(options):
+        value, default = getattr(options, field.name), field.default
+        if value == default or field.name in without:
+            continue
+        name = f"--{field.name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(name if value else name.replace("--", "--no-", 1))
+        elif isinstance(value, list | tuple):
+            words += [name, *map(str, value)]
+        else:
+            words += [name, str(value)]
+    return words
+
+
+def started(command: str, options: Any) -> dict[str, Any]:
+    """Say how a run was started: the command that repeats it, and where its images lay.
+
+    Args:
+        command: such as ``jdml train``.
+        options: its dataclass.
+
+    Returns:
+        JSON-able ``command`` and ``data_dir``.
+    """
+    folder = options.data_dir
+    return {
+        "command": shlex.join([*command.split(), *words_of(options)]),
+        "data_dir": None if folder is None else str(Path(folder).expanduser().absolute()),
+    }

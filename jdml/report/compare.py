@@ -1,0 +1,373 @@
+"""Runs side by side: what differs in their settings, what they scored, and whether seeds agree on the difference."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jdml.report.runs import Run
+from jdml.report.tables import mean_std
+
+SHARE = re.compile(r"(^|[\s/])(R@\d+|P@1|RP|MAP@\w+|nDCG@\d+|NMI\+?)$")
+"""Metrics that are fractions, and are shown in percent."""
+FIRST = ("R@1", "MAP@R", "P@1", "NMI")
+"""The metrics that a table shows where there are many."""
+MOST = 8
+
+
+class Difference(NamedTuple):
+    """What a setting adds to the baseline, paired by seed.
+
+    Attributes:
+        mean: over the seeds that both have.
+        low: where its confidence interval begins; None of a single seed.
+        high: where it ends.
+        seeds: how many both have.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    seeds: int
+
+
+class Row(NamedTuple):
+    """The runs of one setting.
+
+    Attributes:
+        name: what tells it from the others.
+        runs: its runs, one for each seed.
+        settings: what differs between the rows.
+        values: by metric, one value for each run that has it.
+        differences: by metric, to the first row; empty of that row.
+        seconds: mean time of a run; None where it is not known.
+        memory: most memory of a run, in MiB; likewise.
+    """
+
+    name: str
+    runs: tuple[Run, ...]
+    settings: dict[str, Any]
+    values: dict[str, list[float]]
+    differences: dict[str, Difference]
+    seconds: float | None
+    memory: float | None
+
+
+class Comparison(NamedTuple):
+    """Runs side by side.
+
+    Attributes:
+        rows: one for each setting; the first is the baseline.
+        settings: names of the settings that differ.
+        metrics: names of all metrics.
+        shown: those that a table has room for.
+        paper: what the method's paper reports of the metrics, in percent.
+        confidence: of the differences' intervals.
+    """
+
+    rows: list[Row]
+    settings: list[str]
+    metrics: list[str]
+    shown: list[str]
+    paper: dict[str, float]
+    confidence: float
+
+
+def compare_runs(
+    runs: Sequence[Run],
+    *,
+    metrics: Sequence[str] = (),
+    baseline: str | None = None,
+    confidence: float = 0.95,
+) -> Comparison:
+    """Put runs side by side; runs that differ only in their seed become one row.
+
+    Args:
+        runs: of :func:`read_runs`.
+        metrics: which metrics a table shows, by their names or the ends of them (``"R@1"``). Default: R@1, MAP@R, P@1
+            and NMI where there are many.
+        baseline: the name of the row, or of one of its runs, that the others are compared with. Default: the first.
+        confidence: of the intervals of the differences.
+
+    Returns:
+        A :class:`Comparison`.
+
+    Raises:
+        ValueError: no runs, a metric or a baseline that there is not, or a confidence outside 0…1.
+
+    Implementation notes:
+        A difference is taken between runs of the same seed, and its interval is Student's: mean ± t·s/√n over n seeds.
+        It tells how far seeds agree, and nothing of other data.
+    """
+    if not runs:
+        raise ValueError("runs must hold at least one run, got none")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
+    groups = _groups(runs)
+    differing = _differing([group[0].settings for group in groups])
+    names = _row_names(groups)
+    differing = [  # what the names of the rows say already is not said again
+        setting
+        for setting in differing
+        if [str(group[0].settings.get(setting)) for group in groups] != names
+    ]
+    if baseline is not None:
+        known = [
+            {name, *(run.name for run in group)} for name, group in zip(names, groups, strict=True)
+        ]
+        places = [place for place, of in enumerate(known) if baseline in of]
+        if not places:
+            raise ValueError(f"baseline must be one of {', '.join(names)}, got {baseline!r}")
+        order = [places[0], *(place for place in range(len(groups)) if place != places[0])]
+        groups, names = [groups[i] for i in order], [names[i] for i in order]
+    found = list(dict.fromkeys(name for run in runs for name in run.metrics))
+    rows = []
+    for name, group in zip(names, groups, strict=True):
+        rows.append(
+            Row(
+                name,
+                tuple(group),
+                {key: group[0].settings.get(key) for key in differing},
+                {m: [r.metrics[m] for r in group if m in r.metrics] for m in found},
+                {} if group is groups[0] else _differences(groups[0], group, found, confidence),
+                _mean([run.seconds for run in group]),
+                max((run.memory for run in group if run.memory is not None), default=None),
+            )
+        )
+    paper = {
+        metric: value
+        for metric in found
+        for run in runs
+        for name, value in run.paper.items()
+        if metric.split()[-1] == name
+    }
+    return Comparison(rows, differing, found, _shown(found, metrics), paper, confidence)
+
+
+def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+    """Lay out a comparison as words: columns and rows.
+
+    Args:
+        comparison: of :func:`compare_runs`.
+
+    Returns:
+        The columns' titles, and a row for each setting, in percent where a metric is a fraction; a last row for what
+        the paper reports, where it does.
+    """
+    some = {
+        "time": any(row.seconds is not None for row in comparison.rows),
+        "memory": any(row.memory is not None for row in comparison.rows),
+        "runs": any(len(row.runs) > 1 for row in comparison.rows),
+    }
+    several = len(comparison.rows) > 1
+    columns = ["run", *(["runs"] if some["runs"] else []), *comparison.settings]
+    for metric in comparison.shown:
+        columns.append(f"{metric}, %" if is_share(metric) else metric)
+        if several:
+            columns.append(f"Δ {metric}")
+    columns += [name for name in ("time", "memory") if some[name]]
+    rows = []
+    for row in comparison.rows:
+        cells = [row.name, *([str(len(row.runs))] if some["runs"] else [])]
+        cells += [told(row.settings[name]) for name in comparison.settings]
+        for metric in comparison.shown:
+            cells.append(value_cell(metric, row.values[metric]))
+            if several:
+                cells.append(
+                    difference_cell(metric, row.differences.get(metric), row is comparison.rows[0])
+                )
+        cells += [duration(row.seconds)] if some["time"] else []
+        cells += [size(row.memory)] if some["memory"] else []
+        rows.append(cells)
+    if comparison.paper:
+        cells = ["paper", *(["–"] if some["runs"] else []), *("–" for _ in comparison.settings)]
+        for metric in comparison.shown:
+            value = comparison.paper.get(metric)
+            cells.append("–" if value is None else f"{value:.1f}")
+            cells += ["–"] if several else []
+        rows.append([*cells, *("–" for name in ("time", "memory") if some[name])])
+    return columns, rows
+
+
+def comparison_records(comparison: Comparison) -> list[dict[str, Any]]:
+    """Lay out a comparison as plain numbers, a record for each setting, for CSV files.
+
+    Args:
+        comparison: of :func:`compare_runs`.
+
+    Returns:
+        By column: ``run``, ``runs``, the settings that differ, and of every metric its mean, standard deviation,
+        difference and the difference's interval; ``seconds`` and ``memory_mib``.
+    """
+    records = []
+    for row in comparison.rows:
+        record: dict[str, Any] = {"run": row.name, "runs": len(row.runs)}
+        record |= {name: told(row.settings[name]) for name in comparison.settings}
+        for metric in comparison.metrics:
+            values, difference = row.values[metric], row.differences.get(metric)
+            record[metric] = float(np.mean(values)) if values else ""
+            record[f"{metric} std"] = float(np.std(values, ddof=1)) if len(values) > 1 else ""
+            for part in ("mean", "low", "high"):
+                value = None if difference is None else getattr(difference, part)
+                name = "difference" if part == "mean" else f"difference {part}"
+                record[f"{metric} {name}"] = "" if value is None else value
+        record["seconds"] = "" if row.seconds is None else row.seconds
+        record["memory_mib"] = "" if row.memory is None else row.memory
+        records.append(record)
+    return records
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric is a fraction, shown in percent."""
+    return SHARE.search(metric) is not None
+
+
+def value_cell(metric: str, values: Sequence[float]) -> str:
+    """Mean ± standard deviation as a table shows it."""
+    if not values:
+        return "–"
+    if is_share(metric):
+        return mean_std(values)
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    mean = f"{float(np.mean(values)):.4g}"
+    return mean if len(values) == 1 else f"{mean} ± {spread:.2g}"
+
+
+def difference_cell(metric: str, difference: Difference | None, is_baseline: bool = False) -> str:
+    """A difference and its interval as a table shows them."""
+    if is_baseline:
+        return "baseline"
+    if difference is None:
+        return "–"
+    scale, form = (100.0, "+.1f") if is_share(metric) else (1.0, "+.3g")
+    text = format(scale * difference.mean, form)
+    if difference.low is None or difference.high is None:
+        return text
+    return f"{text} [{scale * difference.low:{form}}, {scale * difference.high:{form}}]"
+
+
+def told(value: Any) -> str:
+    """A setting as a table shows it."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value)) or "–"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds in words.
+
+    Example:
+        >>> duration(5.04), duration(130), duration(7325), duration(None)
+        ('5.0 s', '2 min 10 s', '2 h 2 min', '–')
+    """
+    if seconds is None:
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes = int(seconds) // 60
+    return (
+        f"{minutes} min {int(seconds) % 60} s"
+        if minutes < 60
+        else f"{minutes // 60} h {minutes % 60} min"
+    )
+
+
+def size(mebibytes: float | None) -> str:
+    """Memory in words.
+
+    Example:
+        >>> size(500.2), size(2048), size(None)
+        ('500 MiB', '2.0 GiB', '–')
+    """
+    if mebibytes is None:
+        return "–"
+    return f"{mebibytes:.0f} MiB" if mebibytes < 1024 else f"{mebibytes / 1024:.1f} GiB"
+
+
+def _groups(runs: Sequence[Run]) -> list[list[Run]]:
+    """Runs that differ only in their seed, together; a second run of a seed stands for itself."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        key = json.dumps(run.settings, sort_keys=True, default=str)
+        while any(run.seed is None or other.seed == run.seed for other in groups.get(key, [])):
+            key += "'"
+        groups.setdefault(key, []).append(run)
+    return list(groups.values())
+
+
+def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = dict.fromkeys(name for of in settings for name in of if not name.startswith("its "))
+    return [
+        name
+        for name in names
+        if len({json.dumps(of.get(name), default=str) for of in settings}) > 1
+    ]
+
+
+def _row_names(groups: Sequence[Sequence[Run]]) -> list[str]:
+    """What rows are called: by their run, or what is common to the names of their runs."""
+    names: list[str] = []
+    for group in groups:
+        name = group[0].name
+        if len(group) > 1:
+            stems = {re.sub(r"[-_ ]?(seed)?[-_=]?\d+$", "", run.name) for run in group}
+            name = stems.pop() if len(stems) == 1 and "" not in stems else name
+            if any(name == other for other in names):
+                name = group[0].name
+        names.append(name)
+    return names
+
+
+def _differences(
+    base: Sequence[Run], group: Sequence[Run], metrics: Sequence[str], confidence: float
+) -> dict[str, Difference]:
+    from scipy.stats import t
+
+    of_seed = {run.seed: run for run in base}
+    found = {}
+    for metric in metrics:
+        gains = [
+            run.metrics[metric] - of_seed[run.seed].metrics[metric]
+            for run in group
+            if run.seed in of_seed and metric in run.metrics and metric in of_seed[run.seed].metrics
+        ]
+        if not gains:
+            continue
+        mean, count = float(np.mean(gains)), len(gains)
+        low = high = None
+        if count > 1:
+            half = float(t.ppf(0.5 + confidence / 2, count - 1) * np.std(gains, ddof=1))
+            low, high = mean - half / count**0.5, mean + half / count**0.5
+        found[metric] = Difference(mean, low, high, count)
+    return found
+
+
+def _shown(metrics: Sequence[str], wanted: Sequence[str]) -> list[str]:
+    """The metrics of a table: those that are asked for, or the first ones of many."""
+    if wanted:
+        chosen = []
+        for name in wanted:
+            fitting = [m for m in metrics if m == name or re.split(r"[\s/]", m)[-1] == name]
+            if not fitting:
+                raise ValueError(
+                    f"metrics must be among {', '.join(metrics) or 'none'}, got {name!r}"
+                )
+            chosen += [m for m in fitting if m not in chosen]
+        return chosen
+    if len(metrics) <= MOST // 2:
+        return list(metrics)
+    kinds = {m: re.split(r"[\s/]", m)[-1] for m in metrics}
+    parts = list(dict.fromkeys(m.removesuffix(kind) for m, kind in kinds.items()))
+    usual = [f"{part}{kind}" for part in parts for kind in FIRST if f"{part}{kind}" in kinds]
+    return (usual or list(metrics))[:MOST]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None

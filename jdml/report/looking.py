@@ -1,0 +1,381 @@
+"""What a page shows of a run's embeddings, computed and laid out as plain values."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jdml.report import method, seen
+from jdml.report.compare import Comparison
+from jdml.report.runs import Run
+from jdml.report.thumbnails import thumbnails
+
+NEAR = 8
+"""Neighbours that are looked up."""
+SHOWN = 6
+"""Neighbours that are shown."""
+TRAINED = 2000
+"""Images of the training part that are embedded, to see where proxies stand."""
+ACROSS = 4096
+"""Steps of a map's coordinates, along the longer side."""
+
+
+@dataclass
+class Look:
+    """One run's embeddings, looked at.
+
+    Attributes:
+        name: the run's.
+        data: what was embedded; its rows are those of the page.
+        rows: of the whole data set, which.
+        embeddings: ``[N, D]``.
+        view: the labelling that is shown first.
+        neighbours: by labelling.
+        maps: by projection: points, proxies, words.
+        structure: numbers by name.
+        proxy_numbers: of proxies, by name.
+        panels: the method's own pictures.
+        notes: what could not be shown, and why.
+    """
+
+    name: str
+    data: Any
+    rows: np.ndarray
+    embeddings: np.ndarray
+    view: str | None
+    neighbours: dict[str, seen.Neighbours] = field(default_factory=dict)
+    maps: dict[str, tuple[np.ndarray, np.ndarray, str]] = field(default_factory=dict)
+    structure: dict[str, float] = field(default_factory=dict)
+    proxy_numbers: dict[str, float] = field(default_factory=dict)
+    proxy_names: list[str] = field(default_factory=list)
+    panels: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def look_order(comparison: Comparison) -> list[Run]:
+    """The runs that are looked at: the first one of each row, if there is anything to see.
+
+    Args:
+        comparison: of the runs.
+
+    Returns:
+        Runs with embeddings or with a model.
+    """
+    return [
+        run
+        for row in comparison.rows
+        for run in row.runs[:1]
+        if run.embeddings is not None or run.trained
+    ]
+
+
+def look_at(
+    run: Run, *, labels: str | None, projections: Sequence[seen.Projection], most: int
+) -> Look | str:
+    """Look at a run's embeddings.
+
+    Args:
+        run: the run.
+        labels: the labelling that is shown first.
+        projections: of the map.
+        most: rows at most.
+
+    Returns:
+        A :class:`Look`, or why there is none.
+
+    Raises:
+        ValueError: a labelling that the data do not have.
+    """
+    if run.data is None:
+        return "its images are not at hand, so its embeddings are not shown"
+    trained, vectors = None, run.embeddings
+    rows = _some(len(run.data), most)
+    data = run.data if len(rows) == len(run.data) else run.data.select(rows)
+    if vectors is None:
+        from jdml.training import load
+
+        try:
+            trained = load(run.path or "")
+        except (ValueError, FileNotFoundError) as error:
+            return f"its embeddings are not shown: {error}"
+        vectors = trained.embed(data, on_bad_image="nan")
+    else:
+        vectors = np.asarray(vectors, np.float32)[rows]
+    whole = np.isfinite(vectors).all(axis=1)
+    if whole.sum() < 3:
+        return "it has fewer than three embeddings to show"
+    if not whole.all():
+        rows, data, vectors = rows[whole], data.select(whole), vectors[whole]
+    views = {view: of for view, of in data.views.items() if len(np.unique(of)) > 1}
+    if not data.views and len(np.unique(data.labels)) > 1:
+        views = {"class": data.labels}
+    if labels is not None and labels not in views:
+        raise ValueError(f"labels must be one of {', '.join(views) or 'none'}, got {labels!r}")
+    first = labels or next(iter(views), None)
+    views = {view: views[view] for view in sorted(views, key=lambda view: view != first)}
+    look = Look(run.name, data, rows, vectors, first)
+    for view, of in views.items():
+        look.neighbours[view] = seen.look_up(vectors, of, NEAR)
+    if not views:
+        look.neighbours[""] = seen.look_up(vectors, np.zeros(len(vectors), np.int32), NEAR)
+    _see_proxies(look, run, trained)
+    proxies = _flat_proxies(look, run, trained)
+    for projection in projections:
+        look.maps[projection] = seen.project(vectors, projection, others=proxies)
+    if first is not None:
+        look.structure = seen.structure(vectors, views[first])
+    if len(rows) < len(run.data):
+        look.notes.append(f"a random choice of {len(rows):,} of {len(run.data):,} images")
+    return look
+
+
+def looks_as_data(looks: Sequence[Look], pictures: int, room: int) -> dict[str, Any]:
+    """Lay out looks as what a page's script reads.
+
+    Args:
+        looks: all of them.
+        pictures: thumbnails of the page, all looks together.
+        room: characters that these may take.
+
+    Returns:
+        ``sets``: labels, names and thumbnails of each data set; ``looks``: what is seen of each run.
+    """
+    sets: list[list[Look]] = []
+    for look in looks:
+        for of in sets:
+            if _same_rows(of[0], look):
+                of.append(look)
+                break
+        else:
+            sets.append([look])
+    shown: list[dict[str, Any]] = []
+    told: list[dict[str, Any]] = []
+    for number, of in enumerate(sets):
+        share = max(1, len(sets))
+        queries, rows = _chosen(of, pictures // share)
+        shown.append(_set_as_data(of[0], thumbnails(of[0].data.images, rows, room // share)))
+        told += [_look_as_data(look, number, queries) for look in of]
+    return {"sets": shown, "looks": told}
+
+
+def _set_as_data(look: Look, pictures: Mapping[int, str]) -> dict[str, Any]:
+    from jdml.data import ImageFiles
+
+    views = {}
+    for view in look.neighbours:
+        if not view:
+            continue
+        labels = look.data.views.get(view, look.data.labels)
+        known, numbers = np.unique(labels, return_inverse=True)
+        names = [seen.class_names(look.data.class_names, view, int(label)) for label in known]
+        views[view] = {"names": names, "labels": numbers.reshape(-1).tolist()}
+    images = look.data.images
+    files = [str(name) for name in images.files] if isinstance(images, ImageFiles) else None
+    if files is not None:
+        files = [name if i in pictures else name.rsplit("/", 1)[-1] for i, name in enumerate(files)]
+    return {
+        "name": look.data.name,
+        "count": len(look.data),
+        "views": views,
+        "files": files,
+        "pictures": {str(row): address for row, address in pictures.items()},
+    }
+
+
+def _look_as_data(look: Look, number: int, queries: Sequence[int]) -> dict[str, Any]:
+    any_view = next(iter(look.neighbours.values()))
+    found, skew = seen.hubs(any_view.indices)
+    views = {}
+    for view, near in look.neighbours.items():
+        if not view:
+            continue
+        labels = np.unique(look.data.views.get(view, look.data.labels), return_inverse=True)[1]
+        labels = labels.reshape(-1)
+        views[view] = {
+            "quality": [_rounded(near.quality[row]) for row in queries],
+            "wrong": _packed(near.first == 0),
+            "classes": [
+                [label, count, _rounded(first), _rounded(quality)]
+                for label, count, first, quality in seen.by_class(near, labels)
+            ],
+            "confused": [
+                [a, b, count, _rounded(share)]
+                for a, b, count, share in seen.confused_pairs(near.indices, labels)
+            ],
+        }
+    first = look.data.views.get(look.view or "", look.data.labels)
+    histogram = seen.distance_histogram(look.embeddings, first) if look.view else None
+    return {
+        "name": look.name,
+        "set": number,
+        "dim": look.embeddings.shape[1],
+        "notes": look.notes,
+        "queries": list(queries),
+        "near": any_view.indices[list(queries), :SHOWN].tolist(),
+        "distances": np.round(any_view.distances[list(queries), :SHOWN], 3).tolist(),
+        "views": views,
+        "hubs": found,
+        "skew": round(skew, 2),
+        "spectrum": [float(f"{share:.3g}") for share in seen.spectrum(look.embeddings)[:512]],
+        "histogram": histogram
+        and {name: [float(f"{v:.3g}") for v in of] for name, of in histogram.items()},
+        "structure": {name: _rounded(value) for name, value in look.structure.items()},
+        "proxies": {name: _rounded(value) for name, value in look.proxy_numbers.items()},
+        "maps": {name: _map_as_data(*of, look.proxy_names) for name, of in look.maps.items()},
+        "panels": look.panels,
+    }
+
+
+def _map_as_data(points: np.ndarray, proxies: np.ndarray, words: str, names: Any) -> dict[str, Any]:
+    """Points on a raster, for the file's sake."""
+    both = np.concatenate([points, proxies])
+    low = both.min(0)
+    scale = (ACROSS - 1) / max(float((both.max(0) - low).max()), 1e-12)
+    raster = np.round((both - low) * scale).astype(int)
+    return {
+        "x": raster[: len(points), 0].tolist(),
+        "y": raster[: len(points), 1].tolist(),
+        "words": words,
+        "proxies": [
+            [int(x), int(y), name]
+            for (x, y), name in zip(raster[len(points) :], names, strict=True)
+        ],
+    }
+
+
+def _chosen(looks: Sequence[Look], pictures: int) -> tuple[list[int], list[int]]:
+    """Queries of the gallery, and all rows that get a picture: of both no more than there is room for."""
+    room = pictures if pictures > 0 else 200
+    queries: list[int] = []
+    rows: dict[int, None] = {}
+    for row in _worst_and_others(looks):
+        near = [int(i) for of in looks for i in _near(of)[row, :SHOWN]]
+        new = [i for i in dict.fromkeys([row, *near]) if i not in rows]
+        if row in queries or len(rows) + len(new) > 0.85 * room:
+            if row not in queries:
+                break
+            continue
+        queries.append(row)
+        rows |= dict.fromkeys(new)
+    for look in looks:
+        rows |= dict.fromkeys(row for row, _ in seen.hubs(_near(look))[0][:12])
+    for row in np.random.default_rng(0).permutation(len(looks[0].data)):
+        if len(rows) >= room:
+            break
+        rows[int(row)] = None
+    return queries, list(rows)[:pictures]
+
+
+def _near(look: Look) -> np.ndarray:
+    return next(iter(look.neighbours.values())).indices
+
+
+def _worst_and_others(looks: Sequence[Look]) -> Iterator[int]:
+    """Rows in turns: of each run the worst of a class, then any other of it, class after class."""
+    rng = np.random.default_rng(0)
+    orders = []
+    for look in looks:
+        near = next(iter(look.neighbours.values()))
+        view = next(iter(look.neighbours))
+        labels = look.data.views.get(view, look.data.labels)
+        quality = np.where(np.isnan(near.quality), np.inf, near.quality)
+        worst = np.argsort(quality, kind="stable")
+        rank = np.zeros(len(worst), int)
+        seen_of: dict[int, int] = {}
+        for row in worst:
+            label = int(labels[row])
+            rank[row] = seen_of.get(label, 0)
+            seen_of[label] = rank[row] + 1
+        orders.append((worst[np.argsort(rank[worst], kind="stable")], rng.permutation(len(worst))))
+    for place in range(len(looks[0].data)):
+        for worst, others in orders:
+            yield int(worst[place])
+            yield int(others[place])
+
+
+def _see_proxies(look: Look, run: Run, trained: Any) -> None:
+    """Where proxies stand to what was trained on, and the method's own picture."""
+    learned = dict(trained.objective_params) if trained is not None else {}
+    if run.proxies is not None:
+        learned["proxies"] = run.proxies
+    if "proxies" not in learned:
+        return
+    count = len(np.asarray(learned["proxies"]))
+    names = trained.class_names if trained is not None else ()
+    names = names if len(names) == count else tuple(map(str, range(count)))
+    look.proxy_names = [
+        name
+        for name in names
+        for _ in range(np.asarray(learned["proxies"]).size // (count * look.embeddings.shape[1]))
+    ]
+    if run.train is None or (trained is None and run.train_embeddings is None):
+        look.notes.append(
+            "what it was trained on is not at hand: proxies are shown on the map alone"
+        )
+        return
+    rows = _some(len(run.train), TRAINED)
+    train = run.train.select(rows)
+    if run.train_embeddings is not None:
+        vectors = np.asarray(run.train_embeddings, np.float32)[rows]
+    else:
+        vectors = trained.embed(train, on_bad_image="nan")
+    whole = np.isfinite(vectors).all(axis=1) & (train.labels < count)
+    vectors, labels = vectors[whole], train.labels[whole]
+    if not len(vectors):
+        return
+    look.proxy_numbers = seen.proxy_structure(learned["proxies"], vectors, labels)
+    try:
+        look.panels = method.panels(
+            run.config, learned, vectors, labels, lambda label: names[label], run.path
+        )
+    except ModuleNotFoundError as error:
+        look.notes.append(f"the method's own picture needs {error.name}, which is not installed")
+
+
+def _flat_proxies(look: Look, run: Run, trained: Any) -> np.ndarray | None:
+    """Proxies as rows, normalized as embeddings are."""
+    proxies = run.proxies
+    if proxies is None and trained is not None:
+        proxies = trained.objective_params.get("proxies")
+    if proxies is None:
+        return None
+    flat = np.asarray(proxies, np.float64).reshape(-1, look.embeddings.shape[1])
+    if trained is not None and trained.normalize is not None:
+        return np.asarray(trained.normalize(flat.astype(np.float32)), np.float64)
+    lengths = np.linalg.norm(look.embeddings, axis=1)
+    return seen.unit(flat) if np.allclose(lengths, 1, atol=1e-3) else flat
+
+
+def _same_rows(a: Look, b: Look) -> bool:
+    return (
+        a.data.name == b.data.name
+        and np.array_equal(a.rows, b.rows)
+        and a.neighbours.keys() == b.neighbours.keys()
+        and np.array_equal(a.data.labels, b.data.labels)
+        and _same_images(a.data.images, b.data.images)
+    )
+
+
+def _same_images(a: Any, b: Any) -> bool:
+    from jdml.data import ImageFiles
+
+    if isinstance(a, ImageFiles) and isinstance(b, ImageFiles):
+        return list(map(str, a.files)) == list(map(str, b.files))
+    pictures = [getattr(of, "ndim", 0) == 4 for of in (a, b)]
+    return pictures == [False, False] or (all(pictures) and np.array_equal(a, b))
+
+
+def _some(count: int, most: int) -> np.ndarray:
+    """All rows, or a random choice of them, in order."""
+    rows = np.arange(count)
+    return rows if count <= most else np.sort(np.random.default_rng(0).permutation(count)[:most])
+
+
+def _packed(mask: np.ndarray) -> str:
+    """A mask as digits."""
+    return "".join("1" if of else "0" for of in mask)
+
+
+def _rounded(value: Any) -> float | None:
+    return None if not np.isfinite(value) else float(f"{float(value):.4g}")

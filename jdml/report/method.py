@@ -1,0 +1,275 @@
+"""A method's own picture: PFML's field, NIR's densities around proxies, CCP's proxies before and after a problem."""
+
+import ast
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jdml.report.seen import principal_axes, unit
+
+SIDE = 72
+"""Points of a picture's grid along a side."""
+PICTURES = 4
+"""Classes that are shown."""
+CHARGES = 1500
+Panel = dict[str, Any]
+
+
+def panels(
+    config: Mapping[str, Any],
+    learned: Mapping[str, Any],
+    embeddings: np.ndarray,
+    labels: np.ndarray,
+    names: Any,
+    folder: Path | None = None,
+) -> list[Panel]:
+    """Draw what a run's method learned, as far as it has such a picture.
+
+    Args:
+        config: the run's.
+        learned: what its objective learned: ``proxies``, ``flow``.
+        embeddings: ``[N, D]`` of images that were trained on.
+        labels: ``[N]``, those that were trained on.
+        names: from a label to its name.
+        folder: the run's, for what only its checkpoints know.
+
+    Returns:
+        Pictures as plain values: titles, words, grids, points.
+    """
+    if "proxies" not in learned or not len(embeddings):
+        return []
+    proxies = np.asarray(learned["proxies"], np.float64)
+    proxies = proxies[:, None] if proxies.ndim == 2 else proxies
+    rows = np.random.default_rng(0).permutation(len(embeddings))[:CHARGES]
+    x, y = np.asarray(embeddings, np.float64)[rows], np.asarray(labels)[rows]
+    there = [c for c in _largest(y) if c < len(proxies)]
+    if "flow" in learned:
+        return _densities(learned["flow"], proxies, x, y, there, names)
+    loss, settings = potential_of(config)
+    if loss is not None:
+        return _fields(loss, settings, proxies, x, y, there, names)
+    alternation = config.get("alternation")
+    before, chosen = _problems(folder) if alternation else (None, None)
+    if alternation and before is not None and chosen is not None:
+        normalize = {"ball": _into_ball, "sphere": unit}.get(
+            alternation.get("normalize"), np.asarray
+        )
+        return _changes(normalize(before), normalize(chosen), x, y, there, names)
+    return []
+
+
+def potential_of(config: Mapping[str, Any]) -> tuple[str | None, dict[str, float]]:
+    """Which potential a run had, if any, and its numbers.
+
+    Args:
+        config: the run's, of ``jdml train`` or ``jdml benchmark``.
+
+    Returns:
+        ``"potential"`` or ``"contrastive_potential"`` of :mod:`jdml.fields`, or None; δ and α by name.
+
+    Example:
+        >>> potential_of({"loss": "potential_field", "loss_setting": ["delta=0.3"]})
+        ('potential', {'delta': 0.3})
+    """
+    options = config.get("benchmark", config)
+    kinds = {
+        "potential_field": "potential",
+        "pfml": "potential",
+        "contrastive_potential": "contrastive_potential",
+        "cpml": "contrastive_potential",
+    }
+    kind = kinds.get(str(options.get("method")), kinds.get(str(options.get("loss"))))
+    known = ("delta",) if kind == "contrastive_potential" else ("delta", "alpha", "repulsion_delta")
+    found = {}
+    for setting in options.get("loss_setting") or ():
+        name, _, value = str(setting).partition("=")
+        if name in known:
+            found[name] = float(ast.literal_eval(value))
+    return kind, found
+
+
+def _fields(
+    kind: str, settings: dict[str, float], proxies: Any, x: Any, y: Any, there: Any, names: Any
+) -> list[Panel]:
+    """The potential that a sample of a class feels, in the plane of the charges' two principal axes."""
+    import jax
+    import jax.numpy as jnp
+
+    from jdml import fields
+
+    count, each = proxies.shape[:2]
+    of_proxies = unit(proxies.reshape(count * each, -1))
+    owners = np.repeat(np.arange(count), each)
+    charges, labels = np.concatenate([unit(x), of_proxies]), np.concatenate([y, owners])
+    centre, (axes, share) = charges.mean(0), principal_axes(charges)
+    points = (charges - centre) @ axes
+    grid, extent = _grid(points)
+    potential = getattr(fields, kind)
+    places, sources = (jnp.asarray(of, jnp.float32) for of in (centre + grid @ axes.T, charges))
+    owners_of = jnp.asarray(labels, jnp.int32)
+
+    @jax.jit
+    def felt(label: Any, places: Any, sources: Any) -> Any:
+        return fields.class_field(
+            places, label, sources, owners_of, potential=potential, **settings
+        )
+
+    found = []
+    for label in there[:PICTURES]:
+        values = np.asarray(felt(label, places, sources), np.float64)
+        values -= np.median(values)  # a potential is known up to a constant: far charges add one
+        scale = np.median(np.abs(values)) or 1.0
+        found.append(
+            {
+                "title": f"the field that {names(label)} feels",
+                "words": "A sample of this class is drawn from red to blue, where the potential is lower than in "
+                "half of the picture. Dots are samples, stars the learned charges (proxies); filled ones are of this "
+                "class. The field is that of the plane of the charges' two principal axes "
+                f"({100 * share:.0f} % of their variance); charges are drawn where they project to.",
+                "extent": extent,
+                "heat": _heat(np.arcsinh(values / scale), diverging=True),
+                "points": _points(points[: len(x)], y == label),
+                "stars": _points(points[len(x) :], owners == label),
+            }
+        )
+    return found
+
+
+def _densities(flow: Any, proxies: Any, x: Any, y: Any, there: Any, names: Any) -> list[Panel]:
+    """The level sets of the flow's density on the sphere around a proxy."""
+    import jax
+    import jax.numpy as jnp
+
+    from jdml import flows
+
+    dim = proxies.shape[-1]
+    made = flows.preset("released", dim, dim)
+    centres, x = unit(proxies), unit(x)
+
+    @jax.jit
+    def density(points: Any, proxy: Any) -> Any:
+        condition = jnp.broadcast_to(proxy, points.shape)
+        of_class: Any = made.apply({"params": flow}, condition, method="distribution")
+        return of_class.log_prob(points)
+
+    found = []
+    for label in there[:PICTURES]:
+        own = x[y == label]
+        proxy = centres[label, int(np.argmax((own @ centres[label].T).sum(0)))]
+        outward = own - np.outer(own @ proxy, proxy)
+        axes = _at_right_angles(principal_axes(outward)[0], proxy)
+        near = (x - np.outer(x @ proxy, proxy)) @ axes
+        # An equal-distance chart of the sphere: straight out from the proxy, as far as the angle is.
+        angle = np.arccos(np.clip(x @ proxy, -1, 1))
+        near *= (angle / np.maximum(np.linalg.norm(near, axis=1), 1e-9))[:, None]
+        reach = float(np.quantile(angle[y == label], 0.95) * 1.4) or 1.0
+        grid, extent = _grid(np.array([[-reach, -reach], [reach, reach]]), margin=0)
+        away = np.linalg.norm(grid, axis=1, keepdims=True)
+        points = np.cos(away) * proxy + np.sin(away) * (grid / np.maximum(away, 1e-9)) @ axes.T
+        values = np.asarray(
+            density(jnp.asarray(points, jnp.float32), jnp.asarray(proxy, jnp.float32)), np.float64
+        )
+        top = float(np.quantile(values, 0.995))
+        inside = np.abs(near).max(1) <= reach
+        found.append(
+            {
+                "title": f"the density around the proxy of {names(label)}",
+                "words": "Level sets of the flow's log-density on the sphere, by angle from the proxy (star): the "
+                "stronger the tint, the likelier. It is a slice through the proxy and the two axes along which the "
+                "class varies most; samples are drawn where they project to, those of this class filled.",
+                "extent": extent,
+                "heat": _heat(np.clip(values, top - 12, top), levels=10),
+                "points": _points(near[inside], (y == label)[inside]),
+                "stars": [[0.0, 0.0, 1]],
+            }
+        )
+    return found
+
+
+def _changes(before: Any, chosen: Any, x: Any, y: Any, there: Any, names: Any) -> list[Panel]:
+    """Proxies where a problem left them, and those that the next one began with."""
+    axes, share = principal_axes(x)
+    centre = x.mean(0)
+
+    def flat(vectors: Any) -> np.ndarray:
+        return (np.asarray(vectors, np.float64).reshape(-1, vectors.shape[-1]) - centre) @ axes
+
+    owners = np.repeat(np.arange(len(before)), before.shape[1])
+    points = flat(x)
+    found = []
+    for label in there[:PICTURES]:
+        own = owners == label
+        found.append(
+            {
+                "title": f"proxies of {names(label)} at the change of a problem",
+                "words": "Boxes: where the last problem that ended had left them. Stars: those that were chosen "
+                "for the next one, among samples that the boxes cover worst. Dots are samples as the trained network "
+                f"sees them (plane of their two principal axes, {100 * share:.0f} % of their variance).",
+                "extent": _grid(np.concatenate([points, flat(before), flat(chosen)]))[1],
+                "heat": None,
+                "points": _points(points, y == label),
+                "stars": _points(flat(chosen)[own], np.ones(own.sum(), bool)),
+                "boxes": _points(flat(before)[own], np.ones(own.sum(), bool)),
+            }
+        )
+    return found
+
+
+def _problems(folder: Path | None) -> tuple[Any, Any]:
+    """What a checkpoint says of the last change of a CCP problem."""
+    from jdml.training.checkpoint import read_checkpoint
+
+    found = None if folder is None else read_checkpoint(folder)
+    carried = (found or {}).get("hook", {})
+    if not isinstance(carried, Mapping) or not int(carried.get("machine", {}).get("problem", 0)):
+        return None, None
+    return carried.get("before"), carried.get("chosen")
+
+
+def _into_ball(x: Any) -> np.ndarray:
+    """Rows longer than 1 scaled to length 1."""
+    x = np.asarray(x, np.float64)
+    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1)
+
+
+def _largest(y: np.ndarray) -> list[int]:
+    labels, counts = np.unique(y, return_counts=True)
+    return [int(label) for label in labels[np.argsort(-counts, kind="stable")]]
+
+
+def _at_right_angles(axes: np.ndarray, proxy: np.ndarray) -> np.ndarray:
+    return np.linalg.qr(axes - np.outer(proxy, proxy @ axes))[0]
+
+
+def _grid(points: np.ndarray, margin: float = 0.12) -> tuple[np.ndarray, list[float]]:
+    """A square grid ``[SIDE², 2]``, row by row from the top, around points, and its edges."""
+    low, high = points.min(0), points.max(0)
+    middle, half = (low + high) / 2, max(float((high - low).max()) / 2 * (1 + 2 * margin), 1e-6)
+    xs, ys = (np.linspace(m - half, m + half, SIDE) for m in middle)
+    grid = np.stack(np.meshgrid(xs, ys[::-1]), axis=-1).reshape(-1, 2)
+    return grid, [float(xs[0]), float(xs[-1]), float(ys[0]), float(ys[-1])]
+
+
+def _heat(values: np.ndarray, *, diverging: bool = False, levels: int = 0) -> dict[str, Any]:
+    """A grid of values as bytes."""
+    values = np.nan_to_num(values)
+    low, high = (float(of) for of in np.quantile(values, (0.01, 0.99)))
+    if diverging:
+        high = max(abs(low), abs(high), 1e-12)
+        low = -high
+    shares = np.clip((values - low) / max(high - low, 1e-12), 0, 1)
+    if levels:
+        shares = np.floor(shares * levels * 0.999) / (levels - 1)
+    bytes_ = np.round(255 * shares.clip(0, 1)).astype(np.uint8).tobytes()
+    kind = "diverging" if diverging else "level"
+    return {"side": SIDE, "kind": kind, "values": base64.b64encode(bytes_).decode()}
+
+
+def _points(points: np.ndarray, own: np.ndarray) -> list[list[float]]:
+    return [
+        [round(float(a), 4), round(float(b), 4), int(of)]
+        for (a, b), of in zip(points, own, strict=True)
+    ]

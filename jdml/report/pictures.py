@@ -1,0 +1,315 @@
+"""Figures of what embeddings look like, for programs and notebooks; the page shows the same and more."""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from jdml.report import seen
+from jdml.report.runs import NOT_CURVES
+from jdml.report.thumbnails import picture_of
+
+FRAMES = {
+    "query": ("0.2", "solid", "query"),
+    "right": ("#0a6b34", "solid", "✓ right"),
+    "wrong": ("#b3261e", "dashed", "✗ wrong"),
+}
+MARKERS = "os^Dv"
+"""Classes of one colour differ in their mark."""
+
+
+def gallery(
+    images: Any,
+    embeddings: Any,
+    labels: Any,
+    *,
+    queries: int | Sequence[int] = 8,
+    k: int = 6,
+    order: Literal["best", "random", "spread", "worst"] = "worst",
+    class_names: Sequence[str] | None = None,
+    title: str = "",
+    seed: int = 0,
+) -> Any:
+    """Draw queries with their nearest neighbours, right and wrong ones told by frame and word.
+
+    Args:
+        images: of a :class:`jdml.data.Dataset`: ``[N, H, W, C]`` or image files.
+        embeddings: ``[N, D]``, compared as given.
+        labels: ``[N]`` integers.
+        queries: how many, or which rows.
+        k: neighbours of each.
+        order: of so many: ``"worst"`` or ``"best"`` by MAP@R, ``"random"``, or ``"spread"``: the first of classes that
+            are spread over all of them.
+        class_names: the name of label i; by default its number.
+        title: above the figure.
+        seed: of a random order.
+
+    Returns:
+        A ``matplotlib.figure.Figure``.
+
+    Raises:
+        ValueError: lengths that do not fit, fewer than two rows, another order.
+    """
+    x, y = _checked(embeddings, labels)
+    if len(images) != len(x):
+        raise ValueError(f"images must have N = {len(x)} rows, got {len(images)}")
+    found = seen.look_up(x, y, k)
+    rows = _queries(found, y, order, seed)[:queries] if isinstance(queries, int) else list(queries)
+    if not rows:
+        raise ValueError(f"queries must be at least one, got {queries!r}")
+    columns = 1 + found.indices.shape[1]
+    figure = _figure(figsize=(1.3 * columns, 1.6 * len(rows) + 0.4), layout="constrained")
+    grid = figure.subplots(len(rows), columns, squeeze=False)
+    for axes_of_row, row in zip(grid, rows, strict=True):
+        shown = [(row, "query"), *_with_verdicts(found, row)]
+        for axes, (other, kind) in zip(axes_of_row, shown, strict=True):
+            colour, style, word = FRAMES[kind]
+            picture = picture_of(images, other)
+            if picture is not None:
+                grey = picture.mode == "L"
+                axes.imshow(np.asarray(picture), cmap="gray" if grey else None)
+            axes.set(xticks=[], yticks=[])
+            for spine in axes.spines.values():
+                spine.set(linewidth=3, color=colour, linestyle=style)
+            name = _name(class_names, y[other])
+            axes.set_title(f"{word}\n{name}", fontsize=7, color=colour)
+    figure.suptitle(title)
+    return figure
+
+
+def embedding_map(
+    embeddings: Any,
+    labels: Any,
+    *,
+    method: seen.Projection = "pca",
+    proxies: Any = None,
+    class_names: Sequence[str] | None = None,
+    title: str = "",
+    max_points: int = 5000,
+    seed: int = 0,
+) -> Any:
+    """Draw embeddings in the plane, a colour and mark for each class.
+
+    Args:
+        embeddings: ``[N, D]``; two dimensions are drawn as they are.
+        labels: ``[N]`` integers.
+        method: ``"pca"``, ``"tsne"`` or ``"umap"`` (needs umap-learn).
+        proxies: ``[C, K, D]`` or ``[C, D]``, drawn as stars.
+        class_names: the name of label i; by default its number.
+        title: above the figure.
+        max_points: of more a random choice is drawn.
+        seed: of that choice, and of t-SNE and UMAP.
+
+    Returns:
+        A ``matplotlib.figure.Figure``.
+
+    Raises:
+        ValueError: shapes that do not fit, another method, or one whose library is not installed.
+    """
+    from matplotlib import colormaps
+
+    x, y = _checked(embeddings, labels)
+    rows = np.random.default_rng(seed).permutation(len(x))[:max_points]
+    x, y = x[rows], y[rows]
+    stars = None if proxies is None else np.asarray(proxies, np.float64).reshape(-1, x.shape[1])
+    if x.shape[1] == 2:
+        points, others, words = x, np.zeros((0, 2)) if stars is None else stars, "two dimensions"
+    else:
+        points, others, words = seen.project(x, method, others=stars, seed=seed)
+    known = np.unique(y)
+    figure = _figure(figsize=(7.2, 6), layout="constrained")
+    axes = figure.subplots()
+    colours = colormaps["tab10" if len(known) <= 10 else "tab20"]
+    for place, label in enumerate(known):
+        of = y == label
+        mark = MARKERS[place // colours.N % len(MARKERS)]
+        name = _name(class_names, label)
+        axes.scatter(
+            points[of, 0],
+            points[of, 1],
+            s=12,
+            color=colours(place % colours.N),
+            marker=mark,
+            label=name,
+        )
+    if len(others):
+        axes.scatter(
+            others[:, 0],
+            others[:, 1],
+            s=140,
+            c="black",
+            marker="*",
+            edgecolors="white",
+            label="proxies",
+        )
+    if len(known) <= 30:
+        figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    axes.set(xticks=[], yticks=[], xlabel=words, title=title)
+    return figure
+
+
+def confusions(
+    embeddings: Any,
+    labels: Any,
+    *,
+    k: int = 1,
+    most: int = 15,
+    class_names: Sequence[str] | None = None,
+    title: str = "",
+) -> Any:
+    """Draw the pairs of classes that are most often taken for each other.
+
+    Args:
+        embeddings: ``[N, D]``, compared as given.
+        labels: ``[N]`` integers.
+        k: neighbours of each row that count.
+        most: pairs that are drawn.
+        class_names: the name of label i; by default its number.
+        title: above the figure.
+
+    Returns:
+        A ``matplotlib.figure.Figure``: of the neighbours of rows of two classes, the share that is of the other one.
+
+    Raises:
+        ValueError: shapes that do not fit, fewer than two rows.
+    """
+    x, y = _checked(embeddings, labels)
+    pairs = seen.confused_pairs(seen.look_up(x, y, k).indices, y, most)
+    figure = _figure(figsize=(7, 0.32 * max(len(pairs), 1) + 1.2), layout="constrained")
+    axes = figure.subplots()
+    names = [f"{_name(class_names, a)} ↔ {_name(class_names, b)}" for a, b, _, _ in pairs]
+    bars = axes.barh(range(len(pairs)), [100 * share for *_, share in pairs], color="#0072b2")
+    axes.bar_label(bars, [str(count) for _, _, count, _ in pairs], padding=3, fontsize=8)
+    axes.set_yticks(range(len(pairs)), names)
+    axes.invert_yaxis()
+    axes.set(xlabel="neighbours of the other class (%; beside the bars: how many)", title=title)
+    if not pairs:
+        axes.text(
+            0.5, 0.5, "no neighbour is of another class", transform=axes.transAxes, ha="center"
+        )
+    return figure
+
+
+def curves(
+    runs: Any, *, metrics: Sequence[str] | None = None, title: str = "", columns: int = 3
+) -> Any:
+    """Draw what runs logged, by step, the runs overlaid.
+
+    Args:
+        runs: by name, the records of a log (``FitResult.history``) or several of them, seeds of one setting; or what
+            :func:`jdml.report.html_report` takes: folders of runs.
+        metrics: which; by default all that are numbers, ``loss`` and ``grad_norm`` first.
+        title: above the figure.
+        columns: panels in a row.
+
+    Returns:
+        A ``matplotlib.figure.Figure``, with a panel for each metric.
+
+    Raises:
+        ValueError: a metric that nothing logged, or nothing logged at all.
+    """
+    logs = _logs(runs)
+    known = list(
+        dict.fromkeys(
+            name
+            for several in logs.values()
+            for log in several
+            for record in log
+            for name, value in record.items()
+            if isinstance(value, int | float) and name not in NOT_CURVES
+        )
+    )
+    if not known:
+        raise ValueError("runs have logged nothing that can be drawn")
+    for name in metrics or ():
+        if name not in known:
+            raise ValueError(f"metrics must be among {', '.join(known)}, got {name!r}")
+    first = {"loss": 0, "grad_norm": 1}
+    shown = list(metrics or sorted(known, key=lambda name: first.get(name, 2)))
+    columns = min(columns, len(shown))
+    rows = -(-len(shown) // columns)
+    figure = _figure(figsize=(4.4 * columns, 3 * rows + 0.5), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes in grid.flat[len(shown) :]:
+        axes.set_axis_off()
+    for axes, metric in zip(grid.flat, shown, strict=False):
+        for place, (name, several) in enumerate(logs.items()):
+            for number, log in enumerate(several):
+                points = [(r["step"], r[metric]) for r in log if r.get(metric) is not None]
+                if points:
+                    style = ("-", "--", ":", "-.")[place % 4]
+                    label = name if number == 0 else None
+                    axes.plot(
+                        *zip(*points, strict=True), style, color=f"C{place}", label=label, lw=1.4
+                    )
+        axes.set(title=metric, xlabel="step")
+        axes.grid(alpha=0.3)
+    if len(logs) > 1:
+        handles, names = grid.flat[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
+    figure.suptitle(title)
+    return figure
+
+
+def _figure(**settings: Any) -> Any:
+    """A figure that a notebook shows as a picture, whether pyplot is imported there or not."""
+    from matplotlib.figure import Figure
+
+    class Shown(Figure):
+        def _repr_png_(self) -> bytes:
+            file = io.BytesIO()
+            self.savefig(file, format="png", dpi=100)
+            return file.getvalue()
+
+    return Shown(**settings)
+
+
+def _logs(runs: Any) -> dict[str, list[Sequence[Mapping[str, Any]]]]:
+    """Logs by name, several of one name."""
+    if isinstance(runs, Mapping):
+        return {
+            str(name): [of] if of and isinstance(of[0], Mapping) else list(of)
+            for name, of in runs.items()
+        }
+    from jdml.report.compare import compare_runs
+    from jdml.report.page import as_runs
+
+    rows = compare_runs(as_runs(runs)).rows
+    return {row.name: [run.log for run in row.runs if run.log] for row in rows}
+
+
+def _checked(embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    x, y = np.asarray(embeddings, np.float64), np.asarray(labels)
+    if x.ndim != 2 or len(x) < 2:
+        raise ValueError(f"embeddings must be [N, D] with two rows at least, got {list(x.shape)}")
+    if y.shape != (len(x),):
+        raise ValueError(f"labels must have shape [N] = [{len(x)}], got {list(y.shape)}")
+    return x, y
+
+
+def _queries(found: seen.Neighbours, y: np.ndarray, order: str, seed: int) -> list[int]:
+    quality = np.nan_to_num(found.quality, nan=0.5)
+    if order == "worst":
+        return np.argsort(quality, kind="stable").tolist()
+    if order == "best":
+        return np.argsort(-quality, kind="stable").tolist()
+    if order == "random":
+        return np.random.default_rng(seed).permutation(len(y)).tolist()
+    if order == "spread":
+        known, first = np.unique(y, return_index=True)
+        steps = np.argsort(np.arange(len(known)) * 0.6180339887 % 1)
+        return first[steps].tolist()
+    raise ValueError(f'order must be "best", "random", "spread" or "worst", got {order!r}')
+
+
+def _with_verdicts(found: seen.Neighbours, row: int) -> list[tuple[int, str]]:
+    return [
+        (int(other), "right" if right else "wrong")
+        for other, right in zip(found.indices[row], found.right[row], strict=True)
+    ]
+
+
+def _name(names: Sequence[str] | None, label: Any) -> str:
+    name = str(label) if names is None else str(names[int(label)])
+    return name if len(name) <= 24 else name[:23] + "…"

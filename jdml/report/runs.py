@@ -1,0 +1,334 @@
+"""Runs, read back from where they were written: what was run, what it logged, what it scored."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jdml.training.checkpoint import CHECKPOINTS, CONFIG, METRICS, MODEL, read_json
+from jdml.training.log import RESOURCES
+
+LOG = "log.jsonl"
+NOT_SETTINGS = {
+    "checkpoint_every",
+    "data_checksum",
+    "data_dir",
+    "dry_run",
+    "log_every",
+    "on_bad_image",
+    "out",
+    "quiet",
+    "seeds",
+    "tensorboard",
+    "worker_kind",
+    "workers",
+}
+"""Options that say how or where something was run, and not what."""
+OF_THE_LOOP = ("alternation", "embedding", "fingerprint", "fit", "started", "versions")
+"""What the loop adds to a run's configuration."""
+NOT_CURVES = ("seconds", "step")
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run, whatever made it.
+
+    Attributes:
+        name: what it is called.
+        settings: what defines it, apart from the seed, by dotted names.
+        seed: its seed; None where it has none.
+        metrics: what it scored, by name.
+        log: the records of its log: ``step``, ``loss``, and what else was logged.
+        path: its folder or file; None in memory.
+        config: its ``config.json``.
+        command: what repeats it.
+        versions: of what computed it.
+        paper: what the method's paper reports, in percent, by metric.
+        seconds: how long it took.
+        memory: the most memory that it held, in MiB.
+        embeddings: ``[N, D]``, where they are at hand.
+        data: the data set whose rows were embedded, or are to be.
+        train: the data set that was trained on, or a part of it.
+        train_embeddings: of its rows, where they are at hand.
+        proxies: what the objective learned beside the model: ``[C, K, D]``.
+    """
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    log: Sequence[Mapping[str, Any]] = ()
+    path: Path | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    command: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    paper: Mapping[str, float] = field(default_factory=dict)
+    seconds: float | None = None
+    memory: float | None = None
+    embeddings: Any = None
+    data: Any = None
+    train: Any = None
+    train_embeddings: Any = None
+    proxies: Any = None
+
+    @property
+    def trained(self) -> bool:
+        """Whether there are parameters to load."""
+        return self.path is not None and (
+            (self.path / MODEL).is_file() or (self.path / CHECKPOINTS).is_dir()
+        )
+
+
+def read_runs(*places: str | Path) -> list[Run]:
+    """Read runs from where they were written.
+
+    Args:
+        *places: folders of runs of ``jdml train``, ``benchmark``, ``sweep``, ``demo`` and :func:`jdml.training.fit`, of
+            a study, or of several of these; a study's ``results.json``; ``.npz`` files with ``embeddings`` and, if
+            there are any, ``labels`` and ``files``.
+
+    Returns:
+        The runs, in the order of the places and, within one, of their names.
+
+    Raises:
+        FileNotFoundError: a place that is not there.
+        ValueError: a place that holds no run.
+    """
+    if not places:
+        raise ValueError("places must name at least one run, got none")
+    found: list[Run] = []
+    for place in (Path(place).expanduser() for place in places):
+        if not place.exists():
+            raise FileNotFoundError(f"run {place} does not exist")
+        here = list(_read(place))
+        if not here:
+            raise ValueError(
+                f"{place} holds no run: expected a folder with {CONFIG} or of such folders, the results of a study, "
+                "or a .npz file"
+            )
+        found += here
+    return _named_apart(found)
+
+
+def _read(place: Path) -> Iterator[Run]:
+    if place.is_file():
+        if place.suffix == ".npz":
+            yield _of_arrays(place)
+        elif place.suffix == ".json":
+            yield from _of_study(place.stem, read_json(place))
+        else:
+            raise ValueError(f"{place} is neither a folder nor a .npz or .json file")
+        return
+    scores = read_json(place / METRICS) if (place / METRICS).is_file() else {}
+    if isinstance(scores, dict) and "options" in scores:
+        yield from _of_benchmark(place, scores)
+    elif _is_demo(scores):
+        yield from _of_demo(place, scores)
+    elif (place / CONFIG).is_file():
+        yield _of_folder(place, scores)
+    elif (place / "results.json").is_file():
+        yield from _of_study(place.name, read_json(place / "results.json"))
+    else:
+        below = [child for child in sorted(place.iterdir()) if child.is_dir()]
+        inside = [run for child in below for run in _read(child)]
+        results = {file.stem: read_json(file) for file in sorted(place.glob("*.json"))}
+        yield from inside or _of_study(place.name, results)
+
+
+def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
+    """A run of :func:`jdml.training.fit`, by itself or under ``jdml train``."""
+    config = read_json(place / CONFIG)
+    log = _read_log(place / LOG)
+    own = {name: value for name, value in config.items() if name not in OF_THE_LOOP}
+    settings = _flat({k: v for k, v in own.items() if k not in NOT_SETTINGS})
+    if "data" not in own:  # a program's own run: what it did is known by its fingerprints alone
+        fit = {f"fit.{k}": v for k, v in config.get("fit", {}).items() if k != "seed"}
+        prints = config.get("fingerprint", {})
+        settings |= fit | {f"its {k}": prints[k] for k in ("objective", "optimizer") if k in prints}
+    seed = settings.pop("seed", config.get("fit", {}).get("seed"))
+    last: Mapping[str, Any] = log[-1] if log else {}
+    started = config.get("started", {})
+    resources = read_json(place / RESOURCES) if (place / RESOURCES).is_file() else {}
+    return Run(
+        place.name,
+        settings,
+        seed,
+        _flat_scores(scores),
+        log,
+        place,
+        config,
+        started.get("command"),
+        config.get("versions", {}),
+        seconds=last.get("seconds"),
+        memory=resources.get("memory_mib"),
+    )
+
+
+def _of_benchmark(place: Path, scores: dict[str, Any]) -> Iterator[Run]:
+    """The runs of ``jdml benchmark``: one for each seed; of four folds the first is shown."""
+    scores = dict(scores)
+    options = scores.pop("options")
+    every = scores.pop("seeds", [scores])
+    apart = 4 if options.get("protocol") == "mlrc" else 1
+    settings = _flat({k: v for k, v in options.items() if k not in (*NOT_SETTINGS, "seed")})
+    for number, rows in enumerate(every):
+        seed = options.get("seed", 0) + apart * number
+        folder = place / f"seed{seed}" if len(every) > 1 else place
+        folder = folder if (folder / CONFIG).is_file() else folder / "fold0"
+        inside = _of_folder(folder, {}) if (folder / CONFIG).is_file() else Run(place.name)
+        rows = {
+            ("" if row == "ours" else row): values for row, values in rows.items() if row != "std"
+        }
+        config = {**inside.config, "benchmark": options}
+        yield replace(
+            inside,
+            name=place.name if len(every) == 1 else f"{place.name}-{seed}",
+            settings=settings,
+            seed=seed,
+            metrics=_flat_scores(rows),
+            config=config,
+            paper=inside.config.get("started", {}).get("paper", {}),
+        )
+
+
+def _of_demo(place: Path, scores: Mapping[str, Any]) -> Iterator[Run]:
+    config = read_json(place / CONFIG) if (place / CONFIG).is_file() else {}
+    for method, columns in scores.items():
+        for seed in range(len(next(iter(columns.values())))):
+            metrics = {name: float(values[seed]) for name, values in columns.items()}
+            settings = {"method": method, **_flat(config)}
+            settings.pop("seeds", None)
+            yield Run(f"{method}-{seed}", settings, seed, metrics, path=place, config=config)
+
+
+def _of_study(name: str, results: Any) -> Iterator[Run]:
+    """The results of :func:`jdml.training.study.run_study`."""
+    results = {name: results} if isinstance(results, dict) and "job" in results else results
+    if not isinstance(results, dict):
+        return
+    for key, result in results.items():
+        if not (isinstance(result, dict) and {"job", "metrics"} <= result.keys()):
+            continue
+        settings = _flat({k: v for k, v in result["job"].items() if k not in NOT_SETTINGS})
+        seed = settings.pop("seed", None)
+        yield Run(
+            key,
+            settings,
+            seed,
+            _flat_scores(result["metrics"]),
+            config=result["job"],
+            seconds=result.get("seconds"),
+        )
+
+
+def _of_arrays(place: Path) -> Run:
+    """Embeddings that lie in a file."""
+    from jdml.data import Dataset, ImageFiles
+
+    try:
+        with np.load(place, allow_pickle=False) as content:
+            arrays = {name: content[name] for name in content.files}
+    except Exception as error:  # of zipfile, zlib, pickle or NumPy: not such a file
+        raise ValueError(f"{place} is not a readable .npz file: {error}") from error
+    if "embeddings" not in arrays:
+        raise ValueError(f"{place} has no array 'embeddings'; it has {', '.join(sorted(arrays))}")
+    vectors = np.asarray(arrays["embeddings"], np.float32)
+    if vectors.ndim != 2 or not len(vectors):
+        raise ValueError(f"embeddings of {place} must be [N, D], got {list(vectors.shape)}")
+    broken = ~np.isfinite(vectors).all(axis=1)
+    if broken.any():
+        raise ValueError(f"embeddings of {place} must be finite, row {int(broken.argmax())} is not")
+    for name in ("labels", "files"):
+        if name in arrays and arrays[name].shape != (len(vectors),):
+            raise ValueError(
+                f"{name} of {place} must have shape [N] = [{len(vectors)}], got {list(arrays[name].shape)}"
+            )
+    names: tuple[str, ...] = ()
+    numbers: Any = np.zeros(len(vectors), np.int32)
+    if "labels" in arrays:
+        known, numbers = np.unique(arrays["labels"], return_inverse=True)
+        names = tuple(str(name) for name in known)
+    views: dict[str, Any] = {"class": numbers.reshape(-1)} if names else {}
+    images: Any = vectors
+    if "files" in arrays:
+        images = ImageFiles([Path(str(name)) for name in arrays["files"]])
+    data = Dataset(
+        place.stem, images, numbers.reshape(-1), views, {"class": names} if names else {}
+    )
+    return Run(
+        place.stem, {"embeddings": str(place.name)}, path=place, embeddings=vectors, data=data
+    )
+
+
+def _is_demo(scores: Any) -> bool:
+    return (
+        isinstance(scores, dict)
+        and bool(scores)
+        and all(
+            isinstance(columns, dict)
+            and bool(columns)
+            and all(isinstance(values, list) and values for values in columns.values())
+            for columns in scores.values()
+        )
+    )
+
+
+def _read_log(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log that can be read: the last one may be in the making."""
+    if not path.is_file():
+        return []
+    records = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and "step" in record:
+            records.append(record)
+    return records
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def _flat_scores(scores: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Nested scores by their words, without what is no finite number."""
+    found: dict[str, float] = {}
+    for name, value in scores.items():
+        whole = f"{prefix} {name}".strip()
+        if isinstance(value, Mapping):
+            found |= _flat_scores(value, whole)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            if math.isfinite(value) and name not in ("step", "queries"):
+                found[whole] = float(value)
+    return found
+
+
+def _named_apart(runs: list[Run]) -> list[Run]:
+    """The runs, those of the same name with their folder's folder before it, or a number."""
+    names = [run.name for run in runs]
+    found: list[Run] = []
+    taken: set[str] = set()
+    for run in runs:
+        name = run.name
+        if names.count(name) > 1 and run.path is not None:
+            name = f"{run.path.absolute().parent.name}/{name}"
+        number = 1
+        while name in taken:
+            number += 1
+            name = f"{run.name} ({number})"
+        taken.add(name)
+        found.append(run if name == run.name else replace(run, name=name))
+    return found

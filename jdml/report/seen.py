@@ -1,0 +1,335 @@
+"""What embeddings look like: neighbours, hubs, confusions, classes, spectrum, distances, maps."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+Projection = Literal["pca", "tsne", "umap"]
+SAMPLE = 4000
+"""Rows of which pairs are measured, where there are more."""
+BINS = 40
+
+
+class Neighbours(NamedTuple):
+    """Who is near whom.
+
+    Attributes:
+        indices: ``[N, k]``, the nearest other rows, nearest first.
+        distances: ``[N, k]``.
+        right: ``[N, k]``, whether they are of the row's class.
+        quality: ``[N]``, each row's MAP@R; NaN where no other row is of its class.
+        first: ``[N]``, whether the nearest is right (R@1); NaN likewise.
+    """
+
+    indices: np.ndarray
+    distances: np.ndarray
+    right: np.ndarray
+    quality: np.ndarray
+    first: np.ndarray
+
+
+def look_up(embeddings: Any, labels: Any, k: int = 8) -> Neighbours:
+    """Find every row's nearest others, and how good they are.
+
+    Args:
+        embeddings: ``[N, D]``, compared as given.
+        labels: ``[N]`` integers.
+        k: neighbours of each.
+
+    Returns:
+        :class:`Neighbours`.
+    """
+    import jax.numpy as jnp
+
+    from jdml.metrics import evaluate_retrieval, nearest
+
+    x, y = jnp.asarray(embeddings, jnp.float32), np.asarray(labels)
+    near, rows = nearest(x, x, min(k, len(x) - 1), exclude_self=True)
+    indices = np.asarray(rows)
+    found = evaluate_retrieval(x, jnp.asarray(y), recall_at=(1,), per_query=True)
+    quality, first = (np.asarray(found[name], np.float64) for name in ("MAP@R", "R@1"))
+    return Neighbours(indices, np.asarray(near), y[indices] == y[:, None], quality, first)
+
+
+def hubs(indices: np.ndarray, most: int = 24) -> tuple[list[tuple[int, int]], float]:
+    """Rows that are neighbours of too many.
+
+    Args:
+        indices: ``[N, k]``, of :class:`Neighbours`.
+        most: how many are returned.
+
+    Returns:
+        ``(row, of how many it is a neighbour)``, the most frequent first; and the skewness of these numbers over all
+        rows: 0 where all are neighbours alike, large where a few hubs take the places.
+
+    Example:
+        >>> hubs(np.array([[1], [0], [1], [1]]), most=1)[0]
+        [(1, 3)]
+    """
+    counts = np.bincount(indices.reshape(-1), minlength=len(indices))
+    order = np.argsort(-counts, kind="stable")[:most]
+    spread = counts.std()
+    skew = float(np.mean(((counts - counts.mean()) / spread) ** 3)) if spread > 0 else 0.0
+    return [(int(row), int(counts[row])) for row in order if counts[row] > indices.shape[1]], skew
+
+
+def confused_pairs(
+    indices: np.ndarray, labels: np.ndarray, most: int = 20
+) -> list[tuple[int, int, int, float]]:
+    """Pairs of classes that are taken for each other.
+
+    Args:
+        indices: ``[N, k]``, of :class:`Neighbours`.
+        labels: ``[N]``.
+        most: how many pairs are returned.
+
+    Returns:
+        ``(class, other class, how many neighbours, share)``: of the neighbours of rows of the two classes so many are
+        of the other one; the share is of all their neighbours. Most often confused first.
+
+    Example:
+        >>> confused_pairs(np.array([[1], [0], [3], [2]]), np.array([0, 1, 2, 2]))
+        [(0, 1, 2, 1.0)]
+    """
+    labels = np.asarray(labels)
+    known, own = np.unique(labels, return_inverse=True)
+    own = own.reshape(-1)
+    query, found = np.repeat(own, indices.shape[1]), own[indices].reshape(-1)
+    wrong = query != found
+    low, high = np.minimum(query, found)[wrong], np.maximum(query, found)[wrong]
+    codes, counts = np.unique(low.astype(np.int64) * len(known) + high, return_counts=True)
+    sizes = np.bincount(own, minlength=len(known)) * indices.shape[1]
+    pairs = []
+    for code, count in zip(codes, counts, strict=True):
+        a, b = divmod(int(code), len(known))
+        pairs.append(
+            (int(known[a]), int(known[b]), int(count), float(count / (sizes[a] + sizes[b])))
+        )
+    return sorted(pairs, key=lambda pair: (-pair[3], -pair[2], pair[0], pair[1]))[:most]
+
+
+def by_class(found: Neighbours, labels: np.ndarray) -> list[tuple[int, int, float, float]]:
+    """Score every class.
+
+    Args:
+        found: of :func:`look_up`.
+        labels: ``[N]``.
+
+    Returns:
+        ``(class, rows, R@1, MAP@R)``; classes of one row, which has nothing to find, are left out.
+    """
+    rows = []
+    for label in np.unique(labels):
+        of = np.flatnonzero(labels == label)
+        if len(of) > 1:
+            first, quality = found.first[of].mean(), found.quality[of].mean()
+            rows.append((int(label), len(of), float(first), float(quality)))
+    return rows
+
+
+def spectrum(embeddings: Any) -> np.ndarray:
+    """Singular values as shares of their sum, the largest first (not centred, as ``spectral_decay`` takes them).
+
+    Args:
+        embeddings: ``[N, D]``.
+
+    Returns:
+        ``[min(N, D)]``.
+    """
+    values = np.linalg.svd(_sample(np.asarray(embeddings, np.float64))[0], compute_uv=False)
+    return values / max(values.sum(), np.finfo(np.float64).tiny)
+
+
+def structure(embeddings: Any, labels: Any) -> dict[str, float]:
+    """Measure how embeddings fill their space, by at most 4,000 rows.
+
+    Args:
+        embeddings: ``[N, D]``.
+        labels: ``[N]`` integers.
+
+    Returns:
+        ``spectral decay``, ``density``, ``uniformity``, ``within`` and ``between``, the mean distances within and
+        between classes, and their ``ratio``.
+    """
+    import jax.numpy as jnp
+
+    from jdml import metrics
+
+    x, rows = _sample(np.asarray(embeddings, np.float32))
+    y = np.asarray(labels)[rows]
+    same, other = _pair_distances(x, y)
+    within, between = (float(of.mean()) if len(of) else 0.0 for of in (same, other))
+    points, classes = jnp.asarray(x), jnp.asarray(y, jnp.int32)
+    return {
+        "spectral decay": float(metrics.spectral_decay(points)),
+        "density": float(metrics.class_density(points, classes)),
+        "uniformity": float(metrics.uniformity(points)),
+        "within": within,
+        "between": between,
+        "ratio": within / between if between else 0.0,
+    }
+
+
+def distance_histogram(embeddings: Any, labels: Any) -> dict[str, list[float]]:
+    """Count distances within and between classes, as shares of each kind's pairs.
+
+    Args:
+        embeddings: ``[N, D]``; of more than 4,000 rows a sample.
+        labels: ``[N]``.
+
+    Returns:
+        ``edges`` ``[41]``, ``within`` and ``between`` ``[40]``.
+    """
+    x, rows = _sample(np.asarray(embeddings, np.float32))
+    same, other = _pair_distances(x, np.asarray(labels)[rows])
+    top = max((float(of.max()) for of in (same, other) if len(of)), default=1.0) or 1.0
+    edges = np.linspace(0, top, BINS + 1)
+    found: dict[str, list[float]] = {"edges": edges.tolist()}
+    for name, of in (("within", same), ("between", other)):
+        counts = np.histogram(of, edges)[0]
+        found[name] = (counts / max(counts.sum(), 1)).tolist()
+    return found
+
+
+def proxy_structure(proxies: Any, embeddings: Any, labels: Any) -> dict[str, float]:
+    """Measure how proxies stand to the embeddings that they stand for, on the unit sphere.
+
+    Args:
+        proxies: ``[C, K, D]`` or ``[C, D]``.
+        embeddings: ``[N, D]`` of images that were trained on.
+        labels: ``[N]`` integers in 0…C−1.
+
+    Returns:
+        ``proxy to its class`` (to the nearest embeddings of the class, each another), ``proxy to its class's mean``,
+        and, of several proxies, ``spread of a class's proxies``, their mean distance from each other.
+    """
+    import jax.numpy as jnp
+
+    from jdml.metrics import proxy_distance
+
+    centres = unit(np.asarray(proxies, np.float64))
+    centres = centres[:, None] if centres.ndim == 2 else centres
+    x, y = unit(np.asarray(embeddings, np.float64)), np.asarray(labels)
+    away = [
+        np.linalg.norm(centres[c] - x[y == c].mean(0), axis=1).mean()
+        for c in range(len(centres))
+        if (y == c).any()
+    ]
+    found = {
+        "proxy to its class": proxy_distance(
+            jnp.asarray(centres, jnp.float32),
+            jnp.asarray(x, jnp.float32),
+            jnp.asarray(y, jnp.int32),
+        ),
+        "proxy to its class's mean": float(np.mean(away)),
+    }
+    count = centres.shape[1]
+    if count > 1:
+        apart = np.linalg.norm(centres[:, :, None] - centres[:, None], axis=-1)
+        found["spread of a class's proxies"] = float(
+            apart.sum() / (len(centres) * count * (count - 1))
+        )
+    return found
+
+
+def project(
+    embeddings: Any, method: Projection = "pca", *, others: Any = None, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray, str]:
+    """Lay embeddings out in the plane.
+
+    Args:
+        embeddings: ``[N, D]``.
+        method: ``"pca"``, the plane of largest variance; ``"tsne"`` (scikit-learn) or ``"umap"`` (needs umap-learn),
+            which keep neighbours together and no distances.
+        others: ``[M, D]`` laid out with them, such as proxies.
+        seed: of t-SNE and UMAP.
+
+    Returns:
+        ``[N, 2]``, ``[M, 2]``, and in words what was done.
+
+    Raises:
+        ValueError: another method, or one whose library is not installed.
+    """
+    x = np.asarray(embeddings, np.float64)
+    more = np.zeros((0, x.shape[1])) if others is None else np.asarray(others, np.float64)
+    if method == "pca":
+        axes, share = principal_axes(x)
+        points = [(part - x.mean(0)) @ axes for part in (x, more)]
+        return points[0], points[1], f"two principal axes, {100 * share:.0f} % of the variance"
+    both = np.concatenate([x, more]).astype(np.float32)
+    if method == "tsne":
+        from sklearn.manifold import TSNE
+
+        perplexity = min(30.0, max(2.0, (len(both) - 1) / 3))
+        laid: Any = TSNE(init="pca", perplexity=perplexity, random_state=seed).fit_transform(both)
+        words = f"t-SNE, perplexity {perplexity:.0f}: neighbours are kept, distances are not"
+    elif method == "umap":
+        try:
+            from umap import UMAP
+        except ModuleNotFoundError as error:
+            raise ValueError("umap needs its library: pip install umap-learn") from error
+        laid = UMAP(random_state=seed).fit_transform(both)
+        words = "UMAP: neighbours are kept, distances are not"
+    else:
+        raise ValueError(f'method must be "pca", "tsne" or "umap", got {method!r}')
+    return np.asarray(laid[: len(x)]), np.asarray(laid[len(x) :]), words
+
+
+def principal_axes(x: np.ndarray) -> tuple[np.ndarray, float]:
+    """The two directions of largest variance ``[D, 2]``, and what share of it they have.
+
+    Args:
+        x: ``[N, D]``.
+
+    Returns:
+        The axes, each with its largest entry positive, and their share.
+    """
+    centred = x - x.mean(0)
+    values, vectors = np.linalg.eigh(centred.T @ centred)
+    axes = vectors[:, ::-1][:, :2]
+    if axes.shape[1] < 2:
+        axes = np.concatenate([axes, np.zeros((len(axes), 2 - axes.shape[1]))], axis=1)
+    signs = np.sign(axes[np.abs(axes).argmax(0), np.arange(2)])
+    total = max(float(values.clip(0).sum()), np.finfo(np.float64).tiny)
+    return axes * np.where(signs == 0, 1, signs), float(values[::-1][:2].clip(0).sum() / total)
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    """Rows scaled to length 1; a zero row stays zero."""
+    norms = np.linalg.norm(x, axis=-1, keepdims=True)
+    return x / np.where(norms == 0, 1, norms)
+
+
+def class_names(names: Mapping[str, Any], view: str, label: int) -> str:
+    """The name of a label, or its number.
+
+    Args:
+        names: of a data set, by view.
+        view: the view.
+        label: the label.
+
+    Returns:
+        What it is called.
+    """
+    known = names.get(view, ())
+    return str(known[label]) if label < len(known) else str(label)
+
+
+def _sample(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """At most so many rows, and which."""
+    rows = np.arange(len(x))
+    if len(x) > SAMPLE:
+        rows = np.sort(np.random.default_rng(0).permutation(len(x))[:SAMPLE])
+    return x[rows], rows
+
+
+def _pair_distances(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distances of all pairs of one class, and of all pairs of two classes."""
+    few = np.random.default_rng(1).permutation(len(x))[:2000]
+    from scipy.spatial.distance import pdist
+
+    a, b = np.triu_indices(len(few), 1)
+    apart = pdist(x[few])
+    same = y[few][a] == y[few][b]
+    return apart[same], apart[~same]

@@ -1,0 +1,313 @@
+"""Runs are read back from wherever they were written, and put side by side."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from jdml import report
+from jdml.cli import main
+from jdml.report import Run, compare_runs, comparison_records, comparison_table, read_runs
+from jdml.report.compare import duration, is_share, size
+
+
+def write_run(folder, config, scores=None, log=()):
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in log) + '{"st')
+    if scores is not None:
+        (folder / "metrics.json").write_text(json.dumps(scores))
+    return folder
+
+
+def train_config(**changes):
+    return {
+        "data": "digits",
+        "loss": "triplet",
+        "lr": 0.001,
+        "seed": 0,
+        "log_every": 50,
+        "fit": {"steps": 4, "seed": 0},
+        "fingerprint": {"objective": "a"},
+        "versions": {"jdml": "1"},
+        "started": {"command": "jdml train --lr 0.001", "data_dir": None},
+        **changes,
+    }
+
+
+def test_a_run_of_train_is_read(tmp_path):
+    log = [
+        {"step": 1, "loss": 2.0, "seconds": 1.5},
+        {"step": 2, "loss": None, "seconds": 3.0},
+    ]
+    scores = {"step": 2, "test digit": {"R@1": 0.5, "queries": 9}}
+    place = write_run(tmp_path / "a", train_config(), scores, log)
+    (place / "resources.json").write_text('{"memory_mib": 70.5}')
+    (run,) = read_runs(place)
+    assert (run.name, run.seed, run.metrics) == ("a", 0, {"test digit R@1": 0.5})
+    assert run.settings == {"data": "digits", "loss": "triplet", "lr": 0.001}
+    assert (run.seconds, run.memory, run.command) == (3.0, 70.5, "jdml train --lr 0.001")
+    assert [record["step"] for record in run.log] == [1, 2]
+    assert not run.trained
+
+
+def test_a_run_of_fit_is_told_by_its_fingerprints(tmp_path):
+    for name, objective in (("a", "one"), ("b", "another")):
+        config = {"fit": {"steps": 4, "seed": 3}, "fingerprint": {"objective": objective}}
+        write_run(tmp_path / name, config, {"MAP@R": 0.25})
+    runs = read_runs(tmp_path)
+    assert [run.seed for run in runs] == [3, 3]
+    assert [row.name for row in compare_runs(runs).rows] == ["a", "b"]
+
+
+def test_the_runs_of_benchmark_are_read(tmp_path):
+    options = {
+        "method": "pfml",
+        "protocol": "conventional",
+        "seed": 4,
+        "seeds": 2,
+        "data_dir": "/x",
+    }
+    seeds = [{"ours": {"R@1": value}} for value in (0.25, 0.75)]
+    folder = tmp_path / "b"
+    for seed in (4, 5):
+        config = {"benchmark": options, "started": {"paper": {"R@1": 73.4}}}
+        write_run(folder / f"seed{seed}", config, log=[{"step": seed, "loss": 1}])
+    told = {"options": options, "ours": {"R@1": 0.5}}
+    (folder / "metrics.json").write_text(json.dumps({**told, "seeds": seeds}))
+    runs = read_runs(folder)
+    assert [(run.name, run.seed, run.metrics, run.log[0]["step"]) for run in runs] == [
+        ("b-4", 4, {"R@1": 0.25}, 4),
+        ("b-5", 5, {"R@1": 0.75}, 5),
+    ]
+    columns, rows = comparison_table(compare_runs(runs))
+    assert columns == ["run", "runs", "R@1, %"]
+    assert rows == [["b", "2", "50.0 ± 35.4"], ["paper", "–", "73.4"]]
+
+
+def test_four_folds_are_one_run(tmp_path):
+    rows = {"separated": {"MAP@R": 0.25}, "concatenated": {"MAP@R": 0.5}, "std": {"MAP@R": 0.1}}
+    write_run(tmp_path / "m" / "fold0", {"benchmark": {}}, log=[{"step": 7, "loss": 1}])
+    scores = {"options": {"protocol": "mlrc", "seed": 0}, **rows}
+    (tmp_path / "m" / "metrics.json").write_text(json.dumps(scores))
+    (run,) = read_runs(tmp_path / "m")
+    assert run.metrics == {"separated MAP@R": 0.25, "concatenated MAP@R": 0.5}
+    assert run.log[0]["step"] == 7
+
+
+def test_a_study_and_a_demo_are_read(tmp_path):
+    study = {
+        f"{name}-{seed}": {
+            "job": {"method": name, "seed": seed},
+            "metrics": {"R@1": seed / 4, "spectrum": [1, 2]},
+            "seconds": 2.0,
+        }
+        for name in ("EPS", "MS")
+        for seed in (1, 2)
+    }
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "results.json").write_text(json.dumps(study))
+    for place in (tmp_path / "s", tmp_path / "s" / "results.json"):
+        rows = compare_runs(read_runs(place)).rows
+        assert [(row.name, row.values["R@1"]) for row in rows] == [
+            ("EPS", [0.25, 0.5]),
+            ("MS", [0.25, 0.5]),
+        ]
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "metrics.json").write_text(json.dumps({"EPS": {"R@1": [0.5, 0.75]}}))
+    assert [run.name for run in read_runs(tmp_path / "d")] == ["EPS-0", "EPS-1"]
+
+
+def test_embeddings_in_a_file_are_read(tmp_path):
+    x = np.eye(4, dtype=np.float32)
+    np.savez(
+        tmp_path / "e.npz", embeddings=x, labels=np.array(["b", "a", "b", "a"]), files=list("wxyz")
+    )
+    (run,) = read_runs(tmp_path / "e.npz")
+    assert run.data.labels.tolist() == [1, 0, 1, 0]
+    assert run.data.class_names["class"] == ("a", "b")
+    assert [str(file) for file in run.data.images.files] == list("wxyz")
+    np.savez(tmp_path / "bare.npz", embeddings=x)
+    (bare,) = read_runs(tmp_path / "bare.npz")
+    assert bare.data.views == {}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": np.eye(2)}, "has no array 'embeddings'; it has x"),
+        ({"embeddings": np.ones(3)}, r"must be \[N, D\], got \[3\]"),
+        ({"embeddings": np.full((2, 2), np.nan)}, "must be finite, row 0 is not"),
+        (
+            {"embeddings": np.eye(2), "labels": np.arange(3)},
+            r"labels of .* \[N\] = \[2\], got \[3\]",
+        ),
+    ],
+)
+def test_embeddings_that_are_none_are_refused(tmp_path, arrays, message):
+    np.savez(tmp_path / "e.npz", **arrays)
+    with pytest.raises(ValueError, match=message):
+        read_runs(tmp_path / "e.npz")
+
+
+def test_places_without_runs_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        read_runs(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="holds no run"):
+        read_runs(tmp_path)
+    (tmp_path / "a.txt").write_text("")
+    with pytest.raises(ValueError, match=r"neither a folder nor a \.npz"):
+        read_runs(tmp_path / "a.txt")
+    (tmp_path / "b.npz").write_text("no zip")
+    with pytest.raises(ValueError, match=r"not a readable \.npz file"):
+        read_runs(tmp_path / "b.npz")
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path):
+    for parent in ("x", "y"):
+        write_run(tmp_path / parent / "a", train_config(seed=0, parent=parent))
+    names = [
+        run.name for run in read_runs(tmp_path / "x" / "a", tmp_path / "y" / "a", tmp_path / "x")
+    ]
+    assert names == ["x/a", "y/a", "a (2)"]
+
+
+# Side by side
+
+RUNS = [
+    Run(
+        f"{loss}-{seed}",
+        {"loss": loss, "lr": 0.1},
+        seed,
+        {"R@1": value, "loss": 9.0},
+        seconds=60.0,
+        memory=99.0,
+    )
+    for loss, values in (("a", (0.5, 0.6, 0.4)), ("b", (0.55, 0.7, 0.5)))
+    for seed, value in enumerate(values)
+]
+
+
+def test_differences_are_paired_and_students():
+    comparison = compare_runs(RUNS)
+    base, other = comparison.rows
+    assert comparison.settings == []  # the loss is the rows' name
+    assert base.differences == {}
+    found = other.differences["R@1"]
+    expected = stats.ttest_rel(other.values["R@1"], base.values["R@1"]).confidence_interval(0.95)
+    assert found.seeds == 3
+    np.testing.assert_allclose(found.mean, 0.25 / 3)
+    np.testing.assert_allclose((found.low, found.high), expected)
+    wider = compare_runs(RUNS, confidence=0.99).rows[1].differences["R@1"]
+    assert wider.low < found.low
+    columns, rows = comparison_table(comparison)
+    assert columns == ["run", "runs", "R@1, %", "Δ R@1", "loss", "Δ loss", "time", "memory"]
+    assert rows[0] == [
+        "a",
+        "3",
+        "50.0 ± 10.0",
+        "baseline",
+        "9 ± 0",
+        "baseline",
+        "1 min 0 s",
+        "99 MiB",
+    ]
+    assert rows[1][:4] == ["b", "3", "58.3 ± 10.4", "+8.3 [+1.2, +15.5]"]
+
+
+def test_seeds_that_are_not_shared_are_not_compared():
+    runs = [
+        *RUNS[:3],
+        Run("b", {"loss": "b", "lr": 0.2}, 7, {"R@1": 0.9}),
+        Run("c", {"loss": "c"}, 2, {"R@1": 0.5}),
+    ]
+    comparison = compare_runs(runs, baseline="a", metrics=("R@1",))
+    assert comparison.settings == ["lr"]
+    assert comparison.rows[1].differences == {}
+    alone = comparison.rows[2].differences["R@1"]
+    assert (round(alone.mean, 6), alone.low, alone.seeds) == (0.1, None, 1)
+    _, rows = comparison_table(comparison)
+    assert [row[4] for row in rows] == ["baseline", "–", "+10.0"]
+
+
+def test_two_runs_of_one_seed_are_two_rows():
+    twice = [RUNS[0], RUNS[0]]
+    assert len(compare_runs(twice).rows) == 2
+
+
+def test_the_baseline_is_chosen():
+    assert [row.name for row in compare_runs(RUNS, baseline="b-1").rows] == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"baseline": "x"}, "baseline must be one of a, b, got 'x'"),
+        ({"metrics": ["x"]}, "metrics must be among R@1, loss, got 'x'"),
+        ({"confidence": 1.0}, r"confidence must be between 0 and 1, got 1\.0"),
+    ],
+)
+def test_what_there_is_not_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        compare_runs(RUNS, **settings)
+    with pytest.raises(ValueError, match="at least one run"):
+        compare_runs([])
+
+
+def test_many_metrics_are_cut_to_the_usual_ones():
+    names = [f"{view} {kind}" for view in "xy" for kind in ("MAP@R", "R@1", "R@2", "R@4", "RP")]
+    runs = [Run("a", {}, 0, dict.fromkeys(names, 0.5))]
+    assert compare_runs(runs).shown == ["x R@1", "x MAP@R", "y R@1", "y MAP@R"]
+    assert compare_runs(runs, metrics=["R@2", "y RP"]).shown == ["x R@2", "y R@2", "y RP"]
+
+
+def test_numbers_are_shown_as_people_read_them():
+    assert is_share("test digit/MAP@R")
+    assert not is_share("loss")
+    assert (duration(None), duration(7300), size(2048)) == ("–", "2 h 1 min", "2.0 GiB")
+
+
+def test_compare_prints_and_writes(tmp_path, capsys):
+    for run in RUNS:
+        scores = {"step": 1, "R@1": run.metrics["R@1"]}
+        write_run(
+            tmp_path / "runs" / run.name,
+            train_config(loss=run.settings["loss"], seed=run.seed),
+            scores,
+        )
+    assert (
+        main(
+            ["compare", str(tmp_path / "runs"), "--csv", str(tmp_path / "c.csv"), "--markdown", "-"]
+        )
+        == 0
+    )
+    assert "| b   | 3    | 58.3 ± 10.4 | +8.3 [+1.2, +15.5] |" in capsys.readouterr().out
+    records = list(csv.DictReader(io.StringIO((tmp_path / "c.csv").read_text())))
+    assert [record["run"] for record in records] == ["a", "b"]
+    assert float(records[1]["R@1 difference"]) == pytest.approx(0.25 / 3)
+    assert records == [
+        {k: str(v) for k, v in r.items()}
+        for r in comparison_records(compare_runs(read_runs(tmp_path / "runs")))
+    ]
+    assert main(["compare", str(tmp_path / "runs"), "--baseline", "b"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.index(" b ") < shown.index(" a ")
+    assert main(["compare", str(tmp_path / "none")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_curves_are_drawn_from_logs_and_folders(tmp_path):
+    log = [{"step": s, "loss": 1 / s, "R@1": s / 9 if s > 1 else None} for s in (1, 2, 3)]
+    figure = report.curves({"a": log, "b": [log, log]})
+    assert [axes.get_title() for axes in figure.axes] == ["loss", "R@1"]
+    assert len(figure.axes[0].lines) == 3
+    assert figure.axes[1].lines[0].get_xdata().tolist() == [2, 3]
+    write_run(tmp_path / "r", train_config(), log=log)
+    assert len(report.curves(tmp_path / "r", metrics=["loss"]).axes) == 1
+    with pytest.raises(ValueError, match="metrics must be among loss, R@1, got 'x'"):
+        report.curves({"a": log}, metrics=["x"])
+    with pytest.raises(ValueError, match="nothing that can be drawn"):
+        report.curves({"a": [{"step": 1}]})

@@ -1,0 +1,154 @@
+"""Looking at what was trained: `jdml report`, `compare` and `sweep` on runs and files."""
+
+import json
+import re
+import shlex
+import shutil
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jinja2")
+
+
+def content(page):
+    found = re.search(
+        r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.S
+    )
+    return json.loads(found[1])
+
+
+def test_a_run_is_reported_with_the_images_that_it_was_scored_on(run, tmp_path, jdml_command):
+    done = jdml_command("report", run.folder, "--out", tmp_path / "r.html")
+    assert done.code == 0, done.err
+    assert re.search(r"report: .*r\.html \(0\.\d MB\)", done.out)
+    found = content(tmp_path / "r.html")
+    (of,) = found["sets"]
+    assert of["count"] == 18
+    assert of["views"]["class"]["names"] == [
+        "kind3",
+        "kind4",
+        "kind5",
+    ]  # those that were not trained on
+    assert len(of["pictures"]) == 18
+    assert {chart["name"] for chart in found["curves"]} >= {"loss", "grad_norm"}
+    text = (tmp_path / "r.html").read_text()
+    assert "jdml train --data-dir" in text
+    assert "test class R@1" in text
+
+
+def test_a_run_whose_images_have_moved_says_so(run, photos, tmp_path, jdml_command):
+    moved = shutil.copytree(run.folder, tmp_path / "moved")
+    config = json.loads((moved / "config.json").read_text())
+    config["started"]["data_dir"] = str(tmp_path / "gone")
+    (moved / "config.json").write_text(json.dumps(config))
+    done = jdml_command("report", moved, "--out", tmp_path / "r.html")
+    assert done.code == 0, done.err
+    assert "note: moved: its images are not at hand" in done.out
+    assert content(tmp_path / "r.html")["looks"] == []
+    done = jdml_command("report", moved, "--source", photos, "--out", tmp_path / "r.html")
+    assert content(tmp_path / "r.html")["sets"][0]["count"] == 18
+
+
+def test_embeddings_in_a_file_are_reported(run, photos, tmp_path, jdml_command):
+    assert (
+        jdml_command("embed", run.folder, photos, "--out", tmp_path / "e.npz", "--quiet").code == 0
+    )
+    done = jdml_command(
+        "report", tmp_path / "e.npz", run.folder, "--out", tmp_path / "r.html", "--thumbnails", 9
+    )
+    assert done.code == 0, done.err
+    found = content(tmp_path / "r.html")
+    assert [look["name"] for look in found["looks"]] == ["e", "photos"]
+    assert [of["count"] for of in found["sets"]] == [36, 18]
+    assert sum(len(of["pictures"]) for of in found["sets"]) <= 9
+    bare = tmp_path / "bare.npz"
+    np.savez(bare, embeddings=np.random.default_rng(0).normal(size=(20, 3)))
+    assert jdml_command("report", bare, "--out", tmp_path / "r.html").code == 0
+    assert content(tmp_path / "r.html")["sets"][0]["views"] == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("report --out r.html", "RUN is missing"),
+        ("report nowhere", "run nowhere does not exist"),
+        ("report . --out r.pdf", "--out must end in .html or .htm, got r.pdf"),
+        ("report . --out r.html", "holds no run"),
+        ("compare", "RUN is missing"),
+        ("compare . --csv r.txt", "--csv must end in .csv, got r.txt"),
+        ("sweep --set lr=1", "--out is missing"),
+        ("sweep --set lr --out s", "--set lr has no values: write lr=FIRST,SECOND"),
+        ("sweep --set los=triplet --out s", "got 'los=triplet'; did you mean loss?"),
+        ("sweep --set loss=tripplet --out s", "got 'tripplet'; did you mean triplet?"),
+        ("sweep --set lr=1 --set lr=2 --out s", "--set lr is given twice"),
+        ("sweep --set lr=1,-1 --out s", "--lr must be positive"),
+        ("sweep --seeds 0 --out s", "--seeds must be at least 1, got 0"),
+    ],
+)
+def test_mistakes_are_told_before_any_work(tmp_path, monkeypatch, jdml_command, words, message):
+    monkeypatch.chdir(tmp_path)
+    done = jdml_command(*words.split())
+    assert done.code == 2, done.out
+    assert message in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_trains_what_is_missing_and_compares_all(tmp_path, jdml_command):
+    words = f"sweep --set loss=triplet,proxy_anchor --labels parity --dim 4 --steps 2 --quiet --out {tmp_path / 's'}"
+    done = jdml_command(*words.split(), "--metric", "R@1")
+    assert done.code == 0, done.err
+    assert "baseline" in done.out
+    assert f"next: jdml report {tmp_path / 's'}" in done.out
+    names = {path.name for path in (tmp_path / "s").iterdir() if path.is_dir()}
+    assert names == {"triplet-0", "proxy_anchor-0"}
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "s").glob("*/metrics.json")}
+    done = jdml_command(
+        *words.replace("loss=triplet,proxy_anchor", "loss=triplet").split(), "--seeds", 2
+    )
+    assert done.code == 0, done.err
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    assert (tmp_path / "s" / "triplet-1").is_dir()
+    config = json.loads((tmp_path / "s" / "proxy_anchor-0" / "config.json").read_text())
+    assert config["loss"] == "proxy_anchor"
+    command = shlex.split(config["started"]["command"])
+    assert command[:2] == ["jdml", "train"]
+    done = jdml_command("report", tmp_path / "s", "--out", tmp_path / "r.html")
+    assert done.code == 0, done.err
+    found = content(tmp_path / "r.html")
+    assert [look["name"] for look in found["looks"]] == ["proxy_anchor-0", "triplet-0"]
+    assert len(found["sets"]) == 1
+    proxied = found["looks"][0]
+    assert [name for *_, name in proxied["maps"]["pca"]["proxies"]] == ["0", "1"]
+    assert set(proxied["proxies"]) == {"proxy to its class", "proxy to its class's mean"}
+
+
+def test_options_are_typed_as_they_were():
+    import tyro
+
+    from jdml.cli.train import Train
+    from jdml.cli.typed import words_of
+
+    options = Train(
+        data="digits",
+        loss="triplet",
+        loss_setting=("margin=0.3",),
+        train_classes=(0, 1),
+        lr=3e-4,
+        tensorboard=True,
+    )
+    assert tyro.cli(Train, args=words_of(options)) == options
+
+
+def test_classes_of_a_fold_are_not_guessed(run, photos):
+    """Proxies of a fold stand for three quarters of the classes, numbered anew: they are shown on the map alone."""
+    from jdml.cli.parts import with_data
+    from jdml.report import Run
+
+    options = {"dataset": "folder", "data_dir": str(photos)}
+    for protocol, known in (("conventional", True), ("mlrc", False)):
+        config = {"benchmark": {**options, "protocol": protocol}}
+        found, note = with_data(Run("fold", path=run.folder, config=config), None, None)
+        assert note == ""
+        assert len(found.data) == 18
+        assert (found.train is not None) == known
