@@ -46,7 +46,7 @@ import numpy as np
 import optax
 
 import jdml
-from jdml import flows, metrics, objectives, optim, report, training
+from jdml import flows, metrics, objectives, optim, training
 
 # %% [markdown]
 # ## A conditional flow learns a density
@@ -155,19 +155,15 @@ for name, regularized in (("ProxyAnchor", False), ("ProxyAnchor + NIR", True)):
 # The singular values say how many directions the embeddings use; less decay is a richer embedding.
 
 # %%
-figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
 for name, shares in spectra.items():
-    axes.plot(np.arange(1, DIM + 1), shares, "o-", label=name)
-axes.set(title="share of each singular value", xlabel="singular value", yscale="log")
-axes.legend()
+    axes[0].plot(np.arange(1, DIM + 1), shares, "o-", label=name)
+axes[0].set(title="share of each singular value", xlabel="singular value", yscale="log")
+axes[0].legend()
+steps = [record["step"] for record in history]
+axes[1].plot(steps, [record["nll"] for record in history])
+axes[1].set(title="mean negative log-likelihood", xlabel="step")
 plt.show()
-
-# %% [markdown]
-# What was logged on the way, the mean negative log-likelihood (`nll`) among it; `jdml.report` draws galleries,
-# confusions and maps in the same way, and `html_report` all of them on a page.
-
-# %%
-report.curves({"ProxyAnchor + NIR": history}, metrics=["proxy_loss", "nll"])
 
 # %% [markdown]
 # At −15 the exponential of the negative log-likelihood is 3e-7: the regularizer has fallen silent. It works as a
