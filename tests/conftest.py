@@ -150,9 +150,9 @@ class Memory:
         """What the process holds now."""
         return self.process.memory_info().rss
 
-    def bound(self) -> None:
-        """Drop compiled programs once they have made the process large: JAX keeps every one of them."""
-        if self.held() < self.limit:
+    def bound(self, room: int = 0) -> None:
+        """Drop compiled programs once they leave less room in what the process may hold: JAX keeps every one."""
+        if self.held() + room < self.limit:
             return
         jax.clear_caches()
         gc.collect()
@@ -162,6 +162,12 @@ class Memory:
 
 
 MEMORY = Memory()
+
+
+@pytest.fixture
+def room() -> None:
+    """Make room for a program that takes some hundred MiB itself."""
+    MEMORY.bound(600 << 20)
 
 
 @pytest.fixture(autouse=True)

@@ -47,7 +47,7 @@ def test_dry_run(method, protocol, small_backbone, capsys, tmp_path):
     assert found[rows[0]]["queries"] == 16
 
 
-def test_dry_run_of_a_real_backbone(capsys):
+def test_dry_run_of_a_real_backbone(capsys, room):
     code, out, err = benchmark(capsys, "--backbone", "resnet18", "--dry-run", "--steps", "1")
     assert (code, err) == (0, "")
     assert "pfml, resnet18" in out
