@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick test-slowest properties lint types parity notebooks docs clean
+.PHONY: help demo test test-scale test-quick test-slowest properties lint types parity notebooks docs clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -19,8 +19,11 @@ demo: $(VENV)/.train ## undo class collapse on real digits (half a minute), into
 
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-test: $(VENV)/.dev ## all tests, with the documentation's code and the docstrings' examples (about 8 minutes on two cores)
-	$(PYTEST)
+test: $(VENV)/.dev ## all tests, with the documentation's code and the docstrings' examples (about 10 minutes on two cores)
+	$(PYTEST) --ignore tests/scale
+
+test-scale: $(VENV)/.dev ## training on eight devices, and in two processes (two minutes)
+	$(PYTEST) tests/scale
 
 test-quick: $(VENV)/.dev ## the formulas, with a loss of each family (a minute and a half)
 	$(PYTEST) -m "not slow"
