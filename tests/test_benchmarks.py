@@ -157,6 +157,19 @@ def test_large_batches(
     assert 0 < row["bytes"] < row["limit"] == 4 * 4 * 64 * 8 + 2**27
 
 
+def test_small_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = load("small_steps", monkeypatch)
+    monkeypatch.setattr(module, "BATCH", 8)
+    out = tmp_path / "small_steps.json"
+    run(module, monkeypatch, "--only", "proxy_anchor", "--repeats", "1", "--out", str(out))
+    (row,) = json.loads(out.read_text())["rows"]
+    parts = {"products", "normalization", "normalized products", "loss"}
+    assert set(row["milliseconds"]) == parts
+    assert "proxy_anchor" in capsys.readouterr().out
+
+
 def test_accelerator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,8 @@ def page() -> str:
         "date, and the command that makes it again. Figures are of a CPU; `python benchmarks/accelerator.py` checks every loss on a GPU or TPU against the "
         "CPU and measures it there.\n",
         losses(),
+        small_steps(),
+        large_batches(),
         fields(),
         training(),
         shares(),
@@ -70,6 +72,59 @@ def fields() -> str:
     return heading(
         "Potential fields", "potential_field", "python benchmarks/potential_field.py", said
     ) + table(head, rows)
+
+
+def small_steps() -> str:
+    """Make the table of the parts of small steps."""
+    parts = ("products", "normalization", "normalized products", "loss")
+    rows = [
+        [row["loss"], *(f"{row['milliseconds'][part]:.2f}" for part in parts)]
+        for row in record("small_steps")["rows"]
+    ]
+    said = (
+        "Milliseconds of a batch of 256 × 512, with 100 proxies where a loss has some: the bare products, normalization with its gradient alone, value and gradients of "
+        "cosines, and the loss. What a proxy loss takes beyond its products is nearly all normalization; a pair loss adds its passes over the matrix of pairs."
+    )
+    return heading(
+        "Where the time of a small step goes",
+        "small_steps",
+        "python benchmarks/small_steps.py",
+        said,
+    ) + table(["loss", *parts], rows)
+
+
+def large_batches() -> str:
+    """Make the tables of blocks of anchors."""
+    found = record("large_batches")
+    ways = ("blocks", "at once", "optax")
+    rows = [
+        [row["loss"], f"{row['rows']:,}"]
+        + [
+            (f"{row['bytes'][way] / MIB:,.0f} MiB" if way in row["bytes"] else "–")
+            + (f", {row['seconds'][way]:.2f} s" if way in row["seconds"] else "")
+            for way in ways
+        ]
+        for row in found["rows"]
+    ]
+    limits = [
+        [
+            row["loss"],
+            f"{row['rows']:,} × {row['dim']}",
+            f"{row['bytes'] / MIB:,.0f} MiB",
+            f"{row['limit'] / MIB:,.0f} MiB",
+        ]
+        for row in found["limits"]
+    ]
+    said = (
+        "Temporaries of value and gradient at 128-D as XLA counts them, and seconds where it was run: in blocks of anchors, all at once, and optax's `ntxent`. Memory in blocks "
+        f"grows as rows^{found['exponent_of_bytes']:.2f} over the three largest sizes. Below, every pair loss beside four arrays of the embeddings and 128 MiB."
+    )
+    return (
+        heading("Large batches", "large_batches", "python benchmarks/large_batches.py", said)
+        + table(["loss", "rows", *ways], rows)
+        + "\n"
+        + table(["loss", "embeddings", "temporaries", "four arrays and 128 MiB"], limits)
+    )
 
 
 def training() -> str:
