@@ -334,6 +334,7 @@ def nearest_and_retrieval_in_a_gallery_on_a_mesh() -> None:
     labels = RNG.integers(0, 6, 32)
     queries, query_labels = gallery[:10] + 0.25, labels[:10]
     evaluate, nearest = jdml.evaluate_retrieval, jdml.nearest
+    expected = evaluate(gallery, labels)
     for kind in (EXPLICIT, AUTO):
         rows = NamedSharding(mesh(kind, 8), P("data"))
         there = jax.device_put(gallery, rows)
@@ -344,6 +345,13 @@ def nearest_and_retrieval_in_a_gallery_on_a_mesh() -> None:
         found = evaluate(queries, query_labels, there, jax.device_put(labels, rows), map_at=(9,))
         assert found == evaluate(queries, query_labels, gallery, labels, map_at=(9,))
         assert evaluate(there, labels) == evaluate(gallery, labels)
+    grid = mesh(EXPLICIT, 8)
+    with jax.set_mesh(grid):
+        there = jax.device_put(gallery, NamedSharding(grid, P("data")))
+        assert evaluate(there, labels) == expected
+        assert_same(nearest(queries, there, 3), nearest(queries, gallery, 3))
+        uniformity = jdml.metrics.uniformity(there)
+    assert_same(uniformity, jdml.metrics.uniformity(jnp.asarray(gallery)))
 
 
 @check
