@@ -56,6 +56,7 @@ class Compare:
 def show(comparison: Any, csv_file: Path | None = None, markdown: Path | None = None) -> None:
     """Print a comparison, or write it."""
     from jdml.cli.show import print_table
+    from jdml.models.tensors import write_text
     from jdml.report import comparison_records, comparison_table, markdown_table
 
     columns, rows = comparison_table(comparison)
@@ -71,7 +72,7 @@ def show(comparison: Any, csv_file: Path | None = None, markdown: Path | None = 
         if str(file) == "-":
             sys.stdout.write(text)
         else:
-            _write(file, text)
+            write_text(file, text)
     if not any(str(file) == "-" for file in asked):
         print_table(None, columns, rows)
         for file in asked:
@@ -84,10 +85,3 @@ def _as_csv(records: list[dict[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(records)
     return text.getvalue()
-
-
-def _write(file: Path, text: str) -> None:
-    from jdml.models.tensors import replacing
-
-    with replacing(file) as opened:
-        opened.write(text.encode())

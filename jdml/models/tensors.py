@@ -66,6 +66,12 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically; see `replacing`."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:
     """Write a `.safetensors` file atomically; see `replacing`."""
     from safetensors.numpy import save

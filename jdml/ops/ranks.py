@@ -70,8 +70,8 @@ def fold_entries(of: Array, function: Callable[[Array, Array, Tree], Tree], star
 
     Args:
         of: ``[B, R]`` bool, the entries that are wanted.
-        function: ``(here, place, carried) -> carried``, with the entry's place in each row ``[B]``, and where in the
-            matrix it stands ``[B, R]``: nowhere in a row that has no entry left (the place is then any).
+        function: ``(here, place, carried) -> carried``, with where in the matrix the entries stand ``[B, R]``, nowhere
+            in a row that has none left, and the entry's place in each row ``[B]`` (any in such a row).
         start: what is carried at first.
 
     Returns:

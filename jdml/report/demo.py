@@ -15,6 +15,7 @@ import flax.linen as nn
 import numpy as np
 
 from jdml.report.runs import Run
+from jdml.report.seen import project
 
 SEEN = (0, 1, 2, 3, 4, 5)
 COLUMNS = ("seen R@1", "seen MAP@R", "unseen R@1", "unseen MAP@R")
@@ -263,7 +264,7 @@ def _train(
             train=parts.train,
             train_embeddings=_unit(result.embedder(parts.train.images)),
         )
-    return run, (_flat(seen), _flat(unseen))
+    return run, (project(seen)[0], project(unseen)[0])
 
 
 def _together(first: Any, second: Any) -> Any:
@@ -274,12 +275,6 @@ def _together(first: Any, second: Any) -> Any:
     )
     views = {view: np.concatenate([first.views[view], second.views[view]]) for view in first.views}
     return replace(first, images=images, labels=labels, views=views)
-
-
-def _flat(vectors: np.ndarray) -> np.ndarray:
-    """Points in the plane: the two principal components."""
-    centred = vectors - vectors.mean(0)
-    return centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
 
 
 def _optimizer() -> Any:

@@ -65,6 +65,8 @@ def html_report(
     """
     from jinja2 import Environment, PackageLoader, select_autoescape
 
+    from jdml.models.tensors import write_text
+
     for name, value in (("most", most), ("thumbnails", thumbnails), ("looked", looked)):
         if value < (0 if name != "most" else 2):
             raise ValueError(f"{name} must be at least {0 if name != 'most' else 2}, got {value}")
@@ -113,7 +115,8 @@ def html_report(
         script_hash=_hash(script),
         style_hash=_hash(style),
     )
-    return _write(Path(out), text)
+    write_text(Path(out), text)
+    return Path(out)
 
 
 def as_runs(runs: Any, data: Any = None) -> list[Run]:
@@ -145,14 +148,6 @@ def _asset(name: str) -> str:
 def _hash(text: str) -> str:
     """What the page's own policy knows a script by: no other one runs."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _write(out: Path, text: str) -> Path:
-    from jdml.models.tensors import replacing
-
-    with replacing(out) as file:
-        file.write(text.encode())
-    return out
 
 
 def _told(run: Run) -> dict[str, Any]:

@@ -32,10 +32,9 @@ GROWING = ("steps", "fit.steps")
 
 def write_json(path: str | Path, content: Any) -> None:
     """Write JSON to a file atomically: a reader, or a killed process, leaves the old file or the new one."""
-    from jdml.models.tensors import replacing
+    from jdml.models.tensors import write_text
 
-    with replacing(Path(path)) as file:
-        file.write((json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
+    write_text(Path(path), json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 
 def differences(old: Any, new: Any, prefix: str = "") -> list[str]:

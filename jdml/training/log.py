@@ -88,10 +88,9 @@ def cut(path: Path, after_step: int) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if _step(line) <= after_step]
     if len(kept) < len(lines):
-        from jdml.models.tensors import replacing
+        from jdml.models.tensors import write_text
 
-        with replacing(path) as file:
-            file.write("".join(line + "\n" for line in kept).encode())
+        write_text(path, "".join(line + "\n" for line in kept))
 
 
 def _seconds(path: Path) -> float:

@@ -9,8 +9,6 @@ where it holds, else what does not. `test_meshes.py` runs all.
 import functools
 import json
 import sys
-import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,13 +35,15 @@ from meshes.cases import (
     mesh,
     put,
 )
+from meshes.checks import Checks
 from meshes.operations import operations
 from mining.test_miners import BUILDERS
 
 import jdml
 from jdml.mining import chain, easy_positive, random_positive, semi_hard_negative
 
-CHECKS: dict[str, Callable[[], None]] = {}
+CHECKS = Checks()
+check = CHECKS.add
 
 
 def register(name: str, case: Case, *, everywhere: bool = False) -> None:
@@ -87,11 +87,6 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 for name, (of, settings) in OPTIONS.items():
     register(name, Case(of, **settings))
-
-
-def check(function: Callable[[], None]) -> Callable[[], None]:
-    CHECKS[function.__name__.replace("_", " ")] = function
-    return function
 
 
 @check
@@ -409,23 +404,14 @@ def each_of_eight_devices_does_an_eighth_of_the_work() -> None:
 
 
 def main() -> None:
-    results, times = {}, {}
-    (part, parts), words = map(int, sys.argv[2].split("/")), sys.argv[3:]
-    for name, function in CHECKS.items():
-        # The checks of a loss share what one device computes: they stay together.
-        if sum(map(ord, name.split(", ")[-1])) % parts != part:
-            continue
-        if words and not any(word in name for word in words):
-            continue
-        started = time.perf_counter()
-        try:
-            function()
-            results[name] = ""
-        except Exception as error:
-            results[name] = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
-        times[name] = time.perf_counter() - started
-        print(f"{times[name]:6.1f} s  {name}  {results[name][:300]}", flush=True)
-    Path(sys.argv[1]).write_text(json.dumps({"results": results, "seconds": times}, indent=1))
+    part, parts = map(int, sys.argv[2].split("/"))
+    chosen = CHECKS.holding(sys.argv[3:])
+    # The checks of a loss share what one device computes: they stay together.
+    chosen = Checks(
+        {n: c for n, c in chosen.items() if sum(map(ord, n.split(", ")[-1])) % parts == part}
+    )
+    results, seconds = chosen.run()
+    Path(sys.argv[1]).write_text(json.dumps({"results": results, "seconds": seconds}, indent=1))
 
 
 if __name__ == "__main__":

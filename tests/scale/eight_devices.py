@@ -10,9 +10,7 @@ import functools
 import json
 import sys
 import tempfile
-import time
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from meshes.checks import Checks
 from meshes.operations import operations
 
 import jdml
@@ -43,7 +42,8 @@ LABELS = np.arange(64) % CLASSES
 CENTRES = RNG.uniform(40, 210, (CLASSES, 4, 4, 1))
 IMAGES = np.clip(CENTRES[LABELS] + RNG.normal(0, 30, (64, 4, 4, 1)), 0, 255).astype(np.uint8)
 DATA = Dataset("dots", IMAGES, LABELS, {"class": LABELS})
-CHECKS: dict[str, Callable[[], None]] = {}
+CHECKS = Checks()
+check = CHECKS.add
 
 
 class Net(nn.Module):
@@ -151,11 +151,6 @@ def assert_same(found: Any, expected: Any, tolerance: float = 1e-4) -> None:
 @functools.cache
 def alone(name: str) -> Any:
     return train(name, None)
-
-
-def check(function: Callable[[], None]) -> Callable[[], None]:
-    CHECKS[function.__name__.replace("_", " ")] = function
-    return function
 
 
 def register(name: str) -> None:
@@ -327,18 +322,7 @@ def shards_that_cannot_be() -> None:
 
 
 def main() -> None:
-    results, words = {}, sys.argv[2:]
-    for name, function in CHECKS.items():
-        if words and not any(word in name for word in words):
-            continue
-        started = time.perf_counter()
-        try:
-            function()
-            results[name] = ""
-        except Exception as error:
-            results[name] = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-4)}"
-        seconds = time.perf_counter() - started
-        print(f"{seconds:6.1f} s  {name}  {results[name][:3000]}", flush=True)
+    results, _ = CHECKS.holding(sys.argv[2:]).run()
     Path(sys.argv[1]).write_text(json.dumps(results, indent=1))
 
 
