@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-scale test-quick test-slowest properties lint types parity notebooks docs clean
+.PHONY: help demo test test-devices test-quick test-slowest properties lint types parity notebooks docs clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -18,17 +18,19 @@ demo: $(VENV)/.train ## undo class collapse on real digits (half a minute), into
 	$(BIN)/jdml demo
 
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+# Programs of their own, on as many devices as they need; `.ci/run` runs them beside the others.
+DEVICES = tests/meshes tests/scale
 
-test: $(VENV)/.dev ## all tests, with the documentation's code and the docstrings' examples (about 10 minutes on two cores)
-	$(PYTEST) --ignore tests/scale
+test: $(VENV)/.dev ## the tests, with the documentation's code and the docstrings' examples (about 8 minutes on two cores)
+	$(PYTEST) $(DEVICES:%=--ignore %)
 
-test-scale: $(VENV)/.dev ## training on eight devices, and in two processes (two minutes)
-	$(PYTEST) tests/scale
+test-devices: $(VENV)/.dev ## everything on eight devices, and training in two processes (four minutes)
+	$(PYTEST) $(DEVICES)
 
 test-quick: $(VENV)/.dev ## the formulas, with a loss of each family (a minute and a half)
 	$(PYTEST) -m "not slow"
 
-test-slowest: $(VENV)/.dev ## all tests, and which thirty of them took longest
+test-slowest: $(VENV)/.dev ## these and those on many devices, and which thirty of them took longest
 	$(PYTEST) --durations=30 --durations-min=0
 
 properties: $(VENV)/.dev ## which properties are checked of which loss and miner

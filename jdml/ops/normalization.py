@@ -125,9 +125,13 @@ def ball(vectors: Array) -> Array:
                [0.3, 0.4]], dtype=float32)
     """
     _check(vectors)
+    return _into_ball(vectors)
+
+
+@partial(jax.jit, inline=True)
+def _into_ball(vectors: Array) -> Array:
     norm = safe_norm(widen(vectors, accumulate_in(vectors)))
-    outside = norm >= 1
-    return jnp.where(outside, sphere(vectors), vectors)
+    return jnp.where(norm >= 1, sphere(vectors), vectors)
 
 
 def _check(vectors: Array) -> None:
