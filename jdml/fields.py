@@ -12,7 +12,7 @@ own potential and one line::
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax.numpy as jnp
 from jax import Array
@@ -26,8 +26,10 @@ from jdml.ops.streams import pair_sums
 __all__ = [
     "MIN_DISTANCE",
     "Potential",
+    "Repulsion",
     "class_field",
     "contrasting",
+    "contrasting_as",
     "contrastive_potential",
     "decaying",
     "potential",
@@ -36,6 +38,9 @@ __all__ = [
 
 Potential = Callable[..., Array]
 """``potential(r, same, *parameters) -> values``, elementwise over ``r`` and ``same`` of one shape."""
+
+Repulsion = Literal["contrastive", "decaying", "mirrored"]
+"""What repels in CPML, whose paper does not say: see :func:`contrastive_potential`."""
 
 MIN_DISTANCE = 1e-3
 """ε: repulsion grows no further below this distance."""
@@ -97,27 +102,41 @@ def potential(
     return decaying(_distances(r), jnp.asarray(same), delta, alpha, reach, min_distance)
 
 
-@ops.public(delta=checks.positive)
-def contrastive_potential(r: Array, same: Array, *, delta: float | Array = 0.2) -> Array:
+@ops.public(delta=checks.positive, alpha=checks.positive, min_distance=checks.positive)
+def contrastive_potential(
+    r: Array,
+    same: Array,
+    *,
+    delta: float | Array = 0.2,
+    repulsion: Repulsion = "contrastive",
+    alpha: float | Array = 4.0,
+    min_distance: float | Array = MIN_DISTANCE,
+) -> Array:
     """Compute the potential of CPML, PFML's foil: attraction that grows with distance, as in the contrastive loss.
 
     Formula:
-        ``ψ_att(r) = max(r, δ)²``, flat inside δ; ``ψ_rep(r) = (δ − r)₊²``.
+        ``ψ_att(r) = max(r, δ)²``, flat inside δ. ``ψ_rep(r)``, flat outside δ: ``(δ − r)₊²`` (``"contrastive"``),
+        ``−min(r, δ)²`` (``"mirrored"``) or ``1/min(r, δ)^α`` (``"decaying"``).
 
     Args:
         r: distances, any shape.
         same: bool, broadcastable to ``r``: whether the two charges are of one class (attraction) or not (repulsion).
         delta: δ, a distance.
+        repulsion: ``"contrastive"``: the contrastive loss's; ``"mirrored"``: the attraction with its sign and its sides
+            changed, as PFML's two stand to each other; ``"decaying"``: PFML's own, without bound near 0.
+        alpha: α, of the decaying repulsion.
+        min_distance: ε, of the decaying repulsion.
 
     Returns:
         The potential, in the shape of ``r`` and ``same`` together.
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: δ not positive.
+        ValueError: a parameter that is not positive, another repulsion.
 
     Implementation notes:
-        The paper prints the attraction only; the repulsion is the contrastive loss's.
+        The paper prints the attraction only. Its reading as the contrastive loss is the default; the force is strongest
+        at contact and bounded. The mirrored one does not push at contact at all.
 
     Reference:
         Bhatnagar & Ahuja, *Potential Field Based Deep Metric Learning*, section 3.4 and supplement eq. 8.
@@ -126,10 +145,14 @@ def contrastive_potential(r: Array, same: Array, *, delta: float | Array = 0.2) 
         >>> import jax.numpy as jnp
         >>> contrastive_potential(jnp.array([0.25, 1.0]), True, delta=0.5)
         Array([0.25, 1.  ], dtype=float32)
-        >>> contrastive_potential(jnp.array([0.25, 1.0]), False, delta=0.5)
-        Array([0.0625, 0.    ], dtype=float32)
+        >>> for repulsion in ("contrastive", "mirrored", "decaying"):
+        ...     print(contrastive_potential(jnp.array([0.25, 1.0]), False, delta=0.5, repulsion=repulsion, alpha=1.0))
+        [0.0625 0.    ]
+        [-0.0625 -0.25  ]
+        [4. 2.]
     """
-    return contrasting(_distances(r), jnp.asarray(same), delta)
+    r = _distances(r)
+    return contrasting_as(repulsion)(r, jnp.asarray(same), delta, alpha, min_distance)
 
 
 def decaying(
@@ -166,13 +189,24 @@ def decaying(
     return jnp.where(same, -1.0, 1.0) * jnp.exp(-alpha * jnp.log(reach))
 
 
-def contrasting(r: Array, same: Array, delta: float | Array) -> Array:
+def contrasting(
+    r: Array,
+    same: Array,
+    delta: float | Array,
+    alpha: float | Array = 4.0,
+    min_distance: float | Array = MIN_DISTANCE,
+    *,
+    repulsion: Repulsion = "contrastive",
+) -> Array:
     """Compute :func:`contrastive_potential`, unchecked and by position, as :func:`superpose` takes it.
 
     Args:
         r: distances, any shape.
         same: bool, broadcastable to ``r``.
         delta: δ.
+        alpha: α.
+        min_distance: ε.
+        repulsion: see there.
 
     Returns:
         The potential.
@@ -183,8 +217,42 @@ def contrasting(r: Array, same: Array, delta: float | Array) -> Array:
         Array([0.25  , 0.0625], dtype=float32)
     """
     pull = jnp.where(r < delta, delta, r)
+    if repulsion == "decaying":
+        other = jnp.zeros_like(same)
+        push = decaying(r, other, delta, alpha, delta, min_distance)
+        return jnp.where(same, jnp.square(pull), push)
+    if repulsion == "mirrored":
+        push = jnp.where(r < delta, r, delta)
+        return jnp.where(same, jnp.square(pull), -jnp.square(push))
     push = jnp.where(r < delta, delta - r, 0.0)
     return jnp.square(jnp.where(same, pull, push))
+
+
+_CONTRASTING: dict[str, Potential] = {
+    name: functools.partial(contrasting, repulsion=name) for name in get_args(Repulsion)
+}
+
+
+def contrasting_as(repulsion: Repulsion) -> Potential:
+    """Choose :func:`contrasting` with one of its repulsions, the same function at every call: nothing recompiles.
+
+    Args:
+        repulsion: see :func:`contrastive_potential`.
+
+    Returns:
+        ``potential(r, same, delta, alpha, min_distance)``.
+
+    Raises:
+        ValueError: another repulsion.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> contrasting_as("mirrored")(jnp.array([0.25]), jnp.array([False]), 0.5)
+        Array([-0.0625], dtype=float32)
+    """
+    if repulsion not in _CONTRASTING:
+        raise ValueError(f"repulsion must be one of {', '.join(_CONTRASTING)}, got {repulsion!r}")
+    return _CONTRASTING[repulsion]
 
 
 def superpose(

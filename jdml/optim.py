@@ -154,6 +154,83 @@ def _copied(old: Array, new: Array) -> Array:
     return jnp.copy(new)
 
 
+def clip_by_vector_norm(max_norm: float) -> optax.GradientTransformation:
+    """Cut gradients vector by vector: every row of a parameter, a proxy say, to a largest norm of its own.
+
+    Formula:
+        ``g ← g · min(1, c / ‖g‖)`` for each vector along the last axis.
+
+    Directions stay, which ``optax.clip`` changes wherever it cuts an entry, and no vector suffers from another one's
+    norm, as with ``optax.clip_by_global_norm``.
+
+    Args:
+        max_norm: c.
+
+    Returns:
+        The transformation.
+
+    Raises:
+        ValueError: c not positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> tx = clip_by_vector_norm(1.0)
+        >>> tx.update(jnp.array([[3.0, 4.0], [0.0, 0.5]]), tx.init(None))[0]
+        Array([[0.6, 0.8],
+               [0. , 0.5]], dtype=float32)
+    """
+    checks.positive("max_norm", max_norm)
+
+    def clip(vectors: Array) -> Array:
+        norms = jnp.linalg.norm(vectors.astype(jnp.float32), axis=-1, keepdims=True)
+        scale = jnp.where(norms > max_norm, max_norm / jnp.where(norms > 0, norms, 1.0), 1.0)
+        return vectors * scale.astype(vectors.dtype)
+
+    return optax.stateless(lambda updates, _: jax.tree.map(clip, updates))
+
+
+def retract_to_sphere() -> optax.GradientTransformation:
+    """Keep parameters on the unit sphere: after each step, every vector goes back to length 1.
+
+    Formula:
+        ``u ← (p + u) / ‖p + u‖ − p`` for each vector p along the last axis.
+
+    A loss that normalizes its proxies pushes them sideways only, so that they grow with every step and turn less and
+    less; on the sphere the learning rate keeps its meaning, an angle.
+
+    Returns:
+        The transformation: the last one of a chain.
+
+    Raises:
+        ValueError: on ``update``: no parameters passed.
+
+    Implementation notes:
+        A vector whose step ends at 0 stays where it is.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> tx = optax.chain(optax.sgd(1.0), retract_to_sphere())
+        >>> p = jnp.array([[1.0, 0.0]])
+        >>> p + tx.update(jnp.array([[0.0, -1.0]]), tx.init(p), p)[0]
+        Array([[0.70710677, 0.70710677]], dtype=float32)
+    """
+
+    def retract(update: Array, value: Array) -> Array:
+        moved = value + update
+        norms = jnp.linalg.norm(moved.astype(jnp.float32), axis=-1, keepdims=True)
+        back = (moved / jnp.where(norms > 0, norms, 1.0)).astype(value.dtype) - value
+        return jnp.where(norms > 0, back, jnp.zeros_like(back))
+
+    def update(updates: Any, params: Any) -> Any:
+        if params is None:
+            raise ValueError(
+                "params must be passed to update: retract_to_sphere looks where a step ends"
+            )
+        return jax.tree.map(retract, updates, params)
+
+    return optax.stateless(update)
+
+
 def partition_by_role(
     transforms: Mapping[str, optax.GradientTransformation], roles: Roles
 ) -> optax.GradientTransformation:

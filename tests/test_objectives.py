@@ -25,6 +25,14 @@ def test_pair_is_the_loss_with_its_settings() -> None:
     assert metrics["loss"] == loss
 
 
+@pytest.mark.parametrize("loss_fn", [jdml.potential_field_loss, jdml.contrastive_potential_loss])
+def test_pair_takes_a_field_of_samples_alone(loss_fn) -> None:
+    """No proxies, and no key to draw with: the field losses take none."""
+    objective = objectives.pair(loss_fn, delta=0.5)
+    loss, _ = objective.loss(objective.init(KEY), X, Y, key=KEY, where=Y < 2)
+    assert loss == loss_fn(X, Y, delta=0.5, where=Y < 2)
+
+
 def test_pair_hands_the_key_to_random_miners() -> None:
     objective = objectives.pair(jdml.triplet_loss, mine=jdml.mining.random_positive())
     assert jnp.isfinite(objective.loss({}, X, Y, key=KEY)[0])

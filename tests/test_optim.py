@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 
+from jdml import optim
 from jdml.optim import partition_by_role
 
 PARAMS = {"model": {"a": jnp.ones(2), "b": jnp.ones(3)}, "proxies": jnp.ones((2, 2))}
@@ -54,3 +55,29 @@ def test_transforms_must_be_given() -> None:
         partition_by_role(optax.sgd(1.0), ROLES)
     with pytest.raises(ValueError, match="transforms is empty"):
         partition_by_role({}, ROLES)
+
+
+def test_vectors_are_cut_one_by_one_and_keep_their_directions():
+    vectors = jnp.array([[[30.0, 40.0], [0.3, 0.4]], [[0.0, 0.0], [-5.0, 0.0]]])
+    tx = optim.clip_by_vector_norm(2.5)
+    clipped, _ = tx.update({"proxies": vectors}, tx.init(None))
+    expected = [[[1.5, 2.0], [0.3, 0.4]], [[0.0, 0.0], [-2.5, 0.0]]]
+    np.testing.assert_allclose(clipped["proxies"], expected, rtol=1e-6)
+    with pytest.raises(ValueError, match="max_norm must be > 0, got 0"):
+        optim.clip_by_vector_norm(0)
+
+
+def test_retraction_keeps_vectors_on_the_sphere():
+    tx = optax.chain(optax.adam(0.5), optim.retract_to_sphere())
+    params = {"proxies": jnp.asarray(np.random.default_rng(0).normal(size=(3, 2, 4)), jnp.float32)}
+    params = jax.tree.map(lambda p: p / jnp.linalg.norm(p, axis=-1, keepdims=True), params)
+    state = tx.init(params)
+    for _ in range(3):
+        updates, state = tx.update(jax.tree.map(jnp.sin, params), state, params)
+        params = optax.apply_updates(params, updates)
+        np.testing.assert_allclose(jnp.linalg.norm(params["proxies"], axis=-1), 1, rtol=1e-6)
+    still = optim.retract_to_sphere()
+    away, _ = still.update(-params["proxies"], still.init(params), params["proxies"])
+    np.testing.assert_array_equal(away, jnp.zeros((3, 2, 4)))  # nowhere to go: it stays
+    with pytest.raises(ValueError, match="params must be passed to update"):
+        tx.update(params, state)

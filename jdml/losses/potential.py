@@ -119,6 +119,7 @@ def potential_field_loss(
     alpha: float | Array = 4.0,
     repulsion_delta: float | Array | None = None,
     min_distance: float | Array = fields.MIN_DISTANCE,
+    proxy_attraction: bool = True,
     tile: int | None = None,
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
@@ -138,6 +139,8 @@ def potential_field_loss(
         alpha: α, how fast the field decays.
         repulsion_delta: δ_rep, a distance: no repulsion beyond; None for δ.
         min_distance: ε, a distance: no repulsion below it either, so that force and energy stay finite.
+        proxy_attraction: whether the proxies of a class attract each other, as in eq. 4 and 6; False leaves these pairs
+            out, as the paper's corollary 1 does: samples alone then attract proxies.
         tile: charges along a side of a tile of pairs; None chooses.
         **options: see :func:`jdml.losses.potential.charge`.
         reduce_fn: applied to the potentials at all charges: the mean, so that the scale does not grow with the batch;
@@ -159,7 +162,8 @@ def potential_field_loss(
 
         Two charges of different classes that almost touch repel each other thousands of times as strongly as all others
         do. One such gradient in Adam's second moment stops a proxy for hundreds of steps, far from its class: clip the
-        proxies' gradients (``optax.chain(optax.clip(5.0), optax.adam(…))`` with ``reduce_fn=jnp.sum``).
+        proxies' gradients, whole vectors rather than entries (:func:`jdml.optim.clip_by_vector_norm`), in proportion to
+        the force at δ, ``α/δ^(α+1)``.
 
         Distances come from matrix products, so that in float32 unit vectors closer than 0.01 are told apart only to
         some percent of their distance, and copies of one vector may seem 0.001 apart; the direction of a force holds.
@@ -179,16 +183,26 @@ def potential_field_loss(
     charges = charge(embeddings, labels, proxies, **options)
     reach = delta if repulsion_delta is None else repulsion_delta
     parameters = (delta, alpha, reach, min_distance)
-    return _reduce(charges, fields.decaying, parameters, tile, reduce_fn)
+    among = None if proxy_attraction else _attraction
+    return _reduce(charges, fields.decaying, parameters, tile, reduce_fn, among)
 
 
-@ops.public(charge, delta=checks.positive, tile=checks.optional(checks.count))
+@ops.public(
+    charge,
+    delta=checks.positive,
+    alpha=checks.positive,
+    min_distance=checks.positive,
+    tile=checks.optional(checks.count),
+)
 def contrastive_potential_loss(
     embeddings: Array,
     labels: Array,
     proxies: Array | None = None,
     *,
     delta: float | Array = 0.2,
+    repulsion: fields.Repulsion = "contrastive",
+    alpha: float | Array = 4.0,
+    min_distance: float | Array = fields.MIN_DISTANCE,
     tile: int | None = None,
     reduce_fn: ReduceFn | None = mean,
     **options: Any,
@@ -197,13 +211,17 @@ def contrastive_potential_loss(
 
     Formula:
         ``reduce_i Ψ_{y_i}(z_i)`` as in :func:`potential_field_loss`, with ``ψ_att(r) = max(r, δ)²`` and
-        ``ψ_rep(r) = (δ − r)₊²``.
+        ``ψ_rep(r) = (δ − r)₊²``, or another repulsion.
 
     Args:
         embeddings: ``[B, D]``.
         labels: ``[B]`` integers in 0…C−1 (without proxies any that are not negative).
         proxies: ``[C, K, D]`` (``[C, D]`` for K = 1), or None for no proxies.
         delta: δ, a distance: no attraction within, no repulsion beyond.
+        repulsion: ``"contrastive"``, ``"mirrored"`` (``−min(r, δ)²``) or ``"decaying"`` (PFML's ``1/min(r, δ)^α``): see
+            :func:`jdml.fields.contrastive_potential`.
+        alpha: α, of the decaying repulsion alone.
+        min_distance: ε, of the decaying repulsion alone.
         tile: charges along a side of a tile of pairs; None chooses.
         **options: see :func:`jdml.losses.potential.charge`.
         reduce_fn: applied to the potentials at all charges; None gives ``[B + C·K]``, the embeddings first.
@@ -213,11 +231,12 @@ def contrastive_potential_loss(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, δ not positive, a tile below 1.
+        ValueError: shapes that do not fit, a parameter that is not positive, another repulsion, a tile below 1.
         NotImplementedError: second derivatives.
 
     Implementation notes:
-        The paper does not print ψ_rep. The constant self term δ² is left out. Without a valid row the loss is 0.
+        The paper does not print ψ_rep: the default is bounded, unlike PFML's. The constant self term δ² is left out.
+        Without a valid row the loss is 0.
 
     Reference:
         Bhatnagar & Ahuja, *Potential Field Based Deep Metric Learning*, section 3.4.
@@ -229,7 +248,8 @@ def contrastive_potential_loss(
         Array([2., 2., 0.], dtype=float32)
     """
     charges = charge(embeddings, labels, proxies, **options)
-    return _reduce(charges, fields.contrasting, (delta,), tile, reduce_fn)
+    parameters = (delta, alpha, min_distance)
+    return _reduce(charges, fields.contrasting_as(repulsion), parameters, tile, reduce_fn)
 
 
 @ops.public(
@@ -308,6 +328,10 @@ def field_activity(
     return {name: charges.axis.agreed(value) for name, value in found.items()}
 
 
+def _attraction(r: Array, same: Array, *parameters: Array) -> Array:
+    return jnp.where(same, fields.decaying(r, same, *parameters), 0.0)
+
+
 def _attracts(r: Array, same: Array, delta: Array) -> Array:
     return (same & (r > delta)).astype(r.dtype)
 
@@ -326,9 +350,17 @@ def _reduce(
     parameters: tuple[Array | float, ...],
     tile: int | None,
     reduce_fn: ReduceFn | None,
+    among_proxies: fields.Potential | None = None,
 ) -> Array:
+    """Reduce the potentials at all charges; what ``among_proxies`` says of two proxies does not count."""
     points, labels, axis = charges.points, charges.labels, charges.axis
     felt = fields.superpose(potential, points, labels, parameters, tile=tile, axis=axis)
+    first = charges.batch
+    if among_proxies is not None and first < len(points):
+        between = fields.superpose(
+            among_proxies, points[first:], labels[first:], parameters, tile=tile, axis=axis
+        )
+        felt = felt.at[first:].add(-between)
     reduced = ops.reduce_terms(reduce_fn, felt * charges.weights, charges.counted)
     if reduce_fn is not None:
         return axis.once(reduced)

@@ -6,6 +6,7 @@ relevance matrix are its parts, for rankings that come from elsewhere.
 
 from jdml.metrics.clustering import nmi
 from jdml.metrics.neighbors import nearest
+from jdml.metrics.proxies import ProxySpread, proxy_distance, proxy_spread
 from jdml.metrics.ranking import (
     map_at_k,
     map_at_r,
@@ -19,12 +20,12 @@ from jdml.metrics.structure import (
     class_density,
     concentration_variance,
     covering_radius,
-    proxy_distance,
     spectral_decay,
     uniformity,
 )
 
 __all__ = [
+    "ProxySpread",
     "class_density",
     "concentration_variance",
     "covering_radius",
@@ -36,6 +37,7 @@ __all__ = [
     "nmi",
     "precision_at_1",
     "proxy_distance",
+    "proxy_spread",
     "r_precision",
     "recall_at_k",
     "spectral_decay",

@@ -71,7 +71,8 @@ def pair(
     """Make the objective of a pair loss.
 
     Args:
-        loss_fn: a pair loss ``(embeddings, labels, **settings)``.
+        loss_fn: a pair loss ``(embeddings, labels, **settings)``, or a field loss, whose charges are then the samples
+            alone. A loss that takes no ``key`` gets none.
         learned: hyper-parameters that are learned, with their initial values, such as ``{"beta": jnp.full(C, 1.2)}``
             for :func:`jdml.margin_loss`. They are the objective's parameters.
         **settings: the loss's other keywords.
@@ -91,6 +92,7 @@ def pair(
     """
     _check_loss(loss_fn, {**settings, **(learned or {})})
     start = {name: jnp.asarray(value, jnp.float32) for name, value in (learned or {}).items()}
+    draws = checks.takes(loss_fn, "key")
 
     def init(key: Array) -> Params:
         return dict(start)
@@ -106,7 +108,9 @@ def pair(
         **extra: Any,
     ) -> tuple[Array, Metrics]:
         chosen = {**settings, **{name: params[name] for name in start}, **extra}
-        value = loss_fn(embeddings, labels, key=key, where=where, **chosen)
+        if draws:
+            chosen["key"] = key
+        value = loss_fn(embeddings, labels, where=where, **chosen)
         return value, {"loss": value}
 
     return Objective(init, loss)

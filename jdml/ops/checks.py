@@ -103,6 +103,23 @@ def check_settings(function: Callable[..., Any], settings: Any) -> None:
             raise TypeError(f"{label} has no setting {name!r}; {hint}it has {', '.join(known)}")
 
 
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Tell whether a function takes a keyword.
+
+    Args:
+        function: a loss.
+        name: the keyword.
+
+    Returns:
+        Whether its signature has it, or any keyword; True where there is no signature to look at.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # not a Python function
+        return True
+    return any(p.kind is p.VAR_KEYWORD or p.name == name for p in parameters)
+
+
 def as_array(value: Any) -> Any:
     """What stands for an array, as one: a variable of Flax NNX, say, which has ``__jax_array__``.
 

@@ -202,11 +202,12 @@ def proxy_structure(proxies: Any, embeddings: Any, labels: Any) -> dict[str, flo
 
     Returns:
         ``proxy to its class`` (to the nearest embeddings of the class, each another), ``proxy to its class's mean``,
-        and, of several proxies, ``spread of a class's proxies``, their mean distance from each other.
+        and, of several proxies, ``spread of a class's proxies``, their mean distance from each other, and ``proxies of
+        a class within 0.2 of each other``, a share of their pairs: near 1 where they act as one.
     """
     import jax.numpy as jnp
 
-    from jdml.metrics import proxy_distance
+    from jdml.metrics import proxy_distance, proxy_spread
 
     centres = unit(np.asarray(proxies, np.float64))
     centres = centres[:, None] if centres.ndim == 2 else centres
@@ -224,12 +225,10 @@ def proxy_structure(proxies: Any, embeddings: Any, labels: Any) -> dict[str, flo
         ),
         "proxy to its class's mean": float(np.mean(away)),
     }
-    count = centres.shape[1]
-    if count > 1:
-        apart = np.linalg.norm(centres[:, :, None] - centres[:, None], axis=-1)
-        found["spread of a class's proxies"] = float(
-            apart.sum() / (len(centres) * count * (count - 1))
-        )
+    if centres.shape[1] > 1:
+        spread = proxy_spread(jnp.asarray(centres, jnp.float32))
+        found["spread of a class's proxies"] = spread.distance
+        found["proxies of a class within 0.2 of each other"] = spread.together
     return found
 
 

@@ -40,6 +40,73 @@ def test_nearest_takes_each_proxy_for_itself():
     assert found <= proxy_distance(PROXIES, POINTS, LABELS)
 
 
+def test_represented_is_the_mean_distance_to_what_is_nearest_to_each():
+    expected = []
+    for c in range(C - 1):
+        table = costs(c)
+        owner = table.argmin(axis=0)
+        expected.append(
+            np.mean([table[k, owner == k].mean() for k in range(K) if (owner == k).any()])
+        )
+    found = proxy_distance(PROXIES, POINTS, LABELS, kind="represented")
+    assert found == pytest.approx(np.mean(expected), rel=1e-5)
+
+
+def test_proxies_on_one_point_are_near_the_data_and_have_no_spread():
+    """What the proxies' distance does not tell: fifteen that act as one."""
+    points = np.repeat(np.eye(3, dtype=np.float32), 15, axis=0)
+    digits, parity = np.repeat(np.arange(3), 15), np.zeros(45, int)
+    fallen = np.tile(np.eye(3, dtype=np.float32)[0], (1, 15, 1))
+    spread = np.repeat(np.eye(3, dtype=np.float32), 5, axis=0)[None]
+    for proxies in (fallen, spread):
+        assert proxy_distance(proxies, points, parity) == 0
+    found = metrics.proxy_spread(fallen, points, parity, digits)
+    assert found == metrics.ProxySpread(1.0, 0.0, pytest.approx(1 / 3))
+    found = metrics.proxy_spread(spread, points, parity, digits)
+    together = 3 * 10 / 105  # pairs within the three heaps of five
+    assert found.together == pytest.approx(together)
+    assert found.distance == pytest.approx((1 - together) * np.sqrt(2), rel=1e-6)
+    assert found.covered == 1
+    assert metrics.proxy_spread(spread).covered is None
+    assert metrics.proxy_spread(PROXIES[:, 0]) == (0.0, 0.0, None)
+
+
+def test_spread_by_hand():
+    expected = []
+    for c in range(C):
+        expected.append(
+            [
+                np.linalg.norm(a - b)
+                for a, b in itertools.combinations(unit(PROXIES[c].astype(float)), 2)
+            ]
+        )
+    names = np.array(["even", "odd"])[np.arange(N) // 3 % 2]
+    reached = []
+    for c in range(C - 1):
+        near, own = costs(c).min(axis=0) <= 0.9, names[LABELS == c]
+        reached.append(np.mean([near[own == name].any() for name in sorted(set(own))]))
+    found = metrics.proxy_spread(PROXIES, POINTS, LABELS, names, delta=0.9)
+    assert found.together == pytest.approx(np.mean(np.array(expected) <= 0.9))
+    assert found.distance == pytest.approx(np.mean(expected), rel=1e-6)
+    assert 0 < np.mean(reached) < 1
+    assert found.covered == pytest.approx(np.mean(reached))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"delta": 0.0}, "delta must be > 0, got 0.0"),
+        ({"modes": None}, "embeddings, labels and modes tell together"),
+        ({"modes": np.zeros(3, int)}, r"modes must have shape \[30\], .* got \[3\]"),
+        ({"labels": LABELS + 2}, r"labels\[2\] is 4, expected 0…3"),
+    ],
+)
+def test_mistakes_in_the_spread(changes, message):
+    arguments = {"embeddings": POINTS, "labels": LABELS, "modes": LABELS} | changes
+    with pytest.raises(ValueError, match=message):
+        metrics.proxy_spread(PROXIES, **arguments)
+
+
 def test_one_proxy_per_class_is_the_closest_embedding():
     expected = np.mean([costs(c)[0].min() for c in range(C - 1)])
     for kind in ("assignment", "nearest"):

@@ -79,6 +79,7 @@ def test_proxies_are_measured_against_their_class(cloud):
         [np.linalg.norm(units[c] - x[y == c].mean(0), axis=1).mean() for c in range(3)]
     )
     assert found["proxy to its class's mean"] == pytest.approx(expected)
+    assert found["proxies of a class within 0.2 of each other"] == 0
     assert "spread of a class's proxies" not in seen.proxy_structure(proxies[:, :1], x, y)
 
 

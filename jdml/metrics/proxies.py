@@ -1,0 +1,206 @@
+"""How proxies lie: how far from the embeddings that they stand for, and how far from each other."""
+
+from typing import Literal, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jdml import ops
+from jdml.metrics.handed import handed_in
+from jdml.ops import checks
+
+Kind = Literal["assignment", "nearest", "represented"]
+
+
+@handed_in
+def proxy_distance(
+    proxies: Array, embeddings: Array, labels: Array, kind: Kind = "assignment"
+) -> float:
+    """Measure how far the proxies of a class are from the embeddings that they stand for.
+
+    Formula:
+        ``"assignment"``: per class ``min_π (1/K) Σ_k ‖p_k − z_π(k)‖`` over all choices of K different embeddings of
+        the class; ``"nearest"``: per class ``(1/K) Σ_k min_z ‖p_k − z‖``, each proxy for itself; ``"represented"``: per
+        class the mean over its proxies of the mean distance to all embeddings that are nearer to this proxy than to
+        the class's others. Then the mean over the classes.
+
+    Args:
+        proxies: ``[C, K, D]`` or ``[C, D]``, taken on the unit sphere.
+        embeddings: ``[N, D]``, taken on the unit sphere.
+        labels: ``[N]`` integers in 0…C−1.
+        kind: which of the three.
+
+    Returns:
+        A Euclidean distance, 0…2.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, labels out of range, another kind, no embedding at all.
+
+    Implementation notes:
+        Runs on the host (SciPy's linear assignment); not for ``jit``. The paper's corollary has the first kind; its
+        words, the subset of the data represented by a proxy, also allow the third. For one proxy per class it takes
+        the closest embedding, as the first two do; the third is then the mean distance to the whole class. Classes
+        without an embedding are left out, and of the third kind proxies to which no embedding is nearest; in a class
+        with fewer embeddings than proxies only so many proxies, the best ones, are assigned. None of the three sees
+        proxies that all lie on one point: see :func:`proxy_spread`.
+
+    Reference:
+        Bhatnagar & Ahuja, *Potential Field Based Deep Metric Learning*, Table 3 and corollary 1, where it is called a
+        Wasserstein distance.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> p = jnp.array([[[1.0, 0.0], [0.8, 0.6]]])
+        >>> x, y = jnp.array([[1.0, 0.0], [0.0, 1.0]]), jnp.array([0, 0])
+        >>> round(proxy_distance(p, x, y), 4), round(proxy_distance(p, x, y, kind="nearest"), 4)
+        (0.4472, 0.3162)
+    """
+    if kind not in ("assignment", "nearest", "represented"):
+        raise ValueError(f'kind must be "assignment", "nearest" or "represented", got {kind!r}')
+    centres, points, owners = _prepare("proxy_distance", proxies, embeddings, labels)
+    if len(owners) == 0:
+        raise ValueError("embeddings must hold at least one row, got none")
+    found = [
+        _class_distance(centre, points[owners == c], kind)
+        for c, centre in enumerate(centres)
+        if (owners == c).any()
+    ]
+    return float(np.mean(found))
+
+
+class ProxySpread(NamedTuple):
+    """How a class's proxies are spread: see :func:`proxy_spread`.
+
+    Attributes:
+        together: the share of the pairs of a class's proxies that are at most δ apart.
+        distance: the mean distance between two proxies of a class.
+        covered: the share of a class's modes that have a proxy of the class at most δ from one of their embeddings;
+            None where no modes were given.
+    """
+
+    together: float
+    distance: float
+    covered: float | None = None
+
+
+@handed_in
+def proxy_spread(
+    proxies: Array,
+    embeddings: Array | None = None,
+    labels: Array | None = None,
+    modes: Array | None = None,
+    *,
+    delta: float = 0.2,
+) -> ProxySpread:
+    """Measure whether the proxies of a class stand for different things: how many lie together, what they cover.
+
+    Formula:
+        ``together``: per class the share of its ``K (K − 1) / 2`` pairs with ``‖p_k − p_l‖ ≤ δ``; ``distance``: their
+        mean distance; ``covered``: per class the share of its modes m with ``min_{k, z∈m} ‖p_k − z‖ ≤ δ``. Then the
+        mean over the classes.
+
+    A small :func:`proxy_distance` says that proxies are near the data, and not that they are near *different* data: K
+    proxies on one embedding have a small one, and act as a single proxy.
+
+    Args:
+        proxies: ``[C, K, D]`` or ``[C, D]``, taken on the unit sphere.
+        embeddings: ``[N, D]``, taken on the unit sphere, where modes are looked for.
+        labels: ``[N]`` integers in 0…C−1, the classes of the embeddings.
+        modes: ``[N]``, what the classes consist of, by number or name: digits where the classes are even and odd.
+        delta: δ, a Euclidean distance.
+
+    Returns:
+        :class:`ProxySpread`. With one proxy per class there are no pairs: ``together`` and ``distance`` are 0.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, labels out of range, δ not positive, only some of ``embeddings``, ``labels``
+            and ``modes``.
+
+    Implementation notes:
+        Runs on the host; not for ``jit``. Two classes may share a mode's name: each has its own.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> p = jnp.array([[[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]])
+        >>> x, y = jnp.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]), jnp.array([0, 0, 0])
+        >>> [round(value, 2) for value in proxy_spread(p, x, y, jnp.array([4, 6, 8]))]
+        [0.33, 0.95, 0.67]
+    """
+    checks.positive("delta", delta)
+    given = [value is not None for value in (embeddings, labels, modes)]
+    if any(given) and not all(given):
+        raise ValueError(
+            "embeddings, labels and modes tell together which modes are covered: give all of them or none"
+        )
+    if embeddings is None or labels is None or modes is None:
+        centres = _units(proxies)
+        return ProxySpread(*_pairs(centres, delta))
+    centres, points, owners = _prepare("proxy_spread", proxies, embeddings, labels)
+    names = np.asarray(modes)
+    if names.shape != owners.shape:
+        raise ValueError(
+            f"modes must have shape {list(owners.shape)}, one for each of embeddings, got {list(names.shape)}"
+        )
+    covered = [
+        _covered(centre, points[owners == c], names[owners == c], delta)
+        for c, centre in enumerate(centres)
+        if (owners == c).any()
+    ]
+    return ProxySpread(*_pairs(centres, delta), float(np.mean(covered)) if covered else 0.0)
+
+
+def _prepare(
+    function: str, proxies: Array, embeddings: Array, labels: Array
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """``[C, K, D]`` and ``[N, D]`` on the unit sphere, in float64, and the labels; checked."""
+    checks.check_concrete(function, proxies, embeddings, labels)
+    centres = _units(proxies)
+    classes, _, dim = centres.shape
+    checks.check_embeddings("embeddings", embeddings, dim=dim, like="proxies")
+    checks.check_labels("labels", labels, len(embeddings))
+    owners = np.asarray(labels)
+    outside = (owners < 0) | (owners >= classes)
+    if outside.any():
+        row = int(outside.argmax())
+        raise ValueError(f"labels[{row}] is {owners[row]}, expected 0…{classes - 1}")
+    return centres, np.asarray(ops.sphere(jnp.asarray(embeddings)), np.float64), owners
+
+
+def _units(proxies: Array) -> np.ndarray:
+    checks.check_concrete("proxy_spread", proxies)
+    return np.asarray(ops.sphere(checks.as_centres("proxies", proxies)), np.float64)
+
+
+def _class_distance(proxies: np.ndarray, points: np.ndarray, kind: Kind) -> float:
+    from scipy.optimize import linear_sum_assignment
+    from scipy.spatial.distance import cdist
+
+    costs = cdist(proxies, points)
+    if kind == "nearest":
+        return float(costs.min(axis=1).mean())
+    if kind == "assignment":
+        return float(costs[linear_sum_assignment(costs)].mean())
+    nearest = costs.argmin(axis=0)
+    means = [costs[k, nearest == k].mean() for k in np.unique(nearest)]
+    return float(np.mean(means))
+
+
+def _pairs(centres: np.ndarray, delta: float) -> tuple[float, float]:
+    """The share of a class's pairs of proxies within δ, and their mean distance."""
+    from scipy.spatial.distance import pdist
+
+    if centres.shape[1] == 1:
+        return 0.0, 0.0
+    apart = np.stack([pdist(of_class) for of_class in centres])
+    return float((apart <= delta).mean()), float(apart.mean())
+
+
+def _covered(proxies: np.ndarray, points: np.ndarray, modes: np.ndarray, delta: float) -> float:
+    """The share of a class's modes with a proxy within δ of one of their points."""
+    from scipy.spatial.distance import cdist
+
+    reached = cdist(proxies, points).min(axis=0) <= delta
+    return float(np.mean([reached[modes == mode].any() for mode in np.unique(modes)]))
