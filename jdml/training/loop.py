@@ -165,8 +165,9 @@ def fit(
             bar.set_description("compiling")
         while run.done.stopped is None:
             run.take(*feed.step(run.state))
-            if compiling:
+            if compiling or placement.in_turn:
                 jax.block_until_ready(run.pending)
+            if compiling:
                 bar.set_description()
                 compiling = False
             bar.update()

@@ -92,6 +92,11 @@ class Placement:
         """How many devices share the rows of a batch."""
         return 1 if self.mesh is None else self.mesh.shape[self.mesh.axis_names[0]]
 
+    @property
+    def in_turn(self) -> bool:
+        """Whether a step must end before the next begins: a CPU's devices share few threads and wait for each other."""
+        return self.mesh is not None and self.mesh.devices.flat[0].platform == "cpu"
+
     def check(self, params: Mapping[str, Any]) -> None:
         """Refuse roles that are not there, or none of whose arrays can be partitioned as asked.
 

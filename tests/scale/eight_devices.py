@@ -29,7 +29,7 @@ from meshes.operations import operations
 import jdml
 from jdml import objectives
 from jdml.ccp import AlternatingProjections
-from jdml.data import ClassBatchSampler, Dataset
+from jdml.data import ClassBatchSampler, Dataset, RandomBatchSampler
 from jdml.flows import ConditionalFlow
 from jdml.mining import chain, easy_positive, semi_hard_negative
 from jdml.models.convolution import convolve
@@ -297,6 +297,25 @@ def convolutions_stay_where_their_images_are() -> None:
         for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
             np.testing.assert_allclose(np.asarray(a), np.asarray(b), 1e-4, 1e-5)
         assert "all-gather" not in step.lower(*placed).compile().as_text()
+
+
+class Wide(nn.Module):
+    """Enough work that a step takes longer than its dispatch."""
+
+    @nn.compact
+    def __call__(self, images: Any, *, train: bool = False) -> Any:
+        return nn.Dense(DIM)(nn.tanh(nn.Dense(512)(images.reshape(len(images), -1))))
+
+
+@check
+def steps_do_not_run_ahead_of_each_other() -> None:
+    """On a CPU, whose devices share few threads, steps under way together wait for each other for ever."""
+    grid = jax.make_mesh((8,), ("data",))
+    sampler, optimizer = RandomBatchSampler(64, 64, seed=1), OPTIMIZERS[("proxies",)]
+    objective = PROXY(jdml.proxy_anchor_loss)
+    settings = {"steps": 300, "progress": False, "mesh": grid, "shard": {"proxies": P("data")}}
+    result = fit(Wide(), objective, optimizer, DATA, sampler, **settings)
+    assert np.isfinite(result.history[-1]["loss"])
 
 
 @check
