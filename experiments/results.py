@@ -42,7 +42,8 @@ class Column(NamedTuple):
 
 def same(name: str) -> str | None:
     """The method is the run's name; points of sweeps are none."""
-    return None if name.split(" ")[0] in ("positives", "batches", "trimmed") else name
+    sweeps = ("positives", "batches", "trimmed", "positives_margin", "trimmed_margin", "curve")
+    return None if name.split(" ")[0] in sweeps else name
 
 
 def of_fields(data: str, suffix: str = "") -> Any:
@@ -51,7 +52,8 @@ def of_fields(data: str, suffix: str = "") -> Any:
     def rename(name: str) -> str | None:
         of_data, _, name = name.partition(": ")
         clean = name.removesuffix(", noise")
-        return clean if of_data == data and name == clean + suffix else None
+        shown = of_data == data and name == clean + suffix and not name.endswith(", epoch")
+        return clean if shown else None
 
     return rename
 

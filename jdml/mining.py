@@ -230,6 +230,30 @@ def semi_hard_negative(margin: float | Array = 0.2) -> Miner:
     return _Rule(_semi_hard_negative, {"margin": _number(margin)})
 
 
+def soft_hard_pairs() -> Miner:
+    """Keep, of every anchor, a positive farther than its nearest negative, and a negative nearer than a positive.
+
+    One positive, drawn uniformly from those farther than the nearest negative, and one negative, from those nearer than
+    the farthest positive; where there is none, uniformly from all positives, or all negatives. What is hard is judged
+    by all pairs that are left when it is this miner's turn.
+
+    Returns:
+        A miner that needs ``key``.
+
+    Reference:
+        Roth et al., *Revisiting Training Strategies and Generalization Performance in Deep Metric Learning*: the
+        rule of its program that mines positives, too, as EPS says of its baselines with semi-hard sampling.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> pairs = Pairs(jnp.array([[True, True, False, False]]), jnp.array([[False, False, True, True]]))
+        >>> kept = soft_hard_pairs()(jax.random.key(0), jnp.array([[0.5, 1.1, 1.0, 2.0]]), pairs)
+        >>> kept.positive.astype(int), kept.negative.astype(int)
+        (Array([[0, 1, 0, 0]], dtype=int32), Array([[0, 0, 1, 0]], dtype=int32))
+    """
+    return _Rule(_soft_hard_pairs)
+
+
 def distance_weighted_negative(
     *, dim: float, cutoff: float | Array = 0.5, max_distance: float | Array = 1.4
 ) -> Miner:
@@ -461,6 +485,19 @@ def _semi_hard_negative(
     band = candidates & (distances > pull) & (distances < pull + margin)
     candidates = jnp.where(band.any(-1, keepdims=True), band, candidates)
     return pairs._replace(negative=_draw(key, "semi_hard_negative()", candidates))
+
+
+def _soft_hard_pairs(key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
+    key = checks.check_key("key", key, needed_by="soft_hard_pairs()")
+    farther = pairs.positive & (distances > _smallest(distances, pairs.negative))
+    nearer = pairs.negative & (distances < -_smallest(-distances, pairs.positive))
+    kept = []
+    for turn, (hard, all_of_them) in enumerate(
+        ((farther, pairs.positive), (nearer, pairs.negative))
+    ):
+        candidates = jnp.where(hard.any(-1, keepdims=True), hard, all_of_them)
+        kept.append(_draw(_fold_each(key, turn), "soft_hard_pairs()", candidates))
+    return Pairs(*kept)
 
 
 def _distance_weighted_negative(

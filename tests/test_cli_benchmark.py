@@ -7,7 +7,8 @@ import pytest
 
 from jdml import flows, models
 from jdml.cli import main
-from jdml.cli.benchmark import Benchmark, fake_images
+from jdml.cli.benchmark import Benchmark
+from jdml.cli.dry import fake_images
 from jdml.cli.papers import PRINTED, printed
 from jdml.models import SmallConvNet
 from jdml.recipes import RECIPES

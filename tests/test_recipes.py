@@ -13,6 +13,7 @@ from jdml import recipes
 from jdml.recipes import RECIPES, Recipe, make_optimizer, recipe
 
 CLASSES, DIM = 6, 8
+KEY = jax.random.key(7)
 BATCH = jax.random.normal(jax.random.key(0), (24, DIM)), jnp.arange(24) % CLASSES
 
 
@@ -104,6 +105,45 @@ def test_the_easiest_of_all_positives_is_kept():
     found = recipe("eps", "cub").objective(2, 2).loss({}, x, y)[0]
     expected = jdml.multi_similarity_loss(x, y, beta=40.0, mine=mine)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_eps_triplets_are_squared_and_averaged_over_all():
+    """As in its framework: one triplet per anchor, those without a hinge counted."""
+    x, y = BATCH
+    for method, positive in (
+        ("triplet", jdml.mining.random_positive()),
+        ("eps_triplet", jdml.mining.easy_positive()),
+    ):
+        mine = jdml.mining.chain(positive, jdml.mining.semi_hard_negative(0.2))
+        kept = mine(
+            KEY, jdml.ops.distances(jdml.sphere(x), jdml.sphere(x)), jdml.mining.all_pairs(y)
+        )
+        squares = np.asarray(jdml.ops.squared_distances(jdml.sphere(x), jdml.sphere(x)))
+        pull, push = (np.where(side, squares, 0).sum(1) for side in kept)
+        found = recipe(method, "cub").objective(CLASSES, DIM).loss({}, x, y, key=KEY)[0]
+        np.testing.assert_allclose(found, np.maximum(pull - push + 0.2, 0).mean(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["margin", "eps_margin"])
+def test_the_boundary_of_each_class_is_learned(method):
+    found = small(recipe(method, "cub"))
+    objective = found.objective(CLASSES, DIM, beta=1.0)
+    params = objective.init(KEY)
+    np.testing.assert_array_equal(params["beta"], np.ones(CLASSES))
+    slope = jax.grad(lambda p: objective.loss(p, *BATCH, key=KEY)[0])(params)["beta"]
+    assert np.abs(slope).max() > 0
+    assert found.role_rates["beta"] == 50.0
+    assert recipe(method, "cub").more_clusters == 10
+    assert recipe(method, "sop").more_clusters is None  # k-means into 113,160 clusters
+
+
+def test_the_table_of_mpa_has_one_setting():
+    rows = ("mpa", "mpa_dw", "mpa_ap", "soft_triple", "mpa_proxy_anchor")
+    settings = [dataclasses.replace(recipe(method, "cub"), objective=None) for method in rows]
+    assert len({str(setting) for setting in settings}) == 1
+    assert settings[0].pooling == "cubic"
+    shapes = [recipe(m, "cub").objective(CLASSES, DIM).init(KEY)["proxies"].shape for m in rows]
+    assert shapes == 4 * [(CLASSES, 10, DIM)] + [(CLASSES, 1, DIM)]
 
 
 def test_backbones_have_their_own_batches():

@@ -159,6 +159,7 @@ MINERS: Mapping[str, Mapping[str, Any]] = {
     "random_negative": {},
     "hard_negative": {},
     "semi_hard_negative": {"margin": 0.2},
+    "soft_hard_pairs": {},
     "distance_weighted_negative": {"dim": 3},
     "multi_similarity_pairs": {},
 }

@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import sys
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -26,13 +26,13 @@ import numpy as np
 import optax
 import tyro
 from jax import Array
+from tables import CURVES, PAPER, PRINTED, report
 
 import jdml
 from jdml import data, metrics, mining, models, objectives, optim, training
-from jdml.report import markdown_table, mean_std
 from jdml.training.checkpoint import write_json
 from jdml.training.memory import keep_freed_memory
-from jdml.training.study import collect_results, over_seeds, run_study
+from jdml.training.study import collect_results, run_study
 
 DIM = 128
 MARGIN = 0.2
@@ -41,48 +41,35 @@ PRETRAINED_RATE = 1e-5
 
 POSITIVES = {"": mining.random_positive(), "EPS + ": mining.easy_positive()}
 
-PAPER = {  # R@1, R@8, NMI on letters; R@1, NMI+ on languages: Table 3, 80×80, ResNet-50
-    "triplet": (49.4, 76.9, 66.2, 71.0, 38.7),
-    "margin": (49.4, 79.2, 68.9, 73.2, 43.5),
-    "MS": (57.7, 83.8, 69.2, 78.8, 46.0),
-    "ProxyNCA": (49.1, 78.9, 69.0, 73.0, 43.3),
-    "EPS + triplet": (68.4, 92.1, 79.6, 85.2, 52.6),
-    "EPS + margin": (66.2, 90.3, 77.9, 83.0, 50.7),
-    "EPS + MS": (68.7, 92.2, 77.3, 86.2, 53.8),
+POINTS = 12
+"""Evaluations of a curve over training."""
+POINTS_OF: dict[str, dict[float, dict[str, Any]]] = {
+    **{
+        f"positives{suffix}": {
+            number: {"method": f"EPS + {method}", "candidates": number} for number in (5, 10, 20)
+        }
+        for suffix, method in (("", "triplet"), ("_margin", "margin"))
+    },
+    "batches": {
+        number: {"method": "EPS + triplet", "samples_per_class": number} for number in (8, 16, 80)
+    },
+    **{
+        f"trimmed{suffix}": {trim: {"method": method, "trim": trim} for trim in (0.1, 0.3, 0.5)}
+        for suffix, method in (("", "triplet"), ("_margin", "margin"))
+    },
 }
+"""What the points of each sweep change."""
 
-
-class Swept(NamedTuple):
-    """How a sweep is reported, and at which values a row of the methods' table is a point of it."""
-
-    heading: str
-    column: str
-    axis: str
-    known: dict[float, str]
-
-
-SWEPT = {
-    "positives": Swept(
-        "EPS + triplet by positives to choose from (1: random positives):",
-        "positives",
-        "positives that the easy one is chosen from",
-        {1: "triplet", 39: "EPS + triplet"},
-    ),
-    "batches": Swept(
-        "EPS + triplet by samples per class in a batch of 160:",
-        "samples per class",
-        "samples per alphabet in a batch of 160",
-        {40: "EPS + triplet"},
-    ),
-    "trimmed": Swept(
-        "Triplet with random positives, the largest terms trimmed:",
-        "trimmed share",
-        "trimmed share of the triplets (random positives)",
-        {0: "triplet"},
-    ),
-}
-
-Part = Literal["methods", "positives", "batches", "trimmed"]
+Part = Literal[
+    "methods",
+    "printed",
+    "curves",
+    "positives",
+    "batches",
+    "trimmed",
+    "positives_margin",
+    "trimmed_margin",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +85,9 @@ class Settings:
     steps: int = 1200
     """Training steps of each run."""
     parts: tuple[Part, ...] = ("methods", "positives", "batches", "trimmed")
-    """methods: Tables 3 and 4. positives: Fig. 5b. batches: another make-up of the batch. trimmed: Fig. 4."""
+    """methods: Tables 3 and 4. printed: the triplet loss as it is printed, squared and averaged over all. curves: Fig.
+    5a. positives: Fig. 5b. batches: another make-up of the batch. trimmed: Fig. 4. positives_margin, trimmed_margin:
+    the same of the margin loss, as the paper has them."""
     out: Path = Path("runs/eps_omniglot")
     """Folder for results, table and figure."""
     workers: int = 1
@@ -136,14 +125,20 @@ def make_objective(
     if candidates is not None:
         positive = mining.chain(some_positives(candidates), positive)
     reduce_fn = jdml.trimmed_mean(trim) if trim else jdml.mean_nonzero
+    triplet = functools.partial(objectives.pair, jdml.triplet_loss, margin=MARGIN)
     match method.removeprefix("EPS + "):
         case "triplet":
             mine = mining.chain(positive, mining.semi_hard_negative(MARGIN))
-            return objectives.pair(jdml.triplet_loss, margin=MARGIN, mine=mine, reduce_fn=reduce_fn)
+            return triplet(mine=mine, reduce_fn=reduce_fn)
+        case "triplet, printed":
+            mine = mining.chain(positive, mining.semi_hard_negative(MARGIN))
+            return triplet(mine=mine, squared=True, reduce_fn=jdml.mean)
+        case "triplet, mined, printed":
+            return triplet(mine=mining.soft_hard_pairs(), squared=True, reduce_fn=jdml.mean)
         case "margin":
             mine = mining.chain(positive, mining.distance_weighted_negative(dim=DIM))
             beta = {"beta": jnp.full(num_classes, 1.2)}
-            return objectives.pair(jdml.margin_loss, learned=beta, mine=mine)
+            return objectives.pair(jdml.margin_loss, learned=beta, mine=mine, reduce_fn=reduce_fn)
         case "MS":
             hard = mining.multi_similarity_pairs(mine_positives=not eps)
             # The negatives are compared with the hardest positive of the batch, then the easy one is kept.
@@ -185,14 +180,15 @@ def score(embeddings: np.ndarray, dataset: data.Dataset, clusters: int) -> dict[
         scores |= {f"{view} {name}": found[name] for name in ("R@1", "R@2", "R@4", "R@8", "MAP@R")}
     letters, languages = dataset.views["letter"], dataset.views["alphabet"]
     scores["letter NMI"] = metrics.nmi(x, letters, key=jax.random.key(0))
+    scores["alphabet NMI"] = metrics.nmi(x, languages, key=jax.random.key(0))
     scores["alphabet NMI+"] = metrics.nmi(
         x, languages, num_clusters=clusters, key=jax.random.key(0)
     )
     return scores
 
 
-def run(job: dict[str, Any]) -> dict[str, float]:
-    """Train one network and score it on the unseen alphabets (and on those it was trained on)."""
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """Train one network and score it on the unseen alphabets (on those it was trained on; on the way)."""
     train, test = (
         load(job["data_dir"], split, job["image_size"], job.get("alphabets"))
         for split in ("train", "test")
@@ -203,6 +199,15 @@ def run(job: dict[str, Any]) -> dict[str, float]:
     objective = make_objective(job["method"], train.num_classes, job["trim"], job.get("candidates"))
     optimizer = make_optimizer(job.get("rate", LEARNING_RATE))
     weights = job.get("weights")
+    every = job["steps"] // job.get("points", 1)
+    curve: list[float] = []
+
+    def evaluate(embedder: Any) -> dict[str, float]:
+        x = np.asarray(jdml.sphere(jnp.asarray(embedder(test.images))))
+        found = jdml.evaluate_retrieval(x, test.views["letter"], recall_at=(1,))["R@1"]
+        curve.append(float(found))
+        return {"R@1": curve[-1]}
+
     result = training.fit(
         model,
         objective,
@@ -212,11 +217,14 @@ def run(job: dict[str, Any]) -> dict[str, float]:
         steps=job["steps"],
         seed=job["seed"],
         pretrained=weights and functools.partial(models.load_weights, weights),
-        evaluate_every=job["steps"],
+        evaluate=evaluate if "points" in job else None,
+        evaluate_every=every,
         log_every=job["steps"],
         progress=False,
         preprocess=as_photographs if large else training.to_float,
     )
+    if "points" in job:
+        return {"curve": [[every * (i + 1), value] for i, value in enumerate(curve)]}
     scores = score(result.embedder(test.images), test, 30 * test.num_classes)
     if job["score_train"]:
         trained = score(result.embedder(train.images), train, 30 * train.num_classes)
@@ -253,116 +261,27 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
             for method in PAPER:
                 extra = {"method": method, "score_train": method in ("triplet", "EPS + triplet")}
                 jobs[f"{method}-{seed}"] = {**base, **extra, "seed": seed}
-        if "positives" in settings.parts and seed < settings.sweep_seeds:
-            for candidates in (5, 10, 20):
-                extra = {"method": "EPS + triplet", "candidates": candidates}
-                jobs[f"positives {candidates}-{seed}"] = {**base, **extra, "seed": seed}
-        if "batches" in settings.parts and seed < settings.sweep_seeds:
-            for samples in (8, 16, 80):
-                extra = {"method": "EPS + triplet", "samples_per_class": samples}
-                jobs[f"batches {samples}-{seed}"] = {**base, **extra, "seed": seed}
-        if "trimmed" in settings.parts and seed < settings.sweep_seeds:
-            for trim in (0.1, 0.3, 0.5):
-                jobs[f"trimmed {trim}-{seed}"] = {
+        if "printed" in settings.parts:
+            for method in PRINTED:
+                jobs[f"{method}-{seed}"] = {
                     **base,
-                    "method": "triplet",
-                    "trim": trim,
+                    "method": method,
+                    "score_train": True,
                     "seed": seed,
                 }
+        if "curves" in settings.parts:
+            for method in CURVES:
+                jobs[f"curve {method}-{seed}"] = {
+                    **base,
+                    "method": method,
+                    "points": POINTS,
+                    "seed": seed,
+                }
+    for seed in range(settings.sweep_seeds):
+        for part in settings.parts:
+            for value, extra in POINTS_OF.get(part, {}).items():
+                jobs[f"{part} {value:g}-{seed}"] = {**base, **extra, "seed": seed}
     return jobs
-
-
-def methods_table(results: dict[str, dict[str, Any]]) -> str:
-    """Table 3: the unseen alphabets, ours and (in brackets) the paper's."""
-    columns = ("letter R@1", "letter R@8", "letter NMI", "alphabet R@1", "alphabet NMI+")
-    rows = []
-    for method, paper in PAPER.items():
-        cells = [mean_std(over_seeds(results, method, column)) for column in columns]
-        rows.append(
-            [method, *(f"{ours} ({figure})" for ours, figure in zip(cells, paper, strict=True))]
-        )
-    titles = ("letters R@1", "R@8", "NMI", "languages R@1", "NMI+")
-    return markdown_table(["method", *titles], rows)
-
-
-def gains_table(results: dict[str, dict[str, Any]]) -> str:
-    """What EPS adds to letters R@1, paired by seed."""
-    rows = []
-    for method in ("triplet", "margin", "MS"):
-        without = over_seeds(results, method, "letter R@1")
-        gains = np.subtract(over_seeds(results, f"EPS + {method}", "letter R@1"), without)
-        paper = PAPER[f"EPS + {method}"][0] - PAPER[method][0]
-        rows.append([method, mean_std(without), mean_std(gains), f"{paper:.1f}"])
-    return markdown_table(["loss", "letters R@1", "EPS adds", "paper"], rows)
-
-
-def trained_table(results: dict[str, dict[str, Any]]) -> str:
-    """Table 4: the alphabets that were trained on."""
-    columns = ("train alphabet R@1", "train letter R@1", "train letter NMI")
-    paper = {"triplet": (99.9, 70.3, 78.4), "EPS + triplet": (94.5, 77.5, 87.1)}
-    rows = []
-    for method, figures in paper.items():
-        cells = [mean_std(over_seeds(results, method, column)) for column in columns]
-        rows.append(
-            [method, *(f"{ours} ({figure})" for ours, figure in zip(cells, figures, strict=True))]
-        )
-    return markdown_table(["method", "languages R@1", "letters R@1", "letters NMI"], rows)
-
-
-def sweep(results: dict[str, dict[str, Any]], part: str) -> dict[float, list[float]]:
-    """Letters R@1 by the swept value, for the parts ``positives``, ``batches`` and ``trimmed``."""
-    values: dict[float, list[float]] = {}
-    for key, result in results.items():
-        name, value = key.rpartition("-")[0].split(" ")[:2] if key.startswith(part) else ("", "")
-        if name:
-            values.setdefault(float(value), []).append(result["metrics"]["letter R@1"])
-    return values
-
-
-def sweep_table(title: str, values: dict[float, list[float]]) -> str:
-    """One row per swept value."""
-    rows = [[f"{value:g}", mean_std(runs)] for value, runs in sorted(values.items())]
-    return markdown_table([title, "letters R@1"], rows)
-
-
-def report(results: dict[str, dict[str, Any]], settings: Settings) -> str:
-    """All tables as Markdown, and the figure."""
-    sections = []
-    curves = {}
-    if "methods" in settings.parts:
-        sections += ["Unseen alphabets, in brackets the paper:", methods_table(results)]
-        sections += ["EPS against the same loss without it, paired by seed:", gains_table(results)]
-        sections += ["The alphabets trained on:", trained_table(results)]
-    for part, swept in SWEPT.items():
-        if part in settings.parts:
-            values = sweep(results, part)
-            if "methods" in settings.parts:
-                for value, method in swept.known.items():
-                    values[value] = over_seeds(results, method, "letter R@1")
-            curves[swept.axis] = values
-            sections += [swept.heading, sweep_table(swept.column, values)]
-    if curves:
-        draw_curves(curves, settings.out / "curves.png")
-    return "\n".join(sections)
-
-
-def draw_curves(curves: dict[str, dict[float, list[float]]], path: Path) -> None:
-    """Letters R@1 against the swept value, mean and standard deviation."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.5 * len(curves), 3.4), layout="constrained")
-    for axes, (title, values) in zip(
-        figure.subplots(1, len(curves), squeeze=False)[0], curves.items(), strict=True
-    ):
-        points = sorted(values)
-        means = [100 * np.mean(values[point]) for point in points]
-        spread = [
-            100 * np.std(values[point], ddof=1) if len(values[point]) > 1 else 0 for point in points
-        ]
-        axes.errorbar(points, means, spread, marker="o", capsize=3)
-        axes.set(xlabel=title, ylabel="letters R@1 (%)", ylim=(0, None))
-        axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=150)
 
 
 def main(settings: Settings) -> None:
@@ -378,7 +297,7 @@ def main(settings: Settings) -> None:
     if settings.dry_run:
         print(f"dry run: {len(results)} runs of 2 steps went through")
         return
-    text = report(results, settings)
+    text = report(results, settings.parts, settings.out)
     seconds = sum(result["seconds"] for result in results.values())
     print(
         f"{text}\n{len(results)} runs of {settings.steps} steps, {seconds / 60:.0f} process-minutes in all",

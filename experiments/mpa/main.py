@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 import tyro
+from gradients import draw_gradients
 
 from jdml.report import markdown_table, mean_std
 from jdml.training.checkpoint import write_json
@@ -28,6 +29,7 @@ from study import LOSSES, PROXY_RATE, TASKS, load, run
 NUMBERS = (1, 4, 8, 12, 16)
 FAMILY = ("SoftTriple", "MPA", "MPA-DW", "MPA-AP")
 SHOWN = 12  # proxies per class in the nDCG table
+QUALITY = ("R@1", "nDCG@2", "nDCG@4", "nDCG@8", "MAP@R")
 PAPER = {  # R@1, nDCG@8, MAP@R on CUB
     "SoftTriple": "67.6 · 59.4 · 25.5",
     "ProxyAnchor": "68.6 · 60.9 · 26.7",
@@ -93,16 +95,15 @@ def report(results: dict[str, Any], settings: Settings) -> str:
     quality = []
     for method, paper in PAPER.items():
         name = method if method == "ProxyAnchor" else f"{method} {SHOWN}"
-        cells = [
-            mean_std(over_seeds(results, name, f"{view} {m}")) for m in ("R@1", "nDCG@8", "MAP@R")
-        ]
+        runs = [over_seeds(results, name, f"{view} {m}") for m in QUALITY]
+        cells = [mean_std(values) if values else "–" for values in runs]  # older runs had fewer
         quality.append([method, *cells, paper])
     return "\n".join(
         [
             f"{view} R@1 by the number of proxies per class:\n",
             markdown_table(["method", *map(str, NUMBERS)], sweep),
             f"{SHOWN} proxies per class (ProxyAnchor: 1):\n",
-            markdown_table(["method", "R@1", "nDCG@8", "MAP@R", "paper, CUB"], quality),
+            markdown_table(["method", *QUALITY, "paper, CUB"], quality),
         ]
     )
 
@@ -139,6 +140,7 @@ def main(settings: Settings) -> None:
     write_json(out / "results.json", collect_results(out / "runs"))
     (out / "tables.md").write_text(text)
     draw(results, settings, out / "proxies.png")
+    draw_gradients(out / "gradients.png")
 
 
 if __name__ == "__main__":

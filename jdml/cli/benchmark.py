@@ -1,7 +1,6 @@
 """``jdml benchmark``: a method, a data set, a protocol; the paper's row beside ours."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jdml.cli.devices import TOPOLOGY, Machines
+from jdml.cli.dry import DRY_CLASSES, DRY_IMAGES, fake_images
 from jdml.cli.inputs import data_checksum, file_digest, load_split
 from jdml.cli.names import parse_batch, parse_settings
 from jdml.cli.papers import printed
@@ -18,11 +18,8 @@ from jdml.cli.typed import started
 
 Rows = dict[str, dict[str, float]]
 FOLDS = 4
-PAIRS = ("contrastive", "eps", "multi_similarity", "triplet")
 EVERY = {"sop": 250, "inshop": 250}
 MLRC_EVALUATIONS = 400
-DRY_CLASSES = 8
-DRY_IMAGES, DRY_TEST_IMAGES = 8, 2
 # Options that do not change what is computed, and so may differ when a run is resumed.
 NOT_CONFIG = (
     *TOPOLOGY,
@@ -58,13 +55,18 @@ class Benchmark(Machines):
         "contrastive",
         "cpml",
         "eps",
+        "eps_margin",
+        "eps_triplet",
+        "margin",
         "mpa",
         "mpa_ap",
         "mpa_dw",
+        "mpa_proxy_anchor",
         "multi_similarity",
         "nir",
         "pfml",
         "proxy_anchor",
+        "proxy_nca",
         "soft_triple",
         "triplet",
     ] = "pfml"
@@ -318,11 +320,14 @@ class Benchmark(Machines):
             raise ValueError(
                 "--label-noise is for the conventional protocol, and not for ccp: both choose by training classes"
             )
-        if self.proxies_per_class is not None and self.method in PAIRS:
+        from jdml.recipes import OF_PAIRS
+
+        of_pairs = self.method in OF_PAIRS
+        if self.proxies_per_class is not None and of_pairs and self.method != "ccp":
             raise ValueError(
                 f"--proxies-per-class is for proxy methods; {self.method} is one of pairs"
             )
-        if self.sampled_classes is not None and self.method in (*PAIRS, "ccp"):
+        if self.sampled_classes is not None and of_pairs:
             raise ValueError(
                 f"--sampled-classes is for proxy methods; {self.method} compares with samples"
             )
@@ -407,24 +412,3 @@ def read(source: Benchmark, crops: Any) -> tuple[Any, Any]:
     if source.dataset == "inshop":
         return load("train"), Retrieval(load("query"), load("gallery"))
     return load("train"), Retrieval(load("test"))
-
-
-@contextmanager
-def fake_images(size: int) -> Iterator[Path]:
-    """A folder of classes with noise as JPEG files, a little larger than the crops."""
-    import tempfile
-
-    from PIL import Image
-
-    rng = np.random.default_rng(0)
-    with tempfile.TemporaryDirectory() as name:
-        for of_class in range(2 * DRY_CLASSES):
-            folder = Path(name) / f"class{of_class:02}"
-            folder.mkdir()
-            colour = rng.integers(0, 256, (1, 1, 3))
-            training = of_class < DRY_CLASSES  # the first half
-            for number in range(DRY_IMAGES if training else DRY_TEST_IMAGES):
-                noise = rng.integers(-40, 40, (size + 24, size + 40, 3))
-                pixels = np.clip(colour + noise, 0, 255).astype(np.uint8)
-                Image.fromarray(pixels).save(folder / f"{number}.jpg")
-        yield Path(name)

@@ -155,7 +155,11 @@ class Job:
         if options.loss in PROXY_LOSSES:
             return objectives.proxy(loss_fn, classes, options.dim, each, **settings)
         miner = build_miner(options.miner, options.dim)
-        objective = objectives.pair(loss_fn, mine=miner, **settings)
+        learned: dict[str, Any] = {}
+        if options.learn_beta is not None:
+            start = settings.pop("beta", 1.2)
+            learned["beta"] = np.full(classes if options.learn_beta == "class" else (), start)
+        objective = objectives.pair(loss_fn, mine=miner, learned=learned, **settings)
         if options.memory:
             objective = objectives.with_memory(objective, options.memory, options.dim)
         return objective
@@ -173,6 +177,7 @@ class Job:
         transforms = {
             "model": rule(1.0, options.weight_decay),
             "proxies": rule(options.proxies_lr_factor or 1.0, 0.0),
+            "beta": rule(options.beta_lr_factor or 1.0, 0.0),
             "flow": rule(self.settings.get("flow_lr_factor", 1.0), 0.0),
         }
         by_role = partition_by_role(transforms, lambda params: {role: role for role in params})

@@ -51,7 +51,7 @@ Network = Literal[
     "small",
     "vit_s16",
 ]
-Pooling = Literal["average", "average+max", "gem", "max", "sum"]
+Pooling = Literal["average", "average+max", "cubic", "gem", "max", "sum"]
 PRETRAINED = ("bn_inception", "efficientnet_lite0", "resnet18", "resnet50", "vit_s16")
 """Networks that `jdml weights convert` makes weights for."""
 PAIR_LOSSES: tuple[str, ...] = get_args(PairLoss)
@@ -67,6 +67,8 @@ MINERS: dict[str, tuple[str, dict[str, Any]]] = {
     "hard_negative": ("hard_negative", {}),
     "semi_hard": ("semi_hard_negative", {}),
     "semi_hard_negative": ("semi_hard_negative", {}),
+    "soft_hard": ("soft_hard_pairs", {}),
+    "soft_hard_pairs": ("soft_hard_pairs", {}),
     "distance_weighted": ("distance_weighted_negative", {}),
     "distance_weighted_negative": ("distance_weighted_negative", {}),
     "multi_similarity": ("multi_similarity_pairs", {}),

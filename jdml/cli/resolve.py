@@ -111,6 +111,12 @@ def _check_objective(options: "Train") -> None:
         )
     if method == "ccp" and options.memory:
         raise ValueError("--memory is not for --method ccp, whose proxies are the references")
+    if options.learn_beta is not None and (loss != "margin" or method != "plain"):
+        raise ValueError(
+            f"--learn-beta is for --loss margin, with --method plain; got {loss}, {method}"
+        )
+    if options.beta_lr_factor is not None and options.learn_beta is None:
+        raise ValueError("--beta-lr-factor needs --learn-beta")
     if method == "plain" and options.method_setting:
         raise ValueError("--method-setting needs --method nir or --method ccp")
     for option in ("proxies_per_class", "proxies_lr_factor"):
@@ -124,7 +130,7 @@ def _check_numbers(options: "Train") -> None:
             raise ValueError(
                 f"{_flag(name)} must be from 0 to below 1, got {getattr(options, name)}"
             )
-    for name in ("lr", "proxies_lr_factor", "steps", "dim", "evaluate_every", "checkpoint_every",
+    for name in ("lr", "proxies_lr_factor", "beta_lr_factor", "steps", "dim", "evaluate_every", "checkpoint_every",
                  "log_every", "proxies_per_class", "sampled_classes", "workers", "patience"):  # fmt: skip
         value = getattr(options, name)
         if value is not None and not value > 0:

@@ -79,6 +79,9 @@ class Train(Machines):
     contrastive)."""
     loss_setting: tuple[str, ...] = ()
     """The loss's own numbers, as name=value: margin=0.2 squared=True."""
+    learn_beta: Literal["class", "shared"] | None = None
+    """The margin loss's boundary beta is learned, one for each class or one for all, from the loss's (1.2) on. Default:
+    it stays where it is."""
     miner: str = "none"
     """Which pairs a pair loss sees: none, or names joined by +, each with its settings after a colon:
     eps+semi_hard, easy_positive+semi_hard_negative:margin=0.3, random_positive, hard_negative,
@@ -123,6 +126,8 @@ class Train(Machines):
     """First steps, in which learning rates go up from 0."""
     proxies_lr_factor: float | None = None
     """Proxies learn this many times as fast as the model. Default: 100."""
+    beta_lr_factor: float | None = None
+    """A learned boundary moves this many times as fast as the model. Default: 1."""
     weight_decay: float = 0.0
     """Weight decay of the model: decoupled with adamw, added to the gradient with adam and sgd."""
 
@@ -218,7 +223,7 @@ class Train(Machines):
 
         resolved = resolve(self)
         settings = {k: v for k, v in asdict(resolved).items() if k not in NOT_CONFIG}
-        for name in ("freeze_batch_norm", "sampled_classes"):
+        for name in ("freeze_batch_norm", "sampled_classes", "learn_beta", "beta_lr_factor"):
             if not settings[name]:  # runs from before there was such an option go on
                 del settings[name]
         for name in ("weights", "classes_file"):

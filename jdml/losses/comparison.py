@@ -38,6 +38,7 @@ class Comparison(NamedTuple):
         weights: ``[B, 1]`` or ``[B, R]``.
         squares: ``[R]``, the references' squared norms, where no vector is longer than 1; else None, as they may
             overflow.
+        brought: ``[B]``, what the loss itself brought for each anchor (:meth:`Anchors.bring`), or None.
     """
 
     embeddings: Array
@@ -47,6 +48,7 @@ class Comparison(NamedTuple):
     rows: Array
     weights: Array
     squares: Array | None
+    brought: Array | None = None
 
     @property
     def similarities(self) -> Array:
@@ -88,6 +90,7 @@ class _Rows(NamedTuple):
         None  # [B], the one positive of each, where neither labels nor a mask tells
     )
     mined: Pairs | None = None  # [B, R], where a miner had to see them all
+    brought: Array | None = None  # [B], a number of the loss's own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +122,10 @@ class Anchors:
     axis: Axis
     squares: Array | None
     prepare: Callable[[Array, Array], Array] | None
+
+    def bring(self, values: Array) -> "Anchors":
+        """Let each anchor have a number of the loss's own: ``values [B]``, :attr:`Comparison.brought` of a block."""
+        return dataclasses.replace(self, rows=self.rows._replace(brought=values))
 
     def over_blocks(self, function: Callable[[Comparison], tuple[Tree, Tree]]) -> tuple[Tree, Tree]:
         """Apply a function to one block of anchors after the other, computed again for its gradient.
@@ -249,6 +256,7 @@ class Anchors:
             rows.valid,
             rows.weights,
             self.squares,
+            rows.brought,
         )
 
     def _pairs(self, rows: _Rows) -> Pairs:

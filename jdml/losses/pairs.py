@@ -26,21 +26,23 @@ def contrastive_loss(
     *,
     positive_margin: float | Array = 0.0,
     negative_margin: float | Array = 0.5,
+    squared: bool = False,
     reduce_fn: ReduceFn | None = mean_nonzero,
     **options: Any,
 ) -> Array:
     """Compute the contrastive loss with two margins (C2).
 
     Formula:
-        ``reduce_pos (d − m⁺)₊ + reduce_neg (m⁻ − d)₊``, Euclidean d.
+        ``reduce_pos (d − m⁺)₊ + reduce_neg (m⁻ − d)₊``, d Euclidean, or its square.
 
     Positives farther than ``positive_margin`` are pulled, negatives nearer than ``negative_margin`` are pushed.
 
     Args:
         embeddings: ``[B, D]``.
         labels: ``[B]`` integers.
-        positive_margin: m⁺, a Euclidean distance.
-        negative_margin: m⁻, a Euclidean distance.
+        positive_margin: m⁺, a distance (a squared one where ``squared``).
+        negative_margin: m⁻, likewise.
+        squared: compare squared Euclidean distances, as EPS's preliminaries define D.
         **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: applied to positive and negative terms apart, and then added; None gives ``[B, R]``.
 
@@ -73,7 +75,7 @@ def contrastive_loss(
     """
 
     def terms(c: Comparison) -> PairTerms:
-        distances = c.distances
+        distances = c.squared_distances if squared else c.distances
         pull = relu(distances - positive_margin)
         push = relu(negative_margin - distances)
         return (pull, c.pairs.positive), (push, c.pairs.negative)
@@ -209,13 +211,15 @@ def margin_loss(
     *,
     beta: float | Array = 1.2,
     alpha: float | Array = 0.2,
+    sample_beta: Array | None = None,
     reduce_fn: ReduceFn | None = mean_nonzero,
     **options: Any,
 ) -> Array:
     """Compute the margin loss: positives inside, negatives outside a boundary that can be learned.
 
     Formula:
-        positives ``(d − β + α)₊``, negatives ``(β − d + α)₊``, averaged together.
+        positives ``(d − β + α)₊``, negatives ``(β − d + α)₊``, averaged together; β is the anchor's: one for all or its
+        class's, plus the sample's own.
 
     Args:
         embeddings: ``[B, D]``.
@@ -223,6 +227,7 @@ def margin_loss(
         beta: β, the boundary, a distance: a scalar, or ``[C]`` with one value per class of the anchor. It gets
             gradients.
         alpha: α, half the width of the gap around the boundary, a distance.
+        sample_beta: ``[B]``, added to the β of each anchor: what it differs by from its class. It gets gradients, too.
         **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: ``mean_nonzero`` divides the sum of all active pairs, of both kinds together, by their number; None
             gives ``[B, R]``.
@@ -260,7 +265,11 @@ def margin_loss(
         push = jnp.where(c.pairs.negative, relu(boundary - distances + alpha), 0.0)
         return ((pull + push, c.pairs.positive | c.pairs.negative),)
 
-    return compare(embeddings, labels, **options).reduce_pairs(reduce_fn, terms)
+    anchors = compare(embeddings, labels, **options)
+    if sample_beta is not None:
+        checks.check_weights("sample_beta", sample_beta, (len(embeddings),))
+        anchors = anchors.bring(jnp.asarray(sample_beta))
+    return anchors.reduce_pairs(reduce_fn, terms)
 
 
 @ops.public(compare, alpha=checks.positive, beta=checks.positive, base=checks.finite)
@@ -348,7 +357,7 @@ def _with_boundaries(
 
 def _boundaries(beta: Array, c: Comparison) -> Array:
     """β, or each anchor's own as a column."""
-    if beta.ndim == 0:
-        return beta
-    assert c.labels is not None
-    return beta[jnp.clip(checks.widen_labels(c.labels), 0, beta.size - 1)][:, None]
+    if beta.ndim:
+        assert c.labels is not None
+        beta = beta[jnp.clip(checks.widen_labels(c.labels), 0, beta.size - 1)][:, None]
+    return beta if c.brought is None else beta + c.brought[:, None].astype(c.embeddings.dtype)

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-POOLINGS = ("average", "max", "sum", "gem", "average+max")
+POOLINGS = ("average", "max", "sum", "gem", "cubic", "average+max")
 
 
 def average_pool(features: jax.Array) -> jax.Array:
@@ -64,10 +64,16 @@ def gem_pool(features: jax.Array, p: jax.Array | float = 3.0, eps: float = 1e-6)
     return largest[:, 0, 0] * mean ** (1 / p)
 
 
+def cubic_pool(features: jax.Array) -> jax.Array:
+    """Generalized mean of exponent 3 over space: `[B, H, W, C]` → `[B, C]`; MPA's cubic GeM."""
+    return gem_pool(features, 3.0)
+
+
 _FIXED: dict[str, Callable[[jax.Array], jax.Array]] = {
     "average": average_pool,
     "max": max_pool,
     "sum": sum_pool,
+    "cubic": cubic_pool,
     "average+max": average_max_pool,
 }
 
@@ -77,8 +83,8 @@ class EmbeddingHead(nn.Module):
 
     Attributes:
         dim: Width D of the embeddings.
-        pooling: `"average"`, `"max"`, `"sum"`, `"gem"` (learned exponent, 3 at the start) or
-            `"average+max"`.
+        pooling: `"average"`, `"max"`, `"sum"`, `"gem"` (learned exponent, 3 at the start),
+            `"cubic"` (the same with 3 for good) or `"average+max"`.
         use_bias: Whether the dense layer adds a bias.
         dtype: Type the dense layer computes in; parameters and output stay float32.
 

@@ -20,7 +20,17 @@ from jax.sharding import PartitionSpec as P
 Tree = Any
 
 ROWS = frozenset(
-    {"embeddings", "labels", "where", "weights", "positive", "self_index", "latents", "log_dets"}
+    {
+        "embeddings",
+        "labels",
+        "where",
+        "weights",
+        "positive",
+        "self_index",
+        "sample_beta",
+        "latents",
+        "log_dets",
+    }
 )
 """Arguments with one entry per row of the batch."""
 REFERENCES = frozenset({"references", "reference_labels", "reference_where"})

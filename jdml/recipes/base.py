@@ -54,6 +54,7 @@ class Recipe:
         problems: how proxies are chosen again and again (CCP).
         normalize: what the loss does to embeddings, and so retrieval too.
         nmi: whether the paper reports NMI.
+        more_clusters: of NMI+, clusters in units of the number of classes; None for no NMI+.
         map_divisor: what the paper divides mAP@1000 by, see :func:`jdml.metrics.map_at_k`.
     """
 
@@ -78,6 +79,7 @@ class Recipe:
     problems: Problems | None = None
     normalize: Callable[..., Any] = sphere
     nmi: bool = False
+    more_clusters: int | None = None
     map_divisor: Divisor = "min"
 
 

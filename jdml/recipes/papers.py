@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from jdml import losses, mining, objectives
 from jdml.objectives import Objective
-from jdml.ops import ball
+from jdml.ops import ball, mean
 from jdml.recipes.base import Problems, Recipe
 
 DATASETS = ("cub", "cars", "sop", "inshop")
@@ -99,7 +99,7 @@ def _anchored(dataset: str, backbone: str) -> Recipe:
     )
 
 
-def _of_pairs(objective: Callable[..., Objective]) -> Recipe:
+def _of_pairs(objective: Callable[..., Objective], dataset: str) -> Recipe:
     """EPS's setting, and that of the pair losses it stands beside."""
     return Recipe(
         objective,
@@ -111,39 +111,58 @@ def _of_pairs(objective: Callable[..., Objective]) -> Recipe:
         pooling="average",
         dim=128,
         nmi=True,
+        more_clusters=None if dataset in LARGE else 10,
     )
 
 
 def _easy(dataset: str, backbone: str) -> Recipe:
     """EPS with multi-similarity loss: the hard negatives of MS, the easiest positive."""
     mine = mining.chain(mining.multi_similarity_pairs(mine_positives=False), mining.easy_positive())
-    return _of_pairs(_pair(losses.multi_similarity_loss, beta=40.0, mine=mine))
+    return _of_pairs(_pair(losses.multi_similarity_loss, beta=40.0, mine=mine), dataset)
 
 
 def _contrastive(dataset: str, backbone: str) -> Recipe:
     """Contrastive loss with CCP's margins."""
-    return _of_pairs(_pair(losses.contrastive_loss, **_margins(dataset)))
+    return _of_pairs(_pair(losses.contrastive_loss, **_margins(dataset)), dataset)
 
 
-def _semi_hard(dataset: str, backbone: str) -> Recipe:
-    """Triplet loss as in EPS's tables."""
-    mine = mining.chain(mining.random_positive(), mining.semi_hard_negative(0.2))
-    return _of_pairs(_pair(losses.triplet_loss, margin=0.2, mine=mine))
+def _semi_hard(positive: mining.Miner) -> Maker:
+    """Triplet loss as in EPS's tables: squared distances, averaged over all triplets."""
+    mine = mining.chain(positive, mining.semi_hard_negative(0.2))
+    objective = _pair(losses.triplet_loss, margin=0.2, squared=True, mine=mine, reduce_fn=mean)
+    return lambda dataset, backbone: _of_pairs(objective, dataset)
+
+
+def _bounded(positive: mining.Miner) -> Maker:
+    """Margin loss as in EPS's tables: β per class, learned, and distance-weighted negatives."""
+
+    def objective(classes: int, dim: int, *, beta: float = 1.2, **own: Any) -> Objective:
+        mine = mining.chain(positive, mining.distance_weighted_negative(dim=dim))
+        learned: dict[str, Any] = {"beta": jnp.full(classes, beta)}
+        return objectives.pair(losses.margin_loss, learned=learned, **{"mine": mine, **own})
+
+    return lambda dataset, backbone: _of_pairs(objective, dataset)
 
 
 def _mined(dataset: str, backbone: str) -> Recipe:
     """Multi-similarity loss as in EPS's tables."""
     mine = mining.multi_similarity_pairs()
-    return _of_pairs(_pair(losses.multi_similarity_loss, beta=40.0, mine=mine))
+    return _of_pairs(_pair(losses.multi_similarity_loss, beta=40.0, mine=mine), dataset)
 
 
-def _multi_proxy(loss: Callable[..., Any]) -> Maker:
-    """The MPA family, and SoftTriple beside it in MPA's table."""
+def _proxy_nca(dataset: str, backbone: str) -> Recipe:
+    """ProxyNCA as in EPS's tables: vectors of length 3, random batches."""
+    found = _of_pairs(_proxy(losses.proxy_nca_loss, scale=9.0), dataset)
+    return dataclasses.replace(found, batch=160, role_rates={"proxies": 50.0})
+
+
+def _multi_proxy(loss: Callable[..., Any], per_class: int | None = None) -> Maker:
+    """The MPA family, and SoftTriple and ProxyAnchor beside it in MPA's tables."""
 
     def of(dataset: str, backbone: str) -> Recipe:
         large = dataset in LARGE
         return Recipe(
-            _proxy(loss, 2 if large else 10),
+            _proxy(loss, per_class or (2 if large else 10)),
             batch=32 if large else 64 if dataset == "cars" else 180,
             rule="adamw",
             weight_decay=1e-4,
@@ -151,7 +170,7 @@ def _multi_proxy(loss: Callable[..., Any]) -> Maker:
             epochs=100 if large else 60,
             decay_every=20,
             freeze_batch_norm=not large,
-            pooling="gem",
+            pooling="cubic",
         )
 
     return of
@@ -226,20 +245,34 @@ def _field(loss: Callable[..., Any], **settings: Any) -> Maker:
 RECIPES: dict[str, Maker] = {
     "ccp": _anchored,
     "eps": _easy,
+    "eps_margin": _bounded(mining.easy_positive()),
+    "eps_triplet": _semi_hard(mining.easy_positive()),
     "mpa": _multi_proxy(losses.multi_proxy_anchor_loss),
     "mpa_dw": _multi_proxy(losses.multi_proxy_anchor_dw_loss),
     "mpa_ap": _multi_proxy(losses.multi_proxy_anchor_ap_loss),
+    "mpa_proxy_anchor": _multi_proxy(losses.proxy_anchor_loss, 1),
     "nir": _regularized,
     "pfml": _field(losses.potential_field_loss, alpha=4.0),
     "cpml": _field(losses.contrastive_potential_loss),
     "contrastive": _contrastive,
-    "triplet": _semi_hard,
+    "margin": _bounded(mining.random_positive()),
+    "triplet": _semi_hard(mining.random_positive()),
     "multi_similarity": _mined,
     "proxy_anchor": _proxy_anchor,
+    "proxy_nca": _proxy_nca,
     "soft_triple": _multi_proxy(losses.soft_triple_loss),
 }
 """From a method's name to what makes its recipe."""
-OF_PAIRS = ("ccp", "eps", "contrastive", "triplet", "multi_similarity")
+OF_PAIRS = (
+    "ccp",
+    "eps",
+    "eps_margin",
+    "eps_triplet",
+    "contrastive",
+    "margin",
+    "triplet",
+    "multi_similarity",
+)
 """Methods whose loss compares samples with each other."""
 
 
@@ -267,8 +300,9 @@ def recipe(
         ValueError: If there is no such method or protocol.
 
     Implementation notes:
-        What papers leave open was filled in: EPS's batches of 160 are 20 classes × 8 and its MS has β = 40, MPA's α is
-        ProxyAnchor's 32 and its weight decay too, SoftTriple stands in MPA's setting, the gradient of PFML's proxies is
+        What papers leave open was filled in: EPS's batches of 160 are 20 classes × 8 and its MS has β = 40, its
+        baselines draw random positives, MPA's α is ProxyAnchor's 32 and its weight decay too, SoftTriple stands in
+        MPA's setting, and so does ``"mpa_proxy_anchor"``, ProxyAnchor as MPA ran it, the gradient of PFML's proxies is
         clipped entry by entry (see `experiments/potential_fields`), CCP has the released program's in-batch weight 0.1
         (see `experiments/ccp_mnist`) and no plateau schedule. Under MLRC proxy losses get 32 random images, where the
         protocol's program draws 32 classes and one image of each.

@@ -298,4 +298,9 @@ def _score(plan: Plan, vectors: Sequence[Vectors], test: Retrieval) -> dict[str,
     scores = {name: float(value) for name, value in found.items()}
     if plan.recipe.nmi:
         scores["NMI"] = float(metrics.nmi(queries, labels, key=jax.random.key(0)))
+    if plan.recipe.more_clusters is not None:
+        number = plan.recipe.more_clusters * len(np.unique(np.asarray(labels)))
+        scores["NMI+"] = float(
+            metrics.nmi(queries, labels, min(number, len(queries)), key=jax.random.key(0))
+        )
     return scores

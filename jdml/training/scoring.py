@@ -9,8 +9,8 @@ from jdml.data import Dataset
 from jdml.metrics import evaluate_retrieval
 from jdml.ops import sphere
 
-# The ranks at which papers give nDCG, where they are not 8, and recall, where they are not 1, 2, 4, 8.
-NDCG_AT: Mapping[str, tuple[int, ...]] = {"sop": (8, 100)}
+# The ranks at which papers give nDCG, where they are not 2, 4, 8, and recall, where they are not 1, 2, 4, 8.
+NDCG_AT: Mapping[str, tuple[int, ...]] = {"sop": (8, 10, 100)}
 RECALL_AT: Mapping[str, tuple[int, ...]] = {"sop": (1, 10, 100, 1000), "inshop": (1, 10, 20, 30)}
 
 
@@ -35,7 +35,7 @@ def ndcg_ranks(name: str) -> tuple[int, ...]:
     Returns:
         The ranks.
     """
-    return NDCG_AT.get(name, (8,))
+    return NDCG_AT.get(name, (2, 4, 8))
 
 
 def score(

@@ -83,6 +83,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "trimmed means": ("margin_loss", {"reduce_fn": jdml.trimmed_mean(0.3)}),
+    "no attraction between proxies": ("potential_field_loss", {"proxy_attraction": False}),
     "class blocks": ("soft_triple_loss", {"class_block": 3}),
 }
 for name, (of, settings) in OPTIONS.items():
@@ -223,6 +224,22 @@ def hyper_parameters_that_are_learned() -> None:
                 inner, mesh=grid, in_specs=specs, out_specs=outs, check_vma=check_vma
             )
             assert_same(jax.device_get(jax.jit(mapped)(*placed)), expected)
+
+
+@check
+def boundaries_of_samples_go_with_their_rows() -> None:
+    own = (RNG.normal(size=B) / 10).astype(np.float32)
+
+    def margin(x: Any, y: Any, b: Any, **more: Any) -> Any:
+        return jdml.margin_loss(x, y, sample_beta=b, **more)
+
+    expected = jax.jit(jax.value_and_grad(margin, (0, 2)))(X, Y, own)
+    grid, rows = mesh(EXPLICIT, 8), [P("data")] * 3
+    placed = put(grid, (X, Y, own), rows)
+    inner = jax.value_and_grad(functools.partial(margin, axis_name="data"), (0, 2))
+    mapped = jax.shard_map(inner, mesh=grid, in_specs=P("data"), out_specs=(P(), P("data")))
+    for step in (jax.value_and_grad(margin, (0, 2)), mapped):
+        assert_same(jax.device_get(jax.jit(step)(*placed)), expected)
 
 
 @check

@@ -33,6 +33,7 @@ BUILDERS = {
     "random_positive": mining.random_positive,
     "random_negative": mining.random_negative,
     "semi_hard_negative": lambda: mining.semi_hard_negative(margin=0.3),
+    "soft_hard_pairs": mining.soft_hard_pairs,
     "distance_weighted_negative": lambda: mining.distance_weighted_negative(dim=D),
     "chain": lambda: mining.chain(
         mining.easy_positive(), mining.multi_similarity_pairs(mine_positives=False)
@@ -44,6 +45,7 @@ RANDOM = (
     "random_positive",
     "random_negative",
     "semi_hard_negative",
+    "soft_hard_pairs",
     "distance_weighted_negative",
     "chain of draws",
 )
@@ -126,6 +128,25 @@ def test_semi_hard_negatives(margin: float) -> None:
     drawn = draws(mining.semi_hard_negative(margin=margin), DISTANCES, PAIRS)
     assert_frequencies(drawn.negative, probabilities)
     assert (drawn.positive == POSITIVE).all()
+
+
+def test_soft_hard_pairs() -> None:
+    """Positives beyond the nearest negative, negatives within the farthest positive; where there is none, any."""
+    probabilities = np.zeros((2, B, R))
+    for i in range(B):
+        nearest = DISTANCES[i, NEGATIVE[i]].min(initial=np.inf)
+        farthest = DISTANCES[i, POSITIVE[i]].max(initial=-np.inf)
+        for side, (all_of_them, hard) in enumerate(
+            (
+                (POSITIVE[i], POSITIVE[i] & (DISTANCES[i] > nearest)),
+                (NEGATIVE[i], NEGATIVE[i] & (DISTANCES[i] < farthest)),
+            )
+        ):
+            candidates = hard if hard.any() else all_of_them
+            probabilities[side, i] = candidates / max(candidates.sum(), 1)
+    drawn = draws(mining.soft_hard_pairs(), DISTANCES, PAIRS)
+    assert_frequencies(drawn.positive, probabilities[0])
+    assert_frequencies(drawn.negative, probabilities[1])
 
 
 @pytest.mark.parametrize("dim", [3, 4, 16])

@@ -23,6 +23,7 @@ def pooled_by_loops(x: np.ndarray, pooling: str, p: float = 3.0) -> np.ndarray:
                 "max": max(values),
                 "sum": sum(values),
                 "average+max": mean + max(values),
+                "cubic": (sum(powers) / len(powers)) ** (1 / 3),
                 "gem": (sum(powers) / len(powers)) ** (1 / p),
             }[pooling]
     return out

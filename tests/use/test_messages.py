@@ -72,6 +72,8 @@ def places(tmp_path_factory, draw, photos):
         ("train --method ccp", "--method ccp needs --validation"),
         ("train --memory 1000000000", "--memory 1000000000 needs 238 GiB, this machine has"),
         ("train --warmup 2000", "--warmup must be below --steps, 1000, got 2000"),
+        ("train --loss triplet --learn-beta class", "--learn-beta is for --loss margin, with --met"),
+        ("train --loss margin --beta-lr-factor 2", "--beta-lr-factor needs --learn-beta"),
         ("train --label-noise 1", "--label-noise must be from 0 to below 1, got 1"),
         ("train --out {file}", "--out must be a folder, .*file is a file"),
         ("train --out {file}/run", "--out must be a folder, .*file in it is a file"),

@@ -90,6 +90,23 @@ def test_a_class_of_one_image_is_told(tmp_path, draw):
     assert notes[1].startswith("training: 1 class has a single image")
 
 
+@pytest.mark.parametrize(("kind", "shape"), [("class", (2,)), ("shared", ())])
+def test_the_margin_loss_learns_its_boundary(kind, shape):
+    options = Train(
+        labels="parity",
+        loss="margin",
+        loss_setting=("beta=1.1",),
+        learn_beta=kind,
+        beta_lr_factor=5,
+    )
+    job = Job(resolve(options))
+    params = {"model": {}, **job.objective.init(jax.random.key(0))}
+    np.testing.assert_allclose(params["beta"], np.full(shape, 1.1), rtol=1e-6)
+    state = job.optimizer.init(params)
+    updates, _ = job.optimizer.update({"model": {}, "beta": np.ones(shape)}, state, params)
+    np.testing.assert_allclose(updates["beta"], np.full(shape, -5e-3), rtol=1e-4)
+
+
 def test_schedules():
     def rates(**options):
         rate = learning_rate(Train(steps=4, **options), 1.0)

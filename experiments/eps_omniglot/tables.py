@@ -1,0 +1,201 @@
+"""Tables and figures of the study, from its results."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jdml.report import markdown_table, mean_std
+from jdml.training.study import over_seeds
+
+PAPER = {  # R@1, 2, 4, 8 and NMI on letters; R@1, NMI+ on languages: Table 3, 80×80, ResNet-50
+    "triplet": (49.4, 60.0, 69.2, 76.9, 66.2, 71.0, 38.7),
+    "margin": (49.4, 61.1, 70.1, 79.2, 68.9, 73.2, 43.5),
+    "MS": (57.7, 68.5, 77.3, 83.8, 69.2, 78.8, 46.0),
+    "ProxyNCA": (49.1, 60.4, 70.9, 78.9, 69.0, 73.0, 43.3),
+    "EPS + triplet": (68.4, 79.3, 86.9, 92.1, 79.6, 85.2, 52.6),
+    "EPS + margin": (66.2, 76.7, 84.8, 90.3, 77.9, 83.0, 50.7),
+    "EPS + MS": (68.7, 79.1, 86.9, 92.2, 77.3, 86.2, 53.8),
+}
+PRINTED = ("triplet, printed", "triplet, mined, printed", "EPS + triplet, printed")
+"""The triplet loss as paper and framework have it: squared distances, averaged over all; also with mined positives."""
+CURVES = ("triplet", "margin", "MS", "EPS + triplet", "EPS + margin", "EPS + MS")
+
+
+class Swept(NamedTuple):
+    """How a sweep is reported, and at which values a row of the methods' table is a point of it."""
+
+    heading: str
+    column: str
+    axis: str
+    known: dict[float, str]
+
+
+SWEPT = {
+    "positives": Swept(
+        "EPS + triplet by positives to choose from (1: random positives):",
+        "positives",
+        "positives that the easy one is chosen from",
+        {1: "triplet", 39: "EPS + triplet"},
+    ),
+    "batches": Swept(
+        "EPS + triplet by samples per class in a batch of 160:",
+        "samples per class",
+        "samples per alphabet in a batch of 160",
+        {40: "EPS + triplet"},
+    ),
+    "trimmed": Swept(
+        "Triplet with random positives, the largest terms trimmed:",
+        "trimmed share",
+        "trimmed share of the triplets (random positives)",
+        {0: "triplet"},
+    ),
+    "positives_margin": Swept(
+        "EPS + margin by positives to choose from (1: random positives):",
+        "positives",
+        "margin: positives that the easy one is chosen from",
+        {1: "margin", 39: "EPS + margin"},
+    ),
+    "trimmed_margin": Swept(
+        "Margin with random positives, the largest terms trimmed:",
+        "trimmed share",
+        "margin: trimmed share (random positives)",
+        {0: "margin"},
+    ),
+}
+
+
+def cell(results: dict[str, dict[str, Any]], method: str, column: str) -> str:
+    """Mean and deviation of a method's runs; a dash where none of them measured it."""
+    values = over_seeds(results, method, column)
+    return mean_std(values) if values else "–"
+
+
+def methods_table(results: dict[str, dict[str, Any]]) -> str:
+    """Table 3: the unseen alphabets, ours and (in brackets) the paper's."""
+    letters = [f"letter {name}" for name in ("R@1", "R@2", "R@4", "R@8", "NMI")]
+    columns = (*letters, "alphabet R@1", "alphabet NMI+")
+    rows = []
+    for method, paper in PAPER.items():
+        cells = [cell(results, method, column) for column in columns]
+        rows.append(
+            [method, *(f"{ours} ({figure})" for ours, figure in zip(cells, paper, strict=True))]
+        )
+    titles = ("letters R@1", "R@2", "R@4", "R@8", "NMI", "languages R@1", "NMI+")
+    return markdown_table(["method", *titles], rows)
+
+
+def printed_table(results: dict[str, dict[str, Any]]) -> str:
+    """The triplet loss as printed, on unseen alphabets and (NMI of languages) on those trained on."""
+    columns = ("letter R@1", "letter R@8", "letter NMI", "alphabet R@1", "train alphabet NMI")
+    rows = [
+        [method, *(cell(results, method, column) for column in columns)]
+        for method in ("triplet", "EPS + triplet", *PRINTED)
+    ]
+    titles = ("letters R@1", "R@8", "NMI", "languages R@1", "trained languages NMI")
+    return markdown_table(["method", *titles], rows)
+
+
+def gains_table(results: dict[str, dict[str, Any]]) -> str:
+    """What EPS adds to letters R@1, paired by seed."""
+    rows = []
+    for method in ("triplet", "margin", "MS"):
+        without = over_seeds(results, method, "letter R@1")
+        gains = np.subtract(over_seeds(results, f"EPS + {method}", "letter R@1"), without)
+        paper = PAPER[f"EPS + {method}"][0] - PAPER[method][0]
+        rows.append([method, mean_std(without), mean_std(gains), f"{paper:.1f}"])
+    return markdown_table(["loss", "letters R@1", "EPS adds", "paper"], rows)
+
+
+def trained_table(results: dict[str, dict[str, Any]]) -> str:
+    """Table 4: the alphabets that were trained on."""
+    columns = ("train alphabet R@1", "train alphabet NMI", "train letter R@1", "train letter NMI")
+    paper = {"triplet": (99.9, 93.6, 70.3, 78.4), "EPS + triplet": (94.5, 67.3, 77.5, 87.1)}
+    rows = []
+    for method, figures in paper.items():
+        cells = [cell(results, method, column) for column in columns]
+        rows.append(
+            [method, *(f"{ours} ({figure})" for ours, figure in zip(cells, figures, strict=True))]
+        )
+    titles = ("languages R@1", "languages NMI", "letters R@1", "letters NMI")
+    return markdown_table(["method", *titles], rows)
+
+
+def sweep(results: dict[str, dict[str, Any]], part: str) -> dict[float, list[float]]:
+    """Letters R@1 by the swept value, of a part that is in ``SWEPT``."""
+    values: dict[float, list[float]] = {}
+    for key, result in results.items():
+        name, _, value = key.rpartition("-")[0].partition(" ")
+        if name == part:
+            values.setdefault(float(value), []).append(result["metrics"]["letter R@1"])
+    return values
+
+
+def sweep_table(title: str, values: dict[float, list[float]]) -> str:
+    """One row per swept value."""
+    rows = [[f"{value:g}", mean_std(runs)] for value, runs in sorted(values.items())]
+    return markdown_table([title, "letters R@1"], rows)
+
+
+def report(results: dict[str, dict[str, Any]], parts: tuple[str, ...], out: Path) -> str:
+    """All tables as Markdown, and the figure."""
+    sections = []
+    curves = {}
+    if "methods" in parts:
+        sections += ["Unseen alphabets, in brackets the paper:", methods_table(results)]
+        sections += ["EPS against the same loss without it, paired by seed:", gains_table(results)]
+        sections += ["The alphabets trained on:", trained_table(results)]
+    if "printed" in parts:
+        sections += ["Triplets as printed, beside those above:", printed_table(results)]
+    if "curves" in parts:
+        draw_training(results, out / "training.png")
+    for part, swept in SWEPT.items():
+        if part in parts:
+            values = sweep(results, part)
+            if "methods" in parts:
+                for value, method in swept.known.items():
+                    values[value] = over_seeds(results, method, "letter R@1")
+            curves[swept.axis] = values
+            sections += [swept.heading, sweep_table(swept.column, values)]
+    if curves:
+        draw_curves(curves, out / "curves.png")
+    return "\n".join(sections)
+
+
+def draw_curves(curves: dict[str, dict[float, list[float]]], path: Path) -> None:
+    """Letters R@1 against the swept value, mean and standard deviation."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.5 * len(curves), 3.4), layout="constrained")
+    for axes, (title, values) in zip(
+        figure.subplots(1, len(curves), squeeze=False)[0], curves.items(), strict=True
+    ):
+        points = sorted(values)
+        means = [100 * np.mean(values[point]) for point in points]
+        spread = [
+            100 * np.std(values[point], ddof=1) if len(values[point]) > 1 else 0 for point in points
+        ]
+        axes.errorbar(points, means, spread, marker="o", capsize=3)
+        axes.set(xlabel=title, ylabel="letters R@1 (%)", ylim=(0, None))
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=150)
+
+
+def draw_training(results: dict[str, dict[str, Any]], path: Path) -> None:
+    """Letters R@1 over the steps of training, mean of the seeds and their range (Fig. 5a)."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.8), layout="constrained")
+    axes = figure.subplots()
+    for number, method in enumerate(CURVES):
+        runs = np.array(over_seeds(results, f"curve {method}", "curve"))
+        if not len(runs):
+            continue
+        steps, values = runs[0, :, 0], 100 * runs[..., 1]
+        style = {"color": f"C{number % 3}", "linestyle": "-" if "EPS" in method else "--"}
+        axes.plot(steps, values.mean(0), label=method, **style)
+        axes.fill_between(steps, values.min(0), values.max(0), color=style["color"], alpha=0.15)
+    axes.set(xlabel="steps", ylabel="letters R@1 (%)", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right upper")
+    figure.savefig(path, dpi=150)

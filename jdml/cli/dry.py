@@ -1,0 +1,31 @@
+"""The images of a dry run: noise in the form of a real data set."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+DRY_CLASSES = 8
+DRY_IMAGES, DRY_TEST_IMAGES = 8, 2
+
+
+@contextmanager
+def fake_images(size: int) -> Iterator[Path]:
+    """A folder of classes with noise as JPEG files, a little larger than the crops."""
+    import tempfile
+
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as name:
+        for of_class in range(2 * DRY_CLASSES):
+            folder = Path(name) / f"class{of_class:02}"
+            folder.mkdir()
+            colour = rng.integers(0, 256, (1, 1, 3))
+            training = of_class < DRY_CLASSES  # the first half
+            for number in range(DRY_IMAGES if training else DRY_TEST_IMAGES):
+                noise = rng.integers(-40, 40, (size + 24, size + 40, 3))
+                pixels = np.clip(colour + noise, 0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.jpg")
+        yield Path(name)
