@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 import numpy as np
 import tyro
-from picture import draw_fields
-from study import CLIP, FIELDS, LOSSES, PROXY_RATE, TASKS, load, run
+from picture import draw_fields, draw_learned, draw_sweeps
+from study import CLIP, EPOCH, FIELDS, LOSSES, PROXY_RATE, TASKS, load, run
 
 from jdml.report import markdown_table, mean_std
 from jdml.training.checkpoint import write_json
@@ -28,11 +28,24 @@ from jdml.training.study import collect_results, over_seeds, run_study
 
 NOISE = 0.2
 CLEAN = ("PFML", "CPML", "MPA", "MPA-DW", "MPA-AP", "SoftTriple", "ProxyAnchor", "ProxyNCA*")
-NOISY = ("PFML", "CPML", "triplet", "MS", "ProxyNCA", "ProxyAnchor")
+NOISY = (
+    "PFML",
+    "CPML",
+    "triplet",
+    "MS",
+    "ProxyNCA",
+    "ProxyAnchor",
+    "SoftTriple",
+    "MPA-DW",
+    "MPA-AP",
+    "ProxyNCA*",
+)
+FOILS = ("CPML", "CPML, mirrored", "CPML, decaying")
+NEAR = ("PFML", "CPML", "SoftTriple", "ProxyNCA", "ProxyAnchor")
 SWEEPS: dict[str, tuple[float, ...]] = {
-    "proxies_per_class": (1, 5, 15, 30),
+    "proxies_per_class": (0, 1, 5, 15, 30),
     "delta": (0.1, 0.2, 0.3, 0.5),
-    "alpha": (0.5, 1.0, 2.0, 4.0),
+    "alpha": (0.5, 1.0, 2.0, 4.0, 6.0),
     "repulsion_delta": (0.2, 0.5, 0.8),
     "clip": (0.5, 5.0, 50.0, 1e30),
 }
@@ -51,7 +64,7 @@ PAPER_DISTANCE = {
     "PFML": ".16",
 }
 
-Part = Literal["picture", "methods", "noise", "sweeps"]
+Part = Literal["picture", "learned", "methods", "noise", "foils", "epoch", "sweeps"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +82,8 @@ class Settings:
     steps: int | None = None
     """Training steps of each run; by default 300, 500 and 1200."""
     parts: tuple[Part, ...] = ("picture", "methods", "noise")
-    """picture: Fig. 2. methods: Tables 1 and 3. noise: Table 2. sweeps: Fig. 3."""
+    """picture: Fig. 2. learned: the same of what was learned. methods: Tables 1 and 3. noise: Table 2. foils: CPML with
+    other repulsions, and wrong labels. epoch: Table 3 over the last epoch, with the proxies' spread. sweeps: Fig. 3."""
     held_out: bool = False
     """Score on a fifth of the training alphabets (a sixth of the training digits), held out: how PFML was tuned."""
     out: Path | None = None
@@ -102,6 +116,11 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
             jobs |= {f"{method}-{seed}": job(method, seed) for method in CLEAN}
         if "noise" in settings.parts:
             jobs |= {f"{method}, noise-{seed}": job(method, seed, NOISE) for method in NOISY}
+        if "foils" in settings.parts:
+            jobs |= {f"{method}, noise-{seed}": job(method, seed, NOISE) for method in FOILS}
+        if "epoch" in settings.parts:
+            for method in NEAR:
+                jobs[f"{method}, epoch-{seed}"] = {**job(method, seed), "epoch": True}
     for seed in range(settings.sweep_seeds if "sweeps" in settings.parts else 0):
         for name, values in SWEEPS.items():
             for value in values:
@@ -136,6 +155,16 @@ def table(
     return markdown_table(["method", *titles], rows)
 
 
+def epoch_table(results: dict[str, Any]) -> str:
+    """Where proxies are over an epoch, by each reading of the paper's words, and how they are spread."""
+    rows = []
+    for method in NEAR:
+        runs = [over_seeds(results, f"{method}, epoch", column) for column in EPOCH]
+        cells = [mean_std(values, scale=1, digits=2) if values else "–" for values in runs]
+        rows.append([method, *cells, PAPER_DISTANCE.get(method, "–")])
+    return markdown_table(["method", *EPOCH, "paper"], rows)
+
+
 def sweep_tables(results: dict[str, Any], settings: Settings) -> list[str]:
     """One table per swept parameter of PFML."""
     first = TASKS[settings.data].views[0]
@@ -158,6 +187,12 @@ def report(results: dict[str, Any], settings: Settings) -> str:
     if "noise" in settings.parts:
         sections += ["20 % of the training labels wrong (last column: the paper's R@1 on CUB):\n"]
         sections += [table(results, settings, ", noise", NOISY, PAPER_NOISE, "paper")]
+    if "foils" in settings.parts:
+        sections += ["CPML by its repulsion, 20 % of the training labels wrong:\n"]
+        sections += [table(results, settings, ", noise", FOILS, {}, "paper")]
+    if "epoch" in settings.parts:
+        sections += ["Proxies over the last epoch (last column: the paper's, on CUB):\n"]
+        sections += [epoch_table(results)]
     if "sweeps" in settings.parts:
         sections += ["PFML by its parameters, one at a time:\n", *sweep_tables(results, settings)]
     return "\n".join(sections)
@@ -171,9 +206,20 @@ def main(settings: Settings) -> None:
     out.mkdir(parents=True, exist_ok=True)
     if "picture" in settings.parts:
         draw_fields(out / "fields.png")
+    if "learned" in settings.parts:
+        draw_learned(out / "learned.png")
     load(settings.data, settings.data_dir and str(settings.data_dir.resolve()), settings.held_out)
     results = run_study(run, make_jobs(settings), out / "runs", workers=settings.workers)
     text = report(results, settings)
+    if "sweeps" in settings.parts:
+        measure = f"{TASKS[settings.data].views[0]} R@1"
+        curves = {
+            name.replace("_", " "): {
+                value: over_seeds(results, f"{name} {value:g}", measure) for value in values
+            }
+            for name, values in SWEEPS.items()
+        }
+        draw_sweeps(curves, measure, out / "sweeps.png")
     minutes = sum(result["seconds"] for result in results.values()) / 60
     print(f"{text}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
     write_json(out / "results.json", collect_results(out / "runs"))

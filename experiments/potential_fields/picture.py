@@ -1,18 +1,26 @@
-"""The field of paper Fig. 2: two classes in the plane, the first one's potential as contours, its force as arrows."""
+"""The field of paper Fig. 2: two classes in the plane, a class's potential as contours, its force as arrows.
 
+Of charges that were put there, and of embeddings and proxies that were learned in the plane.
+"""
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from jdml import fields
+import jdml
+from jdml import fields, objectives, optim, training
+from jdml.models import EpsNet
 
 COLOURS = ("#1f77b4", "#d62728")
+Scene = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def scene() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def scene() -> Scene:
     """Charges, their labels, and which of them are proxies: a class of two clusters around another one."""
     rng = np.random.default_rng(2)
     centres = np.array([[-0.75, 0.35], [0.8, -0.35], [0.05, 0.05]])
@@ -24,14 +32,45 @@ def scene() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return charges, labels, np.arange(len(charges)) >= 36
 
 
-def panel(axes: Any, title: str, **settings: Any) -> None:
-    """One field."""
-    charges, labels, is_proxy = scene()
+def learned(steps: int = 300, shown: int = 60) -> Scene:
+    """Even and odd digits and their proxies as PFML lays them into the unit disk, of each class some samples."""
+    digits = jdml.data.load("digits")
+    train = digits.select(digits.views["digit"] <= 5).relabel("parity")
+    objective = objectives.proxy(
+        jdml.potential_field_loss, 2, 2, 5, alpha=1.0, normalize=jdml.ball, reduce_fn=jnp.sum
+    )
+    rates = {"model": optax.adam(1e-3), "proxies": optax.adam(1e-2)}
+    optimizer = optim.partition_by_role(rates, lambda params: {name: name for name in params})
+    model = EpsNet(2)
+    state = training.create_state(model, objective, optimizer, train.images, seed=0)
+    result = training.fit(
+        model,
+        objective,
+        optimizer,
+        train,
+        jdml.data.RandomBatchSampler(len(train), 64, seed=0),
+        steps=steps,
+        state=training.start_on_samples(state, model, train),
+        evaluate_every=steps,
+        log_every=steps,
+        progress=False,
+    )
+    rows = np.concatenate([np.flatnonzero(train.labels == c)[:shown] for c in (0, 1)])
+    samples = jdml.ball(jnp.asarray(result.embedder(train.images[rows])))
+    proxies = jdml.ball(result.state.params["proxies"].reshape(-1, 2))
+    charges = np.concatenate([np.asarray(samples), np.asarray(proxies)])
+    labels = np.concatenate([train.labels[rows], np.repeat([0, 1], 5)])
+    return charges, labels, np.arange(len(charges)) >= len(rows)
+
+
+def panel(axes: Any, title: str, shown: Scene, label: int = 0, **settings: Any) -> None:
+    """The field of a class."""
+    charges, labels, is_proxy = shown
     side = np.linspace(-1.4, 1.4, 141)
     grid = np.stack(np.meshgrid(side, side), axis=-1)
 
     def field(x: jax.Array) -> jax.Array:
-        return fields.class_field(x, 0, jnp.asarray(charges), jnp.asarray(labels), **settings)
+        return fields.class_field(x, label, jnp.asarray(charges), jnp.asarray(labels), **settings)
 
     flat = jnp.asarray(grid.reshape(-1, 2))
     values = np.asarray(field(flat)).reshape(grid.shape[:2])
@@ -41,9 +80,9 @@ def panel(axes: Any, title: str, **settings: Any) -> None:
     size = np.linalg.norm(force, axis=-1, keepdims=True)
     arrows = (force / np.maximum(size, 1e-9) * np.log1p(size / np.median(size)))[4::9, 4::9]
     axes.quiver(side[4::9], side[4::9], arrows[..., 0], arrows[..., 1], color="0.25", width=0.003)
-    for label, colour in enumerate(COLOURS):
+    for of_class, colour in enumerate(COLOURS):
         for kind, marker, area in ((False, "o", 14), (True, "*", 190)):
-            chosen = (labels == label) & (is_proxy == kind)
+            chosen = (labels == of_class) & (is_proxy == kind)
             axes.scatter(
                 *charges[chosen].T,
                 s=area,
@@ -64,7 +103,42 @@ def draw_fields(path: Path, delta: float = 0.2, alpha: float = 2.0) -> None:
     # As far as the gap between the clusters: with δ nothing would be seen of the repulsion.
     reach = 2.5 * delta
     title = f"PFML, δ = {delta:g}, δ_rep = {reach:g}, α = {alpha:g}"
-    panel(left, title, delta=delta, alpha=alpha, repulsion_delta=reach)
-    panel(right, f"CPML, δ = {delta:g}", potential=fields.contrastive_potential, delta=delta)
+    panel(left, title, scene(), delta=delta, alpha=alpha, repulsion_delta=reach)
+    foil = fields.contrastive_potential
+    panel(right, f"CPML, δ = {delta:g}", scene(), potential=foil, delta=delta)
     figure.suptitle("What a blue sample feels: blue attracts, red repels (stars: proxies)")
+    figure.savefig(path, dpi=130)
+
+
+def draw_learned(path: Path) -> None:
+    """What each of the two classes feels, of embeddings and proxies that were learned."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.4, 4.9), layout="constrained")
+    found = learned()
+    for label, (axes, name) in enumerate(
+        zip(figure.subplots(1, 2), ("even: blue", "odd: red"), strict=True)
+    ):
+        panel(axes, f"what {name} feels", found, label, delta=0.2, alpha=1.0)
+    figure.suptitle("Digits 0 to 5 by parity, learned in the plane by PFML (stars: proxies)")
+    figure.savefig(path, dpi=130)
+
+
+def draw_sweeps(
+    curves: Mapping[str, Mapping[float, Sequence[float]]], measure: str, path: Path
+) -> None:
+    """Fig. 3: a measure by one parameter at a time, mean and deviation of the seeds."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.1 * len(curves), 3.1), layout="constrained")
+    row = figure.subplots(1, len(curves), squeeze=False, sharey=True)[0]
+    for axes, (name, points) in zip(row, curves.items(), strict=True):
+        values = sorted(points)
+        spread = [100 * np.std(points[v], ddof=min(1, len(points[v]) - 1)) for v in values]
+        means = [100 * np.mean(points[v]) for v in values]
+        axes.errorbar(range(len(values)), means, spread, marker="o", capsize=3)
+        axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
+        axes.set(xlabel=name)
+        axes.grid(alpha=0.3)
+    row[0].set_ylabel(f"{measure} (%)")
     figure.savefig(path, dpi=130)

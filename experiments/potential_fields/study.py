@@ -25,6 +25,11 @@ CPML = {"delta": 0.2, "proxies_per_class": MULTI}
 LOSSES: dict[str, tuple[Any, dict[str, Any]]] = {
     "PFML": (jdml.potential_field_loss, PFML),
     "CPML": (jdml.contrastive_potential_loss, CPML),
+    "CPML, mirrored": (jdml.contrastive_potential_loss, {**CPML, "repulsion": "mirrored"}),
+    "CPML, decaying": (
+        jdml.contrastive_potential_loss,
+        {**CPML, "repulsion": "decaying", "alpha": 1.0},
+    ),
     "MPA": (jdml.multi_proxy_anchor_loss, {"proxies_per_class": MULTI}),
     "MPA-DW": (jdml.multi_proxy_anchor_dw_loss, {"proxies_per_class": MULTI}),
     "MPA-AP": (jdml.multi_proxy_anchor_ap_loss, {"proxies_per_class": MULTI}),
@@ -36,7 +41,17 @@ LOSSES: dict[str, tuple[Any, dict[str, Any]]] = {
     "MS": (jdml.multi_similarity_loss, {"beta": 40.0}),
 }
 WITHOUT_PROXIES = ("triplet", "MS")
-FIELDS = ("PFML", "CPML")
+MEASURES = ("R@1", "nDCG@2", "nDCG@4", "nDCG@8", "MAP@R")
+FIELDS = ("PFML", "CPML", "CPML, mirrored", "CPML, decaying")
+POINTS = 4
+"""How often proxies are measured in the last epoch."""
+EPOCH = (
+    "epoch: assignment",
+    "epoch: nearest",
+    "epoch: represented",
+    "epoch: together",
+    "epoch: covered",
+)
 
 
 class Task(NamedTuple):
@@ -112,6 +127,8 @@ def make_objective(job: dict[str, Any], num_classes: int) -> objectives.Objectiv
     if job["method"] in FIELDS:
         # The paper's U: a force does not depend on how many charges there are.
         settings["reduce_fn"] = jnp.sum
+    if per_class == 0:
+        return objectives.pair(loss, **settings)
     return objectives.proxy(loss, num_classes, TASKS[job["data"]].dim, per_class, **settings)
 
 
@@ -139,23 +156,37 @@ def run(job: dict[str, Any]) -> dict[str, float]:
     if job["noise"]:
         labels = data.corrupt_labels(train.labels, job["noise"], jax.random.key(job["seed"]))
         train = dataclasses.replace(train, labels=labels)
+    sampler = make_sampler(job, train.labels)
+    every = max(1, min(sampler.batches_per_epoch, job["steps"]) // POINTS)
+    over_epoch: list[dict[str, float]] = []
+
+    def evaluate(embedder: training.Embedder) -> dict[str, float]:
+        if int(embedder.state.step) > job["steps"] - sampler.batches_per_epoch:
+            proxies = embedder.state.params["proxies"]
+            over_epoch.append(measure(proxies, embedder(train.images), train))
+        return {}
+
+    epoch = "epoch" in job
     result = training.fit(
         SmallConvNet(task.dim) if job["data"] == "omniglot" else EpsNet(task.dim),
         make_objective(job, train.num_classes),
         make_optimizer(job),
         train,
-        make_sampler(job, train.labels),
+        sampler,
         steps=job["steps"],
         seed=job["seed"],
-        evaluate_every=job["steps"],
+        evaluate=evaluate if epoch else None,
+        evaluate_every=every if epoch else job["steps"],
         log_every=job["steps"],
         progress=False,
     )
     scores: dict[str, float] = {}
     for title, part, labels in parts.scored:
         x = np.asarray(jdml.sphere(jnp.asarray(result.embedder(part.images))))
-        found = jdml.evaluate_retrieval(x, labels, ndcg_at=(8,))
-        scores |= {f"{title} {name}": found[name] for name in ("R@1", "nDCG@8", "MAP@R")}
+        found = jdml.evaluate_retrieval(x, labels, ndcg_at=(2, 4, 8))
+        scores |= {f"{title} {name}": found[name] for name in MEASURES}
+    if epoch:
+        scores |= {name: float(np.mean([found[name] for found in over_epoch])) for name in EPOCH}
     proxies = result.state.params.get("proxies")
     if proxies is not None:
         x = result.embedder(train.images)
@@ -164,3 +195,19 @@ def run(job: dict[str, Any]) -> dict[str, float]:
                 proxies, jnp.asarray(x), train.labels, kind=kind
             )
     return scores
+
+
+def measure(proxies: jax.Array, embeddings: np.ndarray, train: data.Dataset) -> dict[str, float]:
+    """The proxies' distance from the training data by every reading, and their spread over the modes of classes."""
+    x = jnp.asarray(embeddings)
+    found = {
+        f"epoch: {kind}": metrics.proxy_distance(proxies, x, train.labels, kind=kind)
+        for kind in ("assignment", "nearest", "represented")
+    }
+    modes = train.views["letter" if "letter" in train.views else "digit"]
+    spread = metrics.proxy_spread(proxies, x, train.labels, modes)
+    return {
+        **found,
+        "epoch: together": spread.together,
+        "epoch: covered": float(spread.covered or 0.0),
+    }

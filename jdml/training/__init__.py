@@ -14,6 +14,7 @@ from jdml.training.placement import initialize
 from jdml.training.preemption import Preempted
 from jdml.training.result import Embedder, FitResult
 from jdml.training.scoring import metric_names, recall_ranks, score
+from jdml.training.start import start_on_samples
 from jdml.training.step import (
     TrainState,
     create_state,
@@ -50,5 +51,6 @@ __all__ = [
     "recall_ranks",
     "score",
     "standard",
+    "start_on_samples",
     "to_float",
 ]

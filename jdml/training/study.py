@@ -30,7 +30,8 @@ def run_study(
     Args:
         run: a module-level function from a job's settings to its metrics, both JSON-able.
         jobs: settings by name; a name becomes a file name.
-        out_dir: where ``NAME.json`` is written for each job, atomically, when it is done.
+        out_dir: where ``NAME.json`` is written for each job, atomically, when it is done; or a ``.json`` file that
+            takes them all, for a study of many short runs.
         workers: processes at a time.
         progress: show a progress bar with the time that is left.
 
@@ -56,15 +57,14 @@ def run_study(
 
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
-    folder = Path(out_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    results = {name: _load(folder / f"{name}.json", job) for name, job in jobs.items()}
+    keeper = _InFile(Path(out_dir)) if Path(out_dir).suffix == ".json" else _InFolder(Path(out_dir))
+    results = {name: keeper.load(name, job) for name, job in jobs.items()}
     missing = {name: job for name, job in jobs.items() if results[name] is None}
     with tqdm(
         total=len(jobs), initial=len(jobs) - len(missing), disable=not progress, unit="run"
     ) as bar:
         for name, result in _run_all(run, missing, workers):
-            write_json(folder / f"{name}.json", result)
+            keeper.keep(name, result)
             results[name] = result
             bar.update()
     return {name: result for name, result in results.items() if result is not None}
@@ -143,15 +143,43 @@ def _timed(run: Callable[[Job], Metrics], job: Job) -> dict[str, Any]:
     }
 
 
-def _load(path: Path, job: Job) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    result = _read(path)
-    wanted = json.loads(json.dumps(dict(job)))
-    different = differences(result["job"], wanted)
+class _InFolder:
+    """A file for each result."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def load(self, name: str, job: Job) -> dict[str, Any] | None:
+        path = self.folder / f"{name}.json"
+        return _checked(str(path), _read(path), job) if path.exists() else None
+
+    def keep(self, name: str, result: Mapping[str, Any]) -> None:
+        write_json(self.folder / f"{name}.json", result)
+
+
+class _InFile:
+    """One file for all results, written anew with each of them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.results: dict[str, Any] = _read(path) if path.exists() else {}
+
+    def load(self, name: str, job: Job) -> dict[str, Any] | None:
+        found = self.results.get(name)
+        return None if found is None else _checked(f"{name} in {self.path}", found, job)
+
+    def keep(self, name: str, result: Mapping[str, Any]) -> None:
+        self.results[name] = dict(result)
+        write_json(self.path, self.results)
+
+
+def _checked(what: str, result: dict[str, Any], job: Job) -> dict[str, Any]:
+    different = differences(result["job"], json.loads(json.dumps(dict(job))))
     if different:
         raise ValueError(
-            f"{path} was made with other settings: {'; '.join(different)}. Choose another folder"
+            f"{what} was made with other settings: {'; '.join(different)}. Choose another folder"
         )
     return result
 

@@ -1,5 +1,6 @@
 """The experiments run from end to end, with a step or two, on small data."""
 
+import dataclasses
 import importlib.util
 import json
 import sys
@@ -95,31 +96,38 @@ def test_eps_omniglot_on_small_alphabets(
 ) -> None:
     study = load("eps_omniglot")
     write_omniglot(tmp_path / "data")
-    everything = study.make_jobs
+    everything, left_out = (
+        study.make_jobs,
+        {"positives": (10, 20), "batches": (16, 80), "trimmed": (0.3, 0.5)},
+    )
+    points = {f"{part} {value}-0" for part, values in left_out.items() for value in values}
+    points |= {f"trimmed_margin {value}-0" for value in (0.1, 0.3)}
 
     def small(settings: object) -> dict:
-        points = (
-            "positives 10-0",
-            "positives 20-0",
-            "batches 16-0",
-            "batches 80-0",
-            "trimmed 0.3-0",
-            "trimmed 0.5-0",
-        )
         jobs = {name: job for name, job in everything(settings).items() if name not in points}
-        assert len(jobs) == 10
         return {name: {**job, "batch": 16, "samples_per_class": 8} for name, job in jobs.items()}
 
     monkeypatch.setattr(study, "make_jobs", small)
+    monkeypatch.setattr(study, "POINTS", 2)
     monkeypatch.setattr(study, "score", lambda x, dataset, clusters: dict.fromkeys(SCORES, 0.5))
-    study.main(
-        study.Settings(
-            data_dir=tmp_path / "data", seeds=1, steps=1, out=tmp_path / "out", workers=1
-        )
-    )
+    for module in (study, sys.modules["tables"]):
+        monkeypatch.setattr(module, "CURVES", ("EPS + margin",))
+        monkeypatch.setattr(module, "PRINTED", ("triplet, mined, printed",))
+    settings = study.Settings(data_dir=tmp_path / "data", seeds=1, steps=1, out=tmp_path / "out")
+    assert len(small(settings)) == 10
+    study.main(settings)
     tables = capsys.readouterr().out
     assert all(method in tables for method in study.PAPER)
     assert (tmp_path / "out" / "curves.png").exists()
+
+    others = dataclasses.replace(settings, parts=("printed", "curves", "trimmed_margin"), steps=2)
+    study.main(others)
+    tables = capsys.readouterr().out
+    assert "| triplet, mined, printed |" in tables
+    assert "| trimmed share | letters R@1 |\n" in tables
+    curve = json.loads((tmp_path / "out" / "runs" / "curve EPS + margin-0.json").read_text())
+    assert [step for step, _ in curve["metrics"]["curve"]] == [1, 2]
+    assert (tmp_path / "out" / "training.png").exists()
 
 
 def test_some_positives_are_drawn_uniformly() -> None:
@@ -132,7 +140,10 @@ def test_some_positives_are_drawn_uniformly() -> None:
     chex.assert_trees_all_close(kept.mean(0)[:6], 0.6 * pairs.positive[:6], atol=0.1)
 
 
-SCORES = ("letter R@1", "letter R@8", "letter NMI", "alphabet R@1", "alphabet NMI+")
+SCORES = (
+    *(f"letter {name}" for name in ("R@1", "R@2", "R@4", "R@8", "NMI")),
+    *(f"alphabet {name}" for name in ("R@1", "NMI", "NMI+")),
+)
 
 
 def test_potential_fields_on_the_embedded_digits(
@@ -141,8 +152,11 @@ def test_potential_fields_on_the_embedded_digits(
     study = load("potential_fields")
     monkeypatch.setattr(study, "CLEAN", ("PFML", "ProxyAnchor"))
     monkeypatch.setattr(study, "NOISY", ("PFML", "triplet"))
-    monkeypatch.setattr(study, "SWEEPS", {"alpha": (2.0,)})
-    parts = ("picture", "methods", "noise", "sweeps")
+    monkeypatch.setattr(study, "SWEEPS", {"alpha": (2.0,), "proxies_per_class": (0,)})
+    monkeypatch.setattr(study, "FOILS", ("CPML, decaying",))
+    monkeypatch.setattr(study, "NEAR", ("SoftTriple",))
+    monkeypatch.setattr(sys.modules["picture"].learned, "__defaults__", (2, 60))
+    parts = ("picture", "learned", "methods", "noise", "foils", "epoch", "sweeps")
     study.main(study.Settings(seeds=1, steps=1, parts=parts, out=tmp_path))
     tables = capsys.readouterr().out
     assert "| ProxyAnchor |" in tables
@@ -150,8 +164,14 @@ def test_potential_fields_on_the_embedded_digits(
     assert "| alpha |" in tables
     assert (tmp_path / "fields.png").stat().st_size > 50_000
     results = json.loads((tmp_path / "results.json").read_text())
-    assert len(results) == 5
+    assert len(results) == 8
     assert 0 < results["PFML-0"]["metrics"]["proxy distance, nearest"] < 2
+    found = results["SoftTriple, epoch-0"]["metrics"]
+    assert 0 < found["epoch: nearest"] <= found["epoch: assignment"]
+    assert 0 < found["epoch: represented"] < 2
+    assert 0 <= found["epoch: covered"] <= 1
+    for name in ("learned", "sweeps"):
+        assert (tmp_path / f"{name}.png").stat().st_size > 10_000
 
 
 def test_potential_fields_on_held_out_alphabets(tmp_path: Path) -> None:
@@ -174,6 +194,79 @@ def test_potential_fields_on_held_out_alphabets(tmp_path: Path) -> None:
         study.main(study.Settings(data="omniglot"))
 
 
+def no_run(job: dict, data_dir: str | None) -> dict:
+    raise AssertionError(f"{job} was kept, and is run again")
+
+
+def test_what_pfml_needs_is_kept_run_by_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = load("pfml_needs")
+    trials = sys.modules["trials"]
+    factors = {"start": ("sphere", "samples"), "attraction": ("off",), "alpha": (1.0,)}
+    monkeypatch.setattr(study, "FACTORS", {**factors, "clip": ("norm",)})
+    monkeypatch.setattr(study, "DIMS", (8,))
+    monkeypatch.setattr(study, "NUMBERS", (0, 2))
+    monkeypatch.setattr(study, "NOISE", 0.5)
+    monkeypatch.setattr(trials, "POINT_STEPS", 3)
+    settings = study.Settings(
+        seeds=1, steps=2, parts=("points", "factors", "number"), out=tmp_path, quiet=True
+    )
+    first = study.main(settings)
+    kept = json.loads((tmp_path / "results_digits.json").read_text())
+    assert len(kept) == 2 + 2 + 4
+    monkeypatch.setattr(study, "run", no_run)  # nothing is done twice
+    assert study.main(settings) == first
+    assert study.main(dataclasses.replace(settings, tables=True)) == first
+    assert "start: samples − sphere" in first
+    assert "(1 seed)" in first
+    without = kept["number: proxies=0 noise=0.5-0"]["metrics"]
+    assert set(without) == {f"{a} {b}" for a in ("held out", "seen") for b in ("R@1", "MAP@R")}
+    points = kept["points: dim=8 start=samples attraction=off alpha=1.0 clip=norm-0"]["metrics"]
+    assert points["covered"] > 0.5
+    with pytest.raises(SystemExit, match="--parts regime is for --task letters"):
+        study.main(study.Settings(parts=("regime",)))
+
+
+def test_what_pfml_needs_scores_no_test_class(tmp_path: Path) -> None:
+    load("pfml_needs")
+    trials = sys.modules["trials"]
+    for seed in range(3):
+        parts = trials.load("digits", None, seed, False)
+        held_out = set(parts.labels[parts.held_out].tolist())
+        assert held_out == {2 * seed, 2 * seed + 1}
+        assert set(parts.modes.tolist()) == set(range(6)) - held_out
+        assert set(parts.labels.tolist()) == set(range(6))
+        pixels = [part.images.reshape(len(part.images), -1) for part in (parts.train, parts.scored)]
+        known = jdml.data.load("digits").images.reshape(-1, 64)
+        assert {row.tobytes() for part in pixels for row in part} <= {x.tobytes() for x in known}
+    write_omniglot(tmp_path, ("Aa", "Bb", "Cc"))
+    trials.HELD_OUT_ALPHABETS = 1
+    parts = trials.load("letters", str(tmp_path), 0, False)
+    assert (parts.train.num_classes, len(np.unique(parts.labels))) == (8, 4)
+    assert set(parts.scored.views["alphabet"]).isdisjoint(parts.train.views["alphabet"])
+    whole = trials.load("letters", str(tmp_path), 0, True)
+    assert (whole.train.num_classes, len(whole.train), len(np.unique(whole.labels))) == (
+        12,
+        240,
+        12,
+    )
+
+
+def test_paired_differences_leave_out_settings_without_a_partner() -> None:
+    load("pfml_needs")
+    tables = sys.modules["tables"]
+    runs = {}
+    for seed, gain in enumerate((0.02, 0.03, 0.04)):
+        for level, value in (("a", 0.5), ("b", 0.5 + gain)):
+            name = f"factors: start={level} alpha=1-{seed}"
+            runs[name] = {"metrics": {"held out R@1": value + 0.1 * seed}}
+    runs["factors: start=b alpha=4-0"] = {"metrics": {"held out R@1": 0.0}}
+    text = tables.report(runs, ("factors",))
+    assert "+3.0 [+0.5, +5.5] (3)" in text
+    assert text.count("| 3     |") == 2
+
+
 def test_mpa_on_the_embedded_digits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,6 +279,7 @@ def test_mpa_on_the_embedded_digits(
     study.main(study.Settings(steps=1, out=tmp_path))
     assert "nDCG@8" in capsys.readouterr().out
     assert (tmp_path / "proxies.png").exists()
+    assert (tmp_path / "gradients.png").stat().st_size > 20_000
     assert len(json.loads((tmp_path / "results.json").read_text())) == 3
 
 

@@ -30,6 +30,22 @@ def test_only_missing_jobs_run(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "job-2.json").read_text())["job"] == {"x": 2}
 
 
+def test_one_file_may_take_all_results(tmp_path: Path) -> None:
+    ran, kept = [], tmp_path / "study" / "results.json"
+
+    def counted(job: dict) -> dict:
+        ran.append(job["x"])
+        return square(job)
+
+    jobs = {f"a, b/c {x}-0": {"x": x} for x in range(3)}
+    run_study(counted, dict(list(jobs.items())[:2]), kept, progress=False)
+    results = run_study(counted, jobs, kept, progress=False)
+    assert ran == [0, 1, 2]
+    assert json.loads(kept.read_text()) == results
+    with pytest.raises(ValueError, match=r"a, b/c 0-0 in .*results\.json was made with other"):
+        run_study(counted, {"a, b/c 0-0": {"x": 7}}, kept, progress=False)
+
+
 def test_results_before_a_failure_are_kept(tmp_path: Path) -> None:
     jobs = {"a": {"x": 1}, "b": {"x": 2, "fails": True}}
     with pytest.raises(RuntimeError, match="this job fails"):

@@ -1,0 +1,201 @@
+"""What PFML needs: its parameters and its proxies' start, tried on held-out classes; then its paper's regime.
+
+    python experiments/pfml_needs/main.py --parts points factors range number sphere           # digits: no files needed
+    python experiments/pfml_needs/main.py --task alphabets --data-dir DIR --parts factors batches sphere
+    python experiments/pfml_needs/main.py --task letters --data-dir DIR --parts regime
+
+Every run is kept in results_TASK.json beside this file as soon as it ends, and none is done twice: the same command
+goes on where it was stopped, on any machine. Tables are made from what is kept, and say how many seeds they hold;
+--tables makes them without a run. No part but regime looks at a test split.
+"""
+
+import dataclasses
+import functools
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+from tables import report
+from trials import TASKS, run
+
+from jdml.training.memory import keep_freed_memory
+from jdml.training.study import run_study
+
+HERE = Path(__file__).parent
+NOISE = 0.2
+DELTAS, NEAREST = (0.2, 0.5, 1.0), (0.005, 0.5, 0.75, 0.9)
+FACTORS: dict[str, tuple[Any, ...]] = {
+    "start": ("sphere", "samples"),
+    "attraction": ("on", "off"),
+    "alpha": (1.0, 4.0),
+    "clip": ("none", "entry", "norm"),
+}
+DIMS = (16, 128, 512)
+NUMBERS = (0, 1, 3, 15)
+RATES = (100.0, 10.0)
+REGIME: dict[str, tuple[str, int, dict[str, Any]]] = {
+    **{f"PFML, {m}": ("PFML", m, {"delta": 0.2, "alpha": 4.0}) for m in (1, 2, 3)},
+    **{f"CPML, {m}": ("CPML", m, {"delta": 0.2}) for m in (1, 2, 3)},
+    "ProxyAnchor": ("ProxyAnchor", 1, {}),
+    "SoftTriple, 3": ("SoftTriple", 3, {}),
+    "MPA-AP, 3": ("MPA-AP", 3, {}),
+    "MS": ("MS", 0, {"beta": 40.0}),
+    "ProxyNCA++": ("ProxyNCA++", 1, {}),
+}
+
+Part = Literal["points", "factors", "range", "number", "sphere", "batches", "regime"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is run."""
+
+    task: Literal["digits", "alphabets", "letters"] = "digits"
+    """digits: even and odd, on scikit-learn's. alphabets, letters: Omniglot by its coarse or its fine labels."""
+    data_dir: Path | None = None
+    """Folder with Omniglot's two zips."""
+    seeds: int = 3
+    """Runs of each setting, with seeds 0, 1, …; another pair of digits, other alphabets are held out by each."""
+    parts: tuple[Part, ...] = ("points", "factors", "range", "number", "sphere")
+    """points: proxies alone, among fixed points. factors: start, attraction, α and clip. range: δ and where repulsion
+    ends, with wrong labels, too. number: of proxies. sphere: proxies kept on it, at two learning rates. batches: random
+    or of few classes (Omniglot). regime: the paper's, on the letters of the test alphabets."""
+    steps: int | None = None
+    """Training steps; default 300 (digits), 600 (alphabets), 1200 (letters)."""
+    out: Path = HERE
+    """Where the kept runs are."""
+    tables: bool = False
+    """Only make the tables."""
+    quiet: bool = False
+    """No progress bar."""
+
+
+def base(options: Settings, /, **changed: Any) -> dict[str, Any]:
+    """Today's preset, which every part but points changes in one way or another."""
+    job = {
+        "task": options.task,
+        "test": False,
+        "method": "PFML",
+        "settings": {"delta": 0.2, "alpha": 1.0},
+        "proxies": 15,
+        "start": "sphere",
+        "clip": "entry",
+        "sphere": False,
+        "proxy_rate": 100.0,
+        "noise": 0.0,
+        "batch": TASKS[options.task].batch,
+        "steps": options.steps,
+    }
+    return {**job, **changed}
+
+
+def with_factors(job: dict[str, Any], **levels: Any) -> dict[str, Any]:
+    """A job at one level of each factor."""
+    own = {**job["settings"], "alpha": levels["alpha"]}
+    own["proxy_attraction"] = levels["attraction"] == "on"
+    return {**job, "settings": own, "start": levels["start"], "clip": levels["clip"]}
+
+
+def grid(**factors: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """Every combination of levels."""
+    return [
+        dict(zip(factors, levels, strict=True)) for levels in itertools.product(*factors.values())
+    ]
+
+
+def named(part: str, levels: dict[str, Any]) -> str:
+    """The name of a setting, from which the tables read its levels."""
+    return f"{part}: " + " ".join(f"{name}={value}" for name, value in levels.items())
+
+
+def settings_of(part: Part, settings: Settings) -> dict[str, dict[str, Any]]:
+    """The jobs of a part by name, without their seeds."""
+    job = functools.partial(base, settings)
+    if part == "points":
+        own = {"task": "points", "batch": None, "steps": None}
+        return {
+            named(part, levels): {**with_factors(job(**own), **levels), "dim": levels["dim"]}
+            for levels in grid(dim=DIMS, **FACTORS)
+        }
+    if part == "factors":
+        return {named(part, levels): with_factors(job(), **levels) for levels in grid(**FACTORS)}
+    if part == "range":
+        return {
+            named(part, levels): job(
+                settings={
+                    "delta": levels["delta"],
+                    "alpha": 1.0,
+                    "min_distance": levels["nearest"] * levels["delta"],
+                },
+                noise=levels["noise"],
+            )
+            for levels in grid(delta=DELTAS, nearest=NEAREST, noise=(0.0, NOISE))
+        }
+    if part == "number":
+        return {
+            named(part, levels): job(**levels)
+            for levels in grid(proxies=NUMBERS, noise=(0.0, NOISE))
+        }
+    if part == "sphere":
+        return {
+            named(part, levels): job(**levels)
+            for levels in grid(sphere=(False, True), proxy_rate=RATES)
+        }
+    if part == "batches":
+        return {
+            named(part, {"batch": name}): job(batch=batch)
+            for name, batch in (("random", 160), ("balanced", (4, 40)))
+        }
+    return {
+        named(part, {"method": name.replace(" ", ""), "noise": noise}): job(
+            method=method,
+            proxies=number,
+            settings=own,
+            noise=noise,
+            test=True,
+            start="samples" if method in ("PFML", "CPML") else "sphere",
+            clip="norm" if method == "PFML" else "none",
+        )
+        for name, (method, number, own) in REGIME.items()
+        for noise in (0.0, NOISE)
+    }
+
+
+def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Every run by name, one seed of all settings after the other."""
+    return {
+        f"{name}-{seed}": {**job, "seed": seed}
+        for part in settings.parts
+        for seed in range(settings.seeds)
+        for name, job in settings_of(part, settings).items()
+    }
+
+
+def main(settings: Settings) -> str:
+    """Run what is missing, and print the tables of what is kept."""
+    if settings.task != "digits" and settings.data_dir is None and not settings.tables:
+        raise SystemExit(
+            f"--task {settings.task} needs --data-dir, the folder with Omniglot's zips"
+        )
+    if "batches" in settings.parts and settings.task == "digits":
+        raise SystemExit(
+            "--parts batches is for Omniglot: a batch of digits has both classes anyway"
+        )
+    if "regime" in settings.parts and settings.task != "letters":
+        raise SystemExit("--parts regime is for --task letters")
+    kept = settings.out / f"results_{settings.task}.json"
+    if not settings.tables:
+        data_dir = None if settings.data_dir is None else str(settings.data_dir)
+        work = functools.partial(run, data_dir=data_dir)
+        run_study(work, make_jobs(settings), kept, progress=not settings.quiet)
+    text = report(json.loads(kept.read_text()) if kept.exists() else {}, settings.parts)
+    print(text, flush=True)
+    return text
+
+
+if __name__ == "__main__":
+    keep_freed_memory()
+    sys.exit(main(tyro.cli(Settings, description=__doc__)) and 0)

@@ -1,0 +1,132 @@
+"""Tables of the study: what each setting scored, and the paired difference that each factor makes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jdml.report import markdown_table, mean_std
+
+Results = Mapping[str, Mapping[str, Any]]
+Levels = tuple[tuple[str, str], ...]
+MEASURES = {
+    "points": ("covered", "together", "distance", "norm"),
+    "regime": ("held out R@1", "held out MAP@R"),
+}
+COMMON = ("held out R@1", "seen R@1", "held out MAP@R", "together", "covered", "distance", "norm")
+PERCENT = ("R@1", "MAP@R")
+DIFFERENCES = ("held out R@1", "held out MAP@R", "seen R@1", "covered")
+WORDS = ("sphere", "samples", "on", "off", "none", "entry", "norm", "False", "True", "random")
+"""The order of levels that are no numbers: the first of a factor is what the others are compared with."""
+
+
+def levels_of(name: str) -> tuple[str, Levels, int]:
+    """The part, the levels and the seed that a run's name tells."""
+    setting, _, seed = name.rpartition("-")
+    part, _, levels = setting.partition(": ")
+    pairs = tuple(tuple(level.split("=", 1)) for level in levels.split(" "))
+    return part, pairs, int(seed)  # type: ignore[return-value]
+
+
+def of_part(results: Results, part: str) -> dict[Levels, dict[int, Mapping[str, float]]]:
+    """The metrics of a part's runs, by setting and seed."""
+    found: dict[Levels, dict[int, Mapping[str, float]]] = {}
+    for name, result in results.items():
+        of, levels, seed = levels_of(name)
+        if of == part:
+            found.setdefault(levels, {})[seed] = result["metrics"]
+    return {levels: found[levels] for levels in sorted(found, key=lambda s: [*map(place, s)])}
+
+
+def place(level: tuple[str, str]) -> tuple[bool, float, str]:
+    """Where a level stands: known words in their order, numbers by size, then other words."""
+    _, value = level
+    if value in WORDS:
+        return False, WORDS.index(value), ""
+    try:
+        return False, float(value), ""
+    except ValueError:
+        return True, 0.0, value
+
+
+def shown(measure: str, values: list[float]) -> str:
+    """Mean and deviation: retrieval in percent, all else as it is."""
+    if not values:
+        return "–"
+    return mean_std(values) if measure.endswith(PERCENT) else mean_std(values, scale=1, digits=2)
+
+
+def setting_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]], part: str) -> str:
+    """A row for each setting that has a run."""
+    measures = MEASURES.get(part, COMMON)
+    rows = []
+    for levels, seeds in runs.items():
+        cells = [
+            shown(measure, [m[measure] for m in seeds.values() if measure in m])
+            for measure in measures
+        ]
+        rows.append([*(value for _, value in levels), *cells, str(len(seeds))])
+    names = [name for name, _ in next(iter(runs))]
+    return markdown_table([*names, *measures, "seeds"], rows)
+
+
+def difference_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]], part: str) -> str:
+    """For each factor the difference of a level to its first, averaged over the other factors, paired by seed."""
+    factors: dict[str, list[str]] = {}
+    for levels in runs:
+        for name, value in levels:
+            known = factors.setdefault(name, [])
+            if value not in known:
+                known.append(value)
+    measures = [
+        m for m in DIFFERENCES if any(m in one for s in runs.values() for one in s.values())
+    ]
+    rows = []
+    for name, values in factors.items():
+        for value in values[1:]:
+            cells = [differ(runs, name, values[0], value, measure) for measure in measures]
+            rows.append([f"{name}: {value} − {values[0]}", *cells])
+    return markdown_table(["factor", *measures], rows)
+
+
+def differ(
+    runs: Mapping[Levels, Mapping[int, Mapping[str, float]]],
+    factor: str,
+    first: str,
+    second: str,
+    measure: str,
+) -> str:
+    """Mean difference of two levels over seeds, with a 95 % interval; settings that have both, and only those."""
+    from scipy.stats import t
+
+    by_seed: dict[int, list[float]] = {}
+    for levels, seeds in runs.items():
+        if (factor, first) not in levels:
+            continue
+        other = tuple((n, second if n == factor else v) for n, v in levels)
+        for seed, found in seeds.items():
+            beside = runs.get(other, {}).get(seed, {})
+            if measure in found and measure in beside:
+                by_seed.setdefault(seed, []).append(beside[measure] - found[measure])
+    scale = 100 if measure.endswith(PERCENT) else 1
+    digits = 1 if scale == 100 else 2
+    means = scale * np.array([np.mean(values) for values in by_seed.values()])
+    if not len(means):
+        return "–"
+    if len(means) == 1:
+        return f"{means[0]:+.{digits}f} (1 seed)"
+    half = t.ppf(0.975, len(means) - 1) * means.std(ddof=1) / np.sqrt(len(means))
+    low, high = means.mean() - half, means.mean() + half
+    return f"{means.mean():+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}] ({len(means)})"
+
+
+def report(results: Results, parts: tuple[str, ...]) -> str:
+    """All tables of some parts, as Markdown."""
+    sections = []
+    for part in parts:
+        runs = of_part(results, part)
+        if not runs:
+            continue
+        sections += [f"### {part}\n", "Paired differences:\n", difference_table(runs, part)]
+        sections += ["Settings:\n", setting_table(runs, part)]
+    return "\n".join(sections)

@@ -1,0 +1,261 @@
+"""One run of the study: proxies among fixed points, or a network trained on some classes and scored on held-out ones.
+
+No run looks at a class or an image of a test split. Digits: of the training images of 0 to 5 four digits train, by
+parity; two digits and a sixth of the others' images are held out, another pair for each seed. Omniglot: six of the
+thirty training alphabets are held out; labels are alphabets, or letters.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import jdml
+from jdml import data, metrics, objectives, optim, training
+from jdml.models import EpsNet, SmallConvNet
+
+HELD_OUT_ALPHABETS = 6
+DIGITS = 390
+"""Images that train: as many for each seed."""
+CLIP = 5.0
+"""Of each entry of a proxy's gradient, in units of the sum U: the recipe's so far."""
+LOSSES: dict[str, Any] = {
+    "PFML": jdml.potential_field_loss,
+    "CPML": jdml.contrastive_potential_loss,
+    "MPA-AP": jdml.multi_proxy_anchor_ap_loss,
+    "SoftTriple": jdml.soft_triple_loss,
+    "ProxyAnchor": jdml.proxy_anchor_loss,
+    "ProxyNCA++": jdml.proxy_nca_pp_loss,
+    "MS": jdml.multi_similarity_loss,
+}
+FIELDS = ("PFML", "CPML")
+
+
+class Task(NamedTuple):
+    """What differs between the tasks: steps, the embedding's dimension, the model's learning rate, the batch."""
+
+    steps: int
+    dim: int
+    rate: float
+    batch: tuple[int, int] | int
+
+
+TASKS = {
+    "digits": Task(300, 16, 1e-3, 64),
+    "alphabets": Task(600, 128, 5e-4, (4, 40)),
+    "letters": Task(1200, 128, 5e-4, 100),
+}
+
+
+class Parts(NamedTuple):
+    """What trains, what is scored by which labels, and which of the scored rows are of held-out classes."""
+
+    train: data.Dataset
+    modes: np.ndarray
+    scored: data.Dataset
+    labels: np.ndarray
+    held_out: np.ndarray
+
+
+@functools.cache
+def load(task: str, data_dir: str | None, seed: int, test: bool) -> Parts:
+    """The data of a task; with ``test`` the letters of the test alphabets are scored, once all is settled."""
+    if task == "digits":
+        whole = data.load("digits")
+        whole = whole.select(whole.views["digit"] <= 5)
+        digits = whole.views["digit"]
+        unseen = digits // 2 == seed % 3
+        order = np.random.default_rng(seed).permutation(len(whole))
+        scored = unseen | (order < len(whole) // 6)
+        kept = order[~scored[order]][:DIGITS]
+        train, rest = whole.select(kept), whole.select(scored)
+        return Parts(train.relabel("parity"), digits[kept], rest, digits[scored], unseen[scored])
+    whole = data.load("omniglot", data_dir=data_dir, image_size=28)
+    if test:
+        train = whole
+        scored_part = data.load("omniglot", data_dir=data_dir, split="test", image_size=28)
+    else:
+        alphabets = np.random.default_rng(seed).permutation(whole.num_classes)
+        out = np.isin(whole.labels, alphabets[:HELD_OUT_ALPHABETS])
+        train, scored_part = whole.select(~out), whole.select(out)
+    view = "alphabet" if task == "alphabets" else "letter"
+    labels = np.unique(train.views[view], return_inverse=True)[1].astype(np.int32)
+    letters = scored_part.views["letter"]
+    return Parts(
+        dataclasses.replace(train, labels=labels),
+        train.views["letter"],
+        scored_part,
+        letters,
+        np.ones(len(letters), bool),
+    )
+
+
+def strongest(job: dict[str, Any]) -> float:
+    """The force of one pair at δ, in units of U: what clipping by norm is in proportion to."""
+    delta, alpha = job["settings"].get("delta", 0.2), job["settings"].get("alpha", 4.0)
+    return float(alpha / delta ** (alpha + 1))
+
+
+def clipped(job: dict[str, Any]) -> list[optax.GradientTransformation]:
+    """What cuts the gradients of the charges: nothing, entries, or vectors."""
+    kinds: dict[str, Any] = {
+        "none": list,
+        "entry": lambda: [optax.clip(CLIP)],
+        "norm": lambda: [optim.clip_by_vector_norm(strongest(job))],
+    }
+    return list(kinds[job["clip"]]())
+
+
+def make_optimizer(job: dict[str, Any], rate: float) -> optax.GradientTransformation:
+    """Adam; proxies with their own rate, clipped and kept on the sphere where the job says so."""
+    proxies = [*clipped(job), optax.adam(rate * job["proxy_rate"])]
+    if job["sphere"]:
+        proxies.append(optim.retract_to_sphere())
+    transforms = {"model": optax.adam(rate), "proxies": optax.chain(*proxies)}
+    return optim.partition_by_role(transforms, lambda params: {name: name for name in params})
+
+
+def make_objective(job: dict[str, Any], classes: int, dim: int) -> objectives.Objective:
+    """The method's objective; fields without proxies are those of the samples alone."""
+    loss, number = LOSSES[job["method"]], job["proxies"]
+    settings = dict(job["settings"])
+    if job["method"] in FIELDS:
+        settings["reduce_fn"] = jnp.sum
+    if job["method"] == "MS":
+        mine = jdml.mining.multi_similarity_pairs()
+        return objectives.pair(loss, mine=mine, **settings)
+    if number == 0:
+        return objectives.pair(loss, **settings)
+    return objectives.proxy(loss, classes, dim, number, **settings)
+
+
+def make_sampler(job: dict[str, Any], labels: np.ndarray) -> Any:
+    """Random batches, or so many samples of so many classes."""
+    batch = job["batch"]
+    if isinstance(batch, int):
+        return data.RandomBatchSampler(len(labels), batch, seed=job["seed"])
+    return data.ClassBatchSampler(labels, *batch, seed=job["seed"])
+
+
+def run(job: dict[str, Any], data_dir: str | None = None) -> dict[str, float]:
+    """Do a job of either kind; where the data lie is no part of it."""
+    return settle(job) if job["task"] == "points" else learn(job, data_dir)
+
+
+def learn(job: dict[str, Any], data_dir: str | None) -> dict[str, float]:
+    """Train a network, and score it on what it has not seen; a run that diverges scores 0 and says so."""
+    task = TASKS[job["task"]]
+    parts = load(job["task"], data_dir, job["seed"], job["test"])
+    train = parts.train
+    if job["noise"]:
+        noisy = data.corrupt_labels(train.labels, job["noise"], jax.random.key(job["seed"]))
+        train = dataclasses.replace(train, labels=noisy)
+    model = EpsNet(task.dim) if job["task"] == "digits" else SmallConvNet(task.dim)
+    objective = make_objective(job, parts.train.num_classes, task.dim)
+    optimizer = make_optimizer(job, task.rate)
+    state = training.create_state(model, objective, optimizer, train.images, seed=job["seed"])
+    if job["start"] == "samples" and job["proxies"]:
+        state = training.start_on_samples(state, model, train, seed=job["seed"])
+    steps = job["steps"] or task.steps
+    try:
+        result = training.fit(
+            model,
+            objective,
+            optimizer,
+            train,
+            make_sampler(job, train.labels),
+            steps=steps,
+            seed=job["seed"],
+            state=state,
+            evaluate_every=steps,
+            log_every=steps,
+            progress=False,
+        )
+    except FloatingPointError:
+        return {"diverged": 1.0, "held out R@1": 0.0, "held out MAP@R": 0.0}
+    return {**score(result, parts), **structure(result, parts, job)}
+
+
+def score(result: training.FitResult, parts: Parts) -> dict[str, float]:
+    """Retrieval among all that is scored, by held-out classes and by the others."""
+    x = np.asarray(jdml.sphere(jnp.asarray(result.embedder(parts.scored.images))))
+    found = jdml.evaluate_retrieval(x, parts.labels, per_query=True)
+    scores = {}
+    for title, rows in (("held out", parts.held_out), ("seen", ~parts.held_out)):
+        if rows.any():
+            for name in ("R@1", "MAP@R"):
+                scores[f"{title} {name}"] = float(np.nanmean(np.asarray(found[name])[rows]))
+    return scores
+
+
+def structure(result: training.FitResult, parts: Parts, job: dict[str, Any]) -> dict[str, float]:
+    """How the proxies lie, where there are any: by the labels as they are, not as they were told."""
+    proxies = result.state.params.get("proxies")
+    if proxies is None:
+        return {}
+    x = jnp.asarray(result.embedder(parts.train.images))
+    labels = parts.train.labels
+    delta = job["settings"].get("delta", 0.2)
+    spread = metrics.proxy_spread(proxies, x, labels, parts.modes, delta=delta)
+    return {
+        "together": spread.together,
+        "covered": float(spread.covered or 0.0),
+        "distance": metrics.proxy_distance(proxies, x, labels),
+        "norm": float(np.linalg.norm(np.asarray(proxies), axis=-1).mean()),
+    }
+
+
+CLASSES, MODES, SAMPLES, WIDTH = 4, 5, 40, 0.05
+"""Fixed points: classes of tight modes, so many samples in each, at this distance from the mode's middle."""
+POINT_STEPS, POINT_RATE, POINT_BATCH = 300, 0.1, 64
+
+
+def settle(job: dict[str, Any]) -> dict[str, float]:
+    """Let proxies alone move, in the field of fixed points with five modes a class; measure what they cover."""
+    dim, number = job["dim"], job["proxies"]
+    rng = np.random.default_rng(job["seed"])
+    middles = rng.normal(size=(CLASSES, MODES, 1, dim))
+    middles /= np.linalg.norm(middles, axis=-1, keepdims=True)
+    away = rng.normal(size=(CLASSES, MODES, SAMPLES, dim))
+    away *= WIDTH / np.linalg.norm(away, axis=-1, keepdims=True)
+    x = jdml.sphere(jnp.asarray((middles + away).reshape(-1, dim), jnp.float32))
+    labels = np.repeat(np.arange(CLASSES), MODES * SAMPLES)
+    modes = np.tile(np.repeat(np.arange(MODES), SAMPLES), CLASSES)
+    key = jax.random.key(job["seed"])
+    objective = objectives.proxy(
+        jdml.potential_field_loss, CLASSES, dim, number, reduce_fn=jnp.sum, **job["settings"]
+    )
+    proxies = objective.init(key)["proxies"]
+    if job["start"] == "samples":
+        rows = [rng.choice(np.flatnonzero(labels == c), number, False) for c in range(CLASSES)]
+        proxies = x[np.array(rows)]
+    steps = [*clipped(job), optax.adam(POINT_RATE)]
+    optimizer = optax.chain(*steps, *([optim.retract_to_sphere()] if job["sphere"] else []))
+
+    def loss(proxies: jax.Array, points: jax.Array, owners: jax.Array) -> jax.Array:
+        return objective.loss({"proxies": proxies}, points, owners)[0]
+
+    @jax.jit
+    def settled(proxies: jax.Array, key: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+        def step(carried: Any, key: jax.Array) -> tuple[Any, None]:
+            proxies, state = carried
+            rows = jax.random.choice(key, len(x), (POINT_BATCH,), replace=False)
+            slope = jax.grad(loss)(proxies, x[rows], y[rows])
+            updates, state = optimizer.update(slope, state, proxies)
+            return (optax.apply_updates(proxies, updates), state), None
+
+        begin = (proxies, optimizer.init(proxies))
+        return jax.lax.scan(step, begin, jax.random.split(key, POINT_STEPS))[0][0]
+
+    found = settled(jnp.asarray(proxies), jax.random.fold_in(key, 1), x, jnp.asarray(labels))
+    spread = metrics.proxy_spread(found, x, labels, modes, delta=job["settings"]["delta"])
+    return {
+        "together": spread.together,
+        "covered": float(spread.covered or 0.0),
+        "distance": metrics.proxy_distance(found, x, labels),
+        "norm": float(np.linalg.norm(np.asarray(found), axis=-1).mean()),
+    }

@@ -1,0 +1,91 @@
+"""Where proxies begin: on the sphere at random, as an objective draws them, or on samples."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdml.ops import checks, sphere
+from jdml.training.step import Preprocess, TrainState, standard
+
+ROWS = 512
+"""At most so many images go through the network at a time."""
+
+
+def start_on_samples(
+    state: TrainState,
+    model: Any,
+    train: Any,
+    *,
+    seed: int = 0,
+    preprocess: Preprocess = standard,
+    rows_at_a_time: int = ROWS,
+) -> TrainState:
+    """Let proxies begin on samples of their class, as the fresh network embeds them.
+
+    Random proxies lie at right angles to each other and to the data. Where what attracts them fades with distance, as
+    in PFML, those of a class may then move each other more than the data move them.
+
+    Args:
+        state: before the first step, of :func:`jdml.training.create_state`, with ``proxies [C, K, D]``.
+        model: the model of the state.
+        train: the data set that is trained on.
+        seed: of the draw: K different samples of each class; a class of fewer has some of them twice.
+        preprocess: as in training.
+        rows_at_a_time: how many images make a batch of the network, whose batch normalization sees them as in training.
+
+    Returns:
+        The state with other proxies, of length 1: ``fit(state=…)`` begins with it.
+
+    Raises:
+        ValueError: no proxies among the parameters, a class without a sample, a size below 1.
+
+    Example:
+        >>> import optax, jdml
+        >>> from jdml.training import create_state
+        >>> digits = jdml.data.load("digits").relabel("parity")
+        >>> model = jdml.models.create("eps", dim=2)
+        >>> objective = jdml.objectives.proxy(jdml.potential_field_loss, 2, 2, proxies_per_class=3)
+        >>> state = create_state(model, objective, optax.adam(1e-3), digits.images, seed=0)
+        >>> start_on_samples(state, model, digits).params["proxies"].shape
+        (2, 3, 2)
+    """
+    checks.count("rows_at_a_time", rows_at_a_time)
+    proxies = state.params.get("proxies")
+    if proxies is None:
+        raise ValueError(f"the objective has no proxies: its parameters are {sorted(state.params)}")
+    classes, per_class, dim = proxies.shape
+    rng = np.random.default_rng(seed)
+    rows = _rows(rng, np.asarray(train.labels), classes, per_class)
+
+    @jax.jit
+    def embedded(images: Any, key: jax.Array) -> jax.Array:
+        found, _ = model.apply(
+            {"params": state.params["model"], "batch_stats": state.batch_stats},
+            preprocess(images),
+            train=True,
+            mutable=["batch_stats"],
+            rngs={"dropout": key},
+        )
+        return jnp.asarray(found)
+
+    order = rng.permutation(rows.size)
+    points = np.empty((rows.size, dim), np.float32)
+    for turn, part in enumerate(np.array_split(order, -(-rows.size // rows_at_a_time))):
+        chosen = rows.flat[part]
+        images = jax.tree.map(lambda leaf, chosen=chosen: np.asarray(leaf[chosen]), train.images)
+        points[part] = embedded(images, jax.random.fold_in(jax.random.key(seed), turn))
+    started = sphere(jnp.asarray(points, proxies.dtype)).reshape(proxies.shape)
+    return state._replace(params={**state.params, "proxies": started})
+
+
+def _rows(rng: np.random.Generator, labels: np.ndarray, classes: int, per_class: int) -> np.ndarray:
+    """``[C, K]`` rows of each class, different ones as far as there are."""
+    rows = np.empty((classes, per_class), np.int64)
+    for of_class in range(classes):
+        there = rng.permutation(np.flatnonzero(labels == of_class))
+        if not len(there):
+            raise ValueError(f"class {of_class} has no sample to begin on")
+        rows[of_class] = np.resize(there, per_class)
+    return rows
