@@ -16,7 +16,6 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import tyro
 from picture import draw_fields, draw_learned, draw_sweeps
 from study import CLIP, EPOCH, FIELDS, LOSSES, PROXY_RATE, TASKS, load, run
@@ -139,20 +138,15 @@ def table(
     """One row per method: retrieval, the proxies' distances, and the paper's number."""
     first, second = TASKS[settings.data].views
     columns = (f"{first} R@1", f"{first} MAP@R", f"{second} R@1")
-    distances = ("assignment", "nearest")
+    of_proxies = ("proxy distance, assignment", "proxy distance, nearest", "proxies together")
     rows = []
     for method in methods:
         cells = [mean_std(over_seeds(results, method + suffix, column)) for column in columns]
-        for kind in distances:
-            values = over_seeds(results, method + suffix, f"proxy distance, {kind}")
-            cells.append(
-                f"{np.mean(values):.2f} ± {np.std(values, ddof=min(1, len(values) - 1)):.2f}"
-                if values
-                else "–"
-            )
+        for column in of_proxies:
+            values = over_seeds(results, method + suffix, column)
+            cells.append(mean_std(values, scale=1, digits=2) if values else "–")
         rows.append([method, *cells, paper.get(method, "–")])
-    titles = (*columns, *(f"proxy distance, {kind}" for kind in distances), last)
-    return markdown_table(["method", *titles], rows)
+    return markdown_table(["method", *columns, *of_proxies, last], rows)
 
 
 def epoch_table(results: dict[str, Any]) -> str:

@@ -190,6 +190,8 @@ def run(job: dict[str, Any]) -> dict[str, float]:
     proxies = result.state.params.get("proxies")
     if proxies is not None:
         x = result.embedder(train.images)
+        if proxies.shape[1] > 1:
+            scores["proxies together"] = metrics.proxy_spread(proxies).together
         for kind in ("assignment", "nearest"):
             scores[f"proxy distance, {kind}"] = metrics.proxy_distance(
                 proxies, jnp.asarray(x), train.labels, kind=kind

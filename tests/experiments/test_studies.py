@@ -166,6 +166,8 @@ def test_potential_fields_on_the_embedded_digits(
     results = json.loads((tmp_path / "results.json").read_text())
     assert len(results) == 8
     assert 0 < results["PFML-0"]["metrics"]["proxy distance, nearest"] < 2
+    assert 0 <= results["PFML-0"]["metrics"]["proxies together"] <= 1
+    assert "proxies together" not in results["ProxyAnchor-0"]["metrics"]  # one per class
     found = results["SoftTriple, epoch-0"]["metrics"]
     assert 0 < found["epoch: nearest"] <= found["epoch: assignment"]
     assert 0 < found["epoch: represented"] < 2
