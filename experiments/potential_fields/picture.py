@@ -39,7 +39,7 @@ def learned(steps: int = 300, shown: int = 60) -> Scene:
     objective = objectives.proxy(
         jdml.potential_field_loss, 2, 2, 5, alpha=1.0, normalize=jdml.ball, reduce_fn=jnp.sum
     )
-    rates = {"model": optax.adam(1e-3), "proxies": optax.adam(1e-2)}
+    rates = {"model": optax.adam(1e-3), "proxies": optax.adam(3e-2)}
     optimizer = optim.partition_by_role(rates, lambda params: {name: name for name in params})
     model = EpsNet(2)
     state = training.create_state(model, objective, optimizer, train.images, seed=0)
@@ -117,9 +117,9 @@ def draw_learned(path: Path) -> None:
     figure = Figure(figsize=(9.4, 4.9), layout="constrained")
     found = learned()
     for label, (axes, name) in enumerate(
-        zip(figure.subplots(1, 2), ("even: blue", "odd: red"), strict=True)
+        zip(figure.subplots(1, 2), ("an even digit (blue)", "an odd digit (red)"), strict=True)
     ):
-        panel(axes, f"what {name} feels", found, label, delta=0.2, alpha=1.0)
+        panel(axes, f"What {name} feels", found, label, delta=0.2, alpha=1.0)
     figure.suptitle("Digits 0 to 5 by parity, learned in the plane by PFML (stars: proxies)")
     figure.savefig(path, dpi=130)
 
