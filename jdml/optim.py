@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from jdml.ops import checks
+from jdml.ops import checks, safe_norm, sphere
 
 Roles = Any
 """A pytree of role names that is a prefix of the parameters, or a function from the parameters to one."""
@@ -182,7 +182,7 @@ def clip_by_vector_norm(max_norm: float) -> optax.GradientTransformation:
     checks.positive("max_norm", max_norm)
 
     def clip(vectors: Array) -> Array:
-        norms = jnp.linalg.norm(vectors.astype(jnp.float32), axis=-1, keepdims=True)
+        norms = safe_norm(vectors.astype(jnp.float32))
         scale = jnp.where(norms > max_norm, max_norm / jnp.where(norms > 0, norms, 1.0), 1.0)
         return vectors * scale.astype(vectors.dtype)
 
@@ -216,10 +216,9 @@ def retract_to_sphere() -> optax.GradientTransformation:
     """
 
     def retract(update: Array, value: Array) -> Array:
-        moved = value + update
-        norms = jnp.linalg.norm(moved.astype(jnp.float32), axis=-1, keepdims=True)
-        back = (moved / jnp.where(norms > 0, norms, 1.0)).astype(value.dtype) - value
-        return jnp.where(norms > 0, back, jnp.zeros_like(back))
+        moved = (value + update).astype(jnp.float32)
+        back = sphere(moved).astype(value.dtype) - value
+        return jnp.where((moved != 0).any(axis=-1, keepdims=True), back, jnp.zeros_like(back))
 
     def update(updates: Any, params: Any) -> Any:
         if params is None:
