@@ -137,6 +137,17 @@ def test_the_boundary_of_each_class_is_learned(method):
     assert recipe(method, "sop").more_clusters is None  # k-means into 113,160 clusters
 
 
+def test_fields_may_do_without_proxies():
+    for method, loss in (
+        ("pfml", jdml.potential_field_loss),
+        ("cpml", jdml.contrastive_potential_loss),
+    ):
+        objective = recipe(method, "cub").objective(CLASSES, DIM, proxies_per_class=0)
+        assert objective.init(KEY) == {}
+        found = objective.loss({}, *BATCH, key=KEY)[0]
+        np.testing.assert_allclose(found, loss(*BATCH, delta=0.2, reduce_fn=jnp.sum), rtol=1e-6)
+
+
 def test_the_table_of_mpa_has_one_setting():
     rows = ("mpa", "mpa_dw", "mpa_ap", "soft_triple", "mpa_proxy_anchor")
     settings = [dataclasses.replace(recipe(method, "cub"), objective=None) for method in rows]

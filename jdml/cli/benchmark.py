@@ -101,7 +101,7 @@ class Benchmark(Machines):
     loss_setting: tuple[str, ...] = ()
     """The loss's own numbers in the place of the paper's, as name=value: alpha=16 delta=0.2."""
     proxies_per_class: int | None = None
-    """Proxies per class of a proxy method. Default: the paper's."""
+    """Proxies per class of a proxy method; 0 for pfml and cpml: samples alone. Default: the paper's."""
     sampled_classes: int | None = None
     """Classes that a step of a proxy method sees: those of its batch, and others drawn at random. Default: all."""
     label_noise: float = 0.0
@@ -306,7 +306,6 @@ class Benchmark(Machines):
             "steps",
             "workers",
             "seeds",
-            "proxies_per_class",
             "sampled_classes",
         ):
             value = getattr(self, name)
@@ -322,6 +321,9 @@ class Benchmark(Machines):
             )
         from jdml.recipes import OF_PAIRS
 
+        least, each = 0 if self.method in ("pfml", "cpml") else 1, self.proxies_per_class
+        if each is not None and each < least:
+            raise ValueError(f"--proxies-per-class must be at least {least}, got {each}")
         of_pairs = self.method in OF_PAIRS
         if self.proxies_per_class is not None and of_pairs and self.method != "ccp":
             raise ValueError(
@@ -356,7 +358,9 @@ class Benchmark(Machines):
         names = ("dim", "batch", "steps", "image_size", "lr", "proxies_per_class", "sampled_classes",
                  "label_noise")  # fmt: skip
         own = [(name, getattr(self, name)) for name in names]
-        changed = [f"--{n.replace('_', '-')} {value}" for n, value in own if value]
+        without = ("proxies_per_class", 0)  # is no default, as other zeros are
+        typed = [(name, value) for name, value in own if value or (name, value) == without]
+        changed = [f"--{name.replace('_', '-')} {value}" for name, value in typed]
         changed += [f"--loss-setting {setting}" for setting in self.loss_setting]
         return (*changed, *(["random weights"] if self.weights is None else []))
 

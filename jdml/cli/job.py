@@ -149,11 +149,13 @@ class Job:
         settings["normalize"] = self.normalize
         if options.sampled_classes is not None:
             settings["sampled_classes"] = options.sampled_classes
-        classes, each = self.train.num_classes, options.proxies_per_class or 1
+        classes, each = self.train.num_classes, options.proxies_per_class
         if options.method != "plain":
             return build_method(self, loss_fn, settings)
+        if options.loss in PROXY_LOSSES and each != 0:
+            return objectives.proxy(loss_fn, classes, options.dim, each or 1, **settings)
         if options.loss in PROXY_LOSSES:
-            return objectives.proxy(loss_fn, classes, options.dim, each, **settings)
+            return objectives.pair(loss_fn, **settings)
         miner = build_miner(options.miner, options.dim)
         learned: dict[str, Any] = {}
         if options.learn_beta is not None:

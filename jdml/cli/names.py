@@ -41,6 +41,8 @@ ProxyLoss = Literal[
     "subcenter_arcface",
 ]
 Loss = PairLoss | ProxyLoss
+FIELDS = ("contrastive_potential", "potential_field")
+"""Proxy losses that can do without proxies: samples are charges, too."""
 Network = Literal[
     "bn_inception",
     "efficientnet_lite0",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jdml import data
-from jdml.cli.names import PAIR_LOSSES, PRETRAINED, PROXY_LOSSES, parse_batch
+from jdml.cli.names import FIELDS, PAIR_LOSSES, PRETRAINED, PROXY_LOSSES, parse_batch
 from jdml.data.loading import recognize
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ def resolve(options: "Train") -> "Train":
         log_every=options.log_every or 50,
     )
     if loss in PROXY_LOSSES or method == "ccp":
-        each = options.proxies_per_class or (8 if method == "ccp" else 1)
+        each = options.proxies_per_class
+        each = (8 if method == "ccp" else 1) if each is None else each
         factor = options.proxies_lr_factor or 100.0
         options = replace(options, proxies_per_class=each, proxies_lr_factor=factor)
     _check_memory(options, typed)
@@ -101,6 +102,8 @@ def _check_objective(options: "Train") -> None:
         raise ValueError(f"--memory is for pair losses; {loss} is a proxy loss")
     if options.sampled_classes is not None and not proxies:
         raise ValueError(f"--sampled-classes is for proxy losses; {loss} is a pair loss")
+    if options.sampled_classes is not None and options.proxies_per_class == 0:
+        raise ValueError("--sampled-classes needs proxies; --proxies-per-class is 0")
     if method == "nir" and not proxies:
         raise ValueError(
             f"--method nir is for proxy losses, such as proxy_anchor; {loss} is a pair loss"
@@ -131,10 +134,15 @@ def _check_numbers(options: "Train") -> None:
                 f"{_flag(name)} must be from 0 to below 1, got {getattr(options, name)}"
             )
     for name in ("lr", "proxies_lr_factor", "beta_lr_factor", "steps", "dim", "evaluate_every", "checkpoint_every",
-                 "log_every", "proxies_per_class", "sampled_classes", "workers", "patience"):  # fmt: skip
+                 "log_every", "sampled_classes", "workers", "patience"):  # fmt: skip
         value = getattr(options, name)
         if value is not None and not value > 0:
             raise ValueError(f"{_flag(name)} must be positive, got {value}")
+    each, alone = options.proxies_per_class, options.loss in FIELDS and options.method == "plain"
+    if each is not None and each < (0 if alone else 1):
+        raise ValueError(
+            f"--proxies-per-class must be positive (0 for {' and '.join(FIELDS)} alone), got {each}"
+        )
     for name in ("weight_decay", "warmup", "memory", "seed"):
         if getattr(options, name) < 0:
             raise ValueError(f"{_flag(name)} must not be negative, got {getattr(options, name)}")

@@ -32,6 +32,8 @@ def _proxy(
     def objective(
         classes: int, dim: int, *, proxies_per_class: int = per_class, **own: Any
     ) -> Objective:
+        if proxies_per_class == 0:  # a field of samples alone
+            return objectives.pair(loss, **{**settings, **own})
         return objectives.proxy(loss, classes, dim, proxies_per_class, **{**settings, **own})
 
     return objective

@@ -60,6 +60,8 @@ def places(tmp_path_factory, draw, photos):
         ("train --split images", "--split is for image files; digits lies in memory"),
         ("train --proxies-per-class 2", "--proxies-per-class is for proxy losses; triplet is a pair"),
         ("train --proxies-lr-factor 2", "--proxies-lr-factor is for proxy losses"),
+        ("train --loss arcface --proxies-per-class 0", "--proxies-per-class must be positive .0 for"),
+        ("benchmark --method mpa --proxies-per-class 0 --dry-run", "must be at least 1, got 0"),
         ("train --evaluate-every 5", "--evaluate-every needs --validation"),
         ("train --log-every 5", "--log-every needs --out"),
         ("train --tensorboard", "--tensorboard needs --out"),

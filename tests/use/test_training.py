@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+import jdml
 from jdml import models, training
 from jdml.cli.job import Job, learning_rate
 from jdml.cli.reading import read_parts
@@ -105,6 +106,14 @@ def test_the_margin_loss_learns_its_boundary(kind, shape):
     state = job.optimizer.init(params)
     updates, _ = job.optimizer.update({"model": {}, "beta": np.ones(shape)}, state, params)
     np.testing.assert_allclose(updates["beta"], np.full(shape, -5e-3), rtol=1e-4)
+
+
+def test_a_field_may_do_without_proxies():
+    job = Job(resolve(Train(labels="parity", loss="potential_field", proxies_per_class=0)))
+    assert job.objective.init(jax.random.key(0)) == {}
+    x, y = jax.random.normal(jax.random.key(1), (6, 64)), np.arange(6) % 2
+    loss, _ = job.objective.loss({}, x, y, key=jax.random.key(2))
+    assert loss == jdml.potential_field_loss(x, y)
 
 
 def test_schedules():
