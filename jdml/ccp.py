@@ -13,6 +13,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.metrics import covering_radius
+from jdml.metrics.covering import distances_to, greedy_covering_radii
 from jdml.ops import checks
 from jdml.ops.stable import accumulate_in
 
@@ -90,7 +91,7 @@ def greedy_k_center(
 
     def cover(nearest: Array, center: tuple[Array, Array]) -> tuple[Array, None]:
         vector, counts = center
-        closer = jnp.minimum(nearest, _distances_to(points, vector))
+        closer = jnp.minimum(nearest, distances_to(points, vector))
         return jnp.where(counts, closer, nearest), None
 
     nearest, _ = jax.lax.scan(cover, jnp.full(size, jnp.inf, dtype), (covered, counted))
@@ -98,7 +99,7 @@ def greedy_k_center(
     def pick(carried: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
         nearest, left = carried
         chosen = jnp.argmax(jnp.where(left, nearest, -1.0)).astype(jnp.int32)
-        to_chosen = _distances_to(points, points[chosen])
+        to_chosen = distances_to(points, points[chosen])
         return (jnp.minimum(nearest, to_chosen), left.at[chosen].set(False)), chosen
 
     _, picked = jax.lax.scan(pick, (nearest, free), length=k)
@@ -171,56 +172,6 @@ def select_proxies(
         )
 
     return jax.vmap(of_class)(pool, proxies, free, old)
-
-
-@ops.public()
-def greedy_covering_radii(points: Array, *, where: Array | None = None) -> Array:
-    """Compute the covering radii of 1, 2, … n greedily chosen centres among the points themselves.
-
-    Args:
-        points: ``[N, D]``.
-        where: ``[N]`` bool, the points that count.
-
-    Returns:
-        ``[N]``: the radius with k = 1…N centres, the first of which is the first point that counts. It never rises. The
-        paper's figure for a class is their mean.
-
-    Raises:
-        TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit.
-
-    Implementation notes:
-        Radii depend on which point is first: up to twice the least possible ones. They have the unit of the points, so
-        compare them with the distance between classes: alone they say nothing of how well classes are covered.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> greedy_covering_radii(jnp.array([[0.0], [1.0], [5.0]]))
-        Array([5., 1., 0.], dtype=float32)
-    """
-    checks.check_embeddings("points", points)
-    if where is not None:
-        checks.check_mask("where", where, (len(points),))
-    if len(points) == 0:
-        return jnp.zeros(0, accumulate_in(points))
-    kept = jnp.ones(len(points), bool) if where is None else where
-    x = jnp.where(kept[:, None], points, 0).astype(accumulate_in(points))
-
-    def add(nearest: Array, _: None) -> tuple[Array, Array]:
-        chosen = jnp.argmax(nearest)
-        nearest = jnp.minimum(nearest, _distances_to(x, x[chosen]))
-        return nearest, jnp.max(nearest, initial=0.0)
-
-    _, radii = jax.lax.scan(add, jnp.where(kept, jnp.inf, 0.0).astype(x.dtype), length=len(x))
-    return radii
-
-
-def _distances_to(points: Array, one: Array) -> Array:
-    """``[N]``, from differences: exact for points that are equal, however far from 0."""
-    apart = points - one
-    largest = jnp.max(jnp.abs(apart), axis=-1, keepdims=True, initial=0.0)
-    scale = jnp.where(largest > 0, largest, 1.0)
-    return scale[:, 0] * jnp.sqrt(jnp.sum(jnp.square(apart / scale), axis=-1))
 
 
 class AlternationState(NamedTuple):

@@ -4,7 +4,10 @@
 relevance matrix are its parts, for rankings that come from elsewhere.
 """
 
+from jdml.metrics.chance import Violation, violation_probability
 from jdml.metrics.clustering import nmi
+from jdml.metrics.covering import ClassCovering, class_covering
+from jdml.metrics.directions import vmf_mixture_likelihood
 from jdml.metrics.neighbors import nearest
 from jdml.metrics.proxies import ProxySpread, proxy_distance, proxy_spread
 from jdml.metrics.ranking import (
@@ -25,7 +28,10 @@ from jdml.metrics.structure import (
 )
 
 __all__ = [
+    "ClassCovering",
     "ProxySpread",
+    "Violation",
+    "class_covering",
     "class_density",
     "concentration_variance",
     "covering_radius",
@@ -42,4 +48,6 @@ __all__ = [
     "recall_at_k",
     "spectral_decay",
     "uniformity",
+    "violation_probability",
+    "vmf_mixture_likelihood",
 ]

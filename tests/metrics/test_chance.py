@@ -1,0 +1,96 @@
+"""Violation of chance constraints against plain loops, Markov's bound, and proposition 4.2's gap."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jdml
+from jdml import metrics
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(30, 3)).astype(np.float32), np.arange(30) % 3
+CLASSES = X + 4.0 * np.eye(3, dtype=np.float32)[Y]
+
+
+def plain(x, y, anchors, owners, beta, alpha, own):
+    """Shares and hinges pair by pair."""
+    shares, hinges = [], []
+    for i, (a, c) in enumerate(zip(anchors, owners, strict=True)):
+        signed = [
+            (1 if y[j] == c else -1) * (float(np.linalg.norm(a - x[j])) - beta)
+            for j in range(len(x))
+            if not own or i != j
+        ]
+        shares.append(np.mean([s >= 0 for s in signed]))
+        hinges.append(np.mean([max(0.0, s + alpha) for s in signed]))
+    return np.mean(shares), np.mean(hinges) / alpha, max(shares)
+
+
+@pytest.mark.parametrize(("beta", "alpha"), [(1.0, 0.3), (3.0, 3.0), (2.5, 0.01)])
+def test_probability_bound_and_worst_anchor(beta: float, alpha: float) -> None:
+    found = metrics.violation_probability(X, Y, beta=beta, alpha=alpha)
+    np.testing.assert_allclose(found, plain(X, Y, X, Y, beta, alpha, True), rtol=1e-4)
+    proxies, owners = RNG.normal(size=(5, 3)).astype(np.float32), np.array([0, 1, 2, 0, 1])
+    found = metrics.violation_probability(X, Y, proxies, owners, beta=beta, alpha=alpha)
+    np.testing.assert_allclose(found, plain(X, Y, proxies, owners, beta, alpha, False), rtol=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.5, 2.0])
+def test_markov_s_bound_holds_and_is_the_contrastive_loss(alpha: float) -> None:
+    """Eq. 4.2: the loss with margins β − α and β + α, over all pairs, by α."""
+    found = metrics.violation_probability(CLASSES, Y, beta=2.0, alpha=alpha)
+    assert found.probability <= found.bound
+    assert found.probability <= found.worst
+    hinges = jdml.margin_loss(
+        jnp.asarray(CLASSES), jnp.asarray(Y), beta=2.0, alpha=alpha, normalize=None,
+        reduce_fn=jdml.mean,
+    )  # fmt: skip
+    np.testing.assert_allclose(found.bound, float(hinges) / alpha, rtol=1e-4)
+
+
+def test_classes_apart_violate_nothing() -> None:
+    found = metrics.violation_probability(0.01 * X + np.eye(3)[Y], Y, beta=0.7, alpha=0.5)
+    assert found == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_loss_beside_few_samples_is_near_that_beside_all_as_far_as_these_cover(
+    seed: int,
+) -> None:
+    """Proposition 4.2, of a loss that is 1-Lipschitz: the gap is at most the covering radius and the training error."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(24, 2)) + 1.5 * rng.normal(size=(3, 2))[np.arange(24) % 3]
+    y, beta, alpha = np.arange(24) % 3, 1.0, 0.4
+    apart = np.linalg.norm(x[:, None] - x[None], axis=-1)
+    losses = np.maximum(0, np.where(y[:, None] == y[None], 1, -1) * (apart - beta) + alpha)
+    radii, gaps = [], []
+    for k in range(1, 9):
+        chosen = []
+        for of_class in range(3):
+            own = np.flatnonzero(y == of_class)
+            points = jnp.asarray(x[own], jnp.float32)
+            picked = jdml.ccp.greedy_k_center(points, points[:1], k - 1) if k > 1 else []
+            chosen += [own[0], *own[np.asarray(picked, int)]]
+        cell = np.array(
+            [min((c for c in chosen if y[c] == y[i]), key=lambda c: apart[i, c]) for i in range(24)]
+        )
+        radius = apart[np.arange(24), cell].max()
+        of_all, of_cells = losses.mean(), losses[cell].mean()
+        assert abs(of_all - of_cells) <= radius + 1e-9
+        gap, error = abs(of_all - losses[chosen].mean()), losses[chosen].mean(1).max()
+        assert gap <= radius + error
+        radii.append(radius)
+        gaps.append(abs(of_all - of_cells))
+    assert all(np.diff(radii) <= 1e-9)
+    assert radii[-1] < 1e-6
+    assert gaps[-1] < 1e-9
+
+
+def test_mistakes() -> None:
+    def refuses(message, *given, beta=1.0, alpha=0.5):
+        with pytest.raises(ValueError, match=message):
+            metrics.violation_probability(*given, beta=beta, alpha=alpha)
+
+    refuses("alpha must be above 0 and at most beta = 1.0, got 2.0", X, Y, alpha=2.0)
+    refuses("anchors and anchor_labels go together", X, Y, X)
+    refuses("there is no pair among 1 embeddings", X[:1], Y[:1])
