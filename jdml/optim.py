@@ -231,7 +231,10 @@ def retract_to_sphere() -> optax.GradientTransformation:
 
 
 def partition_by_role(
-    transforms: Mapping[str, optax.GradientTransformation], roles: Roles
+    transforms: Mapping[str, optax.GradientTransformation],
+    roles: Roles,
+    *,
+    waiting: Mapping[str, int] | None = None,
 ) -> optax.GradientTransformation:
     """Give each role (model, proxies, flow) its optimizer, refusing a parameter that no role covers.
 
@@ -240,17 +243,29 @@ def partition_by_role(
             optax.adam(1e-2)}``.
         roles: the role of each parameter: a pytree of role names that is a prefix of the parameters, such as
             ``{"model": "model", "proxies": "proxies"}``, or a function that makes one from them.
+        waiting: a warm-up: for how many first steps a role stands still while the others learn, such as
+            ``{"model": 50}``.
 
     Returns:
         The transformation.
 
     Raises:
-        TypeError: ``transforms`` is not a mapping.
-        ValueError: no transforms; on ``init``: a parameter without a role, or with a role that has no transformation.
+        TypeError: ``transforms`` or ``waiting`` is not a mapping, or a number of steps is not an integer.
+        ValueError: no transforms; a role that waits and has no transformation, or for fewer than 0 steps; on ``init``:
+            a parameter without a role, or with a role that has no transformation.
 
     Implementation notes:
         A forgotten group of proxies trains nothing and tells nobody; here it is an error that names the parameter. To
         freeze a role, give it ``optax.set_to_zero()``.
+
+        A role that waits has its transformation begin afterwards, as if the run began there: no moments, no bias
+        correction, no weight decay, no step of a schedule is spent. That is what frozen parameters do in the programs
+        of ProxyAnchor and NIR, whose gradients are absent; a learning rate of 0 fills the moments instead, and
+        gradients of 0 spend the bias correction. Clip within the roles: a norm over all of them counts those that
+        wait, too.
+
+    Paper settings:
+        The backbone waits for one epoch (NIR; PFML and ProxyAnchor on CUB and Cars196), the embedding layer does not.
 
     Example:
         >>> import jax.numpy as jnp
@@ -272,13 +287,52 @@ def partition_by_role(
         )
     if not transforms:
         raise ValueError("transforms is empty: it must map every role to an optax transformation")
+    waiting = {} if waiting is None else waiting
+    if not isinstance(waiting, Mapping):
+        raise TypeError(f"waiting must map roles to steps, got {type(waiting).__name__}")
+    for role, steps in waiting.items():
+        if role not in transforms:
+            raise ValueError(
+                f"waiting names the role {role!r}; transforms has {', '.join(map(repr, transforms))}"
+            )
+        checks.count(f"waiting[{role!r}]", steps, least=0)
 
     def labels(params: Any) -> Any:
         return _label_parameters(
             params, roles(params) if callable(roles) else roles, tuple(transforms)
         )
 
-    return optax.partition(dict(transforms), labels)
+    later = {role: _after(transforms[role], steps) for role, steps in waiting.items() if steps}
+    return optax.partition({**transforms, **later}, labels)
+
+
+def backbone_and_head(params: Any) -> Any:
+    """Name the roles of a network whose embedding layer is called ``"head"``, as in most of :mod:`jdml.models`.
+
+    Args:
+        params: ``{"model": {"head": …, …}, **others}``.
+
+    Returns:
+        Roles for :func:`partition_by_role`: ``"head"``, ``"backbone"`` for all else of the model (all of it where it
+        has no such layer), and each other parameter's own name.
+
+    Example:
+        >>> backbone_and_head({"model": {"conv": 0, "head": 0}, "proxies": 0})
+        {'model': {'conv': 'backbone', 'head': 'head'}, 'proxies': 'proxies'}
+    """
+    return {
+        role: {name: "head" if name == "head" else "backbone" for name in value}
+        if role == "model"
+        else role
+        for role, value in params.items()
+    }
+
+
+def _after(
+    transformation: optax.GradientTransformation, steps: int
+) -> optax.GradientTransformation:
+    """The transformation, which sees nothing of the first steps."""
+    return optax.conditionally_mask(transformation, lambda step: step >= steps)
 
 
 def _label_parameters(params: Any, roles: Any, known: tuple[str, ...]) -> Any:

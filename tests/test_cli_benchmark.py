@@ -8,6 +8,7 @@ import pytest
 from jdml import flows, models
 from jdml.cli import main
 from jdml.cli.benchmark import Benchmark
+from jdml.cli.beside import paper_rows
 from jdml.cli.dry import fake_images
 from jdml.cli.papers import PRINTED, printed
 from jdml.models import SmallConvNet
@@ -133,6 +134,102 @@ def test_printed_rows_are_of_methods_and_backbones_that_exist():
         assert backbone.removesuffix("_dino") in str(fields["backbone"].type)
         assert protocol in str(fields["protocol"].type)
     assert printed("mlrc", "nir", "resnet18", "cub") == {}
+
+
+def rows_of(*typed):
+    """The paper's rows beside a command's."""
+    given = {k.lstrip("-").replace("-", "_"): v for k, v in (t.split(" ", 1) for t in typed)}
+    settings = given.pop("method_setting", "")
+    if "dim" in given:
+        given["dim"] = int(given["dim"])
+    if "proxies_per_class" in given:
+        given["proxies_per_class"] = int(given["proxies_per_class"])
+    options = Benchmark(method_setting=tuple(settings.split()), **given)
+    return paper_rows(options, options._recipe())
+
+
+IBN = ("--backbone bn_inception", "--protocol mlrc")
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        # CCP's Tables 3 and 4: separated, then concatenated
+        (("--method ccp", *IBN), {"P@1": 62.39, "RP": 33.49, "MAP@R": 22.67}),
+        (
+            ("--method ccp", "--method-setting loss=triplet", "--dataset inshop", *IBN),
+            {"P@1": 86.00, "RP": 62.24, "MAP@R": 59.04},
+        ),
+        (("--method proxy_anchor", *IBN), {"P@1": 60.61, "RP": 32.36, "MAP@R": 21.48}),
+        (("--method soft_triple", *IBN), {"P@1": 57.94, "RP": 30.63, "MAP@R": 19.86}),
+        # their Tables 1 and 2
+        (("--method ccp",), {"R@1": 71.04}),
+        (
+            ("--method ccp", "--method-setting loss=multi_similarity", "--dataset cars"),
+            {"R@1": 89.02},
+        ),
+        (("--method ccp", "--backbone bn_inception", "--dataset sop"), {"R@1": 80.01}),
+        # NIR's Table 1, alone and regularized, and Table 2
+        (("--method nir_baseline",), {"R@1": 64.4, "NMI": 68.4, "MAP@1000": 33.2}),
+        (("--method nir",), {"R@1": 66.0, "NMI": 69.6, "MAP@1000": 34.2}),
+        (
+            ("--method nir", "--method-setting loss=soft_triple", "--dataset sop"),
+            {"R@1": 77.6, "NMI": 90.0, "MAP@1000": 44.9},
+        ),
+        (
+            ("--method nir", "--method-setting pooling=average+max", "--dim 512"),
+            {"R@1": 70.5, "R@2": 80.6, "NMI": 72.5},
+        ),
+    ],
+)
+def test_the_paper_s_row_of_a_command(typed, expected):
+    rows = rows_of(*typed)
+    assert next(iter(rows.values())) == expected
+    assert list(rows) == (
+        ["paper, separated", "paper, concatenated"] if "--protocol mlrc" in typed else ["paper"]
+    )
+
+
+def test_concatenated_rows_are_the_512_dimensional_ones():
+    rows = rows_of("--method contrastive", *IBN)
+    assert rows["paper, concatenated"] == {"P@1": 67.49, "RP": 37.18, "MAP@R": 26.47}
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ("--method ccp", "--method-setting single=True", *IBN),
+        ("--method soft_triple", "--dataset sop", *IBN),  # 4 centres; the table's row has one
+        ("--method soft_triple", "--proxies-per-class 2", *IBN),
+        ("--method nir_baseline", "--dim 512"),
+        ("--method nir", "--method-setting loss=soft_triple", "--dim 512"),
+        ("--method ccp", "--protocol mlrc"),  # ResNet-50
+    ],
+)
+def test_no_row_stands_beside_another_task(typed):
+    assert rows_of(*typed) == {}
+
+
+def test_ccp_s_row_says_how_many_classes_trained(small_backbone, capsys, shared_data):
+    given = ("--data-dir", str(shared_data / "cub_crops227"), "--method", "ccp", "--steps", "1")
+    code, out, err = benchmark(capsys, *given, "--batch", "8x4")
+    assert (code, err) == (0, "")
+    assert "ours, 3/4 of the classes" in out
+    assert "a quarter of the training classes only tells when a problem ends" in out
+
+
+def test_settings_of_methods_are_checked(capsys):
+    def refuses(method, setting, message):
+        given = ("--dry-run", "--method", method, "--method-setting", setting)
+        code, _, err = benchmark(capsys, *given)
+        assert code == 2
+        assert message in err
+
+    refuses("ccp", "omega=1", "--method-setting: ccp has no setting 'omega'; it has anchor_first,")
+    refuses("ccp", "loss=proxy_anchor", "loss must be one of contrastive, multi_similarity")
+    refuses("nir", "loss=triplet", "loss must be one of proxy_anchor, proxy_nca_margin")
+    refuses("nir", "flow=wide", "wide")
+    refuses("mpa", "weight=1", "mpa has no setting 'weight'; it has none")
 
 
 def test_the_command_offers_every_recipe():

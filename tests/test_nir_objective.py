@@ -96,6 +96,34 @@ def test_drawn_samples_train_whom_they_should(kind: Any) -> None:
         objective.loss(params, X, Y)
 
 
+def test_generate_and_match_is_one_term_with_all_its_gradients() -> None:
+    """L(ψ, P) with ψ = τ(ζ | P), once; the proxies also move the samples that are drawn around them."""
+    objective, params = made(self_regularization="both", weight=1.0)
+    plain, _ = made(weight=1.0)
+    key = jax.random.key(3)
+
+    def drawn_loss(params: Any) -> jax.Array:
+        latents = jax.random.normal(jax.random.split(key)[0], (B, D))
+        condition = jdml.sphere(params["proxies"])[Y, 0]
+        x, _ = FLOW.apply({"params": params["flow"]}, latents, condition, method="inverse")
+        return jdml.proxy_anchor_loss(x, Y, params["proxies"])
+
+    def added(params: Any) -> jax.Array:
+        return objective.loss(params, X, Y, key=key)[0] - plain.loss(params, X, Y, key=key)[0]
+
+    (value, gradient), (expected, of_term) = (
+        jax.value_and_grad(of)(params) for of in (added, drawn_loss)
+    )
+    np.testing.assert_allclose(value, expected, rtol=1e-4)
+    chex.assert_trees_all_close(gradient, of_term, rtol=1e-3, atol=1e-4)
+
+
+def test_f_of_the_mean_reaches_the_objective() -> None:
+    objective, params = made(weight=0.0, of_mean=True)
+    value, metrics = objective.loss(params, X, Y)
+    np.testing.assert_allclose(value, jnp.exp(metrics["nll"]), rtol=1e-5)
+
+
 def test_wrong_pairs_are_made_unlikely() -> None:
     objective, params = made(wrong_class_weight=0.5, shape="identity", weight=0.0)
     plain, _ = made(shape="identity", weight=0.0)

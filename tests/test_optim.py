@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from jdml import optim
-from jdml.optim import partition_by_role
+from jdml.optim import backbone_and_head, partition_by_role
 
 PARAMS = {"model": {"a": jnp.ones(2), "b": jnp.ones(3)}, "proxies": jnp.ones((2, 2))}
 ROLES = {"model": "model", "proxies": "proxies"}
@@ -81,3 +81,51 @@ def test_retraction_keeps_vectors_on_the_sphere():
     np.testing.assert_array_equal(away, jnp.zeros((3, 2, 4)))  # nowhere to go: it stays
     with pytest.raises(ValueError, match="params must be passed to update"):
         tx.update(params, state)
+
+
+RULES = {
+    "adam": optax.adam(1e-2),
+    "coupled decay": optax.chain(optax.add_decayed_weights(0.1), optax.adam(1e-2)),
+    "decoupled decay": optax.adamw(1e-2, weight_decay=0.1),
+    "momentum": optax.sgd(optax.linear_schedule(1.0, 0.1, 5), momentum=0.9),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_role_that_waits_begins_as_if_the_run_began_there(name: str) -> None:
+    """Whatever gradients there were: no moments, no bias correction, no decay, no step of the schedule is spent."""
+    rule = RULES[name]
+    transform = partition_by_role(
+        {"backbone": rule, "head": rule, "proxies": rule},
+        backbone_and_head,
+        waiting={"backbone": 3},
+    )
+    params = {"model": {"conv": jnp.ones(2), "head": jnp.ones(2)}, "proxies": jnp.ones(2)}
+    state, update = transform.init(params), jax.jit(transform.update)
+    for step in range(3):
+        grads = jax.tree.map(lambda p: 40.0 * jnp.ones_like(p), params)
+        updates, state = update(grads, state, params)
+        assert not updates["model"]["conv"].any(), step
+        assert updates["model"]["head"].all()
+        assert updates["proxies"].all()
+        params = optax.apply_updates(params, updates)
+    fresh, moments = {"conv": params["model"]["conv"]}, rule.init({"conv": params["model"]["conv"]})
+    for step in range(4):
+        grads = jax.tree.map(lambda p, of=step: (1.0 + of) * jnp.ones_like(p), params)
+        updates, state = update(grads, state, params)
+        expected, moments = rule.update({"conv": grads["model"]["conv"]}, moments, fresh)
+        np.testing.assert_allclose(updates["model"]["conv"], expected["conv"], rtol=1e-6)
+        params, fresh = (optax.apply_updates(*of) for of in ((params, updates), (fresh, expected)))
+
+
+def test_waiting_roles_must_be_there() -> None:
+    with pytest.raises(ValueError, match="waiting names the role 'flow'; transforms has 'model'"):
+        partition_by_role(TRANSFORMS, ROLES, waiting={"flow": 3})
+    with pytest.raises(ValueError, match=r"waiting\['model'\] must be >= 0, got -1"):
+        partition_by_role(TRANSFORMS, ROLES, waiting={"model": -1})
+    with pytest.raises(
+        TypeError, match=r"waiting\['model'\] must be a Python integer >= 0, got 0.5"
+    ):
+        partition_by_role(TRANSFORMS, ROLES, waiting={"model": 0.5})
+    with pytest.raises(TypeError, match="waiting must map roles to steps, got int"):
+        partition_by_role(TRANSFORMS, ROLES, waiting=3)

@@ -53,6 +53,57 @@ def test_the_reality_check_gives_all_methods_the_same_setting(method, dataset):
     assert (shared.warmup_epochs, shared.decay_every) == (0, None)
     assert shared.role_rates == own.role_rates
     assert shared.problems == own.problems
+    on_sphere = method in ("nir", "pfml", "cpml")
+    assert shared.normalize is (jdml.sphere if on_sphere else jdml.ball)
+
+
+def test_losses_under_the_reality_check_measure_in_the_ball():
+    """As retrieval does: short vectors are left as they are."""
+    x, y = 0.1 * BATCH[0][:4], jnp.array([0, 0, 1, 1])
+    found = recipe("contrastive", "cub", protocol="mlrc").objective(2, DIM).loss({}, x, y)[0]
+    margins = {"positive_margin": 0.0, "negative_margin": 0.3841}
+    expected = jdml.contrastive_loss(x, y, normalize=jdml.ball, **margins)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    large = recipe("soft_triple", "sop", protocol="mlrc").objective(2, DIM)
+    assert large.init(jax.random.key(0))["proxies"].shape == (2, 4, DIM)
+
+
+def test_ccp_is_one_preset_or_the_other():
+    paper, released = (recipe("ccp", "cub", preset=name) for name in ("paper", "released"))
+    assert paper.problems == recipes.Problems(12, 2e-4, 3, True, True, "random")
+    assert released.problems == recipes.Problems(12, 2e-4, 3, False, False, "origin")
+    x, y = BATCH
+
+    def parts(found):
+        objective = found.objective(CLASSES, DIM)
+        return set(objective.loss(objective.init(jax.random.key(0)), x, y)[1])
+
+    assert "in_batch_loss" not in parts(paper)
+    assert "in_batch_loss" in parts(released)
+    mixed = recipe("ccp", "sop", preset="released", restore=True, single=True, loss="triplet")
+    assert mixed.problems.restore
+    assert mixed.problems.first == "origin"
+    assert mixed.problems.patience > 10_000
+    with pytest.raises(ValueError, match="preset must be one of paper, released, got 'mine'"):
+        recipe("ccp", "cub", preset="mine")
+    with pytest.raises(ValueError, match="pfml has no setting 'preset'; it has none"):
+        recipe("pfml", "cub", preset="paper")
+
+
+@pytest.mark.parametrize("loss", ["proxy_anchor", "proxy_nca_margin", "soft_triple"])
+def test_nir_s_baseline_is_nir_without_the_flow(loss):
+    with_flow = recipe("nir", "cub", loss=loss, weight=0.5, warmup=1, proxies_rate=2000.0)
+    without = recipe("nir_baseline", "cub", loss=loss, weight=0.5, warmup=1)
+    for name in ("batch", "rate", "weight_decay", "warmup_epochs", "pooling", "dim", "nmi"):
+        assert getattr(with_flow, name) == getattr(without, name)
+    assert without.role_rates == {"proxies": 2000.0}
+    base = without.objective(CLASSES, DIM)
+    params = base.init(jax.random.key(0))
+    value, metrics = base.loss(params, *BATCH)
+    alone = getattr(jdml, f"{loss}_loss")(*BATCH, params["proxies"])
+    np.testing.assert_allclose(value, 0.5 * alone, rtol=1e-5)
+    np.testing.assert_allclose(metrics["loss"], value)
+    assert recipe("nir_baseline", "cub").warmup_epochs == 0
 
 
 def test_only_the_head_and_the_objective_learn_during_warm_up():
@@ -68,6 +119,33 @@ def test_only_the_head_and_the_objective_learn_during_warm_up():
     for updates in seen:
         np.testing.assert_allclose(updates["model"]["head"], -0.1, rtol=1e-4)
         np.testing.assert_allclose(updates["proxies"], -1.0, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["proxy_anchor", "nir", "pfml"])
+def test_the_warm_up_leaves_no_trace_on_the_backbone(method):
+    """Its first real step is a whole one, and until then neither decay nor moments move it."""
+    found = dataclasses.replace(recipe(method, "cars"), rate=1e-4, warmup_epochs=1)
+    params = {"model": {"conv": jnp.ones(1), "head": jnp.ones(1)}, "proxies": jnp.ones(1)}
+    optimizer = make_optimizer(found, ("proxies",), steps_per_epoch=3)
+    state, conv = optimizer.init(params), []
+    for size in (8.0, 8.0, 8.0, 0.2):
+        grads = jax.tree.map(lambda p, of=size: of * jnp.ones_like(p), params)
+        updates, state = optimizer.update(grads, state, params)
+        conv.append(float(updates["model"]["conv"][0]))
+    assert conv[:3] == [0, 0, 0]
+    np.testing.assert_allclose(conv[3], -1e-4, rtol=1e-3)
+
+
+def test_rates_fall_by_the_run_s_epochs_also_after_a_warm_up():
+    found = Recipe(lambda classes, dim: None, warmup_epochs=1, decay_every=2, rate=0.1)
+    params = {"model": {"conv": jnp.zeros(1), "head": jnp.zeros(1)}}
+    optimizer = make_optimizer(found, (), steps_per_epoch=1)
+    state, steps = optimizer.init(params), []
+    for _ in range(5):
+        updates, state = optimizer.update(jax.tree.map(jnp.ones_like, params), state, params)
+        steps.append([-float(updates["model"][part][0]) for part in ("conv", "head")])
+    expected = [[0, 0.1], [0.1, 0.1], [0.05, 0.05], [0.05, 0.05], [0.025, 0.025]]
+    np.testing.assert_allclose(steps, expected, rtol=1e-4)
 
 
 def test_rates_are_halved_after_so_many_epochs():

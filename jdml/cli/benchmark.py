@@ -1,6 +1,5 @@
 """``jdml benchmark``: a method, a data set, a protocol; the paper's row beside ours."""
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -8,18 +7,18 @@ from typing import Any, Literal
 
 import numpy as np
 
+from jdml.cli.beside import Rows, called, differences, over, paper_rows, show
 from jdml.cli.devices import TOPOLOGY, Machines
-from jdml.cli.dry import DRY_CLASSES, DRY_IMAGES, fake_images
+from jdml.cli.dry import fake_images, rehearsed
 from jdml.cli.inputs import data_checksum, file_digest, load_split
 from jdml.cli.names import parse_batch, parse_settings
-from jdml.cli.papers import printed
 from jdml.cli.resolve import check_out
 from jdml.cli.typed import started
 
-Rows = dict[str, dict[str, float]]
 FOLDS = 4
 EVERY = {"sop": 250, "inshop": 250}
-MLRC_EVALUATIONS = 400
+MLRC_EVALUATIONS = 600
+"""150,000 steps where there are many classes: the longest of the tables took 131,000 on average."""
 # Options that do not change what is computed, and so may differ when a run is resumed.
 NOT_CONFIG = (
     *TOPOLOGY,
@@ -64,6 +63,7 @@ class Benchmark(Machines):
         "mpa_proxy_anchor",
         "multi_similarity",
         "nir",
+        "nir_baseline",
         "pfml",
         "proxy_anchor",
         "proxy_nca",
@@ -71,6 +71,11 @@ class Benchmark(Machines):
         "triplet",
     ] = "pfml"
     """What is trained: a method of this library, or one that its papers compare with."""
+    method_setting: tuple[str, ...] = ()
+    """The method's own settings in the place of the paper's, as name=value. ccp: loss=multi_similarity preset=released
+    pool_size=12 strength=2e-4 in_batch_weight=0.1 restore=False anchor_first=False first=origin single=True. nir:
+    loss=soft_triple flow=paper conditioning=start weight=0.01 shape=softplus of_mean=True self_regularization=both
+    warmup=0 pooling=average+max. nir_baseline, the same without the flow: loss=, weight=, warmup=, pooling=."""
     dataset: Literal["cars", "cub", "folder", "inshop", "sop"] = "cub"
     """Data set; folder: any folder of classes, the first half of them for training."""
     data_dir: Path | None = None
@@ -94,7 +99,7 @@ class Benchmark(Machines):
     batch: str | None = None
     """CLASSESxSAMPLES, such as 8x4, or a number of random samples. Default: the paper's."""
     steps: int | None = None
-    """Training steps at most. Default: the paper's epochs (conventional), 400 evaluations (mlrc, which stops after
+    """Training steps at most. Default: the paper's epochs (conventional), 600 evaluations (mlrc, which stops after
     60 without improvement)."""
     lr: float | None = None
     """Learning rate of the network. Default: the paper's."""
@@ -139,13 +144,16 @@ class Benchmark(Machines):
             found, unlike = self._measure_all(self)
         if not writes():
             return
+        seeds = "" if self.seeds == 1 else f", {self.seeds} seeds"
+        title = f"{self.dataset}, {self.protocol}: {self.method}, {self.backbone}{seeds}"
         if self.dry_run:
-            self._show(found, {}, ())
+            show(f"{title} (dry run on noise)", found, {}, (), {})
         else:
-            self._show(found, self._printed(), (*unlike, *self._own()))
+            differs = (*unlike, *differences(self))
+            show(title, found, paper_rows(self, self._recipe()), differs, called(self))
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
-            rows = found[0] if self.seeds == 1 else {**_over(found, np.mean), "seeds": found}
+            rows = found[0] if self.seeds == 1 else {**over(found, np.mean), "seeds": found}
             write_json(self.out / "metrics.json", {"options": self._options(), **rows})
             models = _models(self.out)
             if not self.dry_run and models:
@@ -198,16 +206,11 @@ class Benchmark(Machines):
     def _plan(self, train: Any) -> Any:
         from jdml import models
         from jdml.data import ImageBatches
-        from jdml.recipes import recipe
         from jdml.training.placement import writes
         from jdml.training.protocols import Plan
         from jdml.training.scoring import ndcg_ranks, recall_ranks
 
-        found = recipe(self.method, self.dataset, protocol=self.protocol, backbone=self.backbone)
-        if self.dim is not None:
-            found = replace(found, dim=self.dim)
-        if self.lr is not None:
-            found = replace(found, rate=self.lr)
+        found = self._recipe()
         own = self._own_settings()
         if own:
             found.objective(2, found.dim, **own)  # tells wrong settings before any work
@@ -217,11 +220,7 @@ class Benchmark(Machines):
             found = replace(found, batch=classes if samples is None else (classes, samples))
         steps, every = self.steps, EVERY.get(self.dataset, 25)
         if self.dry_run:
-            small = (DRY_CLASSES // 4, 4) if isinstance(found.batch, tuple) else DRY_CLASSES
-            problems = found.problems
-            if problems is not None:
-                problems = problems._replace(pool_size=DRY_IMAGES)
-            found, every = replace(found, batch=small, problems=problems), 2
+            found, every = rehearsed(found), 2
             steps = 2 if steps is None else steps
         elif self.protocol == "mlrc" and steps is None:
             steps = MLRC_EVALUATIONS * every
@@ -258,6 +257,21 @@ class Benchmark(Machines):
             micro_batch=self.micro_batch,
         )
 
+    def _recipe(self) -> Any:
+        """The recipe with what was typed about the method."""
+        from jdml.recipes import recipe
+
+        own = parse_settings(self.method_setting, "--method-setting", words=True)
+        try:
+            found = recipe(
+                self.method, self.dataset, protocol=self.protocol, backbone=self.backbone, **own
+            )
+        except ValueError as error:
+            raise ValueError(f"--method-setting: {error}") from error
+        if self.dim is not None:
+            found = replace(found, dim=self.dim)
+        return found if self.lr is None else replace(found, rate=self.lr)
+
     def _own_settings(self) -> dict[str, Any]:
         """The loss's numbers that were typed."""
         own = parse_settings(self.loss_setting, "--loss-setting")
@@ -285,11 +299,13 @@ class Benchmark(Machines):
     def _config(self, train: Any) -> dict[str, Any]:
         """What must agree for a run to go on: all that changes what is computed."""
         options = {k: v for k, v in self._options().items() if k not in NOT_CONFIG}
-        if self.sampled_classes is None:  # runs from before there was such an option go on
-            del options["sampled_classes"]
+        for name in ("sampled_classes", "method_setting"):
+            if not self.__dict__[name]:  # runs from before there was such an option go on
+                del options[name]
         weights = None if self.weights is None else file_digest(self.weights)
         images = None if self.dry_run else data_checksum(train)
-        paper = {} if self.dry_run else dict(self._printed())
+        rows = {} if self.dry_run else paper_rows(self, self._recipe())
+        paper = dict(next(iter(rows.values()), {}))
         return {
             "benchmark": {**options, "weights": weights, "data_checksum": images},
             "started": {**started("jdml benchmark", self), "paper": paper},
@@ -346,57 +362,6 @@ class Benchmark(Machines):
         from jdml import data
 
         return (data.mlrc if self.protocol == "mlrc" else data.conventional)(self._size())
-
-    def _printed(self) -> Mapping[str, float]:
-        """What the paper reports."""
-        dino = self.input_stats == "vit_s16_dino"
-        backbone = "vit_s16_dino" if dino and self.backbone == "vit_s16" else self.backbone
-        return printed(self.protocol, self.method, backbone, self.dataset)
-
-    def _own(self) -> tuple[str, ...]:
-        """In what options this run is not the paper's."""
-        names = ("dim", "batch", "steps", "image_size", "lr", "proxies_per_class", "sampled_classes",
-                 "label_noise")  # fmt: skip
-        own = [(name, getattr(self, name)) for name in names]
-        without = ("proxies_per_class", 0)  # is no default, as other zeros are
-        typed = [(name, value) for name, value in own if value or (name, value) == without]
-        changed = [f"--{name.replace('_', '-')} {value}" for name, value in typed]
-        changed += [f"--loss-setting {setting}" for setting in self.loss_setting]
-        return (*changed, *(["random weights"] if self.weights is None else []))
-
-    def _show(
-        self, found: Sequence[Rows], paper: Mapping[str, float], unlike: tuple[str, ...]
-    ) -> None:
-        """Print our rows and the paper's, in percent, and in what the two are not alike."""
-        from jdml.cli.show import print_table
-
-        means, spreads = _over(found, np.mean), _over(found, partial(np.std, ddof=1))
-        names = [name for name in next(iter(means.values())) if name != "queries"]
-
-        def shown(row: str, name: str) -> str:
-            mean = f"{100 * means[row][name]:.1f}"
-            return mean if len(found) == 1 else f"{mean} ± {100 * spreads[row][name]:.1f}"
-
-        table: list[list[Any]] = [[row, *(shown(row, name) for name in names)] for row in means]
-        if paper:
-            table.append(
-                ["paper", *(f"{paper[name]:.1f}" if name in paper else "–" for name in names)]
-            )
-        seeds = "" if len(found) == 1 else f", {len(found)} seeds"
-        title = f"{self.dataset}, {self.protocol}: {self.method}, {self.backbone}{seeds}"
-        print_table(f"{title}{' (dry run on noise)' if self.dry_run else ''}", ["%", *names], table)
-        if paper and unlike:
-            print(f"not the paper's task: {'; '.join(unlike)}")
-
-
-def _over(found: Sequence[Rows], of: Callable[[Any], Any]) -> Rows:
-    """A statistic over seeds of each row's metrics."""
-    if len(found) == 1:
-        return found[0]
-    return {
-        row: {name: float(of([rows[row][name] for rows in found])) for name in values}
-        for row, values in found[0].items()
-    }
 
 
 def _models(out: Path) -> list[Path]:

@@ -1,13 +1,24 @@
-"""The images of a dry run: noise in the form of a real data set."""
+"""A dry run: noise in the form of a real data set, and a recipe small enough for it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 DRY_CLASSES = 8
 DRY_IMAGES, DRY_TEST_IMAGES = 8, 2
+
+
+def rehearsed(recipe: Any) -> Any:
+    """The recipe with batches and pools that the made-up images fill."""
+    small = (DRY_CLASSES // 4, 4) if isinstance(recipe.batch, tuple) else DRY_CLASSES
+    problems = recipe.problems
+    if problems is not None:
+        problems = problems._replace(pool_size=DRY_IMAGES)
+    return replace(recipe, batch=small, problems=problems)
 
 
 @contextmanager

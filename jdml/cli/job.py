@@ -169,20 +169,19 @@ class Job:
     def _optimizer(self) -> Any:
         import optax
 
-        from jdml.optim import add_anchored_weights, partition_by_role
+        from jdml.optim import add_anchored_weights, backbone_and_head, partition_by_role
 
         options = self.options
-
-        def rule(factor: float, decay: float) -> Any:
-            return _transform(options, options.lr * factor, decay)
-
+        own = _transform(options, options.lr, options.weight_decay)
         transforms = {
-            "model": rule(1.0, options.weight_decay),
-            "proxies": rule(options.proxies_lr_factor or 1.0, 0.0),
-            "beta": rule(options.beta_lr_factor or 1.0, 0.0),
-            "flow": rule(self.settings.get("flow_lr_factor", 1.0), 0.0),
+            "backbone": own,
+            "head": own,
+            "proxies": _transform(options, options.lr * (options.proxies_lr_factor or 1.0), 0.0),
+            "beta": _transform(options, options.lr * (options.beta_lr_factor or 1.0), 0.0),
+            "flow": _transform(options, self.settings.get("flow_lr", options.lr), 0.0),
         }
-        by_role = partition_by_role(transforms, lambda params: {role: role for role in params})
+        waiting = {"backbone": self.settings.get("warmup", 0)}
+        by_role = partition_by_role(transforms, backbone_and_head, waiting=waiting)
         if options.method != "ccp":
             return by_role
         anchored = add_anchored_weights(

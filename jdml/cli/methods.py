@@ -16,11 +16,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "shape": "exp",
         "temperature": 1.0,
         "per_dimension": False,
+        "of_mean": False,
         "stop_proxy_gradient": False,
         "wrong_class_weight": 0.0,
         "self_regularization": "none",
-        "warmup": 0,
-        "flow_lr_factor": 50.0,
+        "warmup": 50,
+        "flow_lr": 5e-4,
+        "skip_nonfinite": 10,
     },
     "ccp": {
         "in_batch_weight": 0.0,
@@ -28,9 +30,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "strength": 2e-4,
         "patience": 3,
         "run_patience": 60,
+        "restore": True,
+        "anchor_first": False,
+        "first": "random",
     },
 }
 """The methods' own numbers and their defaults."""
+OF_TRAINING = ("warmup", "flow_lr", "skip_nonfinite")
+"""Those of NIR that say how it is trained, not what the objective is."""
 
 
 def method_settings(method: str, typed: Sequence[str]) -> dict[str, Any]:
@@ -44,7 +51,7 @@ def method_settings(method: str, typed: Sequence[str]) -> dict[str, Any]:
         16
     """
     known = SETTINGS[method]
-    given = parse_settings(typed, "--method-setting")
+    given = parse_settings(typed, "--method-setting", words=True)
     for name in given:
         if name not in known:
             raise ValueError(
@@ -74,7 +81,7 @@ def build_method(job: "Job", loss_fn: Callable[..., Any], settings: dict[str, An
 
     base = objectives.proxy(loss_fn, classes, options.dim, each, **settings)
     flow = flows.preset("released", options.dim, options.dim)
-    own = {name: value for name, value in job.settings.items() if name != "flow_lr_factor"}
+    own = {name: v for name, v in job.settings.items() if name not in OF_TRAINING}
     return objectives.with_nir(base, flow, **own)
 
 
@@ -92,6 +99,9 @@ def build_hook(job: "Job") -> Any:
         machine=AlternatingProjections(
             patience=settings["patience"], run_patience=settings["run_patience"]
         ),
+        restore=settings["restore"],
+        anchor_first=settings["anchor_first"],
+        first=settings["first"],
         normalize=job.normalize,
         seed=job.options.seed,
         preprocess=job.preprocess,

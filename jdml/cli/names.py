@@ -78,8 +78,8 @@ MINERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def parse_settings(settings: Iterable[str], option: str) -> dict[str, Any]:
-    """Read ``name=value`` settings; values are Python literals.
+def parse_settings(settings: Iterable[str], option: str, *, words: bool = False) -> dict[str, Any]:
+    """Read ``name=value`` settings; values are Python literals, or, with ``words``, names without quotes.
 
     Raises:
         ValueError: naming the option and the setting that is not of this form.
@@ -87,13 +87,22 @@ def parse_settings(settings: Iterable[str], option: str) -> dict[str, Any]:
     Example:
         >>> parse_settings(["margin=0.2", "squared=True"], "--loss-setting")
         {'margin': 0.2, 'squared': True}
+        >>> parse_settings(["pooling=average+max"], "--method-setting", words=True)
+        {'pooling': 'average+max'}
     """
-    parsed = {}
+    parsed: dict[str, Any] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         try:
             if not equals or not name.isidentifier():
                 raise ValueError
+            if (
+                words
+                and value.replace("+", "_").isidentifier()
+                and value not in ("True", "False", "None")
+            ):
+                parsed[name] = value
+                continue
             parsed[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
             raise ValueError(

@@ -2,7 +2,21 @@
 
 from collections.abc import Mapping
 
-Row = Mapping[str, float]
+from jdml.cli.tables import (
+    CCP,
+    CENTRES,
+    LITERATURE,
+    MLRC,
+    NIR,
+    NIR_LITERATURE,
+    PFML_MLRC,
+    R1,
+    RELATIVE,
+    SEPARATED,
+    Row,
+    as_row,
+)
+
 PRINTED: dict[tuple[str, str, str], dict[str, Row]] = {
     # (protocol, method, backbone): data set -> percent
     ("conventional", "pfml", "resnet50"): {
@@ -186,11 +200,6 @@ PRINTED: dict[tuple[str, str, str], dict[str, Row]] = {
             "MAP@R": 50.2,
         },
     },
-    ("conventional", "nir", "resnet50"): {
-        "cub": {"R@1": 66.0, "NMI": 69.6, "MAP@1000": 34.2},
-        "cars": {"R@1": 85.2, "NMI": 71.6, "MAP@1000": 36.4},
-        "sop": {"R@1": 78.9, "NMI": 90.4, "MAP@1000": 46.5},
-    },
     ("conventional", "triplet", "resnet50"): {
         "cub": {"R@1": 61.5, "R@2": 73.4, "R@4": 82.5, "NMI": 66.2, "NMI+": 68.1},
         "cars": {"R@1": 76.1, "R@2": 84.4, "R@4": 90.0, "NMI": 65.1, "NMI+": 68.5},
@@ -219,52 +228,71 @@ PRINTED: dict[tuple[str, str, str], dict[str, Row]] = {
         "cub": {"R@1": 63.3, "R@2": 74.2, "R@4": 82.5, "NMI": 61.2, "NMI+": 68.2},
         "cars": {"R@1": 82.9, "R@2": 89.4, "R@4": 93.2, "NMI": 60.0, "NMI+": 72.0},
     },
-    ("conventional", "ccp", "resnet50"): {
-        "cub": {"R@1": 71.04},
-        "cars": {"R@1": 85.93},
-        "sop": {"R@1": 81.66},
-        "inshop": {"R@1": 92.46},
-    },
-    ("mlrc", "ccp", "bn_inception"): {
-        "cub": {"MAP@R": 22.67},
-        "cars": {"MAP@R": 18.52},
-        "sop": {"MAP@R": 48.18},
-        "inshop": {"MAP@R": 57.24},
-    },
-    ("mlrc", "contrastive", "bn_inception"): {
-        "cub": {"MAP@R": 21.01},
-        "cars": {"MAP@R": 17.22},
-        "sop": {"MAP@R": 42.66},
-        "inshop": {"MAP@R": 55.13},
-    },
-    ("mlrc", "multi_similarity", "bn_inception"): {
-        "cub": {"MAP@R": 19.64},
-        "cars": {"MAP@R": 18.25},
-        "sop": {"MAP@R": 40.18},
-        "inshop": {"MAP@R": 56.61},
-    },
-    ("mlrc", "triplet", "bn_inception"): {
-        "cub": {"MAP@R": 18.51},
-        "cars": {"MAP@R": 15.68},
-        "sop": {"MAP@R": 41.03},
-        "inshop": {"MAP@R": 55.25},
-    },
-    ("mlrc", "pfml", "bn_inception"): {
-        "cub": {"P@1": 62.4, "RP": 33.8, "MAP@R": 23.1},
-        "cars": {"P@1": 81.2, "RP": 33.6, "MAP@R": 22.9},
-    },
-    ("mlrc", "proxy_anchor", "bn_inception"): {
-        "cub": {"P@1": 56.6, "RP": 30.5, "MAP@R": 19.8},
-        "cars": {"P@1": 73.7, "RP": 29.4, "MAP@R": 18.9},
-    },
 }
 
 
-def printed(protocol: str, method: str, backbone: str, dataset: str) -> Row:
-    """What the method's paper reports, in percent by metric; empty where it reports nothing.
+def printed(
+    protocol: str,
+    method: str,
+    backbone: str,
+    dataset: str,
+    *,
+    loss: str | None = None,
+    dim: int = 128,
+    pooling: str = "average",
+    per_class: int = 1,
+) -> dict[str, Row]:
+    """What a paper reports of a run, in percent by metric, by row; empty where none reports that.
+
+    Args:
+        protocol: of ``jdml benchmark``, as are the method, the backbone and the data set.
+        method: see ``protocol``.
+        backbone: see ``protocol``.
+        dataset: see ``protocol``.
+        loss: the base loss of CCP and NIR.
+        dim: of the embeddings: NIR has tables for several.
+        pooling: of the head, as ``dim``.
+        per_class: centres per class: of SoftTriple the MLRC tables have one row of each data set.
 
     Example:
-        >>> printed("mlrc", "pfml", "bn_inception", "cub")["MAP@R"]
-        23.1
+        >>> printed("mlrc", "ccp", "bn_inception", "cub", loss="multi_similarity")["paper, separated"]["MAP@R"]
+        22.4
     """
-    return PRINTED.get((protocol, method, backbone), {}).get(dataset, {})
+    if protocol == "mlrc":
+        if backbone != "bn_inception":
+            return {}
+        if method == "pfml":
+            return _rows({"paper, separated": as_row(SEPARATED, PFML_MLRC.get(dataset, ""))})
+        if method == "soft_triple" and per_class != CENTRES.get(dataset):
+            return {}
+        values = MLRC.get(f"ccp/{loss}" if method == "ccp" else method, {}).get(dataset, "")
+        both = values.split()
+        return _rows(
+            {
+                "paper, separated": as_row(SEPARATED, " ".join(both[3:])),
+                "paper, concatenated": as_row(SEPARATED, " ".join(both[:3])),
+            }
+        )
+    if method == "ccp":
+        of = dict(
+            zip(
+                ("cub", "cars", "sop", "inshop"),
+                CCP.get((backbone, str(loss)), "").split(),
+                strict=False,
+            )
+        )
+        return _rows({"paper": as_row(R1, of.get(dataset, ""))})
+    if method in ("nir", "nir_baseline"):
+        if (backbone, dim, pooling) == ("resnet50", 128, "average"):
+            return _rows(
+                {"paper": as_row(RELATIVE, NIR.get((method, str(loss)), {}).get(dataset, ""))}
+            )
+        found = NIR_LITERATURE.get((backbone, dim, pooling), {}) if method == "nir" else {}
+        names = ("R@1", "R@10", "NMI") if dataset == "sop" else LITERATURE
+        of_loss = found.get(dataset, "") if loss == "proxy_anchor" else ""
+        return _rows({"paper": as_row(names, of_loss)})
+    return _rows({"paper": PRINTED.get((protocol, method, backbone), {}).get(dataset, {})})
+
+
+def _rows(found: Mapping[str, Row]) -> dict[str, Row]:
+    return {name: row for name, row in found.items() if row}

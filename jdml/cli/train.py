@@ -72,7 +72,7 @@ class Train(Machines):
     """plain: the loss alone. nir: non-isotropy regularization, a flow around every proxy of a proxy loss. ccp: a pair
     loss between samples and proxies, chosen anew for one problem after another; needs --validation."""
     method_setting: tuple[str, ...] = ()
-    """The method's own numbers, as name=value. nir: weight=0.01 warmup=100 flow_lr_factor=50. ccp: pool_size=12
+    """The method's own numbers, as name=value. nir: weight=0.01 warmup=50 flow_lr=5e-4. ccp: pool_size=12
     strength=2e-4 patience=3 in_batch_weight=0."""
     loss: Loss | None = None
     """The loss. Proxy losses learn one vector or more per class. Default: triplet (nir: proxy_anchor, ccp:
@@ -202,6 +202,7 @@ class Train(Machines):
             mesh=mesh,
             shard=class_shards(mesh, job.objective),
             micro_batch=options.micro_batch,
+            skip_nonfinite=job.settings.get("skip_nonfinite"),
         )
         metrics = job.test(result.embedder)
         if not writes():

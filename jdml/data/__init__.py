@@ -4,6 +4,7 @@ Everything here is NumPy: images are arrays in memory, or files that are decoded
 sampler yields row indices. What goes onto a device, and when, is for the training loop to say.
 """
 
+from jdml.data.anchors import AnchorBatchSampler
 from jdml.data.checking import Findings, check
 from jdml.data.dataset import Dataset
 from jdml.data.folds import Fold, mlrc_folds
@@ -17,6 +18,7 @@ from jdml.data.transforms import Crops, conventional, mlrc
 
 __all__ = [
     "IMAGE_FILES",
+    "AnchorBatchSampler",
     "BadImageError",
     "Batch",
     "ClassBatchSampler",

@@ -31,6 +31,7 @@ def nir_loss(
     shape: Shape = "exp",
     temperature: float | Array = 1.0,
     per_dimension: bool = False,
+    of_mean: bool = False,
     where: Array | None = None,
     weights: Array | None = None,
     axis_name: str | tuple[str, ...] | None = None,
@@ -40,7 +41,7 @@ def nir_loss(
 
     Formula:
         ``reduce_i f(t · NLL_i)`` with ``NLL_i = ½‖ζ_i‖² − log|det J_i|`` (divided by D with ``per_dimension``) and f
-        the exponential, softplus ``log(1 + e^u)`` or the identity.
+        the exponential, softplus ``log(1 + e^u)`` or the identity; with ``of_mean`` ``f(t · reduce_i NLL_i)``.
 
     Args:
         latents: ``[B, D]`` residuals ζ.
@@ -48,6 +49,7 @@ def nir_loss(
         shape: f: ``"exp"``, ``"softplus"`` or ``"identity"``.
         temperature: t, multiplies the negative log-likelihood.
         per_dimension: divide the negative log-likelihood by D.
+        of_mean: take f of the reduced negative log-likelihood, as the paper prints; by default reduce f, as released.
         where: ``[B]`` bool, the valid rows.
         weights: ``[B]``: each row's term is multiplied by its weight.
         axis_name: inside a ``jax.shard_map``, the mesh axis over which the batch is spread: the rows of all devices
@@ -59,14 +61,16 @@ def nir_loss(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, another f, a temperature that is not positive.
+        ValueError: shapes that do not fit, another f, a temperature that is not positive; ``of_mean`` without a
+            ``reduce_fn``.
 
     Implementation notes:
-        The mean of f, as released (the paper prints f of the mean), and with the normal density's ½, which the paper
-        leaves out; its constant is dropped. Beyond an exponent of 60 the exponential goes on as its tangent: finite,
-        with a gradient that still points the right way, up to an exponent of 1e5, where it is flat. Latents are cut at
-        ±1e15. Beyond an exponent of about 40 the gradient is finite, but its square, as Adam and norms form it,
-        overflows float32: a flow that meets such samples wants clipping, element by element, or softplus.
+        With the normal density's ½, which the paper leaves out; its constant is dropped. The mean of f is never below f
+        of the mean (f is convex), and is ruled by the least likely sample, where f of the mean pulls all alike. Beyond
+        an exponent of 60 the exponential goes on as its tangent: finite, with a gradient that still points the right
+        way, up to an exponent of 1e5, where it is flat. Latents are cut at ±1e15. Beyond an exponent of about 40 the
+        gradient is finite, but its square, as Adam and norms form it, overflows float32: a flow that meets such samples
+        wants clipping, element by element, softplus, or ``fit(skip_nonfinite=…)``.
 
     Paper settings:
         exp; temperatures of .3 and 3 and softplus as ablations. The loss it is added to is weighted by ω from .001 to
@@ -96,6 +100,8 @@ def nir_loss(
         rows = where
     if weights is not None:
         checks.check_weights("weights", weights, (size,))
+    if of_mean and reduce_fn is None:
+        raise ValueError("of_mean takes f of the reduced values: it needs a reduce_fn, got None")
     dtype = accumulate_in(latents, log_dets)
     residuals = jnp.where(rows[:, None], widen(latents, dtype), 0)
     volumes = jnp.where(rows, widen(log_dets, dtype), 0)
@@ -104,14 +110,18 @@ def nir_loss(
     residuals = jnp.clip(residuals, -FARTHEST, FARTHEST)
     surprise = 0.5 * jnp.sum(jnp.square(residuals), axis=-1) - volumes
     exponents = temperature * jnp.clip(surprise, -LARGEST, LARGEST) / (dim if per_dimension else 1)
-    values = SHAPES[shape](jnp.clip(exponents, -LARGEST, LARGEST))
+    exponents = jnp.clip(exponents, -LARGEST, LARGEST)
+    values = exponents if of_mean else SHAPES[shape](exponents)
     scale = jnp.ones(size, dtype) if weights is None else jnp.asarray(weights, dtype)
     axis = as_axis(axis_name)
     if reduce_fn is None and not axis.whole:
         return ops.reduce_terms(None, values * scale, rows)
     if axis.holds_part("latents", latents):
         values, scale, rows = axis.rows((values, scale, rows))
-    return axis.once(ops.reduce_terms(reduce_fn, values * scale, rows))
+    reduced = ops.reduce_terms(reduce_fn, values * scale, rows)
+    if of_mean:  # nothing to average is no loss, where f(0) is none
+        reduced = jnp.where(rows.any(), SHAPES[shape](reduced), 0.0)
+    return axis.once(reduced)
 
 
 def _safe_exp(values: Array) -> Array:

@@ -9,6 +9,7 @@ A training step needs nothing else to serve every method::
 Objectives nest: :func:`with_memory` takes any pair objective and gives one that also compares with past batches.
 """
 
+from jdml.objectives.anchors import as_anchor_objective
 from jdml.objectives.base import (
     LossFn,
     Metrics,
@@ -28,6 +29,7 @@ __all__ = [
     "NirState",
     "Objective",
     "Params",
+    "as_anchor_objective",
     "as_proxy_objective",
     "pair",
     "proxy",

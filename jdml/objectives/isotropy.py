@@ -30,6 +30,7 @@ def with_nir(
     shape: isotropy.Shape = "exp",
     temperature: float | Array = 1.0,
     per_dimension: bool = False,
+    of_mean: bool = False,
     stop_proxy_gradient: bool = False,
     wrong_class_weight: float | Array = 0.0,
     self_regularization: Literal["none", "generate", "match", "both"] = "none",
@@ -48,13 +49,17 @@ def with_nir(
         shape: f, see :func:`jdml.nir_loss`.
         temperature: t.
         per_dimension: divide the negative log-likelihood by the dimension.
+        of_mean: ``f(t · mean_i NLL)``, as the paper prints, in the place of ``mean_i f(t · NLL)``.
         stop_proxy_gradient: whether the regularizer leaves the proxies alone.
         wrong_class_weight: weight of ``mean_i f(−t · NLL(x_i | ρ_j))`` with j the next sample of another class: such
             pairs are made unlikely.
-        self_regularization: also take the proxy loss of samples that the flow draws around the proxies:
-            ``"generate"`` trains the proxies with them, ``"match"`` the flow, ``"both"`` both. Needs ``key``.
+        self_regularization: also take the proxy loss ``L(ψ, P)`` of samples ψ that the flow draws around the proxies:
+            ``"generate"`` holds ψ fixed and trains the proxies, ``"match"`` holds the proxies fixed and trains the
+            flow, ``"both"`` holds nothing fixed: one term, whose gradient also reaches the proxies through ψ. Needs
+            ``key``.
         warmup: steps during which embeddings get no gradient: only flow and proxies learn. Steps are counted by the
-            objective's state; a loss called without it is past the warm-up.
+            objective's state; a loss called without it is past the warm-up. The paper's warm-up is not this one: see
+            below.
 
     Returns:
         An objective with the parameters ``{"proxies": …, "flow": …}``. Metrics: ``loss``, ``proxy_loss``, ``nir_loss``,
@@ -71,9 +76,14 @@ def with_nir(
         and a density has no upper bound: embeddings that go on following it end in one point. Numbers are in
         ``experiments/nir``.
 
+        In the paper's warm-up the backbone stands still and the embedding layer learns; the optimizer knows nothing of
+        the backbone until then. That is ``partition_by_role(…, backbone_and_head, waiting={"backbone": steps})`` of
+        :mod:`jdml.optim`, with any objective. With ``warmup`` the embedding layer waits, too, and Adam's bias
+        correction runs ahead on gradients of 0: its first real steps are 1.2 to 1.6 times as large.
+
     Paper settings:
         ω from .001 to .01 (.0075 on CUB, .01 on Cars196); learning rates: model 1e-5, proxies ×4000, flow ×50; one
-        epoch of warm-up.
+        epoch in which the backbone waits.
 
     Reference:
         Roth, Vinyals & Akata, *Non-isotropy Regularization for Proxy-based Deep Metric Learning*.
@@ -102,7 +112,12 @@ def with_nir(
         raise ValueError(
             f"self_regularization must be none, generate, match or both, got {self_regularization!r}"
         )
-    shaped = {"shape": shape, "temperature": temperature, "per_dimension": per_dimension}
+    shaped = {
+        "shape": shape,
+        "temperature": temperature,
+        "per_dimension": per_dimension,
+        "of_mean": of_mean,
+    }
     added = _Regularizer(
         objective,
         flow,
@@ -265,12 +280,10 @@ def _of_drawn(
     """The proxy loss of samples that the flow draws, training the proxies, the flow, or both."""
     latent_key, loss_key = jax.random.split(key)
     latents = jax.random.normal(latent_key, condition.shape, condition.dtype)
+    if kind == "match":
+        inner, condition = jax.lax.stop_gradient((inner, condition))
     drawn, _ = flow.apply(flow_params, latents, condition, method="inverse")
-    value = jnp.zeros((), condition.dtype)
-    if kind in ("generate", "both"):
-        value += base(inner, jax.lax.stop_gradient(drawn), labels, key=loss_key)[0]
-    if kind in ("match", "both"):
-        fixed = jax.lax.stop_gradient(condition)
-        drawn, _ = flow.apply(flow_params, latents, fixed, method="inverse")
-        value += base(jax.lax.stop_gradient(inner), drawn, labels, key=loss_key)[0]
+    if kind == "generate":
+        drawn = jax.lax.stop_gradient(drawn)
+    value, _ = base(inner, drawn, labels, key=loss_key)
     return value

@@ -411,12 +411,12 @@ angle_per_class = _number(lambda v: (v >= 0) & (v <= math.pi), "an angle in radi
 unit_interval = _number(lambda v: (v >= 0) & (v <= 1), "in [0, 1]")
 
 
-def count(name: str, value: Any) -> None:
-    """Constraint of a static whole number ≥ 1 (a shape: a number of bins, blocks, clusters)."""
+def count(name: str, value: Any, *, least: int = 1) -> None:
+    """Constraint of a static whole number ≥ 1 (a shape: a number of bins, blocks, clusters), or ≥ ``least``."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} must be a Python integer >= 1, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} must be >= 1, got {value}")
+        raise TypeError(f"{name} must be a Python integer >= {least}, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be >= {least}, got {value}")
 
 
 def counts(name: str, value: Any) -> None:

@@ -5,6 +5,16 @@ be replaced (`dataclasses.replace`): a recipe is a starting point that is writte
 """
 
 from jdml.recipes.base import Problems, Recipe, make_optimizer
-from jdml.recipes.papers import DATASETS, OF_PAIRS, RECIPES, recipe
+from jdml.recipes.papers import OF_PAIRS, RECIPES, recipe, settings_of
+from jdml.recipes.shared import DATASETS
 
-__all__ = ["DATASETS", "OF_PAIRS", "RECIPES", "Problems", "Recipe", "make_optimizer", "recipe"]
+__all__ = [
+    "DATASETS",
+    "OF_PAIRS",
+    "RECIPES",
+    "Problems",
+    "Recipe",
+    "make_optimizer",
+    "recipe",
+    "settings_of",
+]

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-import jax.numpy as jnp
 import optax
 
 from jdml import optim
@@ -20,11 +19,17 @@ class Problems(NamedTuple):
         pool_size: b, samples per class among which new proxies are chosen.
         strength: λ, of the anchor.
         patience: evaluations without improvement that end a problem.
+        restore: as of the hook, and so are those that follow.
+        anchor_first: see `restore`.
+        first: see `restore`.
     """
 
     pool_size: int
     strength: float = 2e-4
     patience: int = 3
+    restore: bool = True
+    anchor_first: bool = False
+    first: Literal["random", "covering", "origin", "kept"] = "random"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,6 +60,7 @@ class Recipe:
         normalize: what the loss does to embeddings, and so retrieval too.
         nmi: whether the paper reports NMI.
         more_clusters: of NMI+, clusters in units of the number of classes; None for no NMI+.
+        skip_nonfinite: as of :func:`jdml.training.fit`.
         map_divisor: what the paper divides mAP@1000 by, see :func:`jdml.metrics.map_at_k`.
     """
 
@@ -80,6 +86,7 @@ class Recipe:
     normalize: Callable[..., Any] = sphere
     nmi: bool = False
     more_clusters: int | None = None
+    skip_nonfinite: int | None = None
     map_divisor: Divisor = "min"
 
 
@@ -89,7 +96,8 @@ def make_optimizer(
     """Make the optimizer of a recipe, over `{"model": …, **objective roles}`.
 
     Anchoring, coupled weight decay and clipping act on the gradients of all roles together; then each role has its rule
-    and learning rate. The model's `"head"` learns from the first step on, all else of it after the warm-up.
+    and learning rate. The model's `"head"` learns from the first step on, all else of it after the warm-up, until which
+    its rule sees no gradient (:func:`jdml.optim.partition_by_role`). Learning rates fall by the steps of the run.
 
     Args:
         recipe: The recipe.
@@ -116,9 +124,11 @@ def make_optimizer(
     def only(names: tuple[str, ...]) -> Callable[[Any], Any]:
         return lambda params: {role: role in names for role in params}
 
-    def rule(role: str, warmup: int = 0) -> optax.GradientTransformation:
+    warmup = recipe.warmup_epochs * steps_per_epoch
+
+    def rule(role: str, begins: int = 0) -> optax.GradientTransformation:
         rate = recipe.rate * (1.0 if role == "model" else recipe.role_rates.get(role, 1.0))
-        schedule = _schedule(rate, warmup * steps_per_epoch, recipe, steps_per_epoch)
+        schedule = _schedule(rate, begins, recipe, steps_per_epoch)
         if recipe.rule == "adam":
             return optax.adam(schedule, b2=recipe.b2)
         decay = recipe.weight_decay if role in decayed else 0.0
@@ -140,23 +150,16 @@ def make_optimizer(
     if recipe.max_norm is not None:
         first.append(optax.clip_by_global_norm(recipe.max_norm))
     by_role = optim.partition_by_role(
-        {"backbone": rule("model", recipe.warmup_epochs), "head": rule("model"), **transforms},
-        lambda params: {
-            **{role: role for role in params if role != "model"},
-            "model": {name: "head" if name == "head" else "backbone" for name in params["model"]},
-        },
+        {"backbone": rule("model", warmup), "head": rule("model"), **transforms},
+        optim.backbone_and_head,
+        waiting={"backbone": warmup},
     )
     return optax.chain(*first, by_role)
 
 
-def _schedule(
-    rate: float, waiting: int, recipe: Recipe, steps_per_epoch: int
-) -> Callable[[Any], Any]:
-    """The learning rate by step: nothing while waiting, then `rate`, smaller every so many epochs."""
-
-    def at(step: Any) -> Any:
-        every = recipe.decay_every
-        decayed = 0 if every is None else step // (every * steps_per_epoch)
-        return jnp.where(step < waiting, 0.0, rate * recipe.decay_factor**decayed)
-
-    return at
+def _schedule(rate: float, begins: int, recipe: Recipe, steps_per_epoch: int) -> Any:
+    """The learning rate by step of a rule whose first step is the run's step `begins`."""
+    if recipe.decay_every is None:
+        return rate
+    every = recipe.decay_every * steps_per_epoch
+    return lambda step: rate * recipe.decay_factor ** ((step + begins) // every)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,13 @@ from jax import Array
 from jdml import optim
 from jdml.ccp import AlternatingProjections, AlternationState, covering_radius, select_proxies
 from jdml.data import ImageFiles
+from jdml.metrics.covering import mean_distance
 from jdml.ops import ball, checks
 from jdml.training.hooks import Hook, HookResult
 from jdml.training.placement import whole
 from jdml.training.step import Preprocess, TrainState, embed, to_float
+
+First = Literal["random", "covering", "origin", "kept"]
 
 
 class Alternation(NamedTuple):
@@ -42,17 +45,26 @@ class AlternatingProblems(Hook):
 
     A problem ends when the monitored metric no longer improves. Then the model and the proxies go back to their best in
     this problem, the weights are anchored there (:func:`jdml.optim.set_anchor`), and every class gets new proxies:
-    those of ``pool_size`` of its samples that the old ones cover worst. The first problem begins in the same way,
-    without an anchor and with nothing covered. The optimizer's moments go on. The log tells the number of the problem,
-    and at its end ``covering_radius``: how far the worst of a class's pool is from its nearest old proxy, mean over
-    classes.
+    those of ``pool_size`` of its samples that the old ones cover worst. The first problem begins with random samples
+    as proxies, without an anchor. The optimizer's moments go on. The log tells the number of the problem, and at its
+    end ``covering_radius``, how far the worst of a class's pool is from its nearest old proxy, mean over classes; and
+    ``covering_ratio``, that radius in units of the mean distance between the means of two classes' pools: the radius
+    alone says nothing of how well classes are covered.
 
     Attributes:
         model: the model that is trained.
         train: the data set that is trained on.
-        pool_size: b, samples per class among which the new proxies are chosen; all of a smaller class.
+        pool_size: b, samples per class among which the new proxies are chosen; all of a smaller class. Below the number
+            of proxies K it means b · K samples: with 1 new proxies are random samples, as with K.
         monitor: the evaluation metric, larger is better; the first evaluation tells if there is none of that name.
         machine: when a problem and when the run ends.
+        anchor_first: whether the first problem is anchored, too, at the parameters that training begins with, as the
+            paper's algorithm has it; by default, as in the released program, nothing is anchored before there is a
+            solution.
+        first: the first problem's proxies: ``"random"`` samples; ``"covering"``, chosen from a pool beside K random
+            samples, as the paper's algorithm has it read line by line; ``"origin"``, chosen from a pool beside 0, as in
+            the released program, so that the longest embedding is the first; ``"kept"``, those of the state that
+            training begins with: to go on from a run that had no problems.
         restore: whether the model goes back to its best when a problem ends, as the paper's algorithm has it; False
             goes on from where it is, anchored at the best, with pools embedded as it is, as the released program does.
         normalize: of pool and proxies before they are compared, as in the loss.
@@ -60,8 +72,8 @@ class AlternatingProblems(Hook):
         preprocess: as in training.
 
     Raises:
-        ValueError: before any step: a pool smaller than the number of proxies per class, a class without samples, no
-            proxies among the parameters, no :func:`jdml.optim.add_anchored_weights` in the optimizer.
+        ValueError: before any step: a pool without a sample, another ``first``, a class without samples, no proxies
+            among the parameters, no :func:`jdml.optim.add_anchored_weights` in the optimizer.
 
     Implementation notes:
         Pools depend on the seed and the number of the problem alone; image files are augmented as in training, and
@@ -69,11 +81,9 @@ class AlternatingProblems(Hook):
         :func:`~jdml.training.fit` the same ``monitor``, so that the best of the whole run is kept. What an objective
         remembers between steps (a cross-batch memory) is not taken back with the weights.
 
-        A pool as large as the number of proxies makes them random samples. The released program multiplies a smaller
-        pool by that number; here it is refused.
-
     Paper settings:
-        b = 12 and K = 8 (CUB, Cars196), 7 and 4 (SOP, In-shop), 16 and 4 (MNIST); anchored with λ = 2e-4.
+        b = 12 and K = 8 (CUB, Cars196), 7 and 4 (SOP, In-shop), 16 and 4 (MNIST); anchored with λ = 2e-4. Algorithm 1:
+        ``restore``, ``anchor_first``, ``first="covering"``. Released: ``restore=False``, ``first="origin"``.
 
     Reference:
         Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, Algorithm 1.
@@ -85,6 +95,8 @@ class AlternatingProblems(Hook):
     monitor: str
     machine: AlternatingProjections = AlternatingProjections()
     restore: bool = True
+    anchor_first: bool = False
+    first: First = "random"
     normalize: Any = ball
     seed: int = 0
     preprocess: Preprocess = to_float
@@ -96,6 +108,8 @@ class AlternatingProblems(Hook):
             "pool_size": int(self.pool_size),
             "monitor": self.monitor,
             "restore": self.restore,
+            "anchor_first": self.anchor_first,
+            "first": self.first,
             "normalize": getattr(self.normalize, "__name__", str(self.normalize)),
             "seed": int(self.seed),
         }
@@ -120,20 +134,24 @@ class AlternatingProblems(Hook):
             raise ValueError(
                 f"the objective has no proxies to choose: its parameters are {sorted(state.params)}"
             )
-        classes, per_class, _ = proxies.shape
-        if self.pool_size < per_class:
+        if self.first not in get_args(First):
             raise ValueError(
-                f"pool_size must be at least the number of proxies per class, {per_class}, got {self.pool_size}"
+                f"first must be one of {', '.join(get_args(First))}, got {self.first!r}"
             )
+        classes = len(proxies)
         labels = np.asarray(self.train.labels)
         counts = np.bincount(labels[labels >= 0], minlength=classes)
         if not counts[:classes].all():
             raise ValueError(
                 f"class {int(np.argmin(counts[:classes]))} has no sample to choose from"
             )
-        optim.set_anchor(state.opt_state, state.params)  # an optimizer without an anchor shows now
-        state, _ = self._with_new_proxies(state, 0, jnp.zeros(proxies.shape[:2], bool))
-        chosen = jnp.copy(state.params["proxies"])
+        # An optimizer without an anchor shows now.
+        anchored = optim.set_anchor(state.opt_state, state.params)
+        if self.anchor_first:
+            state = state._replace(opt_state=anchored)
+        chosen = proxies if self.first == "kept" else self._first_proxies(state)
+        state = state._replace(params={**state.params, "proxies": chosen})
+        chosen = jnp.copy(chosen)
         return self._remember(self.machine.init(), state, jnp.zeros_like(chosen), chosen), state
 
     def after_evaluation(
@@ -150,9 +168,9 @@ class AlternatingProblems(Hook):
         seen: dict[str, float | int] = {"problem": problem}
         if decision.end_problem:
             before = jnp.copy(carried.params["proxies"])  # the step takes the state's buffers
-            state, radius = self._next_problem(carried, state)
+            state, radius, ratio = self._next_problem(carried, state)
             carried = self._remember(machine, state, before, jnp.copy(state.params["proxies"]))
-            seen["covering_radius"] = radius
+            seen |= {"covering_radius": radius, "covering_ratio": ratio}
         return HookResult(carried, state, seen, bool(decision.end_run))
 
     def _remember(
@@ -161,56 +179,71 @@ class AlternatingProblems(Hook):
         params, batch_stats = jax.tree.map(jnp.copy, (state.params, state.batch_stats))
         return Alternation(machine, params, batch_stats, before, chosen)
 
-    def _next_problem(self, best: Alternation, state: TrainState) -> tuple[TrainState, float]:
+    def _first_proxies(self, state: TrainState) -> Array:
+        proxies = whole(state.params["proxies"])
+        per_class = proxies.shape[1]
+        centres, old = proxies, jnp.zeros(proxies.shape[:2], bool)
+        if self.first == "origin":
+            centres, old = jnp.zeros_like(proxies), jnp.ones_like(old)
+        elif self.first == "covering":
+            centres, old = self._pool(state, (0, 1), per_class)
+        size = per_class if self.first == "random" else None
+        points, there = self._pool(state, (0,), size)
+        return select_proxies(points, centres, per_class, where=there, proxies_where=old)
+
+    def _next_problem(
+        self, best: Alternation, state: TrainState
+    ) -> tuple[TrainState, float, float]:
+        """The state that the next problem begins with, and how the old proxies cover the pool of the new ones."""
         opt_state = optim.set_anchor(state.opt_state, best.params)
         if self.restore:
             state = state._replace(params=best.params, batch_stats=best.batch_stats)
-        old = jnp.ones(best.params["proxies"].shape[:2], bool)
-        covering = {**state.params, "proxies": best.params["proxies"]}
-        state = state._replace(params=covering, opt_state=opt_state)
-        return self._with_new_proxies(state, int(best.machine.problem), old)
+        centres = self._normalized(whole(best.params["proxies"]))
+        points, there = self._pool(state, (int(best.machine.problem),))
+        radius, ratio = _covering(points, centres, there)
+        chosen = select_proxies(points, centres, centres.shape[1], where=there)
+        state = state._replace(params={**state.params, "proxies": chosen}, opt_state=opt_state)
+        return state, float(radius), float(ratio)
 
-    def _with_new_proxies(
-        self, state: TrainState, problem: int, old: Array
-    ) -> tuple[TrainState, float]:
-        """The state with proxies chosen from a new pool that its model embeds, and the pool's covering radius."""
-        proxies = whole(state.params["proxies"])
+    def _normalized(self, vectors: Array) -> Array:
+        normalized: Array = vectors if self.normalize is None else self.normalize(vectors)
+        return normalized
+
+    def _pool(
+        self, state: TrainState, number: tuple[int, ...], size: int | None = None
+    ) -> tuple[Array, Array]:
+        """``[C, b, D]`` samples of each class as the model embeds them, and which of them are there."""
+        proxies = state.params["proxies"]
         classes, per_class, dim = proxies.shape
-        indices, there = self._pool(classes, problem)
-        rows, pool = indices[there], np.zeros((*indices.shape, dim), np.float32)
+        if size is None:
+            size = self.pool_size if self.pool_size >= per_class else self.pool_size * per_class
+        indices, there = self._rows(classes, size, number)
+        pool = np.zeros((*indices.shape, dim), np.float32)
         pool[there] = embed(
             self.model,
             state.params["model"],
             state.batch_stats,
-            self._images(rows, problem),
+            self._images(indices[there], number),
             preprocess=self.preprocess,
         )
-        normalize = self.normalize if self.normalize is not None else lambda vectors: vectors
-        points, centres = normalize(jnp.asarray(pool, proxies.dtype)), normalize(proxies)
-        radii = _covering_radii(points, centres, jnp.asarray(there))
-        chosen = select_proxies(
-            points,
-            centres,
-            per_class,
-            where=jnp.asarray(there),
-            proxies_where=old,
-        )
-        return state._replace(params={**state.params, "proxies": chosen}), float(radii)
+        return self._normalized(jnp.asarray(pool, proxies.dtype)), jnp.asarray(there)
 
-    def _images(self, rows: np.ndarray, problem: int) -> Any:
+    def _images(self, rows: np.ndarray, number: tuple[int, ...]) -> Any:
         images = self.train.images
         if isinstance(images, ImageFiles):
-            return _Augmented(images, rows, (self.seed, problem))
+            return _Augmented(images, rows, (self.seed, *number))
         return np.asarray(images[rows])
 
-    def _pool(self, classes: int, problem: int) -> tuple[np.ndarray, np.ndarray]:
+    def _rows(
+        self, classes: int, size: int, number: tuple[int, ...]
+    ) -> tuple[np.ndarray, np.ndarray]:
         """``[C, b]`` indices of random samples of each class, and which of them are there."""
-        rng = np.random.default_rng([self.seed, problem])
+        rng = np.random.default_rng([self.seed, *number])
         labels = np.asarray(self.train.labels)
-        indices = np.zeros((classes, self.pool_size), np.int64)
+        indices = np.zeros((classes, size), np.int64)
         there = np.zeros(indices.shape, bool)
         for of_class in range(classes):
-            chosen = rng.permutation(np.flatnonzero(labels == of_class))[: self.pool_size]
+            chosen = rng.permutation(np.flatnonzero(labels == of_class))[:size]
             indices[of_class, : len(chosen)] = chosen
             there[of_class, : len(chosen)] = True
         return indices, there
@@ -219,7 +252,7 @@ class AlternatingProblems(Hook):
 class _Augmented:
     """Image files as in training, decoded when they are asked for: of several processes each asks for its own."""
 
-    def __init__(self, images: ImageFiles, rows: np.ndarray, seed: tuple[int, int]) -> None:
+    def __init__(self, images: ImageFiles, rows: np.ndarray, seed: tuple[int, ...]) -> None:
         self.images, self.rows, self.seed = images, rows, seed
         self.shape = (len(rows), *images.shape[1:])
 
@@ -231,10 +264,13 @@ class _Augmented:
 
 
 @jax.jit
-def _covering_radii(points: Array, centres: Array, there: Array) -> Array:
-    """The mean over classes of how far the worst of a class's points is from its nearest centre."""
+def _covering(points: Array, centres: Array, there: Array) -> tuple[Array, Array]:
+    """How far the worst of a class's points is from its nearest centre, mean over classes; the same by distance."""
 
-    def of_class(points: Array, centres: Array, there: Array) -> Array:
-        return covering_radius(points, centres, where=there)
+    def of_class(points: Array, centres: Array, there: Array) -> tuple[Array, Array]:
+        radius = covering_radius(points, centres, where=there)
+        return radius, jnp.mean(points, axis=0, where=there[:, None])
 
-    return jnp.mean(jax.vmap(of_class)(points, centres, there))
+    radii, means = jax.vmap(of_class)(points, centres, there)
+    radius, between = jnp.mean(radii), mean_distance(means)
+    return radius, jnp.where(between > 0, radius / jnp.where(between > 0, between, 1.0), jnp.inf)

@@ -26,6 +26,7 @@ class _Feed:
         preprocess: as for the step.
         placement: where batches lie.
         micro_batch: as for the step.
+        skip_nonfinite: as for the step.
     """
 
     def __init__(
@@ -34,11 +35,12 @@ class _Feed:
         preprocess: Preprocess,
         placement: Placement = HERE,
         micro_batch: int | None = None,
+        skip_nonfinite: bool = False,
     ) -> None:
         if micro_batch is not None:
             checks.count("micro_batch", micro_batch)
         self.model, self.preprocess, self.placement = parts[0], preprocess, placement
-        self.micro_batch = micro_batch
+        self.micro_batch, self.skip_nonfinite = micro_batch, skip_nonfinite
         self._may_fill = False
 
     @property
@@ -53,6 +55,7 @@ class _Feed:
             preprocess=self.preprocess,
             placement=self.placement,
             micro_batch=self.micro_batch,
+            skip_nonfinite=self.skip_nonfinite,
             donate=True,
         )
         return step
@@ -88,7 +91,7 @@ class RowFeed(_Feed):
         parts: model, objective and optimizer.
         train: a data set with ``images`` and ``labels``.
         sampler: an iterator of index arrays ``[B]``.
-        *shared: ``preprocess``, ``placement`` and ``micro_batch``.
+        *shared: ``preprocess``, ``placement``, ``micro_batch`` and ``skip_nonfinite``.
     """
 
     def __init__(self, parts: tuple[Any, ...], train: Any, sampler: Any, *shared: Any) -> None:
@@ -146,7 +149,7 @@ class ImageFeed(_Feed):
         parts: model, objective and optimizer.
         train: the data set of the batches.
         batches: the pipeline.
-        *shared: ``preprocess``, ``placement`` and ``micro_batch``.
+        *shared: ``preprocess``, ``placement``, ``micro_batch`` and ``skip_nonfinite``.
 
     Raises:
         ValueError: if the batches are of another data set.
@@ -208,12 +211,10 @@ class ImageFeed(_Feed):
 
 def make_feed(
     parts: tuple[Any, ...],
-    preprocess: Preprocess,
     train: Any,
     sampler: Any,
-    placement: Placement,
-    micro_batch: int | None,
+    *shared: Any,
 ) -> RowFeed | ImageFeed:
     """Return the feed for what ``sampler`` yields."""
     kind = ImageFeed if isinstance(sampler, ImageBatches) else RowFeed
-    return kind(parts, train, sampler, preprocess, placement, micro_batch)
+    return kind(parts, train, sampler, *shared)

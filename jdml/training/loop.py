@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from jdml.ops import checks
 from jdml.training import door
 from jdml.training.feed import make_feed
 from jdml.training.hooks import Hook
@@ -49,6 +50,7 @@ def fit(
     mesh: jax.sharding.Mesh | None = None,
     shard: Mapping[str, jax.sharding.PartitionSpec] | None = None,
     micro_batch: int | None = None,
+    skip_nonfinite: int | None = None,
     async_saves: bool = False,
 ) -> FitResult:
     """Train a model with any objective.
@@ -92,6 +94,8 @@ def fit(
             else is the same on every device.
         micro_batch: rows that go through the network at a time, twice each: the loss sees the whole batch, and the
             gradient is that of the whole batch, with the activations of so many rows. Dropout draws by the turn.
+        skip_nonfinite: leave out a step whose loss or gradient is not finite, as if it had not been, and tell in the
+            log how many were ``skipped``; so many of them in a row still stop the run. None: the first one does.
         async_saves: write checkpoints while training goes on; a copy of the state is kept meanwhile.
 
     Returns:
@@ -104,7 +108,8 @@ def fit(
             which of objective, optimizer, model and data is another), a checkpoint that cannot be read, fewer proxies
             than classes; roles that are not there or cannot be divided; batch normalization that is trained, with
             ``micro_batch`` or a batch that does not divide among the devices.
-        FloatingPointError: naming the step, when a loss or a gradient is not finite; nothing of it is saved.
+        FloatingPointError: naming the step, when a loss or a gradient is not finite, or ``skip_nonfinite`` in a row are
+            not; nothing of it is saved.
         Preempted: SIGTERM came, and a last checkpoint was saved (with ``out_dir``, in the main thread).
         RuntimeError: another process of this run has ended.
 
@@ -130,13 +135,20 @@ def fit(
         raise ValueError("state and pretrained both say what to begin with: give one of them")
     placement = Placement.on(mesh, shard)
     parts = (model, objective, optimizer)
-    feed = make_feed(parts, preprocess, train, sampler, placement, micro_batch)
+    if skip_nonfinite is not None:
+        checks.count("skip_nonfinite", skip_nonfinite)
+    skips = skip_nonfinite is not None
+    feed = make_feed(parts, train, sampler, preprocess, placement, micro_batch, skips)
     folder = None
     if out_dir is not None:
         folder = open_run(
             out_dir,
             {**(config or {}), **({} if hook is None else hook.config)},
-            {"seed": seed, **asdict(schedule)},
+            {
+                "seed": seed,
+                **asdict(schedule),
+                **({"skip_nonfinite": skip_nonfinite} if skips else {}),
+            },
             parts,
             train,
             state if state is not None else pretrained,
@@ -151,7 +163,7 @@ def fit(
         )
     door.check_proxies(state.params, train.labels)
     feed.check(state)
-    run = Run(feed, sampler, schedule, evaluate, hook, state, folder, tensorboard)
+    run = Run(feed, sampler, schedule, evaluate, hook, state, folder, tensorboard, skip_nonfinite)
     shown = progress and writes()
     ending = Termination(watched=folder is not None)
     with (

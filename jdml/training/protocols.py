@@ -209,6 +209,9 @@ def _train(
             machine=AlternatingProjections(
                 patience=recipe.problems.patience, run_patience=RUN_PATIENCE
             ),
+            restore=recipe.problems.restore,
+            anchor_first=recipe.problems.anchor_first,
+            first=recipe.problems.first,
             normalize=recipe.normalize,
             seed=plan.seed,
             preprocess=plan.preprocess,
@@ -236,6 +239,7 @@ def _train(
         mesh=plan.mesh,
         shard=class_shards(plan.mesh, objective),
         micro_batch=plan.micro_batch,
+        skip_nonfinite=recipe.skip_nonfinite,
     )
 
 

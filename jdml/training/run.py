@@ -1,5 +1,6 @@
 """A run in progress: what is computed is checked, evaluated, remembered and written."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -32,6 +33,7 @@ class Run:
         state: to begin with; it is copied.
         folder: of the run; None writes nothing.
         tensorboard: as of :func:`fit`.
+        skip_nonfinite: as of :func:`fit`.
     """
 
     def __init__(
@@ -44,8 +46,10 @@ class Run:
         state: TrainState,
         folder: RunFolder | None,
         tensorboard: bool,
+        skip_nonfinite: int | None = None,
     ) -> None:
         self.feed, self.sampler, self.schedule = feed, sampler, schedule
+        self.skip_nonfinite = skip_nonfinite
         self.evaluate, self.hook, self.folder = evaluate, hook, folder
         self.place = feed.placement.place
         self.state: TrainState = self.place(_copy(state))
@@ -119,18 +123,28 @@ class Run:
         return _copy((self.state.params, self.state.batch_stats))
 
     def _collect(self) -> Record:
-        """Average the metrics of the steps since the last pause; refuse a loss or gradient that is not finite."""
+        """Average the metrics of the steps since the last pause; refuse or count those that are not finite."""
         if not self.pending:
             return {}
         values = jax.device_get(self.pending)
         self.pending = []
-        for name in ("loss", "grad_norm"):
-            seen = np.array([metrics[name] for metrics in values], np.float64)
-            if not np.isfinite(seen).all():
-                first = int(np.argmin(np.isfinite(seen)))
-                step = self.done.step - len(seen) + 1 + first
-                raise FloatingPointError(f"the {name} is {seen[first]} at step {step}")
-        return {name: float(np.mean([m[name] for m in values])) for name in sorted(values[0])}
+        kept = []
+        for step, metrics in enumerate(values, self.done.step - len(values) + 1):
+            wrong = [name for name in ("loss", "grad_norm") if not np.isfinite(metrics[name])]
+            self.done.skipped_in_a_row = self.done.skipped_in_a_row + 1 if wrong else 0
+            if not wrong:
+                kept.append(metrics)
+            elif self.done.skipped_in_a_row >= (self.skip_nonfinite or 1):
+                row = self.done.skipped_in_a_row
+                after = f", as in the {row - 1} before it" if row > 1 else ""
+                value = metrics[wrong[0]]
+                raise FloatingPointError(f"the {wrong[0]} is {value} at step {step}{after}")
+        means = {
+            name: float(np.mean([m[name] for m in kept])) if kept else math.nan
+            for name in sorted(values[0])
+        }
+        counted = {"skipped": len(values) - len(kept)} if self.skip_nonfinite else {}
+        return {**means, **counted}
 
     def _evaluate(self) -> Record:
         assert self.evaluate is not None

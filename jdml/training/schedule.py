@@ -47,3 +47,4 @@ class Progress:
     history: list[Record] = field(default_factory=list)
     best: Best = field(default_factory=Best)
     stopped: str | None = None
+    skipped_in_a_row: int = 0

@@ -154,6 +154,7 @@ def _pure_step(
     preprocess: Preprocess,
     placement: Placement,
     micro_batch: int | None,
+    skip_nonfinite: bool,
 ) -> Callable:
     """Build the step as a pure, unjitted function ``(state, images, labels, where)``."""
 
@@ -206,7 +207,7 @@ def _pure_step(
             forward, has_aux=True
         )(state.params, state, images, labels, where)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        state = TrainState(
+        after = TrainState(
             step=state.step + 1,
             params=optax.apply_updates(state.params, updates),
             batch_stats=batch_stats,
@@ -216,8 +217,13 @@ def _pure_step(
             ),
             key=state.key,
         )
-        state = placement.keep(state)
-        return state, {**metrics, "loss": loss, "grad_norm": optax.tree.norm(grads)}
+        norm = optax.tree.norm(grads)
+        if skip_nonfinite:
+            # The norm, not each entry: Adam squares what it is given, and an infinite moment ends learning unseen.
+            done = jnp.isfinite(loss) & jnp.isfinite(norm)
+            stays = state._replace(step=after.step)
+            after = jax.tree.map(partial(jnp.where, done), after, stays)
+        return placement.keep(after), {**metrics, "loss": loss, "grad_norm": norm}
 
     return step
 
@@ -231,6 +237,7 @@ def make_train_step(
     donate: bool = False,
     placement: Placement = HERE,
     micro_batch: int | None = None,
+    skip_nonfinite: bool = False,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """Build the jitted train step ``step(state, images, labels, where=None) -> (state, metrics)``.
 
@@ -244,6 +251,8 @@ def make_train_step(
         donate: let the step reuse the memory of the state it is given, which is then gone for the caller.
         placement: where the state lies, and stays.
         micro_batch: rows that go through the network at a time; None: all.
+        skip_nonfinite: whether a step of which loss or gradient norm is not finite leaves all but the number of steps
+            as it was.
 
     Returns:
         The step. ``images [B, H, W, C]``, ``labels [B]`` ints, ``where [B]`` bool (rows that count for
@@ -255,9 +264,8 @@ def make_train_step(
         ``fold_in(state.key, t)``, so that a restored state goes on exactly. The same model, objective and optimizer
         objects give the same compiled step again.
     """
-    return _jitted(
-        model, objective, optimizer, preprocess, placement, micro_batch, donate, indexed=False
-    )
+    settings = (preprocess, placement, micro_batch, skip_nonfinite, donate)
+    return _jitted(model, objective, optimizer, *settings, indexed=False)
 
 
 def make_indexed_step(
@@ -269,6 +277,7 @@ def make_indexed_step(
     donate: bool = False,
     placement: Placement = HERE,
     micro_batch: int | None = None,
+    skip_nonfinite: bool = False,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """Build :func:`make_train_step`'s step over a data set that lies on the device.
 
@@ -280,15 +289,15 @@ def make_indexed_step(
         donate: see :func:`make_train_step`.
         placement: see :func:`make_train_step`.
         micro_batch: see :func:`make_train_step`.
+        skip_nonfinite: see :func:`make_train_step`.
 
     Returns:
         ``step(state, images [N, H, W, C], labels [N], indices [B], where=None)``, which returns
         ``(state, metrics)``: the batch is gathered inside the compiled step, so that the host sends
         B integers per step.
     """
-    return _jitted(
-        model, objective, optimizer, preprocess, placement, micro_batch, donate, indexed=True
-    )
+    settings = (preprocess, placement, micro_batch, skip_nonfinite, donate)
+    return _jitted(model, objective, optimizer, *settings, indexed=True)
 
 
 @lru_cache(maxsize=16)
@@ -299,12 +308,14 @@ def _jitted(
     preprocess: Preprocess,
     placement: Placement,
     micro_batch: int | None,
+    skip_nonfinite: bool,
     donate: bool,
     *,
     indexed: bool,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """Jit the step; the same parts give the same function, so that other seeds compile nothing."""
-    step = _pure_step(model, objective, optimizer, preprocess, placement, micro_batch)
+    settings = (preprocess, placement, micro_batch, skip_nonfinite)
+    step = _pure_step(model, objective, optimizer, *settings)
 
     def indexed_step(
         state: TrainState,

@@ -44,6 +44,25 @@ def test_values(shape: Any, temperature: float, per_dimension: bool) -> None:
         np.testing.assert_allclose(masked, (expected * WEIGHTS)[WHERE].mean(), rtol=1e-10)
 
 
+@pytest.mark.parametrize("shape", ["exp", "softplus", "identity"])
+def test_the_printed_form_is_f_of_the_mean(shape: Any) -> None:
+    """Eq. 11: the mean goes inside."""
+    f = {"exp": math.exp, "softplus": lambda u: math.log1p(math.exp(u)), "identity": float}[shape]
+    surprise = oracle("identity", 0.3, False)
+    with jax.enable_x64(True):
+        arrays = jnp.asarray(LATENTS), jnp.asarray(LOG_DETS)
+        settings = {"shape": shape, "temperature": 0.3, "of_mean": True}
+        found = jdml.nir_loss(*arrays, **settings)
+        np.testing.assert_allclose(found, f(surprise.mean()), rtol=1e-10)
+        masked = jdml.nir_loss(*arrays, where=WHERE, **settings)
+        np.testing.assert_allclose(masked, f(surprise[WHERE].mean()), rtol=1e-10)
+        released = jdml.nir_loss(*arrays, shape=shape, temperature=0.3)
+        assert found <= released + 1e-12  # f is convex
+        assert jdml.nir_loss(*arrays, where=jnp.zeros(B, bool), **settings) == 0
+    with pytest.raises(ValueError, match="of_mean .* needs a reduce_fn, got None"):
+        jdml.nir_loss(*arrays, of_mean=True, reduce_fn=None)
+
+
 def test_hidden_rows_leak_nothing() -> None:
     latents = jnp.asarray(np.where(WHERE[:, None], LATENTS, np.nan), jnp.float32)
     log_dets = jnp.asarray(np.where(WHERE, LOG_DETS, np.inf), jnp.float32)

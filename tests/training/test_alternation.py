@@ -154,6 +154,95 @@ def test_the_new_proxies_are_those_that_were_covered_worst(toy):
         )
 
 
+def started(toy, **changes):
+    """The state that the first problem begins with, and the embeddings of all samples before it."""
+    state = create_state(toy.model, OBJECTIVE, OPTIMIZER, toy.data.images[:1], seed=0)
+    x = embeddings(toy, state)
+    return hook_of(toy, **changes).start(state)[1], x
+
+
+def chosen_rows(toy, proxies, x):
+    """Which samples the proxies of each class are."""
+    rows = []
+    for of_class, chosen in enumerate(np.asarray(proxies)):
+        own = np.flatnonzero(toy.data.labels == of_class)
+        apart = np.abs(chosen[:, None] - x[own][None]).max(-1)
+        assert apart.min(1).max() < 1e-5
+        rows.append(own[apart.argmin(1)].tolist())
+    return rows
+
+
+def test_the_first_proxies_are_random_samples(toy):
+    """Not those that are farthest from each other, whatever the pool's size."""
+    seeds = [started(toy, seed=seed) for seed in range(6)]
+    of = [chosen_rows(toy, state.params["proxies"], x) for state, x in seeds]
+    assert len({tuple(sorted(rows[0])) for rows in of}) > 3
+    assert all(len(set(rows)) == K for seed in of for rows in seed)
+    with_larger, x = started(toy, pool_size=10)
+    assert chosen_rows(toy, with_larger.params["proxies"], x) == of[0]
+
+
+def test_the_released_start_covers_what_is_far_from_the_origin(toy):
+    state, x = started(toy, first="origin", pool_size=10)
+    for of_class, rows in enumerate(chosen_rows(toy, state.params["proxies"], x)):
+        own = np.flatnonzero(toy.data.labels == of_class)  # ten samples: the pool is all of them
+        norms = np.linalg.norm(x[own], axis=1)
+        assert norms[own.tolist().index(rows[0])] >= norms.max() - 1e-6
+        picked = jdml.ccp.greedy_k_center(jnp.asarray(x[own]), jnp.zeros((1, 2)), K)
+        assert rows == own[picked].tolist()
+
+
+def test_the_algorithm_s_start_covers_what_random_samples_leave(toy):
+    state, x = started(toy, first="covering", pool_size=10)
+    rows = chosen_rows(toy, state.params["proxies"], x)
+    hook = hook_of(toy, first="covering", pool_size=10)
+    random, there = hook._rows(4, K, (0, 1))
+    assert there.all()
+    for of_class in range(4):
+        own = np.sort(hook._rows(4, 10, (0,))[0][of_class])
+        picked = jdml.ccp.greedy_k_center(jnp.asarray(x[own]), jnp.asarray(x[random[of_class]]), K)
+        assert rows[of_class] == own[picked].tolist()
+
+
+def test_proxies_may_be_those_of_the_state(toy):
+    state = create_state(toy.model, OBJECTIVE, OPTIMIZER, toy.data.images[:1], seed=0)
+    after = started(toy, first="kept")[0]
+    chex.assert_trees_all_equal(after.params, state.params)
+
+
+def test_the_first_problem_may_be_anchored_where_training_begins(toy):
+    state, _ = started(toy, anchor_first=True)
+    assert anchor_of(state).anchored
+    chex.assert_trees_all_equal(anchor_of(state).anchor["model"], state.params["model"])
+    assert not anchor_of(started(toy)[0]).anchored
+
+
+@pytest.mark.parametrize(("pool", "size"), [(1, 3), (2, 6), (3, 3), (5, 5)])
+def test_a_pool_smaller_than_the_proxies_is_that_many_times_as_large(toy, pool, size):
+    state = create_state(toy.model, OBJECTIVE, OPTIMIZER, toy.data.images[:1], seed=0)
+    points, there = hook_of(toy, pool_size=pool)._pool(state, (1,))
+    assert points.shape == (4, size, 2)
+    assert there.all()
+    train(toy, [0.5, 0.4, 0.3], hook_of(toy, pool_size=pool))  # as far as a second problem
+
+
+def test_the_log_tells_the_radius_in_units_of_the_distance_between_classes(toy):
+    hook = Watched(hook_of(toy, pool_size=10), [])
+    record = train(toy, [0.5, 0.4, 0.3, 0.2], hook).history[2]
+    at_best = hook.seen[1][0]
+    x, old = embeddings(toy, at_best), np.asarray(ball(at_best.params["proxies"]))
+    radii, means = [], []
+    for of_class in range(4):
+        of = x[toy.data.labels == of_class]
+        radii.append(np.linalg.norm(of[:, None] - old[of_class][None], axis=-1).min(1).max())
+        means.append(of.mean(0))
+    apart = np.linalg.norm(np.array(means)[:, None] - np.array(means)[None], axis=-1)
+    np.testing.assert_allclose(record["covering_radius"], np.mean(radii), rtol=1e-4)
+    np.testing.assert_allclose(
+        record["covering_ratio"], np.mean(radii) / (apart.sum() / 12), rtol=1e-4
+    )
+
+
 def test_the_run_ends(toy):
     machine = AlternatingProjections(patience=2, run_patience=3)
     result = train(toy, [0.5, 0.4, 0.3, 0.2, 0.9], hook_of(toy, machine=machine), monitor="score")
@@ -233,11 +322,11 @@ def test_image_files_are_augmented_as_in_training(toy, tmp_path):
     files = [tmp_path / f"{i}.png" for i in range(40)]
     images = ImageFiles(files, conventional(shape[0]))
     hook = hook_of(toy, train=SimpleNamespace(images=images, labels=toy.data.labels), seed=3)
-    seen = hook._images(np.array([4, 2]), problem=1)[:]
+    seen = hook._images(np.array([4, 2]), (1,))[:]
     np.testing.assert_array_equal(seen, images.augmented(np.array([4, 2]), seed=(3, 1)))
-    np.testing.assert_array_equal(seen[1:], hook._images(np.array([2]), problem=1)[:])
+    np.testing.assert_array_equal(seen[1:], hook._images(np.array([2]), (1,))[:])
     assert (seen != images[[4, 2]]).any()
-    assert (seen != hook._images(np.array([4, 2]), problem=2)[:]).any()
+    assert (seen != hook._images(np.array([4, 2]), (2,))[:]).any()
 
 
 def test_refuses_before_any_step(toy):
@@ -245,8 +334,9 @@ def test_refuses_before_any_step(toy):
         with pytest.raises((ValueError, TypeError), match=message):
             train(toy, [0.5], hook_of(toy, **changes), optimizer=optimizer, objective=objective)
 
-    refuses("pool_size must be at least the number of proxies per class, 3, got 2", pool_size=2)
+    refuses("pool_size must be >= 1, got 0", pool_size=0)
     refuses("pool_size must be", pool_size=2.5)
+    refuses("first must be one of random, covering, origin, kept, got 'farthest'", first="farthest")
     refuses("monitor must be the name of an evaluation metric, got None", monitor=None)
     refuses("opt_state holds no anchor", optimizer=optax.adam(1e-3))
     refuses("the objective has no proxies", objective=objectives.pair(jdml.contrastive_loss))

@@ -258,3 +258,45 @@ def test_tensorboard(toy, tmp_path):
     train(toy, out_dir=tmp_path, tensorboard=True)
     (events,) = (tmp_path / "tensorboard").iterdir()
     assert b"spread" in events.read_bytes()
+
+
+@pytest.mark.parametrize("value", [np.nan, 1e25])
+def test_steps_that_are_not_finite_are_left_out(toy, identical, tmp_path, value):
+    """1e25 is finite, but its square, which Adam takes, is not: its second moment would stay infinite for good."""
+    good, bad = np.arange(1, 9), np.arange(3, 35, 4)  # the latter of one class only
+
+    def loss(params, embeddings, labels, **others):
+        found, metrics = toy.objective.loss(params, embeddings, labels, **others)
+        return found * jnp.where((labels == 3).all(), value, 1.0), metrics
+
+    objective = toy.objective._replace(loss=loss)
+
+    class Sampler(toy.batches):
+        def __init__(self, *kinds):
+            self.kinds, self.i = kinds, 0
+
+        def __next__(self):
+            self.i += 1
+            return self.kinds[self.i - 1]
+
+    def run(*kinds, allowed=2, **settings):
+        return train(
+            toy, objective=objective, sampler=Sampler(*kinds), steps=len(kinds), evaluate=None,
+            skip_nonfinite=allowed, **settings,
+        )  # fmt: skip
+
+    before, after = run(good, good, good), run(good, good, good, bad)
+    assert identical(after.state._replace(step=before.state.step), before.state)
+    kinds = [good, bad, good, bad, good, good]
+    found = run(*kinds, out_dir=tmp_path / "a", evaluate_every=3, log_every=3)
+    assert [record["skipped"] for record in found.history] == [1, 1]
+    assert [line["skipped"] for line in log_lines(tmp_path / "a")] == [1, 1]
+    assert all(np.isfinite(record["loss"]) for record in found.history)
+    assert np.isfinite(jax.tree.leaves(found.state.opt_state)[1]).all()
+    with pytest.raises(FloatingPointError, match="at step 4, as in the 1 before it"):
+        run(good, good, bad, bad, good)
+    with pytest.raises(FloatingPointError, match="at step 4"):
+        run(good, good, good, bad, allowed=None)
+    with pytest.raises(ValueError, match="skip_nonfinite must be >= 1, got 0"):
+        run(good, allowed=0)
+    assert "skipped" not in run(good, allowed=None).history[-1]
