@@ -1,8 +1,9 @@
 """CCP on digits in the plane: proxies that coalesce, and alternating problems that spread them again.
 
 After Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, Figs. 2 and 6 (the panels), 4 (alternating
-against a single problem, steps per problem), 5 (pools and proxies), 8 (strength of the anchor) and 9 (batch size):
-ResNet20-v2, contrastive loss with K = 4 proxies per class as references, b = 16 samples per class in a pool.
+against a single problem, steps per problem), 5 (pools and proxies), 7 (radii and distances, also of images that do not
+train), 8 (strength of the anchor) and 9 (classes in a batch): ResNet20-v2, contrastive loss with K = 4 proxies per
+class as references, b = 16 samples per class in a pool.
 
     python experiments/ccp_mnist/main.py                                        # scikit-learn's 8×8 digits
     python experiments/ccp_mnist/main.py --data mnist --data-dir DIR --seeds 3  # MNIST's four IDX files in DIR
@@ -37,9 +38,9 @@ class Sweep(NamedTuple):
 SWEEPS = {
     "pool": Sweep("pool_size", (8, 16, 32), "proxies_per_class", (1, 4, 8)),
     "strength": Sweep("strength", (0.0, 2e-4, 2e-2), "proxies_per_class", (1, 4, 8)),
-    "batch": Sweep("samples_per_class", (2, 4, 8, 16), "method", ("samples", "CCP")),
+    "batch": Sweep("classes_per_batch", (2, 4, 8, 10), "method", ("in batch", "CCP")),
 }
-PAPER = {"samples": "98.06", "single": "–", "CCP": "97.21"}
+PAPER = {"in batch": "–", "samples": "98.06", "single": "–", "CCP": "97.21"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +58,8 @@ class Settings:
     steps: int | None = None
     """Training steps of each run; by default those of the data set."""
     parts: tuple[Literal["methods", "pool", "strength", "batch"], ...] = ("methods",)
-    """methods: samples, a single proxy problem and CCP, with the panels. pool, strength, batch: the sweeps."""
+    """methods: the batch, anchor samples, a single proxy problem and CCP, with the panels. pool, strength, batch: the
+    sweeps."""
     out: Path | None = None
     """Folder for results, tables and figures; default runs/ccp_DATA."""
     workers: int = 1
@@ -136,6 +138,9 @@ def problems_table(results: dict[str, Any]) -> str:
                 cell("within"),
                 cell("next within"),
                 cell("class radius"),
+                cell("between classes"),
+                cell("class ratio"),
+                cell("unseen ratio"),
             ]
         )
     titles = (
@@ -146,6 +151,9 @@ def problems_table(results: dict[str, Any]) -> str:
         "spread of proxies",
         "of the next",
         "covering radius of classes",
+        "distance between classes",
+        "ratio",
+        "of validation",
     )
     return markdown_table(list(titles), rows)
 

@@ -30,10 +30,21 @@ def draw_panels(source: Path, path: Path) -> None:
         axis.set(xticks=[], yticks=[])
     for axis in axes[number:-1]:
         axis.set_axis_off()
-    radii = saved["radii"]
+    radii = saved["radii"].reshape(-1, 6)
     problems = np.arange(1, len(radii) + 1)
-    axes[-1].plot(problems, radii, "o-", color="black")
-    axes[-1].set(title="mean covering radius of classes", xlabel="problem", ylim=(0, None))
+    for place, part in ((0, "training"), (3, "validation")):
+        line = "-" if place == 0 else "--"
+        axes[-1].plot(
+            problems, radii[:, place], "o" + line, color="tab:blue", label=f"radius, {part}"
+        )
+        axes[-1].plot(
+            problems, radii[:, place + 1], "s" + line, color="tab:green", label=f"between, {part}"
+        )
+        axes[-1].plot(
+            problems, radii[:, place + 2], "^" + line, color="black", label=f"ratio, {part}"
+        )
+    axes[-1].set(title="classes: covering radius, distance", xlabel="problem", ylim=(0, None))
+    axes[-1].legend(fontsize=7)
     axes[-1].xaxis.get_major_locator().set_params(integer=True)
     axes[-1].grid(alpha=0.3)
     figure.savefig(path, dpi=110)

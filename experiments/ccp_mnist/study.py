@@ -1,4 +1,4 @@
-"""One run of the study: digits mapped to the plane, with samples, proxies or CCP's proxies as references."""
+"""One run of the study: digits mapped to the plane, beside the batch, anchor samples, proxies or CCP's proxies."""
 
 import dataclasses
 import functools
@@ -12,17 +12,20 @@ import optax
 
 import jdml
 from jdml import data, objectives, optim, training
-from jdml.ccp import AlternatingProjections, greedy_covering_radii
+from jdml.ccp import AlternatingProjections
+from jdml.metrics import class_covering
 from jdml.models import ResNet20V2
 from jdml.ops import ball
 from jdml.training import AlternatingProblems, Alternation, HookResult, TrainState, embed
 
 CLASSES = 10
-METHODS = ("samples", "single", "CCP")
+METHODS = ("in batch", "samples", "single", "CCP")
+"""References: the batch; K anchor samples per class, embedded anew at each step (eq. 4.10); proxies (eq. 4.11)."""
 BASE: dict[str, Any] = {
     "proxies_per_class": 4,
     "pool_size": 16,
     "strength": 2e-4,
+    "classes_per_batch": 8,
     "samples_per_class": 4,
     "in_batch_weight": 0.1,
     "restore": False,
@@ -32,6 +35,8 @@ MARGINS = {"positive_margin": 0.0, "negative_margin": 0.5}
 PROXY_RATE = 10.0
 """The proxies' learning rate, in units of the model's."""
 NEVER = 10**6
+ANCHORS_LAST = 200
+"""Steps, as long as a short problem of CCP: eq. 4.10 is solved for one set of anchors after another."""
 SCORED = 1000
 """Validation images at most: they are embedded again at every evaluation."""
 TRAINING_SCORED = 10_000
@@ -83,12 +88,20 @@ def mean_distance(points: np.ndarray) -> float:
     return float(apart.sum() / max(len(points) * (len(points) - 1), 1))
 
 
+def within(proxies: np.ndarray) -> float:
+    """The spread of a class's proxies: their mean distance, in units of that between classes."""
+    of_class = [mean_distance(own) for own in proxies]
+    return float(np.mean(of_class)) / max(mean_distance(proxies.mean(1)), 1e-9)
+
+
 @dataclasses.dataclass(frozen=True)
 class Recorder(AlternatingProblems):
     """Alternating problems that note what each one came to."""
 
     points: Any = None
     """A data set: whose embeddings the proxies are to cover."""
+    unseen: Any = None
+    """Another, of images that do not train."""
     history: list[dict[str, float]] = dataclasses.field(default_factory=list)
     panels: list[dict[str, np.ndarray]] = dataclasses.field(default_factory=list)
 
@@ -109,9 +122,9 @@ class Recorder(AlternatingProblems):
             self.note(at_best, carried, result.state, int(state.step), float(carried.machine.best))
         return result
 
-    def embed_points(self, state: TrainState) -> np.ndarray:
+    def embed_points(self, state: TrainState, points: Any) -> np.ndarray:
         """The points in the unit disk."""
-        x = embed(self.model, state.params["model"], state.batch_stats, self.points.images)
+        x = embed(self.model, state.params["model"], state.batch_stats, points.images)
         return np.asarray(ball(jnp.asarray(x)))
 
     def note(
@@ -126,20 +139,19 @@ class Recorder(AlternatingProblems):
         labels = np.asarray(self.points.labels)
         new = np.asarray(after.params["proxies"])
         old = new if converged is None else np.asarray(ball(converged.params["proxies"]))
-        panel = {"points": self.embed_points(after), "labels": labels, "old": old, "new": new}
+        panel = {
+            "points": self.embed_points(after, self.points),
+            "labels": labels,
+            "old": old,
+            "new": new,
+        }
         self.panels.append(panel)
         if converged is None:
             return
-        x = self.embed_points(state)
-
-        def within(proxies: np.ndarray) -> float:
-            of_class = [mean_distance(own) for own in proxies]
-            return float(np.mean(of_class)) / max(mean_distance(proxies.mean(1)), 1e-9)
-
-        def of_classes() -> float:
-            """The paper's covering radius, of 1, 2, … centres among the samples themselves."""
-            of = [greedy_covering_radii(x[labels == c]).mean() for c in range(CLASSES)]
-            return float(np.mean(of))
+        seen, unseen = (
+            class_covering(self.embed_points(state, part), part.labels)
+            for part in (self.points, self.unseen)
+        )
 
         before = sum(problem["steps"] for problem in self.history)
         self.history.append(
@@ -148,16 +160,23 @@ class Recorder(AlternatingProblems):
                 "validation": score,
                 "within": within(old),
                 "next within": within(new),
-                "class radius": of_classes(),
+                "class radius": seen.radius,
+                "between classes": seen.between,
+                "class ratio": seen.ratio,
+                "unseen radius": unseen.radius,
+                "unseen between": unseen.between,
+                "unseen ratio": unseen.ratio,
             }
         )
 
 
 def make_objective(job: dict[str, Any]) -> objectives.Objective:
-    """Contrastive, in the unit disk, against the batch or against proxies."""
-    if job["method"] == "samples":
-        return objectives.pair(jdml.contrastive_loss, normalize=ball, **MARGINS)
+    """Contrastive, in the unit disk, against the batch, anchors or proxies."""
     per_class = int(job["proxies_per_class"])
+    if job["method"] == "in batch":
+        return objectives.pair(jdml.contrastive_loss, normalize=ball, **MARGINS)
+    if job["method"] == "samples":
+        return objectives.as_anchor_objective(jdml.contrastive_loss, per_class * CLASSES, **MARGINS)
     return objectives.as_proxy_objective(
         jdml.contrastive_loss,
         CLASSES,
@@ -182,6 +201,21 @@ def make_optimizer(job: dict[str, Any]) -> optax.GradientTransformation:
     )
 
 
+def make_sampler(job: dict[str, Any], labels: np.ndarray) -> data.EpochSampler:
+    """Batches of some classes; anchors of all classes before them, which change as often as problems of CCP do."""
+    classes, samples = int(job["classes_per_batch"]), int(job["samples_per_class"])
+    sampler = data.ClassBatchSampler(labels, classes, samples, seed=job["seed"])
+    if job["method"] != "samples":
+        return sampler
+    return data.AnchorBatchSampler(
+        sampler,
+        labels,
+        int(job["proxies_per_class"]),
+        renew_every=ANCHORS_LAST,
+        seed=job["seed"],
+    )
+
+
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one network; MAP@R of its best evaluation on validation, training and test images."""
     parts, task = load(job["data"], job["data_dir"]), TASKS[job["data"]]
@@ -200,15 +234,14 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         restore=job["restore"],
         seed=job["seed"],
         points=shown,
+        unseen=parts.validation,
     )
     result = training.fit(
         model,
         make_objective(job),
         make_optimizer(job),
         parts.train,
-        data.ClassBatchSampler(
-            parts.train.labels, 8, int(job["samples_per_class"]), seed=job["seed"]
-        ),
+        make_sampler(job, parts.train.labels),
         steps=job["steps"],
         seed=job["seed"],
         evaluate=lambda embedder: {
@@ -216,7 +249,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         },
         evaluate_every=task.every,
         monitor="validation",
-        hook=None if job["method"] == "samples" else hook,
+        hook=hook if job["method"] in ("single", "CCP") else None,
         log_every=task.every,
         progress=False,
     )
@@ -237,6 +270,14 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 def save_panels(hook: Recorder, path: Path) -> None:
     """The start and the first problems, for the picture."""
-    radii = [problem["class radius"] for problem in hook.history]
+    keys = (
+        "class radius",
+        "between classes",
+        "class ratio",
+        "unseen radius",
+        "unseen between",
+        "unseen ratio",
+    )
+    radii = [[problem[key] for key in keys] for problem in hook.history]
     arrays = {f"{name}{i}": v for i, panel in enumerate(hook.panels) for name, v in panel.items()}
     np.savez(path, number=len(hook.panels), radii=np.array(radii), **arrays)

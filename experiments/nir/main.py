@@ -46,6 +46,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "gradients clipped": {"clip": 1.0},
     "no force": {"nir": {"temperature": 1e-9}},
     "rate 0 for 50 steps": {"nir": None, "still": 50},
+    "f of the mean, as printed": {"nir": {"of_mean": True}},
     "no proxy backprop": {"nir": {"stop_proxy_gradient": True}},
     "wrong pairs": {"nir": {"wrong_class_weight": 1.0}},
     "ω = 0": {"nir": {"weight": 0.0}},

@@ -26,7 +26,8 @@ METHODS = ("ProxyAnchor", "ProxyNCA*", "SoftTriple")
 RATES = {"model": 1.0, "proxies": 100.0, "flow": 1.0}
 """Learning rates in units of the model's."""
 NIR: dict[str, Any] = {"weight": 0.01, "warmup": 50}
-"""The regularizer as released: ω, and f the exponential of the negative log-likelihood."""
+"""The regularizer as released: ω, f the exponential of the negative log-likelihood, and steps for which the backbone
+waits (all of a network without a layer called head)."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "exp": {},
     "softplus": {"shape": "softplus"},
@@ -73,22 +74,28 @@ def make_objective(job: dict[str, Any], num_classes: int) -> objectives.Objectiv
     base = objectives.proxy(loss, num_classes, dim, per_class, **settings)
     if job["nir"] is None:
         return base
-    return objectives.with_nir(base, make_flow(dim, job["flow"]), **job["nir"])
+    own = {name: value for name, value in job["nir"].items() if name != "warmup"}
+    return objectives.with_nir(base, make_flow(dim, job["flow"]), **own)
 
 
 def make_optimizer(job: dict[str, Any]) -> optax.GradientTransformation:
     """Adam, with a learning rate for each of network, proxies and flow."""
     rate, clip = TASKS[job["data"]].rate, job["clip"]
-    roles = RATES if job["nir"] is not None else {k: v for k, v in RATES.items() if k != "flow"}
+    of_model = RATES["model"]
+    scales = {**RATES, "backbone": of_model, "head": of_model}
+    del scales["model"]
 
     def adam(role: str, scale: float) -> optax.GradientTransformation:
-        waits = job.get("still", 0) if role == "model" else 0  # the network alone, as in a warm-up
-        steps = optax.adam(lambda step: jnp.where(step < waits, 0.0, rate * scale))
+        still = (
+            job.get("still", 0) if role in ("backbone", "head") else 0
+        )  # a rate of 0 is no warm-up
+        steps = optax.adam(lambda step: jnp.where(step < still, 0.0, rate * scale))
         return steps if clip is None else optax.chain(optax.clip_by_global_norm(clip), steps)
 
     return optim.partition_by_role(
-        {role: adam(role, scale) for role, scale in roles.items()},
-        lambda params: {name: name for name in params},
+        {role: adam(role, scale) for role, scale in scales.items()},
+        optim.backbone_and_head,
+        waiting={"backbone": (job["nir"] or {}).get("warmup", 0)},
     )
 
 
@@ -128,6 +135,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
             seed=job["seed"],
             evaluate_every=job["steps"],
             log_every=max(1, job["steps"] // 20),
+            skip_nonfinite=10,
             progress=False,
         )
     except FloatingPointError as error:  # a density without bound: a finding of its own
@@ -142,6 +150,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     }
     for part, points, classes in (("test", x, labels), ("train", seen, train.labels)):
         scores |= {f"{part} {k}": v for k, v in structure(points, classes).items()}
+    scores["skipped"] = sum(int(record["skipped"]) for record in result.history)
     surprise = [record["nll"] for record in result.history if "nll" in record]
     return {**scores, "nll": surprise} if surprise else scores
 

@@ -16,11 +16,12 @@ from jdml.report.figures import scatter_grid
 from jdml.report.page import html_report
 from jdml.report.pictures import confusions, curves, embedding_map, gallery
 from jdml.report.runs import Run, read_runs
-from jdml.report.tables import markdown_table, mean_std
+from jdml.report.tables import Paired, markdown_table, mean_std, paired
 
 __all__ = [
     "Comparison",
     "Difference",
+    "Paired",
     "Row",
     "Run",
     "compare_runs",
@@ -33,6 +34,7 @@ __all__ = [
     "html_report",
     "markdown_table",
     "mean_std",
+    "paired",
     "read_runs",
     "scatter_grid",
 ]

@@ -1,6 +1,7 @@
 """Tables of results: means with their standard deviations, in Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,58 @@ def mean_std(values: Sequence[float], *, scale: float = 100.0, digits: int = 1) 
     scaled = scale * np.asarray(values, np.float64)
     mean = f"{scaled.mean():.{digits}f}"
     return mean if len(values) == 1 else f"{mean} ± {scaled.std(ddof=1):.{digits}f}"
+
+
+class Paired(NamedTuple):
+    """A mean difference over the same seeds.
+
+    Attributes:
+        mean: of the differences.
+        low: where its 95 % interval begins (Student's: mean ± t·s/√n); NaN of one seed.
+        high: where it ends.
+        p: of a paired t-test.
+        seeds: n, how many of them.
+    """
+
+    mean: float
+    low: float
+    high: float
+    p: float
+    seeds: int
+
+    def __str__(self) -> str:
+        if self.seeds == 0:
+            return "–"
+        if self.seeds == 1:
+            return f"{self.mean:+.3g} (1 seed)"
+        return f"{self.mean:+.3g} [{self.low:+.3g}, {self.high:+.3g}], p = {self.p:.2g}, n = {self.seeds}"
+
+
+def paired(one: Mapping[int, float], other: Mapping[int, float], *, scale: float = 100.0) -> Paired:
+    """Compare two settings over the seeds that both have.
+
+    Args:
+        one: values by seed.
+        other: values by seed, which are taken from them.
+        scale: what differences are multiplied by, percent by default.
+
+    Returns:
+        The difference; its text is a cell of a table.
+
+    Example:
+        >>> print(paired({0: 0.52, 1: 0.55, 2: 0.5}, {0: 0.5, 1: 0.5, 2: 0.49, 3: 0.1}))
+        +2.67 [-2.5, +7.84], p = 0.16, n = 3
+    """
+    from scipy.stats import t, ttest_1samp
+
+    gains = scale * np.array([one[seed] - other[seed] for seed in sorted(set(one) & set(other))])
+    if len(gains) < 2:
+        mean = float(gains.mean()) if len(gains) else float("nan")
+        return Paired(mean, float("nan"), float("nan"), float("nan"), len(gains))
+    half = t.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / len(gains) ** 0.5
+    mean = float(gains.mean())
+    p = float(ttest_1samp(gains, 0.0).pvalue)
+    return Paired(mean, float(mean - half), float(mean + half), p, len(gains))
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

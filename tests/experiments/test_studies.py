@@ -35,10 +35,10 @@ def _small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(jdml.models, name, LinearNet)
 
 
-def load(name: str) -> types.ModuleType:
-    """An experiment's main.py as a module."""
+def load(name: str, file: str = "main") -> types.ModuleType:
+    """An experiment's main.py, or another script of it, as a module."""
     spec = importlib.util.spec_from_file_location(
-        f"experiment_{name}", EXPERIMENTS / name / "main.py"
+        f"experiment_{name}_{file}", EXPERIMENTS / name / f"{file}.py"
     )
     assert spec is not None
     assert spec.loader is not None
@@ -295,9 +295,10 @@ def test_ccp_on_the_embedded_digits(
     study.main(study.Settings(parts=("methods", "pool"), out=tmp_path))
     tables = capsys.readouterr().out
     assert "| samples" in tables
+    assert "| in batch" in tables
     assert "by pool size (rows) and proxies per class (columns)" in tables
     results = json.loads((tmp_path / "results.json").read_text())
-    assert set(results) == {"samples-0", "single-0", "CCP-0", "CCP, pool_size 8-0"}
+    assert set(results) == {"in batch-0", "samples-0", "single-0", "CCP-0", "CCP, pool_size 8-0"}
     assert results["single-0"]["metrics"]["history"] == []
     assert sum(problem["steps"] for problem in results["CCP-0"]["metrics"]["history"]) <= 9
     assert all(0 < r["metrics"]["test"] <= 1 for r in results.values())
@@ -335,6 +336,99 @@ def test_nir_on_the_embedded_digits(
     assert 0 < metrics["mAP@1000"] <= 1
     for name in ("isotropy", "switch_off", "spectra"):
         assert (tmp_path / f"{name}.png").stat().st_size > 20_000
+
+
+def test_nir_s_gain_is_decided_run_by_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each run is kept as soon as it ends, none is run twice, and the tables say how many seeds they hold."""
+    study = load("nir", "decide")
+    write_omniglot(tmp_path / "data", ("Aa", "Bb", "Cc", "Dd"))
+    small = {"num_blocks": 1, "depth": 2, "hidden": 8}
+    monkeypatch.setattr(
+        study, "make_flow", lambda dim, _: jdml.flows.preset("released", dim, dim, **small)
+    )
+    monkeypatch.setattr(study, "STEPS", 2)
+    monkeypatch.setattr(study, "WARMUP", 1)
+    ways = {way: dict(study.WAYS[way]) for way in ("warm-up, reset", "NIR", "warm-up")}
+    monkeypatch.setattr(study, "WAYS", {k: {**v, "warmup": 1} for k, v in ways.items()})
+    monkeypatch.setattr(study, "TESTS", {"it": ("NIR", "warm-up")})
+    sampler = jdml.data.ClassBatchSampler
+    monkeypatch.setattr(study, "make_sampler", lambda job, y: sampler(y, 2, 4, seed=job["seed"]))
+    settings = study.Settings(
+        tmp_path / "data", seeds=2, bases=("ProxyAnchor",), out=tmp_path / "kept"
+    )
+    tables = study.main(settings)
+    assert capsys.readouterr().out.count(" s\n") == 6
+    (tmp_path / "kept" / "ProxyAnchor, NIR-0.json").unlink()
+    study.main(study.dataclasses.replace(settings, minutes=-1))  # no time: nothing is begun
+    assert capsys.readouterr().out == ""
+    assert study.main(settings) == tables  # the same run again, to the bit
+    assert capsys.readouterr().out.count(" s\n") == 1
+    assert "n = 2" in tables
+    assert "p with Holm's correction over 3 losses: ProxyAnchor" in tables
+    kept = json.loads((tmp_path / "kept" / "ProxyAnchor, NIR-1.json").read_text())
+    assert [step for step, _ in kept["metrics"]["curve"]] == [1, 2]
+    assert "data_dir" not in kept["job"]  # of this machine alone
+    assert (tmp_path / "kept.png").stat().st_size > 10_000
+    table_again = study.main(study.Settings(table=True, out=tmp_path / "kept"))
+    assert table_again == tables
+    with pytest.raises(SystemExit, match="--data-dir is needed"):
+        study.main(study.Settings())
+
+
+def test_all_else_forgets_when_the_backbone_begins() -> None:
+    study = load("nir", "decide")
+    rule = study.reset_at(study.optax.adam(0.1), 2)
+    params = {"a": jnp.ones(2)}
+    state = rule.init(params)
+    steps = []
+    for size in (40.0, 40.0, 1.0):
+        updates, state = rule.update({"a": size * jnp.ones(2)}, state, params)
+        steps.append(float(updates["a"][0]))
+    np.testing.assert_allclose(steps, [-0.1, -0.1, -0.1], rtol=1e-4)
+
+
+def test_ways_on_from_a_plateau(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = load("ccp_mnist", "branch")
+    monkeypatch.setattr(study, "PLATEAU", {"most": 2, "every": 1, "patience": 5})
+    monkeypatch.setattr(study, "STEPS", 6)
+    monkeypatch.setattr(study, "WAYS", {way: study.WAYS[way] for way in ("go on", "CCP")})
+    monkeypatch.setattr(study, "TESTS", {"alternating at all": ("CCP", "go on")})
+    settings = study.Settings(data="digits", seeds=2, out=tmp_path / "kept", cache=tmp_path)
+    tables = study.main(settings)
+    assert capsys.readouterr().out.count(" s\n") == 6
+    assert "| plateau " in tables
+    assert "alternating at all: CCP − go on" in tables
+    assert "n = 2" in tables
+    kept = json.loads((tmp_path / "kept" / "CCP-0.json").read_text())
+    assert len(kept["metrics"]["curve"]) == 6
+    assert study.main(settings) == tables
+    assert capsys.readouterr().out == ""  # nothing is run again
+
+
+def test_ccp_by_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = load("ccp_letters")
+    write_omniglot(tmp_path / "data", ("Aa", "Bb", "Cc", "Dd", "Ee", "Ff"))
+    sampler = jdml.data.ClassBatchSampler
+    monkeypatch.setattr(
+        study.data, "ClassBatchSampler", lambda labels, *_, seed: sampler(labels, 4, 4, seed=seed)
+    )
+    ways = {way: study.WAYS[way] for way in ("alone", "CCP-L", "XBM")}
+    monkeypatch.setattr(study, "WAYS", ways)
+    tests = ("CCP beside its own loss", "CCP beside a memory")
+    monkeypatch.setattr(study, "TESTS", {name: study.TESTS[name] for name in tests})
+    settings = study.Settings(
+        tmp_path / "data", seeds=1, losses=("contrastive",), steps=2, out=tmp_path / "kept"
+    )
+    tables = study.main(settings)
+    assert len(list((tmp_path / "kept").iterdir())) == 12
+    assert "(1 seed)" in tables
+    assert "| CCP-L " in tables
+    found = json.loads((tmp_path / "kept" / "contrastive, XBM, fold 3-0.json").read_text())
+    assert 0 <= found["metrics"]["MAP@R"] <= 1
 
 
 def test_nir_notes_a_run_that_diverges(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,252 @@
+"""CCP on a real task: Omniglot by letter, three losses, each alone, against proxies, as CCP, and with a memory.
+
+964 letters of 20 drawings train, in the four class-disjoint folds of *A Metric Learning Reality Check*: three quarters
+train, the fourth stops the run and ends problems; the 659 letters of other alphabets are scored. The ways, and which
+differences decide, are written in README.md and below, before the runs.
+
+    python experiments/ccp_letters/main.py --data-dir DIR                 # all that is missing
+    python experiments/ccp_letters/main.py --data-dir DIR --minutes 10    # as far as ten minutes go; again to go on
+    python experiments/ccp_letters/main.py --table                        # the tables of the runs that there are
+
+Every run is kept in kept/, as soon as it ends, and never run twice.
+"""
+
+import dataclasses
+import functools
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import tyro
+
+import jdml
+from jdml import data, models, objectives, optim, training
+from jdml.ccp import AlternatingProjections
+from jdml.metrics import class_covering
+from jdml.ops import ball
+from jdml.report import Paired, markdown_table, mean_std, paired
+from jdml.training.study import collect_results, run_study
+
+DIM, RATE, PROXY_RATE = 128, 5e-4, 10.0
+STEPS, EVERY, RUN_PATIENCE, PATIENCE = 10_000, 100, 20, 3
+FOLDS = 4
+LOSSES: dict[str, dict[str, Any]] = {
+    "contrastive": {"positive_margin": 0.0, "negative_margin": 0.3841},
+    "multi_similarity": {"alpha": 2.0, "beta": 40.0, "base": 0.5},
+    "triplet": {"margin": 0.0961},
+}
+"""C2, MS and triplet as CCP's tables have them for CUB, without mining."""
+WAYS: dict[str, dict[str, Any]] = {
+    "alone": {},
+    "one problem": {"proxies": 4, "patience": 10**6},
+    "CCP-S": {"proxies": 1, "patience": PATIENCE},
+    "CCP-L": {"proxies": 4, "patience": PATIENCE},
+    "XBM": {"memory": 4},
+}
+"""Proxies per class, or remembered samples in units of classes: CCP-L and XBM have as many references."""
+TESTS = {
+    "CCP beside its own loss": ("CCP-L", "alone"),
+    "CCP beside a single problem": ("CCP-L", "one problem"),
+    "CCP beside a memory": ("CCP-L", "XBM"),
+    "proxies beside samples": ("one problem", "alone"),
+    "one proxy instead of four": ("CCP-S", "CCP-L"),
+}
+"""Differences of MAP@R (mean of the four models) over the same seeds; the first one decides, for each loss."""
+SCORES = ("P@1", "RP", "MAP@R")
+KEPT = Path(__file__).parent / "kept"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is run."""
+
+    data_dir: Path | None = None
+    """Folder with Omniglot's two zips."""
+    seeds: int = 3
+    """Four models for each way, with seeds 0, 1, …"""
+    losses: tuple[str, ...] = tuple(LOSSES)
+    """Of the losses these only."""
+    steps: int = STEPS
+    """Of a model at most."""
+    minutes: float | None = None
+    """Begin no further run after so many minutes."""
+    table: bool = False
+    """Run nothing."""
+    out: Path = KEPT
+    """Folder of the kept runs."""
+
+
+@functools.cache
+def load(data_dir: str) -> tuple[data.Dataset, data.Dataset]:
+    """Letters that train, and those that are scored."""
+    train, test = (
+        data.load("omniglot", data_dir=data_dir, split=split, image_size=28).relabel("letter")
+        for split in ("train", "test")
+    )
+    return train, test
+
+
+def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Every model by name: all ways of a loss with the first seed, then with the next."""
+    return {
+        f"{loss}, {way}, fold {fold}-{seed}": {
+            "loss": loss,
+            "way": way,
+            "fold": fold,
+            "seed": seed,
+            "steps": settings.steps,
+        }
+        for loss in settings.losses
+        for seed in range(settings.seeds)
+        for way in WAYS
+        for fold in range(FOLDS)
+    }
+
+
+def make_objective(job: dict[str, Any], classes: int) -> objectives.Objective:
+    """A loss in the ball, beside the batch, a memory or proxies."""
+    way = WAYS[job["way"]]
+    loss, settings = getattr(jdml, f"{job['loss']}_loss"), LOSSES[job["loss"]]
+    if "proxies" in way:
+        return objectives.as_proxy_objective(loss, classes, DIM, way["proxies"], **settings)
+    alone = objectives.pair(loss, normalize=ball, **settings)
+    if "memory" not in way:
+        return alone
+    return objectives.with_memory(alone, way["memory"] * classes, DIM, warmup=500)
+
+
+def make_optimizer(job: dict[str, Any]) -> optax.GradientTransformation:
+    """Adam at a constant rate; where there are proxies the model is anchored."""
+    chosen = "proxies" in WAYS[job["way"]]
+
+    def adam(rate: float) -> optax.GradientTransformation:
+        return optax.chain(optax.clip_by_global_norm(10.0), optax.adam(rate, b2=0.99))
+
+    rules = {"model": adam(RATE), "proxies": adam(PROXY_RATE * RATE)}
+    if chosen:
+        rules["model"] = optax.chain(optim.add_anchored_weights(2e-4), rules["model"])
+    return optim.partition_by_role(rules, lambda params: {name: name for name in params})
+
+
+def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
+    """Train one model of one fold; score its best weights on the unseen letters."""
+    everything, test = load(data_dir)
+    fold = data.mlrc_folds(everything.labels, FOLDS)[job["fold"]]
+    train, validation = everything.select(fold.train), everything.select(fold.validation)
+    own = np.unique(train.labels, return_inverse=True)[1]
+    train = dataclasses.replace(train, labels=own)
+    model, way = models.SmallConvNet(DIM), WAYS[job["way"]]
+
+    def score(embedder: Any, part: data.Dataset) -> dict[str, float]:
+        x = ball(jnp.asarray(embedder(part.images)))
+        return jdml.evaluate_retrieval(x, part.labels, recall_at=(1,))
+
+    hook = None
+    if "proxies" in way:
+        hook = training.AlternatingProblems(
+            model=model,
+            train=train,
+            pool_size=7,
+            monitor="MAP@R",
+            machine=AlternatingProjections(patience=way["patience"], run_patience=RUN_PATIENCE),
+            anchor_first=True,
+            seed=job["seed"],
+        )
+    result = training.fit(
+        model,
+        make_objective(job, train.num_classes),
+        make_optimizer(job),
+        train,
+        data.ClassBatchSampler(train.labels, 8, 4, seed=job["seed"]),
+        steps=job["steps"],
+        seed=FOLDS * job["seed"] + job["fold"],
+        evaluate=lambda embedder: {"MAP@R": score(embedder, validation)["MAP@R"]},
+        evaluate_every=min(EVERY, job["steps"]),
+        log_every=min(EVERY, job["steps"]),
+        monitor="MAP@R",
+        patience=RUN_PATIENCE,
+        hook=hook,
+        progress=False,
+    )
+    assert result.best is not None
+    found = score(result.embedder, test)
+    covering = class_covering(
+        ball(jnp.asarray(result.embedder(validation.images))), validation.labels
+    )
+    kept = ("step", "MAP@R", "problem", "covering_radius", "covering_ratio")
+    return {
+        **{name: round(float(found[name]), 5) for name in SCORES},
+        "validation": round(result.best.value, 5),
+        "best step": result.best.step,
+        "problems": 1 + max(int(record.get("problem", 0)) for record in result.history),
+        "unseen ratio": round(covering.ratio, 5),
+        "curve": [
+            {k: round(float(record[k]), 5) for k in kept if k in record}
+            for record in result.history
+        ],
+    }
+
+
+def over_seeds(results: dict[str, Any], loss: str, way: str, metric: str) -> dict[int, float]:
+    """The mean of a metric over the four models, by seed, of the seeds that have all four."""
+    of: dict[int, list[float]] = {}
+    for found in results.values():
+        job = found["job"]
+        if (job["loss"], job["way"]) == (loss, way):
+            of.setdefault(job["seed"], []).append(found["metrics"][metric])
+    return {seed: float(np.mean(found)) for seed, found in of.items() if len(found) == FOLDS}
+
+
+def tables(results: dict[str, Any]) -> str:
+    """Means of each way, and the differences that decide."""
+    losses = [loss for loss in LOSSES if any(of["job"]["loss"] == loss for of in results.values())]
+    sections = []
+    for loss in losses:
+        rows = []
+        for way in WAYS:
+            scores = [list(over_seeds(results, loss, way, name).values()) for name in SCORES]
+            cells = [mean_std(of) if of else "–" for of in scores]
+            numbers = [
+                mean_std(of, scale=1.0, digits=digits) if of else "–"
+                for name, digits in (("problems", 1), ("best step", 0), ("unseen ratio", 3))
+                for of in [list(over_seeds(results, loss, way, name).values())]
+            ]
+            rows.append([way, *cells, *numbers, str(len(scores[0]))])
+        titles = [loss, *SCORES, "problems", "best step", "radius / distance", "seeds"]
+        sections += [markdown_table(titles, rows), ""]
+
+    def difference(loss: str, pair: tuple[str, str]) -> Paired:
+        return paired(*(over_seeds(results, loss, way, "MAP@R") for way in pair))
+
+    rows = [
+        [f"{name}: {' − '.join(pair)}", *(str(difference(loss, pair)) for loss in losses)]
+        for name, pair in TESTS.items()
+    ]
+    sections.append(markdown_table(["MAP@R, points", *losses], rows))
+    return "\n".join(sections)
+
+
+def main(settings: Settings) -> str:
+    """Run what is missing, as far as time goes; return the tables."""
+    if not settings.table:
+        if settings.data_dir is None:
+            raise SystemExit("--data-dir is needed: the folder with Omniglot's two zips")
+        began = time.monotonic()
+        one = functools.partial(run, data_dir=str(settings.data_dir.resolve()))
+        for name, job in make_jobs(settings).items():
+            late = settings.minutes is not None and time.monotonic() - began > 60 * settings.minutes
+            if late:
+                break
+            if not (settings.out / f"{name}.json").exists():
+                run_study(one, {name: job}, settings.out, progress=False)
+                print(f"{name}, {time.monotonic() - began:.0f} s", flush=True)
+    return tables(collect_results(settings.out))
+
+
+if __name__ == "__main__":
+    print(main(tyro.cli(Settings, description=__doc__)))
+    sys.exit()

@@ -1,0 +1,246 @@
+"""What alternating problems do to a single one that has converged: four ways on from the same plateau.
+
+MNIST in the plane. A single proxy problem, its four proxies per class uniform on the circle, is trained at a constant
+rate until validation has not improved for 20 evaluations. From there each way goes on for as many steps. The ways, and
+which differences decide, are written in README.md and below, before the runs.
+
+    python experiments/ccp_mnist/branch.py --data-dir DIR                 # all that is missing
+    python experiments/ccp_mnist/branch.py --data-dir DIR --minutes 10    # as far as ten minutes go; again to go on
+    python experiments/ccp_mnist/branch.py --table                        # the tables of the runs that there are
+
+Every run is kept in branched/, as soon as it ends, and never run twice. The plateau's weights lie in runs/; where they
+are missing they are trained again.
+"""
+
+import dataclasses
+import functools
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import tyro
+from study import BASE, CLASSES, MARGINS, RATE, Parts, Recorder, load, map_at_r, within
+
+import jdml
+from jdml import data, objectives, optim, training
+from jdml.ccp import AlternatingProjections
+from jdml.metrics import class_covering
+from jdml.models import ResNet20V2
+from jdml.ops import ball
+from jdml.report import Paired, markdown_table, mean_std, paired
+from jdml.training.study import collect_results, run_study
+
+PLATEAU = {"most": 10_000, "every": 50, "patience": 20}
+STEPS = 2000
+SHOWN = 1000
+"""Training images whose covering radius is measured."""
+WAYS: dict[str, dict[str, Any]] = {
+    "go on": {},
+    "CCP": {"pool_size": 16, "strength": 2e-4},
+    "random new proxies": {"pool_size": 4, "strength": 2e-4},
+    "CCP, no anchor": {"pool_size": 16, "strength": 0.0},
+}
+TESTS = {
+    "alternating at all": ("CCP", "go on"),
+    "choosing by k-center": ("CCP", "random new proxies"),
+    "the anchor": ("CCP", "CCP, no anchor"),
+    "new proxies, whichever": ("random new proxies", "go on"),
+}
+"""Differences over the same seeds of what the last weights score; the first one decides."""
+MEASURED = {"test": 100.0, "ratio": 1.0, "unseen ratio": 1.0, "spread": 1.0}
+"""MAP@R of the test images; covering radius over the distance between classes; spread of converged proxies."""
+KEPT = Path(__file__).parent / "branched"
+CACHE = Path(__file__).parent / "runs"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is run."""
+
+    data_dir: Path | None = None
+    """Folder with MNIST's four IDX files."""
+    data: str = "mnist"
+    """digits: scikit-learn's, without files: whether everything runs."""
+    seeds: int = 10
+    """Plateaus, with seeds 0, 1, …"""
+    minutes: float | None = None
+    """Begin no further run after so many minutes."""
+    table: bool = False
+    """Run nothing."""
+    out: Path = KEPT
+    """Folder of the kept runs."""
+    cache: Path = CACHE
+    """Folder of the plateaus' weights."""
+
+
+def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Every run by name: the plateau and the ways on from it, seed by seed."""
+    return {
+        f"{way}-{seed}": {
+            "data": settings.data,
+            "way": way,
+            "steps": STEPS,
+            "seed": seed,
+            **PLATEAU,
+        }
+        for seed in range(settings.seeds)
+        for way in ("plateau", *WAYS)
+    }
+
+
+def make_parts(job: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Model, objective and optimizer: constant rates, the model's weights anchored, the proxies' not."""
+    way = WAYS.get(job["way"], {})
+    per_class = BASE["proxies_per_class"]
+    objective = objectives.as_proxy_objective(
+        jdml.contrastive_loss, CLASSES, 2, per_class, **MARGINS
+    )
+
+    def adam(rate: float) -> optax.GradientTransformation:
+        return optax.chain(optax.clip_by_global_norm(10.0), optax.adam(rate, b2=0.99))
+
+    anchored = optax.chain(optim.add_anchored_weights(way.get("strength", 0.0)), adam(RATE))
+    optimizer = optim.partition_by_role(
+        {"model": anchored, "proxies": adam(10 * RATE)}, {"model": "model", "proxies": "proxies"}
+    )
+    return ResNet20V2(2), objective, optimizer
+
+
+def train(
+    job: dict[str, Any], parts: Parts, **settings: Any
+) -> tuple[training.FitResult, dict[str, Any]]:
+    """Fit, and what all runs have in common of it."""
+    images, labels = parts.validation.images, parts.validation.labels
+    result = training.fit(
+        *make_parts(job),
+        parts.train,
+        data.ClassBatchSampler(parts.train.labels, 8, 4, seed=job["seed"]),
+        seed=job["seed"],
+        evaluate=lambda embedder: {"validation": map_at_r(embedder(images), labels)},
+        evaluate_every=job["every"],
+        log_every=job["every"],
+        monitor="validation",
+        progress=False,
+        **settings,
+    )
+    last = training.Embedder(ResNet20V2(2), result.state)
+    shown = parts.train.select(np.arange(min(SHOWN, len(parts.train))))
+    seen, unseen = (
+        class_covering(ball(jnp.asarray(last(part.images))), part.labels)
+        for part in (shown, parts.validation)
+    )
+    curve = [[r["step"], round(float(r["validation"]), 5)] for r in result.history]
+    assert result.best is not None
+    return result, {
+        "test": round(map_at_r(last(parts.test.images), parts.test.labels), 5),
+        "validation": curve[-1][1],
+        "best validation": round(result.best.value, 5),
+        "radius": round(seen.radius, 5),
+        "between": round(seen.between, 5),
+        "ratio": round(seen.ratio, 5),
+        "unseen ratio": round(unseen.ratio, 5),
+        "spread": round(within(np.asarray(ball(result.state.params["proxies"]))), 5),
+        "curve": curve,
+    }
+
+
+def run(job: dict[str, Any], data_dir: str | None, cache: str) -> dict[str, Any]:
+    """Train to the plateau, or on from it."""
+    parts = load(job["data"], data_dir)
+    to_plateau = {**job, "way": "plateau"}
+    plateau, found = train(
+        to_plateau,
+        parts,
+        steps=job["most"],
+        patience=job["patience"],
+        out_dir=Path(cache) / f"{job['data']}-plateau-{job['seed']}",
+    )
+    if job["way"] == "plateau":
+        return found
+    way, hook = WAYS[job["way"]], None
+    if way:
+        hook = Recorder(
+            model=ResNet20V2(2),
+            train=parts.train,
+            pool_size=way["pool_size"],
+            monitor="validation",
+            machine=AlternatingProjections(patience=3, run_patience=10**6, tolerance=1e-5),
+            anchor_first=True,
+            first="kept",
+            seed=job["seed"],
+            points=parts.train.select(np.arange(min(SHOWN, len(parts.train)))),
+            unseen=parts.validation,
+        )
+    _, found = train(job, parts, steps=job["steps"], state=plateau.state, hook=hook)
+    history = [] if hook is None else hook.history
+    rounded = [{name: round(float(value), 5) for name, value in of.items()} for of in history]
+    return {**found, "problems": 1 + len(history), "history": rounded}
+
+
+def over_seeds(results: dict[str, Any], way: str, metric: str) -> dict[int, float]:
+    """A metric by seed."""
+    return {
+        of["job"]["seed"]: of["metrics"][metric]
+        for of in results.values()
+        if of["job"]["way"] == way
+    }
+
+
+def compared(results: dict[str, Any], pair: tuple[str, str], metric: str) -> Paired:
+    """The difference of two ways over the same seeds."""
+    one, other = (over_seeds(results, way, metric) for way in pair)
+    return paired(one, other, scale=MEASURED[metric])
+
+
+def tables(results: dict[str, Any]) -> str:
+    """What each way came to, the differences that decide, and how each differs from the plateau."""
+    rows = []
+    for way in ("plateau", *WAYS):
+        values = {m: list(over_seeds(results, way, m).values()) for m in MEASURED}
+        cells = [
+            mean_std(of, scale=MEASURED[m], digits=1 if MEASURED[m] > 1 else 3) if of else "–"
+            for m, of in values.items()
+        ]
+        problems = [
+            of["metrics"].get("problems", 1) for of in results.values() if of["job"]["way"] == way
+        ]
+        mean = f"{np.mean(problems):.1f}" if problems else "–"
+        rows.append([way, *cells, mean, str(len(problems))])
+    titles = ["", "test MAP@R", "radius / distance", "of validation", "spread", "problems", "seeds"]
+    sections = [markdown_table(titles, rows), ""]
+    pairs = {**TESTS, **{f"{way}, since the plateau": (way, "plateau") for way in WAYS}}
+    rows = [
+        [
+            f"{name}: {' − '.join(pair)}",
+            *(str(compared(results, pair, metric)) for metric in MEASURED),
+        ]
+        for name, pair in pairs.items()
+    ]
+    sections.append(markdown_table(["difference", *titles[1:5]], rows))
+    return "\n".join(sections)
+
+
+def main(settings: Settings) -> str:
+    """Run what is missing, as far as time goes; return the tables."""
+    if not settings.table:
+        if settings.data != "digits" and settings.data_dir is None:
+            raise SystemExit("--data-dir is needed: the folder with MNIST's four IDX files")
+        began, where = time.monotonic(), settings.data_dir and str(settings.data_dir.resolve())
+        one = functools.partial(run, data_dir=where, cache=str(settings.cache))
+        for name, job in make_jobs(settings).items():
+            late = settings.minutes is not None and time.monotonic() - began > 60 * settings.minutes
+            if late:
+                break
+            if not (settings.out / f"{name}.json").exists():
+                run_study(one, {name: job}, settings.out, progress=False)
+                print(f"{name}, {time.monotonic() - began:.0f} s", flush=True)
+    return tables(collect_results(settings.out))
+
+
+if __name__ == "__main__":
+    print(main(tyro.cli(Settings, description=__doc__)))
+    sys.exit()

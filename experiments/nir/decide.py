@@ -1,0 +1,268 @@
+"""What of NIR's gain is its warm-up: seven ways to train each of three proxy losses, on the same seeds.
+
+Omniglot at 28×28, trained on alphabets, scored on the letters of alphabets never seen, 600 steps. The ways, and which
+differences decide, are written in README.md and below, before the runs.
+
+    python experiments/nir/decide.py --data-dir DIR                 # all that is missing
+    python experiments/nir/decide.py --data-dir DIR --minutes 10    # as far as ten minutes go; again to go on
+    python experiments/nir/decide.py --table                        # the tables of the runs that there are
+
+Every run is kept in decided/, as soon as it ends, and never run twice. decided.png is Fig. 3: R@1 on the way.
+"""
+
+import dataclasses
+import functools
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import tyro
+from regularized import RATES, load, make_flow, make_model, make_sampler, structure
+from study import LOSSES, TASKS  # the base losses, and their learning rates
+
+import jdml
+from jdml import metrics, objectives, optim, training
+from jdml.report import Paired, markdown_table, mean_std, paired
+from jdml.training.study import collect_results, run_study
+
+STEPS = 600
+WARMUP = 50
+BASES = ("ProxyAnchor", "ProxyNCA*", "SoftTriple")
+WAYS: dict[str, dict[str, Any]] = {
+    "alone": {},
+    "warm-up": {"warmup": WARMUP},
+    "warm-up, reset": {"warmup": WARMUP, "reset": True},
+    "rate x 1.4": {"faster": 1.4},
+    "NIR": {"nir": {"weight": 0.01}, "warmup": WARMUP},
+    "NIR, no warm-up": {"nir": {"weight": 0.01}},
+    "NIR, t = 1e-9": {"nir": {"weight": 0.01, "temperature": 1e-9}, "warmup": WARMUP},
+}
+"""In the warm-up the backbone waits; "reset" gives Adam fresh moments of all else at its end, too."""
+TESTS = {
+    "what NIR adds to its own warm-up": ("NIR", "warm-up"),
+    "NIR, as a paper's table compares": ("NIR", "alone"),
+    "the warm-up": ("warm-up", "alone"),
+    "fresh moments at its end": ("warm-up, reset", "warm-up"),
+    "a faster start instead": ("rate x 1.4", "alone"),
+    "NIR without a warm-up": ("NIR, no warm-up", "alone"),
+    "the force of NIR's term": ("NIR", "NIR, t = 1e-9"),
+}
+"""Differences of R@1 on letters over the same seeds. The first one decides, with Holm's correction over the losses."""
+SCORES = ("R@1", "NMI", "mAP@1000")
+WATCHED = 3000
+"""Images that are scored on the way, of the test images: for the picture alone, nothing is chosen by them."""
+KEPT = Path(__file__).parent / "decided"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is run."""
+
+    data_dir: Path | None = None
+    """Folder with Omniglot's two zips."""
+    seeds: int = 10
+    """Runs of each way, with seeds 0, 1, …"""
+    bases: tuple[str, ...] = BASES
+    """Of the base losses these only."""
+    minutes: float | None = None
+    """Begin no further run after so many minutes."""
+    table: bool = False
+    """Run nothing."""
+    out: Path = KEPT
+    """Folder of the kept runs."""
+
+
+def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Every run by name: all ways of a loss with the first seed, then with the next."""
+    return {
+        f"{base.replace('*', 'x')}, {way}-{seed}": {
+            "base": base,
+            "way": way,
+            "steps": STEPS,
+            "seed": seed,
+        }
+        for base in settings.bases
+        for seed in range(settings.seeds)
+        for way in WAYS
+    }
+
+
+def reset_at(rule: optax.GradientTransformation, at: int) -> optax.GradientTransformation:
+    """The rule, which forgets at a step all it has seen."""
+
+    def init(params: Any) -> Any:
+        return jnp.zeros((), jnp.int32), rule.init(params)
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        step, inner = state
+        inner = jax.tree.map(
+            lambda new, old: jnp.where(step == at, new, old), rule.init(params), inner
+        )
+        updates, inner = rule.update(updates, inner, params)
+        return updates, (step + 1, inner)
+
+    return optax.GradientTransformation(init, update)
+
+
+def make_optimizer(way: dict[str, Any], rate: float) -> optax.GradientTransformation:
+    """Adam for each role; those that do not wait may be reset when the others begin."""
+
+    def adam(scale: float) -> optax.GradientTransformation:
+        rule = optax.adam(rate * scale)
+        return reset_at(rule, way["warmup"]) if way.get("reset") else rule
+
+    of_model = way.get("faster", 1.0)
+    rules = {role: adam(scale) for role, scale in RATES.items() if role != "model"}
+    return optim.partition_by_role(
+        {"backbone": optax.adam(rate * of_model), "head": adam(of_model), **rules},
+        optim.backbone_and_head,
+        waiting={"backbone": way.get("warmup", 0)},
+    )
+
+
+def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
+    """Train one network; score its last weights on the letters."""
+    way, task = WAYS[job["way"]], TASKS["omniglot"]
+    of_task = {"data": "omniglot", "data_dir": data_dir, "held_out": False, "seed": job["seed"]}
+    train, scored = load(of_task)
+    _, test, letters = scored[0]
+    loss, own = LOSSES[job["base"]]
+    own = dict(own)
+    base = objectives.proxy(
+        loss, train.num_classes, task.dim, own.pop("proxies_per_class", 1), **own
+    )
+    if "nir" in way:
+        base = objectives.with_nir(base, make_flow(task.dim, {}), **way["nir"])
+    watched = np.random.default_rng(0).permutation(len(test))[:WATCHED]
+    images = test.images[watched]
+
+    def recall(embedder: Any) -> dict[str, float]:
+        x = jdml.sphere(jnp.asarray(embedder(images)))
+        return {"R@1": jdml.evaluate_retrieval(x, letters[watched], recall_at=(1,))["R@1"]}
+
+    result = training.fit(
+        make_model(of_task),
+        base,
+        make_optimizer(way, task.rate),
+        train,
+        make_sampler({**of_task, "method": job["base"]}, train.labels),
+        steps=job["steps"],
+        seed=job["seed"],
+        evaluate=recall,
+        evaluate_every=max(1, job["steps"] // 12),
+        log_every=max(1, job["steps"] // 12),
+        skip_nonfinite=10,
+        progress=False,
+    )
+    x = jdml.sphere(jnp.asarray(result.embedder(test.images)))
+    found = jdml.evaluate_retrieval(x, letters, map_at=(1000,))
+    shape = {k: v for k, v in structure(x, letters).items() if k != "spectrum"}
+    scores = {
+        "R@1": found["R@1"],
+        "mAP@1000": found["MAP@1000"],
+        "NMI": metrics.nmi(x, letters, key=jax.random.key(0)),
+        **shape,
+    }
+    return {
+        **{name: round(float(value), 5) for name, value in scores.items()},
+        "skipped": int(sum(record["skipped"] for record in result.history)),
+        "curve": [[r["step"], round(float(r["R@1"]), 5)] for r in result.history if "R@1" in r],
+    }
+
+
+def over_seeds(results: dict[str, Any], base: str, way: str, metric: str) -> dict[int, float]:
+    """A metric by seed."""
+    return {
+        of["job"]["seed"]: of["metrics"][metric]
+        for of in results.values()
+        if (of["job"]["base"], of["job"]["way"]) == (base, way)
+    }
+
+
+def tables(results: dict[str, Any]) -> str:
+    """Means of each way, and the differences that decide."""
+    bases = [base for base in BASES if any(of["job"]["base"] == base for of in results.values())]
+    sections = []
+    for base in bases:
+        rows = []
+        for way in WAYS:
+            values = [list(over_seeds(results, base, way, m).values()) for m in SCORES]
+            cells = [mean_std(of) if of else "–" for of in values]
+            skipped = sum(over_seeds(results, base, way, "skipped").values())
+            rows.append([way, *cells, str(len(values[0])), str(skipped)])
+        sections += [markdown_table([base, *SCORES, "seeds", "steps skipped"], rows), ""]
+    found = {
+        base: {
+            name: paired(*(over_seeds(results, base, way, "R@1") for way in pair))
+            for name, pair in TESTS.items()
+        }
+        for base in bases
+    }
+    rows = [
+        [f"{name}: {' − '.join(pair)}", *(str(found[base][name]) for base in bases)]
+        for name, pair in TESTS.items()
+    ]
+    sections += [markdown_table(["R@1, points", *bases], rows), "", holm(found)]
+    return "\n".join(sections)
+
+
+def holm(found: dict[str, dict[str, Paired]]) -> str:
+    """Whether the first test decides, loss by loss, with Holm's correction over the losses."""
+    first = next(iter(TESTS))
+    values = sorted((of[first].p, base) for base, of in found.items() if np.isfinite(of[first].p))
+    said, least = [], 0.0
+    for place, (p, base) in enumerate(values):
+        least = max(least, min(1.0, p * (len(BASES) - place)))
+        said.append(f"{base} {least:.2g}")
+    return f"{first}, p with Holm's correction over {len(BASES)} losses: {', '.join(said) or 'no runs yet'}."
+
+
+def draw(results: dict[str, Any], path: Path) -> None:
+    """R@1 of some unseen letters by step, mean over the seeds: of each base loss the ways that its gain is made of."""
+    from matplotlib.figure import Figure
+
+    bases = [base for base in BASES if any(of["job"]["base"] == base for of in results.values())]
+    figure = Figure(figsize=(1 + 4 * len(bases), 3.6), layout="constrained")
+    for place, base in enumerate(bases):
+        axis = figure.add_subplot(1, len(bases), place + 1)
+        for way in WAYS:
+            curves = list(over_seeds(results, base, way, "curve").values())
+            if not curves:
+                continue
+            steps, values = np.moveaxis(np.array(curves), -1, 0)
+            label = f"{way} ({len(curves)})"
+            axis.plot(steps[0], 100 * values.mean(0), label=label, marker="o", markersize=2)
+        axis.set(title=base, xlabel="step", ylabel="R@1 of 3,000 unseen letters, %")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=7, title="way (seeds)", title_fontsize=7)
+    figure.savefig(path, dpi=110)
+
+
+def main(settings: Settings) -> str:
+    """Run what is missing, as far as time goes; return the tables."""
+    if not settings.table:
+        if settings.data_dir is None:
+            raise SystemExit("--data-dir is needed: the folder with Omniglot's two zips")
+        began, jobs = time.monotonic(), make_jobs(settings)
+        one = functools.partial(run, data_dir=str(settings.data_dir.resolve()))
+        for name, job in jobs.items():
+            late = settings.minutes is not None and time.monotonic() - began > 60 * settings.minutes
+            if late:
+                break
+            if not (settings.out / f"{name}.json").exists():
+                run_study(one, {name: job}, settings.out, progress=False)
+                print(f"{name}, {time.monotonic() - began:.0f} s", flush=True)
+    results = collect_results(settings.out)
+    if results:
+        draw(results, settings.out.with_suffix(".png"))
+    return tables(results)
+
+
+if __name__ == "__main__":
+    print(main(tyro.cli(Settings, description=__doc__)))
+    sys.exit()
