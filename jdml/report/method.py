@@ -47,7 +47,8 @@ def panels(
     x, y = np.asarray(embeddings, np.float64)[rows], np.asarray(labels)[rows]
     there = [c for c in _largest(y) if c < len(proxies)]
     if "flow" in learned:
-        return _densities(learned["flow"], proxies, x, y, there, names)
+        made = _flow(config, proxies.shape[-1])
+        return _densities(made, learned["flow"], proxies, x, y, there, names)
     loss, settings = potential_of(config)
     if loss is not None:
         return _fields(loss, settings, proxies, x, y, there, names)
@@ -138,15 +139,23 @@ def _fields(
     return found
 
 
-def _densities(flow: Any, proxies: Any, x: Any, y: Any, there: Any, names: Any) -> list[Panel]:
+def _flow(config: Mapping[str, Any], dim: int) -> Any:
+    """The flow of a run: the released one, but where ``jdml benchmark`` was told otherwise."""
+    from jdml import flows
+
+    typed = config.get("benchmark", {}).get("method_setting") or ()
+    given = dict(str(setting).partition("=")[::2] for setting in typed)
+    own = {"conditioning": given["conditioning"]} if "conditioning" in given else {}
+    return flows.preset(given.get("flow", "released"), dim, dim, **own)
+
+
+def _densities(
+    made: Any, flow: Any, proxies: Any, x: Any, y: Any, there: Any, names: Any
+) -> list[Panel]:
     """The level sets of the flow's density on the sphere around a proxy."""
     import jax
     import jax.numpy as jnp
 
-    from jdml import flows
-
-    dim = proxies.shape[-1]
-    made = flows.preset("released", dim, dim)
     centres, x = unit(proxies), unit(x)
 
     @jax.jit

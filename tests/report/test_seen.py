@@ -215,6 +215,16 @@ def test_a_field_is_painted_where_its_charges_are(cloud):
     assert panels({"loss": "potential_field"}, {}, x, y, str) == []
 
 
+def test_the_flow_is_the_run_s_own():
+    from jdml.report.method import _flow
+
+    settings = ["flow=paper", "conditioning=start", "weight=0.01"]
+    found = _flow({"benchmark": {"method": "nir", "method_setting": settings}}, 4)
+    assert (found.num_blocks, found.conditioning, found.dim) == (8, "start", 4)
+    assert _flow({"benchmark": {"method": "nir"}}, 4).num_blocks == 5
+    assert _flow({"method": "nir"}, 4).conditioning == "dense"
+
+
 def test_a_flows_density_is_drawn_around_its_proxy(cloud, monkeypatch):
     pytest.importorskip("distrax")
     import jax
