@@ -73,7 +73,7 @@ class Train(Machines):
     loss between samples and proxies, chosen anew for one problem after another; needs --validation."""
     method_setting: tuple[str, ...] = ()
     """The method's own numbers, as name=value. nir: weight=0.01 warmup=50 flow_lr=5e-4. ccp: pool_size=12
-    strength=2e-4 patience=3 in_batch_weight=0."""
+    strength=2e-4 patience=3 in_batch_weight=0 restore=False anchor_first=True first=origin."""
     loss: Loss | None = None
     """The loss. Proxy losses learn one vector or more per class. Default: triplet (nir: proxy_anchor, ccp:
     contrastive)."""

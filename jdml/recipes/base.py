@@ -111,6 +111,7 @@ def make_optimizer(
         ValueError: If `steps_per_epoch` is below 1.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> from jdml.recipes import recipe
         >>> optimizer = make_optimizer(recipe("pfml", "cub"), ("proxies",), steps_per_epoch=60)
         >>> params = {"model": {"conv": jnp.ones(2), "head": jnp.ones(2)}, "proxies": jnp.ones(3)}
