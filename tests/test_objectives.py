@@ -162,6 +162,19 @@ def test_a_monitor_adds_its_metrics_to_the_loss() -> None:
     plain = jdml.potential_field_loss(x[:5], y[:5], params["proxies"], delta=0.5, alpha=1.0)
     np.testing.assert_allclose(value, plain, rtol=1e-5)
     assert 0 < metrics["attracting"] <= 1
+    settings = {"delta": 0.5, "alpha": 1.0, "normalize": None}
+    told = objectives.proxy(  # what it takes of the settings need not be said twice
+        jdml.potential_field_loss,
+        3,
+        4,
+        2,
+        monitor=jdml.losses.field_activity,
+        reduce_fn=jnp.sum,
+        **settings,
+    )
+    _, found = told.loss(params, x, y)
+    expected = jdml.losses.field_activity(x, y, params["proxies"], **settings)
+    chex.assert_trees_all_close({name: found[name] for name in expected}, expected)
 
     def loss(objective, params):
         return objective.loss(params, x, y)

@@ -10,7 +10,14 @@ import numpy as np
 from jdml import data
 from jdml.cli.inputs import data_checksum
 from jdml.cli.methods import build_hook, build_method, method_settings
-from jdml.cli.names import PROXY_LOSSES, build_miner, parse_batch, parse_settings
+from jdml.cli.names import (
+    MONITORED,
+    PROXY_LOSSES,
+    PROXY_MONITORS,
+    build_miner,
+    parse_batch,
+    parse_settings,
+)
 from jdml.cli.reading import read_parts, scored_views
 from jdml.training import Embedder, metric_names, recall_ranks, score
 
@@ -150,6 +157,9 @@ class Job:
         if options.sampled_classes is not None:
             settings["sampled_classes"] = options.sampled_classes
         classes, each = self.train.num_classes, options.proxies_per_class
+        watched = PROXY_MONITORS.get(str(options.loss)) if each != 0 else None
+        if watched and (options.sampled_classes or classes) * (each or 1) <= MONITORED:
+            settings["monitor"] = getattr(losses, watched)
         if options.method != "plain":
             return build_method(self, loss_fn, settings)
         if options.loss in PROXY_LOSSES and each != 0:

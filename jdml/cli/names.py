@@ -58,6 +58,10 @@ PRETRAINED = ("bn_inception", "efficientnet_lite0", "resnet18", "resnet50", "vit
 """Networks that `jdml weights convert` makes weights for."""
 PAIR_LOSSES: tuple[str, ...] = get_args(PairLoss)
 PROXY_LOSSES: tuple[str, ...] = get_args(ProxyLoss)
+PROXY_MONITORS = {"potential_field": "field_activity"}
+"""What :mod:`jdml.losses` has to be logged beside a proxy loss."""
+MONITORED = 4096
+"""Proxies at most of which it is: it looks at their pairs, and those of more take as long as the network."""
 
 # Short name -> the miner's builder in jdml.mining, and settings that the short name implies.
 MINERS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -137,7 +137,7 @@ def proxy(
             drawn by the step's key, as make S. With S ≥ C it is exact. Where the devices of a mesh divide C, each draws
             its own share among its own classes.
         monitor: ``(embeddings, labels, proxies, where=…) -> metrics``, scalars that are logged beside the loss, such as
-            :func:`jdml.losses.field_activity`.
+            :func:`jdml.losses.field_activity`. It is given those of the settings that it takes.
         **settings: the loss's other keywords.
 
     Returns:
@@ -164,6 +164,7 @@ def proxy(
         sizes["sampled_classes"] = sampled_classes
     for name, size in sizes.items():
         checks.count(name, size)
+    watched = {} if monitor is None else checks.taken_settings(monitor, settings)
 
     def init(key: Array) -> Params:
         drawn = jax.random.normal(key, (num_classes, proxies_per_class, dim))
@@ -189,8 +190,8 @@ def proxy(
         value = loss_fn(embeddings, labels, proxies, where=where, **settings, **extra)
         if monitor is None:
             return value, {"loss": value}
-        seen = monitor(*jax.lax.stop_gradient((embeddings, labels, proxies)), where=where)
-        return value, {"loss": value, **seen}
+        still = jax.lax.stop_gradient((embeddings, labels, proxies))
+        return value, {"loss": value, **monitor(*still, where=where, **watched)}
 
     return Objective(init, loss)
 

@@ -11,7 +11,7 @@ import functools
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -118,6 +118,21 @@ def takes(function: Callable[..., Any], name: str) -> bool:
     except (TypeError, ValueError):  # not a Python function
         return True
     return any(p.kind is p.VAR_KEYWORD or p.name == name for p in parameters)
+
+
+def taken_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Pick the settings that a function takes by name, and has not been given yet.
+
+    Args:
+        function: what is to be called, or a :class:`functools.partial` of it.
+        settings: by name.
+
+    Returns:
+        Those of its keywords.
+    """
+    known = inspect.signature(function).parameters
+    given = getattr(function, "keywords", {})
+    return {name: value for name, value in settings.items() if name in known and name not in given}
 
 
 def as_array(value: Any) -> Any:

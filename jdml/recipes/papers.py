@@ -123,13 +123,16 @@ def _proxy_anchor(dataset: str, backbone: str) -> Recipe:
     return Recipe(**{**common, "batch": 120, "warmup_epochs": 5, "decay_every": every // 2})
 
 
-def _field(loss: Callable[..., Any], **settings: Any) -> Maker:
-    """PFML, and CPML beside it."""
+def _field(
+    loss: Callable[..., Any], activity: Callable[..., Any] | None = None, **settings: Any
+) -> Maker:
+    """PFML, and CPML beside it; what goes on in a field is logged where its pairs are few beside the network's work."""
 
     def of(dataset: str, backbone: str) -> Recipe:
         large = dataset in LARGE
+        watched = {} if large or activity is None else {"monitor": activity}
         return Recipe(
-            proxy(loss, 2 if large else 15, delta=0.2, reduce_fn=jnp.sum, **settings),
+            proxy(loss, 2 if large else 15, delta=0.2, reduce_fn=jnp.sum, **watched, **settings),
             batch=180 if backbone == "bn_inception" else 100,
             weight_decay=1e-4 if dataset == "cars" else 5e-4,
             max_proxy_entry=CLIP_CHARGES,
@@ -153,7 +156,7 @@ RECIPES: dict[str, Maker] = {
     "mpa_proxy_anchor": _multi_proxy(losses.proxy_anchor_loss, 1),
     "nir": regularized,
     "nir_baseline": unregularized,
-    "pfml": _field(losses.potential_field_loss, alpha=4.0),
+    "pfml": _field(losses.potential_field_loss, losses.field_activity, alpha=4.0),
     "cpml": _field(losses.contrastive_potential_loss),
     "contrastive": _contrastive,
     "margin": _bounded(mining.random_positive()),

@@ -9,6 +9,7 @@ import pytest
 import jdml
 from jdml import models, training
 from jdml.cli.job import Job, learning_rate
+from jdml.cli.names import MONITORED
 from jdml.cli.reading import read_parts
 from jdml.cli.resolve import resolve
 from jdml.cli.train import Train
@@ -144,6 +145,17 @@ def test_nir_and_every_option_of_a_network_make_a_step():
     after, metrics = step.eval_shape(state, images, job.train.labels[:8])
     assert "nir_loss" in metrics
     assert jax.tree.structure(after) == jax.tree.structure(state)
+
+
+def test_what_goes_on_in_a_field_is_logged_where_its_pairs_are_few():
+    def logged(each):
+        options = Train(loss="potential_field", dim=4, proxies_per_class=each)
+        objective = Job(resolve(options)).objective
+        shapes = jax.eval_shape(objective.init, jax.random.key(0)), np.zeros((6, 4), np.float32)
+        return set(jax.eval_shape(objective.loss, *shapes, np.arange(6))[1])
+
+    assert logged(2) == {"loss", "attracting", "repelling", "force"}
+    assert logged(MONITORED) == {"loss"}
 
 
 def test_ccp_trains(jdml_command, tmp_path):
