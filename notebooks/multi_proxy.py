@@ -39,12 +39,12 @@ if importlib.util.find_spec("jdml") is None:
 
 # %%
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
-import numpy as np
 import optax
+from IPython.display import display
 
 import jdml
 from jdml import objectives, optim, training
+from jdml.report import embedding_map
 
 # %% [markdown]
 # ## Even and odd, scored on the digits
@@ -92,25 +92,14 @@ for name, (loss, per_class) in LOSSES.items():
 # %% [markdown]
 # ## Where the proxies go
 #
-# New images by digit, in the two directions in which they differ most (principal components of the 16 dimensions), and
-# the proxies as stars: filled for even, open for odd.
+# New images by digit, in the two directions in which they differ most (principal axes of the 16 dimensions), and the
+# proxies as stars: one for each of the two classes, or eight.
 
 # %%
-figure, axes = plt.subplots(1, 2, figsize=(9, 4.4), layout="constrained")
-for axis, name in zip(axes, ("ProxyAnchor", "MPA-DW"), strict=True):
-    x = np.asarray(jdml.sphere(jnp.asarray(results[name].embedder(new.images))))
-    center = x.mean(0)
-    _, _, directions = np.linalg.svd(x - center, full_matrices=False)
-    for digit, colour in enumerate(plt.colormaps["tab10"].colors):
-        points = (x[new.labels == digit] - center) @ directions[:2].T
-        axis.scatter(*points.T, s=6, color=colour, linewidths=0, label=str(digit))
-    for parity, proxies in enumerate(jdml.sphere(results[name].state.params["proxies"])):
-        points = (np.asarray(proxies) - center) @ directions[:2].T
-        fill = "none" if parity else "black"
-        axis.scatter(*points.T, s=70, marker="*", c=fill, edgecolors="black")
-    axis.set(title=name, xticks=[], yticks=[], aspect="equal")
-axes[1].legend(ncols=2, fontsize="small")
-plt.show()
+for name in ("ProxyAnchor", "MPA-DW"):
+    x = jdml.sphere(jnp.asarray(results[name].embedder(new.images)))
+    proxies = jdml.sphere(results[name].state.params["proxies"])
+    display(embedding_map(x, new.labels, proxies=proxies, title=name))
 
 # %% [markdown]
 # One run, one seed: an illustration. How many proxies are worth their while, on Omniglot with three seeds, is in

@@ -47,6 +47,7 @@ import optax
 
 import jdml
 from jdml import flows, metrics, objectives, optim, training
+from jdml.report import curves
 
 # %% [markdown]
 # ## A conditional flow learns a density
@@ -155,18 +156,21 @@ for name, regularized in (("ProxyAnchor", False), ("ProxyAnchor + NIR", True)):
 # The singular values say how many directions the embeddings use; less decay is a richer embedding.
 
 # %%
-figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+figure, axes = plt.subplots(figsize=(4.4, 3.2), layout="constrained")
 for name, shares in spectra.items():
-    axes[0].plot(np.arange(1, DIM + 1), shares, "o-", label=name)
-axes[0].set(title="share of each singular value", xlabel="singular value", yscale="log")
-axes[0].legend()
-steps = [record["step"] for record in history]
-axes[1].plot(steps, [record["nll"] for record in history])
-axes[1].set(title="mean negative log-likelihood", xlabel="step")
+    axes.plot(np.arange(1, DIM + 1), shares, "o-", label=name)
+axes.set(title="share of each singular value", xlabel="singular value", yscale="log")
+axes.legend()
 plt.show()
 
 # %% [markdown]
-# At −15 the exponential of the negative log-likelihood is 3e-7: the regularizer has fallen silent. It works as a
-# barrier for samples that are out of place, at the beginning above all. Shapes that never fall silent are no
-# improvement: a density has no upper bound, and embeddings that go on following it end in one point. `experiments/nir`
-# has numbers.
+# What training logged: the proxy loss, the regularizer, and the mean negative log-likelihood that it is made of.
+
+# %%
+curves({name: history}, metrics=["proxy_loss", "nir_loss", "nll"])
+
+# %% [markdown]
+# Below −15 the exponential of the negative log-likelihood is under 3e-7: the regularizer has fallen silent. It works
+# as a barrier for samples that are out of place, at the beginning above all. Shapes that never fall silent are no
+# improvement: a density has no upper bound, and embeddings that go on following it end in one point.
+# `experiments/nir` has numbers.

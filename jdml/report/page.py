@@ -18,6 +18,8 @@ from jdml.report.thumbnails import ROOM
 PARTS = ("plot.js", "views.js", "page.js")
 POINTS = 1500
 """Points of a curve; of longer ones every other, or fewer."""
+BAD_IMAGES = "bad_images"
+"""Logged by every run of image files, and worth a curve where there were some."""
 
 
 def html_report(
@@ -188,7 +190,7 @@ def _curves(comparison: Comparison) -> list[dict[str, Any]]:
         for place, run in runs:
             points = curve(run.log, name)
             every = -(-len(points) // POINTS)
-            if points:
+            if points and (name != BAD_IMAGES or any(value for _, value in points)):
                 kept = points[::every] if every > 1 else points
                 lines.append({"run": run.name, "row": place, "points": kept})
         if lines:

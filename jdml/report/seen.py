@@ -268,7 +268,7 @@ def project(
             from umap import UMAP
         except ModuleNotFoundError as error:
             raise ValueError("umap needs its library: pip install umap-learn") from error
-        laid = UMAP(random_state=seed).fit_transform(both)
+        laid = UMAP(random_state=seed, n_jobs=1).fit_transform(both)
         words = "UMAP: neighbours are kept, distances are not"
     else:
         raise ValueError(f'method must be "pca", "tsne" or "umap", got {method!r}')

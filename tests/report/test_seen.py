@@ -1,5 +1,7 @@
 """What is seen of embeddings: against definitions, by hand where it is small."""
 
+import sys
+
 import numpy as np
 import pytest
 import threadpoolctl
@@ -100,12 +102,22 @@ def test_maps_lay_neighbours_together(cloud):
         seen.project(x, "x")
 
 
-def test_umap_names_its_library(cloud):
-    try:
-        import umap  # noqa: F401
-    except ModuleNotFoundError:
-        with pytest.raises(ValueError, match="pip install umap-learn"):
-            seen.project(cloud[0], "umap")
+def test_umap_names_its_library(cloud, monkeypatch):
+    monkeypatch.setitem(sys.modules, "umap", None)
+    with pytest.raises(ValueError, match="pip install umap-learn"):
+        seen.project(cloud[0], "umap")
+
+
+@pytest.mark.filterwarnings("ignore:Tensorflow not installed:ImportWarning")
+def test_umap_lays_neighbours_together(cloud):
+    pytest.importorskip("umap", reason="umap-learn is not installed (it brings a compiler)")
+    x, y = cloud
+    laid, others, words = seen.project(x, "umap", others=x[:2])
+    assert words.startswith("UMAP")
+    assert (laid.shape, others.shape) == ((len(x), 2), (2, 2))
+    assert seen.look_up(laid, y, 1).first.mean() > 0.9
+    again, _, _ = seen.project(x, "umap", others=x[:2])
+    np.testing.assert_allclose(laid, again)
 
 
 # Pictures

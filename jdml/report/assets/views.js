@@ -97,7 +97,8 @@ function table(columns, rows, label, caption) {
   const head = el("tr", {}, ...columns.map((name) => el("th", { scope: "col", dir: "auto", text: name })));
   const body = rows.map((cells) => el("tr", {}, ...cells.map((cell, i) => {
     const content = cell instanceof Node ? cell : short(cell, 600);
-    return i ? el("td", { dir: "auto" }, content) : el("th", { scope: "row", dir: "auto" }, content);
+    const whole = cell instanceof Node || content.length < 30 ? "short" : "";
+    return i ? el("td", { dir: "auto", class: whole }, content) : el("th", { scope: "row", dir: "auto" }, content);
   })));
   const node = el("table", { class: "sortable" }, caption ? el("caption", { class: "unseen", text: caption }) : null, el("thead", {}, head), el("tbody", {}, ...body));
   sortable(node);
