@@ -11,7 +11,9 @@ glibc starts, where the system clears the pages of large arrays at each call.
 """
 
 import argparse
+import json
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,11 +41,12 @@ JUDGED = (
 
 
 class Loss(NamedTuple):
-    """One of our losses, and how PML builds its own from (module, classes, dim); None where it has none."""
+    """One of our losses, and how PML builds its own from (module, classes, dim); None where it has no such one."""
 
     settings: dict[str, Any]
     theirs: Callable[[Any, int, int], Any] | None
     per_class: int = 1
+    all_pairs: bool = False  # of embeddings and proxies alike
 
 
 PAIRS = {
@@ -57,6 +60,14 @@ PAIRS = {
     "circle": Loss({}, lambda m, c, d: m.CircleLoss(m=0.4, gamma=80)),
     "fast_ap": Loss({}, lambda m, c, d: m.FastAPLoss(num_bins=10)),
     "snr_contrastive": Loss({}, lambda m, c, d: m.SignalToNoiseRatioContrastiveLoss()),
+    "similarity_contrastive": Loss({}, None),
+    "n_pair": Loss({}, None),
+    "info_nce": Loss({}, lambda m, c, d: m.NTXentLoss(temperature=0.07)),
+    "sup_con": Loss({}, lambda m, c, d: m.SupConLoss(temperature=0.1)),
+    "sigmoid_contrastive": Loss({}, None),
+    "nca": Loss({}, lambda m, c, d: m.NCALoss(softmax_scale=1)),
+    "smooth_ap": Loss({}, lambda m, c, d: m.SmoothAPLoss(temperature=0.01)),
+    "recall_at_k": Loss({}, None),
 }
 PROXIES = {
     "proxy_nca_pp": Loss({}, lambda m, c, d: m.ProxyNCALoss(c, d, softmax_scale=9)),
@@ -74,6 +85,23 @@ PROXIES = {
     ),
     "multi_proxy_anchor": Loss({}, None, CENTRES),
     "multi_proxy_anchor_ap": Loss({}, None, CENTRES),
+    "multi_proxy_anchor_dw": Loss({}, None, CENTRES),
+    "proxy_nca": Loss({}, None),
+    "subcenter_arcface": Loss(
+        {},
+        lambda m, c, d: m.SubCenterArcFaceLoss(
+            num_classes=c,
+            embedding_size=d,
+            margin=math.degrees(0.5),
+            scale=64,
+            sub_centers=CENTRES,
+        ),
+        CENTRES,
+    ),
+}
+FIELDS = {  # many more proxies: benchmarks/potential_field.py
+    "potential_field": Loss({}, None, all_pairs=True),
+    "contrastive_potential": Loss({}, None, all_pairs=True),
 }
 
 
@@ -88,15 +116,18 @@ def step(name: str, loss: Loss, x: Any, y: Any, p: Any | None) -> Callable[[], A
     return lambda: jax.block_until_ready(compiled(x, p, y))
 
 
-def floor(x: Any, p: Any | None) -> Callable[[], Any]:
+def floor(x: Any, p: Any | None, all_pairs: bool) -> Callable[[], Any]:
     """The matrix products alone: similarities, and their gradients by both sides."""
+    if p is not None:
+        p = p.reshape(-1, DIM)
+        x, p = (jnp.concatenate([x, p]),) * 2 if all_pairs else (x, p)
 
     @jax.jit
     def products(x: jax.Array, q: jax.Array, g: jax.Array) -> Any:
         return x @ q.T, g @ q, g.T @ x
 
-    q = x if p is None else p.reshape(-1, DIM)
-    g = jnp.ones((BATCH, len(q)))
+    q = x if p is None else p
+    g = jnp.ones((len(x), len(q)))
     return lambda: jax.block_until_ready(products(x, q, g))
 
 
@@ -122,7 +153,9 @@ def peer(loss: Loss, classes: int, x: np.ndarray, y: np.ndarray) -> Callable[[],
     return run
 
 
-def measure(name: str, loss: Loss, classes: int | None, repeats: int) -> dict[str, Any]:
+def measure(
+    name: str, loss: Loss, classes: int | None, repeats: int, processor_time: bool
+) -> dict[str, Any]:
     """One row: medians, ratios, memory."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(BATCH, DIM)).astype(np.float32)
@@ -131,15 +164,18 @@ def measure(name: str, loss: Loss, classes: int | None, repeats: int) -> dict[st
     p = None if classes is None else jnp.asarray(rng.normal(size=shape), jnp.float32)
     functions = {
         "jdml": step(name, loss, jnp.asarray(x), jnp.asarray(y), p),
-        "floor": floor(jnp.asarray(x), p),
+        "floor": floor(jnp.asarray(x), p, loss.all_pairs),
     }
-    theirs = peer(loss, classes or 1, x, y)
+    # PyTorch's threads wait by spinning, which would count as work.
+    theirs = None if processor_time else peer(loss, classes or 1, x, y)
     if theirs is not None:
         functions["pml"] = theirs
-    seconds = machine.median(machine.timed_in_turn(functions, repeats))
+    clock = time.process_time if processor_time else time.perf_counter
+    seconds = machine.median(machine.timed_in_turn(functions, repeats, clock))
     row: dict[str, Any] = {
         "loss": name,
         "classes": classes,
+        **({"processor_time": True} if processor_time else {}),
         "milliseconds": {n: 1e3 * s for n, s in seconds.items()},
     }
     row["over_floor"] = seconds["jdml"] / seconds["floor"]
@@ -165,12 +201,19 @@ def main() -> None:
     """Measure, print, write, draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=9, help="timed steps of each (default 9)")
-    parser.add_argument("--only", nargs="*", help="names of losses (default all)")
+    parser.add_argument(
+        "--only", nargs="*", help="names of losses (default all); rows of others stay in the file"
+    )
     parser.add_argument(
         "--out", type=Path, help="write the numbers to this JSON file, and a plot beside it"
     )
     parser.add_argument(
         "--fresh-memory", action="store_true", help="large arrays anew from the system, each call"
+    )
+    parser.add_argument(
+        "--processor-time",
+        action="store_true",
+        help="count the time of all cores together, of jdml alone, where other programs share the machine",
     )
     arguments = parser.parse_args()
     if not arguments.fresh_memory:
@@ -180,11 +223,16 @@ def main() -> None:
         f"{'MiB':>9} {'PML MiB':>9}"
     )
     rows = []
-    for classes, losses in ((None, PAIRS), *((number, PROXIES) for number in CLASSES)):
+    parts = ((None, PAIRS), *((number, PROXIES) for number in CLASSES), (CLASSES[0], FIELDS))
+    for classes, losses in parts:
         for name, loss in losses.items():
             if not arguments.only or name in arguments.only:
-                rows.append(measure(name, loss, classes, arguments.repeats))
+                rows.append(
+                    measure(name, loss, classes, arguments.repeats, arguments.processor_time)
+                )
                 print_row(rows[-1])
+    if arguments.only and arguments.out is not None and arguments.out.is_file():
+        rows = merged(json.loads(arguments.out.read_text()), rows)
     judged = [
         row["times_faster"] for row in rows if row["loss"] in JUDGED and "times_faster" in row
     ]
@@ -193,7 +241,8 @@ def main() -> None:
         print(
             f"geometric mean over {', '.join(JUDGED)}: {mean:.2f} times as fast as pytorch-metric-learning"
         )
-    settings = {name: loss.settings for name, loss in (PAIRS | PROXIES).items() if loss.settings}
+    every = PAIRS | PROXIES | FIELDS
+    settings = {name: loss.settings for name, loss in every.items() if loss.settings}
     machine.write(
         arguments.out,
         rows,
@@ -203,6 +252,16 @@ def main() -> None:
     )
     if arguments.out is not None:
         draw(rows, arguments.out.with_suffix(".png"))
+
+
+def merged(known: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a file with new ones in the place of the same loss's, each with its date; of one machine."""
+    here, there = machine.describe(), known["environment"]
+    if differ := [name for name in there.keys() - {"date"} if there[name] != here.get(name)]:
+        raise SystemExit(f"the file's rows are of another machine or version: {', '.join(differ)}")
+    new = {(row["loss"], row["classes"]) for row in rows}
+    kept = [row for row in known["rows"] if (row["loss"], row["classes"]) not in new]
+    return [{"date": there["date"], **row} for row in kept] + rows
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:

@@ -52,7 +52,6 @@ nb_execution_cache_path = os.environ.get("JDML_DOCS_CACHE", "cache")
 nb_execution_excludepatterns = ["notebooks/*"]
 nb_execution_raise_on_error = True
 nb_execution_timeout = 600
-nb_merge_streams = True
 suppress_warnings = ["mystnb.unknown_mime_type"]
 
 html_theme = "furo"

@@ -89,6 +89,16 @@ def test_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row["loss"] for row in rows] == ["contrastive", "proxy_anchor"]
     assert all(row["milliseconds"]["jdml"] > 0 and row["over_floor"] > 0 for row in rows)
     assert (tmp_path / "losses.png").exists()
+    known = {"environment": {**module.machine.describe(), "date": "2020-02-02"}, "rows": rows}
+    again = module.merged(known, [{**rows[1], "over_floor": 9.0}])  # other losses' rows stay
+    assert [(row["loss"], row.get("date")) for row in again] == [
+        ("contrastive", "2020-02-02"),
+        ("proxy_anchor", None),
+    ]
+    assert again[1]["over_floor"] == 9.0
+    known["environment"]["cores"] = 1000
+    with pytest.raises(SystemExit, match="another machine or version: cores"):
+        module.merged(known, rows)
 
 
 @pytest.mark.skipif(

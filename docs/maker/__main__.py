@@ -112,13 +112,18 @@ def main() -> None:
     os.environ[QUICKLY] = "1"
     stage()
     del os.environ[QUICKLY]
-    print(f"sources: {time.perf_counter() - begun:.0f} s", flush=True)
-    os.environ["JDML_DOCS_CACHE"] = str(page_cache())
+    print(f"pictures: {time.perf_counter() - begun:.0f} s", flush=True)
+    kept = page_cache()
+    os.environ["JDML_DOCS_CACHE"] = str(kept)
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     # The pages' kernels share compiled programs, and tell nothing but what they print.
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(BUILD / "programs"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
+    from maker.running import run_pages
+
+    number = run_pages(SOURCE, kept)
+    print(f"{number} pages run: {time.perf_counter() - begun:.0f} s", flush=True)
     shutil.rmtree(
         SITE / "_modules", ignore_errors=True
     )  # sources link back to pages that may have moved

@@ -9,7 +9,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -111,9 +111,8 @@ def loss_page(subject: Subject) -> str:
         parts.append(f"\n## What it takes\n\n{TAKES[kind]}\n\n{SHARED[kind]}\n")
         parts.append(command_line(name, kind))
     parts.append(evidence(name))
-    if kind:
-        cost = records.cost(name) or "No figure of this loss alone is on record.\n"
-        parts.append(f"\n## Cost\n\n{cost}\nMore on [the page about speed](../speed.md).\n")
+    cost = COSTS[name]() if name in COSTS else records.cost(name)
+    parts.append(f"\n## Cost\n\n{cost}\nMore on [the page about speed](../speed.md).\n")
     if rows := records.rows_of(name):
         parts.append(f"\n## Results on record\n\n{rows}\nAll methods: [results](../results.md).\n")
     return "\n".join(parts)
@@ -124,6 +123,13 @@ NOTES = {name: STUCK for name in ("triplet_loss", "margin_loss", "hard_negative"
 NOTES["info_nce_loss"] = NOTES["sigmoid_contrastive_loss"] = (
     "A whole training of two towers, on text: [the guide](../guides/two_towers.md).\n"
 )
+COSTS: Mapping[str, Callable[[], str]] = {
+    "nir_loss": records.flow_cost,
+    "center_regularizer": lambda: (
+        "It is part of [`multi_proxy_anchor_loss`](multi_proxy_anchor_loss.md) as measured there.\n"
+    ),
+}
+"""What is no loss of embeddings and labels alone."""
 HOW_TO_READ = """
 Sixty points on the sphere, drawn by an equal-area map whose rim is the point opposite to its centre, move under this loss
 alone. One class, blue, has two modes: ● and ▲. [How the pictures are made](index.md#how-the-pictures-are-made).

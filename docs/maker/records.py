@@ -3,7 +3,7 @@
 import importlib.util
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -55,9 +55,9 @@ def record(name: str) -> dict[str, Any]:
     return found
 
 
-def machine(name: str) -> str:
-    """Say where and when a benchmark was run."""
-    e = record(name)["environment"]
+def machine(name: str, row: Mapping[str, Any] | None = None) -> str:
+    """Say where and when a benchmark was run, or one of its rows."""
+    e = {**record(name)["environment"], **({"date": row["date"]} if row and "date" in row else {})}
     return f"{e['cores']} × {e['machine']} {e['device'].upper()} cores, JAX {e['jax']}, {e['date']}"
 
 
@@ -87,8 +87,34 @@ def cost(loss: str) -> str:
         "times as fast as pytorch-metric-learning",
         "its MiB",
     ]
-    said = f"Value and gradient of 256 embeddings of 512 dimensions; {machine('losses')}.\n"
+    where = machine("losses", rows[0])
+    clock = "; processor time, both cores together" if "processor_time" in rows[0] else ""
+    said = f"Value and gradient of 256 embeddings of 512 dimensions{clock}; {where}.\n"
     return f"{said}\n{table(head, lines)}"
+
+
+def flow_cost() -> str:
+    """Make the table of what a flow adds to a loss."""
+    head = [
+        "dimensions",
+        "flow",
+        "ms of the loss",
+        "ms with the flow",
+        "of a ResNet-50's operations",
+    ]
+    rows = [
+        [
+            row["dim"],
+            row["preset"],
+            *(f"{v:.1f}" for v in row["milliseconds"].values()),
+            f"{row['share']:.2%}",
+        ]
+        for row in record("isotropy")["rows"]
+    ]
+    said = (
+        f"The loss itself is a sum over the batch; what costs is the flow. {machine('isotropy')}.\n"
+    )
+    return f"{said}\n{table(head, rows)}"
 
 
 @cache

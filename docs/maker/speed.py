@@ -1,5 +1,8 @@
 """The page about speed, from benchmarks/results."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from maker.records import machine, record, table
 
 MIB = 2**20
@@ -23,22 +26,24 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def heading(title: str, name: str, command: str, said: str) -> str:
-    """Begin a section: its title, what is measured, where and how."""
-    return f"\n## {title}\n\n{said} {machine(name)}.\n\n```console\n$ {command}\n```\n"
+def heading(
+    title: str, name: str, command: str, said: str, row: Mapping[str, Any] | None = None
+) -> str:
+    """Begin a section: its title, what is measured, where and how; of a file of several dates, when a row was."""
+    return f"\n## {title}\n\n{said} {machine(name, row)}.\n\n```console\n$ {command}\n```\n"
 
 
 def losses() -> str:
     """Make the table of losses."""
-    rows = []
-    for row in record("losses")["rows"]:
+    rows, on_record = [], record("losses")
+    for row in on_record["rows"]:
         name = f"{row['loss']}_loss"
         ms = row["milliseconds"]
         rows.append(
             [
                 f"[{row['loss']}](losses/{name}.md)",
                 f"{row['classes']:,}" if row["classes"] else "–",
-                f"{ms['jdml']:.2f}",
+                f"{ms['jdml']:.2f}{'†' if 'processor_time' in row else ''}",
                 f"{ms['pml']:.2f}" if "pml" in ms else "–",
                 f"{row['times_faster']:.1f}" if "times_faster" in row else "–",
                 f"{row['over_floor']:.2f}",
@@ -48,11 +53,13 @@ def losses() -> str:
     head = ["loss", "classes", "ms", "PML's ms", "times as fast", "over the products", "peak MiB"]
     said = (
         "Value and gradient of 256 embeddings of 512 dimensions, beside pytorch-metric-learning 2.9.0 in one run. *Over the products* is the "
-        "time in units of the bare matrix products that no implementation can do without. Both sides keep the memory that they free; SoftTriple is without its regularizer, as pytorch-metric-learning's."
+        "time in units of the bare matrix products that no implementation can do without. † is processor time, of both cores together, "
+        f"taken on {on_record['environment']['date']} while other programs ran. "
+        "Both sides keep the memory that they free; SoftTriple is without its regularizer, as pytorch-metric-learning's."
     )
-    return heading("Losses", "losses", "python benchmarks/losses.py --repeats 21", said) + table(
-        head, rows
-    )
+    command = "python benchmarks/losses.py --repeats 21"
+    begin = heading("Losses", "losses", command, said, on_record["rows"][0])
+    return begin + table(head, rows)
 
 
 def fields() -> str:

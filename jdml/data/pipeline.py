@@ -169,7 +169,7 @@ class ImageBatches:
         self._bad = set(rows)
 
     def take(self, places: np.ndarray) -> None:
-        """From here on decodes and gives only these places of each batch, as a process of several does.
+        """Decode and give, from here on, only these places of each batch, as a process of several does.
 
         Args:
             places: Rising, ≥ 0; places past the end of a batch are empty.

@@ -13,6 +13,23 @@ from jdml.training.memory import most_memory
 RESOURCES = "resources.json"
 
 
+def progress_bar(shown: bool, **settings: Any) -> Any:
+    """Make a progress bar, a notebook's own in a notebook; one that is not shown says nothing at all.
+
+    Args:
+        shown: whether it is.
+        **settings: tqdm's.
+
+    Returns:
+        The bar.
+    """
+    if shown:
+        from tqdm.auto import tqdm
+    else:  # tqdm.auto warns where a notebook has no widgets
+        from tqdm import tqdm
+    return tqdm(disable=not shown, **settings)
+
+
 class Log:
     """Appends records to ``log.jsonl`` and, on request, to TensorBoard event files.
 

@@ -11,6 +11,7 @@ from jdml.ops import checks
 from jdml.training import door
 from jdml.training.feed import make_feed
 from jdml.training.hooks import Hook
+from jdml.training.log import progress_bar
 from jdml.training.models import as_model
 from jdml.training.placement import Placement, together, writes
 from jdml.training.preemption import Preempted, Termination
@@ -122,8 +123,6 @@ def fit(
         Several processes (:func:`jdml.training.initialize`) make the same call; each decodes its own rows of image
         files, evaluation embeds on all devices, and the first process writes: ``out_dir`` is a folder that all see.
     """
-    from tqdm.auto import tqdm
-
     schedule = Schedule(
         steps, evaluate_every, log_every, checkpoint_every or evaluate_every, monitor, patience
     )
@@ -170,7 +169,7 @@ def fit(
         together(),
         run,
         ending,
-        tqdm(total=steps, initial=run.done.step, disable=not shown) as bar,
+        progress_bar(shown, total=steps, initial=run.done.step) as bar,
     ):
         compiling = shown and run.done.stopped is None
         if compiling:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jdml.training.checkpoint import differences, write_json
+from jdml.training.log import progress_bar
 from jdml.training.memory import keep_freed_memory
 
 Job = Mapping[str, Any]
@@ -53,16 +54,13 @@ def run_study(
         >>> results["a"]["metrics"]
         {'seed': 0}
     """
-    from tqdm.auto import tqdm
-
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     keeper = _InFile(Path(out_dir)) if Path(out_dir).suffix == ".json" else _InFolder(Path(out_dir))
     results = {name: keeper.load(name, job) for name, job in jobs.items()}
     missing = {name: job for name, job in jobs.items() if results[name] is None}
-    with tqdm(
-        total=len(jobs), initial=len(jobs) - len(missing), disable=not progress, unit="run"
-    ) as bar:
+    initial = len(jobs) - len(missing)
+    with progress_bar(progress, total=len(jobs), initial=initial, unit="run") as bar:
         for name, result in _run_all(run, missing, workers):
             keeper.keep(name, result)
             results[name] = result
