@@ -154,7 +154,7 @@ def peer(loss: Loss, classes: int, x: np.ndarray, y: np.ndarray) -> Callable[[],
 
 
 def measure(
-    name: str, loss: Loss, classes: int | None, repeats: int, processor_time: bool
+    name: str, loss: Loss, classes: int | None, repeats: int, processor_time: bool = False
 ) -> dict[str, Any]:
     """One row: medians, ratios, memory."""
     rng = np.random.default_rng(0)
