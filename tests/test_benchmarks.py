@@ -347,3 +347,29 @@ def test_gallery_on_disk(
         found[name] = told[0]
     np.testing.assert_allclose(found["jdml"][2], found["faiss"][2], atol=1e-3)
     assert (found["jdml"][3] == found["faiss"][3]).mean() > 0.999
+
+
+def test_micro_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The gradients agree, and both ways are timed."""
+    module = load("micro_batches", monkeypatch)
+    monkeypatch.setattr(module, "SmallConvNet", lambda dim, **_: Pixels(dim))
+    out = tmp_path / "micro_batches.json"
+    run(
+        module,
+        monkeypatch,
+        "--sizes",
+        "16",
+        "4",
+        "--side",
+        "4",
+        "--repeats",
+        "1",
+        "--out",
+        str(out),
+    )
+    (row,) = json.loads(out.read_text())["rows"]
+    assert row["relative_difference"] < 1e-5
+    assert row["ratio"] > 0
+    assert "16 rows, 4 at a time" in capsys.readouterr().out

@@ -130,9 +130,9 @@ def _field(
 
     def of(dataset: str, backbone: str) -> Recipe:
         large = dataset in LARGE
-        watched = {} if large or activity is None else {"monitor": activity}
+        watched = None if large else activity
         return Recipe(
-            proxy(loss, 2 if large else 15, delta=0.2, reduce_fn=jnp.sum, **watched, **settings),
+            proxy(loss, 2 if large else 15, watched, delta=0.2, reduce_fn=jnp.sum, **settings),
             batch=180 if backbone == "bn_inception" else 100,
             weight_decay=1e-4 if dataset == "cars" else 5e-4,
             max_proxy_entry=CLIP_CHARGES,

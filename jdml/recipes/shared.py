@@ -26,13 +26,17 @@ def pair(loss: Callable[..., Any], **settings: Any) -> Callable[..., Objective]:
 
 
 def proxy(
-    loss: Callable[..., Any], per_class: int = 1, **settings: Any
+    loss: Callable[..., Any],
+    per_class: int = 1,
+    monitor: Callable[..., Any] | None = None,
+    **settings: Any,
 ) -> Callable[..., Objective]:
     """From the number of classes and the dimension to the objective of a proxy loss.
 
     Args:
         loss: The loss.
         per_class: Proxies per class.
+        monitor: As of :func:`jdml.objectives.proxy`; of proxies, where there are some.
         **settings: The loss's own, in the place of which others may be given later.
 
     Returns:
@@ -44,7 +48,8 @@ def proxy(
     ) -> Objective:
         if proxies_per_class == 0:  # a field of samples alone
             return objectives.pair(loss, **{**settings, **own})
-        return objectives.proxy(loss, classes, dim, proxies_per_class, **{**settings, **own})
+        own = {"monitor": monitor, **settings, **own}
+        return objectives.proxy(loss, classes, dim, proxies_per_class, **own)
 
     return objective
 

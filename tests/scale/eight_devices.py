@@ -208,6 +208,42 @@ def checkpoints_are_gone_on_with_on_other_numbers_of_devices() -> None:
 
 
 @check
+def sampled_classes_are_gone_on_with_on_other_numbers_of_devices() -> None:
+    """What was saved on four devices is there on two and on one, moments and all, and learns on."""
+    objective = objectives.proxy(
+        jdml.normalized_softmax_loss, num_classes=128, dim=DIM, sampled_classes=64
+    )
+    with tempfile.TemporaryDirectory() as folder:
+
+        def go(devices: int, steps: int) -> Any:
+            return fit(
+                Net(),
+                objective,
+                OPTIMIZERS[("proxies",)],
+                DATA,
+                ClassBatchSampler(LABELS, 4, 4, seed=1),
+                steps=steps,
+                mesh=jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices]),
+                shard={"proxies": P("data")},
+                out_dir=folder,
+                longer=True,
+                log_every=1,
+                progress=False,
+            )
+
+        before = go(4, 6)
+        for devices, steps in ((2, 9), (1, 12)):
+            there = go(devices, steps - 3)
+            chex.assert_trees_all_equal(
+                jax.device_get((there.state.params, there.state.opt_state)),
+                jax.device_get((before.state.params, before.state.opt_state)),
+            )
+            before = go(devices, steps)
+        assert [record["step"] for record in before.history] == list(range(1, 13))
+        assert np.isfinite([record["loss"] for record in before.history]).all()
+
+
+@check
 def micro_batches_on_a_mesh() -> None:
     """As on one device, with blocks, a memory, and nested embeddings."""
     nested = jdml.matryoshka(jdml.info_nce_loss, (8, 16))

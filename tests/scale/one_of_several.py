@@ -3,7 +3,8 @@
     python tests/scale/one_of_several.py IMAGES OUT RESULT.json [HOST:PORT PROCESSES PROCESS [DIE_AT]]
 
 CCP on image files, over all devices of all processes; proxies are partitioned. `DIE_AT` is the step before which this
-process kills itself. What was decoded, and by whom, is written at every evaluation. `test_processes.py` runs it.
+process kills itself, or with a minus is asked to end. What was decoded, and by whom, is written at every evaluation.
+`test_processes.py` runs it.
 """
 
 import json
@@ -42,14 +43,14 @@ class Counted(ImageFiles):
 
 
 class Mortal(ImageBatches):
-    """A pipeline that kills its process before a step."""
+    """A pipeline that kills its process before a step, or asks it to end before a step with a minus."""
 
     dies_at = 0
 
     def __next__(self) -> Any:
         state = self.get_state()
-        if state["epoch"] * self.batches_per_epoch + state["batch"] + 1 == self.dies_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if state["epoch"] * self.batches_per_epoch + state["batch"] + 1 == abs(self.dies_at):
+            os.kill(os.getpid(), signal.SIGKILL if self.dies_at > 0 else signal.SIGTERM)
         return super().__next__()
 
 

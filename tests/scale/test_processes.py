@@ -14,7 +14,7 @@ import pytest
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("grain")
 SCRIPT = Path(__file__).parent / "one_of_several.py"
-DIES_AT, BATCH, POOL, SIZE = 19, 16, 32, 64
+DIES_AT, ASKED_AT, BATCH, POOL, SIZE = 19, 9, 16, 32, 64
 
 
 @pytest.fixture
@@ -95,3 +95,23 @@ def test_two_processes_one_killed_and_one_that_goes_on(images: Path, tmp_path: P
         )
     np.testing.assert_allclose(found["kernel"], expected["kernel"], atol=1e-4)
     np.testing.assert_allclose(found["embeddings"], expected["embeddings"], atol=1e-4)
+
+
+def test_two_processes_one_of_which_is_asked_to_end(images: Path, tmp_path: Path) -> None:
+    """Both save at one step and end; one process goes on from there."""
+    told = f"localhost:{free_port()}", 2
+    run = tmp_path / "run"
+    both = [
+        start(2, images, run, tmp_path / "a.json", *told, 0),
+        start(2, images, run, tmp_path / "b.json", *told, 1, -ASKED_AT),
+    ]
+    printed = [ended(process) for process in both]
+    assert [process.returncode for process in both] == [128 + signal.SIGTERM] * 2, printed
+    assert not list(tmp_path.glob("[ab].json"))
+    saved = max(int(path.name) for path in (run / "checkpoints").iterdir() if path.name.isdigit())
+    assert ASKED_AT - 1 <= saved < 24
+    going_on = start(2, images, run, tmp_path / "c.json")
+    shown = ended(going_on)
+    assert going_on.returncode == 0, shown
+    history = json.loads((tmp_path / "c.json").read_text())["history"]
+    assert [record["step"] for record in history] == list(range(2, 25, 2))
