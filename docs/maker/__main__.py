@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -102,8 +103,6 @@ def page_cache() -> Path:
 
 def main() -> None:
     """Gather, build, check."""
-    from sphinx.cmd.build import main as sphinx
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fresh", action="store_true", help="forget what earlier builds made")
     if parser.parse_args().fresh:
@@ -127,8 +126,13 @@ def main() -> None:
     shutil.rmtree(
         SITE / "_modules", ignore_errors=True
     )  # sources link back to pages that may have moved
-    options = ["-q", "-W", "--keep-going", "-d", str(BUILD / "doctrees")]
-    if code := sphinx([*options, str(SOURCE), str(SITE)]):
+    if not (SITE / "searchindex.js").is_file():  # a build that was killed, or none
+        shutil.rmtree(BUILD / "doctrees", ignore_errors=True)
+    # In a process of its own, as it forks one for each core, and JAX that has computed must not be forked.
+    os.environ["PYTHONPATH"] = str(REPOSITORY)
+    options = ["-q", "-W", "--keep-going", "-j", "auto", "-d", str(BUILD / "doctrees")]
+    sphinx = [sys.executable, "-m", "sphinx", *options, str(SOURCE), str(SITE)]
+    if code := subprocess.run(sphinx, check=False).returncode:
         sys.exit(code)
     from maker.checks import problems
     from maker.names import symbols
