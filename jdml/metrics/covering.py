@@ -92,7 +92,7 @@ class ClassCovering(NamedTuple):
     """How well few samples of a class stand for all of it.
 
     Attributes:
-        radius: the mean of :func:`greedy_covering_radii` of a class, mean over classes.
+        radius: the mean of :func:`jdml.ccp.greedy_covering_radii` of a class, mean over classes.
         between: the mean distance between two class means.
         ratio: ``radius / between``, without a unit: what can be compared between networks.
     """

@@ -218,8 +218,7 @@ def recipe(
         protocol: `"mlrc"` gives every method the same batches of 8 × 4 (32 random images for proxy losses), 128
             dimensions, average pooling, Adam with rate 1e-5, and vectors in the ball but for `ON_SPHERE`.
         backbone: Papers train `"bn_inception"` in other batches than `"resnet50"`, which all others are treated like.
-        **settings: A method's own, see :func:`settings_of`: those of :func:`jdml.recipes.ccp.anchored`,
-            :func:`jdml.recipes.nir.regularized` and :func:`jdml.recipes.nir.unregularized`.
+        **settings: A method's own, see :func:`settings_of`; said of CCP in `jdml/recipes/ccp.py`, of NIR in `jdml/recipes/nir.py`.
 
     Returns:
         The recipe.
