@@ -268,6 +268,29 @@ def test_a_charge_cannot_push_harder_than_the_recipe_allows():
     np.testing.assert_array_equal(updates["proxies"][0], updates["proxies"][1])
 
 
+def test_vectors_of_proxies_are_cut_at_the_force_of_a_pair_at_delta():
+    most = 4 / 0.2**5
+    params = {"model": {"head": jnp.ones(1)}, "proxies": jnp.ones((2, 2))}
+    pushed = jnp.array([[3.0, 4.0], [3.0, 4.0]]) * jnp.array([[1e6], [1e3]])
+    grads = {"model": {"head": jnp.ones(1)}, "proxies": pushed}
+    for clip, expected in (
+        ("none", 5e6),
+        ("vector", most),
+        ("entry", 5 * np.sqrt(2)),
+    ):
+        optimizer = make_optimizer(recipe("pfml", "cub", clip=clip), ("proxies",), 1)
+        _, state = optimizer.update(grads, optimizer.init(params), params)
+        moments = [
+            leaf
+            for leaf in jax.tree.leaves(state)
+            if getattr(leaf, "shape", ()) == (2, 2) and (leaf > 0).all()
+        ]
+        norms = np.linalg.norm(np.asarray(moments[0]) / 0.1, axis=1)  # of Adam's first moment
+        np.testing.assert_allclose(norms[0], expected, rtol=1e-3)
+    with pytest.raises(ValueError, match="clip must be one of entry, none, vector, got 'all'"):
+        recipe("pfml", "cub", clip="all")
+
+
 def test_bad_names_and_sizes_are_refused():
     with pytest.raises(ValueError, match="method must be one of ccp, .*, got 'ppml'"):
         recipe("ppml", "cub")

@@ -49,6 +49,7 @@ class Recipe:
         max_norm: global norm that gradients are clipped to.
         max_entry: largest entry of any gradient.
         max_proxy_entry: largest entry of the proxies' gradient.
+        max_proxy_norm: largest norm of a single proxy's gradient.
         epochs: passes over the training images (conventional protocol).
         warmup_epochs: first epochs in which only the embedding head and the objective learn.
         decay_every: epochs after which all learning rates are multiplied by `decay_factor`, again and again.
@@ -75,6 +76,7 @@ class Recipe:
     max_norm: float | None = None
     max_entry: float | None = None
     max_proxy_entry: float | None = None
+    max_proxy_norm: float | None = None
     epochs: int = 100
     warmup_epochs: int = 0
     decay_every: int | None = None
@@ -137,10 +139,16 @@ def make_optimizer(
 
     decayed = ("model", *recipe.decayed)
     transforms = {role: rule(role) for role in roles}
-    if recipe.max_proxy_entry is not None and "proxies" in transforms:
-        transforms["proxies"] = optax.chain(
-            optax.clip(recipe.max_proxy_entry), transforms["proxies"]
+    clips = [
+        clip(most)
+        for clip, most in (
+            (optax.clip, recipe.max_proxy_entry),
+            (optim.clip_by_vector_norm, recipe.max_proxy_norm),
         )
+        if most is not None
+    ]
+    if clips and "proxies" in transforms:
+        transforms["proxies"] = optax.chain(*clips, transforms["proxies"])
     first = []
     if recipe.problems is not None:
         first.append(optim.add_anchored_weights(recipe.problems.strength, only(("model",))))

@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax.numpy as jnp
 
@@ -16,8 +16,12 @@ from jdml.recipes.ccp import anchored
 from jdml.recipes.nir import regularized, unregularized
 from jdml.recipes.shared import LARGE, contrastive_margins, in_protocol, pair, proxy
 
+DELTA, ALPHA = 0.2, 4.0
+"""PFML's: where the paper's figures centre."""
 CLIP_CHARGES = 5.0
 """Largest entry of a charge's gradient: charges that almost touch would poison Adam's second moment."""
+Clip = Literal["entry", "none", "vector"]
+"""What cuts the gradients of PFML's proxies: entries at ±5, nothing, or vectors at the force of one pair at δ."""
 
 Maker = Callable[..., Recipe]
 """From data set and backbone to a recipe; a method's own settings by keyword."""
@@ -124,25 +128,40 @@ def _proxy_anchor(dataset: str, backbone: str) -> Recipe:
 
 
 def _field(
-    loss: Callable[..., Any], activity: Callable[..., Any] | None = None, **settings: Any
-) -> Maker:
+    loss: Callable[..., Any],
+    dataset: str,
+    backbone: str,
+    clip: Clip,
+    activity: Callable[..., Any] | None = None,
+    **settings: Any,
+) -> Recipe:
     """PFML, and CPML beside it; what goes on in a field is logged where its pairs are few beside the network's work."""
+    if clip not in get_args(Clip):
+        raise ValueError(f"clip must be one of {', '.join(get_args(Clip))}, got {clip!r}")
+    large = dataset in LARGE
+    watched = None if large else activity
+    return Recipe(
+        proxy(loss, 2 if large else 15, watched, delta=DELTA, reduce_fn=jnp.sum, **settings),
+        batch=180 if backbone == "bn_inception" else 100,
+        weight_decay=1e-4 if dataset == "cars" else 5e-4,
+        max_proxy_entry=CLIP_CHARGES if clip == "entry" else None,
+        max_proxy_norm=ALPHA / DELTA ** (ALPHA + 1) if clip == "vector" else None,
+        epochs=200,
+        warmup_epochs=0 if large else 1,
+        freeze_batch_norm=not large,
+        dim=384 if backbone == "vit_s16" else 512,
+    )
 
-    def of(dataset: str, backbone: str) -> Recipe:
-        large = dataset in LARGE
-        watched = None if large else activity
-        return Recipe(
-            proxy(loss, 2 if large else 15, watched, delta=0.2, reduce_fn=jnp.sum, **settings),
-            batch=180 if backbone == "bn_inception" else 100,
-            weight_decay=1e-4 if dataset == "cars" else 5e-4,
-            max_proxy_entry=CLIP_CHARGES,
-            epochs=200,
-            warmup_epochs=0 if large else 1,
-            freeze_batch_norm=not large,
-            dim=384 if backbone == "vit_s16" else 512,
-        )
 
-    return of
+def _potential(dataset: str, backbone: str, *, clip: Clip = "entry") -> Recipe:
+    """PFML; ``clip="none"`` is the paper's."""
+    activity = losses.field_activity
+    return _field(losses.potential_field_loss, dataset, backbone, clip, activity, alpha=ALPHA)
+
+
+def _contrasting(dataset: str, backbone: str) -> Recipe:
+    """CPML beside it, whose forces are bounded."""
+    return _field(losses.contrastive_potential_loss, dataset, backbone, "entry")
 
 
 RECIPES: dict[str, Maker] = {
@@ -156,8 +175,8 @@ RECIPES: dict[str, Maker] = {
     "mpa_proxy_anchor": _multi_proxy(losses.proxy_anchor_loss, 1),
     "nir": regularized,
     "nir_baseline": unregularized,
-    "pfml": _field(losses.potential_field_loss, losses.field_activity, alpha=4.0),
-    "cpml": _field(losses.contrastive_potential_loss),
+    "pfml": _potential,
+    "cpml": _contrasting,
     "contrastive": _contrastive,
     "margin": _bounded(mining.random_positive()),
     "triplet": _semi_hard(mining.random_positive()),
@@ -218,7 +237,8 @@ def recipe(
         protocol: `"mlrc"` gives every method the same batches of 8 × 4 (32 random images for proxy losses), 128
             dimensions, average pooling, Adam with rate 1e-5, and vectors in the ball but for `ON_SPHERE`.
         backbone: Papers train `"bn_inception"` in other batches than `"resnet50"`, which all others are treated like.
-        **settings: A method's own, see :func:`settings_of`; said of CCP in `jdml/recipes/ccp.py`, of NIR in `jdml/recipes/nir.py`.
+        **settings: A method's own, see :func:`settings_of`: what they mean is said in `jdml/recipes/ccp.py` and
+            `jdml/recipes/nir.py`, and PFML's ``clip`` below.
 
     Returns:
         The recipe.
@@ -230,7 +250,8 @@ def recipe(
         What papers leave open was filled in: EPS's batches of 160 are 20 classes × 8 and its MS has β = 40, its
         baselines draw random positives, MPA's α is ProxyAnchor's 32 and its weight decay too, SoftTriple stands in
         MPA's setting, and so does ``"mpa_proxy_anchor"``, ProxyAnchor as MPA ran it, the gradient of PFML's proxies is
-        clipped entry by entry (see `experiments/potential_fields`), CCP is the paper's (`preset="released"` is the
+        clipped entry by entry (see `experiments/potential_fields`; ``clip="none"`` is the paper's, ``"vector"`` keeps
+        directions), CCP is the paper's (`preset="released"` is the
         program's) and has no plateau schedule. Under MLRC proxy losses get 32 random images, where the protocol's
         program draws 32 classes and one image of each.
 
