@@ -237,7 +237,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
             steps, values = np.moveaxis(np.array(curves), -1, 0)
             label = f"{way} ({len(curves)})"
             axis.plot(steps[0], 100 * values.mean(0), label=label, marker="o", markersize=2)
-        axis.set(title=base, xlabel="step", ylabel="R@1 of 3,000 unseen letters, %")
+        axis.set(title=base, xlabel="step", ylabel="R@1 of 3,000 images of unseen letters, %")
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7, title="way (seeds)", title_fontsize=7)
     figure.savefig(path, dpi=110)
