@@ -86,7 +86,7 @@ def test_ccp_is_one_preset_or_the_other():
     assert mixed.problems.patience > 10_000
     with pytest.raises(ValueError, match="preset must be one of paper, released, got 'mine'"):
         recipe("ccp", "cub", preset="mine")
-    with pytest.raises(ValueError, match="pfml has no setting 'preset'; it has none"):
+    with pytest.raises(ValueError, match="pfml has no setting 'preset'; it has clip"):
         recipe("pfml", "cub", preset="paper")
 
 
