@@ -16,6 +16,8 @@ MEASURES = {
 COMMON = ("held out R@1", "seen R@1", "held out MAP@R", "together", "covered", "distance", "norm")
 PERCENT = ("R@1", "MAP@R")
 DIFFERENCES = ("held out R@1", "held out MAP@R", "seen R@1", "covered")
+PRESETS: dict[str, Levels] = {"range": (("delta", "0.2"), ("nearest", "0.005"))}
+"""The preset's levels, where each setting is compared with it."""
 WORDS = ("sphere", "samples", "on", "off", "none", "entry", "norm", "False", "True", "random")
 """The order of levels that are no numbers: the first of a factor is what the others are compared with."""
 
@@ -97,8 +99,6 @@ def differ(
     measure: str,
 ) -> str:
     """Mean difference of two levels over seeds, with a 95 % interval; settings that have both, and only those."""
-    from scipy.stats import t
-
     by_seed: dict[int, list[float]] = {}
     for levels, seeds in runs.items():
         if (factor, first) not in levels:
@@ -108,9 +108,34 @@ def differ(
             beside = runs.get(other, {}).get(seed, {})
             if measure in found and measure in beside:
                 by_seed.setdefault(seed, []).append(beside[measure] - found[measure])
+    return interval(measure, [float(np.mean(values)) for values in by_seed.values()])
+
+
+def against_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]], preset: Levels) -> str:
+    """Each setting beside the one that has the preset's levels, and is otherwise the same, paired by seed."""
+    known = dict(preset)
+    rows = []
+    for levels, seeds in runs.items():
+        other = tuple((name, known.get(name, value)) for name, value in levels)
+        if other == levels or other not in runs:
+            continue
+        cells = []
+        for measure in ("held out R@1", "seen R@1"):
+            both = [seed for seed in seeds if seed in runs[other]]
+            gains = [seeds[seed][measure] - runs[other][seed][measure] for seed in both]
+            cells.append(interval(measure, gains))
+        rows.append([*(value for _, value in levels), *cells])
+    names = [name for name, _ in next(iter(runs))]
+    return markdown_table([*names, "held out R@1", "seen R@1"], rows)
+
+
+def interval(measure: str, differences: list[float]) -> str:
+    """The mean of paired differences with its 95 % interval, and how many seeds there are."""
+    from scipy.stats import t
+
     scale = 100 if measure.endswith(PERCENT) else 1
     digits = 1 if scale == 100 else 2
-    means = scale * np.array([np.mean(values) for values in by_seed.values()])
+    means = scale * np.array(differences)
     if not len(means):
         return "–"
     if len(means) == 1:
@@ -128,5 +153,7 @@ def report(results: Results, parts: tuple[str, ...]) -> str:
         if not runs:
             continue
         sections += [f"### {part}\n", "Paired differences:\n", difference_table(runs, part)]
+        if part in PRESETS:
+            sections += ["Beside the preset:\n", against_table(runs, PRESETS[part])]
         sections += ["Settings:\n", setting_table(runs, part)]
     return "\n".join(sections)
