@@ -210,6 +210,14 @@ def test_no_row_stands_beside_another_task(typed):
     assert rows_of(*typed) == {}
 
 
+@pytest.mark.parametrize(("dataset", "most"), [("cub", 15_000), ("inshop", 150_000)])
+def test_no_run_of_the_tables_is_cut(dataset, most, monkeypatch):
+    """The longest needed 131,000 steps on average (CCP's Table 5)."""
+    monkeypatch.setattr(Benchmark, "_config", lambda self, train: {})  # of images that are not here
+    options = Benchmark(method="contrastive", dataset=dataset, protocol="mlrc")
+    assert options._plan(None).steps == most
+
+
 def test_ccp_s_row_says_how_many_classes_trained(small_backbone, capsys, shared_data):
     given = ("--data-dir", str(shared_data / "cub_crops227"), "--method", "ccp", "--steps", "1")
     code, out, err = benchmark(capsys, *given, "--batch", "8x4")
