@@ -158,7 +158,7 @@ def clip_by_vector_norm(max_norm: float) -> optax.GradientTransformation:
     """Cut gradients vector by vector: every row of a parameter, a proxy say, to a largest norm of its own.
 
     Formula:
-        ``g ← g · min(1, c / ‖g‖)`` for each vector along the last axis.
+        ``g ← g · min(1, c / ‖g‖)`` for each vector along the last axis; a scalar is a vector of one.
 
     Directions stay, which ``optax.clip`` changes wherever it cuts an entry, and no vector suffers from another one's
     norm, as with ``optax.clip_by_global_norm``.
@@ -182,6 +182,8 @@ def clip_by_vector_norm(max_norm: float) -> optax.GradientTransformation:
     checks.positive("max_norm", max_norm)
 
     def clip(vectors: Array) -> Array:
+        if jnp.ndim(vectors) == 0:
+            return jnp.clip(vectors, -max_norm, max_norm)
         norms = safe_norm(vectors.astype(jnp.float32))
         scale = jnp.where(norms > max_norm, max_norm / jnp.where(norms > 0, norms, 1.0), 1.0)
         return vectors * scale.astype(vectors.dtype)
@@ -193,7 +195,7 @@ def retract_to_sphere() -> optax.GradientTransformation:
     """Keep parameters on the unit sphere: after each step, every vector goes back to length 1.
 
     Formula:
-        ``u ← (p + u) / ‖p + u‖ − p`` for each vector p along the last axis.
+        ``u ← (p + u) / ‖p + u‖ − p`` for each vector p along the last axis; a scalar stays as it is updated.
 
     A loss that normalizes its proxies pushes them sideways only, so that they grow with every step and turn less and
     less; on the sphere the learning rate keeps its meaning, an angle.
@@ -215,7 +217,9 @@ def retract_to_sphere() -> optax.GradientTransformation:
         Array([[0.70710677, 0.70710677]], dtype=float32)
     """
 
-    def retract(update: Array, value: Array) -> Array:
+    def retract(update: Array | None, value: Array) -> Array | None:
+        if update is None or jnp.ndim(value) == 0:
+            return update
         moved = (value + update).astype(jnp.float32)
         back = sphere(moved).astype(value.dtype) - value
         return jnp.where((moved != 0).any(axis=-1, keepdims=True), back, jnp.zeros_like(back))
@@ -225,7 +229,7 @@ def retract_to_sphere() -> optax.GradientTransformation:
             raise ValueError(
                 "params must be passed to update: retract_to_sphere looks where a step ends"
             )
-        return jax.tree.map(retract, updates, params)
+        return jax.tree.map(retract, updates, params, is_leaf=lambda update: update is None)
 
     return optax.stateless(update)
 

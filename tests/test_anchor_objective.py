@@ -63,3 +63,11 @@ def test_mistakes() -> None:
         objectives.as_anchor_objective(jdml.contrastive_loss, 4, negativ_margin=0.5)
     with pytest.raises(ValueError, match="samples beside its 4 anchors, got 4 rows in all"):
         OBJECTIVE.loss({}, X[:4], Y[:4])
+
+
+def test_losses_and_settings_that_cannot_be() -> None:
+    for loss in (jdml.potential_field_loss, jdml.proxy_anchor_loss):
+        with pytest.raises(TypeError, match="loss_fn must be a pair loss that takes references"):
+            objectives.as_anchor_objective(loss, 2)
+    with pytest.raises(TypeError, match="references is given by the objective"):
+        objectives.as_anchor_objective(jdml.triplet_loss, 2, references=jnp.ones((2, 2)))

@@ -129,3 +129,16 @@ def test_waiting_roles_must_be_there() -> None:
         partition_by_role(TRANSFORMS, ROLES, waiting={"model": 0.5})
     with pytest.raises(TypeError, match="waiting must map roles to steps, got int"):
         partition_by_role(TRANSFORMS, ROLES, waiting=3)
+
+
+def test_scalars_and_absent_updates():
+    updates = {"beta": jnp.array(3.0), "p": jnp.array([[3.0, 4.0]]), "none": None}
+    params = {"beta": jnp.array(1.0), "p": jnp.array([[1.0, 0.0]]), "none": None}
+    clip, retract = optim.clip_by_vector_norm(1.0), optim.retract_to_sphere()
+    cut, _ = clip.update(updates, clip.init(params))
+    assert cut["beta"] == 1
+    np.testing.assert_allclose(cut["p"], [[0.6, 0.8]], rtol=1e-6)
+    back, _ = retract.update(updates, retract.init(params), {**params, "none": jnp.ones(2)})
+    assert back["none"] is None
+    assert back["beta"] == 3
+    np.testing.assert_allclose(jnp.linalg.norm(params["p"] + back["p"]), 1, rtol=1e-6)

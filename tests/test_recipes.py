@@ -298,3 +298,13 @@ def test_bad_names_and_sizes_are_refused():
         recipe("pfml", "cub", protocol="old")
     with pytest.raises(ValueError, match="steps_per_epoch must be at least 1, got 0"):
         make_optimizer(recipe("pfml", "cub"), ("proxies",), 0)
+
+
+def test_settings_out_of_range_are_refused_at_once():
+    for method, name, value, message in (
+        ("ccp", "pool_size", 0, "pool_size must be >= 1"),
+        ("ccp", "restore", "maybe", "restore must be True or False, got 'maybe'"),
+        ("nir", "warmup", -1, "warmup must be >= 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            recipe(method, "cub", **{name: value})

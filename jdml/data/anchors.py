@@ -23,7 +23,7 @@ class AnchorBatchSampler(EpochSampler):
         num_anchors: Rows of anchors in each batch, K · C.
 
     Raises:
-        ValueError: If a number is too small.
+        ValueError: If a number is too small, or the sampler is of other data.
 
     Example:
         >>> from jdml.data import RandomBatchSampler
@@ -49,6 +49,11 @@ class AnchorBatchSampler(EpochSampler):
         for name, value in (("per_class", per_class), ("renew_every", renew_every)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        there = sampler.get_state().get("num_samples", len(labels))
+        if there > len(labels):
+            raise ValueError(
+                f"labels must be those of the sampler's data: it has {there} samples, got {len(labels)} labels"
+            )
         self._members = [np.flatnonzero(labels == c) for c in np.unique(labels)]
         self._sampler, self._per_class, self._every = sampler, int(per_class), renew_every
         self.num_anchors = len(self._members) * self._per_class

@@ -47,7 +47,7 @@ def violation_probability(
 
     Args:
         embeddings: ``[N, D]``, as given.
-        labels: ``[N]`` integers.
+        labels: ``[N]`` integers; rows with a negative label take no part, nor do such anchors.
         anchors: ``[M, D]``, samples or proxies that the pairs are taken with; None: the embeddings themselves, without
             pairs of one with itself.
         anchor_labels: ``[M]``.
@@ -80,6 +80,8 @@ def violation_probability(
         raise ValueError("anchors and anchor_labels go together: give both or neither")
     others, other_labels = (embeddings, labels) if own else (anchors, anchor_labels)
     checks.check_concrete("violation_probability", embeddings, labels, others, other_labels)
+    for name, value in (("beta", beta), ("alpha", alpha)):
+        checks.positive(name, value)
     if not 0 < alpha <= beta:
         raise ValueError(f"alpha must be above 0 and at most beta = {beta}, got {alpha}")
     x, references = jnp.asarray(embeddings), jnp.asarray(others)
@@ -87,12 +89,14 @@ def violation_probability(
     checks.check_embeddings("anchors", references, dim=x.shape[1], like="embeddings")
     checks.check_labels("labels", labels, len(x))
     checks.check_labels("anchor_labels", other_labels, len(references))
+    y, owners = np.asarray(labels), np.asarray(other_labels)
+    x, y = x[y >= 0], y[y >= 0]
+    references, owners = references[owners >= 0], owners[owners >= 0]
     pairs = len(x) - own
     if len(references) == 0 or pairs < 1:
         raise ValueError(
             f"there is no pair among {len(x)} embeddings and {len(references)} anchors"
         )
-    y, owners = np.asarray(labels), np.asarray(other_labels)
     wrong, excess = [], []
     for start in range(0, len(references), ROWS):
         rows = np.arange(start, min(start + ROWS, len(references)))

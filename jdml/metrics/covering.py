@@ -80,6 +80,7 @@ def mean_distance(points: Array) -> Array:
     checks.check_embeddings("points", points)
     size = len(points)
     x = points.astype(accumulate_in(points))
+    x = x - jnp.mean(x, axis=0, keepdims=True)  # products lose the digits that all points share
     sums = ops.pair_sums(_root, x, jnp.zeros(size, jnp.int32))
     return jnp.sum(sums) / max(size * (size - 1), 1)
 
@@ -146,12 +147,12 @@ def class_covering(embeddings: Array, labels: Array) -> ClassCovering:
         radii.append(float(found.sum()) / size)
         means.append(x[rows[:size]].mean(0))
     radius, between = float(np.mean(radii)), float(mean_distance(jnp.stack(means)))
-    return ClassCovering(radius, between, radius / between if between > 0 else float("inf"))
+    return ClassCovering(radius, between, float("inf") if between == 0 else radius / between)
 
 
 def distances_to(points: Array, one: Array) -> Array:
     """Distances of points ``[N, D]`` to one, from differences: exact for those that are equal, however far from 0."""
     apart = points - one[None]
-    largest = jnp.max(jnp.abs(apart), axis=-1, keepdims=True, initial=0.0)
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(apart), axis=-1, keepdims=True, initial=0.0))
     scale = jnp.where(largest > 0, largest, 1.0)
-    return scale[:, 0] * jnp.sqrt(jnp.sum(jnp.square(apart / scale), axis=-1))
+    return scale[:, 0] * ops.safe_sqrt(jnp.sum(jnp.square(apart / scale), axis=-1))

@@ -69,11 +69,13 @@ def vmf_mixture_likelihood(
     if not rows.any():
         raise ValueError("labels must hold at least one class, got none")
     kappas = _of_classes("concentrations", concentrations, classes)
-    if not (kappas > 0).all():
-        raise ValueError(f"concentrations must be above 0, got {kappas.min()}")
+    if not ((kappas > 0) & np.isfinite(kappas)).all():
+        raise ValueError(f"concentrations must be finite and above 0, got {kappas.tolist()}")
     shares = _of_classes("weights", 1.0 if weights is None else weights, classes)
-    if not ((shares >= 0).all() and shares.sum() > 0):
-        raise ValueError("weights must not be negative, nor all 0")
+    if not ((shares >= 0) & np.isfinite(shares)).all() or shares.sum() == 0:
+        raise ValueError(
+            f"weights must be finite and not negative, nor all 0, got {shares.tolist()}"
+        )
     units, directions = (np.asarray(ops.sphere(of), np.float64) for of in (x[rows], centres))
     with np.errstate(divide="ignore"):
         parts = np.log(shares) + _log_normalizer(kappas, dim) + kappas * (units @ directions.T)
@@ -83,7 +85,10 @@ def vmf_mixture_likelihood(
 
 
 def _of_classes(name: str, values: Any, classes: int) -> np.ndarray:
-    found = np.asarray(values, np.float64)
+    try:
+        found = np.asarray(values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be numbers, got {values!r}") from error
     if found.shape not in ((), (classes,)):
         raise ValueError(
             f"{name} must be a number or have shape [{classes}], got {list(found.shape)}"

@@ -13,7 +13,7 @@ from jdml.ops import checks
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_LABELS = ("labels", "query_labels", "gallery_labels")
+_LABELS = ("labels", "query_labels", "gallery_labels", "anchor_labels")
 
 
 def handed_in(function: F) -> F:

@@ -171,7 +171,10 @@ def _prepare(
 
 def _units(proxies: Array) -> np.ndarray:
     checks.check_concrete("proxy_spread", proxies)
-    return np.asarray(ops.sphere(checks.as_centres("proxies", proxies)), np.float64)
+    centres = checks.as_centres("proxies", proxies)
+    if not np.isfinite(np.asarray(centres, np.float32)).all():
+        raise ValueError("proxies must be finite")
+    return np.asarray(ops.sphere(centres), np.float64)
 
 
 def _class_distance(proxies: np.ndarray, points: np.ndarray, kind: Kind) -> float:

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from jdml import losses, objectives
 from jdml.objectives import Objective
-from jdml.ops import ball
+from jdml.ops import ball, checks
 from jdml.recipes.base import Problems, Recipe
 from jdml.recipes.shared import LARGE, pair_settings
 
@@ -65,6 +65,12 @@ def anchored(
         raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}")
     if preset not in PRESETS:
         raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
+    checks.count("patience", patience)
+    if pool_size is not None:
+        checks.count("pool_size", pool_size)
+    for name, flag in (("single", single), ("restore", restore), ("anchor_first", anchor_first)):
+        if flag not in (None, True, False):
+            raise ValueError(f"{name} must be True or False, got {flag!r}")
     own = {
         "in_batch_weight": in_batch_weight,
         "restore": restore,

@@ -7,6 +7,7 @@ import jax
 
 from jdml import losses, objectives
 from jdml.objectives import Objective
+from jdml.ops import checks
 from jdml.recipes.base import Recipe
 from jdml.recipes.shared import LARGE, proxy
 
@@ -63,6 +64,7 @@ def regularized(
     """
     from jdml import flows
 
+    checks.count("warmup", warmup, least=0)
     base = _base(loss, dataset)
     regularizer: dict[str, Any] = {
         "weight": (0.0075 if dataset == "cub" else 0.01) if weight is None else weight,

@@ -146,7 +146,7 @@ def fit(
             {
                 "seed": seed,
                 **asdict(schedule),
-                **({"skip_nonfinite": skip_nonfinite} if skips else {}),
+                **({"skip_nonfinite": True} if skips else {}),
             },
             parts,
             train,

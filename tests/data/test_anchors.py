@@ -48,3 +48,8 @@ def test_a_state_is_of_one_sampler() -> None:
         made(renew_every=3).set_state(sampler.get_state())
     with pytest.raises(ValueError, match="per_class must be at least 1, got 0"):
         made(per_class=0)
+
+
+def test_the_sampler_must_be_of_the_same_data() -> None:
+    with pytest.raises(ValueError, match="it has 8 samples, got 2 labels"):
+        AnchorBatchSampler(RandomBatchSampler(np.arange(8) % 2, 4), np.array([0, 1]), 1)

@@ -130,3 +130,12 @@ def test_clean_labels_cost_a_collapsed_and_a_split_class_nothing_with_eps(mine: 
         assert loss(jnp.asarray(collapsed, jnp.float32), labels) < 1e-6
         value = loss(jnp.asarray(split, jnp.float32), labels)
         assert (value < 1e-6) == (mine is not None), name
+
+
+def test_checked_sees_a_sample_beta_that_is_not_a_number() -> None:
+    x, y, where = jnp.eye(4), jnp.array([0, 0, 1, 1]), jnp.arange(4) < 3
+    own = jnp.zeros(4)
+    checked = jdml.checked(jdml.margin_loss)
+    checked(x, y, where=where, sample_beta=own.at[3].set(jnp.nan))
+    with pytest.raises(ValueError, match=r"sample_beta\[0\] is not finite"):
+        checked(x, y, where=where, sample_beta=own.at[0].set(jnp.nan))

@@ -94,3 +94,18 @@ def test_mistakes() -> None:
     refuses("alpha must be above 0 and at most beta = 1.0, got 2.0", X, Y, alpha=2.0)
     refuses("anchors and anchor_labels go together", X, Y, X)
     refuses("there is no pair among 1 embeddings", X[:1], Y[:1])
+
+
+def test_rows_of_no_class_take_no_part_and_anchors_have_names() -> None:
+    x, y = np.eye(3, dtype=np.float32), np.array([0, 0, 1])
+    expected = metrics.violation_probability(x, y, beta=0.5, alpha=0.5)
+    padded = np.concatenate([x, x]), np.concatenate([y, np.full(3, -1)])
+    assert metrics.violation_probability(*padded, beta=0.5, alpha=0.5) == expected
+    among = metrics.violation_probability(x, y, *padded, beta=0.5, alpha=0.5)
+    assert among == metrics.violation_probability(x, y, x, y, beta=0.5, alpha=0.5)
+    names = np.array(["b", "b", "a"])
+    assert metrics.violation_probability(x, names, x, names, beta=0.5, alpha=0.5) == among
+    with pytest.raises(TypeError, match="beta must be"):
+        metrics.violation_probability(x, y, beta="a", alpha=0.5)
+    with pytest.raises(ValueError, match="there is no pair among 0 embeddings"):
+        metrics.violation_probability(x, np.full(3, -1), beta=0.5, alpha=0.5)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jdml import ccp, metrics
+from jdml.metrics import covering
 
 X = np.random.default_rng(0).normal(size=(14, 3)).astype(np.float32)
 Y = np.array([0, 1, 2, 0, 1, 2, 0, 1, -1, 0, 1, 0, 0, 2])
@@ -60,3 +61,22 @@ def test_greedy_radii_depend_on_which_point_is_first() -> None:
     turned = [jnp.asarray(np.roll(points, -i, axis=0), jnp.float32) for i in range(9)]
     radii = [float(ccp.greedy_covering_radii(p)[2]) for p in turned]
     assert max(radii) > 1.1 * min(radii)
+
+
+def test_gradients_are_finite_where_points_meet() -> None:
+    for points in ([[0.0, 0.0], [1.0, 0.0], [5.0, 2.0]], [[1.0, 1.0]] * 3):
+        gradient = jax.grad(lambda v: ccp.greedy_covering_radii(v).sum())(jnp.array(points))
+        assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("offset", [0.0, 100.0, 1000.0])
+def test_distances_between_points_far_from_0(offset: float) -> None:
+    x = 0.1 * np.random.default_rng(0).normal(size=(20, 8)) + offset
+    x = x.astype(np.float32)
+    apart = np.linalg.norm(x[:, None].astype(float) - x, axis=-1).sum() / (20 * 19)
+    np.testing.assert_allclose(covering.mean_distance(jnp.asarray(x)), apart, rtol=1e-4)
+
+
+def test_what_is_not_a_number_stays_so() -> None:
+    found = metrics.class_covering(jnp.full((4, 2), jnp.nan), jnp.array([0, 0, 1, 1]))
+    assert np.isnan(found.ratio)

@@ -65,6 +65,16 @@ def test_mistakes() -> None:
     refuses(
         r"concentrations must be a number or have shape \[4\], got \[2\]", concentrations=[1, 2]
     )
-    refuses("concentrations must be above 0, got -1.0", concentrations=-1.0)
-    refuses("weights must not be negative", weights=[1, -1, 1, 1])
+    refuses("concentrations must be finite and above 0, got .-1.0", concentrations=-1.0)
+    refuses("weights must be finite and not negative", weights=[1, -1, 1, 1])
     refuses(r"labels\[3\] is 4, expected 0…3", labels=np.where(np.arange(12) == 3, 4, Y))
+
+
+def test_numbers_that_are_none() -> None:
+    x, y = jnp.eye(2), jnp.array([0, 1])
+    with pytest.raises(ValueError, match="concentrations must be finite and above 0"):
+        vmf_mixture_likelihood(x, y, x, concentrations=np.inf)
+    with pytest.raises(ValueError, match="weights must be finite"):
+        vmf_mixture_likelihood(x, y, x, concentrations=1.0, weights=[np.nan, 1.0])
+    with pytest.raises(TypeError, match="concentrations must be numbers, got 'a'"):
+        vmf_mixture_likelihood(x, y, x, concentrations="a")
