@@ -73,7 +73,12 @@ def main() -> None:
     batches.dies_at = int(rest[3]) if len(rest) > 3 else 0
     model = Net()
     hook = AlternatingProblems(
-        model, data, 4, "R@8", AlternatingProjections(patience=1, run_patience=50)
+        model,
+        data,
+        4,
+        "R@8",
+        AlternatingProjections(patience=1, run_patience=50),
+        first="covering",  # well apart, so that rounding chooses none of the next problem's
     )
     asked = []
 
