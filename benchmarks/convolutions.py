@@ -58,29 +58,45 @@ CASES = (
     Case(8, 56, 144, 144, 5, 2, 144),
     Case(8, 14, 480, 480, 5, 1, 480),
 )
+KERNEL_PARTS = {
+    "places by chunks": rules._depthwise_part,
+    "over pixels": rules._pointwise_part,
+    "patches by chunks": rules._patches_part,
+    "both shifted, by chunks": rules._shifted_part,
+}
 Part = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
-def parts(geometry: rules.Geometry, pointwise: bool) -> dict[str, dict[str, Part]]:
+def parts(case: Case, geometry: rules.Geometry) -> dict[str, dict[str, Part]]:
     """By part, every formulation of images, kernel and the incoming gradient."""
     transforms = {"XLA": rules._xla, "by places": rules._by_places}
-    if pointwise:
+    if case.size == 1:
         transforms["one product"] = rules._pointwise
     found: dict[str, dict[str, Part]] = {"forward": {}, "images": {}, "kernel": {}}
     for name, transform in transforms.items():
         found["forward"][name] = lambda x, k, up, t=transform: t(geometry, x, k)
         found["images"][name] = partial(rules._by_images, transform, geometry)
         found["kernel"][name] = partial(rules._by_kernel, transform, geometry)
-    by_chunks = rules._depthwise_part if geometry.groups > 1 else rules._dense_part
-    found["kernel"]["by chunks"] = partial(rules._by_chunks, by_chunks, geometry)
+    for name in kernel_parts(case):
+        found["kernel"][name] = partial(rules._by_chunks, KERNEL_PARTS[name], geometry)
     return found
 
 
-def chosen(case: Case, geometry: rules.Geometry, kernel: jax.Array, images: jax.Array) -> list[str]:
+def kernel_parts(case: Case) -> list[str]:
+    """The formulations of the gradient of the kernel that are for such a convolution."""
+    if case.groups > 1:
+        return ["places by chunks"]
+    if case.size == 1:
+        return ["over pixels", "patches by chunks"]
+    return ["patches by chunks", *(["both shifted, by chunks"] if case.stride == 1 else [])]
+
+
+def chosen(geometry: rules.Geometry, kernel: jax.Array, images: jax.Array) -> list[str]:
     """What the rule takes for each part."""
     names = {rules._xla: "XLA", rules._by_places: "by places", rules._pointwise: "one product"}
     forward, by_images = (names[transform] for transform in rules._rule(geometry, images, kernel))
-    return [forward, by_images, "by chunks"]
+    by_kernel = rules._kernel_rule(geometry, images, kernel)
+    return [forward, by_images, next(n for n, part in KERNEL_PARTS.items() if part is by_kernel)]
 
 
 def measure(case: Case, repeats: int) -> list[dict[str, Any]]:
@@ -96,9 +112,9 @@ def measure(case: Case, repeats: int) -> list[dict[str, Any]]:
     images, kernel = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
     out = rules._xla(geometry, images, kernel).shape
     arrays = (images, kernel, jnp.asarray(rng.normal(size=out), jnp.float32))
-    names = chosen(case, geometry, kernel, images)
+    names = chosen(geometry, kernel, images)
     rows = []
-    for (part, ways), name in zip(parts(geometry, case.size == 1).items(), names, strict=True):
+    for (part, ways), name in zip(parts(case, geometry).items(), names, strict=True):
         compiled = {
             way: jax.jit(function).lower(*arrays).compile() for way, function in ways.items()
         }

@@ -30,8 +30,10 @@ from jax import lax
 from jdml.ops.meshes import Axis, from_parts, zeros_alike
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
-CHUNK_BYTES = 1 << 23
-"""Size of the patches that the gradient of a kernel takes at a time: about what the caches hold."""
+CHUNK_BYTES = 1 << 21
+"""Bytes that the gradient of a kernel lays out at a time: about what the caches of two cores hold."""
+WIDE = 512
+"""Channels from which on a product over pixels is quicker on transposed images."""
 
 Pair = tuple[int, int]
 
@@ -107,7 +109,17 @@ def convolve(
     reach = ((kernel.shape[0] - 1) * rows + 1, (kernel.shape[1] - 1) * columns + 1)
     if isinstance(padding, str):
         padding = lax.padtype_to_pads(images.shape[1:3], reach, window_strides, padding)
-    down, right = ((int(before), int(after)) for before, after in padding)
+    # Zeros beyond the kernel's reach are laid down: of XLA's own gradient the CPU would make negative padding, and err.
+    wide = [
+        tuple(max(0, side - most + 1) for side in pads)
+        for pads, most in zip(padding, reach, strict=True)
+    ]
+    if any(map(any, wide)):
+        images = jnp.pad(images, ((0, 0), *wide, (0, 0)))
+    down, right = (
+        (int(before) - first, int(after) - last)
+        for (before, after), (first, last) in zip(padding, wide, strict=True)
+    )
     stride_rows, stride_columns = map(int, window_strides)
     geometry = Geometry(
         (stride_rows, stride_columns),
@@ -192,12 +204,16 @@ def _by_places(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.
 
 def _rule(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> tuple[Transform, Transform]:
     """What computes the images' convolution on a CPU, and what is transposed for the gradient of the images."""
-    groups = geometry.groups
-    if groups == 1 and kernel.shape[:2] == (1, 1) and geometry.padding == ((0, 0), (0, 0)):
+    if _is_pointwise(geometry, kernel):
         return _pointwise, _pointwise
     if _is_depthwise(geometry, kernel):
         return _by_places, _by_places
-    return _xla, (_xla if groups > 1 or geometry.strides == (1, 1) else _by_places)
+    return _xla, (_xla if geometry.groups > 1 or geometry.strides == (1, 1) else _by_places)
+
+
+def _is_pointwise(geometry: Geometry, kernel: jax.Array) -> bool:
+    unpadded = geometry.padding == ((0, 0), (0, 0))
+    return geometry.groups == 1 and kernel.shape[:2] == (1, 1) and unpadded
 
 
 def _is_depthwise(geometry: Geometry, kernel: jax.Array) -> bool:
@@ -247,15 +263,29 @@ def _cpu_by_kernel(
     forward, _ = _rule(geometry, images, kernel)
     if forward is _xla and geometry.groups > 1:
         return _by_kernel(forward, geometry, images, kernel, up)
-    part_of = _depthwise_part if forward is _by_places else _dense_part
-    return _by_chunks(part_of, geometry, images, kernel, up)
+    return _by_chunks(_kernel_rule(geometry, images, kernel), geometry, images, kernel, up)
+
+
+def _kernel_rule(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> Part:
+    """What computes a chunk's share of the gradient of the kernel on a CPU."""
+    if _is_depthwise(geometry, kernel):
+        return _depthwise_part
+    if _is_pointwise(geometry, kernel):
+        return _pointwise_part
+    rows, columns, channels, features = kernel.shape
+    shifted = columns * channels + rows * features
+    return (
+        _shifted_part
+        if geometry.strides == (1, 1) and shifted <= 2 * rows * columns * channels
+        else _patches_part
+    )
 
 
 def _by_chunks(
     part_of: Part, geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
     """The gradient of the kernel: a sum, in float32 at least, over chunks of the batch."""
-    rows = _rows_at_once(geometry, images, kernel, up)
+    rows = _rows_at_once(part_of, images, kernel, up)
     if rows == len(images):
         return part_of(geometry, images, kernel, up).astype(kernel.dtype)
 
@@ -267,16 +297,35 @@ def _by_chunks(
     return lax.fori_loop(0, len(images) // rows, add, zero).astype(kernel.dtype)
 
 
-def _rows_at_once(geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array) -> int:
-    """The largest divisor of the batch whose patches stay within `CHUNK_BYTES`, and at least 1."""
-    patches = up.shape[1] * up.shape[2] * kernel.shape[0] * kernel.shape[1] * images.shape[3]
-    most = max(1, CHUNK_BYTES // (4 * max(1, patches)))
+def _rows_at_once(part_of: Part, images: jax.Array, kernel: jax.Array, up: jax.Array) -> int:
+    """The largest divisor of the batch of which a part lays out no more than `CHUNK_BYTES`, and at least 1."""
+    rows, columns, _, features = kernel.shape
+    if part_of is _pointwise_part:
+        laid_out = 0
+    elif part_of is _shifted_part:
+        laid_out = images.shape[1] * up.shape[2] * (columns * images.shape[3] + rows * features)
+    else:
+        laid_out = up.shape[1] * up.shape[2] * rows * columns * images.shape[3]
+    most = max(CHUNK_BYTES, 2 * 4 * kernel.size) // (4 * max(1, laid_out))
     return max(
-        (n for n in range(1, len(images) + 1) if len(images) % n == 0 and n <= most), default=0
+        (n for n in range(1, len(images) + 1) if len(images) % n == 0 and n <= max(1, most)),
+        default=0,
     )
 
 
-def _dense_part(
+def _pointwise_part(
+    geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
+) -> jax.Array:
+    """One product over all pixels; many channels come first, so that the product need not turn them around."""
+    rows, columns = geometry.strides
+    images = images[:, ::rows, ::columns]
+    if images.shape[3] < WIDE:
+        return _product("bhwi,bhwo->io", geometry, images, up).reshape(kernel.shape)
+    first = images.transpose(3, 0, 1, 2)
+    return _product("ibhw,bhwo->io", geometry, first, up).reshape(kernel.shape)
+
+
+def _patches_part(
     geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
     """One product of patches `[K·K′·C, N]` and `up [N, C′]`; with channels first neither side is transposed again."""
@@ -284,6 +333,26 @@ def _dense_part(
     size = (kernel.shape[0], kernel.shape[1])
     patches = jnp.concatenate(windows(channels, size, geometry.strides, geometry.dilation, axis=2))
     return _product("kbhw,bhwo->ko", geometry, patches, up).reshape(kernel.shape)
+
+
+def _shifted_part(
+    geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
+) -> jax.Array:
+    """One product of images shifted along their rows `[K′·C, N]` and `up` shifted along its columns `[N, K·C′]`.
+
+    At stride 1 a place (i, j) of the kernel moves the images by j against the `up` that moves by -i, so that the K + K′
+    shifts of the two sides meet in all K · K′ places, and neither is laid out that often.
+    """
+    rows, columns, channels, features = kernel.shape
+    (top, bottom), across = geometry.padding
+    wide = jnp.pad(images.transpose(3, 0, 1, 2), ((0, 0), (0, 0), (0, 0), across))
+    left = jnp.concatenate(windows(wide, (1, columns), (1, 1), geometry.dilation, axis=2))
+    reach = (rows - 1) * geometry.dilation[0]
+    none, down = (0, 0, 0), (reach - top, reach - bottom, 0)
+    high = lax.pad(up, jnp.zeros((), up.dtype), (none, down, none, none))
+    right = jnp.concatenate(windows(high, (rows, 1), (1, 1), geometry.dilation)[::-1], -1)
+    found = _product("kbhw,bhwo->ko", geometry, left, right)
+    return found.reshape(columns, channels, rows, features).transpose(2, 0, 1, 3)
 
 
 def _depthwise_part(

@@ -1,5 +1,6 @@
 """The vision transformer ViT-S/16."""
 
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -112,6 +113,10 @@ class VisionTransformer(nn.Module):
         return jnp.concatenate([positions[:, :1], patches.reshape(1, -1, self.width)], 1)
 
 
+_gelu = jax.checkpoint(partial(nn.gelu, approximate=False))
+"""Its derivative is computed anew: kept, it would be a fifth of what a training step holds."""
+
+
 class Block(nn.Module):
     """One transformer block: attention, then an MLP, each on normed tokens and added to its input.
 
@@ -132,5 +137,5 @@ class Block(nn.Module):
         )(y)
         y = nn.LayerNorm(1e-6, dtype=self.dtype, name="norm1")(x)
         y = nn.Dense(4 * x.shape[-1], dtype=self.dtype, name="dense0")(y)
-        y = nn.Dense(x.shape[-1], dtype=self.dtype, name="dense1")(nn.gelu(y, approximate=False))
+        y = nn.Dense(x.shape[-1], dtype=self.dtype, name="dense1")(_gelu(y))
         return x + y
