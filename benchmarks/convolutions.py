@@ -60,7 +60,6 @@ CASES = (
 )
 KERNEL_PARTS = {
     "places by chunks": rules._depthwise_part,
-    "over pixels": rules._pointwise_part,
     "patches by chunks": rules._patches_part,
     "both shifted, by chunks": rules._shifted_part,
 }
@@ -86,9 +85,8 @@ def kernel_parts(case: Case) -> list[str]:
     """The formulations of the gradient of the kernel that are for such a convolution."""
     if case.groups > 1:
         return ["places by chunks"]
-    if case.size == 1:
-        return ["over pixels", "patches by chunks"]
-    return ["patches by chunks", *(["both shifted, by chunks"] if case.stride == 1 else [])]
+    shifted = case.stride == 1 and case.size > 1
+    return ["patches by chunks", *(["both shifted, by chunks"] if shifted else [])]
 
 
 def chosen(geometry: rules.Geometry, kernel: jax.Array, images: jax.Array) -> list[str]:

@@ -32,8 +32,6 @@ from jdml.ops.meshes import Axis, from_parts, zeros_alike
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 CHUNK_BYTES = 1 << 21
 """Bytes that the gradient of a kernel lays out at a time: about what the caches of two cores hold."""
-WIDE = 512
-"""Channels from which on a product over pixels is quicker on transposed images."""
 
 Pair = tuple[int, int]
 
@@ -270,15 +268,10 @@ def _kernel_rule(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> Pa
     """What computes a chunk's share of the gradient of the kernel on a CPU."""
     if _is_depthwise(geometry, kernel):
         return _depthwise_part
-    if _is_pointwise(geometry, kernel):
-        return _pointwise_part
     rows, columns, channels, features = kernel.shape
     shifted = columns * channels + rows * features
-    return (
-        _shifted_part
-        if geometry.strides == (1, 1) and shifted <= 2 * rows * columns * channels
-        else _patches_part
-    )
+    apart = geometry.strides == (1, 1) and rows * columns > 1
+    return _shifted_part if apart and shifted <= 2 * rows * columns * channels else _patches_part
 
 
 def _by_chunks(
@@ -300,9 +293,9 @@ def _by_chunks(
 def _rows_at_once(part_of: Part, images: jax.Array, kernel: jax.Array, up: jax.Array) -> int:
     """The largest divisor of the batch of which a part lays out no more than `CHUNK_BYTES`, and at least 1."""
     rows, columns, _, features = kernel.shape
-    if part_of is _pointwise_part:
-        laid_out = 0
-    elif part_of is _shifted_part:
+    if rows * columns == 1:  # nothing is laid out
+        return len(images)
+    if part_of is _shifted_part:
         laid_out = images.shape[1] * up.shape[2] * (columns * images.shape[3] + rows * features)
     else:
         laid_out = up.shape[1] * up.shape[2] * rows * columns * images.shape[3]
@@ -311,18 +304,6 @@ def _rows_at_once(part_of: Part, images: jax.Array, kernel: jax.Array, up: jax.A
         (n for n in range(1, len(images) + 1) if len(images) % n == 0 and n <= max(1, most)),
         default=0,
     )
-
-
-def _pointwise_part(
-    geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
-) -> jax.Array:
-    """One product over all pixels; many channels come first, so that the product need not turn them around."""
-    rows, columns = geometry.strides
-    images = images[:, ::rows, ::columns]
-    if images.shape[3] < WIDE:
-        return _product("bhwi,bhwo->io", geometry, images, up).reshape(kernel.shape)
-    first = images.transpose(3, 0, 1, 2)
-    return _product("ibhw,bhwo->io", geometry, first, up).reshape(kernel.shape)
 
 
 def _patches_part(

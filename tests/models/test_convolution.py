@@ -36,7 +36,6 @@ GEOMETRIES = {
         {"rhs_dilation": (2, 2), "window_strides": (2, 2)},
     ),
     "pointwise": ((4, 5, 5, 3, 4, 1, 1), {}),
-    "pointwise, many channels": ((2, 3, 2, convolution.WIDE, 3, 1, 1), {}),
     "pointwise with stride": ((4, 5, 6, 3, 4, 1, 1), {"window_strides": (2, 2)}),
     "padded pointwise": ((2, 4, 4, 3, 4, 1, 1), {"padding": ((1, 1), (1, 1))}),
     "depthwise": ((4, 6, 6, 4, 4, 3, 3), {"feature_group_count": 4}),
