@@ -14,7 +14,6 @@ Every run is kept in kept/, as soon as it ends, and never run twice.
 import dataclasses
 import functools
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from jdml.ccp import AlternatingProjections
 from jdml.metrics import class_covering
 from jdml.ops import ball
 from jdml.report import Paired, markdown_table, mean_std, paired
-from jdml.training.study import collect_results, run_study
+from jdml.training.study import by_seed, collect_results, run_study
 
 DIM, RATE, PROXY_RATE = 128, 5e-4, 10.0
 STEPS, EVERY, RUN_PATIENCE, PATIENCE = 10_000, 100, 20, 3
@@ -191,14 +190,11 @@ def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
     }
 
 
-def over_seeds(results: dict[str, Any], loss: str, way: str, metric: str) -> dict[int, float]:
+def of_four(results: dict[str, Any], loss: str, way: str, metric: str) -> dict[int, float]:
     """The mean of a metric over the four models, by seed, of the seeds that have all four."""
-    of: dict[int, list[float]] = {}
-    for found in results.values():
-        job = found["job"]
-        if (job["loss"], job["way"]) == (loss, way):
-            of.setdefault(job["seed"], []).append(found["metrics"][metric])
-    return {seed: float(np.mean(found)) for seed, found in of.items() if len(found) == FOLDS}
+    folds = [by_seed(results, metric, loss=loss, way=way, fold=fold) for fold in range(FOLDS)]
+    whole = [seed for seed in folds[0] if all(seed in of for of in folds)]
+    return {seed: float(np.mean([of[seed] for of in folds])) for seed in whole}
 
 
 def tables(results: dict[str, Any]) -> str:
@@ -208,19 +204,19 @@ def tables(results: dict[str, Any]) -> str:
     for loss in losses:
         rows = []
         for way in WAYS:
-            scores = [list(over_seeds(results, loss, way, name).values()) for name in SCORES]
+            scores = [list(of_four(results, loss, way, name).values()) for name in SCORES]
             cells = [mean_std(of) if of else "–" for of in scores]
             numbers = [
                 mean_std(of, scale=1.0, digits=digits) if of else "–"
                 for name, digits in (("problems", 1), ("best step", 0), ("unseen ratio", 3))
-                for of in [list(over_seeds(results, loss, way, name).values())]
+                for of in [list(of_four(results, loss, way, name).values())]
             ]
             rows.append([way, *cells, *numbers, str(len(scores[0]))])
         titles = [loss, *SCORES, "problems", "best step", "radius / distance", "seeds"]
         sections += [markdown_table(titles, rows), ""]
 
     def difference(loss: str, pair: tuple[str, str]) -> Paired:
-        return paired(*(over_seeds(results, loss, way, "MAP@R") for way in pair))
+        return paired(*(of_four(results, loss, way, "MAP@R") for way in pair))
 
     rows = [
         [f"{name}: {' − '.join(pair)}", *(str(difference(loss, pair)) for loss in losses)]
@@ -235,15 +231,8 @@ def main(settings: Settings) -> str:
     if not settings.table:
         if settings.data_dir is None:
             raise SystemExit("--data-dir is needed: the folder with Omniglot's two zips")
-        began = time.monotonic()
         one = functools.partial(run, data_dir=str(settings.data_dir.resolve()))
-        for name, job in make_jobs(settings).items():
-            late = settings.minutes is not None and time.monotonic() - began > 60 * settings.minutes
-            if late:
-                break
-            if not (settings.out / f"{name}.json").exists():
-                run_study(one, {name: job}, settings.out, progress=False)
-                print(f"{name}, {time.monotonic() - began:.0f} s", flush=True)
+        run_study(one, make_jobs(settings), settings.out, minutes=settings.minutes)
     return tables(collect_results(settings.out))
 
 

@@ -15,7 +15,6 @@ are missing they are trained again.
 import dataclasses
 import functools
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from jdml.metrics import class_covering
 from jdml.models import ResNet20V2
 from jdml.ops import ball
 from jdml.report import Paired, markdown_table, mean_std, paired
-from jdml.training.study import collect_results, run_study
+from jdml.training.study import by_seed, collect_results, run_study
 
 PLATEAU = {"most": 10_000, "every": 50, "patience": 20}
 STEPS = 2000
@@ -181,18 +180,9 @@ def run(job: dict[str, Any], data_dir: str | None, cache: str) -> dict[str, Any]
     return {**found, "problems": 1 + len(history), "history": rounded}
 
 
-def over_seeds(results: dict[str, Any], way: str, metric: str) -> dict[int, float]:
-    """A metric by seed."""
-    return {
-        of["job"]["seed"]: of["metrics"][metric]
-        for of in results.values()
-        if of["job"]["way"] == way
-    }
-
-
 def compared(results: dict[str, Any], pair: tuple[str, str], metric: str) -> Paired:
     """The difference of two ways over the same seeds."""
-    one, other = (over_seeds(results, way, metric) for way in pair)
+    one, other = (by_seed(results, metric, way=way) for way in pair)
     return paired(one, other, scale=MEASURED[metric])
 
 
@@ -200,16 +190,15 @@ def tables(results: dict[str, Any]) -> str:
     """What each way came to, the differences that decide, and how each differs from the plateau."""
     rows = []
     for way in ("plateau", *WAYS):
-        values = {m: list(over_seeds(results, way, m).values()) for m in MEASURED}
+        values = {m: list(by_seed(results, m, way=way).values()) for m in MEASURED}
         cells = [
             mean_std(of, scale=MEASURED[m], digits=1 if MEASURED[m] > 1 else 3) if of else "–"
             for m, of in values.items()
         ]
-        problems = [
-            of["metrics"].get("problems", 1) for of in results.values() if of["job"]["way"] == way
-        ]
-        mean = f"{np.mean(problems):.1f}" if problems else "–"
-        rows.append([way, *cells, mean, str(len(problems))])
+        seeds = len(values["test"])
+        problems = list(by_seed(results, "problems", way=way).values()) or [1] * seeds
+        mean = f"{np.mean(problems):.1f}" if seeds else "–"
+        rows.append([way, *cells, mean, str(seeds)])
     titles = ["", "test MAP@R", "radius / distance", "of validation", "spread", "problems", "seeds"]
     sections = [markdown_table(titles, rows), ""]
     pairs = {**TESTS, **{f"{way}, since the plateau": (way, "plateau") for way in WAYS}}
@@ -229,15 +218,9 @@ def main(settings: Settings) -> str:
     if not settings.table:
         if settings.data != "digits" and settings.data_dir is None:
             raise SystemExit("--data-dir is needed: the folder with MNIST's four IDX files")
-        began, where = time.monotonic(), settings.data_dir and str(settings.data_dir.resolve())
+        where = settings.data_dir and str(settings.data_dir.resolve())
         one = functools.partial(run, data_dir=where, cache=str(settings.cache))
-        for name, job in make_jobs(settings).items():
-            late = settings.minutes is not None and time.monotonic() - began > 60 * settings.minutes
-            if late:
-                break
-            if not (settings.out / f"{name}.json").exists():
-                run_study(one, {name: job}, settings.out, progress=False)
-                print(f"{name}, {time.monotonic() - began:.0f} s", flush=True)
+        run_study(one, make_jobs(settings), settings.out, minutes=settings.minutes)
     return tables(collect_results(settings.out))
 
 

@@ -13,7 +13,6 @@ Every run is kept in decided/, as soon as it ends, and never run twice. decided.
 import dataclasses
 import functools
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from study import LOSSES, TASKS  # the base losses, and their learning rates
 import jdml
 from jdml import metrics, objectives, optim, training
 from jdml.report import Paired, markdown_table, mean_std, paired
-from jdml.training.study import collect_results, run_study
+from jdml.training.study import by_seed, collect_results, run_study
 
 STEPS = 600
 WARMUP = 50
@@ -175,15 +174,6 @@ def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
     }
 
 
-def over_seeds(results: dict[str, Any], base: str, way: str, metric: str) -> dict[int, float]:
-    """A metric by seed."""
-    return {
-        of["job"]["seed"]: of["metrics"][metric]
-        for of in results.values()
-        if (of["job"]["base"], of["job"]["way"]) == (base, way)
-    }
-
-
 def tables(results: dict[str, Any]) -> str:
     """Means of each way, and the differences that decide."""
     bases = [base for base in BASES if any(of["job"]["base"] == base for of in results.values())]
@@ -191,14 +181,14 @@ def tables(results: dict[str, Any]) -> str:
     for base in bases:
         rows = []
         for way in WAYS:
-            values = [list(over_seeds(results, base, way, m).values()) for m in SCORES]
+            values = [list(by_seed(results, m, base=base, way=way).values()) for m in SCORES]
             cells = [mean_std(of) if of else "–" for of in values]
-            skipped = sum(over_seeds(results, base, way, "skipped").values())
+            skipped = sum(by_seed(results, "skipped", base=base, way=way).values())
             rows.append([way, *cells, str(len(values[0])), str(skipped)])
         sections += [markdown_table([base, *SCORES, "seeds", "steps skipped"], rows), ""]
     found = {
         base: {
-            name: paired(*(over_seeds(results, base, way, "R@1") for way in pair))
+            name: paired(*(by_seed(results, "R@1", base=base, way=way) for way in pair))
             for name, pair in TESTS.items()
         }
         for base in bases
@@ -231,7 +221,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     for place, base in enumerate(bases):
         axis = figure.add_subplot(1, len(bases), place + 1)
         for way in WAYS:
-            curves = list(over_seeds(results, base, way, "curve").values())
+            curves = list(by_seed(results, "curve", base=base, way=way).values())
             if not curves:
                 continue
             steps, values = np.moveaxis(np.array(curves), -1, 0)
@@ -248,15 +238,8 @@ def main(settings: Settings) -> str:
     if not settings.table:
         if settings.data_dir is None:
             raise SystemExit("--data-dir is needed: the folder with Omniglot's two zips")
-        began, jobs = time.monotonic(), make_jobs(settings)
         one = functools.partial(run, data_dir=str(settings.data_dir.resolve()))
-        for name, job in jobs.items():
-            late = settings.minutes is not None and time.monotonic() - began > 60 * settings.minutes
-            if late:
-                break
-            if not (settings.out / f"{name}.json").exists():
-                run_study(one, {name: job}, settings.out, progress=False)
-                print(f"{name}, {time.monotonic() - began:.0f} s", flush=True)
+        run_study(one, make_jobs(settings), settings.out, minutes=settings.minutes)
     results = collect_results(settings.out)
     if results:
         draw(results, settings.out.with_suffix(".png"))

@@ -65,6 +65,8 @@ class Settings:
     or of few classes (Omniglot). regime: the paper's, on the letters of the test alphabets."""
     steps: int | None = None
     """Training steps; default 300 (digits), 600 (alphabets), 1200 (letters)."""
+    minutes: float | None = None
+    """Begin no further run after so many minutes."""
     out: Path = HERE
     """Where the kept runs are."""
     tables: bool = False
@@ -190,7 +192,8 @@ def main(settings: Settings) -> str:
     if not settings.tables:
         data_dir = None if settings.data_dir is None else str(settings.data_dir)
         work = functools.partial(run, data_dir=data_dir)
-        run_study(work, make_jobs(settings), kept, progress=not settings.quiet)
+        jobs, progress = make_jobs(settings), not settings.quiet
+        run_study(work, jobs, kept, minutes=settings.minutes, progress=progress)
     text = report(json.loads(kept.read_text()) if kept.exists() else {}, settings.parts)
     print(text, flush=True)
     return text

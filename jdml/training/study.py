@@ -1,15 +1,18 @@
 """A study: many independent runs, in parallel processes, each one's result kept as soon as it is there."""
 
-import concurrent.futures
+import itertools
 import json
+import math
 import multiprocessing
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
+from jdml.ops import checks
 from jdml.training.checkpoint import differences, write_json
 from jdml.training.log import progress_bar
 from jdml.training.memory import keep_freed_memory
@@ -24,9 +27,10 @@ def run_study(
     out_dir: str | Path,
     *,
     workers: int = 1,
+    minutes: float | None = None,
     progress: bool = True,
 ) -> dict[str, dict[str, Any]]:
-    """Do all jobs that have no result yet, and return the results of all.
+    """Do all jobs that have no result yet, as far as time goes, and return the results that there are.
 
     Args:
         run: a module-level function from a job's settings to its metrics, both JSON-able.
@@ -34,18 +38,22 @@ def run_study(
         out_dir: where ``NAME.json`` is written for each job, atomically, when it is done; or a ``.json`` file that
             takes them all, for a study of many short runs.
         workers: processes at a time.
-        progress: show a progress bar with the time that is left.
+        minutes: begin no job after so many minutes; those that have begun end, and are kept. None: do all.
+        progress: show a progress bar with the job that ended last and the time that is left.
 
     Returns:
         By name: ``job``, ``metrics``, ``seconds`` and ``machine``.
 
     Raises:
-        ValueError: ``workers`` below 1, or a result that was made with other settings, naming them.
+        TypeError: ``minutes`` is not a number.
+        ValueError: ``workers`` below 1, ``minutes`` below 0, or a result that was made with other settings, naming
+            them.
 
     Implementation notes:
-        Start it again after an interruption and only what is missing runs. A second worker on two cores gains little:
-        it trains while the first one compiles or scores. Several workers are processes of their own, which keep the
-        memory that they free (:func:`keep_freed_memory`).
+        Start it again, after an interruption or with more minutes, and only what is missing runs. Jobs begin in their
+        order, each when a worker is free. A second worker on two cores gains little: it trains while the first one
+        compiles or scores. Several workers are processes of their own, which keep the memory that they free
+        (:func:`keep_freed_memory`).
 
     Example:
         >>> import tempfile
@@ -56,14 +64,16 @@ def run_study(
     """
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
+    checks.optional(checks.non_negative)("minutes", minutes)
     keeper = _InFile(Path(out_dir)) if Path(out_dir).suffix == ".json" else _InFolder(Path(out_dir))
     results = {name: keeper.load(name, job) for name, job in jobs.items()}
     missing = {name: job for name, job in jobs.items() if results[name] is None}
-    initial = len(jobs) - len(missing)
+    initial, begun = len(jobs) - len(missing), _in_time(missing, minutes)
     with progress_bar(progress, total=len(jobs), initial=initial, unit="run") as bar:
-        for name, result in _run_all(run, missing, workers):
+        for name, result in _run_all(run, begun, min(workers, len(missing))):
             keeper.keep(name, result)
             results[name] = result
+            bar.set_postfix_str(name, refresh=False)
             bar.update()
     return {name: result for name, result in results.items() if result is not None}
 
@@ -86,6 +96,43 @@ def over_seeds(results: Mapping[str, Mapping[str, Any]], name: str, metric: str)
     """
     found = (run["metrics"] for key, run in results.items() if key.rpartition("-")[0] == name)
     return [metrics[metric] for metrics in found if metric in metrics]
+
+
+def by_seed(
+    results: Mapping[str, Mapping[str, Any]], metric: str, /, **settings: Any
+) -> dict[int, Any]:
+    """The values of a metric by seed, in the runs of some settings.
+
+    Args:
+        results: of :func:`run_study` or :func:`collect_results`, with jobs that have a ``seed``.
+        metric: the metric; runs without it are left out.
+        **settings: what the runs' jobs have, among other settings.
+
+    Returns:
+        The values in the order of the results; what :func:`jdml.report.paired` compares.
+
+    Raises:
+        ValueError: two runs of a seed have these settings.
+
+    Example:
+        >>> runs = {
+        ...     f"{way} {seed}": {"job": {"way": way, "seed": seed}, "metrics": {"R@1": value}}
+        ...     for way, seed, value in (("alone", 0, 0.4), ("alone", 1, 0.5), ("NIR", 0, 0.6))
+        ... }
+        >>> by_seed(runs, "R@1", way="alone")
+        {0: 0.4, 1: 0.5}
+    """
+    found: dict[int, Any] = {}
+    for run in results.values():
+        job, metrics = run["job"], run["metrics"]
+        if metric not in metrics or not settings.items() <= job.items():
+            continue
+        if job["seed"] in found:
+            raise ValueError(
+                f"settings must tell runs of a seed apart, got two of seed {job['seed']} with {settings}"
+            )
+        found[job["seed"]] = metrics[metric]
+    return found
 
 
 def collect_results(folder: str | Path) -> dict[str, dict[str, Any]]:
@@ -112,22 +159,34 @@ def collect_results(folder: str | Path) -> dict[str, dict[str, Any]]:
     return {path.stem: _read(path) for path in sorted(Path(folder).glob("*.json"))}
 
 
-def _run_all(run: Callable[[Job], Metrics], jobs: Mapping[str, Job], workers: int) -> Any:
-    """Yield results by name as they come."""
-    if workers == 1 or len(jobs) <= 1:
-        for name, job in jobs.items():
+def _in_time(jobs: Mapping[str, Job], minutes: float | None) -> Iterator[tuple[str, Job]]:
+    """The jobs one by one; none after so many minutes from when the first is asked for."""
+    end = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    for name, job in jobs.items():
+        if time.monotonic() >= end:
+            return
+        yield name, job
+
+
+def _run_all(
+    run: Callable[[Job], Metrics], jobs: Iterator[tuple[str, Job]], workers: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield results by name as they come; ask for a job only when it is to begin."""
+    if workers <= 1:
+        for name, job in jobs:
             yield name, _timed(run, job)
         return
     context = multiprocessing.get_context("spawn")
     start = keep_freed_memory
-    with concurrent.futures.ProcessPoolExecutor(workers, context, start) as pool:
-        futures = {pool.submit(_timed, run, job): name for name, job in jobs.items()}
-        try:
-            for future in concurrent.futures.as_completed(futures):
-                yield futures[future], future.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    with ProcessPoolExecutor(workers, context, start) as pool:
+        names: dict[Future[dict[str, Any]], str] = {}
+        while True:
+            for name, job in itertools.islice(jobs, workers - len(names)):
+                names[pool.submit(_timed, run, job)] = name
+            if not names:
+                return
+            for future in wait(names, return_when=FIRST_COMPLETED).done:
+                yield names.pop(future), future.result()
 
 
 def _timed(run: Callable[[Job], Metrics], job: Job) -> dict[str, Any]:

@@ -1,11 +1,14 @@
 """Studies: nothing is run twice, nothing is lost, nothing is mixed up."""
 
 import json
+import time
+import types
 from pathlib import Path
 
 import pytest
 
-from jdml.training.study import collect_results, run_study
+from jdml.training import study
+from jdml.training.study import by_seed, collect_results, run_study
 
 
 def square(job: dict) -> dict:
@@ -62,19 +65,59 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
         run_study(square, {"a": {"x": 2}}, tmp_path, progress=False)
 
 
-def test_workers_give_the_same_results(tmp_path: Path) -> None:
-    jobs = {f"job-{x}": {"x": x} for x in range(3)}
-    results = run_study(square, jobs, tmp_path, workers=2, progress=False)
-    assert {name: result["metrics"]["square"] for name, result in results.items()} == {
-        "job-0": 0,
-        "job-1": 1,
-        "job-2": 4,
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_job_begins_when_time_is_up_and_workers_give_the_same_results(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def clock() -> float:
+        """A minute passes with every job that ends."""
+        return 60.0 * len(list(tmp_path.glob("*.json")))
+
+    monkeypatch.setattr(
+        study, "time", types.SimpleNamespace(monotonic=clock, perf_counter=time.perf_counter)
+    )
+    jobs = {f"job-{x}": {"x": x} for x in range(6)}
+    assert run_study(square, jobs, tmp_path, minutes=0, progress=False) == {}
+    results = run_study(square, jobs, tmp_path, workers=workers, minutes=2, progress=False)
+    assert 2 <= len(results) <= 1 + workers  # the other worker may have begun a third
+    assert list(results) == list(jobs)[: len(results)]
+    assert set(collect_results(tmp_path)) == set(results)
+    assert all(
+        result["metrics"]["square"] == result["job"]["x"] ** 2 for result in results.values()
+    )
+    assert len(run_study(square, jobs, tmp_path, progress=False)) == 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"workers": 0}, ValueError, "workers must be at least 1, got 0"),
+        ({"minutes": -1}, ValueError, "minutes must be >= 0, got -1"),
+        ({"minutes": "10"}, TypeError, "minutes must be a number >= 0, got '10'"),
+    ],
+)
+def test_wrong_settings_are_refused(
+    settings: dict, error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        run_study(square, {}, tmp_path, **settings)
+
+
+def test_a_metric_by_seed_of_runs_that_their_settings_tell() -> None:
+    runs = {
+        f"{way}, {rate}-{seed}": {
+            "job": {"way": way, "rate": rate, "seed": seed},
+            "metrics": {"R@1": len(way) + seed} if seed < 2 else {"diverged": True},
+        }
+        for way in ("a", "bb")
+        for rate in ([1, 2], [3])
+        for seed in (1, 0, 2)
     }
-
-
-def test_workers_must_be_positive(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="workers must be at least 1"):
-        run_study(square, {}, tmp_path, workers=0)
+    assert by_seed(runs, "R@1", way="bb", rate=[3]) == {1: 3, 0: 2}
+    assert by_seed(runs, "R@1", way="bb", rate=[4]) == {}
+    assert by_seed(runs, "R@1", way="bb", other=None) == {}
+    with pytest.raises(ValueError, match=r"got two of seed 1 with \{'way': 'bb'\}"):
+        by_seed(runs, "R@1", way="bb")
 
 
 def test_results_of_parts_add_up(tmp_path: Path) -> None:
