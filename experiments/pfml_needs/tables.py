@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jdml.report import markdown_table, mean_std
+from jdml.report import markdown_table, mean_std, paired
 
 Results = Mapping[str, Mapping[str, Any]]
 Levels = tuple[tuple[str, str], ...]
@@ -99,7 +99,8 @@ def differ(
     measure: str,
 ) -> str:
     """Mean difference of two levels over seeds, with a 95 % interval; settings that have both, and only those."""
-    by_seed: dict[int, list[float]] = {}
+    one: dict[int, list[float]] = {}
+    two: dict[int, list[float]] = {}
     for levels, seeds in runs.items():
         if (factor, first) not in levels:
             continue
@@ -107,8 +108,10 @@ def differ(
         for seed, found in seeds.items():
             beside = runs.get(other, {}).get(seed, {})
             if measure in found and measure in beside:
-                by_seed.setdefault(seed, []).append(beside[measure] - found[measure])
-    return interval(measure, [float(np.mean(values)) for values in by_seed.values()])
+                one.setdefault(seed, []).append(found[measure])
+                two.setdefault(seed, []).append(beside[measure])
+    means = ({seed: float(np.mean(of)) for seed, of in level.items()} for level in (two, one))
+    return interval(measure, *means)
 
 
 def against_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]], preset: Levels) -> str:
@@ -121,28 +124,21 @@ def against_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]], pres
             continue
         cells = []
         for measure in ("held out R@1", "seen R@1"):
-            both = [seed for seed in seeds if seed in runs[other]]
-            gains = [seeds[seed][measure] - runs[other][seed][measure] for seed in both]
-            cells.append(interval(measure, gains))
+            values = [{k: of[measure] for k, of in r.items()} for r in (seeds, runs[other])]
+            cells.append(interval(measure, *values))
         rows.append([*(value for _, value in levels), *cells])
     names = [name for name, _ in next(iter(runs))]
     return markdown_table([*names, "held out R@1", "seen R@1"], rows)
 
 
-def interval(measure: str, differences: list[float]) -> str:
+def interval(measure: str, one: Mapping[int, float], other: Mapping[int, float]) -> str:
     """The mean of paired differences with its 95 % interval, and how many seeds there are."""
-    from scipy.stats import t
-
-    scale = 100 if measure.endswith(PERCENT) else 1
-    digits = 1 if scale == 100 else 2
-    means = scale * np.array(differences)
-    if not len(means):
+    percent = measure.endswith(PERCENT)
+    found, form = paired(one, other, scale=100 if percent else 1), "+.1f" if percent else "+.2f"
+    if found.seeds == 0:
         return "–"
-    if len(means) == 1:
-        return f"{means[0]:+.{digits}f} (1 seed)"
-    half = t.ppf(0.975, len(means) - 1) * means.std(ddof=1) / np.sqrt(len(means))
-    low, high = means.mean() - half, means.mean() + half
-    return f"{means.mean():+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}] ({len(means)})"
+    mean, low, high = (format(value, form) for value in found[:3])
+    return f"{mean} (1 seed)" if found.seeds == 1 else f"{mean} [{low}, {high}] ({found.seeds})"
 
 
 def report(results: Results, parts: tuple[str, ...]) -> str:

@@ -6,7 +6,6 @@
 
 from jdml.report.compare import (
     Comparison,
-    Difference,
     Row,
     compare_runs,
     comparison_records,
@@ -20,7 +19,6 @@ from jdml.report.tables import Paired, markdown_table, mean_std, paired
 
 __all__ = [
     "Comparison",
-    "Difference",
     "Paired",
     "Row",
     "Run",

@@ -1,6 +1,7 @@
 """Runs side by side: what differs in their settings, what they scored, and whether seeds agree on the difference."""
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,29 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jdml.report.runs import Run
-from jdml.report.tables import mean_std
+from jdml.report.tables import Paired, check_confidence, mean_std, paired
 
 SHARE = re.compile(r"(^|[\s/])(R@\d+|P@1|RP|MAP@\w+|nDCG@\d+|NMI\+?)$")
 """Metrics that are fractions, and are shown in percent."""
 FIRST = ("R@1", "MAP@R", "P@1", "NMI")
 """The metrics that a table shows where there are many."""
 MOST = 8
-
-
-class Difference(NamedTuple):
-    """What a setting adds to the baseline, paired by seed.
-
-    Attributes:
-        mean: over the seeds that both have.
-        low: where its confidence interval begins; None of a single seed.
-        high: where it ends.
-        seeds: how many both have.
-    """
-
-    mean: float
-    low: float | None
-    high: float | None
-    seeds: int
 
 
 class Row(NamedTuple):
@@ -50,7 +35,7 @@ class Row(NamedTuple):
     runs: tuple[Run, ...]
     settings: dict[str, Any]
     values: dict[str, list[float]]
-    differences: dict[str, Difference]
+    differences: dict[str, Paired]
     seconds: float | None
     memory: float | None
 
@@ -98,13 +83,11 @@ def compare_runs(
         ValueError: no runs, a metric or a baseline that there is not, or a confidence outside 0…1.
 
     Implementation notes:
-        A difference is taken between runs of the same seed, and its interval is Student's: mean ± t·s/√n over n seeds.
-        It tells how far seeds agree, and nothing of other data.
+        A difference is taken between runs of the same seed (:func:`paired`), and is not in percent.
     """
     if not runs:
         raise ValueError("runs must hold at least one run, got none")
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
+    check_confidence(confidence)
     groups = _groups(runs)
     differing = _differing([group[0].settings for group in groups])
     names = _row_names(groups)
@@ -210,9 +193,9 @@ def comparison_records(comparison: Comparison) -> list[dict[str, Any]]:
             record[metric] = float(np.mean(values)) if values else ""
             record[f"{metric} std"] = float(np.std(values, ddof=1)) if len(values) > 1 else ""
             for part in ("mean", "low", "high"):
-                value = None if difference is None else getattr(difference, part)
+                value = float("nan") if difference is None else getattr(difference, part)
                 name = "difference" if part == "mean" else f"difference {part}"
-                record[f"{metric} {name}"] = "" if value is None else value
+                record[f"{metric} {name}"] = "" if math.isnan(value) else value
         record["seconds"] = "" if row.seconds is None else row.seconds
         record["memory_mib"] = "" if row.memory is None else row.memory
         records.append(record)
@@ -235,7 +218,7 @@ def value_cell(metric: str, values: Sequence[float]) -> str:
     return mean if len(values) == 1 else f"{mean} ± {spread:.2g}"
 
 
-def difference_cell(metric: str, difference: Difference | None, is_baseline: bool = False) -> str:
+def difference_cell(metric: str, difference: Paired | None, is_baseline: bool = False) -> str:
     """A difference and its interval as a table shows them."""
     if is_baseline:
         return "baseline"
@@ -243,7 +226,7 @@ def difference_cell(metric: str, difference: Difference | None, is_baseline: boo
         return "–"
     scale, form = (100.0, "+.1f") if is_share(metric) else (1.0, "+.3g")
     text = format(scale * difference.mean, form)
-    if difference.low is None or difference.high is None:
+    if difference.seeds == 1:
         return text
     return f"{text} [{scale * difference.low:{form}}, {scale * difference.high:{form}}]"
 
@@ -326,26 +309,15 @@ def _row_names(groups: Sequence[Sequence[Run]]) -> list[str]:
 
 def _differences(
     base: Sequence[Run], group: Sequence[Run], metrics: Sequence[str], confidence: float
-) -> dict[str, Difference]:
-    from scipy.stats import t
-
-    of_seed = {run.seed: run for run in base}
+) -> dict[str, Paired]:
     found = {}
     for metric in metrics:
-        gains = [
-            run.metrics[metric] - of_seed[run.seed].metrics[metric]
-            for run in group
-            if run.seed in of_seed and metric in run.metrics and metric in of_seed[run.seed].metrics
+        values = [
+            {run.seed: run.metrics[metric] for run in runs if metric in run.metrics}
+            for runs in (group, base)
         ]
-        if not gains:
-            continue
-        mean, count = float(np.mean(gains)), len(gains)
-        low = high = None
-        if count > 1:
-            half = float(t.ppf(0.5 + confidence / 2, count - 1) * np.std(gains, ddof=1))
-            low, high = mean - half / count**0.5, mean + half / count**0.5
-        found[metric] = Difference(mean, low, high, count)
-    return found
+        found[metric] = paired(*values, scale=1.0, confidence=confidence)
+    return {metric: difference for metric, difference in found.items() if difference.seeds}
 
 
 def _shown(metrics: Sequence[str], wanted: Sequence[str]) -> list[str]:

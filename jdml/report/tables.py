@@ -1,7 +1,7 @@
 """Tables of results: means with their standard deviations, in Markdown."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,10 +36,10 @@ class Paired(NamedTuple):
 
     Attributes:
         mean: of the differences.
-        low: where its 95 % interval begins (Student's: mean ± t·s/√n); NaN of one seed.
+        low: where its confidence interval begins; NaN of one seed, as are ``high`` and ``p``.
         high: where it ends.
-        p: of a paired t-test.
-        seeds: n, how many of them.
+        p: of a paired t-test, two-sided.
+        seeds: how many seeds both have.
     """
 
     mean: float
@@ -56,31 +56,54 @@ class Paired(NamedTuple):
         return f"{self.mean:+.3g} [{self.low:+.3g}, {self.high:+.3g}], p = {self.p:.2g}, n = {self.seeds}"
 
 
-def paired(one: Mapping[int, float], other: Mapping[int, float], *, scale: float = 100.0) -> Paired:
-    """Compare two settings over the seeds that both have.
+def paired(
+    one: Mapping[Any, float],
+    other: Mapping[Any, float],
+    *,
+    scale: float = 100.0,
+    confidence: float = 0.95,
+) -> Paired:
+    r"""Compare two settings over the seeds that both have, by Student's t.
+
+    Of the n differences :math:`d`, with mean :math:`\bar d` and sample standard deviation :math:`s`,
+
+    .. math:: \bar d \pm t_{n-1}\, s / \sqrt n
+
+    It tells how far seeds agree, and nothing of other data.
 
     Args:
         one: values by seed.
         other: values by seed, which are taken from them.
         scale: what differences are multiplied by, percent by default.
+        confidence: of the interval.
 
     Returns:
         The difference; its text is a cell of a table.
+
+    Raises:
+        ValueError: a confidence outside 0…1.
 
     Example:
         >>> print(paired({0: 0.52, 1: 0.55, 2: 0.5}, {0: 0.5, 1: 0.5, 2: 0.49, 3: 0.1}))
         +2.67 [-2.5, +7.84], p = 0.16, n = 3
     """
-    from scipy.stats import t, ttest_1samp
+    from scipy.stats import t
 
-    gains = scale * np.array([one[seed] - other[seed] for seed in sorted(set(one) & set(other))])
-    if len(gains) < 2:
-        mean = float(gains.mean()) if len(gains) else float("nan")
-        return Paired(mean, float("nan"), float("nan"), float("nan"), len(gains))
-    half = t.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / len(gains) ** 0.5
-    mean = float(gains.mean())
-    p = float(ttest_1samp(gains, 0.0).pvalue)
-    return Paired(mean, float(mean - half), float(mean + half), p, len(gains))
+    check_confidence(confidence)
+    gains = scale * np.array([one[seed] - other[seed] for seed in one if seed in other])
+    count, nan = len(gains), float("nan")
+    if count < 2:
+        return Paired(float(gains[0]) if count else nan, nan, nan, nan, count)
+    mean, spread, root = float(gains.mean()), float(gains.std(ddof=1)), count**0.5
+    half = float(t.ppf(0.5 + confidence / 2, count - 1)) * spread / root
+    p = 2 * float(t.sf(abs(mean) * root / spread, count - 1)) if spread else float(mean == 0)
+    return Paired(mean, mean - half, mean + half, p, count)
+
+
+def check_confidence(confidence: float) -> None:
+    """Refuse a confidence outside 0…1."""
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

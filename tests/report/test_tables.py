@@ -1,8 +1,10 @@
 """Tables: means with their spread, and columns that line up."""
 
+import numpy as np
 import pytest
+from scipy import stats
 
-from jdml.report import markdown_table, mean_std
+from jdml.report import markdown_table, mean_std, paired
 
 
 def test_mean_and_sample_standard_deviation() -> None:
@@ -16,3 +18,32 @@ def test_a_table_needs_values_and_whole_rows() -> None:
         mean_std([])
     with pytest.raises(ValueError, match="rows must have 2 cells"):
         markdown_table(["a", "b"], [["1"]])
+
+
+ONE, OTHER = {0: 0.5, 1: 0.62, 2: 0.41, 7: 0.9}, {2: 0.4, 1: 0.55, 0: 0.5, 3: 0.1}
+
+
+@pytest.mark.parametrize("confidence", [0.95, 0.8])
+def test_paired_differences_are_students(confidence: float) -> None:
+    found = paired(ONE, OTHER, confidence=confidence)
+    both = np.array([[100 * of[seed] for seed in (0, 1, 2)] for of in (ONE, OTHER)])
+    expected = stats.ttest_rel(*both)
+    assert found.seeds == 3
+    np.testing.assert_allclose(found.mean, np.mean(both[0] - both[1]))
+    np.testing.assert_allclose(found.p, expected.pvalue)
+    np.testing.assert_allclose((found.low, found.high), expected.confidence_interval(confidence))
+
+
+def test_paired_differences_that_have_no_spread() -> None:
+    assert paired(ONE, ONE)[:4] == (0, 0, 0, 1)
+    assert paired({0: 1, 1: 2}, {0: 0, 1: 1}, scale=1)[:4] == (1, 1, 1, 0)
+    alone = paired({0: 0.5}, ONE)
+    assert str(alone) == "+0 (1 seed)"
+    assert np.isnan([alone.low, alone.high, alone.p]).all()
+    assert str(paired({}, ONE)) == "–"
+
+
+@pytest.mark.parametrize("confidence", [0, 1, float("nan")])
+def test_a_confidence_is_between_0_and_1(confidence: float) -> None:
+    with pytest.raises(ValueError, match=f"confidence must be between 0 and 1, got {confidence}"):
+        paired(ONE, OTHER, confidence=confidence)
