@@ -1,7 +1,7 @@
 """``jdml benchmark``: a method, a data set, a protocol; the paper's row beside ours."""
 
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -150,7 +150,7 @@ class Benchmark(Machines):
             show(f"{title} (dry run on noise)", found, {}, (), {})
         else:
             differs = (*unlike, *differences(self))
-            show(title, found, paper_rows(self, self._recipe()), differs, called(self))
+            show(title, found, paper_rows(self, self._recipe), differs, called(self))
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
             rows = found[0] if self.seeds == 1 else {**over(found, np.mean), "seeds": found}
@@ -210,7 +210,7 @@ class Benchmark(Machines):
         from jdml.training.protocols import Plan
         from jdml.training.scoring import ndcg_ranks, recall_ranks
 
-        found = self._recipe()
+        found = self._recipe
         own = self._own_settings()
         if own:
             found.objective(2, found.dim, **own)  # tells wrong settings before any work
@@ -257,6 +257,7 @@ class Benchmark(Machines):
             micro_batch=self.micro_batch,
         )
 
+    @cached_property
     def _recipe(self) -> Any:
         """The recipe with what was typed about the method."""
         from jdml.recipes import recipe
@@ -304,7 +305,7 @@ class Benchmark(Machines):
                 del options[name]
         weights = None if self.weights is None else file_digest(self.weights)
         images = None if self.dry_run else data_checksum(train)
-        rows = {} if self.dry_run else paper_rows(self, self._recipe())
+        rows = {} if self.dry_run else paper_rows(self, self._recipe)
         paper = dict(next(iter(rows.values()), {}))
         return {
             "benchmark": {**options, "weights": weights, "data_checksum": images},
@@ -316,14 +317,7 @@ class Benchmark(Machines):
         return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
 
     def _check(self) -> None:
-        for name in (
-            "dim",
-            "image_size",
-            "steps",
-            "workers",
-            "seeds",
-            "sampled_classes",
-        ):
+        for name in ("dim", "image_size", "steps", "workers", "seeds", "sampled_classes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
@@ -335,20 +329,7 @@ class Benchmark(Machines):
             raise ValueError(
                 "--label-noise is for the conventional protocol, and not for ccp: both choose by training classes"
             )
-        from jdml.recipes import OF_PAIRS
-
-        least, each = 0 if self.method in ("pfml", "cpml") else 1, self.proxies_per_class
-        if each is not None and each < least:
-            raise ValueError(f"--proxies-per-class must be at least {least}, got {each}")
-        of_pairs = self.method in OF_PAIRS
-        if self.proxies_per_class is not None and of_pairs and self.method != "ccp":
-            raise ValueError(
-                f"--proxies-per-class is for proxy methods; {self.method} is one of pairs"
-            )
-        if self.sampled_classes is not None and of_pairs:
-            raise ValueError(
-                f"--sampled-classes is for proxy methods; {self.method} compares with samples"
-            )
+        self._check_proxies()
         if self.out is not None:
             check_out(self.out)
         if not self.dry_run and self.data_dir is None:
@@ -357,6 +338,22 @@ class Benchmark(Machines):
             )
         if self.weights is not None and not self.weights.is_file():
             raise ValueError(f"--weights must be a file, got {self.weights}")
+
+    def _check_proxies(self) -> None:
+        from jdml.recipes import OF_PAIRS
+
+        least, each = 0 if self.method in ("pfml", "cpml") else 1, self.proxies_per_class
+        of_pairs = self.method in OF_PAIRS
+        if each is not None and each < least:
+            raise ValueError(f"--proxies-per-class must be at least {least}, got {each}")
+        if each is not None and of_pairs and self.method != "ccp":
+            raise ValueError(
+                f"--proxies-per-class is for proxy methods; {self.method} is one of pairs"
+            )
+        if self.sampled_classes is not None and of_pairs:
+            raise ValueError(
+                f"--sampled-classes is for proxy methods; {self.method} compares with samples"
+            )
 
     def _crops(self) -> Any:
         from jdml import data

@@ -1,4 +1,4 @@
-"""The tables of CCP and NIR, as printed."""
+"""The papers' tables, as printed."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ def as_row(names: tuple[str, ...], values: str) -> Row:
 
     Args:
         names: of the metrics.
-        values: as many, in percent, with blanks between them.
+        values: of the first of them or all, in percent, with blanks between them.
 
     Returns:
         Values by metric.
@@ -18,7 +18,73 @@ def as_row(names: tuple[str, ...], values: str) -> Row:
     return {n: float(v) for n, v in zip(names, values.split(), strict=False) if v != "-"}
 
 
-R1 = ("R@1",)
+RANKED = ("R@1", "R@2", "R@4", "R@8", "nDCG@2", "nDCG@4", "nDCG@8", "MAP@R")
+RANKED_SOP = ("R@1", "R@10", "R@100", "nDCG@10", "nDCG@100", "MAP@R")
+CONVENTIONAL: dict[tuple[str, str], dict[str, str]] = {
+    # (method, backbone), of the names above: the tables of PFML and MPA
+    ("pfml", "resnet50"): {"cub": "73.4", "cars": "92.7", "sop": "82.9"},
+    ("pfml", "bn_inception"): {"cub": "71.5", "cars": "90.1", "sop": "80.6"},
+    ("pfml", "vit_s16"): {"cub": "87.8", "cars": "91.5", "sop": "88.2"},
+    ("pfml", "vit_s16_dino"): {"cub": "83.1", "cars": "94.7", "sop": "86.5"},
+    ("cpml", "resnet50"): {"cub": "68.3", "cars": "85.2", "sop": "79.4"},
+    ("proxy_anchor", "resnet50"): {"cub": "69.7", "cars": "87.7"},
+    ("proxy_anchor", "bn_inception"): {
+        "cub": "68.4 79.2 86.8 91.6",
+        "cars": "86.1 91.7 95.0 97.3",
+        "sop": "79.1 90.8 96.2",
+    },
+    ("soft_triple", "bn_inception"): {
+        "cub": "67.6 78.0 85.8 91.1 65.4 62.9 59.4 25.5",
+        "cars": "86.0 91.8 95.2 97.2 84.1 81.3 77.1 27.5",
+        "sop": "79.0 90.7 96.0 64.4 70.7 51.7",
+    },
+    ("mpa_proxy_anchor", "bn_inception"): {
+        "cub": "68.6 78.7 86.1 91.7 66.7 64.1 60.9 26.7",
+        "cars": "86.1 91.6 95.0 97.2 84.3 81.6 77.6 28.8",
+        "sop": "77.6 90.2 95.9 62.7 69.2 49.7",
+    },
+    ("mpa", "bn_inception"): {
+        "cub": "69.2 79.4 86.6 91.6 67.3 64.7 61.3 26.6",
+        "cars": "86.8 92.0 95.1 97.2 84.9 82.1 78.0 28.4",
+        "sop": "77.5 90.0 95.8 62.5 69.0 49.6",
+    },
+    ("mpa_dw", "bn_inception"): {
+        "cub": "68.9 79.0 86.5 91.9 66.9 64.3 61.1 26.3",
+        "cars": "86.6 91.8 95.2 97.2 84.8 82.1 78.0 28.1",
+        "sop": "78.4 90.1 95.5 63.2 69.2 50.5",
+    },
+    ("mpa_ap", "bn_inception"): {
+        "cub": "69.1 79.1 86.3 91.7 67.1 64.6 61.3 26.6",
+        "cars": "87.1 92.4 95.5 97.5 85.3 82.7 78.8 28.6",
+        "sop": "78.1 90.1 95.6 62.9 69.1 50.2",
+    },
+}
+CLUSTERED = ("R@1", "R@2", "R@4", "NMI", "NMI+")
+EPS: dict[tuple[str, str], dict[str, str]] = {
+    # (method, backbone): EPS's tables
+    ("triplet", "resnet50"): {
+        "cub": "61.5 73.4 82.5 66.2 68.1",
+        "cars": "76.1 84.4 90.0 65.1 68.5",
+    },
+    ("proxy_nca", "resnet50"): {
+        "cub": "63.1 74.8 83.8 67.2 68.7",
+        "cars": "77.1 85.2 91.2 65.6 68.9",
+    },
+    ("margin", "resnet50"): {"cub": "63.6 74.4 83.1 69.0 68.7", "cars": "79.6 86.5 91.9 69.1 70.4"},
+    ("multi_similarity", "resnet50"): {
+        "cub": "62.3 73.3 82.1 59.8 68.0",
+        "cars": "81.2 89.1 93.5 60.5 71.1",
+    },
+    ("eps_triplet", "resnet50"): {
+        "cub": "61.8 73.6 82.4 62.4 68.0",
+        "cars": "78.3 85.9 91.4 59.8 69.8",
+    },
+    ("eps_margin", "resnet50"): {
+        "cub": "64.7 75.2 84.3 68.2 69.4",
+        "cars": "83.6 89.5 93.6 67.3 72.4",
+    },
+    ("eps", "resnet50"): {"cub": "63.3 74.2 82.5 61.2 68.2", "cars": "82.9 89.4 93.2 60.0 72.0"},
+}
 CCP: dict[tuple[str, str], str] = {
     # (backbone, loss): CUB, Cars196, SOP, In-shop, R@1: Tables 1 and 2
     ("bn_inception", "similarity_contrastive"): "67.74 83.74 79.86 90.98",
@@ -131,8 +197,9 @@ NIR: dict[tuple[str, str], dict[str, str]] = {
     },
 }
 LITERATURE = ("R@1", "R@2", "NMI")
+LITERATURE_SOP = ("R@1", "R@10", "NMI")
 NIR_LITERATURE: dict[tuple[str, int, str], dict[str, str]] = {
-    # (backbone, dim, pooling), over ProxyAnchor: NIR's Table 2, whose second column is R@10 on SOP
+    # (backbone, dim, pooling), over ProxyAnchor: NIR's Table 2
     ("resnet50", 128, "average+max"): {
         "cub": "67.9 78.3 71.4",
         "cars": "86.5 92.0 72.7",
