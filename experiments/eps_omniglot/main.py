@@ -255,33 +255,25 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
             f"{method}-0": {**base, "method": method, "seed": 0}
             for method in ("triplet", "EPS + triplet")
         }
-    jobs = {}
-    for seed in range(settings.seeds):
-        if "methods" in settings.parts:
-            for method in PAPER:
-                extra = {"method": method, "score_train": method in ("triplet", "EPS + triplet")}
-                jobs[f"{method}-{seed}"] = {**base, **extra, "seed": seed}
-        if "printed" in settings.parts:
-            for method in PRINTED:
-                jobs[f"{method}-{seed}"] = {
-                    **base,
-                    "method": method,
-                    "score_train": True,
-                    "seed": seed,
-                }
-        if "curves" in settings.parts:
-            for method in CURVES:
-                jobs[f"curve {method}-{seed}"] = {
-                    **base,
-                    "method": method,
-                    "points": POINTS,
-                    "seed": seed,
-                }
-    for seed in range(settings.sweep_seeds):
-        for part in settings.parts:
-            for value, extra in POINTS_OF.get(part, {}).items():
-                jobs[f"{part} {value:g}-{seed}"] = {**base, **extra, "seed": seed}
-    return jobs
+    named: dict[str, dict[str, Any]] = {}
+    if "methods" in settings.parts:
+        trained = ("triplet", "EPS + triplet")
+        named |= {name: {"method": name, "score_train": name in trained} for name in PAPER}
+    if "printed" in settings.parts:
+        named |= {name: {"method": name, "score_train": True} for name in PRINTED}
+    if "curves" in settings.parts:
+        named |= {f"curve {name}": {"method": name, "points": POINTS} for name in CURVES}
+    points = {
+        f"{part} {value:g}": changes
+        for part in settings.parts
+        for value, changes in POINTS_OF.get(part, {}).items()
+    }
+    return {
+        f"{name}-{seed}": {**base, **own, "seed": seed}
+        for runs, seeds in ((named, settings.seeds), (points, settings.sweep_seeds))
+        for seed in range(seeds)
+        for name, own in runs.items()
+    }
 
 
 def main(settings: Settings) -> None:
