@@ -134,20 +134,18 @@ def fit(
         raise ValueError("state and pretrained both say what to begin with: give one of them")
     placement = Placement.on(mesh, shard)
     parts = (model, objective, optimizer)
-    if skip_nonfinite is not None:
-        checks.count("skip_nonfinite", skip_nonfinite)
+    described = {"seed": seed, **asdict(schedule)}
     skips = skip_nonfinite is not None
+    if skips:
+        checks.count("skip_nonfinite", skip_nonfinite)
+        described["skip_nonfinite"] = True
     feed = make_feed(parts, train, sampler, preprocess, placement, micro_batch, skips)
     folder = None
     if out_dir is not None:
         folder = open_run(
             out_dir,
             {**(config or {}), **({} if hook is None else hook.config)},
-            {
-                "seed": seed,
-                **asdict(schedule),
-                **({"skip_nonfinite": True} if skips else {}),
-            },
+            described,
             parts,
             train,
             state if state is not None else pretrained,
@@ -163,20 +161,21 @@ def fit(
     door.check_proxies(state.params, train.labels)
     feed.check(state)
     run = Run(feed, sampler, schedule, evaluate, hook, state, folder, tensorboard, skip_nonfinite)
-    shown = progress and writes()
-    ending = Termination(watched=folder is not None)
-    with (
-        together(),
-        run,
-        ending,
-        progress_bar(shown, total=steps, initial=run.done.step) as bar,
-    ):
+    with together(), run:
+        _take_steps(run, shown=progress and writes())
+    return run.result()
+
+
+def _take_steps(run: Run, *, shown: bool) -> None:
+    """Step until the run has stopped, with a pause where its schedule has one."""
+    schedule, ending = run.schedule, Termination(watched=run.folder is not None)
+    with ending, progress_bar(shown, total=schedule.steps, initial=run.done.step) as bar:
         compiling = shown and run.done.stopped is None
         if compiling:
             bar.set_description("compiling")
         while run.done.stopped is None:
-            run.take(*feed.step(run.state))
-            if compiling or placement.in_turn:
+            run.take(*run.feed.step(run.state))
+            if compiling or run.feed.placement.in_turn:
                 jax.block_until_ready(run.pending)
             if compiling:
                 bar.set_description()
@@ -188,4 +187,3 @@ def fit(
             if ending.asked(run.done.step) and run.done.stopped is None:
                 run.save()
                 raise Preempted(run.done.step)
-    return run.result()

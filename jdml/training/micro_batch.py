@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jdml.training.models import embed_in_training
+
 Tree = Any
 
 
@@ -62,14 +64,8 @@ def check_rows_apart(model: Any, variables: Any, images: Any, why: str) -> None:
     """
 
     def statistics(stats: Any) -> Any:
-        _, updates = model.apply(
-            {**variables, "batch_stats": stats},
-            images,
-            train=True,
-            mutable=["batch_stats"],
-            rngs={"dropout": jax.random.key(0)},
-        )
-        return updates.get("batch_stats", stats)
+        key = jax.random.key(0)
+        return embed_in_training(model, variables["params"], stats, images, key)[1]
 
     traced = jax.make_jaxpr(statistics)(variables["batch_stats"]).jaxpr
     if traced.outvars != traced.invars:

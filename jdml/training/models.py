@@ -115,6 +115,31 @@ def unwrapped(model: Any) -> Any:
     return model.module if isinstance(model, WithoutTrain | FromNnx) else model
 
 
+def embed_in_training(
+    model: Any, params: Any, batch_stats: Any, inputs: Any, key: jax.Array
+) -> tuple[Any, Any]:
+    """Embed as a step of training does, each row beside the others.
+
+    Args:
+        model: with ``apply``, see :func:`as_model`.
+        params: its parameters.
+        batch_stats: its running statistics.
+        inputs: what it takes, after ``preprocess``.
+        key: of dropout.
+
+    Returns:
+        The embeddings, and the running statistics after them.
+    """
+    embeddings, updates = model.apply(
+        {"params": params, "batch_stats": batch_stats},
+        inputs,
+        train=True,
+        mutable=["batch_stats"],
+        rngs={"dropout": key},
+    )
+    return embeddings, updates.get("batch_stats", batch_stats)
+
+
 def _is_nnx(model: Any) -> bool:
     return any(base.__module__.startswith("flax.nnx") for base in type(model).__mro__)
 

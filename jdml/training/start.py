@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.ops import checks, sphere
+from jdml.training.models import embed_in_training
 from jdml.training.step import Preprocess, TrainState, standard
 
 ROWS = 512
@@ -61,14 +62,8 @@ def start_on_samples(
 
     @jax.jit
     def embedded(images: Any, key: jax.Array) -> jax.Array:
-        found, _ = model.apply(
-            {"params": state.params["model"], "batch_stats": state.batch_stats},
-            preprocess(images),
-            train=True,
-            mutable=["batch_stats"],
-            rngs={"dropout": key},
-        )
-        return jnp.asarray(found)
+        params, batch_stats = state.params["model"], state.batch_stats
+        return embed_in_training(model, params, batch_stats, preprocess(images), key)[0]
 
     order = rng.permutation(rows.size)
     points = np.empty((rows.size, dim), np.float32)

@@ -10,6 +10,7 @@ import numpy as np
 
 from jdml.data.dataset import check_channels
 from jdml.training.micro_batch import in_turns
+from jdml.training.models import embed_in_training
 from jdml.training.placement import HERE, Placement, placement_of
 
 Metrics = dict[str, jax.Array]
@@ -147,6 +148,43 @@ def _init(model: Any, key: jax.Array, images: jax.Array) -> Any:
     return model.init(key, images, train=False)
 
 
+def _pure_loss(
+    model: Any, objective: Any, preprocess: Preprocess, micro_batch: int | None
+) -> Callable:
+    """Build ``(params, state, images, labels, where) -> loss, (embeddings, batch_stats, metrics)``."""
+
+    def embedded(params: Any, batch_stats: Any, images: Any, key: jax.Array) -> tuple[Any, Any]:
+        if micro_batch is None:
+            return embed_in_training(model, params, batch_stats, preprocess(images), key)
+
+        def turn(images: Any, number: jax.Array) -> Any:
+            own = jax.random.fold_in(key, number)
+            return embed_in_training(model, params, batch_stats, preprocess(images), own)[0]
+
+        return in_turns(turn, images, micro_batch), batch_stats
+
+    def loss(
+        params: Mapping[str, Any],
+        state: TrainState,
+        images: jax.Array,
+        labels: jax.Array,
+        where: jax.Array | None,
+    ) -> tuple[jax.Array, tuple[jax.Array, Any, Metrics]]:
+        model_key, loss_key = jax.random.split(jax.random.fold_in(state.key, state.step))
+        embeddings, batch_stats = embedded(params["model"], state.batch_stats, images, model_key)
+        value, metrics = objective.loss(
+            {role: value for role, value in params.items() if role != "model"},
+            embeddings,
+            labels,
+            key=loss_key,
+            where=where,
+            state=state.objective_state,
+        )
+        return value, (embeddings, batch_stats, metrics)
+
+    return loss
+
+
 def _pure_step(
     model: Any,
     objective: Any,
@@ -157,55 +195,18 @@ def _pure_step(
     skip_nonfinite: bool,
 ) -> Callable:
     """Build the step as a pure, unjitted function ``(state, images, labels, where)``."""
-
-    def embedded(params: Any, state: TrainState, images: Any, key: jax.Array) -> tuple[Any, Any]:
-        """Embeddings, and the running statistics after them."""
-
-        def some(images: Any, key: jax.Array) -> tuple[Any, Any]:
-            return model.apply(
-                {"params": params["model"], "batch_stats": state.batch_stats},
-                preprocess(images),
-                train=True,
-                mutable=["batch_stats"],
-                rngs={"dropout": key},
-            )
-
-        if micro_batch is None:
-            embeddings, updates = some(images, key)
-            return embeddings, updates.get("batch_stats", state.batch_stats)
-
-        def turn(images: Any, number: jax.Array) -> Any:
-            return some(images, jax.random.fold_in(key, number))[0]
-
-        return in_turns(turn, images, micro_batch), state.batch_stats
-
-    def forward(
-        params: Mapping[str, Any],
-        state: TrainState,
-        images: jax.Array,
-        labels: jax.Array,
-        where: jax.Array | None,
-    ) -> tuple[jax.Array, tuple[jax.Array, Any, Metrics]]:
-        model_key, loss_key = jax.random.split(jax.random.fold_in(state.key, state.step))
-        embeddings, batch_stats = embedded(params, state, images, model_key)
-        loss, metrics = objective.loss(
-            {role: value for role, value in params.items() if role != "model"},
-            embeddings,
-            labels,
-            key=loss_key,
-            where=where,
-            state=state.objective_state,
-        )
-        return loss, (embeddings, batch_stats, metrics)
+    gradient = jax.value_and_grad(
+        _pure_loss(model, objective, preprocess, micro_batch), has_aux=True
+    )
 
     def step(
         state: TrainState, images: jax.Array, labels: jax.Array, where: jax.Array | None = None
     ) -> tuple[TrainState, Metrics]:
         import optax
 
-        (loss, (embeddings, batch_stats, metrics)), grads = jax.value_and_grad(
-            forward, has_aux=True
-        )(state.params, state, images, labels, where)
+        (loss, (embeddings, batch_stats, metrics)), grads = gradient(
+            state.params, state, images, labels, where
+        )
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         after = TrainState(
             step=state.step + 1,

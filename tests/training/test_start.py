@@ -48,6 +48,8 @@ def test_a_small_class_has_some_samples_twice_and_an_empty_one_is_told() -> None
     one = data.Dataset("one", TRAIN.images, np.zeros(9, int))
     with pytest.raises(ValueError, match="class 1 has no sample to begin on"):
         training.start_on_samples(begin(2), MODEL, one)
+    with pytest.raises(ValueError, match="rows_at_a_time must be >= 1, got 0"):
+        training.start_on_samples(begin(2), MODEL, TRAIN, rows_at_a_time=0)
     plain = begin(1, objectives.pair(jdml.triplet_loss))
     with pytest.raises(
         ValueError, match=r"the objective has no proxies: its parameters are \['model'\]"
