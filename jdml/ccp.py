@@ -13,7 +13,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.metrics import covering_radius
-from jdml.metrics.covering import distances_to, greedy_covering_radii
+from jdml.metrics.covering import greedy_covering_radii
 from jdml.ops import checks
 from jdml.ops.stable import accumulate_in
 
@@ -91,7 +91,7 @@ def greedy_k_center(
 
     def cover(nearest: Array, center: tuple[Array, Array]) -> tuple[Array, None]:
         vector, counts = center
-        closer = jnp.minimum(nearest, distances_to(points, vector))
+        closer = jnp.minimum(nearest, ops.safe_norm(points - vector[None])[:, 0])
         return jnp.where(counts, closer, nearest), None
 
     nearest, _ = jax.lax.scan(cover, jnp.full(size, jnp.inf, dtype), (covered, counted))
@@ -99,7 +99,7 @@ def greedy_k_center(
     def pick(carried: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
         nearest, left = carried
         chosen = jnp.argmax(jnp.where(left, nearest, -1.0)).astype(jnp.int32)
-        to_chosen = distances_to(points, points[chosen])
+        to_chosen = ops.safe_norm(points - points[chosen][None])[:, 0]
         return (jnp.minimum(nearest, to_chosen), left.at[chosen].set(False)), chosen
 
     _, picked = jax.lax.scan(pick, (nearest, free), length=k)

@@ -48,7 +48,7 @@ def greedy_covering_radii(points: Array, *, where: Array | None = None) -> Array
 
     def add(nearest: Array, _: None) -> tuple[Array, Array]:
         chosen = jnp.argmax(nearest)
-        nearest = jnp.minimum(nearest, distances_to(x, x[chosen]))
+        nearest = jnp.minimum(nearest, ops.safe_norm(x - x[chosen][None])[:, 0])
         return nearest, jnp.max(nearest, initial=0.0)
 
     _, radii = jax.lax.scan(add, jnp.where(kept, jnp.inf, 0.0).astype(x.dtype), length=len(x))
@@ -148,11 +148,3 @@ def class_covering(embeddings: Array, labels: Array) -> ClassCovering:
         means.append(x[rows[:size]].mean(0))
     radius, between = float(np.mean(radii)), float(mean_distance(jnp.stack(means)))
     return ClassCovering(radius, between, float("inf") if between == 0 else radius / between)
-
-
-def distances_to(points: Array, one: Array) -> Array:
-    """Distances of points ``[N, D]`` to one, from differences: exact for those that are equal, however far from 0."""
-    apart = points - one[None]
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(apart), axis=-1, keepdims=True, initial=0.0))
-    scale = jnp.where(largest > 0, largest, 1.0)
-    return scale[:, 0] * ops.safe_sqrt(jnp.sum(jnp.square(apart / scale), axis=-1))

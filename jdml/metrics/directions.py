@@ -56,6 +56,8 @@ def vmf_mixture_likelihood(
         >>> round(vmf_mixture_likelihood(x, y, jnp.eye(2), concentrations=2.0), 4)
         -0.1269
     """
+    from scipy.special import logsumexp
+
     checks.check_concrete("vmf_mixture_likelihood", embeddings, labels, proxies)
     x, centres = jnp.asarray(embeddings), jnp.asarray(proxies)
     checks.check_embeddings("embeddings", x)
@@ -79,9 +81,8 @@ def vmf_mixture_likelihood(
     units, directions = (np.asarray(ops.sphere(of), np.float64) for of in (x[rows], centres))
     with np.errstate(divide="ignore"):
         parts = np.log(shares) + _log_normalizer(kappas, dim) + kappas * (units @ directions.T)
-    top = parts.max(1, keepdims=True)
-    total = top[:, 0] + np.log(np.exp(parts - top).sum(1))
-    return float((parts[np.arange(len(parts)), owners[rows]] - total).mean())
+    of_class = parts[np.arange(len(parts)), owners[rows]]
+    return float((of_class - logsumexp(parts, axis=1)).mean())
 
 
 def _of_classes(name: str, values: Any, classes: int) -> np.ndarray:

@@ -136,8 +136,8 @@ def proxy_spread(
             "embeddings, labels and modes tell together which modes are covered: give all of them or none"
         )
     if embeddings is None or labels is None or modes is None:
-        centres = _units(proxies)
-        return ProxySpread(*_pairs(centres, delta))
+        checks.check_concrete("proxy_spread", proxies)
+        return ProxySpread(*_pairs(_units(proxies), delta))
     centres, points, owners = _prepare("proxy_spread", proxies, embeddings, labels)
     names = np.asarray(modes)
     if names.shape != owners.shape:
@@ -170,7 +170,6 @@ def _prepare(
 
 
 def _units(proxies: Array) -> np.ndarray:
-    checks.check_concrete("proxy_spread", proxies)
     centres = checks.as_centres("proxies", proxies)
     if not np.isfinite(np.asarray(centres, np.float32)).all():
         raise ValueError("proxies must be finite")
