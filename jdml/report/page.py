@@ -58,48 +58,42 @@ def html_report(
 
     Raises:
         FileNotFoundError: a run that is not there.
-        ValueError: a place that holds no run, a number below 1, or a baseline, metric or labelling that there is not.
+        ValueError: a place that holds no run, ``most`` below 2 or another number below 0, or a baseline, metric or
+            labelling that there is not.
 
     Implementation notes:
         10,000 embeddings with 1,000 pictures take some seconds and about 3 MB. Charts are drawn by the page's own
         script of a few hundred lines: of the libraries that PyPI has, Plotly is 4.8 MB, Bokeh 1.3 MB and Vega comes in
         a wheel of 33 MB, and none of them is operated by keyboard, read by a screen reader and dark at night.
     """
-    from jinja2 import Environment, PackageLoader, select_autoescape
-
     from jdml.models.tensors import write_text
 
-    for name, value in (("most", most), ("thumbnails", thumbnails), ("looked", looked)):
-        if value < (0 if name != "most" else 2):
-            raise ValueError(f"{name} must be at least {0 if name != 'most' else 2}, got {value}")
-    found = as_runs(runs, data)
-    comparison = compare_runs(found, metrics=metrics, baseline=baseline)
-    shown = look_order(comparison)[:looked]
-    looks: list[Look] = []
-    notes: list[str] = []
-    for run in shown:
-        look = look_at(run, labels=labels, projections=projections, most=most)
-        looks += [look] if isinstance(look, Look) else []
-        notes += [f"{run.name}: {look}"] if isinstance(look, str) else []
-    left = len(look_order(comparison)) - len(shown)
-    if left > 0:
-        notes.append(f"{left} more settings are compared above, and not looked at here.")
+    for name, value, least in (
+        ("most", most, 2),
+        ("thumbnails", thumbnails, 0),
+        ("looked", looked, 0),
+    ):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+    comparison = compare_runs(as_runs(runs, data), metrics=metrics, baseline=baseline)
+    order = look_order(comparison)
+    seen = [
+        (run.name, look_at(run, labels=labels, projections=projections, most=most))
+        for run in order[:looked]
+    ]
+    looks = [look for _, look in seen if isinstance(look, Look)]
+    notes = [f"{name}: {look}" for name, look in seen if isinstance(look, str)]
+    if len(order) > looked:
+        notes.append(
+            f"{len(order) - looked} more settings are compared above, and not looked at here."
+        )
     page = {
         "rows": [row.name for row in comparison.rows],
         "curves": _curves(comparison),
         **looks_as_data(looks, thumbnails, ROOM),
     }
     columns, rows = comparison_table(comparison)
-    script = "\n".join(_asset(name) for name in PARTS)
-    style = _asset("page.css")
-    environment = Environment(
-        loader=PackageLoader("jdml.report", "assets"),
-        autoescape=select_autoescape(default=True, default_for_string=True),
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    text = environment.get_template("page.html").render(
+    text = _rendered(
         title=title,
         made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         columns=columns,
@@ -112,13 +106,30 @@ def html_report(
         notes=notes,
         has_methods=any(look.panels for look in looks),
         has_proxies=any(look.proxy_numbers for look in looks),
+    )
+    write_text(Path(out), text)
+    return Path(out)
+
+
+def _rendered(**told: Any) -> str:
+    """The page of what is told, with its script and its style in it."""
+    from jinja2 import Environment, PackageLoader, select_autoescape
+
+    script, style = "\n".join(_asset(name) for name in PARTS), _asset("page.css")
+    environment = Environment(
+        loader=PackageLoader("jdml.report", "assets"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return environment.get_template("page.html").render(
+        **told,
         script=script,
         style=style,
         script_hash=_hash(script),
         style_hash=_hash(style),
     )
-    write_text(Path(out), text)
-    return Path(out)
 
 
 def as_runs(runs: Any, data: Any = None) -> list[Run]:
