@@ -24,7 +24,7 @@ def meaning(files: Iterable[Path]) -> str:
 
 def of_pictures() -> str:
     """Number what pictures are made by."""
-    files = [*(JDML / "losses").glob("*.py"), *(JDML / "ops").glob("*.py"), JDML / "mining.py"]
+    files = [file for room in ("losses", "mining", "ops") for file in (JDML / room).rglob("*.py")]
     return meaning([*files, *(MAKER / f"{name}.py" for name in ("scene", "subjects", "drawing"))])
 
 

@@ -1,98 +1,12 @@
-"""Mining: which pairs of a batch a loss looks at.
-
-A miner is any function ``(key, distances, pairs) -> Pairs`` that keeps some of the pairs it is given. It sees the
-Euclidean distances ``[B, R]`` between the (normalized) embeddings and references, never a gradient, and returns masks
-of the same shape, so it works under ``jit`` whatever it keeps. Every pair loss takes one as ``mine=``::
-
-    jdml.triplet_loss(x, y, mine=jdml.mining.easy_positive())
-
-:func:`chain` runs miners in turn, each on what the one before it kept, so the order of a chain matters. The miners
-built here are pytrees: their numbers are traced, and other values recompile nothing.
-"""
-
-import dataclasses
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+"""The miners: a function that makes each, and the rule by which it keeps pairs of a row ``[B, R]`` of distances."""
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.ops import checks, meshes
-
-
-class Pairs(NamedTuple):
-    """The pairs between ``B`` anchors and ``R`` references that take part in a loss.
-
-    Attributes:
-        positive: ``[B, R]`` bool, pairs of one class.
-        negative: ``[B, R]`` bool, pairs of different classes.
-    """
-
-    positive: Array
-    negative: Array
-
-
-class Miner(Protocol):
-    """Anything that narrows pairs down, given a random key (or None) and the distances."""
-
-    def __call__(self, key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
-        """Keep some of ``pairs``."""
-        ...
-
-
-def all_pairs(
-    labels: Array,
-    reference_labels: Array | None = None,
-    *,
-    where: Array | None = None,
-    reference_where: Array | None = None,
-) -> Pairs:
-    """Make all pairs between anchors and references: positive where the labels agree, negative elsewhere.
-
-    Args:
-        labels: ``[B]`` integers; a negative label marks a row that is not valid.
-        reference_labels: ``[R]`` integers; default: the batch itself, each row excluded from its own pairs by index.
-        where: ``[B]`` bool, the valid rows; default all.
-        reference_where: ``[R]`` bool, the valid references; default all (of the batch itself: ``where``).
-
-    Returns:
-        Masks ``[B, R]``.
-
-    Raises:
-        TypeError: labels that are not integers, masks that are not boolean.
-        ValueError: shapes that do not fit.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> all_pairs(jnp.array([0, 0, 1])).positive.astype(int)
-        Array([[0, 1, 0],
-               [1, 0, 0],
-               [0, 0, 0]], dtype=int32)
-    """
-    checks.check_labels("labels", labels, jnp.size(labels))
-    rows: Array = _valid("where", where, labels)
-    own = reference_labels is None
-    if reference_labels is None:
-        reference_labels, columns = labels, rows
-    else:
-        checks.check_labels("reference_labels", reference_labels, jnp.size(reference_labels))
-        columns = jnp.asarray(reference_labels) >= 0
-    if reference_where is not None:
-        checks.check_mask("reference_where", reference_where, jnp.shape(reference_labels))
-        columns = columns & reference_where
-
-    def of_rows(anchors: tuple[Array, Array, Array], others: tuple[Array, Array]) -> Pairs:
-        labels, valid, index = anchors
-        reference_labels, columns = others
-        both = valid[:, None] & columns[None, :]
-        if own:
-            both = both & (jnp.arange(columns.size)[None, :] != index[:, None])
-        same = labels[:, None] == reference_labels[None, :]
-        return Pairs(same & both, ~same & both)
-
-    anchors = (jnp.asarray(labels), rows, jnp.arange(jnp.size(labels)))
-    return meshes.by_rows(of_rows, anchors, (jnp.asarray(reference_labels), columns))
+from jdml.mining.pairs import Miner, Pairs
+from jdml.mining.running import Chain, Rule, fold_each
+from jdml.ops import checks
 
 
 def check_miner(mine: object) -> None:
@@ -136,7 +50,7 @@ def easy_positive() -> Miner:
         >>> easy_positive()(None, distances, pairs).positive.astype(int)
         Array([[0, 0, 0, 1]], dtype=int32)
     """
-    return _Rule(_easy_positive)
+    return Rule(_easy_positive)
 
 
 def random_positive() -> Miner:
@@ -146,12 +60,12 @@ def random_positive() -> Miner:
         A miner that needs ``key``.
 
     Example:
-        >>> import jax, jax.numpy as jnp
-        >>> pairs = all_pairs(jnp.array([0, 0, 0, 1]))
+        >>> import jax, jax.numpy as jnp, jdml
+        >>> pairs = jdml.mining.all_pairs(jnp.array([0, 0, 0, 1]))
         >>> random_positive()(jax.random.key(0), jnp.zeros((4, 4)), pairs).positive.sum(1)
         Array([1, 1, 1, 0], dtype=int32)
     """
-    return _Rule(_random_positive)
+    return Rule(_random_positive)
 
 
 def hard_positive() -> Miner:
@@ -166,7 +80,7 @@ def hard_positive() -> Miner:
         >>> hard_positive()(None, jnp.array([[1.0, 2.0]]), pairs).positive.astype(int)
         Array([[0, 1]], dtype=int32)
     """
-    return _Rule(_hard_positive)
+    return Rule(_hard_positive)
 
 
 def random_negative() -> Miner:
@@ -176,12 +90,12 @@ def random_negative() -> Miner:
         A miner that needs ``key``.
 
     Example:
-        >>> import jax, jax.numpy as jnp
-        >>> pairs = all_pairs(jnp.array([0, 0, 1, 1]))
+        >>> import jax, jax.numpy as jnp, jdml
+        >>> pairs = jdml.mining.all_pairs(jnp.array([0, 0, 1, 1]))
         >>> random_negative()(jax.random.key(0), jnp.zeros((4, 4)), pairs).negative.sum(1)
         Array([1, 1, 1, 1], dtype=int32)
     """
-    return _Rule(_random_negative)
+    return Rule(_random_negative)
 
 
 def hard_negative() -> Miner:
@@ -196,7 +110,7 @@ def hard_negative() -> Miner:
         >>> hard_negative()(None, jnp.array([[1.0, 2.0]]), pairs).negative.astype(int)
         Array([[1, 0]], dtype=int32)
     """
-    return _Rule(_hard_negative)
+    return Rule(_hard_negative)
 
 
 def semi_hard_negative(margin: float | Array = 0.2) -> Miner:
@@ -227,7 +141,7 @@ def semi_hard_negative(margin: float | Array = 0.2) -> Miner:
         Array([[0, 0, 1, 0]], dtype=int32)
     """
     checks.non_negative("margin", margin)
-    return _Rule(_semi_hard_negative, {"margin": _number(margin)})
+    return Rule(_semi_hard_negative, {"margin": _number(margin)})
 
 
 def soft_hard_pairs() -> Miner:
@@ -251,7 +165,7 @@ def soft_hard_pairs() -> Miner:
         >>> kept.positive.astype(int), kept.negative.astype(int)
         (Array([[0, 1, 0, 0]], dtype=int32), Array([[0, 0, 1, 0]], dtype=int32))
     """
-    return _Rule(_soft_hard_pairs)
+    return Rule(_soft_hard_pairs)
 
 
 def distance_weighted_negative(
@@ -289,7 +203,7 @@ def distance_weighted_negative(
     checks.positive("max_distance", max_distance)
     settings = {"dim": dim, "cutoff": cutoff, "max_distance": max_distance}
     settings = {name: _number(value) for name, value in settings.items()}
-    return _Rule(_distance_weighted_negative, settings)
+    return Rule(_distance_weighted_negative, settings)
 
 
 def multi_similarity_pairs(epsilon: float | Array = 0.1, *, mine_positives: bool = True) -> Miner:
@@ -327,7 +241,7 @@ def multi_similarity_pairs(epsilon: float | Array = 0.1, *, mine_positives: bool
     """
     checks.finite("epsilon", epsilon)
     rule = _multi_similarity_pairs if mine_positives else _multi_similarity_negatives
-    return _Rule(rule, {"epsilon": _number(epsilon)})
+    return Rule(rule, {"epsilon": _number(epsilon)})
 
 
 def chain(*miners: Miner) -> Miner:
@@ -343,8 +257,8 @@ def chain(*miners: Miner) -> Miner:
         TypeError: something that cannot be called.
 
     Example:
-        >>> import jax, jax.numpy as jnp
-        >>> pairs = all_pairs(jnp.array([0, 0, 1, 1, 1]))
+        >>> import jax, jax.numpy as jnp, jdml
+        >>> pairs = jdml.mining.all_pairs(jnp.array([0, 0, 1, 1, 1]))
         >>> kept = chain(easy_positive(), hard_negative())(None, jnp.ones((5, 5)), pairs)
         >>> kept.positive.sum(1), kept.negative.sum(1)
         (Array([1, 1, 1, 1, 1], dtype=int32), Array([1, 1, 1, 1, 1], dtype=int32))
@@ -354,102 +268,7 @@ def chain(*miners: Miner) -> Miner:
             raise TypeError(
                 f"chain takes miners, functions (key, distances, pairs) -> Pairs; got {miner!r}"
             )
-    return _Chain(miners)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class _Rule:
-    """A miner: a rule, and the numbers it was built with."""
-
-    rule: Callable[..., Pairs] = dataclasses.field(metadata={"static": True})
-    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    by_rows = True
-
-    def __call__(self, key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
-        def of_rows(rows: Any, settings: dict[str, Any]) -> Pairs:
-            return self.rule(*rows, **settings)
-
-        rows = (_keys(key, distances), jax.lax.stop_gradient(distances), pairs)
-        return meshes.by_rows(of_rows, rows, self.settings)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class _Chain:
-    miners: tuple[Miner, ...]
-
-    @property
-    def by_rows(self) -> bool:
-        return all(is_by_rows(miner) for miner in self.miners)
-
-    def __call__(self, key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
-        key = _keys(key, distances) if self.by_rows else key
-        for turn, miner in enumerate(self.miners):
-            pairs = miner(_fold(key, turn), distances, pairs)
-        return pairs
-
-
-def is_by_rows(miner: Miner) -> bool:
-    """Tell whether a miner chooses each row's pairs by that row alone, and draws by keys per row.
-
-    Args:
-        miner: any miner. Those of this module do, and any with an attribute ``by_rows`` that is True; they can see
-            some rows at a time. Others are shown all rows of a batch at once, on every device.
-
-    Returns:
-        A boolean.
-
-    Example:
-        >>> is_by_rows(easy_positive()), is_by_rows(lambda key, distances, pairs: pairs)
-        (True, False)
-    """
-    return bool(getattr(miner, "by_rows", False))
-
-
-def row_keys(key: Array, index: Array) -> Array:
-    """Make a random key for each row of a batch, the same whichever rows are looked at together.
-
-    Args:
-        key: one key.
-        index: ``[B]`` integers, the rows' places in the batch.
-
-    Returns:
-        ``[B]`` keys.
-
-    Example:
-        >>> import jax, jax.numpy as jnp
-        >>> some, all_of_them = (row_keys(jax.random.key(0), jnp.arange(*ends)) for ends in ((2, 3), (4,)))
-        >>> bool(some[0] == all_of_them[2])
-        True
-    """
-    return jax.vmap(jax.random.fold_in, (None, 0))(_typed(key), index)
-
-
-def _keys(key: Array | None, distances: Array) -> Array | None:
-    """Keys per row, from one key or from keys per row."""
-    if key is None or _typed(key).ndim == 1:
-        return key
-    return row_keys(key, jnp.arange(distances.shape[0]))
-
-
-def _fold(key: Array | None, turn: int) -> Array | None:
-    if key is None:
-        return None
-    key = _typed(key)
-    return jax.random.fold_in(key, turn) if key.ndim == 0 else _fold_each(key, turn)
-
-
-def _fold_each(keys: Array, turn: int) -> Array:
-    return jax.vmap(jax.random.fold_in, (0, None))(keys, turn)
-
-
-def _typed(key: Array) -> Array:
-    """A key, old or new, as a new one."""
-    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        return key
-    return jax.random.wrap_key_data(key)
+    return Chain(miners)
 
 
 def _number(value: float | Array) -> float | Array:
@@ -496,7 +315,7 @@ def _soft_hard_pairs(key: Array | None, distances: Array, pairs: Pairs) -> Pairs
         ((farther, pairs.positive), (nearer, pairs.negative))
     ):
         candidates = jnp.where(hard.any(-1, keepdims=True), hard, all_of_them)
-        kept.append(_draw(_fold_each(key, turn), "soft_hard_pairs()", candidates))
+        kept.append(_draw(fold_each(key, turn), "soft_hard_pairs()", candidates))
     return Pairs(*kept)
 
 
@@ -556,10 +375,3 @@ def _draw(key: Array | None, who: str, where: Array, log_weights: Array | float 
     key = checks.check_key("key", key, needed_by=who)
     noise = jax.vmap(lambda one: jax.random.gumbel(one, where.shape[1:]))(key)
     return _first(-(noise + log_weights), where)
-
-
-def _valid(name: str, where: Array | None, labels: Array) -> Array:
-    if where is None:
-        return labels >= 0
-    checks.check_mask(name, where, labels.shape)
-    return where & (labels >= 0)

@@ -1,0 +1,46 @@
+"""Mining: which pairs of a batch a loss looks at.
+
+A miner is any function ``(key, distances, pairs) -> Pairs`` that keeps some of the pairs it is given. It sees the
+Euclidean distances ``[B, R]`` between the (normalized) embeddings and references, never a gradient, and returns masks
+of the same shape, so it works under ``jit`` whatever it keeps. Every pair loss takes one as ``mine=``::
+
+    jdml.triplet_loss(x, y, mine=jdml.mining.easy_positive())
+
+:func:`chain` runs miners in turn, each on what the one before it kept, so the order of a chain matters. The miners
+built here are pytrees: their numbers are traced, and other values recompile nothing.
+"""
+
+from jdml.mining.miners import (
+    chain,
+    check_miner,
+    distance_weighted_negative,
+    easy_positive,
+    hard_negative,
+    hard_positive,
+    multi_similarity_pairs,
+    random_negative,
+    random_positive,
+    semi_hard_negative,
+    soft_hard_pairs,
+)
+from jdml.mining.pairs import Miner, Pairs, all_pairs
+from jdml.mining.running import is_by_rows, row_keys
+
+__all__ = [
+    "Miner",
+    "Pairs",
+    "all_pairs",
+    "chain",
+    "check_miner",
+    "distance_weighted_negative",
+    "easy_positive",
+    "hard_negative",
+    "hard_positive",
+    "is_by_rows",
+    "multi_similarity_pairs",
+    "random_negative",
+    "random_positive",
+    "row_keys",
+    "semi_hard_negative",
+    "soft_hard_pairs",
+]
