@@ -1,0 +1,245 @@
+"""Checks of arrays: their kind, their type and their shape."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+
+def instead(name: str, value: Any) -> str:
+    """What to write where a torch tensor or a list was passed; empty for anything else."""
+    if type(value).__module__.partition(".")[0] == "torch":
+        return f": write {name}.detach().cpu().numpy()"
+    return f": write numpy.asarray({name})" if isinstance(value, list) else ""
+
+
+def as_array(value: Any) -> Any:
+    """What stands for an array, as one: a variable of Flax NNX, say, which has ``__jax_array__``.
+
+    Args:
+        value: an argument.
+
+    Returns:
+        The array, or the value itself.
+    """
+    if isinstance(value, Array | np.ndarray) or not hasattr(value, "__jax_array__"):
+        return value
+    return jnp.asarray(value.__jax_array__())
+
+
+def check_embeddings(name: str, vectors: Any, *, dim: int | None = None, like: str = "") -> None:
+    """Refuse what is not a floating array ``[N, D]`` (with ``D = dim`` where given).
+
+    Args:
+        name: the argument's name.
+        vectors: what was passed.
+        dim: the expected D.
+        like: which other argument D comes from.
+
+    Raises:
+        TypeError: not an array, or not floating.
+        ValueError: wrong rank, D = 0, or another D than expected.
+    """
+    if not isinstance(vectors, Array | np.ndarray):
+        raise TypeError(
+            f"{name} must be an array of shape [N, D], got {type(vectors).__name__}{instead(name, vectors)}"
+        )
+    if not jnp.issubdtype(vectors.dtype, jnp.floating):
+        raise TypeError(f"{name} must be floating point, got dtype {vectors.dtype}")
+    if vectors.ndim != 2 or vectors.shape[1] == 0:
+        raise ValueError(f"{name} must have shape [N, D] with D > 0, got {list(vectors.shape)}")
+    if dim is not None and vectors.shape[1] != dim:
+        raise ValueError(
+            f"{name} must have the dimension of {like}, {dim}, got {list(vectors.shape)}"
+        )
+
+
+def check_concrete(function: str, *arrays: Any) -> None:
+    """Refuse traced arrays where a function runs on the host.
+
+    Args:
+        function: its name.
+        *arrays: what was passed.
+
+    Raises:
+        TypeError: one of them is being traced.
+    """
+    if any(isinstance(array, jax.core.Tracer) for array in arrays):
+        raise TypeError(
+            f"{function} runs on the host and cannot be traced: call it outside jit, grad and vmap"
+        )
+
+
+def as_centres(name: str, proxies: Any) -> Array:
+    """``[C, K, D]`` from ``[C, D]`` or ``[C, K, D]``.
+
+    Args:
+        name: the argument's name.
+        proxies: what was passed.
+
+    Returns:
+        The proxies, K = 1 where it was not given.
+
+    Raises:
+        TypeError: not an array, or not floating.
+        ValueError: another rank, or nothing at all.
+    """
+    if not isinstance(proxies, Array | np.ndarray):
+        raise TypeError(
+            f"{name} must be an array of shape [C, D] or [C, K, D], got {type(proxies).__name__}"
+        )
+    if not jnp.issubdtype(proxies.dtype, jnp.floating):
+        raise TypeError(f"{name} must be floating point, got dtype {proxies.dtype}")
+    if proxies.ndim not in (2, 3) or 0 in proxies.shape:
+        raise ValueError(
+            f"{name} must have shape [C, D] or [C, K, D], none of them 0, got {list(proxies.shape)}"
+        )
+    proxies = jnp.asarray(proxies)
+    return proxies if proxies.ndim == 3 else proxies[:, None, :]
+
+
+def check_labels(name: str, labels: Any, size: int) -> None:
+    """Refuse what is not an integer array ``[size]``.
+
+    Args:
+        name: the argument's name.
+        labels: what was passed.
+        size: how many labels there must be.
+
+    Raises:
+        TypeError: not an array, or not integers.
+        ValueError: another shape.
+    """
+    if not isinstance(labels, Array | np.ndarray):
+        raise TypeError(
+            f"{name} must be an integer array of shape [{size}], got {type(labels).__name__}"
+            f"{instead(name, labels)}"
+        )
+    if not jnp.issubdtype(labels.dtype, jnp.integer):
+        raise TypeError(f"{name} must be integers, got dtype {labels.dtype}")
+    if labels.shape != (size,):
+        raise ValueError(f"{name} must have shape [{size}], got {list(labels.shape)}")
+
+
+def widen_labels(labels: Array) -> Array:
+    """Labels in a type that the number of classes fits into: int32, or wider where they are.
+
+    Args:
+        labels: integers of any type.
+
+    Returns:
+        The same labels.
+    """
+    return jnp.asarray(labels).astype(jnp.promote_types(labels.dtype, jnp.int32))
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a number or array is of an integer type.
+
+    Args:
+        value: a number, an array or None.
+
+    Returns:
+        True for integers.
+    """
+    return value is not None and jnp.issubdtype(jnp.result_type(value), jnp.integer)
+
+
+def check_label_values(name: str, labels: Any) -> None:
+    """Refuse NumPy labels that JAX would cut down to 32 bits, and so take for others.
+
+    Args:
+        name: the argument's name.
+        labels: what was passed.
+
+    Raises:
+        TypeError: labels are strings.
+        ValueError: a label is beyond int32 while 64-bit types are off.
+    """
+    words = isinstance(labels, list | tuple) and len(labels) > 0 and isinstance(labels[0], str)
+    if words or (isinstance(labels, np.ndarray) and labels.dtype.kind in "USO"):
+        raise TypeError(
+            f"{name} must be integers, got strings: write numpy.unique({name}, return_inverse=True)[1]"
+        )
+    if not isinstance(labels, np.ndarray) or labels.dtype.itemsize < 4 or labels.dtype == np.int32:
+        return
+    if (
+        jax.dtypes.canonicalize_dtype(np.int64) == np.int64
+        or not np.issubdtype(labels.dtype, np.integer)
+        or labels.size == 0
+    ):
+        return
+    limit = np.iinfo(np.int32)
+    outside = (labels < limit.min) | (labels > limit.max)
+    if outside.any():
+        row = int(np.argmax(outside))
+        raise ValueError(
+            f"{name}[{row}] is {labels.flat[row]}, expected an int32: number the classes, or enable 64-bit types"
+        )
+
+
+def check_mask(name: str, mask: Any, *shapes: tuple[int, ...]) -> None:
+    """Refuse what is not a boolean array of one of the given shapes.
+
+    Args:
+        name: the argument's name.
+        mask: what was passed.
+        *shapes: the shapes that are allowed.
+
+    Raises:
+        TypeError: not an array, or not boolean.
+        ValueError: another shape.
+    """
+    _check_shape(name, mask, shapes, "boolean", jnp.bool_)
+
+
+def check_weights(name: str, weights: Any, *shapes: tuple[int, ...]) -> None:
+    """Refuse what is not a real array of one of the given shapes.
+
+    Args:
+        name: the argument's name.
+        weights: what was passed.
+        *shapes: the shapes that are allowed.
+
+    Raises:
+        TypeError: not an array of numbers.
+        ValueError: another shape.
+    """
+    _check_shape(name, weights, shapes, "real", jnp.floating, jnp.integer)
+
+
+def _check_shape(
+    name: str, value: Any, shapes: tuple[tuple[int, ...], ...], kind: str, *dtypes: Any
+) -> None:
+    allowed = " or ".join(str(list(shape)) for shape in shapes)
+    if not isinstance(value, Array | np.ndarray):
+        raise TypeError(
+            f"{name} must be a {kind} array of shape {allowed}, got {type(value).__name__}"
+        )
+    if not any(jnp.issubdtype(value.dtype, dtype) for dtype in dtypes):
+        raise TypeError(f"{name} must be a {kind} array, got dtype {value.dtype}")
+    if value.shape not in shapes:
+        raise ValueError(f"{name} must have shape {allowed}, got {list(value.shape)}")
+
+
+def check_key(name: str, key: Array | None, *, needed_by: str) -> Array:
+    """Refuse a missing random key.
+
+    Args:
+        name: the argument's name.
+        key: what was passed.
+        needed_by: what needs it.
+
+    Returns:
+        The key.
+
+    Raises:
+        ValueError: the key is None.
+    """
+    if key is None:
+        raise ValueError(
+            f"{name} is missing: {needed_by} is random and needs {name}=jax.random.key(…)"
+        )
+    return key
