@@ -15,8 +15,9 @@ of its own; the manifold loss, which needs a graph of the whole data set; dynami
 state; VICReg and its kind, which learn without labels or pairs: self-supervision is another library's.
 """
 
+from jdml.losses.anchors import Anchors, Comparison
 from jdml.losses.assignment import Assignment, assign
-from jdml.losses.comparison import Anchors, Comparison, compare
+from jdml.losses.comparison import compare
 from jdml.losses.composition import both_ways, matryoshka
 from jdml.losses.contrast import (
     info_nce_loss,

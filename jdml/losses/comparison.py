@@ -1,292 +1,21 @@
-"""What every pair loss begins with: normalized vectors, their valid pairs, and the miner's choice among them.
-
-A pair loss is a function of one anchor's row of pairs. :func:`compare` prepares the rows; :class:`Anchors` applies the
-function to all of them at once, or to some at a time, or on each device of a mesh to its own.
-"""
+"""What every pair loss begins with: normalized vectors, their valid pairs, and the miner's choice among them."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.mining import Miner, Pairs, check_miner, is_by_rows, row_keys
-from jdml.ops import ReduceFn, checks
-from jdml.ops.blocks import Block, block_size, over_rows
-from jdml.ops.meshes import NOWHERE, Axis, as_axis
-from jdml.ops.reductions import ratio, reduced_by_rows, sum_rows
+from jdml.losses.anchors import Anchors, Rows
+from jdml.mining import Miner, check_miner
+from jdml.ops import checks
+from jdml.ops.blocks import Block, block_size
+from jdml.ops.meshes import as_axis
 from jdml.ops.stable import accumulate_in, widen
 
 Normalize = Callable[[Array], Array]
-Tree = Any
-PairTerms = tuple[tuple[Array, Array], ...]
-"""Kinds of pairs: values ``[B, R]``, and which pairs have one."""
-
-
-class Comparison(NamedTuple):
-    """Some anchors, or all of them, against all references.
-
-    Attributes:
-        embeddings: ``[B, D]``, normalized; rows that are not valid are 0.
-        references: ``[R, D]``, likewise.
-        labels: ``[B]``, or None where the pairs are given by a mask.
-        pairs: which pairs take part.
-        rows: ``[B]``, the valid anchors.
-        weights: ``[B, 1]`` or ``[B, R]``.
-        squares: ``[R]``, the references' squared norms, where no vector is longer than 1; else None, as they may
-            overflow.
-        brought: ``[B]``, what the loss itself brought for each anchor (:meth:`Anchors.bring`), or None.
-    """
-
-    embeddings: Array
-    references: Array
-    labels: Array | None
-    pairs: Pairs
-    rows: Array
-    weights: Array
-    squares: Array | None
-    brought: Array | None = None
-
-    @property
-    def similarities(self) -> Array:
-        """``[B, R]`` inner products: cosines on the sphere."""
-        return ops.similarities(self.embeddings, self.references)
-
-    @property
-    def squared_distances(self) -> Array:
-        """``[B, R]``."""
-        return ops.squared_distances(self.embeddings, self.references, self.squares)
-
-    @property
-    def distances(self) -> Array:
-        """``[B, R]``, Euclidean."""
-        return _distances(self.embeddings, self.references, self.squares)
-
-    @property
-    def row_weights(self) -> Array:
-        """``[B]``; weights per pair make no sense where the terms are anchors."""
-        if self.weights.shape[1:] != (1,):
-            raise ValueError(
-                f"weights must have shape [B] = [{self.rows.size}] where a loss has one term per anchor, "
-                f"got {list(self.weights.shape)}"
-            )
-        return self.weights[:, 0]
-
-
-class _Rows(NamedTuple):
-    """What there is one of for each anchor."""
-
-    embeddings: Array | None  # [B, D]
-    place: Array  # [B], its place in the batch of all devices
-    valid: Array  # [B]
-    labels: Array | None  # [B]
-    self_index: Array | None  # [B]
-    positive: Array | None  # [B, R]
-    weights: Array  # [B, 1] or [B, R]
-    partner: Array | None = (
-        None  # [B], the one positive of each, where neither labels nor a mask tells
-    )
-    mined: Pairs | None = None  # [B, R], where a miner had to see them all
-    brought: Array | None = None  # [B], a number of the loss's own
-
-
-@dataclasses.dataclass(frozen=True)
-class Anchors:
-    """All anchors and what they are compared with.
-
-    Attributes:
-        rows: what there is one of for each anchor.
-        references: ``[R, D]``, normalized.
-        reference_labels: ``[R]``, or None where row i's positive is reference i, or a mask tells.
-        columns: ``[R]``, the valid references.
-        own_batch: whether the references are the batch itself.
-        mine: the miner.
-        key: its key.
-        block: how many anchors are compared at a time, None for all.
-        axis: over which devices the anchors are spread.
-        squares: ``[R]``, their squared norms, where no vector is longer than 1; else None.
-        prepare: what is left to be done to embeddings of valid rows, block by block.
-    """
-
-    rows: _Rows
-    references: Array
-    reference_labels: Array | None
-    columns: Array
-    own_batch: bool
-    mine: Miner | None
-    key: Array | None
-    block: int | None
-    axis: Axis
-    squares: Array | None
-    prepare: Callable[[Array, Array], Array] | None
-
-    def bring(self, values: Array) -> "Anchors":
-        """Let each anchor have a number of the loss's own: ``values [B]``, :attr:`Comparison.brought` of a block."""
-        return dataclasses.replace(self, rows=self.rows._replace(brought=values))
-
-    def over_blocks(self, function: Callable[[Comparison], tuple[Tree, Tree]]) -> tuple[Tree, Tree]:
-        """Apply a function to one block of anchors after the other, computed again for its gradient.
-
-        Args:
-            function: from a block to a pair: one result per anchor, and results of the block as a whole.
-
-        Returns:
-            The results of all anchors ``[B, …]``, and those of the blocks, stacked along a new first axis; on a mesh
-            the same on every device.
-        """
-        return self._mapped(function, self.axis)
-
-    def each(self, function: Callable[[Comparison], Tree]) -> Tree:
-        """Apply a function that gives one result per anchor: all of them ``[B, …]``."""
-        return self.over_blocks(lambda c: (function(c), ()))[0]
-
-    def reduce_rows(self, reduce_fn: ReduceFn | None, terms: Callable[[Comparison], Any]) -> Array:
-        """Weight and reduce one term per anchor.
-
-        Args:
-            reduce_fn: as for :func:`jdml.ops.reduce_terms`.
-            terms: from a block to ``[B]``, or to ``[B]`` and which of the anchors have a term.
-
-        Returns:
-            A scalar, or ``[B]``.
-        """
-
-        def weighted(c: Comparison) -> tuple[Array, Array]:
-            found = terms(c)
-            values, some = found if isinstance(found, tuple) else (found, c.rows)
-            some = some & c.rows
-            return jnp.where(some, values, 0.0) * c.row_weights, some
-
-        return self._reduced(reduce_fn, *self.each(weighted))
-
-    def reduce_groups(
-        self,
-        reduce_fn: ReduceFn | None,
-        terms: Callable[[Comparison], tuple[Array, Array, Array]],
-    ) -> Array:
-        """Weight and reduce a sum per anchor as if each of its terms stood alone.
-
-        Args:
-            reduce_fn: as for :func:`jdml.ops.reduce_groups`.
-            terms: from a block to the sums ``[B]``, how many terms they have, and how many are not zero.
-
-        Returns:
-            A scalar, or ``[B]``.
-        """
-
-        def weighted(c: Comparison) -> tuple[Array, Array, Array]:
-            sums, number, nonzero = terms(c)
-            nonzero = jnp.where(c.row_weights != 0, nonzero, 0)
-            return jnp.where(number > 0, sums, 0.0) * c.row_weights, number, nonzero
-
-        sums, number, nonzero = self.each(weighted)
-        if reduce_fn is None:
-            return self.axis.own(ops.reduce_terms(None, sums, number > 0))
-        return self.axis.once(
-            ops.reduce_groups(reduce_fn, sums, number > 0, terms=number, nonzero=nonzero)
-        )
-
-    def reduce_pairs(
-        self,
-        reduce_fn: ReduceFn | None,
-        terms: Callable[[Comparison], PairTerms],
-    ) -> Array:
-        """Weight one term per pair, reduce each kind of pairs, and add these up.
-
-        Args:
-            reduce_fn: as for :func:`jdml.ops.reduce_terms`. :func:`jdml.total`, :func:`jdml.mean` and
-                :func:`jdml.mean_nonzero` need one number per anchor; any other function sees the whole matrix.
-            terms: from a block to kinds of pairs, each values ``[B, R]`` and which pairs have one.
-
-        Returns:
-            A scalar, or ``[B, R]``.
-        """
-
-        def weighted(c: Comparison) -> list[tuple[Array, Array]]:
-            return [(jnp.where(some, v, 0.0) * c.weights, some) for v, some in terms(c)]
-
-        if reduced_by_rows(reduce_fn):
-            kinds = self.each(lambda c: [sum_rows(reduce_fn, *kind) for kind in weighted(c)])
-            value = sum(ratio(sums.sum(), counts.sum()) for sums, counts in kinds)
-            return self.axis.once(jnp.asarray(value))
-        if reduce_fn is None and not self.axis.whole:
-            (kinds, _) = self._mapped(lambda c: (weighted(c), ()), NOWHERE)
-            return jnp.asarray(sum(ops.reduce_terms(None, *kind) for kind in kinds))
-        value = sum(ops.reduce_terms(reduce_fn, *kind) for kind in self.each(weighted))
-        return self.axis.once(jnp.asarray(value))
-
-    def _reduced(self, reduce_fn: ReduceFn | None, values: Array, where: Array) -> Array:
-        reduced = ops.reduce_terms(reduce_fn, values, where)
-        return self.axis.own(reduced) if reduce_fn is None else self.axis.once(reduced)
-
-    def _mapped(self, function: Callable[[Comparison], Any], axis: Axis) -> tuple[Tree, Tree]:
-        ready = self if self.mine is None or is_by_rows(self.mine) else self._mined_at_once()
-        rows = ready.rows
-        if self.block is not None and self.own_batch:
-            rows = rows._replace(embeddings=None)  # they are among the references
-        return over_rows(
-            lambda rows: function(ready._compared(rows)), rows, block=self.block, axis=axis
-        )
-
-    def _vectors(self, rows: _Rows) -> Array:
-        """The normalized vectors of some rows, without a copy of all of them."""
-        if rows.embeddings is None:
-            size = len(rows.place)
-            whole_blocks = len(self.rows.place) % size == 0
-            return _slice(self.references, rows.place[0], size, whole_blocks)
-        if self.prepare is not None:
-            return self.prepare(rows.embeddings, rows.valid)
-        return rows.embeddings
-
-    def _compared(self, rows: _Rows) -> Comparison:
-        pairs = self._pairs(rows) if rows.mined is None else rows.mined
-        vectors = self._vectors(rows)
-        if self.mine is not None and rows.mined is None:
-            distances = _distances(vectors, self.references, self.squares)
-            keys = None if self.key is None else row_keys(self.key, rows.place)
-            pairs = _mined(self.mine, keys, jax.lax.stop_gradient(distances), pairs)
-        return Comparison(
-            vectors,
-            self.references,
-            rows.labels,
-            pairs,
-            rows.valid,
-            rows.weights,
-            self.squares,
-            rows.brought,
-        )
-
-    def _pairs(self, rows: _Rows) -> Pairs:
-        """The pairs that labels, or a mask in their place, make of rows and references."""
-        places = jnp.arange(len(self.references))[None, :]
-        kept = rows.valid[:, None] & self.columns[None, :]
-        itself = rows.place if self.own_batch else rows.self_index
-        if itself is not None:
-            kept = kept & (places != itself[:, None])
-        if rows.positive is not None:
-            same = rows.positive
-        elif rows.partner is not None:
-            same = places == rows.partner[:, None]
-        else:
-            assert rows.labels is not None
-            assert self.reference_labels is not None
-            same = rows.labels[:, None] == self.reference_labels[None, :]
-        return Pairs(same & kept, ~same & kept)
-
-    def _mined_at_once(self) -> "Anchors":
-        """Anchors whose pairs are mined: where a miner must see the distances of the whole batch."""
-        rows = self.axis.gather(self.rows) if self.axis.names else self.rows
-        pairs = self._pairs(rows)
-        distances = _distances(self._vectors(rows), self.references, self.squares)
-        distances = jax.lax.stop_gradient(distances)
-        assert self.mine is not None
-        mined = _mined(self.mine, self.key, distances, pairs)
-        local = dataclasses.replace(self.axis, whole=False)
-        own = Pairs(local.own(mined.positive), local.own(mined.negative))
-        return dataclasses.replace(self, rows=self.rows._replace(mined=own))
 
 
 def compare(
@@ -376,7 +105,7 @@ def compare(
     if mine is not None and not callable(mine):
         raise TypeError(f"mine must be a function (key, distances, pairs) -> Pairs, got {mine!r}")
     check_miner(mine)
-    per_anchor = _Rows(
+    per_anchor = Rows(
         embeddings if in_blocks else x,
         axis.index * size + jnp.arange(size, dtype=jnp.int32),
         rows,
@@ -476,31 +205,6 @@ def prepare(
     vectors = widen(jnp.where(valid[:, None], vectors, 0), dtype)
     checks.require_finite(name, vectors)
     return vectors if normalize is None else normalize(vectors)
-
-
-def _slice(vectors: Array, start: Array, size: int, inside: bool) -> Array:
-    """Rows from a place on; unless all are ``inside``, what would lie beyond the end is any rows."""
-    first = jnp.minimum(start, len(vectors) - size)
-    rows = jax.lax.dynamic_slice_in_dim(vectors, first, size)
-    return rows if inside else jnp.roll(rows, first - start, axis=0)
-
-
-def _distances(x: Array, y: Array, y_squares: Array | None) -> Array:
-    if y_squares is None:
-        return ops.distances(x, y)
-    return ops.safe_sqrt(ops.squared_distances(x, y, y_squares))
-
-
-def _mined(mine: Miner, key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
-    mined = mine(key, distances, pairs)
-    if not isinstance(mined, Pairs):
-        raise TypeError(f"mine must return Pairs(positive, negative), got {type(mined).__name__}")
-    for name, mask in (("positive", mined.positive), ("negative", mined.negative)):
-        checks.check_mask(f"what mine returned as {name}", mask, distances.shape)
-    complete = (mined.positive.any(-1) & mined.negative.any(-1))[:, None]
-    return Pairs(
-        mined.positive & pairs.positive & complete, mined.negative & pairs.negative & complete
-    )
 
 
 def _as_weights(weights: Array | None, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:

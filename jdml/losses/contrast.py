@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.losses.comparison import Comparison, compare, compare_towers
+from jdml.losses.anchors import Comparison
+from jdml.losses.comparison import compare, compare_towers
 from jdml.ops import ReduceFn, checks, log_sum_exp, mean
 
 

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.losses.comparison import Comparison, PairTerms, compare
+from jdml.losses.anchors import Comparison, PairTerms
+from jdml.losses.comparison import compare
 from jdml.ops import ReduceFn, checks, log1p_sum_exp, mean, mean_nonzero
 from jdml.ops.ranks import active_couples
 

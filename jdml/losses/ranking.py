@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.losses.comparison import Comparison, compare
+from jdml.losses.anchors import Comparison
+from jdml.losses.comparison import compare
 from jdml.ops import ReduceFn, checks, mean
 from jdml.ops.ranks import soft_ranks
 

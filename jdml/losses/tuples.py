@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.losses.comparison import Comparison, PairTerms, compare
+from jdml.losses.anchors import Comparison, PairTerms
+from jdml.losses.comparison import compare
 from jdml.mining import Pairs
 from jdml.ops import ReduceFn, checks, log_sum_exp, mean, mean_nonzero
 
