@@ -72,6 +72,7 @@ SLOW_FILES = {
     "test_flows.py",
     "test_heads.py",
     "test_imports.py",
+    "test_kept_studies.py",
     "test_layers.py",
     "test_lists.py",
     "test_look.py",

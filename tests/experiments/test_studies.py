@@ -1,57 +1,18 @@
 """The experiments run from end to end, with a step or two, on small data."""
 
 import dataclasses
-import importlib.util
 import json
 import sys
-import types
 from pathlib import Path
 
 import chex
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from experiments.studies import load, write_omniglot
 
 import jdml
-
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-
-
-class LinearNet(nn.Module):
-    """Compiles in no time, where a study's network takes seconds for every loss."""
-
-    dim: int
-
-    @nn.compact
-    def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-        return nn.Dense(self.dim)(images.reshape(len(images), -1))
-
-
-@pytest.fixture(autouse=True)
-def _small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("EpsNet", "SmallConvNet", "ResNet20V2"):
-        monkeypatch.setattr(jdml.models, name, LinearNet)
-
-
-def load(name: str, file: str = "main") -> types.ModuleType:
-    """An experiment's main.py, or another script of it, as a module."""
-    spec = importlib.util.spec_from_file_location(
-        f"experiment_{name}_{file}", EXPERIMENTS / name / f"{file}.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    for sibling in EXPERIMENTS.glob("*/*.py"):  # another experiment's module may have the same name
-        sys.modules.pop(sibling.stem, None)
-    sys.path.insert(0, str(EXPERIMENTS / name))  # as `python main.py` does
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.pop(0)
-    return module
 
 
 def test_eps_mnist_on_the_embedded_digits(
@@ -74,21 +35,6 @@ def test_eps_mnist_wants_a_folder() -> None:
     study = load("eps_mnist")
     with pytest.raises(SystemExit, match="--data-dir"):
         study.main(study.Settings(data="mnist"))
-
-
-def write_omniglot(folder: Path, alphabets: tuple[str, ...] = ("Aa", "Bb")) -> None:
-    """A few small alphabets per split, as unpacked folders of 105×105 drawings."""
-    from PIL import Image
-
-    rng = np.random.default_rng(0)
-    for split in ("images_background", "images_evaluation"):
-        for alphabet in alphabets:
-            for letter in range(4):
-                path = folder / split / alphabet / f"character{letter + 1:02d}"
-                path.mkdir(parents=True)
-                for drawer in range(20):
-                    paper = rng.random((105, 105)) > 0.1 * (letter + 1)
-                    Image.fromarray(paper).save(path / f"{letter + 1:04d}_{drawer + 1:02d}.png")
 
 
 def test_eps_omniglot_on_small_alphabets(
@@ -196,80 +142,6 @@ def test_potential_fields_on_held_out_alphabets(tmp_path: Path) -> None:
         study.main(study.Settings(data="omniglot"))
 
 
-def no_run(job: dict, **where: str | None) -> dict:
-    raise AssertionError(f"{job} was kept, and is run again")
-
-
-def test_what_pfml_needs_is_kept_run_by_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    study = load("pfml_needs")
-    trials = sys.modules["trials"]
-    factors = {"start": ("sphere", "samples"), "attraction": ("off",), "alpha": (1.0,)}
-    monkeypatch.setattr(study, "FACTORS", {**factors, "clip": ("norm",)})
-    monkeypatch.setattr(study, "DIMS", (8,))
-    monkeypatch.setattr(study, "NUMBERS", (0, 2))
-    monkeypatch.setattr(study, "NOISE", 0.5)
-    monkeypatch.setattr(trials, "POINT_STEPS", 3)
-    settings = study.Settings(
-        seeds=1, steps=2, parts=("points", "factors", "number"), out=tmp_path, quiet=True
-    )
-    assert study.main(dataclasses.replace(settings, minutes=0)) == ""
-    first = study.main(settings)
-    kept = json.loads((tmp_path / "results_digits.json").read_text())
-    assert len(kept) == 2 + 2 + 4
-    monkeypatch.setattr(study, "run", no_run)  # nothing is done twice
-    assert study.main(settings) == first
-    assert study.main(dataclasses.replace(settings, tables=True)) == first
-    assert "start: samples − sphere" in first
-    assert "(1 seed)" in first
-    without = kept["number: proxies=0 noise=0.5-0"]["metrics"]
-    assert set(without) == {f"{a} {b}" for a in ("held out", "seen") for b in ("R@1", "MAP@R")}
-    points = kept["points: dim=8 start=samples attraction=off alpha=1.0 clip=norm-0"]["metrics"]
-    assert points["covered"] > 0.5
-    with pytest.raises(SystemExit, match="--parts regime is for --task letters"):
-        study.main(study.Settings(parts=("regime",)))
-
-
-def test_what_pfml_needs_scores_no_test_class(tmp_path: Path) -> None:
-    load("pfml_needs")
-    trials = sys.modules["trials"]
-    for seed in range(3):
-        parts = trials.load("digits", None, seed, False)
-        held_out = set(parts.labels[parts.held_out].tolist())
-        assert held_out == {2 * seed, 2 * seed + 1}
-        assert set(parts.modes.tolist()) == set(range(6)) - held_out
-        assert set(parts.labels.tolist()) == set(range(6))
-        pixels = [part.images.reshape(len(part.images), -1) for part in (parts.train, parts.scored)]
-        known = jdml.data.load("digits").images.reshape(-1, 64)
-        assert {row.tobytes() for part in pixels for row in part} <= {x.tobytes() for x in known}
-    write_omniglot(tmp_path, ("Aa", "Bb", "Cc"))
-    trials.HELD_OUT_ALPHABETS = 1
-    parts = trials.load("letters", str(tmp_path), 0, False)
-    assert (parts.train.num_classes, len(np.unique(parts.labels))) == (8, 4)
-    assert set(parts.scored.views["alphabet"]).isdisjoint(parts.train.views["alphabet"])
-    whole = trials.load("letters", str(tmp_path), 0, True)
-    assert (whole.train.num_classes, len(whole.train), len(np.unique(whole.labels))) == (
-        12,
-        240,
-        12,
-    )
-
-
-def test_paired_differences_leave_out_settings_without_a_partner() -> None:
-    load("pfml_needs")
-    tables = sys.modules["tables"]
-    runs = {}
-    for seed, gain in enumerate((0.02, 0.03, 0.04)):
-        for level, value in (("a", 0.5), ("b", 0.5 + gain)):
-            name = f"factors: start={level} alpha=1-{seed}"
-            runs[name] = {"metrics": {"held out R@1": value + 0.1 * seed}}
-    runs["factors: start=b alpha=4-0"] = {"metrics": {"held out R@1": 0.0}}
-    text = tables.report(runs, ("factors",))
-    assert "+3.0 [+0.5, +5.5] (3)" in text
-    assert text.count("| 3     |") == 2
-
-
 def test_mpa_on_the_embedded_digits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -337,98 +209,6 @@ def test_nir_on_the_embedded_digits(
     assert 0 < metrics["mAP@1000"] <= 1
     for name in ("isotropy", "switch_off", "spectra"):
         assert (tmp_path / f"{name}.png").stat().st_size > 20_000
-
-
-def test_nir_s_gain_is_decided_run_by_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each run is kept as soon as it ends, none is run twice, and the tables say how many seeds they hold."""
-    study = load("nir", "decide")
-    write_omniglot(tmp_path / "data", ("Aa", "Bb", "Cc", "Dd"))
-    small = {"num_blocks": 1, "depth": 2, "hidden": 8}
-    monkeypatch.setattr(
-        study, "make_flow", lambda dim, _: jdml.flows.preset("released", dim, dim, **small)
-    )
-    monkeypatch.setattr(study, "STEPS", 2)
-    monkeypatch.setattr(study, "WARMUP", 1)
-    ways = {way: dict(study.WAYS[way]) for way in ("warm-up, reset", "NIR", "warm-up")}
-    monkeypatch.setattr(study, "WAYS", {k: {**v, "warmup": 1} for k, v in ways.items()})
-    monkeypatch.setattr(study, "TESTS", {"it": ("NIR", "warm-up")})
-    sampler = jdml.data.ClassBatchSampler
-    monkeypatch.setattr(study, "make_sampler", lambda job, y: sampler(y, 2, 4, seed=job["seed"]))
-    settings = study.Settings(
-        tmp_path / "data", seeds=2, bases=("ProxyAnchor",), out=tmp_path / "kept"
-    )
-    tables = study.main(settings)
-    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}
-    assert len(kept) == 6
-    missing = tmp_path / "kept" / "ProxyAnchor, NIR-0.json"
-    missing.unlink()
-    study.main(dataclasses.replace(settings, minutes=0))  # no time: nothing is begun
-    assert not missing.exists()
-    assert study.main(settings) == tables  # the same run again, to the bit
-    now = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}
-    assert {name for name, at in now.items() if at != kept[name]} == {missing.name}
-    assert "n = 2" in tables
-    assert "p with Holm's correction over 3 losses: ProxyAnchor" in tables
-    kept = json.loads((tmp_path / "kept" / "ProxyAnchor, NIR-1.json").read_text())
-    assert [step for step, _ in kept["metrics"]["curve"]] == [1, 2]
-    assert "data_dir" not in kept["job"]  # of this machine alone
-    assert (tmp_path / "kept.png").stat().st_size > 10_000
-    table_again = study.main(study.Settings(table=True, out=tmp_path / "kept"))
-    assert table_again == tables
-    with pytest.raises(SystemExit, match="--data-dir is needed"):
-        study.main(study.Settings())
-
-
-def test_all_else_forgets_when_the_backbone_begins() -> None:
-    study = load("nir", "decide")
-    rule = study.reset_at(study.optax.adam(0.1), 2)
-    params = {"a": jnp.ones(2)}
-    state = rule.init(params)
-    steps = []
-    for size in (40.0, 40.0, 1.0):
-        updates, state = rule.update({"a": size * jnp.ones(2)}, state, params)
-        steps.append(float(updates["a"][0]))
-    np.testing.assert_allclose(steps, [-0.1, -0.1, -0.1], rtol=1e-4)
-
-
-def test_ways_on_from_a_plateau(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = load("ccp_mnist", "branch")
-    monkeypatch.setattr(study, "PLATEAU", {"most": 2, "every": 1, "patience": 5})
-    monkeypatch.setattr(study, "STEPS", 6)
-    monkeypatch.setattr(study, "WAYS", {way: study.WAYS[way] for way in ("go on", "CCP")})
-    monkeypatch.setattr(study, "TESTS", {"alternating at all": ("CCP", "go on")})
-    settings = study.Settings(data="digits", seeds=2, out=tmp_path / "kept", cache=tmp_path)
-    tables = study.main(settings)
-    assert len(list((tmp_path / "kept").iterdir())) == 6
-    assert "| plateau " in tables
-    assert "alternating at all: CCP − go on" in tables
-    assert "n = 2" in tables
-    kept = json.loads((tmp_path / "kept" / "CCP-0.json").read_text())
-    assert len(kept["metrics"]["curve"]) == 6
-    monkeypatch.setattr(study, "run", no_run)  # nothing is run again
-    assert study.main(settings) == tables
-
-
-def test_ccp_by_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = load("ccp_letters")
-    write_omniglot(tmp_path / "data", ("Aa", "Bb", "Cc", "Dd", "Ee", "Ff"))
-    sampler = jdml.data.ClassBatchSampler
-    monkeypatch.setattr(
-        study.data, "ClassBatchSampler", lambda labels, *_, seed: sampler(labels, 4, 4, seed=seed)
-    )
-    ways = {way: study.WAYS[way] for way in ("alone", "CCP-L", "XBM")}
-    monkeypatch.setattr(study, "WAYS", ways)
-    tests = ("CCP beside its own loss", "CCP beside a memory")
-    monkeypatch.setattr(study, "TESTS", {name: study.TESTS[name] for name in tests})
-    settings = study.Settings(
-        tmp_path / "data", seeds=1, losses=("contrastive",), steps=2, out=tmp_path / "kept"
-    )
-    tables = study.main(settings)
-    assert len(list((tmp_path / "kept").iterdir())) == 12
-    assert "(1 seed)" in tables
-    assert "| CCP-L " in tables
-    found = json.loads((tmp_path / "kept" / "contrastive, XBM, fold 3-0.json").read_text())
-    assert 0 <= found["metrics"]["MAP@R"] <= 1
 
 
 def test_nir_notes_a_run_that_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
