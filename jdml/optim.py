@@ -170,6 +170,7 @@ def clip_by_vector_norm(max_norm: float) -> optax.GradientTransformation:
         The transformation.
 
     Raises:
+        TypeError: c is not a number.
         ValueError: c not positive.
 
     Example:

@@ -270,20 +270,11 @@ def assign(
     by_class = axis.holds_part("proxies", centres)
     here, per_class, _ = centres.shape
     classes = here * axis.size if by_class else here
-    known = (labels >= 0) & (labels < classes)
-    rows = known
-    if where is not None:
-        checks.check_mask("where", where, (size,))
-        rows, known = known & where, known | ~where
-    checks.require(known, f"labels[{{row}}] is {{0}}, expected 0…{classes - 1}", labels)
+    rows = _valid_rows(labels, where, classes)
     dtype = accumulate_in(embeddings, centres)
     x = prepare("embeddings", embeddings, rows, normalize, dtype)
     checks.require_finite("proxies", centres)
-    p = widen(jnp.asarray(centres).reshape(-1, dim), dtype)
-    on_sphere = normalize is ops.sphere
-    if not on_sphere and normalize is not None:
-        p = normalize(p)
-    factors = inverse_norms(p)[:, 0] if on_sphere else jnp.ones(len(p), dtype)
+    p, factors = _normalized(widen(centres.reshape(-1, dim), dtype), normalize)
     if weights is not None:
         checks.check_weights("weights", weights, (size,))
     scale = jnp.ones(size, dtype) if weights is None else jnp.asarray(weights, dtype)
@@ -303,8 +294,27 @@ def assign(
         index.astype(labels.dtype),
         batch,
         classes,
-        on_sphere,
+        normalize is ops.sphere,
         block_size(class_block, here, len(x) * per_class, CLASSES_AT_ONCE),
         axis,
         by_class,
     )
+
+
+def _valid_rows(labels: Array, where: Array | None, classes: int) -> Array:
+    """``[B]`` bool: the rows that ``where`` keeps and whose label is a class."""
+    known = (labels >= 0) & (labels < classes)
+    rows = known
+    if where is not None:
+        checks.check_mask("where", where, labels.shape)
+        rows, known = known & where, known | ~where
+    checks.require(known, f"labels[{{row}}] is {{0}}, expected 0…{classes - 1}", labels)
+    return rows
+
+
+def _normalized(proxies: Array, normalize: Normalize | None) -> tuple[Array, Array]:
+    """Proxies ``[C·K, D]`` and what they are still to be multiplied by: on the sphere products are scaled instead."""
+    if normalize is ops.sphere:
+        return proxies, inverse_norms(proxies)[:, 0]
+    ones = jnp.ones(len(proxies), proxies.dtype)
+    return (proxies if normalize is None else normalize(proxies)), ones

@@ -75,18 +75,17 @@ def compare(
     axis = as_axis(axis_name)
     size = embeddings.shape[0]
     rows = valid_rows(labels, where, size)
-    if references is None:
-        if not (reference_labels is None and reference_where is None and self_index is None):
-            raise ValueError(
-                "reference_labels, reference_where and self_index need references, which is missing"
-            )
-        columns, spread = rows, True
-    else:
+    columns = rows
+    if references is not None:
         checks.check_embeddings(
             "references", references, dim=embeddings.shape[1], like="embeddings"
         )
         columns = _valid_columns(reference_where, reference_labels, references.shape[0])
-        spread = axis.holds_part("references", references)
+    elif not (reference_labels is None and reference_where is None and self_index is None):
+        raise ValueError(
+            "reference_labels, reference_where and self_index need references, which is missing"
+        )
+    spread = references is None or axis.holds_part("references", references)
     dtype = accumulate_in(embeddings, embeddings if references is None else references)
     x = prepare("embeddings", embeddings, rows, normalize, dtype)
     r = x if references is None else prepare("references", references, columns, normalize, dtype)
@@ -102,8 +101,6 @@ def compare(
             reference_labels = axis.gather(reference_labels)
     if self_index is not None:
         checks.check_labels("self_index", self_index, size)
-    if mine is not None and not callable(mine):
-        raise TypeError(f"mine must be a function (key, distances, pairs) -> Pairs, got {mine!r}")
     check_miner(mine)
     per_anchor = Rows(
         embeddings if in_blocks else x,

@@ -82,7 +82,7 @@ def violation_probability(
     checks.check_concrete("violation_probability", embeddings, labels, others, other_labels)
     for name, value in (("beta", beta), ("alpha", alpha)):
         checks.positive(name, value)
-    if not 0 < alpha <= beta:
+    if alpha > beta:
         raise ValueError(f"alpha must be above 0 and at most beta = {beta}, got {alpha}")
     x, references = jnp.asarray(embeddings), jnp.asarray(others)
     checks.check_embeddings("embeddings", x)

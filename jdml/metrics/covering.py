@@ -112,7 +112,7 @@ def class_covering(embeddings: Array, labels: Array) -> ClassCovering:
         labels: ``[N]`` integers; rows with a negative label take no part.
 
     Returns:
-        Both, and their ratio (infinite where classes do not differ).
+        A :class:`ClassCovering`, whose ratio is infinite where classes do not differ.
 
     Raises:
         TypeError: arguments of the wrong kind.

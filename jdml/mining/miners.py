@@ -10,10 +10,10 @@ from jdml.ops import checks
 
 
 def check_miner(mine: object) -> None:
-    """Refuse a function that makes a miner in the place of a miner: ``easy_positive`` for ``easy_positive()``.
+    """Refuse what is no miner, such as a function that makes one: ``easy_positive`` for ``easy_positive()``.
 
     Args:
-        mine: what was passed.
+        mine: what was passed; None is none.
 
     Raises:
         TypeError: naming it.
@@ -23,6 +23,8 @@ def check_miner(mine: object) -> None:
         Traceback (most recent call last):
         TypeError: mine must be a miner, got the function easy_positive, which makes one: write mine=easy_positive()
     """
+    if mine is not None and not callable(mine):
+        raise TypeError(f"mine must be a function (key, distances, pairs) -> Pairs, got {mine!r}")
     name = getattr(mine, "__name__", "")
     if name and getattr(mine, "__module__", "") == __name__ and globals().get(name) is mine:
         raise TypeError(

@@ -72,6 +72,7 @@ class AlternatingProblems(Hook):
         preprocess: as in training.
 
     Raises:
+        TypeError: before any step: a pool size that is no integer, a ``monitor`` that is no name.
         ValueError: before any step: a pool without a sample, another ``first``, a class without samples, no proxies
             among the parameters, no :func:`jdml.optim.add_anchored_weights` in the optimizer.
 

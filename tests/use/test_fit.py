@@ -311,6 +311,10 @@ def test_channels_first_is_told_by_data_sets_too():
             lambda: objectives.pair(jdml.triplet_loss, mine=jdml.easy_positive),
             r"got the function easy_positive, which makes one: write mine=easy_positive\(\)",
         ),
+        (
+            lambda: objectives.pair(jdml.triplet_loss, mine="hard"),
+            r"mine must be a function \(key, distances, pairs\) -> Pairs, got 'hard'",
+        ),
     ],
 )
 def test_objectives_check_their_settings(make, match):
