@@ -6,15 +6,15 @@ of `jax.lax.conv_general_dilated` in `flax.linen.Conv(conv_general_dilated=convo
 initial values stay Flax's. Each of the three parts has one rule, by the shape alone, so that a program is the same
 whenever it is traced (`docs/convolutions.md` tells how it was found, and with which figures):
 
-===========  =============================  ====================================  ================================
+===========  =============================  ====================================  ====================================
 kind         forward                        gradient of the images                gradient of the kernel
-===========  =============================  ====================================  ================================
-pointwise    one product                    one product                           one product of patches, by chunks
+===========  =============================  ====================================  ====================================
+pointwise    one product                    one product                           one product
 depthwise    a sum of shifted products      the same, shifted back                sums of shifted products, by chunks
-dense        XLA's                          XLA's at stride 1, else one product   one product of patches, by chunks
-                                            a place of the kernel
+dense        XLA's                          XLA's at stride 1, else one product   one product, by chunks: at stride 1 of
+                                            a place of the kernel                 both sides shifted, else of patches
 other        XLA's                          XLA's                                 XLA's
-===========  =============================  ====================================  ================================
+===========  =============================  ====================================  ====================================
 
 On GPUs, TPUs and in programs that are exported for them everything is XLA's (`jax.lax.platform_dependent`).
 """
