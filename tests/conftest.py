@@ -56,6 +56,8 @@ STRICT_ROOMS = {"ops", "losses", "mining", "memory", "metrics", "objectives"}
 # with other libraries, and losses beside one of each kind.
 SLOW_FILES = {
     "test_alternation.py",
+    "test_anchor_blocks.py",
+    "test_anchor_objective.py",
     "test_backbones.py",
     "test_benchmarks.py",
     "test_checking.py",
@@ -65,8 +67,11 @@ SLOW_FILES = {
     "test_convnets.py",
     "test_convolution.py",
     "test_devices.py",
+    "test_edges.py",
+    "test_eps_settings.py",
     "test_everyday.py",
     "test_feed.py",
+    "test_field_theory.py",
     "test_figures.py",
     "test_fit.py",
     "test_flows.py",
@@ -103,16 +108,23 @@ SLOW_FILES = {
 SLOW_TESTS = {
     "test_a_disk_that_fills_up_in_training_keeps_the_checkpoint_before",
     "test_a_gallery_on_disk",
+    "test_a_million_classes_fit",
+    "test_a_run_that_is_asked_to_end_saves_and_goes_on",
+    "test_any_pair_loss_is_a_proxy_loss",
     "test_blocks_change_nothing",
     "test_duplicates_tie_exactly",
     "test_equals_pytorch_metric_learning",
     "test_every_size_is_handled",
-    "test_triplets_tie_and_coincide",
     "test_examples_run",
     "test_matryoshka_cuts_embeddings_proxies_and_references",
     "test_mined_losses_keep_the_properties",
+    "test_nearest_on_disk",
+    "test_option_in_float64",
     "test_other_normalizations_stay_finite",
     "test_python_blocks_run",
+    "test_triplets_tie_and_coincide",
+    "test_weights_are_converted",
+    "test_without_the_regularizer",
 }
 QUICK_LOSSES = {"triplet", "proxy_anchor", "potential_field"}
 
