@@ -269,10 +269,9 @@ def margin_loss(
     anchors = compare(embeddings, labels, **options)
     if sample_beta is not None:
         checks.check_weights("sample_beta", sample_beta, (len(embeddings),))
-        rows = checks.widen_labels(jnp.asarray(labels)) >= 0
-        valid = rows if options.get("where") is None else rows & options["where"]
-        checks.require_finite("sample_beta", jnp.asarray(sample_beta), valid)
-        anchors = anchors.bring(jnp.asarray(sample_beta))
+        own = jnp.asarray(sample_beta)
+        checks.require_finite("sample_beta", own, anchors.rows.valid)
+        anchors = anchors.bring(own)
     return anchors.reduce_pairs(reduce_fn, terms)
 
 

@@ -52,6 +52,12 @@ def test_a_boundary_for_each_sample_of_the_batch() -> None:
         jdml.margin_loss(X, Y, sample_beta=jnp.zeros(3))
 
 
+def test_a_boundary_for_each_sample_where_a_mask_tells_the_pairs() -> None:
+    beta, (_, same) = jnp.linspace(0.8, 1.4, 9), distances()
+    found = jdml.margin_loss(X, positive=jnp.asarray(same), sample_beta=beta)
+    np.testing.assert_allclose(found, jdml.margin_loss(X, Y, sample_beta=beta), rtol=1e-6)
+
+
 def line(positions: np.ndarray) -> jax.Array:
     return jnp.asarray(positions, jnp.float32)[:, None]
 
