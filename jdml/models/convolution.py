@@ -299,10 +299,9 @@ def _rows_at_once(part_of: Part, images: jax.Array, kernel: jax.Array, up: jax.A
         laid_out = images.shape[1] * up.shape[2] * (columns * images.shape[3] + rows * features)
     else:
         laid_out = up.shape[1] * up.shape[2] * rows * columns * images.shape[3]
-    most = max(CHUNK_BYTES, 2 * 4 * kernel.size) // (4 * max(1, laid_out))
+    most = max(1, max(CHUNK_BYTES // 4, 2 * kernel.size) // max(1, laid_out))
     return max(
-        (n for n in range(1, len(images) + 1) if len(images) % n == 0 and n <= max(1, most)),
-        default=0,
+        (n for n in range(1, len(images) + 1) if len(images) % n == 0 and n <= most), default=0
     )
 
 
