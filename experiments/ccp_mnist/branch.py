@@ -68,6 +68,8 @@ class Settings:
     """Plateaus, with seeds 0, 1, …"""
     minutes: float | None = None
     """Begin no further run after so many minutes."""
+    workers: int = 1
+    """Runs at a time, each in a process of its own with its share of the cores."""
     table: bool = False
     """Run nothing."""
     out: Path = KEPT
@@ -220,7 +222,13 @@ def main(settings: Settings) -> str:
             raise SystemExit("--data-dir is needed: the folder with MNIST's four IDX files")
         where = settings.data_dir and str(settings.data_dir.resolve())
         one = functools.partial(run, data_dir=where, cache=str(settings.cache))
-        run_study(one, make_jobs(settings), settings.out, minutes=settings.minutes)
+        run_study(
+            one,
+            make_jobs(settings),
+            settings.out,
+            workers=settings.workers,
+            minutes=settings.minutes,
+        )
     return tables(collect_results(settings.out))
 
 

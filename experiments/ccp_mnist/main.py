@@ -63,7 +63,7 @@ class Settings:
     out: Path | None = None
     """Folder for results, tables and figures; default runs/ccp_DATA."""
     workers: int = 1
-    """Runs at a time, each in a process of its own."""
+    """Runs at a time, each in a process of its own with its share of the cores."""
 
 
 def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:

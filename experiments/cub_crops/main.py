@@ -62,7 +62,7 @@ class Settings:
     out: Path = Path("runs/cub_crops")
     """Folder for results, table and figures."""
     workers: int = 1
-    """Runs at a time, each in a process of its own."""
+    """Runs at a time, each in a process of its own with its share of the cores."""
 
 
 def split(train: data.Dataset, test: data.Dataset) -> Parts:

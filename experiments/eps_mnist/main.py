@@ -60,7 +60,7 @@ class Settings:
     out: Path | None = None
     """Folder for results, table and figure; default runs/eps_DATA."""
     workers: int = 1
-    """Runs at a time, each in a process of its own."""
+    """Runs at a time, each in a process of its own with its share of the cores."""
 
 
 class Parts(NamedTuple):

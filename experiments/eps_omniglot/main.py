@@ -91,7 +91,7 @@ class Settings:
     out: Path = Path("runs/eps_omniglot")
     """Folder for results, table and figure."""
     workers: int = 1
-    """Runs at a time, each in a process of its own."""
+    """Runs at a time, each in a process of its own with its share of the cores."""
     image_size: int | None = None
     """Side of the images, in pixels. Default: 28, and 80 with resnet50."""
     model: Literal["small", "resnet50"] = "small"

@@ -54,7 +54,7 @@ class Settings:
     out: Path | None = None
     """Folder for results, tables and the figure; default runs/mpa_DATA."""
     workers: int = 1
-    """Runs at a time, each in a process of its own."""
+    """Runs at a time, each in a process of its own with its share of the cores."""
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:

@@ -70,6 +70,8 @@ class Settings:
     """Of the base losses these only."""
     minutes: float | None = None
     """Begin no further run after so many minutes."""
+    workers: int = 1
+    """Runs at a time, each in a process of its own with its share of the cores."""
     table: bool = False
     """Run nothing."""
     out: Path = KEPT
@@ -239,7 +241,13 @@ def main(settings: Settings) -> str:
         if settings.data_dir is None:
             raise SystemExit("--data-dir is needed: the folder with Omniglot's two zips")
         one = functools.partial(run, data_dir=str(settings.data_dir.resolve()))
-        run_study(one, make_jobs(settings), settings.out, minutes=settings.minutes)
+        run_study(
+            one,
+            make_jobs(settings),
+            settings.out,
+            workers=settings.workers,
+            minutes=settings.minutes,
+        )
     results = collect_results(settings.out)
     if results:
         draw(results, settings.out.with_suffix(".png"))

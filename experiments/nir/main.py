@@ -102,7 +102,7 @@ class Settings:
     out: Path | None = None
     """Folder for results, tables and figures; default runs/nir_DATA."""
     workers: int = 1
-    """Runs at a time, each in a process of its own."""
+    """Runs at a time, each in a process of its own with its share of the cores."""
 
 
 def out_of(settings: Settings) -> Path:

@@ -54,7 +54,7 @@ class Settings:
     out: Path = Path("runs/omniglot")
     """Folder for results and table."""
     workers: int = 1
-    """Runs at a time, each in a process of its own."""
+    """Runs at a time, each in a process of its own with its share of the cores."""
 
 
 @functools.cache

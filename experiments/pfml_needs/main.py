@@ -67,6 +67,8 @@ class Settings:
     """Training steps; default 300 (digits), 600 (alphabets), 1200 (letters)."""
     minutes: float | None = None
     """Begin no further run after so many minutes."""
+    workers: int = 1
+    """Runs at a time, each in a process of its own with its share of the cores."""
     out: Path = HERE
     """Where the kept runs are."""
     tables: bool = False
@@ -193,7 +195,8 @@ def main(settings: Settings) -> str:
         data_dir = None if settings.data_dir is None else str(settings.data_dir)
         work = functools.partial(run, data_dir=data_dir)
         jobs, progress = make_jobs(settings), not settings.quiet
-        run_study(work, jobs, kept, minutes=settings.minutes, progress=progress)
+        limits = {"workers": settings.workers, "minutes": settings.minutes}
+        run_study(work, jobs, kept, **limits, progress=progress)
     text = report(json.loads(kept.read_text()) if kept.exists() else {}, settings.parts)
     print(text, flush=True)
     return text

@@ -16,7 +16,11 @@ MEASURES = {
 COMMON = ("held out R@1", "seen R@1", "held out MAP@R", "together", "covered", "distance", "norm")
 PERCENT = ("R@1", "MAP@R")
 DIFFERENCES = ("held out R@1", "held out MAP@R", "seen R@1", "covered")
-PRESETS: dict[str, Levels] = {"range": (("delta", "0.2"), ("nearest", "0.005"))}
+BESIDE = ("held out R@1", "held out MAP@R", "seen R@1")
+PRESETS: dict[str, Levels] = {
+    "range": (("delta", "0.2"), ("nearest", "0.005")),
+    "number": (("proxies", "15"),),
+}
 """The preset's levels, where each setting is compared with it."""
 WORDS = ("sphere", "samples", "on", "off", "none", "entry", "norm", "False", "True", "random")
 """The order of levels that are no numbers: the first of a factor is what the others are compared with."""
@@ -123,12 +127,15 @@ def against_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]], pres
         if other == levels or other not in runs:
             continue
         cells = []
-        for measure in ("held out R@1", "seen R@1"):
-            values = [{k: of[measure] for k, of in r.items()} for r in (seeds, runs[other])]
+        for measure in BESIDE:
+            values = [
+                {k: of[measure] for k, of in r.items() if measure in of}
+                for r in (seeds, runs[other])
+            ]
             cells.append(interval(measure, *values))
         rows.append([*(value for _, value in levels), *cells])
     names = [name for name, _ in next(iter(runs))]
-    return markdown_table([*names, "held out R@1", "seen R@1"], rows)
+    return markdown_table([*names, *BESIDE], rows)
 
 
 def interval(measure: str, one: Mapping[int, float], other: Mapping[int, float]) -> str:

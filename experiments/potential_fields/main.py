@@ -88,7 +88,7 @@ class Settings:
     out: Path | None = None
     """Folder for results, tables and figures; default runs/potential_fields_DATA."""
     workers: int = 1
-    """Runs at a time, each in a process of its own."""
+    """Runs at a time, each in a process of its own with its share of the cores."""
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:

@@ -1,6 +1,7 @@
 """Studies: nothing is run twice, nothing is lost, nothing is mixed up."""
 
 import json
+import os
 import time
 import types
 from pathlib import Path
@@ -16,6 +17,38 @@ def square(job: dict) -> dict:
     if job.get("fails"):
         raise RuntimeError("this job fails")
     return {"square": job["x"] ** 2}
+
+
+def cores(job: dict) -> dict:
+    """The cores that a worker has; the job is long enough for each worker to take one."""
+    time.sleep(0.3)
+    return {"cores": sorted(os.sched_getaffinity(0))}
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="only Linux shares cores out")
+def test_workers_share_the_cores(tmp_path: Path) -> None:
+    mine = sorted(os.sched_getaffinity(0))
+    jobs = {f"job-{x}": {"x": x} for x in range(4)}
+    results = run_study(cores, jobs, tmp_path, workers=2, progress=False)
+    shares = {tuple(result["metrics"]["cores"]) for result in results.values()}
+    assert shares <= {tuple(mine[::2]), tuple(mine[1::2] or mine)}
+    assert {core for share in shares for core in share} <= set(mine)
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "shares"),
+    [
+        ([0, 1], 2, [[0], [1]]),
+        ([1, 3, 5, 7], 2, [[1, 5], [3, 7]]),
+        ([0, 1, 2], 2, [[0, 2], [1]]),
+        ([4], 3, [[4], [4], [4]]),
+        ([0, 1], 3, [[0], [1], [0]]),
+    ],
+)
+def test_no_worker_is_without_a_core(
+    cores: list[int], workers: int, shares: list[list[int]]
+) -> None:
+    assert study._shares(cores, workers) == shares
 
 
 def test_only_missing_jobs_run(tmp_path: Path) -> None:
