@@ -93,9 +93,11 @@ def resolve_flat_names(app, env, node, contnode):  # noqa: D103
 
 
 def source_of(app, room, name):  # noqa: D103
-    # What a room takes over from another one has its source there, and is linked from there.
+    # What a room takes over from another one has its source there, and is linked from there. A class's attributes have
+    # theirs beside it: a function that is an attribute's default would give its own module the room's name.
     value = getattr(importlib.import_module(room), name.partition(".")[0], None)
-    return None if getattr(value, "__module__", "").startswith(room) else room
+    module = getattr(value, "__module__", "")
+    return module if module.startswith(room) else room
 
 
 def setup(app):  # noqa: D103
