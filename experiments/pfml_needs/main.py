@@ -2,7 +2,7 @@
 
     python experiments/pfml_needs/main.py --parts points factors range number sphere           # digits: no files needed
     python experiments/pfml_needs/main.py --task alphabets --data-dir DIR --parts factors batches sphere
-    python experiments/pfml_needs/main.py --task letters --data-dir DIR --parts regime
+    python experiments/pfml_needs/main.py --task letters --data-dir DIR --parts few regime
 
 Every run is kept in results_TASK.json beside this file as soon as it ends, and none is done twice: the same command
 goes on where it was stopped, on any machine. Tables are made from what is kept, and say how many seeds they hold;
@@ -36,6 +36,12 @@ FACTORS: dict[str, tuple[Any, ...]] = {
 DIMS = (16, 128, 512)
 NUMBERS = (0, 1, 3, 15)
 RATES = (100.0, 10.0)
+FEW: dict[str, tuple[Any, ...]] = {
+    "proxies": (1, 3),
+    "alpha": (1.0, 4.0),
+    "start": ("sphere", "samples"),
+    "proxy_rate": RATES,
+}
 REGIME: dict[str, tuple[str, int, dict[str, Any]]] = {
     **{f"PFML, {m}": ("PFML", m, {"delta": 0.2, "alpha": 4.0}) for m in (1, 2, 3)},
     **{f"CPML, {m}": ("CPML", m, {"delta": 0.2}) for m in (1, 2, 3)},
@@ -46,7 +52,7 @@ REGIME: dict[str, tuple[str, int, dict[str, Any]]] = {
     "ProxyNCA++": ("ProxyNCA++", 1, {}),
 }
 
-Part = Literal["points", "factors", "range", "number", "sphere", "batches", "regime"]
+Part = Literal["points", "factors", "range", "number", "sphere", "batches", "few", "regime"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +68,8 @@ class Settings:
     parts: tuple[Part, ...] = ("points", "factors", "range", "number", "sphere")
     """points: proxies alone, among fixed points. factors: start, attraction, α and clip. range: δ and where repulsion
     ends, with wrong labels, too. number: of proxies. sphere: proxies kept on it, at two learning rates. batches: random
-    or of few classes (Omniglot). regime: the paper's, on the letters of the test alphabets."""
+    or of few classes (Omniglot). few: where a class has few images, number, α, start and learning rate of proxies on
+    held-out letters. regime: the paper's, on the letters of the test alphabets."""
     steps: int | None = None
     """Training steps; default 300 (digits), 600 (alphabets), 1200 (letters)."""
     minutes: float | None = None
@@ -153,6 +160,17 @@ def settings_of(part: Part, settings: Settings) -> dict[str, dict[str, Any]]:
             named(part, {"batch": name}): job(batch=batch)
             for name, batch in (("random", 160), ("balanced", (4, 40)))
         }
+    if part == "few":
+        return {
+            named(part, levels): job(
+                settings={"delta": 0.2, "alpha": levels["alpha"]},
+                proxies=levels["proxies"],
+                start=levels["start"],
+                proxy_rate=levels["proxy_rate"],
+                clip="norm",
+            )
+            for levels in grid(**FEW)
+        }
     return {
         named(part, {"method": name.replace(" ", ""), "noise": noise}): job(
             method=method,
@@ -188,8 +206,9 @@ def main(settings: Settings) -> str:
         raise SystemExit(
             "--parts batches is for Omniglot: a batch of digits has both classes anyway"
         )
-    if "regime" in settings.parts and settings.task != "letters":
-        raise SystemExit("--parts regime is for --task letters")
+    for part in ("few", "regime"):
+        if part in settings.parts and settings.task != "letters":
+            raise SystemExit(f"--parts {part} is for --task letters")
     kept = settings.out / f"results_{settings.task}.json"
     if not settings.tables:
         data_dir = None if settings.data_dir is None else str(settings.data_dir)
