@@ -76,7 +76,7 @@ def setting_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]], part
     return markdown_table([*names, *measures, "seeds"], rows)
 
 
-def difference_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]], part: str) -> str:
+def difference_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]]) -> str:
     """For each factor the difference of a level to its first, averaged over the other factors, paired by seed."""
     factors: dict[str, list[str]] = {}
     for levels in runs:
@@ -138,6 +138,23 @@ def against_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]], pres
     return markdown_table([*names, *BESIDE], rows)
 
 
+def ranking_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]]) -> str:
+    """Methods from the best to the worst, clean and with wrong labels, each beside the next one."""
+    measure, rows = "held out R@1", []
+    noises = dict.fromkeys(levels[-1] for levels in runs)
+    for noise in noises:
+        of = {
+            levels[0][1]: {seed: found[measure] for seed, found in seeds.items()}
+            for levels, seeds in runs.items()
+            if levels[-1] == noise
+        }
+        order = sorted(of, key=lambda method: -float(np.mean(list(of[method].values()))))
+        for method, following in zip(order, [*order[1:], None], strict=True):
+            beside = interval(measure, of[method], of[following]) if following else ""
+            rows.append([noise[1], method, shown(measure, list(of[method].values())), beside])
+    return markdown_table(["noise", "method", measure, "beside the next"], rows)
+
+
 def interval(measure: str, one: Mapping[int, float], other: Mapping[int, float]) -> str:
     """The mean of paired differences with its 95 % interval, and how many seeds there are."""
     percent = measure.endswith(PERCENT)
@@ -155,7 +172,11 @@ def report(results: Results, parts: tuple[str, ...]) -> str:
         runs = of_part(results, part)
         if not runs:
             continue
-        sections += [f"### {part}\n", "Paired differences:\n", difference_table(runs, part)]
+        sections += [f"### {part}\n"]
+        if part == "regime":
+            sections += ["From best to worst:\n", ranking_table(runs)]
+        else:
+            sections += ["Paired differences:\n", difference_table(runs)]
         if part in PRESETS:
             sections += ["Beside the preset:\n", against_table(runs, PRESETS[part])]
         sections += ["Settings:\n", setting_table(runs, part)]
