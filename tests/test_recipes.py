@@ -86,8 +86,8 @@ def test_ccp_is_one_preset_or_the_other():
     assert mixed.problems.patience > 10_000
     with pytest.raises(ValueError, match="preset must be one of paper, released, got 'mine'"):
         recipe("ccp", "cub", preset="mine")
-    with pytest.raises(ValueError, match="pfml has no setting 'preset'; it has clip"):
-        recipe("pfml", "cub", preset="paper")
+    with pytest.raises(ValueError, match="nir has no setting 'preset'; it has .*warmup"):
+        recipe("nir", "cub", preset="paper")
 
 
 @pytest.mark.parametrize("loss", ["proxy_anchor", "proxy_nca_margin", "soft_triple"])
@@ -268,8 +268,27 @@ def test_a_charge_cannot_push_harder_than_the_recipe_allows():
     np.testing.assert_array_equal(updates["proxies"][0], updates["proxies"][1])
 
 
+def test_pfml_is_as_found_and_the_paper_s_is_one_word_away():
+    x, y = jnp.eye(4)[:, :2] + jnp.eye(4)[:, 2:], jnp.array([0, 0, 1, 1])
+    values = {}
+    for preset, alpha, most in (("found", 1.0, 5.0), ("paper", 4.0, None)):
+        made = recipe("pfml", "cub", preset=preset)
+        assert (made.max_proxy_entry, made.max_proxy_norm) == (most, None)
+        found = made.objective(2, 2)
+        params = found.init(jax.random.key(0))
+        values[preset] = found.loss(params, x, y)[0]
+        expected = jdml.potential_field_loss(
+            x, y, params["proxies"], delta=0.2, alpha=alpha, reduce_fn=jnp.sum
+        )
+        np.testing.assert_allclose(values[preset], expected, rtol=1e-6)
+    assert values["found"] != values["paper"]
+    assert recipe("pfml", "cub", preset="paper", clip="entry").max_proxy_entry == 5.0
+    with pytest.raises(ValueError, match="preset must be one of found, paper, got 'best'"):
+        recipe("pfml", "cub", preset="best")
+
+
 def test_vectors_of_proxies_are_cut_at_the_force_of_a_pair_at_delta():
-    most = 4 / 0.2**5
+    most = 1 / 0.2**2
     params = {"model": {"head": jnp.ones(1)}, "proxies": jnp.ones((2, 2))}
     pushed = jnp.array([[3.0, 4.0], [3.0, 4.0]]) * jnp.array([[1e6], [1e3]])
     grads = {"model": {"head": jnp.ones(1)}, "proxies": pushed}

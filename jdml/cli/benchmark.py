@@ -75,7 +75,8 @@ class Benchmark(Machines):
     """The method's own settings in the place of the paper's, as name=value. ccp: loss=multi_similarity preset=released
     pool_size=12 strength=2e-4 in_batch_weight=0.1 restore=False anchor_first=False first=origin single=True. nir:
     loss=soft_triple flow=paper conditioning=start weight=0.01 shape=softplus of_mean=True self_regularization=both
-    warmup=0 pooling=average+max. nir_baseline, the same without the flow: loss=, weight=, warmup=, pooling=."""
+    warmup=0 pooling=average+max. nir_baseline, the same without the flow: loss=, weight=, warmup=, pooling=. pfml:
+    preset=paper clip=vector."""
     dataset: Literal["cars", "cub", "folder", "inshop", "sop"] = "cub"
     """Data set; folder: any folder of classes, the first half of them for training."""
     data_dir: Path | None = None

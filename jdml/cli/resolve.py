@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jdml import data
-from jdml.cli.names import FIELDS, PAIR_LOSSES, PRETRAINED, PROXY_LOSSES, parse_batch
+from jdml.cli.names import FIELDS, FOUND, PAIR_LOSSES, PRETRAINED, PROXY_LOSSES, parse_batch
 from jdml.data.loading import recognize
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def resolve(options: "Train") -> "Train":
     options = replace(
         options,
         model=model,
+        loss_setting=_settled(options.loss_setting, str(loss)),
         image_size=size,
         normalize=options.normalize or ("ball" if method == "ccp" else "sphere"),
         augmentation=(options.augmentation or "conventional") if files else None,
@@ -61,6 +62,13 @@ def resolve(options: "Train") -> "Train":
         options = replace(options, proxies_per_class=each, proxies_lr_factor=factor)
     _check_memory(options, typed)
     return options
+
+
+def _settled(typed: tuple[str, ...], loss: str) -> tuple[str, ...]:
+    """The loss's settings: those that were typed, and those found to be better than its paper's."""
+    names = {setting.partition("=")[0] for setting in typed}
+    found = [s for s in FOUND.get(loss, ()) if s.partition("=")[0] not in names]
+    return (*found, *typed)
 
 
 def _check_data(options: "Train", files: bool) -> None:

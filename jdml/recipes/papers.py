@@ -16,12 +16,17 @@ from jdml.recipes.ccp import anchored
 from jdml.recipes.nir import regularized, unregularized
 from jdml.recipes.shared import LARGE, contrastive_margins, in_protocol, pair, proxy
 
-DELTA, ALPHA = 0.2, 4.0
+DELTA = 0.2
 """PFML's: where the paper's figures centre."""
 CLIP_CHARGES = 5.0
 """Largest entry of a charge's gradient: charges that almost touch would poison Adam's second moment."""
 Clip = Literal["entry", "none", "vector"]
 """What cuts the gradients of PFML's proxies: entries at ±5, nothing, or vectors at the force of one pair at δ."""
+PFML: dict[str, dict[str, Any]] = {
+    "found": {"alpha": 1.0, "clip": "entry"},
+    "paper": {"alpha": 4.0, "clip": "none"},
+}
+"""PFML's α and clip: as `experiments/pfml_needs` found them, and the paper's, whose figures centre at α = 4."""
 
 Maker = Callable[..., Recipe]
 """From data set and backbone to a recipe; a method's own settings by keyword."""
@@ -131,21 +136,17 @@ def _field(
     loss: Callable[..., Any],
     dataset: str,
     backbone: str,
-    clip: Clip,
-    activity: Callable[..., Any] | None = None,
+    watch: Callable[..., Any] | None = None,
     **settings: Any,
 ) -> Recipe:
     """PFML, and CPML beside it; what goes on in a field is logged where its pairs are few beside the network's work."""
-    if clip not in get_args(Clip):
-        raise ValueError(f"clip must be one of {', '.join(get_args(Clip))}, got {clip!r}")
     large = dataset in LARGE
-    watched = None if large else activity
+    watched = None if large else watch
     return Recipe(
         proxy(loss, 2 if large else 15, watched, delta=DELTA, reduce_fn=jnp.sum, **settings),
         batch=180 if backbone == "bn_inception" else 100,
         weight_decay=1e-4 if dataset == "cars" else 5e-4,
-        max_proxy_entry=CLIP_CHARGES if clip == "entry" else None,
-        max_proxy_norm=ALPHA / DELTA ** (ALPHA + 1) if clip == "vector" else None,
+        max_proxy_entry=CLIP_CHARGES,
         epochs=200,
         warmup_epochs=0 if large else 1,
         freeze_batch_norm=not large,
@@ -153,15 +154,32 @@ def _field(
     )
 
 
-def _potential(dataset: str, backbone: str, *, clip: Clip = "entry") -> Recipe:
-    """PFML; ``clip="none"`` is the paper's."""
-    activity = losses.field_activity
-    return _field(losses.potential_field_loss, dataset, backbone, clip, activity, alpha=ALPHA)
+def _potential(
+    dataset: str,
+    backbone: str,
+    *,
+    preset: Literal["found", "paper"] = "found",
+    clip: Clip | None = None,
+) -> Recipe:
+    """PFML; ``clip`` in the place of the preset's."""
+    if preset not in PFML:
+        raise ValueError(f"preset must be one of {', '.join(PFML)}, got {preset!r}")
+    alpha, clip = PFML[preset]["alpha"], PFML[preset]["clip"] if clip is None else clip
+    if clip not in get_args(Clip):
+        raise ValueError(f"clip must be one of {', '.join(get_args(Clip))}, got {clip!r}")
+    found = _field(
+        losses.potential_field_loss, dataset, backbone, losses.field_activity, alpha=alpha
+    )
+    return dataclasses.replace(
+        found,
+        max_proxy_entry=CLIP_CHARGES if clip == "entry" else None,
+        max_proxy_norm=alpha / DELTA ** (alpha + 1) if clip == "vector" else None,
+    )
 
 
 def _contrasting(dataset: str, backbone: str) -> Recipe:
     """CPML beside it, whose forces are bounded."""
-    return _field(losses.contrastive_potential_loss, dataset, backbone, "entry")
+    return _field(losses.contrastive_potential_loss, dataset, backbone)
 
 
 RECIPES: dict[str, Maker] = {
@@ -238,7 +256,7 @@ def recipe(
             dimensions, average pooling, Adam with rate 1e-5, and vectors in the ball but for `ON_SPHERE`.
         backbone: Papers train `"bn_inception"` in other batches than `"resnet50"`, which all others are treated like.
         **settings: A method's own, see :func:`settings_of`: what they mean is said in `jdml/recipes/ccp.py` and
-            `jdml/recipes/nir.py`, and PFML's ``clip`` below.
+            `jdml/recipes/nir.py`, and PFML's ``preset`` and ``clip`` below.
 
     Returns:
         The recipe.

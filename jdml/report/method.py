@@ -74,7 +74,11 @@ def potential_of(config: Mapping[str, Any]) -> tuple[str | None, dict[str, float
     Example:
         >>> potential_of({"loss": "potential_field", "loss_setting": ["delta=0.3"]})
         ('potential', {'delta': 0.3})
+        >>> potential_of({"benchmark": {"method": "pfml", "method_setting": ["preset=paper"]}})
+        ('potential', {'alpha': 4.0})
     """
+    from jdml.recipes.papers import PFML
+
     options = config.get("benchmark", config)
     kinds = {
         "potential_field": "potential",
@@ -85,6 +89,9 @@ def potential_of(config: Mapping[str, Any]) -> tuple[str | None, dict[str, float
     kind = kinds.get(str(options.get("method")), kinds.get(str(options.get("loss"))))
     known = ("delta",) if kind == "contrastive_potential" else ("delta", "alpha", "repulsion_delta")
     found = {}
+    if options.get("method") == "pfml":
+        paper = "preset=paper" in (options.get("method_setting") or ())
+        found["alpha"] = PFML["paper" if paper else "found"]["alpha"]
     for setting in options.get("loss_setting") or ():
         name, _, value = str(setting).partition("=")
         if name in known:
