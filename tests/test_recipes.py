@@ -223,7 +223,9 @@ def test_fields_may_do_without_proxies():
         objective = recipe(method, "cub").objective(CLASSES, DIM, proxies_per_class=0)
         assert objective.init(KEY) == {}
         found = objective.loss({}, *BATCH, key=KEY)[0]
-        np.testing.assert_allclose(found, loss(*BATCH, delta=0.2, reduce_fn=jnp.sum), rtol=1e-6)
+        np.testing.assert_allclose(
+            found, loss(*BATCH, delta=0.2, alpha=1.0, reduce_fn=jnp.sum), rtol=1e-6
+        )
 
 
 def test_the_table_of_mpa_has_one_setting():

@@ -19,7 +19,7 @@ from jdml.cli.names import (
     parse_settings,
 )
 from jdml.cli.reading import read_parts, scored_views
-from jdml.training import Embedder, metric_names, recall_ranks, score
+from jdml.training import Embedder, metric_names, recall_ranks, score, start_on_samples
 
 if TYPE_CHECKING:
     from jdml.cli.train import Train
@@ -59,6 +59,12 @@ class Job:
         from jdml import models
 
         return partial(models.load_weights, self.options.weights)
+
+    def start(self) -> Any:
+        """Return what moves proxies to where they begin; None where they stay as they are drawn."""
+        if self.options.proxies_start != "samples":
+            return None
+        return partial(start_on_samples, seed=self.options.seed)
 
     def validate(self, embedder: Embedder) -> dict[str, float]:
         """Score the validation part by all its labels."""

@@ -59,7 +59,8 @@ PRETRAINED = ("bn_inception", "efficientnet_lite0", "resnet18", "resnet50", "vit
 PAIR_LOSSES: tuple[str, ...] = get_args(PairLoss)
 PROXY_LOSSES: tuple[str, ...] = get_args(ProxyLoss)
 FOUND = {"potential_field": ("alpha=1.0",)}
-"""Settings of a loss that do better than its paper's, as the studies found; what is typed goes before them."""
+"""Settings of a loss that do better than its paper's, as the studies found, with proxies that begin on samples; what is
+typed goes before them."""
 PROXY_MONITORS = {"potential_field": "field_activity"}
 """What :mod:`jdml.losses` has to be logged beside a proxy loss."""
 MONITORED = 4096

@@ -59,7 +59,10 @@ def resolve(options: "Train") -> "Train":
         each = options.proxies_per_class
         each = (8 if method == "ccp" else 1) if each is None else each
         factor = options.proxies_lr_factor or 100.0
-        options = replace(options, proxies_per_class=each, proxies_lr_factor=factor)
+        start = options.proxies_start or ("samples" if loss in FOUND and each else None)
+        options = replace(
+            options, proxies_per_class=each, proxies_lr_factor=factor, proxies_start=start
+        )
     _check_memory(options, typed)
     return options
 
@@ -130,9 +133,13 @@ def _check_objective(options: "Train") -> None:
         raise ValueError("--beta-lr-factor needs --learn-beta")
     if method == "plain" and options.method_setting:
         raise ValueError("--method-setting needs --method nir or --method ccp")
-    for option in ("proxies_per_class", "proxies_lr_factor"):
+    for option in ("proxies_per_class", "proxies_lr_factor", "proxies_start"):
         if getattr(options, option) is not None and not proxies and method != "ccp":
             raise ValueError(f"{_flag(option)} is for proxy losses; {loss} is a pair loss")
+    if options.proxies_start == "samples" and (method == "ccp" or options.proxies_per_class == 0):
+        raise ValueError(
+            "--proxies-start samples needs proxies that are learned: not --method ccp, nor --proxies-per-class 0"
+        )
 
 
 def _check_numbers(options: "Train") -> None:

@@ -126,6 +126,9 @@ class Train(Machines):
     """First steps, in which learning rates go up from 0."""
     proxies_lr_factor: float | None = None
     """Proxies learn this many times as fast as the model. Default: 100."""
+    proxies_start: Literal["random", "samples"] | None = None
+    """Where proxies begin: on the sphere at random, or on samples of their class. Default: samples with
+    potential_field, whose forces fade with distance, and random with other losses."""
     beta_lr_factor: float | None = None
     """A learned boundary moves this many times as fast as the model. Default: 1."""
     weight_decay: float = 0.0
@@ -181,6 +184,7 @@ class Train(Machines):
             steps=options.steps,
             seed=options.seed,
             pretrained=job.pretrained(),
+            start=job.start(),
             evaluate=job.validate if job.validation is not None else None,
             evaluate_every=options.evaluate_every or 100,
             monitor=job.monitor,

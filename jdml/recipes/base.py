@@ -58,6 +58,7 @@ class Recipe:
         pooling: of the embedding head.
         dim: width D of the embeddings.
         problems: how proxies are chosen again and again (CCP).
+        start: where proxies begin: `"random"`, as the objective draws them, or on `"samples"` of their class.
         normalize: what the loss does to embeddings, and so retrieval too.
         nmi: whether the paper reports NMI.
         more_clusters: of NMI+, clusters in units of the number of classes; None for no NMI+.
@@ -85,6 +86,7 @@ class Recipe:
     pooling: str = "average+max"
     dim: int = 512
     problems: Problems | None = None
+    start: Literal["random", "samples"] = "random"
     normalize: Callable[..., Any] = sphere
     nmi: bool = False
     more_clusters: int | None = None

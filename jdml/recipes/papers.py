@@ -23,10 +23,10 @@ CLIP_CHARGES = 5.0
 Clip = Literal["entry", "none", "vector"]
 """What cuts the gradients of PFML's proxies: entries at ±5, nothing, or vectors at the force of one pair at δ."""
 PFML: dict[str, dict[str, Any]] = {
-    "found": {"alpha": 1.0, "clip": "entry"},
-    "paper": {"alpha": 4.0, "clip": "none"},
+    "found": {"alpha": 1.0, "clip": "entry", "start": "samples"},
+    "paper": {"alpha": 4.0, "clip": "none", "start": "random"},
 }
-"""PFML's α and clip: as `experiments/pfml_needs` found them, and the paper's, whose figures centre at α = 4."""
+"""PFML's α, clip and start: as `experiments/pfml_needs` found them, and the paper's, whose figures centre at α = 4."""
 
 Maker = Callable[..., Recipe]
 """From data set and backbone to a recipe; a method's own settings by keyword."""
@@ -160,13 +160,17 @@ def _potential(
     *,
     preset: Literal["found", "paper"] = "found",
     clip: Clip | None = None,
+    start: Literal["random", "samples"] | None = None,
 ) -> Recipe:
-    """PFML; ``clip`` in the place of the preset's."""
+    """PFML; ``clip`` and ``start`` in the place of the preset's."""
     if preset not in PFML:
         raise ValueError(f"preset must be one of {', '.join(PFML)}, got {preset!r}")
-    alpha, clip = PFML[preset]["alpha"], PFML[preset]["clip"] if clip is None else clip
+    own = {name: value for name, value in (("clip", clip), ("start", start)) if value is not None}
+    alpha, clip, start = ({**PFML[preset], **own}[name] for name in ("alpha", "clip", "start"))
     if clip not in get_args(Clip):
         raise ValueError(f"clip must be one of {', '.join(get_args(Clip))}, got {clip!r}")
+    if start not in ("random", "samples"):
+        raise ValueError(f"start must be one of random, samples, got {start!r}")
     found = _field(
         losses.potential_field_loss, dataset, backbone, losses.field_activity, alpha=alpha
     )
@@ -174,6 +178,7 @@ def _potential(
         found,
         max_proxy_entry=CLIP_CHARGES if clip == "entry" else None,
         max_proxy_norm=alpha / DELTA ** (alpha + 1) if clip == "vector" else None,
+        start=start,
     )
 
 
@@ -256,7 +261,7 @@ def recipe(
             dimensions, average pooling, Adam with rate 1e-5, and vectors in the ball but for `ON_SPHERE`.
         backbone: Papers train `"bn_inception"` in other batches than `"resnet50"`, which all others are treated like.
         **settings: A method's own, see :func:`settings_of`: what they mean is said in `jdml/recipes/ccp.py` and
-            `jdml/recipes/nir.py`, and PFML's ``preset`` and ``clip`` below.
+            `jdml/recipes/nir.py`, and PFML's ``preset``, ``clip`` and ``start`` below.
 
     Returns:
         The recipe.

@@ -19,7 +19,7 @@ from jdml.training.result import Evaluate, FitResult
 from jdml.training.run import Run
 from jdml.training.runs import open_run
 from jdml.training.schedule import Schedule
-from jdml.training.step import Preprocess, Pretrained, TrainState, create_state, standard
+from jdml.training.step import Preprocess, Pretrained, Start, TrainState, create_state, standard
 
 
 def fit(
@@ -33,6 +33,7 @@ def fit(
     seed: int = 0,
     state: TrainState | None = None,
     pretrained: Pretrained | None = None,
+    start: Start | None = None,
     evaluate: Evaluate | None = None,
     evaluate_every: int = 100,
     monitor: str | None = None,
@@ -70,6 +71,8 @@ def fit(
         seed: of the initial parameters and of all random numbers in the steps (not of the sampler).
         state: start from this state instead of a fresh one.
         pretrained: what a fresh state's variables become, see :func:`create_state`.
+        start: from a fresh state, the model and ``train`` to the state to begin with, such as :func:`start_on_samples`;
+            ``preprocess`` is given to it by name.
         evaluate: called with an :class:`Embedder`; returns metrics by name.
         evaluate_every: steps between evaluations; there is one after the last step, too.
         monitor: the evaluation metric, larger is better, whose best parameters are kept.
@@ -130,8 +133,9 @@ def fit(
     model = as_model(model)
     door.check_parts(objective, optimizer, train)
     door.check_sampler(sampler, len(train.labels), saved=out_dir is not None)
-    if state is not None and pretrained is not None:
-        raise ValueError("state and pretrained both say what to begin with: give one of them")
+    for name, other in (("pretrained", pretrained), ("start", start)):
+        if state is not None and other is not None:
+            raise ValueError(f"state and {name} both say what to begin with: give one of them")
     placement = Placement.on(mesh, shard)
     parts = (model, objective, optimizer)
     described = {"seed": seed, **asdict(schedule)}
@@ -140,6 +144,8 @@ def fit(
         checks.count("skip_nonfinite", skip_nonfinite)
         described["skip_nonfinite"] = True
     feed = make_feed(parts, train, sampler, preprocess, placement, micro_batch, skips)
+    begin: Any = pretrained if state is None else state
+    begin = begin if start is None else (begin, start)
     folder = None
     if out_dir is not None:
         folder = open_run(
@@ -148,7 +154,7 @@ def fit(
             described,
             parts,
             train,
-            state if state is not None else pretrained,
+            begin,
             (preprocess, normalize),
             resume=resume,
             growing=longer and hook is None,
@@ -158,6 +164,8 @@ def fit(
         state = create_state(
             *parts, feed.sample, seed=seed, preprocess=preprocess, pretrained=pretrained
         )
+        if start is not None:
+            state = start(state, model, train, preprocess=preprocess)
     door.check_proxies(state.params, train.labels)
     feed.check(state)
     run = Run(feed, sampler, schedule, evaluate, hook, state, folder, tensorboard, skip_nonfinite)

@@ -5,8 +5,8 @@ A protocol trains models by a recipe and scores them on classes that none of the
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from jdml.training.alternation import AlternatingProblems
 from jdml.training.loop import fit
 from jdml.training.placement import class_shards
 from jdml.training.result import Embedder, FitResult
+from jdml.training.start import start_on_samples
 from jdml.training.step import Preprocess, Pretrained, to_float
 
 Batches = Callable[[Dataset, Any], Any]
@@ -175,7 +176,7 @@ def _parts(train: Dataset) -> Iterator[tuple[Dataset, Dataset]]:
         yield dataclasses.replace(part, labels=own), validation
 
 
-@lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=8)
 def _parts_of_step(recipe: Recipe, classes: int, steps_per_epoch: int) -> tuple[Any, Any]:
     """Objective and optimizer, the same objects for folds of the same size, which then share a compiled step."""
     objective = recipe.objective(classes, recipe.dim)
@@ -225,6 +226,7 @@ def _train(
         steps=steps,
         seed=plan.seed,
         pretrained=plan.pretrained,
+        start=_start(recipe, objective, plan.seed),
         evaluate=evaluate if watched else None,
         evaluate_every=plan.evaluate_every if watched else per_epoch,
         monitor=MONITOR if watched else None,
@@ -241,6 +243,14 @@ def _train(
         micro_batch=plan.micro_batch,
         skip_nonfinite=recipe.skip_nonfinite,
     )
+
+
+def _start(recipe: Recipe, objective: Any, seed: int) -> Any:
+    """Where proxies begin; None where the objective draws them, or has none."""
+    roles = jax.eval_shape(objective.init, jax.random.key(0))
+    if recipe.start == "random" or "proxies" not in roles:
+        return None
+    return functools.partial(start_on_samples, seed=seed)
 
 
 def make_sampler(recipe: Recipe, labels: np.ndarray, seed: int) -> EpochSampler:

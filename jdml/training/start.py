@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jdml.data import BadImageError, without_bad_images
 from jdml.ops import checks, sphere
 from jdml.training.models import embed_in_training
 from jdml.training.step import Preprocess, TrainState, standard
@@ -32,12 +33,13 @@ def start_on_samples(
         state: before the first step, of :func:`jdml.training.create_state`, with ``proxies [C, K, D]``.
         model: the model of the state.
         train: the data set that is trained on.
-        seed: of the draw: K different samples of each class; a class of fewer has some of them twice.
+        seed: of the draw: K different samples of each class; a class of fewer has some of them twice. Where one of them
+            is a damaged file, all files are looked through and it is drawn again among the whole ones.
         preprocess: as in training.
         rows_at_a_time: how many images make a batch of the network, whose batch normalization sees them as in training.
 
     Returns:
-        The state with other proxies, of length 1: ``fit(state=…)`` begins with it.
+        The state with other proxies, of length 1. ``fit(start=start_on_samples)`` begins with it.
 
     Raises:
         ValueError: no proxies among the parameters, a class without a sample, a size below 1.
@@ -69,7 +71,13 @@ def start_on_samples(
     points = np.empty((rows.size, dim), np.float32)
     for turn, part in enumerate(np.array_split(order, -(-rows.size // rows_at_a_time))):
         chosen = rows.flat[part]
-        images = jax.tree.map(lambda leaf, chosen=chosen: np.asarray(leaf[chosen]), train.images)
+        try:
+            images = jax.tree.map(
+                lambda leaf, chosen=chosen: np.asarray(leaf[chosen]), train.images
+            )
+        except BadImageError:
+            settings: Any = {"preprocess": preprocess, "rows_at_a_time": rows_at_a_time}
+            return start_on_samples(state, model, without_bad_images(train), seed=seed, **settings)
         points[part] = embedded(images, jax.random.fold_in(jax.random.key(seed), turn))
     started = sphere(jnp.asarray(points, proxies.dtype)).reshape(proxies.shape)
     return state._replace(params={**state.params, "proxies": started})

@@ -39,6 +39,10 @@ class TrainState(NamedTuple):
     key: jax.Array
 
 
+Start = Callable[..., TrainState]
+"""From a fresh state, the model and the data to the state to begin with."""
+
+
 def to_float(images: jax.Array) -> jax.Array:
     """Turn uint8 images 0…255 into float32 0…1; leave floating-point images as they are.
 

@@ -234,6 +234,7 @@ def test_nan_names_its_step_and_is_not_saved(toy, tmp_path):
         ({"patience": 0, "monitor": "spread"}, "patience must be at least 1"),
         ({"monitor": "spread", "evaluate": None}, "no evaluate function"),
         ({"state": object(), "pretrained": dict}, "state and pretrained both say what to begin"),
+        ({"state": object(), "start": dict}, "state and start both say what to begin with"),
         ({"monitor": "R@1"}, r"monitor 'R@1' is not among the metrics \['spread'\]"),
         ({"tensorboard": True}, "tensorboard needs out_dir"),
     ],

@@ -1,10 +1,14 @@
 """Proxies that begin on samples."""
 
+import functools
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from PIL import Image
 
 import jdml
 from jdml import data, objectives, training
@@ -55,3 +59,39 @@ def test_a_small_class_has_some_samples_twice_and_an_empty_one_is_told() -> None
         ValueError, match=r"the objective has no proxies: its parameters are \['model'\]"
     ):
         training.start_on_samples(plain, MODEL, TRAIN)
+
+
+def test_a_damaged_file_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = [tmp_path / f"{i}.png" for i in range(4)]
+    for i, file in enumerate(files):
+        Image.fromarray(np.full((4, 4, 3), 60 * i, np.uint8)).save(file)
+    files[1].write_bytes(b"no image")
+    images = data.ImageFiles(files, data.conventional(4))
+    photos = data.Dataset("photos", images, np.zeros(4, int))
+    objective = objectives.proxy(jdml.potential_field_loss, 1, 3, 4)
+    state = training.create_state(MODEL, objective, optax.adam(1e-3), images[:1], seed=1)
+    found = training.start_on_samples(state, MODEL, photos).params["proxies"]
+    whole = training.start_on_samples(state, MODEL, photos.select(np.array([0, 2, 3])))
+    np.testing.assert_array_equal(found, whole.params["proxies"])
+    assert "1.png" in caplog.text
+
+
+def test_a_run_that_begins_on_samples_goes_on_where_it_was(tmp_path: Path) -> None:
+    objective = objectives.proxy(jdml.potential_field_loss, 2, 3, 2, alpha=1.0)
+
+    def run(steps: int, start: object, out_dir: Path | None) -> training.TrainState:
+        sampler = data.RandomBatchSampler(len(TRAIN.labels), 4, seed=0)
+        parts = (MODEL, objective, optax.sgd(0.0), TRAIN, sampler)
+        settings = {"steps": steps, "start": start, "out_dir": out_dir, "checkpoint_every": 1}
+        return training.fit(*parts, **settings, longer=True, progress=False).state
+
+    start = functools.partial(training.start_on_samples, seed=3)
+    fresh = training.create_state(MODEL, objective, optax.sgd(0.0), TRAIN.images, seed=0)
+    expected = start(fresh, MODEL, TRAIN).params["proxies"]
+    for steps in (1, 2):  # of these the second goes on
+        state = run(steps, start, tmp_path)
+        np.testing.assert_array_equal(state.params["proxies"], expected)
+    for other in (functools.partial(training.start_on_samples, seed=4), None):
+        with pytest.raises(ValueError, match="start"):
+            run(3, other, tmp_path)
+    assert not np.array_equal(run(1, None, None).params["proxies"], expected)

@@ -114,7 +114,25 @@ def test_a_field_may_do_without_proxies():
     assert job.objective.init(jax.random.key(0)) == {}
     x, y = jax.random.normal(jax.random.key(1), (6, 64)), np.arange(6) % 2
     loss, _ = job.objective.loss({}, x, y, key=jax.random.key(2))
-    assert loss == jdml.potential_field_loss(x, y)
+    assert loss == jdml.potential_field_loss(x, y, alpha=1.0)
+
+
+def test_fields_are_as_the_study_found_and_the_paper_s_is_an_option_away():
+    field = {"labels": "parity", "loss": "potential_field"}
+    found = resolve(Train(**field))
+    assert (found.loss_setting, found.proxies_start) == (("alpha=1.0",), "samples")
+    assert Job(found).start().keywords == {"seed": 0}
+    paper = resolve(Train(**field, loss_setting=("alpha=4", "delta=0.3"), proxies_start="random"))
+    assert (paper.loss_setting, paper.proxies_start) == (("alpha=4", "delta=0.3"), "random")
+    assert Job(paper).start() is None
+    other = resolve(Train(labels="parity", loss="proxy_anchor"))
+    assert (other.loss_setting, other.proxies_start) == ((), None)
+    for options, message in (
+        ({"loss": "triplet", "proxies_start": "random"}, "--proxies-start is for proxy losses"),
+        ({**field, "proxies_per_class": 0, "proxies_start": "samples"}, "needs proxies that are"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            resolve(Train(**options))
 
 
 def test_schedules():
