@@ -44,6 +44,7 @@ FEW: dict[str, tuple[Any, ...]] = {
 }
 REGIME: dict[str, tuple[str, int, dict[str, Any]]] = {
     **{f"PFML, {m}": ("PFML", m, {"delta": 0.2, "alpha": 4.0}) for m in (1, 2, 3)},
+    **{f"PFML-found, {m}": ("PFML", m, {"delta": 0.2, "alpha": 1.0}) for m in (1, 3)},
     **{f"CPML, {m}": ("CPML", m, {"delta": 0.2}) for m in (1, 2, 3)},
     "ProxyAnchor": ("ProxyAnchor", 1, {}),
     "SoftTriple, 3": ("SoftTriple", 3, {}),
@@ -51,6 +52,8 @@ REGIME: dict[str, tuple[str, int, dict[str, Any]]] = {
     "MS": ("MS", 0, {"beta": 40.0}),
     "ProxyNCA++": ("ProxyNCA++", 1, {}),
 }
+CLIPS = {"PFML": "norm", "PFML-found": "entry"}
+"""Of proxies' gradients in the regime: at first, and as settled on held-out classes since."""
 
 Part = Literal["points", "factors", "range", "number", "sphere", "batches", "few", "regime"]
 
@@ -179,7 +182,7 @@ def settings_of(part: Part, settings: Settings) -> dict[str, dict[str, Any]]:
             noise=noise,
             test=True,
             start="samples" if method in ("PFML", "CPML") else "sphere",
-            clip="norm" if method == "PFML" else "none",
+            clip=CLIPS.get(name.split(",")[0], "none"),
         )
         for name, (method, number, own) in REGIME.items()
         for noise in (0.0, NOISE)

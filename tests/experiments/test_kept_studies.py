@@ -73,6 +73,38 @@ def test_what_pfml_needs_scores_no_test_class(tmp_path: Path) -> None:
     )
 
 
+def test_what_pfml_needs_by_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Number, α, start and rate where a class has few images; then methods side by side, from best to worst."""
+    study = load("pfml_needs")
+    trials, tables = sys.modules["trials"], sys.modules["tables"]
+    write_omniglot(tmp_path, ("Aa", "Bb"))
+    monkeypatch.setattr(trials, "HELD_OUT_ALPHABETS", 1)
+    few = {"proxies": (1,), "alpha": (1.0,), "start": ("samples",), "proxy_rate": (10.0,)}
+    monkeypatch.setattr(study, "FEW", few)
+    monkeypatch.setattr(study, "REGIME", {"PFML-found, 1": study.REGIME["PFML-found, 1"]})
+    monkeypatch.setitem(trials.TASKS, "letters", trials.Task(2, 8, 1e-3, 8))
+    settings = {"task": "letters", "data_dir": tmp_path, "seeds": 1, "quiet": True}
+    told = study.main(study.Settings(**settings, parts=("few", "regime"), out=tmp_path))
+    kept = json.loads((tmp_path / "results_letters.json").read_text())
+    assert [(r["job"]["test"], r["job"]["clip"], r["job"]["noise"]) for r in kept.values()] == [
+        (False, "norm", 0.0),
+        (True, "entry", 0.0),
+        (True, "entry", 0.2),
+    ]
+    assert "| 1       | 1.0   | samples | 10.0 " in told
+    runs = {
+        f"regime: method={method} noise=0.0-{seed}": {
+            "metrics": {"held out R@1": value + 0.01 * seed}
+        }
+        for method, value in (("a", 0.5), ("b", 0.7), ("c", 0.6))
+        for seed in range(2)
+    }
+    text = tables.report(runs, ("regime",))
+    ranked = [line.split("|")[2].strip() for line in text.splitlines() if "± 0.7" in line][:3]
+    assert ranked == ["b", "c", "a"]
+    assert text.count("+10.0 [+10.0, +10.0] (2)") == 2
+
+
 def test_paired_differences_leave_out_settings_without_a_partner() -> None:
     load("pfml_needs")
     tables = sys.modules["tables"]
