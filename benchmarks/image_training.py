@@ -4,7 +4,8 @@
 
 A step is forward and backward with the multi-similarity loss and Adam, on images that are in memory. PyTorch's
 networks are those that the tests convert weights from, its loss is pytorch-metric-learning's. Both sides take turns in
-one process. Both keep the memory that they free, as `jdml` does; --fresh-memory measures as glibc starts.
+one process. Both keep the memory that they free, as `jdml` does; --fresh-memory measures as glibc starts. --parts times
+the forward pass and the gradient apart.
 """
 
 import argparse
@@ -60,6 +61,9 @@ WIDTHS = {
     "vit_s16": 384,
 }
 
+PARTS = ("forward", "gradient", "step")
+"""Each holds the one before."""
+
 Call = Callable[[], Any]
 
 
@@ -70,8 +74,8 @@ def batch_of(case: Case) -> tuple[np.ndarray, np.ndarray]:
     return images, np.arange(case.batch) // 4
 
 
-def ours(case: Case) -> tuple[Call, Call]:
-    """A step and an embedding pass."""
+def ours(case: Case) -> dict[str, Call]:
+    """A step, what it begins with, and an embedding pass."""
     model = models.create(case.network, dim=case.dim)
     objective, optimizer = objectives.pair(jdml.multi_similarity_loss), optax.adam(1e-4)
     images, labels = batch_of(case)
@@ -83,12 +87,25 @@ def ours(case: Case) -> tuple[Call, Call]:
         held[0], metrics = step(held[0], images, labels)
         jax.block_until_ready(metrics)
 
-    return train, lambda: embed(
-        model, held[0].params["model"], held[0].batch_stats, images, batch_size=case.batch
-    )
+    def loss(params: Any, batch_stats: Any) -> jax.Array:
+        variables = {"params": params, "batch_stats": batch_stats}
+        x, _ = model.apply(variables, images, train=True, mutable=["batch_stats"])
+        return objective.loss({}, x, labels, key=jax.random.key(0))[0]
+
+    forward, gradient = jax.jit(loss), jax.jit(jax.grad(loss))
+
+    def of(function: Any) -> Any:
+        return jax.block_until_ready(function(held[0].params["model"], held[0].batch_stats))
+
+    def evaluate() -> Any:
+        state = held[0]
+        return embed(model, state.params["model"], state.batch_stats, images, batch_size=case.batch)
+
+    parts = {"forward": lambda: of(forward), "gradient": lambda: of(gradient)}
+    return {**parts, "step": train, "embedding": evaluate}
 
 
-def theirs(case: Case) -> tuple[Call, Call]:
+def theirs(case: Case) -> dict[str, Call]:
     """The same in PyTorch."""
     sys.path.append(str(Path(__file__).parents[1] / "tests"))
     from oracles import torch_networks
@@ -110,10 +127,16 @@ def theirs(case: Case) -> tuple[Call, Call]:
     images = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
     labels = torch.from_numpy(labels)
 
-    def train() -> None:
+    def forward() -> Any:
         model.train()
+        return loss_fn(model(images), labels)
+
+    def gradient() -> None:
         optimizer.zero_grad()
-        loss_fn(model(images), labels).backward()
+        forward().backward()
+
+    def train() -> None:
+        gradient()
         optimizer.step()
 
     def evaluate() -> None:
@@ -121,17 +144,17 @@ def theirs(case: Case) -> tuple[Call, Call]:
         with torch.no_grad():
             model(images)
 
-    return train, evaluate
+    return {"forward": forward, "gradient": gradient, "step": train, "embedding": evaluate}
 
 
-def measure(case: Case, repeats: int) -> dict[str, Any]:
+def measure(case: Case, repeats: int, kinds: tuple[str, ...]) -> dict[str, Any]:
     """Milliseconds and peak memory of both sides."""
     sides = {"jdml": ours(case)}
     if torch is not None:
         sides["torch"] = theirs(case)
     row: dict[str, Any] = case._asdict()
-    for index, kind in enumerate(("step", "embedding")):
-        calls = {name: side[index] for name, side in sides.items()}
+    for kind in kinds:
+        calls = {name: side[kind] for name, side in sides.items()}
         seconds = machine.timed_in_turn(calls, repeats)
         row[kind] = {
             "milliseconds": {name: 1e3 * value for name, value in machine.median(seconds).items()},
@@ -165,11 +188,24 @@ def line(row: dict[str, Any]) -> str:
     return found
 
 
+def parts_of(row: dict[str, Any]) -> str:
+    """A line for each side: the forward pass, what the gradient takes beside it, and the update."""
+    lines = []
+    for side in row["step"]["milliseconds"]:
+        ends = [row[kind]["milliseconds"][side] for kind in PARTS]
+        forward, backward, update = np.diff(ends, prepend=0.0)
+        lines.append(
+            f"{side:>20}: forward {forward:.0f}, backward {backward:.0f}, update {update:.0f} ms"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", help="networks (default all)")
     parser.add_argument("--repeats", type=int, default=15, help="timed calls of each (default 15)")
+    parser.add_argument("--parts", action="store_true", help="forward pass and gradient apart")
     parser.add_argument("--fresh-memory", action="store_true", help="as glibc starts")
     parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
     arguments = parser.parse_args()
@@ -179,8 +215,11 @@ def main() -> None:
     rows = []
     print(HEADING)
     for case in chosen:
-        rows.append(measure(case, arguments.repeats))
+        kinds = (*PARTS, "embedding") if arguments.parts else ("step", "embedding")
+        rows.append(measure(case, arguments.repeats, kinds))
         print(line(rows[-1]), flush=True)
+        if arguments.parts:
+            print(parts_of(rows[-1]), flush=True)
     memory = "fresh" if arguments.fresh_memory else "kept"
     machine.write(arguments.out, rows, repeats=arguments.repeats, memory=memory)
 

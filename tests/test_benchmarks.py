@@ -266,14 +266,17 @@ def test_image_training(
     module = load("image_training", monkeypatch)
     monkeypatch.setattr(module, "CASES", (module.Case("small", 16, 8, 1, 3),))
     out = tmp_path / "training.json"
-    run(module, monkeypatch, "--repeats", "1", "--fresh-memory", "--out", str(out))
+    run(module, monkeypatch, "--repeats", "1", "--fresh-memory", "--parts", "--out", str(out))
     found = json.loads(out.read_text())
     (row,) = found["rows"]
+    assert row["forward"]["milliseconds"]["jdml"] < row["gradient"]["milliseconds"]["jdml"]
     assert set(row["step"]["milliseconds"]) <= {"jdml", "torch"}
     assert row["step"]["milliseconds"]["jdml"] > 0
     assert row["embedding"]["milliseconds"]["jdml"] > 0
     assert found["memory"] == "fresh"
-    assert "small" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "small" in told
+    assert "jdml: forward" in told
 
 
 def test_convolutions(
