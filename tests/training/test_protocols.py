@@ -122,6 +122,24 @@ def test_pretrained_variables_are_what_training_begins_with():
     assert found["MAP@R"] < 0.2  # all embeddings are one point
 
 
+def test_proxies_begin_where_the_recipe_says(monkeypatch):
+    begun = {}
+
+    def fit(model, objective, optimizer, train, sampler, *, start, **settings):
+        begun[len(begun)] = start
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(protocols, "fit", fit)
+    still = {"steps": 1, "progress": False}
+    for kind, start in (("proxies", "random"), ("proxies", "samples"), ("pairs", "samples")):
+        recipe = dataclasses.replace(RECIPES[kind], start=start)
+        with pytest.raises(KeyboardInterrupt):
+            conventional(Plan(recipe, SmallConvNet(DIM), seed=5, **still), stripes(), None)
+    assert begun[0] is None
+    assert (begun[1].func, begun[1].keywords) == (training.start_on_samples, {"seed": 5})
+    assert begun[2] is None
+
+
 def test_a_fold_without_two_images_of_a_class_is_refused():
     lonely = stripes().select(np.arange(48) % 6 == 0)
     with pytest.raises(ValueError, match="fold 0: validation needs a class with at least 2 images"):
