@@ -129,6 +129,11 @@ class RunFolder:
         if shutil.disk_usage(self.path).free < needed + SPARE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._checkpoints))
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return self._latest is not None
+
     def restore(self, template: Any) -> tuple[Any, dict[str, Any]] | None:
         """Return the newest checkpoint's tree, shaped as the template, and its progress; None where there is none.
 

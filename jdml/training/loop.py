@@ -71,8 +71,8 @@ def fit(
         seed: of the initial parameters and of all random numbers in the steps (not of the sampler).
         state: start from this state instead of a fresh one.
         pretrained: what a fresh state's variables become, see :func:`create_state`.
-        start: from a fresh state, the model and ``train`` to the state to begin with, such as :func:`start_on_samples`;
-            ``preprocess`` is given to it by name.
+        start: from a fresh state, the model and ``train`` to the state to begin with, of the same shapes, such as
+            :func:`start_on_samples`; ``preprocess`` is given to it by name. Not called where a run goes on.
         evaluate: called with an :class:`Embedder`; returns metrics by name.
         evaluate_every: steps between evaluations; there is one after the last step, too.
         monitor: the evaluation metric, larger is better, whose best parameters are kept.
@@ -164,7 +164,7 @@ def fit(
         state = create_state(
             *parts, feed.sample, seed=seed, preprocess=preprocess, pretrained=pretrained
         )
-        if start is not None:
+        if start is not None and (folder is None or not folder.begun):
             state = start(state, model, train, preprocess=preprocess)
     door.check_proxies(state.params, train.labels)
     feed.check(state)

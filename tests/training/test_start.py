@@ -76,6 +76,17 @@ def test_a_damaged_file_is_passed_over(tmp_path: Path, caplog: pytest.LogCapture
     assert "1.png" in caplog.text
 
 
+class Begun:
+    """What was begun, where a function's fingerprint does not look."""
+
+    seeds: list[int] = []
+
+
+def begun(*args: object, seed: int, **settings: object) -> training.TrainState:
+    Begun.seeds.append(seed)
+    return training.start_on_samples(*args, seed=seed, **settings)
+
+
 def test_a_run_that_begins_on_samples_goes_on_where_it_was(tmp_path: Path) -> None:
     objective = objectives.proxy(jdml.potential_field_loss, 2, 3, 2, alpha=1.0)
 
@@ -85,13 +96,14 @@ def test_a_run_that_begins_on_samples_goes_on_where_it_was(tmp_path: Path) -> No
         settings = {"steps": steps, "start": start, "out_dir": out_dir, "checkpoint_every": 1}
         return training.fit(*parts, **settings, longer=True, progress=False).state
 
-    start = functools.partial(training.start_on_samples, seed=3)
+    start = functools.partial(begun, seed=3)
     fresh = training.create_state(MODEL, objective, optax.sgd(0.0), TRAIN.images, seed=0)
     expected = start(fresh, MODEL, TRAIN).params["proxies"]
     for steps in (1, 2):  # of these the second goes on
         state = run(steps, start, tmp_path)
         np.testing.assert_array_equal(state.params["proxies"], expected)
-    for other in (functools.partial(training.start_on_samples, seed=4), None):
+    assert Begun.seeds == [3, 3]  # once here, once in the run that was begun
+    for other in (functools.partial(begun, seed=4), None):
         with pytest.raises(ValueError, match="start"):
             run(3, other, tmp_path)
     assert not np.array_equal(run(1, None, None).params["proxies"], expected)
