@@ -132,9 +132,11 @@ def sweep(results: dict[str, dict[str, Any]], part: str) -> dict[float, list[flo
 
 
 def sweep_table(title: str, values: dict[float, list[float]]) -> str:
-    """One row per swept value."""
-    rows = [[f"{value:g}", mean_std(runs)] for value, runs in sorted(values.items())]
-    return markdown_table([title, "letters R@1"], rows)
+    """One row per swept value, with its number of runs."""
+    rows = [
+        [f"{value:g}", mean_std(runs), str(len(runs))] for value, runs in sorted(values.items())
+    ]
+    return markdown_table([title, "letters R@1", "runs"], rows)
 
 
 def report(results: dict[str, dict[str, Any]], parts: tuple[str, ...], out: Path) -> str:

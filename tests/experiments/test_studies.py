@@ -70,7 +70,7 @@ def test_eps_omniglot_on_small_alphabets(
     study.main(others)
     tables = capsys.readouterr().out
     assert "| triplet, mined, printed |" in tables
-    assert "| trimmed share | letters R@1 |\n" in tables
+    assert "| trimmed share | letters R@1 | runs |\n" in tables
     curve = json.loads((tmp_path / "out" / "runs" / "curve EPS + margin-0.json").read_text())
     assert [step for step, _ in curve["metrics"]["curve"]] == [1, 2]
     assert (tmp_path / "out" / "training.png").exists()
