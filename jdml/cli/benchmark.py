@@ -300,6 +300,8 @@ class Benchmark(Machines):
 
     def _config(self, train: Any) -> dict[str, Any]:
         """What must agree for a run to go on: all that changes what is computed."""
+        from jdml.recipes.papers import PFML
+
         options = {k: v for k, v in self._options().items() if k not in NOT_CONFIG}
         for name in ("sampled_classes", "method_setting"):
             if not self.__dict__[name]:  # runs from before there was such an option go on
@@ -308,9 +310,13 @@ class Benchmark(Machines):
         images = None if self.dry_run else data_checksum(train)
         rows = {} if self.dry_run else paper_rows(self, self._recipe)
         paper = dict(next(iter(rows.values()), {}))
+        told = {**started("jdml benchmark", self), "paper": paper}
+        if self.method == "pfml":
+            own = parse_settings(self.method_setting, "--method-setting", words=True)
+            told["alpha"] = PFML[own.get("preset", "found")]["alpha"]
         return {
             "benchmark": {**options, "weights": weights, "data_checksum": images},
-            "started": {**started("jdml benchmark", self), "paper": paper},
+            "started": told,
         }
 
     def _options(self) -> dict[str, Any]:

@@ -74,11 +74,9 @@ def potential_of(config: Mapping[str, Any]) -> tuple[str | None, dict[str, float
     Example:
         >>> potential_of({"loss": "potential_field", "loss_setting": ["delta=0.3"]})
         ('potential', {'delta': 0.3})
-        >>> potential_of({"benchmark": {"method": "pfml", "method_setting": ["preset=paper"]}})
-        ('potential', {'alpha': 4.0})
+        >>> potential_of({"benchmark": {"method": "pfml"}, "started": {"alpha": 1.0}})
+        ('potential', {'alpha': 1.0})
     """
-    from jdml.recipes.papers import PFML
-
     options = config.get("benchmark", config)
     kinds = {
         "potential_field": "potential",
@@ -88,10 +86,7 @@ def potential_of(config: Mapping[str, Any]) -> tuple[str | None, dict[str, float
     }
     kind = kinds.get(str(options.get("method")), kinds.get(str(options.get("loss"))))
     known = ("delta",) if kind == "contrastive_potential" else ("delta", "alpha", "repulsion_delta")
-    found = {}
-    if options.get("method") == "pfml":
-        paper = "preset=paper" in (options.get("method_setting") or ())
-        found["alpha"] = PFML["paper" if paper else "found"]["alpha"]
+    found = {name: value for name, value in config.get("started", {}).items() if name == "alpha"}
     for setting in options.get("loss_setting") or ():
         name, _, value = str(setting).partition("=")
         if name in known:
