@@ -1,7 +1,8 @@
 # `make demo` and `make test` need Python >= 3.11 and nothing else: they make .venv and fill it.
 # Another interpreter: `make clean && make PYTHON=python3.12 test`.
 PYTHON ?= python3
-WORKERS ?= 2
+# As many as there are cores, at most four: each holds up to 2 GB.
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n : 4)))
 PIP_ARGS ?=
 
 VENV := .venv

@@ -58,6 +58,11 @@ def of_fields(data: str, suffix: str = "") -> Any:
     return rename
 
 
+def of_eps(name: str) -> str | None:
+    """Names of EPS's study on Omniglot, without what was made twice."""
+    return None if name.endswith(", again") else same(name)
+
+
 def of_multi_proxy(name: str) -> str | None:
     """Names of the study of several proxies per class on Omniglot, at twelve."""
     of_data, _, name = name.partition(": ")
@@ -126,7 +131,7 @@ COLUMNS = (
         "Omniglot letters, 1,200 steps",
         "eps_omniglot",
         "letter R@1",
-        same,
+        of_eps,
         EPS_PAPER,
         "2026-11-21",
         "python experiments/eps_omniglot/main.py --data-dir DIR --seeds 3",
@@ -137,7 +142,7 @@ COLUMNS = (
         "letters R@1",
         of_fields("omniglot"),
         {},
-        "2026-11-21",
+        "2026-11-23",
         f"python experiments/potential_fields/main.py {OMNIGLOT} --parts methods --seeds 3",
     ),
     Column(
@@ -146,7 +151,7 @@ COLUMNS = (
         "letters R@1",
         of_fields("omniglot", ", noise"),
         {},
-        "2026-11-21",
+        "2026-11-21 and 23",
         f"python experiments/potential_fields/main.py {OMNIGLOT} --parts noise --seeds 5",
     ),
     Column(
@@ -164,7 +169,7 @@ COLUMNS = (
         "seen digits R@1",
         of_fields("mnist"),
         {},
-        "2026-11-22",
+        "2026-11-23",
         f"python experiments/potential_fields/main.py {MNIST} --parts methods --seeds 3",
     ),
     Column(
@@ -173,7 +178,7 @@ COLUMNS = (
         "seen digits R@1",
         of_fields("mnist", ", noise"),
         {},
-        "2026-11-22",
+        "2026-11-22 and 23",
         f"python experiments/potential_fields/main.py {MNIST} --parts noise --seeds 5",
     ),
     Column(

@@ -227,8 +227,8 @@ def test_ccp_s_row_says_how_many_classes_trained(small_backbone, capsys, shared_
 
 
 def test_settings_of_methods_are_checked(capsys):
-    def refuses(method, setting, message):
-        given = ("--dry-run", "--method", method, "--method-setting", setting)
+    def refuses(method, setting, message, *more):
+        given = ("--dry-run", "--method", method, "--method-setting", setting, *more)
         code, _, err = benchmark(capsys, *given)
         assert code == 2
         assert message in err
@@ -237,6 +237,7 @@ def test_settings_of_methods_are_checked(capsys):
     refuses("ccp", "loss=proxy_anchor", "loss must be one of contrastive, multi_similarity")
     refuses("nir", "loss=triplet", "loss must be one of proxy_anchor, proxy_nca_margin")
     refuses("nir", "flow=wide", "wide")
+    refuses("pfml", "clip=vector", "the preset's alpha and delta", "--loss-setting", "alpha=4")
     refuses("mpa", "weight=1", "mpa has no setting 'weight'; it has none")
 
 

@@ -48,6 +48,11 @@ def test_learned_hyper_parameters_get_gradients() -> None:
     assert (gradient["beta"] != 0).any()
 
 
+def test_what_belongs_to_rows_is_no_hyper_parameter() -> None:
+    with pytest.raises(ValueError, match="learned must hold hyper-parameters.* got sample_beta"):
+        objectives.pair(jdml.margin_loss, learned={"sample_beta": jnp.zeros(4)})
+
+
 @pytest.mark.parametrize("per_class", [1, 3])
 def test_proxies_start_on_the_sphere_and_are_learned(per_class: int) -> None:
     objective = objectives.proxy(jdml.soft_triple_loss, 3, 4, per_class)

@@ -270,6 +270,29 @@ def test_a_charge_cannot_push_harder_than_the_recipe_allows():
     np.testing.assert_array_equal(updates["proxies"][0], updates["proxies"][1])
 
 
+def test_how_many_entries_of_pfml_s_proxies_the_clip_cuts():
+    """At 512-D nearly all with α = 4, so that steps are those of signs; few with α = 1."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    centres = jdml.sphere(jax.random.normal(keys[0], (100, 512)))
+    labels = jax.random.randint(keys[1], (100,), 0, 100)
+    noise = 0.4 / jnp.sqrt(512)
+    x = jdml.sphere(centres[labels] + noise * jax.random.normal(keys[2], (100, 512)))
+    p = jdml.sphere(centres[:, None] + noise * jax.random.normal(keys[3], (100, 15, 512)))
+    apart = jnp.linalg.norm(x[:, None] - p[labels], axis=-1)
+    assert 0.5 < jnp.median(apart) < 0.55
+
+    def cut(alpha):
+        def loss(p):
+            return jdml.potential_field_loss(
+                x, labels, p, alpha=alpha, delta=0.2, reduce_fn=jdml.total
+            )
+
+        return float((jnp.abs(jax.grad(loss)(p)) > recipe("pfml", "cub").max_proxy_entry).mean())
+
+    assert cut(4.0) > 0.95
+    assert cut(1.0) < 0.15
+
+
 def test_pfml_is_as_found_and_the_paper_s_is_one_word_away():
     x, y = jnp.eye(4)[:, :2] + jnp.eye(4)[:, 2:], jnp.array([0, 0, 1, 1])
     values = {}
@@ -287,6 +310,8 @@ def test_pfml_is_as_found_and_the_paper_s_is_one_word_away():
     assert recipe("pfml", "cub", preset="paper", clip="entry").max_proxy_entry == 5.0
     with pytest.raises(ValueError, match="preset must be one of found, paper, got 'best'"):
         recipe("pfml", "cub", preset="best")
+    with pytest.raises(ValueError, match=r"preset must be .*, got \['found'\]"):
+        recipe("pfml", "cub", preset=["found"])
 
 
 def test_vectors_of_proxies_are_cut_at_the_force_of_a_pair_at_delta():

@@ -270,6 +270,12 @@ class Benchmark(Machines):
             )
         except ValueError as error:
             raise ValueError(f"--method-setting: {error}") from error
+        changed = sorted({"alpha", "delta"} & set(self._own_settings()))
+        if found.max_proxy_norm is not None and changed:
+            raise ValueError(
+                f"--method-setting clip=vector cuts at the force of the preset's alpha and delta: it does not go with "
+                f"--loss-setting {'= '.join(changed)}="
+            )
         if self.dim is not None:
             found = replace(found, dim=self.dim)
         return found if self.lr is None else replace(found, rate=self.lr)

@@ -61,6 +61,8 @@ PROXY_LOSSES: tuple[str, ...] = get_args(ProxyLoss)
 FOUND = {"potential_field": ("alpha=1.0",)}
 """Settings of a loss that do better than its paper's, as the studies found, with proxies that begin on samples; what is
 typed goes before them."""
+FOUND_PROXIES = {"potential_field": 3}
+"""Proxies per class, where the studies found several to be better than one."""
 PROXY_MONITORS = {"potential_field": "field_activity"}
 """What :mod:`jdml.losses` has to be logged beside a proxy loss."""
 MONITORED = 4096

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jdml import data
-from jdml.cli.names import FIELDS, FOUND, PAIR_LOSSES, PRETRAINED, PROXY_LOSSES, parse_batch
+from jdml.cli.names import FIELDS, FOUND, FOUND_PROXIES, PAIR_LOSSES, PRETRAINED, PROXY_LOSSES, parse_batch
 from jdml.data.loading import recognize
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ def resolve(options: "Train") -> "Train":
     )
     if loss in PROXY_LOSSES or method == "ccp":
         each = options.proxies_per_class
-        each = (8 if method == "ccp" else 1) if each is None else each
+        if each is None:
+            each = 8 if method == "ccp" else FOUND_PROXIES.get(str(loss), 1)
         factor = options.proxies_lr_factor or 100.0
         start = options.proxies_start or ("samples" if loss in FOUND and each else None)
         options = replace(

@@ -89,7 +89,8 @@ class Train(Machines):
     memory: int = 0
     """Also compare a pair loss's batch with this many remembered embeddings (cross-batch memory)."""
     proxies_per_class: int | None = None
-    """Proxies per class of a proxy loss (default 1; 0: a field of samples alone) or of ccp (default 8)."""
+    """Proxies per class of a proxy loss (default 1, potential_field 3; 0: a field of samples alone) or of ccp (default
+    8)."""
 
     sampled_classes: int | None = None
     """For very many classes: a step of a proxy loss sees the classes of its batch and others, drawn at random, so many

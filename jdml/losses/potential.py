@@ -161,9 +161,9 @@ def potential_field_loss(
         ``O((B + CK)² D)`` time, memory linear in the charges. Powers are cut near the largest float.
 
         Two charges of different classes that almost touch repel each other thousands of times as strongly as all others
-        do. One such gradient in Adam's second moment stops a proxy for hundreds of steps, far from its class: clip the
-        proxies' gradients, whole vectors rather than entries (:func:`jdml.optim.clip_by_vector_norm`), in proportion to
-        the force at δ, ``α/δ^(α+1)``.
+        do. One such gradient in Adam's second moment stops a proxy for hundreds of steps, far from its class. With
+        α = 1 this does not show; with a large α let proxies begin on samples, or cut the entries of their gradients
+        (``optax.clip(5.0)``).
 
         Without ``proxy_attraction`` the potential at a proxy is what remains of a sum when its siblings' part is taken
         off: where these are within δ of it the value has an error of about ``1e-7 K/δ^α``. Its gradient has not.

@@ -60,8 +60,6 @@ def proxy_distance(
     if kind not in ("assignment", "nearest", "represented"):
         raise ValueError(f'kind must be "assignment", "nearest" or "represented", got {kind!r}')
     centres, points, owners = _prepare("proxy_distance", proxies, embeddings, labels)
-    if len(owners) == 0:
-        raise ValueError("embeddings must hold at least one row, got none")
     found = [
         _class_distance(centre, points[owners == c], kind)
         for c, centre in enumerate(centres)
@@ -144,12 +142,13 @@ def proxy_spread(
         raise ValueError(
             f"modes must have shape {list(owners.shape)}, one for each of embeddings, got {list(names.shape)}"
         )
+    names = names.astype(str)  # numbers and None beside names
     covered = [
         _covered(centre, points[owners == c], names[owners == c], delta)
         for c, centre in enumerate(centres)
         if (owners == c).any()
     ]
-    return ProxySpread(*_pairs(centres, delta), float(np.mean(covered)) if covered else 0.0)
+    return ProxySpread(*_pairs(centres, delta), float(np.mean(covered)))
 
 
 def _prepare(
@@ -162,6 +161,11 @@ def _prepare(
     checks.check_embeddings("embeddings", embeddings, dim=dim, like="proxies")
     checks.check_labels("labels", labels, len(embeddings))
     owners = np.asarray(labels)
+    if len(owners) == 0:
+        raise ValueError("embeddings must hold at least one row, got none")
+    finite = np.isfinite(np.asarray(embeddings, np.float32)).all(axis=1)
+    if not finite.all():
+        raise ValueError(f"embeddings must be finite, row {finite.argmin()} is not")
     outside = (owners < 0) | (owners >= classes)
     if outside.any():
         row = int(outside.argmax())

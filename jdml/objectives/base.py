@@ -11,6 +11,7 @@ from jdml.losses.comparison import Normalize
 from jdml.mining import check_miner
 from jdml.objectives.sampling import sample_classes
 from jdml.ops import ball, checks
+from jdml.ops.meshes import ROWS
 
 Params = dict[str, Any]
 """What an objective learns, by role: ``{"proxies": …}``."""
@@ -82,6 +83,7 @@ def pair(
 
     Raises:
         TypeError: ``loss_fn`` cannot be called, or has no such keyword.
+        ValueError: ``learned`` has what belongs to the rows of a batch.
 
     Example:
         >>> import jax, jax.numpy as jnp, jdml
@@ -91,6 +93,11 @@ def pair(
         Array(0.2, dtype=float32)
     """
     _check_loss(loss_fn, {**settings, **(learned or {})})
+    for name in sorted(ROWS & set(learned or {})):
+        raise ValueError(
+            f"learned must hold hyper-parameters of the loss, got {name}, which has one entry for each row of a batch: "
+            "give it in a step of your own"
+        )
     start = {name: jnp.asarray(value, jnp.float32) for name, value in (learned or {}).items()}
     draws = checks.takes(loss_fn, "key")
 

@@ -163,7 +163,7 @@ def _potential(
     start: Literal["random", "samples"] | None = None,
 ) -> Recipe:
     """PFML; ``clip`` and ``start`` in the place of the preset's."""
-    if preset not in PFML:
+    if not isinstance(preset, str) or preset not in PFML:
         raise ValueError(f"preset must be one of {', '.join(PFML)}, got {preset!r}")
     own = {name: value for name, value in (("clip", clip), ("start", start)) if value is not None}
     alpha, clip, start = ({**PFML[preset], **own}[name] for name in ("alpha", "clip", "start"))
@@ -282,7 +282,7 @@ def recipe(
         >>> recipe("mpa", "sop").batch, recipe("pfml", "cars", protocol="mlrc").dim
         (32, 128)
     """
-    if method not in RECIPES:
+    if not isinstance(method, str) or method not in RECIPES:
         raise ValueError(f"method must be one of {', '.join(RECIPES)}, got {method!r}")
     if protocol not in ("conventional", "mlrc"):
         raise ValueError(f"protocol must be conventional or mlrc, got {protocol!r}")

@@ -4,10 +4,13 @@ import inspect
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jdml.data import EpochSampler, ImageBatches, ImageFiles
 from jdml.data.dataset import check_channels
+from jdml.ops import checks
+from jdml.training.step import TrainState
 
 
 def check_evaluation(evaluate: Any, monitor: str | None, hook: Any) -> None:
@@ -96,6 +99,54 @@ def check_train(train: Any) -> None:
         )
     if not len(labels):
         raise ValueError("train must hold at least one row, got none")
+
+
+def check_start(start: Any) -> None:
+    """Refuse what cannot be called on a fresh state.
+
+    Raises:
+        TypeError: no function, or one that does not take ``preprocess``.
+    """
+    if start is None:
+        return
+    wanted = "start must be a function (state, model, train, *, preprocess) that returns a state"
+    if not callable(start):
+        raise TypeError(
+            f"{wanted}, such as jdml.training.start_on_samples, got a {type(start).__name__}"
+        )
+    if not checks.takes(start, "preprocess"):
+        name = getattr(start, "__name__", type(start).__name__)
+        raise TypeError(f"{wanted}, got {name}, which takes no preprocess")
+
+
+def check_started(started: Any, fresh: TrainState) -> None:
+    """Refuse what ``start`` returned, where it is no state before the first step, or not of the same arrays.
+
+    Args:
+        started: what it returned.
+        fresh: what it was given.
+
+    Raises:
+        TypeError: no state.
+        ValueError: another step, other arrays; naming the first that differs.
+    """
+    if not isinstance(started, TrainState):
+        raise TypeError(f"start must return a TrainState, got a {type(started).__name__}")
+    if int(started.step) != int(fresh.step):
+        raise ValueError(f"start must leave step at {int(fresh.step)}, got {int(started.step)}")
+    had, has = (
+        {
+            jax.tree_util.keystr(path): f"{jnp.result_type(leaf)}{list(np.shape(leaf))}"
+            for path, leaf in jax.tree_util.tree_leaves_with_path(state.params)
+        }
+        for state in (fresh, started)
+    )
+    for name in (*had, *has):
+        if had.get(name) != has.get(name):
+            raise ValueError(
+                f"start must return parameters of the same shapes: params{name} was {had.get(name, 'not there')}, "
+                f"got {has.get(name, 'none')}"
+            )
 
 
 def check_sampler(sampler: Any, size: int, *, saved: bool) -> None:

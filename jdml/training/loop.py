@@ -136,6 +136,7 @@ def fit(
     for name, other in (("pretrained", pretrained), ("start", start)):
         if state is not None and other is not None:
             raise ValueError(f"state and {name} both say what to begin with: give one of them")
+    door.check_start(start)
     placement = Placement.on(mesh, shard)
     parts = (model, objective, optimizer)
     described = {"seed": seed, **asdict(schedule)}
@@ -165,7 +166,8 @@ def fit(
             *parts, feed.sample, seed=seed, preprocess=preprocess, pretrained=pretrained
         )
         if start is not None and (folder is None or not folder.begun):
-            state = start(state, model, train, preprocess=preprocess)
+            fresh, state = state, start(state, model, train, preprocess=preprocess)
+            door.check_started(state, fresh)
     door.check_proxies(state.params, train.labels)
     feed.check(state)
     run = Run(feed, sampler, schedule, evaluate, hook, state, folder, tensorboard, skip_nonfinite)

@@ -8,7 +8,8 @@ import numpy as np
 
 from jdml.data import BadImageError, without_bad_images
 from jdml.ops import checks, sphere
-from jdml.training.models import embed_in_training
+from jdml.training.door import check_train
+from jdml.training.models import as_model, embed_in_training
 from jdml.training.step import Preprocess, TrainState, standard
 
 ROWS = 512
@@ -42,7 +43,8 @@ def start_on_samples(
         The state with other proxies, of length 1. ``fit(start=start_on_samples)`` begins with it.
 
     Raises:
-        ValueError: no proxies among the parameters, a class without a sample, a size below 1.
+        TypeError: no state, no model, no data set, a seed that is no integer, a preprocess that cannot be called.
+        ValueError: a seed below 0, no proxies among the parameters, a class without a sample, a size below 1.
 
     Example:
         >>> import optax, jdml
@@ -55,6 +57,12 @@ def start_on_samples(
         (2, 3, 2)
     """
     checks.count("rows_at_a_time", rows_at_a_time)
+    checks.count("seed", seed, least=0)
+    checks.check_function("preprocess", preprocess)
+    if not isinstance(state, TrainState):
+        raise TypeError(f"state must be a TrainState, got a {type(state).__name__}")
+    model = as_model(model)
+    check_train(train)
     proxies = state.params.get("proxies")
     if proxies is None:
         raise ValueError(f"the objective has no proxies: its parameters are {sorted(state.params)}")

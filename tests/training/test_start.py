@@ -2,6 +2,7 @@
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -74,6 +75,63 @@ def test_a_damaged_file_is_passed_over(tmp_path: Path, caplog: pytest.LogCapture
     whole = training.start_on_samples(state, MODEL, photos.select(np.array([0, 2, 3])))
     np.testing.assert_array_equal(found, whole.params["proxies"])
     assert "1.png" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"seed": -1}, ValueError, "seed must be >= 0, got -1"),
+        ({"seed": "a"}, TypeError, "seed must be a Python integer >= 0, got 'a'"),
+        ({"state": {}}, TypeError, "state must be a TrainState, got a dict"),
+        ({"model": None}, TypeError, "model must be"),
+        ({"train": TRAIN.images}, TypeError, "train must be a data set with images and labels"),
+        ({"preprocess": 3}, TypeError, "preprocess must be"),
+    ],
+)
+def test_what_samples_cannot_be_taken_from(
+    change: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    arguments = {"state": begin(2), "model": MODEL, "train": TRAIN, **change}
+    with pytest.raises(error, match=message):
+        training.start_on_samples(**arguments)
+
+
+def with_step(state: training.TrainState, *_: object, preprocess: object) -> training.TrainState:
+    return state._replace(step=state.step + 5)
+
+
+def with_fewer_proxies(
+    state: training.TrainState, *_: object, preprocess: object
+) -> training.TrainState:
+    return state._replace(params={**state.params, "proxies": state.params["proxies"][:, :1]})
+
+
+def without_proxies(
+    state: training.TrainState, *_: object, preprocess: object
+) -> training.TrainState:
+    return state._replace(params={"model": state.params["model"]})
+
+
+def nothing(*_: object, preprocess: object) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("start", "error", "message"),
+    [
+        ("samples", TypeError, "start must be a function .* got a str"),
+        (begin, TypeError, "got begin, which takes no preprocess"),
+        (nothing, TypeError, "start must return a TrainState, got a NoneType"),
+        (with_step, ValueError, "start must leave step at 0, got 5"),
+        (with_fewer_proxies, ValueError, r"\['proxies'\] was float32\[2, 2, 3\], got .*\[2, 1, 3\]"),
+        (without_proxies, ValueError, r"\['proxies'\] was float32\[2, 2, 3\], got none"),
+    ],
+)
+def test_what_a_run_cannot_begin_with(start: Any, error: type[Exception], message: str) -> None:
+    objective = objectives.proxy(jdml.potential_field_loss, 2, 3, 2)
+    parts = (MODEL, objective, optax.sgd(0.1), TRAIN, data.RandomBatchSampler(9, 4, seed=0))
+    with pytest.raises(error, match=message):
+        training.fit(*parts, steps=1, start=start, progress=False)
 
 
 class Begun:

@@ -121,6 +121,8 @@ def test_fields_are_as_the_study_found_and_the_paper_s_is_an_option_away():
     field = {"labels": "parity", "loss": "potential_field"}
     found = resolve(Train(**field))
     assert (found.loss_setting, found.proxies_start) == (("alpha=1.0",), "samples")
+    assert found.proxies_per_class == 3
+    assert resolve(Train(**field, proxies_per_class=1)).proxies_per_class == 1
     assert Job(found).start().keywords == {"seed": 0}
     paper = resolve(Train(**field, loss_setting=("alpha=4", "delta=0.3"), proxies_start="random"))
     assert (paper.loss_setting, paper.proxies_start) == (("alpha=4", "delta=0.3"), "random")
