@@ -124,7 +124,7 @@ COLUMNS = (
         "letters R@1",
         of_multi_proxy,
         {},
-        "2026-11-22",
+        "2026-11-22 and 23",
         f"python experiments/mpa/main.py {OMNIGLOT} --steps 600 --seeds 3",
     ),
     Column(

@@ -169,6 +169,11 @@ IBN = ("--backbone bn_inception", "--protocol mlrc")
             {"R@1": 89.02},
         ),
         (("--method ccp", "--backbone bn_inception", "--dataset sop"), {"R@1": 80.01}),
+        # EPS's Table 6
+        (
+            ("--method eps", "--backbone bn_inception", "--dim 512", "--dataset cars"),
+            {"R@1": 85.5, "R@2": 90.7, "R@4": 94.3, "R@8": 96.7},
+        ),
         # NIR's Table 1, alone and regularized, and Table 2
         (("--method nir_baseline",), {"R@1": 64.4, "NMI": 68.4, "MAP@1000": 33.2}),
         (("--method nir",), {"R@1": 66.0, "NMI": 69.6, "MAP@1000": 34.2}),

@@ -8,6 +8,7 @@ from jdml.cli.tables import (
     CLUSTERED,
     CONVENTIONAL,
     EPS,
+    EPS_INCEPTION,
     LITERATURE,
     LITERATURE_SOP,
     MLRC,
@@ -16,6 +17,7 @@ from jdml.cli.tables import (
     PFML_MLRC,
     RANKED,
     RANKED_SOP,
+    RECALLED,
     RELATIVE,
     SEPARATED,
     Row,
@@ -42,7 +44,7 @@ def printed(
         backbone: see ``protocol``.
         dataset: see ``protocol``.
         loss: the base loss of CCP and NIR.
-        dim: of the embeddings: NIR has tables for several.
+        dim: of the embeddings: NIR and EPS have tables for several.
         pooling: of the head, as ``dim``.
         per_class: centres per class: of SoftTriple the MLRC tables have one row of each data set.
 
@@ -71,6 +73,8 @@ def printed(
     names: tuple[str, ...]
     if (method, backbone) in EPS:
         names, table = CLUSTERED, EPS[method, backbone]
+    elif method in EPS_INCEPTION and (backbone, dim) == ("bn_inception", 512):
+        names, table = RECALLED, EPS_INCEPTION[method]
     elif method not in ("nir", "nir_baseline"):
         names = RANKED_SOP if dataset == "sop" else RANKED
         table = CONVENTIONAL.get((method, backbone), {})

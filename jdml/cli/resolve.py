@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jdml import data
-from jdml.cli.names import FIELDS, FOUND, FOUND_PROXIES, PAIR_LOSSES, PRETRAINED, PROXY_LOSSES, parse_batch
+from jdml.cli.names import (
+    FIELDS,
+    FOUND,
+    FOUND_PROXIES,
+    PAIR_LOSSES,
+    PRETRAINED,
+    PROXY_LOSSES,
+    parse_batch,
+)
 from jdml.data.loading import recognize
 
 if TYPE_CHECKING:

@@ -98,7 +98,10 @@ def test_spread_by_hand():
         ({"delta": 0.0}, "delta must be > 0, got 0.0"),
         ({"modes": None}, "embeddings, labels and modes tell together"),
         ({"modes": np.zeros(3, int)}, r"modes must have shape \[30\], .* got \[3\]"),
-        ({"embeddings": np.where(LABELS[:, None] == 1, np.nan, POINTS)}, "embeddings must be finite, row 1 is not"),
+        (
+            {"embeddings": np.where(LABELS[:, None] == 1, np.nan, POINTS)},
+            "embeddings must be finite, row 1 is not",
+        ),
         ({"embeddings": POINTS[:0], "labels": LABELS[:0], "modes": LABELS[:0]}, "at least one row"),
         ({"labels": LABELS + 2}, r"labels\[2\] is 4, expected 0…3"),
     ],

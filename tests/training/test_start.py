@@ -123,7 +123,11 @@ def nothing(*_: object, preprocess: object) -> None:
         (begin, TypeError, "got begin, which takes no preprocess"),
         (nothing, TypeError, "start must return a TrainState, got a NoneType"),
         (with_step, ValueError, "start must leave step at 0, got 5"),
-        (with_fewer_proxies, ValueError, r"\['proxies'\] was float32\[2, 2, 3\], got .*\[2, 1, 3\]"),
+        (
+            with_fewer_proxies,
+            ValueError,
+            r"\['proxies'\] was float32\[2, 2, 3\], got .*\[2, 1, 3\]",
+        ),
         (without_proxies, ValueError, r"\['proxies'\] was float32\[2, 2, 3\], got none"),
     ],
 )
