@@ -31,7 +31,7 @@ from regularized import (
 )
 from switch_off import MEASURED, draw_switch_off, watch
 
-from jdml.report import markdown_table, mean_std
+from jdml.report import markdown_table, mean_std, paired
 from jdml.training.checkpoint import write_json
 from jdml.training.memory import keep_freed_memory
 from jdml.training.study import collect_results, over_seeds, run_study
@@ -198,7 +198,13 @@ def method_tables(results: dict[str, Any]) -> list[str]:
 
 
 def ablation_table(results: dict[str, Any]) -> str:
-    """One row per change."""
+    """One row per change, and its difference to the first over the same seeds."""
+
+    def recall(name: str) -> dict[int, float]:
+        runs = {n.rpartition("-"): result["metrics"] for n, result in results.items()}
+        return {int(s): m["R@1"] for (n, _, s), m in runs.items() if n == name and "R@1" in m}
+
+    first = next(iter(ABLATIONS))
     shown = {"R@1": 100.0, "mAP@1000": 100.0, **{f"test {name}": 1.0 for name in STRUCTURE}}
     rows = []
     for name in ABLATIONS:
@@ -209,8 +215,10 @@ def ablation_table(results: dict[str, Any]) -> str:
             else "–"
             for metric, scale in shown.items()
         ]
-        rows.append([name, *cells, str(diverged)])
-    return markdown_table([f"{ABLATED} + NIR", "R@1", "mAP@1000", *STRUCTURE, "diverged"], rows)
+        beside = "–" if name == first else str(paired(recall(name), recall(first)))
+        rows.append([name, *cells, str(diverged), beside])
+    titles = (f"{ABLATED} + NIR", "R@1", "mAP@1000", *STRUCTURE, "diverged", f"R@1 − {first}")
+    return markdown_table(titles, rows)
 
 
 def switch_table(found: dict[str, dict[str, list[float]]]) -> str:
