@@ -3,9 +3,10 @@
     python benchmarks/image_training.py --out benchmarks/results/image_training.json
 
 A step is forward and backward with the multi-similarity loss and Adam, on images that are in memory. PyTorch's
-networks are those that the tests convert weights from, its loss is pytorch-metric-learning's. Both sides take turns in
-one process. Both keep the memory that they free, as `jdml` does; --fresh-memory measures as glibc starts. --parts times
-the forward pass and the gradient apart.
+networks are those that the tests convert weights from, its loss is pytorch-metric-learning's. All sides take turns in
+one process; ours runs once on the CPU as one device and once as two, which share the batch (`jdml train --devices 2`).
+All keep the memory that they free, as `jdml` does; --fresh-memory measures as glibc starts. --parts times the forward
+pass and the gradient apart.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import jdml
 from jdml import models, objectives
 from jdml.training import create_state, embed, make_train_step
 from jdml.training.memory import keep_freed_memory
+from jdml.training.placement import Placement
 
 try:
     import torch
@@ -64,6 +66,9 @@ WIDTHS = {
 PARTS = ("forward", "gradient", "step")
 """Each holds the one before."""
 
+DEVICES = {"jdml": 1, "two devices": 2}
+"""Our sides: of how many devices the CPU consists."""
+
 Call = Callable[[], Any]
 
 
@@ -74,18 +79,20 @@ def batch_of(case: Case) -> tuple[np.ndarray, np.ndarray]:
     return images, np.arange(case.batch) // 4
 
 
-def ours(case: Case) -> dict[str, Call]:
-    """A step, what it begins with, and an embedding pass."""
+def ours(case: Case, devices: int) -> dict[str, Call]:
+    """A step, what it begins with, and an embedding pass, of a batch that so many devices share."""
     model = models.create(case.network, dim=case.dim)
     objective, optimizer = objectives.pair(jdml.multi_similarity_loss), optax.adam(1e-4)
-    images, labels = batch_of(case)
-    held = [create_state(model, objective, optimizer, images, seed=0)]
-    step = make_train_step(model, objective, optimizer, donate=True)
-    images = jax.numpy.asarray(images)
+    rows, labels = batch_of(case)
+    mesh = jax.make_mesh((devices,), ("data",), devices=jax.devices()[:devices])
+    placement = Placement.on(mesh if devices > 1 else None, None)
+    held = [placement.place(create_state(model, objective, optimizer, rows, seed=0))]
+    step = make_train_step(model, objective, optimizer, donate=True, placement=placement)
+    images, labels = placement.spread((jax.numpy.asarray(rows), labels), case.batch)
 
     def train() -> None:
         held[0], metrics = step(held[0], images, labels)
-        jax.block_until_ready(metrics)
+        jax.block_until_ready((held[0], metrics))
 
     def loss(params: Any, batch_stats: Any) -> jax.Array:
         variables = {"params": params, "batch_stats": batch_stats}
@@ -99,7 +106,7 @@ def ours(case: Case) -> dict[str, Call]:
 
     def evaluate() -> Any:
         state = held[0]
-        return embed(model, state.params["model"], state.batch_stats, images, batch_size=case.batch)
+        return embed(model, state.params["model"], state.batch_stats, rows, batch_size=case.batch)
 
     parts = {"forward": lambda: of(forward), "gradient": lambda: of(gradient)}
     return {**parts, "step": train, "embedding": evaluate}
@@ -148,8 +155,8 @@ def theirs(case: Case) -> dict[str, Call]:
 
 
 def measure(case: Case, repeats: int, kinds: tuple[str, ...]) -> dict[str, Any]:
-    """Milliseconds and peak memory of both sides."""
-    sides = {"jdml": ours(case)}
+    """Milliseconds and peak memory of all sides."""
+    sides = {name: ours(case, devices) for name, devices in DEVICES.items()}
     if torch is not None:
         sides["torch"] = theirs(case)
     row: dict[str, Any] = case._asdict()
@@ -170,22 +177,25 @@ def ratio(row: dict[str, Any], kind: str, figure: str, over: str, under: str) ->
 
 
 HEADING = (
-    f"{'':>32} | {'step, ms':>9} {'PyTorch':>8} {'speed':>6} {'memory':>7}"
+    f"{'':>45} | {'step, ms':>9} {'PyTorch':>8} {'speed':>6} {'memory':>7}"
     f" | {'embed, ms':>9} {'PyTorch':>8} {'speed':>6}"
 )
 
 
-def line(row: dict[str, Any]) -> str:
-    """A row of the printed table; speed and memory as multiples of PyTorch's."""
+def lines_of(row: dict[str, Any]) -> str:
+    """Rows of the printed table, one for each of our sides; speed and memory as multiples of PyTorch's."""
     nan = float("nan")
-    found = f"{row['network']:>20} {row['size']:>4}² x{row['batch']:>4} |"
-    for kind in ("step", "embedding"):
-        times = row[kind]["milliseconds"]
-        found += f" {times['jdml']:>9.1f} {times.get('torch', nan):>8.1f}"
-        found += f" {ratio(row, kind, 'milliseconds', 'torch', 'jdml'):>6.2f}"
-        if kind == "step":
-            found += f" {ratio(row, kind, 'peak_bytes', 'jdml', 'torch'):>7.2f} |"
-    return found
+    lines = []
+    for side in DEVICES:
+        found = f"{row['network']:>20} {row['size']:>4}² x{row['batch']:>4} {side:>12} |"
+        for kind in ("step", "embedding"):
+            times = row[kind]["milliseconds"]
+            found += f" {times[side]:>9.1f} {times.get('torch', nan):>8.1f}"
+            found += f" {ratio(row, kind, 'milliseconds', 'torch', side):>6.2f}"
+            if kind == "step":
+                found += f" {ratio(row, kind, 'peak_bytes', side, 'torch'):>7.2f} |"
+        lines.append(found)
+    return "\n".join(lines)
 
 
 def parts_of(row: dict[str, Any]) -> str:
@@ -209,6 +219,7 @@ def main() -> None:
     parser.add_argument("--fresh-memory", action="store_true", help="as glibc starts")
     parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
     arguments = parser.parse_args()
+    jax.config.update("jax_num_cpu_devices", max(DEVICES.values()))
     if not arguments.fresh_memory:
         keep_freed_memory()
     chosen = [case for case in CASES if not arguments.only or case.network in arguments.only]
@@ -217,7 +228,7 @@ def main() -> None:
     for case in chosen:
         kinds = (*PARTS, "embedding") if arguments.parts else ("step", "embedding")
         rows.append(measure(case, arguments.repeats, kinds))
-        print(line(rows[-1]), flush=True)
+        print(lines_of(rows[-1]), flush=True)
         if arguments.parts:
             print(parts_of(rows[-1]), flush=True)
     memory = "fresh" if arguments.fresh_memory else "kept"

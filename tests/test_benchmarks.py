@@ -270,12 +270,14 @@ def test_image_training(
     found = json.loads(out.read_text())
     (row,) = found["rows"]
     assert row["forward"]["milliseconds"]["jdml"] < row["gradient"]["milliseconds"]["jdml"]
-    assert set(row["step"]["milliseconds"]) <= {"jdml", "torch"}
-    assert row["step"]["milliseconds"]["jdml"] > 0
-    assert row["embedding"]["milliseconds"]["jdml"] > 0
+    assert set(row["step"]["milliseconds"]) - {"torch"} == {"jdml", "two devices"}
+    for side in ("jdml", "two devices"):
+        assert row["step"]["milliseconds"][side] > 0
+        assert row["embedding"]["milliseconds"][side] > 0
     assert found["memory"] == "fresh"
     told = capsys.readouterr().out
     assert "small" in told
+    assert "two devices |" in told
     assert "jdml: forward" in told
 
 

@@ -1,6 +1,9 @@
 """The command line, as a person uses it; and a run that is killed with SIGKILL."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -371,6 +374,26 @@ def test_devices_and_micro_batches_change_nothing(capsys, tmp_path):
     assert shown["again"] == shown["all"]
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert not {"devices", "micro_batch", "sampled_classes"} & set(config)
+
+
+@pytest.mark.parametrize(("said", "there"), [(None, 2), ("3", 3)])
+def test_a_number_makes_devices_of_a_cpu(said, there):
+    """A process alone divides its CPU, unless its user has said how many devices it is."""
+    program = (
+        "import jax; from jdml.cli.devices import Machines; machines = Machines(devices='2');"
+        "machines.join(); print(jax.device_count(), *machines.mesh(32)[1])"
+    )
+    unsaid = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
+    told = {"JAX_NUM_CPU_DEVICES": said} if said else {}
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**unsaid, **told, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    expected = f"{there} 2 of {there} devices (cpu), 16 rows of a batch of 32 on each"
+    assert found.stdout.strip() == expected
 
 
 @pytest.mark.parametrize(

@@ -138,16 +138,18 @@ def training() -> str:
     """Make the table of training steps."""
     rows = []
     for row in record("image_training")["rows"]:
-        line = [row["network"], f"{row['size']}²", row["batch"]]
-        for part in ("step", "embedding"):
-            ms, peak = row[part]["milliseconds"], row[part]["peak_bytes"]
-            line += [f"{ms['jdml']:.0f}", f"{ms['torch'] / ms['jdml']:.1f}"]
-            line += [f"{peak['jdml'] / peak['torch']:.1f}"]
-        rows.append(line)
-    head = ["network", "images", "batch", "step, ms", "PyTorch = 1", "its memory", "embedding, ms"]
+        for side, devices in (("jdml", 1), ("two devices", 2)):
+            line = [row["network"], f"{row['size']}²", row["batch"], devices]
+            for part in ("step", "embedding"):
+                ms, peak = row[part]["milliseconds"], row[part]["peak_bytes"]
+                line += [f"{ms[side]:.0f}", f"{ms['torch'] / ms[side]:.2f}"]
+                line += [f"{peak[side] / peak['torch']:.1f}"]
+            rows.append(line)
+    head = ["network", "images", "batch", "devices", "step, ms", "PyTorch = 1", "its memory"]
+    head += ["embedding, ms"]
     said = (
         "A training step (forward and backward, multi-similarity loss, Adam) beside the same network in PyTorch: how many times as fast, and memory as "
-        "a multiple of PyTorch's. [How convolutions are computed](convolutions.md)."
+        "a multiple of PyTorch's; the CPU as one device, and as two that share the batch (`jdml train --devices 2`). [How convolutions are computed](convolutions.md)."
     )
     return heading(
         "A training step", "image_training", "python benchmarks/image_training.py", said
