@@ -1,4 +1,4 @@
-"""The examples that end each command's help, and README's, run one after another in a folder with `photos`."""
+"""The examples that end each command's help, and README's, run in a folder with `photos`, in any order."""
 
 import re
 import shlex
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jdml import models, training
-from jdml.cli import COMMANDS, EXAMPLES
+from jdml.cli import COMMANDS, EXAMPLES, main
 from jdml.models import SmallConvNet
 
 README = Path(__file__).parents[2] / "README.md"
@@ -26,11 +26,13 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, photos, run) -> Path:
-    """A folder with photographs, a run, and a file of weights as torchvision names them."""
+    """A folder with photographs, a run, a query, and the photographs' embeddings."""
     folder = tmp_path_factory.mktemp("examples")
     shutil.copytree(photos, folder / "photos")
     shutil.copytree(run.folder, folder / "runs" / "photos")
     shutil.copy(photos / "kind0" / "1.png", folder / "query.jpg")
+    embed = ["embed", str(run.folder), str(folder / "photos"), "--out", str(folder / "photos.npz")]
+    assert main([*embed, "--quiet"]) == 0
     return folder
 
 
