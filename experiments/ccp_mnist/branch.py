@@ -6,7 +6,7 @@ which differences decide, are written in README.md and below, before the runs.
 
     python experiments/ccp_mnist/branch.py --data-dir DIR                 # all that is missing
     python experiments/ccp_mnist/branch.py --data-dir DIR --minutes 10    # as far as ten minutes go; again to go on
-    python experiments/ccp_mnist/branch.py --table                        # the tables of the runs that there are
+    python experiments/ccp_mnist/branch.py --table                        # tables and picture of the runs there are
 
 Every run is kept in branched/, as soon as it ends, and never run twice. The plateau's weights lie in runs/; where they
 are missing they are trained again.
@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import tyro
+from pictures import draw_ways
 from study import BASE, CLASSES, MARGINS, RATE, Parts, Recorder, load, map_at_r, within
 
 import jdml
@@ -229,7 +230,11 @@ def main(settings: Settings) -> str:
             workers=settings.workers,
             minutes=settings.minutes,
         )
-    return tables(collect_results(settings.out))
+    results = collect_results(settings.out)
+    curves = {way: list(by_seed(results, "curve", way=way).values()) for way in WAYS}
+    if any(curves.values()):
+        draw_ways({way: of for way, of in curves.items() if of}, settings.out.with_suffix(".png"))
+    return tables(results)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""The panels of paper Fig. 6."""
+"""The panels of paper Fig. 6, and the ways on from a plateau."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -47,4 +49,23 @@ def draw_panels(source: Path, path: Path) -> None:
     axes[-1].legend(fontsize=7)
     axes[-1].xaxis.get_major_locator().set_params(integer=True)
     axes[-1].grid(alpha=0.3)
+    figure.savefig(path, dpi=110)
+
+
+def draw_ways(curves: Mapping[str, Sequence[Any]], path: Path) -> None:
+    """Validation MAP@R by step since the plateau: a pale line for each seed, a strong one for their mean."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+    axis = figure.subplots()
+    for place, (way, of_seeds) in enumerate(curves.items()):
+        steps, values = np.moveaxis(np.array(of_seeds), -1, 0)
+        axis.plot(steps.T, 100 * values.T, color=f"C{place}", alpha=0.2, linewidth=0.7)
+        label = f"{way} ({len(of_seeds)} seeds)"
+        axis.plot(steps[0], 100 * values.mean(0), color=f"C{place}", label=label, linewidth=2)
+    axis.set(
+        xlabel="steps since the plateau", ylabel="MAP@R of validation images, %", ylim=(0, 100)
+    )
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8, loc="lower right")
     figure.savefig(path, dpi=110)

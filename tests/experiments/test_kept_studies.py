@@ -180,6 +180,7 @@ def test_ways_on_from_a_plateau(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     settings = study.Settings(data="digits", seeds=2, out=tmp_path / "kept", cache=tmp_path)
     tables = study.main(settings)
     assert len(list((tmp_path / "kept").iterdir())) == 6
+    assert (tmp_path / "kept.png").exists()
     assert "| plateau " in tables
     assert "alternating at all: CCP − go on" in tables
     assert "n = 2" in tables
