@@ -82,6 +82,7 @@ def of_ccp(name: str) -> str | None:
     """Names of CCP's study on MNIST."""
     names = {
         "mnist: in batch": "contrastive",
+        "mnist: samples": "contrastive, anchor samples",
         "mnist: single": "contrastive, one problem",
         "mnist: CCP": "contrastive + CCP",
     }
@@ -186,8 +187,8 @@ COLUMNS = (
         "ccp_mnist",
         "test",
         of_ccp,
-        {"contrastive + CCP": 97.21},
-        "2026-11-21",
+        {"contrastive + CCP": 97.21, "contrastive, anchor samples": 98.06},
+        "2026-11-24",
         "python experiments/ccp_mnist/main.py --data mnist --data-dir DIR --seeds 3",
     ),
     Column(

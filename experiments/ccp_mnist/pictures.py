@@ -32,20 +32,22 @@ def draw_panels(source: Path, path: Path) -> None:
         axis.set(xticks=[], yticks=[])
     for axis in axes[number:-1]:
         axis.set_axis_off()
-    radii = saved["radii"].reshape(-1, 6)
+    radii = saved["radii"].reshape(-1, 2, 3)
     problems = np.arange(1, len(radii) + 1)
-    for place, part in ((0, "training"), (3, "validation")):
-        line = "-" if place == 0 else "--"
-        axes[-1].plot(
-            problems, radii[:, place], "o" + line, color="tab:blue", label=f"radius, {part}"
-        )
-        axes[-1].plot(
-            problems, radii[:, place + 1], "s" + line, color="tab:green", label=f"between, {part}"
-        )
-        axes[-1].plot(
-            problems, radii[:, place + 2], "^" + line, color="black", label=f"ratio, {part}"
-        )
-    axes[-1].set(title="classes: covering radius, distance", xlabel="problem", ylim=(0, None))
+    looks = (("distance", "s", "tab:green"), ("radius", "o", "tab:blue"), ("ratio", "^", "black"))
+    for (name, marker, colour), place in zip(looks, (1, 0, 2), strict=True):
+        for line, face, part in (("-", colour, "training"), ("--", "none", "validation")):
+            values = radii[:, int(part == "validation"), place]
+            axes[-1].plot(
+                problems,
+                values,
+                marker + line,
+                color=colour,
+                markerfacecolor=face,
+                markersize=4,
+                label=f"{name}, {part}",
+            )
+    axes[-1].set(title="classes: distance, covering radius", xlabel="problem", yscale="log")
     axes[-1].legend(fontsize=7)
     axes[-1].xaxis.get_major_locator().set_params(integer=True)
     axes[-1].grid(alpha=0.3)
