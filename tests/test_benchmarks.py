@@ -281,6 +281,32 @@ def test_image_training(
     assert "jdml: forward" in told
 
 
+def test_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both large programs are found by their names; a network begins twice, with one folder of programs."""
+    module = load("first_step", monkeypatch)
+    monkeypatch.setattr(module, "CASES", {"eps": module.Case("eps", 8, 1, 2)})
+    folders = []
+
+    def here(case: tuple[str, int, int, int], programs: str) -> dict[str, float]:
+        folders.append(programs)
+        return module.first_step(case)
+
+    monkeypatch.setattr(module, "in_new_process", here)
+    out = tmp_path / "first.json"
+    run(module, monkeypatch, "--out", str(out))
+    (row,) = json.loads(out.read_text())["rows"]
+    first = row["first"]
+    assert first["initial values"] > 0
+    assert first["the step"] > 0
+    parts = first["initial values"] + first["the step"] + first["the rest"]
+    assert np.isclose(parts, first["whole"])
+    assert len(folders) == 2
+    assert len(set(folders)) == 1
+    assert "core-seconds" in capsys.readouterr().out
+
+
 def test_convolutions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
