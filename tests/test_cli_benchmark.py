@@ -51,7 +51,8 @@ def test_dry_run(method, protocol, small_backbone, capsys, tmp_path):
 
 
 def test_dry_run_of_a_real_backbone(capsys, room):
-    code, out, err = benchmark(capsys, "--backbone", "resnet18", "--dry-run", "--steps", "1")
+    small = ("--steps", "1", "--batch", "8x4", "--image-size", "112")
+    code, out, err = benchmark(capsys, "--backbone", "resnet18", "--dry-run", *small)
     assert (code, err) == (0, "")
     assert "pfml, resnet18" in out
 

@@ -20,6 +20,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import optax
+import progress
 import tyro
 
 import jdml
@@ -27,7 +28,7 @@ from jdml import data, models, objectives, optim, training
 from jdml.ccp import AlternatingProjections
 from jdml.metrics import class_covering
 from jdml.ops import ball
-from jdml.report import Paired, markdown_table, mean_std, paired
+from jdml.report import holm, markdown_table, mean_std, paired
 from jdml.training.study import by_seed, collect_results, run_study
 
 DIM, RATE, PROXY_RATE = 128, 5e-4, 10.0
@@ -217,15 +218,38 @@ def tables(results: dict[str, Any]) -> str:
         titles = [loss, *SCORES, "problems", "best step", "radius / distance", "seeds"]
         sections += [markdown_table(titles, rows), ""]
 
-    def difference(loss: str, pair: tuple[str, str]) -> Paired:
-        return paired(*(of_four(results, loss, way, "MAP@R") for way in pair))
-
+    found = {
+        loss: {
+            name: paired(*(of_four(results, loss, way, "MAP@R") for way in pair))
+            for name, pair in TESTS.items()
+        }
+        for loss in losses
+    }
     rows = [
-        [f"{name}: {' − '.join(pair)}", *(str(difference(loss, pair)) for loss in losses)]
+        [f"{name}: {' − '.join(pair)}", *(str(found[loss][name]) for loss in losses)]
         for name, pair in TESTS.items()
     ]
-    sections.append(markdown_table(["MAP@R, points", *losses], rows))
-    return "\n".join(sections)
+    first = next(iter(TESTS))
+    corrected = holm({loss: of[first].p for loss, of in found.items()}, tests=len(LOSSES))
+    said = ", ".join(f"{loss} {p:.2g}" for loss, p in corrected.items()) or "no runs yet"
+    decisive = f"{first}, p with Holm's correction over {len(LOSSES)} losses: {said}."
+    sections += [markdown_table(["MAP@R, points", *losses], rows), "", decisive, ""]
+    return "\n".join([*sections, progress_tables(results, losses)])
+
+
+def progress_tables(results: dict[str, Any], losses: list[str]) -> str:
+    """How the models came along, of the seeds that every way of a loss has."""
+    models = {}
+    for loss in losses:
+        whole = set.intersection(*(set(of_four(results, loss, way, "MAP@R")) for way in WAYS))
+        for way in WAYS:
+            models[loss, way] = [
+                of["metrics"]
+                for of in results.values()
+                if (of["job"]["loss"], of["job"]["way"]) == (loss, way)
+                and of["job"]["seed"] in whole
+            ]
+    return progress.tables(models, tuple(way for way in WAYS if way.startswith("CCP")))
 
 
 def main(settings: Settings) -> str:

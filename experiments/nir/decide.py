@@ -26,7 +26,7 @@ from study import LOSSES, TASKS  # the base losses, and their learning rates
 
 import jdml
 from jdml import metrics, objectives, optim, training
-from jdml.report import Paired, markdown_table, mean_std, paired
+from jdml.report import holm, markdown_table, mean_std, paired
 from jdml.training.study import by_seed, collect_results, run_study
 
 STEPS = 600
@@ -199,19 +199,12 @@ def tables(results: dict[str, Any]) -> str:
         [f"{name}: {' − '.join(pair)}", *(str(found[base][name]) for base in bases)]
         for name, pair in TESTS.items()
     ]
-    sections += [markdown_table(["R@1, points", *bases], rows), "", holm(found)]
-    return "\n".join(sections)
-
-
-def holm(found: dict[str, dict[str, Paired]]) -> str:
-    """Whether the first test decides, loss by loss, with Holm's correction over the losses."""
     first = next(iter(TESTS))
-    values = sorted((of[first].p, base) for base, of in found.items() if np.isfinite(of[first].p))
-    said, least = [], 0.0
-    for place, (p, base) in enumerate(values):
-        least = max(least, min(1.0, p * (len(BASES) - place)))
-        said.append(f"{base} {least:.2g}")
-    return f"{first}, p with Holm's correction over {len(BASES)} losses: {', '.join(said) or 'no runs yet'}."
+    corrected = holm({base: of[first].p for base, of in found.items()}, tests=len(BASES))
+    said = ", ".join(f"{base} {p:.2g}" for base, p in corrected.items()) or "no runs yet"
+    decisive = f"{first}, p with Holm's correction over {len(BASES)} losses: {said}."
+    sections += [markdown_table(["R@1, points", *bases], rows), "", decisive]
+    return "\n".join(sections)
 
 
 def draw(results: dict[str, Any], path: Path) -> None:

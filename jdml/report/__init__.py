@@ -15,7 +15,7 @@ from jdml.report.figures import scatter_grid
 from jdml.report.page import html_report
 from jdml.report.pictures import confusions, curves, embedding_map, gallery
 from jdml.report.runs import Run, read_runs
-from jdml.report.tables import Paired, markdown_table, mean_std, paired
+from jdml.report.tables import Paired, holm, markdown_table, mean_std, paired
 
 __all__ = [
     "Comparison",
@@ -29,6 +29,7 @@ __all__ = [
     "curves",
     "embedding_map",
     "gallery",
+    "holm",
     "html_report",
     "markdown_table",
     "mean_std",

@@ -208,5 +208,24 @@ def test_ccp_by_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list((tmp_path / "kept").iterdir())) == 12
     assert "(1 seed)" in tables
     assert "| CCP-L " in tables
+    assert "Holm's correction over 3 losses: no runs yet." in tables
+    assert "| step 500 |" in tables
     found = json.loads((tmp_path / "kept" / "contrastive, XBM, fold 3-0.json").read_text())
     assert 0 <= found["metrics"]["MAP@R"] <= 1
+
+
+def test_problems_of_a_run_by_letter() -> None:
+    study = load("ccp_letters", "progress")
+    values = [0.1, 0.3, 0.2, 0.5, 0.4, 0.6, 0.7]
+    numbers = [0, 0, 0, 1, 1, 2, 2]
+    curve = [
+        {"step": 100.0 * (k + 1), "problem": float(number), "MAP@R": value}
+        for k, (number, value) in enumerate(zip(numbers, values, strict=True))
+    ]
+    assert [tuple(of) for of in study.problems_of(curve)] == [
+        (3, 2, 0.3, True),
+        (2, 1, 0.5, True),
+        (2, 2, 0.7, False),
+    ]
+    assert study.by_problem([{"curve": curve}]) == ["300", "30.0", "1", "1", "1 of 2", "+20.00"]
+    assert study.by_step([{"curve": curve}]) == ["40.0", *4 * ["70.0"]]

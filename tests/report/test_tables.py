@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jdml.report import markdown_table, mean_std, paired
+from jdml.report import holm, markdown_table, mean_std, paired
 
 
 def test_mean_and_sample_standard_deviation() -> None:
@@ -47,3 +47,13 @@ def test_paired_differences_that_have_no_spread() -> None:
 def test_a_confidence_is_between_0_and_1(confidence: float) -> None:
     with pytest.raises(ValueError, match=f"confidence must be between 0 and 1, got {confidence}"):
         paired(ONE, OTHER, confidence=confidence)
+
+
+def test_holm_steps_down() -> None:
+    found = holm({"a": 0.04, "b": 0.01, "c": 0.03, "d": float("nan")})
+    assert list(found) == ["b", "c", "a"]
+    np.testing.assert_allclose(list(found.values()), [3 * 0.01, 2 * 0.03, 2 * 0.03])
+    np.testing.assert_allclose(list(holm({"a": 0.4, "b": 0.9}, tests=3).values()), [1, 1])
+    assert holm({}) == {}
+    with pytest.raises(ValueError, match="tests must be at least 2, the number of p-values, got 1"):
+        holm({"a": 0.1, "b": 0.2}, tests=1)
