@@ -47,7 +47,7 @@ jax.config.update("jax_num_cpu_devices", 2)
 
 # A worker that holds more than this drops its compiled programs; they are read again from the folder above. Where most
 # of it is something else (PyTorch, TensorFlow, data), it may grow by a share of it before it drops them again.
-LARGE, GROWTH = int(1.25 * 2**30), 256 << 20
+LARGE, GROWTH = int(1.25 * 2**30), 384 << 20
 
 # In these rooms an operand of lower rank that broadcasts by accident is an error.
 STRICT_ROOMS = {"ops", "losses", "mining", "memory", "metrics", "objectives"}

@@ -1,6 +1,7 @@
 """Pretrained weights under every library's names: features as PyTorch's to 1e-5."""
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -34,6 +35,13 @@ def published(arch: str):
 def published_arrays(arch: str) -> dict[str, np.ndarray]:
     """Its state by the published names."""
     return {name: value.numpy() for name, value in published(arch).state_dict().items()}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_arrays() -> Iterator[None]:
+    """Drop them with the module: together they are some 300 MiB."""
+    yield
+    published_arrays.cache_clear()
 
 
 def identity_variables(arch: str) -> dict:
