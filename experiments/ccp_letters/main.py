@@ -28,7 +28,7 @@ from jdml import data, models, objectives, optim, training
 from jdml.ccp import AlternatingProjections
 from jdml.metrics import class_covering
 from jdml.ops import ball
-from jdml.report import holm, markdown_table, mean_std, paired
+from jdml.report import markdown_table, mean_std, paired_table
 from jdml.training.study import by_seed, collect_results, run_study
 
 DIM, RATE, PROXY_RATE = 128, 5e-4, 10.0
@@ -216,39 +216,21 @@ def tables(results: dict[str, Any]) -> str:
             ]
             rows.append([way, *cells, *numbers, str(len(scores[0]))])
         titles = [loss, *SCORES, "problems", "best step", "radius / distance", "seeds"]
-        sections += [markdown_table(titles, rows), ""]
-
-    found = {
-        loss: {
-            name: paired(*(of_four(results, loss, way, "MAP@R") for way in pair))
-            for name, pair in TESTS.items()
-        }
-        for loss in losses
-    }
-    rows = [
-        [f"{name}: {' − '.join(pair)}", *(str(found[loss][name]) for loss in losses)]
-        for name, pair in TESTS.items()
-    ]
-    first = next(iter(TESTS))
-    corrected = holm({loss: of[first].p for loss, of in found.items()}, tests=len(LOSSES))
-    said = ", ".join(f"{loss} {p:.2g}" for loss, p in corrected.items()) or "no runs yet"
-    decisive = f"{first}, p with Holm's correction over {len(LOSSES)} losses: {said}."
-    sections += [markdown_table(["MAP@R, points", *losses], rows), "", decisive, ""]
-    return "\n".join([*sections, progress_tables(results, losses)])
+        sections.append(markdown_table(titles, rows))
+    scored = {loss: {way: of_four(results, loss, way, "MAP@R") for way in WAYS} for loss in losses}
+    sections += [paired_table("MAP@R, points", TESTS, scored, planned=len(LOSSES)), ""]
+    whole = {loss: set.intersection(*map(set, ways.values())) for loss, ways in scored.items()}
+    return "\n".join([*sections, progress_tables(results, whole)])
 
 
-def progress_tables(results: dict[str, Any], losses: list[str]) -> str:
-    """How the models came along, of the seeds that every way of a loss has."""
-    models = {}
-    for loss in losses:
-        whole = set.intersection(*(set(of_four(results, loss, way, "MAP@R")) for way in WAYS))
-        for way in WAYS:
-            models[loss, way] = [
-                of["metrics"]
-                for of in results.values()
-                if (of["job"]["loss"], of["job"]["way"]) == (loss, way)
-                and of["job"]["seed"] in whole
-            ]
+def progress_tables(results: dict[str, Any], seeds: dict[str, set[int]]) -> str:
+    """How the models of some seeds of each loss came along."""
+    models: dict[tuple[str, str], list[dict[str, Any]]]
+    models = {(loss, way): [] for loss in seeds for way in WAYS}
+    for of in results.values():
+        job = of["job"]
+        if job["seed"] in seeds[job["loss"]]:
+            models[job["loss"], job["way"]].append(of["metrics"])
     return progress.tables(models, tuple(way for way in WAYS if way.startswith("CCP")))
 
 

@@ -26,7 +26,7 @@ from study import LOSSES, TASKS  # the base losses, and their learning rates
 
 import jdml
 from jdml import metrics, objectives, optim, training
-from jdml.report import holm, markdown_table, mean_std, paired
+from jdml.report import markdown_table, mean_std, paired_table
 from jdml.training.study import by_seed, collect_results, run_study
 
 STEPS = 600
@@ -187,23 +187,11 @@ def tables(results: dict[str, Any]) -> str:
             cells = [mean_std(of) if of else "–" for of in values]
             skipped = sum(by_seed(results, "skipped", base=base, way=way).values())
             rows.append([way, *cells, str(len(values[0])), str(skipped)])
-        sections += [markdown_table([base, *SCORES, "seeds", "steps skipped"], rows), ""]
-    found = {
-        base: {
-            name: paired(*(by_seed(results, "R@1", base=base, way=way) for way in pair))
-            for name, pair in TESTS.items()
-        }
-        for base in bases
+        sections.append(markdown_table([base, *SCORES, "seeds", "steps skipped"], rows))
+    recalls = {
+        base: {way: by_seed(results, "R@1", base=base, way=way) for way in WAYS} for base in bases
     }
-    rows = [
-        [f"{name}: {' − '.join(pair)}", *(str(found[base][name]) for base in bases)]
-        for name, pair in TESTS.items()
-    ]
-    first = next(iter(TESTS))
-    corrected = holm({base: of[first].p for base, of in found.items()}, tests=len(BASES))
-    said = ", ".join(f"{base} {p:.2g}" for base, p in corrected.items()) or "no runs yet"
-    decisive = f"{first}, p with Holm's correction over {len(BASES)} losses: {said}."
-    sections += [markdown_table(["R@1, points", *bases], rows), "", decisive]
+    sections.append(paired_table("R@1, points", TESTS, recalls, planned=len(BASES)))
     return "\n".join(sections)
 
 

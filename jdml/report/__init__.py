@@ -15,7 +15,7 @@ from jdml.report.figures import scatter_grid
 from jdml.report.page import html_report
 from jdml.report.pictures import confusions, curves, embedding_map, gallery
 from jdml.report.runs import Run, read_runs
-from jdml.report.tables import Paired, holm, markdown_table, mean_std, paired
+from jdml.report.tables import Paired, holm, markdown_table, mean_std, paired, paired_table
 
 __all__ = [
     "Comparison",
@@ -34,6 +34,7 @@ __all__ = [
     "markdown_table",
     "mean_std",
     "paired",
+    "paired_table",
     "read_runs",
     "scatter_grid",
 ]

@@ -137,6 +137,60 @@ def holm(values: Mapping[Any, float], tests: int | None = None) -> dict[Any, flo
     return corrected
 
 
+def paired_table(
+    title: str,
+    tests: Mapping[str, tuple[str, str]],
+    values: Mapping[str, Mapping[str, Mapping[Any, float]]],
+    *,
+    planned: int | None = None,
+) -> str:
+    """Paired differences of several ways in Markdown, and what decides: the first one's p-values by Holm.
+
+    Args:
+        title: of the first column.
+        tests: two ways by the test's name, the second one taken from the first; the first test decides.
+        values: of each column, such as a loss, what each way scored, by seed.
+        planned: number of columns that there will be, which is what p-values are corrected for; as many as there are
+            by default.
+
+    Returns:
+        The table (:func:`paired` in every cell), and a sentence with the corrected p-values of the first test
+        (:func:`holm`).
+
+    Raises:
+        ValueError: no tests, or fewer columns planned than there are.
+
+    Example:
+        >>> seeds = {"new": {0: 0.52, 1: 0.55, 2: 0.5}, "old": {0: 0.5, 1: 0.5, 2: 0.49}}
+        >>> print(paired_table("points", {"gain": ("new", "old")}, {"triplet": seeds}, planned=2))
+        | points          | triplet                              |
+        | --------------- | ------------------------------------ |
+        | gain: new − old | +2.67 [-2.5, +7.84], p = 0.16, n = 3 |
+        <BLANKLINE>
+        gain, p with Holm's correction over 2 tests: triplet 0.32.
+    """
+    if not tests:
+        raise ValueError("tests must hold at least one pair of ways, got none")
+    planned = len(values) if planned is None else planned
+    if planned < len(values):
+        raise ValueError(
+            f"planned must be at least {len(values)}, the number of columns, got {planned}"
+        )
+    found = {
+        column: {name: paired(of[one], of[other]) for name, (one, other) in tests.items()}
+        for column, of in values.items()
+    }
+    rows = [
+        [f"{name}: {' − '.join(pair)}", *(str(of[name]) for of in found.values())]
+        for name, pair in tests.items()
+    ]
+    first = next(iter(tests))
+    corrected = holm({column: of[first].p for column, of in found.items()}, tests=planned)
+    said = ", ".join(f"{column} {p:.2g}" for column, p in corrected.items()) or "no runs yet"
+    sentence = f"{first}, p with Holm's correction over {planned} tests: {said}."
+    return f"{markdown_table([title, *values], rows)}\n{sentence}"
+
+
 def check_confidence(confidence: float) -> None:
     """Refuse a confidence outside 0…1."""
     if not 0 < confidence < 1:

@@ -148,7 +148,7 @@ def test_nir_s_gain_is_decided_run_by_run(tmp_path: Path, monkeypatch: pytest.Mo
     now = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}
     assert {name for name, at in now.items() if at != kept[name]} == {missing.name}
     assert "n = 2" in tables
-    assert "p with Holm's correction over 3 losses: ProxyAnchor" in tables
+    assert "p with Holm's correction over 3 tests: ProxyAnchor" in tables
     kept = json.loads((tmp_path / "kept" / "ProxyAnchor, NIR-1.json").read_text())
     assert [step for step, _ in kept["metrics"]["curve"]] == [1, 2]
     assert "data_dir" not in kept["job"]  # of this machine alone
@@ -209,7 +209,7 @@ def test_ccp_by_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list((tmp_path / "kept").iterdir())) == 6
     assert "(1 seed)" in tables
     assert "| CCP-L " in tables
-    assert "Holm's correction over 3 losses: no runs yet." in tables
+    assert "Holm's correction over 3 tests: no runs yet." in tables
     assert "| step 500 |" in tables
     found = json.loads((tmp_path / "kept" / "contrastive, XBM, fold 1-0.json").read_text())
     assert 0 <= found["metrics"]["MAP@R"] <= 1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jdml.report import holm, markdown_table, mean_std, paired
+from jdml.report import holm, markdown_table, mean_std, paired, paired_table
 
 
 def test_mean_and_sample_standard_deviation() -> None:
@@ -57,3 +57,32 @@ def test_holm_steps_down() -> None:
     assert holm({}) == {}
     with pytest.raises(ValueError, match="tests must be at least 2, the number of p-values, got 1"):
         holm({"a": 0.1, "b": 0.2}, tests=1)
+
+
+def test_the_first_of_several_paired_tests_decides() -> None:
+    columns = {"triplet": {"new": ONE, "old": OTHER}, "margin": {"new": OTHER, "old": ONE}}
+    tests = {"gain": ("new", "old"), "loss": ("old", "new")}
+    table, said = paired_table("points", tests, columns, planned=3).split("\n\n")
+    header, _, gain, loss = ([cell.strip() for cell in row.split("|")] for row in table.split("\n"))
+    assert header == ["", "points", "triplet", "margin", ""]
+    assert gain[1:-1] == ["gain: new − old", str(paired(ONE, OTHER)), str(paired(OTHER, ONE))]
+    assert loss[1:-1] == ["loss: old − new", str(paired(OTHER, ONE)), str(paired(ONE, OTHER))]
+    p = f"{3 * paired(ONE, OTHER).p:.2g}"
+    assert said == f"gain, p with Holm's correction over 3 tests: triplet {p}, margin {p}."
+
+
+def test_paired_tests_without_runs() -> None:
+    nothing = {"triplet": {"new": {0: 0.5}, "old": {}}}
+    table = paired_table("points", {"gain": ("new", "old")}, nothing)
+    assert "| – " in table
+    assert table.endswith("gain, p with Holm's correction over 1 tests: no runs yet.")
+
+
+def test_paired_tests_are_as_many_as_planned() -> None:
+    scores = {"triplet": {"new": ONE, "old": OTHER}}
+    with pytest.raises(
+        ValueError, match="planned must be at least 1, the number of columns, got 0"
+    ):
+        paired_table("points", {"gain": ("new", "old")}, scores, planned=0)
+    with pytest.raises(ValueError, match="tests must hold at least one pair of ways, got none"):
+        paired_table("points", {}, scores)
