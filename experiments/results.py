@@ -1,4 +1,4 @@
-"""One table of all experiments: method × data set, from the results.json of each, into this folder's README.md.
+"""One table of all experiments: method × data set, from the results on file of each, into this folder's README.md.
 
     python experiments/results.py
 
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jdml.report import markdown_table, mean_std
+from jdml.training.study import collect_results
 
 HERE = Path(__file__).parent
 START, END = "<!-- table -->", "<!-- end of table -->"
@@ -29,6 +30,7 @@ class Column(NamedTuple):
         paper: what the method's paper reports on the same task, in percent.
         date: of the runs.
         command: that made them.
+        kept: the folder of the runs in the experiment's; None: they are in its results.json.
     """
 
     title: str
@@ -38,6 +40,7 @@ class Column(NamedTuple):
     paper: dict[str, float]
     date: str
     command: str
+    kept: str | None = None
 
 
 def same(name: str) -> str | None:
@@ -72,10 +75,9 @@ def of_multi_proxy(name: str) -> str | None:
 
 
 def of_nir(name: str) -> str | None:
-    """Names of NIR's study on Omniglot, without the ablations."""
-    known = ("ProxyAnchor", "ProxyNCA*", "SoftTriple")
-    name = name.removeprefix("omniglot: ")
-    return name if name.removesuffix(" + NIR") in known else None
+    """Names of NIR's deciding study on Omniglot: the loss alone, with the warm-up, and with NIR."""
+    base, _, way = name.replace("NCAx", "NCA*").partition(", ")
+    return {"alone": base, "warm-up": f"{base}, NIR's warm-up", "NIR": f"{base} + NIR"}.get(way)
 
 
 def of_ccp(name: str) -> str | None:
@@ -116,8 +118,9 @@ COLUMNS = (
         "R@1",
         of_nir,
         {},
-        "2026-11-21",
-        f"python experiments/nir/main.py {OMNIGLOT} --seeds 5 --steps 600 --parts methods",
+        "2026-11-22 and 23",
+        "python experiments/nir/decide.py --data-dir DIR --workers 2",
+        kept="decided",
     ),
     Column(
         "Omniglot letters, 600 steps, up to 12 proxies per class",
@@ -205,9 +208,14 @@ COLUMNS = (
 
 def values(column: Column) -> dict[str, list[float]]:
     """The metric of all runs by method."""
-    file = HERE / column.folder / "results.json"
+    folder = HERE / column.folder
+    file = folder / "results.json"
+    if column.kept is not None:
+        results = collect_results(folder / column.kept)
+    else:
+        results = json.loads(file.read_text()) if file.exists() else {}
     found: dict[str, list[float]] = {}
-    for key, result in json.loads(file.read_text()).items() if file.exists() else ():
+    for key, result in results.items():
         method = column.rename(key.rpartition("-")[0])
         if method is not None and column.metric in result["metrics"]:
             found.setdefault(method, []).append(result["metrics"][column.metric])

@@ -66,8 +66,15 @@ def test_mistakes() -> None:
 
 
 def test_losses_and_settings_that_cannot_be() -> None:
-    for loss in (jdml.potential_field_loss, jdml.proxy_anchor_loss):
-        with pytest.raises(TypeError, match="loss_fn must be a pair loss that takes references"):
-            objectives.as_anchor_objective(loss, 2)
-    with pytest.raises(TypeError, match="references is given by the objective"):
-        objectives.as_anchor_objective(jdml.triplet_loss, 2, references=jnp.ones((2, 2)))
+    def of_anchors(loss, **settings):
+        objectives.as_anchor_objective(loss, 2, **settings)
+
+    def of_proxies(loss, **settings):
+        objectives.as_proxy_objective(loss, 2, 2, **settings)
+
+    for make in (of_anchors, of_proxies):
+        for loss in (jdml.potential_field_loss, jdml.proxy_anchor_loss):
+            with pytest.raises(TypeError, match="loss_fn must be a pair loss that takes ref"):
+                make(loss)
+        with pytest.raises(TypeError, match="references is given by the objective"):
+            make(jdml.triplet_loss, references=jnp.ones((2, 2)))

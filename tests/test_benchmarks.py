@@ -285,6 +285,7 @@ def test_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Both large programs are found by their names; a network begins twice, with one folder of programs."""
+    jax.clear_caches()  # another test may have compiled them
     module = load("first_step", monkeypatch)
     monkeypatch.setattr(module, "CASES", {"eps": module.Case("eps", 8, 1, 2)})
     folders = []

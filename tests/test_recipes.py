@@ -53,7 +53,7 @@ def test_the_reality_check_gives_all_methods_the_same_setting(method, dataset):
     assert (shared.warmup_epochs, shared.decay_every) == (0, None)
     assert shared.role_rates == own.role_rates
     assert shared.problems == own.problems
-    on_sphere = method in ("nir", "pfml", "cpml")
+    on_sphere = method in ("nir", "nir_baseline", "pfml", "cpml")
     assert shared.normalize is (jdml.sphere if on_sphere else jdml.ball)
 
 

@@ -33,7 +33,7 @@ from jdml.training.study import by_seed, collect_results, run_study
 
 DIM, RATE, PROXY_RATE = 128, 5e-4, 10.0
 STEPS, EVERY, RUN_PATIENCE, PATIENCE = 10_000, 100, 20, 3
-FOLDS = 4
+FOLDS, STRENGTH = 4, 2e-4
 LOSSES: dict[str, dict[str, Any]] = {
     "contrastive": {"positive_margin": 0.0, "negative_margin": 0.3841},
     "multi_similarity": {"alpha": 2.0, "beta": 40.0, "base": 0.5},
@@ -48,6 +48,11 @@ WAYS: dict[str, dict[str, Any]] = {
     "XBM": {"memory": 4},
 }
 """Proxies per class, or remembered samples in units of classes: CCP-L and XBM have as many references."""
+AFTERWARDS: dict[str, dict[str, Any]] = {
+    "one problem, no anchor": {"proxies": 4, "patience": 10**6, "strength": 0.0},
+    "CCP-L, first problem free": {"proxies": 4, "patience": PATIENCE, "anchor_first": False},
+}
+"""Ways that were added when the others had been seen: how much of it is the anchor at the weights of the start?"""
 TESTS = {
     "CCP beside its own loss": ("CCP-L", "alone"),
     "CCP beside a single problem": ("CCP-L", "one problem"),
@@ -56,6 +61,14 @@ TESTS = {
     "one proxy instead of four": ("CCP-S", "CCP-L"),
 }
 """Differences of MAP@R (mean of the four models) over the same seeds; the first one decides, for each loss."""
+LATER_TESTS = {
+    "a memory beside the loss": ("XBM", "alone"),
+    "the anchor of one problem": ("one problem, no anchor", "one problem"),
+    "proxies beside samples": ("one problem, no anchor", "alone"),
+    "the anchor of the first problem": ("CCP-L, first problem free", "CCP-L"),
+    "CCP beside its own loss": ("CCP-L, first problem free", "alone"),
+}
+"""Differences that were looked at afterwards, over the models that both ways have."""
 SCORES = ("P@1", "RP", "MAP@R")
 KEPT = Path(__file__).parent / "kept"
 
@@ -78,6 +91,8 @@ class Settings:
     """Runs at a time, each in a process of its own with its share of the cores."""
     table: bool = False
     """Run nothing."""
+    ways: tuple[str, ...] = tuple(WAYS)
+    """Of these and of those that were added afterwards these only."""
     out: Path = KEPT
     """Folder of the kept runs."""
 
@@ -104,14 +119,19 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
         }
         for loss in settings.losses
         for seed in range(settings.seeds)
-        for way in WAYS
+        for way in settings.ways
         for fold in range(FOLDS)
     }
 
 
+def way_of(job: dict[str, Any]) -> dict[str, Any]:
+    """What a job's way is."""
+    return {**WAYS, **AFTERWARDS}[job["way"]]
+
+
 def make_objective(job: dict[str, Any], classes: int) -> objectives.Objective:
     """A loss in the ball, beside the batch, a memory or proxies."""
-    way = WAYS[job["way"]]
+    way = way_of(job)
     loss, settings = getattr(jdml, f"{job['loss']}_loss"), LOSSES[job["loss"]]
     if "proxies" in way:
         return objectives.as_proxy_objective(loss, classes, DIM, way["proxies"], **settings)
@@ -123,14 +143,15 @@ def make_objective(job: dict[str, Any], classes: int) -> objectives.Objective:
 
 def make_optimizer(job: dict[str, Any]) -> optax.GradientTransformation:
     """Adam at a constant rate; where there are proxies the model is anchored."""
-    chosen = "proxies" in WAYS[job["way"]]
+    way = way_of(job)
 
     def adam(rate: float) -> optax.GradientTransformation:
         return optax.chain(optax.clip_by_global_norm(10.0), optax.adam(rate, b2=0.99))
 
     rules = {"model": adam(RATE), "proxies": adam(PROXY_RATE * RATE)}
-    if chosen:
-        rules["model"] = optax.chain(optim.add_anchored_weights(2e-4), rules["model"])
+    if "proxies" in way:
+        anchor = optim.add_anchored_weights(way.get("strength", STRENGTH))
+        rules["model"] = optax.chain(anchor, rules["model"])
     return optim.partition_by_role(rules, lambda params: {name: name for name in params})
 
 
@@ -141,7 +162,7 @@ def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
     train, validation = everything.select(fold.train), everything.select(fold.validation)
     own = np.unique(train.labels, return_inverse=True)[1]
     train = dataclasses.replace(train, labels=own)
-    model, way = models.SmallConvNet(DIM), WAYS[job["way"]]
+    model, way = models.SmallConvNet(DIM), way_of(job)
 
     def score(embedder: Any, part: data.Dataset) -> dict[str, float]:
         x = ball(jnp.asarray(embedder(part.images)))
@@ -155,7 +176,7 @@ def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
             pool_size=7,
             monitor="MAP@R",
             machine=AlternatingProjections(patience=way["patience"], run_patience=RUN_PATIENCE),
-            anchor_first=True,
+            anchor_first=way.get("anchor_first", True),
             seed=job["seed"],
         )
     result = training.fit(
@@ -200,6 +221,15 @@ def of_four(results: dict[str, Any], loss: str, way: str, metric: str) -> dict[i
     return {seed: float(np.mean([of[seed] for of in folds])) for seed in whole}
 
 
+def of_each(results: dict[str, Any], loss: str, way: str) -> dict[tuple[int, int], float]:
+    """MAP@R of the single models, by seed and fold."""
+    return {
+        (seed, fold): value
+        for fold in range(FOLDS)
+        for seed, value in by_seed(results, "MAP@R", loss=loss, way=way, fold=fold).items()
+    }
+
+
 def tables(results: dict[str, Any]) -> str:
     """Means of each way, and the differences that decide."""
     losses = [loss for loss in LOSSES if any(of["job"]["loss"] == loss for of in results.values())]
@@ -218,7 +248,11 @@ def tables(results: dict[str, Any]) -> str:
         titles = [loss, *SCORES, "problems", "best step", "radius / distance", "seeds"]
         sections.append(markdown_table(titles, rows))
     scored = {loss: {way: of_four(results, loss, way, "MAP@R") for way in WAYS} for loss in losses}
-    sections += [paired_table("MAP@R, points", TESTS, scored, planned=len(LOSSES)), ""]
+    sections.append(paired_table("MAP@R, points", TESTS, scored, planned=len(LOSSES)))
+    each = {
+        loss: {way: of_each(results, loss, way) for way in (*WAYS, *AFTERWARDS)} for loss in losses
+    }
+    sections.append(paired_table("MAP@R, points, of single models", LATER_TESTS, each))
     whole = {loss: set.intersection(*map(set, ways.values())) for loss, ways in scored.items()}
     return "\n".join([*sections, progress_tables(results, whole)])
 
@@ -229,7 +263,7 @@ def progress_tables(results: dict[str, Any], seeds: dict[str, set[int]]) -> str:
     models = {(loss, way): [] for loss in seeds for way in WAYS}
     for of in results.values():
         job = of["job"]
-        if job["seed"] in seeds[job["loss"]]:
+        if job["way"] in WAYS and job["seed"] in seeds[job["loss"]]:
             models[job["loss"], job["way"]].append(of["metrics"])
     return progress.tables(models, tuple(way for way in WAYS if way.startswith("CCP")))
 

@@ -39,10 +39,11 @@ def problems_of(curve: list[dict[str, float]]) -> list[Problem]:
 
 
 def by_step(metrics: list[dict[str, Any]]) -> list[str]:
-    """MAP@R of the validation letters at some steps, mean over models."""
+    """MAP@R of the validation letters at some steps, mean over models; how many had ended before the last of them."""
     curves = [{int(r["step"]): r["MAP@R"] for r in of["curve"]} for of in metrics]
     at = [[curve[min(step, max(curve))] for curve in curves] for step in AT]
-    return [f"{100 * np.mean(values):.1f}" for values in at]
+    ended = sum(max(curve) < AT[-1] for curve in curves)
+    return [*(f"{100 * np.mean(values):.1f}" for values in at), str(ended)]
 
 
 def by_problem(metrics: list[dict[str, Any]]) -> list[str]:
@@ -74,7 +75,9 @@ def tables(models: dict[tuple[str, str], list[dict[str, Any]]], chance: tuple[st
     """
     steps = [[*key, *by_step(of), str(len(of))] for key, of in models.items() if of]
     problems = [[*key, *by_problem(of)] for key, of in models.items() if of and key[1] in chance]
-    first = markdown_table(["loss", "way", *(f"step {at:,}" for at in AT), "models"], steps)
+    first = markdown_table(
+        ["loss", "way", *(f"step {at:,}" for at in AT), "ended before", "models"], steps
+    )
     titles = [
         "first problem's steps",
         "its MAP@R",

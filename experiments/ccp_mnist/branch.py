@@ -212,8 +212,31 @@ def tables(results: dict[str, Any]) -> str:
         ]
         for name, pair in pairs.items()
     ]
-    sections.append(markdown_table(["difference", *titles[1:5]], rows))
+    sections += [markdown_table(["difference", *titles[1:5]], rows), "", by_problem(results)]
     return "\n".join(sections)
+
+
+def by_problem(results: dict[str, Any]) -> str:
+    """Validation MAP@R at the best evaluation of problems, of the way's runs in which they ended."""
+    rows = []
+    for way in WAYS:
+        runs = list(by_seed(results, "history", way=way).values())
+        if any(runs):
+            first = [run[1] for run in runs if len(run) > 1]
+            best = list(by_seed(results, "best validation", way=way).values())
+            reached = sum(problem["validation"] > 0.5 for problem in first)
+            rows.append(
+                [
+                    way,
+                    mean_std([run[0]["validation"] for run in runs if run]),
+                    mean_std([problem["validation"] for problem in first]) if first else "–",
+                    f"{reached} of {len(first)}",
+                    mean_std([p["steps"] for p in first], scale=1, digits=0) if first else "–",
+                    mean_std(best),
+                ]
+            )
+    titles = ["the old proxies", "the first new ones", "above 50", "their steps", "all"]
+    return markdown_table(["validation MAP@R with", *titles], rows)
 
 
 def main(settings: Settings) -> str:

@@ -4,6 +4,7 @@ import numpy as np
 
 from jdml.data.dataset import as_labels
 from jdml.data.samplers import EpochSampler
+from jdml.ops import checks
 
 
 class AnchorBatchSampler(EpochSampler):
@@ -23,6 +24,7 @@ class AnchorBatchSampler(EpochSampler):
         num_anchors: Rows of anchors in each batch, K · C.
 
     Raises:
+        TypeError: If a number is no integer.
         ValueError: If a number is too small, or the sampler is of other data.
 
     Example:
@@ -46,9 +48,8 @@ class AnchorBatchSampler(EpochSampler):
         """See the class."""
         super().__init__(seed)
         labels = as_labels("labels", labels)
-        for name, value in (("per_class", per_class), ("renew_every", renew_every)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        checks.count("per_class", per_class)
+        checks.optional(checks.count)("renew_every", renew_every)
         there = sampler.get_state().get("num_samples", len(labels))
         if there > len(labels):
             raise ValueError(

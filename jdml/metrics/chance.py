@@ -59,7 +59,8 @@ def violation_probability(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, no pair, α or β out of range, ``anchors`` without ``anchor_labels``.
+        ValueError: shapes that do not fit, a row that is not finite, no pair, α or β out of range, ``anchors`` without
+            ``anchor_labels``.
 
     Implementation notes:
         Runs on the host, in blocks of anchors; not for ``jit``. Pairs of two classes are far more than those of one:
@@ -89,6 +90,8 @@ def violation_probability(
     checks.check_embeddings("anchors", references, dim=x.shape[1], like="embeddings")
     checks.check_labels("labels", labels, len(x))
     checks.check_labels("anchor_labels", other_labels, len(references))
+    checks.check_finite("embeddings", x)
+    checks.check_finite("anchors", references)
     y, owners = np.asarray(labels), np.asarray(other_labels)
     x, y = x[y >= 0], y[y >= 0]
     references, owners = references[owners >= 0], owners[owners >= 0]

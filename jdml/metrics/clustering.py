@@ -67,10 +67,8 @@ def nmi(
         raise ValueError(
             f"num_clusters must be at most the number of embeddings, {len(classes)}, got {clusters}"
         )
+    checks.check_finite("embeddings", embeddings)
     points = np.asarray(embeddings).astype(np.float32)
-    finite = np.isfinite(points).all(axis=1)
-    if not finite.all():
-        raise ValueError(f"embeddings must be finite, row {finite.argmin()} is not")
     assigned = _k_means(points, clusters, _seed(key), max_iterations)
 
     from sklearn.metrics import normalized_mutual_info_score

@@ -44,8 +44,9 @@ def vmf_mixture_likelihood(
         ValueError: shapes that do not fit, labels out of range, no row that takes part, a κ or π out of range.
 
     Implementation notes:
-        Runs on the host in float64 (SciPy's Bessel functions, and their uniform expansion where these underflow); not
-        for ``jit``. Each component is the same in all directions around its proxy: it cannot tell the modes of a class.
+        Runs on the host in float64 (SciPy's Bessel functions, their first term where these underflow, and the uniform
+        expansion for large orders); not for ``jit``. Each component is the same in all directions around its proxy: it
+        cannot tell the modes of a class.
 
     Reference:
         Roth, Vinyals & Akata, *Non-isotropy Regularization for Proxy-based Deep Metric Learning*, eq. 2 and 3.
@@ -105,11 +106,12 @@ def _log_normalizer(kappas: np.ndarray, dim: int) -> np.ndarray:
 
 def _log_bessel(order: float, x: np.ndarray) -> np.ndarray:
     """``log I_order(x)``: SciPy's, or for large orders the uniform expansion (Abramowitz & Stegun 9.7.7)."""
-    from scipy.special import ive
+    from scipy.special import gammaln, ive
 
     if order < LARGE_ORDER:
-        values: np.ndarray = np.log(ive(order, x)) + x
-        return values
+        values, first_term = ive(order, x), order * np.log(x / 2) - gammaln(order + 1)
+        there = values > 0
+        return np.where(there, np.log(np.where(there, values, 1.0)) + x, first_term)
     z = x / order
     root = np.sqrt(1 + z * z)
     t = 1 / root

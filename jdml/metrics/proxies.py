@@ -163,9 +163,7 @@ def _prepare(
     owners = np.asarray(labels)
     if len(owners) == 0:
         raise ValueError("embeddings must hold at least one row, got none")
-    finite = np.isfinite(np.asarray(embeddings, np.float32)).all(axis=1)
-    if not finite.all():
-        raise ValueError(f"embeddings must be finite, row {finite.argmin()} is not")
+    checks.check_finite("embeddings", embeddings)
     outside = (owners < 0) | (owners >= classes)
     if outside.any():
         row = int(outside.argmax())

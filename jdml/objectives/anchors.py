@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml.losses.comparison import Normalize
-from jdml.objectives.base import Metrics, Objective, Params, pair
+from jdml.objectives.base import Metrics, Objective, Params, check_takes_references, pair
 from jdml.ops import ball, checks
 
 
@@ -56,11 +56,7 @@ def as_anchor_objective(
         Array(0.7, dtype=float32)
     """
     checks.count("num_anchors", num_anchors)
-    if not callable(loss_fn) or not checks.takes(loss_fn, "references"):
-        raise TypeError(f"loss_fn must be a pair loss that takes references, got {loss_fn!r}")
-    for name in ("references", "reference_labels", "reference_where"):
-        if name in settings:
-            raise TypeError(f"{name} is given by the objective: it cannot be a setting")
+    check_takes_references(loss_fn, settings)
     compared = pair(loss_fn, **settings, normalize=normalize)
 
     def loss(

@@ -231,7 +231,7 @@ def as_proxy_objective(
         The objective, with the parameters ``{"proxies": [C, K, D]}``.
 
     Raises:
-        TypeError: ``loss_fn`` cannot be called or has no such keyword, or a size is not an integer.
+        TypeError: ``loss_fn`` takes no references or has no such keyword, or a size is not an integer.
         ValueError: a size below 1, a negative weight.
 
     Paper settings:
@@ -248,6 +248,7 @@ def as_proxy_objective(
         >>> params["proxies"].shape, loss
         ((2, 3, 2), Array(0., dtype=float32))
     """
+    check_takes_references(loss_fn, settings)
     _check_loss(loss_fn, settings)
     checks.non_negative("in_batch_weight", in_batch_weight)
     alone = isinstance(in_batch_weight, int | float) and in_batch_weight == 0
@@ -285,6 +286,15 @@ def as_proxy_objective(
         return total, {"loss": total, "proxy_loss": value, "in_batch_loss": among}
 
     return Objective(proxy(loss_fn, num_classes, dim, proxies_per_class).init, loss)
+
+
+def check_takes_references(loss_fn: Any, settings: Iterable[str]) -> None:
+    """Refuse a loss that cannot be given references, or was given them already."""
+    if not callable(loss_fn) or not checks.takes(loss_fn, "references"):
+        raise TypeError(f"loss_fn must be a pair loss that takes references, got {loss_fn!r}")
+    for name in ("references", "reference_labels", "reference_where"):
+        if name in settings:
+            raise TypeError(f"{name} is given by the objective: it cannot be a setting")
 
 
 def _check_loss(loss_fn: Any, settings: Iterable[str]) -> None:

@@ -222,7 +222,7 @@ OF_PAIRS = (
 """Methods whose loss compares samples with each other."""
 
 
-ON_SPHERE = ("nir", "pfml", "cpml")
+ON_SPHERE = ("nir", "nir_baseline", "pfml", "cpml")
 """Methods that are made for unit vectors, and stay on the sphere under MLRC too."""
 
 

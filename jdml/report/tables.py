@@ -115,7 +115,7 @@ def holm(values: Mapping[Any, float], tests: int | None = None) -> dict[Any, flo
         Corrected p-values by name, in ascending order.
 
     Raises:
-        ValueError: fewer tests than p-values.
+        ValueError: a value outside 0…1, or fewer tests than p-values.
 
     Reference:
         Holm, *A Simple Sequentially Rejective Multiple Test Procedure*, 1979.
@@ -124,7 +124,12 @@ def holm(values: Mapping[Any, float], tests: int | None = None) -> dict[Any, flo
         >>> {name: round(p, 3) for name, p in holm({"a": 0.04, "b": 0.01, "c": 0.03}).items()}
         {'b': 0.03, 'c': 0.06, 'a': 0.06}
     """
-    known = sorted((p, name) for name, p in values.items() if np.isfinite(p))
+    known = sorted(
+        ((p, name) for name, p in values.items() if not np.isnan(p)), key=lambda pair: pair[0]
+    )
+    for p, name in known:
+        if not 0 <= p <= 1:
+            raise ValueError(f"values[{name!r}] must be a p-value between 0 and 1, got {p}")
     tests = len(known) if tests is None else tests
     if tests < len(known):
         raise ValueError(
@@ -144,25 +149,25 @@ def paired_table(
     *,
     planned: int | None = None,
 ) -> str:
-    """Paired differences of several ways in Markdown, and what decides: the first one's p-values by Holm.
+    """Lay out paired differences of several ways in Markdown, and what decides: the first one's p-values by Holm.
 
     Args:
         title: of the first column.
-        tests: two ways by the test's name, the second one taken from the first; the first test decides.
-        values: of each column, such as a loss, what each way scored, by seed.
-        planned: number of columns that there will be, which is what p-values are corrected for; as many as there are
-            by default.
+        tests: two ways by the test's name, the second one taken from the first.
+        values: of each column, such as a loss, what each way scored, by seed; a way that is missing has no seeds.
+        planned: number of columns that there will be, where the first test decides: for so many its p-values are
+            corrected. None: all tests describe.
 
     Returns:
-        The table (:func:`paired` in every cell), and a sentence with the corrected p-values of the first test
-        (:func:`holm`).
+        The table (:func:`paired` in every cell), which ends in a line break; where a test decides, also a line with its
+        corrected p-values (:func:`holm`).
 
     Raises:
         ValueError: no tests, or fewer columns planned than there are.
 
     Example:
         >>> seeds = {"new": {0: 0.52, 1: 0.55, 2: 0.5}, "old": {0: 0.5, 1: 0.5, 2: 0.49}}
-        >>> print(paired_table("points", {"gain": ("new", "old")}, {"triplet": seeds}, planned=2))
+        >>> print(paired_table("points", {"gain": ("new", "old")}, {"triplet": seeds}, planned=2), end="")
         | points          | triplet                              |
         | --------------- | ------------------------------------ |
         | gain: new − old | +2.67 [-2.5, +7.84], p = 0.16, n = 3 |
@@ -171,24 +176,27 @@ def paired_table(
     """
     if not tests:
         raise ValueError("tests must hold at least one pair of ways, got none")
-    planned = len(values) if planned is None else planned
-    if planned < len(values):
+    if planned is not None and planned < len(values):
         raise ValueError(
             f"planned must be at least {len(values)}, the number of columns, got {planned}"
         )
     found = {
-        column: {name: paired(of[one], of[other]) for name, (one, other) in tests.items()}
+        column: {
+            name: paired(of.get(one, {}), of.get(other, {})) for name, (one, other) in tests.items()
+        }
         for column, of in values.items()
     }
     rows = [
         [f"{name}: {' − '.join(pair)}", *(str(of[name]) for of in found.values())]
         for name, pair in tests.items()
     ]
+    table = markdown_table([title, *values], rows)
+    if planned is None:
+        return table
     first = next(iter(tests))
     corrected = holm({column: of[first].p for column, of in found.items()}, tests=planned)
     said = ", ".join(f"{column} {p:.2g}" for column, p in corrected.items()) or "no runs yet"
-    sentence = f"{first}, p with Holm's correction over {planned} tests: {said}."
-    return f"{markdown_table([title, *values], rows)}\n{sentence}"
+    return f"{table}\n{first}, p with Holm's correction over {planned} tests: {said}.\n"
 
 
 def check_confidence(confidence: float) -> None:

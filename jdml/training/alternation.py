@@ -72,7 +72,8 @@ class AlternatingProblems(Hook):
         preprocess: as in training.
 
     Raises:
-        TypeError: before any step: a pool size that is no integer, a ``monitor`` that is no name.
+        TypeError: before any step: a pool size that is no integer, a ``monitor`` that is no name, a flag that is no
+            boolean.
         ValueError: before any step: a pool without a sample, another ``first``, a class without samples, no proxies
             among the parameters, no :func:`jdml.optim.add_anchored_weights` in the optimizer.
 
@@ -84,7 +85,9 @@ class AlternatingProblems(Hook):
 
     Paper settings:
         b = 12 and K = 8 (CUB, Cars196), 7 and 4 (SOP, In-shop), 16 and 4 (MNIST); anchored with λ = 2e-4. Algorithm 1:
-        ``restore``, ``anchor_first``, ``first="covering"``. Released: ``restore=False``, ``first="origin"``.
+        ``restore`` and ``anchor_first``, beginning with its random ρ* (``first="random"``, as the recipe's preset
+        ``paper`` reads it), or with what its first line makes of them (``first="covering"``). Released:
+        ``restore=False``, ``first="origin"``.
 
     Reference:
         Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, Algorithm 1.
@@ -126,6 +129,8 @@ class AlternatingProblems(Hook):
     def start(self, state: TrainState) -> tuple[Alternation, TrainState]:
         """Choose the first problem's proxies."""
         checks.count("pool_size", self.pool_size)
+        checks.check_flag("restore", self.restore)
+        checks.check_flag("anchor_first", self.anchor_first)
         if not isinstance(self.monitor, str):
             raise TypeError(
                 f"monitor must be the name of an evaluation metric, got {self.monitor!r}"

@@ -46,8 +46,11 @@ def test_a_state_is_of_one_sampler() -> None:
     np.testing.assert_array_equal(next(again), next(sampler))
     with pytest.raises(ValueError, match="renew must be 3, got 2"):
         made(renew_every=3).set_state(sampler.get_state())
-    with pytest.raises(ValueError, match="per_class must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="per_class must be >= 1, got 0"):
         made(per_class=0)
+    for name in ("per_class", "renew_every"):
+        with pytest.raises(TypeError, match=f"{name} must be a Python integer >= 1, got 1.5"):
+            made(**{name: 1.5})
 
 
 def test_the_sampler_must_be_of_the_same_data() -> None:

@@ -109,3 +109,14 @@ def test_rows_of_no_class_take_no_part_and_anchors_have_names() -> None:
         metrics.violation_probability(x, y, beta="a", alpha=0.5)
     with pytest.raises(ValueError, match="there is no pair among 0 embeddings"):
         metrics.violation_probability(x, np.full(3, -1), beta=0.5, alpha=0.5)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_row_that_is_not_finite_is_named(bad: float) -> None:
+    broken = np.array(X, np.float32)
+    broken[1] = bad
+    settings = {"beta": 1.0, "alpha": 0.5}
+    with pytest.raises(ValueError, match="embeddings must be finite, row 1 is not"):
+        metrics.violation_probability(broken, Y, **settings)
+    with pytest.raises(ValueError, match="anchors must be finite, row 1 is not"):
+        metrics.violation_probability(X, Y, broken, Y, **settings)

@@ -77,6 +77,13 @@ def test_distances_between_points_far_from_0(offset: float) -> None:
     np.testing.assert_allclose(covering.mean_distance(jnp.asarray(x)), apart, rtol=1e-4)
 
 
+@pytest.mark.parametrize("scale", [1e-25, 1e25, 1e30])
+def test_radius_and_distance_of_classes_at_any_scale(scale: float) -> None:
+    found, expected = (metrics.class_covering(jnp.asarray(s * X), Y) for s in (scale, 1.0))
+    np.testing.assert_allclose(found.between, scale * expected.between, rtol=1e-4)
+    np.testing.assert_allclose(found.ratio, expected.ratio, rtol=1e-4)
+
+
 def test_what_is_not_a_number_stays_so() -> None:
     found = metrics.class_covering(jnp.full((4, 2), jnp.nan), jnp.array([0, 0, 1, 1]))
     assert np.isnan(found.ratio)

@@ -57,6 +57,17 @@ def test_bessel_functions_of_large_orders() -> None:
     )
 
 
+def test_bessel_functions_that_underflow() -> None:
+    """There the first term is all: log I_v(2x) − log I_v(x) = v log 2."""
+    for order in (3.0, 29.0):
+        x = np.array([1e-12, 1e-100, 1e-200])
+        found = _log_bessel(order, 2 * x) - _log_bessel(order, x)
+        np.testing.assert_allclose(found, order * np.log(2), rtol=1e-9)
+    wide = np.concatenate([X, np.zeros((12, 57), np.float32)], axis=1)
+    found = vmf_mixture_likelihood(wide, Y, wide[:4], concentrations=1e-12)
+    np.testing.assert_allclose(found, -np.log(4), rtol=1e-6)  # all classes alike
+
+
 def test_mistakes() -> None:
     def refuses(message, labels=Y, **given):
         with pytest.raises(ValueError, match=message):

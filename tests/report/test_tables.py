@@ -55,8 +55,12 @@ def test_holm_steps_down() -> None:
     np.testing.assert_allclose(list(found.values()), [3 * 0.01, 2 * 0.03, 2 * 0.03])
     np.testing.assert_allclose(list(holm({"a": 0.4, "b": 0.9}, tests=3).values()), [1, 1])
     assert holm({}) == {}
+    assert holm({"a": 0.25, 1: 0.25}) == {"a": 0.5, 1: 0.5}
     with pytest.raises(ValueError, match="tests must be at least 2, the number of p-values, got 1"):
         holm({"a": 0.1, "b": 0.2}, tests=1)
+    for p in (-1.0, 1.5, float("inf")):
+        with pytest.raises(ValueError, match=rf"values\['a'\] must be a p-value .* got {p}"):
+            holm({"a": p})
 
 
 def test_the_first_of_several_paired_tests_decides() -> None:
@@ -68,14 +72,16 @@ def test_the_first_of_several_paired_tests_decides() -> None:
     assert gain[1:-1] == ["gain: new − old", str(paired(ONE, OTHER)), str(paired(OTHER, ONE))]
     assert loss[1:-1] == ["loss: old − new", str(paired(OTHER, ONE)), str(paired(ONE, OTHER))]
     p = f"{3 * paired(ONE, OTHER).p:.2g}"
-    assert said == f"gain, p with Holm's correction over 3 tests: triplet {p}, margin {p}."
+    assert said == f"gain, p with Holm's correction over 3 tests: triplet {p}, margin {p}.\n"
 
 
 def test_paired_tests_without_runs() -> None:
-    nothing = {"triplet": {"new": {0: 0.5}, "old": {}}}
-    table = paired_table("points", {"gain": ("new", "old")}, nothing)
+    nothing = {"triplet": {"new": {0: 0.5}}}
+    tests = {"gain": ("new", "old")}
+    decided = paired_table("points", tests, nothing, planned=1)
+    table = paired_table("points", tests, nothing)
     assert "| – " in table
-    assert table.endswith("gain, p with Holm's correction over 1 tests: no runs yet.")
+    assert decided == f"{table}\ngain, p with Holm's correction over 1 tests: no runs yet.\n"
 
 
 def test_paired_tests_are_as_many_as_planned() -> None:

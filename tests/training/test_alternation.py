@@ -336,6 +336,8 @@ def test_refuses_before_any_step(toy):
 
     refuses("pool_size must be >= 1, got 0", pool_size=0)
     refuses("pool_size must be", pool_size=2.5)
+    refuses("restore must be True or False, got 'no'", restore="no")
+    refuses("anchor_first must be True or False, got 'no'", anchor_first="no")
     refuses("first must be one of random, covering, origin, kept, got 'farthest'", first="farthest")
     refuses("monitor must be the name of an evaluation metric, got None", monitor=None)
     refuses("opt_state holds no anchor", optimizer=optax.adam(1e-3))

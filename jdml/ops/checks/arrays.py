@@ -224,6 +224,22 @@ def _check_shape(
         raise ValueError(f"{name} must have shape {allowed}, got {list(value.shape)}")
 
 
+def check_finite(name: str, vectors: Any) -> None:
+    """Refuse rows that are not finite in float32, where values are at hand.
+
+    Args:
+        name: the argument's name.
+        vectors: ``[N, D]``.
+
+    Raises:
+        ValueError: a row holds NaN, or an infinity; the first such row is named.
+    """
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(np.asarray(vectors).astype(np.float32)).all(axis=1)
+    if not finite.all():
+        raise ValueError(f"{name} must be finite, row {finite.argmin()} is not")
+
+
 def check_key(name: str, key: Array | None, *, needed_by: str) -> Array:
     """Refuse a missing random key.
 
