@@ -203,13 +203,20 @@ def test_ccp_by_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tests = ("CCP beside its own loss", "CCP beside a memory")
     monkeypatch.setattr(study, "TESTS", {name: study.TESTS[name] for name in tests})
     settings = study.Settings(
-        tmp_path / "data", seeds=1, losses=("contrastive",), steps=2, out=tmp_path / "kept"
+        tmp_path / "data",
+        seeds=1,
+        losses=("contrastive",),
+        steps=2,
+        ways=(*ways, "one problem, no anchor"),
+        out=tmp_path / "kept",
     )
     tables = study.main(settings)
-    assert len(list((tmp_path / "kept").iterdir())) == 6
+    assert len(list((tmp_path / "kept").iterdir())) == 8
     assert "(1 seed)" in tables
     assert "| CCP-L " in tables
     assert "Holm's correction over 3 tests: no runs yet." in tables
+    later = next(row for row in tables.splitlines() if "one problem, no anchor − alone" in row)
+    assert "n = 2" in later
     assert "| step 500 |" in tables
     found = json.loads((tmp_path / "kept" / "contrastive, XBM, fold 1-0.json").read_text())
     assert 0 <= found["metrics"]["MAP@R"] <= 1
@@ -229,4 +236,4 @@ def test_problems_of_a_run_by_letter() -> None:
         (2, 2, 0.7, False),
     ]
     assert study.by_problem([{"curve": curve}]) == ["300", "30.0", "1", "1", "1 of 2", "+20.00"]
-    assert study.by_step([{"curve": curve}]) == ["40.0", *4 * ["70.0"]]
+    assert study.by_step([{"curve": curve}]) == ["40.0", *4 * ["70.0"], "1"]
