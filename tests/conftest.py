@@ -16,7 +16,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 # Nearly all of the tests' time is compilation, of programs that run once or twice. XLA therefore optimizes them less
 # (JDML_TESTS_OPTIMIZED=1 runs the tests on the programs that users get), and a program is compiled once for all workers
-# and all processes that tests start: it lies in a folder that goes with the run.
+# and all processes that tests start: it lies in a folder that goes with the run, if that is quicker than to compile it.
 if os.environ.get("JDML_TESTS_OPTIMIZED", "0") == "0":
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     # A program is too small to be worth several threads of LLVM's, each with a machine of its own.
@@ -29,7 +29,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     programs = tempfile.mkdtemp(prefix="jdml-tests-")
     atexit.register(shutil.rmtree, programs, ignore_errors=True)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = programs
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
 
 import jax
