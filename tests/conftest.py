@@ -180,9 +180,9 @@ class Memory:
         """What the process holds now."""
         return self.process.memory_info().rss
 
-    def bound(self, room: int = 0) -> None:
-        """Drop compiled programs once they leave less room in what the process may hold: JAX keeps every one."""
-        if self.held() + room < self.limit:
+    def bound(self) -> None:
+        """Drop compiled programs once the process holds more than it may: JAX keeps every one."""
+        if self.held() < self.limit:
             return
         jax.clear_caches()
         mlir.make_ir_context.cache_clear()
@@ -193,12 +193,6 @@ class Memory:
 
 
 MEMORY = Memory()
-
-
-@pytest.fixture
-def room() -> None:
-    """Make room for a program that takes some hundred MiB itself."""
-    MEMORY.bound(600 << 20)
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,8 @@ def draw_panels(source: Path, path: Path) -> None:
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
-    saved = np.load(source)
+    with np.load(source) as opened:
+        saved = dict(opened)
     number = min(int(saved["number"]), PANELS)
     figure = Figure(figsize=(11, 7.2), layout="constrained")
     axes = figure.subplots(2, 3).ravel()
