@@ -261,3 +261,5 @@ def test_an_average_over_all_pairs_is_the_margin_loss_s() -> None:
         x, y, positive_margin=beta - alpha, negative_margin=beta + alpha, reduce_fn=jdml.mean
     )
     np.testing.assert_allclose((margin, contrastive), (together, apart), rtol=1e-5)
+    documentation = " ".join(jdml.contrastive_loss.__doc__.split())
+    assert "margin_loss" in documentation  # and tells where the other is
