@@ -82,9 +82,7 @@ def mean_distance(points: Array) -> Array:
     x = points.astype(accumulate_in(points))
     x = x - jnp.mean(x, axis=0, keepdims=True)  # products lose the digits that all points share
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), initial=0.0))
-    unit = jnp.where(
-        largest > 0, largest, 1.0
-    )  # whose square is no number where points are far apart
+    unit = jnp.where(largest > 0, largest, 1.0)  # squares of large distances overflow
     sums = ops.pair_sums(_root, x / unit, jnp.zeros(size, jnp.int32))
     return unit * (jnp.sum(sums) / max(size * (size - 1), 1))
 
