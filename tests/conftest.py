@@ -21,7 +21,7 @@ if os.environ.get("JDML_TESTS_OPTIMIZED", "0") == "0":
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     # A program is too small to be worth several threads of LLVM's, each with a machine of its own.
     flags = ["--xla_cpu_parallel_codegen_split_count=1"]
-    if version("jaxlib").startswith(("0.8.", "0.9.", "0.10.")):
+    if version("jaxlib").startswith(("0.9.", "0.10.")):
         # Half of the time of compilation; later releases do not know the flag.
         flags.append("--xla_cpu_use_fusion_emitters=false")
     os.environ.setdefault("XLA_FLAGS", " ".join(flags))

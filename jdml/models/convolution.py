@@ -348,7 +348,7 @@ def _depthwise_part(
 
 
 def _product(text: str, geometry: Geometry, left: jax.Array, right: jax.Array) -> jax.Array:
-    """In float32 at least: jaxlib 0.8's CPU has no product of 16-bit numbers inside of a loop."""
+    """A product whose sums are accumulated in float32 at least."""
     dtype = jnp.promote_types(left.dtype, jnp.float32)
     return jnp.einsum(text, left.astype(dtype), right.astype(dtype), precision=geometry.precision)
 
