@@ -85,13 +85,15 @@ FLOW = ConditionalFlow(DIM, DIM, num_blocks=1, hidden=4, depth=1)
 EPS = chain(easy_positive(), semi_hard_negative(0.2))
 PAIR = objectives.pair(jdml.contrastive_loss, mine=EPS)
 PROXY = functools.partial(objectives.proxy, num_classes=CLASSES, dim=DIM)
+# Attraction of 1/r² between proxies that nearly meet amplifies rounding: it ends at 0.2. Repulsion has no end to cross.
+SMOOTH = {"alpha": 1.0, "delta": 0.2, "repulsion_delta": 2.5}
 METHODS: dict[str, Mapping[str, Any]] = {
     "EPS": {
         "objective": objectives.pair(jdml.triplet_loss, mine=EPS),
         "model": Net(batch_norm=True),
     },
     "XBM": {"objective": objectives.with_memory(PAIR, 40, DIM)},
-    "PFML": {"objective": PROXY(jdml.potential_field_loss, proxies_per_class=2, alpha=1.0)},
+    "PFML": {"objective": PROXY(jdml.potential_field_loss, proxies_per_class=2, **SMOOTH)},
     "MPA": {"objective": PROXY(jdml.multi_proxy_anchor_loss, proxies_per_class=2)},
     "NIR": {"objective": objectives.with_nir(PROXY(jdml.proxy_anchor_loss), FLOW, weight=0.5)},
     "CCP": {
