@@ -89,6 +89,41 @@ def cubic(embeddings: jax.Array, labels: jax.Array, **options: Any) -> jax.Array
     return jnp.sum(jnp.exp(-jnp.sum(jnp.sort(jnp.abs(differences), axis=-1)[..., ::2], axis=-1)))
 
 
+@jax.custom_batching.custom_vmap
+def doubled_in_batches(x: jax.Array) -> jax.Array:
+    return jnp.sum(x)
+
+
+@doubled_in_batches.def_vmap
+def _(size: int, batched: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
+    return 2 * jnp.sum(x, axis=tuple(range(1, x.ndim))), True
+
+
+@jax.custom_vjp
+def summed(x: jax.Array) -> jax.Array:
+    return doubled_in_batches(x)
+
+
+summed.defvjp(lambda x: (summed(x), x), lambda x, slope: (slope * jnp.ones_like(x),))
+
+
+def batched(embeddings: jax.Array, labels: jax.Array, **options: Any) -> jax.Array:
+    """Has a rule of its own for `jax.vmap`, and a wrong one."""
+    return summed(embeddings)
+
+
+class Impure:
+    """Counts its traces, and tells another number each time."""
+
+    def __init__(self) -> None:
+        self.traces = 0
+
+    def __call__(self, embeddings: jax.Array, labels: jax.Array, **options: Any) -> jax.Array:
+        """Multiply by the number of the trace."""
+        self.traces += 1
+        return self.traces * jnp.sum(embeddings)
+
+
 BAD = [
     (rooted, "degenerate", "identical embeddings"),
     (ordered, "invariance", "another order"),
@@ -100,6 +135,8 @@ BAD = [
     (leaky, "mask", "where"),
     (half, "references", "references"),
     (half, "reductions", "reduce_fn"),
+    (batched, "transforms", "vmap"),
+    (Impure(), "transforms", "checkpoint"),
 ]
 
 

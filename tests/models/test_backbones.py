@@ -1,6 +1,6 @@
 """All networks by name: sizes, frozen batch norm, types, pooling; what the large ones refuse."""
 
-from functools import partial
+from functools import cache, partial
 
 import chex
 import jax
@@ -25,6 +25,7 @@ def images_of(size: int, channels: int = 3) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((2, size, size, channels), jnp.float32)
 
 
+@cache
 def shapes_of(net, size: int):
     return jax.eval_shape(net.init_with_output, jax.random.key(0), images_of(size))
 
