@@ -28,7 +28,7 @@ test: $(VENV)/.dev ## the tests, with the documentation's code and the docstring
 test-devices: $(VENV)/.dev ## everything on eight devices, and training in two processes (four minutes)
 	$(PYTEST) $(DEVICES)
 
-test-quick: $(VENV)/.dev ## the formulas, with a loss of each family (a minute and a half)
+test-quick: $(VENV)/.dev ## the formulas, with a loss of each family (one to two minutes)
 	$(PYTEST) -m "not slow"
 
 test-slowest: $(VENV)/.dev ## these and those on many devices, and which thirty of them took longest
