@@ -12,6 +12,8 @@ from experiments.studies import load, write_omniglot
 
 import jdml
 
+pytestmark = pytest.mark.slow
+
 
 def no_run(job: dict, **where: str | None) -> dict:
     raise AssertionError(f"{job} was kept, and is run again")

@@ -14,6 +14,8 @@ from experiments.studies import load, write_omniglot
 
 import jdml
 
+pytestmark = pytest.mark.slow
+
 
 def test_eps_mnist_on_the_embedded_digits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -8,6 +8,8 @@ import pytest
 import jdml
 from jdml.losses import terms
 
+pytestmark = pytest.mark.slow
+
 X = jnp.asarray(np.random.default_rng(0).normal(size=(6, 4)), jnp.float32)
 Y = np.array([0, 0, 1, 1, 2, 2])
 

@@ -13,6 +13,8 @@ from jdml.models import create
 from jdml.models.heads import POOLINGS
 from jdml.models.registry import NETWORKS
 
+pytestmark = pytest.mark.slow
+
 BATCH_NORMED = [name for name in NETWORKS if name != "vit_s16"]
 LARGE = {  # width of the features, parameters of the published network without its classifier
     "bn_inception": (1024, 10_270_240),

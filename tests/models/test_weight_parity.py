@@ -12,6 +12,8 @@ import pytest
 from jdml.models import convert_weights, create, load_weights, normalizer
 from jdml.models.dialects import DIALECTS
 
+pytestmark = pytest.mark.slow
+
 WIDTHS = {
     "resnet18": 512,
     "resnet50": 2048,

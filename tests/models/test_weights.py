@@ -19,6 +19,8 @@ from jdml.models import convert_weights, create, load_weights
 from jdml.models.dialects import DIALECTS
 from jdml.models.weights import _shapes, _stored_shape
 
+pytestmark = pytest.mark.slow
+
 ARCH = "efficientnet_lite0"
 NO_TORCH = "reads files of PyTorch: pip install torch"
 

@@ -11,6 +11,8 @@ import pytest
 from jdml.training import study
 from jdml.training.study import by_seed, collect_results, run_study
 
+pytestmark = pytest.mark.slow
+
 
 def square(job: dict) -> dict:
     """A module-level job, as worker processes need it."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jdml
-from oracles import losses as oracles
+from oracles import multi_proxy_losses
 
 RNG = np.random.default_rng(5)
 B, C, K, D = 10, 4, 3, 3
@@ -44,6 +44,7 @@ def test_sharp_margins_in_half_precision(name: str) -> None:
     assert all(jnp.isfinite(g.astype(jnp.float32)).all() for g in gradients)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["potential_field", "contrastive_potential"])
 @pytest.mark.parametrize("tile", [None, 1, 7, 64])
 def test_fields_without_proxies(loss: str, tile: int | None) -> None:
@@ -52,13 +53,15 @@ def test_fields_without_proxies(loss: str, tile: int | None) -> None:
         found = getattr(jdml, f"{loss}_loss")(
             jnp.asarray(X, jnp.float64), labels, delta=0.6, tile=tile, reduce_fn=None
         )
-    expected = getattr(oracles, loss)(np.asarray(X, float), labels, None, delta=0.6, reduce="none")
+    expected = getattr(multi_proxy_losses, loss)(
+        np.asarray(X, float), labels, None, delta=0.6, reduce="none"
+    )
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_the_sum_is_the_paper_s_energy_without_self_terms() -> None:
     found = jdml.potential_field_loss(X, Y, P, delta=0.5, alpha=2.0, reduce_fn=jnp.sum)
-    expected = oracles.potential_field(
+    expected = multi_proxy_losses.potential_field(
         np.asarray(X, float),
         np.asarray(Y),
         np.asarray(P, float),
@@ -104,6 +107,7 @@ def test_at_the_paper_s_size_the_gradient_fits() -> None:
     assert used <= 256 * 2**20
 
 
+@pytest.mark.slow
 def test_a_million_classes_fit() -> None:
     """1,000,000 classes × 64-D, B = 64: value and gradient of ProxyAnchor within 4 GiB."""
     shapes = [(64, 64), (64,), (1_000_000, 64)]
@@ -185,6 +189,7 @@ def test_two_equal_proxies_are_one_however_sharp_the_softmax() -> None:
         np.testing.assert_allclose(*gradients, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "loss",
     [

@@ -17,6 +17,8 @@ from jdml.cli.tables import CONVENTIONAL, EPS
 from jdml.models import SmallConvNet
 from jdml.recipes import RECIPES
 
+pytestmark = pytest.mark.slow
+
 FIVE = ("ccp", "eps", "mpa", "nir", "pfml")
 
 

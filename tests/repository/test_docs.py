@@ -22,7 +22,7 @@ import pytest
 import jdml
 
 PACKAGE = Path(jdml.__file__).parent
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 PAGES = [REPOSITORY / "README.md", *sorted(REPOSITORY.glob("docs/**/*.md"))]
 MANUALS = [
     *PAGES,
@@ -59,6 +59,7 @@ def assert_prints(shown: str, printed: str) -> None:
         assert abs(float(value) - float(expected)) <= 0.1, f"the page shows {shown}, not {printed}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
     """A page's blocks run in order, in one namespace and in an empty folder.
@@ -149,6 +150,7 @@ def unknown_flags(help_text: str, words: list[str]) -> list[str]:
     return [flag for flag in flags if not re.search(rf"{re.escape(flag)}(?![\w-])", help_text)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in MANUALS if page.is_file()], ids=page_id)
 def test_commands_exist(page):
     """Make's targets, `jdml` subcommands, experiments and all their flags are really there."""
@@ -302,6 +304,7 @@ def run_examples(documentation: str, name: str, names: dict[str, object]) -> str
     return "".join(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES)
 def test_examples_run(module, tmp_path, monkeypatch):
     """The doctests of every docstring in the module, those of decorated functions too."""

@@ -155,6 +155,7 @@ def test_bad_settings(build, error, message) -> None:
         build()
 
 
+@pytest.mark.slow
 def test_a_monitor_adds_its_metrics_to_the_loss() -> None:
     monitor = functools.partial(jdml.losses.field_activity, delta=0.5, alpha=1.0)
     objective = objectives.proxy(

@@ -13,6 +13,8 @@ from jdml import objectives
 
 pytest.importorskip("distrax", reason="flows are built on distrax (the flows extra)")
 
+pytestmark = pytest.mark.slow
+
 B, C, D = 8, 3, 4
 X = jax.random.normal(jax.random.key(0), (B, D))
 Y = jnp.arange(B) % C

@@ -14,6 +14,8 @@ from jdml.cli import names
 from jdml.cli.show import print_table
 from jdml.cli.train import Train
 
+pytestmark = pytest.mark.slow
+
 
 def jdml_main(capsys, *arguments):
     """Run a command in this process; return its exit code, output and error output."""

@@ -14,6 +14,8 @@ pytest.importorskip("distrax", reason="flows are built on distrax (the flows ext
 
 from jdml import flows
 
+pytestmark = pytest.mark.slow
+
 B, CONDITION = 6, 4
 
 

@@ -12,6 +12,8 @@ import jdml
 from jdml.mining import Pairs
 from jdml.testing import LOSS_CHECKS, LossCase, check_loss, check_miner
 
+pytestmark = pytest.mark.slow
+
 
 def good(
     embeddings: jax.Array,

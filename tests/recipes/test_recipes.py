@@ -12,6 +12,8 @@ import jdml
 from jdml import recipes
 from jdml.recipes import RECIPES, Recipe, make_optimizer, recipe
 
+pytestmark = pytest.mark.slow
+
 CLASSES, DIM = 6, 8
 KEY = jax.random.key(7)
 BATCH = jax.random.normal(jax.random.key(0), (24, DIM)), jnp.arange(24) % CLASSES

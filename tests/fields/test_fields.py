@@ -67,11 +67,12 @@ def test_superposed_potentials_are_sums_over_the_other_charges() -> None:
             assert found[i] == 0
             continue
         others = [j for j in range(20) if j != i and LABELS[j] >= 0]
-        r = jnp.linalg.norm(CHARGES[jnp.array(others)] - CHARGES[i], axis=1)
+        r = jnp.linalg.norm(CHARGES[jnp.array(others)] - CHARGES[None, i], axis=1)
         felt = fields.decaying(r, LABELS[jnp.array(others)] == label, *settings)
         np.testing.assert_allclose(found[i], felt.sum(), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_class_field_at_a_charge_is_its_potential_and_its_own_term() -> None:
     settings = {"delta": 0.7, "alpha": 2.0, "repulsion_delta": 1.1}
     kept = np.flatnonzero(np.asarray(LABELS) == 1)

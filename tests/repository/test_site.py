@@ -11,13 +11,15 @@ import pytest
 
 import jdml
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 sys.path.insert(0, str(DOCS))
 
 from maker import __main__ as build  # noqa: E402
 from maker import checks, names, pages, records, speed, stamps  # noqa: E402
 from maker.scene import move, start, to_plane, to_sphere  # noqa: E402
 from maker.subjects import subjects  # noqa: E402
+
+pytestmark = pytest.mark.slow
 
 SUBJECTS = subjects()
 

@@ -53,6 +53,7 @@ def test_others_are_drawn_uniformly_and_never_twice():
     assert 0.04 < others.min() < others.max() < 0.25
 
 
+@pytest.mark.slow
 def test_rows_that_do_not_count_bring_no_class():
     where = jnp.arange(B) < 2
     drawn, among = sample_classes(

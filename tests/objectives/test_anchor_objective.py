@@ -11,6 +11,8 @@ import jdml
 from jdml import data, objectives, training
 from jdml.ops import ball
 
+pytestmark = pytest.mark.slow
+
 MARGINS = {"positive_margin": 0.0, "negative_margin": 0.5}
 OBJECTIVE = objectives.as_anchor_objective(jdml.contrastive_loss, 4, **MARGINS)
 X = jax.random.normal(jax.random.key(0), (10, 2))
@@ -48,10 +50,11 @@ def test_it_trains_with_its_sampler() -> None:
         data.ClassBatchSampler(digits.labels, 4, 4), digits.labels, 2, renew_every=10
     )
     objective = objectives.as_anchor_objective(jdml.contrastive_loss, sampler.num_anchors)
-    result = training.fit(
-        jdml.models.create("eps", dim=2), objective, optax.adam(1e-3), digits, sampler,
-        steps=2, progress=False,
-    )  # fmt: skip
+    with jax.numpy_rank_promotion("allow"):  # a network's layers broadcast over channels
+        result = training.fit(
+            jdml.models.create("eps", dim=2), objective, optax.adam(1e-3), digits, sampler,
+            steps=2, progress=False,
+        )  # fmt: skip
     assert set(result.state.params) == {"model"}
     chex.assert_tree_all_finite(result.state.params)
 

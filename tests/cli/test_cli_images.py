@@ -18,6 +18,8 @@ from jdml import models
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("grain")
 
+pytestmark = pytest.mark.slow
+
 
 def draw(path: Path, seed: int) -> None:
     """A small JPEG of noise."""

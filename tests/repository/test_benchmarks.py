@@ -17,7 +17,9 @@ import pytest
 
 import jdml
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+pytestmark = pytest.mark.slow
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 class Pixels(nn.Module):

@@ -15,6 +15,8 @@ import pytest
 
 import jdml
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(jdml.__file__).parent
 
 # room -> the rooms that it may import (its own modules always).
