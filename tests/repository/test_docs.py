@@ -29,7 +29,7 @@ MANUALS = [
     REPOSITORY / "CONTRIBUTING.md",
     *sorted(REPOSITORY.glob("experiments/*/README.md")),
 ]
-SCRIPTS = {REPOSITORY / "benchmarks", REPOSITORY / "experiments"}
+SCRIPTS = REPOSITORY / "benchmarks"
 MODULES = sorted(
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
     for path in PACKAGE.rglob("*.py")
@@ -121,6 +121,15 @@ def help_of_script(script: Path) -> str:
     return shown.getvalue()
 
 
+@cache
+def help_of_module(name: str) -> str:
+    """What ``python -m name --help`` prints; fails where it fails."""
+    source = REPOSITORY.joinpath(*name.split(".")).with_suffix(".py")
+    with asking_for_help(name) as shown:
+        runpy.run_path(str(source), run_name="__main__")
+    return shown.getvalue()
+
+
 @contextlib.contextmanager
 def asking_for_help(*command: str) -> Iterator[io.StringIO]:
     """A program that is asked for its help in this process, as it would be in one of its own."""
@@ -140,7 +149,7 @@ def asking_for_help(*command: str) -> Iterator[io.StringIO]:
 def forget_siblings() -> None:
     """Scripts of different folders have siblings of the same names."""
     for name, module in list(sys.modules.items()):
-        if SCRIPTS & set(Path(getattr(module, "__file__", None) or "").parents):
+        if SCRIPTS in Path(getattr(module, "__file__", None) or "").parents:
             del sys.modules[name]
 
 
@@ -173,6 +182,10 @@ def test_commands_exist(page):
         elif name.startswith("python") and arguments and arguments[0].endswith(".py"):
             unknown = unknown_flags(help_of_script(REPOSITORY / arguments[0]), arguments)
             assert not unknown, f"{page}: {arguments[0]} has no {unknown}"
+        elif name.startswith("python") and arguments and arguments[0] == "-m":
+            assert arguments[1].startswith("experiments."), f"{page}: {' '.join(words)}"
+            unknown = unknown_flags(help_of_module(arguments[1]), arguments)
+            assert not unknown, f"{page}: {arguments[1]} has no {unknown}"
 
 
 # The build of the site makes these, checks all links of the site, and runs the pages' `{code-cell}`s.
