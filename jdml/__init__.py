@@ -67,6 +67,7 @@ _ROOMS = (
     "ops",
     "optim",
     "recipes",
+    "registry",
     "report",
     "testing",
     "training",

@@ -1,0 +1,34 @@
+"""What the library has, one record a thing: losses, miners, networks, data sets.
+
+Everything that lists them reads it here: the flat names, the command line and its help, the reports, the documentation
+and the tests. Records are plain values that need neither JAX nor NumPy; what they stand for is named by a pointer
+``"module:name"`` and imported when it is asked for (:func:`resolve`).
+"""
+
+from jdml.registry.datasets import DATASETS, Count, DataSet, file_sets, folder_sets
+from jdml.registry.losses import LOSSES, REGULARIZERS, Loss, pair_losses, proxy_losses
+from jdml.registry.miners import MINERS, Miner, miner_builders
+from jdml.registry.networks import NETWORKS, Images, Network, image_statistics, pretrained_networks
+from jdml.registry.pointers import resolve
+
+__all__ = [
+    "DATASETS",
+    "LOSSES",
+    "MINERS",
+    "NETWORKS",
+    "REGULARIZERS",
+    "Count",
+    "DataSet",
+    "Images",
+    "Loss",
+    "Miner",
+    "Network",
+    "file_sets",
+    "folder_sets",
+    "image_statistics",
+    "miner_builders",
+    "pair_losses",
+    "pretrained_networks",
+    "proxy_losses",
+    "resolve",
+]

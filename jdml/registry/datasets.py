@@ -1,0 +1,146 @@
+"""The data sets, one record each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from jdml.registry.pointers import resolve
+
+
+class Count(NamedTuple):
+    """Classes and images of a split; for omniglot the classes are letters."""
+
+    classes: int
+    images: int
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set.
+
+    Attributes:
+        name: What it is called.
+        kind: Whether it is read into memory ("arrays"), or a list of image files that are decoded when read ("files").
+        read: Pointer to the function that reads it: from folder and split to a ``Dataset``, or, of files, from the
+            folder to a ``Listing`` of all splits.
+        holds: What its folder holds, in words; "" where it needs none.
+        labellings: The names of its labels, the first of which it is labelled by.
+        counted: The labelling whose classes are published; "" for the first.
+        published: Classes and images of each split; of none where nothing is published.
+        sign: The file that tells its folder from any folder of classes; "" where nothing does.
+        recall_at: The ranks k at which papers give R@k.
+        ndcg_at: The ranks k at which papers give nDCG@k.
+        sized: Whether its reader takes ``image_size=``.
+    """
+
+    name: str
+    kind: Literal["arrays", "files"]
+    read: str
+    holds: str
+    labellings: tuple[str, ...]
+    counted: str = ""
+    published: Mapping[str, Count] = field(default_factory=dict)
+    sign: str = ""
+    recall_at: tuple[int, ...] = (1, 2, 4, 8)
+    ndcg_at: tuple[int, ...] = (2, 4, 8)
+    sized: bool = False
+
+    @property
+    def reader(self) -> Any:
+        """The function that reads it."""
+        return resolve(self.read)
+
+
+def _records(*datasets: DataSet) -> dict[str, DataSet]:
+    return {dataset.name: dataset for dataset in datasets}
+
+
+DATASETS: dict[str, DataSet] = _records(
+    DataSet(
+        "digits",
+        "arrays",
+        "jdml.data.digits:load_digits",
+        "",
+        ("digit", "parity"),
+        published={"train": Count(10, 1198), "test": Count(10, 599)},
+    ),
+    DataSet(
+        "mnist",
+        "arrays",
+        "jdml.data.mnist:load_mnist",
+        "the four IDX files, or tfds' prepared copy",
+        ("digit", "parity"),
+        published={"train": Count(10, 60000), "test": Count(10, 10000)},
+    ),
+    DataSet(
+        "omniglot",
+        "arrays",
+        "jdml.data.omniglot:load_omniglot",
+        "the two zips, or the folders in them",
+        ("alphabet", "letter"),
+        counted="letter",
+        published={"train": Count(964, 19280), "test": Count(659, 13180)},
+        sized=True,
+    ),
+    DataSet(
+        "cub",
+        "files",
+        "jdml.data.cub:read_cub",
+        "CUB_200_2011, or tfds' prepared copy",
+        ("class",),
+        published={"train": Count(100, 5864), "test": Count(100, 5924)},
+        sign="images.txt",
+    ),
+    DataSet(
+        "cars",
+        "files",
+        "jdml.data.cars:read_cars",
+        "`cars_annos.mat` and `car_ims/`, or tfds' copy",
+        ("class",),
+        published={"train": Count(98, 8054), "test": Count(98, 8131)},
+        sign="cars_annos.mat",
+    ),
+    DataSet(
+        "sop",
+        "files",
+        "jdml.data.sop:read_sop",
+        "Stanford_Online_Products, or tfds' prepared copy",
+        ("class", "super_class"),
+        published={"train": Count(11318, 59551), "test": Count(11316, 60502)},
+        sign="Ebay_train.txt",
+        recall_at=(1, 10, 100, 1000),
+        ndcg_at=(8, 10, 100),
+    ),
+    DataSet(
+        "inshop",
+        "files",
+        "jdml.data.inshop:read_inshop",
+        "`list_eval_partition.txt` and `img/`",
+        ("item",),
+        published={
+            "train": Count(3997, 25882),
+            "query": Count(3985, 14218),
+            "gallery": Count(3985, 12612),
+        },
+        sign="list_eval_partition.txt",
+        recall_at=(1, 10, 20, 30),
+    ),
+    DataSet(
+        "folder",
+        "files",
+        "jdml.data.folder:read_folder",
+        "a folder of images for each class",
+        ("class",),
+    ),
+)
+"""Every data set by its name, those that fit into memory first."""
+
+
+def file_sets() -> tuple[str, ...]:
+    """Name the data sets whose images are files."""
+    return tuple(name for name, dataset in DATASETS.items() if dataset.kind == "files")
+
+
+def folder_sets() -> tuple[str, ...]:
+    """Name the data sets that need a folder."""
+    return tuple(name for name, dataset in DATASETS.items() if dataset.holds)

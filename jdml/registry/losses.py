@@ -1,0 +1,99 @@
+"""The losses, one record each."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from jdml.registry.pointers import resolve
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss of embeddings and labels.
+
+    Attributes:
+        name: What it is called: the function is ``{name}_loss``.
+        kind: Whether it compares samples with each other ("pair") or with learned proxies of the classes ("proxy").
+        module: The module of :mod:`jdml.losses` with its formula.
+        proxies: Proxies per class, unless another number is asked for.
+        needs_proxies: Whether it is nothing without them: False of a field, where samples are charges, too.
+        found: Settings that do better than its paper's, as the studies found, with proxies that begin as `start` says.
+        start: Where proxies begin: drawn at random, or on samples of their class.
+        monitor: The function of :mod:`jdml.losses` that is worth logging beside it.
+    """
+
+    name: str
+    kind: Literal["pair", "proxy"]
+    module: str
+    proxies: int = 1
+    needs_proxies: bool = True
+    found: Mapping[str, float] = field(default_factory=dict)
+    start: Literal["random", "samples"] = "random"
+    monitor: str | None = None
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The loss itself, such as :func:`jdml.losses.triplet_loss`."""
+        found: Callable[..., Any] = resolve(f"jdml.losses.{self.module}:{self.name}_loss")
+        return found
+
+
+def _records(*losses: Loss) -> dict[str, Loss]:
+    return {loss.name: loss for loss in losses}
+
+
+LOSSES: dict[str, Loss] = _records(
+    Loss("circle", "pair", "tuples"),
+    Loss("contrastive", "pair", "pairs"),
+    Loss("fast_ap", "pair", "ranking"),
+    Loss("info_nce", "pair", "contrast"),
+    Loss("lifted_structure", "pair", "tuples"),
+    Loss("margin", "pair", "pairs"),
+    Loss("multi_similarity", "pair", "pairs"),
+    Loss("n_pair", "pair", "tuples"),
+    Loss("nca", "pair", "contrast"),
+    Loss("recall_at_k", "pair", "ranking"),
+    Loss("sigmoid_contrastive", "pair", "contrast"),
+    Loss("similarity_contrastive", "pair", "pairs"),
+    Loss("smooth_ap", "pair", "ranking"),
+    Loss("snr_contrastive", "pair", "tuples"),
+    Loss("sup_con", "pair", "contrast"),
+    Loss("triplet", "pair", "pairs"),
+    Loss("arcface", "proxy", "softmax"),
+    Loss("contrastive_potential", "proxy", "potential", needs_proxies=False),
+    Loss("cosface", "proxy", "softmax"),
+    Loss("multi_proxy_anchor", "proxy", "multi_proxy"),
+    Loss("multi_proxy_anchor_ap", "proxy", "multi_proxy"),
+    Loss("multi_proxy_anchor_dw", "proxy", "multi_proxy"),
+    Loss("normalized_softmax", "proxy", "softmax"),
+    Loss(
+        "potential_field",
+        "proxy",
+        "potential",
+        proxies=3,
+        needs_proxies=False,
+        found={"alpha": 1.0},
+        start="samples",
+        monitor="field_activity",
+    ),
+    Loss("proxy_anchor", "proxy", "proxies"),
+    Loss("proxy_nca", "proxy", "proxies"),
+    Loss("proxy_nca_margin", "proxy", "proxies"),
+    Loss("proxy_nca_pp", "proxy", "proxies"),
+    Loss("soft_triple", "proxy", "proxies"),
+    Loss("subcenter_arcface", "proxy", "softmax"),
+)
+"""Every loss by its name, those of pairs first."""
+
+REGULARIZERS: tuple[str, ...] = ("center_regularizer", "nir_loss")
+"""Functions of :mod:`jdml.losses` that stand beside a proxy loss: of proxies, of a flow's latents."""
+
+
+def pair_losses() -> tuple[str, ...]:
+    """Name the losses that compare samples with each other."""
+    return tuple(name for name, loss in LOSSES.items() if loss.kind == "pair")
+
+
+def proxy_losses() -> tuple[str, ...]:
+    """Name the losses that compare samples with learned proxies."""
+    return tuple(name for name, loss in LOSSES.items() if loss.kind == "proxy")

@@ -1,0 +1,75 @@
+"""The miners, one record each."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jdml.registry.pointers import resolve
+
+
+@dataclass(frozen=True)
+class Miner:
+    """A rule that chooses the pairs a pair loss sees.
+
+    Attributes:
+        builder: The function of :mod:`jdml.mining` that makes it.
+        words: What it is called on the command line.
+        settings: What these words imply.
+        needs_dim: Whether the builder has to be told the embeddings' dimension, ``dim=``.
+    """
+
+    builder: str
+    words: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    needs_dim: bool = False
+
+    def build(self, dim: int, **settings: Any) -> Callable[..., Any]:
+        """Make the miner, with other settings than the implied ones where they are given.
+
+        Args:
+            dim: The embeddings' dimension.
+            **settings: The builder's own.
+
+        Returns:
+            The miner.
+
+        Raises:
+            TypeError: If the builder has no such setting.
+
+        Example:
+            >>> MINERS["eps"].build(dim=64) == MINERS["easy_positive"].build(dim=2)
+            True
+        """
+        own = {"dim": dim} if self.needs_dim else {}
+        made: Callable[..., Any] = resolve(f"jdml.mining:{self.builder}")(
+            **{**own, **self.settings, **settings}
+        )
+        return made
+
+
+def _records(*miners: Miner) -> dict[str, Miner]:
+    return {word: miner for miner in miners for word in miner.words}
+
+
+MINERS: dict[str, Miner] = _records(
+    Miner("easy_positive", ("eps", "easy_positive")),
+    Miner("random_positive", ("random_positive",)),
+    Miner("hard_positive", ("hard_positive",)),
+    Miner("random_negative", ("random_negative",)),
+    Miner("hard_negative", ("hard_negative",)),
+    Miner("semi_hard_negative", ("semi_hard", "semi_hard_negative")),
+    Miner("soft_hard_pairs", ("soft_hard", "soft_hard_pairs")),
+    Miner(
+        "distance_weighted_negative",
+        ("distance_weighted", "distance_weighted_negative"),
+        needs_dim=True,
+    ),
+    Miner("multi_similarity_pairs", ("multi_similarity",)),
+    Miner("multi_similarity_pairs", ("multi_similarity_negative",), {"mine_positives": False}),
+)
+"""Every miner by each of its words."""
+
+
+def miner_builders() -> tuple[str, ...]:
+    """Name the functions of :mod:`jdml.mining` that make miners."""
+    return tuple(dict.fromkeys(miner.builder for miner in MINERS.values()))

@@ -1,0 +1,125 @@
+"""The networks, one record each."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from jdml.registry.pointers import resolve
+
+
+class Images(NamedTuple):
+    """How pretrained weights expect their images.
+
+    Attributes:
+        mean: Subtracted, per channel of the network's input, in units of 0…255.
+        std: Divided by, in the same units.
+        bgr: Whether the network reads blue, green, red.
+    """
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    bgr: bool = False
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network that turns images into embeddings.
+
+    Attributes:
+        name: What it is called.
+        make: Pointer to its class.
+        settings: The attributes that the name stands for.
+        small_images: Whether it is for small images; the others are for photographs.
+        pooling: Whether it takes ``pooling=``, how it pools over space.
+        batch_norm: Whether it has batch norm, and so takes ``freeze_batch_norm=``.
+        images: How its usual pretrained weights expect images; None where there are none.
+        other_images: How other weights of the same network expect them, by the name of both.
+        dialects: Pointer to what other libraries call its parameters; "" where no weights are converted.
+        weights: Where published weights are, in words.
+    """
+
+    name: str
+    make: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    small_images: bool = False
+    pooling: bool = True
+    batch_norm: bool = True
+    images: Images | None = None
+    other_images: Mapping[str, Images] = field(default_factory=dict)
+    dialects: str = ""
+    weights: str = ""
+
+    @property
+    def kind(self) -> Callable[..., Any]:
+        """Its class."""
+        found: Callable[..., Any] = resolve(self.make)
+        return found
+
+
+def _records(*networks: Network) -> dict[str, Network]:
+    return {network.name: network for network in networks}
+
+
+IMAGENET = Images((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
+
+NETWORKS: dict[str, Network] = _records(
+    Network("eps", "jdml.models.convnets:EpsNet", small_images=True, pooling=False),
+    Network("small", "jdml.models.convnets:SmallConvNet", small_images=True),
+    Network("resnet20v2", "jdml.models.resnets:ResNet20V2", small_images=True),
+    Network(
+        "resnet18",
+        "jdml.models.resnets:ResNet",
+        {"depth": 18},
+        images=IMAGENET,
+        dialects="jdml.models.dialects:RESNET",
+        weights="resnet18-f37072fd.pth of download.pytorch.org/models, or model.safetensors of timm/resnet18.tv_in1k",
+    ),
+    Network(
+        "resnet50",
+        "jdml.models.resnets:ResNet",
+        {"depth": 50},
+        images=IMAGENET,
+        dialects="jdml.models.dialects:RESNET",
+        weights="resnet50-0676ba61.pth (the papers' weights) or resnet50-11ad3fa6.pth of download.pytorch.org/models",
+    ),
+    Network(
+        "bn_inception",
+        "jdml.models.inception:BNInception",
+        images=Images((104.0, 117.0, 128.0), (1.0, 1.0, 1.0), bgr=True),
+        dialects="jdml.models.dialects:BN_INCEPTION",
+        weights="bn_inception-52deb4733.pth of pretrainedmodels (data.lip6.fr/cadene/pretrainedmodels)",
+    ),
+    Network(
+        "efficientnet_lite0",
+        "jdml.models.efficientnet:EfficientNetLite0",
+        images=Images((127.0, 127.0, 127.0), (128.0, 128.0, 128.0)),
+        dialects="jdml.models.dialects:EFFICIENTNET_LITE0",
+        weights="model.safetensors of timm/tf_efficientnet_lite0.in1k on huggingface.co",
+    ),
+    Network(
+        "vit_s16",
+        "jdml.models.vit:VisionTransformer",
+        batch_norm=False,
+        images=Images((127.5, 127.5, 127.5), (127.5, 127.5, 127.5)),
+        other_images={"vit_s16_dino": IMAGENET},
+        dialects="jdml.models.dialects:VIT_S16",
+        weights="model.safetensors of timm/vit_small_patch16_224.augreg_in21k on huggingface.co, or DINO's "
+        "dino_deitsmall16_pretrain.pth of dl.fbaipublicfiles.com/dino (then train with --input-stats vit_s16_dino)",
+    ),
+)
+"""Every network by its name, those for small images first."""
+
+
+def pretrained_networks() -> tuple[str, ...]:
+    """Name the networks that there are pretrained weights for, to be converted."""
+    return tuple(name for name, network in NETWORKS.items() if network.dialects)
+
+
+def image_statistics() -> dict[str, Images]:
+    """Collect how images are normalized, by network and, for other weights, by the name of both."""
+    found = {}
+    for network in NETWORKS.values():
+        if network.images is not None:
+            found[network.name] = network.images
+        found.update(network.other_images)
+    return found
