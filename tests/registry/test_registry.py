@@ -1,11 +1,14 @@
 """The records: one for each thing there is, each pointer leads somewhere, and none needs JAX to be read."""
 
 import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from losses import registry as tried
 
 from jdml import data, losses, mining, models, registry
 from jdml.registry import DATASETS, LOSSES, MINERS, NETWORKS
@@ -16,6 +19,17 @@ def test_every_loss_has_a_record_and_every_record_a_loss():
     assert public - set(registry.REGULARIZERS) == {f"{name}_loss" for name in LOSSES}
     assert set(registry.REGULARIZERS) <= set(losses.__all__)
     assert LOSSES.keys() == {*registry.pair_losses(), *registry.proxy_losses()}
+
+
+def test_every_loss_is_tried_as_what_it_is():
+    kinds = {f"{name}_loss": loss.kind for name, loss in LOSSES.items()}
+    assert {name: spec.kind for name, spec in tried.REGISTRY.items()} == kinds
+
+
+def test_peers_are_those_that_losses_are_compared_with():
+    text = (Path(tried.__file__).parent / "test_pml_parity.py").read_text()
+    assert set(tried.PEERS) == set(re.findall(r"jdml\.(\w+_loss)", text))
+    assert set(tried.PEERS.values()) == set(re.findall(r"pml_losses\.(\w+)", text))
 
 
 @pytest.mark.parametrize("name", LOSSES)
