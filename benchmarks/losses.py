@@ -24,6 +24,7 @@ import machine
 import numpy as np
 
 import jdml
+from jdml import registry
 from jdml.training.memory import keep_freed_memory
 
 BATCH, DIM = 256, 512
@@ -40,8 +41,37 @@ JUDGED = (
 )
 
 
+# How pytorch-metric-learning builds its own from (module, classes, dim).
+PEERS: dict[str, Callable[[Any, int, int], Any]] = {
+    "contrastive": lambda m, c, d: m.ContrastiveLoss(pos_margin=0, neg_margin=0.5),
+    "triplet": lambda m, c, d: m.TripletMarginLoss(margin=0.1, triplets_per_anchor="all"),
+    "margin": lambda m, c, d: m.MarginLoss(margin=0.2, beta=1.2, triplets_per_anchor="all"),
+    "multi_similarity": lambda m, c, d: m.MultiSimilarityLoss(2, 50, 0.5),
+    "lifted_structure": lambda m, c, d: m.LiftedStructureLoss(neg_margin=1, pos_margin=0),
+    "circle": lambda m, c, d: m.CircleLoss(m=0.4, gamma=80),
+    "fast_ap": lambda m, c, d: m.FastAPLoss(num_bins=10),
+    "snr_contrastive": lambda m, c, d: m.SignalToNoiseRatioContrastiveLoss(),
+    "info_nce": lambda m, c, d: m.NTXentLoss(temperature=0.07),
+    "sup_con": lambda m, c, d: m.SupConLoss(temperature=0.1),
+    "nca": lambda m, c, d: m.NCALoss(softmax_scale=1),
+    "smooth_ap": lambda m, c, d: m.SmoothAPLoss(temperature=0.01),
+    "proxy_nca_pp": lambda m, c, d: m.ProxyNCALoss(c, d, softmax_scale=9),
+    "proxy_anchor": lambda m, c, d: m.ProxyAnchorLoss(c, d, margin=0.1, alpha=32),
+    "normalized_softmax": lambda m, c, d: m.NormalizedSoftmaxLoss(c, d, temperature=0.05),
+    "cosface": lambda m, c, d: m.CosFaceLoss(c, d, margin=0.35, scale=64),
+    "arcface": lambda m, c, d: m.ArcFaceLoss(c, d, margin=math.degrees(0.5), scale=64),
+    "soft_triple": lambda m, c, d: m.SoftTripleLoss(
+        c, d, centers_per_class=CENTRES, la=20, gamma=0.1, margin=0.01
+    ),
+    "subcenter_arcface": lambda m, c, d: m.SubCenterArcFaceLoss(
+        num_classes=c, embedding_size=d, margin=math.degrees(0.5), scale=64, sub_centers=CENTRES
+    ),
+}
+SETTINGS: dict[str, dict[str, Any]] = {"soft_triple": {"tau": None}}
+
+
 class Loss(NamedTuple):
-    """One of our losses, and how PML builds its own from (module, classes, dim); None where it has no such one."""
+    """One of our losses, and how PML builds its own; None where it has no such one."""
 
     settings: dict[str, Any]
     theirs: Callable[[Any, int, int], Any] | None
@@ -49,60 +79,18 @@ class Loss(NamedTuple):
     all_pairs: bool = False  # of embeddings and proxies alike
 
 
-PAIRS = {
-    "contrastive": Loss({}, lambda m, c, d: m.ContrastiveLoss(pos_margin=0, neg_margin=0.5)),
-    "triplet": Loss({}, lambda m, c, d: m.TripletMarginLoss(margin=0.1, triplets_per_anchor="all")),
-    "margin": Loss(
-        {}, lambda m, c, d: m.MarginLoss(margin=0.2, beta=1.2, triplets_per_anchor="all")
-    ),
-    "multi_similarity": Loss({}, lambda m, c, d: m.MultiSimilarityLoss(2, 50, 0.5)),
-    "lifted_structure": Loss({}, lambda m, c, d: m.LiftedStructureLoss(neg_margin=1, pos_margin=0)),
-    "circle": Loss({}, lambda m, c, d: m.CircleLoss(m=0.4, gamma=80)),
-    "fast_ap": Loss({}, lambda m, c, d: m.FastAPLoss(num_bins=10)),
-    "snr_contrastive": Loss({}, lambda m, c, d: m.SignalToNoiseRatioContrastiveLoss()),
-    "similarity_contrastive": Loss({}, None),
-    "n_pair": Loss({}, None),
-    "info_nce": Loss({}, lambda m, c, d: m.NTXentLoss(temperature=0.07)),
-    "sup_con": Loss({}, lambda m, c, d: m.SupConLoss(temperature=0.1)),
-    "sigmoid_contrastive": Loss({}, None),
-    "nca": Loss({}, lambda m, c, d: m.NCALoss(softmax_scale=1)),
-    "smooth_ap": Loss({}, lambda m, c, d: m.SmoothAPLoss(temperature=0.01)),
-    "recall_at_k": Loss({}, None),
-}
-PROXIES = {
-    "proxy_nca_pp": Loss({}, lambda m, c, d: m.ProxyNCALoss(c, d, softmax_scale=9)),
-    "proxy_nca_margin": Loss({}, None),
-    "proxy_anchor": Loss({}, lambda m, c, d: m.ProxyAnchorLoss(c, d, margin=0.1, alpha=32)),
-    "normalized_softmax": Loss({}, lambda m, c, d: m.NormalizedSoftmaxLoss(c, d, temperature=0.05)),
-    "cosface": Loss({}, lambda m, c, d: m.CosFaceLoss(c, d, margin=0.35, scale=64)),
-    "arcface": Loss({}, lambda m, c, d: m.ArcFaceLoss(c, d, margin=math.degrees(0.5), scale=64)),
-    "soft_triple": Loss(
-        {"tau": None},
-        lambda m, c, d: m.SoftTripleLoss(
-            c, d, centers_per_class=CENTRES, la=20, gamma=0.1, margin=0.01
-        ),
-        CENTRES,
-    ),
-    "multi_proxy_anchor": Loss({}, None, CENTRES),
-    "multi_proxy_anchor_ap": Loss({}, None, CENTRES),
-    "multi_proxy_anchor_dw": Loss({}, None, CENTRES),
-    "proxy_nca": Loss({}, None),
-    "subcenter_arcface": Loss(
-        {},
-        lambda m, c, d: m.SubCenterArcFaceLoss(
-            num_classes=c,
-            embedding_size=d,
-            margin=math.degrees(0.5),
-            scale=64,
-            sub_centers=CENTRES,
-        ),
-        CENTRES,
-    ),
-}
-FIELDS = {  # many more proxies: benchmarks/potential_field.py
-    "potential_field": Loss({}, None, all_pairs=True),
-    "contrastive_potential": Loss({}, None, all_pairs=True),
-}
+def described(record: registry.Loss) -> Loss:
+    """A loss as it is measured."""
+    field = not record.needs_proxies
+    per_class = CENTRES if record.several and not field else 1
+    return Loss(SETTINGS.get(record.name, {}), PEERS.get(record.name), per_class, field)
+
+
+EVERY = {name: described(record) for name, record in registry.LOSSES.items()}
+PAIRS = {name: EVERY[name] for name in registry.pair_losses()}
+FIELDS = {name: loss for name, loss in EVERY.items() if loss.all_pairs}
+"""Many more proxies: benchmarks/potential_field.py."""
+PROXIES = {name: EVERY[name] for name in registry.proxy_losses() if name not in FIELDS}
 
 
 def step(name: str, loss: Loss, x: Any, y: Any, p: Any | None) -> Callable[[], Any]:
@@ -241,12 +229,10 @@ def main() -> None:
         print(
             f"geometric mean over {', '.join(JUDGED)}: {mean:.2f} times as fast as pytorch-metric-learning"
         )
-    every = PAIRS | PROXIES | FIELDS
-    settings = {name: loss.settings for name, loss in every.items() if loss.settings}
     machine.write(
         arguments.out,
         rows,
-        settings=settings,
+        settings=SETTINGS,
         repeats=arguments.repeats,
         fresh_memory=arguments.fresh_memory,
     )

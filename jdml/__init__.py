@@ -8,44 +8,11 @@ JAX with it.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from jdml.registry import LOSSES, REGULARIZERS
+
 if TYPE_CHECKING:
     from jdml import fields, losses, memory, metrics, mining, ops
-    from jdml.losses import (
-        arcface_loss,
-        both_ways,
-        center_regularizer,
-        circle_loss,
-        contrastive_loss,
-        contrastive_potential_loss,
-        cosface_loss,
-        fast_ap_loss,
-        info_nce_loss,
-        lifted_structure_loss,
-        margin_loss,
-        matryoshka,
-        multi_proxy_anchor_ap_loss,
-        multi_proxy_anchor_dw_loss,
-        multi_proxy_anchor_loss,
-        multi_similarity_loss,
-        n_pair_loss,
-        nca_loss,
-        nir_loss,
-        normalized_softmax_loss,
-        potential_field_loss,
-        proxy_anchor_loss,
-        proxy_nca_loss,
-        proxy_nca_margin_loss,
-        proxy_nca_pp_loss,
-        recall_at_k_loss,
-        sigmoid_contrastive_loss,
-        similarity_contrastive_loss,
-        smooth_ap_loss,
-        snr_contrastive_loss,
-        soft_triple_loss,
-        subcenter_arcface_loss,
-        sup_con_loss,
-        triplet_loss,
-    )
+    from jdml.losses import *
     from jdml.metrics import evaluate_retrieval, nearest
     from jdml.mining import Pairs, all_pairs, chain, easy_positive
     from jdml.ops import ball, checked, mean, mean_nonzero, sphere, total, trimmed_mean
@@ -67,6 +34,7 @@ _ROOMS = (
     "ops",
     "optim",
     "recipes",
+    "registry",
     "report",
     "testing",
     "training",
@@ -76,70 +44,40 @@ _ROOMS_OF_FLAT_NAMES = ("losses", "metrics", "mining", "ops")
 __all__ = [
     "Pairs",
     "all_pairs",
-    "arcface_loss",
     "ball",
     "both_ways",
-    "center_regularizer",
     "chain",
     "checked",
-    "circle_loss",
-    "contrastive_loss",
-    "contrastive_potential_loss",
-    "cosface_loss",
     "easy_positive",
     "evaluate_retrieval",
-    "fast_ap_loss",
     "fields",
-    "info_nce_loss",
-    "lifted_structure_loss",
     "losses",
-    "margin_loss",
     "matryoshka",
     "mean",
     "mean_nonzero",
     "memory",
     "metrics",
     "mining",
-    "multi_proxy_anchor_ap_loss",
-    "multi_proxy_anchor_dw_loss",
-    "multi_proxy_anchor_loss",
-    "multi_similarity_loss",
-    "n_pair_loss",
-    "nca_loss",
     "nearest",
-    "nir_loss",
-    "normalized_softmax_loss",
     "ops",
-    "potential_field_loss",
-    "proxy_anchor_loss",
-    "proxy_nca_loss",
-    "proxy_nca_margin_loss",
-    "proxy_nca_pp_loss",
-    "recall_at_k_loss",
-    "sigmoid_contrastive_loss",
-    "similarity_contrastive_loss",
-    "smooth_ap_loss",
-    "snr_contrastive_loss",
-    "soft_triple_loss",
     "sphere",
-    "subcenter_arcface_loss",
-    "sup_con_loss",
     "total",
     "trimmed_mean",
-    "triplet_loss",
 ]
 
+if not TYPE_CHECKING:  # which knows the names from above, and refuses others
+    __all__ += [f"{name}_loss" for name in LOSSES] + list(REGULARIZERS)
 
-def __getattr__(name: str) -> Any:
-    """Import a room, or the room of a flat name, when it is first used."""
-    if name in _ROOMS:
-        return importlib.import_module(f"jdml.{name}")
-    if name in __all__:
-        for room in _ROOMS_OF_FLAT_NAMES:
-            names = vars(importlib.import_module(f"jdml.{room}"))
-            if name in names:
-                return globals().setdefault(name, names[name])
-    raise AttributeError(f"module 'jdml' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """Import a room, or the room of a flat name, when it is first used."""
+        if name in _ROOMS:
+            return importlib.import_module(f"jdml.{name}")
+        if name in __all__:
+            for room in _ROOMS_OF_FLAT_NAMES:
+                names = vars(importlib.import_module(f"jdml.{room}"))
+                if name in names:
+                    return globals().setdefault(name, names[name])
+        raise AttributeError(f"module 'jdml' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -15,21 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import jdml
-from jdml.cli.names import MINERS as MINER_WORDS
-from jdml.cli.names import PAIR_LOSSES, PROXY_LOSSES
+from jdml.cli.commands import COMMANDS
+from jdml.registry import MINERS, REGULARIZERS, miner_builders, pair_losses, proxy_losses
 from maker import records
 from maker.names import ROOMS, directive, lookup, public_names, summary
-from maker.scene import MINERS, Subject
+from maker.scene import Subject
 
 REPOSITORY = Path(__file__).parents[2]
-PAIRS = [f"{name}_loss" for name in PAIR_LOSSES]
-PROXIES = [f"{name}_loss" for name in PROXY_LOSSES]
-OTHERS = ["nir_loss", "center_regularizer"]
+PAIRS = [f"{name}_loss" for name in pair_losses()]
+PROXIES = [f"{name}_loss" for name in proxy_losses()]
+RULES = miner_builders()
 FAMILIES = {
     "Pair losses": (PAIRS, "Compare the samples of a batch with each other, or with `references`."),
     "Proxy losses": (PROXIES, "Compare samples with learned stand-ins of the classes, the stars."),
-    "Regularizers": (OTHERS, "Stand beside a proxy loss."),
-    "Miners": (list(MINERS), "Choose the pairs that a pair loss sees; here in the triplet loss."),
+    "Regularizers": (REGULARIZERS, "Stand beside a proxy loss."),
+    "Miners": (RULES, "Choose the pairs that a pair loss sees; here in the triplet loss."),
 }
 TAKES = {
     "pair": """Embeddings `[B, D]` and labels `[B]`; or `positive=`, a mask `[B, R]` of your own. `references=` puts other
@@ -90,12 +90,12 @@ def words_about(symbol: str) -> str:
 
 
 @cache
-def registry() -> dict[str, Any]:
-    """Import the tests' registry of losses: which property is checked of which."""
+def tried() -> Any:
+    """Import the tests' registry of losses: which property is checked of which, and beside what."""
     added = [str(REPOSITORY / "tests"), str(REPOSITORY / "tests" / "losses")]
     sys.path[:0] = added
     try:
-        return dict(importlib.import_module("registry").REGISTRY)
+        return importlib.import_module("registry")
     finally:
         del sys.path[: len(added)]
 
@@ -145,7 +145,7 @@ def command_line(name: str, kind: str) -> str:
 def evidence(name: str) -> str:
     """Say what of a loss is checked, and against what."""
     lines = ["\n## Is this the paper's loss?\n"]
-    spec = registry().get(name)
+    spec = tried().REGISTRY.get(name)
     if spec is not None:
         skipped = [check for check in jdml.testing.LOSS_CHECKS if check in spec.skip]
         lines.append(
@@ -154,7 +154,7 @@ def evidence(name: str) -> str:
             "(`tests/oracles`). The checks of [`jdml.testing`](../api/testing.md) hold"
             + (f", but for {' and '.join(skipped)}: see its notes." if skipped else ".")
         )
-    if name in parity():
+    if name in tried().PEERS:
         lines.append(
             "Values and gradients equal pytorch-metric-learning 2.9.0's in float64 "
             "(`tests/losses/test_pml_parity.py`)."
@@ -162,17 +162,10 @@ def evidence(name: str) -> str:
     return "\n".join(lines) + "\n" if len(lines) > 1 else ""
 
 
-@cache
-def parity() -> set[str]:
-    """Read which losses are compared with pytorch-metric-learning's."""
-    text = (REPOSITORY / "tests" / "losses" / "test_pml_parity.py").read_text()
-    return set(re.findall(r"jdml\.(\w+_loss)", text))
-
-
 def miner_page(subject: Subject) -> str:
     """Make a miner's page."""
     name = subject.name
-    words = [word for word, (builder, settings) in MINER_WORDS.items() if builder == name]
+    words = [word for word, miner in MINERS.items() if miner.builder == name]
     said = " or ".join(f"`--miner {word}`" for word in words)
     parts = [
         f"# {name}\n",
@@ -204,7 +197,7 @@ def sheet(subjects: dict[str, Subject]) -> str:
 
 def tile(name: str) -> str:
     """Make one picture of the overview, a link."""
-    room = "mining" if name in MINERS else "losses"
+    room = "mining" if name in RULES else "losses"
     title = html.escape(summary(f"jdml.{room}.{name}"), quote=True)
     broken = name.removesuffix("_loss").replace("_", "_<wbr>")
     return (
@@ -238,7 +231,7 @@ def room_page(room: str) -> str:
         f"# jdml.{room}\n",
         f"```{{eval-rst}}\n.. automodule:: jdml.{room}\n   :no-members:\n```\n",
     ]
-    elsewhere = {"losses": [*PAIRS, *PROXIES, *OTHERS], "mining": list(MINERS)}.get(room, [])
+    elsewhere = {"losses": [*PAIRS, *PROXIES, *REGULARIZERS], "mining": RULES}.get(room, [])
     if elsewhere:
         parts.append("Each of these has a page of its own:\n")
         rows = [
@@ -273,7 +266,7 @@ def api_index() -> str:
 def command_line_page() -> str:
     """Make the reference of the command line from each command's help."""
     parts = ["# Command line\n", f"```text\n{help_text()}\n```\n"]
-    for command in jdml.cli.COMMANDS:
+    for command in COMMANDS:
         parts.append(f"## jdml {command}\n\n```text\n{help_text(*command.split())}\n```\n")
     return "\n".join(parts)
 

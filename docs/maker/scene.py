@@ -4,7 +4,7 @@ The sphere is drawn as a disk by Lambert's equal-area map: its centre is the pol
 opposite pole. So every loss is shown as it is used, on unit vectors, and two dimensions are enough to see all of it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -150,16 +150,3 @@ def _run(subject: Subject, points: Any, labels: Any, proxies: Any) -> Any:
     flat = proxies.reshape(-1, 3)
     path, proxy_path = descend(points, flat)
     return path, proxy_path, field_of(points, flat)
-
-
-MINERS: Mapping[str, Mapping[str, Any]] = {
-    "easy_positive": {},
-    "random_positive": {},
-    "hard_positive": {},
-    "random_negative": {},
-    "hard_negative": {},
-    "semi_hard_negative": {"margin": 0.2},
-    "soft_hard_pairs": {},
-    "distance_weighted_negative": {"dim": 3},
-    "multi_similarity_pairs": {},
-}

@@ -6,18 +6,9 @@ import jax
 import jax.numpy as jnp
 
 import jdml
-from jdml.cli.names import PAIR_LOSSES, PROXY_LOSSES
-from maker.scene import MINERS, Subject
+from jdml.registry import LOSSES, MINERS, Loss, miner_builders
+from maker.scene import Subject
 
-SEVERAL = {  # losses whose classes have several proxies
-    "soft_triple_loss": 2,
-    "subcenter_arcface_loss": 2,
-    "multi_proxy_anchor_loss": 2,
-    "multi_proxy_anchor_dw_loss": 2,
-    "multi_proxy_anchor_ap_loss": 2,
-    "potential_field_loss": 4,
-    "contrastive_potential_loss": 4,
-}
 SETTINGS: dict[
     str, dict[str, Any]
 ] = {  # where the defaults are for more dimensions than a picture has
@@ -25,30 +16,34 @@ SETTINGS: dict[
 }
 
 
-def pair_subject(name: str) -> Subject:
+def pair_subject(record: Loss) -> Subject:
     """Show a pair loss with all pairs."""
-    loss, settings = getattr(jdml, name), SETTINGS.get(name, {})
+    name = f"{record.name}_loss"
+    settings = SETTINGS.get(name, {})
 
     def value(points: Any, labels: Any, proxies: Any, key: Any) -> jax.Array:
-        return loss(points, labels, **settings)
+        return record.function(points, labels, **settings)
 
     return Subject(name, value)
 
 
-def proxy_subject(name: str) -> Subject:
-    """Show a proxy loss; its proxies move, too."""
-    loss, settings = getattr(jdml, name), SETTINGS.get(name, {})
-    per_class = SEVERAL.get(name, 1)
+def proxy_subject(record: Loss) -> Subject:
+    """Show a proxy loss; its proxies move, too: one of each class, two where it means several, four of a field."""
+    name = f"{record.name}_loss"
+    settings = SETTINGS.get(name, {})
+    per_class = 1 if not record.several else 2 if record.needs_proxies else 4
 
     def value(points: Any, labels: Any, proxies: Any, key: Any) -> jax.Array:
-        return loss(points, labels, proxies if per_class > 1 else proxies[:, 0], **settings)
+        shown = proxies if per_class > 1 else proxies[:, 0]
+        return record.function(points, labels, shown, **settings)
 
     return Subject(name, value, proxies=per_class)
 
 
 def miner_subject(name: str) -> Subject:
     """Show a miner in the triplet loss."""
-    miner = getattr(jdml.mining, name)(**MINERS[name])
+    record = next(each for each in MINERS.values() if each.builder == name)
+    miner = record.build(dim=3)
 
     def value(points: Any, labels: Any, proxies: Any, key: Any) -> jax.Array:
         return jdml.triplet_loss(points, labels, mine=miner, key=key, **SETTINGS["triplet_loss"])
@@ -78,7 +73,7 @@ def center_subject() -> Subject:
 
 def subjects() -> dict[str, Subject]:
     """Collect all losses and miners by name."""
-    found = {f"{name}_loss": pair_subject(f"{name}_loss") for name in PAIR_LOSSES}
-    found |= {f"{name}_loss": proxy_subject(f"{name}_loss") for name in PROXY_LOSSES}
-    found |= {"nir_loss": nir_subject(), "center_regularizer": center_subject()}
-    return found | {name: miner_subject(name) for name in MINERS}
+    show = {"pair": pair_subject, "proxy": proxy_subject}
+    found = [show[record.kind](record) for record in LOSSES.values()]
+    found += [nir_subject(), center_subject(), *map(miner_subject, miner_builders())]
+    return {subject.name: subject for subject in found}

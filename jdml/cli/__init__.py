@@ -5,78 +5,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from jdml.cli.commands import COMMANDS, overview
+
 __all__ = ["main"]
-
-# What runs a command, imported when that command is given: `jdml --help` needs neither JAX nor tyro.
-COMMANDS: dict[str, str] = {
-    "demo": "jdml.cli.demo.Demo",
-    "train": "jdml.cli.train.Train",
-    "embed": "jdml.cli.embed.Embed",
-    "search": "jdml.cli.search.Search",
-    "export": "jdml.cli.export.Export",
-    "evaluate": "jdml.cli.evaluate.Evaluate",
-    "report": "jdml.cli.report.Report",
-    "compare": "jdml.cli.compare.Compare",
-    "sweep": "jdml.cli.sweep.Sweep",
-    "benchmark": "jdml.cli.benchmark.Benchmark",
-    "data check": "jdml.cli.data.Check",
-    "weights convert": "jdml.cli.weights.Convert",
-}
-
-COMPUTES = (
-    "demo",
-    "train",
-    "embed",
-    "search",
-    "export",
-    "evaluate",
-    "report",
-    "sweep",
-    "benchmark",
-)
-"""Commands that compile programs."""
-
-EXAMPLES: dict[str, str] = {
-    "demo": "jdml demo --out runs/demo",
-    "train": "jdml train --data-dir photos --out runs/photos",
-    "embed": "jdml embed runs/photos photos --out photos.npz",
-    "search": "jdml search runs/photos query.jpg --gallery photos.npz -k 5 --out found.png",
-    "export": "jdml export runs/photos --out model.stablehlo",
-    "evaluate": "jdml evaluate photos.npz --recall-at 1 10 --json metrics.json",
-    "report": "jdml report runs/photos --out report.html",
-    "compare": "jdml compare runs --csv compared.csv",
-    "sweep": "jdml sweep --set loss=triplet,multi_similarity --labels parity --out runs/sweep",
-    "benchmark": "jdml benchmark --method pfml --dry-run --out runs/dry",
-    "data check": "jdml data check folder photos",
-    "weights convert": "jdml weights convert resnet18.pth --arch resnet18 --out resnet18.safetensors",
-}
-"""What each command's help ends with."""
-
-HELP = """usage: jdml COMMAND [OPTIONS]
-
-Deep metric learning: train embeddings, use them, measure them, look at them, see a demo.
-
-commands:
-  demo             see class collapse, and what undoes it, on real digits (half a minute)
-  train            train embeddings of a folder of photographs or a data set with any loss, and score them
-  embed            embed photographs with what was trained, into a .npz, .npy or .parquet file
-  search           find the nearest of a gallery to photographs
-  export           write what was trained as one file, for programs without jdml too
-  evaluate         measure embeddings from any framework: a .npz file with embeddings and labels
-  report           one page of what runs learned: curves, neighbours, mistakes, a map, structure, side by side
-  compare          runs side by side in a table, with differences paired by seed
-  sweep            train every combination of settings and seeds, and compare them
-  benchmark        train a method by its paper's recipe on CUB, Cars196, SOP or In-shop; the paper's row beside ours
-  data check       check a data set's folder: counts, missing files, damaged images
-  weights convert  make pretrained weights of other libraries fit jdml's networks
-
-examples:
-  {examples}
-
-`jdml COMMAND --help` explains the options of a command, `jdml --version` tells the version.
-
-Compiled programs are kept, at most 1 GiB of them, in `jdml` of the user's cache folder: set JDML_CACHE to another
-folder, or to `off`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -100,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     name, rest = _command(list(sys.argv[1:] if argv is None else argv) or ["--help"])
     if name in ("-h", "--help", "help"):
-        print(HELP.format(examples="\n  ".join(EXAMPLES.values())))
+        print(overview())
         return 0
     if name in ("-V", "--version", "version"):
         from importlib.metadata import version
@@ -120,19 +51,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     from jdml.cli import messages, startup
 
     prog = f"jdml {name}"
-    module, _, options = COMMANDS[name].rpartition(".")
-    kind = getattr(importlib.import_module(module), options)
+    known = COMMANDS[name]
+    kind = known.kind
     if {"-h", "--help"} & set(rest):
         try:
             tyro.cli(kind, prog=prog, args=["--help"], config=(tyro.conf.PositionalRequiredArgs,))
         finally:
-            print(f"example:\n  {EXAMPLES[name]}")
+            print(f"example:\n  {known.example}")
     try:
         messages.check_words(kind, rest)
         command: Any = tyro.cli(
             kind, prog=prog, args=rest, config=(tyro.conf.PositionalRequiredArgs,)
         )
-        if name in COMPUTES:
+        if known.computes:
             startup.keep_compiled_programs()
             if argv is None:  # a process of our own
                 importlib.import_module("jdml.training.memory").keep_freed_memory()

@@ -2,9 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-Name = Literal["cars", "cub", "folder", "inshop", "mnist", "omniglot", "sop"]
+from jdml.registry import folder_sets
+
+if TYPE_CHECKING:
+    Name = str
+else:
+    Name = Literal[tuple(sorted(folder_sets()))]
 
 
 @dataclass(frozen=True)

@@ -1,90 +1,39 @@
-"""Names on the command line and what they stand for: losses, miners, optimizers, settings."""
+"""Names on the command line and what they stand for: losses, miners, networks, settings."""
 
 import ast
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
+from jdml import registry
 from jdml.cli.messages import nearest
+from jdml.registry import MINERS
 
-PairLoss = Literal[
-    "circle",
-    "contrastive",
-    "fast_ap",
-    "info_nce",
-    "lifted_structure",
-    "margin",
-    "multi_similarity",
-    "n_pair",
-    "nca",
-    "recall_at_k",
-    "sigmoid_contrastive",
-    "similarity_contrastive",
-    "smooth_ap",
-    "snr_contrastive",
-    "sup_con",
-    "triplet",
-]
-ProxyLoss = Literal[
-    "arcface",
-    "contrastive_potential",
-    "cosface",
-    "multi_proxy_anchor",
-    "multi_proxy_anchor_ap",
-    "multi_proxy_anchor_dw",
-    "normalized_softmax",
-    "potential_field",
-    "proxy_anchor",
-    "proxy_nca",
-    "proxy_nca_margin",
-    "proxy_nca_pp",
-    "soft_triple",
-    "subcenter_arcface",
-]
-Loss = PairLoss | ProxyLoss
-FIELDS = ("contrastive_potential", "potential_field")
+PAIR_LOSSES = registry.pair_losses()
+PROXY_LOSSES = registry.proxy_losses()
+FIELDS = tuple(name for name, loss in registry.LOSSES.items() if not loss.needs_proxies)
 """Proxy losses that can do without proxies: samples are charges, too."""
-Network = Literal[
-    "bn_inception",
-    "efficientnet_lite0",
-    "eps",
-    "resnet18",
-    "resnet20v2",
-    "resnet50",
-    "small",
-    "vit_s16",
-]
-Pooling = Literal["average", "average+max", "cubic", "gem", "max", "sum"]
-PRETRAINED = ("bn_inception", "efficientnet_lite0", "resnet18", "resnet50", "vit_s16")
+PRETRAINED = tuple(sorted(registry.pretrained_networks()))
 """Networks that `jdml weights convert` makes weights for."""
-PAIR_LOSSES: tuple[str, ...] = get_args(PairLoss)
-PROXY_LOSSES: tuple[str, ...] = get_args(ProxyLoss)
-FOUND = {"potential_field": ("alpha=1.0",)}
+if TYPE_CHECKING:
+    Loss = str
+    Network = str
+else:
+    Loss = Literal[PAIR_LOSSES + PROXY_LOSSES]
+    Network = Literal[tuple(sorted(registry.NETWORKS))]
+Pooling = Literal["average", "average+max", "cubic", "gem", "max", "sum"]
+FOUND = {
+    name: tuple(f"{setting}={value}" for setting, value in loss.found.items())
+    for name, loss in registry.LOSSES.items()
+    if loss.found
+}
 """Settings of a loss that do better than its paper's, as the studies found, with proxies that begin on samples; what is
 typed goes before them."""
-FOUND_PROXIES = {"potential_field": 3}
+FOUND_PROXIES = {name: loss.proxies for name, loss in registry.LOSSES.items() if loss.proxies != 1}
 """Proxies per class, where the studies found several to be better than one."""
-PROXY_MONITORS = {"potential_field": "field_activity"}
+PROXY_MONITORS = {name: loss.monitor for name, loss in registry.LOSSES.items() if loss.monitor}
 """What :mod:`jdml.losses` has to be logged beside a proxy loss."""
 MONITORED = 4096
 """Proxies at most of which it is: it looks at their pairs, and those of more take as long as the network."""
-
-# Short name -> the miner's builder in jdml.mining, and settings that the short name implies.
-MINERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "eps": ("easy_positive", {}),
-    "easy_positive": ("easy_positive", {}),
-    "random_positive": ("random_positive", {}),
-    "hard_positive": ("hard_positive", {}),
-    "random_negative": ("random_negative", {}),
-    "hard_negative": ("hard_negative", {}),
-    "semi_hard": ("semi_hard_negative", {}),
-    "semi_hard_negative": ("semi_hard_negative", {}),
-    "soft_hard": ("soft_hard_pairs", {}),
-    "soft_hard_pairs": ("soft_hard_pairs", {}),
-    "distance_weighted": ("distance_weighted_negative", {}),
-    "distance_weighted_negative": ("distance_weighted_negative", {}),
-    "multi_similarity": ("multi_similarity_pairs", {}),
-    "multi_similarity_negative": ("multi_similarity_pairs", {"mine_positives": False}),
-}
 
 
 def parse_settings(settings: Iterable[str], option: str, *, words: bool = False) -> dict[str, Any]:
@@ -142,12 +91,9 @@ def build_miner(words: str, dim: int) -> Callable[..., Any] | None:
             raise ValueError(
                 f"--miner must be none or a chain of {', '.join(known)}; got {name!r}{nearest(name, known)}"
             )
-        builder, implied = MINERS[name]
-        if builder == "distance_weighted_negative":
-            implied = {"dim": dim}
         given = parse_settings(settings.split(",") if settings else (), f"--miner {name}")
         try:
-            miners.append(getattr(mining, builder)(**{**implied, **given}))
+            miners.append(MINERS[name].build(dim, **given))
         except TypeError as error:
             raise ValueError(f"--miner {name}: {error}") from error
     return miners[0] if len(miners) == 1 else mining.chain(*miners)

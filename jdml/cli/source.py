@@ -10,7 +10,8 @@ from jdml import data
 from jdml.cli.messages import nearest
 from jdml.data.folder import image_files, read_folder, read_table, unread_kinds
 from jdml.data.lists import Listing
-from jdml.data.loading import ARRAYS, LISTS, recognize
+from jdml.data.loading import read_listing, recognize
+from jdml.registry import DATASETS
 
 Split = Literal["all", "gallery", "query", "test", "train", "val"]
 
@@ -63,7 +64,7 @@ def read_source(
     config = config or {}
     path = Path(text).expanduser()
     name, colon, folder = text.partition(":")
-    known = (*ARRAYS, *LISTS)
+    known = tuple(DATASETS)
     if path.is_dir() and not (data_dir is not None and text in known):
         kind = recognize(path)
         if kind != "folder":
@@ -87,9 +88,9 @@ def read_source(
 def _data_set(
     name: str, folder: Path | None, split: str, view: str | None, config: Mapping[str, Any]
 ) -> Source:
-    if name in LISTS:
-        return _of_listing(LISTS[name](folder), split, view, config)
-    size = config.get("image_size") if name == "omniglot" else None
+    if name in data.IMAGE_FILES:
+        return _of_listing(read_listing(name, folder), split, view, config)
+    size = config.get("image_size") if DATASETS[name].sized else None
     options = {"image_size": size} if size else {}
     found = data.load(name, data_dir=folder, split=split, **options)
     return Source(found, None, _labels(found, view, config))

@@ -2,9 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-Architecture = Literal["bn_inception", "efficientnet_lite0", "resnet18", "resnet50", "vit_s16"]
+from jdml.registry import NETWORKS, pretrained_networks
+
+if TYPE_CHECKING:
+    Architecture = str
+else:
+    Architecture = Literal[tuple(sorted(pretrained_networks()))]
 
 
 @dataclass(frozen=True)
@@ -17,16 +22,7 @@ class Convert:
 
     Which file of which library (jdml downloads nothing):
 
-    resnet18: resnet18-f37072fd.pth of download.pytorch.org/models, or model.safetensors of timm/resnet18.tv_in1k
-
-    resnet50: resnet50-0676ba61.pth (the papers' weights) or resnet50-11ad3fa6.pth of download.pytorch.org/models
-
-    bn_inception: bn_inception-52deb4733.pth of pretrainedmodels (data.lip6.fr/cadene/pretrainedmodels)
-
-    efficientnet_lite0: model.safetensors of timm/tf_efficientnet_lite0.in1k on huggingface.co
-
-    vit_s16: model.safetensors of timm/vit_small_patch16_224.augreg_in21k on huggingface.co, or DINO's
-    dino_deitsmall16_pretrain.pth of dl.fbaipublicfiles.com/dino (then train with --input-stats vit_s16_dino)
+    {published}
     """
 
     file: Path
@@ -54,3 +50,8 @@ class Convert:
         if done.unused:
             print(f"unused: {', '.join(done.unused)}")
         print(f"written: {out}")
+
+
+if Convert.__doc__:  # which `python -OO` leaves out
+    published = [f"{name}: {NETWORKS[name].weights}" for name in pretrained_networks()]
+    Convert.__doc__ = Convert.__doc__.replace("{published}", "\n\n    ".join(published))

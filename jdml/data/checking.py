@@ -10,29 +10,8 @@ import numpy as np
 from jdml.data.dataset import Dataset
 from jdml.data.images import ImageFiles
 from jdml.data.lists import Listing, first, missing
-from jdml.data.loading import ARRAYS, LISTS, load
-
-
-class Count(NamedTuple):
-    """Classes and images of a split; for omniglot the classes are letters."""
-
-    classes: int
-    images: int
-
-
-PUBLISHED: dict[str, dict[str, Count]] = {
-    "digits": {"train": Count(10, 1198), "test": Count(10, 599)},
-    "mnist": {"train": Count(10, 60000), "test": Count(10, 10000)},
-    "omniglot": {"train": Count(964, 19280), "test": Count(659, 13180)},
-    "cub": {"train": Count(100, 5864), "test": Count(100, 5924)},
-    "cars": {"train": Count(98, 8054), "test": Count(98, 8131)},
-    "sop": {"train": Count(11318, 59551), "test": Count(11316, 60502)},
-    "inshop": {
-        "train": Count(3997, 25882),
-        "query": Count(3985, 14218),
-        "gallery": Count(3985, 12612),
-    },
-}
+from jdml.data.loading import IMAGE_FILES, load, read_listing
+from jdml.registry import DATASETS, Count
 
 
 class Part(NamedTuple):
@@ -99,14 +78,14 @@ def check(
         >>> found.parts[1].found, found.problems
         (Count(classes=10, images=599), ())
     """
-    if name not in (*ARRAYS, *LISTS):
-        raise ValueError(f"name must be one of {(*ARRAYS, *LISTS)}, got {name!r}")
+    if name not in DATASETS:
+        raise ValueError(f"name must be one of {tuple(DATASETS)}, got {name!r}")
     if sample is not None and sample < 1:
         raise ValueError(f"sample must be at least 1, got {sample}")
     try:
-        if name in ARRAYS:
+        if name not in IMAGE_FILES:
             return _check_arrays(name, data_dir)
-        listing = LISTS[name](data_dir)
+        listing = read_listing(name, data_dir)
     except (OSError, ValueError) as error:
         return Findings((), 0, (str(error),))
     return _check_listing(listing, sample, progress)
@@ -116,10 +95,11 @@ def _check_arrays(name: str, data_dir: str | Path | None) -> Findings:
     """A data set in memory: reading it decodes everything."""
     parts, problems = [], []
     unread = Count(0, 0)
-    for split, published in PUBLISHED[name].items():
+    record = DATASETS[name]
+    for split, published in record.published.items():
         try:
             data: Dataset = load(name, data_dir=data_dir, split=split)
-            labels = data.views["letter"] if name == "omniglot" else data.labels
+            labels = data.views[record.counted] if record.counted else data.labels
             found = Count(len(np.unique(labels)), len(data))
         except (OSError, ValueError) as error:
             problems.append(str(error))
@@ -132,7 +112,7 @@ def _check_arrays(name: str, data_dir: str | Path | None) -> Findings:
 
 def _check_listing(listing: Listing, sample: int | None, progress: bool) -> Findings:
     """A data set of image files."""
-    published = PUBLISHED.get(listing.name)
+    published = DATASETS[listing.name].published
     ids = next(iter(listing.views.values()))
     gone = set(missing(listing.files))
     parts = []
@@ -140,7 +120,7 @@ def _check_listing(listing: Listing, sample: int | None, progress: bool) -> Find
         rows = listing.splits[split]
         found = Count(len(np.unique(ids[rows])), len(rows))
         absent = sum(str(listing.files[row]) in gone for row in rows)
-        parts.append(Part(split, found, published[split] if published else None, absent))
+        parts.append(Part(split, found, published.get(split), absent))
     few = _nothing(parts)
     fatal = listing.own_split or any(part.found.classes == 0 for part in parts)
     problems = [*_other_counts(parts), *(few if fatal else ())]
@@ -172,7 +152,7 @@ def unlike_published(name: str, parts: Mapping[str, Dataset]) -> tuple[str, ...]
     Returns:
         The lines; none where nothing is published.
     """
-    published = PUBLISHED.get(name, {})
+    published = DATASETS[name].published if name in DATASETS else {}
     return _other_counts(
         [
             Part(split, Count(len(np.unique(part.labels)), len(part)), published.get(split), 0)

@@ -18,6 +18,8 @@ from jdml.ops.blocks import over_rows
 from jdml.ops.meshes import NOWHERE, Axis
 from jdml.ops.reductions import ratio, reduced_by_rows, sum_rows
 
+__all__ = ["Anchors", "Comparison"]
+
 Tree = Any
 
 PairTerms = tuple[tuple[Array, Array], ...]

@@ -17,6 +17,8 @@ from jdml.ops.meshes import NOWHERE, Axis, as_axis
 from jdml.ops.normalization import inverse_norms
 from jdml.ops.stable import accumulate_in, widen
 
+__all__ = ["Assignment", "assign"]
+
 Tree = Any
 
 

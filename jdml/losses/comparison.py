@@ -15,6 +15,8 @@ from jdml.ops.blocks import Block, block_size
 from jdml.ops.meshes import as_axis
 from jdml.ops.stable import accumulate_in, widen
 
+__all__ = ["compare"]
+
 Normalize = Callable[[Array], Array]
 
 

@@ -12,6 +12,8 @@ from jax import Array
 from jdml.ops import checks
 from jdml.ops.meshes import as_axis
 
+__all__ = ["both_ways", "matryoshka"]
+
 _VECTORS = frozenset({"embeddings", "queries", "documents", "references", "proxies"})
 _SWAPPED = {
     "labels": "reference_labels",

@@ -11,6 +11,8 @@ from jdml.losses.anchors import Comparison
 from jdml.losses.comparison import compare, compare_towers
 from jdml.ops import ReduceFn, checks, log_sum_exp, mean
 
+__all__ = ["info_nce_loss", "nca_loss", "sigmoid_contrastive_loss", "sup_con_loss"]
+
 
 @ops.public(compare, temperature=checks.positive)
 def info_nce_loss(

@@ -11,6 +11,8 @@ from jdml.ops import ReduceFn, checks, mean
 from jdml.ops.meshes import as_axis
 from jdml.ops.stable import accumulate_in, widen
 
+__all__ = ["nir_loss"]
+
 Shape = Literal["exp", "softplus", "identity"]
 
 FARTHEST = 1e15

@@ -17,6 +17,8 @@ from jdml.losses.terms import (
 )
 from jdml.ops import ReduceFn, checks, log1p_sum_exp, log_sum_exp, mean, total
 
+__all__ = ["multi_proxy_anchor_ap_loss", "multi_proxy_anchor_dw_loss", "multi_proxy_anchor_loss"]
+
 _CONSTRAINTS = {
     "alpha": checks.positive,
     "delta": checks.finite,

@@ -17,6 +17,14 @@ from jdml.losses.comparison import compare
 from jdml.ops import ReduceFn, checks, log1p_sum_exp, mean, mean_nonzero
 from jdml.ops.ranks import active_couples
 
+__all__ = [
+    "contrastive_loss",
+    "margin_loss",
+    "multi_similarity_loss",
+    "similarity_contrastive_loss",
+    "triplet_loss",
+]
+
 relu = jax.nn.relu
 
 

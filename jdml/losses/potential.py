@@ -13,6 +13,8 @@ from jdml.ops import ReduceFn, checks, mean
 from jdml.ops.meshes import Axis, as_axis
 from jdml.ops.stable import accumulate_in
 
+__all__ = ["contrastive_potential_loss", "field_activity", "potential_field_loss"]
+
 
 class Charges(NamedTuple):
     """The points of a field: a batch of embeddings, then all proxies, class by class.

@@ -20,6 +20,15 @@ from jdml.ops import ReduceFn, checks, log_sum_exp, mean, total
 from jdml.ops.normalization import inverse_norms
 from jdml.ops.stable import accumulate_in, widen
 
+__all__ = [
+    "center_regularizer",
+    "proxy_anchor_loss",
+    "proxy_nca_loss",
+    "proxy_nca_margin_loss",
+    "proxy_nca_pp_loss",
+    "soft_triple_loss",
+]
+
 
 @ops.public(assign, scale=checks.positive)
 def proxy_nca_loss(

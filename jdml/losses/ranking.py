@@ -12,6 +12,8 @@ from jdml.losses.comparison import compare
 from jdml.ops import ReduceFn, checks, mean
 from jdml.ops.ranks import soft_ranks
 
+__all__ = ["fast_ap_loss", "recall_at_k_loss", "smooth_ap_loss"]
+
 relu = jax.nn.relu
 
 

@@ -10,6 +10,8 @@ from jdml.losses.assignment import Assignment, assign
 from jdml.losses.terms import cross_entropy
 from jdml.ops import ReduceFn, checks, mean, safe_sqrt
 
+__all__ = ["arcface_loss", "cosface_loss", "normalized_softmax_loss", "subcenter_arcface_loss"]
+
 
 @ops.public(assign, temperature=checks.positive)
 def normalized_softmax_loss(

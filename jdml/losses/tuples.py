@@ -12,6 +12,8 @@ from jdml.losses.comparison import compare
 from jdml.mining import Pairs
 from jdml.ops import ReduceFn, checks, log_sum_exp, mean, mean_nonzero
 
+__all__ = ["circle_loss", "lifted_structure_loss", "n_pair_loss", "snr_contrastive_loss"]
+
 relu = jax.nn.relu
 
 

@@ -10,37 +10,10 @@ of the same shape, so it works under ``jit`` whatever it keeps. Every pair loss 
 built here are pytrees: their numbers are traced, and other values recompile nothing.
 """
 
-from jdml.mining.miners import (
-    chain,
-    check_miner,
-    distance_weighted_negative,
-    easy_positive,
-    hard_negative,
-    hard_positive,
-    multi_similarity_pairs,
-    random_negative,
-    random_positive,
-    semi_hard_negative,
-    soft_hard_pairs,
-)
+from jdml.mining import miners
+from jdml.mining.miners import *
 from jdml.mining.pairs import Miner, Pairs, all_pairs
 from jdml.mining.running import is_by_rows, row_keys
 
-__all__ = [
-    "Miner",
-    "Pairs",
-    "all_pairs",
-    "chain",
-    "check_miner",
-    "distance_weighted_negative",
-    "easy_positive",
-    "hard_negative",
-    "hard_positive",
-    "is_by_rows",
-    "multi_similarity_pairs",
-    "random_negative",
-    "random_positive",
-    "row_keys",
-    "semi_hard_negative",
-    "soft_hard_pairs",
-]
+__all__ = ["Miner", "Pairs", "all_pairs", "is_by_rows", "row_keys"]
+__all__ += miners.__all__

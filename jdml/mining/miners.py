@@ -8,6 +8,20 @@ from jdml.mining.pairs import Miner, Pairs
 from jdml.mining.running import Chain, Rule, fold_each
 from jdml.ops import checks
 
+__all__ = [
+    "chain",
+    "check_miner",
+    "distance_weighted_negative",
+    "easy_positive",
+    "hard_negative",
+    "hard_positive",
+    "multi_similarity_pairs",
+    "random_negative",
+    "random_positive",
+    "semi_hard_negative",
+    "soft_hard_pairs",
+]
+
 
 def check_miner(mine: object) -> None:
     """Refuse what is no miner, such as a function that makes one: ``easy_positive`` for ``easy_positive()``.

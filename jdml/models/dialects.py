@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from jdml.models.efficientnet import STAGES
+from jdml.registry import NETWORKS, resolve
 
 
 class Dialect(NamedTuple):
@@ -151,21 +152,27 @@ def _parts(pattern: str, layer: str) -> tuple[str, ...]:
     return match.groups()
 
 
-_RESNET = (
+RESNET = (
     _torch("torchvision and timm", _torchvision_resnet),
     _torch("transformers", _transformers_resnet),
 )
-DIALECTS: dict[str, tuple[Dialect, ...]] = {
-    "resnet18": _RESNET,
-    "resnet50": _RESNET,
-    "bn_inception": (_torch("pretrainedmodels", _bn_inception),),
-    "efficientnet_lite0": (
-        _torch("efficientnet_lite_pytorch", _efficientnet_lite),
-        _torch("timm", _timm_efficientnet),
-    ),
-    "vit_s16": (
-        _torch("timm and DINO", lambda layer: _vit("blocks.{}.", _TIMM_VIT, layer)),
-        _torch("transformers", lambda layer: _vit("encoder.layer.{}.", _TRANSFORMERS_VIT, layer)),
-        Dialect("the ViT paper's program", _jax_vit, transposed=False),
-    ),
-}
+BN_INCEPTION = (_torch("pretrainedmodels", _bn_inception),)
+EFFICIENTNET_LITE0 = (
+    _torch("efficientnet_lite_pytorch", _efficientnet_lite),
+    _torch("timm", _timm_efficientnet),
+)
+VIT_S16 = (
+    _torch("timm and DINO", lambda layer: _vit("blocks.{}.", _TIMM_VIT, layer)),
+    _torch("transformers", lambda layer: _vit("encoder.layer.{}.", _TRANSFORMERS_VIT, layer)),
+    Dialect("the ViT paper's program", _jax_vit, transposed=False),
+)
+
+
+def dialects(name: str) -> tuple[Dialect, ...]:
+    """Return the dialects in which a network's weights are published; none where it has none.
+
+    Args:
+        name: The network's name.
+    """
+    pointer = NETWORKS[name].dialects
+    return resolve(pointer) if pointer else ()

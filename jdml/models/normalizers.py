@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from jdml.registry import image_statistics
+
 Triple = tuple[float, float, float]
 
 
@@ -36,17 +38,6 @@ class Normalizer:
         return (images.astype(jnp.float32) - jnp.asarray(self.mean)) / jnp.asarray(self.std)
 
 
-_IMAGENET = Normalizer((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
-_NORMALIZERS = {
-    "resnet18": _IMAGENET,
-    "resnet50": _IMAGENET,
-    "bn_inception": Normalizer((104.0, 117.0, 128.0), (1.0, 1.0, 1.0), bgr=True),
-    "efficientnet_lite0": Normalizer((127.0, 127.0, 127.0), (128.0, 128.0, 128.0)),
-    "vit_s16": Normalizer((127.5, 127.5, 127.5), (127.5, 127.5, 127.5)),
-    "vit_s16_dino": _IMAGENET,
-}
-
-
 def normalizer(name: str) -> Callable[[jax.Array], jax.Array]:
     """Return the `preprocess=` of training for a network with pretrained weights.
 
@@ -70,6 +61,7 @@ def normalizer(name: str) -> Callable[[jax.Array], jax.Array]:
         >>> print(normalizer("bn_inception")(white), normalizer("vit_s16")(white))
         [[[151. 138. 127.]]] [[[1. 1. 1.]]]
     """
-    if name not in _NORMALIZERS:
-        raise ValueError(f"name must be one of {tuple(_NORMALIZERS)}, got {name!r}")
-    return _NORMALIZERS[name]
+    known = image_statistics()
+    if name not in known:
+        raise ValueError(f"name must be one of {tuple(known)}, got {name!r}")
+    return Normalizer(*known[name])

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jdml.models.dialects import DIALECTS, Dialect
-from jdml.models.registry import create
+from jdml.models.creation import create
+from jdml.models.dialects import Dialect, dialects
 from jdml.models.tensors import read_metadata, read_tensors, write_tensors
+from jdml.registry import pretrained_networks
 
 # What programs put before all names.
 PREFIXES = ("", "module.", "model.", "backbone.", "module.backbone.", "resnet.", "vit.")
@@ -73,8 +74,8 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
         ValueError: arch must be one of ('resnet18', ..., 'vit_s16'), got 'resnet152'
     """
     path, out = Path(path), Path(out)
-    if arch not in DIALECTS:
-        raise ValueError(f"arch must be one of {tuple(DIALECTS)}, got {arch!r}")
+    if arch not in pretrained_networks():
+        raise ValueError(f"arch must be one of {pretrained_networks()}, got {arch!r}")
     if out.suffix != ".safetensors":
         raise ValueError(f"out must end in .safetensors, got {out}")
     if not out.parent.is_dir():
@@ -171,9 +172,10 @@ def _recognize(
     tensors: Mapping[str, np.ndarray], shapes: Mapping[str, Shape], arch: str, path: Path
 ) -> tuple[Dialect, dict[str, str]]:
     """The dialect that finds the most of what is needed in the file, and its name for each parameter."""
-    best, found = DIALECTS[arch][0], -1
+    known = dialects(arch)
+    best, found = known[0], -1
     names: dict[str, str] = {}
-    for dialect in DIALECTS[arch]:
+    for dialect in known:
         for prefix in PREFIXES:
             tried = {target: prefix + dialect.name(target.partition("/")[2]) for target in shapes}
             matching = sum(name in tensors for name in tried.values())

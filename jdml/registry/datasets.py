@@ -23,7 +23,7 @@ class DataSet:
         kind: Whether it is read into memory ("arrays"), or a list of image files that are decoded when read ("files").
         read: Pointer to the function that reads it: from folder and split to a ``Dataset``, or, of files, from the
             folder to a ``Listing`` of all splits.
-        holds: What its folder holds, in words; "" where it needs none.
+        holds: What its folder holds, in words.
         labellings: The names of its labels, the first of which it is labelled by.
         counted: The labelling whose classes are published; "" for the first.
         published: Classes and images of each split; of none where nothing is published.
@@ -31,6 +31,7 @@ class DataSet:
         recall_at: The ranks k at which papers give R@k.
         ndcg_at: The ranks k at which papers give nDCG@k.
         sized: Whether its reader takes ``image_size=``.
+        needs_folder: Whether there is nothing without a folder.
     """
 
     name: str
@@ -44,6 +45,7 @@ class DataSet:
     recall_at: tuple[int, ...] = (1, 2, 4, 8)
     ndcg_at: tuple[int, ...] = (2, 4, 8)
     sized: bool = False
+    needs_folder: bool = True
 
     @property
     def reader(self) -> Any:
@@ -60,9 +62,10 @@ DATASETS: dict[str, DataSet] = _records(
         "digits",
         "arrays",
         "jdml.data.digits:load_digits",
-        "",
+        "nothing: the images are part of scikit-learn",
         ("digit", "parity"),
         published={"train": Count(10, 1198), "test": Count(10, 599)},
+        needs_folder=False,
     ),
     DataSet(
         "mnist",
@@ -143,4 +146,17 @@ def file_sets() -> tuple[str, ...]:
 
 def folder_sets() -> tuple[str, ...]:
     """Name the data sets that need a folder."""
-    return tuple(name for name, dataset in DATASETS.items() if dataset.holds)
+    return tuple(name for name, dataset in DATASETS.items() if dataset.needs_folder)
+
+
+def table() -> str:
+    """Write the data sets as a table of reStructuredText: name, what the folder holds, labellings."""
+    head = ("name", "what `data_dir` holds", "views (the first is the labels)")
+    rows = [(name, each.holds, ", ".join(each.labellings)) for name, each in DATASETS.items()]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    rule = " ".join("=" * width for width in widths)
+    lines = [
+        " ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (head, *rows)
+    ]
+    return "\n".join([rule, lines[0], rule, *lines[1:], rule])

@@ -15,6 +15,7 @@ class Loss:
         name: What it is called: the function is ``{name}_loss``.
         kind: Whether it compares samples with each other ("pair") or with learned proxies of the classes ("proxy").
         module: The module of :mod:`jdml.losses` with its formula.
+        several: Whether its classes are meant to have several proxies each, ``[C, K, D]``.
         proxies: Proxies per class, unless another number is asked for.
         needs_proxies: Whether it is nothing without them: False of a field, where samples are charges, too.
         found: Settings that do better than its paper's, as the studies found, with proxies that begin as `start` says.
@@ -25,6 +26,7 @@ class Loss:
     name: str
     kind: Literal["pair", "proxy"]
     module: str
+    several: bool = False
     proxies: int = 1
     needs_proxies: bool = True
     found: Mapping[str, float] = field(default_factory=dict)
@@ -60,16 +62,17 @@ LOSSES: dict[str, Loss] = _records(
     Loss("sup_con", "pair", "contrast"),
     Loss("triplet", "pair", "pairs"),
     Loss("arcface", "proxy", "softmax"),
-    Loss("contrastive_potential", "proxy", "potential", needs_proxies=False),
+    Loss("contrastive_potential", "proxy", "potential", several=True, needs_proxies=False),
     Loss("cosface", "proxy", "softmax"),
-    Loss("multi_proxy_anchor", "proxy", "multi_proxy"),
-    Loss("multi_proxy_anchor_ap", "proxy", "multi_proxy"),
-    Loss("multi_proxy_anchor_dw", "proxy", "multi_proxy"),
+    Loss("multi_proxy_anchor", "proxy", "multi_proxy", several=True),
+    Loss("multi_proxy_anchor_ap", "proxy", "multi_proxy", several=True),
+    Loss("multi_proxy_anchor_dw", "proxy", "multi_proxy", several=True),
     Loss("normalized_softmax", "proxy", "softmax"),
     Loss(
         "potential_field",
         "proxy",
         "potential",
+        several=True,
         proxies=3,
         needs_proxies=False,
         found={"alpha": 1.0},
@@ -80,8 +83,8 @@ LOSSES: dict[str, Loss] = _records(
     Loss("proxy_nca", "proxy", "proxies"),
     Loss("proxy_nca_margin", "proxy", "proxies"),
     Loss("proxy_nca_pp", "proxy", "proxies"),
-    Loss("soft_triple", "proxy", "proxies"),
-    Loss("subcenter_arcface", "proxy", "softmax"),
+    Loss("soft_triple", "proxy", "proxies", several=True),
+    Loss("subcenter_arcface", "proxy", "softmax", several=True),
 )
 """Every loss by its name, those of pairs first."""
 

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.data import Crops, ImageFiles
+from jdml.models.creation import create
 from jdml.models.normalizers import Normalizer
-from jdml.models.registry import NETWORKS, create
 from jdml.ops import ball, sphere
+from jdml.registry import NETWORKS
 from jdml.training.models import unwrapped
 from jdml.training.step import standard, to_float
 
@@ -122,9 +123,9 @@ def build_crop(description: Description) -> Crops | None:
 
 
 def _of_model(model: Any) -> Description:
-    for name, make in NETWORKS.items():
-        kind, fixed = getattr(make, "func", make), getattr(make, "keywords", {})
-        if type(model) is not kind or any(getattr(model, k) != v for k, v in fixed.items()):
+    for name, record in NETWORKS.items():
+        fixed = record.settings
+        if type(model) is not record.kind or any(getattr(model, k) != fixed[k] for k in fixed):
             continue
         own = [f.name for f in dataclasses.fields(model) if f.init]
         left = [f for f in own if f not in ("parent", "name", "dim", *fixed)]

@@ -1,6 +1,6 @@
 """Scores of a part of a data set: embed, rank, measure by every labelling."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,10 +8,7 @@ import jax.numpy as jnp
 from jdml.data import Dataset
 from jdml.metrics import evaluate_retrieval
 from jdml.ops import sphere
-
-# The ranks at which papers give nDCG, where they are not 2, 4, 8, and recall, where they are not 1, 2, 4, 8.
-NDCG_AT: Mapping[str, tuple[int, ...]] = {"sop": (8, 10, 100)}
-RECALL_AT: Mapping[str, tuple[int, ...]] = {"sop": (1, 10, 100, 1000), "inshop": (1, 10, 20, 30)}
+from jdml.registry import DATASETS, DataSet
 
 
 def recall_ranks(name: str) -> tuple[int, ...]:
@@ -23,7 +20,7 @@ def recall_ranks(name: str) -> tuple[int, ...]:
     Returns:
         The ranks.
     """
-    return RECALL_AT.get(name, (1, 2, 4, 8))
+    return DATASETS[name].recall_at if name in DATASETS else DataSet.recall_at
 
 
 def ndcg_ranks(name: str) -> tuple[int, ...]:
@@ -35,7 +32,7 @@ def ndcg_ranks(name: str) -> tuple[int, ...]:
     Returns:
         The ranks.
     """
-    return NDCG_AT.get(name, (2, 4, 8))
+    return DATASETS[name].ndcg_at if name in DATASETS else DataSet.ndcg_at
 
 
 def score(

@@ -127,3 +127,28 @@ def case(name: str) -> LossCase:
     """The batch on which the loss's properties are checked."""
     spec = REGISTRY[name]
     return LossCase(loss(name), spec.kind, proxies_per_class=spec.proxies_per_class)
+
+
+# What pytorch-metric-learning calls the losses that are compared with its own (test_pml_parity.py).
+PEERS: Mapping[str, str] = {
+    "arcface_loss": "ArcFaceLoss",
+    "circle_loss": "CircleLoss",
+    "contrastive_loss": "ContrastiveLoss",
+    "cosface_loss": "CosFaceLoss",
+    "fast_ap_loss": "FastAPLoss",
+    "info_nce_loss": "NTXentLoss",
+    "lifted_structure_loss": "LiftedStructureLoss",
+    "margin_loss": "MarginLoss",
+    "multi_similarity_loss": "MultiSimilarityLoss",
+    "n_pair_loss": "NPairsLoss",
+    "nca_loss": "NCALoss",
+    "normalized_softmax_loss": "NormalizedSoftmaxLoss",
+    "proxy_anchor_loss": "ProxyAnchorLoss",
+    "proxy_nca_pp_loss": "ProxyNCALoss",
+    "smooth_ap_loss": "SmoothAPLoss",
+    "snr_contrastive_loss": "SignalToNoiseRatioContrastiveLoss",
+    "soft_triple_loss": "SoftTripleLoss",
+    "subcenter_arcface_loss": "SubCenterArcFaceLoss",
+    "sup_con_loss": "SupConLoss",
+    "triplet_loss": "TripletMarginLoss",
+}

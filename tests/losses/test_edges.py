@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import jdml
+from jdml import registry
 from jdml.losses import terms
 
 pytestmark = pytest.mark.slow
@@ -113,19 +114,7 @@ def test_triplet_margin_of_a_wider_type() -> None:
         np.testing.assert_allclose(wide, narrow, rtol=1e-6)
 
 
-PROXY_LOSSES = (
-    "normalized_softmax",
-    "cosface",
-    "arcface",
-    "proxy_nca",
-    "proxy_nca_pp",
-    "proxy_nca_margin",
-    "proxy_anchor",
-    "soft_triple",
-    "multi_proxy_anchor",
-    "multi_proxy_anchor_dw",
-    "multi_proxy_anchor_ap",
-)
+PROXY_LOSSES = [name for name in registry.proxy_losses() if registry.LOSSES[name].needs_proxies]
 
 
 @pytest.mark.parametrize("name", PROXY_LOSSES)

@@ -11,11 +11,11 @@ from flax.errors import ModifyScopeVariableError
 
 from jdml.models import create
 from jdml.models.heads import POOLINGS
-from jdml.models.registry import NETWORKS
+from jdml.registry import NETWORKS
 
 pytestmark = pytest.mark.slow
 
-BATCH_NORMED = [name for name in NETWORKS if name != "vit_s16"]
+BATCH_NORMED = [name for name, network in NETWORKS.items() if network.batch_norm]
 LARGE = {  # width of the features, parameters of the published network without its classifier
     "bn_inception": (1024, 10_270_240),
     "efficientnet_lite0": (1280, 3_371_008),

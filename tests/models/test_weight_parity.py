@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from jdml.models import convert_weights, create, load_weights, normalizer
-from jdml.models.dialects import DIALECTS
+from jdml.models.dialects import dialects
+from jdml.registry import pretrained_networks
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +74,7 @@ def assert_near(ours: np.ndarray, theirs: np.ndarray) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
 
 
-@pytest.mark.parametrize("arch", DIALECTS)
+@pytest.mark.parametrize("arch", pretrained_networks())
 def test_features_are_those_of_pytorch(arch, tmp_path):
     net = published(arch)
     images = np.random.default_rng(0).normal(size=(2, 64, 64, 3)).astype(np.float32)
@@ -83,7 +84,7 @@ def test_features_are_those_of_pytorch(arch, tmp_path):
 
     torch.save({"epoch": 3, "state_dict": net.state_dict()}, tmp_path / "in.pth")
     done = convert_weights(tmp_path / "in.pth", tmp_path / "out.safetensors", arch=arch)
-    assert (done.arch, done.origin) == (arch, DIALECTS[arch][0].origin)
+    assert (done.arch, done.origin) == (arch, dialects(arch)[0].origin)
     assert {name.split(".")[0] for name in done.unused} <= {"fc", "last_linear", "_fc"}
     ours = features(arch, tmp_path / "out.safetensors", images)
     assert_near(ours, torch_features(net, images))

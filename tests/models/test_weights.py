@@ -16,8 +16,9 @@ from safetensors.numpy import load_file, save_file
 import jdml.cli
 from jdml.cli.weights import Architecture
 from jdml.models import convert_weights, create, load_weights
-from jdml.models.dialects import DIALECTS
+from jdml.models.dialects import dialects
 from jdml.models.weights import _shapes, _stored_shape
+from jdml.registry import pretrained_networks
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +36,7 @@ def variables_of(arch: str) -> dict:
 @cache
 def stored() -> dict[str, np.ndarray]:
     """Random arrays of EfficientNet-Lite0 as its PyTorch file holds them."""
-    dialect, draw = DIALECTS[ARCH][0], np.random.default_rng(0)
+    dialect, draw = dialects(ARCH)[0], np.random.default_rng(0)
     arrays = {"_fc.weight": np.zeros((10, 1280), np.float32)}
     for target, shape in _shapes(ARCH).items():
         name = dialect.name(target.partition("/")[2])
@@ -229,7 +230,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
 def test_the_command_line_converts_every_architecture_and_says_what_matched(
     tmp_path, capsys, monkeypatch
 ):
-    assert set(typing.get_args(Architecture)) == set(DIALECTS)
+    assert set(typing.get_args(Architecture)) == set(pretrained_networks())
     monkeypatch.chdir(tmp_path)
     save_file(stored(), "in.safetensors")
     assert jdml.cli.main(["weights", "convert", "in.safetensors", "--arch", ARCH, "--names"]) == 0

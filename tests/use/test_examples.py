@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from jdml import models, training
-from jdml.cli import COMMANDS, EXAMPLES, main
+from jdml.cli import main
+from jdml.cli.commands import COMMANDS
 from jdml.models import SmallConvNet
 
 README = Path(__file__).parents[2] / "README.md"
@@ -37,8 +38,8 @@ def place(tmp_path_factory, photos, run) -> Path:
 
 
 def test_every_help_ends_with_its_example(jdml_command):
-    assert list(EXAMPLES) == list(COMMANDS)
-    for command, example in EXAMPLES.items():
+    for command, record in COMMANDS.items():
+        example = record.example
         done = jdml_command(*command.split(), "--help")
         assert done.code == 0
         assert done.out.splitlines()[-1] == f"  {example}"
@@ -55,7 +56,7 @@ def test_examples_run(place, photos, jdml_command, monkeypatch, command):
             return SmallConvNet(dim, (8, 8), pooling=pooling)
 
         monkeypatch.setattr(models, "create", create)
-    words = shlex.split(EXAMPLES[command])[1:] + SMALL.get(command, "").split()
+    words = shlex.split(COMMANDS[command].example)[1:] + SMALL.get(command, "").split()
     if command == "train":
         words[words.index("runs/photos")] = "runs/again"
     done = jdml_command(*words)
@@ -70,17 +71,17 @@ def test_examples_run(place, photos, jdml_command, monkeypatch, command):
 @pytest.mark.slow
 def test_weights_are_converted(place, jdml_command, monkeypatch):
     torch = pytest.importorskip("torch")
-    from jdml.models.dialects import DIALECTS
+    from jdml.models.dialects import dialects
     from jdml.models.weights import _shapes, _stored_shape
 
-    dialect = DIALECTS["resnet18"][0]
+    dialect = dialects("resnet18")[0]
     named = {
         dialect.name(target.partition("/")[2]): _stored_shape(target, shape, dialect, "")
         for target, shape in _shapes("resnet18").items()
     }
     monkeypatch.chdir(place)
     torch.save({name: torch.zeros(shape) for name, shape in named.items()}, "resnet18.pth")
-    done = jdml_command(*shlex.split(EXAMPLES["weights convert"])[1:])
+    done = jdml_command(*shlex.split(COMMANDS["weights convert"].example)[1:])
     assert done.code == 0, done.err
     assert "0 missing" in done.out
     Path("resnet18.pth").unlink()
@@ -92,7 +93,7 @@ def test_the_readme_shows_these_and_no_more_than_fifteen_lines(place, photos):
     lines = section[0].strip().splitlines()
     assert len(lines) <= 15
     shown = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
-    assert shown == [EXAMPLES[name] for name in ("train", "embed", "search", "export")]
+    assert shown == [COMMANDS[name].example for name in ("train", "embed", "search", "export")]
     (expression,) = re.findall(r"`(jdml\.training\.load\(.*?\]\))`", section[0])
     values = eval(expression.replace("runs/photos", str(place / "runs" / "photos")).replace(
         "query.jpg", str(place / "query.jpg")), {"jdml": __import__("jdml")})  # fmt: skip

@@ -186,14 +186,12 @@ def test_version_and_module(jdml_command):
 def test_choices_are_sorted():
     """Where a command lists names, they stand in the order of the alphabet."""
     import dataclasses
-    import importlib
     from typing import get_type_hints
 
-    from jdml.cli import COMMANDS
+    from jdml.cli.commands import COMMANDS
 
-    for place in COMMANDS.values():
-        module, _, name = place.rpartition(".")
-        command = getattr(importlib.import_module(module), name)
+    for name, record in COMMANDS.items():
+        command = record.kind
         hints = get_type_hints(command)
         for field in dataclasses.fields(command):
             known = messages.choices(hints[field.name])

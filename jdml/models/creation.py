@@ -1,27 +1,10 @@
-"""The networks by name."""
+"""Networks made by name."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import flax.linen as nn
 
-from jdml.models.convnets import EpsNet, SmallConvNet
-from jdml.models.efficientnet import EfficientNetLite0
-from jdml.models.inception import BNInception
-from jdml.models.resnets import ResNet, ResNet20V2
-from jdml.models.vit import VisionTransformer
-
-NETWORKS: dict[str, Callable[..., nn.Module]] = {
-    "eps": EpsNet,
-    "small": SmallConvNet,
-    "resnet20v2": ResNet20V2,
-    "resnet18": partial(ResNet, depth=18),
-    "resnet50": partial(ResNet, depth=50),
-    "bn_inception": BNInception,
-    "efficientnet_lite0": EfficientNetLite0,
-    "vit_s16": VisionTransformer,
-}
+from jdml.registry import NETWORKS
 
 
 def create(name: str, *, dim: int, **settings: Any) -> nn.Module:
@@ -48,4 +31,6 @@ def create(name: str, *, dim: int, **settings: Any) -> nn.Module:
     """
     if name not in NETWORKS:
         raise ValueError(f"name must be one of {tuple(NETWORKS)}, got {name!r}")
-    return NETWORKS[name](dim=dim, **settings)
+    record = NETWORKS[name]
+    made: nn.Module = record.kind(dim=dim, **{**record.settings, **settings})
+    return made

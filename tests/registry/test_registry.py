@@ -1,0 +1,147 @@
+"""The records: one for each thing there is, each pointer leads somewhere, and none needs JAX to be read."""
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from losses import registry as tried
+
+from jdml import data, losses, mining, models, registry
+from jdml.registry import DATASETS, LOSSES, MINERS, NETWORKS
+
+
+def test_every_loss_has_a_record_and_every_record_a_loss():
+    public = {name for name in losses.__all__ if name.endswith("_loss")}
+    assert public - set(registry.REGULARIZERS) == {f"{name}_loss" for name in LOSSES}
+    assert set(registry.REGULARIZERS) <= set(losses.__all__)
+    assert LOSSES.keys() == {*registry.pair_losses(), *registry.proxy_losses()}
+
+
+def test_every_loss_is_tried_as_what_it_is():
+    kinds = {f"{name}_loss": loss.kind for name, loss in LOSSES.items()}
+    assert {name: spec.kind for name, spec in tried.REGISTRY.items()} == kinds
+
+
+def test_peers_are_those_that_losses_are_compared_with():
+    text = (Path(tried.__file__).parent / "test_pml_parity.py").read_text()
+    assert set(tried.PEERS) == set(re.findall(r"jdml\.(\w+_loss)", text))
+    assert set(tried.PEERS.values()) == set(re.findall(r"pml_losses\.(\w+)", text))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_is_as_its_record_says(name):
+    record = LOSSES[name]
+    assert record.name == name
+    assert record.function is getattr(losses, f"{name}_loss")
+    parameters = inspect.signature(record.function).parameters
+    takes = list(parameters)
+    assert takes[:2] == ["embeddings", "labels"]
+    assert (takes[2] == "proxies") == (record.kind == "proxy")
+    if record.kind == "proxy":
+        assert (parameters["proxies"].default is None) == (not record.needs_proxies)
+    assert record.found.keys() <= parameters.keys()
+    assert record.monitor is None or record.monitor in losses.__all__
+    assert record.proxies >= 1
+
+
+def test_every_miner_has_a_record_and_every_record_a_miner():
+    rules = {
+        name
+        for name in mining.__all__
+        if inspect.isfunction(getattr(mining, name))
+        and inspect.signature(getattr(mining, name)).return_annotation is mining.Miner
+    }
+    assert rules - {"chain"} == set(registry.miner_builders())
+
+
+@pytest.mark.parametrize("word", MINERS)
+def test_a_miner_is_as_its_record_says(word):
+    record = MINERS[word]
+    assert word in record.words
+    takes = inspect.signature(getattr(mining, record.builder)).parameters
+    assert record.settings.keys() <= takes.keys()
+    assert record.needs_dim == ("dim" in takes)
+    assert callable(record.build(dim=8))
+
+
+def test_settings_of_a_miner_go_before_those_its_word_implies():
+    record = MINERS["multi_similarity_negative"]
+    assert record.build(dim=2) == mining.multi_similarity_pairs(mine_positives=False)
+    assert record.build(dim=2, mine_positives=True) == mining.multi_similarity_pairs()
+    with pytest.raises(TypeError, match="margin"):
+        record.build(dim=2, margin=1.0)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_is_as_its_record_says(name):
+    record = NETWORKS[name]
+    assert (record.name, type(models.create(name, dim=2))) == (name, record.kind)
+    takes = inspect.signature(record.kind).parameters
+    assert record.settings.keys() <= takes.keys()
+    assert record.pooling == ("pooling" in takes)
+    assert record.batch_norm == ("freeze_batch_norm" in takes)
+    pretrained = name in registry.pretrained_networks()
+    assert pretrained == bool(record.weights) == (record.images is not None)
+    assert not (pretrained and record.small_images)
+    if pretrained:
+        assert all(callable(dialect.name) for dialect in registry.resolve(record.dialects))
+
+
+def test_image_statistics_are_those_of_all_weights():
+    found = registry.image_statistics()
+    assert found.keys() == {*registry.pretrained_networks(), "vit_s16_dino"}
+    assert found["vit_s16_dino"] == found["resnet50"] != found["vit_s16"]
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_data_set_is_as_its_record_says(name):
+    record = DATASETS[name]
+    assert record.name == name
+    takes = list(inspect.signature(record.reader).parameters)
+    assert takes[0] == "data_dir"
+    assert (record.kind == "arrays") == ("split" in takes)
+    assert record.sized == ("image_size" in takes)
+    assert (name in data.IMAGE_FILES) == (record.kind == "files")
+    assert record.labellings
+    assert record.counted in ("", *record.labellings)
+
+
+def test_digits_have_the_labellings_and_counts_of_their_record():
+    record = DATASETS["digits"]
+    for split, published in record.published.items():
+        found = data.load("digits", split=split)
+        assert tuple(found.views) == record.labellings
+        assert published == (len(np.unique(found.labels)), len(found))
+
+
+@pytest.mark.parametrize("pointer", ["jdml.mining", ":easy_positive", "jdml.mining:"])
+def test_what_is_no_pointer_is_refused(pointer):
+    with pytest.raises(ValueError, match=f'pointer must be "module:name", got {pointer!r}'):
+        registry.resolve(pointer)
+
+
+def brought_by(code: str) -> set[str]:
+    """The libraries that code brings into a new process."""
+    code += "\nimport sys; print(*{name.split('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_records_need_the_standard_library_alone():
+    brought = brought_by("import jdml.registry") - set(sys.stdlib_module_names)
+    assert not brought & {"jax", "jaxlib", "numpy", "flax", "tyro"}
+
+
+@pytest.mark.parametrize("command", ["train", "weights convert", "data check"])
+def test_help_needs_no_jax(command):
+    code = f"""
+import contextlib, jdml.cli
+with contextlib.suppress(SystemExit):
+    jdml.cli.main([*{command.split()}, "--help"])
+"""
+    assert not brought_by(code) & {"jax", "jaxlib", "flax"}
