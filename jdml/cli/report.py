@@ -47,7 +47,7 @@ class Report:
 
     def execute(self) -> None:
         """Read, look, write, say where."""
-        from jdml.cli.parts import with_data
+        from jdml.cli.data_of_run import with_data
         from jdml.report import html_report, read_runs
 
         check_file(self.out, (".html", ".htm"))

@@ -2,7 +2,8 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from jdml.registry import LOSSES
@@ -33,6 +34,29 @@ Schedule = Literal["constant", "cosine", "linear"]
 Rule = Literal["adam", "adamw", "sgd"]
 Shape = Literal["exp", "identity", "softplus"]
 SelfRegularization = Literal["both", "generate", "match", "none"]
+
+
+class RecipeError(ValueError):
+    """Values of a recipe that are out of range or do not go together.
+
+    Attributes:
+        template: The message, fields' names in braces.
+    """
+
+    def __init__(self, template: str) -> None:
+        self.template = template
+        super().__init__(self.called(str))
+
+    def called(self, name: Callable[[str], str]) -> str:
+        """Give the message with fields called as a user knows them.
+
+        Args:
+            name: From a field's name to what it is called.
+
+        Returns:
+            The message.
+        """
+        return re.sub(r"\{(\w+)\}", lambda found: name(found[1]), self.template)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,7 +251,10 @@ class Recipe:
     map_divisor: Literal["min", "k", "relevant", "class"] = "min"
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        try:
+            check_fields(self, "{{{}}}".format)
+        except ValueError as error:
+            raise RecipeError(str(error)) from None
         _check_flags(self)
         one_of("loss", self.loss, LOSSES)
         for name, known in _CHOICES.items():
@@ -370,59 +397,65 @@ def _check_batch(batch: Any) -> None:
     if len(sizes) not in (1, 2) or not all(
         isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes
     ):
-        raise ValueError(
-            f"batch must be a number of samples, or (classes, samples per class), got {batch!r}"
+        raise RecipeError(
+            f"{{batch}} must be a number of samples, or (classes, samples per class), got {batch!r}"
         )
 
 
 def _check_loss(recipe: Recipe) -> None:
     """Refuse parts of a loss that do not go together."""
-    loss, each, ccp = recipe.loss, recipe.proxies_per_class, recipe.problems is not None
-    record = LOSSES[loss]
-    proxies = record.kind == "proxy"
-    if proxies and recipe.miner != "none":
-        raise ValueError(f"miner is for pair losses; {loss} is a proxy loss")
-    if proxies and recipe.memory:
-        raise ValueError(f"memory is for pair losses; {loss} is a proxy loss")
-    if recipe.sampled_classes is not None and not proxies:
-        raise ValueError(f"sampled_classes is for proxy losses; {loss} is a pair loss")
-    if recipe.sampled_classes is not None and each == 0:
-        raise ValueError("sampled_classes needs proxies; proxies_per_class is 0")
-    if recipe.nir is not None and not proxies:
-        raise ValueError(
-            f"method nir is for proxy losses, such as proxy_anchor; {loss} is a pair loss"
-        )
-    if ccp and proxies:
-        raise ValueError(
-            f"method ccp is for pair losses, such as contrastive; {loss} is a proxy loss"
-        )
+    loss, record, ccp = recipe.loss, LOSSES[recipe.loss], recipe.problems is not None
+    if record.kind == "proxy":
+        for name in ("miner", "memory"):
+            if getattr(recipe, name) not in ("none", 0):
+                raise RecipeError(f"{{{name}}} is for pair losses; {loss} is a proxy loss")
+        if ccp:
+            raise RecipeError(
+                f"{{method}} ccp is for pair losses, such as contrastive; {loss} is a proxy loss"
+            )
+    else:
+        if recipe.nir is not None:
+            raise RecipeError(
+                f"{{method}} nir is for proxy losses, such as proxy_anchor; {loss} is a pair loss"
+            )
+        for name in ("sampled_classes", "proxies_per_class"):
+            if getattr(recipe, name) is not None and not (ccp and name == "proxies_per_class"):
+                raise RecipeError(f"{{{name}}} is for proxy losses; {loss} is a pair loss")
     if ccp and recipe.memory:
-        raise ValueError("memory is not for method ccp, whose proxies are the references")
-    method = "ccp" if ccp else "nir" if recipe.nir is not None else "plain"
+        raise RecipeError("{memory} is not for {method} ccp, whose proxies are the references")
     if recipe.learn_beta is not None and (loss != "margin" or ccp):
-        raise ValueError(f"learn_beta is for loss margin, with method plain; got {loss}, {method}")
-    if each is not None and not proxies and not ccp:
-        raise ValueError(f"proxies_per_class is for proxy losses; {loss} is a pair loss")
-    alone = not record.needs_proxies and recipe.nir is None and not ccp
-    if each is not None and (isinstance(each, bool) or each < (0 if alone else 1)):
-        fields = [name for name, of in LOSSES.items() if not of.needs_proxies]
-        raise ValueError(
-            f"proxies_per_class must be positive (0 for {' and '.join(sorted(fields))} alone), got {each}"
+        method = "ccp" if ccp else "plain"
+        raise RecipeError(
+            f"{{learn_beta}} is for {{loss}} margin, with {{method}} plain; got {loss}, {method}"
         )
+    _check_proxies(recipe)
+
+
+def _check_proxies(recipe: Recipe) -> None:
+    """Refuse numbers of proxies, and what needs some where there are none."""
+    each, ccp = recipe.proxies_per_class, recipe.problems is not None
+    alone = not LOSSES[recipe.loss].needs_proxies and recipe.nir is None
+    if each is not None and (isinstance(each, bool) or each < (0 if alone else 1)):
+        fields = [name for name, loss in LOSSES.items() if not loss.needs_proxies]
+        raise RecipeError(
+            f"{{proxies_per_class}} must be positive (0 for {' and '.join(sorted(fields))} alone), got {each}"
+        )
+    if recipe.sampled_classes is not None and each == 0:
+        raise RecipeError("{sampled_classes} needs proxies; {proxies_per_class} is 0")
     if recipe.start == "samples" and (ccp or not recipe.has_proxies):
-        raise ValueError(
-            "start on samples needs proxies that are learned: not ccp's, nor a loss without proxies"
+        raise RecipeError(
+            "{start} samples needs proxies that are learned: not {method} ccp, nor {proxies_per_class} 0"
         )
 
 
 def _check_time(recipe: Recipe) -> None:
     """Refuse times that do not go together."""
     if recipe.steps is not None and recipe.rate_warmup and recipe.rate_warmup >= recipe.steps:
-        raise ValueError(
-            f"rate_warmup must be below steps, {recipe.steps}, got {recipe.rate_warmup}"
+        raise RecipeError(
+            f"{{rate_warmup}} must be below {{steps}}, {recipe.steps}, got {recipe.rate_warmup}"
         )
     if recipe.decay_every is not None and recipe.schedule != "constant":
-        raise ValueError(f"decay_every goes with schedule constant, got {recipe.schedule}")
+        raise RecipeError(f"{{decay_every}} goes with {{schedule}} constant, got {recipe.schedule}")
 
 
 def _plain_settings(name: str, settings: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from jdml import losses, objectives, ops
 from jdml.objectives import Objective
-from jdml.recipes.base import Recipe
+from jdml.recipes.base import Recipe, RecipeError
 from jdml.recipes.words import build_miner
 from jdml.registry import LOSSES
 from jdml.registry.constraints import nearest, one_of
@@ -106,8 +106,8 @@ def check_settings(loss_fn: Callable[..., Any], settings: Mapping[str, Any]) -> 
     own = [name for name in keywords if name not in PLAIN_OPTIONS]
     for name in settings:
         if name not in keywords:
-            raise ValueError(
-                f"loss_setting: {getattr(loss_fn, '__name__', 'the loss')} has no setting {name!r}; "
+            raise RecipeError(
+                f"{{settings}}: {getattr(loss_fn, '__name__', 'the loss')} has no setting {name!r}; "
                 f"it has {', '.join(own) or 'none'}{nearest(name, own)}"
             )
 

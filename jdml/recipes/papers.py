@@ -217,11 +217,12 @@ ON_SPHERE = ("nir", "nir_baseline", "pfml", "cpml")
 """Methods that are made for unit vectors, and stay on the sphere under MLRC too."""
 
 
-def settings_of(method: str) -> dict[str, Any]:
+def settings_of(method: str, *, of_paper: bool = True) -> dict[str, Any]:
     """Tell a method's own settings, beside those of its loss, and their defaults; None where data sets differ.
 
     Args:
         method: One of `RECIPES`.
+        of_paper: Also those that choose among the paper's settings.
 
     Returns:
         Settings of :func:`recipe` by name.
@@ -231,7 +232,7 @@ def settings_of(method: str) -> dict[str, Any]:
         ('paper', 1, {})
     """
     found: dict[str, Any] = {}
-    for maker in (METHODS.get(method), RECIPES[method]):
+    for maker in (METHODS.get(method), RECIPES[method] if of_paper else None):
         parameters = () if maker is None else inspect.signature(maker).parameters.values()
         found |= {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
     return found

@@ -123,7 +123,6 @@ def train(
         evaluate, monitor = retrieval_in(validation, recipe), monitor or MONITOR
     if hook is None and recipe.problems is not None:
         hook = make_hook(recipe, model, train, monitor, seed=seed, preprocess=preprocess)
-    every = evaluate_every or (per_epoch if evaluate is not None else steps)
     settings.setdefault("log_every", max(1, min(per_epoch, 50)))
     return fit(
         model,
@@ -136,7 +135,7 @@ def train(
         pretrained=pretrained,
         start=_start(recipe, objective, seed),
         evaluate=evaluate,
-        evaluate_every=min(every, steps),
+        evaluate_every=evaluate_every or per_epoch,
         monitor=monitor if evaluate is not None else None,
         patience=patience,
         hook=hook,

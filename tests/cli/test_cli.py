@@ -382,7 +382,7 @@ def test_devices_and_micro_batches_change_nothing(capsys, tmp_path):
 def test_a_number_makes_devices_of_a_cpu(said, there):
     """A process alone divides its CPU, unless its user has said how many devices it is."""
     program = (
-        "import jax; from jdml.cli.devices import Machines; machines = Machines(devices='2');"
+        "import jax; from jdml.cli.options.machines import Machines; machines = Machines(devices='2');"
         "machines.join(); print(jax.device_count(), *machines.mesh(32)[1])"
     )
     unsaid = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}

@@ -144,7 +144,7 @@ def test_options_are_typed_as_they_were():
 
 def test_classes_of_a_fold_are_not_guessed(run, photos):
     """Proxies of a fold stand for three quarters of the classes, numbered anew: they are shown on the map alone."""
-    from jdml.cli.parts import with_data
+    from jdml.cli.data_of_run import with_data
     from jdml.report import Run
 
     options = {"dataset": "folder", "data_dir": str(photos)}

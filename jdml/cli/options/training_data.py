@@ -1,22 +1,20 @@
 """The data of ``jdml train``: what trains, what is held out, what is scored."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jdml import data
-from jdml.cli.inputs import load_split
+from jdml.cli.identity import load_split
+from jdml.cli.options.data import Data
 from jdml.data.checking import alone
 from jdml.data.loading import LISTS
 from jdml.data.splits import read_names
 
-if TYPE_CHECKING:
-    from jdml.cli.train import Train
-
 Scored = tuple[data.Dataset, data.Dataset | None]
 
 
-class Parts(NamedTuple):
+class TrainingData(NamedTuple):
     """What the options of ``jdml train`` read.
 
     Attributes:
@@ -34,21 +32,22 @@ class Parts(NamedTuple):
     notes: tuple[str, ...]
 
 
-def read_parts(options: "Train") -> Parts:
+def read_training_data(options: Data, seed: int) -> TrainingData:
     """Read the training and validation rows, and the queries and the gallery of each test part.
 
     Args:
-        options: Resolved.
+        options: Settled.
+        seed: Of the splits and of wrong labels.
 
     Returns:
-        The parts.
+        Parts of the data set.
 
     Raises:
         FileNotFoundError: Files that are missing.
         ValueError: A part that is empty, or of one class only, in which everything is found.
     """
-    if options.data in data.IMAGE_FILES:
-        found, notes = _read_files(options)
+    if options.of_files:
+        found, notes = _read_files(options, seed)
     else:
         found, notes = _read_arrays(options), ()
     train, validation, tests = found.pop("train"), found.pop("val", None), {}
@@ -67,22 +66,18 @@ def read_parts(options: "Train") -> Parts:
     if options.validation:
         if validation is not None:
             raise ValueError("--validation is not for data with a val part of its own")
-        train, validation = _held_out(train, options)
-    elif validation is None and options.patience is not None:
-        raise ValueError("--patience needs --validation, a held-out share of the training rows")
-    elif validation is None and options.method == "ccp":
-        raise ValueError("--method ccp needs --validation, held-out rows: --validation 0.2")
+        train, validation = _held_out(train, options, seed)
     labels = options.labels or next(iter(train.views))
     train = train.relabel(labels)
     _check_classes(train, labels, tests, options)
     notes = (*notes, *(f"training: {line}" for line in alone(train.labels)))
     if options.label_noise:
-        noisy = data.corrupt_labels(train.labels, options.label_noise, options.seed)
+        noisy = data.corrupt_labels(train.labels, options.label_noise, seed)
         train = data.Dataset(train.name, train.images, noisy, train.views, train.class_names)
-    return Parts(train, labels, validation, tests, notes)
+    return TrainingData(train, labels, validation, tests, notes)
 
 
-def _read_arrays(options: "Train") -> dict[str, Any]:
+def _read_arrays(options: Data) -> dict[str, Any]:
     settings = {"image_size": options.image_size or 28} if options.data == "omniglot" else {}
     return {
         split: load_split(str(options.data), options.data_dir, split, **settings)
@@ -90,7 +85,7 @@ def _read_arrays(options: "Train") -> dict[str, Any]:
     }
 
 
-def _read_files(options: "Train") -> tuple[dict[str, Any], tuple[str, ...]]:
+def _read_files(options: Data, seed: int) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The splits of image files, and what was passed over."""
     listing = LISTS[str(options.data)](options.data_dir)
     kinds = len(np.unique(next(iter(listing.views.values()))))
@@ -104,7 +99,7 @@ def _read_files(options: "Train") -> tuple[dict[str, Any], tuple[str, ...]]:
             f"{typed} is not for {options.data_dir}, which says itself what trains ({', '.join(listing.splits)})"
         )
     if options.split is not None:
-        listing = data.resplit(listing, options.split, seed=options.seed, share=options.test_share)
+        listing = data.resplit(listing, options.split, seed=seed, share=options.test_share)
     elif options.classes_file is not None:
         listing = data.train_on(listing, read_names(options.classes_file))
     crops = data.mlrc if options.augmentation == "mlrc" else data.conventional
@@ -126,10 +121,10 @@ def _read_files(options: "Train") -> tuple[dict[str, Any], tuple[str, ...]]:
     return found, listing.notes
 
 
-def _held_out(train: data.Dataset, options: "Train") -> tuple[data.Dataset, data.Dataset]:
+def _held_out(train: data.Dataset, options: Data, seed: int) -> tuple[data.Dataset, data.Dataset]:
     """Training rows, and the share of them that is held out."""
     held_out = np.zeros(len(train), bool)
-    order = np.random.default_rng(options.seed).permutation(len(train))
+    order = np.random.default_rng(seed).permutation(len(train))
     held_out[order[: round(options.validation * len(train))]] = True
     validation = train.select(held_out)
     if options.on_bad_image == "skip":
@@ -162,7 +157,7 @@ def _split_classes(
 
 
 def _check_classes(
-    train: data.Dataset, labels: str, tests: dict[str, Scored], options: "Train"
+    train: data.Dataset, labels: str, tests: dict[str, Scored], options: Data
 ) -> None:
     """Refuse parts of fewer than two classes: nothing is learned from one, and everything is found in one."""
     count = len(np.unique(train.labels))

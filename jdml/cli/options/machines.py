@@ -1,38 +1,37 @@
 """Where a command trains: the devices of this machine, or of several processes; and how many rows at a time."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-TOPOLOGY = ("devices", "micro_batch", "coordinator", "processes", "process")
-"""Options that do not change what is computed: a run goes on with others."""
+from jdml.cli.options.base import ASIDE, Part
+from jdml.registry.constraints import at_least
+
 MOST_OF_A_CPU = 64
 """Devices that a CPU is divided into, at most."""
 
 
 @dataclass(frozen=True)
-class Machines:
-    """Options of the commands that train."""
+class Machines(Part):
+    """Which devices and processes train, and how many rows at a time."""
 
-    devices: str | None = None
+    devices: Annotated[str | None, ASIDE] = None
     """How many devices share each batch: a number, or all. Default: all there are, or as many as divide a batch. A CPU
     is one device; a number makes as many of it, which keep its cores busier: a small network trains faster on two."""
-    micro_batch: int | None = None
+    micro_batch: Annotated[int | None, at_least(1), ASIDE] = None
     """Rows that go through the network at a time, for batches whose activations do not fit: the loss still sees the
     whole batch. Default: all of a batch."""
-    coordinator: str | None = None
+    coordinator: Annotated[str | None, ASIDE] = None
     """HOST:PORT of the first process, where several are started by hand: the same command on each, with --processes and
     its own --process. SLURM, Open MPI and GKE need none of the three."""
-    processes: int | None = None
+    processes: Annotated[int | None, ASIDE] = None
     """How many processes there are."""
-    process: int | None = None
+    process: Annotated[int | None, ASIDE] = None
     """Which of them this is, 0 the first."""
 
     def join(self) -> None:
         """Join the other processes, if there are any, before anything touches a device."""
         from jdml.training import initialize
 
-        if self.micro_batch is not None and self.micro_batch < 1:
-            raise ValueError(f"--micro-batch must be at least 1, got {self.micro_batch}")
         if self.devices not in (None, "all") and not str(self.devices).isdigit():
             raise ValueError(f"--devices must be a number or all, got {self.devices!r}")
         initialize(self.coordinator, self.processes, self.process)

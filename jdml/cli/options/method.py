@@ -1,0 +1,170 @@
+"""Options of the method: the loss, what it sees, what is made of it."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from jdml import registry
+from jdml.cli.options.base import IN_RECIPE, Part, as_typed, flag
+from jdml.recipes import METHODS, OF_PAIRS, RECIPES, Recipe, recipe, settings_of
+from jdml.recipes.words import parse_settings
+from jdml.registry.constraints import nearest, non_negative, positive
+
+if TYPE_CHECKING:
+    LossName = str
+    MethodName = str
+    RecipeName = str
+else:
+    LossName = Literal[registry.pair_losses() + registry.proxy_losses()]
+    MethodName = Literal[tuple(sorted((*METHODS, "plain")))]
+    RecipeName = Literal[tuple(sorted(RECIPES))]
+DEFAULT_LOSS = {"plain": "triplet", "nir": "proxy_anchor", "ccp": "contrastive"}
+
+
+@dataclass(frozen=True)
+class Settings(Part):
+    """Numbers of the method and its loss in the place of their own."""
+
+    method_setting: Annotated[tuple[str, ...], IN_RECIPE] = ()
+    """The method's own settings in the place of the paper's, as name=value. nir: weight=0.01 warmup=1 (epochs)
+    flow_lr=5e-4 flow=paper conditioning=start shape=softplus of_mean=True self_regularization=both. ccp:
+    preset=released pool_size=12 strength=2e-4 patience=3 in_batch_weight=0.1 restore=False anchor_first=False
+    first=origin single=True. Of jdml benchmark also nir: loss=soft_triple pooling=average+max proxies_rate=4000;
+    nir_baseline, the same without the flow: loss=, weight=, warmup=, pooling=, proxies_rate=; ccp:
+    loss=multi_similarity; pfml: preset=paper clip=vector start=random."""
+    loss_setting: Annotated[tuple[str, ...], IN_RECIPE] = ()
+    """The loss's own numbers in the place of its defaults, or of the paper's, as name=value: margin=0.2 squared=True."""
+    proxies_per_class: Annotated[int | None, IN_RECIPE] = None
+    """Proxies per class of a proxy loss or of ccp; 0: a field of samples alone. Default: the loss's own number, 1 but
+    for potential_field, 3, and ccp, 8; jdml benchmark: the paper's."""
+    sampled_classes: Annotated[int | None, positive, IN_RECIPE] = None
+    """For very many classes: a step of a proxy loss sees the classes of its batch and others, drawn at random, so many
+    in all. Default: all classes."""
+
+    def changes(self, base: Recipe) -> dict[str, Any]:
+        """The loss's settings, and its proxies."""
+        names = ("proxies_per_class", "sampled_classes")
+        own = parse_settings(self.loss_setting, "--loss-setting")
+        return {
+            **super().changes(base),
+            **self.typed({name: name for name in names}),
+            "settings": {**base.settings, **own},
+        }
+
+    def method_settings(self) -> dict[str, Any]:
+        """Read ``--method-setting``: numbers as numbers."""
+        return parse_settings(self.method_setting, "--method-setting", words=True)
+
+
+@dataclass(frozen=True)
+class Method(Settings):
+    """The loss, the pairs it sees, and what NIR or CCP make of it."""
+
+    method: Annotated[MethodName, IN_RECIPE] = "plain"
+    """plain: the loss alone. nir: non-isotropy regularization, a flow around every proxy of a proxy loss. ccp: a pair
+    loss between samples and proxies, chosen anew for one problem after another; needs --validation."""
+    loss: Annotated[LossName | None, IN_RECIPE] = None
+    """The loss. Proxy losses learn one vector or more per class. Default: triplet (nir: proxy_anchor, ccp:
+    contrastive)."""
+    learn_beta: Annotated[Literal["class", "shared"] | None, IN_RECIPE] = None
+    """The margin loss's boundary beta is learned, one for each class or one for all, from the loss's (1.2) on. Default:
+    it stays where it is."""
+    miner: Annotated[str, IN_RECIPE] = "none"
+    """Which pairs a pair loss sees: none, or names joined by +, each with its settings after a colon:
+    eps+semi_hard, easy_positive+semi_hard_negative:margin=0.3, random_positive, hard_negative,
+    distance_weighted, multi_similarity, multi_similarity_negative, ..."""
+    memory: Annotated[int, non_negative, IN_RECIPE] = 0
+    """Also compare a pair loss's batch with this many remembered embeddings (cross-batch memory)."""
+    proxies_start: Annotated[Literal["random", "samples"] | None, IN_RECIPE] = None
+    """Where proxies begin: on the sphere at random, or on samples of their class. Default: samples with
+    potential_field, whose forces fade with distance, and random with other losses."""
+    normalize: Annotated[Literal["ball", "none", "sphere"] | None, IN_RECIPE] = None
+    """sphere (the default): embeddings are scaled to length 1, in the loss and in the scores. ball (ccp's default):
+    those longer than 1."""
+
+    @property
+    def loss_name(self) -> str:
+        """The loss, as typed or by the method."""
+        return self.loss or DEFAULT_LOSS[self.method]
+
+    def check(self) -> None:
+        """Refuse what nothing would read."""
+        super().check()
+        if self.method == "plain" and self.method_setting:
+            raise ValueError("--method-setting needs --method nir or --method ccp")
+        if getattr(self, "beta_lr_factor", None) is not None and self.learn_beta is None:
+            raise ValueError("--beta-lr-factor needs --learn-beta")
+        pairs = registry.LOSSES[self.loss_name].kind == "pair"
+        for option in ("proxies_per_class", "proxies_lr_factor", "proxies_start"):
+            if pairs and self.method != "ccp" and getattr(self, option, None) is not None:
+                raise ValueError(
+                    f"{flag(option)} is for proxy losses; {self.loss_name} is a pair loss"
+                )
+
+    def changes(self, base: Recipe) -> dict[str, Any]:
+        """Also what the loss sees, and where it lives."""
+        own = self.typed({"proxies_start": "start", "normalize": "normalize", "miner": "miner"})
+        more = {"memory": self.memory, "learn_beta": self.learn_beta}
+        return {**super().changes(base), **own, **more}
+
+    def of_loss(self) -> Recipe:
+        """Give the recipe of the loss, as the studies found it best, with what the method makes of it."""
+        loss = registry.LOSSES[self.loss_name]
+        alone = self.proxies_per_class == 0
+        base = Recipe(
+            loss=loss.name,
+            settings=loss.found,
+            start="random" if alone else loss.start,
+            batch=64,
+            small_classes="refuse",
+            rate=1e-3,
+            steps=1000,
+        )
+        if self.method == "plain":
+            return base
+        with_method, own = METHODS[self.method], self.method_settings()
+        known = settings_of(self.method, of_paper=False)
+        for name in own:
+            if name not in known:
+                raise ValueError(
+                    f"--method-setting: {self.method} has no setting {name!r}; it has {', '.join(sorted(known))}"
+                    f"{nearest(name, known)}"
+                )
+        return with_method(base, **own)
+
+
+@dataclass(frozen=True)
+class PaperMethod(Settings):
+    """A method as its paper trains it."""
+
+    method: RecipeName = "pfml"
+    """What is trained: a method of this library, or one that its papers compare with."""
+
+    def check(self) -> None:
+        """Refuse proxies where there are none."""
+        super().check()
+        each, least = self.proxies_per_class, 0 if self.method in ("pfml", "cpml") else 1
+        of_pairs = self.method in OF_PAIRS
+        if each is not None and each < least:
+            raise ValueError(f"--proxies-per-class must be at least {least}, got {each}")
+        if each is not None and of_pairs and self.method != "ccp":
+            raise ValueError(
+                f"--proxies-per-class is for proxy methods; {self.method} is one of pairs"
+            )
+        if self.sampled_classes is not None and of_pairs:
+            raise ValueError(
+                f"--sampled-classes is for proxy methods; {self.method} compares with samples"
+            )
+
+    def of_paper(self, dataset: str, protocol: Any, backbone: str) -> Recipe:
+        """Look the recipe up, with what was typed about the method."""
+        try:
+            with as_typed():
+                return recipe(
+                    self.method,
+                    dataset,
+                    protocol=protocol,
+                    backbone=backbone,
+                    **self.method_settings(),
+                )
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"--method-setting: {error}") from error

@@ -1,0 +1,115 @@
+"""Options of the network."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from jdml import registry
+from jdml.cli.options.base import IN_RECIPE, Part
+from jdml.recipes import Recipe
+from jdml.registry.constraints import positive
+
+if TYPE_CHECKING:
+    NetworkName = str
+    Statistics = str
+else:
+    NetworkName = Literal[tuple(sorted(registry.NETWORKS))]
+    Statistics = Literal[tuple(sorted(registry.image_statistics()))]
+PoolingName = Literal["average", "average+max", "cubic", "gem", "max", "sum"]
+
+
+@dataclass(frozen=True)
+class Weights(Part):
+    """Pretrained weights, and what the network computes."""
+
+    weights: Path | None = None
+    """Pretrained weights of the network, from jdml weights convert; images are then normalized as the weights expect.
+    Default: random ones, which take many images to learn from photographs."""
+    input_stats: Statistics | None = None
+    """How images are normalized, where the weights are not the network's usual ones: vit_s16_dino for DINO's of a
+    vit_s16."""
+    dim: Annotated[int | None, positive, IN_RECIPE] = None
+    """Dimension of the embeddings. Default: 64; jdml benchmark: the paper's."""
+    dtype: Annotated[Literal["bfloat16", "float32"], IN_RECIPE] = "float32"
+    """What the network computes in; parameters stay float32."""
+
+    def check(self) -> None:
+        """Refuse weights that are no file."""
+        super().check()
+        if self.weights is not None and not self.weights.is_file():
+            raise ValueError(f"--weights must be a file, got {self.weights}")
+
+    def changes(self, base: Recipe) -> dict[str, Any]:
+        """Width and numbers."""
+        return {**super().changes(base), **self.typed({"dim": "dim", "dtype": "dtype"})}
+
+    def pretrained(self) -> Any:
+        """Return what the model's fresh variables become; None where they stay."""
+        from jdml import models
+
+        return None if self.weights is None else partial(models.load_weights, self.weights)
+
+    def preprocess(self, network: str) -> Any:
+        """Return what stands between stored images and a network."""
+        from jdml import models
+
+        return models.normalizer(self.input_stats or network)
+
+
+@dataclass(frozen=True)
+class Network(Weights):
+    """Which network, and how it is built."""
+
+    model: Annotated[NetworkName | None, IN_RECIPE] = None
+    """eps: two convolutions, made for 2-D pictures of digits. small: four convolutions, for images of any size.
+    resnet20v2: nine residual blocks. The others are for photographs. Default: that of --weights; without, eps for
+    digits, mnist and omniglot, small for image files."""
+    pooling: Annotated[PoolingName | None, IN_RECIPE] = None
+    """How the network pools over space. Default: average."""
+    freeze_batch_norm: Annotated[bool, IN_RECIPE] = False
+    """Batch norm keeps its running statistics, as pretrained weights bring them; --micro-batch needs it."""
+
+    def check(self) -> None:
+        """Refuse what the network does not have."""
+        super().check()
+        known = sorted(registry.pretrained_networks())
+        if self.input_stats is not None and self.weights is None:
+            raise ValueError("--input-stats needs --weights, whose images are normalized")
+        if self.weights is not None and self.model is not None and self.model not in known:
+            raise ValueError(
+                f"--weights are those of {', '.join(known[:-1])} or {known[-1]}, got --model {self.model}"
+            )
+        if self.model is None:
+            return
+        network = registry.NETWORKS[self.model]
+        if self.pooling is not None and not network.pooling:
+            raise ValueError(f"--pooling is not for --model {self.model}, which has its own")
+        if self.freeze_batch_norm and not network.batch_norm:
+            raise ValueError(f"--model {self.model} has no batch norm to freeze")
+
+    def settled(self) -> Self:
+        """Also name the network, where weights do."""
+        options = super().settled()
+        if options.model is not None or options.weights is None:
+            return options
+        from jdml.models.tensors import read_metadata
+        from jdml.models.weights import ARCHITECTURE
+
+        found = read_metadata(options.weights).get(ARCHITECTURE)
+        if found is None:
+            raise ValueError(
+                f"--weights {options.weights} does not name its network: convert it first (jdml weights convert)"
+            )
+        return replace(options, model=found)
+
+    def changes(self, base: Recipe) -> dict[str, Any]:
+        """Also the network itself."""
+        own = self.typed({"model": "network", "pooling": "pooling"})
+        return {**super().changes(base), **own, "freeze_batch_norm": self.freeze_batch_norm}
+
+    def preprocess(self, network: str) -> Any:
+        """Return what stands between stored images and a network: nothing that weights expect, where there are none."""
+        from jdml.training import standard
+
+        return standard if self.weights is None else super().preprocess(network)

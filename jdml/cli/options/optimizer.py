@@ -1,0 +1,59 @@
+"""Options of the optimizer: rule, learning rates, batches, how long."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from jdml.cli.options.base import IN_RECIPE, Part
+from jdml.recipes import Recipe
+from jdml.recipes.words import parse_batch
+from jdml.registry.constraints import non_negative, positive
+
+
+@dataclass(frozen=True)
+class Steps(Part):
+    """How fast, how much at a time, how long."""
+
+    lr: Annotated[float | None, positive, IN_RECIPE] = None
+    """Learning rate of the network. Default: 1e-3; jdml benchmark: the paper's."""
+    batch: Annotated[str | None, IN_RECIPE] = None
+    """CLASSESxSAMPLES, such as 4x40, or a number of random samples. Default: 64; jdml benchmark: the paper's."""
+    steps: Annotated[int | None, positive, IN_RECIPE] = None
+    """Training steps, one batch each. Default: 1000; jdml benchmark: the paper's epochs (conventional), at most 600
+    evaluations (mlrc, which stops after 60 without improvement)."""
+
+    def changes(self, base: Recipe) -> dict[str, Any]:
+        """Rate, batch and steps."""
+        own = self.typed({"lr": "rate", "steps": "steps"})
+        if self.batch is not None:
+            own["batch"] = parse_batch(self.batch)
+        return {**super().changes(base), **own}
+
+
+@dataclass(frozen=True)
+class Optimizer(Steps):
+    """Which rule, and learning rates by role and by step."""
+
+    optimizer: Annotated[Literal["adam", "adamw", "sgd"], IN_RECIPE] = "adam"
+    """sgd has momentum 0.9."""
+    schedule: Annotated[Literal["constant", "cosine", "linear"], IN_RECIPE] = "constant"
+    """How learning rates go down to 0 over --steps."""
+    warmup: Annotated[int, non_negative, IN_RECIPE] = 0
+    """First steps, in which learning rates go up from 0."""
+    proxies_lr_factor: Annotated[float | None, positive, IN_RECIPE] = None
+    """Proxies learn this many times as fast as the model. Default: 100; with ccp 1, as in its paper."""
+    beta_lr_factor: Annotated[float | None, positive, IN_RECIPE] = None
+    """A learned boundary moves this many times as fast as the model. Default: 1."""
+    weight_decay: Annotated[float, non_negative, IN_RECIPE] = 0.0
+    """Weight decay of the model: decoupled with adamw, added to the gradient with adam and sgd."""
+
+    def changes(self, base: Recipe) -> dict[str, Any]:
+        """Also rule, schedule, and rates by role."""
+        rates = self.typed({"proxies_lr_factor": "proxies", "beta_lr_factor": "beta"})
+        return {
+            **super().changes(base),
+            "rule": self.optimizer,
+            "schedule": self.schedule,
+            "rate_warmup": self.warmup,
+            "weight_decay": self.weight_decay,
+            "role_rates": {**base.role_rates, **rates},
+        }

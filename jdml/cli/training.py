@@ -1,0 +1,180 @@
+"""A run of ``jdml train``: what its options read, what trains, how it is scored and told."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from jdml import data, registry
+from jdml.cli.identity import data_checksum
+from jdml.cli.options.training_data import read_training_data, scored_views
+from jdml.cli.train import Train
+from jdml.recipes import Recipe
+from jdml.recipes.objective import normalization
+from jdml.training import Embedder, FitResult, metric_names, recall_ranks, score
+from jdml.training.by_recipe import make_network, train
+from jdml.training.placement import writes
+
+
+class Training:
+    """What settled options stand for: data, network, sampler; checked before any work.
+
+    Args:
+        options: settled.
+        recipe: how they train.
+        started: how the run was started, for its folder.
+    """
+
+    def __init__(self, options: Train, recipe: Recipe, started: dict[str, Any]) -> None:
+        self.options, self.recipe, self.started = options, recipe, started
+        self.data = read_training_data(options, options.seed)
+        self.train = self.data.train
+        self.model = make_network(recipe, self.train)
+        self.preprocess = options.preprocess(str(recipe.network))
+        self.recall_at = recall_ranks(str(options.data))
+        self._check()
+        self.sampler = self._sampler()
+        self.monitor = self._monitor()
+
+    def run(self) -> FitResult:
+        """Train, after saying what is trained on what."""
+        options = self.options
+        mesh, where = options.mesh(self.recipe.batch_size)
+        for line in (*self.summary(), *where) if writes() else ():
+            print(line, flush=True)
+        return train(
+            self.recipe,
+            self.train,
+            out_dir=options.out,
+            seed=options.seed,
+            mesh=mesh,
+            model=self.model,
+            sampler=self.sampler,
+            evaluate=self.validate if self.data.validation is not None else None,
+            evaluate_every=options.evaluate_every or 100,
+            monitor=self.monitor,
+            patience=options.patience,
+            preprocess=self.preprocess,
+            pretrained=options.pretrained(),
+            config={
+                **options.defining(),
+                "data_checksum": data_checksum(self.train),
+                "started": self.started,
+            },
+            checkpoint_every=options.checkpoint_every,
+            log_every=options.log_every or 50,
+            longer=True,
+            progress=not options.quiet,
+            tensorboard=options.tensorboard,
+            micro_batch=options.micro_batch,
+        )
+
+    def validate(self, embedder: Embedder) -> dict[str, float]:
+        """Score the validation part by all its labels."""
+        return self._score(embedder, self.data.validation, None)
+
+    def test(self, embedder: Embedder) -> dict[str, dict[str, float]]:
+        """Score each test part by all its labels: ``{"test digit": {"R@1": …}}``."""
+        rows: dict[str, dict[str, float]] = {}
+        for part, (queries, gallery) in self.data.tests.items():
+            told = scored_views(queries) or tuple(queries.views)
+            for name, value in self._score(embedder, queries, gallery).items():
+                view, metric = name.split("/", 1)
+                if view in told:
+                    rows.setdefault(f"{part} {view}", {})[metric] = value
+        return rows
+
+    def summary(self) -> list[str]:
+        """Say what is trained on what, before it begins."""
+        images, recipe = self.train.images, self.recipe
+        first = jax.ShapeDtypeStruct((1, *images.shape[1:]), np.float32)
+        shapes = jax.eval_shape(
+            partial(self.model.init, train=False),
+            jax.random.key(0),
+            jax.eval_shape(self.preprocess, first),
+        )
+        parameters = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes["params"]))
+        size = "×".join(map(str, images.shape[1:]))
+        per_epoch, steps = self.sampler.batches_per_epoch, int(recipe.steps or 0)
+        batch = recipe.batch if isinstance(recipe.batch, int) else "x".join(map(str, recipe.batch))
+        scored = "".join(
+            f"; {part} {len(queries):,} of {len(np.unique(queries.labels)):,}"
+            for part, (queries, _) in self.data.tests.items()
+        )
+        lines = [
+            f"{recipe.network}: {parameters:,} parameters, images {size}",
+            f"train {len(self.train):,} images of {len(np.unique(self.train.labels)):,} classes{scored}; "
+            f"{per_epoch:,} batches of {batch} an epoch, {steps:,} steps are {steps / per_epoch:,.1f} epochs",
+        ]
+        return lines + [f"note: {line}" for line in self.data.notes]
+
+    def next_steps(self) -> list[str]:
+        """Say what to type next."""
+        options = self.options
+        if options.out is None:
+            return [
+                "nothing was kept: --out runs/NAME writes the model, for jdml embed, search and export"
+            ]
+        where = str(options.data_dir) if options.data == "folder" else str(options.data)
+        if options.data != "folder" and options.data_dir is not None:
+            where += f":{options.data_dir}"
+        split = " --split test" if "test" in self.data.tests else ""
+        embed = f"next: jdml embed {options.out} {where}{split} --out embeddings.npz"
+        if not options.of_files:
+            return [embed, f"      jdml export {options.out} --out model.stablehlo"]
+        return [embed, f"      jdml search {options.out} PHOTO.jpg --gallery {where} -k 10"]
+
+    def _check(self) -> None:
+        """Refuse what the data do not have."""
+        options = self.options
+        if self.data.validation is None and options.patience is not None:
+            raise ValueError("--patience needs --validation, a held-out share of the training rows")
+        if self.data.validation is None and self.recipe.problems is not None:
+            raise ValueError("--method ccp needs --validation, held-out rows: --validation 0.2")
+        if options.memory > len(self.train):
+            raise ValueError(
+                f"--memory must be at most the {len(self.train)} images that train, got {options.memory}"
+            )
+        self.recipe.objective(self.train.num_classes)  # tells wrong settings before any work
+
+    def _sampler(self) -> Any:
+        options, recipe = self.options, self.recipe
+        try:
+            if isinstance(recipe.batch, int) and recipe.batch > len(self.train):
+                raise ValueError(
+                    f"batch_size must be at most the number of samples {len(self.train)}, got {recipe.batch}"
+                )
+            sampler = recipe.sampler(self.train.labels, options.seed)
+        except ValueError as error:
+            raise ValueError(f"--batch {options.batch or recipe.batch}: {error}") from error
+        if not options.of_files:
+            return sampler
+        return data.ImageBatches(
+            self.train,
+            sampler,
+            seed=options.seed,
+            augment=options.augmentation != "none",
+            workers=options.workers,
+            on_bad_image=options.on_bad_image or "stop",
+        )
+
+    def _monitor(self) -> str | None:
+        options = self.options
+        if options.patience is None and self.recipe.problems is None:
+            return None
+        monitor = options.monitor or f"{self.data.labels}/MAP@R"
+        metrics = metric_names(self.recall_at)
+        names = sorted(f"{view}/{metric}" for view in self.train.views for metric in metrics)
+        if monitor not in names:
+            raise ValueError(f"--monitor must be one of {', '.join(names)}, got {monitor!r}")
+        return monitor
+
+    def _score(self, embedder: Any, queries: Any, gallery: Any) -> dict[str, float]:
+        return score(
+            embedder,
+            queries,
+            gallery,
+            normalize=normalization(self.recipe),
+            recall_at=self.recall_at,
+        )
