@@ -1,18 +1,17 @@
 """One table of all experiments: method × data set, from the results on file of each, into this folder's README.md.
 
-    python experiments/results.py
+    python -m experiments.results
 
 A cell is mean ± sample standard deviation in percent, then the number of runs. What the papers report stands beside it.
 """
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jdml.report import markdown_table, mean_std
-from jdml.training.study import collect_results
+from jdml.training.records import read_results
 
 HERE = Path(__file__).parent
 START, END = "<!-- table -->", "<!-- end of table -->"
@@ -30,7 +29,7 @@ class Column(NamedTuple):
         paper: what the method's paper reports on the same task, in percent.
         date: of the runs.
         command: that made them.
-        kept: the folder of the runs in the experiment's; None: they are in its results.json.
+        kept: the file of the runs in the experiment's folder.
     """
 
     title: str
@@ -40,7 +39,7 @@ class Column(NamedTuple):
     paper: dict[str, float]
     date: str
     command: str
-    kept: str | None = None
+    kept: str = "results.jsonl"
 
 
 def same(name: str) -> str | None:
@@ -110,7 +109,7 @@ COLUMNS = (
         same,
         EPS_PAPER,
         "2026-11-21",
-        "python experiments/omniglot/main.py --data-dir DIR --workers 2",
+        "python -m experiments.omniglot.main --data-dir DIR --workers 2",
     ),
     Column(
         "Omniglot letters, 600 steps",
@@ -119,8 +118,8 @@ COLUMNS = (
         of_nir,
         {},
         "2026-11-22 and 23",
-        "python experiments/nir/decide.py --data-dir DIR --workers 2",
-        kept="decided",
+        "python -m experiments.nir.decide --data-dir DIR --workers 2",
+        kept="decided.jsonl",
     ),
     Column(
         "Omniglot letters, 600 steps, up to 12 proxies per class",
@@ -129,7 +128,7 @@ COLUMNS = (
         of_multi_proxy,
         {},
         "2026-11-22 and 23",
-        f"python experiments/mpa/main.py {OMNIGLOT} --steps 600 --seeds 3",
+        f"python -m experiments.mpa.main {OMNIGLOT} --steps 600 --seeds 3",
     ),
     Column(
         "Omniglot letters, 1,200 steps",
@@ -138,7 +137,7 @@ COLUMNS = (
         of_eps,
         EPS_PAPER,
         "2026-11-21",
-        "python experiments/eps_omniglot/main.py --data-dir DIR --seeds 3",
+        "python -m experiments.eps_omniglot.main --data-dir DIR --seeds 3",
     ),
     Column(
         "the same, proxies and fields",
@@ -147,7 +146,7 @@ COLUMNS = (
         of_fields("omniglot"),
         {},
         "2026-11-23",
-        f"python experiments/potential_fields/main.py {OMNIGLOT} --parts methods --seeds 3",
+        f"python -m experiments.potential_fields.main {OMNIGLOT} --parts methods --seeds 3",
     ),
     Column(
         "the same, 20 % wrong labels",
@@ -156,7 +155,7 @@ COLUMNS = (
         of_fields("omniglot", ", noise"),
         {},
         "2026-11-21 and 23",
-        f"python experiments/potential_fields/main.py {OMNIGLOT} --parts noise --seeds 5",
+        f"python -m experiments.potential_fields.main {OMNIGLOT} --parts noise --seeds 5",
     ),
     Column(
         "MNIST even/odd, unseen digits",
@@ -165,7 +164,7 @@ COLUMNS = (
         same,
         {"triplet": 35.2, "EPS + triplet": 42.3},
         "2026-11-21",
-        "python experiments/eps_mnist/main.py --data mnist --data-dir DIR --seeds 5",
+        "python -m experiments.eps_mnist.main --data mnist --data-dir DIR --seeds 5",
     ),
     Column(
         "MNIST even/odd, seen digits, 16-D",
@@ -174,7 +173,7 @@ COLUMNS = (
         of_fields("mnist"),
         {},
         "2026-11-23",
-        f"python experiments/potential_fields/main.py {MNIST} --parts methods --seeds 3",
+        f"python -m experiments.potential_fields.main {MNIST} --parts methods --seeds 3",
     ),
     Column(
         "the same, 20 % wrong labels",
@@ -183,7 +182,7 @@ COLUMNS = (
         of_fields("mnist", ", noise"),
         {},
         "2026-11-22 and 23",
-        f"python experiments/potential_fields/main.py {MNIST} --parts noise --seeds 5",
+        f"python -m experiments.potential_fields.main {MNIST} --parts noise --seeds 5",
     ),
     Column(
         "MNIST in the plane, MAP@R",
@@ -192,7 +191,7 @@ COLUMNS = (
         of_ccp,
         {"contrastive + CCP": 97.21, "contrastive, anchor samples": 98.06},
         "2026-11-24",
-        "python experiments/ccp_mnist/main.py --data mnist --data-dir DIR --seeds 3",
+        "python -m experiments.ccp_mnist.main --data mnist --data-dir DIR --seeds 3",
     ),
     Column(
         "CUB crops, frozen features",
@@ -201,21 +200,15 @@ COLUMNS = (
         same,
         {},
         "2026-11-21",
-        "python experiments/cub_crops/main.py --data-dir DIR --weights lite0.safetensors",
+        "python -m experiments.cub_crops.main --data-dir DIR --weights lite0.safetensors",
     ),
 )
 
 
 def values(column: Column) -> dict[str, list[float]]:
     """The metric of all runs by method."""
-    folder = HERE / column.folder
-    file = folder / "results.json"
-    if column.kept is not None:
-        results = collect_results(folder / column.kept)
-    else:
-        results = json.loads(file.read_text()) if file.exists() else {}
     found: dict[str, list[float]] = {}
-    for key, result in results.items():
+    for key, result in read_results(HERE / column.folder / column.kept).items():
         method = column.rename(key.rpartition("-")[0])
         if method is not None and column.metric in result["metrics"]:
             found.setdefault(method, []).append(result["metrics"][column.metric])

@@ -56,111 +56,37 @@ jax.config.update("jax_num_cpu_devices", 2)
 LARGE, GROWTH = int(1.25 * 2**30), 384 << 20
 
 # In these rooms an operand of lower rank that broadcasts by accident is an error.
-STRICT_ROOMS = {"ops", "losses", "mining", "memory", "metrics", "objectives"}
+STRICT_ROOMS = {
+    "ops",
+    "mining",
+    "memory",
+    "fields",
+    "losses",
+    "metrics",
+    "ccp",
+    "objectives",
+    "optim",
+}
 
-# What `make test-quick` leaves out: what runs whole programs or learns, reads real data, compiles networks or compares
-# with other libraries, and losses beside one of each kind.
-SLOW_FILES = {
-    "test_alternation.py",
-    "test_anchor_blocks.py",
-    "test_anchor_objective.py",
-    "test_backbones.py",
-    "test_benchmarks.py",
-    "test_checking.py",
-    "test_cli.py",
-    "test_cli_benchmark.py",
-    "test_cli_images.py",
-    "test_convnets.py",
-    "test_convolution.py",
-    "test_devices.py",
-    "test_edges.py",
-    "test_eps_settings.py",
-    "test_everyday.py",
-    "test_feed.py",
-    "test_field_theory.py",
-    "test_figures.py",
-    "test_fit.py",
-    "test_flows.py",
-    "test_heads.py",
-    "test_imports.py",
-    "test_kept_studies.py",
-    "test_layers.py",
-    "test_lists.py",
-    "test_look.py",
-    "test_loop.py",
-    "test_meshes.py",
-    "test_micro_batch.py",
-    "test_nir_objective.py",
-    "test_omniglot.py",
-    "test_page.py",
-    "test_path.py",
-    "test_pipeline.py",
-    "test_pml_parity.py",
-    "test_processes.py",
-    "test_protocols.py",
-    "test_recipes.py",
-    "test_resnets.py",
-    "test_seen.py",
-    "test_site.py",
-    "test_streams.py",
-    "test_studies.py",
-    "test_study.py",
-    "test_testing.py",
-    "test_theory.py",
-    "test_training.py",
-    "test_weight_parity.py",
-    "test_weights.py",
-}
-SLOW_TESTS = {
-    "test_a_disk_that_fills_up_in_training_keeps_the_checkpoint_before",
-    "test_a_gallery_on_disk",
-    "test_a_million_classes_fit",
-    "test_a_monitor_adds_its_metrics_to_the_loss",
-    "test_a_run_that_is_asked_to_end_saves_and_goes_on",
-    "test_any_pair_loss_is_a_proxy_loss",
-    "test_blocks_change_nothing",
-    "test_class_names_and_tensors_of_torch",
-    "test_commands_exist",
-    "test_defaults_and_float32",
-    "test_duplicates_tie_exactly",
-    "test_equals_pytorch_metric_learning",
-    "test_every_size_is_handled",
-    "test_examples_run",
-    "test_fields_without_proxies",
-    "test_jnp_reductions_of_no_term_are_zero",
-    "test_matryoshka_cuts_embeddings_proxies_and_references",
-    "test_mined_losses_keep_the_properties",
-    "test_nearest_on_disk",
-    "test_option_in_float64",
-    "test_other_normalizations_stay_finite",
-    "test_python_blocks_run",
-    "test_rows_that_do_not_count_bring_no_class",
-    "test_separated_classes_reach_one",
-    "test_the_class_field_at_a_charge_is_its_potential_and_its_own_term",
-    "test_triplets_tie_and_coincide",
-    "test_weights_are_converted",
-    "test_without_the_regularizer",
-}
+# `make test-quick` leaves out what is marked slow where it stands (it runs whole programs or learns, reads real data,
+# compiles networks or compares with other libraries), and losses beside one of each kind.
 QUICK_LOSSES = {"triplet", "proxy_anchor", "potential_field"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is slow."""
+    """Mark as slow what repeats for one more loss what others of its kind show."""
     from jdml import losses
 
     others = {name.removesuffix("_loss") for name in losses.__all__} - QUICK_LOSSES
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        another_loss = str(parameters.get("name")).removesuffix("_loss") in others
-        whole_program = item.path.name in SLOW_FILES or item.name.split("[")[0] in SLOW_TESTS
-        if another_loss or whole_program:
+        if str(parameters.get("name")).removesuffix("_loss") in others:
             item.add_marker(pytest.mark.slow)
 
 
 def room_of(path: Path) -> str:
     """The room whose tests the file holds, "" where it is none's."""
-    room = path.relative_to(TESTS).parts[0] if TESTS in path.parents else ""
-    return room.removeprefix("test_").removesuffix(".py")
+    return path.relative_to(TESTS).parts[0] if TESTS in path.parents else ""
 
 
 @pytest.fixture(autouse=True)

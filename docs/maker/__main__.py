@@ -12,10 +12,9 @@ from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 QUICKLY = "JAX_DISABLE_MOST_OPTIMIZATIONS"  # each picture's programs run once
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
+sys.path[:0] = [str(DOCS), str(REPOSITORY)]  # `maker`, `experiments`
 BUILD = REPOSITORY / "build" / "docs"
 SOURCE, SITE = BUILD / "source", BUILD / "html"
 FILLED_IN = ("index.md", "results.md")
@@ -32,7 +31,7 @@ def gather() -> Iterator[tuple[str, bytes]]:
             yield name, on_site(name).encode() if file.suffix == ".md" else file.read_bytes()
     for file in sorted((REPOSITORY / "notebooks").glob("*.ipynb")):
         yield f"notebooks/{file.name}", file.read_bytes()
-    for pattern in ("*.png", "results.json"):
+    for pattern in ("*.png", "results.jsonl"):
         for file in sorted((REPOSITORY / "experiments").glob(f"*/{pattern}")):
             yield str(file.relative_to(REPOSITORY)), file.read_bytes()
     yield "changelog.md", (REPOSITORY / "CHANGELOG.md").read_bytes()

@@ -1,12 +1,12 @@
-"""Tables from the files on record: benchmarks/results/*.json and experiments/*/results.json."""
+"""Tables from the files on record: benchmarks/results/*.json and experiments/*/*.jsonl."""
 
-import importlib.util
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from experiments import results
 
 REPOSITORY = Path(__file__).parents[2]
 RESULTS = REPOSITORY / "benchmarks" / "results"
@@ -117,26 +117,13 @@ def flow_cost() -> str:
     return f"{said}\n{table(head, rows)}"
 
 
-@cache
-def studies() -> Any:
-    """Import experiments/results.py, which knows all studies' results."""
-    path = REPOSITORY / "experiments" / "results.py"
-    spec = importlib.util.spec_from_file_location("experiments_results", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def best(count: int = 6) -> str:
     """Make a table of the best methods of each study."""
-    found, rows = studies(), []
-    for column in found.COLUMNS:
-        values = found.values(column)
+    rows = []
+    for column in results.COLUMNS:
+        values = results.values(column)
         place = sorted(values, key=lambda m: -sum(values[m]) / len(values[m]))[:count]
-        cells = " · ".join(f"{m} {found.cell(column, m, values[m])}" for m in place)
+        cells = " · ".join(f"{m} {results.cell(column, m, values[m])}" for m in place)
         rows.append(
             [f"[{column.title}](experiments/{column.folder}/README.md)", column.date, cells]
         )
@@ -148,15 +135,15 @@ def rows_of(name: str) -> str:
     method = METHODS.get(name)
     if method is None:
         return ""
-    found, rows = studies(), []
-    for column in found.COLUMNS:
-        values = found.values(column)
+    rows = []
+    for column in results.COLUMNS:
+        values = results.values(column)
         named = {m: v for m, v in values.items() if method in m.split(" + ")}
         place = sorted(values, key=lambda m: -sum(values[m]) / len(values[m]))
         for m, runs in sorted(named.items(), key=lambda item: item[0]):
             link = f"[{column.title}](../experiments/{column.folder}/README.md)"
             rank = f"{place.index(m) + 1} of {len(place)}"
-            rows.append([link, m, found.cell(column, m, runs), rank])
+            rows.append([link, m, results.cell(column, m, runs), rank])
     return (
         table(["study", "method", "R@1: mean ± std (runs) [paper]", "place"], rows) if rows else ""
     )

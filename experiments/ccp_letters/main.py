@@ -4,11 +4,11 @@
 train, the fourth stops the run and ends problems; the 659 letters of other alphabets are scored. The ways, and which
 differences decide, are written in README.md and below, before the runs.
 
-    python experiments/ccp_letters/main.py --data-dir DIR                 # all that is missing
-    python experiments/ccp_letters/main.py --data-dir DIR --minutes 10    # as far as ten minutes go; again to go on
-    python experiments/ccp_letters/main.py --table                        # the tables of the runs that there are
+    python -m experiments.ccp_letters.main --data-dir DIR                 # all that is missing
+    python -m experiments.ccp_letters.main --data-dir DIR --minutes 10    # as far as ten minutes go; again to go on
+    python -m experiments.ccp_letters.main --table                        # the tables of the runs that there are
 
-Every run is kept in kept/, as soon as it ends, and never run twice.
+Every run is kept in kept.jsonl, as soon as it ends, and never run twice.
 """
 
 import dataclasses
@@ -20,16 +20,17 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import optax
-import progress
 import tyro
 
 import jdml
+from experiments.ccp_letters import progress
 from jdml import data, models, objectives, optim, training
 from jdml.ccp import AlternatingProjections
 from jdml.metrics import class_covering
 from jdml.ops import ball
 from jdml.report import markdown_table, mean_std, paired_table
-from jdml.training.study import by_seed, collect_results, run_study
+from jdml.training.records import read_results
+from jdml.training.study import by_seed, run_study
 
 DIM, RATE, PROXY_RATE = 128, 5e-4, 10.0
 STEPS, EVERY, RUN_PATIENCE, PATIENCE = 10_000, 100, 20, 3
@@ -70,7 +71,7 @@ LATER_TESTS = {
 }
 """Differences that were looked at afterwards, over the models that both ways have."""
 SCORES = ("P@1", "RP", "MAP@R")
-KEPT = Path(__file__).parent / "kept"
+KEPT = Path(__file__).parent / "kept.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Settings:
     ways: tuple[str, ...] = tuple(WAYS)
     """Of these and of those that were added afterwards these only."""
     out: Path = KEPT
-    """Folder of the kept runs."""
+    """File of the kept runs."""
 
 
 @functools.cache
@@ -281,7 +282,7 @@ def main(settings: Settings) -> str:
             workers=settings.workers,
             minutes=settings.minutes,
         )
-    return tables(collect_results(settings.out))
+    return tables(read_results(settings.out))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,12 @@ MNIST in the plane. A single proxy problem, its four proxies per class uniform o
 rate until validation has not improved for 20 evaluations. From there each way goes on for as many steps. The ways, and
 which differences decide, are written in README.md and below, before the runs.
 
-    python experiments/ccp_mnist/branch.py --data-dir DIR                 # all that is missing
-    python experiments/ccp_mnist/branch.py --data-dir DIR --minutes 10    # as far as ten minutes go; again to go on
-    python experiments/ccp_mnist/branch.py --table                        # tables and picture of the runs there are
+    python -m experiments.ccp_mnist.branch --data-dir DIR                 # all that is missing
+    python -m experiments.ccp_mnist.branch --data-dir DIR --minutes 10    # as far as ten minutes go; again to go on
+    python -m experiments.ccp_mnist.branch --table                        # tables and picture of the runs there are
 
-Every run is kept in branched/, as soon as it ends, and never run twice. The plateau's weights lie in runs/; where they
-are missing they are trained again.
+Every run is kept in branched.jsonl, as soon as it ends, and never run twice. The plateau's weights lie in runs/; where
+they are missing they are trained again.
 """
 
 import dataclasses
@@ -22,17 +22,27 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import tyro
-from pictures import draw_ways
-from study import BASE, CLASSES, MARGINS, RATE, Parts, Recorder, load, map_at_r, within
 
 import jdml
-from jdml import data, objectives, optim, training
+from experiments.ccp_mnist.pictures import draw_ways
+from experiments.ccp_mnist.study import (
+    BASE,
+    CLASSES,
+    MARGINS,
+    RATE,
+    Parts,
+    Recorder,
+    load,
+    map_at_r,
+    within,
+)
+from jdml import data, models, objectives, optim, training
 from jdml.ccp import AlternatingProjections
 from jdml.metrics import class_covering
-from jdml.models import ResNet20V2
 from jdml.ops import ball
 from jdml.report import Paired, markdown_table, mean_std, paired
-from jdml.training.study import by_seed, collect_results, run_study
+from jdml.training.records import read_results
+from jdml.training.study import by_seed, run_study
 
 PLATEAU = {"most": 10_000, "every": 50, "patience": 20}
 STEPS = 2000
@@ -53,7 +63,7 @@ TESTS = {
 """Differences over the same seeds of what the last weights score; the first one decides."""
 MEASURED = {"test": 100.0, "ratio": 1.0, "unseen ratio": 1.0, "spread": 1.0}
 """MAP@R of the test images; covering radius over the distance between classes; spread of converged proxies."""
-KEPT = Path(__file__).parent / "branched"
+KEPT = Path(__file__).parent / "branched.jsonl"
 CACHE = Path(__file__).parent / "runs"
 
 
@@ -74,7 +84,7 @@ class Settings:
     table: bool = False
     """Run nothing."""
     out: Path = KEPT
-    """Folder of the kept runs."""
+    """File of the kept runs."""
     cache: Path = CACHE
     """Folder of the plateaus' weights."""
 
@@ -109,7 +119,7 @@ def make_parts(job: dict[str, Any]) -> tuple[Any, Any, Any]:
     optimizer = optim.partition_by_role(
         {"model": anchored, "proxies": adam(10 * RATE)}, {"model": "model", "proxies": "proxies"}
     )
-    return ResNet20V2(2), objective, optimizer
+    return models.ResNet20V2(2), objective, optimizer
 
 
 def train(
@@ -129,7 +139,7 @@ def train(
         progress=False,
         **settings,
     )
-    last = training.Embedder(ResNet20V2(2), result.state)
+    last = training.Embedder(models.ResNet20V2(2), result.state)
     shown = parts.train.select(np.arange(min(SHOWN, len(parts.train))))
     seen, unseen = (
         class_covering(ball(jnp.asarray(last(part.images))), part.labels)
@@ -166,7 +176,7 @@ def run(job: dict[str, Any], data_dir: str | None, cache: str) -> dict[str, Any]
     way, hook = WAYS[job["way"]], None
     if way:
         hook = Recorder(
-            model=ResNet20V2(2),
+            model=models.ResNet20V2(2),
             train=parts.train,
             pool_size=way["pool_size"],
             monitor="validation",
@@ -253,7 +263,7 @@ def main(settings: Settings) -> str:
             workers=settings.workers,
             minutes=settings.minutes,
         )
-    results = collect_results(settings.out)
+    results = read_results(settings.out)
     curves = {way: list(by_seed(results, "curve", way=way).values()) for way in WAYS}
     if any(curves.values()):
         draw_ways({way: of for way, of in curves.items() if of}, settings.out.with_suffix(".png"))

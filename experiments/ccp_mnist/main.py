@@ -5,8 +5,8 @@ against a single problem, steps per problem), 5 (pools and proxies), 7 (radii an
 train), 8 (strength of the anchor) and 9 (classes in a batch): ResNet20-v2, contrastive loss with K = 4 proxies per
 class as references, b = 16 samples per class in a pool.
 
-    python experiments/ccp_mnist/main.py                                        # scikit-learn's 8×8 digits
-    python experiments/ccp_mnist/main.py --data mnist --data-dir DIR --seeds 3  # MNIST's four IDX files in DIR
+    python -m experiments.ccp_mnist.main                                        # scikit-learn's 8×8 digits
+    python -m experiments.ccp_mnist.main --data mnist --data-dir DIR --seeds 3  # MNIST's four IDX files in DIR
 
 Finished runs are kept: an interrupted study goes on where it stopped. Everything is written to --out.
 """
@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import tyro
-from pictures import draw_panels
-from study import BASE, METHODS, TASKS, load, run
 
+from experiments.ccp_mnist.pictures import draw_panels
+from experiments.ccp_mnist.study import BASE, METHODS, TASKS, load, run
 from jdml.report import curves, markdown_table, mean_std
-from jdml.training.checkpoint import write_json
 from jdml.training.memory import keep_freed_memory
-from jdml.training.study import collect_results, over_seeds, run_study
+from jdml.training.study import over_seeds, run_study
 
 
 class Sweep(NamedTuple):
@@ -189,7 +188,9 @@ def main(settings: Settings) -> None:
     out = settings.out or Path("runs") / f"ccp_{settings.data}"
     out.mkdir(parents=True, exist_ok=True)
     load(settings.data, settings.data_dir and str(settings.data_dir.resolve()))
-    results = run_study(run, make_jobs(settings, out), out / "runs", workers=settings.workers)
+    results = run_study(
+        run, make_jobs(settings, out), out / "results.jsonl", workers=settings.workers
+    )
     text = report(results, settings)
     minutes = sum(result["seconds"] for result in results.values()) / 60
     print(f"{text}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
@@ -203,7 +204,6 @@ def main(settings: Settings) -> None:
             for method in METHODS
         }
         curves(logs).savefig(out / "curves.png", dpi=110)
-    write_json(out / "results.json", collect_results(out / "runs"))
     (out / f"tables_{'_'.join(settings.parts)}.md").write_text(text)
 
 

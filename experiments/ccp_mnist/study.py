@@ -11,10 +11,9 @@ import numpy as np
 import optax
 
 import jdml
-from jdml import data, objectives, optim, training
+from jdml import data, models, objectives, optim, training
 from jdml.ccp import AlternatingProjections
 from jdml.metrics import class_covering
-from jdml.models import ResNet20V2
 from jdml.ops import ball
 from jdml.training import AlternatingProblems, Alternation, HookResult, TrainState, embed
 
@@ -219,7 +218,7 @@ def make_sampler(job: dict[str, Any], labels: np.ndarray) -> data.EpochSampler:
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one network; MAP@R of its best evaluation on validation, training and test images."""
     parts, task = load(job["data"], job["data_dir"]), TASKS[job["data"]]
-    model = ResNet20V2(2)
+    model = models.ResNet20V2(2)
     shown = parts.train.select(np.arange(min(SHOWN, len(parts.train))))
     hook = Recorder(
         model=model,

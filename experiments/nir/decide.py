@@ -3,11 +3,11 @@
 Omniglot at 28×28, trained on alphabets, scored on the letters of alphabets never seen, 600 steps. The ways, and which
 differences decide, are written in README.md and below, before the runs.
 
-    python experiments/nir/decide.py --data-dir DIR                 # all that is missing
-    python experiments/nir/decide.py --data-dir DIR --minutes 10    # as far as ten minutes go; again to go on
-    python experiments/nir/decide.py --table                        # the tables of the runs that there are
+    python -m experiments.nir.decide --data-dir DIR                 # all that is missing
+    python -m experiments.nir.decide --data-dir DIR --minutes 10    # as far as ten minutes go; again to go on
+    python -m experiments.nir.decide --table                        # the tables of the runs that there are
 
-Every run is kept in decided/, as soon as it ends, and never run twice. decided.png is Fig. 3: R@1 on the way.
+Every run is kept in decided.jsonl, as soon as it ends, and never run twice. decided.png is Fig. 3: R@1 on the way.
 """
 
 import dataclasses
@@ -21,13 +21,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import tyro
-from regularized import RATES, load, make_flow, make_model, make_sampler, structure
-from study import LOSSES, TASKS  # the base losses, and their learning rates
 
 import jdml
+from experiments.nir.regularized import RATES, load, make_flow, make_model, make_sampler, structure
+from experiments.potential_fields.study import (  # the base losses, and their learning rates
+    LOSSES,
+    TASKS,
+)
 from jdml import metrics, objectives, optim, training
 from jdml.report import markdown_table, mean_std, paired_table
-from jdml.training.study import by_seed, collect_results, run_study
+from jdml.training.records import read_results
+from jdml.training.study import by_seed, run_study
 
 STEPS = 600
 WARMUP = 50
@@ -55,7 +59,7 @@ TESTS = {
 SCORES = ("R@1", "NMI", "mAP@1000")
 WATCHED = 3000
 """Images that are scored on the way, of the test images: for the picture alone, nothing is chosen by them."""
-KEPT = Path(__file__).parent / "decided"
+KEPT = Path(__file__).parent / "decided.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +79,7 @@ class Settings:
     table: bool = False
     """Run nothing."""
     out: Path = KEPT
-    """Folder of the kept runs."""
+    """File of the kept runs."""
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
@@ -229,7 +233,7 @@ def main(settings: Settings) -> str:
             workers=settings.workers,
             minutes=settings.minutes,
         )
-    results = collect_results(settings.out)
+    results = read_results(settings.out)
     if results:
         draw(results, settings.out.with_suffix(".png"))
     return tables(results)

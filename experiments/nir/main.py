@@ -4,9 +4,9 @@ After Roth, Vinyals & Akata, *Non-isotropy Regularization for Proxy-based Deep M
 Figs. 1, 2 and 4, at the size of a laptop. Classes have local structure that their labels do not tell: even and odd
 digits, scored on the digits, and Omniglot's alphabets, scored on the letters of alphabets never seen.
 
-    python experiments/nir/main.py                                                      # embedded digits
-    python experiments/nir/main.py --data omniglot --data-dir DIR --seeds 5 --workers 2
-    python experiments/nir/main.py --data omniglot --data-dir DIR --parts ablations --workers 2
+    python -m experiments.nir.main                                                      # embedded digits
+    python -m experiments.nir.main --data omniglot --data-dir DIR --seeds 5 --workers 2
+    python -m experiments.nir.main --data omniglot --data-dir DIR --parts ablations --workers 2
 
 Finished runs are kept: an interrupted study goes on where it stopped. Everything is written to --out.
 """
@@ -18,8 +18,9 @@ from typing import Any, Literal
 
 import numpy as np
 import tyro
-from pictures import draw_isotropy, draw_spectra
-from regularized import (
+
+from experiments.nir.pictures import draw_isotropy, draw_spectra
+from experiments.nir.regularized import (
     METHODS,
     NIR,
     STRUCTURE,
@@ -29,12 +30,10 @@ from regularized import (
     run,
     seconds_per_step,
 )
-from switch_off import MEASURED, draw_switch_off, watch
-
+from experiments.nir.switch_off import MEASURED, draw_switch_off, watch
 from jdml.report import markdown_table, mean_std, paired
-from jdml.training.checkpoint import write_json
 from jdml.training.memory import keep_freed_memory
-from jdml.training.study import collect_results, over_seeds, run_study
+from jdml.training.study import over_seeds, run_study
 
 RETRIEVAL = ("R@1", "NMI", "mAP@1000")
 ABLATED = "ProxyAnchor"
@@ -269,11 +268,11 @@ def main(settings: Settings) -> None:
             variant: {"variant": variant, "dim": dim, "steps": steps, "width": 0.3, "seed": 0}
             for variant in VARIANTS
         }
-        watched = run_study(watch, alone, out / "switch")
+        watched = run_study(watch, alone, out / "switch.jsonl")
         found = {variant: watched[variant]["metrics"] for variant in VARIANTS}
         draw_switch_off(found, out / "switch_off.png")
         sections += [f"The flow alone, first → last of {steps} steps:\n", switch_table(found)]
-    results = run_study(run, make_jobs(settings), out / "runs", workers=settings.workers)
+    results = run_study(run, make_jobs(settings), out / "results.jsonl", workers=settings.workers)
     if "methods" in settings.parts:
         sections += method_tables(results)
         draw_spectra(results, METHODS, out / "spectra.png")
@@ -284,7 +283,6 @@ def main(settings: Settings) -> None:
     text = "\n".join(sections)
     minutes = sum(result["seconds"] for result in results.values()) / 60
     print(f"{text}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
-    write_json(out / "results.json", collect_results(out / "runs"))
     (out / f"tables_{'_'.join(settings.parts)}.md").write_text(text)
 
 

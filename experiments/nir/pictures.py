@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from regularized import NIR, make_flow
 
 import jdml
-from jdml import data, objectives, optim, training
-from jdml.models import EpsNet
+from experiments.nir.regularized import NIR, make_flow
+from jdml import data, models, objectives, optim, training
 from jdml.training.study import over_seeds
 
 DIM = 3
@@ -31,7 +30,7 @@ def train_on_sphere(regularized: bool, steps: int) -> tuple[dict[str, Any], np.n
         objective = objectives.with_nir(objective, make_flow(DIM, {}), **SHAPED)
         roles["flow"] = optax.adam(1e-3)
     result = training.fit(
-        EpsNet(DIM),
+        models.EpsNet(DIM),
         objective,
         optim.partition_by_role(roles, lambda params: {name: name for name in params}),
         train,

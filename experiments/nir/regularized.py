@@ -1,8 +1,6 @@
 """One run of the study: a proxy loss with or without non-isotropy regularization; how its embeddings lie in space."""
 
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,14 +9,10 @@ import numpy as np
 import optax
 
 import jdml
-from jdml import data, flows, metrics, objectives, optim, training
-from jdml.models import EpsNet, SmallConvNet
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "potential_fields"))
-sys.path.append(str(Path(__file__).resolve().parents[1] / "cub_crops"))
-import features
-import study
-from study import LOSSES, Parts, Task  # the same data, batches and base losses
+from experiments.cub_crops import features
+from experiments.potential_fields import study  # the same data, batches and base losses
+from experiments.potential_fields.study import LOSSES, Parts, Task
+from jdml import data, flows, metrics, models, objectives, optim, training
 
 TASKS = {**study.TASKS, "crops": Task(300, 128, 1e-3, ("species", "species"))}
 
@@ -101,7 +95,7 @@ def make_optimizer(job: dict[str, Any]) -> optax.GradientTransformation:
 
 def make_model(job: dict[str, Any]) -> Any:
     """The network of a task."""
-    kind = {"omniglot": SmallConvNet, "crops": features.Head}.get(job["data"], EpsNet)
+    kind = {"omniglot": models.SmallConvNet, "crops": features.Head}.get(job["data"], models.EpsNet)
     return kind(TASKS[job["data"]].dim)
 
 

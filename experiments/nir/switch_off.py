@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from regularized import VARIANTS, make_flow
 
 import jdml
+from experiments.nir.regularized import VARIANTS, make_flow
 
 CLUSTERS, BATCH, RATE = 100, 90, 5e-4
 MEASURED = ("NLL", "flow gradient", "embedding gradient")

@@ -5,8 +5,8 @@ Trained on alphabets, tested on the letters and the languages of alphabets that 
 and one budget of steps for all; three of the 30 training alphabets are held out, and the weights that find their
 letters best are the ones that are tested.
 
-    python experiments/omniglot/main.py --data-dir DIR --workers 2
-    python experiments/omniglot/main.py --data-dir DIR --quick     # one method of each kind, a few steps
+    python -m experiments.omniglot.main --data-dir DIR --workers 2
+    python -m experiments.omniglot.main --data-dir DIR --quick     # one method of each kind, a few steps
 
 DIR holds images_background.zip and images_evaluation.zip. Finished runs are kept, so that an interrupted study goes on
 where it stopped; the progress bar tells what is left. Everything is written to --out.
@@ -21,15 +21,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
-from methods import DIM, METHODS, choose
-from rows import Parts, retrieve, train
 
 import jdml
+from experiments.omniglot.methods import DIM, METHODS, choose
+from experiments.omniglot.rows import Parts, retrieve, train
 from jdml import data, metrics, models
 from jdml.report import markdown_table, mean_std
-from jdml.training.checkpoint import write_json
 from jdml.training.memory import keep_freed_memory
-from jdml.training.study import collect_results, over_seeds, run_study
+from jdml.training.study import over_seeds, run_study
 
 RATE = 5e-4
 HELD_OUT = 3
@@ -141,10 +140,9 @@ def table(results: dict[str, Any]) -> str:
 def main(settings: Settings) -> str:
     """Do the runs that are missing, and write the table."""
     out = settings.out / "quick" if settings.quick else settings.out
-    results = run_study(run, make_jobs(settings), out / "runs", workers=settings.workers)
+    results = run_study(run, make_jobs(settings), out / "results.jsonl", workers=settings.workers)
     text = table(results)
     (out / "table.md").write_text(text)
-    write_json(out / "results.json", collect_results(out / "runs"))
     return text
 
 

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from methods import Method
 
 import jdml
+from experiments.omniglot.methods import Method
 from jdml import data, optim, training
 from jdml.ccp import AlternatingProjections
 

@@ -1,8 +1,8 @@
 """What PFML needs: its parameters and its proxies' start, tried on held-out classes; then its paper's regime.
 
-    python experiments/pfml_needs/main.py --parts points factors range number sphere           # digits: no files needed
-    python experiments/pfml_needs/main.py --task alphabets --data-dir DIR --parts factors batches sphere
-    python experiments/pfml_needs/main.py --task letters --data-dir DIR --parts few regime
+    python -m experiments.pfml_needs.main --parts points factors range number sphere           # digits: no files needed
+    python -m experiments.pfml_needs.main --task alphabets --data-dir DIR --parts factors batches sphere
+    python -m experiments.pfml_needs.main --task letters --data-dir DIR --parts few regime
 
 Every run is kept in results_TASK.json beside this file as soon as it ends, and none is done twice: the same command
 goes on where it was stopped, on any machine. Tables are made from what is kept, and say how many seeds they hold;
@@ -12,16 +12,16 @@ goes on where it was stopped, on any machine. Tables are made from what is kept,
 import dataclasses
 import functools
 import itertools
-import json
 import sys
 from pathlib import Path
 from typing import Any, Literal
 
 import tyro
-from tables import report
-from trials import TASKS, run
 
+from experiments.pfml_needs.tables import report
+from experiments.pfml_needs.trials import TASKS, run
 from jdml.training.memory import keep_freed_memory
+from jdml.training.records import read_results
 from jdml.training.study import run_study
 
 HERE = Path(__file__).parent
@@ -212,14 +212,14 @@ def main(settings: Settings) -> str:
     for part in ("few", "regime"):
         if part in settings.parts and settings.task != "letters":
             raise SystemExit(f"--parts {part} is for --task letters")
-    kept = settings.out / f"results_{settings.task}.json"
+    kept = settings.out / f"results_{settings.task}.jsonl"
     if not settings.tables:
         data_dir = None if settings.data_dir is None else str(settings.data_dir)
         work = functools.partial(run, data_dir=data_dir)
         jobs, progress = make_jobs(settings), not settings.quiet
         limits = {"workers": settings.workers, "minutes": settings.minutes}
         run_study(work, jobs, kept, **limits, progress=progress)
-    text = report(json.loads(kept.read_text()) if kept.exists() else {}, settings.parts)
+    text = report(read_results(kept), settings.parts)
     print(text, flush=True)
     return text
 

@@ -16,8 +16,7 @@ import numpy as np
 import optax
 
 import jdml
-from jdml import data, metrics, objectives, optim, training
-from jdml.models import EpsNet, SmallConvNet
+from jdml import data, metrics, models, objectives, optim, training
 
 HELD_OUT_ALPHABETS = 6
 DIGITS = 390
@@ -155,7 +154,7 @@ def learn(job: dict[str, Any], data_dir: str | None) -> dict[str, float]:
     if job["noise"]:
         noisy = data.corrupt_labels(train.labels, job["noise"], jax.random.key(job["seed"]))
         train = dataclasses.replace(train, labels=noisy)
-    model = EpsNet(task.dim) if job["task"] == "digits" else SmallConvNet(task.dim)
+    model = models.EpsNet(task.dim) if job["task"] == "digits" else models.SmallConvNet(task.dim)
     objective = make_objective(job, parts.train.num_classes, task.dim)
     optimizer = make_optimizer(job, task.rate)
     state = training.create_state(model, objective, optimizer, train.images, seed=job["seed"])

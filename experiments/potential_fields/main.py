@@ -4,9 +4,9 @@ After Bhatnagar & Ahuja, *Potential Field Based Deep Metric Learning*: Fig. 2 (t
 size of a laptop. Classes here have many local centres, what several proxies per class are for: even and odd digits, and
 Omniglot's alphabets, tested on digits and on the letters of alphabets never seen.
 
-    python experiments/potential_fields/main.py                                          # embedded digits
-    python experiments/potential_fields/main.py --data mnist --data-dir DIR --seeds 5
-    python experiments/potential_fields/main.py --data omniglot --data-dir DIR --seeds 5
+    python -m experiments.potential_fields.main                                          # embedded digits
+    python -m experiments.potential_fields.main --data mnist --data-dir DIR --seeds 5
+    python -m experiments.potential_fields.main --data omniglot --data-dir DIR --seeds 5
 
 Finished runs are kept: an interrupted study goes on where it stopped. Everything is written to --out.
 """
@@ -17,13 +17,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tyro
-from picture import draw_fields, draw_learned, draw_sweeps
-from study import CLIP, EPOCH, FIELDS, LOSSES, PROXY_RATE, TASKS, load, run
 
+from experiments.potential_fields.picture import draw_fields, draw_learned, draw_sweeps
+from experiments.potential_fields.study import (
+    CLIP,
+    EPOCH,
+    FIELDS,
+    LOSSES,
+    PROXY_RATE,
+    TASKS,
+    load,
+    run,
+)
 from jdml.report import markdown_table, mean_std
-from jdml.training.checkpoint import write_json
 from jdml.training.memory import keep_freed_memory
-from jdml.training.study import collect_results, over_seeds, run_study
+from jdml.training.study import over_seeds, run_study
 
 NOISE = 0.2
 CLEAN = ("PFML", "CPML", "MPA", "MPA-DW", "MPA-AP", "SoftTriple", "ProxyAnchor", "ProxyNCA*")
@@ -203,7 +211,7 @@ def main(settings: Settings) -> None:
     if "learned" in settings.parts:
         draw_learned(out / "learned.png")
     load(settings.data, settings.data_dir and str(settings.data_dir.resolve()), settings.held_out)
-    results = run_study(run, make_jobs(settings), out / "runs", workers=settings.workers)
+    results = run_study(run, make_jobs(settings), out / "results.jsonl", workers=settings.workers)
     text = report(results, settings)
     if "sweeps" in settings.parts:
         measure = f"{TASKS[settings.data].views[0]} R@1"
@@ -216,7 +224,6 @@ def main(settings: Settings) -> None:
         draw_sweeps(curves, measure, out / "sweeps.png")
     minutes = sum(result["seconds"] for result in results.values()) / 60
     print(f"{text}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
-    write_json(out / "results.json", collect_results(out / "runs"))
     (out / f"tables_{'_'.join(settings.parts)}.md").write_text(text)
 
 

@@ -13,8 +13,7 @@ import numpy as np
 import optax
 
 import jdml
-from jdml import fields, objectives, optim, training
-from jdml.models import EpsNet
+from jdml import fields, models, objectives, optim, training
 
 COLOURS = ("#1f77b4", "#d62728")
 Scene = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -41,7 +40,7 @@ def learned(steps: int = 300, shown: int = 60) -> Scene:
     )
     rates = {"model": optax.adam(1e-3), "proxies": optax.adam(3e-2)}
     optimizer = optim.partition_by_role(rates, lambda params: {name: name for name in params})
-    model = EpsNet(2)
+    model = models.EpsNet(2)
     state = training.create_state(model, objective, optimizer, train.images, seed=0)
     result = training.fit(
         model,

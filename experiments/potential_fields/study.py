@@ -14,8 +14,7 @@ import numpy as np
 import optax
 
 import jdml
-from jdml import data, metrics, objectives, optim, training
-from jdml.models import EpsNet, SmallConvNet
+from jdml import data, metrics, models, objectives, optim, training
 
 MULTI = 15  # proxies per class, where a loss takes several
 PROXY_RATE = 100.0  # the proxies' learning rate, in units of the model's
@@ -168,7 +167,7 @@ def run(job: dict[str, Any]) -> dict[str, float]:
 
     epoch = "epoch" in job
     result = training.fit(
-        SmallConvNet(task.dim) if job["data"] == "omniglot" else EpsNet(task.dim),
+        models.SmallConvNet(task.dim) if job["data"] == "omniglot" else models.EpsNet(task.dim),
         make_objective(job, train.num_classes),
         make_optimizer(job),
         train,

@@ -20,7 +20,7 @@ class Compare:
     """
 
     run: tuple[str, ...]
-    """Folders of runs, of several runs (jdml sweep's) or of a study; or a study's results.json."""
+    """Folders of runs, of several runs (jdml sweep's) or of a study; or a study's results.jsonl."""
     metric: tuple[str, ...] = ()
     """Metrics to show, such as R@1. Default: R@1, MAP@R, P@1 and NMI where there are many."""
     baseline: str | None = None

@@ -61,7 +61,8 @@ class Sweep(Train):
                 raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
         runs = self.runs()
         jobs = {name: {"name": name, **options.config()} for name, options in runs.items()}
-        run_study(_Trainer(runs), jobs, self.out, workers=self.jobs, progress=not self.quiet)
+        kept = self.out / "sweep.jsonl"
+        run_study(_Trainer(runs), jobs, kept, workers=self.jobs, progress=not self.quiet)
         show(compare_runs(read_runs(*(self.out / name for name in runs)), metrics=self.metric))
         print(f"next: jdml report {self.out} --out report.html")
 

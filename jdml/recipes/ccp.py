@@ -1,12 +1,11 @@
-"""CCP's recipe: any of its losses, as the paper prints the method or as the program was released."""
+"""CCP: what it makes of a pair loss's recipe, and its paper's setting, as printed or as the program was released."""
 
+import dataclasses
 from typing import Any, Literal
 
-from jdml import losses, objectives
-from jdml.objectives import Objective
-from jdml.ops import ball, checks
-from jdml.recipes.base import Problems, Recipe
+from jdml.recipes.base import NEVER, Problems, Recipe
 from jdml.recipes.shared import LARGE, pair_settings
+from jdml.registry.constraints import one_of
 
 LOSSES = ("contrastive", "multi_similarity", "similarity_contrastive", "triplet")
 """Base losses: C2, MS, C1 and triplet."""
@@ -20,35 +19,31 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 """In what text and program differ."""
-NEVER = 10**6
-"""Evaluations without improvement that do not end a problem before the run ends."""
 
 
-def anchored(
-    dataset: str,
-    backbone: str,
+def with_problems(
+    base: Recipe,
     *,
-    loss: str = "contrastive",
     preset: Literal["paper", "released"] = "paper",
-    pool_size: int | None = None,
+    pool_size: int = 12,
     strength: float = 2e-4,
     patience: int = 3,
+    run_patience: int = 60,
     single: bool = False,
     in_batch_weight: float | None = None,
     restore: bool | None = None,
     anchor_first: bool | None = None,
     first: str | None = None,
 ) -> Recipe:
-    """Make CCP's recipe.
+    """Read a pair loss's recipe as CCP does: samples against proxies in the ball, one problem after another.
 
     Args:
-        dataset: One of `DATASETS`, or another.
-        backbone: `"bn_inception"`, or another.
-        loss: One of `LOSSES`.
+        base: The recipe of a pair loss.
         preset: One of `PRESETS`, for the four last settings where they are None.
-        pool_size: b; None: 12, and 7 where there are many classes.
+        pool_size: b.
         strength: λ.
         patience: Evaluations without improvement that end a problem.
+        run_patience: Those that end the run.
         single: Whether the first problem never ends: what CCP is compared with.
         in_batch_weight: As of :func:`jdml.objectives.as_proxy_objective`.
         restore: As of :class:`jdml.training.AlternatingProblems`.
@@ -56,48 +51,70 @@ def anchored(
         first: As of :class:`jdml.training.AlternatingProblems`.
 
     Returns:
-        The recipe.
+        The recipe. Proxies learn as the model does.
 
     Raises:
-        ValueError: If there is no such loss or preset.
+        TypeError: If a flag is neither True nor False.
+        ValueError: If there is no such preset, or the loss is one of proxies.
     """
-    if loss not in LOSSES:
-        raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}")
-    if preset not in PRESETS:
-        raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
-    checks.count("patience", patience)
-    if pool_size is not None:
-        checks.count("pool_size", pool_size)
-    for name, flag in (("single", single), ("restore", restore), ("anchor_first", anchor_first)):
-        if flag not in (None, True, False):
-            raise ValueError(f"{name} must be True or False, got {flag!r}")
+    one_of("preset", preset, PRESETS)
+    if not isinstance(single, bool):
+        raise TypeError(f"single must be True or False, got {single!r}")
     own = {
         "in_batch_weight": in_batch_weight,
         "restore": restore,
         "anchor_first": anchor_first,
         "first": first,
     }
-    how = {**PRESETS[preset], **{name: value for name, value in own.items() if value is not None}}
-    weight = how.pop("in_batch_weight")
+    problems = Problems(
+        pool_size=pool_size,
+        strength=strength,
+        patience=NEVER if single else patience,
+        run_patience=run_patience,
+        **{**PRESETS[preset], **{name: value for name, value in own.items() if value is not None}},
+    )
+    rates = {role: rate for role, rate in base.role_rates.items() if role != "proxies"}
+    return dataclasses.replace(base, problems=problems, normalize="ball", role_rates=rates)
+
+
+def anchored(
+    dataset: str,
+    backbone: str,
+    *,
+    loss: str = "contrastive",
+    pool_size: int | None = None,
+    **settings: Any,
+) -> Recipe:
+    """Make CCP's recipe.
+
+    Args:
+        dataset: One of `DATASETS`, or another.
+        backbone: `"bn_inception"`, or another.
+        loss: One of `LOSSES`.
+        pool_size: b; None: 12, and 7 where there are many classes.
+        **settings: As of :func:`with_problems`.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        ValueError: If there is no such loss or preset.
+    """
+    one_of("loss", loss, LOSSES)
     per_class, pool = (4, 7) if dataset in LARGE else (8, 12)
-
-    def objective(
-        classes: int, dim: int, *, proxies_per_class: int = per_class, **own: Any
-    ) -> Objective:
-        settings = {"in_batch_weight": weight, **pair_settings(loss, dataset), **own}
-        loss_fn = getattr(losses, f"{loss}_loss")
-        return objectives.as_proxy_objective(loss_fn, classes, dim, proxies_per_class, **settings)
-
-    size = pool if pool_size is None else pool_size
-    return Recipe(
-        objective,
+    base = Recipe(
+        loss=loss,
+        settings=pair_settings(loss, dataset),
+        proxies_per_class=None,
         batch=(32 if backbone == "bn_inception" else 24, 4),
         rate=1e-4 if dataset in LARGE else 1e-5,
-        role_rates={},
         b2=0.99,
         weight_decay=1e-4,
         decayed=("proxies",),
         max_norm=10.0,
-        problems=Problems(size, strength, NEVER if single else patience, **how),
-        normalize=ball,
+        freeze_batch_norm=True,
+        pooling="average+max",
+        dim=512,
     )
+    found = with_problems(base, pool_size=pool if pool_size is None else pool_size, **settings)
+    return dataclasses.replace(found, proxies_per_class=per_class)

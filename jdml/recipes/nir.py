@@ -1,28 +1,23 @@
-"""NIR's recipe, and what it is compared with: the same setting without the flow."""
+"""NIR: what it makes of a proxy loss's recipe, its paper's setting, and what it is compared with."""
 
-import functools
+import dataclasses
 from typing import Any, Literal
 
-import jax
-
-from jdml import losses, objectives
-from jdml.objectives import Objective
-from jdml.ops import checks
-from jdml.recipes.base import Recipe
-from jdml.recipes.shared import LARGE, proxy
+from jdml.recipes.base import Recipe, Regularizer
+from jdml.recipes.shared import LARGE
+from jdml.registry.constraints import one_of
 
 LOSSES = ("proxy_anchor", "proxy_nca_margin", "soft_triple")
-"""Proxy losses: ProxyAnchor, ProxyNCA* and SoftTriple."""
+"""Proxy losses of the paper: ProxyAnchor, ProxyNCA* and SoftTriple."""
+FLOWS = ("paper", "released")
 
 
-def regularized(
-    dataset: str,
-    backbone: str,
+def with_nir(
+    base: Recipe,
     *,
-    loss: str = "proxy_anchor",
     flow: Literal["paper", "released"] = "released",
     conditioning: str = "dense",
-    weight: float | None = None,
+    weight: float = 0.01,
     shape: Literal["exp", "identity", "softplus"] = "exp",
     temperature: float = 1.0,
     per_dimension: bool = False,
@@ -31,19 +26,16 @@ def regularized(
     wrong_class_weight: float = 0.0,
     self_regularization: Literal["both", "generate", "match", "none"] = "none",
     warmup: int = 1,
-    pooling: str = "average",
-    proxies_rate: float = 4000.0,
-    flow_rate: float = 50.0,
+    flow_lr: float = 5e-4,
+    skip_nonfinite: int | None = 10,
 ) -> Recipe:
-    """Make the recipe of NIR over a proxy loss.
+    """Put a flow around every proxy of a recipe's loss.
 
     Args:
-        dataset: One of `DATASETS`, or another.
-        backbone: The network; all are trained alike.
-        loss: One of `LOSSES`.
+        base: The recipe of a proxy loss.
         flow: As of :func:`jdml.flows.preset`.
         conditioning: As of :class:`jdml.flows.ConditionalFlow`.
-        weight: ω; None: .0075 on CUB, .01 elsewhere.
+        weight: ω.
         shape: As of :func:`jdml.objectives.with_nir`, and so are the six that follow.
         temperature: See `shape`.
         per_dimension: See `shape`.
@@ -52,9 +44,55 @@ def regularized(
         wrong_class_weight: See `shape`.
         self_regularization: See `shape`.
         warmup: Epochs in which the backbone waits.
+        flow_lr: The flow's learning rate: 50 times the paper's rate of the model, whatever that of this recipe is.
+        skip_nonfinite: As of :func:`jdml.training.fit`.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        TypeError: If a number is none.
+        ValueError: If the recipe's loss has no proxies, or a number is out of range.
+    """
+    one_of("flow", flow, FLOWS)
+    regularizer = Regularizer(
+        weight=weight,
+        flow=flow,
+        flow_settings={"conditioning": conditioning},
+        flow_lr=flow_lr,
+        shape=shape,
+        temperature=temperature,
+        per_dimension=per_dimension,
+        of_mean=of_mean,
+        stop_proxy_gradient=stop_proxy_gradient,
+        wrong_class_weight=wrong_class_weight,
+        self_regularization=self_regularization,
+    )
+    return dataclasses.replace(
+        base, nir=regularizer, warmup_epochs=warmup, skip_nonfinite=skip_nonfinite
+    )
+
+
+def regularized(
+    dataset: str,
+    backbone: str,
+    *,
+    loss: str = "proxy_anchor",
+    weight: float | None = None,
+    pooling: str = "average",
+    proxies_rate: float = 4000.0,
+    **settings: Any,
+) -> Recipe:
+    """Make the recipe of NIR over a proxy loss.
+
+    Args:
+        dataset: One of `DATASETS`, or another.
+        backbone: The network; all are trained alike.
+        loss: One of `LOSSES`.
+        weight: ω; None: .0075 on CUB, .01 elsewhere.
         pooling: Of the embedding head; `"average+max"` is what the paper's table marks with a cross.
         proxies_rate: Of the proxies, in units of the model's.
-        flow_rate: Of the flow, in units of the model's.
+        **settings: As of :func:`with_nir`.
 
     Returns:
         The recipe.
@@ -62,27 +100,8 @@ def regularized(
     Raises:
         ValueError: If there is no such loss.
     """
-    from jdml import flows
-
-    checks.count("warmup", warmup, least=0)
-    base = _base(loss, dataset)
-    regularizer: dict[str, Any] = {
-        "weight": (0.0075 if dataset == "cub" else 0.01) if weight is None else weight,
-        "shape": shape,
-        "temperature": temperature,
-        "per_dimension": per_dimension,
-        "of_mean": of_mean,
-        "stop_proxy_gradient": stop_proxy_gradient,
-        "wrong_class_weight": wrong_class_weight,
-        "self_regularization": self_regularization,
-    }
-
-    def objective(classes: int, dim: int, **own: Any) -> Objective:
-        around = flows.preset(flow, dim, dim, conditioning=conditioning)
-        return objectives.with_nir(base(classes, dim, **own), around, **regularizer)
-
-    rates = {"proxies": proxies_rate, "flow": flow_rate}
-    return _setting(objective, rates, warmup, pooling)
+    own = (0.0075 if dataset == "cub" else 0.01) if weight is None else weight
+    return with_nir(_setting(loss, dataset, proxies_rate, pooling), weight=own, **settings)
 
 
 def unregularized(
@@ -113,36 +132,22 @@ def unregularized(
     Raises:
         ValueError: If there is no such loss.
     """
-    base = _base(loss, dataset)
-
-    def objective(classes: int, dim: int, **own: Any) -> Objective:
-        made = base(classes, dim, **own)
-
-        @functools.wraps(made.loss)
-        def loss_fn(*args: Any, **settings: Any) -> tuple[jax.Array, Any]:
-            value, seen = made.loss(*args, **settings)
-            return weight * value, {**seen, "loss": weight * value}
-
-        return made if weight == 1 else made._replace(loss=loss_fn)
-
-    return _setting(objective, {"proxies": proxies_rate}, warmup, pooling)
+    base = _setting(loss, dataset, proxies_rate, pooling)
+    return dataclasses.replace(base, weight=weight, warmup_epochs=warmup)
 
 
-def _base(loss: str, dataset: str) -> Any:
-    if loss not in LOSSES:
-        raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}")
+def _setting(loss: str, dataset: str, proxies_rate: float, pooling: str) -> Recipe:
+    """What both have in common."""
+    one_of("loss", loss, LOSSES)
     several = (2 if dataset in LARGE else 10) if loss == "soft_triple" else 1
-    return proxy(getattr(losses, f"{loss}_loss"), several)
-
-
-def _setting(objective: Any, rates: dict[str, float], warmup: int, pooling: str) -> Recipe:
     return Recipe(
-        objective,
+        loss=loss,
+        proxies_per_class=several,
         batch=(45, 2),
         rate=1e-5,
-        role_rates=rates,
+        role_rates={"proxies": proxies_rate},
         weight_decay=4e-3,
-        warmup_epochs=warmup,
+        freeze_batch_norm=True,
         pooling=pooling,
         dim=128,
         nmi=True,

@@ -2,19 +2,15 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
-import jax.numpy as jnp
-
-from jdml import losses, mining, objectives
-from jdml.objectives import Objective
-from jdml.ops import ball, mean
 from jdml.recipes.base import Recipe
-from jdml.recipes.ccp import anchored
-from jdml.recipes.nir import regularized, unregularized
-from jdml.recipes.shared import LARGE, contrastive_margins, in_protocol, pair, proxy
+from jdml.recipes.ccp import anchored, with_problems
+from jdml.recipes.nir import regularized, unregularized, with_nir
+from jdml.recipes.shared import DATASETS, LARGE, contrastive_margins, in_protocol
+from jdml.registry import NETWORKS
+from jdml.registry.constraints import one_of
 
 DELTA = 0.2
 """PFML's: where the paper's figures centre."""
@@ -32,70 +28,73 @@ Maker = Callable[..., Recipe]
 """From data set and backbone to a recipe; a method's own settings by keyword."""
 
 
-def _of_pairs(objective: Callable[..., Objective], dataset: str) -> Recipe:
+def _of_pairs(dataset: str, loss: str, **fields: Any) -> Recipe:
     """EPS's setting, and that of the pair losses it stands beside."""
-    return Recipe(
-        objective,
-        batch=(20, 8),
-        rate=1e-5,
-        role_rates={"beta": 50.0},
-        weight_decay=4e-4,
-        epochs=150,
-        pooling="average",
-        dim=128,
-        nmi=True,
-        more_clusters=None if dataset in LARGE else 10,
-    )
+    setting: dict[str, Any] = {
+        "batch": (20, 8),
+        "rate": 1e-5,
+        "role_rates": {"beta": 50.0},
+        "weight_decay": 4e-4,
+        "epochs": 150,
+        "freeze_batch_norm": True,
+        "pooling": "average",
+        "dim": 128,
+        "nmi": True,
+        "more_clusters": None if dataset in LARGE else 10,
+    }
+    return Recipe(loss=loss, **{**setting, **fields})
 
 
 def _easy(dataset: str, backbone: str) -> Recipe:
     """EPS with multi-similarity loss: the hard negatives of MS, the easiest positive."""
-    mine = mining.chain(mining.multi_similarity_pairs(mine_positives=False), mining.easy_positive())
-    return _of_pairs(pair(losses.multi_similarity_loss, beta=40.0, mine=mine), dataset)
+    miner = "multi_similarity_negative+easy_positive"
+    return _of_pairs(dataset, "multi_similarity", settings={"beta": 40.0}, miner=miner)
 
 
 def _contrastive(dataset: str, backbone: str) -> Recipe:
     """Contrastive loss with CCP's margins."""
-    return _of_pairs(pair(losses.contrastive_loss, **contrastive_margins(dataset)), dataset)
+    return _of_pairs(dataset, "contrastive", settings=contrastive_margins(dataset))
 
 
-def _semi_hard(positive: mining.Miner) -> Maker:
+def _semi_hard(positive: str) -> Maker:
     """Triplet loss as in EPS's tables: squared distances, averaged over all triplets."""
-    mine = mining.chain(positive, mining.semi_hard_negative(0.2))
-    objective = pair(losses.triplet_loss, margin=0.2, squared=True, mine=mine, reduce_fn=mean)
-    return lambda dataset, backbone: _of_pairs(objective, dataset)
+    settings = {"margin": 0.2, "squared": True, "reduce_fn": "mean"}
+    miner = f"{positive}+semi_hard_negative:margin=0.2"
+    return lambda dataset, backbone: _of_pairs(dataset, "triplet", settings=settings, miner=miner)
 
 
-def _bounded(positive: mining.Miner) -> Maker:
+def _bounded(positive: str) -> Maker:
     """Margin loss as in EPS's tables: β per class, learned, and distance-weighted negatives."""
-
-    def objective(classes: int, dim: int, *, beta: float = 1.2, **own: Any) -> Objective:
-        mine = mining.chain(positive, mining.distance_weighted_negative(dim=dim))
-        learned: dict[str, Any] = {"beta": jnp.full(classes, beta)}
-        return objectives.pair(losses.margin_loss, learned=learned, **{"mine": mine, **own})
-
-    return lambda dataset, backbone: _of_pairs(objective, dataset)
+    miner = f"{positive}+distance_weighted_negative"
+    return lambda dataset, backbone: _of_pairs(dataset, "margin", learn_beta="class", miner=miner)
 
 
 def _mined(dataset: str, backbone: str) -> Recipe:
     """Multi-similarity loss as in EPS's tables."""
-    mine = mining.multi_similarity_pairs()
-    return _of_pairs(pair(losses.multi_similarity_loss, beta=40.0, mine=mine), dataset)
+    settings = {"beta": 40.0}
+    return _of_pairs(dataset, "multi_similarity", settings=settings, miner="multi_similarity")
 
 
 def _proxy_nca(dataset: str, backbone: str) -> Recipe:
     """ProxyNCA as in EPS's tables: vectors of length 3, random batches."""
-    found = _of_pairs(proxy(losses.proxy_nca_loss, scale=9.0), dataset)
-    return dataclasses.replace(found, batch=160, role_rates={"proxies": 50.0})
+    return _of_pairs(
+        dataset,
+        "proxy_nca",
+        settings={"scale": 9.0},
+        proxies_per_class=1,
+        batch=160,
+        role_rates={"proxies": 50.0},
+    )
 
 
-def _multi_proxy(loss: Callable[..., Any], per_class: int | None = None) -> Maker:
+def _multi_proxy(loss: str, per_class: int | None = None) -> Maker:
     """The MPA family, and SoftTriple and ProxyAnchor beside it in MPA's tables."""
 
-    def of(dataset: str, backbone: str) -> Recipe:
+    def make(dataset: str, backbone: str) -> Recipe:
         large = dataset in LARGE
         return Recipe(
-            proxy(loss, per_class or (2 if large else 10)),
+            loss=loss,
+            proxies_per_class=per_class or (2 if large else 10),
             batch=32 if large else 64 if dataset == "cars" else 180,
             rule="adamw",
             weight_decay=1e-4,
@@ -104,52 +103,49 @@ def _multi_proxy(loss: Callable[..., Any], per_class: int | None = None) -> Make
             decay_every=20,
             freeze_batch_norm=not large,
             pooling="cubic",
+            dim=512,
         )
 
-    return of
+    return make
 
 
 def _proxy_anchor(dataset: str, backbone: str) -> Recipe:
     """ProxyAnchor's own setting."""
-    common: dict[str, Any] = {
-        "objective": proxy(losses.proxy_anchor_loss),
+    large, every = dataset in LARGE, 20 if dataset == "cars" else 10
+    changes: Mapping[str, Any] = {"batch": 120, "warmup_epochs": 5, "decay_every": every // 2}
+    if large:
+        changes = {"rate": 6e-4, "decay_every": 20, "decay_factor": 0.25}
+    elif backbone == "bn_inception":
+        changes = {"decay_every": every}
+    setting: dict[str, Any] = {
+        "batch": 180,
         "rule": "adamw",
         "weight_decay": 1e-4,
         "decayed": ("proxies",),
         "max_entry": 10.0,
         "epochs": 60,
-        "batch": 180,
         "warmup_epochs": 1,
+        "freeze_batch_norm": not large,
+        "pooling": "average+max",
+        "dim": 512,
     }
-    if dataset in LARGE:
-        return Recipe(
-            **{**common, "rate": 6e-4, "decay_every": 20, "decay_factor": 0.25},
-            freeze_batch_norm=False,
-        )
-    every = 20 if dataset == "cars" else 10
-    if backbone == "bn_inception":
-        return Recipe(**common, decay_every=every)
-    return Recipe(**{**common, "batch": 120, "warmup_epochs": 5, "decay_every": every // 2})
+    return Recipe(loss="proxy_anchor", proxies_per_class=1, **{**setting, **changes})
 
 
-def _field(
-    loss: Callable[..., Any],
-    dataset: str,
-    backbone: str,
-    watch: Callable[..., Any] | None = None,
-    **settings: Any,
-) -> Recipe:
-    """PFML, and CPML beside it; what goes on in a field is logged where its pairs are few beside the network's work."""
+def _field(loss: str, dataset: str, backbone: str, **settings: Any) -> Recipe:
+    """PFML, and CPML beside it."""
     large = dataset in LARGE
-    watched = None if large else watch
     return Recipe(
-        proxy(loss, 2 if large else 15, watched, delta=DELTA, reduce_fn=jnp.sum, **settings),
+        loss=loss,
+        settings={"delta": DELTA, "reduce_fn": "sum", **settings},
+        proxies_per_class=2 if large else 15,
         batch=180 if backbone == "bn_inception" else 100,
         weight_decay=1e-4 if dataset == "cars" else 5e-4,
         max_proxy_entry=CLIP_CHARGES,
         epochs=200,
         warmup_epochs=0 if large else 1,
         freeze_batch_norm=not large,
+        pooling="average+max",
         dim=384 if backbone == "vit_s16" else 512,
     )
 
@@ -163,19 +159,12 @@ def _potential(
     start: Literal["random", "samples"] | None = None,
 ) -> Recipe:
     """PFML; ``clip`` and ``start`` in the place of the preset's."""
-    if not isinstance(preset, str) or preset not in PFML:
-        raise ValueError(f"preset must be one of {', '.join(PFML)}, got {preset!r}")
+    one_of("preset", preset, PFML)
     own = {name: value for name, value in (("clip", clip), ("start", start)) if value is not None}
     alpha, clip, start = ({**PFML[preset], **own}[name] for name in ("alpha", "clip", "start"))
-    if clip not in get_args(Clip):
-        raise ValueError(f"clip must be one of {', '.join(get_args(Clip))}, got {clip!r}")
-    if start not in ("random", "samples"):
-        raise ValueError(f"start must be one of random, samples, got {start!r}")
-    found = _field(
-        losses.potential_field_loss, dataset, backbone, losses.field_activity, alpha=alpha
-    )
+    one_of("clip", clip, get_args(Clip))
     return dataclasses.replace(
-        found,
+        _field("potential_field", dataset, backbone, alpha=alpha),
         max_proxy_entry=CLIP_CHARGES if clip == "entry" else None,
         max_proxy_norm=alpha / DELTA ** (alpha + 1) if clip == "vector" else None,
         start=start,
@@ -184,31 +173,33 @@ def _potential(
 
 def _contrasting(dataset: str, backbone: str) -> Recipe:
     """CPML beside it, whose forces are bounded."""
-    return _field(losses.contrastive_potential_loss, dataset, backbone)
+    return _field("contrastive_potential", dataset, backbone)
 
 
 RECIPES: dict[str, Maker] = {
     "ccp": anchored,
     "eps": _easy,
-    "eps_margin": _bounded(mining.easy_positive()),
-    "eps_triplet": _semi_hard(mining.easy_positive()),
-    "mpa": _multi_proxy(losses.multi_proxy_anchor_loss),
-    "mpa_dw": _multi_proxy(losses.multi_proxy_anchor_dw_loss),
-    "mpa_ap": _multi_proxy(losses.multi_proxy_anchor_ap_loss),
-    "mpa_proxy_anchor": _multi_proxy(losses.proxy_anchor_loss, 1),
+    "eps_margin": _bounded("easy_positive"),
+    "eps_triplet": _semi_hard("easy_positive"),
+    "mpa": _multi_proxy("multi_proxy_anchor"),
+    "mpa_dw": _multi_proxy("multi_proxy_anchor_dw"),
+    "mpa_ap": _multi_proxy("multi_proxy_anchor_ap"),
+    "mpa_proxy_anchor": _multi_proxy("proxy_anchor", 1),
     "nir": regularized,
     "nir_baseline": unregularized,
     "pfml": _potential,
     "cpml": _contrasting,
     "contrastive": _contrastive,
-    "margin": _bounded(mining.random_positive()),
-    "triplet": _semi_hard(mining.random_positive()),
+    "margin": _bounded("random_positive"),
+    "triplet": _semi_hard("random_positive"),
     "multi_similarity": _mined,
     "proxy_anchor": _proxy_anchor,
     "proxy_nca": _proxy_nca,
-    "soft_triple": _multi_proxy(losses.soft_triple_loss),
+    "soft_triple": _multi_proxy("soft_triple"),
 }
 """From a method's name to what makes its recipe."""
+METHODS: dict[str, Callable[..., Recipe]] = {"ccp": with_problems, "nir": with_nir}
+"""From a method's name to what makes a recipe of its from that of a loss."""
 OF_PAIRS = (
     "ccp",
     "eps",
@@ -239,8 +230,11 @@ def settings_of(method: str) -> dict[str, Any]:
         >>> settings_of("ccp")["preset"], settings_of("nir")["warmup"], settings_of("mpa")
         ('paper', 1, {})
     """
-    parameters = inspect.signature(RECIPES[method]).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    found: dict[str, Any] = {}
+    for maker in (METHODS.get(method), RECIPES[method]):
+        parameters = () if maker is None else inspect.signature(maker).parameters.values()
+        found |= {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    return found
 
 
 def recipe(
@@ -248,7 +242,7 @@ def recipe(
     dataset: str,
     *,
     protocol: Literal["conventional", "mlrc"] = "conventional",
-    backbone: str = "resnet50",
+    backbone: str | None = None,
     **settings: Any,
 ) -> Recipe:
     """Look up how a method is trained on a data set under a protocol.
@@ -259,7 +253,8 @@ def recipe(
         dataset: One of `DATASETS`; any other name gets the settings of `"cub"`.
         protocol: `"mlrc"` gives every method the same batches of 8 × 4 (32 random images for proxy losses), 128
             dimensions, average pooling, Adam with rate 1e-5, and vectors in the ball but for `ON_SPHERE`.
-        backbone: Papers train `"bn_inception"` in other batches than `"resnet50"`, which all others are treated like.
+        backbone: The network. Papers train `"bn_inception"` in other batches than `"resnet50"`, which all others are
+            treated like. None: `"resnet50"` for `DATASETS` and folders, for others what fits their images.
         **settings: A method's own, see :func:`settings_of`: what they mean is said in `jdml/recipes/ccp.py` and
             `jdml/recipes/nir.py`, and PFML's ``preset``, ``clip`` and ``start`` below.
 
@@ -282,25 +277,29 @@ def recipe(
         >>> recipe("mpa", "sop").batch, recipe("pfml", "cars", protocol="mlrc").dim
         (32, 128)
     """
-    if not isinstance(method, str) or method not in RECIPES:
-        raise ValueError(f"method must be one of {', '.join(RECIPES)}, got {method!r}")
-    if protocol not in ("conventional", "mlrc"):
-        raise ValueError(f"protocol must be conventional or mlrc, got {protocol!r}")
+    one_of("method", method, RECIPES)
+    one_of("protocol", protocol, ("conventional", "mlrc"))
     known = settings_of(method)
     for name in settings:
         if name not in known:
             has = ", ".join(sorted(known)) or "none"
             raise ValueError(f"{method} has no setting {name!r}; it has {has}")
-    found = RECIPES[method](dataset, backbone, **settings)
-    if protocol == "conventional":
-        return found
-    objective = in_protocol(method, dataset) or found.objective
-    space: dict[str, Any] = {"objective": objective}
-    if method not in ON_SPHERE:
-        space = {"objective": partial(objective, normalize=ball), "normalize": ball}
+    if backbone is None and dataset in (*DATASETS, "folder"):
+        backbone = "resnet50"
+    if backbone is not None:
+        one_of("backbone", backbone, NETWORKS)
+    found = RECIPES[method](dataset, backbone or "resnet50", **settings)
+    if protocol == "mlrc":
+        found = _under_mlrc(found, method, dataset)
+    return dataclasses.replace(found, network=backbone, **_head(backbone))
+
+
+def _under_mlrc(found: Recipe, method: str, dataset: str) -> Recipe:
+    """The same method in the setting that the protocol gives to all."""
     return dataclasses.replace(
         found,
-        **space,
+        **in_protocol(method, dataset),
+        normalize="sphere" if method in ON_SPHERE else "ball",
         batch=(8, 4) if method in OF_PAIRS else 32,
         rate=1e-5,
         rule="adam",
@@ -313,3 +312,15 @@ def recipe(
         pooling="average",
         dim=128,
     )
+
+
+def _head(backbone: str | None) -> dict[str, Any]:
+    """What a network does not have: a choice of pooling, batch norm to freeze; a small one trains what it has."""
+    if backbone is None or not NETWORKS[backbone].batch_norm:
+        return {"pooling": None, "freeze_batch_norm": False}
+    if NETWORKS[backbone].small_images:
+        return {
+            "freeze_batch_norm": False,
+            **({} if NETWORKS[backbone].pooling else {"pooling": None}),
+        }
+    return {}

@@ -1,57 +1,11 @@
-"""What several recipes share: objectives of a loss with settings, and CCP's settings of losses by data set."""
+"""What several recipes share: CCP's settings of losses by data set."""
 
-from collections.abc import Callable
 from typing import Any
-
-from jdml import losses, objectives
-from jdml.objectives import Objective
 
 DATASETS = ("cub", "cars", "sop", "inshop")
 """Data sets that the papers give settings for; all others are treated like `cub`."""
 LARGE = ("sop", "inshop")
 """Many classes of few images."""
-
-
-def pair(loss: Callable[..., Any], **settings: Any) -> Callable[..., Objective]:
-    """From the number of classes and the dimension to the objective of a pair loss.
-
-    Args:
-        loss: The loss.
-        **settings: Its own, in the place of which others may be given later.
-
-    Returns:
-        The maker of objectives.
-    """
-    return lambda classes, dim, **own: objectives.pair(loss, **{**settings, **own})
-
-
-def proxy(
-    loss: Callable[..., Any],
-    per_class: int = 1,
-    monitor: Callable[..., Any] | None = None,
-    **settings: Any,
-) -> Callable[..., Objective]:
-    """From the number of classes and the dimension to the objective of a proxy loss.
-
-    Args:
-        loss: The loss.
-        per_class: Proxies per class.
-        monitor: As of :func:`jdml.objectives.proxy`; of proxies, where there are some.
-        **settings: The loss's own, in the place of which others may be given later.
-
-    Returns:
-        The maker of objectives.
-    """
-
-    def objective(
-        classes: int, dim: int, *, proxies_per_class: int = per_class, **own: Any
-    ) -> Objective:
-        if proxies_per_class == 0:  # a field of samples alone
-            return objectives.pair(loss, **{**settings, **own})
-        own = {"monitor": monitor, **settings, **own}
-        return objectives.proxy(loss, classes, dim, proxies_per_class, **own)
-
-    return objective
 
 
 def contrastive_margins(dataset: str) -> dict[str, float]:
@@ -97,26 +51,26 @@ def pair_settings(loss: str, dataset: str) -> dict[str, Any]:
     return {}
 
 
-def in_protocol(method: str, dataset: str) -> Callable[..., Objective] | None:
-    """The objective of a method in CCP's tables of the MLRC protocol, where it is another than usual.
+def in_protocol(method: str, dataset: str) -> dict[str, Any]:
+    """What a method's recipe is in CCP's tables of the MLRC protocol, where it is another than usual.
 
     Args:
         method: A method's name.
         dataset: One of `DATASETS`, or another.
 
     Returns:
-        The maker of objectives, or None. SoftTriple has the tables' L: 10 centres per class, 4 where there are many
-        classes; their S is 1.
+        Fields of the recipe. SoftTriple has the tables' L: 10 centres per class, 4 where there are many classes; their
+        S is 1.
     """
     if method in ("multi_similarity", "triplet"):
-        return pair(getattr(losses, f"{method}_loss"), **pair_settings(method, dataset))
+        return {"settings": pair_settings(method, dataset), "miner": "none"}
     if method == "soft_triple":
         scale, gamma, tau, margin = {
             "cars": (17.69, 19.18, 0.0669, 0.3588),
             "sop": (100.0, 47.9, 0.2, 0.3145),
         }.get(dataset, (20.0, 0.1, 0.2, 0.01))
-        per_class = 4 if dataset in LARGE else 10
-        return proxy(
-            losses.soft_triple_loss, per_class, scale=scale, gamma=gamma, tau=tau, margin=margin
-        )
-    return None
+        return {
+            "settings": {"scale": scale, "gamma": gamma, "tau": tau, "margin": margin},
+            "proxies_per_class": 4 if dataset in LARGE else 10,
+        }
+    return {}

@@ -11,8 +11,10 @@ import numpy as np
 
 from jdml.training.checkpoint import CHECKPOINTS, CONFIG, METRICS, MODEL, read_json
 from jdml.training.log import RESOURCES
+from jdml.training.records import read_results
 
 LOG = "log.jsonl"
+RESULTS = "results.jsonl"
 NOT_SETTINGS = {
     "checkpoint_every",
     "data_checksum",
@@ -88,7 +90,7 @@ def read_runs(*places: str | Path) -> list[Run]:
 
     Args:
         *places: folders of runs of ``jdml train``, ``benchmark``, ``sweep``, ``demo`` and :func:`jdml.training.fit`, of
-            a study, or of several of these; a study's ``results.json``; ``.npz`` files with ``embeddings`` and, if
+            a study, or of several of these; a study's ``results.jsonl``; ``.npz`` files with ``embeddings`` and, if
             there are any, ``labels`` and ``files``.
 
     Returns:
@@ -118,10 +120,10 @@ def _read(place: Path) -> Iterator[Run]:
     if place.is_file():
         if place.suffix == ".npz":
             yield _of_arrays(place)
-        elif place.suffix == ".json":
-            yield from _of_study(place.stem, read_json(place))
+        elif place.suffix == ".jsonl":
+            yield from _of_study(read_results(place))
         else:
-            raise ValueError(f"{place} is neither a folder nor a .npz or .json file")
+            raise ValueError(f"{place} is neither a folder nor a .npz or .jsonl file")
         return
     scores = read_json(place / METRICS) if (place / METRICS).is_file() else {}
     if isinstance(scores, dict) and "options" in scores:
@@ -130,13 +132,12 @@ def _read(place: Path) -> Iterator[Run]:
         yield from _of_demo(place, scores)
     elif (place / CONFIG).is_file():
         yield _of_folder(place, scores)
-    elif (place / "results.json").is_file():
-        yield from _of_study(place.name, read_json(place / "results.json"))
+    elif (place / RESULTS).is_file():
+        yield from _of_study(read_results(place / RESULTS))
     else:
-        below = [child for child in sorted(place.iterdir()) if child.is_dir()]
-        inside = [run for child in below for run in _read(child)]
-        results = {file.stem: read_json(file) for file in sorted(place.glob("*.json"))}
-        yield from inside or _of_study(place.name, results)
+        for child in sorted(place.iterdir()):
+            if child.is_dir():
+                yield from _read(child)
 
 
 def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
@@ -205,13 +206,10 @@ def _of_demo(place: Path, scores: Mapping[str, Any]) -> Iterator[Run]:
             yield Run(f"{method}-{seed}", settings, seed, metrics, path=place, config=config)
 
 
-def _of_study(name: str, results: Any) -> Iterator[Run]:
+def _of_study(results: Mapping[str, Mapping[str, Any]]) -> Iterator[Run]:
     """The results of :func:`jdml.training.study.run_study`."""
-    results = {name: results} if isinstance(results, dict) and "job" in results else results
-    if not isinstance(results, dict):
-        return
     for key, result in results.items():
-        if not (isinstance(result, dict) and {"job", "metrics"} <= result.keys()):
+        if not {"job", "metrics"} <= result.keys():
             continue
         settings = _flat({k: v for k, v in result["job"].items() if k not in NOT_SETTINGS})
         seed = settings.pop("seed", None)

@@ -5,7 +5,6 @@ A protocol trains models by a recipe and scores them on classes that none of the
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,25 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml import metrics
-from jdml.ccp import AlternatingProjections
-from jdml.data import (
-    ClassBatchSampler,
-    Dataset,
-    EpochSampler,
-    RandomBatchSampler,
-    mlrc_folds,
-)
-from jdml.recipes import Recipe, make_optimizer
-from jdml.training.alternation import AlternatingProblems
-from jdml.training.loop import fit
-from jdml.training.placement import class_shards
+from jdml.data import Dataset, mlrc_folds
+from jdml.recipes import Recipe
+from jdml.training import by_recipe
+from jdml.training.by_recipe import normalized
 from jdml.training.result import Embedder, FitResult
-from jdml.training.start import start_on_samples
 from jdml.training.step import Preprocess, Pretrained, to_float
 
 Batches = Callable[[Dataset, Any], Any]
 Vectors = tuple[jax.Array, jax.Array | None]
-MONITOR = "MAP@R"
 RUN_PATIENCE = 60
 FOLDS = 4
 
@@ -176,114 +165,37 @@ def _parts(train: Dataset) -> Iterator[tuple[Dataset, Dataset]]:
         yield dataclasses.replace(part, labels=own), validation
 
 
-@functools.lru_cache(maxsize=8)
-def _parts_of_step(recipe: Recipe, classes: int, steps_per_epoch: int) -> tuple[Any, Any]:
-    """Objective and optimizer, the same objects for folds of the same size, which then share a compiled step."""
-    objective = recipe.objective(classes, recipe.dim)
-    roles = tuple(jax.eval_shape(objective.init, jax.random.key(0)))
-    return objective, make_optimizer(recipe, roles, steps_per_epoch)
-
-
 def _train(
     plan: Plan, train: Dataset, validation: Dataset | None, out_dir: Path | None
 ) -> FitResult:
     """One model."""
-    recipe = plan.recipe
-    sampler = make_sampler(recipe, train.labels, plan.seed)
-    per_epoch = max(1, len(train) // sampler.batch_size)
-    steps = recipe.epochs * per_epoch if plan.steps is None else plan.steps
-    objective, optimizer = _parts_of_step(recipe, train.num_classes, per_epoch)
     watched = validation is not None
-
-    def evaluate(embedder: Embedder) -> Mapping[str, float]:
-        assert validation is not None
-        x = _normalize(recipe, embedder(validation.images))
-        return metrics.evaluate_retrieval(x, jnp.asarray(validation.labels), recall_at=(1,))
-
-    hook = None
-    if recipe.problems is not None:
-        hook = AlternatingProblems(
-            model=plan.model,
-            train=train,
-            pool_size=recipe.problems.pool_size,
-            monitor=MONITOR,
-            machine=AlternatingProjections(
-                patience=recipe.problems.patience, run_patience=RUN_PATIENCE
-            ),
-            restore=recipe.problems.restore,
-            anchor_first=recipe.problems.anchor_first,
-            first=recipe.problems.first,
-            normalize=recipe.normalize,
-            seed=plan.seed,
-            preprocess=plan.preprocess,
-        )
-    return fit(
-        plan.model,
-        objective,
-        optimizer,
+    return by_recipe.train(
+        plan.recipe,
         train,
-        plan.batches(train, sampler),
-        steps=steps,
-        seed=plan.seed,
-        pretrained=plan.pretrained,
-        start=_start(recipe, objective, plan.seed),
-        evaluate=evaluate if watched else None,
-        evaluate_every=plan.evaluate_every if watched else per_epoch,
-        monitor=MONITOR if watched else None,
-        patience=RUN_PATIENCE if watched else None,
-        hook=hook,
+        validation=validation,
         out_dir=out_dir,
-        config=plan.config,
-        log_every=max(1, min(per_epoch, 50)),
-        progress=plan.progress,
-        preprocess=plan.preprocess,
-        normalize=recipe.normalize,
+        seed=plan.seed,
         mesh=plan.mesh,
-        shard=class_shards(plan.mesh, objective),
+        steps=plan.steps,
+        model=plan.model,
+        sampler=plan.batches(train, plan.recipe.sampler(train.labels, plan.seed)),
+        evaluate_every=plan.evaluate_every if watched else None,
+        patience=RUN_PATIENCE if watched else None,
+        preprocess=plan.preprocess,
+        pretrained=plan.pretrained,
+        config=plan.config,
+        progress=plan.progress,
         micro_batch=plan.micro_batch,
-        skip_nonfinite=recipe.skip_nonfinite,
     )
-
-
-def _start(recipe: Recipe, objective: Any, seed: int) -> Any:
-    """Where proxies begin; None where the objective draws them, or has none."""
-    roles = jax.eval_shape(objective.init, jax.random.key(0))
-    if recipe.start == "random" or "proxies" not in roles:
-        return None
-    return functools.partial(start_on_samples, seed=seed)
-
-
-def make_sampler(recipe: Recipe, labels: np.ndarray, seed: int) -> EpochSampler:
-    """The batches of a recipe; classes that are too small leave places empty.
-
-    Args:
-        recipe: whose ``batch`` is meant.
-        labels: ``[N]``.
-        seed: of the sampler.
-
-    Returns:
-        The sampler.
-
-    Raises:
-        ValueError: fewer classes than a batch needs.
-    """
-    if isinstance(recipe.batch, int):
-        return RandomBatchSampler(len(labels), min(recipe.batch, len(labels)), seed=seed)
-    classes, samples = recipe.batch
-    return ClassBatchSampler(labels, classes, samples, seed=seed, small_classes="pad")
-
-
-def _normalize(recipe: Recipe, embeddings: np.ndarray) -> jax.Array:
-    normalized: jax.Array = recipe.normalize(jnp.asarray(embeddings))
-    return normalized
 
 
 def _embed_test(plan: Plan, embedder: Embedder, test: Retrieval) -> Vectors:
     """Normalized embeddings of queries and gallery."""
-    queries = _normalize(plan.recipe, embedder(test.queries.images))
+    queries = normalized(plan.recipe, embedder(test.queries.images))
     if test.gallery is None:
         return queries, None
-    return queries, _normalize(plan.recipe, embedder(test.gallery.images))
+    return queries, normalized(plan.recipe, embedder(test.gallery.images))
 
 
 def _score(plan: Plan, vectors: Sequence[Vectors], test: Retrieval) -> dict[str, float]:
@@ -292,7 +204,7 @@ def _score(plan: Plan, vectors: Sequence[Vectors], test: Retrieval) -> dict[str,
     def joined(parts: Sequence[Any]) -> jax.Array:
         if len(parts) == 1:
             return jnp.asarray(parts[0])
-        return plan.recipe.normalize(jnp.concatenate(parts, axis=1))
+        return normalized(plan.recipe, jnp.concatenate(parts, axis=1))
 
     queries, labels = joined([of for of, _ in vectors]), jnp.asarray(test.queries.labels)
     gallery = gallery_labels = None

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from jdml.ops import checks
-from jdml.training.checkpoint import differences, write_json
+from jdml.training.checkpoint import differences
 from jdml.training.log import progress_bar
 from jdml.training.memory import keep_freed_memory
+from jdml.training.records import keep_result, read_results
 
 Job = Mapping[str, Any]
 Metrics = Mapping[str, Any]
@@ -24,7 +25,7 @@ Metrics = Mapping[str, Any]
 def run_study(
     run: Callable[[Job], Metrics],
     jobs: Mapping[str, Job],
-    out_dir: str | Path,
+    out: str | Path,
     *,
     workers: int = 1,
     minutes: float | None = None,
@@ -34,9 +35,10 @@ def run_study(
 
     Args:
         run: a module-level function from a job's settings to its metrics, both JSON-able.
-        jobs: settings by name; a name becomes a file name.
-        out_dir: where ``NAME.json`` is written for each job, atomically, when it is done; or a ``.json`` file that
-            takes them all, for a study of many short runs.
+        jobs: settings by name.
+        out: the study's file, such as ``results.jsonl``: JSON lines, a job a line, sorted by name. Each is written,
+            atomically, when it is done. Several studies may share a file, also at the same time;
+            :func:`jdml.training.records.read_results` reads all that it holds.
         workers: processes at a time, each with its share of the cores.
         minutes: begin no job after so many minutes; those that have begun end, and are kept. None: do all.
         progress: show a progress bar with the job that ended last and the time that is left.
@@ -46,8 +48,8 @@ def run_study(
 
     Raises:
         TypeError: ``minutes`` is not a number.
-        ValueError: ``workers`` below 1, ``minutes`` below 0, or a result that was made with other settings, naming
-            them.
+        ValueError: ``workers`` below 1, ``minutes`` below 0, ``out`` no ``.jsonl`` file, or a result that was made with
+            other settings, naming them.
 
     Implementation notes:
         Start it again, after an interruption or with more minutes, and only what is missing runs. Jobs begin in their
@@ -58,20 +60,26 @@ def run_study(
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     results = run_study(dict, {"a": {"seed": 0}}, folder, progress=False)
+        ...     results = run_study(dict, {"a": {"seed": 0}}, f"{folder}/results.jsonl", progress=False)
         >>> results["a"]["metrics"]
         {'seed': 0}
     """
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     checks.optional(checks.non_negative)("minutes", minutes)
-    keeper = _InFile(Path(out_dir)) if Path(out_dir).suffix == ".json" else _InFolder(Path(out_dir))
-    results = {name: keeper.load(name, job) for name, job in jobs.items()}
-    missing = {name: job for name, job in jobs.items() if results[name] is None}
+    out = Path(out)
+    if out.suffix != ".jsonl":
+        raise ValueError(f"out must be a .jsonl file, got {out}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    kept = read_results(out)
+    for name in (name for name in jobs if name in kept):
+        _check_same(f"{name} in {out}", kept[name], jobs[name])
+    results = {name: kept.get(name) for name in jobs}
+    missing = {name: job for name, job in jobs.items() if name not in kept}
     initial, begun = len(jobs) - len(missing), _in_time(missing, minutes)
     with progress_bar(progress, total=len(jobs), initial=initial, unit="run") as bar:
         for name, result in _run_all(run, begun, min(workers, len(missing))):
-            keeper.keep(name, result)
+            keep_result(out, name, result)
             results[name] = result
             bar.set_postfix_str(name, refresh=False)
             bar.update()
@@ -104,7 +112,7 @@ def by_seed(
     """The values of a metric by seed, in the runs of some settings.
 
     Args:
-        results: of :func:`run_study` or :func:`collect_results`, with jobs that have a ``seed``.
+        results: of :func:`run_study` or :func:`~jdml.training.records.read_results`, with jobs that have a ``seed``.
         metric: the metric; runs without it are left out.
         **settings: what the runs' jobs have, among other settings.
 
@@ -133,30 +141,6 @@ def by_seed(
             )
         found[job["seed"]] = metrics[metric]
     return found
-
-
-def collect_results(folder: str | Path) -> dict[str, dict[str, Any]]:
-    """All results of a folder: also those of a study's other parts, which were run before.
-
-    Args:
-        folder: the ``out_dir`` of :func:`run_study`. Every result is there with its job's settings, which are compared
-            by name only: parts of other settings stand beside each other.
-
-    Returns:
-        By name, in alphabetical order, what :func:`run_study` returns.
-
-    Raises:
-        ValueError: a result that is not JSON.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     for part in ("a", "b"):
-        ...         _ = run_study(dict, {part: {"seed": 0}}, folder, progress=False)
-        ...     list(collect_results(folder))
-        ['a', 'b']
-    """
-    return {path.stem: _read(path) for path in sorted(Path(folder).glob("*.json"))}
 
 
 def _in_time(jobs: Mapping[str, Job], minutes: float | None) -> Iterator[tuple[str, Job]]:
@@ -222,50 +206,9 @@ def _timed(run: Callable[[Job], Metrics], job: Job) -> dict[str, Any]:
     }
 
 
-class _InFolder:
-    """A file for each result."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def load(self, name: str, job: Job) -> dict[str, Any] | None:
-        path = self.folder / f"{name}.json"
-        return _checked(str(path), _read(path), job) if path.exists() else None
-
-    def keep(self, name: str, result: Mapping[str, Any]) -> None:
-        write_json(self.folder / f"{name}.json", result)
-
-
-class _InFile:
-    """One file for all results, written anew with each of them."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.results: dict[str, Any] = _read(path) if path.exists() else {}
-
-    def load(self, name: str, job: Job) -> dict[str, Any] | None:
-        found = self.results.get(name)
-        return None if found is None else _checked(f"{name} in {self.path}", found, job)
-
-    def keep(self, name: str, result: Mapping[str, Any]) -> None:
-        self.results[name] = dict(result)
-        write_json(self.path, self.results)
-
-
-def _checked(what: str, result: dict[str, Any], job: Job) -> dict[str, Any]:
+def _check_same(what: str, result: dict[str, Any], job: Job) -> None:
     different = differences(result["job"], json.loads(json.dumps(dict(job))))
     if different:
         raise ValueError(
-            f"{what} was made with other settings: {'; '.join(different)}. Choose another folder"
+            f"{what} was made with other settings: {'; '.join(different)}. Choose another file"
         )
-    return result
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        result: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    return result

@@ -8,6 +8,8 @@ from jdml.data.checking import Count
 
 Image = pytest.importorskip("PIL.Image")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def animals(tmp_path):

@@ -10,6 +10,8 @@ import pytest
 from jdml.data import ImageFiles, conventional, load
 
 Image = pytest.importorskip("PIL.Image")
+
+pytestmark = pytest.mark.slow
 SMALL = {"transform": conventional(8)}
 
 

@@ -11,6 +11,8 @@ from jdml.data import load
 
 Image = pytest.importorskip("PIL.Image")
 
+pytestmark = pytest.mark.slow
+
 LETTERS = {
     "images_background": {"Greek": 3, "Latin": 2},
     "images_evaluation": {"Angelic": 2, "Keble": 1, "ULOG": 1},

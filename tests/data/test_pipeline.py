@@ -30,6 +30,8 @@ from jdml.data import (
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("grain")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def data(tmp_path) -> Dataset:

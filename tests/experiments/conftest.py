@@ -1,7 +1,11 @@
-"""Studies are tried on networks that compile in no time."""
+"""Studies are tried on networks that compile in no time, and on a small Omniglot."""
+
+from collections.abc import Callable
+from pathlib import Path
 
 import flax.linen as nn
 import jax
+import numpy as np
 import pytest
 
 import jdml
@@ -21,3 +25,24 @@ class LinearNet(nn.Module):
 def _small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("EpsNet", "SmallConvNet", "ResNet20V2"):
         monkeypatch.setattr(jdml.models, name, LinearNet)
+
+
+@pytest.fixture
+def write_omniglot() -> Callable[..., None]:
+    """What writes a small Omniglot into a folder."""
+    return _write_omniglot
+
+
+def _write_omniglot(folder: Path, alphabets: tuple[str, ...] = ("Aa", "Bb")) -> None:
+    """A few small alphabets per split, as unpacked folders of 105×105 drawings."""
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for split in ("images_background", "images_evaluation"):
+        for alphabet in alphabets:
+            for letter in range(4):
+                path = folder / split / alphabet / f"character{letter + 1:02d}"
+                path.mkdir(parents=True)
+                for drawer in range(20):
+                    paper = rng.random((105, 105)) > 0.1 * (letter + 1)
+                    Image.fromarray(paper).save(path / f"{letter + 1:04d}_{drawer + 1:02d}.png")

@@ -1,16 +1,17 @@
 """Studies that are kept run by run: nothing is run twice, and the tables say what they hold."""
 
 import dataclasses
-import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from experiments.studies import load, write_omniglot
 
 import jdml
+from jdml.training.records import read_results, write_results
+
+pytestmark = pytest.mark.slow
 
 
 def no_run(job: dict, **where: str | None) -> dict:
@@ -20,8 +21,9 @@ def no_run(job: dict, **where: str | None) -> dict:
 def test_what_pfml_needs_is_kept_run_by_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = load("pfml_needs")
-    trials = sys.modules["trials"]
+    from experiments.pfml_needs import main as study
+    from experiments.pfml_needs import trials
+
     factors = {"start": ("sphere", "samples"), "attraction": ("off",), "alpha": (1.0,)}
     monkeypatch.setattr(study, "FACTORS", {**factors, "clip": ("norm",)})
     monkeypatch.setattr(study, "DIMS", (8,))
@@ -33,7 +35,7 @@ def test_what_pfml_needs_is_kept_run_by_run(
     )
     assert study.main(dataclasses.replace(settings, minutes=0)) == ""
     first = study.main(settings)
-    kept = json.loads((tmp_path / "results_digits.json").read_text())
+    kept = read_results(tmp_path / "results_digits.jsonl")
     assert len(kept) == 2 + 2 + 4
     monkeypatch.setattr(study, "run", no_run)  # nothing is done twice
     assert study.main(settings) == first
@@ -48,9 +50,11 @@ def test_what_pfml_needs_is_kept_run_by_run(
         study.main(study.Settings(parts=("regime",)))
 
 
-def test_what_pfml_needs_scores_no_test_class(tmp_path: Path) -> None:
-    load("pfml_needs")
-    trials = sys.modules["trials"]
+def test_what_pfml_needs_scores_no_test_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_omniglot: Callable[..., None]
+) -> None:
+    from experiments.pfml_needs import trials
+
     for seed in range(3):
         parts = trials.load("digits", None, seed, False)
         held_out = set(parts.labels[parts.held_out].tolist())
@@ -61,7 +65,7 @@ def test_what_pfml_needs_scores_no_test_class(tmp_path: Path) -> None:
         known = jdml.data.load("digits").images.reshape(-1, 64)
         assert {row.tobytes() for part in pixels for row in part} <= {x.tobytes() for x in known}
     write_omniglot(tmp_path, ("Aa", "Bb", "Cc"))
-    trials.HELD_OUT_ALPHABETS = 1
+    monkeypatch.setattr(trials, "HELD_OUT_ALPHABETS", 1)
     parts = trials.load("letters", str(tmp_path), 0, False)
     assert (parts.train.num_classes, len(np.unique(parts.labels))) == (8, 4)
     assert set(parts.scored.views["alphabet"]).isdisjoint(parts.train.views["alphabet"])
@@ -73,10 +77,13 @@ def test_what_pfml_needs_scores_no_test_class(tmp_path: Path) -> None:
     )
 
 
-def test_what_pfml_needs_by_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_pfml_needs_by_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_omniglot: Callable[..., None]
+) -> None:
     """Number, α, start and rate where a class has few images; then methods side by side, from best to worst."""
-    study = load("pfml_needs")
-    trials, tables = sys.modules["trials"], sys.modules["tables"]
+    from experiments.pfml_needs import main as study
+    from experiments.pfml_needs import tables, trials
+
     write_omniglot(tmp_path, ("Aa", "Bb"))
     monkeypatch.setattr(trials, "HELD_OUT_ALPHABETS", 1)
     few = {"proxies": (1,), "alpha": (1.0,), "start": ("samples",), "proxy_rate": (10.0,)}
@@ -85,7 +92,7 @@ def test_what_pfml_needs_by_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(trials.TASKS, "letters", trials.Task(2, 8, 1e-3, 8))
     settings = {"task": "letters", "data_dir": tmp_path, "seeds": 1, "quiet": True}
     told = study.main(study.Settings(**settings, parts=("few", "regime"), out=tmp_path))
-    kept = json.loads((tmp_path / "results_letters.json").read_text())
+    kept = read_results(tmp_path / "results_letters.jsonl")
     assert [(r["job"]["test"], r["job"]["clip"], r["job"]["noise"]) for r in kept.values()] == [
         (False, "norm", 0.0),
         (True, "entry", 0.0),
@@ -106,8 +113,8 @@ def test_what_pfml_needs_by_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_paired_differences_leave_out_settings_without_a_partner() -> None:
-    load("pfml_needs")
-    tables = sys.modules["tables"]
+    from experiments.pfml_needs import tables
+
     runs = {}
     for seed, gain in enumerate((0.02, 0.03, 0.04)):
         for level, value in (("a", 0.5), ("b", 0.5 + gain)):
@@ -119,9 +126,12 @@ def test_paired_differences_leave_out_settings_without_a_partner() -> None:
     assert text.count("| 3     |") == 2
 
 
-def test_nir_s_gain_is_decided_run_by_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nir_s_gain_is_decided_run_by_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_omniglot: Callable[..., None]
+) -> None:
     """Each run is kept as soon as it ends, none is run twice, and the tables say how many seeds they hold."""
-    study = load("nir", "decide")
+    from experiments.nir import decide as study
+
     write_omniglot(tmp_path / "data", ("Aa", "Bb", "Cc", "Dd"))
     small = {"num_blocks": 1, "depth": 2, "hidden": 8}
     monkeypatch.setattr(
@@ -135,32 +145,36 @@ def test_nir_s_gain_is_decided_run_by_run(tmp_path: Path, monkeypatch: pytest.Mo
     sampler = jdml.data.ClassBatchSampler
     monkeypatch.setattr(study, "make_sampler", lambda job, y: sampler(y, 2, 4, seed=job["seed"]))
     settings = study.Settings(
-        tmp_path / "data", seeds=2, bases=("ProxyAnchor",), out=tmp_path / "kept"
+        tmp_path / "data", seeds=2, bases=("ProxyAnchor",), out=tmp_path / "kept.jsonl"
     )
     tables = study.main(settings)
-    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}
+    kept = read_results(settings.out)
     assert len(kept) == 6
-    missing = tmp_path / "kept" / "ProxyAnchor, NIR-0.json"
-    missing.unlink()
+    marked = {name: {**run, "seconds": -1.0} for name, run in kept.items()}
+    missing = "ProxyAnchor, NIR-0"
+    del marked[missing]
+    write_results(settings.out, marked)
     study.main(dataclasses.replace(settings, minutes=0))  # no time: nothing is begun
-    assert not missing.exists()
+    assert missing not in read_results(settings.out)
     assert study.main(settings) == tables  # the same run again, to the bit
-    now = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}
-    assert {name for name, at in now.items() if at != kept[name]} == {missing.name}
+    now = read_results(settings.out)
+    assert now.keys() == kept.keys()
+    assert {name for name, run in now.items() if run["seconds"] >= 0} == {missing}
     assert "n = 2" in tables
     assert "p with Holm's correction over 3 tests: ProxyAnchor" in tables
-    kept = json.loads((tmp_path / "kept" / "ProxyAnchor, NIR-1.json").read_text())
-    assert [step for step, _ in kept["metrics"]["curve"]] == [1, 2]
-    assert "data_dir" not in kept["job"]  # of this machine alone
+    run = now["ProxyAnchor, NIR-1"]
+    assert [step for step, _ in run["metrics"]["curve"]] == [1, 2]
+    assert "data_dir" not in run["job"]  # of this machine alone
     assert (tmp_path / "kept.png").stat().st_size > 10_000
-    table_again = study.main(study.Settings(table=True, out=tmp_path / "kept"))
+    table_again = study.main(study.Settings(table=True, out=settings.out))
     assert table_again == tables
     with pytest.raises(SystemExit, match="--data-dir is needed"):
         study.main(study.Settings())
 
 
 def test_all_else_forgets_when_the_backbone_begins() -> None:
-    study = load("nir", "decide")
+    from experiments.nir import decide as study
+
     rule = study.reset_at(study.optax.adam(0.1), 2)
     params = {"a": jnp.ones(2)}
     state = rule.init(params)
@@ -172,26 +186,30 @@ def test_all_else_forgets_when_the_backbone_begins() -> None:
 
 
 def test_ways_on_from_a_plateau(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = load("ccp_mnist", "branch")
+    from experiments.ccp_mnist import branch as study
+
     monkeypatch.setattr(study, "PLATEAU", {"most": 2, "every": 1, "patience": 5})
     monkeypatch.setattr(study, "STEPS", 6)
     monkeypatch.setattr(study, "WAYS", {way: study.WAYS[way] for way in ("go on", "CCP")})
     monkeypatch.setattr(study, "TESTS", {"alternating at all": ("CCP", "go on")})
-    settings = study.Settings(data="digits", seeds=2, out=tmp_path / "kept", cache=tmp_path)
+    settings = study.Settings(data="digits", seeds=2, out=tmp_path / "kept.jsonl", cache=tmp_path)
     tables = study.main(settings)
-    assert len(list((tmp_path / "kept").iterdir())) == 6
+    kept = read_results(settings.out)
+    assert len(kept) == 6
     assert (tmp_path / "kept.png").exists()
     assert "| plateau " in tables
     assert "alternating at all: CCP − go on" in tables
     assert "n = 2" in tables
-    kept = json.loads((tmp_path / "kept" / "CCP-0.json").read_text())
-    assert len(kept["metrics"]["curve"]) == 6
+    assert len(kept["CCP-0"]["metrics"]["curve"]) == 6
     monkeypatch.setattr(study, "run", no_run)  # nothing is run again
     assert study.main(settings) == tables
 
 
-def test_ccp_by_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = load("ccp_letters")
+def test_ccp_by_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_omniglot: Callable[..., None]
+) -> None:
+    from experiments.ccp_letters import main as study
+
     write_omniglot(tmp_path / "data", ("Aa", "Bb", "Cc", "Dd", "Ee", "Ff"))
     sampler = jdml.data.ClassBatchSampler
     monkeypatch.setattr(
@@ -208,22 +226,23 @@ def test_ccp_by_letter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         losses=("contrastive",),
         steps=2,
         ways=(*ways, "one problem, no anchor"),
-        out=tmp_path / "kept",
+        out=tmp_path / "kept.jsonl",
     )
     tables = study.main(settings)
-    assert len(list((tmp_path / "kept").iterdir())) == 8
+    kept = read_results(settings.out)
+    assert len(kept) == 8
     assert "(1 seed)" in tables
     assert "| CCP-L " in tables
     assert "Holm's correction over 3 tests: no runs yet." in tables
     later = next(row for row in tables.splitlines() if "one problem, no anchor − alone" in row)
     assert "n = 2" in later
     assert "| step 500 |" in tables
-    found = json.loads((tmp_path / "kept" / "contrastive, XBM, fold 1-0.json").read_text())
-    assert 0 <= found["metrics"]["MAP@R"] <= 1
+    assert 0 <= kept["contrastive, XBM, fold 1-0"]["metrics"]["MAP@R"] <= 1
 
 
 def test_problems_of_a_run_by_letter() -> None:
-    study = load("ccp_letters", "progress")
+    from experiments.ccp_letters import progress as study
+
     values = [0.1, 0.3, 0.2, 0.5, 0.4, 0.6, 0.7]
     numbers = [0, 0, 0, 1, 1, 2, 2]
     curve = [

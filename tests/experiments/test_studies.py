@@ -1,8 +1,7 @@
 """The experiments run from end to end, with a step or two, on small data."""
 
 import dataclasses
-import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import chex
@@ -10,21 +9,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from experiments.studies import load, write_omniglot
 
 import jdml
+from jdml.training.records import read_results
+
+pytestmark = pytest.mark.slow
 
 
 def test_eps_mnist_on_the_embedded_digits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = load("eps_mnist")
+    from experiments.eps_mnist import main as study
+
     study.main(study.Settings(seeds=2, steps=2, out=tmp_path, workers=1))
     tables = capsys.readouterr().out
     assert all(method in tables for method in study.METHODS)
     assert "±" in tables
     assert (tmp_path / "scatter.png").stat().st_size > 10_000
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = read_results(tmp_path / "results.jsonl")
     assert len(results) == 12
     assert all(
         0 <= value <= 1 for result in results.values() for value in result["metrics"].values()
@@ -32,15 +34,21 @@ def test_eps_mnist_on_the_embedded_digits(
 
 
 def test_eps_mnist_wants_a_folder() -> None:
-    study = load("eps_mnist")
+    from experiments.eps_mnist import main as study
+
     with pytest.raises(SystemExit, match="--data-dir"):
         study.main(study.Settings(data="mnist"))
 
 
 def test_eps_omniglot_on_small_alphabets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    write_omniglot: Callable[..., None],
 ) -> None:
-    study = load("eps_omniglot")
+    from experiments.eps_omniglot import main as study
+    from experiments.eps_omniglot import tables as its_tables
+
     write_omniglot(tmp_path / "data")
     everything, left_out = (
         study.make_jobs,
@@ -56,7 +64,7 @@ def test_eps_omniglot_on_small_alphabets(
     monkeypatch.setattr(study, "make_jobs", small)
     monkeypatch.setattr(study, "POINTS", 2)
     monkeypatch.setattr(study, "score", lambda x, dataset, clusters: dict.fromkeys(SCORES, 0.5))
-    for module in (study, sys.modules["tables"]):
+    for module in (study, its_tables):
         monkeypatch.setattr(module, "CURVES", ("EPS + margin",))
         monkeypatch.setattr(module, "PRINTED", ("triplet, mined, printed",))
     settings = study.Settings(data_dir=tmp_path / "data", seeds=1, steps=1, out=tmp_path / "out")
@@ -71,13 +79,14 @@ def test_eps_omniglot_on_small_alphabets(
     tables = capsys.readouterr().out
     assert "| triplet, mined, printed |" in tables
     assert "| trimmed share | letters R@1 | runs |\n" in tables
-    curve = json.loads((tmp_path / "out" / "runs" / "curve EPS + margin-0.json").read_text())
+    curve = read_results(tmp_path / "out" / "results.jsonl")["curve EPS + margin-0"]
     assert [step for step, _ in curve["metrics"]["curve"]] == [1, 2]
     assert (tmp_path / "out" / "training.png").exists()
 
 
 def test_some_positives_are_drawn_uniformly() -> None:
-    some_positives = load("eps_omniglot").some_positives
+    from experiments.eps_omniglot.main import some_positives
+
     pairs = jdml.mining.all_pairs(jnp.array([0] * 6 + [1] * 2))
     keys = jax.random.split(jax.random.key(0), 400)
     kept = jax.vmap(lambda key: some_positives(3)(key, jnp.zeros((8, 8)), pairs).positive)(keys)
@@ -95,13 +104,15 @@ SCORES = (
 def test_potential_fields_on_the_embedded_digits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = load("potential_fields")
+    from experiments.potential_fields import main as study
+    from experiments.potential_fields import picture
+
     monkeypatch.setattr(study, "CLEAN", ("PFML", "ProxyAnchor"))
     monkeypatch.setattr(study, "NOISY", ("PFML", "triplet"))
     monkeypatch.setattr(study, "SWEEPS", {"alpha": (2.0,), "proxies_per_class": (0,)})
     monkeypatch.setattr(study, "FOILS", ("CPML, decaying",))
     monkeypatch.setattr(study, "NEAR", ("SoftTriple",))
-    monkeypatch.setattr(sys.modules["picture"].learned, "__defaults__", (2, 60))
+    monkeypatch.setattr(picture.learned, "__defaults__", (2, 60))
     parts = ("picture", "learned", "methods", "noise", "foils", "epoch", "sweeps")
     study.main(study.Settings(seeds=1, steps=1, parts=parts, out=tmp_path))
     tables = capsys.readouterr().out
@@ -109,7 +120,7 @@ def test_potential_fields_on_the_embedded_digits(
     assert "| triplet" in tables
     assert "| alpha |" in tables
     assert (tmp_path / "fields.png").stat().st_size > 50_000
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = read_results(tmp_path / "results.jsonl")
     assert len(results) == 8
     assert 0 < results["PFML-0"]["metrics"]["proxy distance, nearest"] < 2
     assert 0 <= results["PFML-0"]["metrics"]["proxies together"] <= 1
@@ -122,10 +133,13 @@ def test_potential_fields_on_the_embedded_digits(
         assert (tmp_path / f"{name}.png").stat().st_size > 10_000
 
 
-def test_potential_fields_on_held_out_alphabets(tmp_path: Path) -> None:
+def test_potential_fields_on_held_out_alphabets(
+    tmp_path: Path, write_omniglot: Callable[..., None]
+) -> None:
     """One training alphabet of five is scored, the others are trained on; the test alphabets are not touched."""
     write_omniglot(tmp_path, ("Aa", "Bb", "Cc", "Dd", "Ee"))
-    study = load("potential_fields")
+    from experiments.potential_fields import main as study
+
     whole, parts = (study.load("omniglot", str(tmp_path), held_out) for held_out in (False, True))
     assert [title for title, _, _ in parts.scored] == ["letters", "alphabets"]
     assert (len(whole.train), whole.train.num_classes) == (400, 5)
@@ -145,7 +159,8 @@ def test_potential_fields_on_held_out_alphabets(tmp_path: Path) -> None:
 def test_mpa_on_the_embedded_digits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = load("mpa")
+    from experiments.mpa import main as study
+
     monkeypatch.setattr(study, "NUMBERS", (1, 2))
     monkeypatch.setattr(study, "SHOWN", 2)
     monkeypatch.setattr(study, "FAMILY", ("MPA",))
@@ -155,13 +170,14 @@ def test_mpa_on_the_embedded_digits(
     assert "nDCG@8" in capsys.readouterr().out
     assert (tmp_path / "proxies.png").exists()
     assert (tmp_path / "gradients.png").stat().st_size > 20_000
-    assert len(json.loads((tmp_path / "results.json").read_text())) == 3
+    assert len(read_results(tmp_path / "results.jsonl")) == 3
 
 
 def test_ccp_on_the_embedded_digits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = load("ccp_mnist")
+    from experiments.ccp_mnist import main as study
+
     monkeypatch.setitem(study.TASKS, "digits", study.TASKS["digits"]._replace(steps=9, every=1))
     grid = study.Sweep("pool_size", (8, 16), "proxies_per_class", (4,))
     monkeypatch.setattr(study, "SWEEPS", {"pool": grid})
@@ -170,7 +186,7 @@ def test_ccp_on_the_embedded_digits(
     assert "| samples" in tables
     assert "| in batch" in tables
     assert "by pool size (rows) and proxies per class (columns)" in tables
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = read_results(tmp_path / "results.jsonl")
     assert set(results) == {"in batch-0", "samples-0", "single-0", "CCP-0", "CCP, pool_size 8-0"}
     assert results["single-0"]["metrics"]["history"] == []
     assert sum(problem["steps"] for problem in results["CCP-0"]["metrics"]["history"]) <= 9
@@ -183,16 +199,18 @@ def test_ccp_on_the_embedded_digits(
 def test_nir_on_the_embedded_digits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = load("nir")
+    from experiments.nir import main as study
+    from experiments.nir import pictures, regularized, switch_off
+
     small = {"num_blocks": 1, "depth": 2, "hidden": 8}
-    for module in ("regularized", "switch_off", "pictures"):
+    for module in (regularized, switch_off, pictures):
         monkeypatch.setattr(
-            sys.modules[module],
+            module,
             "make_flow",
             lambda dim, settings: jdml.flows.preset("released", dim, dim, **{**settings, **small}),
         )
     monkeypatch.setattr(study, "METHODS", ("ProxyAnchor",))
-    monkeypatch.setattr(sys.modules["regularized"], "METHODS", ("ProxyAnchor",))
+    monkeypatch.setattr(regularized, "METHODS", ("ProxyAnchor",))
     monkeypatch.setattr(study, "VARIANTS", {"exp": {}})
     monkeypatch.setattr(study, "ABLATIONS", {"ω = 0": {"nir": {"weight": 0.0}}})
     parts = ("picture", "switch", "methods", "ablations", "time")
@@ -202,7 +220,7 @@ def test_nir_on_the_embedded_digits(
     assert "| ω = 0 " in tables
     assert "| exp | " in tables
     assert "a step's milliseconds" in tables
-    results = json.loads((tmp_path / "results.json").read_text())
+    results = read_results(tmp_path / "results.jsonl")
     assert len(results) == 6
     metrics = results["ProxyAnchor + NIR-0"]["metrics"]
     assert sum(metrics["test spectrum"]) == pytest.approx(1, abs=1e-5)
@@ -212,7 +230,7 @@ def test_nir_on_the_embedded_digits(
 
 
 def test_nir_notes_a_run_that_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
-    study = load("nir")
+    from experiments.nir import main as study
 
     def diverges(*arguments: object, **settings: object) -> None:
         raise FloatingPointError("the loss is nan at step 3")
@@ -222,8 +240,11 @@ def test_nir_notes_a_run_that_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
     assert study.run(job) == {"diverged": "the loss is nan at step 3"}
 
 
-def test_omniglot_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = load("omniglot")
+def test_omniglot_one_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_omniglot: Callable[..., None]
+) -> None:
+    from experiments.omniglot import main as study
+
     write_omniglot(tmp_path / "data", ("Aa", "Bb", "Cc"))
     monkeypatch.setattr(study, "HELD_OUT", 1)
     sampler = jdml.data.ClassBatchSampler
@@ -235,7 +256,7 @@ def test_omniglot_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     table = study.main(settings)
     assert all(method in table for method in only)
     assert "±" in table
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    results = read_results(tmp_path / "out" / "results.jsonl")
     assert len(results) == 6
     assert study.main(settings).count("|") == table.count("|")  # nothing is run again
     with pytest.raises(ValueError, match=r"--only must name methods among .*; got \['tripplet'\]"):
@@ -243,10 +264,12 @@ def test_omniglot_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_method_of_the_table_trains(tmp_path: Path) -> None:
-    study = load("omniglot")
+    from experiments.omniglot import main as study
+    from experiments.omniglot import methods
+
     x, y = jax.random.normal(jax.random.key(0), (24, 128)), jnp.arange(24) % 4
     for name, method in study.METHODS.items():
-        if "NIR" in name or name in sys.modules["methods"].QUICK:
+        if "NIR" in name or name in methods.QUICK:
             continue  # slow to compile; those of --quick are run above
         objective = method.make(4)
         params = objective.init(jax.random.key(1))
@@ -263,10 +286,12 @@ def test_every_method_of_the_table_trains(tmp_path: Path) -> None:
 def test_cub_crops_on_random_features(
     shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = load("cub_crops")
+    from experiments.cub_crops import features
+    from experiments.cub_crops import main as study
+
     rng = np.random.default_rng(0)
     monkeypatch.setattr(
-        sys.modules["features"],
+        features,
         "pooled",
         lambda dataset, weights: rng.normal(size=(len(dataset), 1, 1, 1280)).astype("f"),
     )

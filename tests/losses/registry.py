@@ -9,7 +9,7 @@ from typing import Any
 
 import jdml
 from jdml.testing import LossCase
-from oracles import losses as oracles
+from oracles import everyday_losses, multi_proxy_losses, pair_losses, proxy_losses
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Spec:
 
     Args:
         kind: "pair" or "proxy".
-        oracle: Its restatement in `oracles.losses`.
+        oracle: Its restatement in `tests/oracles`.
         settings: Keywords that both the loss and the oracle take, other than the defaults.
         shape: Of the unreduced values: "B", "BR", "C" or "BCK" (all charges).
         skip: Property checks that cannot hold for it, as a definition.
@@ -38,71 +38,82 @@ MPA = {"alpha": 8.0, "delta": 0.2, "gamma": 0.3, "tau": 0.4}
 # Circle loss holds its own pair weights constant, so its gradient is not its value's slope.
 REGISTRY: Mapping[str, Spec] = {
     "contrastive_loss": Spec(
-        "pair", oracles.contrastive, {"positive_margin": 0.2, "negative_margin": 1.1}, "BR"
+        "pair", pair_losses.contrastive, {"positive_margin": 0.2, "negative_margin": 1.1}, "BR"
     ),
     "similarity_contrastive_loss": Spec(
-        "pair", oracles.similarity_contrastive, {"negative_margin": 0.1}
+        "pair", pair_losses.similarity_contrastive, {"negative_margin": 0.1}
     ),
-    "triplet_loss": Spec("pair", oracles.triplet, {"margin": 0.3}),
-    "margin_loss": Spec("pair", oracles.margin, {"beta": 1.1, "alpha": 0.3}, "BR"),
+    "triplet_loss": Spec("pair", pair_losses.triplet, {"margin": 0.3}),
+    "margin_loss": Spec("pair", pair_losses.margin, {"beta": 1.1, "alpha": 0.3}, "BR"),
     "multi_similarity_loss": Spec(
-        "pair", oracles.multi_similarity, {"alpha": 3.0, "beta": 20.0, "base": 0.4}
+        "pair", pair_losses.multi_similarity, {"alpha": 3.0, "beta": 20.0, "base": 0.4}
     ),
-    "n_pair_loss": Spec("pair", oracles.n_pair),
+    "n_pair_loss": Spec("pair", pair_losses.n_pair),
     "lifted_structure_loss": Spec(
-        "pair", oracles.lifted_structure, {"negative_margin": 0.8, "positive_margin": 0.1}
+        "pair", pair_losses.lifted_structure, {"negative_margin": 0.8, "positive_margin": 0.1}
     ),
     "circle_loss": Spec(
-        "pair", oracles.circle, {"margin": 0.3, "gamma": 20.0}, skip=("gradients", "references")
+        "pair", pair_losses.circle, {"margin": 0.3, "gamma": 20.0}, skip=("gradients", "references")
     ),
-    "fast_ap_loss": Spec("pair", oracles.fast_ap, {"num_bins": 7}),
+    "fast_ap_loss": Spec("pair", pair_losses.fast_ap, {"num_bins": 7}),
     "snr_contrastive_loss": Spec(
-        "pair", oracles.snr_contrastive, {"positive_margin": 0.4, "negative_margin": 2.1}, "BR"
+        "pair", pair_losses.snr_contrastive, {"positive_margin": 0.4, "negative_margin": 2.1}, "BR"
     ),
-    "info_nce_loss": Spec("pair", oracles.info_nce, {"temperature": 0.3}),
-    "sup_con_loss": Spec("pair", oracles.sup_con, {"temperature": 0.4}),
+    "info_nce_loss": Spec("pair", everyday_losses.info_nce, {"temperature": 0.3}),
+    "sup_con_loss": Spec("pair", everyday_losses.sup_con, {"temperature": 0.4}),
     "sigmoid_contrastive_loss": Spec(
-        "pair", oracles.sigmoid_contrastive, {"scale": 4.0, "bias": -1.5}
+        "pair", everyday_losses.sigmoid_contrastive, {"scale": 4.0, "bias": -1.5}
     ),
-    "nca_loss": Spec("pair", oracles.nca, {"scale": 2.0}),
-    "smooth_ap_loss": Spec("pair", oracles.smooth_ap, {"temperature": 0.2}),
+    "nca_loss": Spec("pair", everyday_losses.nca, {"scale": 2.0}),
+    "smooth_ap_loss": Spec("pair", everyday_losses.smooth_ap, {"temperature": 0.2}),
     "recall_at_k_loss": Spec(
-        "pair", oracles.recall_at_k, {"k": (1, 3), "temperature": 0.2, "k_temperature": 0.8}
+        "pair", everyday_losses.recall_at_k, {"k": (1, 3), "temperature": 0.2, "k_temperature": 0.8}
     ),
-    "proxy_nca_loss": Spec("proxy", oracles.proxy_nca, {"scale": 3.0}),
-    "proxy_nca_pp_loss": Spec("proxy", oracles.proxy_nca_pp, {"temperature": 0.3}),
-    "proxy_nca_margin_loss": Spec("proxy", oracles.proxy_nca_margin, {"alpha": 8.0, "delta": 0.2}),
-    "proxy_anchor_loss": Spec("proxy", oracles.proxy_anchor, {"alpha": 8.0, "delta": 0.2}, "C"),
+    "proxy_nca_loss": Spec("proxy", proxy_losses.proxy_nca, {"scale": 3.0}),
+    "proxy_nca_pp_loss": Spec("proxy", proxy_losses.proxy_nca_pp, {"temperature": 0.3}),
+    "proxy_nca_margin_loss": Spec(
+        "proxy", proxy_losses.proxy_nca_margin, {"alpha": 8.0, "delta": 0.2}
+    ),
+    "proxy_anchor_loss": Spec(
+        "proxy", proxy_losses.proxy_anchor, {"alpha": 8.0, "delta": 0.2}, "C"
+    ),
     "soft_triple_loss": Spec(
         "proxy",
-        oracles.soft_triple,
+        proxy_losses.soft_triple,
         {"scale": 10.0, "gamma": 0.3, "margin": 0.05, "tau": 0.4},
         proxies_per_class=1,
     ),
-    "normalized_softmax_loss": Spec("proxy", oracles.normalized_softmax, {"temperature": 0.2}),
-    "cosface_loss": Spec("proxy", oracles.cosface, {"scale": 16.0, "margin": 0.2}),
-    "arcface_loss": Spec("proxy", oracles.arcface, {"scale": 16.0, "margin": 0.4}),
+    "normalized_softmax_loss": Spec("proxy", proxy_losses.normalized_softmax, {"temperature": 0.2}),
+    "cosface_loss": Spec("proxy", proxy_losses.cosface, {"scale": 16.0, "margin": 0.2}),
+    "arcface_loss": Spec("proxy", proxy_losses.arcface, {"scale": 16.0, "margin": 0.4}),
     "subcenter_arcface_loss": Spec(
-        "proxy", oracles.subcenter_arcface, {"scale": 16.0, "margin": 0.4}, proxies_per_class=2
+        "proxy",
+        everyday_losses.subcenter_arcface,
+        {"scale": 16.0, "margin": 0.4},
+        proxies_per_class=2,
     ),
     "multi_proxy_anchor_loss": Spec(
-        "proxy", oracles.multi_proxy_anchor, MPA, "C", proxies_per_class=2
+        "proxy", multi_proxy_losses.multi_proxy_anchor, MPA, "C", proxies_per_class=2
     ),
     "multi_proxy_anchor_dw_loss": Spec(
-        "proxy", oracles.multi_proxy_anchor_dw, MPA, proxies_per_class=2
+        "proxy", multi_proxy_losses.multi_proxy_anchor_dw, MPA, proxies_per_class=2
     ),
     "multi_proxy_anchor_ap_loss": Spec(
-        "proxy", oracles.multi_proxy_anchor_ap, MPA, proxies_per_class=2
+        "proxy", multi_proxy_losses.multi_proxy_anchor_ap, MPA, proxies_per_class=2
     ),
     "potential_field_loss": Spec(
         "proxy",
-        oracles.potential_field,
+        multi_proxy_losses.potential_field,
         {"delta": 0.9, "alpha": 2.5, "repulsion_delta": 1.3, "min_distance": 0.01},
         "BCK",
         proxies_per_class=2,
     ),
     "contrastive_potential_loss": Spec(
-        "proxy", oracles.contrastive_potential, {"delta": 1.1}, "BCK", proxies_per_class=2
+        "proxy",
+        multi_proxy_losses.contrastive_potential,
+        {"delta": 1.1},
+        "BCK",
+        proxies_per_class=2,
     ),
 }
 

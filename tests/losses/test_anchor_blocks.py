@@ -13,6 +13,8 @@ from jdml.mining import chain, distance_weighted_negative, easy_positive, random
 from jdml.ops.blocks import AT_ONCE, block_size
 from jdml.testing.case import assert_close
 
+pytestmark = pytest.mark.slow
+
 B, R, D = 11, 7, 5
 RNG = np.random.default_rng(4)
 X, REFERENCES = RNG.normal(size=(B, D)), RNG.normal(size=(R, D))

@@ -30,6 +30,7 @@ def value_and_grads(name: str, class_block: Any, **more: Any) -> Any:
         return jax.jit(jax.value_and_grad(value, (0, 1)))(jnp.asarray(X), jnp.asarray(P))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BLOCKED)
 def test_blocks_change_nothing(name: str) -> None:
     dense = value_and_grads(name, None)

@@ -9,6 +9,8 @@ import jdml
 from jdml import registry
 from jdml.losses import terms
 
+pytestmark = pytest.mark.slow
+
 X = jnp.asarray(np.random.default_rng(0).normal(size=(6, 4)), jnp.float32)
 Y = np.array([0, 0, 1, 1, 2, 2])
 

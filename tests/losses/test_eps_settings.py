@@ -10,6 +10,8 @@ import pytest
 import jdml
 from jdml import mining
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(0)
 X = jnp.asarray(RNG.normal(size=(9, 4)), jnp.float32)
 Y = jnp.asarray(np.arange(9) % 3)

@@ -11,6 +11,8 @@ import pytest
 import jdml
 from jdml import fields, metrics, optim
 
+pytestmark = pytest.mark.slow
+
 ALPHA = 4.0
 SAMPLES = np.array([[0.9, 0.1], [0.1, 0.8], [-0.7, 0.3], [-0.4, -0.8], [0.6, -0.6]])
 NUMBER = len(SAMPLES)

@@ -12,6 +12,8 @@ import pytest
 import jdml
 from oracles import mining as mining_oracles
 
+pytestmark = pytest.mark.slow
+
 torch: Any
 pml_distances: Any
 pml_losses: Any

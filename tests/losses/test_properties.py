@@ -42,6 +42,7 @@ def test_triplet_memory_at_the_stated_size() -> None:
     check_memory(LossCase(jdml.triplet_loss), size=1024, dim=512, arrays=14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mine", ["easy_positive", "multi_similarity_pairs"])
 def test_mined_losses_keep_the_properties(mine: str) -> None:
     settings = {"mine": getattr(jdml.mining, mine)()}
@@ -50,6 +51,7 @@ def test_mined_losses_keep_the_properties(mine: str) -> None:
         LOSS_CHECKS[check](mined)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalize", [None, jdml.ball])
 def test_other_normalizations_stay_finite(normalize: object) -> None:
     batch = LossCase(jdml.contrastive_loss, settings={"normalize": normalize})

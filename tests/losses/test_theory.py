@@ -15,6 +15,8 @@ import pytest
 
 import jdml
 
+pytestmark = pytest.mark.slow
+
 EPS = jdml.mining.easy_positive()
 
 

@@ -11,8 +11,8 @@ import pytest
 from losses.registry import REGISTRY, loss
 
 import jdml
-from oracles import losses as oracles
 from oracles import mining as mining_oracles
+from oracles import proxy_losses
 
 RNG = np.random.default_rng(7)
 B, R, D, C, K = 10, 13, 5, 4, 3
@@ -151,6 +151,7 @@ def assert_equal(name: str, options: Mapping[str, Any], **settings: Any) -> None
     np.testing.assert_allclose(value, reference, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "option"), cases())
 def test_option_in_float64(name: str, option: str) -> None:
     spec = REGISTRY[name]
@@ -158,6 +159,7 @@ def test_option_in_float64(name: str, option: str) -> None:
     assert_equal(name, options, **spec.settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REGISTRY)
 def test_defaults_and_float32(name: str) -> None:
     with jax.enable_x64(True):
@@ -181,6 +183,7 @@ def test_triplets_squared(reduce: str) -> None:
     assert_equal("triplet_loss", options, margin=0.2, squared=True)
 
 
+@pytest.mark.slow
 def test_triplets_tie_and_coincide() -> None:
     """Equal distances, and hinges of exactly 0, on a grid where the arithmetic is exact."""
     grid = np.array([[0, 0], [0, 1], [1, 0], [0, 2], [2, 0], [0, 0], [0, 3], [1, 0]], np.float64)
@@ -203,7 +206,7 @@ def test_center_regularizer() -> None:
     with jax.enable_x64(True):
         value = float(jdml.losses.center_regularizer(jnp.asarray(MANY_PROXIES)))
         grad = jax.grad(jdml.losses.center_regularizer)(jnp.ones((C, K, D)))
-    assert value == pytest.approx(oracles.center_regularizer(MANY_PROXIES), rel=1e-10)
+    assert value == pytest.approx(proxy_losses.center_regularizer(MANY_PROXIES), rel=1e-10)
     assert np.isfinite(grad).all()
     assert float(jdml.losses.center_regularizer(jnp.asarray(PROXIES, jnp.float32))) == 0
 

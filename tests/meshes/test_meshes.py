@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from losses.registry import REGISTRY
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parent / "eight_devices.py"
 TESTS, PARTS = Path(__file__).parents[1], 2
 LIMIT = 1800

@@ -23,6 +23,7 @@ def test_equals_the_formula_on_the_clusters_found(monkeypatch):
     assert nmi(points, labels, 6) == pytest.approx(oracle.nmi(labels, clusters), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_separated_classes_reach_one():
     points, labels = blobs()
     found = [nmi(points, labels, key=jax.random.key(seed)) for seed in range(8)]

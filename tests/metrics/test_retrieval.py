@@ -57,6 +57,7 @@ def test_a_separate_gallery_equals_the_oracle(path, seed, whole):
     assert_equal_to_oracle(queries, query_labels, gallery, gallery_labels)
 
 
+@pytest.mark.slow
 def test_every_size_is_handled(path):
     rng = np.random.default_rng(0)
     for queries in (1, 2, 3, 9):
@@ -68,6 +69,7 @@ def test_every_size_is_handled(path):
         assert_equal_to_oracle(vectors, labels, vectors[:1], labels[:1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block_size", [1, 7, 59, 60, 1000])
 def test_blocks_change_nothing(path, block_size):
     vectors, labels = embedded(1, whole=True)
@@ -76,6 +78,7 @@ def test_blocks_change_nothing(path, block_size):
     chex.assert_trees_all_close(blocked, whole, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "dim"), [(3, 1), (130, 3), (257, 129), (64, 512)])
 def test_duplicates_tie_exactly(path, size, dim):
     """All embeddings are the same point: only indices decide, and every one finds itself excluded."""
@@ -165,6 +168,7 @@ def test_temporaries_of_sixty_thousand_queries_are_small(path):
     assert used.temp_size_in_bytes + used.output_size_in_bytes < 128 * 2**20  # the issue: 512 MiB
 
 
+@pytest.mark.slow
 def test_equals_pytorch_metric_learning(path):
     torch = pytest.importorskip("torch", reason="compares with pytorch-metric-learning")
     pytest.importorskip("faiss", reason="compares with pytorch-metric-learning and faiss")
@@ -219,6 +223,7 @@ def test_traced_embeddings_are_refused_in_words():
         jax.jit(lambda x: evaluate_retrieval(x, np.zeros(4, int))["R@1"])(np.eye(4))
 
 
+@pytest.mark.slow
 def test_class_names_and_tensors_of_torch():
     vectors, labels = embedded(3)
     names = np.array([f"class {label}" for label in labels])
@@ -236,6 +241,7 @@ def test_class_names_and_tensors_of_torch():
         assert evaluate_retrieval(tensors[0].to(dtype), tensors[1])["queries"] > 0
 
 
+@pytest.mark.slow
 def test_a_gallery_on_disk(tmp_path, monkeypatch):
     """Read in pieces, the last one short: the same as in memory, ties and all."""
     monkeypatch.setattr(disk, "PIECE", 4 * 5 * 7)
@@ -251,6 +257,7 @@ def test_a_gallery_on_disk(tmp_path, monkeypatch):
         evaluate_retrieval(queries, query_labels, there, labels)
 
 
+@pytest.mark.slow
 def test_nearest_on_disk(tmp_path, monkeypatch):
     """The same as in memory: ties, one's own row, groups of which few are looked at."""
     monkeypatch.setattr(disk, "PIECE", 4 * 5 * 31)

@@ -13,6 +13,8 @@ from jdml.models import create
 from jdml.models.heads import POOLINGS
 from jdml.registry import NETWORKS
 
+pytestmark = pytest.mark.slow
+
 BATCH_NORMED = [name for name, network in NETWORKS.items() if network.batch_norm]
 LARGE = {  # width of the features, parameters of the published network without its classifier
     "bn_inception": (1024, 10_270_240),

@@ -13,6 +13,8 @@ import pytest
 from jdml.models import EpsNet, SmallConvNet, create
 from jdml.models.convnets import max_pool_2x2
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["eps", "small"]
 
 

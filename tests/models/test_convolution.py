@@ -16,6 +16,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jdml.models import convolution
 from jdml.models.convolution import convolve, windows
 
+pytestmark = pytest.mark.slow
+
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 
 # (batch, height, width, channels, features, kernel's rows and columns), settings

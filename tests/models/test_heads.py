@@ -9,6 +9,8 @@ import pytest
 from jdml.models import EmbeddingHead
 from jdml.models.heads import POOLINGS, gem_pool
 
+pytestmark = pytest.mark.slow
+
 
 def pooled_by_loops(x: np.ndarray, pooling: str, p: float = 3.0) -> np.ndarray:
     """One image and channel after the other, in float64."""

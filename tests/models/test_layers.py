@@ -10,6 +10,8 @@ import pytest
 
 from jdml.models.layers import BatchNorm, max_pool
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 MAPS = 3 * jax.random.normal(KEY, (4, 5, 6, 3)) + 5
 SETTINGS = {"momentum": 0.9, "epsilon": 1e-3}

@@ -8,6 +8,8 @@ import pytest
 
 from jdml.models import ResNet, ResNet20V2, create
 
+pytestmark = pytest.mark.slow
+
 
 def count(params) -> int:
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))

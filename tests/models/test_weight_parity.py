@@ -13,6 +13,8 @@ from jdml.models import convert_weights, create, load_weights, normalizer
 from jdml.models.dialects import dialects
 from jdml.registry import pretrained_networks
 
+pytestmark = pytest.mark.slow
+
 WIDTHS = {
     "resnet18": 512,
     "resnet50": 2048,

@@ -20,6 +20,8 @@ from jdml.models.dialects import dialects
 from jdml.models.weights import _shapes, _stored_shape
 from jdml.registry import pretrained_networks
 
+pytestmark = pytest.mark.slow
+
 ARCH = "efficientnet_lite0"
 NO_TORCH = "reads files of PyTorch: pip install torch"
 

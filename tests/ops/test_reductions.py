@@ -49,6 +49,7 @@ def test_a_masked_nan_does_not_leak_and_a_kept_one_shows(name: str) -> None:
         assert jnp.isnan(REDUCTIONS[name](poisoned, jnp.ones(4, bool)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduce_fn", [jnp.mean, jnp.sum, jnp.max], ids=["mean", "sum", "max"])
 def test_jnp_reductions_of_no_term_are_zero(reduce_fn) -> None:
     def reduced(values: jax.Array) -> jax.Array:

@@ -13,6 +13,8 @@ from jdml import ops
 from jdml.ops import streams
 from jdml.ops.blocks import block_size
 
+pytestmark = pytest.mark.slow
+
 N, D = 37, 3
 RNG = np.random.default_rng(0)
 POINTS = 0.3 * RNG.normal(size=(N, D))

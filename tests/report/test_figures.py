@@ -9,6 +9,8 @@ from jdml.cli import main
 from jdml.report import scatter_grid
 from jdml.report.demo import COLUMNS, DemoResult, load_parts, methods, run_demo, table
 
+pytestmark = pytest.mark.slow
+
 
 def panel(classes, size=50):
     rng = np.random.default_rng(0)

@@ -12,6 +12,8 @@ from jdml import report
 from jdml.data import Dataset
 from jdml.report import Run
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = [
     "<script>alert(1)</script>",
     "</script><img src=x onerror=alert(2)>",

@@ -12,6 +12,7 @@ from jdml import report
 from jdml.cli import main
 from jdml.report import Run, compare_runs, comparison_records, comparison_table, read_runs
 from jdml.report.compare import duration, is_share, size
+from jdml.training.records import write_results
 
 
 def write_run(folder, config, scores=None, log=()):
@@ -109,8 +110,8 @@ def test_a_study_and_a_demo_are_read(tmp_path):
         for seed in (1, 2)
     }
     (tmp_path / "s").mkdir()
-    (tmp_path / "s" / "results.json").write_text(json.dumps(study))
-    for place in (tmp_path / "s", tmp_path / "s" / "results.json"):
+    write_results(tmp_path / "s" / "results.jsonl", study)
+    for place in (tmp_path / "s", tmp_path / "s" / "results.jsonl"):
         rows = compare_runs(read_runs(place)).rows
         assert [(row.name, row.values["R@1"]) for row in rows] == [
             ("EPS", [0.25, 0.5]),

@@ -16,6 +16,8 @@ from jdml.report.thumbnails import address, picture_of, thumbnails
 
 Image = pytest.importorskip("PIL.Image")
 
+pytestmark = pytest.mark.slow
+
 LINE = np.array([[0.0], [1.0], [3.0], [10.0], [11.0], [14.0]])
 LABELS = np.array([0, 0, 1, 1, 1, 0])
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("distrax")
+
+pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).parent / "eight_devices.py"
 TESTS = Path(__file__).parents[1]
 

@@ -13,6 +13,8 @@ import pytest
 
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("grain")
+
+pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).parent / "one_of_several.py"
 DIES_AT, ASKED_AT, BATCH, POOL, SIZE = 19, 9, 16, 32, 64
 

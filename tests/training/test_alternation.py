@@ -17,6 +17,8 @@ from jdml.data import ImageFiles, conventional
 from jdml.ops import ball
 from jdml.training import AlternatingProblems, create_state, embed, fit
 
+pytestmark = pytest.mark.slow
+
 K, POOL = 3, 5
 OBJECTIVE = objectives.as_proxy_objective(jdml.contrastive_loss, 4, 2, proxies_per_class=K)
 OPTIMIZER = optim.partition_by_role(

@@ -19,6 +19,8 @@ from jdml.training import fit, metric_names, recall_ranks, score
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("grain")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def data(tmp_path) -> Dataset:

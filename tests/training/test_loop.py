@@ -12,6 +12,8 @@ import pytest
 import jdml.training.feed as feed
 from jdml.training import Best, fit, improve
 
+pytestmark = pytest.mark.slow
+
 
 def train(toy, **settings):
     parts = {

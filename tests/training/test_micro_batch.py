@@ -14,6 +14,8 @@ from jdml.models import SmallConvNet
 from jdml.training import create_state, fit, make_train_step
 from jdml.training.micro_batch import check_rows_apart, in_turns
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (24, 4, 4, 1), np.uint8)
 LABELS = np.arange(24) % 6

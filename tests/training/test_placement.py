@@ -29,6 +29,7 @@ def train(toy, out_dir, term_at=None, **settings):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_run_that_is_asked_to_end_saves_and_goes_on(toy, identical, tmp_path, asynchronous):
     before = signal.getsignal(signal.SIGTERM)

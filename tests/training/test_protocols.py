@@ -13,6 +13,8 @@ from jdml.recipes import Problems, Recipe
 from jdml.training import protocols
 from jdml.training.protocols import Plan, Retrieval, conventional, mlrc
 
+pytestmark = pytest.mark.slow
+
 DIM = 8
 
 

@@ -1,6 +1,7 @@
 """Studies: nothing is run twice, nothing is lost, nothing is mixed up."""
 
 import json
+import multiprocessing
 import os
 import time
 import types
@@ -9,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from jdml.training import study
-from jdml.training.study import by_seed, collect_results, run_study
+from jdml.training.records import keep_result, read_results, write_results
+from jdml.training.study import by_seed, run_study
+
+pytestmark = pytest.mark.slow
 
 
 def square(job: dict) -> dict:
@@ -29,7 +33,7 @@ def cores(job: dict) -> dict:
 def test_workers_share_the_cores(tmp_path: Path) -> None:
     mine = sorted(os.sched_getaffinity(0))
     jobs = {f"job-{x}": {"x": x} for x in range(4)}
-    results = run_study(cores, jobs, tmp_path, workers=2, progress=False)
+    results = run_study(cores, jobs, tmp_path / "s.jsonl", workers=2, progress=False)
     shares = {tuple(result["metrics"]["cores"]) for result in results.values()}
     assert shares <= {tuple(mine[::2]), tuple(mine[1::2] or mine)}
     assert {core for share in shares for core in share} <= set(mine)
@@ -58,16 +62,17 @@ def test_only_missing_jobs_run(tmp_path: Path) -> None:
         ran.append(job["x"])
         return square(job)
 
-    jobs = {f"job-{x}": {"x": x} for x in range(3)}
-    run_study(counted, {"job-1": jobs["job-1"]}, tmp_path, progress=False)
-    results = run_study(counted, jobs, tmp_path, progress=False)
+    jobs, kept = {f"job-{x}": {"x": x} for x in range(3)}, tmp_path / "s.jsonl"
+    run_study(counted, {"job-1": jobs["job-1"]}, kept, progress=False)
+    results = run_study(counted, jobs, kept, progress=False)
     assert ran == [1, 0, 2]
     assert [results[name]["metrics"]["square"] for name in jobs] == [0, 1, 4]
-    assert json.loads((tmp_path / "job-2.json").read_text())["job"] == {"x": 2}
+    assert read_results(kept)["job-2"]["job"] == {"x": 2}
 
 
-def test_one_file_may_take_all_results(tmp_path: Path) -> None:
-    ran, kept = [], tmp_path / "study" / "results.json"
+def test_one_file_takes_all_results(tmp_path: Path) -> None:
+    """Of any names, in a folder that is made; a run a line, sorted."""
+    ran, kept = [], tmp_path / "study" / "results.jsonl"
 
     def counted(job: dict) -> dict:
         ran.append(job["x"])
@@ -77,48 +82,53 @@ def test_one_file_may_take_all_results(tmp_path: Path) -> None:
     run_study(counted, dict(list(jobs.items())[:2]), kept, progress=False)
     results = run_study(counted, jobs, kept, progress=False)
     assert ran == [0, 1, 2]
-    assert json.loads(kept.read_text()) == results
-    with pytest.raises(ValueError, match=r"a, b/c 0-0 in .*results\.json was made with other"):
+    assert read_results(kept) == results
+    lines = [json.loads(line) for line in kept.read_text().splitlines()]
+    assert [line["name"] for line in lines] == sorted(jobs)
+    assert all(list(line) == ["job", "machine", "metrics", "name", "seconds"] for line in lines)
+    with pytest.raises(ValueError, match=r"a, b/c 0-0 in .*results\.jsonl was made with other"):
         run_study(counted, {"a, b/c 0-0": {"x": 7}}, kept, progress=False)
 
 
 def test_results_before_a_failure_are_kept(tmp_path: Path) -> None:
     jobs = {"a": {"x": 1}, "b": {"x": 2, "fails": True}}
     with pytest.raises(RuntimeError, match="this job fails"):
-        run_study(square, jobs, tmp_path, progress=False)
-    assert (tmp_path / "a.json").exists()
-    assert not (tmp_path / "b.json").exists()
+        run_study(square, jobs, tmp_path / "s.jsonl", progress=False)
+    assert list(read_results(tmp_path / "s.jsonl")) == ["a"]
 
 
 def test_other_settings_are_refused(tmp_path: Path) -> None:
-    run_study(square, {"a": {"x": 1}}, tmp_path, progress=False)
+    kept = tmp_path / "s.jsonl"
+    run_study(square, {"a": {"x": 1}}, kept, progress=False)
     with pytest.raises(
-        ValueError, match=r"a\.json was made with other settings: x: 1 there, 2 now"
+        ValueError, match=r"a in .*s\.jsonl was made with other settings: x: 1 there, 2 now"
     ):
-        run_study(square, {"a": {"x": 2}}, tmp_path, progress=False)
+        run_study(square, {"a": {"x": 2}}, kept, progress=False)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_no_job_begins_when_time_is_up_and_workers_give_the_same_results(
     workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    kept = tmp_path / "s.jsonl"
+
     def clock() -> float:
         """A minute passes with every job that ends."""
-        return 60.0 * len(list(tmp_path.glob("*.json")))
+        return 60.0 * len(read_results(kept))
 
     monkeypatch.setattr(
         study, "time", types.SimpleNamespace(monotonic=clock, perf_counter=time.perf_counter)
     )
     jobs = {f"job-{x}": {"x": x} for x in range(6)}
-    assert run_study(square, jobs, tmp_path, minutes=0, progress=False) == {}
-    results = run_study(square, jobs, tmp_path, workers=workers, minutes=2, progress=False)
+    assert run_study(square, jobs, kept, minutes=0, progress=False) == {}
+    results = run_study(square, jobs, kept, workers=workers, minutes=2, progress=False)
     assert 2 <= len(results) <= 1 + workers  # the other worker may have begun a third
     assert list(results) == list(jobs)[: len(results)]
-    assert set(collect_results(tmp_path)) == set(results)
+    assert set(read_results(kept)) == set(results)
     assert all(
         result["metrics"]["square"] == result["job"]["x"] ** 2 for result in results.values()
     )
-    assert len(run_study(square, jobs, tmp_path, progress=False)) == 6
+    assert len(run_study(square, jobs, kept, progress=False)) == 6
 
 
 @pytest.mark.parametrize(
@@ -126,6 +136,7 @@ def test_no_job_begins_when_time_is_up_and_workers_give_the_same_results(
     [
         ({"workers": 0}, ValueError, "workers must be at least 1, got 0"),
         ({"minutes": -1}, ValueError, "minutes must be >= 0, got -1"),
+        ({"out": "runs/s"}, ValueError, "out must be a .jsonl file, got runs/s"),
         ({"minutes": "10"}, TypeError, "minutes must be a number >= 0, got '10'"),
     ],
 )
@@ -133,7 +144,7 @@ def test_wrong_settings_are_refused(
     settings: dict, error: type[Exception], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=message):
-        run_study(square, {}, tmp_path, **settings)
+        run_study(square, {}, **{"out": tmp_path / "s.jsonl", **settings})
 
 
 def test_a_metric_by_seed_of_runs_that_their_settings_tell() -> None:
@@ -154,17 +165,52 @@ def test_a_metric_by_seed_of_runs_that_their_settings_tell() -> None:
 
 
 def test_results_of_parts_add_up(tmp_path: Path) -> None:
-    for part in (("a", "b"), ("b", "c")):
-        run_study(square, {name: {"x": ord(name)} for name in part}, tmp_path, progress=False)
-    found = collect_results(tmp_path)
-    assert {name: result["job"]["x"] for name, result in found.items()} == {
-        "a": 97,
-        "b": 98,
-        "c": 99,
+    kept = tmp_path / "s.jsonl"
+    for part in (("b", "c"), ("a", "b")):
+        run_study(square, {name: {"x": ord(name)} for name in part}, kept, progress=False)
+    found = {name: result["job"]["x"] for name, result in read_results(kept).items()}
+    assert list(found.items()) == [("a", 97), ("b", 98), ("c", 99)]
+
+
+def keep_some(path: Path, first: int) -> None:
+    for number in range(first, first + 40, 2):
+        keep_result(path, f"{number:02d}", {"metrics": {"number": number}})
+
+
+def test_studies_that_keep_in_one_file_at_a_time_lose_nothing(tmp_path: Path) -> None:
+    """And who reads meanwhile finds whole lines."""
+    path = tmp_path / "s.jsonl"
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=keep_some, args=(path, k)) for k in range(2)]
+    for worker in workers:
+        worker.start()
+    while any(worker.is_alive() for worker in workers):
+        assert all(result["metrics"] for result in read_results(path).values())
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    assert list(read_results(path)) == [f"{number:02d}" for number in range(40)]
+    assert [file.name for file in tmp_path.iterdir()] == ["s.jsonl"]
+
+
+def test_a_study_that_is_killed_while_it_writes_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    keep_result(path, "a", {"metrics": {"x": 1}})
+    (tmp_path / "s.jsonl.tmp").write_text('{"job": {"x"')  # as far as it came
+    keep_result(path, "b", {"metrics": {"x": 2}})
+    assert list(read_results(path)) == ["a", "b"]
+
+
+def test_records_are_what_they_were(tmp_path: Path) -> None:
+    runs = {
+        "ω = 0.1, line\u2028two-0": {"metrics": {"R@1": 0.1 + 0.2, "none": None, "steps": 3}},
+        "a-10": {"metrics": {"curve": [[1, 1e-7], [2, -0.0]], "nan": float("inf")}},
+        "a-1": {},
     }
+    write_results(tmp_path / "s.jsonl", runs)
+    assert json.dumps(read_results(tmp_path / "s.jsonl")) == json.dumps(dict(sorted(runs.items())))
 
 
-def test_a_broken_result_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text("mine")
-    with pytest.raises(ValueError, match=r"a\.json is not JSON"):
-        collect_results(tmp_path)
+@pytest.mark.parametrize("line", ["mine", '{"metrics": {}}', "[1]", ""])
+def test_a_broken_record_is_named(line: str, tmp_path: Path) -> None:
+    (tmp_path / "s.jsonl").write_text(f'{{"name": "a"}}\n{line}\n')
+    with pytest.raises(ValueError, match=r"s\.jsonl, line 2 is not a run's record"):
+        read_results(tmp_path / "s.jsonl")

@@ -46,6 +46,7 @@ def test_every_help_ends_with_its_example(jdml_command):
         assert example.startswith(f"jdml {command} ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "weights convert"])
 def test_examples_run(place, photos, jdml_command, monkeypatch, command):
     monkeypatch.chdir(place)
@@ -67,6 +68,7 @@ def test_examples_run(place, photos, jdml_command, monkeypatch, command):
         assert trained.embed(photos / "kind0").shape == (6, 4)
 
 
+@pytest.mark.slow
 def test_weights_are_converted(place, jdml_command, monkeypatch):
     torch = pytest.importorskip("torch")
     from jdml.models.dialects import dialects

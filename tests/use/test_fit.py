@@ -15,6 +15,8 @@ import jdml
 from jdml import data, objectives, training
 from jdml.training.fingerprint import fingerprint
 
+pytestmark = pytest.mark.slow
+
 FEATURES = np.random.default_rng(0).normal(size=(24, 6)).astype(np.float32)
 LABELS = np.arange(24) % 4
 SET = data.Dataset("features", FEATURES, LABELS, {"class": LABELS}, {"class": tuple("abcd")})

@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("jinja2")
 
+pytestmark = pytest.mark.slow
+
 
 def content(page):
     found = re.search(

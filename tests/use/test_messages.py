@@ -138,6 +138,7 @@ def test_a_full_disk_leaves_nothing_half_written(run, photos, tmp_path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_in_training_keeps_the_checkpoint_before(
     tmp_path, monkeypatch, jdml_command
 ):

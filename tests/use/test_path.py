@@ -10,6 +10,8 @@ import pytest
 
 from jdml import training
 
+pytestmark = pytest.mark.slow
+
 
 def metrics_of(folder: Path) -> dict:
     return json.loads((folder / "metrics.json").read_text())

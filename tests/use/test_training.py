@@ -16,6 +16,8 @@ from jdml.cli.train import Train
 from jdml.models import SmallConvNet
 from jdml.models.tensors import write_tensors
 
+pytestmark = pytest.mark.slow
+
 
 def classes(part) -> list[str]:
     """The names of the classes that occur."""

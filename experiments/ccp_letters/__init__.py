@@ -1,0 +1,1 @@
+"""CCP by letter: where classes are many, and those scored are others."""

@@ -1,0 +1,1 @@
+"""CCP on MNIST in the plane."""

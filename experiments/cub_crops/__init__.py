@@ -1,0 +1,1 @@
+"""All methods over frozen features of bird photographs."""

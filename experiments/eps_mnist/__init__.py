@@ -1,0 +1,1 @@
+"""EPS on even and odd MNIST."""

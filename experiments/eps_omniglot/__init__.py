@@ -1,0 +1,1 @@
+"""EPS on Omniglot's letters within alphabets."""

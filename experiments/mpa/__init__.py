@@ -1,0 +1,1 @@
+"""Multi-proxies anchor losses: how many proxies per class."""

@@ -1,0 +1,1 @@
+"""Non-isotropy regularization: what a flow around each proxy adds."""

@@ -1,0 +1,1 @@
+"""All methods on Omniglot, one short training."""

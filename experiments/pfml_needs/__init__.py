@@ -1,0 +1,1 @@
+"""Where PFML's proxies begin and end, and what follows from it."""

@@ -1,0 +1,1 @@
+"""Potential fields, proxies and wrong labels."""

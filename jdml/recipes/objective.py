@@ -1,0 +1,172 @@
+"""From a recipe to its objective."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jdml import losses, objectives, ops
+from jdml.objectives import Objective
+from jdml.recipes.base import Recipe
+from jdml.recipes.words import build_miner
+from jdml.registry import LOSSES
+from jdml.registry.constraints import nearest, one_of
+
+REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "mean": ops.mean,
+    "mean_nonzero": ops.mean_nonzero,
+    "sum": jnp.sum,
+    "total": ops.total,
+}
+NORMALIZATIONS: dict[str, Callable[..., Any] | None] = {
+    "sphere": ops.sphere,
+    "ball": ops.ball,
+    "none": None,
+}
+PLAIN_OPTIONS = ("anchor_block", "class_block", "reduce_fn")
+"""What a recipe's settings may say, of what every loss takes."""
+MONITORED = 4096
+"""Proxies at most of which a loss's monitor is logged: it looks at their pairs, and those of more take as long as the
+network."""
+
+
+def make_objective(recipe: Recipe, num_classes: int, dim: int) -> Objective:
+    """Make the objective of a recipe, see :meth:`jdml.recipes.Recipe.objective`."""
+    loss_fn = LOSSES[recipe.loss].function
+    settings = loss_settings(recipe, loss_fn)
+    if recipe.problems is not None:
+        made = objectives.as_proxy_objective(
+            loss_fn,
+            num_classes,
+            dim,
+            recipe.num_proxies,
+            in_batch_weight=recipe.problems.in_batch_weight,
+            mine=build_miner(recipe.miner, dim),
+            **settings,
+        )
+    elif recipe.has_proxies:
+        made = _of_proxies(recipe, loss_fn, num_classes, dim, settings)
+    else:
+        made = _of_pairs(recipe, loss_fn, num_classes, dim, settings)
+    return made if recipe.weight == 1 else weighted(made, recipe.weight)
+
+
+def loss_settings(recipe: Recipe, loss_fn: Callable[..., Any]) -> dict[str, Any]:
+    """Give a recipe's settings as the loss takes them: names of functions become functions.
+
+    Args:
+        recipe: The recipe.
+        loss_fn: Its loss.
+
+    Returns:
+        Keywords of the loss.
+
+    Raises:
+        ValueError: A setting that the loss does not have.
+    """
+    check_settings(loss_fn, recipe.settings)
+    settings = {
+        name: np.asarray(value, np.float32) if name in ("beta", "margin") and isinstance(value, tuple) else value
+        for name, value in recipe.settings.items()
+    }  # fmt: skip
+    if "reduce_fn" in settings:
+        one_of("reduce_fn", settings["reduce_fn"], REDUCTIONS)
+        settings["reduce_fn"] = REDUCTIONS[settings["reduce_fn"]]
+    return {**settings, "normalize": normalization(recipe)}
+
+
+def normalization(recipe: Recipe) -> Callable[..., Any] | None:
+    """Give what a recipe does to embeddings; None where it leaves them."""
+    return NORMALIZATIONS[recipe.normalize]
+
+
+def check_settings(loss_fn: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+    """Refuse settings that are not the loss's own hyper-parameters.
+
+    Args:
+        loss_fn: The loss.
+        settings: By name.
+
+    Raises:
+        ValueError: Naming the setting, the loss's own, and the nearest.
+    """
+    shared = {
+        name
+        for core in (losses.compare, losses.assign)
+        for name in inspect.signature(core).parameters
+    } - set(PLAIN_OPTIONS)
+    keywords = [
+        parameter.name
+        for parameter in inspect.signature(loss_fn).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in shared
+    ]
+    own = [name for name in keywords if name not in PLAIN_OPTIONS]
+    for name in settings:
+        if name not in keywords:
+            raise ValueError(
+                f"loss_setting: {getattr(loss_fn, '__name__', 'the loss')} has no setting {name!r}; "
+                f"it has {', '.join(own) or 'none'}{nearest(name, own)}"
+            )
+
+
+def weighted(objective: Objective, weight: float) -> Objective:
+    """Multiply an objective's loss, which Adam feels beside weight decay alone.
+
+    Args:
+        objective: The objective.
+        weight: The factor.
+
+    Returns:
+        The objective.
+    """
+
+    @wraps(objective.loss)
+    def loss(*args: Any, **settings: Any) -> tuple[Any, Any]:
+        value, seen = objective.loss(*args, **settings)
+        return weight * value, {**seen, "loss": weight * value}
+
+    return objective._replace(loss=loss)
+
+
+def _of_proxies(
+    recipe: Recipe, loss_fn: Callable[..., Any], num_classes: int, dim: int, settings: Any
+) -> Objective:
+    record, each = LOSSES[recipe.loss], recipe.num_proxies
+    seen = num_classes if recipe.sampled_classes is None else recipe.sampled_classes
+    watched = record.monitor is not None and seen * each <= MONITORED
+    base = objectives.proxy(
+        loss_fn,
+        num_classes,
+        dim,
+        each,
+        sampled_classes=recipe.sampled_classes,
+        monitor=getattr(losses, str(record.monitor)) if watched else None,
+        **settings,
+    )
+    if recipe.nir is None:
+        return base
+    from jdml import flows
+
+    own = dict(vars(recipe.nir))
+    flow = flows.preset(own.pop("flow"), dim, dim, **own.pop("flow_settings"))
+    del own["flow_lr"]
+    return objectives.with_nir(base, flow, warmup=own.pop("embeddings_wait"), **own)
+
+
+def _of_pairs(
+    recipe: Recipe, loss_fn: Callable[..., Any], num_classes: int, dim: int, settings: Any
+) -> Objective:
+    pair = partial(objectives.pair, loss_fn)
+    if LOSSES[recipe.loss].kind == "proxy":  # a field of samples alone
+        return pair(**settings)
+    learned: dict[str, Any] = {}
+    if recipe.learn_beta is not None:
+        start = settings.pop("beta", 1.2)
+        learned["beta"] = np.full(num_classes if recipe.learn_beta == "class" else (), start)
+    made = pair(mine=build_miner(recipe.miner, dim), learned=learned, **settings)
+    if not recipe.memory:
+        return made
+    return objectives.with_memory(made, recipe.memory, dim, warmup=recipe.memory_wait)

@@ -1,0 +1,149 @@
+"""From a recipe to its optimizer: rules and learning rates by role."""
+
+from collections.abc import Callable
+from typing import Any
+
+import optax
+
+from jdml import optim
+from jdml.recipes.base import Recipe
+
+
+def make_optimizer(
+    recipe: Recipe, roles: tuple[str, ...], steps_per_epoch: int, steps: int | None = None
+) -> optax.GradientTransformation:
+    """Make the optimizer of a recipe, over `{"model": …, **objective roles}`.
+
+    Anchoring, coupled weight decay and clipping act on the gradients of all roles together; then each role has its rule
+    and learning rate. The model's `"head"` learns from the first step on, all else of it after the warm-up, until which
+    its rule sees no gradient (:func:`jdml.optim.partition_by_role`). Learning rates fall by the steps of the run.
+
+    Args:
+        recipe: The recipe.
+        roles: The objective's parameters by name, such as `("proxies",)`.
+        steps_per_epoch: Steps per pass over the training images.
+        steps: Of the run; None: the recipe's.
+
+    Returns:
+        The transformation.
+
+    Raises:
+        ValueError: If `steps_per_epoch` is below 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jdml.recipes import recipe
+        >>> optimizer = make_optimizer(recipe("pfml", "cub"), ("proxies",), steps_per_epoch=60)
+        >>> params = {"model": {"conv": jnp.ones(2), "head": jnp.ones(2)}, "proxies": jnp.ones(3)}
+        >>> updates, _ = optimizer.update(params, optimizer.init(params), params)
+        >>> [bool(updates["model"][part].any()) for part in ("conv", "head")]
+        [False, True]
+    """
+    if steps_per_epoch < 1:
+        raise ValueError(f"steps_per_epoch must be at least 1, got {steps_per_epoch}")
+    whole = steps or recipe.steps or recipe.epochs * steps_per_epoch
+    waits = recipe.warmup_steps
+    waits = recipe.warmup_epochs * steps_per_epoch if waits is None else waits
+
+    def rule(role: str, begins: int = 0) -> optax.GradientTransformation:
+        rate = _rate(recipe, role)
+        return _rule(recipe, role, learning_rate(recipe, rate, whole, steps_per_epoch, begins))
+
+    rules = {"backbone": rule("model", waits), "head": rule("model")}
+    rules |= {role: _guarded(recipe, rule(role)) if role == "proxies" else rule(role) for role in roles}  # fmt: skip
+    by_role = optim.partition_by_role(rules, optim.backbone_and_head, waiting={"backbone": waits})
+    first = _of_all_roles(recipe)
+    return optax.chain(*first, by_role) if first else by_role
+
+
+def learning_rate(
+    recipe: Recipe, rate: float, steps: int, steps_per_epoch: int = 1, begins: int = 0
+) -> Any:
+    """Give a learning rate by step: up in the warm-up, then constant, in steps, or down to 0.
+
+    Args:
+        recipe: The recipe.
+        rate: Its highest value.
+        steps: Of the run.
+        steps_per_epoch: Steps per pass over the training images.
+        begins: The run's step that is this rule's first.
+
+    Returns:
+        A number where it is constant, else a function of the step.
+    """
+    if recipe.decay_every is not None:
+        every = recipe.decay_every * steps_per_epoch
+        after = lambda step: rate * recipe.decay_factor ** (step // every)  # noqa: E731
+    elif recipe.schedule == "constant":
+        if not recipe.rate_warmup:
+            return rate
+        after = optax.constant_schedule(rate)
+    else:
+        left = steps - recipe.rate_warmup
+        after = (
+            optax.cosine_decay_schedule(rate, left)
+            if recipe.schedule == "cosine"
+            else optax.linear_schedule(rate, 0.0, left)
+        )
+    if recipe.rate_warmup:
+        up = optax.linear_schedule(rate / recipe.rate_warmup, rate, max(recipe.rate_warmup - 1, 1))
+        after = optax.join_schedules([up, after], [recipe.rate_warmup])
+    return after if not begins else lambda step: after(step + begins)
+
+
+def _rate(recipe: Recipe, role: str) -> float:
+    """The highest learning rate of a role."""
+    if role == "flow" and recipe.nir is not None:
+        return recipe.nir.flow_lr
+    return recipe.rate * (1.0 if role == "model" else recipe.role_rates.get(role, 1.0))
+
+
+def _rule(recipe: Recipe, role: str, schedule: Any) -> optax.GradientTransformation:
+    """Adam, AdamW or gradient descent with momentum; decay that is coupled comes before all roles."""
+    if recipe.rule == "sgd":
+        return optax.sgd(schedule, momentum=0.9)
+    if recipe.rule == "adam":
+        return optax.adam(schedule, b2=recipe.b2)
+    decay = recipe.weight_decay if role in ("model", *recipe.decayed) else 0.0
+    return optax.adamw(schedule, b2=recipe.b2, weight_decay=decay)
+
+
+def _guarded(recipe: Recipe, rule: optax.GradientTransformation) -> optax.GradientTransformation:
+    """The proxies' rule between what cuts their gradients and what keeps them on the sphere."""
+    parts = [rule]
+    if recipe.max_proxy_norm is not None:
+        parts.insert(0, optim.clip_by_vector_norm(recipe.max_proxy_norm))
+    if recipe.max_proxy_entry is not None:
+        parts.insert(0, optax.clip(recipe.max_proxy_entry))
+    if recipe.proxies_on_sphere:
+        parts.append(optim.retract_to_sphere())
+    return rule if len(parts) == 1 else optax.chain(*parts)
+
+
+def _of_all_roles(recipe: Recipe) -> list[optax.GradientTransformation]:
+    """What acts on all gradients together, before each role's rule."""
+
+    def only(names: tuple[str, ...]) -> Callable[[Any], Any]:
+        return lambda params: {role: role in names for role in params}
+
+    first = []
+    if recipe.problems is not None:
+        first.append(optim.add_anchored_weights(recipe.problems.strength, only(("model",))))
+    if recipe.rule != "adamw" and recipe.weight_decay:
+        decayed = only(("model", *recipe.decayed))
+        first.append(optax.add_decayed_weights(recipe.weight_decay, decayed))
+    if recipe.max_entry is not None:
+        first.append(optax.clip(recipe.max_entry))
+    if recipe.max_norm is not None:
+        clip = optax.clip_by_global_norm(recipe.max_norm)
+        first.append(_each_role(clip) if recipe.norm_by_role else clip)
+    return first
+
+
+def _each_role(transformation: optax.GradientTransformation) -> optax.GradientTransformation:
+    """What has no state, on each role's gradients apart."""
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        return {role: transformation.update(own, state)[0] for role, own in updates.items()}, state
+
+    return optax.GradientTransformation(transformation.init, update)

@@ -1,0 +1,111 @@
+"""Words that stand for plain values and for miners: settings, batches, chains of miners."""
+
+import ast
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from jdml.registry import MINERS
+from jdml.registry.constraints import nearest
+
+
+def parse_settings(settings: Iterable[str], option: str, *, words: bool = False) -> dict[str, Any]:
+    """Read `name=value` settings; values are Python literals, or, with `words`, names without quotes.
+
+    Args:
+        settings: What was typed.
+        option: What it was typed for, for the message.
+        words: Whether a name without quotes is a value, too.
+
+    Returns:
+        Values by name: numbers as numbers.
+
+    Raises:
+        ValueError: Naming the option and the setting that is not of this form.
+
+    Example:
+        >>> parse_settings(["margin=0.2", "squared=True"], "--loss-setting")
+        {'margin': 0.2, 'squared': True}
+        >>> parse_settings(["pooling=average+max"], "--method-setting", words=True)
+        {'pooling': 'average+max'}
+    """
+    parsed: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        try:
+            if not equals or not name.isidentifier():
+                raise ValueError
+            is_word = value.replace("+", "_").isidentifier()
+            if words and is_word and value not in ("True", "False", "None"):
+                parsed[name] = value
+            else:
+                parsed[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            raise ValueError(
+                f"{option} must be name=number, True or False, such as margin=0.2; got {setting!r}"
+            ) from None
+    return parsed
+
+
+def parse_batch(text: str) -> int | tuple[int, int]:
+    """Read `"8x4"` (8 classes × 4 samples) or `"64"` (64 random samples).
+
+    Args:
+        text: What was typed.
+
+    Returns:
+        `(classes, samples per class)`, or a number of samples.
+
+    Raises:
+        ValueError: Anything else.
+
+    Example:
+        >>> parse_batch("8x4"), parse_batch("64")
+        ((8, 4), 64)
+    """
+    first, times, second = text.replace("×", "x").partition("x")
+    numbers = [first, second] if times else [first]
+    if not all(number.strip().isdecimal() and int(number) > 0 for number in numbers):
+        raise ValueError(
+            f"--batch must be CLASSESxSAMPLES, such as 8x4, or a number of random samples; got {text!r}"
+        )
+    return (int(first), int(second)) if times else int(first)
+
+
+def build_miner(words: str, dim: int) -> Callable[..., Any] | None:
+    """Build a chain of miners from `"eps+semi_hard:margin=0.2"`; `"none"` is no miner.
+
+    Args:
+        words: Miners' names joined by `+`, each with optional `:name=value,…` settings.
+        dim: The embedding's dimension, which distance-weighted sampling needs.
+
+    Returns:
+        The miner, or None.
+
+    Raises:
+        ValueError: An unknown miner (listing the known ones) or setting.
+
+    Example:
+        >>> from jdml import mining
+        >>> build_miner("eps+semi_hard:margin=0.3", dim=8) == mining.chain(
+        ...     mining.easy_positive(), mining.semi_hard_negative(margin=0.3)
+        ... )
+        True
+    """
+    from jdml import mining
+
+    if words == "none":
+        return None
+    miners = []
+    for word in words.split("+"):
+        name, _, settings = word.strip().partition(":")
+        if name not in MINERS:
+            known = ["eps", *sorted(MINERS.keys() - {"eps"})]
+            raise ValueError(
+                f"miner must be none or a chain of {', '.join(known)}; got {name!r}{nearest(name, known)}"
+            )
+        given = parse_settings(settings.split(",") if settings else (), f"miner {name}")
+        try:
+            miners.append(MINERS[name].build(dim, **given))
+        except TypeError as error:
+            raise ValueError(f"miner {name}: {error}") from error
+    return miners[0] if len(miners) == 1 else mining.chain(*miners)

@@ -1,0 +1,280 @@
+"""From a recipe to a run: objective, optimizer, sampler, start and hook are made of plain values, here alone."""
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdml import metrics
+from jdml.ccp import AlternatingProjections
+from jdml.data import Dataset, ImageBatches, ImageFiles
+from jdml.recipes import Recipe
+from jdml.recipes.objective import NORMALIZATIONS, normalization
+from jdml.registry import NETWORKS
+from jdml.training.alternation import AlternatingProblems
+from jdml.training.hooks import Hook
+from jdml.training.loop import fit
+from jdml.training.placement import class_shards
+from jdml.training.result import Embedder, Evaluate, FitResult
+from jdml.training.start import start_on_samples
+from jdml.training.step import Preprocess, Pretrained, standard
+
+MONITOR = "MAP@R"
+SMALL_IMAGES = 64
+"""Up to this size images are what the network `eps` is for."""
+
+
+class RunSettings(TypedDict, total=False):
+    """Settings of :func:`jdml.training.fit` that :func:`train` hands on: what is kept and told, and where it runs."""
+
+    checkpoint_every: int | None
+    log_every: int
+    resume: bool
+    longer: bool
+    progress: bool
+    tensorboard: bool
+    micro_batch: int | None
+    async_saves: bool
+
+
+def train(
+    recipe: Recipe,
+    train: Dataset,
+    *,
+    validation: Dataset | None = None,
+    out_dir: str | Path | None = None,
+    seed: int = 0,
+    mesh: jax.sharding.Mesh | None = None,
+    steps: int | None = None,
+    model: Any = None,
+    objective: Any = None,
+    optimizer: Any = None,
+    sampler: Any = None,
+    hook: Hook | None = None,
+    evaluate: Evaluate | None = None,
+    evaluate_every: int | None = None,
+    monitor: str | None = None,
+    patience: int | None = None,
+    preprocess: Preprocess = standard,
+    pretrained: Pretrained | None = None,
+    config: Mapping[str, Any] | None = None,
+    **settings: Unpack[RunSettings],
+) -> FitResult:
+    """Train a method by its recipe: :func:`jdml.training.fit` with the parts that the recipe describes.
+
+    A part of one's own, which no plain value describes, is an argument and takes the place of the recipe's.
+
+    Args:
+        recipe: how; from :func:`jdml.recipes.recipe`, or made of values.
+        train: the images and labels that train, labelled 0, 1, … without gaps where there are proxies.
+        validation: held-out images. They are scored by MAP@R on the way, the best parameters are kept, and they tell
+            when a problem of CCP ends.
+        out_dir: the run's folder, whose ``config.json`` holds the recipe; None writes nothing.
+        seed: of parameters, batches, miners, pools and the start.
+        mesh: the devices that train; proxies are partitioned where these divide the classes.
+        steps: of this run, in the place of the recipe's steps or epochs.
+        model: a network in the place of the recipe's.
+        objective: an objective in the place of the recipe's.
+        optimizer: a transformation in the place of the recipe's.
+        sampler: what draws the batches, in the place of the recipe's.
+        hook: in the place of CCP's.
+        evaluate: in the place of the retrieval in ``validation``.
+        evaluate_every: steps between evaluations; by default an epoch.
+        monitor: the metric whose best parameters are kept; by default MAP@R where there is ``validation``.
+        patience: evaluations without improvement that end the run.
+        preprocess: what stands between stored images and the model.
+        pretrained: what the fresh variables of the model become.
+        config: JSON-able, kept beside the recipe: what else the run must agree with to go on.
+        **settings: of :func:`jdml.training.fit`.
+
+    Returns:
+        The :class:`jdml.training.FitResult`.
+
+    Raises:
+        TypeError: no recipe, or a part of another kind.
+        ValueError: settings that do not fit the data, or CCP without ``validation``.
+
+    Example:
+        >>> import dataclasses, jdml
+        >>> digits = jdml.data.load("digits").relabel("parity")
+        >>> easy = jdml.recipes.recipe("eps", "digits")
+        >>> easy = dataclasses.replace(easy, batch=32, dim=8, rate=1e-3)
+        >>> train(easy, digits, steps=2, progress=False).embedder(digits.images[:3]).shape
+        (3, 8)
+    """
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"recipe must be a jdml.recipes.Recipe, got a {type(recipe).__name__}")
+    model = make_network(recipe, train) if model is None else model
+    drawn = recipe.sampler(train.labels, seed) if sampler is None else sampler
+    rows = getattr(drawn, "batch_size", recipe.batch_size)
+    per_epoch = max(1, len(train) // rows)
+    steps = steps or recipe.steps or recipe.epochs * per_epoch
+    if objective is None:
+        objective, of_recipe = parts_of_step(recipe, train.num_classes, per_epoch, steps)
+    else:
+        of_recipe = recipe.optimizer(roles_of(objective), per_epoch, steps)
+    if sampler is None and isinstance(train.images, ImageFiles):
+        drawn = ImageBatches(train, drawn, seed=seed)
+    if evaluate is None and validation is not None:
+        evaluate, monitor = retrieval_in(validation, recipe), monitor or MONITOR
+    if hook is None and recipe.problems is not None:
+        hook = make_hook(recipe, model, train, monitor, seed=seed, preprocess=preprocess)
+    every = evaluate_every or (per_epoch if evaluate is not None else steps)
+    settings.setdefault("log_every", max(1, min(per_epoch, 50)))
+    return fit(
+        model,
+        objective,
+        of_recipe if optimizer is None else optimizer,
+        train,
+        drawn,
+        steps=steps,
+        seed=seed,
+        pretrained=pretrained,
+        start=_start(recipe, objective, seed),
+        evaluate=evaluate,
+        evaluate_every=min(every, steps),
+        monitor=monitor if evaluate is not None else None,
+        patience=patience,
+        hook=hook,
+        out_dir=out_dir,
+        config={"recipe": recipe.to_json(), **(config or {})},
+        preprocess=preprocess,
+        normalize=normalization(recipe),
+        mesh=mesh,
+        shard=class_shards(mesh, objective),
+        skip_nonfinite=recipe.skip_nonfinite,
+        **settings,
+    )
+
+
+def make_network(recipe: Recipe, train: Dataset) -> Any:
+    """Make the network of a recipe.
+
+    Args:
+        recipe: the recipe.
+        train: whose images it is for, where the recipe names none.
+
+    Returns:
+        The Linen module.
+
+    Raises:
+        ValueError: a pooling, or batch norm to freeze, that the network does not have.
+    """
+    from jdml import models
+
+    name = recipe.network
+    if name is None:
+        shape = train.images.shape[1:]
+        small = not isinstance(train.images, ImageFiles) and max(shape[:2]) <= SMALL_IMAGES
+        name = "eps" if small else "small"
+    settings: dict[str, Any] = {}
+    if recipe.pooling is not None:
+        if not NETWORKS[name].pooling:
+            raise ValueError(f"pooling is not for network {name}, which has its own")
+        settings["pooling"] = recipe.pooling
+    if recipe.freeze_batch_norm:
+        if not NETWORKS[name].batch_norm:
+            raise ValueError(f"network {name} has no batch norm to freeze")
+        settings["freeze_batch_norm"] = True
+    if recipe.dtype != "float32":
+        settings["dtype"] = jnp.dtype(recipe.dtype).type
+    return models.create(name, dim=recipe.dim, **settings)
+
+
+def make_hook(
+    recipe: Recipe,
+    model: Any,
+    train: Dataset,
+    monitor: str | None,
+    *,
+    seed: int = 0,
+    preprocess: Preprocess = standard,
+    kind: Callable[..., AlternatingProblems] = AlternatingProblems,
+    **more: Any,
+) -> AlternatingProblems:
+    """Make what chooses CCP's proxies anew.
+
+    Args:
+        recipe: with ``problems``.
+        model: the model that is trained.
+        train: the data set that is trained on.
+        monitor: the metric that tells when a problem ends.
+        seed: of the pools.
+        preprocess: as in training.
+        kind: the hook's class.
+        **more: other attributes of that class.
+
+    Returns:
+        The hook.
+
+    Raises:
+        ValueError: no problems, or no metric.
+    """
+    problems = recipe.problems
+    if problems is None:
+        raise ValueError("recipe has no problems to alternate between")
+    if monitor is None:
+        raise ValueError(
+            "validation is needed by ccp: held-out rows, which tell when a problem ends"
+        )
+    machine = AlternatingProjections(
+        patience=problems.patience,
+        run_patience=problems.run_patience,
+        tolerance=problems.tolerance,
+    )
+    return kind(
+        model=model,
+        train=train,
+        pool_size=problems.pool_size,
+        monitor=monitor,
+        machine=machine,
+        restore=problems.restore,
+        anchor_first=problems.anchor_first,
+        first=problems.first,
+        normalize=normalization(recipe),
+        seed=seed,
+        preprocess=preprocess,
+        **more,
+    )
+
+
+def retrieval_in(validation: Dataset, recipe: Recipe) -> Evaluate:
+    """Score held-out rows by their labels: the metrics of retrieval where the loss lives."""
+
+    def evaluate(embedder: Embedder) -> Mapping[str, float]:
+        x = normalized(recipe, embedder(validation.images))
+        return metrics.evaluate_retrieval(x, jnp.asarray(validation.labels), recall_at=(1,))
+
+    return evaluate
+
+
+def normalized(recipe: Recipe, embeddings: np.ndarray) -> jax.Array:
+    """Embeddings as retrieval compares them."""
+    normalize = NORMALIZATIONS[recipe.normalize]
+    vectors = jnp.asarray(embeddings)
+    return vectors if normalize is None else normalize(vectors)
+
+
+@functools.lru_cache(maxsize=8)
+def parts_of_step(
+    recipe: Recipe, classes: int, steps_per_epoch: int, steps: int
+) -> tuple[Any, Any]:
+    """Objective and optimizer, the same objects for folds of the same size, which then share a compiled step."""
+    objective = recipe.objective(classes)
+    return objective, recipe.optimizer(roles_of(objective), steps_per_epoch, steps)
+
+
+def roles_of(objective: Any) -> tuple[str, ...]:
+    """The names of what an objective learns."""
+    return tuple(jax.eval_shape(objective.init, jax.random.key(0)))
+
+
+def _start(recipe: Recipe, objective: Any, seed: int) -> Any:
+    """Where proxies begin; None where the objective draws them, or has none."""
+    if recipe.start == "random" or "proxies" not in roles_of(objective):
+        return None
+    return functools.partial(start_on_samples, seed=seed)

@@ -1,0 +1,93 @@
+"""Records of a study's runs: one file of JSON lines, a run a line, sorted by name."""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def read_results(path: str | Path) -> dict[str, dict[str, Any]]:
+    """Read the results that a study has kept: also those of its other parts, which were run before.
+
+    Args:
+        path: the file that :func:`jdml.training.study.run_study` writes.
+
+    Returns:
+        By name, in alphabetical order, what :func:`~jdml.training.study.run_study` returns; empty where there is no
+        file. Every result has its job's settings: parts of other settings stand beside each other.
+
+    Raises:
+        ValueError: a line that is no run's record, naming it.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_results(f"{folder}/a.jsonl", {"b-0": {"metrics": {"R@1": 0.5}}, "a-0": {}})
+        ...     read_results(f"{folder}/a.jsonl")
+        {'a-0': {}, 'b-0': {'metrics': {'R@1': 0.5}}}
+    """
+    path = Path(path)
+    if not path.exists():
+        return {}
+    with path.open(encoding="utf-8") as lines:
+        results = dict(_read(line, f"{path}, line {n}") for n, line in enumerate(lines, 1))
+    return dict(sorted(results.items()))
+
+
+def write_results(path: str | Path, results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the results of runs, atomically: a reader, or a killed process, leaves the old file or the new one.
+
+    Args:
+        path: the file.
+        results: by name, all JSON-able. A line holds a run's result with its ``name``; lines are sorted by it, and
+            keys within each.
+    """
+    from jdml.models.tensors import write_text
+
+    lines = [
+        json.dumps({**result, "name": name}, sort_keys=True, ensure_ascii=False)
+        for name, result in sorted(results.items())
+    ]
+    write_text(Path(path), "".join(f"{line}\n" for line in lines))
+
+
+def keep_result(path: str | Path, name: str, result: Mapping[str, Any]) -> None:
+    """Add a run's result to those of a file, or put it in the place of one of that name.
+
+    Several processes may add to one file at a time, and none loses what another has added; where neither the system nor
+    its files have locks (Windows, some network disks), one may at a time.
+
+    Args:
+        path: the file.
+        name: the run's name.
+        result: what to keep, JSON-able.
+    """
+    with _locked(Path(path)):
+        write_results(path, {**read_results(path), name: result})
+
+
+def _read(line: str, where: str) -> tuple[str, dict[str, Any]]:
+    try:
+        record = json.loads(line)
+        return record.pop("name"), record
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ValueError(f"{where} is not a run's record, JSON with its name: {error}") from error
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a file, which may be replaced meanwhile: who waited for it then holds another, and waits for the new one."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:  # on Windows
+        yield
+        return
+    while True:
+        with path.open("a") as file:
+            with contextlib.suppress(OSError):  # a disk without locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                yield
+                return

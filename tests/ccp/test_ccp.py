@@ -1,0 +1,249 @@
+"""Greedy k-center against a plain loop, covering radii, and the state machine on random metrics."""
+
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jdml
+from jdml import ccp, objectives
+
+RNG = np.random.default_rng(0)
+
+
+def plain_k_center(pool: np.ndarray, centers: np.ndarray, k: int, free: list[int]) -> list[int]:
+    """Algorithm 2, restated."""
+    picked: list[int] = []
+    while len(picked) < min(k, len(free)):
+        covering = [*centers, *(pool[i] for i in picked)]
+        best, farthest = -1, -1.0
+        for i in free:
+            if i in picked:
+                continue
+            nearest = min((float(np.sum((pool[i] - c) ** 2)) for c in covering), default=np.inf)
+            if nearest > farthest:
+                best, farthest = i, nearest
+        picked.append(best)
+    return [picked[i % len(picked)] for i in range(k)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("centers", [0, 1, 4])
+def test_greedy_k_center(seed: int, centers: int) -> None:
+    rng = np.random.default_rng(seed)
+    pool, old = rng.normal(size=(9, 3)), rng.normal(size=(centers, 3))
+    where, old_where = rng.random(9) < 0.6, rng.random(centers) < 0.7
+    where[0] = True
+    with jax.enable_x64(True):
+        found = ccp.greedy_k_center(jnp.asarray(pool), jnp.asarray(old), 4)
+        masked = ccp.greedy_k_center(
+            jnp.asarray(pool), jnp.asarray(old), 7, where=where, centers_where=old_where
+        )
+    assert found.tolist() == plain_k_center(pool, old, 4, list(range(9)))
+    free = np.flatnonzero(where).tolist()
+    assert masked.tolist() == plain_k_center(pool, old[old_where], 7, free)
+    assert found.dtype == jnp.int32
+
+
+def test_identical_points_are_picked_once_each() -> None:
+    found = ccp.greedy_k_center(jnp.ones((4, 2)), jnp.ones((1, 2)), 4)
+    assert sorted(found.tolist()) == [0, 1, 2, 3]
+    assert ccp.greedy_k_center(jnp.ones((2, 2)), jnp.ones((1, 2)), 5).tolist() == [0, 1, 0, 1, 0]
+
+
+def test_points_far_from_zero_are_told_apart() -> None:
+    pool = jnp.array([[1000.0], [1000.1], [1000.2]])
+    assert ccp.greedy_k_center(pool, pool[:1], 3).tolist() == [2, 1, 0]
+    huge = 1e25 * jnp.array([[1.0], [2.0], [4.0]])
+    assert ccp.greedy_k_center(huge, huge[:1], 2).tolist() == [2, 1]
+    assert not ccp.greedy_covering_radii(jnp.full((3, 2), 0.1)).any()
+
+
+def test_nothing_to_cover() -> None:
+    assert ccp.greedy_covering_radii(jnp.ones((0, 2))).shape == (0,)
+
+
+def test_checked_tells_of_nan() -> None:
+    pool = jnp.array([[0.0], [jnp.nan], [5.0]])
+    with pytest.raises(ValueError, match=r"pool\[1\] is not finite"):
+        jdml.checked(ccp.greedy_k_center)(pool, pool[:1], 2)
+
+
+def test_select_proxies_is_k_center_class_by_class() -> None:
+    pool = jnp.asarray(RNG.normal(size=(5, 6, 3)), jnp.float32)
+    old = jnp.asarray(RNG.normal(size=(5, 2, 3)), jnp.float32)
+    where = jnp.asarray(np.arange(6) < np.array([[6], [3], [1], [2], [6]]))
+    found = jax.jit(lambda p, o, w: ccp.select_proxies(p, o, 3, where=w))(pool, old, where)
+    for c in range(5):
+        picked = ccp.greedy_k_center(pool[c], old[c], 3, where=where[c])
+        np.testing.assert_array_equal(found[c], pool[c][picked])
+    assert (found[2] == pool[2, :1]).all()  # one sample only: repeated
+    first = ccp.select_proxies(pool, old, 1, proxies_where=jnp.zeros((5, 2), bool))
+    np.testing.assert_array_equal(first[:, 0], pool[:, 0])
+
+
+def test_more_centres_cover_better() -> None:
+    points = jnp.asarray(RNG.normal(size=(20, 3)), jnp.float32)
+    radii = np.asarray(ccp.greedy_covering_radii(points))
+    assert (np.diff(radii) <= 0).all()
+    assert radii[-1] == 0
+    picked = ccp.greedy_k_center(points, points[:1], 19)
+    for k in (1, 2, 7, 19):
+        centres = points[jnp.concatenate([jnp.array([0]), picked])[:k]]
+        np.testing.assert_allclose(radii[k - 1], ccp.covering_radius(points, centres), rtol=1e-4)
+    where = np.arange(20) % 2 == 1
+    kept = ccp.greedy_covering_radii(points, where=where)
+    np.testing.assert_allclose(kept[:10], ccp.greedy_covering_radii(points[where]), rtol=1e-5)
+    assert not kept[10:].any()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: ccp.greedy_k_center(jnp.ones((3, 2)), jnp.ones((1, 2)), 0),
+            ValueError,
+            "k must be >= 1",
+        ),
+        (
+            lambda: ccp.greedy_k_center(jnp.ones((0, 2)), jnp.ones((1, 2)), 1),
+            ValueError,
+            "pool must hold",
+        ),
+        (
+            lambda: ccp.greedy_k_center(jnp.ones((3, 2)), jnp.ones((1, 3)), 1),
+            ValueError,
+            "dimension of pool",
+        ),
+        (
+            lambda: ccp.select_proxies(jnp.ones((3, 2, 2)), jnp.ones((2, 1, 2)), 1),
+            ValueError,
+            "proxies must have shape",
+        ),
+        (
+            lambda: ccp.select_proxies(jnp.ones((3, 2)), jnp.ones((2, 1, 2)), 1),
+            ValueError,
+            "pool must have shape",
+        ),
+        (
+            lambda: ccp.AlternatingProjections(patience=0).init(),
+            ValueError,
+            "patience must be >= 1",
+        ),
+    ],
+)
+def test_mistakes(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def plain_machine(metrics: list[float], patience: int, run_patience: int) -> list[tuple[bool, ...]]:
+    """The transition table, restated."""
+    best = run_best = -np.inf
+    waited = run_waited = 0
+    ended, decisions = False, []
+    for metric in metrics:
+        if ended:
+            decisions.append((False, False, False, True))
+            continue
+        improved, run_improved = metric > best + 1e-5, metric > run_best + 1e-5
+        waited = 0 if improved else waited + 1
+        run_waited = 0 if run_improved else run_waited + 1
+        best, run_best = (metric if improved else best), (metric if run_improved else run_best)
+        ended = run_waited >= run_patience
+        end_problem = not ended and waited >= patience
+        if end_problem:
+            best, waited = -np.inf, 0
+        decisions.append((bool(improved), bool(run_improved), end_problem, ended))
+    return decisions
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_machine_follows_its_table(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    patience, run_patience = int(rng.integers(1, 4)), int(rng.integers(3, 12))
+    metrics = np.round(rng.random(40), 1).astype(np.float32).tolist()
+    metrics[int(rng.integers(40))] = float("nan")
+    machine = ccp.AlternatingProjections(patience, run_patience)
+    state, found, problems = machine.init(), [], 0
+    for metric in metrics:
+        state, decision = machine.update(state, metric)
+        found.append(tuple(bool(d) for d in decision))
+        problems += bool(decision.end_problem)
+        assert int(state.problem) == problems
+    assert found == plain_machine(metrics, patience, run_patience)
+
+
+def test_the_machine_runs_under_jit() -> None:
+    machine = ccp.AlternatingProjections(patience=2)
+    _, decisions = jax.jit(lambda m: jax.lax.scan(machine.update, machine.init(), m))(
+        jnp.array([0.5, 0.4, 0.3, 0.9, 0.9])
+    )
+    assert decisions.end_problem.tolist() == [False, False, True, False, False]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "loss",
+    [
+        jdml.contrastive_loss,
+        jdml.similarity_contrastive_loss,
+        jdml.multi_similarity_loss,
+        jdml.triplet_loss,
+        jdml.margin_loss,
+        jdml.circle_loss,
+    ],
+)
+def test_any_pair_loss_is_a_proxy_loss(loss: Any) -> None:
+    objective = objectives.as_proxy_objective(loss, 3, 4, 2, in_batch_weight=0.1)
+    params = objective.init(jax.random.key(0))
+    x, y = jax.random.normal(jax.random.key(1), (9, 4)), jnp.arange(9) % 3
+    value, metrics = objective.loss(params, x, y)
+    proxies = params["proxies"].reshape(6, 4)
+    owners = jnp.array([0, 0, 1, 1, 2, 2])
+    expected = loss(x, y, references=proxies, reference_labels=owners, normalize=jdml.ball)
+    np.testing.assert_allclose(metrics["proxy_loss"], expected, rtol=1e-6)
+    expected += 0.1 * loss(x, y, normalize=jdml.ball)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    chex.assert_tree_all_finite(jax.grad(lambda p: objective.loss(p, x, y)[0])(params))
+
+
+def test_random_miners_get_the_key() -> None:
+    objective = objectives.as_proxy_objective(
+        jdml.triplet_loss, 3, 4, 2, mine=jdml.mining.random_negative()
+    )
+    params = objective.init(jax.random.key(0))
+    x, y = jnp.ones((6, 4)), jnp.arange(6) % 3
+    with pytest.raises(ValueError, match="key is missing"):
+        objective.loss(params, x, y)
+    assert jnp.isfinite(objective.loss(params, x, y, key=jax.random.key(1))[0])
+
+
+def test_hidden_points_count_as_removed() -> None:
+    for hidden in (1e30, np.nan):
+        points, where = jnp.array([[0.0], [1.0], [5.0], [hidden]]), np.array([1, 1, 1, 0], bool)
+        centres = jnp.array([[0.0], [4.0]])
+        assert ccp.covering_radius(points, centres, where=where) == 1
+        assert ccp.greedy_covering_radii(points, where=where).tolist() == [5, 1, 0, 0]
+        assert ccp.greedy_k_center(points, centres, 2, where=where).tolist() == [1, 2]
+
+
+def test_a_class_without_samples_keeps_its_proxies() -> None:
+    pool, old = jnp.array([[[np.nan]], [[2.0]]]), jnp.array([[[1.0]], [[3.0]]])
+    found = ccp.select_proxies(pool, old, 2, where=jnp.array([[False], [True]]))
+    assert found[..., 0].tolist() == [[1, 1], [2, 2]]
+
+
+def test_labels_out_of_range_take_no_part() -> None:
+    objective = objectives.as_proxy_objective(jdml.contrastive_loss, 2, 2)
+    proxies = {"proxies": jnp.array([[[0.8, 0.6]], [[-0.6, 0.8]]])}
+    x = jnp.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
+    expected, _ = objective.loss(proxies, x[:2], jnp.array([0, 1]))
+    for label in (7, -1):
+        found, _ = objective.loss(proxies, x, jnp.array([0, 1, label]))
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"labels\[2\] is 7, expected 0…1"):
+        jdml.checked(lambda x, y: objective.loss(proxies, x, y)[0])(x, jnp.array([0, 1, 7]))

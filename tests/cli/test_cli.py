@@ -1,0 +1,414 @@
+"""The command line, as a person uses it; and a run that is killed with SIGKILL."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import jdml.cli
+from jdml import losses, mining
+from jdml.cli import names
+from jdml.cli.show import print_table
+from jdml.cli.train import Train
+
+pytestmark = pytest.mark.slow
+
+
+def jdml_main(capsys, *arguments):
+    """Run a command in this process; return its exit code, output and error output."""
+    try:
+        code = jdml.cli.main([str(argument) for argument in arguments])
+    except SystemExit as stop:
+        code = stop.code
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+# Names
+
+
+def test_every_loss_has_a_name():
+    public = {name.removesuffix("_loss") for name in losses.__all__ if name.endswith("_loss")}
+    assert public - {"nir"} == {*names.PAIR_LOSSES, *names.PROXY_LOSSES}  # nir needs a flow
+
+
+@pytest.mark.parametrize("name", names.MINERS)
+def test_every_miner_can_be_built(name):
+    assert callable(names.build_miner(name, dim=8))
+
+
+def test_miner_chains():
+    built = names.build_miner("eps+semi_hard:margin=0.3", dim=8)
+    assert built == mining.chain(mining.easy_positive(), mining.semi_hard_negative(margin=0.3))
+    built = names.build_miner("eps + multi_similarity_negative:epsilon=0.2", dim=8)
+    ms = mining.multi_similarity_pairs(epsilon=0.2, mine_positives=False)
+    assert built == mining.chain(mining.easy_positive(), ms)
+    built = names.build_miner("distance_weighted", dim=8)
+    assert built == mining.distance_weighted_negative(dim=8)
+    assert names.build_miner("none", dim=8) is None
+
+
+# Help and mistakes
+
+
+def test_help_of_all_commands(capsys):
+    code, out, _ = jdml_main(capsys, "--help")
+    assert code == 0
+    for command in jdml.cli.COMMANDS:
+        assert command in out
+        code, text, _ = jdml_main(capsys, *command.split(), "--help")
+        assert code == 0
+        assert "xample" in text
+        assert "jdml " + command in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["paint"], "COMMAND must be one of demo, train, .*, weights convert, got 'paint'"),
+        (
+            ["weights", "paint"],
+            "COMMAND must be one of .*, got 'weights'; did you mean weights con",
+        ),
+        (
+            ["train", "--miner", "eps+foo"],
+            "--miner must be none or a chain of eps, distance_weighted",
+        ),
+        (["train", "--miner", "semi_hard:foo=1"], "--miner semi_hard: "),
+        (["train", "--miner", "semi_hard:margin"], "--miner semi_hard must be name=number"),
+        (
+            ["train", "--loss-setting", "alpha=1"],
+            "triplet_loss has no setting 'alpha'; it has margin",
+        ),
+        (["train", "--loss-setting", "margin"], "--loss-setting must be name=number"),
+        (["train", "--loss", "proxy_anchor", "--miner", "eps"], "--miner is for pair losses"),
+        (["train", "--loss", "proxy_anchor", "--memory", "64"], "--memory is for pair losses"),
+        (["train", "--batch", "8y4"], "--batch must be CLASSESxSAMPLES"),
+        (["train", "--batch", "11x4"], "number of classes 10, got 11"),
+        (["train", "--batch", "2000"], "batch_size must be at most"),
+        (["train", "--labels", "colour"], "--labels must be one of digit, parity, got 'colour'"),
+        (["train", "--train-classes", "3", "12"], "--train-classes must be classes .* got 12"),
+        (["train", "--validation", "1"], "--validation must be from 0 to below 1"),
+        (["train", "--patience", "3"], "--patience needs --validation"),
+        (["train", "--validation", "0.002"], "--validation 0.002 holds out 2 images, no two of a"),
+        (["train", "--validation", "0.0001"], "--validation 0.0001 holds out 0 images"),
+        (["train", "--image-size", "99"], "--image-size is not for digits"),
+        (["train", "--data", "omniglot", "--image-size", "0"], "--image-size must be at least 1"),
+        (["train", "--monitor", "digit/R@1"], "--monitor needs --patience"),
+        (
+            ["train", "--patience", "3", "--validation", ".2", "--monitor", "R@1"],
+            "--monitor must be one of digit/MAP@R",
+        ),
+        (["train", "--lr", "0"], "--lr must be positive, got 0"),
+        (["train", "--steps", "0"], "--steps must be positive, got 0"),
+        (["train", "--data", "mnist"], "--data-dir must be the folder of the MNIST files"),
+        (["train", "--data", "omniglot", "--data-dir", "/no/such"], "omniglot needs"),
+    ],
+)
+def test_mistakes_are_one_line(capsys, arguments, message):
+    import re
+
+    code, out, err = jdml_main(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert re.search(message, err)
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("option", "listed"), [("--loss", "multi_similarity"), ("--data", "omniglot")]
+)
+def test_invalid_names_list_the_valid_ones(capsys, option, listed):
+    code, _, err = jdml_main(capsys, "train", option, "foo")
+    assert code == 2
+    assert listed in err
+
+
+# evaluate
+
+
+@pytest.fixture
+def embeddings(tmp_path):
+    """Three classes on a line: every neighbour is right but one."""
+    x = np.array([[0.0], [1.0], [10.0], [11.0], [20.0], [11.4]], np.float32)
+    y = np.array([0, 0, 1, 1, 2, 2])
+    np.savez(tmp_path / "e.npz", embeddings=x, labels=y)
+    return tmp_path / "e.npz"
+
+
+def test_evaluate_prints_a_table(capsys, embeddings):
+    code, out, _ = jdml_main(capsys, "evaluate", embeddings, "--recall-at", 1, 2, "--map-at", 3)
+    assert code == 0
+    for name in ("R@1", "R@2", "MAP@R", "MAP@3"):
+        assert name in out
+
+
+def test_evaluate_json(capsys, embeddings, tmp_path):
+    options = ("--recall-at", 1, 2, "--ndcg-at", 2)
+    code, out, _ = jdml_main(capsys, "evaluate", embeddings, *options, "--json", "-")
+    assert code == 0
+    metrics = json.loads(out)
+    # Nearest of 10 is 11, of 11 is 11.4, of 11.4 is 11, of 20 is 11.4: four of six are right.
+    assert metrics["R@1"] == pytest.approx(4 / 6)
+    assert metrics["MAP@R"] == pytest.approx(4 / 6)
+    assert metrics["queries"] == 6
+    assert "nDCG@2" in metrics
+    jdml_main(capsys, "evaluate", embeddings, *options, "--json", tmp_path / "m.json")
+    assert json.loads((tmp_path / "m.json").read_text()) == metrics
+
+
+def test_evaluate_gallery_names_strings_and_sphere(capsys, tmp_path):
+    """A separate gallery, string labels, arrays under other names, ranked by cosine."""
+    np.savez(
+        tmp_path / "e.npz",
+        q=np.array([[1.0, 0.1], [0.1, 1.0]]),
+        ql=np.array(["cat", "dog"]),
+        g=np.array([[9.0, 0.0], [0.9, 1.0]]),
+        gl=np.array(["cat", "dog"]),
+    )
+    file = tmp_path / "e.npz"
+    arrays = (
+        "--embeddings",
+        "q",
+        "--labels",
+        "ql",
+        "--gallery-embeddings",
+        "g",
+        "--gallery-labels",
+        "gl",
+    )
+    _, out, _ = jdml_main(capsys, "evaluate", file, *arrays, "--recall-at", 1, "--json", "-")
+    assert json.loads(out)["R@1"] == 0.5
+    sphere = ("--normalize", "sphere")
+    _, out, _ = jdml_main(
+        capsys, "evaluate", file, *arrays, *sphere, "--recall-at", 1, "--json", "-"
+    )
+    assert json.loads(out)["R@1"] == 1.0
+
+
+def test_evaluate_nmi(capsys, tmp_path):
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 2
+    np.savez(tmp_path / "e.npz", embeddings=10 * np.eye(2)[y] + rng.normal(size=(60, 2)), labels=y)
+    _, out, _ = jdml_main(capsys, "evaluate", tmp_path / "e.npz", "--nmi", "--json", "-")
+    assert json.loads(out)["NMI"] == pytest.approx(1.0)
+
+
+X, Y = np.zeros((4, 2), np.float32), np.zeros(4, int)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": X, "labels": Y}, "no array 'embeddings'; it has labels, x"),
+        ({"embeddings": X}, "no array 'labels'"),
+        ({"embeddings": X[:, 0], "labels": Y}, r"embeddings must have shape \[N, D\], got \[4\]"),
+        ({"embeddings": X[:0], "labels": Y[:0]}, r"must have shape \[N, D\], got \[0, 2\]"),
+        ({"embeddings": X, "labels": Y[:3]}, r"labels must have shape \[N\] = \[4\], got \[3\]"),
+        ({"embeddings": X, "labels": Y / 2}, "labels must be integers or strings, got float64"),
+        ({"embeddings": Y[:, None], "labels": Y}, "embeddings must be floating point, got int64"),
+        ({"embeddings": X + [[np.nan, 0]], "labels": Y}, "must be finite, row 0 is not"),
+        ({"embeddings": X, "labels": Y, "gallery_embeddings": X}, "no array 'gallery_labels'"),
+        (
+            {"embeddings": X, "labels": Y, "gallery_embeddings": X[:, :1], "gallery_labels": Y},
+            "gallery_embeddings must have dimension D = 2",
+        ),
+        (
+            {
+                "embeddings": X,
+                "labels": Y,
+                "gallery_embeddings": X,
+                "gallery_labels": Y.astype(str),
+            },
+            "both be integers or both be strings",
+        ),
+        ({"embeddings": np.array([None]), "labels": Y}, "not a readable .npz file"),
+    ],
+)
+def test_evaluate_refuses(capsys, tmp_path, arrays, message):
+    import re
+
+    np.savez(tmp_path / "e.npz", **arrays)
+    code, _, err = jdml_main(capsys, "evaluate", tmp_path / "e.npz")
+    assert code == 2
+    assert re.search(message, err)
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04 broken"])
+def test_evaluate_refuses_other_files(capsys, tmp_path, content):
+    (tmp_path / "e.npz").write_bytes(content)
+    code, _, err = jdml_main(capsys, "evaluate", tmp_path / "e.npz")
+    assert code == 2
+    assert "is not a readable .npz file" in err
+    np.save(tmp_path / "e.npy", X)
+    for file, message in (
+        ("e.npy", "--labels must be the .npy file"),
+        ("none.npz", "does not exist"),
+        ("", "is a folder"),
+    ):
+        code, _, err = jdml_main(capsys, "evaluate", tmp_path / file)
+        assert code == 2
+        assert message in err
+
+
+# train
+
+
+def test_train_scores_seen_and_unseen_classes(capsys, tmp_path):
+    options = (
+        "--labels parity --train-classes 0 1 2 3 --miner eps+semi_hard --dim 2 --steps 2 --quiet"
+    )
+    code, out, err = jdml_main(capsys, "train", *options.split(), "--out", tmp_path / "run")
+    assert code == 0, err
+    assert err == ""
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert set(metrics) == {"step", "seen digit", "seen parity", "unseen digit", "unseen parity"}
+    assert metrics["step"] == 2
+    for row in set(metrics) - {"step"}:
+        assert row in out
+        assert 0 < metrics[row]["R@1"] <= 1
+
+
+def test_train_proxy_loss_stops_early(capsys, tmp_path):
+    options = (
+        "--loss soft_triple --proxies-per-class 2 --dim 4 --batch 4x4 --optimizer sgd --lr 1e-9 --weight-decay 1e-4 "
+        "--validation 0.3 --evaluate-every 2 --patience 1 --steps 50 --quiet"
+    )
+    code, _, err = jdml_main(capsys, "train", *options.split(), "--out", tmp_path)
+    assert code == 0, err
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert lines[-1]["step"] < 50
+    best = max(lines, key=lambda line: line["digit/MAP@R"])["step"]
+    assert json.loads((tmp_path / "metrics.json").read_text())["step"] == best
+
+
+def test_train_refuses_the_folder_of_another_run(capsys, tmp_path):
+    (tmp_path / "config.json").write_text(
+        json.dumps({**Train(dim=3).config(), "fit": {"steps": 7}})
+    )
+    code, _, err = jdml_main(capsys, "train", "--dim", 2, "--out", tmp_path)
+    assert code == 2
+    assert "another configuration" in err
+    assert "dim: 3 there, 2 now" in err
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_tables_lose_no_digit(terminal, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    if terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    names = [f"metric {i}" for i in range(12)]
+    print_table("a title", ["%", *names], [["ours", *range(1000, 1012)], ["paper", *["–"] * 12]])
+    shown = capsys.readouterr().out
+    assert all(str(1000 + i) in shown and name in shown for i, name in enumerate(names))
+    assert ("metric 0" in shown.splitlines()[2]) != terminal  # on its side
+
+
+def test_evaluate_files_on_disk(capsys, tmp_path):
+    """.npy pairs: the same as in a .npz file, the gallery read in pieces."""
+    random = np.random.default_rng(0)
+    arrays = {
+        "embeddings": random.normal(size=(9, 3)).astype(np.float32),
+        "labels": np.array(list("abcabcabc")),
+        "gallery_embeddings": random.normal(size=(30, 3)).astype(np.float32),
+        "gallery_labels": np.array(list("abcde") * 6),
+    }
+    np.savez(tmp_path / "all.npz", **arrays)
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    files = {name: tmp_path / f"{name}.npy" for name in arrays}
+    first, labels = files["embeddings"], ["--labels", files["labels"]]
+    gallery = [
+        *("--gallery-embeddings", files["gallery_embeddings"]),
+        *("--gallery-labels", files["gallery_labels"]),
+    ]
+    for more in ([], ["--normalize", "sphere", "--recall-at", 1, 3]):
+        expected = jdml_main(capsys, "evaluate", tmp_path / "all.npz", *more, "--json", "-")
+        found = jdml_main(capsys, "evaluate", first, *labels, *gallery, *more, "--json", "-")
+        assert found[0] == 0
+        assert json.loads(found[1]) == pytest.approx(json.loads(expected[1]), rel=1e-6)
+    assert jdml_main(capsys, "evaluate", first, *labels)[0] == 0
+    for words, message in (
+        ([first], "--labels must be the .npy file with the labels of"),
+        ([first, "--labels", "gone.npy"], "gone.npy is not a file"),
+        ([first, *labels, *gallery[:2]], "gallery_labels is not a file"),
+    ):
+        code, _, err = jdml_main(capsys, "evaluate", *words)
+        assert code == 2
+        assert message in err
+
+
+# Devices
+
+
+def test_devices_and_micro_batches_change_nothing(capsys, tmp_path):
+    """Smooth enough that six steps of one device and of two are the same; gone on with on the other."""
+    loss = ["--loss", "multi_similarity", "--optimizer", "sgd", "--lr", "1e-3"]
+    words = [
+        "train",
+        *loss,
+        "--freeze-batch-norm",
+        "--steps",
+        6,
+        "--dim",
+        8,
+        "--batch",
+        32,
+        "--quiet",
+    ]
+    shown = {}
+    for name, more in {
+        "one": ["--devices", 1],
+        "all": ["--devices", "all", "--micro-batch", 8, "--out", tmp_path / "run"],
+        "again": ["--devices", 1, "--out", tmp_path / "run"],
+    }.items():
+        code, out, err = jdml_main(capsys, *words, *more)
+        assert code == 0, err
+        shown[name] = [float(word) for word in out.split() if word.replace(".", "").isdigit()][-12:]
+        devices = 2 if name == "all" else 1
+        assert f"{devices} of 2 devices (cpu), {32 // devices} rows of a batch of 32 on each" in out
+    np.testing.assert_allclose(shown["all"], shown["one"], atol=2e-3)
+    assert shown["again"] == shown["all"]
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert not {"devices", "micro_batch", "sampled_classes"} & set(config)
+
+
+@pytest.mark.parametrize(("said", "there"), [(None, 2), ("3", 3)])
+def test_a_number_makes_devices_of_a_cpu(said, there):
+    """A process alone divides its CPU, unless its user has said how many devices it is."""
+    program = (
+        "import jax; from jdml.cli.devices import Machines; machines = Machines(devices='2');"
+        "machines.join(); print(jax.device_count(), *machines.mesh(32)[1])"
+    )
+    unsaid = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
+    told = {"JAX_NUM_CPU_DEVICES": said} if said else {}
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**unsaid, **told, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    expected = f"{there} 2 of {there} devices (cpu), 16 rows of a batch of 32 on each"
+    assert found.stdout.strip() == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--devices", "3"], "--devices must be from 1 to 2, which there are, got 3"),
+        (["--devices", "many"], "--devices must be a number or all, got 'many'"),
+        (["--micro-batch", "0"], "--micro-batch must be at least 1, got 0"),
+        (["--sampled-classes", "4"], "--sampled-classes is for proxy losses; triplet is a pair"),
+        (["--processes", "2"], "coordinator, processes and process belong together"),
+    ],
+)
+def test_wrong_devices(capsys, words, message):
+    code, _, err = jdml_main(capsys, "train", *words)
+    assert code == 2
+    assert message in err

@@ -1,0 +1,259 @@
+"""`jdml benchmark`: the dry run of every method under both protocols, real files, bad files, the paper's row."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from jdml import flows, models
+from jdml.cli import main
+from jdml.cli.benchmark import Benchmark
+from jdml.cli.beside import paper_rows
+from jdml.cli.dry import fake_images
+from jdml.cli.papers import printed
+from jdml.cli.tables import CONVENTIONAL, EPS
+from jdml.models import SmallConvNet
+from jdml.recipes import RECIPES
+
+pytestmark = pytest.mark.slow
+
+FIVE = ("ccp", "eps", "mpa", "nir", "pfml")
+
+
+@pytest.fixture
+def small_backbone(monkeypatch):
+    """Networks that compile in no time in the backbone's and the flow's place, with the recipe's head."""
+
+    def create(name, *, dim, pooling="average", freeze_batch_norm=False, dtype=None):
+        return SmallConvNet(dim, (8, 8), pooling=pooling)
+
+    monkeypatch.setattr(models, "create", create)
+    sizes = {"num_blocks": 1, "depth": 2, "hidden": 8}
+    monkeypatch.setitem(flows.PRESETS, "released", flows.PRESETS["released"] | sizes)
+
+
+def benchmark(capsys, *arguments):
+    code = main(["benchmark", "--quiet", "--image-size", "32", "--dim", "8", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize("protocol", ["conventional", "mlrc"])
+@pytest.mark.parametrize("method", FIVE)
+def test_dry_run(method, protocol, small_backbone, capsys, tmp_path):
+    arguments = ("--method", method, "--protocol", protocol, "--dry-run", "--out", str(tmp_path))
+    code, out, err = benchmark(capsys, *arguments)
+    assert (code, err) == (0, "")
+    assert "dry run on noise" in out
+    found = json.loads((tmp_path / "metrics.json").read_text())
+    rows = ["separated", "concatenated", "std"] if protocol == "mlrc" else ["ours"]
+    assert set(found) == {"options", *rows}
+    assert 0 < found[rows[0]]["R@1"] <= 1
+    assert found[rows[0]]["queries"] == 16
+
+
+def test_dry_run_of_a_real_backbone():
+    """In a process of its own, whose memory goes with it: the network's programs take most of a GB."""
+    small = ("--dim", "8", "--steps", "1", "--batch", "8x4", "--image-size", "112")
+    command = [sys.executable, "-m", "jdml", "benchmark", "--quiet", "--backbone", "resnet18"]
+    done = subprocess.run([*command, "--dry-run", *small], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "pfml, resnet18" in done.stdout
+
+
+def test_weights_are_loaded(small_backbone, capsys, tmp_path, monkeypatch):
+    seen = []
+
+    def load_weights(path, variables):
+        seen.append(path)
+        return variables
+
+    monkeypatch.setattr(models, "load_weights", load_weights)
+    weights = tmp_path / "weights.safetensors"
+    weights.write_bytes(b"weights")
+    code, _, err = benchmark(capsys, "--dry-run", "--weights", str(weights))
+    assert (code, err) == (0, "")
+    assert seen == [weights]
+
+
+def test_real_birds(small_backbone, capsys, shared_data, tmp_path):
+    folder = tmp_path / "birds"
+    shutil.copytree(shared_data / "cub_crops227", folder)
+    arguments = ("--data-dir", str(folder), "--method", "eps", "--batch", "8x4", "--steps", "2")
+    code, out, err = benchmark(capsys, *arguments)
+    assert (code, err) == (0, "")
+    assert "paper" in out
+    assert "63.3" in out
+    assert "cub: train has 20 classes and 600 images, published are 100 and 5864" in out
+    assert (
+        "published are 100 and 5924; --dim 8; --batch 8x4; --steps 2; --image-size 32; random weights"
+        in out
+    )
+
+    bird = next((folder / "images").glob("*/*.jpg"))
+    bird.write_bytes(bird.read_bytes()[:2000])
+    code, _, err = benchmark(capsys, *arguments, "--on-bad-image", "skip")
+    assert code == 0
+
+
+def test_a_damaged_image_stops_the_run_by_name(small_backbone, capsys):
+    with fake_images(32) as folder:
+        for image in sorted(folder.glob("*/0.jpg")):
+            image.write_bytes(image.read_bytes()[:300])
+        arguments = ("--dataset", "folder", "--data-dir", str(folder), "--steps", "20")
+        arguments = (*arguments, "--method", "contrastive", "--batch", "4x4")
+        code, _, err = benchmark(capsys, *arguments)
+        assert code == 2
+        assert "0.jpg: expected a whole image" in err
+
+
+def test_mistakes_are_told(capsys):
+    code, _, err = benchmark(capsys)
+    assert code == 2
+    assert "--dataset cub needs --data-dir, the folder with its files" in err
+    for option in ("--dim", "--steps", "--workers", "--image-size"):
+        code, _, err = benchmark(capsys, "--dry-run", option, "0")
+        assert code == 2
+        assert f"{option} must be at least 1, got 0" in err
+    code, _, err = benchmark(capsys, "--dry-run", "--weights", "nowhere.safetensors")
+    assert code == 2
+    assert "--weights must be a file, got nowhere.safetensors" in err
+
+
+def test_a_killed_benchmark_goes_on(small_backbone, capsys, tmp_path):
+    with fake_images(32) as folder:
+        where = ("--dataset", "folder", "--data-dir", str(folder), "--batch", "16")
+        whole = benchmark(capsys, *where, "--steps", "4", "--out", str(tmp_path / "whole"))
+        assert whole[0] == 0
+        again = benchmark(capsys, *where, "--steps", "4", "--out", str(tmp_path / "whole"))
+        assert again[1] == whole[1]
+        other = (*where, "--method", "cpml", "--steps", "4", "--out", str(tmp_path / "whole"))
+        code, _, err = benchmark(capsys, *other)
+        assert code == 2
+        assert "method" in err
+
+
+def test_printed_rows_are_of_methods_and_backbones_that_exist():
+    fields = Benchmark.__dataclass_fields__
+    for method, backbone in (*CONVENTIONAL, *EPS):
+        assert method in RECIPES
+        assert backbone.removesuffix("_dino") in str(fields["backbone"].type)
+    assert printed("mlrc", "nir", "resnet18", "cub") == {}
+
+
+def rows_of(*typed):
+    """The paper's rows beside a command's."""
+    given = {k.lstrip("-").replace("-", "_"): v for k, v in (t.split(" ", 1) for t in typed)}
+    settings = given.pop("method_setting", "")
+    if "dim" in given:
+        given["dim"] = int(given["dim"])
+    if "proxies_per_class" in given:
+        given["proxies_per_class"] = int(given["proxies_per_class"])
+    options = Benchmark(method_setting=tuple(settings.split()), **given)
+    return paper_rows(options, options._recipe)
+
+
+IBN = ("--backbone bn_inception", "--protocol mlrc")
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        # CCP's Tables 3 and 4: separated, then concatenated
+        (("--method ccp", *IBN), {"P@1": 62.39, "RP": 33.49, "MAP@R": 22.67}),
+        (
+            ("--method ccp", "--method-setting loss=triplet", "--dataset inshop", *IBN),
+            {"P@1": 86.00, "RP": 62.24, "MAP@R": 59.04},
+        ),
+        (("--method proxy_anchor", *IBN), {"P@1": 60.61, "RP": 32.36, "MAP@R": 21.48}),
+        (("--method soft_triple", *IBN), {"P@1": 57.94, "RP": 30.63, "MAP@R": 19.86}),
+        # their Tables 1 and 2
+        (("--method ccp",), {"R@1": 71.04}),
+        (
+            ("--method ccp", "--method-setting loss=multi_similarity", "--dataset cars"),
+            {"R@1": 89.02},
+        ),
+        (("--method ccp", "--backbone bn_inception", "--dataset sop"), {"R@1": 80.01}),
+        # EPS's Table 6
+        (
+            ("--method eps", "--backbone bn_inception", "--dim 512", "--dataset cars"),
+            {"R@1": 85.5, "R@2": 90.7, "R@4": 94.3, "R@8": 96.7},
+        ),
+        # NIR's Table 1, alone and regularized, and Table 2
+        (("--method nir_baseline",), {"R@1": 64.4, "NMI": 68.4, "MAP@1000": 33.2}),
+        (("--method nir",), {"R@1": 66.0, "NMI": 69.6, "MAP@1000": 34.2}),
+        (
+            ("--method nir", "--method-setting loss=soft_triple", "--dataset sop"),
+            {"R@1": 77.6, "NMI": 90.0, "MAP@1000": 44.9},
+        ),
+        (
+            ("--method nir", "--method-setting pooling=average+max", "--dim 512"),
+            {"R@1": 70.5, "R@2": 80.6, "NMI": 72.5},
+        ),
+    ],
+)
+def test_the_paper_s_row_of_a_command(typed, expected):
+    rows = rows_of(*typed)
+    assert next(iter(rows.values())) == expected
+    assert list(rows) == (
+        ["paper, separated", "paper, concatenated"] if "--protocol mlrc" in typed else ["paper"]
+    )
+
+
+def test_concatenated_rows_are_the_512_dimensional_ones():
+    rows = rows_of("--method contrastive", *IBN)
+    assert rows["paper, concatenated"] == {"P@1": 67.49, "RP": 37.18, "MAP@R": 26.47}
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ("--method ccp", "--method-setting single=True", *IBN),
+        ("--method soft_triple", "--dataset sop", *IBN),  # 4 centres; the table's row has one
+        ("--method soft_triple", "--proxies-per-class 2", *IBN),
+        ("--method nir_baseline", "--dim 512"),
+        ("--method nir", "--method-setting loss=soft_triple", "--dim 512"),
+        ("--method ccp", "--protocol mlrc"),  # ResNet-50
+    ],
+)
+def test_no_row_stands_beside_another_task(typed):
+    assert rows_of(*typed) == {}
+
+
+@pytest.mark.parametrize(("dataset", "most"), [("cub", 15_000), ("inshop", 150_000)])
+def test_no_run_of_the_tables_is_cut(dataset, most, monkeypatch):
+    """The longest needed 131,000 steps on average (CCP's Table 5)."""
+    monkeypatch.setattr(Benchmark, "_config", lambda self, train: {})  # of images that are not here
+    options = Benchmark(method="contrastive", dataset=dataset, protocol="mlrc")
+    assert options._plan(None).steps == most
+
+
+def test_ccp_s_row_says_how_many_classes_trained(small_backbone, capsys, shared_data):
+    given = ("--data-dir", str(shared_data / "cub_crops227"), "--method", "ccp", "--steps", "1")
+    code, out, err = benchmark(capsys, *given, "--batch", "8x4")
+    assert (code, err) == (0, "")
+    assert "ours, 3/4 of the classes" in out
+    assert "a quarter of the training classes only tells when a problem ends" in out
+
+
+def test_settings_of_methods_are_checked(capsys):
+    def refuses(method, setting, message, *more):
+        given = ("--dry-run", "--method", method, "--method-setting", setting, *more)
+        code, _, err = benchmark(capsys, *given)
+        assert code == 2
+        assert message in err
+
+    refuses("ccp", "omega=1", "--method-setting: ccp has no setting 'omega'; it has anchor_first,")
+    refuses("ccp", "loss=proxy_anchor", "loss must be one of contrastive, multi_similarity")
+    refuses("nir", "loss=triplet", "loss must be one of proxy_anchor, proxy_nca_margin")
+    refuses("nir", "flow=wide", "wide")
+    refuses("pfml", "clip=vector", "the preset's alpha and delta", "--loss-setting", "alpha=4")
+    refuses("mpa", "weight=1", "mpa has no setting 'weight'; it has none")
+
+
+def test_the_command_offers_every_recipe():
+    from typing import get_args, get_type_hints
+
+    assert set(get_args(get_type_hints(Benchmark)["method"])) == set(RECIPES)

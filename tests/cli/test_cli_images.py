@@ -1,0 +1,242 @@
+"""`jdml train` on image files: augmentations, In-shop's gallery, damaged files, and SIGKILL."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import jdml.cli
+from jdml import models
+
+Image = pytest.importorskip("PIL.Image")
+pytest.importorskip("grain")
+
+pytestmark = pytest.mark.slow
+
+
+def draw(path: Path, seed: int) -> None:
+    """A small JPEG of noise."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(seed).integers(0, 256, (20, 24, 3), np.uint8)
+    Image.fromarray(noise).save(path)
+
+
+@pytest.fixture
+def animals(tmp_path) -> Path:
+    """Four classes of eight images: two train, two test."""
+    for label, name in enumerate(("ant", "bee", "cat", "dog")):
+        for i in range(8):
+            draw(tmp_path / "animals" / name / f"{i}.jpg", 10 * label + i)
+    return tmp_path / "animals"
+
+
+def run(capsys, *arguments):
+    options = "--model small --dim 4 --steps 3 --quiet --image-size 16 --workers 2"
+    code = jdml.cli.main(["train", *options.split(), *map(str, arguments)])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+@pytest.mark.parametrize("augmentation", ["mlrc", "conventional", "none"])
+def test_a_folder_of_classes(capsys, animals, tmp_path, augmentation):
+    code, out, err = run(
+        capsys, "--data", "folder", "--data-dir", animals, "--augmentation", augmentation,
+        "--batch", "2x3", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert code == 0, err
+    assert err == ""
+    assert "test class" in out
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert 0 <= metrics["test class"]["MAP@R"] <= 1
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["augmentation"] == augmentation
+    assert "workers" not in config
+
+
+def test_pretrained_weights(capsys, animals, tmp_path, monkeypatch):
+    seen = []
+
+    def load_weights(path, variables):
+        seen.append(path.read_bytes())
+        return jax.tree.map(lambda leaf: 2 * leaf, variables)
+
+    monkeypatch.setattr(models, "create", lambda name, dim: models.SmallConvNet(dim))
+    monkeypatch.setattr(models, "load_weights", load_weights)
+    weights = tmp_path / "resnet18.safetensors"
+    weights.write_bytes(b"weights")
+    data = ("--data", "folder", "--data-dir", animals, "--model", "resnet18", "--batch", "2x3")
+    began = [
+        json.loads((tmp_path / name / "log.jsonl").read_text().splitlines()[0])["loss"]
+        for name, more in (("random", ()), ("pretrained", ("--weights", weights)))
+        if run(capsys, *data, *more, "--out", tmp_path / name)[0] == 0
+    ]
+    assert seen == [b"weights"]
+    assert began[0] != began[1]
+    weights.write_bytes(b"others")
+    code, _, err = run(capsys, *data, "--weights", weights, "--out", tmp_path / "pretrained")
+    assert code == 2
+    assert "weights" in err
+
+
+def test_weights_that_do_not_fit(capsys, animals, tmp_path):
+    data = ("--data", "folder", "--data-dir", animals)
+    assert (
+        "--weights are those of bn_inception, efficientnet_lite0, resnet18, resnet50 or vit_s16, got --model small"
+        in run(capsys, *data, "--weights", "r.safetensors")[2]
+    )
+    code, _, err = run(capsys, *data, "--model", "resnet50", "--weights", tmp_path / "nowhere")
+    assert code == 2
+    assert f"--weights must be a file, got {tmp_path / 'nowhere'}" in err
+
+
+def test_inshop_is_searched_in_its_gallery(capsys, tmp_path):
+    rows = [
+        (f"img/{item}/{i}.jpg", f"id_{item:08}", status)
+        for item, statuses in enumerate((("train",) * 4, ("train",) * 4, ("query", "gallery") * 2))
+        for i, status in enumerate(statuses)
+    ]
+    lines = [" ".join(row) for row in rows]
+    text = "\n".join([str(len(rows)), "image_name item_id evaluation_status", *lines])
+    (tmp_path / "list_eval_partition.txt").write_text(text)
+    for seed, (path, _, _) in enumerate(rows):
+        draw(tmp_path / path, seed)
+    code, out, err = run(capsys, "--data", "inshop", "--data-dir", tmp_path, "--batch", 4)
+    assert code == 0, err
+    assert "R@30" in out
+    assert "test item" in out
+
+
+def test_damaged_images(capsys, animals, tmp_path):
+    (animals / "ant" / "3.jpg").write_bytes(b"no image")
+    options = ("--data", "folder", "--data-dir", animals, "--batch", 16, "--out", tmp_path / "run")
+    code, _, err = run(capsys, *options)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "3.jpg: expected a whole image" in err
+    code, _, err = run(capsys, *options[:-1], tmp_path / "other", "--on-bad-image", "skip")
+    assert code == 0, err
+    last = (tmp_path / "other" / "log.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last)["bad_images"] == 1
+
+
+def test_a_stopped_run_goes_on_with_skip_wherever_its_images_lie(capsys, animals, tmp_path):
+    (animals / "dog" / "3.jpg").write_bytes(b"no image")  # scored, not trained on
+    options = ("--data", "folder", "--batch", 8, "--out", tmp_path / "run")
+    code, _, err = run(capsys, *options, "--data-dir", animals)
+    assert (code, err.count("\n")) == (2, 1)
+    moved = animals.rename(tmp_path / "moved")
+    code, _, err = run(capsys, *options, "--data-dir", moved, "--on-bad-image", "skip")
+    assert code == 0, err
+    (moved / "ant" / "0.jpg").rename(moved / "ant" / "zero.jpg")
+    code, _, err = run(capsys, *options, "--data-dir", moved, "--on-bad-image", "skip")
+    assert code == 2
+    assert "data_checksum" in err
+
+
+def test_weights_and_a_damaged_first_image(capsys, animals, tmp_path, monkeypatch):
+    (animals / "ant" / "0.jpg").write_bytes(b"no image")
+    (tmp_path / "r.safetensors").write_bytes(b"weights")
+    monkeypatch.setattr(models, "create", lambda name, dim: models.SmallConvNet(dim))
+    monkeypatch.setattr(models, "load_weights", lambda path, variables: variables)
+    code, _, err = run(
+        capsys, "--data", "folder", "--data-dir", animals, "--batch", 4, "--model", "resnet18",
+        "--weights", tmp_path / "r.safetensors", "--on-bad-image", "skip",
+    )  # fmt: skip
+    assert code == 0, err
+
+
+def test_a_data_set_without_test_images_is_refused_at_once(capsys, shared_data, tmp_path):
+    data = ("--data", "cub", "--data-dir", shared_data / "cub_fullres", "--batch", 4)
+    code, _, err = run(capsys, *data, "--out", tmp_path / "run")
+    assert code == 2
+    assert "cub: the split 'test' has no images in" in err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workers", 2], "--workers is for image files; digits lies in memory"),
+        (["--augmentation", "mlrc"], "--augmentation is for image files"),
+        (["--on-bad-image", "skip"], "--on-bad-image is for image files"),
+        (["--data", "cub", "--train-classes", 1], "--train-classes is for digits, mnist and omni"),
+        (["--data", "cub"], "--data-dir must be the folder of the cub files"),
+        (["--data", "cub", "--data-dir", "/no/such"], "cub needs images.txt"),
+    ],
+)
+def test_mistakes_are_one_line(capsys, arguments, message):
+    code = jdml.cli.main(["train", *map(str, arguments)])
+    shown = capsys.readouterr()
+    assert code == 2
+    assert message in shown.err
+    assert shown.err.count("\n") == 1
+
+
+# kill -9
+
+
+def start(animals: Path, folder: Path, workers: int) -> subprocess.Popen:
+    options = (
+        "train --data folder --model small --dim 2 --image-size 16 --batch 2x4 --steps 30 --on-bad-image skip "
+        "--validation 0.2 --evaluate-every 10 --patience 100 --checkpoint-every 5 --quiet "
+        "--loss contrastive --memory 12 --miner eps --weight-decay 1e-4"
+    )
+    files = ["--data-dir", str(animals), "--out", str(folder), "--workers", str(workers)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "jdml.cli", *options.split(), *files],
+        env=os.environ | {"PYTHONPATH": str(Path(jdml.cli.__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def records(folder: Path) -> list[dict]:
+    """The log, without what depends on the clock."""
+    path = folder / "log.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    whole = [json.loads(line) for line in lines if line.endswith("}")]
+    return [{k: v for k, v in r.items() if k not in ("seconds", "input_wait")} for r in whole]
+
+
+def final_arrays(folder: Path) -> list[np.ndarray]:
+    import orbax.checkpoint as ocp
+
+    with ocp.CheckpointManager(folder / "checkpoints") as manager:
+        step = manager.latest_step()
+        items = ocp.args.Composite(state=ocp.args.StandardRestore())
+        return [np.asarray(x) for x in jax.tree.leaves(manager.restore(step, args=items)["state"])]
+
+
+@pytest.mark.filterwarnings("ignore:Sharding info not provided:UserWarning")
+def test_killed_run_ends_like_an_unbroken_one(animals, tmp_path):
+    """Killed in the middle, resumed with another number of workers, damaged files on the way: the same bits."""
+    for path in (animals / "bee" / "3.jpg", animals / "ant" / "0.jpg", animals / "dog" / "1.jpg"):
+        path.write_bytes(b"no image")
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    unbroken, killed = start(animals, whole, 1), start(animals, broken, 2)
+    deadline = time.monotonic() + 240
+    while not any(record["step"] >= 8 for record in records(broken)):
+        assert killed.poll() is None, killed.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
+    said = []
+    for process, folder in ((start(animals, broken, 3), broken), (unbroken, whole)):
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+        said.append(out.replace(str(folder), ""))
+    assert said[0] == said[1]
+    pairs = zip(final_arrays(broken), final_arrays(whole), strict=True)
+    assert all(np.array_equal(a, b) for a, b in pairs)
+    assert (broken / "metrics.json").read_text() == (whole / "metrics.json").read_text()
+    assert records(broken) == records(whole)
+    assert 1 <= records(whole)[-1]["bad_images"] <= 2  # those that are not held out

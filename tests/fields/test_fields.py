@@ -1,0 +1,165 @@
+"""Potentials at a distance, superposed at the charges and felt anywhere."""
+
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jdml
+from jdml import fields
+
+RNG = np.random.default_rng(1)
+CHARGES = jnp.asarray(RNG.normal(size=(20, 2)), jnp.float32)
+LABELS = jnp.asarray(RNG.integers(-1, 3, 20))
+R = jnp.linspace(0.013, 2.0, 200)  # never δ itself
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 4.0, 6.0])
+@pytest.mark.parametrize("delta", [0.1, 0.2, 0.5])
+def test_potentials_are_the_paper_s(delta: float, alpha: float) -> None:
+    r = np.asarray(R, np.float64)
+    pull = np.where(r < delta, -1 / delta**alpha, -1 / r**alpha)
+    push = np.where(r < delta, 1 / r**alpha, 1 / delta**alpha)
+    settings = {"delta": delta, "alpha": alpha, "repulsion_delta": delta}
+    np.testing.assert_allclose(fields.potential(R, True, **settings), pull, rtol=1e-4)
+    np.testing.assert_allclose(fields.potential(R, False, **settings), push, rtol=1e-4)
+    np.testing.assert_allclose(
+        fields.contrastive_potential(R, True, delta=delta), np.maximum(r, delta) ** 2, rtol=1e-5
+    )
+    push = np.maximum(delta - r, 0) ** 2
+    np.testing.assert_allclose(
+        fields.contrastive_potential(R, False, delta=delta), push, rtol=1e-4, atol=1e-7
+    )
+
+
+def test_forces_stand_where_the_paper_has_them() -> None:
+    """Attraction outside δ only, repulsion inside δ only, both falling with distance; CPML's pull rises."""
+
+    def force(kind, same: bool) -> np.ndarray:
+        return np.asarray(jax.vmap(jax.grad(lambda r: kind(r, same, delta=0.2)))(R))
+
+    outside = np.asarray(R) > 0.2
+    pull, push = force(fields.potential, True), -force(fields.potential, False)
+    assert not pull[~outside].any()
+    assert not push[outside].any()
+    assert (np.diff(pull[outside]) < 0).all()
+    assert (np.diff(push[~outside]) < 0).all()
+    assert (np.diff(force(fields.contrastive_potential, True)[outside]) > 0).all()
+
+
+@pytest.mark.parametrize("alpha", [4.0, 8.0, 20.0, 80.0])
+@pytest.mark.parametrize("same", [True, False])
+def test_no_distance_and_no_power_overflows(same: bool, alpha: float) -> None:
+    r = jnp.array([0.0, 1e-30, 1e-6, 1e-3, 0.1, 1.0, 1e10])
+    value, slope = jax.vmap(jax.value_and_grad(lambda r: fields.potential(r, same, alpha=alpha)))(r)
+    assert np.isfinite(value).all()
+    assert np.isfinite(slope).all()
+
+
+def test_superposed_potentials_are_sums_over_the_other_charges() -> None:
+    settings = (0.7, 2.0, 1.1)
+    found = fields.superpose(fields.decaying, CHARGES, LABELS, settings, tile=6)
+    for i, label in enumerate(np.asarray(LABELS)):
+        if label < 0:
+            assert found[i] == 0
+            continue
+        others = [j for j in range(20) if j != i and LABELS[j] >= 0]
+        r = jnp.linalg.norm(CHARGES[jnp.array(others)] - CHARGES[None, i], axis=1)
+        felt = fields.decaying(r, LABELS[jnp.array(others)] == label, *settings)
+        np.testing.assert_allclose(found[i], felt.sum(), rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_the_class_field_at_a_charge_is_its_potential_and_its_own_term() -> None:
+    settings = {"delta": 0.7, "alpha": 2.0, "repulsion_delta": 1.1}
+    kept = np.flatnonzero(np.asarray(LABELS) == 1)
+    felt = fields.class_field(CHARGES[kept], 1, CHARGES, LABELS, **settings)
+    others = fields.superpose(fields.decaying, CHARGES, LABELS, tuple(settings.values()))[kept]
+    np.testing.assert_allclose(felt, others - 1 / 0.7**2.0, rtol=1e-4)
+    force = jax.grad(lambda x: -fields.class_field(x, 1, CHARGES, LABELS, **settings).sum())
+    assert np.isfinite(force(CHARGES)).all()
+
+
+def test_a_new_field_is_a_few_lines() -> None:
+    def gravity(r, same, strength):
+        return jnp.where(same, -strength / (1.0 + r), 0.0)
+
+    charges, labels = jnp.array([[0.0], [1.0], [3.0]]), jnp.array([0, 0, 1])
+    np.testing.assert_allclose(
+        fields.superpose(gravity, charges, labels, (2.0,)), [-1.0, -1.0, 0.0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"alpha": 0.0}, "alpha must be > 0, got 0"),
+        ({"alpha": -1.0}, "alpha must be > 0"),
+        ({"delta": 0.0}, "delta must be > 0"),
+        ({"repulsion_delta": -0.1}, "repulsion_delta must be > 0"),
+        ({"min_distance": 0.0}, "min_distance must be > 0"),
+    ],
+)
+def test_parameters_without_a_meaning(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fields.potential(R, True, **settings)
+
+
+def test_charges_that_are_not_finite_are_told_by_checked() -> None:
+    charges, labels = jnp.array([[0.0, 1.0], [jnp.nan, 0.0]]), jnp.array([0, 1])
+
+    def all_at(charges: jax.Array) -> jax.Array:
+        return fields.superpose(fields.decaying, charges, labels, (0.2, 1.0, 0.2))
+
+    with pytest.raises(ValueError, match=r"charges\[1\] is not finite"):
+        jdml.checked(all_at)(charges)
+    with pytest.raises(ValueError, match=r"charges\[1\] is not finite"):
+        jdml.checked(lambda c: fields.class_field(c[:1], 0, c, labels))(charges)
+    with pytest.raises(ValueError, match=r"proxies\[0\] is not finite"):
+        jdml.checked(jdml.center_regularizer)(charges[None])
+
+
+def test_charges_of_no_class_may_hold_anything() -> None:
+    charges = jnp.array([[0.0, 1.0], [jnp.nan, jnp.inf], [0.5, 0.0]])
+    labels = jnp.array([0, -1, 1])
+
+    def whole(charges: jax.Array, labels: jax.Array) -> jax.Array:
+        return fields.superpose(fields.decaying, charges, labels, (0.2, 1.0, 2.0)).sum()
+
+    value, gradient = jax.value_and_grad(whole)(charges, labels)
+    expected = jax.value_and_grad(whole)(charges[::2], labels[::2])
+    chex.assert_trees_all_close((value, gradient[::2]), expected, rtol=1e-6)
+    np.testing.assert_array_equal(gradient[1], 0)
+
+
+@pytest.mark.parametrize("label", [0.0, jnp.array([0, 1]), None])
+def test_a_class_field_is_of_one_class(label: Any) -> None:
+    with pytest.raises(TypeError, match="label must be one integer"):
+        fields.class_field(jnp.ones((1, 2)), label, jnp.ones((2, 2)), jnp.array([0, 1]))
+
+
+def test_charges_without_a_class_change_nothing() -> None:
+    points, charges = jnp.array([[1.0], [2.0]]), jnp.array([[0.0], [3.0]])
+    settings = {"delta": 0.5, "alpha": 1.0, "repulsion_delta": 4.0}
+    expected = fields.class_field(points, 0, charges, jnp.array([0, 1]), **settings)
+    hidden = jnp.concatenate([charges, jnp.array([[1e30]])])
+    found = fields.class_field(points, 0, hidden, jnp.array([0, 1, -1]), **settings)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_half_precision_is_widened_and_labels_of_any_type_are_read() -> None:
+    charges = CHARGES.astype(jnp.float16)
+    wide = charges.astype(jnp.float32)
+    labels = jnp.maximum(LABELS, 0)
+    expected = fields.superpose(fields.decaying, wide, labels, (0.2, 4.0, 0.2), tile=6)
+    for narrow in (labels, labels.astype(jnp.uint8), labels.astype(jnp.uint32)):
+        found = fields.superpose(fields.decaying, charges, narrow, (0.2, 4.0, 0.2), tile=6)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert fields.potential(jnp.array([0.05], jnp.float16), False).dtype == jnp.float32
+    with pytest.raises(TypeError, match="r must be floating point"):
+        fields.potential(jnp.array([1, 2]), False)
+    with pytest.raises(TypeError, match="charges must be floating point"):
+        fields.superpose(fields.decaying, jnp.ones((2, 1), int), labels[:2], (0.2, 4.0, 0.2))

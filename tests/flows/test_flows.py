@@ -1,0 +1,346 @@
+"""The conditional flow: invertible, with the Jacobian's determinant, for every size, coupling, mixing and condition."""
+
+import itertools
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+pytest.importorskip("distrax", reason="flows are built on distrax (the flows extra)")
+
+from jdml import flows
+
+pytestmark = pytest.mark.slow
+
+B, CONDITION = 6, 4
+
+
+def built(dim: int, **settings: Any) -> tuple[flows.ConditionalFlow, Any, jax.Array, jax.Array]:
+    """A flow with its parameters, a batch and conditions on the sphere."""
+    flow = flows.ConditionalFlow(dim, CONDITION, **{"hidden": 16, "depth": 3, **settings})
+    x, c, key = (jax.random.key(i) for i in (1, 2, 3))
+    batch = jax.random.normal(x, (B, dim))
+    condition = jax.random.normal(c, (B, CONDITION))
+    condition /= jnp.linalg.norm(condition, axis=1, keepdims=True)
+    return flow, flow.init(key, batch, condition), batch, condition
+
+
+KINDS = [
+    {"coupling": coupling, "mixing": mixing, "actnorm": actnorm}
+    for coupling, mixing, actnorm in itertools.product(
+        ("glow", "realnvp"), ("permutation", "linear"), (False, True)
+    )
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
+@pytest.mark.parametrize("dim", [2, 3, 7])
+def test_inverse_and_determinant(dim: int, kind: dict[str, Any]) -> None:
+    flow, params, x, c = built(dim, num_blocks=2, **kind)
+
+    def one(x: jax.Array, c: jax.Array) -> jax.Array:
+        return flow.apply(params, x[None], c[None])[0][0]
+
+    @jax.jit
+    def there_and_back(x: jax.Array, c: jax.Array) -> Any:
+        there = flow.apply(params, x, c)
+        back = flow.apply(params, there[0], c, method="inverse")
+        return there, back, jax.vmap(jax.jacobian(one))(x, c)
+
+    (_, log_det), (back, log_det_back), jacobians = there_and_back(x, c)
+    np.testing.assert_allclose(back, x, atol=1e-5)
+    np.testing.assert_allclose(log_det_back, -log_det, atol=1e-4)
+    np.testing.assert_allclose(log_det, jnp.linalg.slogdet(jacobians)[1], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("dim", "size", "kind"),
+    [
+        (16, "released", {}),
+        (128, "paper", {}),
+        (512, "released", {}),
+        (512, "paper", {"mixing": "linear"}),
+        (512, "released", {"mixing": "linear", "coupling": "realnvp"}),
+    ],
+)
+def test_round_trip_and_determinant_at_the_paper_s_sizes(
+    dim: int, size: str, kind: dict[str, Any]
+) -> None:
+    flow = flows.preset(size, dim, dim, **kind)
+    units = jax.random.normal(jax.random.key(0), (2, 3, dim))
+    x, c = units / jnp.linalg.norm(units, axis=-1, keepdims=True)
+    params = flow.init(jax.random.key(1), x, c)
+    latents, log_det = jax.jit(flow.apply)(params, x, c)
+    back, _ = flow.apply(params, latents, c, method="inverse")
+    assert jnp.abs(back - x).max() <= 1e-5
+    jacobian = jax.jacobian(lambda x: flow.apply(params, x[None], c[:1])[0][0])(x[0])
+    np.testing.assert_allclose(log_det[0], jnp.linalg.slogdet(jacobian)[1], atol=2e-3)
+
+
+@pytest.mark.parametrize("conditioning", ["dense", "start", "mid", "end", "embedded"])
+def test_every_conditioning_makes_the_map_depend_on_the_condition(conditioning: str) -> None:
+    flow, params, x, c = built(5, conditioning=conditioning)
+    apply = jax.jit(flow.apply, static_argnames="method")
+    (latents, _), (other, _) = apply(params, x, c), apply(params, x, -c)
+    assert np.abs(latents - other).min() > 1e-6
+    back, _ = apply(params, latents, c, method="inverse")
+    np.testing.assert_allclose(back, x, atol=1e-5)
+    widths = [
+        net["Dense_0"]["kernel"].shape[0]
+        for name, net in params["params"].items()
+        if name.startswith("nets")
+    ]
+    with_condition = sum(width > 3 for width in widths)
+    assert with_condition == (2 if conditioning in ("start", "mid", "end") else 10)
+
+
+@pytest.mark.parametrize("mixing", ["permutation", "linear"])
+def test_the_distribution_is_the_flow_s_density(mixing: str) -> None:
+    flow, params, x, c = built(3, mixing=mixing)
+
+    @jax.jit
+    def both(x: jax.Array, c: jax.Array) -> Any:
+        density = flow.apply(params, c, method="distribution")
+        draws = density.sample(seed=jax.random.key(0), sample_shape=(5,))
+        residuals, _ = flow.apply(params, draws[2], c)
+        again, _ = flow.apply(params, residuals, c, method="inverse")
+        of_draws = density.log_prob(draws), jax.vmap(density.log_prob)(draws)
+        return density.log_prob(x), flow.apply(params, x, c), draws, again, of_draws
+
+    log_prob, (latents, log_det), draws, again, (at_once, stacked) = both(x, c)
+    normal = -0.5 * np.sum(np.square(latents), axis=1) - 1.5 * np.log(2 * np.pi)
+    np.testing.assert_allclose(log_prob, normal + log_det, rtol=1e-4)
+    assert draws.shape == (5, B, 3)
+    np.testing.assert_allclose(again, draws[2], atol=1e-4)
+    np.testing.assert_allclose(at_once, stacked, rtol=1e-3, atol=1e-4)
+
+
+def test_the_first_batch_sets_actnorm() -> None:
+    flow, params, x, c = built(4, actnorm=True, num_blocks=1, coupling="realnvp")
+    norm = params["params"]["norms_0"]
+    entered = (x - norm["mean"]) * jnp.exp(norm["log_scale"])
+    np.testing.assert_allclose(entered.mean(0), np.zeros(4), atol=1e-5)
+    np.testing.assert_allclose(entered.std(0), np.ones(4), atol=1e-4)
+    del flow, c
+
+
+def test_actnorm_without_a_first_batch_does_nothing() -> None:
+    flow = flows.ConditionalFlow(4, CONDITION, num_blocks=1, hidden=8, depth=2, actnorm=True)
+    params = flow.init(jax.random.key(0), jnp.zeros((0, 4)), jnp.zeros((0, CONDITION)))
+    chex.assert_trees_all_equal(
+        params["params"]["norms_0"], {"log_scale": jnp.zeros(4), "mean": jnp.zeros(4)}
+    )
+
+
+def test_log_scales_stay_within_the_clamp() -> None:
+    flow, params, x, c = built(4, clamp=0.5, num_blocks=1)
+    loud = jax.tree.map(lambda p: 1e3 * p, params)
+    _, log_det = flow.apply(loud, x, c)
+    assert jnp.abs(log_det).max() <= 4 * 0.5 * 0.636 * np.pi / 2 + 1e-5
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
+def test_results_are_float32(dtype: Any) -> None:
+    flow, params, x, c = built(4)
+    latents, log_det = flow.apply(params, x.astype(dtype), c.astype(dtype))
+    assert latents.dtype == log_det.dtype == jnp.float32
+
+
+def test_transformations() -> None:
+    flow, params, x, c = built(4)
+
+    def energy(params: Any, x: jax.Array) -> jax.Array:
+        latents, log_det = flow.apply(params, x, c)
+        return jnp.mean(0.5 * jnp.sum(latents**2, axis=1) - log_det)
+
+    value, plain = jax.jit(jax.value_and_grad(energy))(params, x)
+    rematerialized = jax.jit(jax.grad(jax.checkpoint(energy)))(params, x)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), plain, rematerialized)
+    stacked = jax.jit(jax.vmap(energy, (None, 0)))(params, jnp.stack([x, 2 * x]))
+    np.testing.assert_allclose(stacked, [value, jax.jit(energy)(params, 2 * x)], rtol=1e-5)
+
+
+def test_equals_freia_with_the_same_weights() -> None:
+    """FrEIA's GLOWCouplingBlock behind its fixed permutation; the tests carry the weights over."""
+    torch = pytest.importorskip("torch", reason="FrEIA (the parity extra) is a torch library")
+    framework = pytest.importorskip("FrEIA.framework", reason="FrEIA is not installed")
+    modules = pytest.importorskip("FrEIA.modules")
+    dim, blocks, hidden = 7, 3, 12
+    flow = flows.ConditionalFlow(dim, CONDITION, num_blocks=blocks, hidden=hidden, depth=3)
+    rng = np.random.default_rng(0)
+    x, c = (rng.normal(size=(B, width)).astype(np.float32) for width in (dim, CONDITION))
+    params = flow.init(jax.random.key(0), jnp.asarray(x), jnp.asarray(c))["params"]
+    names = iter([f"nets_{block}_{half}" for block in range(blocks) for half in (0, 1)])
+
+    def subnet(width: int, out: int) -> Any:
+        layers = [torch.nn.Linear(width, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, hidden)]
+        return torch.nn.Sequential(*layers, torch.nn.ReLU(), torch.nn.Linear(hidden, out))
+
+    net = framework.SequenceINN(dim)
+    for block in range(blocks):
+        net.append(modules.PermuteRandom, seed=block)
+        net.append(
+            modules.GLOWCouplingBlock,
+            cond=0,
+            cond_shape=(CONDITION,),
+            subnet_constructor=subnet,
+            clamp=2.0,
+        )
+    for module in net.module_list[1::2]:
+        for theirs in (module.subnet2, module.subnet1):  # theirs moves the first half by subnet2
+            ours = params[next(names)]
+            linears = [layer for layer in theirs if isinstance(layer, torch.nn.Linear)]
+            for i, layer in enumerate(linears):
+                layer.weight.data = torch.tensor(np.asarray(ours[f"Dense_{i}"]["kernel"]).T)
+                layer.bias.data = torch.tensor(np.asarray(ours[f"Dense_{i}"]["bias"]))
+    expected, determinant = net(torch.tensor(x), c=[torch.tensor(c)])
+    latents, log_det = flow.apply({"params": params}, x, c)
+    np.testing.assert_allclose(latents, expected.detach().numpy(), atol=1e-5)
+    np.testing.assert_allclose(log_det, determinant.detach().numpy(), atol=1e-5)
+
+
+def test_presets() -> None:
+    assert flows.preset("released", 8, 8) == flows.ConditionalFlow(8, 8)
+    assert flows.preset("paper", 8, 8, hidden=64).hidden == 64
+    with pytest.raises(ValueError, match="name must be one of released, paper, got 'large'"):
+        flows.preset("large", 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"dim": 1}, ValueError, "dim must be at least 2"),
+        ({"condition_dim": 0}, ValueError, "condition_dim must be >= 1"),
+        ({"depth": 2.0}, TypeError, "depth must be a Python integer"),
+        ({"coupling": "nice"}, ValueError, "coupling must be one of glow, realnvp, got 'nice'"),
+        ({"mixing": "none"}, ValueError, "mixing must be one of permutation, linear"),
+        ({"conditioning": "all"}, ValueError, "conditioning must be one of dense, start"),
+        ({"clamp": 0.0}, ValueError, "clamp must be > 0"),
+    ],
+)
+def test_flows_that_cannot_be(
+    settings: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    sizes = {"dim": 4, "condition_dim": 3, **settings}
+    flow = flows.ConditionalFlow(**sizes)
+    with pytest.raises(error, match=message):
+        flow.init(jax.random.key(0), jnp.ones((2, 4)), jnp.ones((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_blocks": 1}, r"nets_1_0/Dense_0/bias must be absent, got \[8\].* and \d+ more"),
+        ({"num_blocks": 3}, "nets_2_0/Dense_0/bias must be .* got none"),
+        ({"hidden": 16}, r"nets_0_0/Dense_0/bias must be \[16\], got \[8\]"),
+        ({"actnorm": True}, "norms_0/.* got none"),
+    ],
+)
+def test_parameters_of_another_flow(change: dict[str, Any], message: str) -> None:
+    sizes = {"num_blocks": 2, "hidden": 8, "depth": 2}
+    x, c = jnp.ones((3, 4)), jnp.ones((3, 2))
+    params = flows.ConditionalFlow(4, 2, **sizes).init(jax.random.key(0), x, c)
+    other = flows.ConditionalFlow(4, 2, **{**sizes, **change})
+    for method, arguments in (("forward", (x, c)), ("inverse", (x, c)), ("distribution", (c,))):
+        with pytest.raises(ValueError, match=message):
+            other.apply(params, *arguments, method=method)
+
+
+@pytest.mark.parametrize("change", [{"num_blocks": 3}, {"dim": 5}, {"mixing": "permutation"}])
+def test_parameters_of_another_linear_flow(change: dict[str, Any]) -> None:
+    sizes = {"dim": 4, "condition_dim": 2, "num_blocks": 2, "hidden": 8, "depth": 2}
+    x, c = jnp.ones((3, 4)), jnp.ones((3, 2))
+    params = flows.ConditionalFlow(**sizes, mixing="linear").init(jax.random.key(0), x, c)
+    other = flows.ConditionalFlow(**{**sizes, "mixing": "linear", **change})
+    with pytest.raises(ValueError, match=r"params must be those of a flow of these sizes: .*mix"):
+        other.apply(params, jnp.ones((3, other.dim)), c)
+    with pytest.raises(ValueError, match="params must be those of a flow of these sizes"):
+        other.apply({}, jnp.ones((3, other.dim)), c)
+
+
+def test_arrays_that_do_not_fit() -> None:
+    flow, params, x, c = built(4)
+    with pytest.raises(ValueError, match="condition must have width 4"):
+        flow.apply(params, x, c[:, :3])
+    with pytest.raises(ValueError, match="x must have width 4"):
+        flow.apply(params, x[:, :3], c)
+    with pytest.raises(ValueError, match="condition must have as many rows as x, 6, got 5"):
+        flow.apply(params, x, c[:5])
+    with pytest.raises(ValueError, match="condition must have width 4"):
+        flow.apply(params, c[:, :2], method="distribution")
+    with pytest.raises(TypeError, match="latents must be floating point"):
+        flow.apply(params, np.ones((6, 4), int), c, method="inverse")
+
+
+MEANS = np.array([[[-1.5, 0.0], [1.5, 0.5]], [[0.0, -1.5], [0.5, 1.5]]])  # class, mode
+SPREAD = 0.35
+
+
+def mixture(key: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+    """Points in the plane, two modes per class, and their classes."""
+    keys = jax.random.split(key, 3)
+    classes, modes = (jax.random.randint(k, (size,), 0, 2) for k in keys[:2])
+    noise = SPREAD * jax.random.normal(keys[2], (size, 2))
+    return jnp.asarray(MEANS, jnp.float32)[classes, modes] + noise, classes
+
+
+def gaussian_nll(seen: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """What a single Gaussian, fitted to the points seen, makes of others."""
+    off, covariance = points - seen.mean(0), np.cov(seen.T)
+    squares = np.einsum("ni,ij,nj->n", off, np.linalg.inv(covariance), off)
+    return squares / 2 + np.linalg.slogdet(covariance)[1] / 2 + np.log(2 * np.pi)
+
+
+@pytest.mark.parametrize("coupling", ["glow", "realnvp"])
+@pytest.mark.parametrize("mixing", ["permutation", "linear"])
+def test_learns_a_density_that_integrates_to_one(coupling: Any, mixing: Any) -> None:
+    flow = flows.ConditionalFlow(
+        2,
+        2,
+        num_blocks={"glow": 4, "realnvp": 8}[coupling],
+        hidden=32,
+        depth=2,
+        coupling=coupling,
+        mixing=mixing,
+    )
+    optimizer = optax.adam(3e-3)
+
+    def nll(params: Any, points: jax.Array, classes: jax.Array) -> jax.Array:
+        density = flow.apply(params, jnp.eye(2)[classes], method="distribution")
+        return -density.log_prob(points).mean()
+
+    @jax.jit
+    def trained(params: Any, keys: jax.Array) -> Any:
+        def step(carried: Any, key: jax.Array) -> tuple[Any, None]:
+            params, state = carried
+            updates, state = optimizer.update(jax.grad(nll)(params, *mixture(key, 256)), state)
+            return (optax.apply_updates(params, updates), state), None
+
+        return jax.lax.scan(step, (params, optimizer.init(params)), keys)[0][0]
+
+    params = flow.init(jax.random.key(0), jnp.zeros((1, 2)), jnp.zeros((1, 2)))
+    params = trained(params, jax.random.split(jax.random.key(1), 400))
+    side = np.linspace(-5, 5, 201, dtype=np.float32)
+    grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
+
+    @jax.jit
+    def density(at: jax.Array) -> jax.Array:
+        return jnp.exp(flow.apply(params, at, method="distribution").log_prob(grid))
+
+    for condition in np.eye(2, dtype=np.float32):
+        total = density(np.broadcast_to(condition, grid.shape)).sum()
+        np.testing.assert_allclose(total * (side[1] - side[0]) ** 2, 1.0, atol=0.02)
+
+    (seen, of), (points, classes) = (mixture(jax.random.key(i), 4096) for i in (2, 3))
+    gaussian = np.mean(
+        np.concatenate([gaussian_nll(seen[of == c], points[classes == c]) for c in (0, 1)])
+    )
+    squares = np.square(np.asarray(points)[:, None] - MEANS[classes]).sum(-1)
+    modes = np.exp(-squares / (2 * SPREAD**2)).mean(1) / (2 * np.pi * SPREAD**2)
+    truth, found = -np.log(modes).mean(), jax.jit(nll)(params, points, classes)
+    assert truth - 0.02 < found < truth + 0.4
+    assert found < gaussian - 0.3

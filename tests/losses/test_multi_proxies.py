@@ -1,0 +1,213 @@
+"""What the potential field and multi-proxies losses must be beyond the property matrix."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jdml
+from oracles import multi_proxy_losses
+
+RNG = np.random.default_rng(5)
+B, C, K, D = 10, 4, 3, 3
+X = jnp.asarray(RNG.normal(size=(B, D)), jnp.float32)
+P = jnp.asarray(RNG.normal(size=(C, K, D)), jnp.float32)
+Y = jnp.asarray(np.arange(B) % (C - 1))
+
+
+def test_mpa_with_one_proxy_is_proxy_anchor() -> None:
+    one = P[:, :1]
+    np.testing.assert_allclose(
+        jdml.multi_proxy_anchor_loss(X, Y, one), jdml.proxy_anchor_loss(X, Y, one), rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        jdml.multi_proxy_anchor_dw_loss(X, Y, one),
+        jdml.proxy_nca_margin_loss(X, Y, one),
+        rtol=1e-5,
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["multi_proxy_anchor_loss", "multi_proxy_anchor_dw_loss", "multi_proxy_anchor_ap_loss"]
+)
+def test_sharp_margins_in_half_precision(name: str) -> None:
+    def value(x: jax.Array, p: jax.Array) -> jax.Array:
+        return getattr(jdml, name)(x, Y, p, alpha=80.0)
+
+    exact = value(X, P)
+    found, gradients = jax.value_and_grad(value, (0, 1))(
+        X.astype(jnp.bfloat16), P.astype(jnp.bfloat16)
+    )
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, exact, rtol=0.05)
+    assert all(jnp.isfinite(g.astype(jnp.float32)).all() for g in gradients)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["potential_field", "contrastive_potential"])
+@pytest.mark.parametrize("tile", [None, 1, 7, 64])
+def test_fields_without_proxies(loss: str, tile: int | None) -> None:
+    labels = np.array([0, 0, 9, 9, 500, -1, 0, 9, 2, 2])
+    with jax.enable_x64(True):
+        found = getattr(jdml, f"{loss}_loss")(
+            jnp.asarray(X, jnp.float64), labels, delta=0.6, tile=tile, reduce_fn=None
+        )
+    expected = getattr(multi_proxy_losses, loss)(
+        np.asarray(X, float), labels, None, delta=0.6, reduce="none"
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_the_sum_is_the_paper_s_energy_without_self_terms() -> None:
+    found = jdml.potential_field_loss(X, Y, P, delta=0.5, alpha=2.0, reduce_fn=jnp.sum)
+    expected = multi_proxy_losses.potential_field(
+        np.asarray(X, float),
+        np.asarray(Y),
+        np.asarray(P, float),
+        delta=0.5,
+        alpha=2.0,
+        reduce="total",
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    mean = jdml.potential_field_loss(X, Y, P, delta=0.5, alpha=2.0)
+    np.testing.assert_allclose(found, mean * (B + C * K), rtol=1e-5)
+
+
+def test_hyper_parameters_of_the_field_have_gradients() -> None:
+    def value(delta: jax.Array, alpha: jax.Array) -> jax.Array:
+        return jdml.potential_field_loss(
+            jnp.asarray(X, jnp.float64), Y, jnp.asarray(P, jnp.float64), delta=delta, alpha=alpha
+        )
+
+    with jax.enable_x64(True):
+        found = jax.grad(value, (0, 1))(0.61, 2.0)
+        step = 1e-6
+        by_delta = (value(0.61 + step, 2.0) - value(0.61 - step, 2.0)) / (2 * step)
+        by_alpha = (value(0.61, 2.0 + step) - value(0.61, 2.0 - step)) / (2 * step)
+    np.testing.assert_allclose(found, (by_delta, by_alpha), rtol=1e-5)
+
+
+def test_coinciding_charges_of_two_classes_stay_finite() -> None:
+    for alpha in (1.0, 4.0, 6.0, 80.0):
+        value, gradient = jax.value_and_grad(
+            lambda x, a=alpha: jdml.potential_field_loss(x, Y, P, alpha=a)
+        )(jnp.ones((B, D)))
+        assert jnp.isfinite(value)
+        assert jnp.isfinite(gradient).all()
+
+
+def test_at_the_paper_s_size_the_gradient_fits() -> None:
+    """SOP: 11,318 classes × 2 proxies, 512-D: compiled temporaries within 256 MiB."""
+    shapes = [(180, 512), (180,), (11_318, 2, 512)]
+    kinds = [jnp.float32, jnp.int32, jnp.float32]
+    arguments = [jax.ShapeDtypeStruct(s, k) for s, k in zip(shapes, kinds, strict=True)]
+    step = jax.jit(jax.value_and_grad(jdml.potential_field_loss, (0, 2)))
+    used = step.lower(*arguments).compile().memory_analysis().temp_size_in_bytes
+    assert used <= 256 * 2**20
+
+
+@pytest.mark.slow
+def test_a_million_classes_fit() -> None:
+    """1,000,000 classes × 64-D, B = 64: value and gradient of ProxyAnchor within 4 GiB."""
+    shapes = [(64, 64), (64,), (1_000_000, 64)]
+    kinds = [jnp.float32, jnp.int32, jnp.float32]
+    arguments = [jax.ShapeDtypeStruct(s, k) for s, k in zip(shapes, kinds, strict=True)]
+
+    def value(x: jax.Array, y: jax.Array, p: jax.Array) -> jax.Array:
+        return jdml.proxy_anchor_loss(x, y, p, class_block="auto")
+
+    compiled = jax.jit(jax.value_and_grad(value, (0, 2))).lower(*arguments).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes <= 4 * 2**30
+
+
+@pytest.mark.parametrize("settings", [{}, {"repulsion_delta": 1.4}])
+def test_activity_counts_pairs_and_forces(settings: dict[str, float]) -> None:
+    found = jdml.losses.field_activity(X, Y, P, delta=0.9, alpha=2.0, **settings)
+    points = np.concatenate([np.asarray(X), np.asarray(P).reshape(-1, D)]).astype(float)
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    owners = np.concatenate([np.asarray(Y), np.repeat(np.arange(C), K)])
+    r = np.linalg.norm(points[:, None] - points[None], axis=-1)
+    other = ~np.eye(len(points), dtype=bool)
+    same = (owners[:, None] == owners[None]) & other
+    different = (owners[:, None] != owners[None]) & other
+    reach = settings.get("repulsion_delta", 0.9)
+    np.testing.assert_allclose(found["attracting"], (r > 0.9)[same].mean(), rtol=1e-5)
+    np.testing.assert_allclose(found["repelling"], (r < reach)[different].mean(), rtol=1e-5)
+    slope = np.where(same & (r > 0.9), 2 / np.where(other, r, 1) ** 3, 0.0)
+    slope -= np.where(different & (r < reach), 2 / np.where(other, r, 1) ** 3, 0.0)
+    direction = (points[:, None] - points[None]) / np.where(other, r, 1)[..., None]
+    forces = np.linalg.norm((slope[..., None] * direction).sum(1), axis=1)
+    np.testing.assert_allclose(found["force"], forces.mean(), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"alpha": 0}, ValueError, "alpha must be > 0, got 0"),
+        ({"delta": -0.1}, ValueError, "delta must be > 0"),
+        ({"tile": 0}, ValueError, "tile must be >= 1, got 0"),
+        ({"tile": "auto"}, TypeError, "tile must be a Python integer"),
+        ({"repulsion_delta": 0.0}, ValueError, "repulsion_delta must be > 0"),
+    ],
+)
+def test_mistaken_settings(
+    settings: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        jdml.potential_field_loss(X, Y, P, **settings)
+
+
+def test_checked_names_what_cannot_be() -> None:
+    loss = jdml.checked(jdml.potential_field_loss)
+    with pytest.raises(ValueError, match=r"proxies\[1\] is not finite"):
+        loss(X, Y, P.at[1, 1, 0].set(jnp.nan))
+    with pytest.raises(ValueError, match=r"labels\[3\] is 4, expected 0…3"):
+        loss(X, Y.at[3].set(4), P)
+    with pytest.raises(ValueError, match=r"labels\[3\] is -1, expected 0 or more"):
+        loss(X, Y.at[3].set(-1))
+    loss(X, Y.at[3].set(-1), where=jnp.arange(len(Y)) != 3)
+    with pytest.raises(ValueError, match="proxies must have the dimension of embeddings, 3"):
+        jdml.potential_field_loss(X, Y, P[..., :2])
+
+
+@pytest.mark.parametrize("loss", [jdml.potential_field_loss, jdml.contrastive_potential_loss])
+@pytest.mark.parametrize("scale", [1e15, 1e20, 1e30])
+def test_huge_charges_stay_finite(loss, scale: float) -> None:
+    value, gradient = jax.value_and_grad(lambda x: loss(x, Y, normalize=None))(scale * X)
+    assert jnp.isfinite(value)
+    assert jnp.isfinite(gradient).all()
+
+
+def test_two_equal_proxies_are_one_however_sharp_the_softmax() -> None:
+    one, two = P[:, :1], jnp.concatenate([P[:, :1], P[:, :1]], axis=1)
+    for gamma in (0.1, 1e-6, 1e-38):
+        gradients = [
+            jax.grad(lambda x, p=p, g=gamma: jdml.soft_triple_loss(x, Y, p, gamma=g, tau=0.0))(X)
+            for p in (one, two)
+        ]
+        np.testing.assert_allclose(*gradients, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "loss",
+    [
+        jdml.soft_triple_loss,
+        jdml.multi_proxy_anchor_loss,
+        jdml.multi_proxy_anchor_dw_loss,
+        jdml.multi_proxy_anchor_ap_loss,
+    ],
+)
+def test_without_the_regularizer(loss) -> None:
+    with_weight = jax.value_and_grad(lambda p, tau: loss(X, Y, p, tau=tau))
+    assert with_weight(P, 0.2)[0] > with_weight(P, None)[0]
+    chex.assert_trees_all_close(with_weight(P, 0.0), with_weight(P, None), rtol=1e-6, atol=1e-7)
+
+
+def test_short_half_precision_vectors_have_finite_gradients() -> None:
+    short = (1e-4 * X).astype(jnp.float16)
+    for loss in (jdml.proxy_anchor_loss, jdml.multi_proxy_anchor_loss, jdml.potential_field_loss):
+        assert jnp.isfinite(jax.grad(lambda x, f=loss: f(x, Y, P))(short)).all()
+    with pytest.raises(TypeError, match="vectors must be floating point"):
+        jdml.sphere(jnp.array([[3, 4]]))

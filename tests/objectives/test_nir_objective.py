@@ -1,0 +1,212 @@
+"""`with_nir`: what it adds to a proxy objective, and who learns from which term."""
+
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jdml
+from jdml import objectives
+
+pytest.importorskip("distrax", reason="flows are built on distrax (the flows extra)")
+
+pytestmark = pytest.mark.slow
+
+B, C, D = 8, 3, 4
+X = jax.random.normal(jax.random.key(0), (B, D))
+Y = jnp.arange(B) % C
+FLOW = jdml.flows.ConditionalFlow(D, D, num_blocks=2, hidden=8, depth=2)
+LOSSES = [
+    (jdml.proxy_anchor_loss, 1),
+    (jdml.proxy_nca_margin_loss, 1),
+    (jdml.soft_triple_loss, 3),
+    (jdml.multi_proxy_anchor_loss, 3),
+    (jdml.potential_field_loss, 3),
+]
+
+
+def made(loss: Any = jdml.proxy_anchor_loss, per_class: int = 1, **settings: Any) -> Any:
+    objective = objectives.with_nir(objectives.proxy(loss, C, D, per_class), FLOW, **settings)
+    return objective, objective.init(jax.random.key(1))
+
+
+@pytest.mark.parametrize(("loss", "per_class"), LOSSES)
+def test_regularizes_any_proxy_loss(loss: Any, per_class: int) -> None:
+    objective, params = made(loss, per_class, weight=0.25)
+    of = jax.value_and_grad(lambda p, x: objective.loss(p, x, Y), (0, 1), has_aux=True)
+    (value, metrics), gradients = jax.jit(of)(params, X)
+    proxies = jdml.sphere(params["proxies"])
+    x = jdml.sphere(X)
+    own = proxies[Y]
+    nearest = jnp.argmax(jnp.sum(own * x[:, None], -1), axis=1)
+    condition = own[jnp.arange(B), nearest]
+    latents, log_dets = FLOW.apply({"params": params["flow"]}, x, condition)
+    expected = jdml.nir_loss(latents, log_dets) + 0.25 * loss(X, Y, params["proxies"])
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    np.testing.assert_allclose(metrics["loss"], value)
+    chex.assert_tree_all_finite(gradients)
+    assert all(jnp.abs(g).max() > 0 for g in jax.tree.leaves(gradients))
+
+
+def test_hidden_rows_count_as_removed() -> None:
+    objective, params = made()
+    hidden = jnp.concatenate([X, jnp.full((2, D), jnp.nan)])
+    labels = jnp.concatenate([Y, jnp.array([0, 1])])
+    value, metrics = objective.loss(params, hidden, labels, where=jnp.arange(B + 2) < B)
+    np.testing.assert_allclose(value, objective.loss(params, X, Y)[0], rtol=1e-5)
+    outside, _ = objective.loss(params, hidden, labels.at[B:].set(-1))
+    np.testing.assert_allclose(outside, value, rtol=1e-5)
+    chex.assert_tree_all_finite(metrics)
+
+
+def test_proxies_may_be_left_to_their_own_loss() -> None:
+    objective, params = made(stop_proxy_gradient=True, weight=0.0)
+    gradient = jax.grad(lambda p: objective.loss(p, X, Y)[0])(params)
+    assert not gradient["proxies"].any()
+    assert max(jnp.abs(g).max() for g in jax.tree.leaves(gradient["flow"])) > 0
+
+
+def test_during_the_warm_up_the_model_gets_no_gradient() -> None:
+    objective, params = made(warmup=2)
+    state = objective.init_state()
+    sizes = []
+    for _ in range(4):
+        gradient = jax.grad(lambda x, s: objective.loss(params, x, Y, state=s)[0])(X, state)
+        sizes.append(bool(jnp.abs(gradient).max() > 0))
+        state = objective.update_state(state, X, Y)
+    assert sizes == [False, False, True, True]
+
+
+@pytest.mark.parametrize("kind", ["generate", "match", "both"])
+def test_drawn_samples_train_whom_they_should(kind: Any) -> None:
+    objective, params = made(self_regularization=kind, weight=1.0)
+    plain, _ = made(weight=1.0)
+
+    def added(params: Any) -> jax.Array:
+        key = jax.random.key(3)
+        return objective.loss(params, X, Y, key=key)[0] - plain.loss(params, X, Y, key=key)[0]
+
+    gradient = jax.grad(added)(params)
+    by_flow = max(float(jnp.abs(g).max()) for g in jax.tree.leaves(gradient["flow"]))
+    by_proxies = float(jnp.abs(gradient["proxies"]).max())
+    assert (by_proxies > 1e-6) == (kind in ("generate", "both"))
+    assert (by_flow > 1e-6) == (kind in ("match", "both"))
+    with pytest.raises(ValueError, match="key is missing"):
+        objective.loss(params, X, Y)
+
+
+def test_generate_and_match_is_one_term_with_all_its_gradients() -> None:
+    """L(ψ, P) with ψ = τ(ζ | P), once; the proxies also move the samples that are drawn around them."""
+    objective, params = made(self_regularization="both", weight=1.0)
+    plain, _ = made(weight=1.0)
+    key = jax.random.key(3)
+
+    def drawn_loss(params: Any) -> jax.Array:
+        latents = jax.random.normal(jax.random.split(key)[0], (B, D))
+        condition = jdml.sphere(params["proxies"])[Y, 0]
+        x, _ = FLOW.apply({"params": params["flow"]}, latents, condition, method="inverse")
+        return jdml.proxy_anchor_loss(x, Y, params["proxies"])
+
+    def added(params: Any) -> jax.Array:
+        return objective.loss(params, X, Y, key=key)[0] - plain.loss(params, X, Y, key=key)[0]
+
+    (value, gradient), (expected, of_term) = (
+        jax.value_and_grad(of)(params) for of in (added, drawn_loss)
+    )
+    np.testing.assert_allclose(value, expected, rtol=1e-4)
+    chex.assert_trees_all_close(gradient, of_term, rtol=1e-3, atol=1e-4)
+
+
+def test_f_of_the_mean_reaches_the_objective() -> None:
+    objective, params = made(weight=0.0, of_mean=True)
+    value, metrics = objective.loss(params, X, Y)
+    np.testing.assert_allclose(value, jnp.exp(metrics["nll"]), rtol=1e-5)
+
+
+def test_wrong_pairs_are_made_unlikely() -> None:
+    objective, params = made(wrong_class_weight=0.5, shape="identity", weight=0.0)
+    plain, _ = made(shape="identity", weight=0.0)
+    added = objective.loss(params, X, Y)[0] - plain.loss(params, X, Y)[0]
+    # The next sample of another class: with labels 0, 1, 2, 0, … the next one, and of the last (1) the first (0).
+    other = (jnp.arange(B) + 1) % B
+    wrong = np.asarray(Y != Y[other])
+    assert wrong.all()
+    condition = jdml.sphere(params["proxies"])[Y[other], 0]
+    latents, log_dets = FLOW.apply({"params": params["flow"]}, jdml.sphere(X), condition)
+    surprise = jdml.nir_loss(latents, log_dets, shape="identity", reduce_fn=None)
+    np.testing.assert_allclose(added, -0.5 * surprise[wrong].mean(), rtol=1e-4)
+
+
+def test_latents_that_would_overflow_are_reported() -> None:
+    objective, params = made()
+    loud = {**params, "flow": jax.tree.map(lambda p: 100 * p, params["flow"])}
+    value, metrics = objective.loss(loud, X, Y)
+    assert jnp.isfinite(value)
+    assert metrics["capped"] > 0
+
+
+def test_trains_under_roles() -> None:
+    import optax
+
+    objective, params = made(weight=0.1)
+    rates = {"proxies": optax.adam(1e-2), "flow": optax.adam(1e-2)}
+    optimizer = jdml.optim.partition_by_role(rates, lambda params: {name: name for name in params})
+    state = optimizer.init(params)
+
+    @jax.jit
+    def step(params: Any, state: Any) -> Any:
+        (_, metrics), gradients = jax.value_and_grad(objective.loss, has_aux=True)(params, X, Y)
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, metrics["nll"]
+
+    surprises = []
+    for _ in range(60):
+        params, state, surprise = step(params, state)
+        surprises.append(float(surprise))
+    assert surprises[-1] < surprises[0] - 1.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"weight": -1.0}, "weight must be >= 0"),
+        ({"warmup": -1}, "warmup must be >= 0"),
+        ({"temperature": -1.0}, "temperature must be"),
+        ({"shape": "cube"}, "shape must be one of exp, softplus, identity, got 'cube'"),
+        (
+            {"self_regularization": "all"},
+            "self_regularization must be none, generate, match or both",
+        ),
+    ],
+)
+def test_mistaken_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        made(**settings)
+
+
+def test_what_cannot_be_regularized() -> None:
+    pair = objectives.with_nir(objectives.pair(jdml.triplet_loss), FLOW)
+    with pytest.raises(ValueError, match="objective must be a proxy objective"):
+        pair.init(jax.random.key(0))
+    other = objectives.with_nir(objectives.proxy(jdml.proxy_anchor_loss, C, D + 1), FLOW)
+    with pytest.raises(ValueError, match="flow must have dim and condition_dim 5"):
+        other.init(jax.random.key(0))
+
+
+def test_actnorm_starts_sanely() -> None:
+    flow = jdml.flows.ConditionalFlow(D, D, num_blocks=3, hidden=8, depth=2, actnorm=True)
+    objective = objectives.with_nir(objectives.proxy(jdml.proxy_anchor_loss, C, D), flow)
+    _, metrics = objective.loss(objective.init(jax.random.key(0)), X, Y)
+    assert abs(metrics["nll"]) < 100
+
+
+def test_narrow_types() -> None:
+    objective = objectives.with_nir(objectives.proxy(jdml.proxy_anchor_loss, 200, D), FLOW)
+    params = objective.init(jax.random.key(0))
+    expected, _ = objective.loss(params, X, Y)
+    np.testing.assert_allclose(objective.loss(params, X, Y.astype(jnp.int8))[0], expected)
+    half = {**params, "proxies": params["proxies"].astype(jnp.float16)}
+    np.testing.assert_allclose(objective.loss(half, 1e5 * X, Y)[0], expected, rtol=0.1)

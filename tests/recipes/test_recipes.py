@@ -1,0 +1,358 @@
+"""The recipes: every method trains on every data set's settings, and the optimizer does what is written."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jdml
+from jdml import recipes
+from jdml.recipes import RECIPES, Recipe, make_optimizer, recipe
+
+pytestmark = pytest.mark.slow
+
+CLASSES, DIM = 6, 8
+KEY = jax.random.key(7)
+BATCH = jax.random.normal(jax.random.key(0), (24, DIM)), jnp.arange(24) % CLASSES
+
+
+def small(found: Recipe) -> Recipe:
+    return dataclasses.replace(found, dim=DIM)
+
+
+def params_of(objective):
+    model = {"conv": jnp.ones((2, 2)), "head": jnp.ones(3)}
+    return {"model": model, **objective.init(jax.random.key(1))}
+
+
+@pytest.mark.parametrize("dataset", ["cars", "sop"])
+@pytest.mark.parametrize("method", RECIPES)
+def test_every_recipe_makes_a_step_that_is_finite(method, dataset):
+    found = small(recipe(method, dataset))
+    objective = found.objective(CLASSES, DIM)
+    params = params_of(objective)
+    optimizer = make_optimizer(found, tuple(k for k in params if k != "model"), steps_per_epoch=2)
+
+    def loss(params):
+        roles = {k: v for k, v in params.items() if k != "model"}
+        state = objective.init_state()
+        return objective.loss(roles, *BATCH, key=jax.random.key(2), state=state)[0]
+
+    updates, _ = optimizer.update(jax.jit(jax.grad(loss))(params), optimizer.init(params), params)
+    chex.assert_tree_all_finite(updates)
+    chex.assert_trees_all_equal_shapes(updates, params)
+
+
+@pytest.mark.parametrize("dataset", recipes.DATASETS)
+@pytest.mark.parametrize("method", RECIPES)
+def test_the_reality_check_gives_all_methods_the_same_setting(method, dataset):
+    own, shared = recipe(method, dataset), recipe(method, dataset, protocol="mlrc")
+    assert shared.batch == ((8, 4) if method in recipes.OF_PAIRS else 32)
+    assert (shared.dim, shared.rate, shared.pooling) == (128, 1e-5, "average")
+    assert (shared.warmup_epochs, shared.decay_every) == (0, None)
+    assert shared.role_rates == own.role_rates
+    assert shared.problems == own.problems
+    on_sphere = method in ("nir", "nir_baseline", "pfml", "cpml")
+    assert shared.normalize is (jdml.sphere if on_sphere else jdml.ball)
+
+
+def test_losses_under_the_reality_check_measure_in_the_ball():
+    """As retrieval does: short vectors are left as they are."""
+    x, y = 0.1 * BATCH[0][:4], jnp.array([0, 0, 1, 1])
+    found = recipe("contrastive", "cub", protocol="mlrc").objective(2, DIM).loss({}, x, y)[0]
+    margins = {"positive_margin": 0.0, "negative_margin": 0.3841}
+    expected = jdml.contrastive_loss(x, y, normalize=jdml.ball, **margins)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    large = recipe("soft_triple", "sop", protocol="mlrc").objective(2, DIM)
+    assert large.init(jax.random.key(0))["proxies"].shape == (2, 4, DIM)
+
+
+def test_ccp_is_one_preset_or_the_other():
+    paper, released = (recipe("ccp", "cub", preset=name) for name in ("paper", "released"))
+    assert paper.problems == recipes.Problems(12, 2e-4, 3, True, True, "random")
+    assert released.problems == recipes.Problems(12, 2e-4, 3, False, False, "origin")
+    x, y = BATCH
+
+    def parts(found):
+        objective = found.objective(CLASSES, DIM)
+        return set(objective.loss(objective.init(jax.random.key(0)), x, y)[1])
+
+    assert "in_batch_loss" not in parts(paper)
+    assert "in_batch_loss" in parts(released)
+    mixed = recipe("ccp", "sop", preset="released", restore=True, single=True, loss="triplet")
+    assert mixed.problems.restore
+    assert mixed.problems.first == "origin"
+    assert mixed.problems.patience > 10_000
+    with pytest.raises(ValueError, match="preset must be one of paper, released, got 'mine'"):
+        recipe("ccp", "cub", preset="mine")
+    with pytest.raises(ValueError, match="nir has no setting 'preset'; it has .*warmup"):
+        recipe("nir", "cub", preset="paper")
+
+
+@pytest.mark.parametrize("loss", ["proxy_anchor", "proxy_nca_margin", "soft_triple"])
+def test_nir_s_baseline_is_nir_without_the_flow(loss):
+    with_flow = recipe("nir", "cub", loss=loss, weight=0.5, warmup=1, proxies_rate=2000.0)
+    without = recipe("nir_baseline", "cub", loss=loss, weight=0.5, warmup=1)
+    for name in ("batch", "rate", "weight_decay", "warmup_epochs", "pooling", "dim", "nmi"):
+        assert getattr(with_flow, name) == getattr(without, name)
+    assert without.role_rates == {"proxies": 2000.0}
+    base = without.objective(CLASSES, DIM)
+    params = base.init(jax.random.key(0))
+    value, metrics = base.loss(params, *BATCH)
+    alone = getattr(jdml, f"{loss}_loss")(*BATCH, params["proxies"])
+    np.testing.assert_allclose(value, 0.5 * alone, rtol=1e-5)
+    np.testing.assert_allclose(metrics["loss"], value)
+    assert recipe("nir_baseline", "cub").warmup_epochs == 0
+
+
+def test_only_the_head_and_the_objective_learn_during_warm_up():
+    found = Recipe(lambda classes, dim: None, warmup_epochs=2, rate=0.1, role_rates={"proxies": 10})
+    params = {"model": {"conv": jnp.zeros(1), "head": jnp.zeros(1)}, "proxies": jnp.zeros(1)}
+    optimizer = make_optimizer(found, ("proxies",), steps_per_epoch=3)
+    state, seen = optimizer.init(params), []
+    for _ in range(8):
+        updates, state = optimizer.update(jax.tree.map(jnp.ones_like, params), state, params)
+        seen.append(updates)
+    conv = np.array([float(u["model"]["conv"][0]) for u in seen])
+    np.testing.assert_allclose(conv, [0] * 6 + [-0.1] * 2, atol=1e-5)
+    for updates in seen:
+        np.testing.assert_allclose(updates["model"]["head"], -0.1, rtol=1e-4)
+        np.testing.assert_allclose(updates["proxies"], -1.0, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["proxy_anchor", "nir", "pfml"])
+def test_the_warm_up_leaves_no_trace_on_the_backbone(method):
+    """Its first real step is a whole one, and until then neither decay nor moments move it."""
+    found = dataclasses.replace(recipe(method, "cars"), rate=1e-4, warmup_epochs=1)
+    params = {"model": {"conv": jnp.ones(1), "head": jnp.ones(1)}, "proxies": jnp.ones(1)}
+    optimizer = make_optimizer(found, ("proxies",), steps_per_epoch=3)
+    state, conv = optimizer.init(params), []
+    for size in (8.0, 8.0, 8.0, 0.2):
+        grads = jax.tree.map(lambda p, of=size: of * jnp.ones_like(p), params)
+        updates, state = optimizer.update(grads, state, params)
+        conv.append(float(updates["model"]["conv"][0]))
+    assert conv[:3] == [0, 0, 0]
+    np.testing.assert_allclose(conv[3], -1e-4, rtol=1e-3)
+
+
+def test_rates_fall_by_the_run_s_epochs_also_after_a_warm_up():
+    found = Recipe(lambda classes, dim: None, warmup_epochs=1, decay_every=2, rate=0.1)
+    params = {"model": {"conv": jnp.zeros(1), "head": jnp.zeros(1)}}
+    optimizer = make_optimizer(found, (), steps_per_epoch=1)
+    state, steps = optimizer.init(params), []
+    for _ in range(5):
+        updates, state = optimizer.update(jax.tree.map(jnp.ones_like, params), state, params)
+        steps.append([-float(updates["model"][part][0]) for part in ("conv", "head")])
+    expected = [[0, 0.1], [0.1, 0.1], [0.05, 0.05], [0.05, 0.05], [0.025, 0.025]]
+    np.testing.assert_allclose(steps, expected, rtol=1e-4)
+
+
+def test_rates_are_halved_after_so_many_epochs():
+    found = Recipe(lambda classes, dim: None, decay_every=2, rate=0.1)
+    params = {"model": {"head": jnp.zeros(1)}}
+    optimizer = make_optimizer(found, (), steps_per_epoch=1)
+    state, steps = optimizer.init(params), []
+    for _ in range(5):
+        updates, state = optimizer.update(jax.tree.map(jnp.ones_like, params), state, params)
+        steps.append(-float(updates["model"]["head"][0]))
+    np.testing.assert_allclose(steps, [0.1, 0.1, 0.05, 0.05, 0.025], rtol=1e-4)
+
+
+@pytest.mark.parametrize(("rule", "decay"), [("adam", 0.5), ("adamw", 0.5)])
+def test_weight_decay_reaches_the_model_and_the_roles_that_are_named(rule, decay):
+    found = Recipe(lambda classes, dim: None, rule=rule, weight_decay=decay, decayed=("proxies",))
+    params = {"model": {"head": jnp.ones(1)}, "proxies": jnp.ones(1), "flow": jnp.ones(1)}
+    optimizer = make_optimizer(found, ("proxies", "flow"), steps_per_epoch=1)
+    still = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = optimizer.update(still, optimizer.init(params), params)
+    assert updates["model"]["head"][0] < 0
+    assert updates["proxies"][0] < 0
+    assert updates["flow"][0] == 0
+
+
+def test_the_easiest_of_all_positives_is_kept():
+    """Also where it is no hard one: the anchors at 0 and 0.01 keep each other, not the positive at 1."""
+    angles = jnp.array([0.0, 0.01, 1.0, 0.8])
+    x, y = jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=1), jnp.array([0, 0, 0, 1])
+    kept = jnp.zeros((4, 4), bool).at[jnp.array([0, 1, 2]), jnp.array([1, 0, 1])].set(True)
+
+    def mine(key, distances, pairs):
+        return pairs._replace(positive=kept, negative=pairs.negative & (y == 0)[:, None])
+
+    found = recipe("eps", "cub").objective(2, 2).loss({}, x, y)[0]
+    expected = jdml.multi_similarity_loss(x, y, beta=40.0, mine=mine)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_eps_triplets_are_squared_and_averaged_over_all():
+    """As in its framework: one triplet per anchor, those without a hinge counted."""
+    x, y = BATCH
+    for method, positive in (
+        ("triplet", jdml.mining.random_positive()),
+        ("eps_triplet", jdml.mining.easy_positive()),
+    ):
+        mine = jdml.mining.chain(positive, jdml.mining.semi_hard_negative(0.2))
+        kept = mine(
+            KEY, jdml.ops.distances(jdml.sphere(x), jdml.sphere(x)), jdml.mining.all_pairs(y)
+        )
+        squares = np.asarray(jdml.ops.squared_distances(jdml.sphere(x), jdml.sphere(x)))
+        pull, push = (np.where(side, squares, 0).sum(1) for side in kept)
+        found = recipe(method, "cub").objective(CLASSES, DIM).loss({}, x, y, key=KEY)[0]
+        np.testing.assert_allclose(found, np.maximum(pull - push + 0.2, 0).mean(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["margin", "eps_margin"])
+def test_the_boundary_of_each_class_is_learned(method):
+    found = small(recipe(method, "cub"))
+    objective = found.objective(CLASSES, DIM, beta=1.0)
+    params = objective.init(KEY)
+    np.testing.assert_array_equal(params["beta"], np.ones(CLASSES))
+    slope = jax.grad(lambda p: objective.loss(p, *BATCH, key=KEY)[0])(params)["beta"]
+    assert np.abs(slope).max() > 0
+    assert found.role_rates["beta"] == 50.0
+    assert recipe(method, "cub").more_clusters == 10
+    assert recipe(method, "sop").more_clusters is None  # k-means into 113,160 clusters
+
+
+def test_fields_may_do_without_proxies():
+    for method, loss in (
+        ("pfml", jdml.potential_field_loss),
+        ("cpml", jdml.contrastive_potential_loss),
+    ):
+        objective = recipe(method, "cub").objective(CLASSES, DIM, proxies_per_class=0)
+        assert objective.init(KEY) == {}
+        found = objective.loss({}, *BATCH, key=KEY)[0]
+        np.testing.assert_allclose(
+            found, loss(*BATCH, delta=0.2, alpha=1.0, reduce_fn=jnp.sum), rtol=1e-6
+        )
+
+
+def test_the_table_of_mpa_has_one_setting():
+    rows = ("mpa", "mpa_dw", "mpa_ap", "soft_triple", "mpa_proxy_anchor")
+    settings = [dataclasses.replace(recipe(method, "cub"), objective=None) for method in rows]
+    assert len({str(setting) for setting in settings}) == 1
+    assert settings[0].pooling == "cubic"
+    shapes = [recipe(m, "cub").objective(CLASSES, DIM).init(KEY)["proxies"].shape for m in rows]
+    assert shapes == 4 * [(CLASSES, 10, DIM)] + [(CLASSES, 1, DIM)]
+
+
+def test_backbones_have_their_own_batches():
+    of = {name: recipe("pfml", "cub", backbone=name).batch for name in ("resnet50", "bn_inception")}
+    assert of == {"resnet50": 100, "bn_inception": 180}
+    assert recipe("ccp", "cub").batch == (24, 4)
+    assert recipe("ccp", "cub", backbone="bn_inception").batch == (32, 4)
+
+
+@pytest.mark.parametrize("protocol", ["conventional", "mlrc"])
+@pytest.mark.parametrize("method", RECIPES)
+def test_batches_can_be_made_of_classes_of_two(method, protocol):
+    """Stanford Online Products has classes of two images."""
+    from jdml.training.protocols import make_sampler
+
+    sizes = np.random.default_rng(0).integers(2, 13, 300)
+    labels = np.repeat(np.arange(300), sizes)
+    sampler = make_sampler(recipe(method, "sop", protocol=protocol), labels, seed=0)
+    batch = next(sampler)
+    assert (batch >= -1).all()
+    rows = batch[batch >= 0]
+    assert len(set(rows.tolist())) == len(rows)
+
+
+def test_a_charge_cannot_push_harder_than_the_recipe_allows():
+    found = recipe("pfml", "cub")
+    params = {"model": {"head": jnp.ones(1)}, "proxies": jnp.ones(2)}
+    optimizer = make_optimizer(found, ("proxies",), steps_per_epoch=1)
+    state, updates = optimizer.init(params), None
+    for pushed in (1e6, 5.0):
+        grads = {"model": {"head": jnp.ones(1)}, "proxies": jnp.array([pushed, 5.0])}
+        updates, state = optimizer.update(grads, state, params)
+    np.testing.assert_array_equal(updates["proxies"][0], updates["proxies"][1])
+
+
+def test_how_many_entries_of_pfml_s_proxies_the_clip_cuts():
+    """At 512-D nearly all with α = 4, so that steps are those of signs; few with α = 1."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    centres = jdml.sphere(jax.random.normal(keys[0], (100, 512)))
+    labels = jax.random.randint(keys[1], (100,), 0, 100)
+    noise = 0.4 / jnp.sqrt(512)
+    x = jdml.sphere(centres[labels] + noise * jax.random.normal(keys[2], (100, 512)))
+    p = jdml.sphere(centres[:, None] + noise * jax.random.normal(keys[3], (100, 15, 512)))
+    apart = jnp.linalg.norm(x[:, None] - p[labels], axis=-1)
+    assert 0.5 < jnp.median(apart) < 0.55
+
+    def cut(alpha):
+        def loss(p):
+            return jdml.potential_field_loss(
+                x, labels, p, alpha=alpha, delta=0.2, reduce_fn=jdml.total
+            )
+
+        return float((jnp.abs(jax.grad(loss)(p)) > recipe("pfml", "cub").max_proxy_entry).mean())
+
+    assert cut(4.0) > 0.95
+    assert cut(1.0) < 0.15
+
+
+def test_pfml_is_as_found_and_the_paper_s_is_one_word_away():
+    x, y = jnp.eye(4)[:, :2] + jnp.eye(4)[:, 2:], jnp.array([0, 0, 1, 1])
+    values = {}
+    for preset, alpha, most in (("found", 1.0, 5.0), ("paper", 4.0, None)):
+        made = recipe("pfml", "cub", preset=preset)
+        assert (made.max_proxy_entry, made.max_proxy_norm) == (most, None)
+        found = made.objective(2, 2)
+        params = found.init(jax.random.key(0))
+        values[preset] = found.loss(params, x, y)[0]
+        expected = jdml.potential_field_loss(
+            x, y, params["proxies"], delta=0.2, alpha=alpha, reduce_fn=jnp.sum
+        )
+        np.testing.assert_allclose(values[preset], expected, rtol=1e-6)
+    assert values["found"] != values["paper"]
+    assert recipe("pfml", "cub", preset="paper", clip="entry").max_proxy_entry == 5.0
+    with pytest.raises(ValueError, match="preset must be one of found, paper, got 'best'"):
+        recipe("pfml", "cub", preset="best")
+    with pytest.raises(ValueError, match=r"preset must be .*, got \['found'\]"):
+        recipe("pfml", "cub", preset=["found"])
+
+
+def test_vectors_of_proxies_are_cut_at_the_force_of_a_pair_at_delta():
+    most = 1 / 0.2**2
+    params = {"model": {"head": jnp.ones(1)}, "proxies": jnp.ones((2, 2))}
+    pushed = jnp.array([[3.0, 4.0], [3.0, 4.0]]) * jnp.array([[1e6], [1e3]])
+    grads = {"model": {"head": jnp.ones(1)}, "proxies": pushed}
+    for clip, expected in (
+        ("none", 5e6),
+        ("vector", most),
+        ("entry", 5 * np.sqrt(2)),
+    ):
+        optimizer = make_optimizer(recipe("pfml", "cub", clip=clip), ("proxies",), 1)
+        _, state = optimizer.update(grads, optimizer.init(params), params)
+        moments = [
+            leaf
+            for leaf in jax.tree.leaves(state)
+            if getattr(leaf, "shape", ()) == (2, 2) and (leaf > 0).all()
+        ]
+        norms = np.linalg.norm(np.asarray(moments[0]) / 0.1, axis=1)  # of Adam's first moment
+        np.testing.assert_allclose(norms[0], expected, rtol=1e-3)
+    with pytest.raises(ValueError, match="clip must be one of entry, none, vector, got 'all'"):
+        recipe("pfml", "cub", clip="all")
+
+
+def test_bad_names_and_sizes_are_refused():
+    with pytest.raises(ValueError, match="method must be one of ccp, .*, got 'ppml'"):
+        recipe("ppml", "cub")
+    with pytest.raises(ValueError, match="protocol must be conventional or mlrc, got 'old'"):
+        recipe("pfml", "cub", protocol="old")
+    with pytest.raises(ValueError, match="steps_per_epoch must be at least 1, got 0"):
+        make_optimizer(recipe("pfml", "cub"), ("proxies",), 0)
+
+
+def test_settings_out_of_range_are_refused_at_once():
+    for method, name, value, message in (
+        ("ccp", "pool_size", 0, "pool_size must be >= 1"),
+        ("ccp", "restore", "maybe", "restore must be True or False, got 'maybe'"),
+        ("nir", "warmup", -1, "warmup must be >= 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            recipe(method, "cub", **{name: value})

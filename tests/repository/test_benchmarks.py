@@ -1,0 +1,409 @@
+"""The benchmarks run, on small sizes; their times are not looked at."""
+
+import importlib.util
+import json
+import platform
+import subprocess
+import sys
+import textwrap
+import types
+from pathlib import Path
+
+import chex
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+import jdml
+
+pytestmark = pytest.mark.slow
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+class Pixels(nn.Module):
+    """A network that compiles in no time."""
+
+    dim: int
+
+    @nn.compact
+    def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
+        return nn.Dense(self.dim)(images.reshape(len(images), -1))
+
+
+def load(name: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A benchmark as a module, its timing cut short."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    for shared in ("machine", "losses", "potential_field"):  # of this folder, and fresh
+        monkeypatch.setitem(sys.modules, shared, types.ModuleType(shared))  # undone at the end
+        del sys.modules[shared]
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", BENCHMARKS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for setting in ("PAUSE", "WARM"):
+        monkeypatch.setattr(sys.modules["machine"], setting, 0.0)
+    return module
+
+
+def run(module: types.ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    """Its main with these arguments."""
+    monkeypatch.setattr(sys, "argv", [module.__file__, *arguments])
+    module.main()
+
+
+def test_alternation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The anchor costs exactly one copy of the parameters."""
+    module = load("alternation", monkeypatch)
+    monkeypatch.setattr(module, "ResNet20V2", lambda dim: jdml.models.SmallConvNet(dim, (4, 4)))
+    out = tmp_path / "alternation.json"
+    run(module, monkeypatch, "--repeats", "1", "--out", str(out))
+    found = json.loads(out.read_text())
+    assert "device" in found["environment"]
+    rows = {row["step"]: row for row in found["rows"]}
+    assert "between two problems" in capsys.readouterr().out
+    added = rows["proxies, anchored"]["optimizer_models"] - rows["proxies"]["optimizer_models"]
+    assert added == pytest.approx(1, abs=0.01)
+
+
+def test_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load("losses", monkeypatch)
+    monkeypatch.setattr(module, "BATCH", 16)
+    monkeypatch.setattr(module, "CLASSES", (5,))
+    out = tmp_path / "losses.json"
+    run(
+        module,
+        monkeypatch,
+        "--repeats",
+        "1",
+        "--only",
+        "contrastive",
+        "proxy_anchor",
+        "--fresh-memory",  # the other way would last as long as this process
+        "--out",
+        str(out),
+    )
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["loss"] for row in rows] == ["contrastive", "proxy_anchor"]
+    assert all(row["milliseconds"]["jdml"] > 0 and row["over_floor"] > 0 for row in rows)
+    assert (tmp_path / "losses.png").exists()
+    known = {"environment": {**module.machine.describe(), "date": "2020-02-02"}, "rows": rows}
+    again = module.merged(known, [{**rows[1], "over_floor": 9.0}])  # other losses' rows stay
+    assert [(row["loss"], row.get("date")) for row in again] == [
+        ("contrastive", "2020-02-02"),
+        ("proxy_anchor", None),
+    ]
+    assert again[1]["over_floor"] == 9.0
+    known["environment"]["cores"] = 1000
+    with pytest.raises(SystemExit, match="another machine or version: cores"):
+        module.merged(known, rows)
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="only glibc returns large arrays to the system"
+)
+def test_keep_freed_memory() -> None:
+    """Large arrays take the pages that earlier ones have left: in a process of its own, as it lasts."""
+    faults = """
+        import resource
+        import numpy as np
+        from jdml.training.memory import keep_freed_memory
+
+        def of_ten_arrays():
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            for _ in range(10):
+                np.ones(2**24, np.float32)
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+        fresh = of_ten_arrays()
+        keep_freed_memory()
+        of_ten_arrays()
+        print(fresh, of_ten_arrays())
+    """
+    found = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(faults)],
+        cwd=BENCHMARKS,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    fresh, kept = map(int, found.stdout.split())
+    assert kept < fresh / 10
+
+
+def test_potential_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All sides compute the same, and the fit is over all sizes."""
+    module = load("potential_field", monkeypatch)
+    monkeypatch.setattr(module, "BATCH", 12)
+    monkeypatch.setattr(module, "DIM", 8)
+    out = tmp_path / "potential_field.json"
+    sizes = ("--sizes", "52", "92")
+    run(module, monkeypatch, *sizes, "--repeats", "1", "--dense-limit", "52", "--out", str(out))
+    found = json.loads(out.read_text())
+    assert [row["charges"] for row in found["rows"]] == [52, 92]
+    assert ["dense JAX" in row["seconds"] for row in found["rows"]] == [True, False]
+    assert found["exponent_of_bytes"] > 0
+    assert "time ~ charges^" in capsys.readouterr().out
+    assert (tmp_path / "potential_field.png").exists()
+    arrays = module.arrays(52)
+    steps = {
+        loss.__name__: jax.jit(jax.value_and_grad(loss, (0, 2)))(*arrays)
+        for loss in (module.ours, module.dense_jax)
+    }
+    torch_step = module.dense_torch(*arrays)
+    if torch_step is not None:
+        steps["dense_torch"] = jax.tree.map(np.asarray, torch_step())
+    for found in steps.values():
+        chex.assert_trees_all_close(found, steps["ours"], rtol=1e-4, atol=1e-5)
+
+
+def test_large_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = load("large_batches", monkeypatch)
+    out = tmp_path / "large_batches.json"
+    sizes = ("--sizes", "16", "8192", "16384", "32768", "--measure", "16", "--dense-limit", "16")
+    run(module, monkeypatch, *sizes, "--only", "info_nce", "--repeats", "1", "--out", str(out))
+    found = json.loads(out.read_text())
+    assert set(found["rows"][0]["seconds"]) == {"blocks", "at once", "optax"}
+    assert [set(row["seconds"]) for row in found["rows"][1:]] == [set()] * 3
+    assert 0 < found["exponent_of_bytes"] < 1.2
+    assert "memory ~ rows^" in capsys.readouterr().out
+    assert len(module.pair_losses()) == 16
+    (row,) = module.limits(["info_nce"], ((64, 8),))
+    assert 0 < row["bytes"] < row["limit"] == 4 * 4 * 64 * 8 + 2**27
+
+
+def test_small_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = load("small_steps", monkeypatch)
+    monkeypatch.setattr(module, "BATCH", 8)
+    out = tmp_path / "small_steps.json"
+    run(module, monkeypatch, "--only", "proxy_anchor", "--repeats", "1", "--out", str(out))
+    (row,) = json.loads(out.read_text())["rows"]
+    parts = {"products", "normalization", "normalized products", "loss"}
+    assert set(row["milliseconds"]) == parts
+    assert "proxy_anchor" in capsys.readouterr().out
+
+
+def test_accelerator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The small form on a CPU: every section runs, and the CPU agrees with itself on a loss of each kind."""
+    module = load("accelerator", monkeypatch)
+    kinds = ["triplet_loss", "info_nce_loss", "arcface_loss", "multi_proxy_anchor_loss"]
+    monkeypatch.setattr(jdml.losses, "__all__", kinds)
+    monkeypatch.setattr(jdml.models, "create", lambda name, dim, **_: Pixels(dim))
+    out = tmp_path / "device.json"
+    run(module, monkeypatch, "--small", "--repeats", "1", "--out", str(out))
+    found = json.loads(out.read_text())
+    assert set(found["rows"]) == set(module.SECTIONS)
+    assert not found["failed"]
+    assert all(row["right"] for row in found["rows"]["check"])
+    run(module, monkeypatch, "--small", "--budget", "0", "--only", "fields", "--out", str(out))
+    assert "left out for lack of time: 60 charges" in capsys.readouterr().out
+
+
+def test_retrieval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ours, and theirs where it is installed, find the same."""
+    module = load("retrieval", monkeypatch)
+    out = tmp_path / "retrieval.json"
+    run(module, monkeypatch, "--size", "120", "--repeats", "1", "--out", str(out))
+    (row,) = json.loads(out.read_text())["rows"]
+    assert row["seconds"]["jdml"] > 0
+    assert row.get("largest_difference", 0) < 1e-6
+    assert "120 x 128, R = 5" in capsys.readouterr().out
+
+
+def test_shares_of_a_flow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operations are counted, and the flow has some."""
+    module = load("isotropy", monkeypatch)
+    small = {"num_blocks": 1, "hidden": 8, "depth": 2}
+    monkeypatch.setitem(module.flows.PRESETS, "small", small)
+    row = module.measure(8, "small", 1e9, 1)
+    assert 0 < row["share"] < 0.05
+    assert row["share"] == row["flow_operations"] / 1e9
+
+
+@pytest.mark.parametrize("generated", [True, False])
+def test_input_pipeline(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    generated: bool,
+) -> None:
+    """All kinds are measured, beside decoding; processes are left out for their start."""
+    pytest.importorskip("grain")
+    module = load("input_pipeline", monkeypatch)
+    monkeypatch.setattr(module, "BATCH", 4)
+    files = module.generate(tmp_path, 5)
+    monkeypatch.setattr(module, "generate", lambda folder, count: files)
+    out = tmp_path / "pipeline.json"
+    folder = () if generated else ("--folder", str(tmp_path))
+    quick = ("--repeats", "1", "--batches", "1", "--workers", "1", "2", "--no-processes")
+    run(module, monkeypatch, *folder, *quick, "--out", str(out))
+    rows = json.loads(out.read_text())["rows"]
+    assert [(row["what"], row["workers"]) for row in rows] == [
+        (what, workers)
+        for workers in (1, 2)
+        for what in ("decoding", "mlrc 227, thread", "conventional 224, thread")
+    ]
+    assert all(row["images_per_second"] > 0 for row in rows)
+    assert "5 images, batches of 4" in capsys.readouterr().out
+
+
+def test_image_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A step and an embedding pass of a network, and of PyTorch's where it is installed."""
+    module = load("image_training", monkeypatch)
+    monkeypatch.setattr(module, "CASES", (module.Case("small", 16, 8, 1, 3),))
+    out = tmp_path / "training.json"
+    run(module, monkeypatch, "--repeats", "1", "--fresh-memory", "--parts", "--out", str(out))
+    found = json.loads(out.read_text())
+    (row,) = found["rows"]
+    assert row["forward"]["milliseconds"]["jdml"] < row["gradient"]["milliseconds"]["jdml"]
+    assert set(row["step"]["milliseconds"]) - {"torch"} == {"jdml", "two devices"}
+    for side in ("jdml", "two devices"):
+        assert row["step"]["milliseconds"][side] > 0
+        assert row["embedding"]["milliseconds"][side] > 0
+    assert found["memory"] == "fresh"
+    told = capsys.readouterr().out
+    assert "small" in told
+    assert "two devices |" in told
+    assert "jdml: forward" in told
+
+
+def test_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both large programs are found by their names; a network begins twice, with one folder of programs."""
+    jax.clear_caches()  # another test may have compiled them
+    module = load("first_step", monkeypatch)
+    monkeypatch.setattr(module, "CASES", {"eps": module.Case("eps", 8, 1, 2)})
+    folders = []
+
+    def here(case: tuple[str, int, int, int], programs: str) -> dict[str, float]:
+        folders.append(programs)
+        return module.first_step(case)
+
+    monkeypatch.setattr(module, "in_new_process", here)
+    out = tmp_path / "first.json"
+    run(module, monkeypatch, "--out", str(out))
+    (row,) = json.loads(out.read_text())["rows"]
+    first = row["first"]
+    assert first["initial values"] > 0
+    assert first["the step"] > 0
+    parts = first["initial values"] + first["the step"] + first["the rest"]
+    assert np.isclose(parts, first["whole"])
+    assert len(folders) == 2
+    assert len(set(folders)) == 1
+    assert "core-seconds" in capsys.readouterr().out
+
+
+def test_convolutions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each part of a convolution is measured beside XLA's and every other formulation, which agree."""
+    module = load("convolutions", monkeypatch)
+    cases = (module.Case(2, 5, 2, 3, 3), module.Case(2, 5, 2, 2, 3, 2, groups=2))
+    monkeypatch.setattr(module, "CASES", cases)
+    out = tmp_path / "convolutions.json"
+    run(module, monkeypatch, "--repeats", "1", "--out", str(out))
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["part"] for row in rows] == ["forward", "images", "kernel"] * 2
+    assert all(row["chosen"] in row["milliseconds"] for row in rows)
+    assert all(row["largest_difference"] < 1e-5 for row in rows)
+    assert "chosen" in capsys.readouterr().out
+
+
+def test_training_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Step, pipeline and both together are measured in images per second."""
+    pytest.importorskip("grain")
+    module = load("training_from_files", monkeypatch)
+    monkeypatch.setattr(module, "FILES", 4)
+    monkeypatch.setattr(
+        module.models, "create", lambda name, dim, **_: jdml.models.SmallConvNet(dim, (4, 4))
+    )
+    out = tmp_path / "training.json"
+    run(module, monkeypatch, "--batch", "2", "--size", "16", "--steps", "1", "--out", str(out))
+    (row,) = json.loads(out.read_text())["rows"]
+    assert row["training_images_per_second"] > 0
+    assert 0 <= row["waiting_share"] <= 1
+
+
+def test_scaling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every step sums the gradients of the network; sampled classes stay on their devices."""
+    from jdml.models import convolution
+
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
+    monkeypatch.setattr(convolution, "_convolve", convolution._convolve)  # undone at the end
+    module = load("scaling", monkeypatch)
+    monkeypatch.setattr(module, "DIM", 8)
+    monkeypatch.setattr(module, "CLASSES", 64)
+    out = tmp_path / "scaling.json"
+    arguments = ["--network", "small", "--size", "16", "--rows", "4", "--devices", "1", "2"]
+    run(module, monkeypatch, *arguments, "--methods", "EPS", "MPA", "--out", str(out))
+    assert "2 devices" in capsys.readouterr().out
+    rows = json.loads(out.read_text())["rows"]
+    model = jdml.models.create("small", dim=8, freeze_batch_norm=True)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 16, 16, 3)), train=False)
+    entries = sum(leaf.size for leaf in jax.tree.leaves(shapes["params"]))
+    for row in rows:
+        sent = row["collectives"].get("all-reduce", 0)
+        assert (sent > 4 * entries) == (row["devices"] == 2)
+        assert row["reckoned"]["8 x H100"]["computing_ms"] >= 0
+
+
+def test_gallery_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both find the same rows; here without processes of their own."""
+    pytest.importorskip("faiss")
+    module = load("gallery_on_disk", monkeypatch)
+    path = tmp_path / "gallery.npy"
+    module.write_gallery(path, 30_000, 8)
+    found = {}
+    for name in ("jdml", "faiss"):
+        told: list[tuple[float, int, np.ndarray, np.ndarray]] = []
+        module.search(name, path, 600, 3, types.SimpleNamespace(put=told.append))
+        found[name] = told[0]
+    np.testing.assert_allclose(found["jdml"][2], found["faiss"][2], atol=1e-3)
+    assert (found["jdml"][3] == found["faiss"][3]).mean() > 0.999
+
+
+def test_micro_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The gradients agree, and both ways are timed."""
+    module = load("micro_batches", monkeypatch)
+    monkeypatch.setattr(module, "SmallConvNet", lambda dim, **_: Pixels(dim))
+    out = tmp_path / "micro_batches.json"
+    run(
+        module,
+        monkeypatch,
+        "--sizes",
+        "16",
+        "4",
+        "--side",
+        "4",
+        "--repeats",
+        "1",
+        "--out",
+        str(out),
+    )
+    (row,) = json.loads(out.read_text())["rows"]
+    assert row["relative_difference"] < 1e-5
+    assert row["ratio"] > 0
+    assert "16 rows, 4 at a time" in capsys.readouterr().out

@@ -1,0 +1,367 @@
+"""Documentation that cannot rot: its code runs, its commands exist, docstrings fit signatures."""
+
+import ast
+import contextlib
+import doctest
+import importlib
+import inspect
+import io
+import re
+import runpy
+import shlex
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from types import FunctionType
+
+import pytest
+
+import jdml
+
+PACKAGE = Path(jdml.__file__).parent
+REPOSITORY = Path(__file__).parents[2]
+PAGES = [REPOSITORY / "README.md", *sorted(REPOSITORY.glob("docs/**/*.md"))]
+MANUALS = [
+    *PAGES,
+    REPOSITORY / "CONTRIBUTING.md",
+    *sorted(REPOSITORY.glob("experiments/*/README.md")),
+]
+SCRIPTS = REPOSITORY / "benchmarks"
+MODULES = sorted(
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+    for path in PACKAGE.rglob("*.py")
+    if path.stem != "__main__"
+)
+
+
+def page_id(page: Path) -> str:
+    return str(page.relative_to(REPOSITORY))
+
+
+def blocks(page: Path, *languages: str) -> Iterator[tuple[str, int, str]]:
+    """The language, line and text of each fenced block of ``page`` in one of ``languages``."""
+    text = page.read_text()
+    for match in re.finditer(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        if match[1] in languages:
+            yield match[1], text.count("\n", 0, match.start()) + 2, match[2]
+
+
+DECIMAL = re.compile(r"\d+\.\d+")
+
+
+def assert_prints(shown: str, printed: str) -> None:
+    """The same words, and scores within 0.1: training is not the same to the bit on every machine."""
+    assert DECIMAL.sub("#", printed).split() == DECIMAL.sub("#", shown).split()
+    for expected, value in zip(DECIMAL.findall(shown), DECIMAL.findall(printed), strict=True):
+        assert abs(float(value) - float(expected)) <= 0.1, f"the page shows {shown}, not {printed}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
+    """A page's blocks run in order, in one namespace and in an empty folder.
+
+    A ``text`` block shows what the ``python`` block before it prints.
+    """
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "page"}
+    printed = ""
+    for language, line, text in blocks(page, "python", "text"):
+        if language == "text":
+            assert_prints(text, printed)
+            continue
+        exec(compile("\n" * (line - 1) + text, str(page), "exec"), namespace)
+        printed = capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "printed", ["R@1 0.5", "R@1 0.5 0.5", "R@1 0.65 MAP@R 0.40", "MAP@R 0.51 R@1 0.40"]
+)
+def test_a_stale_output_is_caught(printed):
+    assert_prints("R@1 0.51  MAP@R 0.40\n", "R@1 0.55 MAP@R 0.35\n")
+    with pytest.raises(AssertionError):
+        assert_prints("R@1 0.51  MAP@R 0.40\n", printed)
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """Every command of the page's console blocks, as words, without prompts, comments, outputs."""
+    for _, _, text in blocks(page, "console", "bash", "sh", "shell"):
+        lines = text.replace("\\\n", " ").splitlines()
+        prompted = any(line.startswith("$ ") for line in lines)
+        for line in lines:
+            if not prompted or line.startswith("$ "):
+                for command in re.split(r"&&|;|\|", line.removeprefix("$ ")):
+                    words = shlex.split(command, comments=True)
+                    if words:
+                        yield words
+
+
+@cache
+def help_of_jdml(*subcommand: str) -> str:
+    """What ``jdml … --help`` prints; fails where it fails."""
+    with asking_for_help("jdml", *subcommand) as shown:
+        jdml.cli.main([*subcommand, "--help"])
+    return shown.getvalue()
+
+
+@cache
+def help_of_script(script: Path) -> str:
+    """What ``python script --help`` prints; fails where it fails."""
+    forget_siblings()
+    with asking_for_help(str(script)) as shown:
+        sys.path.insert(0, str(script.parent))  # as `python script` does
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        finally:
+            sys.path.pop(0)
+            forget_siblings()
+    return shown.getvalue()
+
+
+@cache
+def help_of_module(name: str) -> str:
+    """What ``python -m name --help`` prints; fails where it fails."""
+    source = REPOSITORY.joinpath(*name.split(".")).with_suffix(".py")
+    with asking_for_help(name) as shown:
+        runpy.run_path(str(source), run_name="__main__")
+    return shown.getvalue()
+
+
+@contextlib.contextmanager
+def asking_for_help(*command: str) -> Iterator[io.StringIO]:
+    """A program that is asked for its help in this process, as it would be in one of its own."""
+    shown = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(shown):
+        patch.setattr(sys, "argv", [*command, "--help"])
+        patch.setenv("COLUMNS", "200")
+        patch.setenv("NO_COLOR", "1")
+        code = None
+        try:
+            yield shown
+        except SystemExit as stop:
+            code = stop.code
+    assert not code, shown.getvalue()
+
+
+def forget_siblings() -> None:
+    """Scripts of different folders have siblings of the same names."""
+    for name, module in list(sys.modules.items()):
+        if SCRIPTS in Path(getattr(module, "__file__", None) or "").parents:
+            del sys.modules[name]
+
+
+def unknown_flags(help_text: str, words: list[str]) -> list[str]:
+    """Which of the ``--flags`` among ``words`` the help does not mention."""
+    flags = [word.split("=")[0] for word in words if word.startswith("--")]
+    return [flag for flag in flags if not re.search(rf"{re.escape(flag)}(?![\w-])", help_text)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in MANUALS if page.is_file()], ids=page_id)
+def test_commands_exist(page):
+    """Make's targets, `jdml` subcommands, experiments and all their flags are really there."""
+    targets = set(
+        re.findall(r"^([a-z][\w-]*):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    )
+    for words in commands(page):
+        program, *arguments = words
+        while "=" in program and arguments:  # VARIABLE=value before a command
+            program, *arguments = arguments
+        name = Path(program).name
+        if name == "make":
+            named = {word for word in arguments if "=" not in word and not word.startswith("-")}
+            assert named <= targets, f"{page}: make has no target {named - targets}"
+        elif name == "jdml" and arguments:
+            count = 2 if " ".join(arguments[:2]) in jdml.cli.COMMANDS else 1
+            subcommand = [] if arguments[0].startswith("-") else arguments[:count]
+            unknown = unknown_flags(help_of_jdml(*subcommand), arguments)
+            assert not unknown, f"{page}: `jdml {' '.join(subcommand)}` has no {unknown}"
+        elif name.startswith("python") and arguments and arguments[0].endswith(".py"):
+            unknown = unknown_flags(help_of_script(REPOSITORY / arguments[0]), arguments)
+            assert not unknown, f"{page}: {arguments[0]} has no {unknown}"
+        elif name.startswith("python") and arguments and arguments[0] == "-m":
+            assert arguments[1].startswith("experiments."), f"{page}: {' '.join(words)}"
+            unknown = unknown_flags(help_of_module(arguments[1]), arguments)
+            assert not unknown, f"{page}: {arguments[1]} has no {unknown}"
+
+
+# The build of the site makes these, checks all links of the site, and runs the pages' `{code-cell}`s.
+MADE = re.compile(r"(\.\./)?(losses|api|speed\.md)")
+
+
+@pytest.mark.parametrize("page", [page for page in MANUALS if page.is_file()], ids=page_id)
+def test_relative_links_resolve(page):
+    on_site = REPOSITORY / "docs" in page.parents
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+        if not re.match(r"[a-z]+:", target) and not (on_site and MADE.match(target)):
+            assert (page.parent / target).exists(), f"{page} links to {target}, which is not there"
+
+
+def test_notebooks_agree_with_their_text():
+    """Each notebook and its paired text file hold the same cells."""
+    jupytext = pytest.importorskip("jupytext", reason="pairs are read by jupytext (the dev extra)")
+    for notebook in sorted(REPOSITORY.glob("notebooks/*.ipynb")):
+        text = next(
+            path for suffix in (".py", ".md") if (path := notebook.with_suffix(suffix)).is_file()
+        )
+        cells = [
+            [(cell.cell_type, cell.source) for cell in jupytext.read(path).cells]
+            for path in (notebook, text)
+        ]
+        assert cells[0] == cells[1], f"{notebook.name} and {text.name} differ: run jupytext --sync"
+
+
+# Rooms whose names are for users. A function there is public if its room says so.
+ROOMS = sorted({module.split(".")[1] for module in MODULES if "." in module} - {"cli"})
+# What an example would need is a whole program: README, notebooks and `jdml demo` show these.
+WITHOUT_EXAMPLE = re.compile(r"jdml\.(training|report)\.|jdml\.losses\.(compare|assign)$")
+
+
+def public_functions() -> dict[str, Callable[..., object]]:
+    """Every function that a room exports, by its dotted name.
+
+    Left out are the parts of `check_loss`, which all take the one case and say in a line what they check.
+    """
+    parts = set(jdml.testing.LOSS_CHECKS.values())
+    found: dict[str, Callable[..., object]] = {}
+    for room in ROOMS:
+        module = importlib.import_module(f"jdml.{room}")
+        names = getattr(module, "__all__", [name for name in vars(module) if name[0] != "_"])
+        for name in names:
+            value = getattr(module, name)
+            if is_own_function(value) and value not in parts:
+                found[f"jdml.{room}.{name}"] = value
+    return found
+
+
+def is_own_function(value: object) -> bool:
+    """Whether it is a function, decorated or not, that was written in this package."""
+    is_function = callable(value) and isinstance(inspect.unwrap(value), FunctionType)
+    return is_function and value.__module__.startswith("jdml.")
+
+
+FUNCTIONS = public_functions()
+
+
+def section(documentation: str, title: str) -> str | None:
+    """The dedented text of a docstring's section, None where it has none."""
+    parts = re.split(rf"^{title}:\n", documentation, maxsplit=1, flags=re.MULTILINE)
+    if len(parts) == 1:
+        return None
+    body = re.split(r"^\S", parts[1], maxsplit=1, flags=re.MULTILINE)[0]
+    return textwrap.dedent(body).strip("\n")
+
+
+def documented_arguments(documentation: str) -> list[str]:
+    """The names that the Args section describes, in order."""
+    entries = re.findall(
+        r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: \([^)]*\))?:",
+        section(documentation, "Args") or "",
+        re.M,
+    )
+    return [name.lstrip("*") for entry in entries for name in entry.split(", ")]
+
+
+def raises(function: Callable[..., object]) -> bool:
+    """Whether the function's own body raises."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
+    return any(isinstance(node, ast.Raise) and node.exc is not None for node in ast.walk(tree))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_docstring_covers_the_signature(name):
+    function = FUNCTIONS[name]
+    documentation = inspect.getdoc(function)
+    assert documentation, f"{name} has no docstring"
+    signature = inspect.signature(function)
+    assert documented_arguments(documentation) == list(signature.parameters)
+    if signature.return_annotation not in (None, "None"):
+        assert section(documentation, "Returns") or section(documentation, "Yields")
+    if raises(function):
+        assert section(documentation, "Raises"), f"{name} raises and does not say when"
+    if not WITHOUT_EXAMPLE.match(name):
+        assert ">>>" in (section(documentation, "Example") or "")
+
+
+class NumberChecker(doctest.OutputChecker):
+    """Compares decimal numbers to the digits that the example writes, the rest literally."""
+
+    number = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?")
+
+    def check_output(self, want: str, got: str, optionflags: int) -> bool:
+        wanted, given = self.number.findall(want), self.number.findall(got)
+        if len(wanted) == len(given):
+            close = iter(
+                [w if self.is_close(w, g) else g for w, g in zip(wanted, given, strict=True)]
+            )
+            got = self.number.sub(lambda _: next(close), got)
+        return super().check_output(want, got, optionflags)
+
+    @staticmethod
+    def is_close(wanted: str, given: str) -> bool:
+        """Whether the two differ by at most one unit in the last digit that is wanted."""
+        unit = Decimal(1).scaleb(Decimal(wanted).as_tuple().exponent)
+        return abs(Decimal(given) - Decimal(wanted)) <= unit
+
+
+def run_examples(documentation: str, name: str, names: dict[str, object]) -> str:
+    """Run a docstring's examples; returns the report of those that failed."""
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    runner = doctest.DocTestRunner(NumberChecker(), verbose=False, optionflags=flags)
+    report: list[str] = []
+    test = doctest.DocTestParser().get_doctest(documentation, dict(names), name, None, 0)
+    runner.run(test, out=report.append)
+    return "".join(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", MODULES)
+def test_examples_run(module, tmp_path, monkeypatch):
+    """The doctests of every docstring in the module, those of decorated functions too."""
+    monkeypatch.chdir(tmp_path)
+    loaded = importlib.import_module(module)
+    report = ""
+    for node in ast.walk(ast.parse(inspect.getsource(loaded))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            name = f"{module}.{getattr(node, 'name', '')}".rstrip(".")
+            report += run_examples(ast.get_docstring(node) or "", name, vars(loaded))
+    assert not report, report
+
+
+@pytest.mark.parametrize(
+    ("want", "passes"),
+    [("0.2", True), ("0.19", True), ("0.18", False), ("0.1999", True), ("Array(0.2)", False)],
+)
+def test_an_example_is_compared_to_its_digits(want, passes):
+    report = run_examples(f">>> 0.19999999\n{want}\n", "example", {})
+    assert (not report) == passes
+
+
+def test_a_stale_docstring_is_caught():
+    """The checker itself: it reads grouped names, starred names, types and wrapped lines."""
+    documentation = inspect.cleandoc(
+        """Line.
+
+        Args:
+            a: first, and
+                more: of it.
+            b, c: two at once.
+            d (int): typed.
+            **rest: others.
+
+        Returns:
+            Nothing.
+        """
+    )
+    assert documented_arguments(documentation) == ["a", "b", "c", "d", "rest"]
+    assert section(documentation, "Returns") == "Nothing."
+    assert section(documentation, "Raises") is None
+
+
+def test_an_unknown_flag_is_caught():
+    help_text = "usage: jdml train [--steps INT] [--out-dir PATH]"
+    words = ["train", "--steps=3", "--out", "x", "--out-dir", "y"]
+    assert unknown_flags(help_text, words) == ["--out"]

@@ -1,0 +1,274 @@
+"""The rooms' doors: who may import whom, what `import jdml` costs, and where public names live."""
+
+import ast
+import importlib
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import pytest
+
+import jdml
+
+pytestmark = pytest.mark.slow
+
+PACKAGE = Path(jdml.__file__).parent
+
+# room -> the rooms that it may import (its own modules, and the records of `registry`, always).
+NUMERICS = {"ops", "mining", "memory", "fields", "losses", "metrics"}
+METHODS = NUMERICS | {"flows", "ccp", "objectives", "optim", "models", "data"}
+DOORS = {
+    "registry": set(),
+    "ops": set(),
+    "mining": {"ops"},
+    "memory": {"ops"},
+    "metrics": {"ops"},
+    "fields": {"ops"},
+    "losses": {"ops", "mining", "fields"},
+    "flows": {"ops"},
+    "ccp": {"ops", "mining", "metrics"},
+    "objectives": {"ops", "mining", "memory", "losses", "flows", "ccp"},
+    "optim": {"ops"},
+    "models": {"ops"},
+    "data": {"ops"},
+    "testing": {"ops", "mining", "losses"},
+    "recipes": METHODS,
+    "training": METHODS | {"recipes"},
+    "report": METHODS | {"training"},
+    "cli": METHODS | {"recipes", "training", "report"},
+    # The flat names: everything that is light.
+    "__init__": NUMERICS | {"objectives", "optim", "testing"},
+    "__main__": {"cli"},
+}
+
+# Rooms that know arrays only: no modules, no optimizers, not even inside a function.
+PURE_ROOMS = {"ops", "mining", "memory", "metrics", "fields", "losses"}
+NOT_PURE = {"flax", "optax", "distrax", "orbax", "grain", "tensorflow_datasets", "tyro"}
+# What a module may import when it is itself imported; all else belongs where it is used.
+LIGHT = {"jax", "numpy", "flax", "optax", "jdml"} | set(sys.stdlib_module_names)
+
+
+class Import(NamedTuple):
+    """One import: what is imported, where, and whether importing the module runs it."""
+
+    module: str
+    line: int
+    at_top: bool
+
+
+def imports(tree: ast.Module, package: str) -> Iterator[Import]:
+    """All imports of a module that stands in ``package``, with relative ones resolved."""
+
+    def visit(node: ast.AST, at_top: bool) -> Iterator[Import]:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, at_top)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1]
+            prefix = ".".join(base) if node.level else ""
+            module = ".".join(filter(None, [prefix, node.module]))
+            for alias in node.names:
+                yield Import(f"{module}.{alias.name}", node.lineno, at_top)
+        inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, at_top and not inside and not typing_only)
+
+    return visit(tree, True)
+
+
+def wrong_doors(package: Path) -> list[str]:
+    """Every import under ``package`` that goes through a wrong door, as ``file:line: why``."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        room = parts[1]
+        if room not in DOORS:
+            found.append(f"{path}:1: the room {room!r} has no row in DOORS")
+            continue
+        for name, line, at_top in imports(ast.parse(path.read_text()), ".".join(parts[:-1])):
+            root, target = name.split(".")[0], name.split(".")[1] if "." in name else ""
+            why = ""
+            if root == "jdml":
+                if not target:
+                    why = "imports the flat names of jdml: name the room"
+                elif target in DOORS and target not in {room, "registry", *DOORS[room]}:
+                    why = f"{room} imports the room {target}"
+                elif target not in DOORS and room != "__init__":
+                    why = f"imports jdml.{target}: name the room"
+            elif room in PURE_ROOMS and root in NOT_PURE:
+                why = f"{room} is pure and imports {root}"
+            elif root == "distrax" and room != "flows":
+                why = f"{room} imports distrax, which only jdml.flows does"
+            elif at_top and root not in LIGHT and not (root == "distrax" and room == "flows"):
+                why = f"{root} is imported when jdml.{room} is: import it where it is used"
+            if why:
+                found.append(f"{path}:{line}: {why}")
+    return found
+
+
+def test_no_import_goes_through_a_wrong_door():
+    assert wrong_doors(PACKAGE) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "why"),
+    [
+        ("losses/pairs.py", "from jdml.training import loop", "losses imports the room training"),
+        ("losses/pairs.py", "from ..data import load", "losses imports the room data"),
+        ("losses/pairs.py", "from .. import models", "losses imports the room models"),
+        ("ops/reductions.py", "import jdml.losses", "ops imports the room losses"),
+        ("mining.py", "from .losses import pairs", "mining imports the room losses"),
+        ("mining.py", "import jdml", "imports the flat names"),
+        ("training/loop.py", "from jdml import sphere", "imports jdml.sphere"),
+        ("metrics/retrieval.py", "def f():\n    import flax.linen", "metrics is pure"),
+        ("data/mnist.py", "from PIL import Image", "PIL is imported when jdml.data is"),
+        ("data/mnist.py", "try:\n    import grain\nexcept ImportError: pass", "grain is imported"),
+        ("objectives.py", "def f():\n    import distrax", "only jdml.flows"),
+        ("attic.py", "", "no row in DOORS"),
+    ],
+)
+def test_a_wrong_door_is_caught(tmp_path, file, code, why):
+    path = tmp_path / "jdml" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(code)
+    (problem,) = wrong_doors(tmp_path / "jdml")
+    assert why in problem
+    assert file in problem
+
+
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [
+        ("losses/pairs.py", "from jdml.ops import sphere\nfrom ..mining import Pairs"),
+        ("losses/pairs.py", "from .core import compare\nfrom jdml.losses import core"),
+        ("data/mnist.py", "def f():\n    from PIL import Image"),
+        ("data/mnist.py", "if TYPE_CHECKING:\n    import grain"),
+        ("flows/nets.py", "import distrax"),
+        ("training/loop.py", "from jdml import metrics, objectives"),
+    ],
+)
+def test_a_right_door_is_not(tmp_path, file, code):
+    path = tmp_path / "jdml" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(code)
+    assert wrong_doors(tmp_path / "jdml") == []
+
+
+def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run ``code`` in a new interpreter where every warning is an error."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+HEAVY = {
+    "PIL", "chex", "distrax", "faiss", "flax", "grain", "matplotlib", "optax", "orbax", "pandas",
+    "rich", "safetensors", "sklearn", "tensorboardX", "tensorflow", "tensorflow_datasets", "torch",
+    "tqdm", "tyro",
+}  # fmt: skip
+
+
+def test_import_brings_in_nothing():
+    """`import jdml` and `jdml --help` wait for nobody: JAX and everything else come when they are used."""
+    done = python("""
+        import sys
+        import jdml
+        from jdml.cli import main
+        own = {name for name in sys.modules if name.startswith("jdml.")}
+        assert {name.split(".")[1] for name in own} == {"cli", "registry"}, own
+        assert main(["--help"]) == 0
+        brought = {name.split(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
+        assert not brought & {"jax", "jaxlib", "numpy", "tyro"}, sorted(brought)
+        assert len(sys.modules) < 200, len(sys.modules)
+    """)
+    assert done.returncode == 0, done.stderr
+
+
+def test_losses_bring_in_jax_alone():
+    """The flat names, and the rooms they stand in, need JAX and NumPy; other libraries wait for their rooms."""
+    done = python(f"""
+        import sys
+        import jax, numpy
+        before = set(sys.modules)
+        from jdml import *
+        added = set(sys.modules) - before
+        heavy = {{name.split(".")[0] for name in added}} & {HEAVY}
+        assert not heavy, sorted(heavy)
+        assert sum(not name.startswith("jdml") for name in added) < 30, sorted(added)
+    """)
+    assert done.returncode == 0, done.stderr
+
+
+def test_import_touches_no_device():
+    """On a platform that does not exist, asking for a device fails, and the flat names do not."""
+    touch = "import jax; jax.devices()"
+    assert python(touch, JAX_PLATFORMS="no_such_platform").returncode != 0
+    done = python("from jdml import *", JAX_PLATFORMS="no_such_platform")
+    assert done.returncode == 0, done.stderr
+
+
+def test_import_opens_no_file_but_code():
+    done = python("""
+        import sys
+        import jax, numpy, flax, optax
+        opened = []
+        def audit(event, arguments):
+            if event == "open" and not str(arguments[0]).endswith((".py", ".pyc")) \\
+                    and ".pyc." not in str(arguments[0]):
+                opened.append(arguments[0])
+        sys.addaudithook(audit)
+        from jdml import *
+        assert not opened, opened
+    """)
+    assert done.returncode == 0, done.stderr
+
+
+def public_rooms() -> Iterator[ModuleType]:
+    """The rooms that are light to import."""
+    for room in sorted(DOORS["__init__"]):
+        if (PACKAGE / room).is_dir() or (PACKAGE / f"{room}.py").is_file():
+            yield importlib.import_module(f"jdml.{room}")
+
+
+def test_flat_names_stand_in_their_rooms():
+    """Rule 7 of the contract: `jdml.f is jdml.room.f`."""
+    assert len(jdml.__all__) == len(set(jdml.__all__))
+    rooms = list(public_rooms())
+    for name in jdml.__all__:
+        value = getattr(jdml, name)
+        if isinstance(value, ModuleType):
+            assert value.__name__ == f"jdml.{name}"
+        elif name != "__version__":
+            assert any(getattr(room, name, None) is value for room in rooms), name
+
+
+def test_every_loss_is_a_flat_name():
+    losses = importlib.import_module("jdml.losses")
+    missing = {name for name in losses.__all__ if name.endswith("_loss")} - set(jdml.__all__)
+    assert not missing
+
+
+def test_rooms_resolve_on_first_use():
+    """`jdml.training` and the other rooms need no import statement of their own."""
+    rooms = sorted(
+        {path.relative_to(PACKAGE).with_suffix("").parts[0] for path in PACKAGE.rglob("*.py")}
+        - {"__init__", "__main__", "flows"}
+    )
+    done = python(f"import jdml; print([getattr(jdml, room).__name__ for room in {rooms}])")
+    assert done.returncode == 0, done.stderr
+    assert set(rooms) <= set(dir(jdml))
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no_such_loss"):
+        _ = jdml.no_such_loss

@@ -1,0 +1,207 @@
+"""The public checker passes good losses and miners, and says what is wrong with bad ones."""
+
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jdml
+from jdml.mining import Pairs
+from jdml.testing import LOSS_CHECKS, LossCase, check_loss, check_miner
+
+pytestmark = pytest.mark.slow
+
+
+def good(
+    embeddings: jax.Array,
+    labels: jax.Array,
+    *,
+    margin: float = 0.5,
+    where: jax.Array | None = None,
+    reduce_fn: Any = jdml.mean,
+) -> jax.Array:
+    """A user's own loss, in plain JAX: (s_ij − margin·1[same])² over all pairs."""
+    where = (labels >= 0) & (jnp.ones(labels.shape, bool) if where is None else where)
+    x = jdml.sphere(jnp.where(where[:, None], embeddings, 0).astype(_wide(embeddings)))
+    same = labels[:, None] == labels[None, :]
+    terms = jnp.square(x @ x.T - jnp.where(same, 1.0, margin))
+    pairs = where[:, None] & where[None, :] & ~jnp.eye(labels.size, dtype=bool)
+    terms = jnp.where(pairs, terms, 0)
+    return terms if reduce_fn is None else reduce_fn(terms, where=pairs)
+
+
+def _wide(x: jax.Array) -> Any:
+    return jnp.promote_types(x.dtype, jnp.float32)
+
+
+def test_a_users_own_loss_passes() -> None:
+    check_loss(good, skip=("references",), margin=0.3)
+
+
+def test_check_loss_on_a_proxy_loss() -> None:
+    check_loss(jdml.normalized_softmax_loss, kind="proxy", proxies_per_class=2, temperature=0.3)
+
+
+def leaky(embeddings: jax.Array, labels: jax.Array, **options: Any) -> jax.Array:
+    """Multiplies by the mask: NaN times 0 is NaN."""
+    where = options.pop("where", None)
+    mask = jnp.ones(labels.shape) if where is None else where.astype(jnp.float32)
+    return jnp.sum(jnp.square(embeddings) * mask[:, None])
+
+
+def ordered(embeddings: jax.Array, labels: jax.Array, **options: Any) -> jax.Array:
+    return jnp.sum(embeddings[0] * embeddings[1])
+
+
+def rooted(embeddings: jax.Array, labels: jax.Array, **options: Any) -> jax.Array:
+    """√ of a squared distance: its gradient at 0 is NaN."""
+    return jnp.mean(
+        jnp.sqrt(jnp.sum(jnp.square(embeddings - embeddings.mean(axis=0)[None]), axis=1))
+    )
+
+
+def named(embeddings: jax.Array, labels: jax.Array, **options: Any) -> jax.Array:
+    return jnp.mean(labels[:, None] * embeddings)
+
+
+def half(embeddings: jax.Array, labels: jax.Array, **options: Any) -> jax.Array:
+    return jnp.mean(embeddings)
+
+
+def stopped(embeddings: jax.Array, labels: jax.Array, **options: Any) -> jax.Array:
+    return jnp.sum(embeddings * jax.lax.stop_gradient(embeddings))
+
+
+def static(embeddings: jax.Array, labels: jax.Array, *, margin: float = 0.5) -> jax.Array:
+    """Compiled again for every margin."""
+    return jax.jit(lambda x: jnp.sum(x) * margin)(embeddings)
+
+
+def branching(embeddings: jax.Array, labels: jax.Array, *, margin: float = 0.5) -> jax.Array:
+    """A Python branch on a number."""
+    return jnp.sum(embeddings) if margin > 0.2 else jnp.sum(embeddings**2)
+
+
+def cubic(embeddings: jax.Array, labels: jax.Array, **options: Any) -> jax.Array:
+    """Materializes [B, B, D]."""
+    differences = embeddings[:, None] - embeddings[None]
+    return jnp.sum(jnp.exp(-jnp.sum(jnp.sort(jnp.abs(differences), axis=-1)[..., ::2], axis=-1)))
+
+
+@jax.custom_batching.custom_vmap
+def doubled_in_batches(x: jax.Array) -> jax.Array:
+    return jnp.sum(x)
+
+
+@doubled_in_batches.def_vmap
+def _(size: int, batched: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
+    return 2 * jnp.sum(x, axis=tuple(range(1, x.ndim))), True
+
+
+@jax.custom_vjp
+def summed(x: jax.Array) -> jax.Array:
+    return doubled_in_batches(x)
+
+
+summed.defvjp(lambda x: (summed(x), x), lambda x, slope: (slope * jnp.ones_like(x),))
+
+
+def batched(embeddings: jax.Array, labels: jax.Array, **options: Any) -> jax.Array:
+    """Has a rule of its own for `jax.vmap`, and a wrong one."""
+    return summed(embeddings)
+
+
+class Impure:
+    """Counts its traces, and tells another number each time."""
+
+    def __init__(self) -> None:
+        self.traces = 0
+
+    def __call__(self, embeddings: jax.Array, labels: jax.Array, **options: Any) -> jax.Array:
+        """Multiply by the number of the trace."""
+        self.traces += 1
+        return self.traces * jnp.sum(embeddings)
+
+
+BAD = [
+    (rooted, "degenerate", "identical embeddings"),
+    (ordered, "invariance", "another order"),
+    (named, "invariance", "other names"),
+    (half, "dtypes", "float16"),
+    (stopped, "gradients", "finite difference"),
+    (static, "traces", "compiled again"),
+    (cubic, "memory", "temporaries"),
+    (leaky, "mask", "where"),
+    (half, "references", "references"),
+    (half, "reductions", "reduce_fn"),
+    (batched, "transforms", "vmap"),
+    (Impure(), "transforms", "checkpoint"),
+]
+
+
+@pytest.mark.parametrize(("loss_fn", "check", "message"), BAD)
+def test_bad_losses_are_caught(loss_fn: Any, check: str, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        LOSS_CHECKS[check](LossCase(loss_fn))
+
+
+def test_masked_garbage_is_caught() -> None:
+    def leak(embeddings: jax.Array, labels: jax.Array, *, where: jax.Array) -> jax.Array:
+        return leaky(embeddings, labels, where=where)
+
+    with pytest.raises(AssertionError, match="rows hidden by where"):
+        LOSS_CHECKS["mask"](LossCase(leak))
+
+
+def test_a_python_branch_on_a_hyper_parameter_is_caught() -> None:
+    with pytest.raises(jax.errors.TracerBoolConversionError):
+        LOSS_CHECKS["traces"](LossCase(branching))
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(ValueError, match="kind"):
+        LossCase(good, kind="triplet")
+    with pytest.raises(ValueError, match="batch"):
+        LossCase(good, batch=5, num_classes=4)
+    with pytest.raises(ValueError, match="skip.*masks"):
+        check_loss(good, skip=("masks",))
+
+
+def swap(key: Any, distances: jax.Array, pairs: Pairs) -> Pairs:
+    return Pairs(pairs.negative, pairs.positive)
+
+
+def as_numbers(key: Any, distances: jax.Array, pairs: Pairs) -> Pairs:
+    return Pairs(pairs.positive.astype(jnp.float32), pairs.negative)
+
+
+def everywhere(key: Any, distances: jax.Array, pairs: Pairs) -> Pairs:
+    """Compares with the mean of all entries, pairs or not."""
+    return pairs._replace(negative=pairs.negative & (distances < distances.mean()))
+
+
+def in_python(key: Any, distances: jax.Array, pairs: Pairs) -> Pairs:
+    return pairs if np.asarray(distances).sum() > 0 else pairs
+
+
+@pytest.mark.parametrize(
+    ("miner", "message"),
+    [(swap, "not given"), (as_numbers, "boolean"), (everywhere, "distances of no pair")],
+)
+def test_bad_miners_are_caught(miner: Any, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_miner(miner)
+
+
+def test_a_miner_that_leaves_jax_is_caught() -> None:
+    with pytest.raises(jax.errors.TracerArrayConversionError):
+        check_miner(in_python)
+
+
+def test_chex_is_asked_for_clearly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "chex", None)
+    with pytest.raises(ImportError, match="pip install chex"):
+        check_loss(good)
