@@ -31,8 +31,13 @@ TORCH_LEAVES = {
 }
 
 
-def _torch(origin: str, layer_name: Callable[[str], str]) -> Dialect:
-    """A dialect of PyTorch, from the names of layers."""
+def torch_dialect(origin: str, layer_name: Callable[[str], str]) -> Dialect:
+    """Make a dialect of PyTorch from the names of layers.
+
+    Args:
+        origin: Whose names they are.
+        layer_name: From a layer's path in our network to its name in the file.
+    """
 
     def name(path: str) -> str:
         layer, _, leaf = path.rpartition("/")
@@ -153,17 +158,19 @@ def _parts(pattern: str, layer: str) -> tuple[str, ...]:
 
 
 RESNET = (
-    _torch("torchvision and timm", _torchvision_resnet),
-    _torch("transformers", _transformers_resnet),
+    torch_dialect("torchvision and timm", _torchvision_resnet),
+    torch_dialect("transformers", _transformers_resnet),
 )
-BN_INCEPTION = (_torch("pretrainedmodels", _bn_inception),)
+BN_INCEPTION = (torch_dialect("pretrainedmodels", _bn_inception),)
 EFFICIENTNET_LITE0 = (
-    _torch("efficientnet_lite_pytorch", _efficientnet_lite),
-    _torch("timm", _timm_efficientnet),
+    torch_dialect("efficientnet_lite_pytorch", _efficientnet_lite),
+    torch_dialect("timm", _timm_efficientnet),
 )
 VIT_S16 = (
-    _torch("timm and DINO", lambda layer: _vit("blocks.{}.", _TIMM_VIT, layer)),
-    _torch("transformers", lambda layer: _vit("encoder.layer.{}.", _TRANSFORMERS_VIT, layer)),
+    torch_dialect("timm and DINO", lambda layer: _vit("blocks.{}.", _TIMM_VIT, layer)),
+    torch_dialect(
+        "transformers", lambda layer: _vit("encoder.layer.{}.", _TRANSFORMERS_VIT, layer)
+    ),
     Dialect("the ViT paper's program", _jax_vit, transposed=False),
 )
 

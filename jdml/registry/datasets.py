@@ -140,12 +140,28 @@ DATASETS: dict[str, DataSet] = _records(
 
 
 def file_sets() -> tuple[str, ...]:
-    """Name the data sets whose images are files."""
+    """Name the data sets whose images are files.
+
+    Returns:
+        Their names.
+
+    Example:
+        >>> file_sets()
+        ('cub', 'cars', 'sop', 'inshop', 'folder')
+    """
     return tuple(name for name, dataset in DATASETS.items() if dataset.kind == "files")
 
 
 def folder_sets() -> tuple[str, ...]:
-    """Name the data sets that need a folder."""
+    """Name the data sets that need a folder.
+
+    Returns:
+        Their names: all but what lies in a library.
+
+    Example:
+        >>> "digits" in folder_sets()
+        False
+    """
     return tuple(name for name, dataset in DATASETS.items() if dataset.needs_folder)
 
 

@@ -93,10 +93,26 @@ REGULARIZERS: tuple[str, ...] = ("center_regularizer", "nir_loss")
 
 
 def pair_losses() -> tuple[str, ...]:
-    """Name the losses that compare samples with each other."""
+    """Name the losses that compare samples with each other.
+
+    Returns:
+        Their names, sorted.
+
+    Example:
+        >>> "triplet" in pair_losses()
+        True
+    """
     return tuple(name for name, loss in LOSSES.items() if loss.kind == "pair")
 
 
 def proxy_losses() -> tuple[str, ...]:
-    """Name the losses that compare samples with learned proxies."""
+    """Name the losses that compare samples with learned proxies.
+
+    Returns:
+        Their names, sorted.
+
+    Example:
+        >>> "proxy_anchor" in proxy_losses()
+        True
+    """
     return tuple(name for name, loss in LOSSES.items() if loss.kind == "proxy")

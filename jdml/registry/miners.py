@@ -71,5 +71,13 @@ MINERS: dict[str, Miner] = _records(
 
 
 def miner_builders() -> tuple[str, ...]:
-    """Name the functions of :mod:`jdml.mining` that make miners."""
+    """Name the functions of :mod:`jdml.mining` that make miners.
+
+    Returns:
+        Their names, each once.
+
+    Example:
+        >>> miner_builders()[:2]
+        ('easy_positive', 'random_positive')
+    """
     return tuple(dict.fromkeys(miner.builder for miner in MINERS.values()))

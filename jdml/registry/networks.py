@@ -111,12 +111,28 @@ NETWORKS: dict[str, Network] = _records(
 
 
 def pretrained_networks() -> tuple[str, ...]:
-    """Name the networks that there are pretrained weights for, to be converted."""
+    """Name the networks that there are pretrained weights for, to be converted.
+
+    Returns:
+        Their names.
+
+    Example:
+        >>> pretrained_networks()[:2]
+        ('resnet18', 'resnet50')
+    """
     return tuple(name for name, network in NETWORKS.items() if network.dialects)
 
 
 def image_statistics() -> dict[str, Images]:
-    """Collect how images are normalized, by network and, for other weights, by the name of both."""
+    """Collect how images are normalized, by network and, for other weights, by the name of both.
+
+    Returns:
+        The statistics by name.
+
+    Example:
+        >>> image_statistics()["vit_s16"].mean
+        (127.5, 127.5, 127.5)
+    """
     found = {}
     for network in NETWORKS.values():
         if network.images is not None:
