@@ -9,7 +9,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jdml import ccp as ccp
+    from jdml import cli as cli
+    from jdml import data as data
     from jdml import fields, losses, memory, metrics, mining, ops
+    from jdml import flows as flows
+    from jdml import models as models
+    from jdml import objectives as objectives
+    from jdml import optim as optim
+    from jdml import recipes as recipes
+    from jdml import report as report
+    from jdml import testing as testing
+    from jdml import training as training
     from jdml.losses import (
         arcface_loss,
         both_ways,
@@ -130,16 +141,18 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a room, or the room of a flat name, when it is first used."""
-    if name in _ROOMS:
-        return importlib.import_module(f"jdml.{name}")
-    if name in __all__:
-        for room in _ROOMS_OF_FLAT_NAMES:
-            names = vars(importlib.import_module(f"jdml.{room}"))
-            if name in names:
-                return globals().setdefault(name, names[name])
-    raise AttributeError(f"module 'jdml' has no attribute {name!r}")
+if not TYPE_CHECKING:  # which knows all names from above, and refuses others
+
+    def __getattr__(name: str) -> Any:
+        """Import a room, or the room of a flat name, when it is first used."""
+        if name in _ROOMS:
+            return importlib.import_module(f"jdml.{name}")
+        if name in __all__:
+            for room in _ROOMS_OF_FLAT_NAMES:
+                names = vars(importlib.import_module(f"jdml.{room}"))
+                if name in names:
+                    return globals().setdefault(name, names[name])
+        raise AttributeError(f"module 'jdml' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
