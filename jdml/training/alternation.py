@@ -16,7 +16,8 @@ from jdml.metrics.covering import mean_distance
 from jdml.ops import ball, checks
 from jdml.training.hooks import Hook, HookResult
 from jdml.training.placement import whole
-from jdml.training.step import Preprocess, TrainState, embed, to_float
+from jdml.training.preprocess import Preprocess, to_float
+from jdml.training.step import TrainState, embed
 
 First = Literal["random", "covering", "origin", "kept"]
 

@@ -13,7 +13,7 @@ from jdml.models.normalizers import Normalizer
 from jdml.models.registry import NETWORKS, create
 from jdml.ops import ball, sphere
 from jdml.training.models import unwrapped
-from jdml.training.step import standard, to_float
+from jdml.training.preprocess import standard, to_float
 
 Description = dict[str, Any]
 NORMALIZATIONS: dict[str, Callable[..., Any]] = {"sphere": sphere, "ball": ball}

@@ -1,7 +1,7 @@
 """What :func:`jdml.training.fit` looks at before any work: each wrong argument in one sentence, with what to write."""
 
 import inspect
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ import numpy as np
 from jdml.data import EpochSampler, ImageBatches, ImageFiles
 from jdml.data.dataset import check_channels
 from jdml.ops import checks
+from jdml.training.spec import Sampler
 from jdml.training.step import TrainState
 
 
@@ -149,13 +150,16 @@ def check_started(started: Any, fresh: TrainState) -> None:
             )
 
 
-def check_sampler(sampler: Any, size: int, *, saved: bool) -> None:
-    """Refuse what yields no batches of rows, or cannot be saved where it has to be.
+def as_sampler(sampler: Any, size: int, *, saved: bool) -> Sampler:
+    """Return a sampler; refuse what yields no batches of rows, or cannot be saved where it has to be.
 
     Args:
         sampler: what was passed.
         size: rows of the data set.
         saved: whether the run has a folder.
+
+    Returns:
+        The sampler, whose state is asked for in a run with a folder alone.
 
     Raises:
         TypeError: not an iterator; no ``get_state`` and ``set_state`` in a run with a folder.
@@ -166,7 +170,7 @@ def check_sampler(sampler: Any, size: int, *, saved: bool) -> None:
         shown = sampler if isinstance(sampler, int) else f"a {type(sampler).__name__}"
         raise TypeError(f"sampler must be an iterator of row indices [B], got {shown}: {instead}")
     if isinstance(sampler, ImageBatches):
-        return
+        return sampler
     can = all(callable(getattr(sampler, name, None)) for name in ("get_state", "set_state"))
     if saved and not can:
         raise TypeError(
@@ -177,6 +181,7 @@ def check_sampler(sampler: Any, size: int, *, saved: bool) -> None:
         rows = sampler.get_state().get("num_samples", size)
         if rows != size:
             raise ValueError(f"sampler must be over the {size} rows of train, got one over {rows}")
+    return cast(Sampler, sampler)
 
 
 def check_proxies(params: Any, labels: Any) -> None:

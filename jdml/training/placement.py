@@ -20,6 +20,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 Tree = Any
+"""Arrays in dictionaries, tuples and the like, as JAX takes them."""
 HEARTBEAT = 30
 """Seconds without a sign of life after which a process counts as ended."""
 SHUTDOWN = 30

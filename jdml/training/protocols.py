@@ -27,9 +27,10 @@ from jdml.recipes import Recipe, make_optimizer
 from jdml.training.alternation import AlternatingProblems
 from jdml.training.loop import fit
 from jdml.training.placement import class_shards
+from jdml.training.preprocess import Preprocess, to_float
 from jdml.training.result import Embedder, FitResult
 from jdml.training.start import start_on_samples
-from jdml.training.step import Preprocess, Pretrained, to_float
+from jdml.training.step import Pretrained
 
 Batches = Callable[[Dataset, Any], Any]
 Vectors = tuple[jax.Array, jax.Array | None]

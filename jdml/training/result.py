@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jdml.training.step import Preprocess, TrainState, embed, standard
+from jdml.training.preprocess import Preprocess, standard
+from jdml.training.step import TrainState, embed
 from jdml.training.stopping import Best
 
 Record = dict[str, float | int | str]

@@ -10,7 +10,8 @@ from jdml.data import BadImageError, without_bad_images
 from jdml.ops import checks, sphere
 from jdml.training.door import check_train
 from jdml.training.models import as_model, embed_in_training
-from jdml.training.step import Preprocess, TrainState, standard
+from jdml.training.preprocess import Preprocess, standard
+from jdml.training.step import TrainState
 
 ROWS = 512
 """At most so many images go through the network at a time."""

@@ -31,7 +31,8 @@ from jdml.training.description import (
 )
 from jdml.training.fingerprint import fingerprint
 from jdml.training.models import as_model
-from jdml.training.step import Preprocess, embed
+from jdml.training.preprocess import Preprocess
+from jdml.training.step import embed
 
 UNSET: Any = object()
 _log = logging.getLogger(__name__)
