@@ -1,20 +1,23 @@
 """What :func:`jdml.training.fit` looks at before any work: each wrong argument in one sentence, with what to write."""
 
 import inspect
+from collections.abc import Mapping
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from jdml.data import EpochSampler, ImageBatches, ImageFiles
 from jdml.data.dataset import check_channels
 from jdml.ops import checks
+from jdml.training.placement import Tree
 from jdml.training.spec import Sampler
 from jdml.training.step import TrainState
 
 
-def check_evaluation(evaluate: Any, monitor: str | None, hook: Any) -> None:
+def check_evaluation(evaluate: object, monitor: str | None, hook: object) -> None:
     """Refuse what looks at evaluations where there are none.
 
     Raises:
@@ -26,7 +29,7 @@ def check_evaluation(evaluate: Any, monitor: str | None, hook: Any) -> None:
         raise ValueError("hook acts after evaluations, but there is no evaluate function")
 
 
-def check_parts(objective: Any, optimizer: Any, train: Any) -> None:
+def check_parts(objective: object, optimizer: object, train: object) -> None:
     """Refuse what is no objective, no optimizer, no data set: see the checks below."""
     check_objective(objective)
     check_optimizer(optimizer)
@@ -57,7 +60,7 @@ def check_objective(objective: Any) -> None:
     )
 
 
-def check_optimizer(optimizer: Any) -> None:
+def check_optimizer(optimizer: object) -> None:
     """Refuse what is no optax transformation.
 
     Raises:
@@ -120,7 +123,7 @@ def check_start(start: Any) -> None:
         raise TypeError(f"{wanted}, got {name}, which takes no preprocess")
 
 
-def check_started(started: Any, fresh: TrainState) -> None:
+def check_started(started: object, fresh: TrainState) -> None:
     """Refuse what ``start`` returned, where it is no state before the first step, or not of the same arrays.
 
     Args:
@@ -184,7 +187,7 @@ def as_sampler(sampler: Any, size: int, *, saved: bool) -> Sampler:
     return cast(Sampler, sampler)
 
 
-def check_proxies(params: Any, labels: Any) -> None:
+def check_proxies(params: Mapping[str, Tree], labels: ArrayLike) -> None:
     """Refuse fewer proxies than classes: a label beyond them takes part in nothing.
 
     Args:
@@ -194,7 +197,7 @@ def check_proxies(params: Any, labels: Any) -> None:
     Raises:
         ValueError: naming both numbers.
     """
-    proxies = params.get("proxies")
+    proxies: Tree = params.get("proxies")
     classes = int(np.max(labels)) + 1
     if np.ndim(proxies) in (2, 3) and np.shape(proxies)[0] < classes:
         raise ValueError(

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.data import ImageFiles
+from jdml.training.spec import TrainSet
 from jdml.training.written import written
 
 LIBRARIES = ("distrax", "flax", "jax", "jdml", "numpy", "optax", "tensorflow_probability")
@@ -51,7 +52,7 @@ def fingerprint(*values: Any) -> str:
     return digest.hexdigest()[:16]
 
 
-def of_data(train: Any) -> str:
+def of_data(train: TrainSet) -> str:
     """Return the fingerprint of what is trained on: pixels, or the names of files, and labels.
 
     Args:

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, Union, cast
 
 import flax.linen as nn
 import jax
@@ -35,7 +35,7 @@ class Model(Protocol):
         ...
 
 
-AnyModel: TypeAlias = "nn.Module | nnx.Module | Model"
+AnyModel = Union[nn.Module, "nnx.Module", Model]
 """What :func:`as_model` takes."""
 
 
