@@ -1,18 +1,13 @@
 """What an editor and a type checker see of a call: the options that a loss hands on, by name and type."""
 
 import inspect
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
 
 import jdml
 from jdml.losses import assignment, comparison, potential
-
-ROOT = Path(jdml.__file__).parents[1]
+from typed import check_calls
 
 DOORS = {
     comparison.compare: comparison.CompareOptions,
@@ -89,11 +84,4 @@ CALLS = """
 
 
 def test_mypy_refuses_the_wrong_calls_and_no_other(tmp_path):
-    file = tmp_path / "calls.py"
-    file.write_text(textwrap.dedent(CALLS))
-    wrong = {n for n, line in enumerate(file.read_text().splitlines(), 1) if "# wrong" in line}
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(file)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    errors = [line for line in done.stdout.splitlines() if ": error: " in line]
-    refused = {int(line.split(":")[1]) for line in errors}
-    assert refused == wrong, done.stdout + done.stderr
+    check_calls(CALLS, tmp_path)
