@@ -144,8 +144,15 @@ def fit(
     skips = skip_nonfinite is not None
     if skips:
         checks.count("skip_nonfinite", skip_nonfinite)
-    where = (Placement.on(mesh, shard), micro_batch)
-    spec = StepSpec(network, objective, optimizer, preprocess, *where, skips)
+    spec = StepSpec(
+        network,
+        objective,
+        optimizer,
+        preprocess,
+        placement=Placement.on(mesh, shard),
+        micro_batch=micro_batch,
+        skip_nonfinite=skips,
+    )
     feed = make_feed(spec, train, batches)
     folder = None
     if out_dir is not None:
