@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import machine
 import numpy as np
 
-from jdml.metrics import evaluate_retrieval, neighbors, retrieval
+from jdml.metrics import closeness, evaluate_retrieval, retrieval
 
 PML_NAMES = {
     "precision_at_1": "P@1",
@@ -63,7 +63,7 @@ def temporaries(size: int, dim: int, depth: int, kind: str) -> int:
     vectors = jax.ShapeDtypeStruct((size, dim), jnp.float32)
     numbers = jax.ShapeDtypeStruct((size,), jnp.float32)
     search = retrieval._Search(vectors, vectors, numbers)
-    rows = neighbors.rows_per_block(size, size)
+    rows = closeness.rows_per_block(size, size)
     if kind == "top_k":
         lowered = retrieval._top.lower(search, 0, rows, depth, True)
     else:

@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Any
 from jdml.registry import LOSSES, REGULARIZERS
 
 if TYPE_CHECKING:
+    from jdml import ccp as ccp
+    from jdml import cli as cli
+    from jdml import data as data
     from jdml import fields, losses, memory, metrics, mining, ops
+    from jdml import flows as flows
+    from jdml import models as models
+    from jdml import objectives as objectives
+    from jdml import optim as optim
+    from jdml import recipes as recipes
+    from jdml import registry as registry
+    from jdml import report as report
+    from jdml import testing as testing
+    from jdml import training as training
     from jdml.losses import *
     from jdml.metrics import evaluate_retrieval, nearest
     from jdml.mining import Pairs, all_pairs, chain, easy_positive

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jdml import data, registry
+from jdml import data
 from jdml.cli.identity import data_checksum
 from jdml.cli.options.training_data import read_training_data, scored_views
 from jdml.cli.train import Train

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -221,6 +221,16 @@ def _entries_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Any]) -> t
     (values, places), (moved, _) = primals, tangents
     here = places[:, None] == jnp.arange(values.shape[1])[None, :]
     return _entries(values, places), jnp.sum(jnp.where(here, moved, 0.0), axis=1)
+
+
+class AssignOptions(TypedDict, total=False):
+    """The keywords of :func:`assign`, which every proxy loss takes beside its own."""
+
+    normalize: Normalize | None
+    where: Array | None
+    weights: Array | None
+    class_block: Block
+    axis_name: str | tuple[str, ...] | None
 
 
 def assign(

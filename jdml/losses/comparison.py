@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import TypedDict, Unpack
 
 import jax.numpy as jnp
 from jax import Array
@@ -18,6 +18,23 @@ from jdml.ops.stable import accumulate_in, widen
 __all__ = ["compare"]
 
 Normalize = Callable[[Array], Array]
+
+
+class CompareOptions(TypedDict, total=False):
+    """The keywords of :func:`compare`, which every pair loss takes beside its own."""
+
+    references: Array | None
+    reference_labels: Array | None
+    reference_where: Array | None
+    self_index: Array | None
+    positive: Array | None
+    mine: Miner | None
+    key: Array | None
+    normalize: Normalize | None
+    where: Array | None
+    weights: Array | None
+    anchor_block: Block
+    axis_name: str | tuple[str, ...] | None
 
 
 def compare(
@@ -128,7 +145,9 @@ def compare(
     )
 
 
-def compare_towers(embeddings: Array, labels: Array | None, **options: Any) -> Anchors:
+def compare_towers(
+    embeddings: Array, labels: Array | None, **options: Unpack[CompareOptions]
+) -> Anchors:
     """:func:`compare`, where without labels or a mask the positive of row i is reference i."""
     references = options["references"]
     if labels is not None or options["positive"] is not None or references is None:
@@ -144,7 +163,8 @@ def compare_towers(embeddings: Array, labels: Array | None, **options: Any) -> A
             f"which are positive, got {number}"
         )
     one, all_one = jnp.zeros(size, jnp.int32), jnp.zeros(number, jnp.int32)
-    anchors = compare(embeddings, one, **{**options, "reference_labels": all_one})
+    options["reference_labels"] = all_one
+    anchors = compare(embeddings, one, **options)
     axis, rows = anchors.axis, anchors.rows
     spread = len(anchors.references) > number  # each device holds the partners of its rows
     partner = axis.index * number + jnp.arange(size) if spread else rows.place

@@ -3,16 +3,19 @@
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ParamSpec
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jdml.losses.contrast import info_nce_loss, sigmoid_contrastive_loss
 from jdml.ops import checks
 from jdml.ops.meshes import as_axis
 
 __all__ = ["both_ways", "matryoshka"]
+
+P = ParamSpec("P")
 
 _VECTORS = frozenset({"embeddings", "queries", "documents", "references", "proxies"})
 _SWAPPED = {
@@ -97,18 +100,16 @@ def _completed(
 
 
 def _pairs_by_place(loss_fn: Callable[..., Array]) -> bool:
-    from jdml.losses.contrast import info_nce_loss, sigmoid_contrastive_loss
-
     while isinstance(loss_fn, functools.partial):
         loss_fn = loss_fn.func
     return loss_fn in (info_nce_loss, sigmoid_contrastive_loss)
 
 
 def matryoshka(
-    loss_fn: Callable[..., Array],
+    loss_fn: Callable[P, Array],
     dims: Sequence[int],
     weights: Sequence[float] | Array | None = None,
-) -> Callable[..., Array]:
+) -> Callable[P, Array]:
     """Make a loss over nested prefixes of the embedding, so that it can be cut short when it is used.
 
     Formula:
@@ -152,7 +153,7 @@ def matryoshka(
     signature = inspect.signature(loss_fn)
 
     @functools.wraps(loss_fn)
-    def loss(*args: Any, **settings: Any) -> Array:
+    def loss(*args: P.args, **settings: P.kwargs) -> Array:
         bound = signature.bind(*args, **settings)
         dim = _dim(next(iter(bound.arguments.values())))
         if max(sizes) > dim:

@@ -1,6 +1,6 @@
 """Contrastive losses with a softmax or a sigmoid: InfoNCE (NT-Xent), SupCon, SigLIP and NCA."""
 
-from typing import Any
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.losses.anchors import Comparison
-from jdml.losses.comparison import compare, compare_towers
+from jdml.losses.comparison import CompareOptions, compare, compare_towers
 from jdml.ops import ReduceFn, checks, log_sum_exp, mean
 
 __all__ = ["info_nce_loss", "nca_loss", "sigmoid_contrastive_loss", "sup_con_loss"]
@@ -21,7 +21,7 @@ def info_nce_loss(
     *,
     temperature: float | Array = 0.07,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[CompareOptions],
 ) -> Array:
     """Compute InfoNCE, also known as NT-Xent and, with one positive a row, as the multiple negatives ranking loss.
 
@@ -90,7 +90,7 @@ def sup_con_loss(
     temperature: float | Array = 0.1,
     decoupled: bool = False,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[CompareOptions],
 ) -> Array:
     """Compute SupCon: supervised contrastive loss, the mean over positives outside the logarithm.
 
@@ -152,7 +152,7 @@ def sigmoid_contrastive_loss(
     scale: float | Array = 10.0,
     bias: float | Array = -10.0,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[CompareOptions],
 ) -> Array:
     """Compute SigLIP: a binary question per pair, belongs together or not, without a softmax over the batch.
 
@@ -209,7 +209,7 @@ def nca_loss(
     *,
     scale: float | Array = 1.0,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[CompareOptions],
 ) -> Array:
     """Compute NCA: neighbourhood component analysis, the chance that a softly drawn neighbour is of the anchor's class.
 

@@ -1,12 +1,12 @@
 """Multi-proxies anchor losses (MPA): ProxyAnchor and its data-wise siblings with several proxies per class."""
 
-from typing import Any
+from typing import Unpack
 
 import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.losses.assignment import Assignment, assign
+from jdml.losses.assignment import Assignment, AssignOptions, assign
 from jdml.losses.terms import (
     class_wise,
     data_wise,
@@ -38,7 +38,7 @@ def multi_proxy_anchor_loss(
     gamma: float | Array = 0.1,
     tau: float | Array | None = 0.2,
     reduce_fn: ReduceFn | None = total,
-    **options: Any,
+    **options: Unpack[AssignOptions],
 ) -> Array:
     """Compute MPA: ProxyAnchor over soft similarities to the several proxies of a class.
 
@@ -99,7 +99,7 @@ def multi_proxy_anchor_dw_loss(
     gamma: float | Array = 0.1,
     tau: float | Array | None = 0.2,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[AssignOptions],
 ) -> Array:
     """Compute MPA-DW: the data-wise multi-proxies anchor loss, one pull and one push per sample.
 
@@ -156,7 +156,7 @@ def multi_proxy_anchor_ap_loss(
     gamma: float | Array = 0.1,
     tau: float | Array | None = 0.2,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[AssignOptions],
 ) -> Array:
     """Compute MPA-AP: the all-pairs multi-proxies anchor loss, pull and push of a sample in one logarithm.
 

@@ -5,7 +5,7 @@ or with ``references``: a memory (XBM), proxies, another view. With proxies as r
 version.
 """
 
-from typing import Any
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.losses.anchors import Comparison, PairTerms
-from jdml.losses.comparison import compare
+from jdml.losses.comparison import CompareOptions, compare
 from jdml.ops import ReduceFn, checks, log1p_sum_exp, mean, mean_nonzero
 from jdml.ops.ranks import active_couples
 
@@ -37,7 +37,7 @@ def contrastive_loss(
     negative_margin: float | Array = 0.5,
     squared: bool = False,
     reduce_fn: ReduceFn | None = mean_nonzero,
-    **options: Any,
+    **options: Unpack[CompareOptions],
 ) -> Array:
     """Compute the contrastive loss with two margins (C2).
 
@@ -99,7 +99,7 @@ def similarity_contrastive_loss(
     *,
     negative_margin: float | Array = 0.5,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[CompareOptions],
 ) -> Array:
     """Compute the contrastive loss on similarities (C1, the form of XBM).
 
@@ -155,7 +155,7 @@ def triplet_loss(
     margin: float | Array = 0.1,
     squared: bool = False,
     reduce_fn: ReduceFn | None = mean_nonzero,
-    **options: Any,
+    **options: Unpack[CompareOptions],
 ) -> Array:
     """Compute the triplet loss over all (positive, negative) couples of every anchor.
 
@@ -222,7 +222,7 @@ def margin_loss(
     alpha: float | Array = 0.2,
     sample_beta: Array | None = None,
     reduce_fn: ReduceFn | None = mean_nonzero,
-    **options: Any,
+    **options: Unpack[CompareOptions],
 ) -> Array:
     """Compute the margin loss: positives inside, negatives outside a boundary that can be learned.
 
@@ -292,7 +292,7 @@ def multi_similarity_loss(
     beta: float | Array = 50.0,
     base: float | Array = 0.5,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[CompareOptions],
 ) -> Array:
     """Compute the multi-similarity (MS) loss.
 
@@ -344,8 +344,8 @@ def multi_similarity_loss(
 
 
 def _with_boundaries(
-    beta: Array, labels: Array | None, embeddings: Array, options: dict[str, Any]
-) -> dict[str, Any]:
+    beta: Array, labels: Array | None, embeddings: Array, options: CompareOptions
+) -> CompareOptions:
     """Options in which anchors without a β of their own are not valid."""
     if labels is None:
         raise ValueError(

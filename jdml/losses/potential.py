@@ -1,6 +1,6 @@
 """Potential field losses: embeddings and proxies are charges that attract their class and repel all others."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,15 @@ class Charges(NamedTuple):
     counted: Array
     batch: int
     axis: Axis
+
+
+class ChargeOptions(TypedDict, total=False):
+    """The keywords of :func:`charge`, which every potential field loss takes beside its own."""
+
+    normalize: Normalize | None
+    where: Array | None
+    weights: Array | None
+    axis_name: str | tuple[str, ...] | None
 
 
 def charge(
@@ -124,7 +133,7 @@ def potential_field_loss(
     proxy_attraction: bool = True,
     tile: int | None = None,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[ChargeOptions],
 ) -> Array:
     """Compute PFML: every sample and every proxy attracts its class and repels all others, less with growing distance.
 
@@ -213,7 +222,7 @@ def contrastive_potential_loss(
     min_distance: float | Array = fields.MIN_DISTANCE,
     tile: int | None = None,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[ChargeOptions],
 ) -> Array:
     """Compute CPML: a potential field whose attraction grows with distance, the contrastive loss's; PFML's foil.
 
@@ -276,7 +285,7 @@ def field_activity(
     alpha: float | Array = 4.0,
     repulsion_delta: float | Array | None = None,
     min_distance: float | Array = fields.MIN_DISTANCE,
-    **options: Any,
+    **options: Unpack[ChargeOptions],
 ) -> dict[str, Array]:
     """Measure how much goes on in PFML's field: the shares of the pairs that attract and repel, and the mean force.
 

@@ -1,12 +1,12 @@
 """Losses that compare embeddings with learned proxies of their classes."""
 
-from typing import Any
+from typing import Unpack
 
 import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.losses.assignment import Assignment, assign
+from jdml.losses.assignment import Assignment, AssignOptions, assign
 from jdml.losses.terms import (
     class_wise,
     cross_entropy,
@@ -38,7 +38,7 @@ def proxy_nca_loss(
     *,
     scale: float | Array = 1.0,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[AssignOptions],
 ) -> Array:
     """Compute ProxyNCA: neighbourhood component analysis on proxies, the true class left out of the denominator.
 
@@ -94,7 +94,7 @@ def proxy_nca_pp_loss(
     *,
     temperature: float | Array = 1 / 9,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[AssignOptions],
 ) -> Array:
     """Compute ProxyNCA++: a softmax over negative squared distances, the true class in the denominator.
 
@@ -142,7 +142,7 @@ def proxy_nca_margin_loss(
     alpha: float | Array = 32.0,
     delta: float | Array = 0.1,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[AssignOptions],
 ) -> Array:
     """Compute ProxyNCA*: ProxyNCA with the margin and the two soft hinges of ProxyAnchor, per sample.
 
@@ -194,7 +194,7 @@ def proxy_anchor_loss(
     alpha: float | Array = 32.0,
     delta: float | Array = 0.1,
     reduce_fn: ReduceFn | None = total,
-    **options: Any,
+    **options: Unpack[AssignOptions],
 ) -> Array:
     """Compute ProxyAnchor: every proxy is an anchor that pulls its class and pushes all others.
 
@@ -257,7 +257,7 @@ def soft_triple_loss(
     margin: float | Array = 0.01,
     tau: float | Array | None = 0.2,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[AssignOptions],
 ) -> Array:
     """Compute SoftTriple: a softmax loss with several softly chosen centres per class.
 

@@ -1,6 +1,6 @@
 """Losses on ranks: FastAP by a soft histogram, SmoothAP and Recall@k by soft comparisons."""
 
-from typing import Any
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.losses.anchors import Comparison
-from jdml.losses.comparison import compare
+from jdml.losses.comparison import CompareOptions, compare
 from jdml.ops import ReduceFn, checks, mean
 from jdml.ops.ranks import soft_ranks
 
@@ -24,7 +24,7 @@ def fast_ap_loss(
     *,
     num_bins: int = 10,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[CompareOptions],
 ) -> Array:
     """Compute FastAP: 1 − average precision, with ranks from a soft histogram of squared distances.
 
@@ -90,7 +90,7 @@ def smooth_ap_loss(
     *,
     temperature: float | Array = 0.01,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[CompareOptions],
 ) -> Array:
     """Compute SmoothAP: 1 − average precision, with ranks counted by sigmoids.
 
@@ -154,7 +154,7 @@ def recall_at_k_loss(
     temperature: float | Array = 0.01,
     k_temperature: float | Array = 1.0,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[CompareOptions],
 ) -> Array:
     """Compute a soft recall@k: 1 − the share of an anchor's positives among its k nearest, averaged over k.
 

@@ -1,12 +1,12 @@
 """Softmax losses over the cosines between embeddings and one weight vector (or proxy) per class."""
 
-from typing import Any
+from typing import Unpack
 
 import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.losses.assignment import Assignment, assign
+from jdml.losses.assignment import Assignment, AssignOptions, assign
 from jdml.losses.terms import cross_entropy
 from jdml.ops import ReduceFn, checks, mean, safe_sqrt
 
@@ -21,7 +21,7 @@ def normalized_softmax_loss(
     *,
     temperature: float | Array = 0.05,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[AssignOptions],
 ) -> Array:
     """Compute the normalized softmax: cross entropy of cosines over a temperature.
 
@@ -68,7 +68,7 @@ def cosface_loss(
     scale: float | Array = 64.0,
     margin: float | Array = 0.35,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[AssignOptions],
 ) -> Array:
     """Compute CosFace: a softmax with a margin on the true class's cosine.
 
@@ -116,7 +116,7 @@ def arcface_loss(
     scale: float | Array = 64.0,
     margin: float | Array = 0.5,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[AssignOptions],
 ) -> Array:
     """Compute ArcFace: a softmax with a margin on the angle to the true class.
 
@@ -166,7 +166,7 @@ def subcenter_arcface_loss(
     scale: float | Array = 64.0,
     margin: float | Array = 0.5,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[AssignOptions],
 ) -> Array:
     """Compute sub-centre ArcFace: several centres per class, of which the nearest counts; a margin per class.
 

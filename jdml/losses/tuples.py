@@ -1,6 +1,6 @@
 """Losses on whole tuples of pairs: N-pair, lifted structure, circle and signal-to-noise contrastive."""
 
-from typing import Any
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from jax import Array
 
 from jdml import ops
 from jdml.losses.anchors import Comparison, PairTerms
-from jdml.losses.comparison import compare
+from jdml.losses.comparison import CompareOptions, compare
 from jdml.mining import Pairs
 from jdml.ops import ReduceFn, checks, log_sum_exp, mean, mean_nonzero
 
@@ -23,7 +23,7 @@ def n_pair_loss(
     labels: Array | None = None,
     *,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[CompareOptions],
 ) -> Array:
     """Compute the N-pair loss.
 
@@ -79,7 +79,7 @@ def lifted_structure_loss(
     negative_margin: float | Array = 1.0,
     positive_margin: float | Array = 0.0,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[CompareOptions],
 ) -> Array:
     """Compute the lifted structure loss.
 
@@ -149,7 +149,7 @@ def circle_loss(
     margin: float | Array = 0.4,
     gamma: float | Array = 80.0,
     reduce_fn: ReduceFn | None = mean,
-    **options: Any,
+    **options: Unpack[CompareOptions],
 ) -> Array:
     """Compute the circle loss: every similarity is weighted by how far it is from its optimum.
 
@@ -205,7 +205,7 @@ def snr_contrastive_loss(
     positive_margin: float | Array = 0.0,
     negative_margin: float | Array = 1.0,
     reduce_fn: ReduceFn | None = mean_nonzero,
-    **options: Any,
+    **options: Unpack[CompareOptions],
 ) -> Array:
     """Compute the contrastive loss on signal-to-noise distances.
 

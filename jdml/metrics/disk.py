@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics import neighbors
+from jdml.metrics import closeness
 
 PIECE = 8 * 2**20
 """Bytes of a piece, in float32."""
@@ -22,7 +22,7 @@ class Gallery(NamedTuple):
 
     Attributes:
         rows: ``[N, D]``.
-        frame: see :func:`jdml.metrics.neighbors.common_frame`.
+        frame: see :func:`jdml.metrics.closeness.common_frame`.
     """
 
     rows: np.memmap
@@ -54,7 +54,7 @@ def frame_of(queries: Array, rows: np.memmap) -> tuple[Array, Array]:
             row = start + int(finite.argmin())
             raise ValueError(f"gallery must be finite (in float32), row {row} is not")
         low, high = np.minimum(low, piece.min(axis=0)), np.maximum(high, piece.max(axis=0))
-    return neighbors.frame_of(jnp.asarray(low), jnp.asarray(high))
+    return closeness.frame_of(jnp.asarray(low), jnp.asarray(high))
 
 
 def rank(
@@ -74,7 +74,7 @@ def rank(
     longest = rows_of_a_piece(gallery.rows)
     for start, piece in _pieces(gallery.rows):
         padded = jnp.asarray(np.pad(piece, ((0, longest - len(piece)), (0, 0))))
-        references = neighbors.in_frame(padded, gallery.frame)
+        references = closeness.in_frame(padded, gallery.frame)
         for turn, block in enumerate(blocks):
             best[turn] = _better(best[turn], block, references, len(piece), start)
     for scores, indices in best:
@@ -97,7 +97,7 @@ def _better(
     scores, indices = best
     half_squares = 0.5 * jnp.sum(jnp.square(references), axis=-1)
     half_squares = jnp.where(jnp.arange(len(references)) < number, half_squares, jnp.inf)
-    new = neighbors.closeness(queries, references, half_squares, None)
+    new = closeness.closeness(queries, references, half_squares, None)
     depth = scores.shape[1]
     new, places = _top(new, min(depth, len(references)))
     every = jnp.concatenate([scores, new], axis=1)
@@ -140,9 +140,9 @@ def nearest(
     """
     size, dim = queries.shape
     gallery = Gallery(rows, frame_of(queries, rows))
-    at_a_time = block_size or neighbors.rows_per_block(size, rows_of_a_piece(rows) + k * dim)
+    at_a_time = block_size or closeness.rows_per_block(size, rows_of_a_piece(rows) + k * dim)
     missing = -size % at_a_time
-    probes = jnp.pad(neighbors.in_frame(queries, gallery.frame), ((0, missing), (0, 0)))
+    probes = jnp.pad(closeness.in_frame(queries, gallery.frame), ((0, missing), (0, 0)))
     blocks = jnp.split(probes, len(probes) // at_a_time)
     found = [indices for indices, _ in rank(blocks, gallery, k + exclude_self)]
     indices = np.concatenate(found)[:size]
@@ -151,7 +151,7 @@ def nearest(
         itself[:, -1] |= ~itself.any(axis=1)  # as good as others, and the last among them
         indices = indices[~itself].reshape(size, k)
     distances = [
-        neighbors.exact(
+        closeness.exact(
             queries[start : start + at_a_time], jnp.asarray(rows[part], jnp.float32), part
         )
         for start, part in (

@@ -1,8 +1,4 @@
-"""Nearest neighbours by Euclidean distance: exact, in blocks of queries, ties to the lowest index.
-
-The gallery is ranked by *closeness* ``q · g − ‖g‖²/2``, which falls as the distance ``‖q − g‖`` grows and comes out
-of one matrix product. Equal gallery rows get equal closeness, so that duplicates stay in the order of their indices.
-"""
+"""Nearest neighbours by Euclidean distance: exact, in blocks of queries, ties to the lowest index."""
 
 import functools
 from typing import Any
@@ -12,18 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jdml.metrics import disk
+from jdml.metrics.closeness import closeness, common_frame, in_frame, merge, rows_per_block
 from jdml.metrics.handed import handed_in
-from jdml.ops import checks, safe_norm, similarities
-from jdml.ops.blocks import by_platform
-from jdml.ops.meshes import NOWHERE, Axis, by_parts
+from jdml.ops import checks, safe_norm
+from jdml.ops.meshes import Axis, by_parts
 from jdml.ops.stable import accumulate_in
-
-# Bytes of one block of closeness: what fits a processor's cache, what keeps an accelerator busy.
-_CPU_BLOCK = 12 * 2**20
-_ACCELERATOR_BLOCK = 128 * 2**20
-
-# The place in the order of what takes no part in a ranking: the bits of −∞.
-_LAST = np.uint32(0xFF800000)
 
 
 @handed_in
@@ -76,8 +66,6 @@ def nearest(
         Array([1., 5.], dtype=float32)
     """
     if isinstance(gallery, np.memmap):
-        from jdml.metrics import disk
-
         _check_search(queries, gallery, k, exclude_self, block_size)
         vectors = jnp.asarray(queries, jnp.float32)
         return disk.nearest(vectors, gallery, k, exclude_self=exclude_self, block_size=block_size)
@@ -104,9 +92,6 @@ def _nearest(
 
     found: tuple[Array, Array] = by_parts(search, gallery, queries)
     return found
-
-
-setattr(nearest, "lower", _nearest.lower)  # noqa: B010 (a jitted function's, for those who ask what it needs)
 
 
 def _search(
@@ -144,44 +129,6 @@ def _search(
     return distances.reshape(-1, k)[:size], indices.reshape(-1, k)[:size]
 
 
-@jax.jit
-def exact(queries: Array, found: Array, indices: Array) -> tuple[Array, Array]:
-    """Distances to rows that were found, from differences, and the order by these.
-
-    Args:
-        queries: ``[B, D]``.
-        found: ``[B, k, D]``.
-        indices: ``[B, k]``, theirs.
-
-    Returns:
-        Distances and indices ``[B, k]``.
-    """
-    distances = safe_norm(queries[:, None, :] - found)[..., 0]
-    first, second = jax.lax.sort((distances, indices), num_keys=2)
-    return first, second
-
-
-def merge(axis: Axis, k: int, scores: Array, *found: Array) -> tuple[Array, ...]:
-    """The k best of what each device has found, its own best first.
-
-    Args:
-        axis: the devices, in the order of their rows of the gallery.
-        k: how many.
-        scores: ``[Q, n]``, falling.
-        *found: ``[Q, n]``, whatever belongs to them.
-
-    Returns:
-        The same of the k best, ``[Q, k]``. Ties go to the first device and the first entry.
-    """
-    if not axis.names:
-        return found
-    scores, *all_found = (
-        jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1) for x in axis.everyone((scores, *found))
-    )
-    places = jax.lax.top_k(scores, k)[1]
-    return tuple(jnp.take_along_axis(x, places, axis=1) for x in all_found)
-
-
 def _check_search(
     queries: Array, gallery: Any, k: int, exclude_self: bool, block_size: int | None
 ) -> None:
@@ -200,91 +147,3 @@ def _check_search(
     if k > others:
         of = "the other gallery rows" if exclude_self else "the gallery rows"
         raise ValueError(f"k must be at most the number of {of}, {others}, got {k}")
-
-
-@functools.partial(jax.jit, static_argnames="axis")
-def common_frame(queries: Array, gallery: Array, axis: Axis = NOWHERE) -> tuple[Array, Array]:
-    """Where to move the origin and how to scale so that distances lose no digits: ``(centre [1, D], exponent)``.
-
-    The exponent is that of the largest half range of a coordinate; the centre, in scaled units, is the middle of the
-    ranges rounded to whole numbers. Both are powers of two or multiples of them: vectors that spread around the origin
-    are left as they are, and whole numbers stay exact, with their ties.
-    """
-    both = (queries, gallery)
-    low = functools.reduce(jnp.minimum, (jnp.min(x, axis=0, initial=jnp.inf) for x in both))
-    high = functools.reduce(jnp.maximum, (jnp.max(x, axis=0, initial=-jnp.inf) for x in both))
-    return frame_of(axis.least(low), axis.most(high))
-
-
-def frame_of(low: Array, high: Array) -> tuple[Array, Array]:
-    """The frame of vectors whose coordinates ``[D]`` lie between two bounds."""
-    exponent = jnp.clip(jnp.frexp(jnp.max(high / 2 - low / 2))[1] - 1, -120, 120)
-    middle = jnp.ldexp(low / 2 + high / 2, -exponent)
-    return jnp.round(middle)[None, :], exponent
-
-
-@jax.jit
-def in_frame(vectors: Array, frame: tuple[Array, Array]) -> Array:
-    """The vectors ``[N, D]`` as seen from a :func:`common_frame`: moved and scaled, their order of distances kept."""
-    centre, exponent = frame
-    return jnp.ldexp(vectors, -exponent) - centre
-
-
-def closeness(
-    queries: Array, gallery: Array, half_squares: Array, first: Array | int | None
-) -> Array:
-    """``q · g − ‖g‖²/2`` for all pairs: greater is nearer.
-
-    Args:
-        queries: ``[B, D]``.
-        gallery: ``[N, D]``.
-        half_squares: ``‖g‖²/2``, ``[N]``.
-        first: the gallery row that the first query is, where queries are excluded from their own ranking.
-
-    Returns:
-        ``[B, N]``, −∞ for what is excluded.
-    """
-    scores = similarities(queries, gallery) - half_squares[None, :]
-    scores = jnp.where(scores == 0, 0.0, scores)  # 0 and −0 are a tie
-    if first is None:
-        return scores
-    itself = jax.lax.broadcasted_iota(jnp.int32, scores.shape, 0) + first
-    return jnp.where(
-        jax.lax.broadcasted_iota(jnp.int32, scores.shape, 1) == itself, -jnp.inf, scores
-    )
-
-
-def order(scores: Array) -> Array:
-    """Unsigned integers that grow as float32 closeness falls: the bits of a float, in the order of nearness."""
-    bits = jax.lax.bitcast_convert_type(scores, jnp.int32)
-    places = jnp.where(bits < 0, bits, ~bits & 0x7FFFFFFF)
-    return jax.lax.bitcast_convert_type(places, jnp.uint32)
-
-
-def first_in_order(places: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k first of every row by (place, index), by a partial sort on the host.
-
-    Args:
-        places: ``[B, N]`` uint32, see :func:`order`.
-        k: how many, at most N.
-
-    Returns:
-        Indices ``[B, k]`` int32, and ``[B, k]`` boolean: whether the entry takes part at all.
-    """
-    rows, size = places.shape
-    # Place and index in one 64-bit integer; JAX's machines are little-endian: the high half is the second.
-    halves = np.empty((rows, size, 2), np.uint32)
-    halves[..., 0] = np.arange(size, dtype=np.uint32)[None, :]
-    halves[..., 1] = places
-    keys = halves.view(np.uint64)[..., 0]
-    if k < size:
-        keys.partition(k - 1, axis=1)
-    found = np.sort(keys[:, :k], axis=1).view(np.uint32).reshape(rows, k, 2)
-    return found[..., 0].astype(np.int32), found[..., 1] != _LAST
-
-
-def rows_per_block(size: int, floats_per_row: int) -> int:
-    """How many of ``size`` queries to compare at a time, if each needs that many float32 numbers."""
-    budget = by_platform(_CPU_BLOCK, _ACCELERATOR_BLOCK)
-    rows = budget // (4 * max(1, floats_per_row)) // 8 * 8
-    return min(max(8, rows), max(1, size))

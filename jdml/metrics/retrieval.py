@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics import disk, neighbors, ranking
+from jdml.metrics import closeness, disk, ranking
 from jdml.metrics.handed import handed_in
 from jdml.ops import checks
 from jdml.ops.meshes import Axis, by_parts, by_rows, mesh_of
@@ -30,7 +30,7 @@ class _Cutoffs(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """What is searched, in the frame of :func:`jdml.metrics.neighbors.common_frame`."""
+    """What is searched, in the frame of :func:`jdml.metrics.closeness.common_frame`."""
 
     queries: Array  # [Q, D]
     gallery: Any  # [N, D], or a gallery on disk
@@ -138,7 +138,7 @@ def evaluate_retrieval(
         depth = _depth(max(relevant.max(), *ranks), gallery.shape[0])
         on_disk = isinstance(gallery, np.memmap)
         at_a_time = disk.rows_of_a_piece(gallery) if on_disk else gallery.shape[0]
-        rows = block_size or neighbors.rows_per_block(judged.size, at_a_time)
+        rows = block_size or closeness.rows_per_block(judged.size, at_a_time)
         for start, values in _blocks(
             search, truth, min(rows, judged.size), depth, exclude_self, cutoffs
         ):
@@ -201,16 +201,16 @@ def _prepare(queries: Array, gallery: Any) -> _Search:
     """Everything on the device, in a frame where distances lose no digits. A gallery on disk stays there."""
     if isinstance(gallery, np.memmap):
         frame = disk.frame_of(queries, gallery)
-        moved = neighbors.in_frame(queries, frame)
+        moved = closeness.in_frame(queries, frame)
         return _Search(moved, disk.Gallery(gallery, frame))
     if mesh_of((queries, gallery)) is not None:
         here = jnp.asarray(np.asarray(queries))
         frame = jax.device_get(_spread_frame(gallery, here))
-        references = by_rows(neighbors.in_frame, gallery, frame)
-        return _Search(neighbors.in_frame(here, frame), references)
-    frame = neighbors.common_frame(queries, gallery)
-    moved = neighbors.in_frame(queries, frame)
-    references = moved if gallery is queries else neighbors.in_frame(gallery, frame)
+        references = by_rows(closeness.in_frame, gallery, frame)
+        return _Search(closeness.in_frame(here, frame), references)
+    frame = closeness.common_frame(queries, gallery)
+    moved = closeness.in_frame(queries, frame)
+    references = moved if gallery is queries else closeness.in_frame(gallery, frame)
     return _Search(moved, references, _half_squares(references))
 
 
@@ -221,7 +221,7 @@ def _half_squares(references: Array) -> Array:
 @jax.jit
 def _spread_frame(gallery: Array, queries: Array) -> tuple[Array, Array]:
     def frame(axis: Axis, gallery: Array, queries: Array) -> Any:
-        return neighbors.common_frame(queries, gallery, axis=axis)
+        return closeness.common_frame(queries, gallery, axis=axis)
 
     return by_parts(frame, gallery, queries)
 
@@ -291,7 +291,7 @@ def _rank_on_host(
     """The same by a partial sort in NumPy, while the device computes the next block."""
     places = (_places(search, start, rows, exclude_self) for start in starts)
     for block in _one_ahead(places):
-        yield neighbors.first_in_order(np.asarray(block), depth)
+        yield closeness.first_in_order(np.asarray(block), depth)
 
 
 def _one_ahead(items: Iterator[T]) -> Iterator[T]:
@@ -319,10 +319,10 @@ def _top_on_mesh(
         queries, start = others
         offset = axis.index * len(gallery)
         first = start - offset if exclude_self else None
-        scores = neighbors.closeness(queries, gallery, _half_squares(gallery), first)
+        scores = closeness.closeness(queries, gallery, _half_squares(gallery), first)
         scores, indices = jax.lax.top_k(scores, min(depth, len(gallery)))
         found = indices.astype(jnp.int32) + offset, scores > -jnp.inf
-        return neighbors.merge(axis, depth, scores, *found)
+        return closeness.merge(axis, depth, scores, *found)
 
     found: tuple[Array, Array] = by_parts(top, gallery, (queries, jnp.asarray(start)))
     return found
@@ -330,14 +330,14 @@ def _top_on_mesh(
 
 @functools.partial(jax.jit, static_argnames=("rows", "exclude_self"))
 def _places(search: _Search, start: Array | int, rows: int, exclude_self: bool) -> Array:
-    return neighbors.order(_closeness(search, start, rows, exclude_self))
+    return closeness.order(_closeness(search, start, rows, exclude_self))
 
 
 def _closeness(search: _Search, start: Array | int, rows: int, exclude_self: bool) -> Array:
     queries = jax.lax.dynamic_slice_in_dim(search.queries, start, rows)
     first = start if exclude_self else None
     assert search.half_squares is not None
-    return neighbors.closeness(queries, search.gallery, search.half_squares, first)
+    return closeness.closeness(queries, search.gallery, search.half_squares, first)
 
 
 @functools.partial(jax.jit, static_argnames="cutoffs")

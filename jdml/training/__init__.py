@@ -12,6 +12,7 @@ from jdml.training.loop import fit
 from jdml.training.memory import keep_freed_memory
 from jdml.training.placement import initialize
 from jdml.training.preemption import Preempted
+from jdml.training.preprocess import standard, to_float
 from jdml.training.result import Embedder, FitResult
 from jdml.training.scoring import metric_names, recall_ranks, score
 from jdml.training.start import start_on_samples
@@ -21,8 +22,6 @@ from jdml.training.step import (
     embed,
     make_indexed_step,
     make_train_step,
-    standard,
-    to_float,
 )
 from jdml.training.stopping import Best, improve
 from jdml.training.trained import Trained, load

@@ -12,11 +12,15 @@ from jax import Array
 from jdml import optim
 from jdml.ccp import AlternatingProjections, AlternationState, covering_radius, select_proxies
 from jdml.data import ImageFiles
+from jdml.losses.comparison import Normalize
 from jdml.metrics.covering import mean_distance
 from jdml.ops import ball, checks
 from jdml.training.hooks import Hook, HookResult
-from jdml.training.placement import whole
-from jdml.training.step import Preprocess, TrainState, embed, to_float
+from jdml.training.models import Model
+from jdml.training.placement import Tree, whole
+from jdml.training.preprocess import Preprocess, to_float
+from jdml.training.spec import TrainSet
+from jdml.training.step import TrainState, embed
 
 First = Literal["random", "covering", "origin", "kept"]
 
@@ -33,8 +37,8 @@ class Alternation(NamedTuple):
     """
 
     machine: AlternationState
-    params: dict[str, Any]
-    batch_stats: Any
+    params: dict[str, Tree]
+    batch_stats: Tree
     before: Array
     chosen: Array
 
@@ -93,15 +97,15 @@ class AlternatingProblems(Hook):
         Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, Algorithm 1.
     """
 
-    model: Any
-    train: Any
+    model: Model
+    train: TrainSet
     pool_size: int
     monitor: str
     machine: AlternatingProjections = AlternatingProjections()
     restore: bool = True
     anchor_first: bool = False
     first: First = "random"
-    normalize: Any = ball
+    normalize: Normalize | None = ball
     seed: int = 0
     preprocess: Preprocess = to_float
 
@@ -234,7 +238,7 @@ class AlternatingProblems(Hook):
         )
         return self._normalized(jnp.asarray(pool, proxies.dtype)), jnp.asarray(there)
 
-    def _images(self, rows: np.ndarray, number: tuple[int, ...]) -> Any:
+    def _images(self, rows: np.ndarray, number: tuple[int, ...]) -> Tree:
         images = self.train.images
         if isinstance(images, ImageFiles):
             return _Augmented(images, rows, (self.seed, *number))

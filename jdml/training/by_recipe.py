@@ -19,9 +19,10 @@ from jdml.training.alternation import AlternatingProblems
 from jdml.training.hooks import Hook
 from jdml.training.loop import fit
 from jdml.training.placement import class_shards
+from jdml.training.preprocess import Preprocess, standard
 from jdml.training.result import Embedder, Evaluate, FitResult
 from jdml.training.start import start_on_samples
-from jdml.training.step import Preprocess, Pretrained, standard
+from jdml.training.step import Pretrained
 
 MONITOR = "MAP@R"
 SMALL_IMAGES = 64

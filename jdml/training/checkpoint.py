@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdml.training.placement import wait_for_all, writes
+from jdml.training.placement import Tree, wait_for_all, writes
 
 CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
@@ -108,7 +108,7 @@ class RunFolder:
                 "resume it or choose another folder"
             )
 
-    def save(self, step: int, tree: Any, progress: Mapping[str, Any]) -> None:
+    def save(self, step: int, tree: Tree, progress: Mapping[str, Any]) -> None:
         """Save a pytree of arrays and JSON-able progress as the checkpoint of a step, whole or not at all."""
         from orbax.checkpoint import args
 
@@ -134,7 +134,7 @@ class RunFolder:
         """Whether there is a checkpoint to go on from."""
         return self._latest is not None
 
-    def restore(self, template: Any) -> tuple[Any, dict[str, Any]] | None:
+    def restore(self, template: Tree) -> tuple[Tree, dict[str, Any]] | None:
         """Return the newest checkpoint's tree, shaped as the template, and its progress; None where there is none.
 
         Raises:
@@ -172,7 +172,7 @@ class RunFolder:
         return self._written == step
 
     def save_model(
-        self, variables: Mapping[str, Any], step: int, metrics: Mapping[str, Any]
+        self, variables: Mapping[str, Tree], step: int, metrics: Mapping[str, Any]
     ) -> None:
         """Write the parameters of a step, what they scored and what they are, as ``model.safetensors``."""
         described = {**self.description, "step": step, "metrics": dict(metrics)}
@@ -239,7 +239,7 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
 
 
-def write_model(path: Path, variables: Mapping[str, Any], description: Mapping[str, Any]) -> None:
+def write_model(path: Path, variables: Mapping[str, Tree], description: Mapping[str, Any]) -> None:
     """Write ``{"params", "batch_stats"}`` and their description as one ``.safetensors``, atomically."""
     from jdml.models.tensors import write_tensors
 
@@ -307,7 +307,7 @@ def read_checkpoint(run: Path) -> dict[str, Any] | None:
     return {**tree, "step": max(steps), "progress": progress}
 
 
-def named_leaves(tree: Any) -> dict[str, Any]:
+def named_leaves(tree: Tree) -> dict[str, Any]:
     """Return the leaves of a pytree by their paths.
 
     Example:
@@ -360,19 +360,19 @@ def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:
         raise TypeError(f"config must be JSON-able: {error}") from error
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: object) -> bool:
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _pack(tree: Any) -> Any:
+def _pack(tree: Tree) -> Tree:
     """Make every leaf a plain array: typed keys become their data."""
     return jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else jnp.asarray(x), tree)
 
 
-def _unpack(template: Any, packed: Any) -> Any:
+def _unpack(template: Tree, packed: Tree) -> Tree:
     """Undo :func:`_pack`: key data become typed keys again where the template has them."""
 
-    def restore(like: Any, leaf: Any) -> Any:
+    def restore(like: jax.Array, leaf: jax.Array) -> jax.Array:
         if _is_key(like):
             return jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(like))
         return leaf
@@ -380,7 +380,7 @@ def _unpack(template: Any, packed: Any) -> Any:
     return jax.tree.map(restore, template, packed)
 
 
-def _arrays(tree: Any) -> dict[str, str]:
+def _arrays(tree: Tree) -> dict[str, str]:
     """Describe every array by its path: ``{"['params']['proxies']": "float32[2, 1, 3]"}``."""
     leaves = jax.tree_util.tree_leaves_with_path(_pack(tree))
     return {jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}" for path, x in leaves}

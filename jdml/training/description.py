@@ -2,26 +2,30 @@
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Callable
 from typing import Any
 
+import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
 from jdml.data import Crops, ImageFiles
+from jdml.losses.comparison import Normalize
 from jdml.models.creation import create
 from jdml.models.normalizers import Normalizer
 from jdml.ops import ball, sphere
 from jdml.registry import NETWORKS
-from jdml.training.models import unwrapped
-from jdml.training.step import standard, to_float
+from jdml.training.models import Model, unwrapped
+from jdml.training.preprocess import Preprocess, standard, to_float
+from jdml.training.spec import TrainSet
 
 Description = dict[str, Any]
-NORMALIZATIONS: dict[str, Callable[..., Any]] = {"sphere": sphere, "ball": ball}
+NORMALIZATIONS: dict[str, Normalize] = {"sphere": sphere, "ball": ball}
 PACKAGES = ("jdml", "jax", "flax", "optax", "numpy")
 
 
-def describe(model: Any, preprocess: Any, normalize: Any, train: Any) -> Description:
+def describe(
+    model: Model, preprocess: Preprocess, normalize: Normalize | None, train: TrainSet
+) -> Description:
     """Say what stands between an image and its embedding.
 
     Args:
@@ -55,15 +59,16 @@ def versions() -> dict[str, str]:
     return found
 
 
-def class_names(train: Any) -> list[str]:
+def class_names(train: TrainSet) -> list[str]:
     """Return the names of the labels that are trained on; empty where they have none."""
+    views = getattr(train, "views", {})
     for view, names in getattr(train, "class_names", {}).items():
-        if np.array_equal(train.views[view], train.labels):
+        if np.array_equal(views[view], train.labels):
             return list(names)
     return []
 
 
-def build_model(description: Description) -> Any:
+def build_model(description: Description) -> nn.Module:
     """Make the network that a description names.
 
     Raises:
@@ -79,7 +84,7 @@ def build_model(description: Description) -> Any:
     return create(description["network"], dim=description["dim"], **settings)
 
 
-def build_preprocess(description: Description) -> Any:
+def build_preprocess(description: Description) -> Preprocess:
     """Make the function from stored images to the model's input.
 
     Raises:
@@ -93,7 +98,7 @@ def build_preprocess(description: Description) -> Any:
     raise ValueError(f"its preprocess= was {kind['function']}: load(run, preprocess=…)")
 
 
-def build_normalize(description: Description) -> Any:
+def build_normalize(description: Description) -> Normalize | None:
     """Make what retrieval does to embeddings; None where it does nothing.
 
     Raises:
@@ -155,13 +160,13 @@ def _of_input(images: Any) -> Any:
     return {"shape": [int(n) for n in images.shape[1:]], "dtype": jnp.dtype(images.dtype).name}
 
 
-def _of_crop(transform: Any) -> Description:
+def _of_crop(transform: object) -> Description:
     if isinstance(transform, Crops):
         return dataclasses.asdict(transform)
     return {"class": _name(transform)}
 
 
-def _of_preprocess(preprocess: Any) -> Any:
+def _of_preprocess(preprocess: Preprocess) -> Any:
     if preprocess in (to_float, standard):
         return "to_float"
     if isinstance(preprocess, Normalizer):
@@ -169,12 +174,12 @@ def _of_preprocess(preprocess: Any) -> Any:
     return {"function": _name(preprocess)}
 
 
-def _of_normalize(normalize: Any) -> Any:
+def _of_normalize(normalize: Normalize | None) -> str | None:
     known = {function: name for name, function in NORMALIZATIONS.items()}
     return None if normalize is None else known.get(normalize, _name(normalize))
 
 
-def _name(value: Any) -> str:
+def _name(value: object) -> str:
     """Where a function or an object's class is defined."""
     named = value if hasattr(value, "__qualname__") else type(value)
     return f"{named.__module__}.{named.__qualname__}"

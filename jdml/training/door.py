@@ -1,19 +1,23 @@
 """What :func:`jdml.training.fit` looks at before any work: each wrong argument in one sentence, with what to write."""
 
 import inspect
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from jdml.data import EpochSampler, ImageBatches, ImageFiles
 from jdml.data.dataset import check_channels
 from jdml.ops import checks
+from jdml.training.placement import Tree
+from jdml.training.spec import Sampler
 from jdml.training.step import TrainState
 
 
-def check_evaluation(evaluate: Any, monitor: str | None, hook: Any) -> None:
+def check_evaluation(evaluate: object, monitor: str | None, hook: object) -> None:
     """Refuse what looks at evaluations where there are none.
 
     Raises:
@@ -25,7 +29,7 @@ def check_evaluation(evaluate: Any, monitor: str | None, hook: Any) -> None:
         raise ValueError("hook acts after evaluations, but there is no evaluate function")
 
 
-def check_parts(objective: Any, optimizer: Any, train: Any) -> None:
+def check_parts(objective: object, optimizer: object, train: object) -> None:
     """Refuse what is no objective, no optimizer, no data set: see the checks below."""
     check_objective(objective)
     check_optimizer(optimizer)
@@ -56,7 +60,7 @@ def check_objective(objective: Any) -> None:
     )
 
 
-def check_optimizer(optimizer: Any) -> None:
+def check_optimizer(optimizer: object) -> None:
     """Refuse what is no optax transformation.
 
     Raises:
@@ -119,7 +123,7 @@ def check_start(start: Any) -> None:
         raise TypeError(f"{wanted}, got {name}, which takes no preprocess")
 
 
-def check_started(started: Any, fresh: TrainState) -> None:
+def check_started(started: object, fresh: TrainState) -> None:
     """Refuse what ``start`` returned, where it is no state before the first step, or not of the same arrays.
 
     Args:
@@ -149,13 +153,16 @@ def check_started(started: Any, fresh: TrainState) -> None:
             )
 
 
-def check_sampler(sampler: Any, size: int, *, saved: bool) -> None:
-    """Refuse what yields no batches of rows, or cannot be saved where it has to be.
+def as_sampler(sampler: Any, size: int, *, saved: bool) -> Sampler:
+    """Return a sampler; refuse what yields no batches of rows, or cannot be saved where it has to be.
 
     Args:
         sampler: what was passed.
         size: rows of the data set.
         saved: whether the run has a folder.
+
+    Returns:
+        The sampler, whose state is asked for in a run with a folder alone.
 
     Raises:
         TypeError: not an iterator; no ``get_state`` and ``set_state`` in a run with a folder.
@@ -166,7 +173,7 @@ def check_sampler(sampler: Any, size: int, *, saved: bool) -> None:
         shown = sampler if isinstance(sampler, int) else f"a {type(sampler).__name__}"
         raise TypeError(f"sampler must be an iterator of row indices [B], got {shown}: {instead}")
     if isinstance(sampler, ImageBatches):
-        return
+        return sampler
     can = all(callable(getattr(sampler, name, None)) for name in ("get_state", "set_state"))
     if saved and not can:
         raise TypeError(
@@ -177,9 +184,10 @@ def check_sampler(sampler: Any, size: int, *, saved: bool) -> None:
         rows = sampler.get_state().get("num_samples", size)
         if rows != size:
             raise ValueError(f"sampler must be over the {size} rows of train, got one over {rows}")
+    return cast(Sampler, sampler)
 
 
-def check_proxies(params: Any, labels: Any) -> None:
+def check_proxies(params: Mapping[str, Tree], labels: ArrayLike) -> None:
     """Refuse fewer proxies than classes: a label beyond them takes part in nothing.
 
     Args:
@@ -189,7 +197,7 @@ def check_proxies(params: Any, labels: Any) -> None:
     Raises:
         ValueError: naming both numbers.
     """
-    proxies = params.get("proxies")
+    proxies: Tree = params.get("proxies")
     classes = int(np.max(labels)) + 1
     if np.ndim(proxies) in (2, 3) and np.shape(proxies)[0] < classes:
         raise ValueError(

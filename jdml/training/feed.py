@@ -1,70 +1,46 @@
 """What each step of a run is fed with: rows of a data set in memory, or batches of image files."""
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import jax
 import numpy as np
 
 from jdml.data import ImageBatches
-from jdml.ops import checks
+from jdml.objectives.base import Metrics
 from jdml.training.micro_batch import check_rows_apart
-from jdml.training.placement import HERE, Placement, either
-from jdml.training.step import Preprocess, TrainState, make_indexed_step, make_train_step
+from jdml.training.placement import Tree, either
+from jdml.training.spec import Sampler, StepSpec, TrainSet
+from jdml.training.step import TrainState, compiled
 
 DEVICE_BYTES = 1 << 30  # data sets up to this size are put on the device once
 
-Outcome = tuple[TrainState, dict[str, jax.Array]]
+Outcome = tuple[TrainState, Metrics]
 
 
 class _Feed:
-    """What feeds share: the settings of their step, and whether a batch may be filled up.
+    """What feeds share: what their step is made from, and whether a batch may be filled up.
 
     Args:
-        parts: model, objective and optimizer.
-        preprocess: as for the step.
-        placement: where batches lie.
-        micro_batch: as for the step.
-        skip_nonfinite: as for the step.
+        spec: of the step.
+        sampler: whose state is saved with the run's.
     """
 
-    def __init__(
-        self,
-        parts: tuple[Any, ...],
-        preprocess: Preprocess,
-        placement: Placement = HERE,
-        micro_batch: int | None = None,
-        skip_nonfinite: bool = False,
-    ) -> None:
-        if micro_batch is not None:
-            checks.count("micro_batch", micro_batch)
-        self.model, self.preprocess, self.placement = parts[0], preprocess, placement
-        self.micro_batch, self.skip_nonfinite = micro_batch, skip_nonfinite
+    def __init__(self, spec: StepSpec, sampler: Sampler) -> None:
+        self.spec, self.sampler = spec, sampler
+        self.placement = spec.placement
         self._may_fill = False
 
     @property
-    def sample(self) -> Any:
+    def sample(self) -> Tree:
         """One row: an image ``[1, H, W, C]``, or what else the model takes."""
         raise NotImplementedError
-
-    def make(self, make: Callable[..., Any], parts: tuple[Any, ...]) -> Callable[..., Outcome]:
-        """The step, made by a function of :mod:`jdml.training.step`."""
-        step: Callable[..., Outcome] = make(
-            *parts,
-            preprocess=self.preprocess,
-            placement=self.placement,
-            micro_batch=self.micro_batch,
-            skip_nonfinite=self.skip_nonfinite,
-            donate=True,
-        )
-        return step
 
     def check(self, state: TrainState) -> None:
         """Refuse, before any step, a state that cannot be partitioned, and rows that cannot be apart."""
         self.placement.check(state.params)
-        if self.micro_batch is not None:
-            self._check_apart(state, f"micro_batch={self.micro_batch}")
+        if self.spec.micro_batch is not None:
+            self._check_apart(state, f"micro_batch={self.spec.micro_batch}")
 
     def size(self, rows: int, state: TrainState) -> int:
         """Places of a batch of so many rows, a multiple of the devices.
@@ -81,32 +57,31 @@ class _Feed:
 
     def _check_apart(self, state: TrainState, why: str) -> None:
         variables = {"params": state.params["model"], "batch_stats": state.batch_stats}
-        check_rows_apart(self.model, variables, self.preprocess(self.sample), why)
+        check_rows_apart(self.spec.model, variables, self.spec.preprocess(self.sample), why)
 
 
 class RowFeed(_Feed):
     """Steps on the rows that a sampler yields; small data sets are gathered on the device, others on the host.
 
     Args:
-        parts: model, objective and optimizer.
+        spec: of the step.
         train: a data set with ``images`` and ``labels``.
         sampler: an iterator of index arrays ``[B]``.
-        *shared: ``preprocess``, ``placement``, ``micro_batch`` and ``skip_nonfinite``.
     """
 
-    def __init__(self, parts: tuple[Any, ...], train: Any, sampler: Any, *shared: Any) -> None:
-        super().__init__(parts, *shared)
-        self.train, self.sampler = train, sampler
+    def __init__(self, spec: StepSpec, train: TrainSet, sampler: Sampler) -> None:
+        super().__init__(spec, sampler)
+        self.train = train
         sizes = [getattr(x, "nbytes", DEVICE_BYTES + 1) for x in jax.tree.leaves(train.images)]
         self.on_device = sum(sizes) <= DEVICE_BYTES
         if self.on_device:
             self.images = self.placement.everywhere(train.images)
             self.labels = self.placement.everywhere(train.labels)
-        self._step = self.make(make_indexed_step if self.on_device else make_train_step, parts)
+        self._step = compiled(spec, donate=True, indexed=self.on_device)
         self._masks = False
 
     @property
-    def sample(self) -> Any:
+    def sample(self) -> Tree:
         """One row: an image ``[1, H, W, C]``, or what else the model takes."""
         return jax.tree.map(lambda rows: rows[:1], self.train.images)
 
@@ -146,30 +121,27 @@ class ImageFeed(_Feed):
     device's; the workers of the pipeline decode meanwhile. Of several processes each decodes its own rows.
 
     Args:
-        parts: model, objective and optimizer.
+        spec: of the step.
         train: the data set of the batches.
         batches: the pipeline.
-        *shared: ``preprocess``, ``placement``, ``micro_batch`` and ``skip_nonfinite``.
 
     Raises:
         ValueError: if the batches are of another data set.
     """
 
-    def __init__(
-        self, parts: tuple[Any, ...], train: Any, batches: ImageBatches, *shared: Any
-    ) -> None:
+    def __init__(self, spec: StepSpec, train: TrainSet, batches: ImageBatches) -> None:
         if batches.dataset is not train:
             raise ValueError("sampler must be ImageBatches of train, got those of another data set")
-        super().__init__(parts, *shared)
+        super().__init__(spec, batches)
         self.batches = batches
         self._size: int | None = None
-        self._step = self.make(make_train_step, parts)
-        self._last: Any = None
+        self._step = compiled(spec, donate=True, indexed=False)
+        self._last: Metrics = {}
         self._began: float | None = None
         self._waited = 0.0
 
     @property
-    def sample(self) -> Any:
+    def sample(self) -> Tree:
         """One image ``[1, H, W, 3]``, black: no file is read for its shape."""
         images = self.batches.dataset.images
         return np.zeros((1, *images.shape[1:]), images.dtype)
@@ -209,12 +181,8 @@ class ImageFeed(_Feed):
         self.batches.close()
 
 
-def make_feed(
-    parts: tuple[Any, ...],
-    train: Any,
-    sampler: Any,
-    *shared: Any,
-) -> RowFeed | ImageFeed:
+def make_feed(spec: StepSpec, train: TrainSet, sampler: Sampler) -> RowFeed | ImageFeed:
     """Return the feed for what ``sampler`` yields."""
-    kind = ImageFeed if isinstance(sampler, ImageBatches) else RowFeed
-    return kind(parts, train, sampler, *shared)
+    if isinstance(sampler, ImageBatches):
+        return ImageFeed(spec, train, sampler)
+    return RowFeed(spec, train, sampler)

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.data import ImageFiles
+from jdml.training.spec import TrainSet
+from jdml.training.written import written
 
 LIBRARIES = ("distrax", "flax", "jax", "jdml", "numpy", "optax", "tensorflow_probability")
 """Functions of these count by their names and settings; those of a user by their code, too."""
@@ -30,9 +32,10 @@ def fingerprint(*values: Any) -> str:
         Sixteen hexadecimal digits.
 
     Implementation notes:
-        A function counts by its name, its defaults, and the values that it closes over; a user's own by its code and by
-        the plain values and own functions among the globals that it names. Not by what it reads elsewhere, such as
-        attributes of a global object.
+        A function counts by its name, its defaults, and the values that it closes over; a user's own by what is written
+        in it (:func:`jdml.training.written.written`: the same under another version of Python, or with other comments)
+        and by the plain values and own functions among the globals that it names. Not by what it reads elsewhere, such
+        as attributes of a global object.
 
     Example:
         >>> import functools, jdml
@@ -49,7 +52,7 @@ def fingerprint(*values: Any) -> str:
     return digest.hexdigest()[:16]
 
 
-def of_data(train: Any) -> str:
+def of_data(train: TrainSet) -> str:
     """Return the fingerprint of what is trained on: pixels, or the names of files, and labels.
 
     Args:
@@ -112,27 +115,22 @@ def _of_function(function: types.FunctionType) -> list[Any]:
     """What a function's value depends on."""
     cells = [_cell(cell) for cell in function.__closure__ or ()]
     parts: list[Any] = [cells, function.__defaults__, function.__kwdefaults__]
-    if function.__module__ and function.__module__.split(".")[0] in LIBRARIES:
+    if _is_of_library(function):
         return parts
-    named, code = function.__globals__, list(_code(function.__code__))
-    globals_ = {name: named[name] for _, names in code for name in names if name in named}
-    own = {name: value for name, value in globals_.items() if _is_own(value)}
-    return [*parts, [text for text, _ in code], own]
+    read, named = written(function), function.__globals__
+    globals_ = {name: named[name] for name in read.names if name in named}
+    return [*parts, read.words, {name: x for name, x in globals_.items() if _is_own(x)}]
 
 
-def _code(code: types.CodeType) -> Iterator[tuple[list[Any], tuple[str, ...]]]:
-    """Instructions, constants and names of a code object and of those within it."""
-    plain = [c for c in code.co_consts if not isinstance(c, types.CodeType)]
-    yield [code.co_code, [repr(constant) for constant in plain], code.co_names], code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _code(constant)
+def _is_of_library(function: types.FunctionType) -> bool:
+    """Where it was written, whatever it wraps and says to be."""
+    return str(function.__globals__.get("__name__")).split(".")[0] in LIBRARIES
 
 
 def _is_own(value: Any) -> bool:
     """Whether a global is a plain value or a function that the user wrote."""
     if isinstance(value, types.FunctionType):
-        return (value.__module__ or "").split(".")[0] not in LIBRARIES
+        return not _is_of_library(value)
     return value is None or isinstance(value, bool | int | float | str)
 
 

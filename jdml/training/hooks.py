@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
+from jdml.training.placement import Tree
 from jdml.training.step import TrainState
 
 
@@ -16,7 +17,7 @@ class HookResult(NamedTuple):
         ended: whether the run is over.
     """
 
-    carried: Any
+    carried: Tree
     state: TrainState
     seen: Mapping[str, float | int]
     ended: bool
@@ -33,16 +34,16 @@ class Hook(Protocol):
         """What a run's folder must agree with to be resumed, JSON-able."""
         ...
 
-    def template(self, state: TrainState) -> Any:
+    def template(self, state: TrainState) -> Tree:
         """Give what is carried, for its structure alone: a run that goes on fills it from its checkpoint."""
         ...
 
-    def start(self, state: TrainState) -> tuple[Any, TrainState]:
+    def start(self, state: TrainState) -> tuple[Tree, TrainState]:
         """Begin, before the first step of a run: what is carried, and the state to begin with."""
         ...
 
     def after_evaluation(
-        self, carried: Any, state: TrainState, metrics: Mapping[str, float]
+        self, carried: Tree, state: TrainState, metrics: Mapping[str, float]
     ) -> HookResult:
         """Act after every evaluation."""
         ...

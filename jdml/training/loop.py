@@ -1,33 +1,40 @@
 """The training loop: steps, evaluations, early stopping, log lines and checkpoints, all scheduled by step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
+import optax
 
+from jdml.losses.comparison import Normalize
+from jdml.objectives import Objective
 from jdml.ops import checks
 from jdml.training import door
+from jdml.training.begin import Beginning
 from jdml.training.feed import make_feed
 from jdml.training.hooks import Hook
 from jdml.training.log import progress_bar
-from jdml.training.models import as_model
+from jdml.training.models import AnyModel, as_model
 from jdml.training.placement import Placement, together, writes
 from jdml.training.preemption import Preempted, Termination
+from jdml.training.preprocess import Preprocess, standard
 from jdml.training.result import Evaluate, FitResult
 from jdml.training.run import Run
 from jdml.training.runs import open_run
 from jdml.training.schedule import Schedule
-from jdml.training.step import Preprocess, Pretrained, Start, TrainState, create_state, standard
+from jdml.training.spec import Sampler, StepSpec, TrainSet
+from jdml.training.step import Pretrained, Start, TrainState
 
 
 def fit(
-    model: Any,
-    objective: Any,
-    optimizer: Any,
-    train: Any,
-    sampler: Any,
+    model: AnyModel,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    train: TrainSet,
+    sampler: Sampler | Iterator[np.ndarray],
     *,
     steps: int,
     seed: int = 0,
@@ -48,7 +55,7 @@ def fit(
     tensorboard: bool = False,
     config: Mapping[str, Any] | None = None,
     preprocess: Preprocess = standard,
-    normalize: Callable[[Any], Any] | None = None,
+    normalize: Normalize | None = None,
     mesh: jax.sharding.Mesh | None = None,
     shard: Mapping[str, jax.sharding.PartitionSpec] | None = None,
     micro_batch: int | None = None,
@@ -130,47 +137,51 @@ def fit(
         steps, evaluate_every, log_every, checkpoint_every or evaluate_every, monitor, patience
     )
     door.check_evaluation(evaluate, monitor, hook)
-    model = as_model(model)
+    network = as_model(model)
     door.check_parts(objective, optimizer, train)
-    door.check_sampler(sampler, len(train.labels), saved=out_dir is not None)
-    for name, other in (("pretrained", pretrained), ("start", start)):
-        if state is not None and other is not None:
-            raise ValueError(f"state and {name} both say what to begin with: give one of them")
-    door.check_start(start)
-    placement = Placement.on(mesh, shard)
-    parts = (model, objective, optimizer)
-    described = {"seed": seed, **asdict(schedule)}
+    batches = door.as_sampler(sampler, len(train.labels), saved=out_dir is not None)
+    begin = Beginning(seed, state, pretrained, start)
     skips = skip_nonfinite is not None
     if skips:
         checks.count("skip_nonfinite", skip_nonfinite)
-        described["skip_nonfinite"] = True
-    feed = make_feed(parts, train, sampler, preprocess, placement, micro_batch, skips)
-    begin: Any = pretrained if state is None else state
-    begin = begin if start is None else (begin, start)
+    spec = StepSpec(
+        network,
+        objective,
+        optimizer,
+        preprocess,
+        placement=Placement.on(mesh, shard),
+        micro_batch=micro_batch,
+        skip_nonfinite=skips,
+    )
+    feed = make_feed(spec, train, batches)
     folder = None
     if out_dir is not None:
         folder = open_run(
             out_dir,
             {**(config or {}), **({} if hook is None else hook.config)},
-            described,
-            parts,
+            {"seed": seed, **asdict(schedule), **({"skip_nonfinite": True} if skips else {})},
+            spec,
             train,
             begin,
-            (preprocess, normalize),
+            normalize=normalize,
             resume=resume,
             growing=longer and hook is None,
             asynchronous=async_saves,
         )
-    if state is None:
-        state = create_state(
-            *parts, feed.sample, seed=seed, preprocess=preprocess, pretrained=pretrained
-        )
-        if start is not None and (folder is None or not folder.begun):
-            fresh, state = state, start(state, model, train, preprocess=preprocess)
-            door.check_started(state, fresh)
+    going_on = folder is not None and folder.begun
+    state = begin.make(spec, train, feed.sample, going_on=going_on)
     door.check_proxies(state.params, train.labels)
     feed.check(state)
-    run = Run(feed, sampler, schedule, evaluate, hook, state, folder, tensorboard, skip_nonfinite)
+    run = Run(
+        feed,
+        schedule,
+        state,
+        folder,
+        evaluate=evaluate,
+        hook=hook,
+        tensorboard=tensorboard,
+        skip_nonfinite=skip_nonfinite,
+    )
     with together(), run:
         _take_steps(run, shown=progress and writes())
     return run.result()

@@ -1,14 +1,12 @@
 """Large batches with the activations of small ones: some rows go through the network at a time, the loss sees all."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
 
-from jdml.training.models import embed_in_training
-
-Tree = Any
+from jdml.training.models import Model, embed_in_training
+from jdml.training.placement import Tree
 
 
 def in_turns(function: Callable[[Tree, jax.Array], Tree], rows: Tree, size: int) -> Tree:
@@ -50,7 +48,7 @@ def in_turns(function: Callable[[Tree, jax.Array], Tree], rows: Tree, size: int)
     return jax.tree.map(joined, found)
 
 
-def check_rows_apart(model: Any, variables: Any, images: Any, why: str) -> None:
+def check_rows_apart(model: Model, variables: Mapping[str, Tree], images: Tree, why: str) -> None:
     """Refuse a model whose running statistics change in training: its rows depend on each other.
 
     Args:
@@ -63,7 +61,7 @@ def check_rows_apart(model: Any, variables: Any, images: Any, why: str) -> None:
         ValueError: batch normalization that is not frozen.
     """
 
-    def statistics(stats: Any) -> Any:
+    def statistics(stats: Tree) -> Tree:
         key = jax.random.key(0)
         return embed_in_training(model, variables["params"], stats, images, key)[1]
 

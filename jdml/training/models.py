@@ -3,10 +3,40 @@
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, Union, cast
 
 import flax.linen as nn
 import jax
+
+from jdml.training.placement import Tree
+
+if TYPE_CHECKING:
+    from flax import nnx
+
+
+class Model(Protocol):
+    """A network as two functions, as Flax Linen has them: of a key to variables, of variables to embeddings."""
+
+    def init(self, key: jax.Array, images: Tree, /, *, train: bool = False) -> Any:
+        """Fresh variables ``{"params": …}``, with ``"batch_stats"`` where there are some."""
+        ...
+
+    def apply(
+        self,
+        variables: Any,
+        images: Tree,
+        /,
+        *,
+        train: bool = False,
+        mutable: Any = False,
+        rngs: Any = None,
+    ) -> Any:
+        """Embeddings; with ``mutable`` also ``{"batch_stats": …}``."""
+        ...
+
+
+AnyModel = Union[nn.Module, "nnx.Module", Model]
+"""What :func:`as_model` takes."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +112,7 @@ class FromNnx:
         return embeddings, {"batch_stats": nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))}
 
 
-def as_model(model: Any) -> Any:
+def as_model(model: AnyModel) -> Model:
     """Return a model with Linen's ``init(key, images, train=)`` and ``apply(variables, images, train=, …)``.
 
     Args:
@@ -102,7 +132,7 @@ def as_model(model: Any) -> Any:
     if _is_nnx(model):
         return FromNnx(model)
     if callable(getattr(model, "init", None)) and callable(getattr(model, "apply", None)):
-        return model
+        return cast(Model, model)
     raise TypeError(
         f"model must be a Flax module (Linen or NNX) from images to embeddings, got {_kind(model)}: "
         "wrap it in an object with init(key, images, *, train) -> {'params': …} "
@@ -110,14 +140,14 @@ def as_model(model: Any) -> Any:
     )
 
 
-def unwrapped(model: Any) -> Any:
+def unwrapped(model: AnyModel) -> AnyModel:
     """Return the module that :func:`as_model` was given."""
     return model.module if isinstance(model, WithoutTrain | FromNnx) else model
 
 
 def embed_in_training(
-    model: Any, params: Any, batch_stats: Any, inputs: Any, key: jax.Array
-) -> tuple[Any, Any]:
+    model: Model, params: Tree, batch_stats: Tree, inputs: Tree, key: jax.Array
+) -> tuple[Tree, Tree]:
     """Embed as a step of training does, each row beside the others.
 
     Args:

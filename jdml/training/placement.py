@@ -9,7 +9,7 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jax.tree_util import KeyPath
+from jax.typing import ArrayLike
+
+from jdml.objectives import Objective
 
 Tree = Any
+"""Arrays in dictionaries, tuples and the like, as JAX takes them."""
 HEARTBEAT = 30
 """Seconds without a sign of life after which a process counts as ended."""
 SHUTDOWN = 30
@@ -97,7 +102,7 @@ class Placement:
         """Whether a step must end before the next begins: a CPU's devices share few threads and wait for each other."""
         return self.mesh is not None and self.mesh.devices.flat[0].platform == "cpu"
 
-    def check(self, params: Mapping[str, Any]) -> None:
+    def check(self, params: Mapping[str, Tree]) -> None:
         """Refuse roles that are not there, or none of whose arrays can be partitioned as asked.
 
         Raises:
@@ -128,7 +133,7 @@ class Placement:
         if self.mesh is None:
             return tree
 
-        def one(path: Any, leaf: Any) -> Any:
+        def one(path: KeyPath, leaf: jax.Array) -> jax.Array:
             return jax.lax.with_sharding_constraint(leaf, self._at(self._spec(path, leaf)))
 
         return jax.tree_util.tree_map_with_path(one, tree)
@@ -138,7 +143,7 @@ class Placement:
         if self.mesh is None:
             return tree
 
-        def one(path: Any, leaf: Any) -> jax.ShapeDtypeStruct:
+        def one(path: KeyPath, leaf: jax.Array) -> jax.ShapeDtypeStruct:
             at = self._at(self._spec(path, leaf))
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at)
 
@@ -163,7 +168,7 @@ class Placement:
             return rows
         places = self.own(size)
 
-        def one(part: Any) -> jax.Array:
+        def one(part: ArrayLike) -> jax.Array:
             part = np.asarray(part)
 
             def of(index: Any) -> np.ndarray:
@@ -183,7 +188,7 @@ class Placement:
         assert self.mesh is not None
         return self._at(P(self.mesh.axis_names[0]))
 
-    def _spec(self, path: Any, leaf: Any) -> P:
+    def _spec(self, path: KeyPath, leaf: jax.Array) -> P:
         """The partition of an array: that of its role, wherever in a state a role's name stands."""
         names = {getattr(part, "key", None) for part in path}
         for role, spec in self.shard:
@@ -191,7 +196,7 @@ class Placement:
                 return spec
         return P()
 
-    def _fits(self, shape: Any, spec: P) -> bool:
+    def _fits(self, shape: Sequence[int], spec: P) -> bool:
         if len(shape) < len(spec):
             return False
         return all(n % self._parts(P(axes)) == 0 for n, axes in zip(shape, spec, strict=False))
@@ -221,7 +226,7 @@ def placement_of(tree: Tree) -> Placement:
     return HERE
 
 
-def class_shards(mesh: Mesh | None, objective: Any) -> dict[str, P]:
+def class_shards(mesh: Mesh | None, objective: Objective) -> dict[str, P]:
     """The usual partition: proxies by their classes, where the devices divide these.
 
     Args:
@@ -238,7 +243,7 @@ def class_shards(mesh: Mesh | None, objective: Any) -> dict[str, P]:
     return {"proxies": P(axis)} if proxies.shape[0] % mesh.shape[axis] == 0 else {}
 
 
-def put(array: Any, sharding: NamedSharding) -> jax.Array:
+def put(array: ArrayLike, sharding: NamedSharding) -> jax.Array:
     """An array, whole in this process or on a mesh, as ``sharding`` has it."""
     if isinstance(array, jax.Array) and array.sharding == sharding:
         return array

@@ -18,8 +18,9 @@ from jdml.data import Dataset, mlrc_folds
 from jdml.recipes import Recipe
 from jdml.training import by_recipe
 from jdml.training.by_recipe import normalized
+from jdml.training.preprocess import Preprocess, to_float
 from jdml.training.result import Embedder, FitResult
-from jdml.training.step import Preprocess, Pretrained, to_float
+from jdml.training.step import Pretrained
 
 Batches = Callable[[Dataset, Any], Any]
 Vectors = tuple[jax.Array, jax.Array | None]

@@ -1,11 +1,14 @@
 """What a run is asked for on the way, and what it leaves."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from jdml.training.step import Preprocess, TrainState, embed, standard
+from jdml.training.models import Model
+from jdml.training.placement import Tree
+from jdml.training.preprocess import Preprocess, standard
+from jdml.training.step import TrainState, embed
 from jdml.training.stopping import Best
 
 Record = dict[str, float | int | str]
@@ -21,12 +24,12 @@ class Embedder(NamedTuple):
         batch_size: rows per forward pass; None: as :func:`embed` chooses.
     """
 
-    model: Any
+    model: Model
     state: TrainState
     preprocess: Preprocess = standard
     batch_size: int | None = None
 
-    def __call__(self, images: Any) -> np.ndarray:
+    def __call__(self, images: Tree) -> np.ndarray:
         """Embed images ``[N, H, W, C]`` in evaluation mode as NumPy ``[N, D]``."""
         return embed(
             self.model,
@@ -59,7 +62,7 @@ class FitResult(NamedTuple):
     state: TrainState
     history: list[Record]
     best: Best | None
-    best_params: dict[str, Any]
-    best_batch_stats: Any
+    best_params: dict[str, Tree]
+    best_batch_stats: Tree
     stopped: str
     embedder: Embedder

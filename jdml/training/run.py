@@ -3,17 +3,17 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jdml.objectives.base import Metrics
 from jdml.training.checkpoint import RunFolder
 from jdml.training.feed import ImageFeed, RowFeed
 from jdml.training.hooks import Hook
 from jdml.training.log import Log
-from jdml.training.placement import agreed, whole, writes
+from jdml.training.placement import Tree, agreed, whole, writes
 from jdml.training.result import Embedder, Evaluate, FitResult, Record
 from jdml.training.runs import MODEL
 from jdml.training.schedule import Progress, Schedule
@@ -26,12 +26,11 @@ class Run:
 
     Args:
         feed: what each step is fed with.
-        sampler: what the feed takes, whose state is saved.
         schedule: when what happens.
-        evaluate: as of :func:`fit`.
-        hook: as of :func:`fit`.
         state: to begin with; it is copied.
         folder: of the run; None writes nothing.
+        evaluate: as of :func:`fit`.
+        hook: as of :func:`fit`.
         tensorboard: as of :func:`fit`.
         skip_nonfinite: as of :func:`fit`.
     """
@@ -39,24 +38,23 @@ class Run:
     def __init__(
         self,
         feed: RowFeed | ImageFeed,
-        sampler: Any,
         schedule: Schedule,
-        evaluate: Evaluate | None,
-        hook: Hook | None,
         state: TrainState,
         folder: RunFolder | None,
+        *,
+        evaluate: Evaluate | None,
+        hook: Hook | None,
         tensorboard: bool,
-        skip_nonfinite: int | None = None,
+        skip_nonfinite: int | None,
     ) -> None:
-        self.feed, self.sampler, self.schedule = feed, sampler, schedule
-        self.skip_nonfinite = skip_nonfinite
-        self.evaluate, self.hook, self.folder = evaluate, hook, folder
+        self.feed, self.schedule, self.folder = feed, schedule, folder
+        self.evaluate, self.hook, self.skip_nonfinite = evaluate, hook, skip_nonfinite
         self.place = feed.placement.place
         self.state: TrainState = self.place(_copy(state))
-        self.carried: Any = () if hook is None else self.place(hook.template(self.state))
+        self.carried: Tree = () if hook is None else self.place(hook.template(self.state))
         self.done = Progress()
         self.best = None if schedule.monitor is None else self._weights()
-        self.pending: list[dict[str, Any]] = []
+        self.pending: list[Metrics] = []
         self.watched: dict[str, float] = {}
         self.waiting: Mapping[str, float] = {}
         self.scores: Record = {}
@@ -77,7 +75,7 @@ class Run:
         if self.folder is not None:
             self.folder.close()
 
-    def take(self, state: TrainState, metrics: dict[str, jax.Array]) -> None:
+    def take(self, state: TrainState, metrics: Metrics) -> None:
         """Take one step's outcome, without waiting for it."""
         self.state = state
         self.pending.append(metrics)
@@ -119,8 +117,9 @@ class Run:
             embedder=self._embedder(state),
         )
 
-    def _weights(self) -> tuple[Any, Any]:
-        return _copy((self.state.params, self.state.batch_stats))
+    def _weights(self) -> tuple[dict[str, Tree], Tree]:
+        params, batch_stats = _copy((self.state.params, self.state.batch_stats))
+        return params, batch_stats
 
     def _collect(self) -> Record:
         """Average the metrics of the steps since the last pause; refuse or count those that are not finite."""
@@ -173,16 +172,16 @@ class Run:
         return {**record, **result.seen}
 
     def _embedder(self, state: TrainState) -> Embedder:
-        return Embedder(self.feed.model, state, self.feed.preprocess)
+        return Embedder(self.feed.spec.model, state, self.feed.spec.preprocess)
 
-    def _tree(self) -> dict[str, Any]:
+    def _tree(self) -> dict[str, Tree]:
         tree = {"state": self.state, "best": self.best if self.best is not None else ()}
         return tree if self.hook is None else {**tree, "hook": self.carried}
 
     def save(self) -> None:
         """Save everything that the run needs to go on, whatever step it is at."""
         if self.folder is not None:
-            progress = {**asdict(self.done), "sampler": self.sampler.get_state()}
+            progress = {**asdict(self.done), "sampler": self.feed.sampler.get_state()}
             progress["best"] = list(self.done.best)
             progress["pending"] = jax.tree.map(float, jax.device_get(self.pending))
             self.folder.save(self.done.step, self._tree(), progress)
@@ -220,7 +219,7 @@ class Run:
         tree, progress = found
         self.state, self.carried = tree["state"], tree.get("hook", ())
         self.best = None if self.schedule.monitor is None else tree["best"]
-        self.sampler.set_state(progress.pop("sampler"))
+        self.feed.sampler.set_state(progress.pop("sampler"))
         self.pending = jax.tree.map(np.float32, progress.pop("pending", []))
         self.done = Progress(**{**progress, "best": Best(*progress["best"])})
         if self.done.stopped == "steps" and self.done.step < self.schedule.steps:
@@ -228,6 +227,6 @@ class Run:
         return True
 
 
-def _copy(tree: Any) -> Any:
+def _copy(tree: Tree) -> Tree:
     """Copy every array, so that donating one tree never invalidates another."""
     return jax.tree.map(jnp.copy, tree)

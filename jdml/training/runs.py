@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jdml.losses.comparison import Normalize
+from jdml.training.begin import Beginning
 from jdml.training.checkpoint import METRICS, MODEL, RunFolder
 from jdml.training.description import describe, versions
 from jdml.training.fingerprint import fingerprint, of_data
-from jdml.training.models import FromNnx, unwrapped
+from jdml.training.models import FromNnx, Model, unwrapped
+from jdml.training.spec import StepSpec, TrainSet
 
 __all__ = ["METRICS", "MODEL", "open_run"]
 
@@ -16,11 +19,11 @@ def open_run(
     out_dir: str | Path,
     config: Mapping[str, Any],
     settings: Mapping[str, Any],
-    parts: tuple[Any, Any, Any],
-    train: Any,
-    begin: Any,
-    around: tuple[Any, Any],
+    spec: StepSpec,
+    train: TrainSet,
+    begin: Beginning,
     *,
+    normalize: Normalize | None,
     resume: bool,
     growing: bool,
     asynchronous: bool = False,
@@ -31,10 +34,10 @@ def open_run(
         out_dir: the folder.
         config: what the caller says of the run.
         settings: of the loop.
-        parts: model, objective and optimizer.
+        spec: what a step is made from.
         train: the data set.
-        begin: a state or a function of fresh variables to begin with; None.
-        around: what is done before the model and after it: ``preprocess`` and ``normalize``.
+        begin: where the run begins.
+        normalize: what retrieval does to embeddings.
         resume: accept a folder that has a checkpoint.
         growing: whether more steps than the folder's are another run, or the same going on.
         asynchronous: whether checkpoints are written while training goes on.
@@ -42,26 +45,24 @@ def open_run(
     Returns:
         The folder.
     """
-    model, objective, optimizer = parts
-    preprocess, normalize = around
     defining = {
         "data": of_data(train),
-        "model": fingerprint(_of_model(model), preprocess),
-        "objective": fingerprint(objective),
-        "optimizer": fingerprint(optimizer),
-        "start": None if begin is None else fingerprint(begin),
+        "model": fingerprint(_of_model(spec.model), spec.preprocess),
+        "objective": fingerprint(spec.objective),
+        "optimizer": fingerprint(spec.optimizer),
+        "start": None if begin.told is None else fingerprint(begin.told),
     }
     told = {
         **config,
         "fit": dict(settings),
         "fingerprint": defining,
-        "embedding": describe(model, preprocess, normalize, train),
+        "embedding": describe(spec.model, spec.preprocess, normalize, train),
         "versions": versions(),
     }
     return RunFolder(out_dir, told, resume=resume, growing=growing, asynchronous=asynchronous)
 
 
-def _of_model(model: Any) -> Any:
+def _of_model(model: Model) -> Any:
     """What tells models apart: an NNX module's arrays, beside its kind."""
     if isinstance(model, FromNnx):
         return type(model.module).__qualname__, model.init(None, None)

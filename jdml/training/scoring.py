@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from jdml.data import Dataset
+from jdml.losses.comparison import Normalize
 from jdml.metrics import evaluate_retrieval
 from jdml.ops import sphere
 from jdml.registry import DATASETS, DataSet
@@ -36,11 +38,11 @@ def ndcg_ranks(name: str) -> tuple[int, ...]:
 
 
 def score(
-    embed: Callable[..., Any],
+    embed: Callable[[Any], ArrayLike],
     queries: Dataset,
     gallery: Dataset | None = None,
     *,
-    normalize: Callable[[Any], Any] | None = sphere,
+    normalize: Normalize | None = sphere,
     recall_at: Sequence[int] = (1, 2, 4, 8),
 ) -> dict[str, float]:
     """Measure retrieval by all labellings of a data set, with one embedding of each image.

@@ -1,16 +1,19 @@
 """Where proxies begin: on the sphere at random, as an objective draws them, or on samples."""
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdml.data import BadImageError, without_bad_images
+from jdml.data import BadImageError, Dataset, without_bad_images
 from jdml.ops import checks, sphere
 from jdml.training.door import check_train
-from jdml.training.models import as_model, embed_in_training
-from jdml.training.step import Preprocess, TrainState, standard
+from jdml.training.models import AnyModel, as_model, embed_in_training
+from jdml.training.placement import Tree
+from jdml.training.preprocess import Preprocess, standard
+from jdml.training.spec import TrainSet
+from jdml.training.step import TrainState
 
 ROWS = 512
 """At most so many images go through the network at a time."""
@@ -18,8 +21,8 @@ ROWS = 512
 
 def start_on_samples(
     state: TrainState,
-    model: Any,
-    train: Any,
+    model: AnyModel,
+    train: TrainSet,
     *,
     seed: int = 0,
     preprocess: Preprocess = standard,
@@ -61,7 +64,7 @@ def start_on_samples(
     checks.check_function("preprocess", preprocess)
     if not isinstance(state, TrainState):
         raise TypeError(f"state must be a TrainState, got a {type(state).__name__}")
-    model = as_model(model)
+    network = as_model(model)
     check_train(train)
     proxies = state.params.get("proxies")
     if proxies is None:
@@ -71,9 +74,9 @@ def start_on_samples(
     rows = _rows(rng, np.asarray(train.labels), classes, per_class)
 
     @jax.jit
-    def embedded(images: Any, key: jax.Array) -> jax.Array:
+    def embedded(images: Tree, key: jax.Array) -> jax.Array:
         params, batch_stats = state.params["model"], state.batch_stats
-        return embed_in_training(model, params, batch_stats, preprocess(images), key)[0]
+        return embed_in_training(network, params, batch_stats, preprocess(images), key)[0]
 
     order = rng.permutation(rows.size)
     points = np.empty((rows.size, dim), np.float32)
@@ -85,7 +88,8 @@ def start_on_samples(
             )
         except BadImageError:
             settings: Any = {"preprocess": preprocess, "rows_at_a_time": rows_at_a_time}
-            return start_on_samples(state, model, without_bad_images(train), seed=seed, **settings)
+            whole = without_bad_images(cast(Dataset, train))
+            return start_on_samples(state, model, whole, seed=seed, **settings)
         points[part] = embedded(images, jax.random.fold_in(jax.random.key(seed), turn))
     started = sphere(jnp.asarray(points, proxies.dtype)).reshape(proxies.shape)
     return state._replace(params={**state.params, "proxies": started})

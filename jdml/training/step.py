@@ -7,16 +7,24 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from jdml.data.dataset import check_channels
+from jdml.objectives import Objective
+from jdml.objectives.base import Metrics
 from jdml.training.micro_batch import in_turns
-from jdml.training.models import embed_in_training
-from jdml.training.placement import HERE, Placement, placement_of
+from jdml.training.models import Model, embed_in_training
+from jdml.training.placement import HERE, Placement, Tree, placement_of
+from jdml.training.preprocess import Preprocess, standard
+from jdml.training.spec import StepSpec
 
-Metrics = dict[str, jax.Array]
 PIXELS = 1 << 21  # that a forward pass embeds at a time
-Preprocess = Callable[[jax.Array], jax.Array]
-Pretrained = Callable[[dict[str, Any]], Mapping[str, Any]]
+Variables = dict[str, Tree]
+"""A model's ``{"params", "batch_stats"}``."""
+Pretrained = Callable[[Variables], Mapping[str, Tree]]
+"""From a model's fresh variables to those to begin with."""
+Step = Callable[..., tuple["TrainState", Metrics]]
+"""``step(state, images, labels, where=None) -> (state, metrics)``."""
 
 
 class TrainState(NamedTuple):
@@ -32,10 +40,10 @@ class TrainState(NamedTuple):
     """
 
     step: jax.Array
-    params: dict[str, Any]
-    batch_stats: Any
-    opt_state: Any
-    objective_state: Any
+    params: dict[str, Tree]
+    batch_stats: Tree
+    opt_state: Tree
+    objective_state: Tree
     key: jax.Array
 
 
@@ -43,62 +51,11 @@ Start = Callable[..., TrainState]
 """From a fresh state, the model and the data to the state to begin with."""
 
 
-def to_float(images: jax.Array) -> jax.Array:
-    """Turn uint8 images 0…255 into float32 0…1; leave floating-point images as they are.
-
-    Args:
-        images: of any shape.
-
-    Returns:
-        The images, floating point.
-
-    Raises:
-        TypeError: the images are neither uint8 nor floating point.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> to_float(jnp.array([0, 255], jnp.uint8)).tolist()
-        [0.0, 1.0]
-    """
-    images = jnp.asarray(images)
-    if jnp.issubdtype(images.dtype, jnp.floating):
-        return images
-    if images.dtype != jnp.uint8:
-        raise TypeError(f"images must be uint8 or floating point, got {images.dtype}")
-    return images.astype(jnp.float32) / 255.0
-
-
-def standard(inputs: Any) -> Any:
-    """Prepare images as :func:`to_float` has them; whatever else a model may take as it is: tokens, pairs of inputs.
-
-    Args:
-        inputs: an array, or a pytree of arrays.
-
-    Returns:
-        The same structure. Integers other than uint8 stay (tokens), but not where they have the shape of images.
-
-    Raises:
-        TypeError: images ``[B, H, W, C]`` that are neither uint8 nor floating point.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> standard({"image": jnp.array([255], jnp.uint8), "tokens": jnp.array([[7]])})
-        {'image': Array([1.], dtype=float32), 'tokens': Array([[7]], dtype=int32)}
-    """
-
-    def one(leaf: Any) -> jax.Array:
-        leaf = jnp.asarray(leaf)
-        tokens = jnp.issubdtype(leaf.dtype, jnp.integer) and leaf.dtype != jnp.uint8
-        return leaf if tokens and leaf.ndim != 4 else to_float(leaf)
-
-    return jax.tree.map(one, inputs)
-
-
 def create_state(
-    model: Any,
-    objective: Any,
-    optimizer: Any,
-    sample_images: Any,
+    model: Model,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    sample_images: Tree,
     *,
     seed: int,
     preprocess: Preprocess = standard,
@@ -126,7 +83,7 @@ def create_state(
     check_channels("sample_images", sample_images)
     model_key, objective_key, run_key = jax.random.split(jax.random.key(seed), 3)
     first = preprocess(jax.tree.map(lambda rows: jnp.asarray(rows[:1]), sample_images))
-    variables = {"params": {}, "batch_stats": {}, **_init(model, model_key, first)}
+    variables: Variables = {"params": {}, "batch_stats": {}, **_init(model, model_key, first)}
     if pretrained is not None:
         variables = {**variables, **pretrained(variables)}
     objective_params = dict(objective.init(objective_key))
@@ -148,35 +105,38 @@ _quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level"
 
 
 @partial(_quick_jit, static_argnames=("model",))
-def _init(model: Any, key: jax.Array, images: jax.Array) -> Any:
-    return model.init(key, images, train=False)
+def _init(model: Model, key: jax.Array, images: Tree) -> Variables:
+    fresh: Variables = model.init(key, images, train=False)
+    return fresh
 
 
-def _pure_loss(
-    model: Any, objective: Any, preprocess: Preprocess, micro_batch: int | None
-) -> Callable:
+def _pure_loss(spec: StepSpec) -> Callable:
     """Build ``(params, state, images, labels, where) -> loss, (embeddings, batch_stats, metrics)``."""
 
-    def embedded(params: Any, batch_stats: Any, images: Any, key: jax.Array) -> tuple[Any, Any]:
-        if micro_batch is None:
-            return embed_in_training(model, params, batch_stats, preprocess(images), key)
+    def at_once(params: Tree, batch_stats: Tree, images: Tree, key: jax.Array) -> tuple[Tree, Tree]:
+        return embed_in_training(spec.model, params, batch_stats, spec.preprocess(images), key)
 
-        def turn(images: Any, number: jax.Array) -> Any:
-            own = jax.random.fold_in(key, number)
-            return embed_in_training(model, params, batch_stats, preprocess(images), own)[0]
+    def embedded(
+        params: Tree, batch_stats: Tree, images: Tree, key: jax.Array
+    ) -> tuple[Tree, Tree]:
+        if spec.micro_batch is None:
+            return at_once(params, batch_stats, images, key)
 
-        return in_turns(turn, images, micro_batch), batch_stats
+        def turn(images: Tree, number: jax.Array) -> Tree:
+            return at_once(params, batch_stats, images, jax.random.fold_in(key, number))[0]
+
+        return in_turns(turn, images, spec.micro_batch), batch_stats
 
     def loss(
-        params: Mapping[str, Any],
+        params: Mapping[str, Tree],
         state: TrainState,
-        images: jax.Array,
+        images: Tree,
         labels: jax.Array,
         where: jax.Array | None,
-    ) -> tuple[jax.Array, tuple[jax.Array, Any, Metrics]]:
+    ) -> tuple[jax.Array, tuple[jax.Array, Tree, Metrics]]:
         model_key, loss_key = jax.random.split(jax.random.fold_in(state.key, state.step))
         embeddings, batch_stats = embedded(params["model"], state.batch_stats, images, model_key)
-        value, metrics = objective.loss(
+        value, metrics = spec.objective.loss(
             {role: value for role, value in params.items() if role != "model"},
             embeddings,
             labels,
@@ -189,29 +149,18 @@ def _pure_loss(
     return loss
 
 
-def _pure_step(
-    model: Any,
-    objective: Any,
-    optimizer: Any,
-    preprocess: Preprocess,
-    placement: Placement,
-    micro_batch: int | None,
-    skip_nonfinite: bool,
-) -> Callable:
+def _pure_step(spec: StepSpec) -> Step:
     """Build the step as a pure, unjitted function ``(state, images, labels, where)``."""
-    gradient = jax.value_and_grad(
-        _pure_loss(model, objective, preprocess, micro_batch), has_aux=True
-    )
+    objective = spec.objective
+    gradient = jax.value_and_grad(_pure_loss(spec), has_aux=True)
 
     def step(
-        state: TrainState, images: jax.Array, labels: jax.Array, where: jax.Array | None = None
+        state: TrainState, images: Tree, labels: jax.Array, where: jax.Array | None = None
     ) -> tuple[TrainState, Metrics]:
-        import optax
-
         (loss, (embeddings, batch_stats, metrics)), grads = gradient(
             state.params, state, images, labels, where
         )
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        updates, opt_state = spec.optimizer.update(grads, state.opt_state, state.params)
         after = TrainState(
             step=state.step + 1,
             params=optax.apply_updates(state.params, updates),
@@ -223,27 +172,27 @@ def _pure_step(
             key=state.key,
         )
         norm = optax.tree.norm(grads)
-        if skip_nonfinite:
+        if spec.skip_nonfinite:
             # The norm, not each entry: Adam squares what it is given, and an infinite moment ends learning unseen.
             done = jnp.isfinite(loss) & jnp.isfinite(norm)
             stays = state._replace(step=after.step)
             after = jax.tree.map(partial(jnp.where, done), after, stays)
-        return placement.keep(after), {**metrics, "loss": loss, "grad_norm": norm}
+        return spec.placement.keep(after), {**metrics, "loss": loss, "grad_norm": norm}
 
     return step
 
 
 def make_train_step(
-    model: Any,
-    objective: Any,
-    optimizer: Any,
+    model: Model,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
     *,
     preprocess: Preprocess = standard,
     donate: bool = False,
     placement: Placement = HERE,
     micro_batch: int | None = None,
     skip_nonfinite: bool = False,
-) -> Callable[..., tuple[TrainState, Metrics]]:
+) -> Step:
     """Build the jitted train step ``step(state, images, labels, where=None) -> (state, metrics)``.
 
     One step serves every method: embed, mine and measure (the objective), differentiate, update.
@@ -269,21 +218,22 @@ def make_train_step(
         ``fold_in(state.key, t)``, so that a restored state goes on exactly. The same model, objective and optimizer
         objects give the same compiled step again.
     """
-    settings = (preprocess, placement, micro_batch, skip_nonfinite, donate)
-    return _jitted(model, objective, optimizer, *settings, indexed=False)
+    settings = (preprocess, placement, micro_batch, skip_nonfinite)
+    spec = StepSpec(model, objective, optimizer, *settings)
+    return compiled(spec, donate=donate, indexed=False)
 
 
 def make_indexed_step(
-    model: Any,
-    objective: Any,
-    optimizer: Any,
+    model: Model,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
     *,
     preprocess: Preprocess = standard,
     donate: bool = False,
     placement: Placement = HERE,
     micro_batch: int | None = None,
     skip_nonfinite: bool = False,
-) -> Callable[..., tuple[TrainState, Metrics]]:
+) -> Step:
     """Build :func:`make_train_step`'s step over a data set that lies on the device.
 
     Args:
@@ -301,30 +251,28 @@ def make_indexed_step(
         ``(state, metrics)``: the batch is gathered inside the compiled step, so that the host sends
         B integers per step.
     """
-    settings = (preprocess, placement, micro_batch, skip_nonfinite, donate)
-    return _jitted(model, objective, optimizer, *settings, indexed=True)
+    settings = (preprocess, placement, micro_batch, skip_nonfinite)
+    spec = StepSpec(model, objective, optimizer, *settings)
+    return compiled(spec, donate=donate, indexed=True)
 
 
 @lru_cache(maxsize=16)
-def _jitted(
-    model: Any,
-    objective: Any,
-    optimizer: Any,
-    preprocess: Preprocess,
-    placement: Placement,
-    micro_batch: int | None,
-    skip_nonfinite: bool,
-    donate: bool,
-    *,
-    indexed: bool,
-) -> Callable[..., tuple[TrainState, Metrics]]:
-    """Jit the step; the same parts give the same function, so that other seeds compile nothing."""
-    settings = (preprocess, placement, micro_batch, skip_nonfinite)
-    step = _pure_step(model, objective, optimizer, *settings)
+def compiled(spec: StepSpec, *, donate: bool, indexed: bool) -> Step:
+    """Jit a step; the same parts give the same function, so that other seeds compile nothing.
+
+    Args:
+        spec: what it is made from.
+        donate: see :func:`make_train_step`.
+        indexed: whether it is that of :func:`make_indexed_step`.
+
+    Returns:
+        The step.
+    """
+    step = _pure_step(spec)
 
     def indexed_step(
         state: TrainState,
-        images: jax.Array,
+        images: Tree,
         labels: jax.Array,
         indices: jax.Array,
         where: jax.Array | None = None,
@@ -337,16 +285,16 @@ def _jitted(
 
 @partial(jax.jit, static_argnames=("model", "preprocess", "placement"))
 def _embed_batch(
-    model: Any, preprocess: Preprocess, placement: Placement, variables: Any, images: jax.Array
-) -> Any:
+    model: Model, preprocess: Preprocess, placement: Placement, variables: Variables, images: Tree
+) -> Tree:
     return placement.keep(model.apply(variables, preprocess(images), train=False))
 
 
 def embed(
-    model: Any,
-    params: Any,
-    batch_stats: Any,
-    images: Any,
+    model: Model,
+    params: Tree,
+    batch_stats: Tree,
+    images: Tree,
     *,
     batch_size: int | None = None,
     preprocess: Preprocess = standard,

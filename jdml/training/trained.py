@@ -13,6 +13,7 @@ import numpy as np
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import check_channels
 from jdml.data.folder import image_files
+from jdml.losses.comparison import Normalize
 from jdml.training import earlier
 from jdml.training.checkpoint import (
     CONFIG,
@@ -30,8 +31,10 @@ from jdml.training.description import (
     build_preprocess,
 )
 from jdml.training.fingerprint import fingerprint
-from jdml.training.models import as_model
-from jdml.training.step import Preprocess, embed
+from jdml.training.models import AnyModel, Model, as_model
+from jdml.training.placement import Tree
+from jdml.training.preprocess import Preprocess
+from jdml.training.step import embed
 
 UNSET: Any = object()
 _log = logging.getLogger(__name__)
@@ -57,18 +60,18 @@ class Trained:
         input: shape ``[H, W, C]`` and type of an image, as the model takes it before ``preprocess``.
     """
 
-    model: Any
-    params: Any
-    batch_stats: Any
+    model: Model
+    params: Tree
+    batch_stats: Tree
     config: Mapping[str, Any]
     class_names: tuple[str, ...]
     step: int
     metrics: Mapping[str, Any]
     preprocess: Preprocess
-    normalize: Callable[[Any], Any] | None
+    normalize: Normalize | None
     crop: Crops | None
     input: Mapping[str, Any]
-    objective_params: Mapping[str, Any] = field(default_factory=dict)
+    objective_params: Mapping[str, Tree] = field(default_factory=dict)
     description: Mapping[str, Any] = field(default_factory=dict)
 
     def embed(
@@ -125,11 +128,11 @@ class Trained:
         """Sixteen digits that tell these parameters from all others."""
         return fingerprint(named_leaves({"params": self.params, "batch_stats": self.batch_stats}))
 
-    def function(self) -> Callable[[Any], jax.Array]:
+    def function(self) -> Callable[[Tree], jax.Array]:
         """Return a pure function from a batch of inputs, cropped, to embeddings: for ``jax.export``."""
         variables = {"params": self.params, "batch_stats": self.batch_stats}
 
-        def embed_batch(inputs: Any) -> jax.Array:
+        def embed_batch(inputs: Tree) -> jax.Array:
             vectors = self.model.apply(variables, self.preprocess(inputs), train=False)
             return vectors if self.normalize is None else self.normalize(vectors)
 
@@ -188,9 +191,9 @@ def load(
     run: str | Path,
     *,
     which: Literal["best", "last"] = "best",
-    model: Any = None,
+    model: AnyModel | None = None,
     preprocess: Preprocess | None = None,
-    normalize: Callable[[Any], Any] | None = UNSET,
+    normalize: Normalize | None = UNSET,
 ) -> Trained:
     """Load a run of ``jdml train``, ``jdml benchmark`` or :func:`jdml.training.fit` to embed with it.
 
@@ -229,7 +232,8 @@ def load(
     config, arrays, description = _read(path, which)
     told = description.get("embedding") or earlier.describe(path, config)
     if model is None:
-        module, variables = build_model(told), _nested(arrays)
+        module: Model = build_model(told)
+        variables = _nested(arrays)
     else:
         module = as_model(model)
         variables = _fitted(module, arrays, told, path)
@@ -287,7 +291,7 @@ def _nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _fitted(
-    model: Any, arrays: Mapping[str, np.ndarray], told: dict[str, Any], path: Path
+    model: Model, arrays: Mapping[str, np.ndarray], told: dict[str, Any], path: Path
 ) -> dict[str, Any]:
     """Arrays in the structure of a model's variables, which must be theirs."""
     template = _template(model, told)
@@ -303,7 +307,7 @@ def _fitted(
     return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
 
-def _template(model: Any, told: dict[str, Any]) -> dict[str, Any]:
+def _template(model: Model, told: dict[str, Any]) -> dict[str, Any]:
     """The shapes of a model's variables."""
 
     def one(part: Any) -> Any:
@@ -315,7 +319,7 @@ def _template(model: Any, told: dict[str, Any]) -> dict[str, Any]:
         dtype = jax.dtypes.canonicalize_dtype(part["dtype"])  # int64 tokens are int32 in JAX
         return jax.ShapeDtypeStruct((1, *part["shape"]), dtype)
 
-    def init(inputs: Any) -> Any:
+    def init(inputs: Tree) -> Tree:
         return model.init(jax.random.key(0), build_preprocess(told)(inputs), train=False)
 
     found = jax.eval_shape(init, one(told["input"]))

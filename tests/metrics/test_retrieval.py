@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdml.metrics import disk, evaluate_retrieval, nearest, neighbors, retrieval
+from jdml.metrics import closeness, disk, evaluate_retrieval, nearest, retrieval
 from oracles import metrics as oracle
 
 CUTOFFS = {"recall_at": (1, 2, 4, 8), "ndcg_at": (1, 8), "map_at": (3, 100)}
@@ -145,7 +145,7 @@ def test_queries_without_a_reference_are_left_out():
 
 def test_other_values_are_the_same_program(path, monkeypatch):
     chex.clear_trace_counter()
-    monkeypatch.setattr(neighbors, "closeness", chex.assert_max_traces(neighbors.closeness, n=1))
+    monkeypatch.setattr(closeness, "closeness", chex.assert_max_traces(closeness.closeness, n=1))
     size = 123 if path == "device" else 124  # a shape of its own
     for seed in range(3):
         rng = np.random.default_rng(seed)
@@ -161,7 +161,7 @@ def test_temporaries_of_sixty_thousand_queries_are_small(path):
     vectors = jax.ShapeDtypeStruct((size, dim), jnp.float32)
     numbers = jax.ShapeDtypeStruct((size,), jnp.float32)
     search = retrieval._Search(vectors, vectors, numbers)
-    rows = neighbors.rows_per_block(size, size)
+    rows = closeness.rows_per_block(size, size)
     depth = (8192,) if path == "_top" else ()
     compiled = getattr(retrieval, path).lower(search, 0, rows, *depth, True).compile()
     used = compiled.memory_analysis()

@@ -151,6 +151,7 @@ def test_a_fold_without_two_images_of_a_class_is_refused():
 def test_places_that_no_sample_fills_do_not_count():
     """Padded batches give the loss of the rows they hold."""
     from jdml.training.feed import RowFeed
+    from jdml.training.spec import StepSpec
 
     images = stripes().images
     labels = np.repeat(np.arange(16), 3)
@@ -159,7 +160,7 @@ def test_places_that_no_sample_fills_do_not_count():
     sampler = protocols.make_sampler(recipe, labels, seed=0)
     objective, optimizer = protocols._parts_of_step(recipe, 16, 1)
     parts = (SmallConvNet(DIM), objective, optimizer)
-    feed = RowFeed(parts, train, sampler, protocols.to_float)
+    feed = RowFeed(StepSpec(*parts, protocols.to_float), train, sampler)
     state = training.create_state(*parts, images[:1], seed=0)
     rows = sampler.batch_at(0)
     assert (rows < 0).sum() == 8

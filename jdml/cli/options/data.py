@@ -96,7 +96,8 @@ class Data(Images):
                 raise ValueError(f"{flag(option)} is for image files; {name} lies in memory")
         if files and self.train_classes:
             raise ValueError(
-                "--train-classes is for digits, mnist and omniglot: of image files --classes-file names those that train"
+                "--train-classes is for digits, mnist and omniglot: "
+                "of image files --classes-file names those that train"
             )
         if self.split is not None and self.classes_file is not None:
             raise ValueError(

@@ -32,7 +32,7 @@ class Settings(Part):
     nir_baseline, the same without the flow: loss=, weight=, warmup=, pooling=, proxies_rate=; ccp:
     loss=multi_similarity; pfml: preset=paper clip=vector start=random."""
     loss_setting: Annotated[tuple[str, ...], IN_RECIPE] = ()
-    """The loss's own numbers in the place of its defaults, or of the paper's, as name=value: margin=0.2 squared=True."""
+    """The loss's own numbers in the place of its defaults or the paper's, as name=value: margin=0.2 squared=True."""
     proxies_per_class: Annotated[int | None, IN_RECIPE] = None
     """Proxies per class of a proxy loss or of ccp; 0: a field of samples alone. Default: the loss's own number, 1 but
     for potential_field, 3, and ccp, 8; jdml benchmark: the paper's."""

@@ -1,0 +1,76 @@
+"""What a run is made from: a data set, a sampler, and all that its step is compiled from."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+import optax
+
+from jdml.objectives import Objective
+from jdml.ops import checks
+from jdml.training.models import Model
+from jdml.training.placement import HERE, Placement
+from jdml.training.preprocess import Preprocess, standard
+
+
+class TrainSet(Protocol):
+    """What is trained on, such as a :class:`jdml.data.Dataset`."""
+
+    @property
+    def images(self) -> Any:
+        """``[N, H, W, C]``, or whatever the model takes, with rows first."""
+        ...
+
+    @property
+    def labels(self) -> np.ndarray | jax.Array:
+        """``[N]`` integers."""
+        ...
+
+
+class Sampler(Protocol):
+    """What says which rows make up the next batch, and goes on where it was: those of :mod:`jdml.data` do."""
+
+    def __next__(self) -> Any:
+        """The next batch: rows ``[B]``, or what :class:`jdml.data.ImageBatches` gives."""
+        ...
+
+    def get_state(self) -> dict[str, Any]:
+        """Where it stands, JSON-able."""
+        ...
+
+    def set_state(self, state: dict[str, Any], /) -> None:
+        """Go to where a state was taken."""
+        ...
+
+
+@dataclass(frozen=True)
+class StepSpec:
+    """All that a step is compiled from. Hashable: the same parts give the same compiled step.
+
+    Attributes:
+        model: from images to embeddings, as :func:`jdml.training.models.as_model` returns it.
+        objective: the loss, and what it learns and remembers.
+        optimizer: over ``{"model": …, **objective roles}``.
+        preprocess: what stands between stored images and the model.
+        placement: where state and batches lie.
+        micro_batch: rows that go through the network at a time; None: all.
+        skip_nonfinite: whether a step of which loss or gradient norm is not finite leaves all but the number of steps
+            as it was.
+
+    Raises:
+        TypeError: a ``micro_batch`` that is no integer.
+        ValueError: a ``micro_batch`` below 1.
+    """
+
+    model: Model
+    objective: Objective
+    optimizer: optax.GradientTransformation
+    preprocess: Preprocess = standard
+    placement: Placement = HERE
+    micro_batch: int | None = None
+    skip_nonfinite: bool = False
+
+    def __post_init__(self) -> None:
+        if self.micro_batch is not None:
+            checks.count("micro_batch", self.micro_batch)
