@@ -1,9 +1,9 @@
 """Training: one jitted step for every objective, one loop, whole checkpoints, exact resume.
 
-A method is an objective and a few settings; nothing here knows any method's name. Everything that a
-run needs to go on is one pytree, :class:`TrainState`, and the loop's JSON-able progress.
-:mod:`~jdml.training.checkpoint` saves both whole and atomically, so a killed run that is started
-again ends with the numbers of an unbroken one.
+To step and loop a method is an objective and a few settings. What a method's are, a recipe says, and
+``by_recipe`` makes them from it. Everything that a run needs to go on is one pytree,
+:class:`TrainState`, and the loop's JSON-able progress. :mod:`~jdml.training.checkpoint` saves both whole
+and atomically, so a killed run that is started again ends with the numbers of an unbroken one.
 """
 
 from jdml.training.alternation import AlternatingProblems, Alternation

@@ -220,7 +220,7 @@ class Run:
         self.state, self.carried = tree["state"], tree.get("hook", ())
         self.best = None if self.schedule.monitor is None else tree["best"]
         self.feed.sampler.set_state(progress.pop("sampler"))
-        self.pending = jax.tree.map(np.float32, progress.pop("pending", []))
+        self.pending = jax.tree.map(np.float32, progress.pop("pending"))
         self.done = Progress(**{**progress, "best": Best(*progress["best"])})
         if self.done.stopped == "steps" and self.done.step < self.schedule.steps:
             self.done.stopped = None  # more steps than there were

@@ -14,7 +14,6 @@ from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import check_channels
 from jdml.data.folder import image_files
 from jdml.losses.comparison import Normalize
-from jdml.training import earlier
 from jdml.training.checkpoint import (
     CONFIG,
     METRICS,
@@ -214,8 +213,7 @@ def load(
             given, or whose parameters are others than the run's, naming the first.
 
     Implementation notes:
-        ``"best"`` reads ``model.safetensors``; nothing of Orbax or of the data is needed. Folders of earlier versions,
-        which have none, are read from their checkpoints.
+        ``"best"`` reads ``model.safetensors``; nothing of Orbax or of the data is needed.
 
     Example:
         Two images of the same bird?::
@@ -230,7 +228,11 @@ def load(
     if not path.exists():
         raise FileNotFoundError(f"run must be the folder of a run, {path} does not exist")
     config, arrays, description = _read(path, which)
-    told = description.get("embedding") or earlier.describe(path, config)
+    told = description.get("embedding")
+    if told is None:
+        raise ValueError(
+            f"{path} does not say what its images and network were (embedding in {CONFIG}): train again"
+        )
     if model is None:
         module: Model = build_model(told)
         variables = _nested(arrays)

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -116,6 +117,13 @@ def wrong_doors(package: Path) -> list[str]:
 
 def test_no_import_goes_through_a_wrong_door():
     assert wrong_doors(PACKAGE) == []
+
+
+def test_contributing_names_every_room():
+    """The sentence that tells their order."""
+    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text()
+    order = text.partition("import in one direction:")[2].partition("`tests/repository")[0]
+    assert {room for room in DOORS if not room.startswith("__")} == set(re.findall(r"`(\w+)`", order))
 
 
 @pytest.mark.parametrize(
@@ -243,7 +251,7 @@ def public_rooms() -> Iterator[ModuleType]:
 
 
 def test_flat_names_stand_in_their_rooms():
-    """Rule 7 of the contract: `jdml.f is jdml.room.f`."""
+    """`jdml.f is jdml.room.f`."""
     assert len(jdml.__all__) == len(set(jdml.__all__))
     rooms = list(public_rooms())
     for name in jdml.__all__:
