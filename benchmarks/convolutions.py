@@ -18,7 +18,7 @@ import machine
 import numpy as np
 
 from jdml.models import convolution as rules
-from jdml.training.memory import keep_freed_memory
+from jdml.training import keep_freed_memory
 
 
 class Case(NamedTuple):

@@ -22,8 +22,7 @@ import optax
 
 import jdml
 from jdml import models, objectives
-from jdml.training import create_state, embed, make_train_step
-from jdml.training.memory import keep_freed_memory
+from jdml.training import create_state, embed, keep_freed_memory, make_train_step
 from jdml.training.placement import Placement
 
 try:

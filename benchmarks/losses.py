@@ -25,7 +25,7 @@ import numpy as np
 
 import jdml
 from jdml import registry
-from jdml.training.memory import keep_freed_memory
+from jdml.training import keep_freed_memory
 
 BATCH, DIM = 256, 512
 CLASSES = (100, 11_318)

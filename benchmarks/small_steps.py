@@ -18,7 +18,7 @@ import machine
 import numpy as np
 
 import jdml
-from jdml.training.memory import keep_freed_memory
+from jdml.training import keep_freed_memory
 
 BATCH, DIM, CLASSES = 256, 512, 100
 PAIRS = ("contrastive", "multi_similarity", "snr_contrastive", "fast_ap", "triplet")

@@ -21,7 +21,7 @@ import tyro
 from experiments.ccp_mnist.pictures import draw_panels
 from experiments.ccp_mnist.study import BASE, METHODS, TASKS, load, run
 from jdml.report import curves, markdown_table, mean_std
-from jdml.training.memory import keep_freed_memory
+from jdml.training import keep_freed_memory
 from jdml.training.study import over_seeds, run_study
 
 

@@ -24,7 +24,7 @@ import tyro
 import jdml
 from jdml import data, metrics, mining, models, objectives, training
 from jdml.report import markdown_table, mean_std, scatter_grid
-from jdml.training.memory import keep_freed_memory
+from jdml.training import keep_freed_memory
 from jdml.training.records import write_results
 from jdml.training.study import over_seeds, run_study
 

@@ -30,7 +30,7 @@ from jax import Array
 import jdml
 from experiments.eps_omniglot.tables import CURVES, PAPER, PRINTED, report
 from jdml import data, metrics, mining, models, objectives, optim, training
-from jdml.training.memory import keep_freed_memory
+from jdml.training import keep_freed_memory
 from jdml.training.study import run_study
 
 DIM = 128

@@ -20,7 +20,7 @@ import tyro
 from experiments.mpa.gradients import draw_gradients
 from experiments.potential_fields.study import LOSSES, PROXY_RATE, TASKS, load, run
 from jdml.report import markdown_table, mean_std
-from jdml.training.memory import keep_freed_memory
+from jdml.training import keep_freed_memory
 from jdml.training.study import over_seeds, run_study
 
 NUMBERS = (1, 4, 8, 12, 16)

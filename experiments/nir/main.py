@@ -32,7 +32,7 @@ from experiments.nir.regularized import (
 )
 from experiments.nir.switch_off import MEASURED, draw_switch_off, watch
 from jdml.report import markdown_table, mean_std, paired
-from jdml.training.memory import keep_freed_memory
+from jdml.training import keep_freed_memory
 from jdml.training.study import over_seeds, run_study
 
 RETRIEVAL = ("R@1", "NMI", "mAP@1000")

@@ -27,7 +27,7 @@ from experiments.omniglot.methods import DIM, METHODS, choose
 from experiments.omniglot.rows import Parts, retrieve, train
 from jdml import data, metrics, models
 from jdml.report import markdown_table, mean_std
-from jdml.training.memory import keep_freed_memory
+from jdml.training import keep_freed_memory
 from jdml.training.study import over_seeds, run_study
 
 RATE = 5e-4

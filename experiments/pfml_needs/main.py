@@ -20,7 +20,7 @@ import tyro
 
 from experiments.pfml_needs.tables import report
 from experiments.pfml_needs.trials import TASKS, run
-from jdml.training.memory import keep_freed_memory
+from jdml.training import keep_freed_memory
 from jdml.training.records import read_results
 from jdml.training.study import run_study
 

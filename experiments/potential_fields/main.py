@@ -30,7 +30,7 @@ from experiments.potential_fields.study import (
     run,
 )
 from jdml.report import markdown_table, mean_std
-from jdml.training.memory import keep_freed_memory
+from jdml.training import keep_freed_memory
 from jdml.training.study import over_seeds, run_study
 
 NOISE = 0.2

@@ -4,7 +4,6 @@ Everything here is NumPy: images are arrays in memory, or files that are decoded
 sampler yields row indices. What goes onto a device, and when, is for the training loop to say.
 """
 
-from jdml.data.anchors import AnchorBatchSampler
 from jdml.data.checking import Findings, check
 from jdml.data.dataset import Dataset
 from jdml.data.folds import Fold, mlrc_folds
@@ -12,6 +11,7 @@ from jdml.data.images import BadImageError, ImageFiles
 from jdml.data.labels import corrupt_labels, parity_labels
 from jdml.data.loading import IMAGE_FILES, load
 from jdml.data.pipeline import Batch, ImageBatches, without_bad_images
+from jdml.data.reference_sampler import AnchorBatchSampler
 from jdml.data.samplers import ClassBatchSampler, EpochSampler, RandomBatchSampler
 from jdml.data.splits import resplit, train_on
 from jdml.data.transforms import Crops, conventional, mlrc

@@ -9,7 +9,6 @@ A training step needs nothing else to serve every method::
 Objectives nest: :func:`with_memory` takes any pair objective and gives one that also compares with past batches.
 """
 
-from jdml.objectives.anchors import as_anchor_objective
 from jdml.objectives.base import (
     LossFn,
     Metrics,
@@ -19,8 +18,9 @@ from jdml.objectives.base import (
     pair,
     proxy,
 )
+from jdml.objectives.cross_batch import MemoryState, with_memory
+from jdml.objectives.image_references import as_anchor_objective
 from jdml.objectives.isotropy import NirState, with_nir
-from jdml.objectives.memory import MemoryState, with_memory
 
 __all__ = [
     "LossFn",

@@ -16,11 +16,11 @@ from jdml.recipes import Recipe
 from jdml.recipes.objective import NORMALIZATIONS, normalization
 from jdml.registry import NETWORKS
 from jdml.training.alternation import AlternatingProblems
+from jdml.training.fit_result import Embedder, Evaluate, FitResult
 from jdml.training.hooks import Hook
 from jdml.training.loop import fit
 from jdml.training.placement import class_shards
 from jdml.training.preprocess import Preprocess, standard
-from jdml.training.result import Embedder, Evaluate, FitResult
 from jdml.training.start import start_on_samples
 from jdml.training.step import Pretrained
 

@@ -8,7 +8,7 @@ import jax
 
 from jdml.models.tensors import replacing
 from jdml.training.checkpoint import write_json, write_model
-from jdml.training.trained import Trained
+from jdml.training.trained_model import Trained
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jdml.training.memory import most_memory
+from jdml.training.process_memory import most_memory
 
 RESOURCES = "resources.json"
 

@@ -15,15 +15,15 @@ from jdml.ops import checks
 from jdml.training import door
 from jdml.training.begin import Beginning
 from jdml.training.feed import make_feed
+from jdml.training.fit_result import Evaluate, FitResult
 from jdml.training.hooks import Hook
 from jdml.training.log import progress_bar
 from jdml.training.models import AnyModel, as_model
+from jdml.training.open_run import open_run
 from jdml.training.placement import Placement, together, writes
 from jdml.training.preemption import Preempted, Termination
 from jdml.training.preprocess import Preprocess, standard
-from jdml.training.result import Evaluate, FitResult
-from jdml.training.run import Run
-from jdml.training.runs import open_run
+from jdml.training.run_in_progress import Run
 from jdml.training.schedule import Schedule
 from jdml.training.spec import Sampler, StepSpec, TrainSet
 from jdml.training.step import Pretrained, Start, TrainState

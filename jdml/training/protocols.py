@@ -18,8 +18,8 @@ from jdml.data import Dataset, mlrc_folds
 from jdml.recipes import Recipe
 from jdml.training import by_recipe
 from jdml.training.by_recipe import normalized
+from jdml.training.fit_result import Embedder, FitResult
 from jdml.training.preprocess import Preprocess, to_float
-from jdml.training.result import Embedder, FitResult
 from jdml.training.step import Pretrained
 
 Batches = Callable[[Dataset, Any], Any]

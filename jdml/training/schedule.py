@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from jdml.training.result import Record
+from jdml.training.fit_result import Record
 from jdml.training.stopping import Best
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from jdml.ops import checks
 from jdml.training.checkpoint import differences
 from jdml.training.log import progress_bar
-from jdml.training.memory import keep_freed_memory
+from jdml.training.process_memory import keep_freed_memory
 from jdml.training.records import keep_result, read_results
 
 Job = Mapping[str, Any]

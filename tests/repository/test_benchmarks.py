@@ -111,7 +111,7 @@ def test_keep_freed_memory() -> None:
     faults = """
         import resource
         import numpy as np
-        from jdml.training.memory import keep_freed_memory
+        from jdml.training import keep_freed_memory
 
         def of_ten_arrays():
             before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -123,7 +123,9 @@ def test_contributing_names_every_room():
     """The sentence that tells their order."""
     text = (PACKAGE.parent / "CONTRIBUTING.md").read_text()
     order = text.partition("import in one direction:")[2].partition("`tests/repository")[0]
-    assert {room for room in DOORS if not room.startswith("__")} == set(re.findall(r"`(\w+)`", order))
+    assert {room for room in DOORS if not room.startswith("__")} == set(
+        re.findall(r"`(\w+)`", order)
+    )
 
 
 @pytest.mark.parametrize(

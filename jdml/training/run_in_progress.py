@@ -9,13 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.objectives.base import Metrics
-from jdml.training.checkpoint import RunFolder
+from jdml.training.checkpoint import MODEL, RunFolder
 from jdml.training.feed import ImageFeed, RowFeed
+from jdml.training.fit_result import Embedder, Evaluate, FitResult, Record
 from jdml.training.hooks import Hook
 from jdml.training.log import Log
 from jdml.training.placement import Tree, agreed, whole, writes
-from jdml.training.result import Embedder, Evaluate, FitResult, Record
-from jdml.training.runs import MODEL
 from jdml.training.schedule import Progress, Schedule
 from jdml.training.step import TrainState
 from jdml.training.stopping import Best, improve

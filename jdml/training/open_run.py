@@ -1,4 +1,4 @@
-"""The folder of a run of :func:`jdml.training.fit`: what defines it, what its embeddings are, where its model lies."""
+"""What a run's folder is opened with: what defines the run, and what its embeddings are."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,13 +6,11 @@ from typing import Any
 
 from jdml.losses.comparison import Normalize
 from jdml.training.begin import Beginning
-from jdml.training.checkpoint import METRICS, MODEL, RunFolder
+from jdml.training.checkpoint import RunFolder
 from jdml.training.description import describe, versions
 from jdml.training.fingerprint import fingerprint, of_data
 from jdml.training.models import FromNnx, Model, unwrapped
 from jdml.training.spec import StepSpec, TrainSet
-
-__all__ = ["METRICS", "MODEL", "open_run"]
 
 
 def open_run(
