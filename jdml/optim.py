@@ -118,12 +118,12 @@ def set_anchor(opt_state: Any, params: Any) -> Any:
         >>> bool(set_anchor(tx.init(jnp.zeros(2)), jnp.ones(2)).anchored)
         True
     """
-    found = []
+    states = []
 
     def anchored(part: Any) -> Any:
         if not isinstance(part, AnchoredWeightsState):
             return part
-        found.append(part)
+        states.append(part)
         try:
             # What masks and partitions hide from a transformation stands in its state as a mark.
             anchor = jax.tree.map(
@@ -141,7 +141,7 @@ def set_anchor(opt_state: Any, params: Any) -> Any:
     state = jax.tree.map(
         anchored, opt_state, is_leaf=lambda part: isinstance(part, AnchoredWeightsState)
     )
-    if not found:
+    if not states:
         raise ValueError(
             "opt_state holds no anchor: put add_anchored_weights into the optimizer's chain"
         )

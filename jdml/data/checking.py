@@ -74,8 +74,8 @@ def check(
         ValueError: If there is no data set of that name, or no image is to be drawn.
 
     Example:
-        >>> found = check("digits", None)
-        >>> found.parts[1].found, found.problems
+        >>> findings = check("digits", None)
+        >>> findings.parts[1].found, findings.problems
         (Count(classes=10, images=599), ())
     """
     if name not in DATASETS:
@@ -100,11 +100,11 @@ def _check_arrays(name: str, data_dir: str | Path | None) -> Findings:
         try:
             data: Dataset = load(name, data_dir=data_dir, split=split)
             labels = data.views[record.counted] if record.counted else data.labels
-            found = Count(len(np.unique(labels)), len(data))
+            count = Count(len(np.unique(labels)), len(data))
         except (OSError, ValueError) as error:
             problems.append(str(error))
-            found = unread
-        parts.append(Part(split, found, published, 0))
+            count = unread
+        parts.append(Part(split, count, published, 0))
     decoded = sum(part.found.images for part in parts)
     problems += _other_counts([part for part in parts if part.found != unread])
     return Findings(tuple(parts), decoded, tuple(dict.fromkeys(problems)))
@@ -118,9 +118,9 @@ def _check_listing(listing: Listing, sample: int | None, progress: bool) -> Find
     parts = []
     for split in published or [name for name in listing.splits if name != "all"]:
         rows = listing.splits[split]
-        found = Count(len(np.unique(ids[rows])), len(rows))
+        count = Count(len(np.unique(ids[rows])), len(rows))
         absent = sum(str(listing.files[row]) in gone for row in rows)
-        parts.append(Part(split, found, published.get(split), absent))
+        parts.append(Part(split, count, published.get(split), absent))
     few = _nothing(parts)
     fatal = listing.own_split or any(part.found.classes == 0 for part in parts)
     problems = [*_other_counts(parts), *(few if fatal else ())]

@@ -53,7 +53,9 @@ def read_folder(data_dir: str | Path | None) -> Listing:
     places = _folders(root)
     own = {SPLITS.get(place.name.lower()) for place in places}
     if "train" in own and len(own) > 1 and None not in own:
-        parts = [(SPLITS[place.name.lower()], of) for place in places for of in _classes(place)]
+        parts = [
+            (SPLITS[place.name.lower()], folder) for place in places for folder in _classes(place)
+        ]
     else:
         parts = [("", place) for place in _classes(root)]
     files: list[Path] = []
@@ -61,14 +63,14 @@ def read_folder(data_dir: str | Path | None) -> Listing:
     splits: list[str] = []
     others: Counter[str] = Counter()
     for split, place in parts:
-        found, unread = image_files(place)
+        images, unread = image_files(place)
         others += unread
-        if not found:
+        if not images:
             also = f" (but {_kinds(unread)})" if unread else ""
             raise ValueError(f"{place}: expected images ({', '.join(SUFFIXES)}), found none{also}")
-        files += found
-        labels += [place.name] * len(found)
-        splits += [split] * len(found)
+        files += images
+        labels += [place.name] * len(images)
+        splits += [split] * len(images)
     loose = len([path for path in root.iterdir() if _is_image(path)])
     notes = [f"{loose} images lie beside the classes' folders, in none of them"] if loose else []
     return _listing(files, labels, splits, others, notes)
@@ -130,16 +132,16 @@ def image_files(place: Path) -> tuple[list[Path], Counter[str]]:
     Returns:
         Paths in the order of their names, and numbers by suffix.
     """
-    found, others = [], Counter[str]()
+    images, others = [], Counter[str]()
     for path in sorted(place.rglob("*")):
         within = path.relative_to(place).parts
         if any(part[0] == "." or part == ARCHIVERS for part in within) or not path.is_file():
             continue
         if _is_image(path):
-            found.append(path)
+            images.append(path)
         else:
             others[path.suffix.lower() or path.name] += 1
-    return found, others
+    return images, others
 
 
 def unread_kinds(others: Mapping[str, int]) -> tuple[str, ...]:
@@ -173,8 +175,8 @@ def _listing(
     own = any(splits)
     if own:
         places = np.array(splits)
-        rows = {of: np.flatnonzero(places == of) for of in ("train", "val", "test")}
-        parts = {of: found for of, found in rows.items() if len(found)}
+        rows = {split: np.flatnonzero(places == split) for split in ("train", "val", "test")}
+        parts = {split: members for split, members in rows.items() if len(members)}
         parts["all"] = np.concatenate(list(parts.values()))
         missing = np.flatnonzero(places == "")
         if len(missing):
@@ -195,12 +197,12 @@ def _folders(root: Path) -> list[Path]:
 
 def _classes(root: Path) -> list[Path]:
     """The folders of classes."""
-    found = _folders(root)
-    if not found:
+    classes = _folders(root)
+    if not classes:
         loose = len([path for path in root.iterdir() if _is_image(path)])
         also = f", and {loose} images: their labels may come from a .csv file" if loose else ""
         raise ValueError(f"{root}: expected a folder for each class, found none{also}")
-    return found
+    return classes
 
 
 def _kinds(others: Mapping[str, int]) -> str:

@@ -150,8 +150,8 @@ class ImageFiles:
             return None
 
         with ThreadPoolExecutor(self.threads or cores()) as pool:
-            found = pool.map(problem, range(len(self)))
-            bar = tqdm(found, total=len(self), desc="decoding", disable=not progress)
+            problems = pool.map(problem, range(len(self)))
+            bar = tqdm(problems, total=len(self), desc="decoding", disable=not progress)
             return {row: line for row, line in enumerate(bar) if line is not None}
 
     def select(self, rows: np.ndarray) -> "ImageFiles":

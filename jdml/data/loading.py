@@ -25,8 +25,8 @@ def read_listing(name: str, data_dir: str | Path | None) -> Listing:
     Returns:
         The listing of all its splits.
     """
-    found: Listing = DATASETS[name].reader(data_dir)
-    return found
+    listing: Listing = DATASETS[name].reader(data_dir)
+    return listing
 
 
 LISTS: Mapping[str, Callable[[str | Path | None], Listing]] = {
@@ -93,8 +93,8 @@ def load(
         raise ValueError(f"name must be one of {tuple(DATASETS)}, got {name!r}")
     if name in IMAGE_FILES:
         return read_listing(name, data_dir).dataset(split, **options)
-    found: Dataset = DATASETS[name].reader(data_dir, split, **options)
-    return found
+    dataset: Dataset = DATASETS[name].reader(data_dir, split, **options)
+    return dataset
 
 
 if load.__doc__:  # which `python -OO` leaves out

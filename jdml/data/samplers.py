@@ -64,7 +64,7 @@ class EpochSampler(ABC):
         batches = self._epochs.get(number)
         if batches is None:
             batches = self.epoch(number)
-            near = {n: found for n, found in self._epochs.items() if abs(n - number) == 1}
+            near = {n: drawn for n, drawn in self._epochs.items() if abs(n - number) == 1}
             self._epochs = {**near, number: batches}
         return batches[batch].copy()
 

@@ -58,8 +58,8 @@ def resplit(listing: Listing, rule: Rule, *, seed: int = 0, share: float | None 
         scored = np.isin(ids, random.permutation(classes)[:count])
     else:
         scored = np.zeros(len(ids), bool)
-        for of in classes:
-            rows = random.permutation(np.flatnonzero(ids == of))
+        for number in classes:
+            rows = random.permutation(np.flatnonzero(ids == number))
             scored[rows[: min(max(round(share * len(rows)), 1), len(rows) - 1)]] = True
     return replace(listing, splits=zero_shot(~scored))
 
@@ -84,7 +84,7 @@ def train_on(listing: Listing, names: Sequence[str]) -> Listing:
         [2, 3]
     """
     view, ids = next(iter(listing.views.items()))
-    known = {name: of for of, name in listing.names.get(view, {}).items()}
+    known = {name: number for number, name in listing.names.get(view, {}).items()}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(

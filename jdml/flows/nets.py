@@ -38,10 +38,10 @@ class ActNorm(nn.Module):
     def __call__(self, x: Array | None) -> tuple[Array, Array]:
         """The scale and the mean; ``x`` is looked at only while parameters are made."""
 
-        def start(of: Callable[[Array], Array]) -> Callable[[Array], Array]:
+        def start(statistic: Callable[[Array], Array]) -> Callable[[Array], Array]:
             if x is None or not len(x):
                 return lambda _: jnp.zeros(self.dim)
-            return lambda _: of(x).astype(jnp.float32)
+            return lambda _: statistic(x).astype(jnp.float32)
 
         def log_scale(x: Array) -> Array:
             spread = jnp.std(x, axis=0)

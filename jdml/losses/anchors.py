@@ -155,8 +155,8 @@ class Anchors:
         """
 
         def weighted(c: Comparison) -> tuple[Array, Array]:
-            found = terms(c)
-            values, some = found if isinstance(found, tuple) else (found, c.rows)
+            told = terms(c)
+            values, some = told if isinstance(told, tuple) else (told, c.rows)
             some = some & c.rows
             return jnp.where(some, values, 0.0) * c.row_weights, some
 

@@ -317,8 +317,8 @@ def field_activity(
     Example:
         >>> import jax.numpy as jnp
         >>> x, p = jnp.array([[1.0, 0.0]]), jnp.array([[0.0, 1.0], [0.0, -1.0]])
-        >>> found = field_activity(x, jnp.array([0]), p, delta=1.0, repulsion_delta=1.5, alpha=1.0)
-        >>> {name: round(float(value), 3) for name, value in found.items()}
+        >>> activity = field_activity(x, jnp.array([0]), p, delta=1.0, repulsion_delta=1.5, alpha=1.0)
+        >>> {name: round(float(value), 3) for name, value in activity.items()}
         {'attracting': 1.0, 'force': 0.569, 'repelling': 0.5}
     """
     charges = charge(embeddings, labels, proxies, **options)
@@ -337,12 +337,12 @@ def field_activity(
         return 0.5 * felt.sum()
 
     forces = ops.safe_norm(jax.grad(energy)(points))[:, 0]
-    found = {
+    activity = {
         "attracting": active.sum() / jnp.maximum(same.sum(), 1),
         "repelling": repelled.sum() / jnp.maximum(different.sum(), 1),
         "force": mean(forces, counted),
     }
-    return {name: charges.axis.agreed(value) for name, value in found.items()}
+    return {name: charges.axis.agreed(value) for name, value in activity.items()}
 
 
 def _attraction(r: Array, same: Array, *parameters: Array) -> Array:

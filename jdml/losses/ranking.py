@@ -73,10 +73,10 @@ def fast_ap_loss(
 
         centres = jnp.linspace(0.0, 4.0, num_bins + 1, dtype=squares.dtype)
         hits, misses = jax.lax.map(histogram, centres)  # [bins, B]
-        found = jnp.cumsum(hits, axis=0)
-        seen = found + jnp.cumsum(misses, axis=0)
-        some = hits * found > 0
-        precision = jnp.where(some, hits * found, 0.0) / jnp.where(some, seen, 1.0)
+        retrieved = jnp.cumsum(hits, axis=0)
+        seen = retrieved + jnp.cumsum(misses, axis=0)
+        some = hits * retrieved > 0
+        precision = jnp.where(some, hits * retrieved, 0.0) / jnp.where(some, seen, 1.0)
         count = positive.sum(-1)
         return 1.0 - precision.sum(0) / jnp.maximum(count, 1), count > 0
 
@@ -200,10 +200,10 @@ def recall_at_k_loss(
         positive, negative = c.pairs
         ranks = soft_ranks(c.similarities, positive, positive | negative, temperature)
         count = jnp.maximum(positive.sum(-1), 1)
-        found = [
+        recalled = [
             jnp.where(positive, jax.nn.sigmoid((cutoff - ranks) / k_temperature), 0.0).sum(-1)
             for cutoff in cutoffs
         ]
-        return 1.0 - sum(found) / (len(cutoffs) * count), positive.any(-1)
+        return 1.0 - sum(recalled) / (len(cutoffs) * count), positive.any(-1)
 
     return compare(embeddings, labels, **options).reduce_rows(reduce_fn, terms)

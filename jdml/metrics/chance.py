@@ -72,8 +72,8 @@ def violation_probability(
     Example:
         >>> import jax.numpy as jnp
         >>> x, y = jnp.array([[0.0], [0.7], [1.0]]), jnp.array([0, 0, 1])
-        >>> found = violation_probability(x, y, beta=0.5, alpha=0.5)
-        >>> [round(value, 3) for value in found]  # of three pairs the first and the last do, by 0.2
+        >>> violation = violation_probability(x, y, beta=0.5, alpha=0.5)
+        >>> [round(value, 3) for value in violation]  # of three pairs the first and the last do, by 0.2
         [0.667, 0.933, 1.0]
     """
     own = anchors is None
@@ -104,9 +104,9 @@ def violation_probability(
     for start in range(0, len(references), ROWS):
         rows = np.arange(start, min(start + ROWS, len(references)))
         places = rows if own else np.full(len(rows), -1)  # of an anchor among the embeddings
-        found = _of_anchors(references[rows], owners[rows], places, x, y, beta, alpha)
-        wrong.append(np.asarray(found[0], np.float64))
-        excess.append(np.asarray(found[1], np.float64))
+        part = _of_anchors(references[rows], owners[rows], places, x, y, beta, alpha)
+        wrong.append(np.asarray(part[0], np.float64))
+        excess.append(np.asarray(part[1], np.float64))
     shares = np.concatenate(wrong) / pairs
     return Violation(
         float(shares.mean()),

@@ -76,41 +76,41 @@ def closeness(
 
 
 @jax.jit
-def exact(queries: Array, found: Array, indices: Array) -> tuple[Array, Array]:
+def exact(queries: Array, candidates: Array, indices: Array) -> tuple[Array, Array]:
     """Distances to rows that were found, from differences, and the order by these.
 
     Args:
         queries: ``[B, D]``.
-        found: ``[B, k, D]``.
+        candidates: ``[B, k, D]``.
         indices: ``[B, k]``, theirs.
 
     Returns:
         Distances and indices ``[B, k]``.
     """
-    distances = safe_norm(queries[:, None, :] - found)[..., 0]
+    distances = safe_norm(queries[:, None, :] - candidates)[..., 0]
     first, second = jax.lax.sort((distances, indices), num_keys=2)
     return first, second
 
 
-def merge(axis: Axis, k: int, scores: Array, *found: Array) -> tuple[Array, ...]:
+def merge(axis: Axis, k: int, scores: Array, *others: Array) -> tuple[Array, ...]:
     """The k best of what each device has found, its own best first.
 
     Args:
         axis: the devices, in the order of their rows of the gallery.
         k: how many.
         scores: ``[Q, n]``, falling.
-        *found: ``[Q, n]``, whatever belongs to them.
+        *others: ``[Q, n]``, whatever belongs to them.
 
     Returns:
         The same of the k best, ``[Q, k]``. Ties go to the first device and the first entry.
     """
     if not axis.names:
-        return found
-    scores, *all_found = (
-        jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1) for x in axis.everyone((scores, *found))
+        return others
+    scores, *gathered = (
+        jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1) for x in axis.everyone((scores, *others))
     )
     places = jax.lax.top_k(scores, k)[1]
-    return tuple(jnp.take_along_axis(x, places, axis=1) for x in all_found)
+    return tuple(jnp.take_along_axis(x, places, axis=1) for x in gathered)
 
 
 def order(scores: Array) -> Array:
@@ -138,8 +138,8 @@ def first_in_order(places: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     keys = halves.view(np.uint64)[..., 0]
     if k < size:
         keys.partition(k - 1, axis=1)
-    found = np.sort(keys[:, :k], axis=1).view(np.uint32).reshape(rows, k, 2)
-    return found[..., 0].astype(np.int32), found[..., 1] != _LAST
+    smallest = np.sort(keys[:, :k], axis=1).view(np.uint32).reshape(rows, k, 2)
+    return smallest[..., 0].astype(np.int32), smallest[..., 1] != _LAST
 
 
 def rows_per_block(size: int, floats_per_row: int) -> int:

@@ -145,8 +145,8 @@ def class_covering(embeddings: Array, labels: Array) -> ClassCovering:
     for of_class, size in zip(there, sizes, strict=True):
         rows = np.zeros(max(sizes), np.int32)  # one shape for all, so that one program serves all
         rows[:size] = np.flatnonzero(y == of_class)
-        found = greedy_covering_radii(x[rows], where=jnp.arange(len(rows)) < size)
-        radii.append(float(found.sum()) / size)
+        radii_of_class = greedy_covering_radii(x[rows], where=jnp.arange(len(rows)) < size)
+        radii.append(float(radii_of_class.sum()) / size)
         means.append(x[rows[:size]].mean(0))
     radius, between = float(np.mean(radii)), float(mean_distance(jnp.stack(means)))
     return ClassCovering(radius, between, float("inf") if between == 0 else radius / between)

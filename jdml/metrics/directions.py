@@ -79,7 +79,9 @@ def vmf_mixture_likelihood(
         raise ValueError(
             f"weights must be finite and not negative, nor all 0, got {shares.tolist()}"
         )
-    units, directions = (np.asarray(ops.sphere(of), np.float64) for of in (x[rows], centres))
+    units, directions = (
+        np.asarray(ops.sphere(vectors), np.float64) for vectors in (x[rows], centres)
+    )
     with np.errstate(divide="ignore"):
         parts = np.log(shares) + _log_normalizer(kappas, dim) + kappas * (units @ directions.T)
     of_class = parts[np.arange(len(parts)), owners[rows]]
@@ -88,14 +90,14 @@ def vmf_mixture_likelihood(
 
 def _of_classes(name: str, values: Any, classes: int) -> np.ndarray:
     try:
-        found = np.asarray(values, np.float64)
+        numbers = np.asarray(values, np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must be numbers, got {values!r}") from error
-    if found.shape not in ((), (classes,)):
+    if numbers.shape not in ((), (classes,)):
         raise ValueError(
-            f"{name} must be a number or have shape [{classes}], got {list(found.shape)}"
+            f"{name} must be a number or have shape [{classes}], got {list(numbers.shape)}"
         )
-    return np.broadcast_to(found, (classes,))
+    return np.broadcast_to(numbers, (classes,))
 
 
 def _log_normalizer(kappas: np.ndarray, dim: int) -> np.ndarray:

@@ -101,9 +101,9 @@ def _better(
     depth = scores.shape[1]
     new, places = _top(new, min(depth, len(references)))
     every = jnp.concatenate([scores, new], axis=1)
-    found = jnp.concatenate([indices, places.astype(jnp.int32) + start], axis=1)
+    candidates = jnp.concatenate([indices, places.astype(jnp.int32) + start], axis=1)
     every, kept = jax.lax.top_k(every, depth)
-    return every, jnp.take_along_axis(found, kept, axis=1)
+    return every, jnp.take_along_axis(candidates, kept, axis=1)
 
 
 def _top(scores: Array, depth: int) -> tuple[Array, Array]:
@@ -118,9 +118,9 @@ def _top(scores: Array, depth: int) -> tuple[Array, Array]:
     groups = groups.reshape(rows, -1, GROUP)
     chosen = jnp.sort(jax.lax.top_k(groups.max(axis=2), depth)[1], axis=1)
     few = jnp.take_along_axis(groups, chosen[:, :, None], axis=1).reshape(rows, -1)
-    found, places = jax.lax.top_k(few, depth)
+    best, places = jax.lax.top_k(few, depth)
     group = jnp.take_along_axis(chosen, places // GROUP, axis=1)
-    return found, group * GROUP + places % GROUP
+    return best, group * GROUP + places % GROUP
 
 
 def nearest(
@@ -144,8 +144,8 @@ def nearest(
     missing = -size % at_a_time
     probes = jnp.pad(closeness.in_frame(queries, gallery.frame), ((0, missing), (0, 0)))
     blocks = jnp.split(probes, len(probes) // at_a_time)
-    found = [indices for indices, _ in rank(blocks, gallery, k + exclude_self)]
-    indices = np.concatenate(found)[:size]
+    ranked = [indices for indices, _ in rank(blocks, gallery, k + exclude_self)]
+    indices = np.concatenate(ranked)[:size]
     if exclude_self:
         itself = indices == np.arange(size)[:, None]
         itself[:, -1] |= ~itself.any(axis=1)  # as good as others, and the last among them

@@ -90,8 +90,8 @@ def _nearest(
     def search(axis: Axis, gallery: Array, queries: Array) -> tuple[Array, Array]:
         return _search(queries, gallery, k, exclude_self, block_size, axis)
 
-    found: tuple[Array, Array] = by_parts(search, gallery, queries)
-    return found
+    neighbors: tuple[Array, Array] = by_parts(search, gallery, queries)
+    return neighbors
 
 
 def _search(
@@ -145,5 +145,5 @@ def _check_search(
         )
     others = size - exclude_self
     if k > others:
-        of = "the other gallery rows" if exclude_self else "the gallery rows"
-        raise ValueError(f"k must be at most the number of {of}, {others}, got {k}")
+        rows = "the other gallery rows" if exclude_self else "the gallery rows"
+        raise ValueError(f"k must be at most the number of {rows}, {others}, got {k}")

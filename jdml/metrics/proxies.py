@@ -60,12 +60,12 @@ def proxy_distance(
     if kind not in ("assignment", "nearest", "represented"):
         raise ValueError(f'kind must be "assignment", "nearest" or "represented", got {kind!r}')
     centres, points, owners = _prepare("proxy_distance", proxies, embeddings, labels)
-    found = [
+    distances = [
         _class_distance(centre, points[owners == c], kind)
         for c, centre in enumerate(centres)
         if (owners == c).any()
     ]
-    return float(np.mean(found))
+    return float(np.mean(distances))
 
 
 class ProxySpread(NamedTuple):

@@ -257,8 +257,8 @@ def _ranks(hits: Array) -> Array:
 
 def _summed_precision(hits: Array) -> Array:
     """``Σ_i P(i)·hit_i``."""
-    found = jnp.cumsum(hits, axis=-1, dtype=jnp.int32)
-    return jnp.sum(jnp.where(hits, found / _ranks(hits), 0.0), axis=-1)
+    retrieved = jnp.cumsum(hits, axis=-1, dtype=jnp.int32)
+    return jnp.sum(jnp.where(hits, retrieved / _ranks(hits), 0.0), axis=-1)
 
 
 def _ratio(score: Array, best: Array) -> Array:

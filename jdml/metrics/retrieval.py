@@ -244,7 +244,8 @@ def _blocks(
     starts = [min(start, size - rows) for start in range(0, size, rows)]
     ranked = _ranker(search, depth)(search, starts, rows, depth, exclude_self)
     measured = [
-        _measure(truth, start, *found, cutoffs) for start, found in zip(starts, ranked, strict=True)
+        _measure(truth, start, *neighbors, cutoffs)
+        for start, neighbors in zip(starts, ranked, strict=True)
     ]
     return list(zip(starts, jax.device_get(measured), strict=True))
 
@@ -265,8 +266,8 @@ def _rank_on_mesh(
     """The same as :func:`_rank_on_device`, each device ranking its rows of the gallery."""
     for start in starts:
         queries = search.queries[start : start + rows]
-        found = _top_on_mesh(search.gallery, queries, start, depth, exclude_self)
-        yield jax.device_get(found)
+        neighbors = _top_on_mesh(search.gallery, queries, start, depth, exclude_self)
+        yield jax.device_get(neighbors)
 
 
 def _rank_on_disk(
@@ -321,11 +322,11 @@ def _top_on_mesh(
         first = start - offset if exclude_self else None
         scores = closeness.closeness(queries, gallery, _half_squares(gallery), first)
         scores, indices = jax.lax.top_k(scores, min(depth, len(gallery)))
-        found = indices.astype(jnp.int32) + offset, scores > -jnp.inf
-        return closeness.merge(axis, depth, scores, *found)
+        own = indices.astype(jnp.int32) + offset, scores > -jnp.inf
+        return closeness.merge(axis, depth, scores, *own)
 
-    found: tuple[Array, Array] = by_parts(top, gallery, (queries, jnp.asarray(start)))
-    return found
+    ranked: tuple[Array, Array] = by_parts(top, gallery, (queries, jnp.asarray(start)))
+    return ranked
 
 
 @functools.partial(jax.jit, static_argnames=("rows", "exclude_self"))

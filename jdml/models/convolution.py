@@ -131,8 +131,8 @@ def convolve(
     def here(axis: Axis, images: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[()]]:
         return _convolve(geometry, images, axis.varying(kernel)), ()
 
-    found: jax.Array = from_parts(here, images, kernel)[0]
-    return found
+    features: jax.Array = from_parts(here, images, kernel)[0]
+    return features
 
 
 def windows(
@@ -226,24 +226,24 @@ def _widened(transform: Transform, array: jax.Array) -> Any:
 def _forward(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.Array:
     transform, _ = _rule(geometry, images, kernel)
     dtype = _widened(transform, images)
-    found = transform(geometry, images.astype(dtype), kernel.astype(dtype))
-    return found.astype(images.dtype)
+    features = transform(geometry, images.astype(dtype), kernel.astype(dtype))
+    return features.astype(images.dtype)
 
 
 def _by_images(
     transform: Transform, geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
     """The gradient of the images: a transform transposed."""
-    (found,) = jax.linear_transpose(lambda x: transform(geometry, x, kernel), images)(up)
-    return found
+    (gradient,) = jax.linear_transpose(lambda x: transform(geometry, x, kernel), images)(up)
+    return gradient
 
 
 def _by_kernel(
     transform: Transform, geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
     """The gradient of the kernel: a transform transposed."""
-    (found,) = jax.linear_transpose(lambda k: transform(geometry, images, k), kernel)(up)
-    return found
+    (gradient,) = jax.linear_transpose(lambda k: transform(geometry, images, k), kernel)(up)
+    return gradient
 
 
 def _cpu_by_images(
@@ -331,8 +331,8 @@ def _shifted_part(
     none, down = (0, 0, 0), (reach - top, reach - bottom, 0)
     high = lax.pad(up, jnp.zeros((), up.dtype), (none, down, none, none))
     right = jnp.concatenate(windows(high, (rows, 1), (1, 1), geometry.dilation)[::-1], -1)
-    found = _product("kbhw,bhwo->ko", geometry, left, right)
-    return found.reshape(columns, channels, rows, features).transpose(2, 0, 1, 3)
+    gradient = _product("kbhw,bhwo->ko", geometry, left, right)
+    return gradient.reshape(columns, channels, rows, features).transpose(2, 0, 1, 3)
 
 
 def _depthwise_part(

@@ -168,14 +168,14 @@ def _max_pool_backward(
     x, largest = kept
     is_largest = [place == largest for place in _pooled_places(size, stride, padding, x)]
     # At least 1: a compiler may compute x anew with other rounding, and then no place is the largest.
-    share = up / jnp.maximum(reduce(jnp.add, [found.astype(up.dtype) for found in is_largest]), 1)
+    share = up / jnp.maximum(reduce(jnp.add, [here.astype(up.dtype) for here in is_largest]), 1)
 
     def places(x: jax.Array) -> list[jax.Array]:
         padded = jnp.pad(x, ((0, 0), *padding, (0, 0)))
         return windows(padded, (size, size), (stride, stride))
 
     return tuple(
-        jax.linear_transpose(places, x)([jnp.where(found, share, 0) for found in is_largest])
+        jax.linear_transpose(places, x)([jnp.where(here, share, 0) for here in is_largest])
     )
 
 

@@ -173,14 +173,14 @@ def _recognize(
 ) -> tuple[Dialect, dict[str, str]]:
     """The dialect that finds the most of what is needed in the file, and its name for each parameter."""
     known = dialects(arch)
-    best, found = known[0], -1
+    best, most = known[0], -1
     names: dict[str, str] = {}
     for dialect in known:
         for prefix in PREFIXES:
             tried = {target: prefix + dialect.name(target.partition("/")[2]) for target in shapes}
             matching = sum(name in tensors for name in tried.values())
-            if matching > found:
-                best, names, found = dialect, tried, matching
+            if matching > most:
+                best, names, most = dialect, tried, matching
     missing = [f"{name} ({target})" for target, name in names.items() if name not in tensors]
     if missing:
         shown = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")

@@ -196,7 +196,7 @@ class _Regularizer:
         )
         proxy_loss, metrics = base(inner, embeddings, labels, key=key)
         x, condition, rows = _conditions(embeddings, labels, params["proxies"], where)
-        regularizer, found = self._regularizer(params, x, condition, labels, rows)
+        regularizer, measured = self._regularizer(params, x, condition, labels, rows)
         value = regularizer + self.weight * proxy_loss
         kind = self.self_regularization
         if kind != "none":
@@ -205,7 +205,7 @@ class _Regularizer:
             value += self.weight * _of_drawn(
                 base, inner, self.flow, flow_params, condition, labels, drawn_key, kind
             )
-        return value, {**metrics, **found, "loss": value, "proxy_loss": proxy_loss}
+        return value, {**metrics, **measured, "loss": value, "proxy_loss": proxy_loss}
 
     def _regularizer(
         self, params: Params, x: Array, condition: Array, labels: Array, rows: Array

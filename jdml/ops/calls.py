@@ -62,8 +62,8 @@ def public(
                     bound = inspect.BoundArguments(signature, arguments)
                     return function(*bound.args, **bound.kwargs)
 
-                found: R = meshes.spread(call, arguments)
-                return found
+                result: R = meshes.spread(call, arguments)
+                return result
 
         evaluate.__name__ = evaluate.__qualname__ = function.__name__
         compiled = jax.jit(evaluate, static_argnums=1)

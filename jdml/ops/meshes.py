@@ -215,10 +215,10 @@ def spread(function: Callable[[dict[str, Any]], Tree], arguments: dict[str, Any]
         arguments = {**arguments, "axis_name": dataclasses.replace(axis, held=held)}
     else:
         axis, held = NOWHERE, frozenset()
-    found, structure = jax.tree_util.tree_flatten_with_path(arguments)
-    leaves = [leaf for _, leaf in found]
+    entries, structure = jax.tree_util.tree_flatten_with_path(arguments)
+    leaves = [leaf for _, leaf in entries]
     at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Array)]
-    specs = tuple(P(axis.names) if found[i][0][0].key in held else P() for i in at)
+    specs = tuple(P(axis.names) if entries[i][0][0].key in held else P() for i in at)
 
     def inside(*arrays: Array) -> Tree:
         filled = list(leaves)
@@ -270,8 +270,8 @@ def from_parts(
     Returns:
         The rows of all devices, and the second result.
     """
-    found: tuple[Tree, Tree] = _by_parts(function, parts, others, lambda names: (P(names), P()))
-    return found
+    results: tuple[Tree, Tree] = _by_parts(function, parts, others, lambda names: (P(names), P()))
+    return results
 
 
 def _by_parts(

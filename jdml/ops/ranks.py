@@ -47,8 +47,8 @@ def active_couples(
         def count(here: Array, place: Array, counts: Array) -> Array:
             limit = jnp.take_along_axis(limits, place[:, None], axis=1)
             active = negative & (distances < limit) & here.any(-1, keepdims=True)
-            found = active.sum(-1, keepdims=True, dtype=counts.dtype)
-            return counts + active + jnp.where(here, found, 0)
+            nearer = active.sum(-1, keepdims=True, dtype=counts.dtype)
+            return counts + active + jnp.where(here, nearer, 0)
 
         return fold_entries(positive, count, zeros_alike(number, distances.shape))
 
@@ -65,11 +65,13 @@ def active_couples(
     return jax.lax.cond(number.max(initial=0) <= FEW, in_turn, by_sorting)
 
 
-def fold_entries(of: Array, function: Callable[[Array, Array, Tree], Tree], start: Tree) -> Tree:
+def fold_entries(
+    wanted: Array, function: Callable[[Array, Array, Tree], Tree], start: Tree
+) -> Tree:
     """Fold over the wanted entries of each row, one of every row at a time.
 
     Args:
-        of: ``[B, R]`` bool, the entries that are wanted.
+        wanted: ``[B, R]`` bool, the entries that are wanted.
         function: ``(here, place, carried) -> carried``, with where in the matrix the entries stand ``[B, R]``, nowhere
             in a row that has none left, and the entry's place in each row ``[B]`` (any in such a row).
         start: what is carried at first.
@@ -77,30 +79,30 @@ def fold_entries(of: Array, function: Callable[[Array, Array, Tree], Tree], star
     Returns:
         What is carried at last.
     """
-    size = of.shape[1]
+    size = wanted.shape[1]
     columns = jnp.arange(size, dtype=jnp.int32)[None, :]
 
     def turn(_: Array, state: tuple[Array, Tree]) -> tuple[Array, Tree]:
         last, carried = state
-        left = of & (columns > last[:, None])
+        left = wanted & (columns > last[:, None])
         place = jnp.where(left, columns, size).min(-1, initial=size)
         here = columns == place[:, None]
         return place, function(here, jnp.minimum(place, size - 1), carried)
 
-    turns = of.sum(-1, dtype=jnp.int32)
+    turns = wanted.sum(-1, dtype=jnp.int32)
     before = zeros_alike(turns, turns.shape) - 1
     return jax.lax.fori_loop(0, turns.max(initial=0), turn, (before, start))[1]
 
 
-def soft_ranks(values: Array, of: Array, among: Array, temperature: float | Array) -> Array:
+def soft_ranks(values: Array, wanted: Array, among: Array, temperature: float | Array) -> Array:
     """The rank of some entries of each row by falling value, every comparison softened to a sigmoid.
 
     Formula:
-        ``r_ij = 1 + Σ_{z≠j, among_iz} σ((v_iz − v_ij) / T)`` where ``of_ij``, else 0.
+        ``r_ij = 1 + Σ_{z≠j, among_iz} σ((v_iz − v_ij) / T)`` where ``wanted_ij``, else 0.
 
     Args:
         values: ``[B, R]``.
-        of: ``[B, R]`` bool, the entries whose ranks are wanted.
+        wanted: ``[B, R]`` bool, the entries whose ranks are wanted.
         among: ``[B, R]`` bool, the entries that are counted.
         temperature: T.
 
@@ -118,12 +120,12 @@ def soft_ranks(values: Array, of: Array, among: Array, temperature: float | Arra
         Array([[0., 3., 2.]], dtype=float32)
     """
     return _ranks(
-        values, of, among, jnp.asarray(temperature, values.dtype) + zeros_alike(values, ())
+        values, wanted, among, jnp.asarray(temperature, values.dtype) + zeros_alike(values, ())
     )
 
 
 @jax.custom_vjp
-def _ranks(values: Array, of: Array, among: Array, temperature: Array) -> Array:
+def _ranks(values: Array, wanted: Array, among: Array, temperature: Array) -> Array:
     if values.size == 0:
         return values
 
@@ -132,15 +134,15 @@ def _ranks(values: Array, of: Array, among: Array, temperature: Array) -> Array:
         shares = jnp.where(counted, jax.nn.sigmoid(exponents), 0.0)
         return jnp.where(here, 1.0 + shares.sum(-1, keepdims=True), ranks)
 
-    return fold_entries(of, count, zeros_alike(values, values.shape))
+    return fold_entries(wanted, count, zeros_alike(values, values.shape))
 
 
-def _ranks_forward(values: Array, of: Array, among: Array, temperature: Array) -> Any:
-    return _ranks(values, of, among, temperature), (values, of, among, temperature)
+def _ranks_forward(values: Array, wanted: Array, among: Array, temperature: Array) -> Any:
+    return _ranks(values, wanted, among, temperature), (values, wanted, among, temperature)
 
 
 def _ranks_backward(saved: Any, cotangents: Array) -> Any:
-    values, of, among, temperature = saved
+    values, wanted, among, temperature = saved
     if values.size == 0:
         return jnp.zeros_like(values), None, None, jnp.zeros_like(temperature)
 
@@ -155,7 +157,7 @@ def _ranks_backward(saved: Any, cotangents: Array) -> Any:
         return by_value, by_temperature - jnp.sum(slopes * exponents)
 
     start = zeros_alike(values, values.shape), zeros_alike(values, ())
-    by_value, by_temperature = fold_entries(of, pull, start)
+    by_value, by_temperature = fold_entries(wanted, pull, start)
     return by_value, None, None, by_temperature
 
 

@@ -216,9 +216,9 @@ def _tiled_sums_forward(
         rows, columns = (_cut(x, g, index, side) for index in visited)
         squared, same, real = _pairs(rows, columns)
         real = real & counted
-        found, slopes = _slopes(term, squared, same, values)
+        terms, slopes = _slopes(term, squared, same, values)
         acts = jnp.any(real & (slopes != 0))
-        return _add_both(sums, rows, columns, jnp.where(real, found, 0.0)), acts
+        return _add_both(sums, rows, columns, jnp.where(real, terms, 0.0)), acts
 
     visits = _visits(g, side, axis)
     sums, acts = jax.lax.scan(step, zeros_alike(x, g.shape), visits)

@@ -98,5 +98,5 @@ def nearest(word: Any, known: Iterable[str]) -> str:
         >>> nearest("tripplet", ["margin", "triplet"])
         '; did you mean triplet?'
     """
-    found = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
-    return f"; did you mean {found[0]}?" if found else ""
+    near = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -36,8 +36,8 @@ class Loss:
     @property
     def function(self) -> Callable[..., Any]:
         """The loss itself, such as :func:`jdml.losses.triplet_loss`."""
-        found: Callable[..., Any] = resolve(f"jdml.losses.{self.module}:{self.name}_loss")
-        return found
+        loss: Callable[..., Any] = resolve(f"jdml.losses.{self.module}:{self.name}_loss")
+        return loss
 
 
 def _records(*losses: Loss) -> dict[str, Loss]:

@@ -52,8 +52,8 @@ class Network:
     @property
     def kind(self) -> Callable[..., Any]:
         """Its class."""
-        found: Callable[..., Any] = resolve(self.make)
-        return found
+        kind: Callable[..., Any] = resolve(self.make)
+        return kind
 
 
 def _records(*networks: Network) -> dict[str, Network]:
@@ -133,9 +133,9 @@ def image_statistics() -> dict[str, Images]:
         >>> image_statistics()["vit_s16"].mean
         (127.5, 127.5, 127.5)
     """
-    found = {}
+    statistics = {}
     for network in NETWORKS.values():
         if network.images is not None:
-            found[network.name] = network.images
-        found.update(network.other_images)
-    return found
+            statistics[network.name] = network.images
+        statistics.update(network.other_images)
+    return statistics

@@ -100,12 +100,12 @@ def compare_runs(
         known = [
             {name, *(run.name for run in group)} for name, group in zip(names, groups, strict=True)
         ]
-        places = [place for place, of in enumerate(known) if baseline in of]
+        places = [place for place, members in enumerate(known) if baseline in members]
         if not places:
             raise ValueError(f"baseline must be one of {', '.join(names)}, got {baseline!r}")
         order = [places[0], *(place for place in range(len(groups)) if place != places[0])]
         groups, names = [groups[i] for i in order], [names[i] for i in order]
-    found = list(dict.fromkeys(name for run in runs for name in run.metrics))
+    measured = list(dict.fromkeys(name for run in runs for name in run.metrics))
     rows = []
     for name, group in zip(names, groups, strict=True):
         rows.append(
@@ -113,20 +113,20 @@ def compare_runs(
                 name,
                 tuple(group),
                 {key: group[0].settings.get(key) for key in differing},
-                {m: [r.metrics[m] for r in group if m in r.metrics] for m in found},
-                {} if group is groups[0] else _differences(groups[0], group, found, confidence),
+                {m: [r.metrics[m] for r in group if m in r.metrics] for m in measured},
+                {} if group is groups[0] else _differences(groups[0], group, measured, confidence),
                 _mean([run.seconds for run in group]),
                 max((run.memory for run in group if run.memory is not None), default=None),
             )
         )
     paper = {
         metric: value
-        for metric in found
+        for metric in measured
         for run in runs
         for name, value in run.paper.items()
         if metric.split()[-1] == name
     }
-    return Comparison(rows, differing, found, _shown(found, metrics), paper, confidence)
+    return Comparison(rows, differing, measured, _shown(measured, metrics), paper, confidence)
 
 
 def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
@@ -285,11 +285,11 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    names = dict.fromkeys(name for of in settings for name in of if not name.startswith("its "))
+    names = dict.fromkeys(name for run in settings for name in run if not name.startswith("its "))
     return [
         name
         for name in names
-        if len({json.dumps(of.get(name), default=str) for of in settings}) > 1
+        if len({json.dumps(run.get(name), default=str) for run in settings}) > 1
     ]
 
 
@@ -310,14 +310,14 @@ def _row_names(groups: Sequence[Sequence[Run]]) -> list[str]:
 def _differences(
     base: Sequence[Run], group: Sequence[Run], metrics: Sequence[str], confidence: float
 ) -> dict[str, Paired]:
-    found = {}
+    differences = {}
     for metric in metrics:
         values = [
             {run.seed: run.metrics[metric] for run in runs if metric in run.metrics}
             for runs in (group, base)
         ]
-        found[metric] = paired(*values, scale=1.0, confidence=confidence)
-    return {metric: difference for metric, difference in found.items() if difference.seeds}
+        differences[metric] = paired(*values, scale=1.0, confidence=confidence)
+    return {metric: difference for metric, difference in differences.items() if difference.seeds}
 
 
 def _shown(metrics: Sequence[str], wanted: Sequence[str]) -> list[str]:

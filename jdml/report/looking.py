@@ -107,7 +107,7 @@ def look_at(
         return "it has fewer than three embeddings to show"
     if not whole.all():
         rows, data, vectors = rows[whole], data.select(whole), vectors[whole]
-    views = {view: of for view, of in data.views.items() if len(np.unique(of)) > 1}
+    views = {view: numbers for view, numbers in data.views.items() if len(np.unique(numbers)) > 1}
     if not data.views and len(np.unique(data.labels)) > 1:
         views = {"class": data.labels}
     if labels is not None and labels not in views:
@@ -115,8 +115,8 @@ def look_at(
     first = labels or next(iter(views), None)
     views = {view: views[view] for view in sorted(views, key=lambda view: view != first)}
     look = Look(run.name, data, rows, vectors, first)
-    for view, of in views.items():
-        look.neighbours[view] = seen.look_up(vectors, of, NEAR)
+    for view, numbers in views.items():
+        look.neighbours[view] = seen.look_up(vectors, numbers, NEAR)
     if not views:
         look.neighbours[""] = seen.look_up(vectors, np.zeros(len(vectors), np.int32), NEAR)
     _see_proxies(look, run, trained)
@@ -143,19 +143,19 @@ def looks_as_data(looks: Sequence[Look], pictures: int, room: int) -> dict[str, 
     """
     sets: list[list[Look]] = []
     for look in looks:
-        for of in sets:
-            if _same_rows(of[0], look):
-                of.append(look)
+        for same in sets:
+            if _same_rows(same[0], look):
+                same.append(look)
                 break
         else:
             sets.append([look])
     shown: list[dict[str, Any]] = []
     told: list[dict[str, Any]] = []
-    for number, of in enumerate(sets):
+    for number, same in enumerate(sets):
         share = max(1, len(sets))
-        queries, rows = _chosen(of, pictures // share)
-        shown.append(_set_as_data(of[0], thumbnails(of[0].data.images, rows, room // share)))
-        told += [_look_as_data(look, number, queries) for look in of]
+        queries, rows = _chosen(same, pictures // share)
+        shown.append(_set_as_data(same[0], thumbnails(same[0].data.images, rows, room // share)))
+        told += [_look_as_data(look, number, queries) for look in same]
     return {"sets": shown, "looks": told}
 
 
@@ -185,7 +185,7 @@ def _set_as_data(look: Look, pictures: Mapping[int, str]) -> dict[str, Any]:
 
 def _look_as_data(look: Look, number: int, queries: Sequence[int]) -> dict[str, Any]:
     any_view = next(iter(look.neighbours.values()))
-    found, skew = seen.hubs(any_view.indices)
+    hubs, skew = seen.hubs(any_view.indices)
     views = {}
     for view, near in look.neighbours.items():
         if not view:
@@ -215,14 +215,14 @@ def _look_as_data(look: Look, number: int, queries: Sequence[int]) -> dict[str, 
         "near": any_view.indices[list(queries), :SHOWN].tolist(),
         "distances": np.round(any_view.distances[list(queries), :SHOWN], 3).tolist(),
         "views": views,
-        "hubs": found,
+        "hubs": hubs,
         "skew": round(skew, 2),
         "spectrum": [float(f"{share:.3g}") for share in seen.spectrum(look.embeddings)[:512]],
         "histogram": histogram
-        and {name: [float(f"{v:.3g}") for v in of] for name, of in histogram.items()},
+        and {name: [float(f"{v:.3g}") for v in counts] for name, counts in histogram.items()},
         "structure": {name: _rounded(value) for name, value in look.structure.items()},
         "proxies": {name: _rounded(value) for name, value in look.proxy_numbers.items()},
-        "maps": {name: _map_as_data(*of, look.proxy_names) for name, of in look.maps.items()},
+        "maps": {name: _map_as_data(*drawn, look.proxy_names) for name, drawn in look.maps.items()},
         "panels": look.panels,
     }
 
@@ -250,7 +250,7 @@ def _chosen(looks: Sequence[Look], pictures: int) -> tuple[list[int], list[int]]
     queries: list[int] = []
     rows: dict[int, None] = {}
     for row in _worst_and_others(looks):
-        near = [int(i) for of in looks for i in _near(of)[row, :SHOWN]]
+        near = [int(i) for look in looks for i in _near(look)[row, :SHOWN]]
         new = [i for i in dict.fromkeys([row, *near]) if i not in rows]
         if row in queries or len(rows) + len(new) > 0.85 * room:
             if row not in queries:
@@ -362,7 +362,7 @@ def _same_images(a: Any, b: Any) -> bool:
 
     if isinstance(a, ImageFiles) and isinstance(b, ImageFiles):
         return list(map(str, a.files)) == list(map(str, b.files))
-    pictures = [getattr(of, "ndim", 0) == 4 for of in (a, b)]
+    pictures = [getattr(images, "ndim", 0) == 4 for images in (a, b)]
     return pictures == [False, False] or (all(pictures) and np.array_equal(a, b))
 
 
@@ -374,7 +374,7 @@ def _some(count: int, most: int) -> np.ndarray:
 
 def _packed(mask: np.ndarray) -> str:
     """A mask as digits."""
-    return "".join("1" if of else "0" for of in mask)
+    return "".join("1" if bit else "0" for bit in mask)
 
 
 def _rounded(value: Any) -> float | None:

@@ -148,10 +148,10 @@ def as_runs(runs: Any, data: Any = None) -> list[Run]:
     several = [runs] if isinstance(runs, str | Path | Run) else list(runs)
     if not several:
         raise ValueError("runs must hold at least one run, got none")
-    found: list[Run] = []
+    listed: list[Run] = []
     for run in several:
-        found += [run] if isinstance(run, Run) else read_runs(run)
-    return found if data is None else [replace(run, data=data) for run in found]
+        listed += [run] if isinstance(run, Run) else read_runs(run)
+    return listed if data is None else [replace(run, data=data) for run in listed]
 
 
 def _asset(name: str) -> str:
@@ -193,7 +193,7 @@ def _curves(comparison: Comparison) -> list[dict[str, Any]]:
                 for name, value in record.items()
                 if name not in NOT_CURVES and isinstance(value, int | float)
             }
-    found = []
+    curves = []
     for name in sorted(
         names, key=lambda name: ({"loss": 0, "grad_norm": 1}.get(name, 2), "/" in name)
     ):
@@ -205,8 +205,8 @@ def _curves(comparison: Comparison) -> list[dict[str, Any]]:
                 kept = points[::every] if every > 1 else points
                 lines.append({"run": run.name, "row": place, "points": kept})
         if lines:
-            found.append({"name": name, "lines": lines})
-    return found
+            curves.append({"name": name, "lines": lines})
+    return curves
 
 
 def curve(log: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:

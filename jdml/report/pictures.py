@@ -54,15 +54,19 @@ def gallery(
     x, y = _checked(embeddings, labels)
     if len(images) != len(x):
         raise ValueError(f"images must have N = {len(x)} rows, got {len(images)}")
-    found = seen.look_up(x, y, k)
-    rows = _queries(found, y, order, seed)[:queries] if isinstance(queries, int) else list(queries)
+    neighbours = seen.look_up(x, y, k)
+    rows = (
+        _queries(neighbours, y, order, seed)[:queries]
+        if isinstance(queries, int)
+        else list(queries)
+    )
     if not rows:
         raise ValueError(f"queries must be at least one, got {queries!r}")
-    columns = 1 + found.indices.shape[1]
+    columns = 1 + neighbours.indices.shape[1]
     figure = _figure(figsize=(1.3 * columns, 1.6 * len(rows) + 0.4), layout="constrained")
     grid = figure.subplots(len(rows), columns, squeeze=False)
     for axes_of_row, row in zip(grid, rows, strict=True):
-        shown = [(row, "query"), *_with_verdicts(found, row)]
+        shown = [(row, "query"), *_with_verdicts(neighbours, row)]
         for axes, (other, kind) in zip(axes_of_row, shown, strict=True):
             colour, style, word = FRAMES[kind]
             picture = picture_of(images, other)
@@ -122,12 +126,12 @@ def embedding_map(
     axes = figure.subplots()
     colours = colormaps["tab10" if len(known) <= 10 else "tab20"]
     for place, label in enumerate(known):
-        of = y == label
+        members = y == label
         mark = MARKERS[place // colours.N % len(MARKERS)]
         name = _name(class_names, label)
         axes.scatter(
-            points[of, 0],
-            points[of, 1],
+            points[members, 0],
+            points[members, 1],
             s=12,
             color=colours(place % colours.N),
             marker=mark,
@@ -269,8 +273,8 @@ def _logs(runs: Any) -> dict[str, list[Sequence[Mapping[str, Any]]]]:
     """Logs by name, several of one name."""
     if isinstance(runs, Mapping):
         return {
-            str(name): [of] if of and isinstance(of[0], Mapping) else list(of)
-            for name, of in runs.items()
+            str(name): [log] if log and isinstance(log[0], Mapping) else list(log)
+            for name, log in runs.items()
         }
     from jdml.report.compare import compare_runs
     from jdml.report.page import as_runs
@@ -288,8 +292,8 @@ def _checked(embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
-def _queries(found: seen.Neighbours, y: np.ndarray, order: str, seed: int) -> list[int]:
-    quality = np.nan_to_num(found.quality, nan=0.5)
+def _queries(neighbours: seen.Neighbours, y: np.ndarray, order: str, seed: int) -> list[int]:
+    quality = np.nan_to_num(neighbours.quality, nan=0.5)
     if order == "worst":
         return np.argsort(quality, kind="stable").tolist()
     if order == "best":
@@ -303,10 +307,10 @@ def _queries(found: seen.Neighbours, y: np.ndarray, order: str, seed: int) -> li
     raise ValueError(f'order must be "best", "random", "spread" or "worst", got {order!r}')
 
 
-def _with_verdicts(found: seen.Neighbours, row: int) -> list[tuple[int, str]]:
+def _with_verdicts(neighbours: seen.Neighbours, row: int) -> list[tuple[int, str]]:
     return [
         (int(other), "right" if right else "wrong")
-        for other, right in zip(found.indices[row], found.right[row], strict=True)
+        for other, right in zip(neighbours.indices[row], neighbours.right[row], strict=True)
     ]
 
 

@@ -47,8 +47,8 @@ def look_up(embeddings: Any, labels: Any, k: int = 8) -> Neighbours:
     x, y = jnp.asarray(embeddings, jnp.float32), np.asarray(labels)
     near, rows = nearest(x, x, min(k, len(x) - 1), exclude_self=True)
     indices = np.asarray(rows)
-    found = evaluate_retrieval(x, jnp.asarray(y), recall_at=(1,), per_query=True)
-    quality, first = (np.asarray(found[name], np.float64) for name in ("MAP@R", "R@1"))
+    scores = evaluate_retrieval(x, jnp.asarray(y), recall_at=(1,), per_query=True)
+    quality, first = (np.asarray(scores[name], np.float64) for name in ("MAP@R", "R@1"))
     return Neighbours(indices, np.asarray(near), y[indices] == y[:, None], quality, first)
 
 
@@ -95,9 +95,9 @@ def confused_pairs(
     labels = np.asarray(labels)
     known, own = np.unique(labels, return_inverse=True)
     own = own.reshape(-1)
-    query, found = np.repeat(own, indices.shape[1]), own[indices].reshape(-1)
-    wrong = query != found
-    low, high = np.minimum(query, found)[wrong], np.maximum(query, found)[wrong]
+    query, answer = np.repeat(own, indices.shape[1]), own[indices].reshape(-1)
+    wrong = query != answer
+    low, high = np.minimum(query, answer)[wrong], np.maximum(query, answer)[wrong]
     codes, counts = np.unique(low.astype(np.int64) * len(known) + high, return_counts=True)
     sizes = np.bincount(own, minlength=len(known)) * indices.shape[1]
     pairs = []
@@ -109,11 +109,11 @@ def confused_pairs(
     return sorted(pairs, key=lambda pair: (-pair[3], -pair[2], pair[0], pair[1]))[:most]
 
 
-def by_class(found: Neighbours, labels: np.ndarray) -> list[tuple[int, int, float, float]]:
+def by_class(neighbours: Neighbours, labels: np.ndarray) -> list[tuple[int, int, float, float]]:
     """Score every class.
 
     Args:
-        found: of :func:`look_up`.
+        neighbours: of :func:`look_up`.
         labels: ``[N]``.
 
     Returns:
@@ -121,10 +121,10 @@ def by_class(found: Neighbours, labels: np.ndarray) -> list[tuple[int, int, floa
     """
     rows = []
     for label in np.unique(labels):
-        of = np.flatnonzero(labels == label)
-        if len(of) > 1:
-            first, quality = found.first[of].mean(), found.quality[of].mean()
-            rows.append((int(label), len(of), float(first), float(quality)))
+        members = np.flatnonzero(labels == label)
+        if len(members) > 1:
+            first, quality = neighbours.first[members].mean(), neighbours.quality[members].mean()
+            rows.append((int(label), len(members), float(first), float(quality)))
     return rows
 
 
@@ -159,7 +159,9 @@ def structure(embeddings: Any, labels: Any) -> dict[str, float]:
     x, rows = _sample(np.asarray(embeddings, np.float32))
     y = np.asarray(labels)[rows]
     same, other = _pair_distances(x, y)
-    within, between = (float(of.mean()) if len(of) else 0.0 for of in (same, other))
+    within, between = (
+        float(distances.mean()) if len(distances) else 0.0 for distances in (same, other)
+    )
     points, classes = jnp.asarray(x), jnp.asarray(y, jnp.int32)
     return {
         "spectral decay": float(metrics.spectral_decay(points)),
@@ -183,13 +185,16 @@ def distance_histogram(embeddings: Any, labels: Any) -> dict[str, list[float]]:
     """
     x, rows = _sample(np.asarray(embeddings, np.float32))
     same, other = _pair_distances(x, np.asarray(labels)[rows])
-    top = max((float(of.max()) for of in (same, other) if len(of)), default=1.0) or 1.0
+    top = (
+        max((float(distances.max()) for distances in (same, other) if len(distances)), default=1.0)
+        or 1.0
+    )
     edges = np.linspace(0, top, BINS + 1)
-    found: dict[str, list[float]] = {"edges": edges.tolist()}
-    for name, of in (("within", same), ("between", other)):
-        counts = np.histogram(of, edges)[0]
-        found[name] = (counts / max(counts.sum(), 1)).tolist()
-    return found
+    histogram: dict[str, list[float]] = {"edges": edges.tolist()}
+    for name, distances in (("within", same), ("between", other)):
+        counts = np.histogram(distances, edges)[0]
+        histogram[name] = (counts / max(counts.sum(), 1)).tolist()
+    return histogram
 
 
 def proxy_structure(proxies: Any, embeddings: Any, labels: Any) -> dict[str, float]:
@@ -217,7 +222,7 @@ def proxy_structure(proxies: Any, embeddings: Any, labels: Any) -> dict[str, flo
         for c in range(len(centres))
         if (y == c).any()
     ]
-    found = {
+    measured = {
         "proxy to its class": proxy_distance(
             jnp.asarray(centres, jnp.float32),
             jnp.asarray(x, jnp.float32),
@@ -227,9 +232,9 @@ def proxy_structure(proxies: Any, embeddings: Any, labels: Any) -> dict[str, flo
     }
     if centres.shape[1] > 1:
         spread = proxy_spread(jnp.asarray(centres, jnp.float32))
-        found["spread of a class's proxies"] = spread.distance
-        found["proxies of a class within 0.2 of each other"] = spread.together
-    return found
+        measured["spread of a class's proxies"] = spread.distance
+        measured["proxies of a class within 0.2 of each other"] = spread.together
+    return measured
 
 
 def project(

@@ -10,11 +10,11 @@ MOST = 40
 """Queries on a sheet."""
 
 
-def neighbour_sheet(found: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
+def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> Path:
     """Draw queries, each in a row with its neighbours, and under each its class and distance.
 
     Args:
-        found: for each query ``{"query": FILE, "found": [{"file", "distance", "label"}, …]}``, what ``jdml search``
+        answers: for each query ``{"query": FILE, "found": [{"file", "distance", "label"}, …]}``, what ``jdml search``
             finds. Of more than 40 the first 40 are drawn.
         path: the file to write; its ending gives the format.
 
@@ -26,18 +26,18 @@ def neighbour_sheet(found: Sequence[Mapping[str, Any]], path: str | Path) -> Pat
     """
     from matplotlib.figure import Figure
 
-    if not found:
-        raise ValueError("found must hold at least one query, got none")
-    shown = found[:MOST]
-    columns = 1 + max(len(of["found"]) for of in shown)
+    if not answers:
+        raise ValueError("answers must hold at least one query, got none")
+    shown = answers[:MOST]
+    columns = 1 + max(len(answer["found"]) for answer in shown)
     figure = Figure(figsize=(1.3 * columns, 1.55 * len(shown)), layout="constrained")
     grid = figure.subplots(len(shown), columns, squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
-    for row, of in zip(grid, shown, strict=True):
-        row[0].imshow(_thumbnail(of["query"]))
+    for row, answer in zip(grid, shown, strict=True):
+        row[0].imshow(_thumbnail(answer["query"]))
         row[0].set_title("query", fontsize=7, fontweight="bold")
-        for axes, hit in zip(row[1:], of["found"], strict=False):
+        for axes, hit in zip(row[1:], answer["found"], strict=False):
             axes.imshow(_thumbnail(hit["file"]))
             name = _short(str(hit.get("label", "")))
             axes.set_title(f"{name}\n{hit['distance']:.3f}".strip(), fontsize=6)

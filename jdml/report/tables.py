@@ -180,21 +180,24 @@ def paired_table(
         raise ValueError(
             f"planned must be at least {len(values)}, the number of columns, got {planned}"
         )
-    found = {
+    tested = {
         column: {
-            name: paired(of.get(one, {}), of.get(other, {})) for name, (one, other) in tests.items()
+            name: paired(runs.get(one, {}), runs.get(other, {}))
+            for name, (one, other) in tests.items()
         }
-        for column, of in values.items()
+        for column, runs in values.items()
     }
     rows = [
-        [f"{name}: {' − '.join(pair)}", *(str(of[name]) for of in found.values())]
+        [f"{name}: {' − '.join(pair)}", *(str(results[name]) for results in tested.values())]
         for name, pair in tests.items()
     ]
     table = markdown_table([title, *values], rows)
     if planned is None:
         return table
     first = next(iter(tests))
-    corrected = holm({column: of[first].p for column, of in found.items()}, tests=planned)
+    corrected = holm(
+        {column: results[first].p for column, results in tested.items()}, tests=planned
+    )
     said = ", ".join(f"{column} {p:.2g}" for column, p in corrected.items()) or "no runs yet"
     return f"{table}\n{first}, p with Holm's correction over {planned} tests: {said}.\n"
 

@@ -62,15 +62,15 @@ def thumbnails(images: Any, rows: Sequence[int], room: int = ROOM) -> dict[int, 
     for side in SIDES:
         if sum(len(address(p, side)) for p in pictures) * len(rows) <= 0.9 * room * len(pictures):
             break
-    found: dict[int, str] = {}
+    pictures_by_row: dict[int, str] = {}
     for row in rows:
         picture = picture_of(images, row)
         if picture is not None:
-            found[int(row)] = address(picture, side)
-            room -= len(found[int(row)])
+            pictures_by_row[int(row)] = address(picture, side)
+            room -= len(pictures_by_row[int(row)])
         if room < 0:
             break
-    return found
+    return pictures_by_row
 
 
 def address(picture: Any, side: int) -> str:

@@ -46,16 +46,16 @@ def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
     """
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return [] if old == new else [f"{prefix}: {json.dumps(old)} there, {json.dumps(new)} now"]
-    found = []
+    lines = []
     for name in sorted(old.keys() | new.keys()):
         path = f"{prefix}.{name}" if prefix else name
         if name not in old:
-            found.append(f"{path}: absent there, {json.dumps(new[name])} now")
+            lines.append(f"{path}: absent there, {json.dumps(new[name])} now")
         elif name not in new:
-            found.append(f"{path}: {json.dumps(old[name])} there, absent now")
+            lines.append(f"{path}: {json.dumps(old[name])} there, absent now")
         else:
-            found += differences(old[name], new[name], path)
-    return found
+            lines += differences(old[name], new[name], path)
+    return lines
 
 
 class RunFolder:
@@ -150,8 +150,8 @@ class RunFolder:
             differing = differences(arrays, _arrays(template))
             if not differing:
                 items = args.StandardRestore(_pack(template))
-                found = self._read(state=items, progress=args.JsonRestore())
-                return _unpack(template, found["state"]), dict(found["progress"])
+                content = self._read(state=items, progress=args.JsonRestore())
+                return _unpack(template, content["state"]), dict(content["progress"])
         except Exception as error:
             raise ValueError(
                 f"checkpoint {path} is damaged ({type(error).__name__}: {_first_line(error)}); "

@@ -50,13 +50,13 @@ def describe(
 
 def versions() -> dict[str, str]:
     """Return the versions of what computes: jdml, jax, flax, optax, numpy."""
-    found = {}
+    numbers = {}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            numbers[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:  # used from its sources
-            found[package] = "unknown"
-    return found
+            numbers[package] = "unknown"
+    return numbers
 
 
 def class_names(train: TrainSet) -> list[str]:

@@ -143,14 +143,14 @@ def _cell(cell: Any) -> Any:
 
 def _attributes(value: Any) -> dict[str, Any]:
     """The attributes of an object; of a Linen module those that its author declared."""
-    found = dict(getattr(value, "__dict__", {}))
+    attributes = dict(getattr(value, "__dict__", {}))
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:
             if hasattr(value, slot):
-                found[slot] = getattr(value, slot)
+                attributes[slot] = getattr(value, slot)
     hidden = ("parent", "name", "_state", "_id", "_parent_ref", "scope")
-    return {k: v for k, v in found.items() if k not in hidden and not inspect.ismodule(v)}
+    return {k: v for k, v in attributes.items() if k not in hidden and not inspect.ismodule(v)}
 
 
 def _methods(kind: type) -> dict[str, Any]:

@@ -44,8 +44,8 @@ def in_turns(function: Callable[[Tree, jax.Array], Tree], rows: Tree, size: int)
         return part.swapaxes(0, 1).reshape(-1, *part.shape[2:])[:number]
 
     again = jax.checkpoint(lambda part: function(*part), prevent_cse=False)
-    found = jax.lax.map(again, (jax.tree.map(cut, rows), jnp.arange(turns)))
-    return jax.tree.map(joined, found)
+    parts = jax.lax.map(again, (jax.tree.map(cut, rows), jnp.arange(turns)))
+    return jax.tree.map(joined, parts)
 
 
 def check_rows_apart(model: Model, variables: Mapping[str, Tree], images: Tree, why: str) -> None:

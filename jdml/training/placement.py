@@ -171,12 +171,12 @@ class Placement:
         def one(part: ArrayLike) -> jax.Array:
             part = np.asarray(part)
 
-            def of(index: Any) -> np.ndarray:
+            def rows_at(index: Any) -> np.ndarray:
                 first, last, _ = index[0].indices(size)
                 start = np.searchsorted(places, first)
                 return part[start : start + last - first]
 
-            return jax.make_array_from_callback((size, *part.shape[1:]), self._rows(), of)
+            return jax.make_array_from_callback((size, *part.shape[1:]), self._rows(), rows_at)
 
         return jax.tree.map(one, rows)
 

@@ -146,8 +146,8 @@ class Run:
 
     def _evaluate(self) -> Record:
         assert self.evaluate is not None
-        found = self.evaluate(self._embedder(self.state))
-        metrics = agreed({name: float(value) for name, value in found.items()})
+        scores = self.evaluate(self._embedder(self.state))
+        metrics = agreed({name: float(value) for name, value in scores.items()})
         record: Record = {**metrics}
         monitor = self.schedule.monitor
         self.watched = dict(list(metrics.items())[:1])
@@ -212,10 +212,10 @@ class Run:
 
     def _restore(self) -> bool:
         """Go on from the folder's last checkpoint, if there is one."""
-        found = None if self.folder is None else self.folder.restore(self._tree())
-        if found is None:
+        checkpoint = None if self.folder is None else self.folder.restore(self._tree())
+        if checkpoint is None:
             return False
-        tree, progress = found
+        tree, progress = checkpoint
         self.state, self.carried = tree["state"], tree.get("hook", ())
         self.best = None if self.schedule.monitor is None else tree["best"]
         self.feed.sampler.set_state(progress.pop("sampler"))

@@ -64,10 +64,10 @@ def score(
     scores: dict[str, float] = {}
     for view, labels in queries.views.items():
         others = None if gallery is None else jnp.asarray(gallery.views[view])
-        found = evaluate_retrieval(
+        measured = evaluate_retrieval(
             queried, jnp.asarray(labels), searched, others, recall_at=tuple(recall_at)
         )
-        scores |= {f"{view}/{name}": float(found[name]) for name in metric_names(recall_at)}
+        scores |= {f"{view}/{name}": float(measured[name]) for name in metric_names(recall_at)}
     return scores
 
 

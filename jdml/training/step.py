@@ -342,10 +342,10 @@ def embed(
         missing = own[-1] + 1 - own[0] - len(batch)
         return np.pad(batch, [(0, missing)] + [(0, 0)] * (batch.ndim - 1))[own - own[0]]
 
-    found = []
+    vectors = []
     for start in range(0, size, rows):
         batch = jax.tree.map(lambda part, start=start: padded(part, start), images)
         batch = placement.spread(batch, rows)
         embedded = _embed_batch(model, preprocess, placement, variables, batch)
-        found.append(jax.tree.map(lambda x, n=size - start: np.asarray(x)[:n], embedded))
-    return jax.tree.map(lambda *several: np.concatenate(several), *found)
+        vectors.append(jax.tree.map(lambda x, n=size - start: np.asarray(x)[:n], embedded))
+    return jax.tree.map(lambda *several: np.concatenate(several), *vectors)

@@ -102,8 +102,8 @@ def over_seeds(results: Mapping[str, Mapping[str, Any]], name: str, metric: str)
         >>> over_seeds(runs, "triplet", "R@1")
         [0.4, 0.5]
     """
-    found = (run["metrics"] for key, run in results.items() if key.rpartition("-")[0] == name)
-    return [metrics[metric] for metrics in found if metric in metrics]
+    chosen = (run["metrics"] for key, run in results.items() if key.rpartition("-")[0] == name)
+    return [metrics[metric] for metrics in chosen if metric in metrics]
 
 
 def by_seed(
@@ -130,17 +130,17 @@ def by_seed(
         >>> by_seed(runs, "R@1", way="alone")
         {0: 0.4, 1: 0.5}
     """
-    found: dict[int, Any] = {}
+    values: dict[int, Any] = {}
     for run in results.values():
         job, metrics = run["job"], run["metrics"]
         if metric not in metrics or not settings.items() <= job.items():
             continue
-        if job["seed"] in found:
+        if job["seed"] in values:
             raise ValueError(
                 f"settings must tell runs of a seed apart, got two of seed {job['seed']} with {settings}"
             )
-        found[job["seed"]] = metrics[metric]
-    return found
+        values[job["seed"]] = metrics[metric]
+    return values
 
 
 def _in_time(jobs: Mapping[str, Job], minutes: float | None) -> Iterator[tuple[str, Job]]:

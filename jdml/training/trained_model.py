@@ -272,13 +272,13 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
     if which == "best" and file.is_file():
         arrays, description = read_model(file)
         return config, arrays, description
-    found = read_checkpoint(path)
-    if found is None:
+    checkpoint = read_checkpoint(path)
+    if checkpoint is None:
         raise ValueError(f"{path} has no parameters yet: its first checkpoint was not reached")
-    state, best = found["state"], found["best"]
-    params, stats, step = state["params"], state["batch_stats"], found["step"]
+    state, best = checkpoint["state"], checkpoint["best"]
+    params, stats, step = state["params"], state["batch_stats"], checkpoint["step"]
     if which == "best" and best:
-        (params, stats), step = best, int(found["progress"]["best"][1])
+        (params, stats), step = best, int(checkpoint["progress"]["best"][1])
     objective = {role: value for role, value in params.items() if role != "model"}
     variables = {"params": params["model"], "batch_stats": stats, "objective": objective}
     arrays = {name: np.asarray(value) for name, value in named_leaves(variables).items()}
@@ -324,24 +324,24 @@ def _template(model: Model, told: dict[str, Any]) -> dict[str, Any]:
     def init(inputs: Tree) -> Tree:
         return model.init(jax.random.key(0), build_preprocess(told)(inputs), train=False)
 
-    found = jax.eval_shape(init, one(told["input"]))
-    return {"params": found.get("params", {}), "batch_stats": found.get("batch_stats", {})}
+    variables = jax.eval_shape(init, one(told["input"]))
+    return {"params": variables.get("params", {}), "batch_stats": variables.get("batch_stats", {})}
 
 
 def _paths(given: Sequence[str | Path]) -> list[Path]:
     """The image files that paths stand for, folders with all their images."""
-    found: list[Path] = []
+    files: list[Path] = []
     for path in (Path(path).expanduser() for path in given):
         if path.is_dir():
             inside = image_files(path)[0]
             if not inside:
                 raise FileNotFoundError(f"{path} has no images in it")
-            found += inside
+            files += inside
         elif path.is_file():
-            found.append(path)
+            files.append(path)
         else:
             raise FileNotFoundError(f"{path} does not exist")
-    return found
+    return files
 
 
 def _cut(images: np.ndarray, crop: Crops) -> np.ndarray:
@@ -399,8 +399,8 @@ class _Watched:
         return len(self.images)
 
     def __getitem__(self, rows: slice) -> np.ndarray:
-        found = np.asarray(self.images[rows])
-        self.bar.update(len(found))
+        batch = np.asarray(self.images[rows])
+        self.bar.update(len(batch))
         if self.bar.n >= self.bar.total:
             self.bar.close()
-        return found
+        return batch

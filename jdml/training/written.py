@@ -67,12 +67,12 @@ def _node(code: types.CodeType, source: str) -> Node | None:
         for other in _inside(compiled)
     ):
         return None
-    found = [n for n in ast.walk(tree) if isinstance(n, Node) and _begins(n, code)]
-    if len(found) == 1:
-        return found[0]
+    candidates = [n for n in ast.walk(tree) if isinstance(n, Node) and _begins(n, code)]
+    if len(candidates) == 1:
+        return candidates[0]
     # Lambdas in one line: the innermost that has all instructions.
-    found = [n for n in found if _has(n, code)]
-    return max(found, key=lambda n: (n.lineno, n.col_offset), default=None)
+    candidates = [n for n in candidates if _has(n, code)]
+    return max(candidates, key=lambda n: (n.lineno, n.col_offset), default=None)
 
 
 @functools.lru_cache(maxsize=16)
@@ -138,14 +138,14 @@ def _fields(node: ast.AST) -> Iterator[tuple[str, list[object]]]:
 
 def _joined(parts: list[ast.AST]) -> list[object]:
     """The parts of an f-string, whose text Python 3.12 cuts at doubled braces and ends with nothing."""
-    found: list[object] = []
+    joined: list[object] = []
     for part in parts:
         text = part.value if isinstance(part, ast.Constant) else None
-        if isinstance(text, str) and found and isinstance(found[-1], str):
-            found[-1] += text
+        if isinstance(text, str) and joined and isinstance(joined[-1], str):
+            joined[-1] += text
         elif text != "":
-            found.append(part if text is None else text)
-    return found
+            joined.append(part if text is None else text)
+    return joined
 
 
 def _is_text(node: object) -> bool:
