@@ -116,8 +116,8 @@ def judged_losses(repeats: int, clock: Clock) -> list[Row]:
         for name, loss in several.items():
             what = f"{name}, {classes or 'batch'}"
             if name in judged.JUDGED and clock.allows(what):
-                found = judged.measure(name, loss, classes, repeats)
-                rows.append({"what": what, **found})
+                measured = judged.measure(name, loss, classes, repeats)
+                rows.append({"what": what, **measured})
     return rows
 
 
@@ -164,10 +164,10 @@ def everyday(repeats: int, clock: Clock) -> list[Row]:
             for name, (step, arrays) in ways.items():
                 what = f"{name}, {size} x {DIM}, {dtype}"
                 if clock.allows(what):
-                    found = timed(step, *arrays, repeats=repeats)
+                    measured = timed(step, *arrays, repeats=repeats)
                     products = 6.0 * size * size * DIM
-                    found["products_tflops"] = products / found["seconds"] / 1e12
-                    rows.append({"what": what, **found})
+                    measured["products_tflops"] = products / measured["seconds"] / 1e12
+                    rows.append({"what": what, **measured})
     return rows
 
 
@@ -182,10 +182,10 @@ def retrieval(repeats: int, clock: Clock) -> list[Row]:
         start = time.perf_counter()
         queries = min(size, 60_502)
         if queries == size:
-            found = jdml.evaluate_retrieval(x, y)
+            scores = jdml.evaluate_retrieval(x, y)
         else:
-            found = jdml.evaluate_retrieval(x[:queries], y[:queries], x, y)
-        rows.append({"what": what, "seconds": time.perf_counter() - start, "R@1": found["R@1"]})
+            scores = jdml.evaluate_retrieval(x[:queries], y[:queries], x, y)
+        rows.append({"what": what, "seconds": time.perf_counter() - start, "R@1": scores["R@1"]})
     return rows
 
 
@@ -281,21 +281,21 @@ def main() -> None:
     kind = jax.devices()[0].device_kind
     known = [peak for name, peak in PEAKS.items() if name.lower() in kind.lower()]
     peak = arguments.peak_tflops or next(iter(known), None)
-    clock, found, failed = Clock(arguments.budget), {}, {}
+    clock, rows, failed = Clock(arguments.budget), {}, {}
     print(f"{kind}, jax {jax.__version__}")
     for name in arguments.only:
         try:
-            found[name] = SECTIONS[name](arguments.repeats, clock)
+            rows[name] = SECTIONS[name](arguments.repeats, clock)
         except Exception as error:  # out of memory, most often: the other sections still count
             failed[name] = f"{type(error).__name__}: {error}"
             print(f"{name} failed: {failed[name]}")
             continue
-        show(found[name], peak)
+        show(rows[name], peak)
     for what in clock.left_out:
         print(f"left out for lack of time: {what}")
     out = arguments.out or RESULTS / f"{re.sub('[^a-z0-9]+', '_', kind.lower()).strip('_')}.json"
-    machine.write(out, found, failed=failed, left_out=clock.left_out, peak_tflops=peak)
-    wrong = [row["what"] for row in found.get("check", ()) if not row["right"]]
+    machine.write(out, rows, failed=failed, left_out=clock.left_out, peak_tflops=peak)
+    wrong = [row["what"] for row in rows.get("check", ()) if not row["right"]]
     if wrong or failed:
         raise SystemExit(f"wrong: {', '.join(wrong) or '-'}; failed: {', '.join(failed) or '-'}")
 

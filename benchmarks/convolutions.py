@@ -71,14 +71,14 @@ def parts(case: Case, geometry: rules.Geometry) -> dict[str, dict[str, Part]]:
     transforms = {"XLA": rules._xla, "by places": rules._by_places}
     if case.size == 1:
         transforms["one product"] = rules._pointwise
-    found: dict[str, dict[str, Part]] = {"forward": {}, "images": {}, "kernel": {}}
+    parts: dict[str, dict[str, Part]] = {"forward": {}, "images": {}, "kernel": {}}
     for name, transform in transforms.items():
-        found["forward"][name] = lambda x, k, up, t=transform: t(geometry, x, k)
-        found["images"][name] = partial(rules._by_images, transform, geometry)
-        found["kernel"][name] = partial(rules._by_kernel, transform, geometry)
+        parts["forward"][name] = lambda x, k, up, t=transform: t(geometry, x, k)
+        parts["images"][name] = partial(rules._by_images, transform, geometry)
+        parts["kernel"][name] = partial(rules._by_kernel, transform, geometry)
     for name in kernel_parts(case):
-        found["kernel"][name] = partial(rules._by_chunks, KERNEL_PARTS[name], geometry)
-    return found
+        parts["kernel"][name] = partial(rules._by_chunks, KERNEL_PARTS[name], geometry)
+    return parts
 
 
 def kernel_parts(case: Case) -> list[str]:

@@ -58,9 +58,9 @@ def first_step(case: Case) -> dict[str, float]:
     images = rng.normal(size=(32, case.size, case.size, case.channels)).astype(np.float32)
     seconds = dict.fromkeys(PROGRAMS, 0.0)
 
-    def listen(event: str, duration: float, **of: Any) -> None:
+    def listen(event: str, duration: float, **details: Any) -> None:
         for part, program in PROGRAMS.items():
-            if event == COMPILED and of.get("fun_name") == program:
+            if event == COMPILED and details.get("fun_name") == program:
                 seconds[part] += duration
 
     jax.monitoring.register_event_duration_secs_listener(listen)
@@ -89,8 +89,8 @@ def in_new_process(case: Case, programs: str) -> dict[str, float]:
     }
     command = [sys.executable, __file__, "--here", case.network]
     done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    seconds: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return seconds
 
 
 def main() -> None:

@@ -68,7 +68,7 @@ def main() -> None:
     chosen = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     rows: list[dict[str, Any]] = []
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "gallery.npy"
         write_gallery(path, chosen.rows, chosen.dim)
@@ -78,12 +78,12 @@ def main() -> None:
                 target=search, args=(name, path, chosen.queries, chosen.k, out)
             )
             process.start()
-            seconds, peak, *found[name] = out.get()
+            seconds, peak, *answers[name] = out.get()
             process.join()
             rows.append({"name": name, "seconds": seconds, "peak_bytes": peak})
             print(f"{name:6} {seconds:8.1f} s, {machine.mebibytes(peak)} MiB at most", flush=True)
-    same = found["jdml"][1] == found["faiss"][1]
-    tied = np.isclose(found["jdml"][0], found["faiss"][0], rtol=0, atol=1e-3)
+    same = answers["jdml"][1] == answers["faiss"][1]
+    tied = np.isclose(answers["jdml"][0], answers["faiss"][0], rtol=0, atol=1e-3)
     agreement = {
         "same_index": float(same.mean()),
         "same_index_or_distance_within_1e-3": float((same | tied).mean()),

@@ -100,14 +100,14 @@ def ours(case: Case, devices: int) -> dict[str, Call]:
 
     forward, gradient = jax.jit(loss), jax.jit(jax.grad(loss))
 
-    def of(function: Any) -> Any:
+    def compute(function: Any) -> Any:
         return jax.block_until_ready(function(held[0].params["model"], held[0].batch_stats))
 
     def evaluate() -> Any:
         state = held[0]
         return embed(model, state.params["model"], state.batch_stats, rows, batch_size=case.batch)
 
-    parts = {"forward": lambda: of(forward), "gradient": lambda: of(gradient)}
+    parts = {"forward": lambda: compute(forward), "gradient": lambda: compute(gradient)}
     return {**parts, "step": train, "embedding": evaluate}
 
 
@@ -171,8 +171,8 @@ def measure(case: Case, repeats: int, kinds: tuple[str, ...]) -> dict[str, Any]:
 
 def ratio(row: dict[str, Any], kind: str, figure: str, over: str, under: str) -> float:
     """Of two sides."""
-    found = row[kind][figure]
-    return found[over] / found[under] if found.get(over) and found.get(under) else float("nan")
+    values = row[kind][figure]
+    return values[over] / values[under] if values.get(over) and values.get(under) else float("nan")
 
 
 HEADING = (
@@ -186,14 +186,14 @@ def lines_of(row: dict[str, Any]) -> str:
     nan = float("nan")
     lines = []
     for side in DEVICES:
-        found = f"{row['network']:>20} {row['size']:>4}² x{row['batch']:>4} {side:>12} |"
+        line = f"{row['network']:>20} {row['size']:>4}² x{row['batch']:>4} {side:>12} |"
         for kind in ("step", "embedding"):
             times = row[kind]["milliseconds"]
-            found += f" {times[side]:>9.1f} {times.get('torch', nan):>8.1f}"
-            found += f" {ratio(row, kind, 'milliseconds', 'torch', side):>6.2f}"
+            line += f" {times[side]:>9.1f} {times.get('torch', nan):>8.1f}"
+            line += f" {ratio(row, kind, 'milliseconds', 'torch', side):>6.2f}"
             if kind == "step":
-                found += f" {ratio(row, kind, 'peak_bytes', side, 'torch'):>7.2f} |"
-        lines.append(found)
+                line += f" {ratio(row, kind, 'peak_bytes', side, 'torch'):>7.2f} |"
+        lines.append(line)
     return "\n".join(lines)
 
 

@@ -51,8 +51,8 @@ def measure(dim: int, preset: str, resnet: float, repeats: int) -> dict[str, Any
     x = jnp.asarray(rng.normal(size=(BATCH, dim)), jnp.float32)
     y = jnp.asarray(rng.integers(0, CLASSES, BATCH), jnp.int32)
     functions, counted = {}, {}
-    for name, of in (("loss", None), ("with flow", preset)):
-        objective = objective_of(dim, of)
+    for name, setting in (("loss", None), ("with flow", preset)):
+        objective = objective_of(dim, setting)
         params = objective.init(jax.random.key(0))
 
         def value(params: Any, x: jax.Array, objective: Any = objective) -> jax.Array:

@@ -93,10 +93,10 @@ def exponent(rows: list[dict[str, Any]]) -> float:
     """Of bytes by rows over the three largest sizes: of the loss whose memory grows most."""
     slopes = []
     for name in {row["loss"] for row in rows}:
-        found = [row for row in rows if row["loss"] == name and row["bytes"]["blocks"]]
-        found = found[-3:]  # where the embeddings, and not a block, are what is large
-        if len(found) > 1:
-            sizes, used = zip(*((r["rows"], r["bytes"]["blocks"]) for r in found), strict=True)
+        largest = [row for row in rows if row["loss"] == name and row["bytes"]["blocks"]]
+        largest = largest[-3:]  # where the embeddings, and not a block, are what is large
+        if len(largest) > 1:
+            sizes, used = zip(*((r["rows"], r["bytes"]["blocks"]) for r in largest), strict=True)
             slopes.append(np.polyfit(np.log(sizes), np.log(used), 1)[0])
     return float(np.max(slopes)) if slopes else float("nan")
 
@@ -104,8 +104,8 @@ def exponent(rows: list[dict[str, Any]]) -> float:
 def pair_losses() -> list[str]:
     """Every loss that compares some anchors at a time."""
     names = [name for name in jdml.losses.__all__ if name.endswith("_loss")]
-    found = [n for n in names if "anchor_block" in inspect.signature(getattr(jdml, n)).parameters]
-    return [name.removesuffix("_loss") for name in found]
+    chosen = [n for n in names if "anchor_block" in inspect.signature(getattr(jdml, n)).parameters]
+    return [name.removesuffix("_loss") for name in chosen]
 
 
 def limits(names: list[str], shapes: tuple[tuple[int, int], ...]) -> list[dict[str, Any]]:

@@ -81,7 +81,7 @@ def temporaries(compiled: jax.stages.Compiled) -> int | None:
 
 def describe() -> dict[str, Any]:
     """The machine and the versions."""
-    found = {
+    versions = {
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         "device": jax.devices()[0].device_kind,
@@ -91,18 +91,18 @@ def describe() -> dict[str, Any]:
     try:
         import torch
 
-        found["torch"] = torch.__version__
+        versions["torch"] = torch.__version__
     except ImportError:
         pass
-    return found
+    return versions
 
 
-def write(path: Path | None, rows: Any, **found: Any) -> None:
+def write(path: Path | None, rows: Any, **others: Any) -> None:
     """The rows with the machine and what was found of them, as JSON."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(
-            json.dumps({"environment": describe(), **found, "rows": rows}, indent=1) + "\n"
+            json.dumps({"environment": describe(), **others, "rows": rows}, indent=1) + "\n"
         )
 
 

@@ -140,16 +140,16 @@ def main() -> None:
     for charges in arguments.sizes:
         rows.append(measure(charges, arguments.repeats, arguments.dense_limit))
         print_row(rows[-1])
-    found = {}
+    measured = {}
     if len(rows) > 1:
         large = rows[len(rows) // 2 :] if len(rows) > 3 else rows  # where pairs are what takes time
-        found = {
+        measured = {
             "exponent_of_seconds": exponent(large, "seconds"),
             "exponent_of_bytes": exponent(rows, "bytes"),
         }
-        time, memory = found.values()
+        time, memory = measured.values()
         print(f"time ~ charges^{time:.2f} (the larger half), memory ~ charges^{memory:.2f}")
-    machine.write(arguments.out, rows, **found)
+    machine.write(arguments.out, rows, **measured)
     if arguments.out is not None:
         draw(rows, arguments.out.with_suffix(".png"))
 

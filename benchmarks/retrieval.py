@@ -52,8 +52,8 @@ def pml(vectors: np.ndarray, labels: np.ndarray) -> Callable[[], dict[str, float
     data = torch.from_numpy(vectors), torch.from_numpy(labels)
 
     def evaluate() -> dict[str, float]:
-        found = calculator.get_accuracy(*data)
-        return {ours: found[theirs] for theirs, ours in PML_NAMES.items()}
+        scores = calculator.get_accuracy(*data)
+        return {ours: scores[theirs] for theirs, ours in PML_NAMES.items()}
 
     return evaluate
 

@@ -111,14 +111,14 @@ def compiled(model: Any, objective: Any, devices: int, rows: int, size: int) -> 
 
 def collectives(program: str) -> dict[str, int]:
     """Bytes that come out of each kind of collective of a program, on each device."""
-    found = dict.fromkeys(KINDS, 0)
+    bytes_moved = dict.fromkeys(KINDS, 0)
     for line in program.splitlines():
         match = re.search(rf" = (.*?) ({'|'.join(KINDS)})(-start)?\(", line)
         if match:
             for kind, shape in re.findall(r"(\w+)\[([\d,]*)\]", match[1]):
                 entries = int(np.prod([int(n) for n in shape.split(",") if n]))
-                found[match[2]] += entries * BYTES.get(kind, 4)
-    return {kind: size for kind, size in found.items() if size}
+                bytes_moved[match[2]] += entries * BYTES.get(kind, 4)
+    return {kind: size for kind, size in bytes_moved.items() if size}
 
 
 def reckoned(row: Mapping[str, Any]) -> dict[str, dict[str, float]]:

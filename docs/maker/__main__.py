@@ -136,12 +136,12 @@ def main() -> None:
     from maker.checks import problems
     from maker.names import symbols
 
-    found = problems(SITE, symbols())
-    print("\n".join(found))
+    wrong = problems(SITE, symbols())
+    print("\n".join(wrong))
     pages = len(list(SITE.rglob("*.html")))
-    print(f"{pages} pages, {len(symbols())} symbols, {len(found)} problems: {SITE}/index.html")
+    print(f"{pages} pages, {len(symbols())} symbols, {len(wrong)} problems: {SITE}/index.html")
     print(f"{time.perf_counter() - begun:.0f} s")
-    sys.exit(bool(found))
+    sys.exit(bool(wrong))
 
 
 if __name__ == "__main__":

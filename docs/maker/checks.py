@@ -41,7 +41,7 @@ class Page(HTMLParser):
 def dead_links(site: Path) -> list[str]:
     """List the links inside the site that lead nowhere."""
     pages = {file: Page(file.read_text()) for file in sorted(site.rglob("*.html"))}
-    found = []
+    dead = []
     for file, page in pages.items():
         for link in page.links:
             if re.match(r"[a-z][a-z+.-]*:|//", link):
@@ -53,8 +53,8 @@ def dead_links(site: Path) -> list[str]:
                 target = target / "index.html"
             known = pages.get(target)
             if not target.is_file() or (anchor and known and anchor not in known.anchors):
-                found.append(f"{file.relative_to(site)}: {link}")
-    return found
+                dead.append(f"{file.relative_to(site)}: {link}")
+    return dead
 
 
 def undocumented(site: Path, symbols: list[str]) -> list[str]:

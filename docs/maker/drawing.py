@@ -90,12 +90,12 @@ def _points(
     _, labels, modes = start()
     alpha = 0.3 if faint else 0.9
     for mode, marker in enumerate("o^oo"):  # the two modes of blue are told apart by their shape
-        of = modes == mode
+        members = modes == mode
         axis.scatter(
-            *motion.path[time, of].T,
+            *motion.path[time, members].T,
             s=size,
             marker=marker,
-            color=COLOURS[labels[of][0]],
+            color=COLOURS[labels[members][0]],
             alpha=alpha,
             linewidths=0,
             zorder=3,

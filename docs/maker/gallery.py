@@ -28,8 +28,8 @@ def pictures(folder: Path) -> list[Path]:
 
 def picture(folder: Path, name: str) -> None:
     """Compute one picture."""
-    of, file = subjects(), folder / f"{name}.svg"
+    shown, file = subjects(), folder / f"{name}.svg"
     if name == COLLAPSE:
-        draw_collapse(move(of["triplet_loss"]), move(of["easy_positive"]), file)
+        draw_collapse(move(shown["triplet_loss"]), move(shown["easy_positive"]), file)
     else:
-        draw(move(of[name]), file)
+        draw(move(shown[name]), file)

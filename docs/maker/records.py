@@ -51,8 +51,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 @cache
 def record(name: str) -> dict[str, Any]:
     """Read a benchmark's file."""
-    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
-    return found
+    content: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return content
 
 
 def machine(name: str, row: Mapping[str, Any] | None = None) -> str:

@@ -45,16 +45,16 @@ def notebooks(source: Path) -> Sequence[tuple[Path, Any]]:
     """Give the pages that run code, the longest first, as the notebooks that Sphinx reads them as."""
     from myst_nb.core.read import is_myst_markdown_notebook, read_myst_markdown_notebook
 
-    found = []
+    notebooks = []
     for file in source.rglob("*.md"):
         text = file.read_text()
         if not file.is_symlink() and is_myst_markdown_notebook(text):
-            found.append((file, read_myst_markdown_notebook(text, path=file)))
+            notebooks.append((file, read_myst_markdown_notebook(text, path=file)))
 
     def length(page: Any) -> int:
         return sum(len(cell.source) for cell in page.cells if cell.cell_type == "code")
 
-    return sorted(found, key=lambda pair: -length(pair[1]))
+    return sorted(notebooks, key=lambda pair: -length(pair[1]))
 
 
 def join_streams(page: Any) -> None:

@@ -102,7 +102,7 @@ def small_steps() -> str:
 
 def large_batches() -> str:
     """Make the tables of blocks of anchors."""
-    found = record("large_batches")
+    measured = record("large_batches")
     ways = ("blocks", "at once", "optax")
     rows = [
         [row["loss"], f"{row['rows']:,}"]
@@ -111,7 +111,7 @@ def large_batches() -> str:
             + (f", {row['seconds'][way]:.2f} s" if way in row["seconds"] else "")
             for way in ways
         ]
-        for row in found["rows"]
+        for row in measured["rows"]
     ]
     limits = [
         [
@@ -120,11 +120,11 @@ def large_batches() -> str:
             f"{row['bytes'] / MIB:,.0f} MiB",
             f"{row['limit'] / MIB:,.0f} MiB",
         ]
-        for row in found["limits"]
+        for row in measured["limits"]
     ]
     said = (
         "Temporaries of value and gradient at 128-D as XLA counts them, and seconds where it was run: in blocks of anchors, all at once, and optax's `ntxent`. Memory in blocks "
-        f"grows as rows^{found['exponent_of_bytes']:.2f} over the three largest sizes. Below, every pair loss beside four arrays of the embeddings and 128 MiB."
+        f"grows as rows^{measured['exponent_of_bytes']:.2f} over the three largest sizes. Below, every pair loss beside four arrays of the embeddings and 128 MiB."
     )
     return (
         heading("Large batches", "large_batches", "python benchmarks/large_batches.py", said)

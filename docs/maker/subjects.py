@@ -74,6 +74,6 @@ def center_subject() -> Subject:
 def subjects() -> dict[str, Subject]:
     """Collect all losses and miners by name."""
     show = {"pair": pair_subject, "proxy": proxy_subject}
-    found = [show[record.kind](record) for record in LOSSES.values()]
-    found += [nir_subject(), center_subject(), *map(miner_subject, miner_builders())]
-    return {subject.name: subject for subject in found}
+    shown = [show[record.kind](record) for record in LOSSES.values()]
+    shown += [nir_subject(), center_subject(), *map(miner_subject, miner_builders())]
+    return {subject.name: subject for subject in shown}
