@@ -29,8 +29,6 @@ nitpick_ignore_regex = [
         r"jdml\.(ops\.(checks|meshes)|training\.checkpoint|metrics\.ranking|data\.checking|losses\.\w+)\b.*",
     ),
 ]
-default_role = "code"
-
 autodoc_typehints = "none"
 autodoc_class_signature = "mixed"
 autodoc_member_order = "bysource"

@@ -1,4 +1,4 @@
-"""`python -m jdml`: the same as the command `jdml`."""
+"""``python -m jdml``: the same as the command ``jdml``."""
 
 import sys
 

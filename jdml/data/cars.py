@@ -18,15 +18,15 @@ def read_cars(data_dir: str | Path | None) -> Listing:
     Models 1…98 train (8,054 images), 99…196 test (8,131).
 
     Args:
-        data_dir: The folder with `cars_annos.mat` and `car_ims/`, or one in which TensorFlow
-            Datasets has prepared `cars196`.
+        data_dir: the folder with ``cars_annos.mat`` and ``car_ims/``, or one in which TensorFlow
+            Datasets has prepared ``cars196``.
 
     Returns:
-        The listing, with the view `class`.
+        The listing, with the view ``class``.
 
     Raises:
-        FileNotFoundError: If the file is missing.
-        ValueError: If it is damaged, or a row of it is wrong.
+        FileNotFoundError: if the file is missing.
+        ValueError: if it is damaged, or a row of it is wrong.
 
     Reference:
         Krause et al. 3D object representations for fine-grained categorization. 3dRR 2013.

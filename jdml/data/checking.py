@@ -18,10 +18,10 @@ class Part(NamedTuple):
     """What was found of one split.
 
     Attributes:
-        split: Its name.
-        found: Classes and images in the lists.
-        published: Those of the publication; None for a folder of classes.
-        missing: Image files that are not there.
+        split: its name.
+        found: classes and images in the lists.
+        published: those of the publication; None for a folder of classes.
+        missing: image files that are not there.
     """
 
     split: str
@@ -35,10 +35,10 @@ class Findings:
     """What :func:`check` found.
 
     Attributes:
-        parts: The splits, as far as the lists could be read.
-        decoded: How many images were decoded, whole or not.
-        problems: What is wrong, a line each. None means that all is well.
-        notes: What is worth knowing, a line each.
+        parts: the splits, as far as the lists could be read.
+        decoded: how many images were decoded, whole or not.
+        problems: what is wrong, a line each. None means that all is well.
+        notes: what is worth knowing, a line each.
     """
 
     parts: tuple[Part, ...]
@@ -62,16 +62,16 @@ def check(
     """Look whether a folder holds a data set whole: its counts, its files, its images.
 
     Args:
-        name: A data set's name, as for `load`.
-        data_dir: Its folder.
-        sample: Decode so many images, drawn evenly by a fixed seed, instead of all.
-        progress: Show a progress bar.
+        name: a data set's name, as for ``load``.
+        data_dir: its folder.
+        sample: decode so many images, drawn evenly by a fixed seed, instead of all.
+        progress: show a progress bar.
 
     Returns:
         What was found; a list that is missing or broken is one of its problems.
 
     Raises:
-        ValueError: If there is no data set of that name, or no image is to be drawn.
+        ValueError: if there is no data set of that name, or no image is to be drawn.
 
     Example:
         >>> findings = check("digits", None)
@@ -146,8 +146,8 @@ def unlike_published(name: str, parts: Mapping[str, Dataset]) -> tuple[str, ...]
     """A line for each split of a data set whose counts are not the published ones.
 
     Args:
-        name: The data set's name, as for `load`.
-        parts: Its splits by name.
+        name: the data set's name, as for ``load``.
+        parts: its splits by name.
 
     Returns:
         The lines; none where nothing is published.
@@ -175,7 +175,7 @@ def alone(ids: np.ndarray) -> tuple[str, ...]:
     """A line if classes have a single image each.
 
     Args:
-        ids: The class of each image.
+        ids: the class of each image.
 
     Returns:
         The line, or nothing.

@@ -28,16 +28,16 @@ def read_cub(data_dir: str | Path | None) -> Listing:
     is split by the same rule.
 
     Args:
-        data_dir: The folder with `images.txt`, `image_class_labels.txt`, `classes.txt` and `images/`,
-            or the one that holds it as `CUB_200_2011/`, or one in which TensorFlow Datasets has
-            prepared `caltech_birds2011`.
+        data_dir: the folder with ``images.txt``, ``image_class_labels.txt``, ``classes.txt`` and ``images/``,
+            or the one that holds it as ``CUB_200_2011/``, or one in which TensorFlow Datasets has
+            prepared ``caltech_birds2011``.
 
     Returns:
-        The listing, with the view `class`.
+        The listing, with the view ``class``.
 
     Raises:
-        FileNotFoundError: If a list is missing.
-        ValueError: If a line of a list is broken; the message names file and line.
+        FileNotFoundError: if a list is missing.
+        ValueError: if a line of a list is broken; the message names file and line.
 
     Reference:
         Wah et al. The Caltech-UCSD Birds-200-2011 dataset. 2011.

@@ -1,4 +1,4 @@
-"""`Dataset`: images, or other inputs, with their labels, and the other ways of labelling the same rows."""
+"""``Dataset``: images, or other inputs, with their labels, and the other ways of labelling the same rows."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,16 +14,17 @@ class Dataset:
     """Images, one label for each, and other labellings ("views") of the same images.
 
     Attributes:
-        name: What the data set is called, for logs and error messages.
-        images: `[N, H, W, C]`, uint8 (0…255) or float32, in memory or as `ImageFiles`. Or what else a network takes,
-            with rows first: features `[N, D]`, tokens `[N, T]`, and dictionaries or tuples of such, for two towers.
-        labels: `[N]` integers ≥ 0, kept as int32.
-        views: Other labellings of the same rows by name, each `[N]`, such as `{"digit", "parity"}`.
-        class_names: For a view, the name of each of its labels, where they have names.
+        name: what the data set is called, for logs and error messages.
+        images: ``[N, H, W, C]``, uint8 (0…255) or float32, in memory or as ``ImageFiles``. Or what else a network
+            takes, with rows first: features ``[N, D]``, tokens ``[N, T]``, and dictionaries or tuples of such, for two
+            towers.
+        labels: ``[N]`` integers ≥ 0, kept as int32.
+        views: other labellings of the same rows by name, each ``[N]``, such as ``{"digit", "parity"}``.
+        class_names: for a view, the name of each of its labels, where they have names.
 
     Raises:
-        TypeError: If images or labels are of a type other than these.
-        ValueError: If shapes do not fit each other, or a label is negative.
+        TypeError: if images or labels are of a type other than these.
+        ValueError: if shapes do not fit each other, or a label is negative.
 
     Example:
         >>> images = np.zeros((3, 2, 2, 1), np.uint8)
@@ -65,7 +66,7 @@ class Dataset:
         """Label the same images by one of the views.
 
         Raises:
-            ValueError: If there is no such view; the message lists those there are.
+            ValueError: if there is no such view; the message lists those there are.
         """
         if view not in self.views:
             raise ValueError(f"view must be one of {sorted(self.views)}, got {view!r}")
@@ -75,11 +76,11 @@ class Dataset:
         """Select some of the rows: images, labels and all views together.
 
         Args:
-            rows: A boolean mask `[N]`, or indices 0…N − 1 in any order.
+            rows: a boolean mask ``[N]``, or indices 0…N − 1 in any order.
 
         Raises:
-            TypeError: If `rows` is neither boolean nor integer.
-            ValueError: If the mask has another length, or an index is out of range.
+            TypeError: if ``rows`` is neither boolean nor integer.
+            ValueError: if the mask has another length, or an index is out of range.
         """
         rows = as_rows(rows, len(self))
         return replace(
@@ -118,11 +119,11 @@ def check_channels(name: str, images: Any) -> None:
     """Refuse images whose channels come before height and width.
 
     Args:
-        name: The argument's name.
-        images: An array; anything else is left alone.
+        name: the argument's name.
+        images: an array; anything else is left alone.
 
     Raises:
-        ValueError: If they look like `[N, C, H, W]`.
+        ValueError: if they look like ``[N, C, H, W]``.
     """
     shape = tuple(getattr(images, "shape", ()))
     if len(shape) == 4 and shape[1] in (1, 3, 4) and shape[2] > 4 and shape[3] > 4:
@@ -154,16 +155,16 @@ def _selected(images: Any, rows: np.ndarray) -> Any:
 
 
 def as_labels(name: str, labels: np.ndarray, size: int | None = None) -> np.ndarray:
-    """Labels as int32 `[N]`.
+    """Labels as int32 ``[N]``.
 
     Args:
-        name: The argument's name, for error messages.
-        labels: Integers ≥ 0, `[N]`.
+        name: the argument's name, for error messages.
+        labels: integers ≥ 0, ``[N]``.
         size: N, where it is known.
 
     Raises:
-        TypeError: If the labels are not integers.
-        ValueError: If they are not of shape `[N]`, or one is negative or beyond int32.
+        TypeError: if the labels are not integers.
+        ValueError: if they are not of shape ``[N]``, or one is negative or beyond int32.
     """
     labels = np.asarray(labels)
     if not np.issubdtype(labels.dtype, np.integer):
@@ -181,7 +182,7 @@ def as_labels(name: str, labels: np.ndarray, size: int | None = None) -> np.ndar
 
 
 def as_rows(rows: np.ndarray, size: int) -> np.ndarray:
-    """A boolean mask `[size]`, or indices below `size`, as indices."""
+    """A boolean mask ``[size]``, or indices below ``size``, as indices."""
     rows = np.asarray(rows)
     if rows.dtype == bool:
         if rows.shape != (size,):

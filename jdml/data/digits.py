@@ -11,19 +11,19 @@ SPLITS = ("train", "test", "all")
 def load_digits(data_dir: str | None = None, split: str = "train") -> Dataset:
     """Load the 8×8 digits (a part of UCI's optical recognition of handwritten digits).
 
-    Grey values 0…16 are brought to 0…255 (`round(value · 255 / 16)`), uint8. The split is fixed and
+    Grey values 0…16 are brought to 0…255 (``round(value · 255 / 16)``), uint8. The split is fixed and
     stratified: a third of each digit (rounded) tests, the rest trains, and the rows keep their
     original order.
 
     Args:
-        data_dir: Not used: the data is a part of scikit-learn.
-        split: `"train"` (1,198 images), `"test"` (599) or `"all"`.
+        data_dir: not used: the data is a part of scikit-learn.
+        split: ``"train"`` (1,198 images), ``"test"`` (599) or ``"all"``.
 
     Returns:
-        A data set with images `[N, 8, 8, 1]`, labelled by digit, with views `digit` and `parity`.
+        A data set with images ``[N, 8, 8, 1]``, labelled by digit, with views ``digit`` and ``parity``.
 
     Raises:
-        ValueError: If there is no such split.
+        ValueError: if there is no such split.
     """
     from sklearn.datasets import load_digits as read
 
@@ -38,7 +38,7 @@ def load_digits(data_dir: str | None = None, split: str = "train") -> Dataset:
 
 
 def digit_dataset(name: str, images: np.ndarray, digits: np.ndarray) -> Dataset:
-    """Images of digits, labelled by digit, with views `digit` and `parity`."""
+    """Images of digits, labelled by digit, with views ``digit`` and ``parity``."""
     return Dataset(name, images, digits, {"digit": digits, "parity": parity_labels(digits)})
 
 

@@ -31,19 +31,19 @@ def read_folder(data_dir: str | Path | None) -> Listing:
     """Read a folder of classes, in the order of the classes' names.
 
     The first half of the classes trains (the larger one, if their number is odd), the others test. A folder that holds
-    `train/` and `val/` or `test/`, and nothing else, is read as what it says: each of them holds classes.
+    ``train/`` and ``val/`` or ``test/``, and nothing else, is read as what it says: each of them holds classes.
 
     Args:
-        data_dir: The folder. Each folder in it is a class; images lie in it at any depth. Hidden files and folders,
-            `__MACOSX`, and files that are no images by their suffix are passed over, the latter counted. Or a `.csv`
-            file, see `read_table`.
+        data_dir: the folder. Each folder in it is a class; images lie in it at any depth. Hidden files and folders,
+            ``__MACOSX``, and files that are no images by their suffix are passed over, the latter counted. Or a
+            ``.csv`` file, see ``read_table``.
 
     Returns:
-        The listing, with the view `class`.
+        The listing, with the view ``class``.
 
     Raises:
-        FileNotFoundError: If there is no such folder.
-        ValueError: If there is no class in it, or a class without images; the message names it.
+        FileNotFoundError: if there is no such folder.
+        ValueError: if there is no class in it, or a class without images; the message names it.
     """
     root = data_folder("folder", data_dir)
     if root.suffix.lower() == ".csv" and not root.is_dir():
@@ -77,18 +77,18 @@ def read_folder(data_dir: str | Path | None) -> Listing:
 
 
 def read_table(path: Path) -> Listing:
-    """Read a list of files and their labels, `file,label` or `file,label,split`, with these names in its first line.
+    """Read a list of files and their labels: ``file,label`` or ``file,label,split``, named in its first line.
 
     Args:
-        path: A `.csv` file, UTF-8. Files are relative to its folder, or absolute. Splits are `train`, `val` and `test`;
-            without them the first half of the classes, in the order of their names, trains.
+        path: a ``.csv`` file, UTF-8. Files are relative to its folder, or absolute. Splits are ``train``, ``val`` and
+            ``test``; without them the first half of the classes, in the order of their names, trains.
 
     Returns:
-        The listing, with the view `class`.
+        The listing, with the view ``class``.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If a line cannot be read as that; the message names it.
+        FileNotFoundError: if there is no such file.
+        ValueError: if a line cannot be read as that; the message names it.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist")
@@ -127,7 +127,7 @@ def image_files(place: Path) -> tuple[list[Path], Counter[str]]:
     """The images of a folder, at any depth, and the kinds of all other files, counted.
 
     Args:
-        place: The folder. Hidden files and folders and `__MACOSX` are passed over.
+        place: the folder. Hidden files and folders and ``__MACOSX`` are passed over.
 
     Returns:
         Paths in the order of their names, and numbers by suffix.
@@ -148,7 +148,7 @@ def unread_kinds(others: Mapping[str, int]) -> tuple[str, ...]:
     """What is to be said of files that are no images by their suffix.
 
     Args:
-        others: Numbers by suffix.
+        others: numbers by suffix.
 
     Returns:
         A line for images of kinds that are not read, and one for all else.

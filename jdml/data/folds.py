@@ -11,8 +11,8 @@ class Fold(NamedTuple):
     """One split of the samples, no class on both sides.
 
     Attributes:
-        train: `[N]` bool.
-        validation: `[N]` bool.
+        train: ``[N]`` bool.
+        validation: ``[N]`` bool.
     """
 
     train: np.ndarray
@@ -25,18 +25,18 @@ def mlrc_folds(
     """Make the folds of *A Metric Learning Reality Check*: each model trains on 3 of 4 parts of the classes.
 
     Args:
-        labels: `[N]` integers, of the training half of the classes only. Their order is that of the numbers.
-        folds: How many, at least 2.
-        rule: `"mlrc"`: fold f trains on the `round(n (1 − 1/folds))` classes from ⌊f n / folds⌋ on, around the end, and
-            validates on the ⌊n / folds⌋ that follow. So fold 0 validates on the last part, fold 1 on the first.
-            `"kfold"`: fold f validates on the f-th part, as scikit-learn's `KFold` does.
+        labels: ``[N]`` integers, of the training half of the classes only. Their order is that of the numbers.
+        folds: how many, at least 2.
+        rule: ``"mlrc"``: fold f trains on the ``round(n (1 − 1/folds))`` classes from ⌊f n / folds⌋ on, around the end,
+            and validates on the ⌊n / folds⌋ that follow. So fold 0 validates on the last part, fold 1 on the first.
+            ``"kfold"``: fold f validates on the f-th part, as scikit-learn's ``KFold`` does.
 
     Returns:
         The folds.
 
     Raises:
-        TypeError: If labels are not integers.
-        ValueError: If there are fewer than two folds, fewer classes than folds, or another rule is asked for.
+        TypeError: if labels are not integers.
+        ValueError: if there are fewer than two folds, fewer classes than folds, or another rule is asked for.
 
     Reference:
         Musgrave, Belongie & Lim, *A Metric Learning Reality Check*, section 3.

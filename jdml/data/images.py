@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Readable(Protocol):
-    """What holds one image: a `pathlib.Path`, a `zipfile.Path`; its string names it."""
+    """What holds one image: a ``pathlib.Path``, a ``zipfile.Path``; its string names it."""
 
     def read_bytes(self) -> bytes:
         """The whole file."""
@@ -27,16 +27,16 @@ class BadImageError(ValueError):
 
 
 class ImageFiles:
-    """Image files that behave like a read-only array, uint8 `[N, H, W, 3]`, decoded when indexed.
+    """Image files that behave like a read-only array, uint8 ``[N, H, W, 3]``, decoded when indexed.
 
-    `images[3]`, `images[10:20]`, `images[[4, 2]]` and `images[mask]` give NumPy arrays: the images of
-    these rows as in evaluation, decoded by a few threads. `select` takes rows without decoding.
+    ``images[3]``, ``images[10:20]``, ``images[[4, 2]]`` and ``images[mask]`` give NumPy arrays: the images of
+    these rows as in evaluation, decoded by a few threads. ``select`` takes rows without decoding.
 
     Args:
-        files: What to read, a `pathlib.Path` or anything else with `read_bytes()`.
-        transform: `(image, random=None) -> uint8 [H, W, 3]` with an attribute `size`, the height and
-            width (see `mlrc` and `conventional`).
-        threads: Decoding threads; by default one for each core.
+        files: what to read, a ``pathlib.Path`` or anything else with ``read_bytes()``.
+        transform: ``(image, random=None) -> uint8 [H, W, 3]`` with an attribute ``size``, the height and
+            width (see ``mlrc`` and ``conventional``).
+        threads: decoding threads; by default one for each core.
 
     Implementation notes:
         Every image becomes RGB: grey and palette images, CMYK, 16-bit grey; transparency is laid
@@ -72,7 +72,7 @@ class ImageFiles:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """`[N, H, W, 3]`."""
+        """``[N, H, W, 3]``."""
         return len(self), self.transform.size, self.transform.size, 3
 
     def __len__(self) -> int:
@@ -80,11 +80,11 @@ class ImageFiles:
         return len(self.files)
 
     def __getitem__(self, key: Any) -> np.ndarray:
-        """One image `[H, W, 3]`, or those of a slice, of indices or of a mask, `[n, H, W, 3]`.
+        """One image ``[H, W, 3]``, or those of a slice, of indices or of a mask, ``[n, H, W, 3]``.
 
         Raises:
-            BadImageError: If one of them cannot be decoded.
-            IndexError: If there is no such row.
+            BadImageError: if one of them cannot be decoded.
+            IndexError: if there is no such row.
         """
         rows = np.arange(len(self))[key]
         if rows.ndim == 0:
@@ -92,18 +92,18 @@ class ImageFiles:
         return self._read_all(rows, [None] * len(rows))
 
     def augmented(self, rows: np.ndarray, seed: Sequence[int]) -> np.ndarray:
-        """Read these images as in training, `[n, H, W, 3]`: the same for the same row and seed.
+        """Read these images as in training, ``[n, H, W, 3]``: the same for the same row and seed.
 
         Args:
-            rows: Indices of images.
-            seed: Numbers that are not negative.
+            rows: indices of images.
+            seed: numbers that are not negative.
 
         Returns:
             The images, uint8.
 
         Raises:
-            BadImageError: If one of them cannot be decoded.
-            IndexError: If there is no such row.
+            BadImageError: if one of them cannot be decoded.
+            IndexError: if there is no such row.
         """
         rows = np.arange(len(self))[rows]
         return self._read_all(rows, [np.random.default_rng([*seed, row]) for row in rows])
@@ -122,10 +122,10 @@ class ImageFiles:
         return self[:] if dtype is None else self[:].astype(dtype)
 
     def read(self, row: int, random: np.random.Generator | None = None) -> np.ndarray:
-        """Read one image `[H, W, 3]`, augmented where there is a generator.
+        """Read one image ``[H, W, 3]``, augmented where there is a generator.
 
         Raises:
-            BadImageError: If it cannot be decoded.
+            BadImageError: if it cannot be decoded.
         """
         file = self.files[row]
         try:
@@ -138,7 +138,7 @@ class ImageFiles:
         """Find what is wrong with each image that cannot be decoded, by its row; decodes all of them.
 
         Args:
-            progress: Show a progress bar.
+            progress: show a progress bar.
         """
         from tqdm.auto import tqdm
 
@@ -165,13 +165,13 @@ def decode(content: bytes) -> "Image":
     """An image file of any kind that Pillow reads, as an upright RGB image.
 
     Args:
-        content: The bytes of the file.
+        content: the bytes of the file.
 
     Returns:
-        The image, mode `"RGB"`, transparency laid over white, turned as its EXIF data say.
+        The image, mode ``"RGB"``, transparency laid over white, turned as its EXIF data say.
 
     Raises:
-        Exception: Of Pillow's many kinds, if the bytes are not a whole image.
+        Exception: of Pillow's many kinds, if the bytes are not a whole image.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 

@@ -11,14 +11,14 @@ def parity_labels(digits: np.ndarray) -> np.ndarray:
     """Label digits even (0) or odd (1): the two-class problem of the EPS paper, whose classes have many modes.
 
     Args:
-        digits: Integers ≥ 0, `[N]`.
+        digits: integers ≥ 0, ``[N]``.
 
     Returns:
-        `digits mod 2`, int32 `[N]`.
+        ``digits mod 2``, int32 ``[N]``.
 
     Raises:
-        TypeError: If `digits` are not integers.
-        ValueError: If one is negative, or the shape is not `[N]`.
+        TypeError: if ``digits`` are not integers.
+        ValueError: if one is negative, or the shape is not ``[N]``.
 
     Reference:
         Levi, Xiao, Wang, Darrell. Rethinking preventing class-collapsing in metric learning with
@@ -34,24 +34,24 @@ def parity_labels(digits: np.ndarray) -> np.ndarray:
 def corrupt_labels(
     labels: np.ndarray, fraction: float, key: Any, num_classes: int | None = None
 ) -> np.ndarray:
-    """Spoil labels symmetrically: exactly `round(fraction · N)` samples get a wrong label.
+    """Spoil labels symmetrically: exactly ``round(fraction · N)`` samples get a wrong label.
 
     The samples are drawn without replacement, and each one's new label uniformly from the classes
     other than its own.
 
     Args:
-        labels: Integers ≥ 0, `[N]`.
-        fraction: Share of the samples to corrupt, 0…1.
-        key: A JAX key, or an integer seed ≥ 0. The same key gives the same noise.
-        num_classes: The wrong labels come from 0…num_classes − 1; by default from the labels that
-            occur in `labels`.
+        labels: integers ≥ 0, ``[N]``.
+        fraction: share of the samples to corrupt, 0…1.
+        key: a JAX key, or an integer seed ≥ 0. The same key gives the same noise.
+        num_classes: the wrong labels come from 0…num_classes − 1; by default from the labels that
+            occur in ``labels``.
 
     Returns:
-        The noisy labels, int32 `[N]`, a new array.
+        The noisy labels, int32 ``[N]``, a new array.
 
     Raises:
-        TypeError: If `labels` are not integers, or `key` is neither a key nor an integer.
-        ValueError: If `fraction` is not in 0…1, a label is not below `num_classes`, or there is no
+        TypeError: if ``labels`` are not integers, or ``key`` is neither a key nor an integer.
+        ValueError: if ``fraction`` is not in 0…1, a label is not below ``num_classes``, or there is no
             second class to take a wrong label from.
 
     Implementation notes:

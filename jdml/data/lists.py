@@ -23,15 +23,15 @@ class Listing:
     """What the lists of a data set say: all images, their classes, which split each belongs to.
 
     Attributes:
-        name: The data set's name.
-        files: `[N]` objects with `read_bytes()`: paths, mostly.
-        views: For each view the class ids `[N]`, numbers or strings as in the lists. The first view
+        name: the data set's name.
+        files: ``[N]`` objects with ``read_bytes()``: paths, mostly.
+        views: for each view the class ids ``[N]``, numbers or strings as in the lists. The first view
             is the labels.
-        splits: The rows of each split.
-        names: For a view, the name of each class id, where there are names.
-        notes: Lines about what was passed over.
-        own_split: Whether the lists say themselves what trains and what is scored.
-        unread: How many images were passed over.
+        splits: the rows of each split.
+        names: for a view, the name of each class id, where there are names.
+        notes: lines about what was passed over.
+        own_split: whether the lists say themselves what trains and what is scored.
+        unread: how many images were passed over.
     """
 
     name: str
@@ -49,13 +49,13 @@ class Listing:
         """One split, its classes numbered 0, 1, … in the order of their ids.
 
         Args:
-            split: One of the splits.
-            transform: How images are cut to one size, by default `conventional(224)`.
-            check_files: Refuse to go on if image files are missing.
+            split: one of the splits.
+            transform: how images are cut to one size, by default ``conventional(224)``.
+            check_files: refuse to go on if image files are missing.
 
         Raises:
-            FileNotFoundError: If image files are missing: how many, and the first few.
-            ValueError: If there is no such split.
+            FileNotFoundError: if image files are missing: how many, and the first few.
+            ValueError: if there is no such split.
         """
         check_split(split, tuple(self.splits))
         rows = self.splits[split]
@@ -77,7 +77,7 @@ class Listing:
 
 
 def zero_shot(train: np.ndarray) -> dict[str, np.ndarray]:
-    """The rows of the splits `train`, `test` and `all` (train, then test) from a mask `[N]`."""
+    """The rows of the splits ``train``, ``test`` and ``all`` (train, then test) from a mask ``[N]``."""
     parts = {"train": np.flatnonzero(train), "test": np.flatnonzero(~train)}
     return {**parts, "all": np.concatenate([parts["train"], parts["test"]])}
 
@@ -96,7 +96,7 @@ def data_folder(name: str, data_dir: str | Path | None) -> Path:
     """The folder that a user gave.
 
     Raises:
-        ValueError: If none was given.
+        ValueError: if none was given.
     """
     if data_dir is None:
         raise ValueError(f"data_dir must be the folder of the {name} files, got None")
@@ -107,7 +107,7 @@ def find_folder(name: str, folder: Path, inside: Sequence[str], files: Sequence[
     """The folder that holds the lists: the one given, or one of the original's names in it.
 
     Raises:
-        FileNotFoundError: If a list is missing; the message names it.
+        FileNotFoundError: if a list is missing; the message names it.
     """
     places = [folder, *(folder / part for part in inside)]
     place = next((p for p in places if any((p / file).is_file() for file in files)), folder)
@@ -120,17 +120,17 @@ def find_folder(name: str, folder: Path, inside: Sequence[str], files: Sequence[
 def read_lines(
     path: Path, fields: Sequence[str], *, skip: int = 0
 ) -> Iterator[tuple[str, list[str]]]:
-    """The lines of a list file: where each stands (`file:line`) and its fields.
+    """The lines of a list file: where each stands (``file:line``) and its fields.
 
     Fields are separated by white space; the last one may hold some. Empty lines are passed over.
 
     Args:
-        path: The file, UTF-8, with or without a byte-order mark.
-        fields: The fields' names, for error messages.
-        skip: Lines of header.
+        path: the file, UTF-8, with or without a byte-order mark.
+        fields: the fields' names, for error messages.
+        skip: lines of header.
 
     Raises:
-        ValueError: If the file is not text or a line has fewer fields; the message names the line.
+        ValueError: if the file is not text or a line has fewer fields; the message names the line.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
@@ -149,7 +149,7 @@ def integer(where: str, name: str, text: str) -> int:
     """A number ≥ 0 of a list file.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: if it is none.
     """
     if not (text.isascii() and text.isdigit()):
         raise ValueError(f"{where}: {name} must be an integer ≥ 0, got {text!r}")
@@ -160,7 +160,7 @@ def image_path(where: str, text: str) -> str:
     """A path of a list file, relative to the folder of the images.
 
     Raises:
-        ValueError: If it leads out of that folder.
+        ValueError: if it leads out of that folder.
     """
     path = PurePosixPath(text)
     if path.is_absolute() or ".." in path.parts or "\\" in text:
@@ -172,7 +172,7 @@ def put_once(where: str, table: dict[Any, Any], key: Any, value: Any, name: str)
     """Add a row to a table.
 
     Raises:
-        ValueError: If the key is there already.
+        ValueError: if the key is there already.
     """
     if key in table:
         raise ValueError(f"{where}: {name} {key} is there twice")

@@ -12,15 +12,15 @@ from jdml.registry import DATASETS, file_sets
 from jdml.registry.datasets import table
 
 IMAGE_FILES = file_sets()
-"""Names of the data sets whose images are `ImageFiles`."""
+"""Names of the data sets whose images are ``ImageFiles``."""
 
 
 def read_listing(name: str, data_dir: str | Path | None) -> Listing:
     """Read the lists of a data set of image files.
 
     Args:
-        name: Its name, one of `IMAGE_FILES`.
-        data_dir: Its folder.
+        name: its name, one of ``IMAGE_FILES``.
+        data_dir: its folder.
 
     Returns:
         The listing of all its splits.
@@ -38,10 +38,11 @@ def recognize(folder: str | Path) -> str:
     """Tell which data set's own folder this is.
 
     Args:
-        folder: Any folder.
+        folder: any folder.
 
     Returns:
-        `"cub"`, `"cars"`, `"sop"` or `"inshop"` where their lists lie in it or in a folder in it, else `"folder"`.
+        ``"cub"``, ``"cars"``, ``"sop"`` or ``"inshop"`` where their lists lie in it or in a folder in it, else
+        ``"folder"``.
 
     Example:
         >>> pathlib = __import__("pathlib")
@@ -68,21 +69,21 @@ def load(
     Image files are split by class: no class trains and tests. Each split numbers its classes 0, 1, …
 
     Args:
-        name: One of these names.
-        data_dir: The folder of the data set's own files. Nothing is ever downloaded.
-        split: `"train"`, `"test"` or `"all"`; inshop also has `"query"` and `"gallery"`, which number
-            the items as `"test"` does.
-        **options: The data set's own: `image_size` (pixels, 28 by default) for omniglot; for image files
-            `transform`, how images are cut (`conventional(224)` by default), and `check_files`, whether
+        name: one of these names.
+        data_dir: the folder of the data set's own files. Nothing is ever downloaded.
+        split: ``"train"``, ``"test"`` or ``"all"``; inshop also has ``"query"`` and ``"gallery"``, which number
+            the items as ``"test"`` does.
+        **options: the data set's own: ``image_size`` (pixels, 28 by default) for omniglot; for image files
+            ``transform``, how images are cut (``conventional(224)`` by default), and ``check_files``, whether
             missing image files are an error (they are by default).
 
     Returns:
-        The data set, with uint8 images `[N, H, W, C]`; image files are `ImageFiles`.
+        The data set, with uint8 images ``[N, H, W, C]``; image files are ``ImageFiles``.
 
     Raises:
-        FileNotFoundError: If files are missing; the message says which are expected where.
-        TypeError: If the data set has no such option.
-        ValueError: If there is no data set of that name or no such split, or a file is damaged.
+        FileNotFoundError: if files are missing; the message says which are expected where.
+        TypeError: if the data set has no such option.
+        ValueError: if there is no data set of that name or no such split, or a file is damaged.
 
     Example:
         >>> data = load("digits", split="test")

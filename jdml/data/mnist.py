@@ -19,19 +19,19 @@ def load_mnist(data_dir: str | Path | None, split: str = "train") -> Dataset:
     """Load MNIST: 60,000 training and 10,000 test images, 28×28.
 
     Args:
-        data_dir: A folder with the four IDX files (`train-images-idx3-ubyte`,
-            `train-labels-idx1-ubyte`, `t10k-images-idx3-ubyte`, `t10k-labels-idx1-ubyte`; each
-            unpacked or with `.gz`), or one in which TensorFlow Datasets has prepared MNIST as
-            array_record (it has a folder `mnist/VERSION`).
-        split: `"train"`, `"test"`, or `"all"`: train, then test.
+        data_dir: a folder with the four IDX files (``train-images-idx3-ubyte``,
+            ``train-labels-idx1-ubyte``, ``t10k-images-idx3-ubyte``, ``t10k-labels-idx1-ubyte``; each
+            unpacked or with ``.gz``), or one in which TensorFlow Datasets has prepared MNIST as
+            array_record (it has a folder ``mnist/VERSION``).
+        split: ``"train"``, ``"test"``, or ``"all"``: train, then test.
 
     Returns:
-        A data set with uint8 images `[N, 28, 28, 1]`, ink bright, labelled by digit, with views
-        `digit` and `parity`.
+        A data set with uint8 images ``[N, 28, 28, 1]``, ink bright, labelled by digit, with views
+        ``digit`` and ``parity``.
 
     Raises:
-        FileNotFoundError: If the folder holds neither; the message says what is expected where.
-        ValueError: If there is no such split, or a file is not what its name says; the message
+        FileNotFoundError: if the folder holds neither; the message says what is expected where.
+        ValueError: if there is no such split, or a file is not what its name says; the message
             names the file.
     """
     check_split(split, SPLITS)
@@ -53,14 +53,14 @@ def read_idx(path: Path, rank: int) -> np.ndarray:
     big-endian 32-bit integer, then the values in C order.
 
     Args:
-        path: The file; gzipped if its name ends in `.gz`.
-        rank: The number of dimensions it must have (3 for images, 1 for labels).
+        path: the file; gzipped if its name ends in ``.gz``.
+        rank: the number of dimensions it must have (3 for images, 1 for labels).
 
     Returns:
         The uint8 array.
 
     Raises:
-        ValueError: If the file is damaged, truncated, too long, or of another type or rank.
+        ValueError: if the file is damaged, truncated, too long, or of another type or rank.
     """
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -83,7 +83,7 @@ def read_idx(path: Path, rank: int) -> np.ndarray:
 
 
 def _read_idx_pair(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images `[N, H, W]` and digits `[N]` of one part, from two IDX files."""
+    """Images ``[N, H, W]`` and digits ``[N]`` of one part, from two IDX files."""
     image_file = _find(folder, f"{_PREFIXES[part]}-images-idx3-ubyte")
     label_file = _find(folder, f"{_PREFIXES[part]}-labels-idx1-ubyte")
     images, digits = read_idx(image_file, 3), read_idx(label_file, 1)
@@ -109,7 +109,7 @@ def _find(folder: Path, name: str) -> Path:
 
 
 def _read_prepared(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images `[N, H, W]` and digits `[N]` of one part, from a copy prepared by tfds."""
+    """Images ``[N, H, W]`` and digits ``[N]`` of one part, from a copy prepared by tfds."""
     import tensorflow_datasets as tfds
 
     rows = tfds.data_source("mnist", data_dir=str(folder), split=part, download=False)

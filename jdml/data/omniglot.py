@@ -23,24 +23,24 @@ def load_omniglot(
     """Load Omniglot, labelled by alphabet.
 
     Args:
-        data_dir: A folder with `images_background.zip` and `images_evaluation.zip`, or with the
-            folders of these names that they unpack to (`ALPHABET/characterNN/*.png` in each).
+        data_dir: a folder with ``images_background.zip`` and ``images_evaluation.zip``, or with the
+            folders of these names that they unpack to (``ALPHABET/characterNN/*.png`` in each).
             Where both are there, the zip is read.
-        split: `"train"` (the 30 background alphabets: 964 letters, 19,280 images), `"test"` (the 20
-            evaluation alphabets: 659 letters, 13,180 images), or `"all"`: train, then test.
-        image_size: Height and width s of the images, in pixels. 105 is the native size and gives
+        split: ``"train"`` (the 30 background alphabets: 964 letters, 19,280 images), ``"test"`` (the 20
+            evaluation alphabets: 659 letters, 13,180 images), or ``"all"``: train, then test.
+        image_size: height and width s of the images, in pixels. 105 is the native size and gives
             the original pixels; other sizes are averages over the area of each new pixel (Pillow's
             box filter), so that a value is the share of ink in it.
 
     Returns:
-        A data set with uint8 images `[N, s, s, 1]`, ink 255 on 0, sorted by alphabet, letter and
-        file name. Views `alphabet` and `letter`: a letter's label is its own in the whole split
-        (0…963 for train), not only in its alphabet. `class_names` holds the names of both.
+        A data set with uint8 images ``[N, s, s, 1]``, ink 255 on 0, sorted by alphabet, letter and
+        file name. Views ``alphabet`` and ``letter``: a letter's label is its own in the whole split
+        (0…963 for train), not only in its alphabet. ``class_names`` holds the names of both.
 
     Raises:
-        FileNotFoundError: If a zip and its folder are both missing; the message says where they
+        FileNotFoundError: if a zip and its folder are both missing; the message says where they
             are expected.
-        ValueError: If there is no such split, `image_size` is not positive, or an archive or an
+        ValueError: if there is no such split, ``image_size`` is not positive, or an archive or an
             image in it is damaged; the message names the archive and the image.
 
     Paper settings:
@@ -66,7 +66,7 @@ def load_omniglot(
 
 
 def _label(images: np.ndarray, letters: list[str]) -> Dataset:
-    """Numbers letters (`SOURCE/ALPHABET/characterNN`) and alphabets in the order they come."""
+    """Numbers letters (``SOURCE/ALPHABET/characterNN``) and alphabets in the order they come."""
     letter, letter_names = _number(letters)
     alphabet, alphabet_names = _number([name.rsplit("/", 1)[0] for name in letters])
     return Dataset(
@@ -125,13 +125,13 @@ def _open_source(
 
 
 def _is_image(name: str, source: str) -> bool:
-    """Whether a file of an archive is `SOURCE/ALPHABET/characterNN/*.png`."""
+    """Whether a file of an archive is ``SOURCE/ALPHABET/characterNN/*.png``."""
     parts = name.split("/")
     return len(parts) == 4 and parts[0] == source and name.endswith(".png")
 
 
 def _decode(content: bytes, image_size: int) -> np.ndarray:
-    """A PNG, dark ink on white paper, as uint8 `[s, s]` with ink 255 on 0."""
+    """A PNG, dark ink on white paper, as uint8 ``[s, s]`` with ink 255 on 0."""
     from PIL import Image
 
     with Image.open(io.BytesIO(content)) as png:

@@ -26,9 +26,9 @@ class Batch(NamedTuple):
     """What a training step runs on.
 
     Attributes:
-        images: `[B, H, W, 3]` uint8; zeros where an image was skipped.
-        labels: `[B]` int32.
-        where: `[B]` bool: the rows that hold an image.
+        images: ``[B, H, W, 3]`` uint8; zeros where an image was skipped.
+        labels: ``[B]`` int32.
+        where: ``[B]`` bool: the rows that hold an image.
     """
 
     images: np.ndarray
@@ -40,26 +40,26 @@ class ImageBatches:
     """An endless iterator of augmented batches; batch t depends on the seeds and t alone.
 
     The rows of batch t are the sampler's at step t, and row i of it is augmented by
-    `np.random.default_rng([seed, t, i])`: any number of workers gives the same batches, and a pipeline
+    ``np.random.default_rng([seed, t, i])``: any number of workers gives the same batches, and a pipeline
     goes on anywhere.
 
     Args:
-        dataset: Whose `images` are `ImageFiles`.
-        sampler: A sampler over its rows. It belongs to the pipeline from here on.
-        seed: Of the augmentation, ≥ 0.
+        dataset: whose ``images`` are ``ImageFiles``.
+        sampler: a sampler over its rows. It belongs to the pipeline from here on.
+        seed: of the augmentation, ≥ 0.
         augment: False reads images as in evaluation.
-        workers: Threads or processes that decode; by default one for each core.
-        worker_kind: `"thread"`, or `"process"` for machines on which threads hinder each other.
-        prefetch: Batches that are ready ahead; at least one for each worker is in the making.
-        on_bad_image: What a damaged or missing image does: `"stop"` raises, `"skip"` leaves its row
+        workers: threads or processes that decode; by default one for each core.
+        worker_kind: ``"thread"``, or ``"process"`` for machines on which threads hinder each other.
+        prefetch: batches that are ready ahead; at least one for each worker is in the making.
+        on_bad_image: what a damaged or missing image does: ``"stop"`` raises, ``"skip"`` leaves its row
             out, says so once in the log and counts the file.
 
     Raises:
-        TypeError: If the images are no `ImageFiles`, or the sampler no `EpochSampler`.
-        ValueError: If the sampler is over another number of rows, or a setting is out of range.
+        TypeError: if the images are no ``ImageFiles``, or the sampler no ``EpochSampler``.
+        ValueError: if the sampler is over another number of rows, or a setting is out of range.
 
     Implementation notes:
-        Built on grain's `MapDataset`, whose item t is batch t: a worker makes whole batches. Workers
+        Built on grain's ``MapDataset``, whose item t is batch t: a worker makes whole batches. Workers
         start with the first batch. Processes are spawned: the program's main module must be importable.
 
     Example:
@@ -126,7 +126,7 @@ class ImageBatches:
         """The next batch.
 
         Raises:
-            BadImageError: If an image is damaged or missing and `on_bad_image` is `"stop"`. The
+            BadImageError: if an image is damaged or missing and ``on_bad_image`` is ``"stop"``. The
                 pipeline stays where it was.
         """
         if self._ahead is None:
@@ -172,7 +172,7 @@ class ImageBatches:
         """Decode and give, from here on, only these places of each batch, as a process of several does.
 
         Args:
-            places: Rising, ≥ 0; places past the end of a batch are empty.
+            places: rising, ≥ 0; places past the end of a batch are empty.
 
         Example:
             Of eight rows the second half::
@@ -187,10 +187,10 @@ class ImageBatches:
         return {**self._sampler.get_state(), **self._settings(), BAD: sorted(self._bad)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go to where `state` was taken: the batches from here on are the same as there.
+        """Go to where ``state`` was taken: the batches from here on are the same as there.
 
         Raises:
-            ValueError: If the state is incomplete, or was taken from a pipeline with another seed,
+            ValueError: if the state is incomplete, or was taken from a pipeline with another seed,
                 transform, sampler or data. The pipeline is then left as it was.
         """
         own = self._settings()
@@ -250,7 +250,7 @@ def without_bad_images(dataset: Dataset) -> Dataset:
     For evaluation, where every image must be whole. Decodes all images once.
 
     Args:
-        dataset: With images of any kind; arrays are always whole.
+        dataset: with images of any kind; arrays are always whole.
 
     Returns:
         The rows whose images are whole.
@@ -274,7 +274,7 @@ def without_bad_images(dataset: Dataset) -> Dataset:
 
 
 class _Load:
-    """Step → rows `[B]`, images `[B, H, W, 3]`, and what is wrong with images, by their place."""
+    """Step → rows ``[B]``, images ``[B, H, W, 3]``, and what is wrong with images, by their place."""
 
     def __init__(
         self,

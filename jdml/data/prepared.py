@@ -14,9 +14,9 @@ class Record:
     """One image of a prepared data set.
 
     Attributes:
-        source: The data source, with images left as they were stored.
-        row: Its row there.
-        name: What to call it in messages.
+        source: the data source, with images left as they were stored.
+        row: its row there.
+        name: what to call it in messages.
     """
 
     source: Any
@@ -28,31 +28,31 @@ class Record:
         return self.source[self.row]["image"]
 
     def __str__(self) -> str:
-        """`NAME SPLIT[ROW]`."""
+        """``NAME SPLIT[ROW]``."""
         return self.name
 
 
 def prepared(folder: Path, name: str) -> bool:
-    """Whether the folder holds a copy of `name` that TensorFlow Datasets prepared."""
+    """Whether the folder holds a copy of ``name`` that TensorFlow Datasets prepared."""
     return any(folder.glob(f"{name}/*/dataset_info.json"))
 
 
 def read_prepared(
     folder: Path, name: str, views: Mapping[str, str]
 ) -> tuple[list[Record], dict[str, np.ndarray], dict[str, dict[int, str]]]:
-    """All images of the splits `train` and `test`, undecoded, and their labels.
+    """All images of the splits ``train`` and ``test``, undecoded, and their labels.
 
     Args:
-        folder: The `data_dir` of tfds.
-        name: The data set's name there.
-        views: For each view, the feature that holds it.
+        folder: the ``data_dir`` of tfds.
+        name: the data set's name there.
+        views: for each view, the feature that holds it.
 
     Returns:
-        The records; for each view its labels `[N]`, and for `split` the name of each record's split;
+        The records; for each view its labels ``[N]``, and for ``split`` the name of each record's split;
         the classes' names for each view, numbered from 0.
 
     Raises:
-        ValueError: If the copy was prepared in another format than array_record.
+        ValueError: if the copy was prepared in another format than array_record.
     """
     import tensorflow_datasets as tfds
 

@@ -13,19 +13,19 @@ class AnchorBatchSampler(EpochSampler):
     For :func:`jdml.objectives.as_anchor_objective`, which compares the former with the latter.
 
     Args:
-        sampler: Whose batches follow the anchors.
-        labels: Integers ≥ 0, `[N]`.
+        sampler: whose batches follow the anchors.
+        labels: integers ≥ 0, ``[N]``.
         per_class: K ≥ 1. A class of fewer samples has all of them, and the row −1, which training leaves out, in the
             places that are left.
-        renew_every: Steps after which other anchors are drawn; None: they stay for the whole run.
-        seed: An integer ≥ 0.
+        renew_every: steps after which other anchors are drawn; None: they stay for the whole run.
+        seed: an integer ≥ 0.
 
     Attributes:
-        num_anchors: Rows of anchors in each batch, K · C.
+        num_anchors: rows of anchors in each batch, K · C.
 
     Raises:
-        TypeError: If a number is no integer.
-        ValueError: If a number is too small, or the sampler is of other data.
+        TypeError: if a number is no integer.
+        ValueError: if a number is too small, or the sampler is of other data.
 
     Example:
         >>> from jdml.data import RandomBatchSampler
@@ -62,7 +62,7 @@ class AnchorBatchSampler(EpochSampler):
         self.batches_per_epoch = sampler.batches_per_epoch
 
     def epoch(self, number: int) -> np.ndarray:
-        """Give all batches of an epoch: int32 row indices `[batches_per_epoch, batch_size]`."""
+        """Give all batches of an epoch: int32 row indices ``[batches_per_epoch, batch_size]``."""
         first = number * self.batches_per_epoch
         turns = np.arange(first, first + self.batches_per_epoch) // (self._every or np.inf)
         drawn = {int(turn): self._anchors(int(turn)) for turn in np.unique(turns)}

@@ -18,8 +18,8 @@ class EpochSampler(ABC):
     """An endless iterator over the batches of epoch 0, 1, 2, … with a state of plain integers.
 
     Attributes:
-        batch_size: Rows in each batch.
-        batches_per_epoch: Batches in each epoch.
+        batch_size: rows in each batch.
+        batches_per_epoch: batches in each epoch.
     """
 
     batch_size: int
@@ -33,7 +33,7 @@ class EpochSampler(ABC):
 
     @abstractmethod
     def epoch(self, number: int) -> np.ndarray:
-        """Give all batches of an epoch: int32 row indices `[batches_per_epoch, batch_size]`."""
+        """Give all batches of an epoch: int32 row indices ``[batches_per_epoch, batch_size]``."""
 
     @abstractmethod
     def _settings(self) -> dict[str, int]:
@@ -44,7 +44,7 @@ class EpochSampler(ABC):
         return self
 
     def __next__(self) -> np.ndarray:
-        """The next batch: int32 row indices `[batch_size]`."""
+        """The next batch: int32 row indices ``[batch_size]``."""
         batch = self.batch_at(self._step)
         self._step += 1
         return batch
@@ -59,7 +59,7 @@ class EpochSampler(ABC):
         self._step = _at_least(0, "step", step)
 
     def batch_at(self, step: int) -> np.ndarray:
-        """Give the batch of any step 0, 1, …: int32 row indices `[batch_size]`. The sampler stays where it is."""
+        """Give the batch of any step 0, 1, …: int32 row indices ``[batch_size]``. The sampler stays where it is."""
         number, batch = divmod(_at_least(0, "step", step), self.batches_per_epoch)
         batches = self._epochs.get(number)
         if batches is None:
@@ -74,10 +74,10 @@ class EpochSampler(ABC):
         return {"epoch": epoch, "batch": batch, **self._settings()}
 
     def set_state(self, state: dict[str, int]) -> None:
-        """Go to where `state` was taken: the batches from here on are the same as there.
+        """Go to where ``state`` was taken: the batches from here on are the same as there.
 
         Raises:
-            ValueError: If the state is incomplete, was taken from a sampler with other settings or
+            ValueError: if the state is incomplete, was taken from a sampler with other settings or
                 data, or points outside an epoch. The sampler is then left as it was.
         """
         settings = self._settings()
@@ -100,7 +100,7 @@ class EpochSampler(ABC):
 
 
 class ClassBatchSampler(EpochSampler):
-    """Batches of P classes × S samples, forever: an infinite iterator of row indices `[P · S]`.
+    """Batches of P classes × S samples, forever: an infinite iterator of row indices ``[P · S]``.
 
     What holds, whatever the sizes of the classes:
 
@@ -112,16 +112,16 @@ class ClassBatchSampler(EpochSampler):
     - batches depend on (seed, epoch) alone.
 
     Args:
-        labels: Integers ≥ 0, `[N]`.
+        labels: integers ≥ 0, ``[N]``.
         classes_per_batch: P ≥ 1.
         samples_per_class: S ≥ 1.
-        seed: An integer ≥ 0.
-        small_classes: What a class of fewer than S samples is: `"refuse"`, an error; `"pad"`: it brings all
+        seed: an integer ≥ 0.
+        small_classes: what a class of fewer than S samples is: ``"refuse"``, an error; ``"pad"``: it brings all
             its samples, and the rest of its S places hold the row −1, which training leaves out.
 
     Raises:
-        TypeError: If labels are not integers.
-        ValueError: If there are fewer than P classes, a class has fewer than S samples (the message
+        TypeError: if labels are not integers.
+        ValueError: if there are fewer than P classes, a class has fewer than S samples (the message
             names it), or a number is too small.
 
     Implementation notes:
@@ -175,7 +175,7 @@ class ClassBatchSampler(EpochSampler):
         )
 
     def epoch(self, number: int) -> np.ndarray:
-        """Give all batches of an epoch: int32 row indices `[batches_per_epoch, P · S]`."""
+        """Give all batches of an epoch: int32 row indices ``[batches_per_epoch, P · S]``."""
         random = np.random.default_rng([self._seed, number])
         shape = self.batches_per_epoch, self._classes_per_batch
         groups = _share_seats(self._groups, shape[0] * shape[1], random)
@@ -200,18 +200,18 @@ class ClassBatchSampler(EpochSampler):
 
 
 class RandomBatchSampler(EpochSampler):
-    """Uniform batches without replacement, forever: an infinite iterator of row indices `[B]`.
+    """Uniform batches without replacement, forever: an infinite iterator of row indices ``[B]``.
 
     An epoch has ⌊N / B⌋ whole batches, in which no sample comes up twice. The N mod B samples that
     are left over change from epoch to epoch: any two epochs in a row show every sample.
 
     Args:
-        labels_or_size: The number of samples N, or anything with that length (labels).
+        labels_or_size: the number of samples N, or anything with that length (labels).
         batch_size: B, from 1 to N.
-        seed: An integer ≥ 0.
+        seed: an integer ≥ 0.
 
     Raises:
-        ValueError: If a number is too small or B exceeds N.
+        ValueError: if a number is too small or B exceeds N.
 
     Implementation notes:
         The left-out samples are a window of one fixed shuffle that moves on by its own length every
@@ -239,7 +239,7 @@ class RandomBatchSampler(EpochSampler):
         self._order = np.random.default_rng([self._seed, 0, 1]).permutation(self._size)
 
     def epoch(self, number: int) -> np.ndarray:
-        """Give all batches of an epoch: int32 row indices `[batches_per_epoch, batch_size]`."""
+        """Give all batches of an epoch: int32 row indices ``[batches_per_epoch, batch_size]``."""
         left_over = self._size % self.batch_size
         shown = np.roll(self._order, -number * left_over)[left_over:]
         shuffled = np.random.default_rng([self._seed, number]).permutation(shown)
@@ -279,7 +279,7 @@ def _share_seats(groups: np.ndarray, seats: int, random: np.random.Generator) ->
 def _seat_classes(
     groups: np.ndarray, shape: tuple[int, int], random: np.random.Generator
 ) -> np.ndarray:
-    """The classes of each batch `[T, P]`: class c in groups[c] of them, distinct within each."""
+    """The classes of each batch ``[T, P]``: class c in groups[c] of them, distinct within each."""
     left = groups.copy()
     seats = np.empty(shape, np.int64)
     for batch in range(shape[0]):
@@ -292,7 +292,7 @@ def _seat_classes(
 
 
 def _deal(rows: np.ndarray, groups: int, size: int, random: np.random.Generator) -> np.ndarray:
-    """Deal a class's rows into `[groups, size]`, shuffle after shuffle, none twice in a group.
+    """Deal a class's rows into ``[groups, size]``, shuffle after shuffle, none twice in a group.
 
     A class smaller than a group comes whole, with −1 in the places that are left.
     """
@@ -311,7 +311,7 @@ def _deal(rows: np.ndarray, groups: int, size: int, random: np.random.Generator)
 
 
 def _at_least(smallest: int, name: str, value: int) -> int:
-    """An integer argument, not below `smallest`."""
+    """An integer argument, not below ``smallest``."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < smallest:

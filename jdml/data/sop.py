@@ -26,16 +26,16 @@ def read_sop(data_dir: str | Path | None) -> Listing:
     11,318 products train (59,551 images), 11,316 others test (60,502), as the lists say.
 
     Args:
-        data_dir: The folder with `Ebay_train.txt`, `Ebay_test.txt` and the folders of images
-            (`bicycle_final/`, …), or the one that holds it as `Stanford_Online_Products/`, or one in
-            which TensorFlow Datasets has prepared `stanford_online_products`.
+        data_dir: the folder with ``Ebay_train.txt``, ``Ebay_test.txt`` and the folders of images
+            (``bicycle_final/``, …), or the one that holds it as ``Stanford_Online_Products/``, or one in
+            which TensorFlow Datasets has prepared ``stanford_online_products``.
 
     Returns:
-        The listing, with the views `class` and `super_class`, which is the kind of product.
+        The listing, with the views ``class`` and ``super_class``, which is the kind of product.
 
     Raises:
-        FileNotFoundError: If a list is missing.
-        ValueError: If a line of a list is broken; the message names file and line.
+        FileNotFoundError: if a list is missing.
+        ValueError: if a line of a list is broken; the message names file and line.
 
     Reference:
         Oh Song et al. Deep metric learning via lifted structured feature embedding. CVPR 2016.

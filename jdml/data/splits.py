@@ -18,17 +18,17 @@ def resplit(listing: Listing, rule: Rule, *, seed: int = 0, share: float | None 
     """Split a listing anew.
 
     Args:
-        listing: Of any data set of image files.
-        rule: `"classes"`: some of the classes are scored, drawn by the seed; `"images"`: some images of each class, of
-            a class of one image none; `"none"`: all images train, and nothing is left to score.
-        seed: Of what is drawn.
-        share: How much is scored, between 0 and 1; by default half of the classes, a fifth of the images.
+        listing: of any data set of image files.
+        rule: ``"classes"``: some of the classes are scored, drawn by the seed; ``"images"``: some images of each class,
+            of a class of one image none; ``"none"``: all images train, and nothing is left to score.
+        seed: of what is drawn.
+        share: how much is scored, between 0 and 1; by default half of the classes, a fifth of the images.
 
     Returns:
-        The listing with the splits `train`, `test` and `all`; without `test` for `"none"`.
+        The listing with the splits ``train``, ``test`` and ``all``; without ``test`` for ``"none"``.
 
     Raises:
-        ValueError: Another rule or share, or fewer than two classes on a side.
+        ValueError: another rule or share, or fewer than two classes on a side.
 
     Example:
         >>> ids = np.repeat(np.arange(4), 5)
@@ -68,14 +68,14 @@ def train_on(listing: Listing, names: Sequence[str]) -> Listing:
     """Split a listing by the names of its classes: these train, all others are scored.
 
     Args:
-        listing: With named classes.
-        names: Of the classes that train.
+        listing: with named classes.
+        names: of the classes that train.
 
     Returns:
         The listing.
 
     Raises:
-        ValueError: A name that no class has, or no class left to score.
+        ValueError: a name that no class has, or no class left to score.
 
     Example:
         >>> ids = np.array([0, 0, 1, 1])
@@ -97,14 +97,14 @@ def read_names(path: Path) -> list[str]:
     """Read names, one on each line.
 
     Args:
-        path: A UTF-8 file; empty lines are passed over.
+        path: a UTF-8 file; empty lines are passed over.
 
     Returns:
         The names.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is not text, a name is there twice, or there is none.
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is not text, a name is there twice, or there is none.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist")

@@ -19,18 +19,18 @@ class Crops:
     """Square crops of RGB images: random ones for training, the centre for evaluation.
 
     In training: a box with a random share of the image's area and a random aspect, anywhere in the
-    image, resized to `[size, size]` and mirrored in half of the cases. In evaluation: the short side
-    is resized to `short_side` and the centre `[size, size]` is cut out.
+    image, resized to ``[size, size]`` and mirrored in half of the cases. In evaluation: the short side
+    is resized to ``short_side`` and the centre ``[size, size]`` is cut out.
 
     Attributes:
-        size: Height and width of what comes out, in pixels.
-        short_side: Length to which evaluation resizes the short side, in pixels; at least `size`.
-        scale: Smallest and largest share of the area.
-        ratio: Smallest and largest aspect, width / height.
-        resize_first: Also resize the short side before a random crop.
+        size: height and width of what comes out, in pixels.
+        short_side: length to which evaluation resizes the short side, in pixels; at least ``size``.
+        scale: smallest and largest share of the area.
+        ratio: smallest and largest aspect, width / height.
+        resize_first: also resize the short side before a random crop.
 
     Raises:
-        ValueError: If a number is out of its range.
+        ValueError: if a number is out of its range.
 
     Implementation notes:
         Resizing is bilinear over the area of each new pixel (Pillow's). All randomness comes from
@@ -54,7 +54,7 @@ class Crops:
                 raise ValueError(f"{name} must be 0 < low ≤ high ≤ {most}, got {(low, high)}")
 
     def __call__(self, image: "Image", random: np.random.Generator | None = None) -> np.ndarray:
-        """An RGB image as uint8 `[size, size, 3]`; without a generator, as in evaluation."""
+        """An RGB image as uint8 ``[size, size, 3]``; without a generator, as in evaluation."""
         from PIL.Image import Resampling
 
         square = self.size, self.size
@@ -92,10 +92,10 @@ def mlrc(size: int = 227) -> Crops:
     4/3 is resized to 227², half of them mirrored. Evaluation: short side 256, centre 227².
 
     Args:
-        size: Height and width of the crops, in pixels. The short side keeps its proportion to it.
+        size: height and width of the crops, in pixels. The short side keeps its proportion to it.
 
     Returns:
-        The transform `(image, random=None) -> uint8 [size, size, 3]`.
+        The transform ``(image, random=None) -> uint8 [size, size, 3]``.
 
     Paper settings:
         227, for BN-Inception; CCP uses it.
@@ -119,10 +119,10 @@ def conventional(size: int = 224) -> Crops:
     the short side is resized to 256 and the centre 224² cut out.
 
     Args:
-        size: Height and width of the crops, in pixels. The short side keeps its proportion to it.
+        size: height and width of the crops, in pixels. The short side keeps its proportion to it.
 
     Returns:
-        The transform `(image, random=None) -> uint8 [size, size, 3]`.
+        The transform ``(image, random=None) -> uint8 [size, size, 3]``.
 
     Paper settings:
         224; EPS, NIR, MPA, PFML and the proxy losses use it.
@@ -136,7 +136,7 @@ def conventional(size: int = 224) -> Crops:
 
 
 def _part(image: "Image", size: tuple[int, int], box: Box) -> "Image":
-    """What `image.resize(size).crop(box)` is, without the pixels outside the box."""
+    """What ``image.resize(size).crop(box)`` is, without the pixels outside the box."""
     from PIL.Image import Resampling
 
     left, right = (min(x * image.width / size[0], image.width) for x in box[::2])

@@ -184,7 +184,7 @@ def potential_field_loss(
 
     Paper settings:
         K = 15 (CUB, Cars196) or 2 (SOP); δ from .1 to .3, α up to 6, by cross-validation; proxies' learning rate ×100.
-        Found here (`experiments/pfml_needs`): α = 1 is better than 4, by far where classes are many and have few
+        Found here (``experiments/pfml_needs``): α = 1 is better than 4, by far where classes are many and have few
         samples: forces of α = 4 are too weak at a distance to bring proxies and data together. There proxies are best
         begun on samples (:func:`jdml.training.start_on_samples`).
 

@@ -1,11 +1,11 @@
 """Networks that turn images into embeddings: Flax Linen modules, made by name or by hand.
 
-Every network is called as `net.apply(variables, images, train=False)` with floating-point images
-`[B, H, W, C]` and gives embeddings `[B, dim]`, float32 and not normalized. In training, batch norm's
-running statistics (collection `"batch_stats"`) are to be passed as mutable.
+Every network is called as ``net.apply(variables, images, train=False)`` with floating-point images
+``[B, H, W, C]`` and gives embeddings ``[B, dim]``, float32 and not normalized. In training, batch norm's
+running statistics (collection ``"batch_stats"``) are to be passed as mutable.
 
-Networks for photographs start from pretrained weights: `convert_weights` turns a file of another library into one that
-`load_weights` puts into a network's variables, and `normalizer` prepares images as the weights expect them.
+Networks for photographs start from pretrained weights: ``convert_weights`` turns a file of another library into one
+that ``load_weights`` puts into a network's variables, and ``normalizer`` prepares images as the weights expect them.
 """
 
 from jdml.models.convnets import EpsNet, SmallConvNet

@@ -16,12 +16,12 @@ class EpsNet(nn.Module):
     """The network of the EPS paper's MNIST study.
 
     3×3 convolution to 32 channels, 3×3 convolution to 64, each followed by ReLU and batch norm;
-    2×2 max-pooling; dense 128; dense `dim`.
+    2×2 max-pooling; dense 128; dense ``dim``.
 
     Attributes:
-        dim: Width D of the embeddings; 2 in the paper, which plots them.
-        freeze_batch_norm: Whether batch norm always uses its running statistics and never updates them.
-        dtype: Type to compute in; parameters, statistics and output stay float32.
+        dim: width D of the embeddings; 2 in the paper, which plots them.
+        freeze_batch_norm: whether batch norm always uses its running statistics and never updates them.
+        dtype: type to compute in; parameters, statistics and output stay float32.
 
     Implementation notes:
         The paper leaves open, and here is: zero padding ("SAME"), a ReLU after the dense layer of
@@ -50,17 +50,17 @@ class EpsNet(nn.Module):
         """Embed images.
 
         Args:
-            images: Floating-point images `[B, H, W, C]` of any size (which
+            images: floating-point images ``[B, H, W, C]`` of any size (which
                 the first call fixes).
-            train: Whether batch norm uses the batch's statistics and updates its running ones
-                (collection `"batch_stats"`, to be passed as mutable).
+            train: whether batch norm uses the batch's statistics and updates its running ones
+                (collection ``"batch_stats"``, to be passed as mutable).
 
         Returns:
-            Embeddings `[B, dim]`, float32.
+            Embeddings ``[B, dim]``, float32.
 
         Raises:
-            TypeError: If the images are not floating-point.
-            ValueError: If they are not of rank 4, or `dim` is not positive.
+            TypeError: if the images are not floating-point.
+            ValueError: if they are not of rank 4, or ``dim`` is not positive.
         """
         check_dim(self.dim)
         x = as_floating(images, self.dtype)
@@ -76,11 +76,11 @@ class SmallConvNet(nn.Module):
     """Four 3×3 convolutions, each with batch norm, ReLU and 2×2 max-pooling, and a pooled head.
 
     Attributes:
-        dim: Width D of the embeddings.
-        features: Channels of each convolution.
-        pooling: How the head pools over space; see `EmbeddingHead`.
-        freeze_batch_norm: Whether batch norm always uses its running statistics and never updates them.
-        dtype: Type to compute in; parameters, statistics and output stay float32.
+        dim: width D of the embeddings.
+        features: channels of each convolution.
+        pooling: how the head pools over space; see ``EmbeddingHead``.
+        freeze_batch_norm: whether batch norm always uses its running statistics and never updates them.
+        dtype: type to compute in; parameters, statistics and output stay float32.
 
     Implementation notes:
         Convolutions are zero padded ("SAME") and have no bias, which batch norm would take out
@@ -105,16 +105,16 @@ class SmallConvNet(nn.Module):
         """Embed images.
 
         Args:
-            images: Floating-point images `[B, H, W, C]` of any size.
-            train: Whether batch norm uses the batch's statistics and updates its running ones
-                (collection `"batch_stats"`, to be passed as mutable).
+            images: floating-point images ``[B, H, W, C]`` of any size.
+            train: whether batch norm uses the batch's statistics and updates its running ones
+                (collection ``"batch_stats"``, to be passed as mutable).
 
         Returns:
-            Embeddings `[B, dim]`, float32.
+            Embeddings ``[B, dim]``, float32.
 
         Raises:
-            TypeError: If the images are not floating-point.
-            ValueError: If they are not of rank 4, or `dim` or `pooling` is not a valid choice.
+            TypeError: if the images are not floating-point.
+            ValueError: if they are not of rank 4, or ``dim`` or ``pooling`` is not a valid choice.
         """
         x = as_floating(images, self.dtype)
         for features in self.features:
@@ -126,12 +126,12 @@ class SmallConvNet(nn.Module):
 
 @jax.custom_vjp
 def max_pool_2x2(x: jax.Array) -> jax.Array:
-    """2×2 max-pooling with stride 2: `[B, H, W, C]` → `[B, ⌊H/2⌋, ⌊W/2⌋, C]`.
+    """2×2 max-pooling with stride 2: ``[B, H, W, C]`` → ``[B, ⌊H/2⌋, ⌊W/2⌋, C]``.
 
     A side of length 1 stays as it is; the last row or column of an odd side is dropped.
 
     Implementation notes:
-        By reshape and max, not by `nn.max_pool`, whose gradient (select-and-scatter) is slow on
+        By reshape and max, not by ``nn.max_pool``, whose gradient (select-and-scatter) is slow on
         CPUs: it cost a whole training step of these networks a third of its speed. The value is the
         same; where several of the four are largest, they share the gradient. Forward-mode
         derivatives raise JAX's TypeError.
@@ -145,7 +145,7 @@ def max_pool_2x2(x: jax.Array) -> jax.Array:
 
 
 def _corners(x: jax.Array) -> jax.Array:
-    """`[B, ⌊H/2⌋, 2, ⌊W/2⌋, 2, C]`; a side of length 1 is one corner."""
+    """``[B, ⌊H/2⌋, 2, ⌊W/2⌋, 2, C]``; a side of length 1 is one corner."""
     batch, height, width, channels = x.shape
     down, across = min(height, 2), min(width, 2)
     x = x[:, : height // down * down, : width // across * across]

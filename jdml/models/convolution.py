@@ -1,10 +1,10 @@
 r"""One convolution for all networks: on a CPU by the products that are quickest there, elsewhere XLA's own.
 
 XLA's convolutions on a CPU are uneven: a depthwise one may take fifty times as long as its arithmetic needs, and the
-gradient of a kernel, on many processors, ten to twenty times as long as the forward pass. `convolve` takes the place
-of `jax.lax.conv_general_dilated` in `flax.linen.Conv(conv_general_dilated=convolve)`; parameters, their names and their
-initial values stay Flax's. Each of the three parts has one rule, by the shape alone, so that a program is the same
-whenever it is traced (`docs/convolutions.md` tells how it was found, and with which figures):
+gradient of a kernel, on many processors, ten to twenty times as long as the forward pass. ``convolve`` takes the place
+of ``jax.lax.conv_general_dilated`` in ``flax.linen.Conv(conv_general_dilated=convolve)``; parameters, their names and
+their initial values stay Flax's. Each of the three parts has one rule, by the shape alone, so that a program is the
+same whenever it is traced (``docs/convolutions.md`` tells how it was found, and with which figures):
 
 ===========  =============================  ====================================  ====================================
 kind         forward                        gradient of the images                gradient of the kernel
@@ -16,7 +16,7 @@ dense        XLA's                          XLA's at stride 1, else one product 
 other        XLA's                          XLA's                                 XLA's
 ===========  =============================  ====================================  ====================================
 
-On GPUs, TPUs and in programs that are exported for them everything is XLA's (`jax.lax.platform_dependent`).
+On GPUs, TPUs and in programs that are exported for them everything is XLA's (``jax.lax.platform_dependent``).
 """
 
 from collections.abc import Callable, Sequence
@@ -40,11 +40,11 @@ class Geometry(NamedTuple):
     """How a kernel meets the images; hashable, so that it can be static.
 
     Attributes:
-        strides: Along both axes.
-        padding: Zeros before and after, along both axes.
-        dilation: Distance of the kernel's entries, along both axes.
-        groups: Groups of channels.
-        precision: Of the products, as XLA takes it.
+        strides: along both axes.
+        padding: zeros before and after, along both axes.
+        dilation: distance of the kernel's entries, along both axes.
+        groups: groups of channels.
+        precision: of the products, as XLA takes it.
     """
 
     strides: Pair
@@ -65,30 +65,30 @@ def convolve(
     feature_group_count: int = 1,
     precision: Any = None,
 ) -> jax.Array:
-    """Convolve images with a kernel, as `jax.lax.conv_general_dilated` does.
+    """Convolve images with a kernel, as ``jax.lax.conv_general_dilated`` does.
 
     Args:
-        images: `[B, H, W, C]`.
-        kernel: `[K, K′, C / groups, C′]`.
-        window_strides: Strides along both axes.
-        padding: `"SAME"`, `"VALID"` or zeros before and after, along both axes.
-        lhs_dilation: Only 1, or None.
-        rhs_dilation: Distance of the kernel's entries, along both axes; None is 1.
-        dimension_numbers: Only those of the shapes above, or None.
-        feature_group_count: Groups of channels; C makes it depthwise.
-        precision: Of the products, as XLA takes it.
+        images: ``[B, H, W, C]``.
+        kernel: ``[K, K′, C / groups, C′]``.
+        window_strides: strides along both axes.
+        padding: ``"SAME"``, ``"VALID"`` or zeros before and after, along both axes.
+        lhs_dilation: only 1, or None.
+        rhs_dilation: distance of the kernel's entries, along both axes; None is 1.
+        dimension_numbers: only those of the shapes above, or None.
+        feature_group_count: groups of channels; C makes it depthwise.
+        precision: of the products, as XLA takes it.
 
     Returns:
-        `[B, H′, W′, C′]`, of the images' type.
+        ``[B, H′, W′, C′]``, of the images' type.
 
     Raises:
-        ValueError: If images or kernel are not of rank 4, or the images are dilated.
+        ValueError: if images or kernel are not of rank 4, or the images are dilated.
 
     Implementation notes:
-        Values and gradients are those of `conv_general_dilated` to rounding, under `jit`, `grad`, `vmap`,
-        `jax.checkpoint` and for batches that are sharded over a mesh. Gradients of kernels are accumulated in float32
+        Values and gradients are those of ``conv_general_dilated`` to rounding, under ``jit``, ``grad``, ``vmap``,
+        ``jax.checkpoint`` and for batches that are sharded over a mesh. Gradients of kernels are accumulated in float32
         by chunks of a batch, so that no patches of a whole batch are kept. Derivatives are those of a
-        `jax.custom_vjp`: forward-mode (`jax.jvp`, `jax.jacfwd`) raises JAX's TypeError.
+        ``jax.custom_vjp``: forward-mode (``jax.jvp``, ``jax.jacfwd``) raises JAX's TypeError.
 
     Example:
         >>> x, kernel = jnp.ones((1, 4, 4, 1)), jnp.ones((3, 3, 1, 2))
@@ -138,7 +138,7 @@ def convolve(
 def windows(
     x: jax.Array, size: Pair, strides: Pair, dilation: Pair = (1, 1), axis: int = 1
 ) -> list[jax.Array]:
-    """What each place of a window sees, row by row: a strided slice of the two axes from `axis` on.
+    """What each place of a window sees, row by row: a strided slice of the two axes from ``axis`` on.
 
     Example:
         >>> x = jnp.arange(9.0).reshape(1, 3, 3, 1)
@@ -291,7 +291,7 @@ def _by_chunks(
 
 
 def _rows_at_once(part_of: Part, images: jax.Array, kernel: jax.Array, up: jax.Array) -> int:
-    """The largest divisor of the batch of which a part lays out no more than `CHUNK_BYTES`, and at least 1."""
+    """The largest divisor of the batch of which a part lays out no more than ``CHUNK_BYTES``, and at least 1."""
     rows, columns, _, features = kernel.shape
     if rows * columns == 1:  # nothing is laid out
         return len(images)
@@ -308,7 +308,7 @@ def _rows_at_once(part_of: Part, images: jax.Array, kernel: jax.Array, up: jax.A
 def _patches_part(
     geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
-    """One product of patches `[K·K′·C, N]` and `up [N, C′]`; with channels first neither side is transposed again."""
+    """One product of patches ``[K·K′·C, N]`` and ``up [N, C′]``; with channels first neither is transposed again."""
     channels = _pad(geometry, images).transpose(3, 0, 1, 2)
     size = (kernel.shape[0], kernel.shape[1])
     patches = jnp.concatenate(windows(channels, size, geometry.strides, geometry.dilation, axis=2))
@@ -318,10 +318,10 @@ def _patches_part(
 def _shifted_part(
     geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
-    """One product of images shifted along their rows `[K′·C, N]` and `up` shifted along its columns `[N, K·C′]`.
+    """One product of images shifted along their rows ``[K′·C, N]`` and ``up`` shifted along its columns ``[N, K·C′]``.
 
-    At stride 1 a place (i, j) of the kernel moves the images by j against the `up` that moves by -i, so that the K + K′
-    shifts of the two sides meet in all K · K′ places, and neither is laid out that often.
+    At stride 1 a place (i, j) of the kernel moves the images by j against the ``up`` that moves by -i, so that the K +
+    K′ shifts of the two sides meet in all K · K′ places, and neither is laid out that often.
     """
     rows, columns, channels, features = kernel.shape
     (top, bottom), across = geometry.padding
@@ -338,7 +338,7 @@ def _shifted_part(
 def _depthwise_part(
     geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
-    """A sum over all pixels of `up` times what each place of the kernel saw."""
+    """A sum over all pixels of ``up`` times what each place of the kernel saw."""
     size = (kernel.shape[0], kernel.shape[1])
     parts = windows(_pad(geometry, images), size, geometry.strides, geometry.dilation)
     dtype = jnp.promote_types(kernel.dtype, jnp.float32)

@@ -10,20 +10,21 @@ from jdml.registry import NETWORKS
 def create(name: str, *, dim: int, **settings: Any) -> nn.Module:
     """Make a network by name.
 
-    For small images `"eps"`, `"small"` and `"resnet20v2"`; for photographs, with pretrained weights to convert
-    (`convert_weights`), `"resnet18"`, `"resnet50"`, `"bn_inception"`, `"efficientnet_lite0"` and `"vit_s16"`.
+    For small images ``"eps"``, ``"small"`` and ``"resnet20v2"``; for photographs, with pretrained weights to convert
+    (``convert_weights``), ``"resnet18"``, ``"resnet50"``, ``"bn_inception"``, ``"efficientnet_lite0"`` and
+    ``"vit_s16"``.
 
     Args:
-        name: The network's name.
-        dim: Width D of the embeddings.
-        **settings: The network's other attributes, such as `pooling` or `dtype`.
+        name: the network's name.
+        dim: width D of the embeddings.
+        **settings: the network's other attributes, such as ``pooling`` or ``dtype``.
 
     Returns:
         The Linen module, without parameters yet.
 
     Raises:
-        TypeError: If the network has no such attribute.
-        ValueError: If there is no network of that name.
+        TypeError: if the network has no such attribute.
+        ValueError: if there is no network of that name.
 
     Example:
         >>> create("small", dim=64, pooling="gem").dim

@@ -12,9 +12,9 @@ class Dialect(NamedTuple):
     """A naming of one architecture's parameters.
 
     Attributes:
-        origin: Whose names they are.
-        name: From a parameter's path in our network, without the collection, to its name in the file.
-        transposed: Whether arrays lie as PyTorch's do (output channels first), and not as Flax's.
+        origin: whose names they are.
+        name: from a parameter's path in our network, without the collection, to its name in the file.
+        transposed: whether arrays lie as PyTorch's do (output channels first), and not as Flax's.
     """
 
     origin: str
@@ -35,8 +35,8 @@ def torch_dialect(origin: str, layer_name: Callable[[str], str]) -> Dialect:
     """Make a dialect of PyTorch from the names of layers.
 
     Args:
-        origin: Whose names they are.
-        layer_name: From a layer's path in our network to its name in the file.
+        origin: whose names they are.
+        layer_name: from a layer's path in our network to its name in the file.
     """
 
     def name(path: str) -> str:
@@ -179,7 +179,7 @@ def dialects(name: str) -> tuple[Dialect, ...]:
     """Return the dialects in which a network's weights are published; none where it has none.
 
     Args:
-        name: The network's name.
+        name: the network's name.
     """
     pointer = NETWORKS[name].dialects
     return resolve(pointer) if pointer else ()

@@ -40,16 +40,16 @@ class EfficientNetLite0(nn.Module):
     1,280 channels. ReLU6 everywhere; unlike EfficientNet-B0 there is no squeeze-and-excitation.
 
     Attributes:
-        dim: Width D of the embeddings.
-        pooling: How the head pools over space; see `EmbeddingHead`.
-        freeze_batch_norm: Whether batch norm always uses its running statistics and never updates them; its scale and
+        dim: width D of the embeddings.
+        pooling: how the head pools over space; see ``EmbeddingHead``.
+        freeze_batch_norm: whether batch norm always uses its running statistics and never updates them; its scale and
             shift go on learning.
-        dtype: Type to compute in; parameters, statistics and output stay float32.
+        dtype: type to compute in; parameters, statistics and output stay float32.
 
     Implementation notes:
-        As in the TensorFlow model and its ports (timm's `tf_efficientnet_lite0`): "SAME" padding, batch norm with
-        ε = 1e-3 and momentum 0.99, images (x − 127) / 128: `normalizer("efficientnet_lite0")`. timm's own
-        `efficientnet_lite0` has the same shapes, but pads symmetrically with ε = 1e-5: not that. No dropout and no
+        As in the TensorFlow model and its ports (timm's ``tf_efficientnet_lite0``): "SAME" padding, batch norm with
+        ε = 1e-3 and momentum 0.99, images (x − 127) / 128: ``normalizer("efficientnet_lite0")``. timm's own
+        ``efficientnet_lite0`` has the same shapes, but pads symmetrically with ε = 1e-5: not that. No dropout and no
         stochastic depth.
 
     Reference:
@@ -72,16 +72,16 @@ class EfficientNetLite0(nn.Module):
         """Embed images.
 
         Args:
-            images: Floating-point images `[B, H, W, C]` of any size.
-            train: Whether batch norm uses the batch's statistics and updates its running ones
-                (collection `"batch_stats"`, to be passed as mutable).
+            images: floating-point images ``[B, H, W, C]`` of any size.
+            train: whether batch norm uses the batch's statistics and updates its running ones
+                (collection ``"batch_stats"``, to be passed as mutable).
 
         Returns:
-            Embeddings `[B, dim]`, float32.
+            Embeddings ``[B, dim]``, float32.
 
         Raises:
-            TypeError: If the images are not floating-point.
-            ValueError: If they are not of rank 4, or `dim` or `pooling` is not a valid choice.
+            TypeError: if the images are not floating-point.
+            ValueError: if they are not of rank 4, or ``dim`` or ``pooling`` is not a valid choice.
         """
         conv = partial(
             ConvNorm,

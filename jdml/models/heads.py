@@ -11,22 +11,22 @@ POOLINGS = ("average", "max", "sum", "gem", "cubic", "average+max")
 
 
 def average_pool(features: jax.Array) -> jax.Array:
-    """Mean over space: `[B, H, W, C]` → `[B, C]`, accumulated in float32."""
+    """Mean over space: ``[B, H, W, C]`` → ``[B, C]``, accumulated in float32."""
     return features.astype(jnp.float32).mean((1, 2))
 
 
 def max_pool(features: jax.Array) -> jax.Array:
-    """Maximum over space: `[B, H, W, C]` → `[B, C]` in float32."""
+    """Maximum over space: ``[B, H, W, C]`` → ``[B, C]`` in float32."""
     return features.max((1, 2)).astype(jnp.float32)
 
 
 def sum_pool(features: jax.Array) -> jax.Array:
-    """Sum over space: `[B, H, W, C]` → `[B, C]`, accumulated in float32."""
+    """Sum over space: ``[B, H, W, C]`` → ``[B, C]``, accumulated in float32."""
     return features.astype(jnp.float32).sum((1, 2))
 
 
 def average_max_pool(features: jax.Array) -> jax.Array:
-    """Mean plus maximum over space: `[B, H, W, C]` → `[B, C]` in float32."""
+    """Mean plus maximum over space: ``[B, H, W, C]`` → ``[B, C]`` in float32."""
     return average_pool(features) + max_pool(features)
 
 
@@ -38,12 +38,12 @@ def gem_pool(features: jax.Array, p: jax.Array | float = 3.0, eps: float = 1e-6)
     p = 1 is average pooling (of what exceeds eps); p → ∞ is max pooling.
 
     Args:
-        features: Feature maps `[B, H, W, C]`, meant to be non-negative (after a ReLU).
-        p: The exponent, > 0: a number, a scalar array or one per channel `[C]`; differentiable.
-        eps: Features below it count as eps, > 0.
+        features: feature maps ``[B, H, W, C]``, meant to be non-negative (after a ReLU).
+        p: the exponent, > 0: a number, a scalar array or one per channel ``[C]``; differentiable.
+        eps: features below it count as eps, > 0.
 
     Returns:
-        Pooled features `[B, C]`, float32.
+        Pooled features ``[B, C]``, float32.
 
     Implementation notes:
         Each map is divided by its maximum before the powers are taken, which leaves the value as it
@@ -65,7 +65,7 @@ def gem_pool(features: jax.Array, p: jax.Array | float = 3.0, eps: float = 1e-6)
 
 
 def cubic_pool(features: jax.Array) -> jax.Array:
-    """Generalized mean of exponent 3 over space: `[B, H, W, C]` → `[B, C]`; MPA's cubic GeM."""
+    """Generalized mean of exponent 3 over space: ``[B, H, W, C]`` → ``[B, C]``; MPA's cubic GeM."""
     return gem_pool(features, 3.0)
 
 
@@ -82,15 +82,15 @@ class EmbeddingHead(nn.Module):
     """Pooling over space and one dense layer: feature maps → embeddings.
 
     Attributes:
-        dim: Width D of the embeddings.
-        pooling: `"average"`, `"max"`, `"sum"`, `"gem"` (learned exponent, 3 at the start),
-            `"cubic"` (the same with 3 for good) or `"average+max"`.
-        use_bias: Whether the dense layer adds a bias.
-        dtype: Type the dense layer computes in; parameters and output stay float32.
+        dim: width D of the embeddings.
+        pooling: ``"average"``, ``"max"``, ``"sum"``, ``"gem"`` (learned exponent, 3 at the start),
+            ``"cubic"`` (the same with 3 for good) or ``"average+max"``.
+        use_bias: whether the dense layer adds a bias.
+        dtype: type the dense layer computes in; parameters and output stay float32.
 
     Implementation notes:
-        Pooling is accumulated in float32 whatever `dtype` is. The exponent of GeM is the scalar
-        parameter `p`. The embeddings are not normalized: the losses do that.
+        Pooling is accumulated in float32 whatever ``dtype`` is. The exponent of GeM is the scalar
+        parameter ``p``. The embeddings are not normalized: the losses do that.
 
     Example:
         >>> head = EmbeddingHead(dim=8, pooling="gem")
@@ -107,10 +107,10 @@ class EmbeddingHead(nn.Module):
 
     @nn.compact
     def __call__(self, features: jax.Array) -> jax.Array:
-        """Pool and project feature maps `[B, H, W, C]` to embeddings `[B, dim]`, float32.
+        """Pool and project feature maps ``[B, H, W, C]`` to embeddings ``[B, dim]``, float32.
 
         Raises:
-            ValueError: If `features` is not of rank 4, or `dim` or `pooling` is not a valid choice.
+            ValueError: if ``features`` is not of rank 4, or ``dim`` or ``pooling`` is not a valid choice.
         """
         check_dim(self.dim)
         if self.pooling not in POOLINGS:

@@ -12,7 +12,7 @@ from jdml.models.layers import ConvNorm, as_floating, max_pool
 
 
 class Mix(NamedTuple):
-    """Channels of one inception block; `single` and `double` name the reducing 1×1 convolution first."""
+    """Channels of one inception block; ``single`` and ``double`` name the reducing 1×1 convolution first."""
 
     point: int
     single: tuple[int, int]
@@ -44,16 +44,16 @@ class BNInception(nn.Module):
     in a row and of a pooling, side by side. The third and the eighth block halve the resolution.
 
     Attributes:
-        dim: Width D of the embeddings.
-        pooling: How the head pools over space; see `EmbeddingHead`.
-        freeze_batch_norm: Whether batch norm always uses its running statistics and never updates them, as fine-tuning
+        dim: width D of the embeddings.
+        pooling: how the head pools over space; see ``EmbeddingHead``.
+        freeze_batch_norm: whether batch norm always uses its running statistics and never updates them, as fine-tuning
             on CUB and Cars196 does; its scale and shift go on learning.
-        dtype: Type to compute in; parameters, statistics and output stay float32.
+        dtype: type to compute in; parameters, statistics and output stay float32.
 
     Implementation notes:
         As in the Caffe model and its PyTorch port: convolutions have a bias before batch norm (ε = 1e-5), the two first
         max-poolings begin at the first pixel and drop nothing at the end, average pooling counts the padding, and the
-        images are BGR in 0…255 minus (104, 117, 128): `normalizer("bn_inception")`. The halving blocks of the port
+        images are BGR in 0…255 minus (104, 117, 128): ``normalizer("bn_inception")``. The halving blocks of the port
         refuse maps of odd sides, which no multiple of 32 has; here they pad them on both ends.
 
     Reference:
@@ -75,16 +75,16 @@ class BNInception(nn.Module):
         """Embed images.
 
         Args:
-            images: Floating-point images `[B, H, W, C]` of any size.
-            train: Whether batch norm uses the batch's statistics and updates its running ones
-                (collection `"batch_stats"`, to be passed as mutable).
+            images: floating-point images ``[B, H, W, C]`` of any size.
+            train: whether batch norm uses the batch's statistics and updates its running ones
+                (collection ``"batch_stats"``, to be passed as mutable).
 
         Returns:
-            Embeddings `[B, dim]`, float32.
+            Embeddings ``[B, dim]``, float32.
 
         Raises:
-            TypeError: If the images are not floating-point.
-            ValueError: If they are not of rank 4, or `dim` or `pooling` is not a valid choice.
+            TypeError: if the images are not floating-point.
+            ValueError: if they are not of rank 4, or ``dim`` or ``pooling`` is not a valid choice.
         """
         conv = partial(ConvNorm, use_bias=True, freeze=self.freeze_batch_norm, dtype=self.dtype)
         x = as_floating(images, self.dtype)
@@ -100,9 +100,9 @@ class Inception(nn.Module):
     """One inception block: four branches, or three with stride 2, side by side.
 
     Attributes:
-        mix: Channels of the branches.
-        freeze: Whether batch norm is frozen.
-        dtype: Type to compute in.
+        mix: channels of the branches.
+        freeze: whether batch norm is frozen.
+        dtype: type to compute in.
     """
 
     mix: Mix
@@ -111,7 +111,7 @@ class Inception(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-        """Map `[B, H, W, C]` to the channels of all branches, concatenated."""
+        """Map ``[B, H, W, C]`` to the channels of all branches, concatenated."""
         mix, stride = self.mix, 2 if self.mix.pool == "halve" else 1
 
         def conv(x: jax.Array, features: int, size: int, name: str, stride: int = 1) -> jax.Array:

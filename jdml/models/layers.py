@@ -28,13 +28,13 @@ class BatchNorm(nn.Module):
     .. math:: y = \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} \cdot scale + bias
 
     Attributes:
-        use_running_average: Whether mean and variance are the running ones, which then stay as they are.
-        momentum: Share that the running statistics keep in a step.
-        epsilon: Added to the variance.
-        dtype: Type of the output; parameters and statistics stay float32, and so does the arithmetic.
+        use_running_average: whether mean and variance are the running ones, which then stay as they are.
+        momentum: share that the running statistics keep in a step.
+        epsilon: added to the variance.
+        dtype: type of the output; parameters and statistics stay float32, and so does the arithmetic.
 
     Implementation notes:
-        The variance is E[x²] − E[x]², at least 0, as in `flax.linen.BatchNorm`. Its gradient is written out: what is
+        The variance is E[x²] − E[x]², at least 0, as in ``flax.linen.BatchNorm``. Its gradient is written out: what is
         kept for it is x itself, which the layer before keeps anyway, and not x − μ beside it. No gradient goes into
         the running statistics, and forward-mode derivatives raise JAX's TypeError.
 
@@ -52,7 +52,7 @@ class BatchNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Map `[..., C]` to the same shape."""
+        """Map ``[..., C]`` to the same shape."""
         channels = (x.shape[-1],)
         scale = self.param("scale", nn.initializers.ones, channels)
         bias = self.param("bias", nn.initializers.zeros, channels)
@@ -121,20 +121,21 @@ def batch_norm(
 
 
 def max_pool(x: jax.Array, size: int, stride: int, padding: Sequence[tuple[int, int]]) -> jax.Array:
-    """Max-pooling of `[B, H, W, C]` over windows of size × size; where several are largest they share the gradient.
+    """Max-pooling of ``[B, H, W, C]`` over windows of size × size; where several are largest they share the gradient.
 
     Args:
-        x: Floating-point feature maps.
-        size: Side of the windows.
-        stride: Between windows, along both axes.
-        padding: Pixels of −∞ before and after, along both axes; every window must hold a real pixel.
+        x: floating-point feature maps.
+        size: side of the windows.
+        stride: between windows, along both axes.
+        padding: pixels of −∞ before and after, along both axes; every window must hold a real pixel.
 
     Returns:
-        `[B, H′, W′, C]`.
+        ``[B, H′, W′, C]``.
 
     Implementation notes:
-        The value is `nn.max_pool`'s. Its gradient compares each window's places with the maximum, one pass over slices;
-        XLA's (select-and-scatter) takes several times as long on a CPU. Forward-mode derivatives raise JAX's TypeError.
+        The value is ``nn.max_pool``'s. Its gradient compares each window's places with the maximum, one pass over
+        slices; XLA's (select-and-scatter) takes several times as long on a CPU. Forward-mode derivatives raise JAX's
+        TypeError.
 
     Example:
         >>> print(max_pool(jnp.arange(9.0).reshape(1, 3, 3, 1), 3, 2, ((1, 1), (1, 1)))[0, :, :, 0])
@@ -183,20 +184,20 @@ _max_pool.defvjp(_max_pool_forward, _max_pool_backward)
 
 
 class ConvNorm(nn.Module):
-    """Convolution, batch norm, activation: `"conv"` and `"norm"` among the parameters.
+    """Convolution, batch norm, activation: ``"conv"`` and ``"norm"`` among the parameters.
 
     Attributes:
-        features: Output channels.
-        size: Side of the kernel.
-        stride: Of the convolution, on both axes.
-        padding: As `flax.linen.Conv` takes it; None pads by size // 2 on all sides, as PyTorch's networks do.
-        groups: Groups of channels; the number of input channels makes it depthwise.
-        use_bias: Whether the convolution adds a bias.
-        activation: Applied last; None is no activation.
-        epsilon: Of batch norm.
-        momentum: Share that the running statistics keep in a step.
-        freeze: Whether batch norm always uses its running statistics and never updates them.
-        dtype: Type to compute in; parameters and statistics stay float32.
+        features: output channels.
+        size: side of the kernel.
+        stride: of the convolution, on both axes.
+        padding: as ``flax.linen.Conv`` takes it; None pads by size // 2 on all sides, as PyTorch's networks do.
+        groups: groups of channels; the number of input channels makes it depthwise.
+        use_bias: whether the convolution adds a bias.
+        activation: applied last; None is no activation.
+        epsilon: of batch norm.
+        momentum: share that the running statistics keep in a step.
+        freeze: whether batch norm always uses its running statistics and never updates them.
+        dtype: type to compute in; parameters and statistics stay float32.
 
     Example:
         >>> x = jnp.zeros((2, 9, 9, 3))
@@ -218,7 +219,7 @@ class ConvNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
-        """Map `[B, H, W, C]` to `[B, H′, W′, features]`."""
+        """Map ``[B, H, W, C]`` to ``[B, H′, W′, features]``."""
         x = nn.Conv(
             self.features,
             (self.size, self.size),

@@ -13,12 +13,12 @@ Triple = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Normalizer:
-    """Photographs to the numbers that a network was trained on; equal ones are one static argument of `jax.jit`.
+    """Photographs to the numbers that a network was trained on; equal ones are one static argument of ``jax.jit``.
 
     Attributes:
-        mean: Subtracted, per channel of the network's input, in units of 0…255.
-        std: Divided by, in the same units.
-        bgr: Whether the network reads blue, green, red.
+        mean: subtracted, per channel of the network's input, in units of 0…255.
+        std: divided by, in the same units.
+        bgr: whether the network reads blue, green, red.
     """
 
     mean: Triple
@@ -26,7 +26,7 @@ class Normalizer:
     bgr: bool = False
 
     def __call__(self, images: jax.Array) -> jax.Array:
-        """Normalize RGB images `[…, H, W, 3]`, uint8 in 0…255 or floating-point in 0…1, to float32."""
+        """Normalize RGB images ``[…, H, W, 3]``, uint8 in 0…255 or floating-point in 0…1, to float32."""
         images = jnp.asarray(images)
         if images.ndim < 3 or images.shape[-1] != 3:
             raise ValueError(f"images must have shape [..., H, W, 3], got {list(images.shape)}")
@@ -39,18 +39,18 @@ class Normalizer:
 
 
 def normalizer(name: str) -> Callable[[jax.Array], jax.Array]:
-    """Return the `preprocess=` of training for a network with pretrained weights.
+    """Return the ``preprocess=`` of training for a network with pretrained weights.
 
     Args:
-        name: The network's name as in `create`: `"resnet18"`, `"resnet50"`, `"bn_inception"`, `"efficientnet_lite0"` or
-            `"vit_s16"` (its ImageNet-21k weights; `"vit_s16_dino"` for those of DINO).
+        name: the network's name as in ``create``: ``"resnet18"``, ``"resnet50"``, ``"bn_inception"``,
+            ``"efficientnet_lite0"`` or ``"vit_s16"`` (its ImageNet-21k weights; ``"vit_s16_dino"`` for those of DINO).
 
     Returns:
-        A function of RGB images `[…, H, W, 3]`, uint8 in 0…255 or floating-point in 0…1, that returns float32. Equal
+        A function of RGB images ``[…, H, W, 3]``, uint8 in 0…255 or floating-point in 0…1, that returns float32. Equal
         names give equal functions, so that a step compiled for one serves the other.
 
     Raises:
-        ValueError: If no network of that name has pretrained weights.
+        ValueError: if no network of that name has pretrained weights.
 
     Implementation notes:
         ResNets and DINO: ImageNet's mean and standard deviation per channel. ViT of ImageNet-21k: −1…1. BN-Inception:

@@ -20,16 +20,16 @@ class ResNet(nn.Module):
 
     A 7×7 convolution to 64 channels with stride 2, batch norm, ReLU, 3×3 max-pooling with stride 2, and four stages of
     64, 128, 256 and 512 channels, all but the first at half the resolution of the one before. A stage is a row of
-    blocks `relu(x + f(x))`: f is two 3×3 convolutions in ResNet-18, and 1×1, 3×3 and 1×1 to four times the channels in
-    ResNet-50, each followed by batch norm.
+    blocks ``relu(x + f(x))``: f is two 3×3 convolutions in ResNet-18, and 1×1, 3×3 and 1×1 to four times the channels
+    in ResNet-50, each followed by batch norm.
 
     Attributes:
-        dim: Width D of the embeddings.
+        dim: width D of the embeddings.
         depth: 18 or 50.
-        pooling: How the head pools over space; see `EmbeddingHead`.
-        freeze_batch_norm: Whether batch norm always uses its running statistics and never updates them, as fine-tuning
+        pooling: how the head pools over space; see ``EmbeddingHead``.
+        freeze_batch_norm: whether batch norm always uses its running statistics and never updates them, as fine-tuning
             on CUB and Cars196 does; its scale and shift go on learning.
-        dtype: Type to compute in; parameters, statistics and output stay float32.
+        dtype: type to compute in; parameters, statistics and output stay float32.
 
     Implementation notes:
         As in torchvision: the stride is that of the 3×3 convolution, padding is symmetric, batch norm has ε = 1e-5 and
@@ -56,16 +56,16 @@ class ResNet(nn.Module):
         """Embed images.
 
         Args:
-            images: Floating-point images `[B, H, W, C]` of any size.
-            train: Whether batch norm uses the batch's statistics and updates its running ones
-                (collection `"batch_stats"`, to be passed as mutable).
+            images: floating-point images ``[B, H, W, C]`` of any size.
+            train: whether batch norm uses the batch's statistics and updates its running ones
+                (collection ``"batch_stats"``, to be passed as mutable).
 
         Returns:
-            Embeddings `[B, dim]`, float32.
+            Embeddings ``[B, dim]``, float32.
 
         Raises:
-            TypeError: If the images are not floating-point.
-            ValueError: If they are not of rank 4, or `dim`, `depth` or `pooling` is not a valid choice.
+            TypeError: if the images are not floating-point.
+            ValueError: if they are not of rank 4, or ``dim``, ``depth`` or ``pooling`` is not a valid choice.
         """
         if self.depth not in BLOCKS:
             raise ValueError(f"depth must be one of {tuple(BLOCKS)}, got {self.depth!r}")
@@ -90,12 +90,12 @@ class ResNet20V2(nn.Module):
     norm and ReLU, so that nothing but sums stands between the blocks.
 
     Attributes:
-        dim: Width D of the embeddings; 2 in the paper, which plots them.
-        features: Channels of the stages.
-        blocks: Blocks per stage; depth is 6 · blocks + 2.
-        pooling: How the head pools over space; see `EmbeddingHead`.
-        freeze_batch_norm: Whether batch norm always uses its running statistics and never updates them.
-        dtype: Type to compute in; parameters, statistics and output stay float32.
+        dim: width D of the embeddings; 2 in the paper, which plots them.
+        features: channels of the stages.
+        blocks: blocks per stage; depth is 6 · blocks + 2.
+        pooling: how the head pools over space; see ``EmbeddingHead``.
+        freeze_batch_norm: whether batch norm always uses its running statistics and never updates them.
+        dtype: type to compute in; parameters, statistics and output stay float32.
 
     Implementation notes:
         Where the channels change, a 1×1 convolution carries the block's input over. The paper names the network and
@@ -122,16 +122,16 @@ class ResNet20V2(nn.Module):
         """Embed images.
 
         Args:
-            images: Floating-point images `[B, H, W, C]` of any size.
-            train: Whether batch norm uses the batch's statistics and updates its running ones
-                (collection `"batch_stats"`, to be passed as mutable).
+            images: floating-point images ``[B, H, W, C]`` of any size.
+            train: whether batch norm uses the batch's statistics and updates its running ones
+                (collection ``"batch_stats"``, to be passed as mutable).
 
         Returns:
-            Embeddings `[B, dim]`, float32.
+            Embeddings ``[B, dim]``, float32.
 
         Raises:
-            TypeError: If the images are not floating-point.
-            ValueError: If they are not of rank 4, or `dim` or `pooling` is not a valid choice.
+            TypeError: if the images are not floating-point.
+            ValueError: if they are not of rank 4, or ``dim`` or ``pooling`` is not a valid choice.
         """
         norm = partial(batch_norm, train, self.dtype, freeze=self.freeze_batch_norm)
         conv = partial(_conv, dtype=self.dtype)

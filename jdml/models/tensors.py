@@ -16,17 +16,17 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
     """Read the floating-point arrays of a file by name, as float32.
 
     Args:
-        path: A `.safetensors`, `.npz`, `.pth`, `.pt` or `.bin` file.
+        path: a ``.safetensors``, ``.npz``, ``.pth``, ``.pt`` or ``.bin`` file.
 
     Returns:
         The arrays. Integers, such as PyTorch's counters of batches, are left out.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is of another kind or cannot be read, naming it.
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file is of another kind or cannot be read, naming it.
 
     Implementation notes:
-        No code of the file is run: pickles are read by `torch.load(weights_only=True)`, `.npz` without pickles.
+        No code of the file is run: pickles are read by ``torch.load(weights_only=True)``, ``.npz`` without pickles.
     """
     if path.suffix not in _READERS:
         raise ValueError(f"{path} must end in one of {', '.join(_READERS)}")
@@ -41,7 +41,7 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Read the metadata of a `.safetensors` file; empty where there is none."""
+    """Read the metadata of a ``.safetensors`` file; empty where there is none."""
     from safetensors import safe_open
 
     def metadata(path: Path) -> dict[str, str]:
@@ -53,7 +53,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the place of `path` when it is written: a killed process leaves the old one or the new one."""
+    """A file that takes the place of ``path`` when it is written: a killed process leaves the old or the new one."""
     partial = path.with_name(path.name + ".tmp")
     try:
         with partial.open("wb") as file:
@@ -67,13 +67,13 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically; see `replacing`."""
+    """Write a text file atomically; see ``replacing``."""
     with replacing(path) as file:
         file.write(text.encode())
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:
-    """Write a `.safetensors` file atomically; see `replacing`."""
+    """Write a ``.safetensors`` file atomically; see ``replacing``."""
     from safetensors.numpy import save
 
     contiguous = {name: np.asarray(value, order="C") for name, value in tensors.items()}
@@ -82,7 +82,7 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[
 
 
 def _reading(path: Path, read: Callable[[Path], Any]) -> Any:
-    """What `read` returns; a ValueError that names the file where it fails."""
+    """What ``read`` returns; a ValueError that names the file where it fails."""
     try:
         return read(path)
     except ModuleNotFoundError as error:

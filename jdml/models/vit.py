@@ -18,24 +18,24 @@ class VisionTransformer(nn.Module):
     """ViT-S/16 with an embedding head on its 384 channels.
 
     The image is cut into patches of 16×16 pixels, each one a token of 384 numbers; a learned class token goes before
-    them, and learned positions are added to all. Twelve blocks `x + attention(norm(x))`, `x + mlp(norm(x))` and a last
-    layer norm follow. The embedding is a dense layer of the class token, or of the pooled patch tokens.
+    them, and learned positions are added to all. Twelve blocks ``x + attention(norm(x))``, ``x + mlp(norm(x))`` and a
+    last layer norm follow. The embedding is a dense layer of the class token, or of the pooled patch tokens.
 
     Attributes:
-        dim: Width D of the embeddings.
-        pooling: `"token"`, the class token, or how the head pools over the patch tokens; see `EmbeddingHead`.
-        width: Width of the tokens.
-        depth: Number of blocks.
-        heads: Attention heads per block.
-        patch: Side of a patch in pixels.
-        grid: Patches along each side of the images that the positions belong to: 14 for 224×224.
-        dtype: Type to compute in; parameters and output stay float32, and so does the softmax.
+        dim: width D of the embeddings.
+        pooling: ``"token"``, the class token, or how the head pools over the patch tokens; see ``EmbeddingHead``.
+        width: width of the tokens.
+        depth: number of blocks.
+        heads: attention heads per block.
+        patch: side of a patch in pixels.
+        grid: patches along each side of the images that the positions belong to: 14 for 224×224.
+        dtype: type to compute in; parameters and output stay float32, and so does the softmax.
 
     Implementation notes:
         As in the ViT paper's program, timm and DINO: the MLP is four times as wide with the exact GELU, layer norm has
         ε = 1e-6, and there is no dropout. Images whose patches make another grid get the positions resampled
-        bicubically, so that one set of parameters fits all sizes; sides that are no multiple of `patch` lose the rest.
-        Features of patch tokens have both signs, while GeM pooling is meant for non-negative ones.
+        bicubically, so that one set of parameters fits all sizes; sides that are no multiple of ``patch`` lose the
+        rest. Features of patch tokens have both signs, while GeM pooling is meant for non-negative ones.
 
     Reference:
         Dosovitskiy et al., *An Image is Worth 16x16 Words*; Steiner et al., *How to train your ViT?* (ImageNet-21k);
@@ -61,15 +61,16 @@ class VisionTransformer(nn.Module):
         """Embed images.
 
         Args:
-            images: Floating-point images `[B, H, W, C]` of any size from `patch` × `patch`.
-            train: Taken as every network does; there is nothing that training changes.
+            images: floating-point images ``[B, H, W, C]`` of any size from ``patch`` × ``patch``.
+            train: taken as every network does; there is nothing that training changes.
 
         Returns:
-            Embeddings `[B, dim]`, float32.
+            Embeddings ``[B, dim]``, float32.
 
         Raises:
-            TypeError: If the images are not floating-point.
-            ValueError: If they are not of rank 4 or smaller than a patch, or `dim` or `pooling` is not a valid choice.
+            TypeError: if the images are not floating-point.
+            ValueError: if they are not of rank 4 or smaller than a patch, or ``dim`` or ``pooling`` is not a valid
+                choice.
         """
         if self.pooling not in (CLASS_TOKEN, *POOLINGS):
             known = (CLASS_TOKEN, *POOLINGS)
@@ -103,7 +104,7 @@ class VisionTransformer(nn.Module):
         return EmbeddingHead(self.dim, pooling, dtype=self.dtype, name="head")(features)
 
     def _positions(self, height: int, width: int) -> jax.Array:
-        """The positions `[1, 1 + height · width, C]`, resampled where the grid is another."""
+        """The positions ``[1, 1 + height · width, C]``, resampled where the grid is another."""
         shape = (1, 1 + self.grid**2, self.width)
         positions = self.param("positions", nn.initializers.normal(0.02), shape)
         if (height, width) == (self.grid, self.grid):
@@ -121,8 +122,8 @@ class Block(nn.Module):
     """One transformer block: attention, then an MLP, each on normed tokens and added to its input.
 
     Attributes:
-        heads: Attention heads.
-        dtype: Type to compute in; the softmax stays float32.
+        heads: attention heads.
+        dtype: type to compute in; the softmax stays float32.
     """
 
     heads: int
@@ -130,7 +131,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Map tokens `[B, T, C]` to tokens of the same shape."""
+        """Map tokens ``[B, T, C]`` to tokens of the same shape."""
         y = nn.LayerNorm(1e-6, dtype=self.dtype, name="norm0")(x)
         x = x + nn.MultiHeadDotProductAttention(
             self.heads, dtype=self.dtype, force_fp32_for_softmax=True, name="attention"

@@ -31,10 +31,10 @@ class Conversion(NamedTuple):
     """What became of a file of weights.
 
     Attributes:
-        arch: The architecture, as `create` names it.
-        origin: Whose names the file uses.
-        converted: Each of the network's parameters and statistics, with its name in the file.
-        unused: Names in the file that the network has no place for, such as a classifier's.
+        arch: the architecture, as ``create`` names it.
+        origin: whose names the file uses.
+        converted: each of the network's parameters and statistics, with its name in the file.
+        unused: names in the file that the network has no place for, such as a classifier's.
     """
 
     arch: str
@@ -44,29 +44,31 @@ class Conversion(NamedTuple):
 
 
 def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversion:
-    """Convert weights of another library into a file for `load_weights`.
+    """Convert weights of another library into a file for ``load_weights``.
 
     Args:
-        path: A `.safetensors`, `.npz` or PyTorch (`.pth`, `.pt`, `.bin`) file. ResNets may have the names of
-            torchvision and timm or of transformers; `bn_inception` those of pretrainedmodels; `efficientnet_lite0`
-            those of efficientnet_lite_pytorch or of timm's `tf_efficientnet_lite0`; `vit_s16` those of timm and DINO,
-            of transformers or of the ViT paper's program (`.npz`).
-        out: The `.safetensors` file to write, atomically.
-        arch: The architecture: `"resnet18"`, `"resnet50"`, `"bn_inception"`, `"efficientnet_lite0"` or `"vit_s16"`.
+        path: a ``.safetensors``, ``.npz`` or PyTorch (``.pth``, ``.pt``, ``.bin``) file. ResNets may have the names of
+            torchvision and timm or of transformers; ``bn_inception`` those of pretrainedmodels; ``efficientnet_lite0``
+            those of efficientnet_lite_pytorch or of timm's ``tf_efficientnet_lite0``; ``vit_s16`` those of timm and
+            DINO, of transformers or of the ViT paper's program (``.npz``).
+        out: the ``.safetensors`` file to write, atomically.
+        arch: the architecture: ``"resnet18"``, ``"resnet50"``, ``"bn_inception"``, ``"efficientnet_lite0"`` or
+            ``"vit_s16"``.
 
     Returns:
         What was converted, and what was left.
 
     Raises:
-        FileNotFoundError: If there is no file `path`, or no folder for `out`.
-        ValueError: If the architecture has no conversion, a file has the wrong ending or cannot be read, `out` is
-            `path`, a parameter is missing, is not finite or has another shape, or the file's network has layers between
-            those of `arch` (another depth, squeeze and excitation); naming the file, the parameter and both shapes.
+        FileNotFoundError: if there is no file ``path``, or no folder for ``out``.
+        ValueError: if the architecture has no conversion, a file has the wrong ending or cannot be read, ``out`` is
+            ``path``, a parameter is missing, is not finite or has another shape, or the file's network has layers
+            between those of ``arch`` (another depth, squeeze and excitation); naming the file, the parameter and both
+            shapes.
 
     Implementation notes:
         Everything but the embedding head is converted, or nothing: a network that is pretrained in parts would run
         and be wrong. The names of the file are recognized by themselves, behind any of the usual prefixes such as
-        `"module."`. Arrays are stored as float32, as `"params/…"` and `"batch_stats/…"`.
+        ``"module."``. Arrays are stored as float32, as ``"params/…"`` and ``"batch_stats/…"``.
 
     Example:
         >>> convert_weights("resnet50.bin", "resnet50.safetensors", arch="resnet152")
@@ -111,15 +113,15 @@ def load_weights(path: str | Path, variables: Mapping[str, Any]) -> dict[str, An
     """Put converted weights into a network's initialized variables, all but the embedding head.
 
     Args:
-        path: A file that `convert_weights` (or `jdml weights convert`) wrote.
-        variables: What the network's `init` returns: `{"params": …}` and, with batch norm, `"batch_stats"`.
+        path: a file that ``convert_weights`` (or ``jdml weights convert``) wrote.
+        variables: what the network's ``init`` returns: ``{"params": …}`` and, with batch norm, ``"batch_stats"``.
 
     Returns:
-        Variables of the same structure: everything under `params/head` as it was, everything else from the file.
+        Variables of the same structure: everything under ``params/head`` as it was, everything else from the file.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file cannot be read, was not written by `convert_weights`, or does not fit the variables;
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file cannot be read, was not written by ``convert_weights``, or does not fit the variables;
             naming the file, its architecture, the first parameter that does not fit, and both shapes.
 
     Example:

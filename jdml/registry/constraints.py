@@ -43,12 +43,12 @@ def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
     """Check the fields of a dataclass by the constraints that stand on them; None is always allowed.
 
     Args:
-        values: An instance.
-        called: From a field's name to what it is called in a message.
+        values: an instance.
+        called: from a field's name to what it is called in a message.
 
     Raises:
-        TypeError: A value of another kind than numbers.
-        ValueError: Naming the field, what it must be, and what it was.
+        TypeError: a value of another kind than numbers.
+        ValueError: naming the field, what it must be, and what it was.
 
     Example:
         >>> from typing import Annotated
@@ -77,12 +77,12 @@ def one_of(name: str, value: Any, known: Iterable[str]) -> None:
     """Refuse what is none of some names.
 
     Args:
-        name: What is checked.
-        value: What was given.
-        known: The names.
+        name: what is checked.
+        value: what was given.
+        known: the names.
 
     Raises:
-        ValueError: Naming all of them, and the nearest.
+        ValueError: naming all of them, and the nearest.
     """
     known = tuple(known)
     if not isinstance(value, str) or value not in known:

@@ -19,19 +19,19 @@ class DataSet:
     """A data set.
 
     Attributes:
-        name: What it is called.
-        kind: Whether it is read into memory ("arrays"), or a list of image files that are decoded when read ("files").
-        read: Pointer to the function that reads it: from folder and split to a ``Dataset``, or, of files, from the
+        name: what it is called.
+        kind: whether it is read into memory ("arrays"), or a list of image files that are decoded when read ("files").
+        read: pointer to the function that reads it: from folder and split to a ``Dataset``, or, of files, from the
             folder to a ``Listing`` of all splits.
-        holds: What its folder holds, in words.
-        labellings: The names of its labels, the first of which it is labelled by.
-        counted: The labelling whose classes are published; "" for the first.
-        published: Classes and images of each split; of none where nothing is published.
-        sign: The file that tells its folder from any folder of classes; "" where nothing does.
-        recall_at: The ranks k at which papers give R@k.
-        ndcg_at: The ranks k at which papers give nDCG@k.
-        sized: Whether its reader takes ``image_size=``.
-        needs_folder: Whether there is nothing without a folder.
+        holds: what its folder holds, in words.
+        labellings: the names of its labels, the first of which it is labelled by.
+        counted: the labelling whose classes are published; "" for the first.
+        published: classes and images of each split; of none where nothing is published.
+        sign: the file that tells its folder from any folder of classes; "" where nothing does.
+        recall_at: the ranks k at which papers give R@k.
+        ndcg_at: the ranks k at which papers give nDCG@k.
+        sized: whether its reader takes ``image_size=``.
+        needs_folder: whether there is nothing without a folder.
     """
 
     name: str

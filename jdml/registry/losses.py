@@ -12,15 +12,16 @@ class Loss:
     """A loss of embeddings and labels.
 
     Attributes:
-        name: What it is called: the function is ``{name}_loss``.
-        kind: Whether it compares samples with each other ("pair") or with learned proxies of the classes ("proxy").
-        module: The module of :mod:`jdml.losses` with its formula.
-        several: Whether its classes are meant to have several proxies each, ``[C, K, D]``.
-        proxies: Proxies per class, unless another number is asked for.
-        needs_proxies: Whether it is nothing without them: False of a field, where samples are charges, too.
-        found: Settings that do better than its paper's, as the studies found, with proxies that begin as `start` says.
-        start: Where proxies begin: drawn at random, or on samples of their class.
-        monitor: The function of :mod:`jdml.losses` that is worth logging beside it.
+        name: what it is called: the function is ``{name}_loss``.
+        kind: whether it compares samples with each other ("pair") or with learned proxies of the classes ("proxy").
+        module: the module of :mod:`jdml.losses` with its formula.
+        several: whether its classes are meant to have several proxies each, ``[C, K, D]``.
+        proxies: proxies per class, unless another number is asked for.
+        needs_proxies: whether it is nothing without them: False of a field, where samples are charges, too.
+        found: settings that do better than its paper's, as the studies found, with proxies that begin as ``start``
+            says.
+        start: where proxies begin: drawn at random, or on samples of their class.
+        monitor: the function of :mod:`jdml.losses` that is worth logging beside it.
     """
 
     name: str

@@ -12,10 +12,10 @@ class Miner:
     """A rule that chooses the pairs a pair loss sees.
 
     Attributes:
-        builder: The function of :mod:`jdml.mining` that makes it.
-        words: What it is called on the command line.
-        settings: What these words imply.
-        needs_dim: Whether the builder has to be told the embeddings' dimension, ``dim=``.
+        builder: the function of :mod:`jdml.mining` that makes it.
+        words: what it is called on the command line.
+        settings: what these words imply.
+        needs_dim: whether the builder has to be told the embeddings' dimension, ``dim=``.
     """
 
     builder: str
@@ -27,14 +27,14 @@ class Miner:
         """Make the miner, with other settings than the implied ones where they are given.
 
         Args:
-            dim: The embeddings' dimension.
-            **settings: The builder's own.
+            dim: the embeddings' dimension.
+            **settings: the builder's own.
 
         Returns:
             The miner.
 
         Raises:
-            TypeError: If the builder has no such setting.
+            TypeError: if the builder has no such setting.
 
         Example:
             >>> MINERS["eps"].build(dim=64) == MINERS["easy_positive"].build(dim=2)

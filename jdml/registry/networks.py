@@ -11,9 +11,9 @@ class Images(NamedTuple):
     """How pretrained weights expect their images.
 
     Attributes:
-        mean: Subtracted, per channel of the network's input, in units of 0…255.
-        std: Divided by, in the same units.
-        bgr: Whether the network reads blue, green, red.
+        mean: subtracted, per channel of the network's input, in units of 0…255.
+        std: divided by, in the same units.
+        bgr: whether the network reads blue, green, red.
     """
 
     mean: tuple[float, float, float]
@@ -26,16 +26,16 @@ class Network:
     """A network that turns images into embeddings.
 
     Attributes:
-        name: What it is called.
-        make: Pointer to its class.
-        settings: The attributes that the name stands for.
-        small_images: Whether it is for small images; the others are for photographs.
-        pooling: Whether it takes ``pooling=``, how it pools over space.
-        batch_norm: Whether it has batch norm, and so takes ``freeze_batch_norm=``.
-        images: How its usual pretrained weights expect images; None where there are none.
-        other_images: How other weights of the same network expect them, by the name of both.
-        dialects: Pointer to what other libraries call its parameters; "" where no weights are converted.
-        weights: Where published weights are, in words.
+        name: what it is called.
+        make: pointer to its class.
+        settings: the attributes that the name stands for.
+        small_images: whether it is for small images; the others are for photographs.
+        pooling: whether it takes ``pooling=``, how it pools over space.
+        batch_norm: whether it has batch norm, and so takes ``freeze_batch_norm=``.
+        images: how its usual pretrained weights expect images; None where there are none.
+        other_images: how other weights of the same network expect them, by the name of both.
+        dialects: pointer to what other libraries call its parameters; "" where no weights are converted.
+        weights: where published weights are, in words.
     """
 
     name: str

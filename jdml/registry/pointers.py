@@ -14,9 +14,9 @@ def resolve(pointer: str) -> Any:
         The module's attribute.
 
     Raises:
-        ValueError: If the pointer is not of this form.
-        ImportError: If there is no such module.
-        AttributeError: If the module has no such attribute.
+        ValueError: if the pointer is not of this form.
+        ImportError: if there is no such module.
+        AttributeError: if the module has no such attribute.
 
     Example:
         >>> resolve("jdml.mining:easy_positive").__name__

@@ -2,14 +2,14 @@
 
 A metric-learning loss has more ways to be wrong than a wrong value: a NaN gradient when two
 embeddings coincide, a padded row that leaks, a batch order that matters, a recompilation for
-every new margin, a hidden `[B, R, D]` array. `check_loss` tries them all on a small random batch
-and raises an `AssertionError` that says which property failed:
+every new margin, a hidden ``[B, R, D]`` array. ``check_loss`` tries them all on a small random batch
+and raises an ``AssertionError`` that says which property failed:
 
     from jdml.testing import check_loss
     check_loss(my_loss, kind="pair", margin=0.2)
 
-Each property is a function of its own on a `LossCase`; `LOSS_CHECKS` names them. `check_miner`
-does the same for miners. Needs chex (`pip install chex`), imported on first use.
+Each property is a function of its own on a ``LossCase``; ``LOSS_CHECKS`` names them. ``check_miner``
+does the same for miners. Needs chex (``pip install chex``), imported on first use.
 """
 
 from jdml.testing.case import LossCase

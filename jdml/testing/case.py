@@ -19,17 +19,17 @@ class LossCase:
     """A loss, its settings, and the random batch on which its properties are tried.
 
     Args:
-        loss_fn: `f(embeddings [B, D], labels [B], *, …)` or, of kind "proxy",
-            `f(embeddings [B, D], labels [B], proxies, *, …)`, returning a scalar.
+        loss_fn: ``f(embeddings [B, D], labels [B], *, …)`` or, of kind "proxy",
+            ``f(embeddings [B, D], labels [B], proxies, *, …)``, returning a scalar.
         kind: "pair" or "proxy".
-        num_classes: Number of classes C in the batch.
-        batch: Number of embeddings B; at least `2 * num_classes`.
-        dim: Number of components D.
-        proxies_per_class: K for proxies `[C, K, D]`; None for `[C, D]`.
-        hyper_parameters: Numeric hyper-parameters with two values each, which must not cause a
+        num_classes: number of classes C in the batch.
+        batch: number of embeddings B; at least ``2 * num_classes``.
+        dim: number of components D.
+        proxies_per_class: K for proxies ``[C, K, D]``; None for ``[C, D]``.
+        hyper_parameters: numeric hyper-parameters with two values each, which must not cause a
             second compilation. By default every keyword whose default value is a float.
-        seed: Seed of the random batch.
-        settings: Other keywords of the loss, the same in every call.
+        seed: seed of the random batch.
+        settings: other keywords of the loss, the same in every call.
     """
 
     loss_fn: Callable[..., jax.Array]
@@ -53,12 +53,12 @@ class LossCase:
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """Labels `[B]`, every class at least twice."""
+        """Labels ``[B]``, every class at least twice."""
         return (np.arange(self.batch) % self.num_classes).astype(np.int32)
 
     @cached_property
     def params(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Embeddings `[B, D]` and proxies (None for pair losses)."""
+        """Embeddings ``[B, D]`` and proxies (None for pair losses)."""
         rng = np.random.default_rng(self.seed)
         embeddings = rng.normal(size=(self.batch, self.dim))
         per_class = () if self.proxies_per_class is None else (self.proxies_per_class,)
@@ -81,7 +81,7 @@ class LossCase:
         return {n: (v, 1.125 * v if v else 0.0625) for n, v in defaults.items()}
 
     def loss(self, params: Tree, labels: Any, where: Any = None, **more: Any) -> jax.Array:
-        """Compute the loss of embeddings and proxies `params`."""
+        """Compute the loss of embeddings and proxies ``params``."""
         embeddings, proxies = params
         arrays = (embeddings, labels) if proxies is None else (embeddings, labels, proxies)
         if where is not None:
@@ -104,12 +104,12 @@ class LossCase:
 
     @staticmethod
     def cast(params: Tree, dtype: Any) -> Tree:
-        """Put the arrays of `params` on the device, as `dtype`."""
+        """Put the arrays of ``params`` on the device, as ``dtype``."""
         return jax.tree.map(lambda a: jnp.asarray(np.asarray(a, np.float64), dtype), params)
 
 
 def assert_close(actual: Tree, expected: Tree, tolerance: float, what: str) -> None:
-    """Assert equality to `tolerance` times the largest expected magnitude (at least 1)."""
+    """Assert equality to ``tolerance`` times the largest expected magnitude (at least 1)."""
     for a, e in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         a, e = np.asarray(a, np.float64), np.asarray(e, np.float64)
         assert a.shape == e.shape, f"{what}: shape {a.shape} instead of {e.shape}"
@@ -138,7 +138,7 @@ def import_chex() -> Any:
 
 
 class Compilations(logging.Handler):
-    """Names of the functions compiled inside the latest `with`."""
+    """Names of the functions compiled inside the latest ``with``."""
 
     def __enter__(self) -> None:
         """Listen to what JAX compiles."""

@@ -56,7 +56,7 @@ def _differences(case: LossCase, grad: np.ndarray, role: int, name: str) -> None
 def check_mask(case: LossCase) -> None:
     """Check that rows that are not valid count as removed, whatever they hold, NaN and infinity included.
 
-    They are hidden by `where`, or by a label outside the range.
+    They are hidden by ``where``, or by a label outside the range.
     """
     assert "where" in case.keywords, "the loss takes no `where`"
     expected = case.value_and_grad()
@@ -80,8 +80,8 @@ def check_references(case: LossCase, *, gradients: bool = True) -> None:
     """Check references: gradients by them, their order, and hidden ones counting as removed.
 
     Args:
-        case: The loss.
-        gradients: Compare gradients by the references with finite differences. To be left out for
+        case: the loss.
+        gradients: compare gradients by the references with finite differences. To be left out for
             a loss whose gradient is by definition not its slope.
     """
     assert "references" in case.keywords, "the loss takes no `references`"
@@ -197,7 +197,7 @@ def check_dtypes(case: LossCase) -> None:
 
 
 def check_reductions(case: LossCase) -> None:
-    """Check that the unreduced terms sum to the loss under `jdml.total`."""
+    """Check that the unreduced terms sum to the loss under ``jdml.total``."""
     from jdml.ops import total
 
     assert "reduce_fn" in case.keywords, "the loss takes no `reduce_fn`"
@@ -213,7 +213,7 @@ def check_reductions(case: LossCase) -> None:
 
 
 def check_transforms(case: LossCase) -> None:
-    """Check that `jax.vmap` gives what a loop gives, and `jax.checkpoint` changes nothing."""
+    """Check that ``jax.vmap`` gives what a loop gives, and ``jax.checkpoint`` changes nothing."""
     rng = np.random.default_rng(case.seed + 4)
     params, labels = case.cast(case.params, jnp.float32), jnp.asarray(case.labels)
     batches = [case.params[0], *rng.normal(size=(2, case.batch, case.dim))]
@@ -257,15 +257,15 @@ def check_traces(case: LossCase) -> None:
 
 
 def check_memory(case: LossCase, *, size: int = 256, dim: int = 256, arrays: int = 16) -> None:
-    """Check that the compiled gradient's temporaries stay under `arrays` matrices `[B, R]` of float32.
+    """Check that the compiled gradient's temporaries stay under ``arrays`` matrices ``[B, R]`` of float32.
 
-    Embedding-shaped temporaries `[B, D]` and `[R, D]` are allowed for; a `[B, R, D]` array is not.
+    Embedding-shaped temporaries ``[B, D]`` and ``[R, D]`` are allowed for; a ``[B, R, D]`` array is not.
 
     Args:
-        case: The loss; its own batch is not used.
+        case: the loss; its own batch is not used.
         size: B, and R: the number of references or proxies.
         dim: D.
-        arrays: How many `[B, R]` matrices are allowed.
+        arrays: how many ``[B, R]`` matrices are allowed.
     """
     per_class = case.proxies_per_class or 1
     classes = size // per_class if case.kind == "proxy" else case.num_classes
@@ -317,29 +317,29 @@ def check_loss(
 ) -> None:
     """Check every property of a loss, yours or this library's.
 
-    The properties are those of `LOSS_CHECKS`: jit = eager, gradients = finite differences,
+    The properties are those of ``LOSS_CHECKS``: jit = eager, gradients = finite differences,
     hidden rows = removed rows, references, invariances, degenerate batches, dtypes, reductions,
     vmap and checkpoint, one trace, memory. A proxy loss has no references, so "references" is
     left out for it.
 
     Args:
-        loss_fn: `f(embeddings [B, D], labels [B], *, where=…, references=…, reduce_fn=…, …)`, with
-            `proxies` third for proxy losses, returning a scalar.
+        loss_fn: ``f(embeddings [B, D], labels [B], *, where=…, references=…, reduce_fn=…, …)``, with
+            ``proxies`` third for proxy losses, returning a scalar.
         kind: "pair" or "proxy".
-        num_classes: Number of classes C in the batch.
-        batch: Number of embeddings B.
-        dim: Number of components D.
-        proxies_per_class: K for proxies `[C, K, D]`; None for `[C, D]`.
-        hyper_parameters: Numeric hyper-parameters with two values each; by default every keyword
+        num_classes: number of classes C in the batch.
+        batch: number of embeddings B.
+        dim: number of components D.
+        proxies_per_class: K for proxies ``[C, K, D]``; None for ``[C, D]``.
+        hyper_parameters: numeric hyper-parameters with two values each; by default every keyword
             whose default is a float.
-        seed: Seed of the random batch.
-        skip: Names in `LOSS_CHECKS` that do not apply to this loss.
-        settings: Other keywords of the loss.
+        seed: seed of the random batch.
+        skip: names in ``LOSS_CHECKS`` that do not apply to this loss.
+        settings: other keywords of the loss.
 
     Raises:
-        AssertionError: A property does not hold; the message says which.
+        AssertionError: a property does not hold; the message says which.
         ImportError: chex is not installed.
-        ValueError: `skip` names no check, or the batch is too small.
+        ValueError: ``skip`` names no check, or the batch is too small.
 
     Example:
         >>> import jdml

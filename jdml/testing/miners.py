@@ -18,19 +18,19 @@ def check_miner(
     """Check a miner: it only takes pairs away, and is safe under jit.
 
     Tried on random pairs in which some rows have no positive, no negative, or neither: the output
-    is a `Pairs` of boolean masks of the input's shape and a subset of the input pairs; jit, eager
+    is a ``Pairs`` of boolean masks of the input's shape and a subset of the input pairs; jit, eager
     and vmap agree; the same key gives the same pairs; distances of things that are no pairs, NaN
     included, do not matter; ties are no trouble; other values cause no second trace.
 
     Args:
-        miner: `f(key, distances [B, R], pairs) -> Pairs`.
+        miner: ``f(key, distances [B, R], pairs) -> Pairs``.
         batch: B.
         references: R.
-        dim: Dimension of the random unit vectors whose distances are given.
-        seed: Seed of the vectors, the pairs and the key.
+        dim: dimension of the random unit vectors whose distances are given.
+        seed: seed of the vectors, the pairs and the key.
 
     Raises:
-        AssertionError: A property does not hold; the message says which.
+        AssertionError: a property does not hold; the message says which.
 
     Example:
         >>> import jdml
