@@ -38,19 +38,19 @@ def test_greedy_k_center(seed: int, centers: int) -> None:
     where, old_where = rng.random(9) < 0.6, rng.random(centers) < 0.7
     where[0] = True
     with jax.enable_x64(True):
-        found = ccp.greedy_k_center(jnp.asarray(pool), jnp.asarray(old), 4)
+        chosen = ccp.greedy_k_center(jnp.asarray(pool), jnp.asarray(old), 4)
         masked = ccp.greedy_k_center(
             jnp.asarray(pool), jnp.asarray(old), 7, where=where, centers_where=old_where
         )
-    assert found.tolist() == plain_k_center(pool, old, 4, list(range(9)))
+    assert chosen.tolist() == plain_k_center(pool, old, 4, list(range(9)))
     free = np.flatnonzero(where).tolist()
     assert masked.tolist() == plain_k_center(pool, old[old_where], 7, free)
-    assert found.dtype == jnp.int32
+    assert chosen.dtype == jnp.int32
 
 
 def test_identical_points_are_picked_once_each() -> None:
-    found = ccp.greedy_k_center(jnp.ones((4, 2)), jnp.ones((1, 2)), 4)
-    assert sorted(found.tolist()) == [0, 1, 2, 3]
+    chosen = ccp.greedy_k_center(jnp.ones((4, 2)), jnp.ones((1, 2)), 4)
+    assert sorted(chosen.tolist()) == [0, 1, 2, 3]
     assert ccp.greedy_k_center(jnp.ones((2, 2)), jnp.ones((1, 2)), 5).tolist() == [0, 1, 0, 1, 0]
 
 
@@ -76,11 +76,11 @@ def test_select_proxies_is_k_center_class_by_class() -> None:
     pool = jnp.asarray(RNG.normal(size=(5, 6, 3)), jnp.float32)
     old = jnp.asarray(RNG.normal(size=(5, 2, 3)), jnp.float32)
     where = jnp.asarray(np.arange(6) < np.array([[6], [3], [1], [2], [6]]))
-    found = jax.jit(lambda p, o, w: ccp.select_proxies(p, o, 3, where=w))(pool, old, where)
+    proxies = jax.jit(lambda p, o, w: ccp.select_proxies(p, o, 3, where=w))(pool, old, where)
     for c in range(5):
         picked = ccp.greedy_k_center(pool[c], old[c], 3, where=where[c])
-        np.testing.assert_array_equal(found[c], pool[c][picked])
-    assert (found[2] == pool[2, :1]).all()  # one sample only: repeated
+        np.testing.assert_array_equal(proxies[c], pool[c][picked])
+    assert (proxies[2] == pool[2, :1]).all()  # one sample only: repeated
     first = ccp.select_proxies(pool, old, 1, proxies_where=jnp.zeros((5, 2), bool))
     np.testing.assert_array_equal(first[:, 0], pool[:, 0])
 
@@ -168,13 +168,13 @@ def test_the_machine_follows_its_table(seed: int) -> None:
     metrics = np.round(rng.random(40), 1).astype(np.float32).tolist()
     metrics[int(rng.integers(40))] = float("nan")
     machine = ccp.AlternatingProjections(patience, run_patience)
-    state, found, problems = machine.init(), [], 0
+    state, decisions, problems = machine.init(), [], 0
     for metric in metrics:
         state, decision = machine.update(state, metric)
-        found.append(tuple(bool(d) for d in decision))
+        decisions.append(tuple(bool(d) for d in decision))
         problems += bool(decision.end_problem)
         assert int(state.problem) == problems
-    assert found == plain_machine(metrics, patience, run_patience)
+    assert decisions == plain_machine(metrics, patience, run_patience)
 
 
 def test_the_machine_runs_under_jit() -> None:
@@ -233,8 +233,8 @@ def test_hidden_points_count_as_removed() -> None:
 
 def test_a_class_without_samples_keeps_its_proxies() -> None:
     pool, old = jnp.array([[[np.nan]], [[2.0]]]), jnp.array([[[1.0]], [[3.0]]])
-    found = ccp.select_proxies(pool, old, 2, where=jnp.array([[False], [True]]))
-    assert found[..., 0].tolist() == [[1, 1], [2, 2]]
+    proxies = ccp.select_proxies(pool, old, 2, where=jnp.array([[False], [True]]))
+    assert proxies[..., 0].tolist() == [[1, 1], [2, 2]]
 
 
 def test_labels_out_of_range_take_no_part() -> None:
@@ -243,7 +243,7 @@ def test_labels_out_of_range_take_no_part() -> None:
     x = jnp.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
     expected, _ = objective.loss(proxies, x[:2], jnp.array([0, 1]))
     for label in (7, -1):
-        found, _ = objective.loss(proxies, x, jnp.array([0, 1, label]))
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        actual, _ = objective.loss(proxies, x, jnp.array([0, 1, label]))
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)
     with pytest.raises(ValueError, match=r"labels\[2\] is 7, expected 0…1"):
         jdml.checked(lambda x, y: objective.loss(proxies, x, y)[0])(x, jnp.array([0, 1, 7]))

@@ -24,11 +24,11 @@ def animals(tmp_path):
 
 
 def test_a_whole_folder(animals, capsys):
-    found = check("folder", animals)
-    assert found.problems == ()
-    assert found.decoded == 6
-    assert [part.found for part in found.parts] == [Count(1, 3), Count(1, 3)]
-    assert not found.lists_are_whole  # nothing is published of it
+    findings = check("folder", animals)
+    assert findings.problems == ()
+    assert findings.decoded == 6
+    assert [part.found for part in findings.parts] == [Count(1, 3), Count(1, 3)]
+    assert not findings.lists_are_whole  # nothing is published of it
     assert capsys.readouterr().err == ""
     check("folder", animals, progress=True)
     assert "6/6" in capsys.readouterr().err
@@ -65,15 +65,15 @@ def test_lists_that_are_wrong(tmp_path):
     header = "image_id class_id super_class_id path\n"
     (tmp_path / "Ebay_train.txt").write_text(header + "1 1 1 a/1.JPG\n2 2 1 a/2.JPG\n")
     (tmp_path / "Ebay_test.txt").write_text(header + "3 2 1 a/2.JPG\n")
-    found = check("sop", tmp_path)
-    assert found.problems[:2] == (
+    findings = check("sop", tmp_path)
+    assert findings.problems[:2] == (
         "train has 2 classes and 2 images, published are 11318 and 59551",
         "test has 1 classes and 1 images, published are 11316 and 60502",
     )
-    assert found.problems[2] == "1 classes are both in train and in test: 2"
-    assert found.problems[3] == "1 of 3 images are in the lists twice"
-    assert found.problems[4].startswith("3 of 3 image files are missing: ")
-    assert [part.missing for part in found.parts] == [2, 1]
+    assert findings.problems[2] == "1 classes are both in train and in test: 2"
+    assert findings.problems[3] == "1 of 3 images are in the lists twice"
+    assert findings.problems[4].startswith("3 of 3 image files are missing: ")
+    assert [part.missing for part in findings.parts] == [2, 1]
 
 
 def test_lists_that_cannot_be_read(tmp_path):
@@ -90,10 +90,10 @@ def test_one_of_two_halves(shared_data, tmp_path):
     (tmp_path / "images_evaluation.zip").symlink_to(
         shared_data / "omniglot" / "images_evaluation.zip"
     )
-    found = check("omniglot", tmp_path)
-    assert [part.found.images for part in found.parts] == [0, 13180]
-    assert not found.lists_are_whole
-    (problem,) = found.problems
+    findings = check("omniglot", tmp_path)
+    assert [part.found.images for part in findings.parts] == [0, 13180]
+    assert not findings.lists_are_whole
+    (problem,) = findings.problems
     assert "images_background" in problem
 
 
@@ -108,23 +108,23 @@ def test_unknown_name(tmp_path):
      ("inshop", "inshop", 52712)],
 )  # fmt: skip
 def test_the_real_lists_are_whole_and_their_images_missing(shared_data, name, folder, images):
-    found = check(name, shared_data / folder)
-    assert found.lists_are_whole
-    assert sum(part.missing for part in found.parts) == images
-    (problem,) = found.problems
+    findings = check(name, shared_data / folder)
+    assert findings.lists_are_whole
+    assert sum(part.missing for part in findings.parts) == images
+    (problem,) = findings.problems
     assert problem.startswith(f"{images} of {images} image files are missing: ")
 
 
 def test_the_real_crops_are_a_part(shared_data):
-    found = check("cub", shared_data / "cub_crops227", sample=20)
-    assert found.decoded == 20
-    assert [part.found for part in found.parts] == [Count(20, 600), Count(20, 600)]
-    assert len(found.problems) == 2
+    findings = check("cub", shared_data / "cub_crops227", sample=20)
+    assert findings.decoded == 20
+    assert [part.found for part in findings.parts] == [Count(20, 600), Count(20, 600)]
+    assert len(findings.problems) == 2
 
 
 @pytest.mark.parametrize(("name", "images"), [("mnist", 70000), ("omniglot", 32460)])
 def test_the_real_small_images(shared_data, name, images):
-    found = check(name, shared_data / name)
-    assert found.problems == ()
-    assert found.lists_are_whole
-    assert found.decoded == images
+    findings = check(name, shared_data / name)
+    assert findings.problems == ()
+    assert findings.lists_are_whole
+    assert findings.decoded == images

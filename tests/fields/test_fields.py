@@ -61,15 +61,15 @@ def test_no_distance_and_no_power_overflows(same: bool, alpha: float) -> None:
 
 def test_superposed_potentials_are_sums_over_the_other_charges() -> None:
     settings = (0.7, 2.0, 1.1)
-    found = fields.superpose(fields.decaying, CHARGES, LABELS, settings, tile=6)
+    superposed = fields.superpose(fields.decaying, CHARGES, LABELS, settings, tile=6)
     for i, label in enumerate(np.asarray(LABELS)):
         if label < 0:
-            assert found[i] == 0
+            assert superposed[i] == 0
             continue
         others = [j for j in range(20) if j != i and LABELS[j] >= 0]
         r = jnp.linalg.norm(CHARGES[jnp.array(others)] - CHARGES[None, i], axis=1)
         felt = fields.decaying(r, LABELS[jnp.array(others)] == label, *settings)
-        np.testing.assert_allclose(found[i], felt.sum(), rtol=1e-3)
+        np.testing.assert_allclose(superposed[i], felt.sum(), rtol=1e-3)
 
 
 @pytest.mark.slow
@@ -146,8 +146,8 @@ def test_charges_without_a_class_change_nothing() -> None:
     settings = {"delta": 0.5, "alpha": 1.0, "repulsion_delta": 4.0}
     expected = fields.class_field(points, 0, charges, jnp.array([0, 1]), **settings)
     hidden = jnp.concatenate([charges, jnp.array([[1e30]])])
-    found = fields.class_field(points, 0, hidden, jnp.array([0, 1, -1]), **settings)
-    np.testing.assert_array_equal(found, expected)
+    actual = fields.class_field(points, 0, hidden, jnp.array([0, 1, -1]), **settings)
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_half_precision_is_widened_and_labels_of_any_type_are_read() -> None:
@@ -156,8 +156,8 @@ def test_half_precision_is_widened_and_labels_of_any_type_are_read() -> None:
     labels = jnp.maximum(LABELS, 0)
     expected = fields.superpose(fields.decaying, wide, labels, (0.2, 4.0, 0.2), tile=6)
     for narrow in (labels, labels.astype(jnp.uint8), labels.astype(jnp.uint32)):
-        found = fields.superpose(fields.decaying, charges, narrow, (0.2, 4.0, 0.2), tile=6)
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        actual = fields.superpose(fields.decaying, charges, narrow, (0.2, 4.0, 0.2), tile=6)
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)
     assert fields.potential(jnp.array([0.05], jnp.float16), False).dtype == jnp.float32
     with pytest.raises(TypeError, match="r must be floating point"):
         fields.potential(jnp.array([1, 2]), False)

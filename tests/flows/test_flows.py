@@ -335,12 +335,12 @@ def test_learns_a_density_that_integrates_to_one(coupling: Any, mixing: Any) -> 
         total = density(np.broadcast_to(condition, grid.shape)).sum()
         np.testing.assert_allclose(total * (side[1] - side[0]) ** 2, 1.0, atol=0.02)
 
-    (seen, of), (points, classes) = (mixture(jax.random.key(i), 4096) for i in (2, 3))
+    (seen, owners), (points, classes) = (mixture(jax.random.key(i), 4096) for i in (2, 3))
     gaussian = np.mean(
-        np.concatenate([gaussian_nll(seen[of == c], points[classes == c]) for c in (0, 1)])
+        np.concatenate([gaussian_nll(seen[owners == c], points[classes == c]) for c in (0, 1)])
     )
     squares = np.square(np.asarray(points)[:, None] - MEANS[classes]).sum(-1)
     modes = np.exp(-squares / (2 * SPREAD**2)).mean(1) / (2 * np.pi * SPREAD**2)
-    truth, found = -np.log(modes).mean(), jax.jit(nll)(params, points, classes)
-    assert truth - 0.02 < found < truth + 0.4
-    assert found < gaussian - 0.3
+    truth, learned = -np.log(modes).mean(), jax.jit(nll)(params, points, classes)
+    assert truth - 0.02 < learned < truth + 0.4
+    assert learned < gaussian - 0.3

@@ -29,8 +29,8 @@ def test_contrastive_on_squared_distances() -> None:
     other = ~np.eye(9, dtype=bool)
     pull, push = np.maximum(d**2 - 0.1, 0), np.maximum(1.5 - d**2, 0)
     expected = pull[same & other & (pull > 0)].mean() + push[~same & (push > 0)].mean()
-    found = jdml.contrastive_loss(X, Y, positive_margin=0.1, negative_margin=1.5, squared=True)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    actual = jdml.contrastive_loss(X, Y, positive_margin=0.1, negative_margin=1.5, squared=True)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("anchor_block", [None, 4])
@@ -42,8 +42,8 @@ def test_margin_with_a_boundary_per_class_and_sample(anchor_block: int | None) -
     np.fill_diagonal(terms, 0)
     expected = terms.sum() / (terms > 0).sum()
     loss = functools.partial(jdml.margin_loss, X, Y, anchor_block=anchor_block)
-    found = loss(beta=jnp.asarray(of_class, jnp.float32), sample_beta=jnp.asarray(of_sample))
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    actual = loss(beta=jnp.asarray(of_class, jnp.float32), sample_beta=jnp.asarray(of_sample))
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
     slope = jax.grad(lambda b: loss(beta=1.2, sample_beta=b, reduce_fn=jdml.total))(jnp.zeros(9))
     active = (np.where(same, d - 1.2, 1.2 - d) + 0.2 > 0) & ~np.eye(9, dtype=bool)
     np.testing.assert_allclose(slope, (active * np.where(same, -1, 1)).sum(1), atol=1e-5)
@@ -56,8 +56,8 @@ def test_a_boundary_for_each_sample_of_the_batch() -> None:
 
 def test_a_boundary_for_each_sample_where_a_mask_tells_the_pairs() -> None:
     beta, (_, same) = jnp.linspace(0.8, 1.4, 9), distances()
-    found = jdml.margin_loss(X, positive=jnp.asarray(same), sample_beta=beta)
-    np.testing.assert_allclose(found, jdml.margin_loss(X, Y, sample_beta=beta), rtol=1e-6)
+    masked = jdml.margin_loss(X, positive=jnp.asarray(same), sample_beta=beta)
+    np.testing.assert_allclose(masked, jdml.margin_loss(X, Y, sample_beta=beta), rtol=1e-6)
 
 
 def line(positions: np.ndarray) -> jax.Array:
@@ -96,9 +96,9 @@ def test_claim_3_a_far_sample_is_best_at_the_outer_edge_of_the_margin() -> None:
         return pairs[0, -1]
 
     places = np.linspace(beta - alpha, beta + alpha, 9)
-    found = [expected_terms(np.append(near, place), 0.8, term) for place in places]
-    assert (np.diff(found) < 0).all()
-    assert expected_terms(np.append(near, beta + alpha + 0.1), 0.8, term) >= found[-1] - 1e-6
+    values = [expected_terms(np.append(near, place), 0.8, term) for place in places]
+    assert (np.diff(values) < 0).all()
+    assert expected_terms(np.append(near, beta + alpha + 0.1), 0.8, term) >= values[-1] - 1e-6
 
 
 def test_claim_4_a_far_sample_is_best_a_margin_beyond_a_near_one() -> None:
@@ -119,9 +119,9 @@ def test_claim_4_a_far_sample_is_best_a_margin_beyond_a_near_one() -> None:
         )
 
     places = near[1] + np.linspace(0.1, margin, 7)
-    found = [expected_terms(np.append(near, place), 0.8, terms) for place in places]
-    assert (np.diff(found) < 0).all()
-    assert expected_terms(np.append(near, near[1] + margin + 0.2), 0.8, terms) >= found[-1] - 1e-6
+    values = [expected_terms(np.append(near, place), 0.8, terms) for place in places]
+    assert (np.diff(values) < 0).all()
+    assert expected_terms(np.append(near, near[1] + margin + 0.2), 0.8, terms) >= values[-1] - 1e-6
 
 
 @pytest.mark.parametrize("mine", [None, mining.easy_positive()])

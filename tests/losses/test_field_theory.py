@@ -112,7 +112,7 @@ def test_without_attraction_between_proxies_those_pairs_do_not_count() -> None:
                 continue
             same = labels[i] == labels[j]
             expected[i] += -1 / max(r, delta) ** alpha if same else 1 / min(r, delta) ** alpha
-    found = jdml.potential_field_loss(
+    actual = jdml.potential_field_loss(
         jnp.asarray(x, jnp.float32),
         jnp.asarray(y),
         jnp.asarray(p, jnp.float32),
@@ -121,7 +121,7 @@ def test_without_attraction_between_proxies_those_pairs_do_not_count() -> None:
         proxy_attraction=False,
         reduce_fn=None,
     )
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4)
     alone = {"delta": delta, "alpha": alpha}
     x32, y32 = jnp.asarray(x, jnp.float32), jnp.asarray(y)
     without = jdml.potential_field_loss(x32, y32, proxy_attraction=False, **alone)
@@ -141,8 +141,8 @@ def test_cpml_repels_as_it_is_told(repulsion: str) -> None:
     pull = max(r[0, 1], delta) ** 2
     expected = [pull + push(r[0, 2]), pull + push(r[1, 2]), push(r[0, 2]) + push(r[1, 2])]
     settings = {"delta": delta, "alpha": alpha, "repulsion": repulsion}
-    found = jdml.contrastive_potential_loss(x, y, **settings, reduce_fn=None)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    actual = jdml.contrastive_potential_loss(x, y, **settings, reduce_fn=None)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
     slope = jax.grad(lambda x: jdml.contrastive_potential_loss(x, y, **settings))(jnp.ones((3, 2)))
     assert np.isfinite(slope).all()
 

@@ -42,8 +42,8 @@ def slope(name: str) -> Callable[[jax.Array], jax.Array]:
 
 
 def gradient(name: str, *changed: np.ndarray) -> np.ndarray:
-    found = slope(name)(jnp.asarray(np.stack([S, *changed]), jnp.float32))
-    return np.asarray(found if changed else found[0])
+    slopes = slope(name)(jnp.asarray(np.stack([S, *changed]), jnp.float32))
+    return np.asarray(slopes if changed else slopes[0])
 
 
 def test_class_wise_gradient() -> None:

@@ -36,11 +36,11 @@ def test_sharp_margins_in_half_precision(name: str) -> None:
         return getattr(jdml, name)(x, Y, p, alpha=80.0)
 
     exact = value(X, P)
-    found, gradients = jax.value_and_grad(value, (0, 1))(
+    loss, gradients = jax.value_and_grad(value, (0, 1))(
         X.astype(jnp.bfloat16), P.astype(jnp.bfloat16)
     )
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, exact, rtol=0.05)
+    assert loss.dtype == jnp.float32
+    np.testing.assert_allclose(loss, exact, rtol=0.05)
     assert all(jnp.isfinite(g.astype(jnp.float32)).all() for g in gradients)
 
 
@@ -50,17 +50,17 @@ def test_sharp_margins_in_half_precision(name: str) -> None:
 def test_fields_without_proxies(loss: str, tile: int | None) -> None:
     labels = np.array([0, 0, 9, 9, 500, -1, 0, 9, 2, 2])
     with jax.enable_x64(True):
-        found = getattr(jdml, f"{loss}_loss")(
+        actual = getattr(jdml, f"{loss}_loss")(
             jnp.asarray(X, jnp.float64), labels, delta=0.6, tile=tile, reduce_fn=None
         )
     expected = getattr(multi_proxy_losses, loss)(
         np.asarray(X, float), labels, None, delta=0.6, reduce="none"
     )
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
 def test_the_sum_is_the_paper_s_energy_without_self_terms() -> None:
-    found = jdml.potential_field_loss(X, Y, P, delta=0.5, alpha=2.0, reduce_fn=jnp.sum)
+    actual = jdml.potential_field_loss(X, Y, P, delta=0.5, alpha=2.0, reduce_fn=jnp.sum)
     expected = multi_proxy_losses.potential_field(
         np.asarray(X, float),
         np.asarray(Y),
@@ -69,9 +69,9 @@ def test_the_sum_is_the_paper_s_energy_without_self_terms() -> None:
         alpha=2.0,
         reduce="total",
     )
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4)
     mean = jdml.potential_field_loss(X, Y, P, delta=0.5, alpha=2.0)
-    np.testing.assert_allclose(found, mean * (B + C * K), rtol=1e-5)
+    np.testing.assert_allclose(actual, mean * (B + C * K), rtol=1e-5)
 
 
 def test_hyper_parameters_of_the_field_have_gradients() -> None:
@@ -81,11 +81,11 @@ def test_hyper_parameters_of_the_field_have_gradients() -> None:
         )
 
     with jax.enable_x64(True):
-        found = jax.grad(value, (0, 1))(0.61, 2.0)
+        slopes = jax.grad(value, (0, 1))(0.61, 2.0)
         step = 1e-6
         by_delta = (value(0.61 + step, 2.0) - value(0.61 - step, 2.0)) / (2 * step)
         by_alpha = (value(0.61, 2.0 + step) - value(0.61, 2.0 - step)) / (2 * step)
-    np.testing.assert_allclose(found, (by_delta, by_alpha), rtol=1e-5)
+    np.testing.assert_allclose(slopes, (by_delta, by_alpha), rtol=1e-5)
 
 
 def test_coinciding_charges_of_two_classes_stay_finite() -> None:
@@ -123,7 +123,7 @@ def test_a_million_classes_fit() -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"repulsion_delta": 1.4}])
 def test_activity_counts_pairs_and_forces(settings: dict[str, float]) -> None:
-    found = jdml.losses.field_activity(X, Y, P, delta=0.9, alpha=2.0, **settings)
+    activity = jdml.losses.field_activity(X, Y, P, delta=0.9, alpha=2.0, **settings)
     points = np.concatenate([np.asarray(X), np.asarray(P).reshape(-1, D)]).astype(float)
     points /= np.linalg.norm(points, axis=1, keepdims=True)
     owners = np.concatenate([np.asarray(Y), np.repeat(np.arange(C), K)])
@@ -132,13 +132,13 @@ def test_activity_counts_pairs_and_forces(settings: dict[str, float]) -> None:
     same = (owners[:, None] == owners[None]) & other
     different = (owners[:, None] != owners[None]) & other
     reach = settings.get("repulsion_delta", 0.9)
-    np.testing.assert_allclose(found["attracting"], (r > 0.9)[same].mean(), rtol=1e-5)
-    np.testing.assert_allclose(found["repelling"], (r < reach)[different].mean(), rtol=1e-5)
+    np.testing.assert_allclose(activity["attracting"], (r > 0.9)[same].mean(), rtol=1e-5)
+    np.testing.assert_allclose(activity["repelling"], (r < reach)[different].mean(), rtol=1e-5)
     slope = np.where(same & (r > 0.9), 2 / np.where(other, r, 1) ** 3, 0.0)
     slope -= np.where(different & (r < reach), 2 / np.where(other, r, 1) ** 3, 0.0)
     direction = (points[:, None] - points[None]) / np.where(other, r, 1)[..., None]
     forces = np.linalg.norm((slope[..., None] * direction).sum(1), axis=1)
-    np.testing.assert_allclose(found["force"], forces.mean(), rtol=1e-4)
+    np.testing.assert_allclose(activity["force"], forces.mean(), rtol=1e-4)
 
 
 @pytest.mark.parametrize(

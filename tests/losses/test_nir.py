@@ -52,12 +52,12 @@ def test_the_printed_form_is_f_of_the_mean(shape: Any) -> None:
     with jax.enable_x64(True):
         arrays = jnp.asarray(LATENTS), jnp.asarray(LOG_DETS)
         settings = {"shape": shape, "temperature": 0.3, "of_mean": True}
-        found = jdml.nir_loss(*arrays, **settings)
-        np.testing.assert_allclose(found, f(surprise.mean()), rtol=1e-10)
+        loss = jdml.nir_loss(*arrays, **settings)
+        np.testing.assert_allclose(loss, f(surprise.mean()), rtol=1e-10)
         masked = jdml.nir_loss(*arrays, where=WHERE, **settings)
         np.testing.assert_allclose(masked, f(surprise[WHERE].mean()), rtol=1e-10)
         released = jdml.nir_loss(*arrays, shape=shape, temperature=0.3)
-        assert found <= released + 1e-12  # f is convex
+        assert loss <= released + 1e-12  # f is convex
         assert jdml.nir_loss(*arrays, where=jnp.zeros(B, bool), **settings) == 0
     with pytest.raises(ValueError, match="of_mean .* needs a reduce_fn, got None"):
         jdml.nir_loss(*arrays, of_mean=True, reduce_fn=None)

@@ -52,6 +52,6 @@ def test_losses_run_inside_shard_map() -> None:
         return jax.lax.pmean(jdml.multi_similarity_loss(x, y), "data")
 
     rows = P("data")
-    found = jax.shard_map(local, mesh=grid, in_specs=(rows, rows), out_specs=P())(X, Y)
+    sharded = jax.shard_map(local, mesh=grid, in_specs=(rows, rows), out_specs=P())(X, Y)
     halves = [jdml.multi_similarity_loss(X[i : i + 4], Y[i : i + 4]) for i in (0, 4)]
-    np.testing.assert_allclose(found, np.mean(halves), rtol=1e-6)
+    np.testing.assert_allclose(sharded, np.mean(halves), rtol=1e-6)

@@ -96,13 +96,13 @@ NORMALIZATIONS = {"sphere": jdml.sphere, "ball": jdml.ball, None: None}
 
 def cases() -> list[tuple[str, str]]:
     """Every loss with every option that has a meaning for it."""
-    found = []
+    listed = []
     for name, spec in REGISTRY.items():
         for option, keywords in (PAIR_OPTIONS if spec.kind == "pair" else PROXY_OPTIONS).items():
             averaged_classes = spec.shape == "C" and option in ("mean", "mean_nonzero")
             if not averaged_classes and not ("references" in keywords and name in BATCH_ONLY):
-                found.append((name, option))
-    return found
+                listed.append((name, option))
+    return listed
 
 
 def arguments(kind: str, options: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:

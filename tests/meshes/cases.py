@@ -30,8 +30,8 @@ def put(grid: jax.sharding.Mesh, arrays: Any, specs: Any) -> list[jax.Array]:
     return [jax.device_put(a, NamedSharding(grid, s)) for a, s in zip(arrays, specs, strict=True)]
 
 
-def assert_same(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
-    for a, e in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+def assert_same(actual: Any, expected: Any, tolerance: float = 1e-5) -> None:
+    for a, e in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         a, e = np.asarray(a, np.float64), np.asarray(e, np.float64)
         scale = max(1.0, float(np.abs(e).max(initial=0.0)))
         assert a.shape == e.shape, f"shape {a.shape}, not {e.shape}"
@@ -73,8 +73,8 @@ class Case:
         mapped = jax.shard_map(
             step, mesh=grid, in_specs=tuple(specs), out_specs=outs, check_vma=check_vma
         )
-        found = jax.jit(mapped)(*put(grid, self.arrays, specs))
-        assert_same(jax.device_get(found), self.expected)
+        sharded = jax.jit(mapped)(*put(grid, self.arrays, specs))
+        assert_same(jax.device_get(sharded), self.expected)
 
     def in_context(self, size: int) -> None:
         """Under `jax.set_mesh`, and with classes alone spread where there are some."""

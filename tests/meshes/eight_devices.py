@@ -86,8 +86,8 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "no attraction between proxies": ("potential_field_loss", {"proxy_attraction": False}),
     "class blocks": ("soft_triple_loss", {"class_block": 3}),
 }
-for name, (of, settings) in OPTIONS.items():
-    register(name, Case(of, **settings))
+for name, (function, settings) in OPTIONS.items():
+    register(name, Case(function, **settings))
 
 
 @check
@@ -126,8 +126,8 @@ def gradients_do_not_know_the_number_of_devices() -> None:
     for size in (1, 2, 8):
         grid = mesh(EXPLICIT, size)
         mapped = jax.shard_map(gradient, mesh=grid, in_specs=P("data"), out_specs=P("data"))
-        found = jax.jit(mapped)(*put(grid, (X, Y), (P("data"),) * 2))
-        assert_same(jax.device_get(found), expected)
+        actual = jax.jit(mapped)(*put(grid, (X, Y), (P("data"),) * 2))
+        assert_same(jax.device_get(actual), expected)
 
 
 @check
@@ -354,8 +354,8 @@ def nearest_and_retrieval_in_a_gallery_on_a_mesh() -> None:
             assert_same(nearest(queries, there, k), nearest(queries, gallery, k))
         among = functools.partial(nearest, k=5, exclude_self=True)
         assert_same(among(there, there), among(gallery, gallery))
-        found = evaluate(queries, query_labels, there, jax.device_put(labels, rows), map_at=(9,))
-        assert found == evaluate(queries, query_labels, gallery, labels, map_at=(9,))
+        actual = evaluate(queries, query_labels, there, jax.device_put(labels, rows), map_at=(9,))
+        assert actual == evaluate(queries, query_labels, gallery, labels, map_at=(9,))
         assert evaluate(there, labels) == evaluate(gallery, labels)
     grid = mesh(EXPLICIT, 8)
     with jax.set_mesh(grid):

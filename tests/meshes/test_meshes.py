@@ -74,10 +74,10 @@ def results(
             time.sleep(1)
     else:
         try:
-            found = run_script(folder)
+            told = run_script(folder)
         except (AssertionError, OSError, subprocess.SubprocessError, ValueError) as error:
-            found = {"the script": str(error)}
-        (folder / "part.json").write_text(json.dumps(found))
+            told = {"the script": str(error)}
+        (folder / "part.json").write_text(json.dumps(told))
         (folder / "part.json").rename(whole)
     return dict(json.loads(whole.read_text()))
 

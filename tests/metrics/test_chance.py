@@ -28,29 +28,31 @@ def plain(x, y, anchors, owners, beta, alpha, own):
 
 @pytest.mark.parametrize(("beta", "alpha"), [(1.0, 0.3), (3.0, 3.0), (2.5, 0.01)])
 def test_probability_bound_and_worst_anchor(beta: float, alpha: float) -> None:
-    found = metrics.violation_probability(X, Y, beta=beta, alpha=alpha)
-    np.testing.assert_allclose(found, plain(X, Y, X, Y, beta, alpha, True), rtol=1e-4)
+    violation = metrics.violation_probability(X, Y, beta=beta, alpha=alpha)
+    np.testing.assert_allclose(violation, plain(X, Y, X, Y, beta, alpha, True), rtol=1e-4)
     proxies, owners = RNG.normal(size=(5, 3)).astype(np.float32), np.array([0, 1, 2, 0, 1])
-    found = metrics.violation_probability(X, Y, proxies, owners, beta=beta, alpha=alpha)
-    np.testing.assert_allclose(found, plain(X, Y, proxies, owners, beta, alpha, False), rtol=1e-4)
+    violation = metrics.violation_probability(X, Y, proxies, owners, beta=beta, alpha=alpha)
+    np.testing.assert_allclose(
+        violation, plain(X, Y, proxies, owners, beta, alpha, False), rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.5, 2.0])
 def test_markov_s_bound_holds_and_is_the_contrastive_loss(alpha: float) -> None:
     """Eq. 4.2: the loss with margins β − α and β + α, over all pairs, by α."""
-    found = metrics.violation_probability(CLASSES, Y, beta=2.0, alpha=alpha)
-    assert found.probability <= found.bound
-    assert found.probability <= found.worst
+    violation = metrics.violation_probability(CLASSES, Y, beta=2.0, alpha=alpha)
+    assert violation.probability <= violation.bound
+    assert violation.probability <= violation.worst
     hinges = jdml.margin_loss(
         jnp.asarray(CLASSES), jnp.asarray(Y), beta=2.0, alpha=alpha, normalize=None,
         reduce_fn=jdml.mean,
     )  # fmt: skip
-    np.testing.assert_allclose(found.bound, float(hinges) / alpha, rtol=1e-4)
+    np.testing.assert_allclose(violation.bound, float(hinges) / alpha, rtol=1e-4)
 
 
 def test_classes_apart_violate_nothing() -> None:
-    found = metrics.violation_probability(0.01 * X + np.eye(3)[Y], Y, beta=0.7, alpha=0.5)
-    assert found == (0.0, 0.0, 0.0)
+    violation = metrics.violation_probability(0.01 * X + np.eye(3)[Y], Y, beta=0.7, alpha=0.5)
+    assert violation == (0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -26,9 +26,9 @@ def test_equals_the_formula_on_the_clusters_found(monkeypatch):
 @pytest.mark.slow
 def test_separated_classes_reach_one():
     points, labels = blobs()
-    found = [nmi(points, labels, key=jax.random.key(seed)) for seed in range(8)]
-    assert max(found) == pytest.approx(1.0)
-    assert all(0 <= value <= 1 for value in found)
+    scores = [nmi(points, labels, key=jax.random.key(seed)) for seed in range(8)]
+    assert max(scores) == pytest.approx(1.0)
+    assert all(0 <= value <= 1 for value in scores)
 
 
 def test_the_key_decides():

@@ -23,14 +23,14 @@ def plain_radius(points: np.ndarray) -> float:
 
 
 def test_radius_and_distance_of_classes() -> None:
-    found = metrics.class_covering(jnp.asarray(X), Y)
+    covering = metrics.class_covering(jnp.asarray(X), Y)
     np.testing.assert_allclose(
-        found.radius, np.mean([plain_radius(X[c == Y]) for c in range(3)]), rtol=1e-5
+        covering.radius, np.mean([plain_radius(X[c == Y]) for c in range(3)]), rtol=1e-5
     )
     means = [X[c == Y].mean(0) for c in range(3)]
     apart = [np.linalg.norm(means[a] - means[b]) for a, b in ((0, 1), (0, 2), (1, 2))]
-    np.testing.assert_allclose(found.between, np.mean(apart), rtol=1e-5)
-    np.testing.assert_allclose(found.ratio, found.radius / found.between)
+    np.testing.assert_allclose(covering.between, np.mean(apart), rtol=1e-5)
+    np.testing.assert_allclose(covering.ratio, covering.radius / covering.between)
 
 
 def test_the_ratio_has_no_unit_and_the_radius_has() -> None:
@@ -41,15 +41,17 @@ def test_the_ratio_has_no_unit_and_the_radius_has() -> None:
 
 
 def test_classes_in_one_heap_have_an_infinite_ratio() -> None:
-    found = metrics.class_covering(jnp.array([[0.0], [1.0], [0.0], [1.0]]), np.array([0, 0, 1, 1]))
-    assert found == (0.5, 0.0, float("inf"))
+    covering = metrics.class_covering(
+        jnp.array([[0.0], [1.0], [0.0], [1.0]]), np.array([0, 0, 1, 1])
+    )
+    assert covering == (0.5, 0.0, float("inf"))
     one = metrics.class_covering(jnp.array([[0.0], [1.0]]), np.array([3, 3]))
     assert one == (0.5, 0.0, float("inf"))
 
 
 def test_names_of_classes_and_mistakes() -> None:
-    found = metrics.class_covering(X[:4], np.array(["a", "b", "a", "b"]))
-    assert found == metrics.class_covering(jnp.asarray(X[:4]), np.array([0, 1, 0, 1]))
+    covering = metrics.class_covering(X[:4], np.array(["a", "b", "a", "b"]))
+    assert covering == metrics.class_covering(jnp.asarray(X[:4]), np.array([0, 1, 0, 1]))
     with pytest.raises(ValueError, match="labels must hold at least one class"):
         metrics.class_covering(X[:2], np.array([-1, -1]))
     with pytest.raises(TypeError, match="class_covering runs on the host"):
@@ -79,11 +81,11 @@ def test_distances_between_points_far_from_0(offset: float) -> None:
 
 @pytest.mark.parametrize("scale", [1e-25, 1e25, 1e30])
 def test_radius_and_distance_of_classes_at_any_scale(scale: float) -> None:
-    found, expected = (metrics.class_covering(jnp.asarray(s * X), Y) for s in (scale, 1.0))
-    np.testing.assert_allclose(found.between, scale * expected.between, rtol=1e-4)
-    np.testing.assert_allclose(found.ratio, expected.ratio, rtol=1e-4)
+    covering, expected = (metrics.class_covering(jnp.asarray(s * X), Y) for s in (scale, 1.0))
+    np.testing.assert_allclose(covering.between, scale * expected.between, rtol=1e-4)
+    np.testing.assert_allclose(covering.ratio, expected.ratio, rtol=1e-4)
 
 
 def test_what_is_not_a_number_stays_so() -> None:
-    found = metrics.class_covering(jnp.full((4, 2), jnp.nan), jnp.array([0, 0, 1, 1]))
-    assert np.isnan(found.ratio)
+    covering = metrics.class_covering(jnp.full((4, 2), jnp.nan), jnp.array([0, 0, 1, 1]))
+    assert np.isnan(covering.ratio)

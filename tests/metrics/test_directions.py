@@ -16,8 +16,8 @@ Y = np.arange(12) % 4
 def test_with_one_concentration_it_is_proxy_nca_pp() -> None:
     """Eq. 4: squared distances of unit vectors are 2 − 2s."""
     loss = jdml.proxy_nca_pp_loss(jnp.asarray(X), jnp.asarray(Y), jnp.asarray(P), temperature=0.2)
-    found = vmf_mixture_likelihood(X, Y, P, concentrations=2 / 0.2)
-    np.testing.assert_allclose(found, -float(loss), rtol=1e-5)
+    likelihood = vmf_mixture_likelihood(X, Y, P, concentrations=2 / 0.2)
+    np.testing.assert_allclose(likelihood, -float(loss), rtol=1e-5)
 
 
 def test_densities_integrate_to_one() -> None:
@@ -35,8 +35,8 @@ def test_concentrations_and_weights_of_each_class() -> None:
     normalizers = kappas / (4 * np.pi * np.sinh(kappas))  # C_3
     parts = weights * normalizers * np.exp(kappas * (unit @ centres.T))
     expected = np.log(parts[np.arange(12), Y] / parts.sum(1)).mean()
-    found = vmf_mixture_likelihood(X, Y, P, concentrations=kappas, weights=weights)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    actual = vmf_mixture_likelihood(X, Y, P, concentrations=kappas, weights=weights)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
     hidden = np.where(np.arange(12) < 6, Y, -1)
     half = vmf_mixture_likelihood(X, hidden, P)
     np.testing.assert_allclose(half, vmf_mixture_likelihood(X[:6], Y[:6], P), rtol=1e-6)
@@ -61,11 +61,11 @@ def test_bessel_functions_that_underflow() -> None:
     """There the first term is all: log I_v(2x) − log I_v(x) = v log 2."""
     for order in (3.0, 29.0):
         x = np.array([1e-12, 1e-100, 1e-200])
-        found = _log_bessel(order, 2 * x) - _log_bessel(order, x)
-        np.testing.assert_allclose(found, order * np.log(2), rtol=1e-9)
+        value = _log_bessel(order, 2 * x) - _log_bessel(order, x)
+        np.testing.assert_allclose(value, order * np.log(2), rtol=1e-9)
     wide = np.concatenate([X, np.zeros((12, 57), np.float32)], axis=1)
-    found = vmf_mixture_likelihood(wide, Y, wide[:4], concentrations=1e-12)
-    np.testing.assert_allclose(found, -np.log(4), rtol=1e-6)  # all classes alike
+    value = vmf_mixture_likelihood(wide, Y, wide[:4], concentrations=1e-12)
+    np.testing.assert_allclose(value, -np.log(4), rtol=1e-6)  # all classes alike
 
 
 def test_mistakes() -> None:

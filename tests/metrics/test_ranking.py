@@ -21,14 +21,14 @@ TABLE_3 = {
 def test_table_3_of_the_mpa_paper(ranking, expected):
     hits = jnp.array([digit == "1" for digit in ranking])
     relevant = jnp.array(4)
-    found = (
+    actual = (
         metrics.recall_at_k(hits, relevant, 10),
         metrics.r_precision(hits, jnp.array(10)),  # the same as Precision@10
         metrics.map_at_r(hits, relevant),
         metrics.map_at_k(hits, relevant, 10, divisor="k"),
         metrics.ndcg_at_k(hits, relevant, 10),
     )
-    assert tuple(round(100 * float(value), 1) for value in found) == expected
+    assert tuple(round(100 * float(value), 1) for value in actual) == expected
 
 
 def random_rankings(seed=0, queries=40, width=24):
@@ -50,7 +50,7 @@ def test_every_metric_equals_its_oracle(k):
         "rp": [oracle.r_precision(h, r) for h, r in rows],
         "map@r": [oracle.map_at_r(h, r) for h, r in rows],
     }
-    found = {
+    actual = {
         "recall": metrics.recall_at_k(hits, relevant, k),
         "ndcg": metrics.ndcg_at_k(hits, relevant, k),
         **{d: metrics.map_at_k(hits, relevant, k, divisor=d) for d in ("min", "k", "relevant")},
@@ -58,7 +58,7 @@ def test_every_metric_equals_its_oracle(k):
         "rp": metrics.r_precision(hits, relevant),
         "map@r": metrics.map_at_r(hits, relevant),
     }
-    for name, value in found.items():
+    for name, value in actual.items():
         assert value.shape == (40,)
         assert value.dtype == jnp.float32
         np.testing.assert_allclose(value, expected[name], rtol=1e-6, atol=1e-7, err_msg=name)
@@ -96,8 +96,8 @@ def test_no_relevant_answer_scores_zero():
 
 def test_the_released_map_at_1000_counts_the_query_itself():
     perfect, relevant = jnp.arange(30)[None, :] < 19, jnp.array([19])
-    found = metrics.map_at_k(perfect, relevant, 1000, divisor="class")
-    np.testing.assert_allclose(found, 0.95, rtol=1e-6)
+    score = metrics.map_at_k(perfect, relevant, 1000, divisor="class")
+    np.testing.assert_allclose(score, 0.95, rtol=1e-6)
     x, y = jnp.repeat(jnp.eye(4), 3, axis=0), jnp.repeat(jnp.arange(4), 3)
     scores = metrics.evaluate_retrieval(x, y, map_at=(5,), map_divisor="class")
     np.testing.assert_allclose(scores["MAP@5"], 2 / 3, rtol=1e-6)
@@ -153,5 +153,5 @@ def test_ndcg_equals_scikit_learn():
     hits = np.take_along_axis(right, np.argsort(-scores, axis=1), axis=1)
     for k in (1, 8, 20):
         expected = from_sklearn.ndcg_score(right, scores, k=k)
-        found = metrics.ndcg_at_k(hits, right.sum(1), k).mean()
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        actual = metrics.ndcg_at_k(hits, right.sum(1), k).mean()
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)

@@ -27,14 +27,14 @@ def embedded(seed, queries=60, classes=9, dim=5, whole=False):
 
 
 def assert_equal_to_oracle(*data, **options):
-    found = evaluate_retrieval(*data, **CUTOFFS, per_query=True, **options)
+    actual = evaluate_retrieval(*data, **CUTOFFS, per_query=True, **options)
     expected = oracle.per_query(*data, **CUTOFFS)
-    assert set(found) == {*expected, "queries"}
+    assert set(actual) == {*expected, "queries"}
     for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-6, atol=1e-7, err_msg=name)
+        np.testing.assert_allclose(actual[name], values, rtol=1e-6, atol=1e-7, err_msg=name)
     averages = evaluate_retrieval(*data, **CUTOFFS, **options)
     judged = ~np.isnan(expected["RP"])
-    assert averages["queries"] == found["queries"] == judged.sum()
+    assert averages["queries"] == actual["queries"] == judged.sum()
     for name, values in expected.items():
         assert type(averages[name]) is float
         np.testing.assert_allclose(averages[name], values[judged].mean(), rtol=1e-6)
@@ -84,13 +84,13 @@ def test_duplicates_tie_exactly(path, size, dim):
     """All embeddings are the same point: only indices decide, and every one finds itself excluded."""
     vectors = np.repeat(np.random.default_rng(dim).normal(size=(1, dim)), size, axis=0)
     labels = np.arange(size) % 3 == 0
-    found = evaluate_retrieval(
+    actual = evaluate_retrieval(
         vectors.astype(np.float32), labels.astype(int), recall_at=(1,), per_query=True
     )
     # The nearest of row 0 is row 1, of all the others row 0.
     expected = np.where(np.arange(size) == 0, labels[0] == labels[1], labels == labels[0])
-    judged = ~np.isnan(found["P@1"])
-    np.testing.assert_array_equal(found["P@1"][judged], expected[judged])
+    judged = ~np.isnan(actual["P@1"])
+    np.testing.assert_array_equal(actual["P@1"][judged], expected[judged])
 
 
 def test_large_classes_equal_the_oracle(path):
@@ -250,8 +250,8 @@ def test_a_gallery_on_disk(tmp_path, monkeypatch):
     there = np.memmap(tmp_path / "gallery", np.float32, "w+", shape=gallery.shape)
     there[:] = gallery
     expected = evaluate_retrieval(queries, query_labels, gallery, labels, **CUTOFFS)
-    found = evaluate_retrieval(queries, query_labels, there, labels, **CUTOFFS, block_size=10)
-    assert found == pytest.approx(expected, rel=1e-6)
+    actual = evaluate_retrieval(queries, query_labels, there, labels, **CUTOFFS, block_size=10)
+    assert actual == pytest.approx(expected, rel=1e-6)
     there[11, 2] = np.nan
     with pytest.raises(ValueError, match="gallery must be finite .* row 11 is not"):
         evaluate_retrieval(queries, query_labels, there, labels)
@@ -271,8 +271,8 @@ def test_nearest_on_disk(tmp_path, monkeypatch):
         (gallery, 4, {"exclude_self": True}),
     ):
         expected = nearest(queries, gallery, k, **settings)
-        found = nearest(queries, there, k, **settings)
-        np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
-        np.testing.assert_array_equal(found[1], expected[1])
+        actual = nearest(queries, there, k, **settings)
+        np.testing.assert_allclose(actual[0], expected[0], rtol=1e-6)
+        np.testing.assert_array_equal(actual[1], expected[1])
     with pytest.raises(ValueError, match="k must be at most the number of the gallery rows, 75"):
         nearest(gallery, there, 76)

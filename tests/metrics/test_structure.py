@@ -35,9 +35,9 @@ def test_assignment_tries_every_choice():
 
 def test_nearest_takes_each_proxy_for_itself():
     expected = np.mean([costs(c).min(axis=1).mean() for c in range(C - 1)])
-    found = proxy_distance(PROXIES, POINTS, LABELS, kind="nearest")
-    assert found == pytest.approx(expected, rel=1e-5)
-    assert found <= proxy_distance(PROXIES, POINTS, LABELS)
+    actual = proxy_distance(PROXIES, POINTS, LABELS, kind="nearest")
+    assert actual == pytest.approx(expected, rel=1e-5)
+    assert actual <= proxy_distance(PROXIES, POINTS, LABELS)
 
 
 def test_represented_is_the_mean_distance_to_what_is_nearest_to_each():
@@ -48,8 +48,8 @@ def test_represented_is_the_mean_distance_to_what_is_nearest_to_each():
         expected.append(
             np.mean([table[k, owner == k].mean() for k in range(K) if (owner == k).any()])
         )
-    found = proxy_distance(PROXIES, POINTS, LABELS, kind="represented")
-    assert found == pytest.approx(np.mean(expected), rel=1e-5)
+    actual = proxy_distance(PROXIES, POINTS, LABELS, kind="represented")
+    assert actual == pytest.approx(np.mean(expected), rel=1e-5)
 
 
 def test_proxies_on_one_point_are_near_the_data_and_have_no_spread():
@@ -60,13 +60,13 @@ def test_proxies_on_one_point_are_near_the_data_and_have_no_spread():
     spread = np.repeat(np.eye(3, dtype=np.float32), 5, axis=0)[None]
     for proxies in (fallen, spread):
         assert proxy_distance(proxies, points, parity) == 0
-    found = metrics.proxy_spread(fallen, points, parity, digits)
-    assert found == metrics.ProxySpread(1.0, 0.0, pytest.approx(1 / 3))
-    found = metrics.proxy_spread(spread, points, parity, digits)
+    measured = metrics.proxy_spread(fallen, points, parity, digits)
+    assert measured == metrics.ProxySpread(1.0, 0.0, pytest.approx(1 / 3))
+    measured = metrics.proxy_spread(spread, points, parity, digits)
     together = 3 * 10 / 105  # pairs within the three heaps of five
-    assert found.together == pytest.approx(together)
-    assert found.distance == pytest.approx((1 - together) * np.sqrt(2), rel=1e-6)
-    assert found.covered == 1
+    assert measured.together == pytest.approx(together)
+    assert measured.distance == pytest.approx((1 - together) * np.sqrt(2), rel=1e-6)
+    assert measured.covered == 1
     assert metrics.proxy_spread(spread).covered is None
     assert metrics.proxy_spread(PROXIES[:, 0]) == (0.0, 0.0, None)
 
@@ -85,11 +85,11 @@ def test_spread_by_hand():
     for c in range(C - 1):
         near, own = costs(c).min(axis=0) <= 0.9, names[LABELS == c]
         reached.append(np.mean([near[own == name].any() for name in sorted(set(own))]))
-    found = metrics.proxy_spread(PROXIES, POINTS, LABELS, names, delta=0.9)
-    assert found.together == pytest.approx(np.mean(np.array(expected) <= 0.9))
-    assert found.distance == pytest.approx(np.mean(expected), rel=1e-6)
+    actual = metrics.proxy_spread(PROXIES, POINTS, LABELS, names, delta=0.9)
+    assert actual.together == pytest.approx(np.mean(np.array(expected) <= 0.9))
+    assert actual.distance == pytest.approx(np.mean(expected), rel=1e-6)
     assert 0 < np.mean(reached) < 1
-    assert found.covered == pytest.approx(np.mean(reached))
+    assert actual.covered == pytest.approx(np.mean(reached))
 
 
 @pytest.mark.parametrize(
@@ -115,13 +115,13 @@ def test_mistakes_in_the_spread(changes, message):
 def test_one_proxy_per_class_is_the_closest_embedding():
     expected = np.mean([costs(c)[0].min() for c in range(C - 1)])
     for kind in ("assignment", "nearest"):
-        found = proxy_distance(jnp.asarray(3 * PROXIES[:, 0]), POINTS, LABELS, kind=kind)
-        assert found == pytest.approx(expected, rel=1e-5)
+        actual = proxy_distance(jnp.asarray(3 * PROXIES[:, 0]), POINTS, LABELS, kind=kind)
+        assert actual == pytest.approx(expected, rel=1e-5)
 
 
 def test_fewer_embeddings_than_proxies():
-    found = proxy_distance(PROXIES, POINTS[:1], np.array([1]))
-    assert found == pytest.approx(
+    distance = proxy_distance(PROXIES, POINTS[:1], np.array([1]))
+    assert distance == pytest.approx(
         np.linalg.norm(unit(PROXIES[1]) - unit(POINTS[0]), axis=1).min(), rel=1e-5
     )
 
@@ -175,10 +175,10 @@ def test_class_density(kind):
         if len(points) > 1
     ]
     with jax.enable_x64(True):
-        found = metrics.class_density(jnp.asarray(X), jnp.asarray(Y), distance=kind)
+        density = metrics.class_density(jnp.asarray(X), jnp.asarray(Y), distance=kind)
         jitted = jax.jit(lambda x: metrics.class_density(x, jnp.asarray(Y), distance=kind))
-        np.testing.assert_allclose(jitted(jnp.asarray(X)), found, rtol=1e-12)
-    np.testing.assert_allclose(found, np.mean(widths) / between(kind), rtol=1e-9)
+        np.testing.assert_allclose(jitted(jnp.asarray(X)), density, rtol=1e-12)
+    np.testing.assert_allclose(density, np.mean(widths) / between(kind), rtol=1e-9)
 
 
 def test_concentration_variance():
@@ -187,8 +187,8 @@ def test_concentration_variance():
         for points in by_class().values()
     ]
     with jax.enable_x64(True):
-        found = metrics.concentration_variance(jnp.asarray(X), jnp.asarray(Y))
-    np.testing.assert_allclose(found, np.var(ratios), rtol=1e-9)
+        variance = metrics.concentration_variance(jnp.asarray(X), jnp.asarray(Y))
+    np.testing.assert_allclose(variance, np.var(ratios), rtol=1e-9)
 
 
 @pytest.mark.parametrize("t", [0.5, 2.0])
@@ -210,8 +210,8 @@ def test_spectral_decay(mode, shape):
     share, even = values / values.sum(), 1 / len(values)
     expected = sum(even * np.log(even / s) if mode > 0 else s * np.log(s / even) for s in share)
     with jax.enable_x64(True):
-        found = metrics.spectral_decay(jnp.asarray(x), mode=mode)
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+        actual = metrics.spectral_decay(jnp.asarray(x), mode=mode)
+    np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_spectral_decay_of_a_collapsed_embedding_is_finite():
@@ -230,8 +230,8 @@ def test_covering_radius():
     expected = max(
         min(np.linalg.norm(x - c) for c in POINTS[:4][centers_where]) for x in POINTS[where]
     )
-    found = metrics.covering_radius(POINTS, POINTS[:4], where=where, centers_where=centers_where)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    actual = metrics.covering_radius(POINTS, POINTS[:4], where=where, centers_where=centers_where)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
     assert metrics.covering_radius(POINTS, POINTS[:4], where=np.zeros(N, bool)) == 0
     assert np.isinf(metrics.covering_radius(POINTS, POINTS[:4], centers_where=np.zeros(4, bool)))
 

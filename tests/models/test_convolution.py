@@ -74,17 +74,17 @@ def with_gradients(function: Any) -> Any:
     """Value and gradients of a sum with a weight for each output."""
 
     @jax.jit
-    def found(images: jax.Array, kernel: jax.Array) -> tuple:
+    def evaluated(images: jax.Array, kernel: jax.Array) -> tuple:
         value, pull = jax.vjp(function, images, kernel)
         up = jnp.cos(jnp.arange(value.size, dtype=jnp.float32)).reshape(value.shape)
         return value, pull(up.astype(value.dtype))
 
-    return found
+    return evaluated
 
 
-def assert_close(found: Any, expected: Any, dtype: Any) -> None:
-    chex.assert_trees_all_equal_shapes_and_dtypes(found, expected)
-    wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), (found, expected))
+def assert_close(actual: Any, expected: Any, dtype: Any) -> None:
+    chex.assert_trees_all_equal_shapes_and_dtypes(actual, expected)
+    wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), (actual, expected))
     scale = max(np.abs(leaf).max(initial=1.0) for leaf in jax.tree.leaves(wide[1]))
     chex.assert_trees_all_close(*wide, rtol=0, atol=TOLERANCE[jnp.dtype(dtype).name] * scale)
 
@@ -117,21 +117,21 @@ def test_transformed(name, monkeypatch):
     monkeypatch.setattr(convolution, "CHUNK_BYTES", 1)
     ours, theirs, (images, kernel) = both(name)
     many = jnp.stack([images, 2 * images]), jnp.stack([kernel, kernel + 1])
-    found, expected = (
+    actual, expected = (
         jax.jit(jax.vmap(with_gradients(jax.checkpoint(function))))(*many)
         for function in (ours, theirs)
     )
-    assert_close(found, expected, jnp.float32)
+    assert_close(actual, expected, jnp.float32)
 
     def slope(function: Any, kernel: jax.Array) -> jax.Array:
         by_kernel = jax.grad(lambda kernel: jnp.sum(function(images, kernel) ** 3))
         return jnp.sum(by_kernel(kernel) ** 2)
 
-    found, expected = (
+    actual, expected = (
         jax.jit(jax.grad(partial(slope, function)))(kernel) for function in (ours, theirs)
     )
     scale = float(jnp.abs(expected).max())
-    chex.assert_trees_all_close(found / scale, expected / scale, rtol=0, atol=1e-5)
+    chex.assert_trees_all_close(actual / scale, expected / scale, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["dense", "stride", "depthwise", "pointwise"])
@@ -141,9 +141,9 @@ def test_batches_sharded_over_a_mesh(name, monkeypatch):
     mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
     placed = jax.device_put(arrays[0], NamedSharding(mesh, PartitionSpec("data")))
     kernel = jax.device_put(arrays[1], NamedSharding(mesh, PartitionSpec()))
-    found, expected = with_gradients(ours)(placed, kernel), with_gradients(theirs)(*arrays)
-    assert found[0].sharding.is_equivalent_to(placed.sharding, 4)
-    assert_close(jax.device_get(found), jax.device_get(expected), jnp.float32)
+    actual, expected = with_gradients(ours)(placed, kernel), with_gradients(theirs)(*arrays)
+    assert actual[0].sharding.is_equivalent_to(placed.sharding, 4)
+    assert_close(jax.device_get(actual), jax.device_get(expected), jnp.float32)
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
@@ -157,9 +157,9 @@ def test_programs_for_accelerators_hold_plain_convolutions(name, platform):
         ops = ("convolution", "dot_general", "while")
         return {op: len(re.findall(rf"stablehlo\.{op}\b", text)) for op in ops}
 
-    found = kinds(ours, platform)
-    assert found == kinds(theirs, platform)
-    assert found["convolution"] == 3
+    counts = kinds(ours, platform)
+    assert counts == kinds(theirs, platform)
+    assert counts["convolution"] == 3
     assert kinds(ours, "cpu")["convolution"] < 3
 
 
@@ -173,13 +173,13 @@ def test_one_program_for_all_platforms():
 def test_in_a_flax_layer_names_and_values_stay():
     images = jnp.ones((2, 5, 5, 3))
     layers = [nn.Conv(4, (3, 3)), nn.Conv(4, (3, 3), conv_general_dilated=convolve)]
-    (plain, expected), (ours, found) = (
+    (plain, expected), (ours, actual) = (
         (variables, layer.apply(variables, images))
         for layer in layers
         for variables in (layer.init(jax.random.key(0), images),)
     )
     chex.assert_trees_all_equal(plain, ours)
-    chex.assert_trees_all_close(found, expected, atol=1e-5)
+    chex.assert_trees_all_close(actual, expected, atol=1e-5)
 
 
 def test_chunks_keep_patches_small():
@@ -194,9 +194,9 @@ def test_chunks_keep_patches_small():
 
 def test_windows_are_what_each_place_sees():
     x = np.arange(30.0).reshape(5, 6)
-    found = windows(jnp.asarray(x), (2, 3), (2, 1), (1, 2), axis=0)
+    actual = windows(jnp.asarray(x), (2, 3), (2, 1), (1, 2), axis=0)
     expected = [x[i : i + 3 : 2, 2 * j : 2 * j + 2] for i in range(2) for j in range(3)]
-    chex.assert_trees_all_equal([np.asarray(part) for part in found], expected)
+    chex.assert_trees_all_equal([np.asarray(part) for part in actual], expected)
 
 
 def test_forward_mode_says_so():

@@ -21,11 +21,11 @@ def value_and_gradients(layer: nn.Module, x: jax.Array) -> tuple:
     variables = layer.init(KEY, x)
     variables = jax.tree.map(lambda leaf: leaf + 0.3, variables)
 
-    def found(params: dict, x: jax.Array) -> tuple:
+    def total(params: dict, x: jax.Array) -> tuple:
         y, updates = layer.apply({**variables, "params": params}, x, mutable=["batch_stats"])
         return jnp.sum(y.astype(jnp.float32) ** 3) / 1e3, (y, updates)
 
-    return jax.jit(jax.value_and_grad(found, (0, 1), has_aux=True))(variables["params"], x)
+    return jax.jit(jax.value_and_grad(total, (0, 1), has_aux=True))(variables["params"], x)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -33,13 +33,13 @@ def value_and_gradients(layer: nn.Module, x: jax.Array) -> tuple:
 def test_batch_norm_is_flaxs(use_running_average, dtype):
     """Parameters, statistics, values and gradients, under the same names."""
     x = MAPS.astype(dtype)
-    found, expected = (
+    actual, expected = (
         value_and_gradients(layer(use_running_average, dtype=dtype, **SETTINGS), x)
         for layer in (BatchNorm, nn.BatchNorm)
     )
-    chex.assert_trees_all_equal_shapes_and_dtypes(found, expected)
+    chex.assert_trees_all_equal_shapes_and_dtypes(actual, expected)
     tolerance = 1e-5 if dtype == jnp.float32 else 3e-2
-    chex.assert_trees_all_close(found, expected, rtol=tolerance, atol=tolerance)
+    chex.assert_trees_all_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_batch_norm_without_spread_is_finite():
@@ -74,14 +74,14 @@ POOLS = [
 def test_max_pool_is_flaxs(size, stride, padding):
     weights = jnp.arange(MAPS.size, dtype=jnp.float32).reshape(MAPS.shape)
 
-    def found(pool, x):
+    def total(pool, x):
         y = pool(x)
         return jnp.sum(y * weights.ravel()[: y.size].reshape(y.shape)), y
 
     ours = partial(max_pool, size=size, stride=stride, padding=padding)
     theirs = partial(nn.max_pool, window_shape=(size, size), strides=(stride,) * 2, padding=padding)
     both = [
-        jax.jit(jax.value_and_grad(partial(found, pool), has_aux=True))(MAPS)
+        jax.jit(jax.value_and_grad(partial(total, pool), has_aux=True))(MAPS)
         for pool in (ours, theirs)
     ]
     chex.assert_trees_all_close(*both, rtol=1e-6)

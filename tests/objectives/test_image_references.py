@@ -27,21 +27,21 @@ def test_the_loss_is_that_of_proxies_at_the_anchors_own_embeddings() -> None:
         return by_proxies.loss({"proxies": proxies.reshape(2, 2, 2)}, x, Y[4:])[0]
 
     expected, (of_anchors, of_batch) = jax.value_and_grad(of_proxies, (0, 1))(X[:4], X[4:])
-    found, gradient = jax.value_and_grad(lambda x: OBJECTIVE.loss({}, x, Y)[0])(X)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    actual, gradient = jax.value_and_grad(lambda x: OBJECTIVE.loss({}, x, Y)[0])(X)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
     np.testing.assert_allclose(gradient[:4], of_anchors, atol=1e-6)
     np.testing.assert_allclose(gradient[4:], of_batch, atol=1e-6)
     in_batch = jdml.contrastive_loss(X, Y, normalize=ball, **MARGINS)
-    assert abs(found - in_batch) > 1e-3  # plain contrastive loss is a third thing
+    assert abs(actual - in_batch) > 1e-3  # plain contrastive loss is a third thing
 
 
 def test_places_that_no_sample_fills_count_for_nothing() -> None:
     where = jnp.arange(10) % 4 != 1
     hidden = jnp.where(where[:, None], X, jnp.nan)
-    found = OBJECTIVE.loss({}, hidden, Y, where=where)[0]
+    masked = OBJECTIVE.loss({}, hidden, Y, where=where)[0]
     left = where.tolist()
     fewer = objectives.as_anchor_objective(jdml.contrastive_loss, sum(left[:4]), **MARGINS)
-    np.testing.assert_allclose(found, fewer.loss({}, X[where], Y[where])[0], rtol=1e-5)
+    np.testing.assert_allclose(masked, fewer.loss({}, X[where], Y[where])[0], rtol=1e-5)
 
 
 def test_it_trains_with_its_sampler() -> None:

@@ -36,8 +36,8 @@ def made(loss: Any = jdml.proxy_anchor_loss, per_class: int = 1, **settings: Any
 @pytest.mark.parametrize(("loss", "per_class"), LOSSES)
 def test_regularizes_any_proxy_loss(loss: Any, per_class: int) -> None:
     objective, params = made(loss, per_class, weight=0.25)
-    of = jax.value_and_grad(lambda p, x: objective.loss(p, x, Y), (0, 1), has_aux=True)
-    (value, metrics), gradients = jax.jit(of)(params, X)
+    differentiated = jax.value_and_grad(lambda p, x: objective.loss(p, x, Y), (0, 1), has_aux=True)
+    (value, metrics), gradients = jax.jit(differentiated)(params, X)
     proxies = jdml.sphere(params["proxies"])
     x = jdml.sphere(X)
     own = proxies[Y]
@@ -114,7 +114,7 @@ def test_generate_and_match_is_one_term_with_all_its_gradients() -> None:
         return objective.loss(params, X, Y, key=key)[0] - plain.loss(params, X, Y, key=key)[0]
 
     (value, gradient), (expected, of_term) = (
-        jax.value_and_grad(of)(params) for of in (added, drawn_loss)
+        jax.value_and_grad(function)(params) for function in (added, drawn_loss)
     )
     np.testing.assert_allclose(value, expected, rtol=1e-4)
     chex.assert_trees_all_close(gradient, of_term, rtol=1e-3, atol=1e-4)

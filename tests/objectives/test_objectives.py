@@ -178,9 +178,9 @@ def test_a_monitor_adds_its_metrics_to_the_loss() -> None:
         reduce_fn=jnp.sum,
         **settings,
     )
-    _, found = told.loss(params, x, y)
+    _, actual = told.loss(params, x, y)
     expected = jdml.losses.field_activity(x, y, params["proxies"], **settings)
-    chex.assert_trees_all_close({name: found[name] for name in expected}, expected)
+    chex.assert_trees_all_close({name: actual[name] for name in expected}, expected)
 
     def loss(objective, params):
         return objective.loss(params, x, y)

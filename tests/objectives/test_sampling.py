@@ -18,7 +18,7 @@ PROXIES = jnp.asarray(RNG.normal(size=(C, 2, D)), jnp.float32)
 draw = jax.jit(sample_classes, static_argnums=2)
 
 
-def of(number):
+def sampled(number):
     return objectives.proxy(jdml.soft_triple_loss, C, D, 2, sampled_classes=number)
 
 
@@ -26,7 +26,7 @@ def test_all_classes_are_exact():
     params = {"proxies": PROXIES}
     plain = objectives.proxy(jdml.soft_triple_loss, C, D, 2).loss(params, X, Y)
     for number in (C, C + 5):
-        chex.assert_trees_all_equal(of(number).loss(params, X, Y), plain)
+        chex.assert_trees_all_equal(sampled(number).loss(params, X, Y), plain)
 
 
 def test_the_batchs_classes_are_among_those_drawn():
@@ -61,14 +61,14 @@ def test_rows_that_do_not_count_bring_no_class():
     )
     assert among[2:].tolist() == [-1] * 4
     chex.assert_trees_all_equal(drawn[among[:2]], PROXIES[Y[:2]])
-    loss = of(6).loss({"proxies": PROXIES}, X, Y, key=jax.random.key(0), where=where)[0]
+    loss = sampled(6).loss({"proxies": PROXIES}, X, Y, key=jax.random.key(0), where=where)[0]
     alone = jdml.soft_triple_loss(X[:2], among[:2], drawn)
     chex.assert_trees_all_close(loss, alone, rtol=1e-6)
 
 
 def test_only_what_is_drawn_has_a_gradient():
     key = jax.random.key(1)
-    gradient = jax.grad(lambda p: of(10).loss({"proxies": p}, X, Y, key=key)[0])(PROXIES)
+    gradient = jax.grad(lambda p: sampled(10).loss({"proxies": p}, X, Y, key=key)[0])(PROXIES)
     moved = np.flatnonzero(np.abs(np.asarray(gradient)).sum((1, 2)))
     index = jnp.arange(C, dtype=jnp.float32)[:, None, None]
     expected = np.asarray(sample_classes(index, Y, 10, key=key)[0], np.int64).ravel()
@@ -77,14 +77,14 @@ def test_only_what_is_drawn_has_a_gradient():
 
 def test_refuses():
     with pytest.raises(ValueError, match="sampled_classes must be at least 6, .* got 5"):
-        of(5).loss({"proxies": PROXIES}, X, Y, key=jax.random.key(0))
+        sampled(5).loss({"proxies": PROXIES}, X, Y, key=jax.random.key(0))
     with pytest.raises(ValueError, match="key is missing: sampled_classes=10 is random"):
-        of(10).loss({"proxies": PROXIES}, X, Y)
+        sampled(10).loss({"proxies": PROXIES}, X, Y)
     with pytest.raises(ValueError, match="sampled_classes must be >= 1, got 0"):
-        of(0)
+        sampled(0)
     with pytest.raises(ValueError, match=r"labels\[1\] is 40, expected 0…39"):
         jdml.checked(
-            lambda p: of(10).loss({"proxies": p}, X, Y.at[1].set(40), key=jax.random.key(0))[0]
+            lambda p: sampled(10).loss({"proxies": p}, X, Y.at[1].set(40), key=jax.random.key(0))[0]
         )(PROXIES)
 
 

@@ -64,8 +64,8 @@ def test_log1p_sum_keeps_tiny_sums() -> None:
 @pytest.mark.parametrize("function", [ops.log_sum_exp, ops.log1p_sum_exp])
 def test_log_sums_of_nothing_pass_no_gradient(function) -> None:
     def finite_part(values: jax.Array) -> jax.Array:
-        found = function(values, where=jnp.array([[True, False], [False, False]]))
-        return jnp.where(jnp.isfinite(found), found, 0.0).sum()
+        results = function(values, where=jnp.array([[True, False], [False, False]]))
+        return jnp.where(jnp.isfinite(results), results, 0.0).sum()
 
     gradient = jax.grad(finite_part)(jnp.array([[1.0, jnp.inf], [jnp.nan, 2.0]]))
     np.testing.assert_allclose(gradient, [[gradient[0, 0], 0], [0, 0]])

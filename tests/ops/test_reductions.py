@@ -75,8 +75,8 @@ def test_groups_reduce_as_if_terms_stood_alone() -> None:
     nonzero = jnp.array([sum(v != 0 for v in t) for t in terms])
     flat = jnp.array([v for t in terms for v in t])
     for reduce_fn in (mean, mean_nonzero, total, jnp.mean, jnp.sum):
-        found = reduce_groups(reduce_fn, sums, counts > 0, terms=counts, nonzero=nonzero)
-        np.testing.assert_allclose(found, reduce_fn(flat), rtol=1e-6)
+        reduced = reduce_groups(reduce_fn, sums, counts > 0, terms=counts, nonzero=nonzero)
+        np.testing.assert_allclose(reduced, reduce_fn(flat), rtol=1e-6)
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, 1.5, float("nan")])

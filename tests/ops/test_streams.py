@@ -49,8 +49,8 @@ def test_sums_and_gradients_equal_the_dense_ones(tile: int | None) -> None:
         points = jnp.asarray(POINTS)
         actual = jax.value_and_grad(weighted(lambda p, r: streamed(p, r, tile)), (0, 1))
         wanted = jax.value_and_grad(weighted(dense), (0, 1))(points, 0.2)
-        for found in (actual(points, 0.2), jax.jit(actual)(points, 0.2)):
-            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10), found, wanted)
+        for both in (actual(points, 0.2), jax.jit(actual)(points, 0.2)):
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10), both, wanted)
         by_points = jax.grad(weighted(lambda p, r: streamed(p, r, tile)))(points, 0.2)
         np.testing.assert_allclose(by_points, wanted[1][0], rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(streamed(points, 0.2, tile), dense(points, 0.2), rtol=1e-10)
@@ -160,9 +160,9 @@ def test_tiles_without_force_are_skipped_by_the_gradient() -> None:
         return squared
 
     def gradient(term: Callable) -> jax.Array:
-        found = jax.grad(lambda p: ops.pair_sums(term, p, groups, tile=4).sum())(points)
+        slope = jax.grad(lambda p: ops.pair_sums(term, p, groups, tile=4).sum())(points)
         jax.effects_barrier()
-        return found
+        return slope
 
     alone = [4.0 * (4 * part - part.sum(0)) for part in np.split(np.asarray(points), 3)]
     np.testing.assert_allclose(

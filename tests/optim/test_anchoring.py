@@ -28,10 +28,10 @@ def test_adds_nothing_before_and_the_pull_after(mask: Any) -> None:
     tx = add_anchored_weights(0.25, mask)
     state = tx.init(PARAMS)
     assert not any(p.any() for p in jax.tree.leaves(pulls(tx, state)))
-    found = pulls(tx, set_anchor(state, ANCHOR))
-    np.testing.assert_allclose(found["model"]["kernel"], [[0.25, 0.25]])
-    np.testing.assert_allclose(found["model"]["bias"], [0.25])
-    np.testing.assert_allclose(found["proxies"], 0.25 if mask is None else 0.0)
+    pulled = pulls(tx, set_anchor(state, ANCHOR))
+    np.testing.assert_allclose(pulled["model"]["kernel"], [[0.25, 0.25]])
+    np.testing.assert_allclose(pulled["model"]["bias"], [0.25])
+    np.testing.assert_allclose(pulled["proxies"], 0.25 if mask is None else 0.0)
 
 
 WRAPPINGS = {
@@ -54,8 +54,8 @@ def test_works_inside(name: str) -> None:
     tx = WRAPPINGS[name](add_anchored_weights(0.25))
     state = tx.init(PARAMS)
     assert not any(p.any() for p in jax.tree.leaves(pulls(tx, state)))
-    found = pulls(tx, jax.jit(set_anchor)(state, ANCHOR))
-    np.testing.assert_allclose(found["model"]["bias"], [0.25], rtol=1e-6)
+    pulled = pulls(tx, jax.jit(set_anchor)(state, ANCHOR))
+    np.testing.assert_allclose(pulled["model"]["bias"], [0.25], rtol=1e-6)
     assert jax.tree.structure(set_anchor(state, ANCHOR)) == jax.tree.structure(state)
 
 
@@ -65,9 +65,9 @@ def test_equals_the_penalty_s_gradient() -> None:
         return 0.5 * 0.3 * sum(jax.tree.leaves(gaps))
 
     tx = add_anchored_weights(0.3)
-    found = pulls(tx, set_anchor(tx.init(PARAMS), ANCHOR))
+    pulled = pulls(tx, set_anchor(tx.init(PARAMS), ANCHOR))
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, jax.grad(penalty)(PARAMS)
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), pulled, jax.grad(penalty)(PARAMS)
     )
 
 

@@ -111,11 +111,13 @@ def test_a_role_that_waits_begins_as_if_the_run_began_there(name: str) -> None:
         params = optax.apply_updates(params, updates)
     fresh, moments = {"conv": params["model"]["conv"]}, rule.init({"conv": params["model"]["conv"]})
     for step in range(4):
-        grads = jax.tree.map(lambda p, of=step: (1.0 + of) * jnp.ones_like(p), params)
+        grads = jax.tree.map(lambda p, pair=step: (1.0 + pair) * jnp.ones_like(p), params)
         updates, state = update(grads, state, params)
         expected, moments = rule.update({"conv": grads["model"]["conv"]}, moments, fresh)
         np.testing.assert_allclose(updates["model"]["conv"], expected["conv"], rtol=1e-6)
-        params, fresh = (optax.apply_updates(*of) for of in ((params, updates), (fresh, expected)))
+        params, fresh = (
+            optax.apply_updates(*pair) for pair in ((params, updates), (fresh, expected))
+        )
 
 
 def test_waiting_roles_must_be_there() -> None:

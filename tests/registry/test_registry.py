@@ -93,9 +93,9 @@ def test_a_network_is_as_its_record_says(name):
 
 
 def test_image_statistics_are_those_of_all_weights():
-    found = registry.image_statistics()
-    assert found.keys() == {*registry.pretrained_networks(), "vit_s16_dino"}
-    assert found["vit_s16_dino"] == found["resnet50"] != found["vit_s16"]
+    statistics = registry.image_statistics()
+    assert statistics.keys() == {*registry.pretrained_networks(), "vit_s16_dino"}
+    assert statistics["vit_s16_dino"] == statistics["resnet50"] != statistics["vit_s16"]
 
 
 @pytest.mark.parametrize("name", DATASETS)
@@ -114,9 +114,9 @@ def test_a_data_set_is_as_its_record_says(name):
 def test_digits_have_the_labellings_and_counts_of_their_record():
     record = DATASETS["digits"]
     for split, published in record.published.items():
-        found = data.load("digits", split=split)
-        assert tuple(found.views) == record.labellings
-        assert published == (len(np.unique(found.labels)), len(found))
+        part = data.load("digits", split=split)
+        assert tuple(part.views) == record.labellings
+        assert published == (len(np.unique(part.labels)), len(part))
 
 
 @pytest.mark.parametrize("pointer", ["jdml.mining", ":easy_positive", "jdml.mining:"])

@@ -62,9 +62,9 @@ def test_alternation(
     monkeypatch.setattr(module, "ResNet20V2", lambda dim: jdml.models.SmallConvNet(dim, (4, 4)))
     out = tmp_path / "alternation.json"
     run(module, monkeypatch, "--repeats", "1", "--out", str(out))
-    found = json.loads(out.read_text())
-    assert "device" in found["environment"]
-    rows = {row["step"]: row for row in found["rows"]}
+    content = json.loads(out.read_text())
+    assert "device" in content["environment"]
+    rows = {row["step"]: row for row in content["rows"]}
     assert "between two problems" in capsys.readouterr().out
     added = rows["proxies, anchored"]["optimizer_models"] - rows["proxies"]["optimizer_models"]
     assert added == pytest.approx(1, abs=0.01)
@@ -124,14 +124,14 @@ def test_keep_freed_memory() -> None:
         of_ten_arrays()
         print(fresh, of_ten_arrays())
     """
-    found = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(faults)],
         cwd=BENCHMARKS,
         capture_output=True,
         text=True,
         check=True,
     )
-    fresh, kept = map(int, found.stdout.split())
+    fresh, kept = map(int, done.stdout.split())
     assert kept < fresh / 10
 
 
@@ -145,10 +145,10 @@ def test_potential_field(
     out = tmp_path / "potential_field.json"
     sizes = ("--sizes", "52", "92")
     run(module, monkeypatch, *sizes, "--repeats", "1", "--dense-limit", "52", "--out", str(out))
-    found = json.loads(out.read_text())
-    assert [row["charges"] for row in found["rows"]] == [52, 92]
-    assert ["dense JAX" in row["seconds"] for row in found["rows"]] == [True, False]
-    assert found["exponent_of_bytes"] > 0
+    step = json.loads(out.read_text())
+    assert [row["charges"] for row in step["rows"]] == [52, 92]
+    assert ["dense JAX" in row["seconds"] for row in step["rows"]] == [True, False]
+    assert step["exponent_of_bytes"] > 0
     assert "time ~ charges^" in capsys.readouterr().out
     assert (tmp_path / "potential_field.png").exists()
     arrays = module.arrays(52)
@@ -159,8 +159,8 @@ def test_potential_field(
     torch_step = module.dense_torch(*arrays)
     if torch_step is not None:
         steps["dense_torch"] = jax.tree.map(np.asarray, torch_step())
-    for found in steps.values():
-        chex.assert_trees_all_close(found, steps["ours"], rtol=1e-4, atol=1e-5)
+    for step in steps.values():
+        chex.assert_trees_all_close(step, steps["ours"], rtol=1e-4, atol=1e-5)
 
 
 def test_large_batches(
@@ -170,10 +170,10 @@ def test_large_batches(
     out = tmp_path / "large_batches.json"
     sizes = ("--sizes", "16", "8192", "16384", "32768", "--measure", "16", "--dense-limit", "16")
     run(module, monkeypatch, *sizes, "--only", "info_nce", "--repeats", "1", "--out", str(out))
-    found = json.loads(out.read_text())
-    assert set(found["rows"][0]["seconds"]) == {"blocks", "at once", "optax"}
-    assert [set(row["seconds"]) for row in found["rows"][1:]] == [set()] * 3
-    assert 0 < found["exponent_of_bytes"] < 1.2
+    content = json.loads(out.read_text())
+    assert set(content["rows"][0]["seconds"]) == {"blocks", "at once", "optax"}
+    assert [set(row["seconds"]) for row in content["rows"][1:]] == [set()] * 3
+    assert 0 < content["exponent_of_bytes"] < 1.2
     assert "memory ~ rows^" in capsys.readouterr().out
     assert len(module.pair_losses()) == 16
     (row,) = module.limits(["info_nce"], ((64, 8),))
@@ -203,10 +203,10 @@ def test_accelerator(
     monkeypatch.setattr(jdml.models, "create", lambda name, dim, **_: Pixels(dim))
     out = tmp_path / "device.json"
     run(module, monkeypatch, "--small", "--repeats", "1", "--out", str(out))
-    found = json.loads(out.read_text())
-    assert set(found["rows"]) == set(module.SECTIONS)
-    assert not found["failed"]
-    assert all(row["right"] for row in found["rows"]["check"])
+    content = json.loads(out.read_text())
+    assert set(content["rows"]) == set(module.SECTIONS)
+    assert not content["failed"]
+    assert all(row["right"] for row in content["rows"]["check"])
     run(module, monkeypatch, "--small", "--budget", "0", "--only", "fields", "--out", str(out))
     assert "left out for lack of time: 60 charges" in capsys.readouterr().out
 
@@ -269,14 +269,14 @@ def test_image_training(
     monkeypatch.setattr(module, "CASES", (module.Case("small", 16, 8, 1, 3),))
     out = tmp_path / "training.json"
     run(module, monkeypatch, "--repeats", "1", "--fresh-memory", "--parts", "--out", str(out))
-    found = json.loads(out.read_text())
-    (row,) = found["rows"]
+    content = json.loads(out.read_text())
+    (row,) = content["rows"]
     assert row["forward"]["milliseconds"]["jdml"] < row["gradient"]["milliseconds"]["jdml"]
     assert set(row["step"]["milliseconds"]) - {"torch"} == {"jdml", "two devices"}
     for side in ("jdml", "two devices"):
         assert row["step"]["milliseconds"][side] > 0
         assert row["embedding"]["milliseconds"][side] > 0
-    assert found["memory"] == "fresh"
+    assert content["memory"] == "fresh"
     told = capsys.readouterr().out
     assert "small" in told
     assert "two devices |" in told
@@ -374,13 +374,13 @@ def test_gallery_on_disk(
     module = load("gallery_on_disk", monkeypatch)
     path = tmp_path / "gallery.npy"
     module.write_gallery(path, 30_000, 8)
-    found = {}
+    answers = {}
     for name in ("jdml", "faiss"):
         told: list[tuple[float, int, np.ndarray, np.ndarray]] = []
         module.search(name, path, 600, 3, types.SimpleNamespace(put=told.append))
-        found[name] = told[0]
-    np.testing.assert_allclose(found["jdml"][2], found["faiss"][2], atol=1e-3)
-    assert (found["jdml"][3] == found["faiss"][3]).mean() > 0.999
+        answers[name] = told[0]
+    np.testing.assert_allclose(answers["jdml"][2], answers["faiss"][2], atol=1e-3)
+    assert (answers["jdml"][3] == answers["faiss"][3]).mean() > 0.999
 
 
 def test_micro_batches(

@@ -226,15 +226,15 @@ def public_functions() -> dict[str, Callable[..., object]]:
     Left out are the parts of `check_loss`, which all take the one case and say in a line what they check.
     """
     parts = set(jdml.testing.LOSS_CHECKS.values())
-    found: dict[str, Callable[..., object]] = {}
+    functions: dict[str, Callable[..., object]] = {}
     for room in ROOMS:
         module = importlib.import_module(f"jdml.{room}")
         names = getattr(module, "__all__", [name for name in vars(module) if name[0] != "_"])
         for name in names:
             value = getattr(module, name)
             if is_own_function(value) and value not in parts:
-                found[f"jdml.{room}.{name}"] = value
-    return found
+                functions[f"jdml.{room}.{name}"] = value
+    return functions
 
 
 def is_own_function(value: object) -> bool:

@@ -87,12 +87,12 @@ def imports(tree: ast.Module, package: str) -> Iterator[Import]:
 
 def wrong_doors(package: Path) -> list[str]:
     """Every import under ``package`` that goes through a wrong door, as ``file:line: why``."""
-    found = []
+    wrong = []
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package.parent).with_suffix("").parts
         room = parts[1]
         if room not in DOORS:
-            found.append(f"{path}:1: the room {room!r} has no row in DOORS")
+            wrong.append(f"{path}:1: the room {room!r} has no row in DOORS")
             continue
         for name, line, at_top in imports(ast.parse(path.read_text()), ".".join(parts[:-1])):
             root, target = name.split(".")[0], name.split(".")[1] if "." in name else ""
@@ -111,8 +111,8 @@ def wrong_doors(package: Path) -> list[str]:
             elif at_top and root not in LIGHT and not (root == "distrax" and room == "flows"):
                 why = f"{root} is imported when jdml.{room} is: import it where it is used"
             if why:
-                found.append(f"{path}:{line}: {why}")
-    return found
+                wrong.append(f"{path}:{line}: {why}")
+    return wrong
 
 
 def test_no_import_goes_through_a_wrong_door():

@@ -106,9 +106,9 @@ def functions():
 
 def test_docstrings_of_functions_begin_with_a_verb():
     """In the imperative: no article, no name before a colon, no third person."""
-    found = dict(functions())
-    assert {"jdml.losses.triplet_loss", "jdml.training.Trained.embed"} <= found.keys()
-    for symbol, function in found.items():
+    named = dict(functions())
+    assert {"jdml.losses.triplet_loss", "jdml.training.Trained.embed"} <= named.keys()
+    for symbol, function in named.items():
         first = inspect.getdoc(function).split()[0].rstrip(",")
         assert first.isalpha(), symbol
         assert first[0].isupper(), symbol
@@ -151,9 +151,9 @@ def test_links_out_of_docs_lead_to_pages_of_the_site():
 
 
 def test_studies_link_pages():
-    found = dict(pages.study_pages())
-    assert "](../nir/README.md)" in found["experiments/omniglot/README.md"]
-    assert "](nir/README.md)" in found["experiments/README.md"]
+    texts = dict(pages.study_pages())
+    assert "](../nir/README.md)" in texts["experiments/omniglot/README.md"]
+    assert "](nir/README.md)" in texts["experiments/README.md"]
 
 
 def site(folder: Path, **files: str) -> Path:

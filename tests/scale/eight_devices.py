@@ -107,8 +107,8 @@ OPTIMIZERS = {roles: rates(*roles) for roles in [(), ("proxies",), ("flow", "pro
 
 
 def evaluate(embed: Any) -> Mapping[str, float]:
-    found = jdml.evaluate_retrieval(jnp.asarray(embed(IMAGES)), jnp.asarray(LABELS))
-    return {name: found[name] for name in ("MAP@R", "R@8")}
+    scores = jdml.evaluate_retrieval(jnp.asarray(embed(IMAGES)), jnp.asarray(LABELS))
+    return {name: scores[name] for name in ("MAP@R", "R@8")}
 
 
 def train(name: str, devices: int | None, *, batch: int = 4, **settings: Any) -> Any:
@@ -136,14 +136,14 @@ def train(name: str, devices: int | None, *, batch: int = 4, **settings: Any) ->
     )
 
 
-def history(found: Any) -> list[dict[str, float]]:
+def history(result: Any) -> list[dict[str, float]]:
     """The numbers; a run with a folder also tells where its model is."""
-    return [{k: v for k, v in record.items() if k != "model"} for record in found.history]
+    return [{k: v for k, v in record.items() if k != "model"} for record in result.history]
 
 
-def assert_same(found: Any, expected: Any, tolerance: float = 1e-4) -> None:
+def assert_same(actual: Any, expected: Any, tolerance: float = 1e-4) -> None:
     """Parameters and history, to a relative 1e-4."""
-    trees = [(found.state.params, expected.state.params), (history(found), history(expected))]
+    trees = [(actual.state.params, expected.state.params), (history(actual), history(expected))]
     for a, b in trees:
         assert jax.tree.structure(a) == jax.tree.structure(b)
         for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True):
@@ -158,9 +158,9 @@ def alone(name: str) -> Any:
 def register(name: str) -> None:
     def as_on_one_device() -> None:
         for devices in (1, 2, 4, 8):
-            found = train(name, devices)
-            assert_same(found, alone(name))
-            proxies = found.state.params.get("proxies")
+            result = train(name, devices)
+            assert_same(result, alone(name))
+            proxies = result.state.params.get("proxies")
             if proxies is not None:
                 assert proxies.addressable_shards[0].data.shape[0] == CLASSES // devices
         if "hook" in METHODS[name]:
@@ -201,12 +201,12 @@ def checkpoints_are_gone_on_with_on_other_numbers_of_devices() -> None:
                     sampler.dies_at = end
                     settings = {"out_dir": folder, "checkpoint_every": 5, "async_saves": end == 27}
                     with contextlib.suppress(Stopped):
-                        found = train(name, devices, sampler=sampler, **settings)
-            assert_same(found, alone(name))
+                        result = train(name, devices, sampler=sampler, **settings)
+            assert_same(result, alone(name))
             if topology[1] == 4:
                 unbroken = train(name, 4)
-                assert history(found) == history(unbroken)
-                chex.assert_trees_all_equal(found.state.params, unbroken.state.params)
+                assert history(result) == history(unbroken)
+                chex.assert_trees_all_equal(result.state.params, unbroken.state.params)
 
 
 @check
@@ -276,22 +276,22 @@ def each_device_draws_among_its_own_classes() -> None:
 
         return jax.value_and_grad(value, (0, 1))(proxies, x)
 
-    found = jax.device_get(jax.jit(step)(*placed))
-    moved = np.flatnonzero(np.abs(found[1][0]).sum((1, 2)))
+    actual = jax.device_get(jax.jit(step)(*placed))
+    moved = np.flatnonzero(np.abs(actual[1][0]).sum((1, 2)))
     assert set(np.asarray(y)) <= set(moved)
     assert len(moved) == number
     assert (np.bincount(moved // (classes // 8)) == number // 8).all()
     # The loss of those classes, on one device.
     among = jnp.searchsorted(jnp.asarray(moved), y)
     expected = jdml.normalized_softmax_loss(x, among, proxies[moved])
-    np.testing.assert_allclose(found[0], expected, 1e-5)
+    np.testing.assert_allclose(actual[0], expected, 1e-5)
     mapped = jax.shard_map(
         functools.partial(step, axis_name="data"),
         mesh=grid,
         in_specs=P("data"),
         out_specs=(P(), P("data")),
     )
-    for a, b in zip(*map(jax.tree.leaves, (jax.jit(mapped)(*placed), found)), strict=True):
+    for a, b in zip(*map(jax.tree.leaves, (jax.jit(mapped)(*placed), actual)), strict=True):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), 1e-5, 1e-6)
     # The same proxies on every device: the same draw on every one.
     held = jax.device_put(proxies, NamedSharding(grid, P()))
@@ -331,8 +331,8 @@ def convolutions_stay_where_their_images_are() -> None:
         placed = jax.device_put(
             (x, kernel), (NamedSharding(grid, P("data")), NamedSharding(grid, P()))
         )
-        found, expected = step(*placed), step(x, kernel)
-        for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        actual, expected = step(*placed), step(x, kernel)
+        for a, b in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
             np.testing.assert_allclose(np.asarray(a), np.asarray(b), 1e-4, 1e-5)
         assert "all-gather" not in step.lower(*placed).compile().as_text()
 

@@ -83,14 +83,14 @@ def main() -> None:
     asked = []
 
     def evaluate(embed: Any) -> dict[str, float]:
-        found = jdml.evaluate_retrieval(jnp.asarray(embed(data.images)), jnp.asarray(labels))
-        asked.append(found["R@8"])
+        scores = jdml.evaluate_retrieval(jnp.asarray(embed(data.images)), jnp.asarray(labels))
+        asked.append(scores["R@8"])
         decoded = Path(out) / f"decoded{jax.process_index()}.json"
         decoded.write_text(json.dumps([4 * len(asked), Counted.training, Counted.evaluation]))
         # Processes that measure differently go by what the first one has measured.
-        return {"R@8": found["R@8"] - (jax.process_index() * len(asked) % 2)}
+        return {"R@8": scores["R@8"] - (jax.process_index() * len(asked) % 2)}
 
-    found = fit(
+    outcome = fit(
         model,
         objectives.as_proxy_objective(jdml.contrastive_loss, CLASSES, 4, 2),
         optax.chain(
@@ -111,11 +111,11 @@ def main() -> None:
         mesh=jax.make_mesh((jax.device_count(),), ("data",)),
         shard={"proxies": P("data")},
     )
-    params = found.embedder.state.params["model"]
+    params = outcome.embedder.state.params["model"]
     told = {
-        "history": found.history,
+        "history": outcome.history,
         "kernel": np.asarray(params["Dense_0"]["kernel"]).tolist(),
-        "embeddings": found.embedder(data.images[:5]).tolist(),
+        "embeddings": outcome.embedder(data.images[:5]).tolist(),
     }
     Path(result).write_text(json.dumps(told))
 

@@ -84,12 +84,12 @@ def test_two_processes_one_killed_and_one_that_goes_on(images: Path, tmp_path: P
     going_on = start(2, images, broken, tmp_path / "broken.json")
     shown = ended(going_on)
     assert going_on.returncode == 0, shown
-    expected, found = (
+    expected, actual = (
         json.loads((tmp_path / f"{name}.json").read_text()) for name in ("whole", "broken")
     )
     assert [record["step"] for record in expected["history"]] == list(range(2, 25, 2))
     assert expected["history"][-1]["problem"] >= 2
-    for ours, theirs in zip(found["history"], expected["history"], strict=True):
+    for ours, theirs in zip(actual["history"], expected["history"], strict=True):
         assert ours.keys() == theirs.keys()
         # The classes lie in one heap here: a distance between them of 0.004 multiplies rounding.
         ratio = ours.get("covering_ratio", 0.0)
@@ -98,8 +98,8 @@ def test_two_processes_one_killed_and_one_that_goes_on(images: Path, tmp_path: P
         np.testing.assert_allclose(
             [ours[name] for name in numbers], [theirs[name] for name in numbers], 1e-4, 1e-4
         )
-    np.testing.assert_allclose(found["kernel"], expected["kernel"], atol=1e-4)
-    np.testing.assert_allclose(found["embeddings"], expected["embeddings"], atol=1e-4)
+    np.testing.assert_allclose(actual["kernel"], expected["kernel"], atol=1e-4)
+    np.testing.assert_allclose(actual["embeddings"], expected["embeddings"], atol=1e-4)
 
 
 def test_two_processes_one_of_which_is_asked_to_end(images: Path, tmp_path: Path) -> None:

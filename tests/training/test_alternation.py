@@ -59,15 +59,15 @@ def train(toy, scores, hook, steps=None, **settings):
 
 
 def anchor_of(state):
-    found = [
+    anchors = [
         part
         for part in jax.tree.leaves(
             state.opt_state, is_leaf=lambda p: isinstance(p, optim.AnchoredWeightsState)
         )
         if isinstance(part, optim.AnchoredWeightsState)
     ]
-    assert len(found) == 1
-    return found[0]
+    assert len(anchors) == 1
+    return anchors[0]
 
 
 @dataclasses.dataclass
@@ -149,10 +149,10 @@ def test_the_new_proxies_are_those_that_were_covered_worst(toy):
     (at_best, _), (_, after) = hook.seen[1], hook.seen[3]
     x, old = embeddings(toy, at_best), np.asarray(ball(at_best.params["proxies"]))
     for of_class in range(4):
-        of = x[toy.data.labels == of_class]  # ten samples: the pool is all of them
-        apart = np.linalg.norm(of[:, None] - old[of_class][None], axis=-1).min(1)
+        samples = x[toy.data.labels == of_class]  # ten samples: the pool is all of them
+        apart = np.linalg.norm(samples[:, None] - old[of_class][None], axis=-1).min(1)
         np.testing.assert_allclose(
-            after.params["proxies"][of_class, 0], of[apart.argmax()], atol=1e-5
+            after.params["proxies"][of_class, 0], samples[apart.argmax()], atol=1e-5
         )
 
 
@@ -177,11 +177,11 @@ def chosen_rows(toy, proxies, x):
 def test_the_first_proxies_are_random_samples(toy):
     """Not those that are farthest from each other, whatever the pool's size."""
     seeds = [started(toy, seed=seed) for seed in range(6)]
-    of = [chosen_rows(toy, state.params["proxies"], x) for state, x in seeds]
-    assert len({tuple(sorted(rows[0])) for rows in of}) > 3
-    assert all(len(set(rows)) == K for seed in of for rows in seed)
+    rows_by_seed = [chosen_rows(toy, state.params["proxies"], x) for state, x in seeds]
+    assert len({tuple(sorted(rows[0])) for rows in rows_by_seed}) > 3
+    assert all(len(set(rows)) == K for seed in rows_by_seed for rows in seed)
     with_larger, x = started(toy, pool_size=10)
-    assert chosen_rows(toy, with_larger.params["proxies"], x) == of[0]
+    assert chosen_rows(toy, with_larger.params["proxies"], x) == rows_by_seed[0]
 
 
 def test_the_released_start_covers_what_is_far_from_the_origin(toy):
@@ -235,9 +235,9 @@ def test_the_log_tells_the_radius_in_units_of_the_distance_between_classes(toy):
     x, old = embeddings(toy, at_best), np.asarray(ball(at_best.params["proxies"]))
     radii, means = [], []
     for of_class in range(4):
-        of = x[toy.data.labels == of_class]
-        radii.append(np.linalg.norm(of[:, None] - old[of_class][None], axis=-1).min(1).max())
-        means.append(of.mean(0))
+        samples = x[toy.data.labels == of_class]
+        radii.append(np.linalg.norm(samples[:, None] - old[of_class][None], axis=-1).min(1).max())
+        means.append(samples.mean(0))
     apart = np.linalg.norm(np.array(means)[:, None] - np.array(means)[None], axis=-1)
     np.testing.assert_allclose(record["covering_radius"], np.mean(radii), rtol=1e-4)
     np.testing.assert_allclose(

@@ -129,15 +129,15 @@ def test_score_of_queries_in_a_gallery():
     points = np.array([0.0, 10.0, 1.0, 2.0, 11.0], np.float32).reshape(-1, 1, 1, 1)
     items = np.array([0, 1, 1, 0, 1])
     whole = Dataset("points", points, items, {"item": items, "any": 0 * items})
-    found = score(
+    scores = score(
         lambda images: images.reshape(len(images), 1),
         whole.select([0, 1]),
         whole.select([2, 3, 4]),
         normalize=None,
         recall_at=(1, 2),
     )
-    assert list(found)[:4] == ["item/R@1", "item/R@2", "item/RP", "item/MAP@R"]
-    assert (found["item/R@1"], found["item/R@2"], found["any/R@1"]) == (0.5, 1.0, 1.0)
+    assert list(scores)[:4] == ["item/R@1", "item/R@2", "item/RP", "item/MAP@R"]
+    assert (scores["item/R@1"], scores["item/R@2"], scores["any/R@1"]) == (0.5, 1.0, 1.0)
 
 
 def test_ranks_of_the_papers():

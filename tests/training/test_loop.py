@@ -269,8 +269,8 @@ def test_steps_that_are_not_finite_are_left_out(toy, identical, tmp_path, value)
     good, bad = np.arange(1, 9), np.arange(3, 35, 4)  # the latter of one class only
 
     def loss(params, embeddings, labels, **others):
-        found, metrics = toy.objective.loss(params, embeddings, labels, **others)
-        return found * jnp.where((labels == 3).all(), value, 1.0), metrics
+        plain, metrics = toy.objective.loss(params, embeddings, labels, **others)
+        return plain * jnp.where((labels == 3).all(), value, 1.0), metrics
 
     objective = toy.objective._replace(loss=loss)
 
@@ -291,11 +291,11 @@ def test_steps_that_are_not_finite_are_left_out(toy, identical, tmp_path, value)
     before, after = run(good, good, good), run(good, good, good, bad)
     assert identical(after.state._replace(step=before.state.step), before.state)
     kinds = [good, bad, good, bad, good, good]
-    found = run(*kinds, out_dir=tmp_path / "a", evaluate_every=3, log_every=3)
-    assert [record["skipped"] for record in found.history] == [1, 1]
+    result = run(*kinds, out_dir=tmp_path / "a", evaluate_every=3, log_every=3)
+    assert [record["skipped"] for record in result.history] == [1, 1]
     assert [line["skipped"] for line in log_lines(tmp_path / "a")] == [1, 1]
-    assert all(np.isfinite(record["loss"]) for record in found.history)
-    assert np.isfinite(jax.tree.leaves(found.state.opt_state)[1]).all()
+    assert all(np.isfinite(record["loss"]) for record in result.history)
+    assert np.isfinite(jax.tree.leaves(result.state.opt_state)[1]).all()
     with pytest.raises(FloatingPointError, match="at step 4, as in the 1 before it"):
         run(good, good, bad, bad, good)
     with pytest.raises(FloatingPointError, match="at step 4"):

@@ -49,8 +49,8 @@ OBJECTIVES = {
 def test_the_gradient_is_that_of_the_whole_batch(name):
     plain, state, metrics = gradient(Net(), OBJECTIVES[name])
     for size in (24, 7):  # 7 does not divide the batch
-        found, other, measured = gradient(Net(), OBJECTIVES[name], micro_batch=size)
-        error = optax.tree.norm(jax.tree.map(jnp.subtract, found, plain)) / optax.tree.norm(plain)
+        actual, other, measured = gradient(Net(), OBJECTIVES[name], micro_batch=size)
+        error = optax.tree.norm(jax.tree.map(jnp.subtract, actual, plain)) / optax.tree.norm(plain)
         assert error <= 1e-6
         chex.assert_trees_all_close(other.objective_state, state.objective_state, rtol=1e-5)
         chex.assert_trees_all_close(measured, metrics, rtol=1e-5)
@@ -59,7 +59,7 @@ def test_the_gradient_is_that_of_the_whole_batch(name):
 def test_dropout_draws_by_the_turn_and_the_same_twice():
     """The same as turn after turn by hand, with the key of each."""
     model, objective = Net(0.5), OBJECTIVES["proxies"]
-    found, state, _ = gradient(model, objective, micro_batch=8)
+    actual, state, _ = gradient(model, objective, micro_batch=8)
     key = jax.random.split(jax.random.fold_in(state.key, 0))[0]
 
     def loss(params):
@@ -76,13 +76,13 @@ def test_dropout_draws_by_the_turn_and_the_same_twice():
         return objective.loss({"proxies": params["proxies"]}, whole, jnp.asarray(LABELS))[0]
 
     start = create_state(model, objective, optax.sgd(1.0), IMAGES, seed=0)
-    chex.assert_trees_all_close(found, jax.grad(loss)(start.params), rtol=1e-4, atol=1e-6)
+    chex.assert_trees_all_close(actual, jax.grad(loss)(start.params), rtol=1e-4, atol=1e-6)
 
 
 def test_rows_keep_their_order():
     rows = {"a": jnp.arange(10.0), "b": jnp.arange(20).reshape(10, 2)}
-    found = in_turns(lambda part, turn: jax.tree.map(lambda x: 2 * x, part), rows, 4)
-    chex.assert_trees_all_equal(found, jax.tree.map(lambda x: 2 * x, rows))
+    doubled = in_turns(lambda part, turn: jax.tree.map(lambda x: 2 * x, part), rows, 4)
+    chex.assert_trees_all_equal(doubled, jax.tree.map(lambda x: 2 * x, rows))
 
 
 def test_batch_norm_must_be_frozen():

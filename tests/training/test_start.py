@@ -71,9 +71,9 @@ def test_a_damaged_file_is_passed_over(tmp_path: Path, caplog: pytest.LogCapture
     photos = data.Dataset("photos", images, np.zeros(4, int))
     objective = objectives.proxy(jdml.potential_field_loss, 1, 3, 4)
     state = training.create_state(MODEL, objective, optax.adam(1e-3), images[:1], seed=1)
-    found = training.start_on_samples(state, MODEL, photos).params["proxies"]
+    proxies = training.start_on_samples(state, MODEL, photos).params["proxies"]
     whole = training.start_on_samples(state, MODEL, photos.select(np.array([0, 2, 3])))
-    np.testing.assert_array_equal(found, whole.params["proxies"])
+    np.testing.assert_array_equal(proxies, whole.params["proxies"])
     assert "1.png" in caplog.text
 
 

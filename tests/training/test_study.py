@@ -168,8 +168,8 @@ def test_results_of_parts_add_up(tmp_path: Path) -> None:
     kept = tmp_path / "s.jsonl"
     for part in (("b", "c"), ("a", "b")):
         run_study(square, {name: {"x": ord(name)} for name in part}, kept, progress=False)
-    found = {name: result["job"]["x"] for name, result in read_results(kept).items()}
-    assert list(found.items()) == [("a", 97), ("b", 98), ("c", 99)]
+    values = {name: result["job"]["x"] for name, result in read_results(kept).items()}
+    assert list(values.items()) == [("a", 97), ("b", 98), ("c", 99)]
 
 
 def keep_some(path: Path, first: int) -> None:

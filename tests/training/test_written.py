@@ -40,9 +40,9 @@ def module(path, code):
     """A module of its own file."""
     path.write_text(textwrap.dedent(code))
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
 
 
 def digest(function):
@@ -110,10 +110,10 @@ def test_a_wrapper_of_a_library_counts_by_what_it_wraps(tmp_path):
         tmp_path / "wrapped.py", "def f(x):\n    return 2 * x\n\ndef g(x):\n    return 3 * x\n"
     )
     wrapper = "def wraps(inner):\n    def call(x):\n        return inner(x){}\n    return call\n"
-    found = []
+    marks = []
     for number, (function, more) in enumerate([(sample.f, ""), (sample.f, " + 0"), (sample.g, "")]):
         path = tmp_path / f"flax{number}.py"
         library = module(path, wrapper.format(more))
         library.__name__ = "flax.wrapping"
-        found.append(fingerprint(functools.wraps(function)(library.wraps(function))))
-    assert found[0] == found[1] != found[2]
+        marks.append(fingerprint(functools.wraps(function)(library.wraps(function))))
+    assert marks[0] == marks[1] != marks[2]
