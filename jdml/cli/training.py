@@ -8,8 +8,9 @@ import numpy as np
 
 from jdml import data
 from jdml.cli.identity import data_checksum
+from jdml.cli.options.base import as_typed
+from jdml.cli.options.train import TrainOptions
 from jdml.cli.options.training_data import read_training_data, scored_views
-from jdml.cli.train import Train
 from jdml.recipes import Recipe
 from jdml.recipes.objective import normalization
 from jdml.training import Embedder, FitResult, metric_names, recall_ranks, score
@@ -26,7 +27,7 @@ class Training:
         started: how the run was started, for its folder.
     """
 
-    def __init__(self, options: Train, recipe: Recipe, started: dict[str, Any]) -> None:
+    def __init__(self, options: TrainOptions, recipe: Recipe, started: dict[str, Any]) -> None:
         self.options, self.recipe, self.started = options, recipe, started
         self.data = read_training_data(options, options.seed)
         self.train = self.data.train
@@ -136,7 +137,8 @@ class Training:
             raise ValueError(
                 f"--memory must be at most the {len(self.train)} images that train, got {options.memory}"
             )
-        self.recipe.objective(self.train.num_classes)  # tells wrong settings before any work
+        with as_typed():
+            self.recipe.objective(self.train.num_classes)  # tells wrong settings before any work
 
     def _sampler(self) -> Any:
         options, recipe = self.options, self.recipe

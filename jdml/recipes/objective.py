@@ -68,14 +68,17 @@ def loss_settings(recipe: Recipe, loss_fn: Callable[..., Any]) -> dict[str, Any]
         ValueError: A setting that the loss does not have.
     """
     check_settings(loss_fn, recipe.settings)
-    settings = {
-        name: np.asarray(value, np.float32) if name in ("beta", "margin") and isinstance(value, tuple) else value
-        for name, value in recipe.settings.items()
-    }  # fmt: skip
-    if "reduce_fn" in settings:
-        one_of("reduce_fn", settings["reduce_fn"], REDUCTIONS)
-        settings["reduce_fn"] = REDUCTIONS[settings["reduce_fn"]]
+    settings = {name: _as_array(value) for name, value in recipe.settings.items()}
+    if "reduce_fn" in recipe.settings:
+        one_of("reduce_fn", recipe.settings["reduce_fn"], REDUCTIONS)
+        settings["reduce_fn"] = REDUCTIONS[recipe.settings["reduce_fn"]]
     return {**settings, "normalize": normalization(recipe)}
+
+
+def _as_array(value: Any) -> Any:
+    """Numbers of each class as an array; a choice of sizes (`k=(1, 2, 4)`) stays as it is."""
+    several = isinstance(value, tuple) and any(isinstance(number, float) for number in value)
+    return np.asarray(value) if several else value
 
 
 def normalization(recipe: Recipe) -> Callable[..., Any] | None:

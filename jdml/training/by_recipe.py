@@ -252,7 +252,7 @@ def retrieval_in(validation: Dataset, recipe: Recipe) -> Evaluate:
     return evaluate
 
 
-def normalized(recipe: Recipe, embeddings: np.ndarray) -> jax.Array:
+def normalized(recipe: Recipe, embeddings: np.ndarray | jax.Array) -> jax.Array:
     """Embeddings as retrieval compares them."""
     normalize = NORMALIZATIONS[recipe.normalize]
     vectors = jnp.asarray(embeddings)
