@@ -252,9 +252,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         try:
-            check_fields(self, "{{{}}}".format)
+            check_fields(self)
         except ValueError as error:
-            raise RecipeError(str(error)) from None
+            name, _, wrong = str(error).partition(" ")
+            raise RecipeError(f"{{{name}}} {wrong}") from None
         _check_flags(self)
         one_of("loss", self.loss, LOSSES)
         for name, known in _CHOICES.items():

@@ -7,6 +7,7 @@ again ends with the numbers of an unbroken one.
 """
 
 from jdml.training.alternation import AlternatingProblems, Alternation
+from jdml.training.by_recipe import train
 from jdml.training.hooks import Hook, HookResult
 from jdml.training.loop import fit
 from jdml.training.memory import keep_freed_memory
@@ -52,4 +53,5 @@ __all__ = [
     "standard",
     "start_on_samples",
     "to_float",
+    "train",
 ]
