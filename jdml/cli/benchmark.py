@@ -111,6 +111,7 @@ class Benchmark(BenchmarkOptions):
 
     def _plan(self, train: Any) -> Any:
         from jdml.data import ImageBatches
+        from jdml.recipes import make_objective
         from jdml.training.by_recipe import make_network
         from jdml.training.placement import writes
         from jdml.training.protocols import Plan
@@ -118,7 +119,7 @@ class Benchmark(BenchmarkOptions):
 
         recipe = self.recipe()
         with as_typed():
-            recipe.objective(2)  # tells wrong settings before any work
+            make_objective(recipe, 2)  # tells wrong settings before any work
         steps, every = self.steps, EVERY.get(self.dataset, 25)
         if self.dry_run:
             recipe, every = rehearsed(recipe), 2

@@ -33,9 +33,27 @@ MONITORED = 4096
 network."""
 
 
-def make_objective(recipe: Recipe, num_classes: int, dim: int) -> Objective:
-    """Make the objective of a recipe, see :meth:`jdml.recipes.Recipe.objective`."""
-    loss_fn = LOSSES[recipe.loss].function
+def make_objective(recipe: Recipe, num_classes: int, dim: int | None = None) -> Objective:
+    """Make the objective of a recipe: its loss with what it learns.
+
+    Args:
+        recipe: The recipe.
+        num_classes: C.
+        dim: Width of the embeddings; None: the recipe's.
+
+    Returns:
+        The objective.
+
+    Raises:
+        ValueError: A setting that the loss does not have, a miner that there is not.
+
+    Example:
+        >>> import jax
+        >>> objective = make_objective(Recipe(loss="proxy_anchor", dim=2), num_classes=3)
+        >>> objective.init(jax.random.key(0))["proxies"].shape
+        (3, 1, 2)
+    """
+    dim, loss_fn = recipe.dim if dim is None else dim, LOSSES[recipe.loss].function
     settings = loss_settings(recipe, loss_fn)
     if recipe.problems is not None:
         made = objectives.as_proxy_objective(

@@ -11,7 +11,14 @@ import pytest
 
 import jdml
 from jdml import recipes
-from jdml.recipes import RECIPES, Recipe, make_optimizer, recipe
+from jdml.recipes import (
+    RECIPES,
+    Recipe,
+    make_objective,
+    make_optimizer,
+    make_sampler,
+    recipe,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +40,7 @@ def params_of(objective):
 @pytest.mark.parametrize("method", RECIPES)
 def test_every_recipe_makes_a_step_that_is_finite(method, dataset):
     found = small(recipe(method, dataset))
-    objective = found.objective(CLASSES, DIM)
+    objective = make_objective(found, CLASSES, DIM)
     params = params_of(objective)
     optimizer = make_optimizer(found, tuple(k for k in params if k != "model"), steps_per_epoch=2)
 
@@ -63,11 +70,11 @@ def test_the_reality_check_gives_all_methods_the_same_setting(method, dataset):
 def test_losses_under_the_reality_check_measure_in_the_ball():
     """As retrieval does: short vectors are left as they are."""
     x, y = 0.1 * BATCH[0][:4], jnp.array([0, 0, 1, 1])
-    found = recipe("contrastive", "cub", protocol="mlrc").objective(2, DIM).loss({}, x, y)[0]
+    found = make_objective(recipe("contrastive", "cub", protocol="mlrc"), 2, DIM).loss({}, x, y)[0]
     margins = {"positive_margin": 0.0, "negative_margin": 0.3841}
     expected = jdml.contrastive_loss(x, y, normalize=jdml.ball, **margins)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
-    large = recipe("soft_triple", "sop", protocol="mlrc").objective(2, DIM)
+    large = make_objective(recipe("soft_triple", "sop", protocol="mlrc"), 2, DIM)
     assert large.init(jax.random.key(0))["proxies"].shape == (2, 4, DIM)
 
 
@@ -80,7 +87,7 @@ def test_ccp_is_one_preset_or_the_other():
     x, y = BATCH
 
     def parts(found):
-        objective = found.objective(CLASSES, DIM)
+        objective = make_objective(found, CLASSES, DIM)
         return set(objective.loss(objective.init(jax.random.key(0)), x, y)[1])
 
     assert "in_batch_loss" not in parts(paper)
@@ -102,7 +109,7 @@ def test_nir_s_baseline_is_nir_without_the_flow(loss):
     for name in ("batch", "rate", "weight_decay", "warmup_epochs", "pooling", "dim", "nmi"):
         assert getattr(with_flow, name) == getattr(without, name)
     assert without.role_rates == {"proxies": 2000.0}
-    base = without.objective(CLASSES, DIM)
+    base = make_objective(without, CLASSES, DIM)
     params = base.init(jax.random.key(0))
     value, metrics = base.loss(params, *BATCH)
     alone = getattr(jdml, f"{loss}_loss")(*BATCH, params["proxies"])
@@ -185,7 +192,7 @@ def test_the_easiest_of_all_positives_is_kept():
     def mine(key, distances, pairs):
         return pairs._replace(positive=kept, negative=pairs.negative & (y == 0)[:, None])
 
-    found = recipe("eps", "cub").objective(2, 2).loss({}, x, y)[0]
+    found = make_objective(recipe("eps", "cub"), 2, 2).loss({}, x, y)[0]
     expected = jdml.multi_similarity_loss(x, y, beta=40.0, mine=mine)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
@@ -203,14 +210,14 @@ def test_eps_triplets_are_squared_and_averaged_over_all():
         )
         squares = np.asarray(jdml.ops.squared_distances(jdml.sphere(x), jdml.sphere(x)))
         pull, push = (np.where(side, squares, 0).sum(1) for side in kept)
-        found = recipe(method, "cub").objective(CLASSES, DIM).loss({}, x, y, key=KEY)[0]
+        found = make_objective(recipe(method, "cub"), CLASSES, DIM).loss({}, x, y, key=KEY)[0]
         np.testing.assert_allclose(found, np.maximum(pull - push + 0.2, 0).mean(), rtol=1e-4)
 
 
 @pytest.mark.parametrize("method", ["margin", "eps_margin"])
 def test_the_boundary_of_each_class_is_learned(method):
     found = dataclasses.replace(recipe(method, "cub"), dim=DIM, settings={"beta": 1.0})
-    objective = found.objective(CLASSES)
+    objective = make_objective(found, CLASSES)
     params = objective.init(KEY)
     np.testing.assert_array_equal(params["beta"], np.ones(CLASSES))
     slope = jax.grad(lambda p: objective.loss(p, *BATCH, key=KEY)[0])(params)["beta"]
@@ -226,7 +233,7 @@ def test_fields_may_do_without_proxies():
         ("cpml", jdml.contrastive_potential_loss),
     ):
         alone = dataclasses.replace(recipe(method, "cub"), proxies_per_class=0, start="random")
-        objective = alone.objective(CLASSES, DIM)
+        objective = make_objective(alone, CLASSES, DIM)
         assert objective.init(KEY) == {}
         found = objective.loss({}, *BATCH, key=KEY)[0]
         np.testing.assert_allclose(
@@ -240,7 +247,9 @@ def test_the_table_of_mpa_has_one_setting():
     settings = [dataclasses.replace(recipe(method, "cub"), **same) for method in rows]
     assert len(set(settings)) == 1
     assert settings[0].pooling == "cubic"
-    shapes = [recipe(m, "cub").objective(CLASSES, DIM).init(KEY)["proxies"].shape for m in rows]
+    shapes = [
+        make_objective(recipe(m, "cub"), CLASSES, DIM).init(KEY)["proxies"].shape for m in rows
+    ]
     assert shapes == 4 * [(CLASSES, 10, DIM)] + [(CLASSES, 1, DIM)]
 
 
@@ -257,7 +266,7 @@ def test_batches_can_be_made_of_classes_of_two(method, protocol):
     """Stanford Online Products has classes of two images."""
     sizes = np.random.default_rng(0).integers(2, 13, 300)
     labels = np.repeat(np.arange(300), sizes)
-    sampler = recipe(method, "sop", protocol=protocol).sampler(labels, seed=0)
+    sampler = make_sampler(recipe(method, "sop", protocol=protocol), labels, seed=0)
     batch = next(sampler)
     assert (batch >= -1).all()
     rows = batch[batch >= 0]
@@ -304,7 +313,7 @@ def test_pfml_is_as_found_and_the_paper_s_is_one_word_away():
     for preset, alpha, most in (("found", 1.0, 5.0), ("paper", 4.0, None)):
         made = recipe("pfml", "cub", preset=preset)
         assert (made.max_proxy_entry, made.max_proxy_norm) == (most, None)
-        found = made.objective(2, 2)
+        found = make_objective(made, 2, 2)
         params = found.init(jax.random.key(0))
         values[preset] = found.loss(params, x, y)[0]
         expected = jdml.potential_field_loss(

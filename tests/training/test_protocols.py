@@ -9,7 +9,7 @@ import pytest
 import jdml
 from jdml import data, training
 from jdml.models import SmallConvNet
-from jdml.recipes import Recipe, with_problems
+from jdml.recipes import Recipe, make_sampler, with_problems
 from jdml.training import by_recipe, protocols
 from jdml.training.protocols import Plan, Retrieval, conventional, mlrc
 
@@ -146,7 +146,7 @@ def test_places_that_no_sample_fills_do_not_count():
     labels = np.repeat(np.arange(16), 3)
     train = data.Dataset("threes", images, labels)
     recipe = dataclasses.replace(RECIPES["pairs"], batch=(4, 5))
-    sampler = recipe.sampler(labels, seed=0)
+    sampler = make_sampler(recipe, labels, seed=0)
     objective, optimizer = by_recipe.parts_of_step(recipe, 16, 1, 1)
     parts = (SmallConvNet(DIM), objective, optimizer)
     feed = RowFeed(StepSpec(*parts, protocols.to_float), train, sampler)

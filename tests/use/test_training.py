@@ -14,7 +14,7 @@ from jdml.cli.train import Train
 from jdml.cli.training import Training
 from jdml.models import SmallConvNet
 from jdml.models.tensors import write_tensors
-from jdml.recipes import Recipe
+from jdml.recipes import Recipe, make_objective, make_optimizer
 from jdml.recipes.objective import MONITORED
 from jdml.recipes.optimizer import learning_rate
 from jdml.training.by_recipe import parts_of_step
@@ -137,9 +137,9 @@ def test_the_margin_loss_learns_its_boundary(kind, shape):
         beta_lr_factor=5,
     )
     recipe = options.recipe()
-    params = {"model": {}, **recipe.objective(2).init(jax.random.key(0))}
+    params = {"model": {}, **make_objective(recipe, 2).init(jax.random.key(0))}
     np.testing.assert_allclose(params["beta"], np.full(shape, 1.1), rtol=1e-6)
-    optimizer = recipe.optimizer(("beta",), 1)
+    optimizer = make_optimizer(recipe, ("beta",), 1)
     state = optimizer.init(params)
     updates, _ = optimizer.update({"model": {}, "beta": np.ones(shape)}, state, params)
     np.testing.assert_allclose(updates["beta"], np.full(shape, -5e-3), rtol=1e-4)
@@ -147,7 +147,7 @@ def test_the_margin_loss_learns_its_boundary(kind, shape):
 
 def test_a_field_may_do_without_proxies():
     options = Train(labels="parity", loss="potential_field", proxies_per_class=0)
-    objective = options.recipe().objective(2)
+    objective = make_objective(options.recipe(), 2)
     assert objective.init(jax.random.key(0)) == {}
     x, y = jax.random.normal(jax.random.key(1), (6, 64)), np.arange(6) % 2
     loss, _ = objective.loss({}, x, y, key=jax.random.key(2))
@@ -204,7 +204,7 @@ def test_nir_and_every_option_of_a_network_make_a_step():
 def test_what_goes_on_in_a_field_is_logged_where_its_pairs_are_few():
     def logged(each):
         options = Train(loss="potential_field", dim=4, proxies_per_class=each)
-        objective = options.recipe().objective(10)
+        objective = make_objective(options.recipe(), 10)
         shapes = jax.eval_shape(objective.init, jax.random.key(0)), np.zeros((6, 4), np.float32)
         return set(jax.eval_shape(objective.loss, *shapes, np.arange(6))[1])
 
