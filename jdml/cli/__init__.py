@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"jdml {version('jdml')}")
         return 0
     if name not in COMMANDS:
-        from jdml.cli.messages import nearest
+        from jdml.registry.constraints import nearest
 
         typed = " ".join([name, *rest[:1]])
         hint = nearest(typed, COMMANDS) or nearest(name, COMMANDS)

@@ -2,15 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from jdml.cli.names import parse_settings
-from jdml.cli.papers import Row, printed
-
-if TYPE_CHECKING:
-    from jdml.cli.benchmark import Benchmark
+from jdml.cli.options.benchmark import BenchmarkOptions
+from jdml.recipes import Recipe, settings_of
+from jdml.recipes.printed import Row, printed
 
 Rows = dict[str, dict[str, float]]
 
@@ -68,7 +66,7 @@ def show(
         print(f"not the paper's task: {'; '.join(unlike)}")
 
 
-def paper_rows(options: "Benchmark", recipe: Any) -> dict[str, Row]:
+def paper_rows(options: BenchmarkOptions, recipe: Recipe) -> dict[str, Row]:
     """What a paper reports of such a run.
 
     Args:
@@ -78,33 +76,25 @@ def paper_rows(options: "Benchmark", recipe: Any) -> dict[str, Row]:
     Returns:
         Rows in percent; none where no paper has one.
     """
-    import jax
-
-    from jdml.recipes import settings_of
-
-    method, backbone = options.method, str(options.backbone)
+    backbone = str(options.backbone)
     if backbone == "vit_s16" and options.input_stats == "vit_s16_dino":
         backbone = "vit_s16_dino"
-    typed = parse_settings(options.method_setting, "--method-setting", words=True)
-    own = {**settings_of(method), **typed}
+    own = {**settings_of(options.method), **options.method_settings()}
     if own.get("single"):
         return {}
-    each = options.proxies_per_class
-    if each is None and method == "soft_triple":
-        each = recipe.objective(2, 2).init(jax.random.key(0))["proxies"].shape[1]
     return printed(
         options.protocol,
-        method,
+        options.method,
         backbone,
         options.dataset,
         loss=own.get("loss"),
         dim=recipe.dim,
-        pooling=recipe.pooling,
-        per_class=each or 1,
+        pooling=str(recipe.pooling),
+        per_class=recipe.num_proxies or 1,
     )
 
 
-def called(options: "Benchmark") -> dict[str, str]:
+def called(options: BenchmarkOptions) -> dict[str, str]:
     """What a row of ours is called where its name does not tell the whole of it.
 
     Args:
@@ -118,7 +108,7 @@ def called(options: "Benchmark") -> dict[str, str]:
     return {}
 
 
-def differences(options: "Benchmark") -> tuple[str, ...]:
+def differences(options: BenchmarkOptions) -> tuple[str, ...]:
     """In what options a run is not the paper's.
 
     Args:

@@ -4,20 +4,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+
+from jdml.recipes import Recipe
+from jdml.recipes.base import Batch
 
 DRY_CLASSES = 8
 DRY_IMAGES, DRY_TEST_IMAGES = 8, 2
 
 
-def rehearsed(recipe: Any) -> Any:
+def rehearsed(recipe: Recipe) -> Recipe:
     """The recipe with batches and pools that the made-up images fill."""
-    small = (DRY_CLASSES // 4, 4) if isinstance(recipe.batch, tuple) else DRY_CLASSES
+    small: Batch = (DRY_CLASSES // 4, 4) if isinstance(recipe.batch, tuple) else DRY_CLASSES
     problems = recipe.problems
     if problems is not None:
-        problems = problems._replace(pool_size=DRY_IMAGES)
+        problems = replace(problems, pool_size=DRY_IMAGES)
     return replace(recipe, batch=small, problems=problems)
 
 

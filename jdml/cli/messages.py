@@ -1,11 +1,12 @@
 """What the command line says of mistakes: one line, options as they are typed, the nearest name."""
 
 import dataclasses
-import difflib
 import errno
 import types
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from jdml.registry.constraints import nearest
 
 SYNONYMS = {
     "arch": "model",
@@ -41,23 +42,12 @@ SYNONYMS = {
     "wd": "weight-decay",
 }
 """What other programs call our options."""
-NAMED = {"data_dir": "--data-dir", "out_dir": "--out"}
+NAMED = {"data_dir": "--data-dir", "miner": "--miner", "out_dir": "--out"}
 """What functions call what is typed as an option."""
 
 
 class UsageError(ValueError):
     """An option or a choice that does not exist."""
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """``"; did you mean X?"``, or nothing where nothing is near.
-
-    Example:
-        >>> nearest("tripplet", ["margin", "triplet"])
-        '; did you mean triplet?'
-    """
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {found[0]}?" if found else ""
 
 
 def check_words(options: Any, words: Sequence[str]) -> None:

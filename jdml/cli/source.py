@@ -7,11 +7,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from jdml import data
-from jdml.cli.messages import nearest
 from jdml.data.folder import image_files, read_folder, read_table, unread_kinds
 from jdml.data.lists import Listing
 from jdml.data.loading import read_listing, recognize
 from jdml.registry import DATASETS
+from jdml.registry.constraints import nearest
 
 Split = Literal["all", "gallery", "query", "test", "train", "val"]
 

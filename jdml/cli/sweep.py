@@ -9,9 +9,10 @@ import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from jdml.cli.messages import check_words, nearest
+from jdml.cli.messages import check_words
 from jdml.cli.train import Train
 from jdml.cli.typed import words_of
+from jdml.registry.constraints import nearest
 
 OWN = ("seed", "out", "quiet")
 """Options of jdml train that a sweep sets itself."""

@@ -1,22 +1,15 @@
 """``jdml train``: train a model with any objective, with checkpoints, and score it on the test part."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
-from jdml.cli.options.base import as_typed
-from jdml.cli.options.data import Data
-from jdml.cli.options.machines import Machines
-from jdml.cli.options.method import Method
-from jdml.cli.options.network import Network
-from jdml.cli.options.optimizer import Optimizer
-from jdml.cli.options.run import RunOptions
+from jdml.cli.options.train import TrainOptions
 from jdml.cli.typed import started
-from jdml.recipes import Recipe
 
 
 @dataclass(frozen=True)
-class Train(Machines, RunOptions, Optimizer, Method, Network, Data):
+class Train(TrainOptions):
     """Train embeddings of a data set and score them on its test part.
 
     With --out, a killed run goes on where it was when the same command is given again, and ends with
@@ -33,51 +26,6 @@ class Train(Machines, RunOptions, Optimizer, Method, Network, Data):
 
     jdml train --labels parity --miner eps+semi_hard --dim 2 --normalize none
     """
-
-    def check(self) -> None:
-        """Refuse options of different parts that do not go together."""
-        super().check()
-        needs = "a held-out share of the training rows"
-        if self.patience is not None and not self.may_hold_out:
-            raise ValueError(f"--patience needs --validation, {needs}")
-        if self.monitor is not None and self.patience is None and self.method != "ccp":
-            raise ValueError("--monitor needs --patience")
-        if self.evaluate_every is not None and not self.may_hold_out:
-            raise ValueError(f"--evaluate-every needs --validation, {needs}")
-        if self.method == "ccp" and not self.may_hold_out:
-            raise ValueError(
-                "--method ccp needs --validation, held-out rows that tell when a problem ends: --validation 0.2"
-            )
-
-    def settled(self) -> Self:
-        """Also choose the network by the images, once all is checked."""
-        options = super().settled()
-        model = options.model or ("small" if options.of_files else "eps")
-        options = replace(options, model=model)
-        options.recipe()
-        options.check_size()
-        return options
-
-    def recipe(self) -> Recipe:
-        """Say how the options train: the one description that everything is made from.
-
-        Raises:
-            ValueError: options that do not go together, as typed.
-        """
-        with as_typed():
-            base = self.of_loss()
-            return replace(base, **self.changes(base))
-
-    def config(self) -> dict[str, Any]:
-        """Return what defines the run: the recipe, and which data it is for."""
-        options = self.settled()
-        return {"recipe": options.recipe().to_json(), **options.defining()}
-
-    def title(self, recipe: Recipe) -> str:
-        """Return one line that names the run."""
-        miner = "" if recipe.miner == "none" else f" + {recipe.miner}"
-        method = "" if self.method == "plain" else f"{self.method}, "
-        return f"{self.data}: {method}{recipe.loss}{miner}, {recipe.dim}-D, seed {self.seed}"
 
     def execute(self) -> None:
         """Train, score, show, write metrics.json."""
@@ -103,15 +51,6 @@ class Train(Machines, RunOptions, Optimizer, Method, Network, Data):
             write_json(options.out / "metrics.json", {"step": step, **metrics})
         for line in training.next_steps():
             print(line)
-
-    def check_size(self) -> None:
-        """Refuse what no memory can hold, and a network whose pictures are too large for it."""
-        from jdml.cli.sizes import check_memory, check_network
-
-        recipe = self.recipe()
-        if self.of_files and self.image_size is not None:
-            check_network(str(self.model), self.image_size)
-        check_memory(recipe, self.image_size if self.of_files else None, self.batch)
 
 
 def as_table(rows: Mapping[str, Mapping[str, float]]) -> tuple[list[str], list[list[Any]]]:

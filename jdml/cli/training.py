@@ -8,9 +8,10 @@ import numpy as np
 
 from jdml import data
 from jdml.cli.identity import data_checksum
+from jdml.cli.options.base import as_typed
+from jdml.cli.options.train import TrainOptions
 from jdml.cli.options.training_data import read_training_data, scored_views
-from jdml.cli.train import Train
-from jdml.recipes import Recipe
+from jdml.recipes import Recipe, make_objective, make_sampler
 from jdml.recipes.objective import normalization
 from jdml.training import Embedder, FitResult, metric_names, recall_ranks, score
 from jdml.training.by_recipe import make_network, train
@@ -26,7 +27,7 @@ class Training:
         started: how the run was started, for its folder.
     """
 
-    def __init__(self, options: Train, recipe: Recipe, started: dict[str, Any]) -> None:
+    def __init__(self, options: TrainOptions, recipe: Recipe, started: dict[str, Any]) -> None:
         self.options, self.recipe, self.started = options, recipe, started
         self.data = read_training_data(options, options.seed)
         self.train = self.data.train
@@ -136,7 +137,10 @@ class Training:
             raise ValueError(
                 f"--memory must be at most the {len(self.train)} images that train, got {options.memory}"
             )
-        self.recipe.objective(self.train.num_classes)  # tells wrong settings before any work
+        with as_typed():
+            make_objective(
+                self.recipe, self.train.num_classes
+            )  # tells wrong settings before any work
 
     def _sampler(self) -> Any:
         options, recipe = self.options, self.recipe
@@ -145,7 +149,7 @@ class Training:
                 raise ValueError(
                     f"batch_size must be at most the number of samples {len(self.train)}, got {recipe.batch}"
                 )
-            sampler = recipe.sampler(self.train.labels, options.seed)
+            sampler = make_sampler(recipe, self.train.labels, options.seed)
         except ValueError as error:
             raise ValueError(f"--batch {options.batch or recipe.batch}: {error}") from error
         if not options.of_files:

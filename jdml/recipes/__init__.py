@@ -5,6 +5,7 @@ be replaced (`dataclasses.replace`): a recipe is a starting point that is writte
 :func:`jdml.training.train` makes a run of it.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from jdml.recipes.base import Problems, Recipe, Regularizer
@@ -14,7 +15,15 @@ from jdml.recipes.papers import METHODS, OF_PAIRS, RECIPES, recipe, settings_of
 from jdml.recipes.shared import DATASETS
 
 if TYPE_CHECKING:
+    from jdml.recipes.objective import make_objective
     from jdml.recipes.optimizer import make_optimizer
+    from jdml.recipes.sampler import make_sampler
+
+_MAKERS = {
+    "make_objective": "jdml.recipes.objective",
+    "make_optimizer": "jdml.recipes.optimizer",
+    "make_sampler": "jdml.recipes.sampler",
+}
 
 __all__ = [
     "DATASETS",
@@ -24,7 +33,9 @@ __all__ = [
     "Problems",
     "Recipe",
     "Regularizer",
+    "make_objective",
     "make_optimizer",
+    "make_sampler",
     "recipe",
     "settings_of",
     "with_nir",
@@ -33,9 +44,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs optax when it is first used: recipes alone are light."""
-    if name == "make_optimizer":
-        from jdml.recipes.optimizer import make_optimizer
-
-        return make_optimizer
+    """Import what makes parts of a recipe when it is first used: recipes alone need no JAX."""
+    if name in _MAKERS:
+        return getattr(importlib.import_module(_MAKERS[name]), name)
     raise AttributeError(f"module 'jdml.recipes' has no attribute {name!r}")

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from jdml.registry import LOSSES
 from jdml.registry.constraints import (
@@ -15,13 +15,6 @@ from jdml.registry.constraints import (
     one_of,
     positive,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
-    import optax
-
-    from jdml.data import EpochSampler
-    from jdml.objectives import Objective
 
 NEVER = 10**6
 """Evaluations without improvement that do not end a problem before the run ends."""
@@ -252,9 +245,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         try:
-            check_fields(self, "{{{}}}".format)
+            check_fields(self)
         except ValueError as error:
-            raise RecipeError(str(error)) from None
+            name, _, wrong = str(error).partition(" ")
+            raise RecipeError(f"{{{name}}} {wrong}") from None
         _check_flags(self)
         one_of("loss", self.loss, LOSSES)
         for name, known in _CHOICES.items():
@@ -298,53 +292,6 @@ class Recipe:
     def batch_size(self) -> int:
         """Rows of a batch."""
         return self.batch if isinstance(self.batch, int) else self.batch[0] * self.batch[1]
-
-    def objective(self, num_classes: int, dim: int | None = None) -> "Objective":
-        """Make the objective: the loss with what it learns.
-
-        Args:
-            num_classes: C.
-            dim: Width of the embeddings; None: the recipe's.
-
-        Returns:
-            The objective.
-
-        Raises:
-            ValueError: A setting that the loss does not have, a miner that there is not.
-        """
-        from jdml.recipes.objective import make_objective
-
-        return make_objective(self, num_classes, self.dim if dim is None else dim)
-
-    def optimizer(
-        self, roles: tuple[str, ...], steps_per_epoch: int, steps: int | None = None
-    ) -> "optax.GradientTransformation":
-        """Make the optimizer, see :func:`jdml.recipes.make_optimizer`."""
-        from jdml.recipes.optimizer import make_optimizer
-
-        return make_optimizer(self, roles, steps_per_epoch, steps)
-
-    def sampler(self, labels: "np.ndarray", seed: int = 0) -> "EpochSampler":
-        """Make what draws the batches.
-
-        Args:
-            labels: `[N]`, of the training images.
-            seed: Of the draw.
-
-        Returns:
-            The sampler.
-
-        Raises:
-            ValueError: Fewer classes than a batch needs.
-        """
-        from jdml.data import ClassBatchSampler, RandomBatchSampler
-
-        if isinstance(self.batch, int):
-            return RandomBatchSampler(len(labels), min(self.batch, len(labels)), seed=seed)
-        classes, samples = self.batch
-        return ClassBatchSampler(
-            labels, classes, samples, seed=seed, small_classes=self.small_classes
-        )
 
     def to_json(self) -> dict[str, Any]:
         """Give the recipe as values that JSON has: numbers, words, lists, dictionaries."""

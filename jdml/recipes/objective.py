@@ -33,9 +33,27 @@ MONITORED = 4096
 network."""
 
 
-def make_objective(recipe: Recipe, num_classes: int, dim: int) -> Objective:
-    """Make the objective of a recipe, see :meth:`jdml.recipes.Recipe.objective`."""
-    loss_fn = LOSSES[recipe.loss].function
+def make_objective(recipe: Recipe, num_classes: int, dim: int | None = None) -> Objective:
+    """Make the objective of a recipe: its loss with what it learns.
+
+    Args:
+        recipe: The recipe.
+        num_classes: C.
+        dim: Width of the embeddings; None: the recipe's.
+
+    Returns:
+        The objective.
+
+    Raises:
+        ValueError: A setting that the loss does not have, a miner that there is not.
+
+    Example:
+        >>> import jax
+        >>> objective = make_objective(Recipe(loss="proxy_anchor", dim=2), num_classes=3)
+        >>> objective.init(jax.random.key(0))["proxies"].shape
+        (3, 1, 2)
+    """
+    dim, loss_fn = recipe.dim if dim is None else dim, LOSSES[recipe.loss].function
     settings = loss_settings(recipe, loss_fn)
     if recipe.problems is not None:
         made = objectives.as_proxy_objective(
@@ -68,14 +86,17 @@ def loss_settings(recipe: Recipe, loss_fn: Callable[..., Any]) -> dict[str, Any]
         ValueError: A setting that the loss does not have.
     """
     check_settings(loss_fn, recipe.settings)
-    settings = {
-        name: np.asarray(value, np.float32) if name in ("beta", "margin") and isinstance(value, tuple) else value
-        for name, value in recipe.settings.items()
-    }  # fmt: skip
-    if "reduce_fn" in settings:
-        one_of("reduce_fn", settings["reduce_fn"], REDUCTIONS)
-        settings["reduce_fn"] = REDUCTIONS[settings["reduce_fn"]]
+    settings = {name: _as_array(value) for name, value in recipe.settings.items()}
+    if "reduce_fn" in recipe.settings:
+        one_of("reduce_fn", recipe.settings["reduce_fn"], REDUCTIONS)
+        settings["reduce_fn"] = REDUCTIONS[recipe.settings["reduce_fn"]]
     return {**settings, "normalize": normalization(recipe)}
+
+
+def _as_array(value: Any) -> Any:
+    """Numbers of each class as an array; a choice of sizes (`k=(1, 2, 4)`) stays as it is."""
+    several = isinstance(value, tuple) and any(isinstance(number, float) for number in value)
+    return np.asarray(value) if several else value
 
 
 def normalization(recipe: Recipe) -> Callable[..., Any] | None:

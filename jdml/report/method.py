@@ -1,6 +1,5 @@
 """A method's own picture: PFML's field, NIR's densities around proxies, CCP's proxies before and after a problem."""
 
-import ast
 import base64
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,11 +44,11 @@ def panels(
     proxies = proxies[:, None] if proxies.ndim == 2 else proxies
     rows = np.random.default_rng(0).permutation(len(embeddings))[:CHARGES]
     x, y = np.asarray(embeddings, np.float64)[rows], np.asarray(labels)[rows]
-    there = [c for c in _largest(y) if c < len(proxies)]
+    there, recipe = [c for c in _largest(y) if c < len(proxies)], config.get("recipe", {})
     if "flow" in learned:
-        made = _flow(config, proxies.shape[-1])
+        made = _flow(recipe, proxies.shape[-1])
         return _densities(made, learned["flow"], proxies, x, y, there, names)
-    loss, settings = potential_of(config)
+    loss, settings = potential_of(recipe)
     if loss is not None:
         return _fields(loss, settings, proxies, x, y, there, names)
     alternation = config.get("alternation")
@@ -62,36 +61,26 @@ def panels(
     return []
 
 
-def potential_of(config: Mapping[str, Any]) -> tuple[str | None, dict[str, float]]:
+def potential_of(recipe: Mapping[str, Any]) -> tuple[str | None, dict[str, float]]:
     """Which potential a run had, if any, and its numbers.
 
     Args:
-        config: the run's, of ``jdml train`` or ``jdml benchmark``.
+        recipe: the run's, as its folder has it.
 
     Returns:
         ``"potential"`` or ``"contrastive_potential"`` of :mod:`jdml.fields`, or None; δ and α by name.
 
     Example:
-        >>> potential_of({"loss": "potential_field", "loss_setting": ["delta=0.3"]})
+        >>> potential_of({"loss": "potential_field", "settings": {"delta": 0.3, "reduce_fn": "sum"}})
         ('potential', {'delta': 0.3})
-        >>> potential_of({"benchmark": {"method": "pfml"}, "started": {"alpha": 1.0}})
-        ('potential', {'alpha': 1.0})
     """
-    options = config.get("benchmark", config)
     kinds = {
-        "potential_field": "potential",
-        "pfml": "potential",
-        "contrastive_potential": "contrastive_potential",
-        "cpml": "contrastive_potential",
+        "potential_field": ("potential", ("delta", "alpha", "repulsion_delta")),
+        "contrastive_potential": ("contrastive_potential", ("delta",)),
     }
-    kind = kinds.get(str(options.get("method")), kinds.get(str(options.get("loss"))))
-    known = ("delta",) if kind == "contrastive_potential" else ("delta", "alpha", "repulsion_delta")
-    found = {name: value for name, value in config.get("started", {}).items() if name == "alpha"}
-    for setting in options.get("loss_setting") or ():
-        name, _, value = str(setting).partition("=")
-        if name in known:
-            found[name] = float(ast.literal_eval(value))
-    return kind, found
+    kind, known = kinds.get(str(recipe.get("loss")), (None, ()))
+    settings = recipe.get("settings", {})
+    return kind, {name: float(settings[name]) for name in known if name in settings}
 
 
 def _fields(
@@ -141,14 +130,12 @@ def _fields(
     return found
 
 
-def _flow(config: Mapping[str, Any], dim: int) -> Any:
-    """The flow of a run: the released one, but where ``jdml benchmark`` was told otherwise."""
+def _flow(recipe: Mapping[str, Any], dim: int) -> Any:
+    """The flow of a run: the released one, but where its recipe says otherwise."""
     from jdml import flows
 
-    typed = config.get("benchmark", {}).get("method_setting") or ()
-    given = dict(str(setting).partition("=")[::2] for setting in typed)
-    own = {"conditioning": given["conditioning"]} if "conditioning" in given else {}
-    return flows.preset(given.get("flow", "released"), dim, dim, **own)
+    nir = recipe.get("nir") or {}
+    return flows.preset(nir.get("flow", "released"), dim, dim, **nir.get("flow_settings", {}))
 
 
 def _densities(

@@ -15,21 +15,8 @@ from jdml.training.records import read_results
 
 LOG = "log.jsonl"
 RESULTS = "results.jsonl"
-NOT_SETTINGS = {
-    "checkpoint_every",
-    "data_checksum",
-    "data_dir",
-    "dry_run",
-    "log_every",
-    "on_bad_image",
-    "out",
-    "quiet",
-    "seeds",
-    "tensorboard",
-    "worker_kind",
-    "workers",
-}
-"""Options that say how or where something was run, and not what."""
+NOT_SETTINGS = ("data_checksum", "data_dir")
+"""What says where the images of a run lay, and which they were."""
 OF_THE_LOOP = ("alternation", "embedding", "fingerprint", "fit", "started", "versions")
 """What the loop adds to a run's configuration."""
 NOT_CURVES = ("seconds", "step")
@@ -145,7 +132,8 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
     config = read_json(place / CONFIG)
     log = _read_log(place / LOG)
     own = {name: value for name, value in config.items() if name not in OF_THE_LOOP}
-    settings = _flat({k: v for k, v in own.items() if k not in NOT_SETTINGS})
+    told = {**own.pop("recipe", {}), **own}
+    settings = _flat({k: v for k, v in told.items() if k not in NOT_SETTINGS})
     if "data" not in own:  # a program's own run: what it did is known by its fingerprints alone
         fit = {f"fit.{k}": v for k, v in config.get("fit", {}).items() if k != "seed"}
         prints = config.get("fingerprint", {})

@@ -1,12 +1,13 @@
 """Training: one jitted step for every objective, one loop, whole checkpoints, exact resume.
 
 To step and loop a method is an objective and a few settings. What a method's are, a recipe says, and
-``by_recipe`` makes them from it. Everything that a run needs to go on is one pytree,
+:func:`train` makes them from it. Everything that a run needs to go on is one pytree,
 :class:`TrainState`, and the loop's JSON-able progress. :mod:`~jdml.training.checkpoint` saves both whole
 and atomically, so a killed run that is started again ends with the numbers of an unbroken one.
 """
 
 from jdml.training.alternation import AlternatingProblems, Alternation
+from jdml.training.by_recipe import train
 from jdml.training.fit_result import Embedder, FitResult
 from jdml.training.hooks import Hook, HookResult
 from jdml.training.loop import fit
@@ -52,4 +53,5 @@ __all__ = [
     "standard",
     "start_on_samples",
     "to_float",
+    "train",
 ]

@@ -12,8 +12,10 @@ import numpy as np
 from jdml import metrics
 from jdml.ccp import AlternatingProjections
 from jdml.data import Dataset, ImageBatches, ImageFiles
-from jdml.recipes import Recipe
-from jdml.recipes.objective import NORMALIZATIONS, normalization
+from jdml.recipes.base import Recipe
+from jdml.recipes.objective import make_objective, normalization
+from jdml.recipes.optimizer import make_optimizer
+from jdml.recipes.sampler import make_sampler
 from jdml.registry import NETWORKS
 from jdml.training.alternation import AlternatingProblems
 from jdml.training.fit_result import Embedder, Evaluate, FitResult
@@ -110,14 +112,14 @@ def train(
     if not isinstance(recipe, Recipe):
         raise TypeError(f"recipe must be a jdml.recipes.Recipe, got a {type(recipe).__name__}")
     model = make_network(recipe, train) if model is None else model
-    drawn = recipe.sampler(train.labels, seed) if sampler is None else sampler
+    drawn = make_sampler(recipe, train.labels, seed) if sampler is None else sampler
     rows = getattr(drawn, "batch_size", recipe.batch_size)
     per_epoch = max(1, len(train) // rows)
     steps = steps or recipe.steps or recipe.epochs * per_epoch
     if objective is None:
         objective, of_recipe = parts_of_step(recipe, train.num_classes, per_epoch, steps)
     else:
-        of_recipe = recipe.optimizer(roles_of(objective), per_epoch, steps)
+        of_recipe = make_optimizer(recipe, roles_of(objective), per_epoch, steps)
     if sampler is None and isinstance(train.images, ImageFiles):
         drawn = ImageBatches(train, drawn, seed=seed)
     if evaluate is None and validation is not None:
@@ -252,9 +254,9 @@ def retrieval_in(validation: Dataset, recipe: Recipe) -> Evaluate:
     return evaluate
 
 
-def normalized(recipe: Recipe, embeddings: np.ndarray) -> jax.Array:
+def normalized(recipe: Recipe, embeddings: np.ndarray | jax.Array) -> jax.Array:
     """Embeddings as retrieval compares them."""
-    normalize = NORMALIZATIONS[recipe.normalize]
+    normalize = normalization(recipe)
     vectors = jnp.asarray(embeddings)
     return vectors if normalize is None else normalize(vectors)
 
@@ -264,8 +266,8 @@ def parts_of_step(
     recipe: Recipe, classes: int, steps_per_epoch: int, steps: int
 ) -> tuple[Any, Any]:
     """Objective and optimizer, the same objects for folds of the same size, which then share a compiled step."""
-    objective = recipe.objective(classes)
-    return objective, recipe.optimizer(roles_of(objective), steps_per_epoch, steps)
+    objective = make_objective(recipe, classes)
+    return objective, make_optimizer(recipe, roles_of(objective), steps_per_epoch, steps)
 
 
 def roles_of(objective: Any) -> tuple[str, ...]:

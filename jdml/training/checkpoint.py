@@ -26,7 +26,7 @@ UNCOMPARED = ("started", "versions")
 """What a run's folder tells, and need not agree with to go on."""
 SPARE = 1 << 20
 """Bytes that a checkpoint needs beside its arrays."""
-GROWING = ("steps", "fit.steps")
+GROWING = ("fit.steps", "recipe.steps")
 """Numbers that may be larger when a run goes on."""
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from jdml import metrics
 from jdml.data import Dataset, mlrc_folds
-from jdml.recipes import Recipe
+from jdml.recipes import Recipe, make_sampler
 from jdml.training import by_recipe
 from jdml.training.by_recipe import normalized
 from jdml.training.fit_result import Embedder, FitResult
@@ -180,7 +180,7 @@ def _train(
         mesh=plan.mesh,
         steps=plan.steps,
         model=plan.model,
-        sampler=plan.batches(train, plan.recipe.sampler(train.labels, plan.seed)),
+        sampler=plan.batches(train, make_sampler(plan.recipe, train.labels, plan.seed)),
         evaluate_every=plan.evaluate_every if watched else None,
         patience=RUN_PATIENCE if watched else None,
         preprocess=plan.preprocess,

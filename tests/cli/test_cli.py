@@ -10,9 +10,10 @@ import pytest
 
 import jdml.cli
 from jdml import losses, mining
-from jdml.cli import names
 from jdml.cli.show import print_table
 from jdml.cli.train import Train
+from jdml.recipes.words import build_miner
+from jdml.registry import LOSSES, MINERS
 
 pytestmark = pytest.mark.slow
 
@@ -32,23 +33,23 @@ def jdml_main(capsys, *arguments):
 
 def test_every_loss_has_a_name():
     public = {name.removesuffix("_loss") for name in losses.__all__ if name.endswith("_loss")}
-    assert public - {"nir"} == {*names.PAIR_LOSSES, *names.PROXY_LOSSES}  # nir needs a flow
+    assert public - {"nir"} == set(LOSSES)  # nir needs a flow
 
 
-@pytest.mark.parametrize("name", names.MINERS)
+@pytest.mark.parametrize("name", MINERS)
 def test_every_miner_can_be_built(name):
-    assert callable(names.build_miner(name, dim=8))
+    assert callable(build_miner(name, dim=8))
 
 
 def test_miner_chains():
-    built = names.build_miner("eps+semi_hard:margin=0.3", dim=8)
+    built = build_miner("eps+semi_hard:margin=0.3", dim=8)
     assert built == mining.chain(mining.easy_positive(), mining.semi_hard_negative(margin=0.3))
-    built = names.build_miner("eps + multi_similarity_negative:epsilon=0.2", dim=8)
+    built = build_miner("eps + multi_similarity_negative:epsilon=0.2", dim=8)
     ms = mining.multi_similarity_pairs(epsilon=0.2, mine_positives=False)
     assert built == mining.chain(mining.easy_positive(), ms)
-    built = names.build_miner("distance_weighted", dim=8)
+    built = build_miner("distance_weighted", dim=8)
     assert built == mining.distance_weighted_negative(dim=8)
-    assert names.build_miner("none", dim=8) is None
+    assert build_miner("none", dim=8) is None
 
 
 # Help and mistakes

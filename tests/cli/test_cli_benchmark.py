@@ -12,10 +12,10 @@ from jdml.cli import main
 from jdml.cli.benchmark import Benchmark
 from jdml.cli.beside import paper_rows
 from jdml.cli.dry import fake_images
-from jdml.cli.papers import printed
-from jdml.cli.tables import CONVENTIONAL, EPS
 from jdml.models import SmallConvNet
 from jdml.recipes import RECIPES
+from jdml.recipes.paper_tables import CONVENTIONAL, EPS
+from jdml.recipes.printed import printed
 
 pytestmark = pytest.mark.slow
 
@@ -116,7 +116,8 @@ def test_mistakes_are_told(capsys):
     for option in ("--dim", "--steps", "--workers", "--image-size"):
         code, _, err = benchmark(capsys, "--dry-run", option, "0")
         assert code == 2
-        assert f"{option} must be at least 1, got 0" in err
+        least = "at least 1" if option == "--image-size" else "positive"
+        assert f"{option} must be {least}, got 0" in err
     code, _, err = benchmark(capsys, "--dry-run", "--weights", "nowhere.safetensors")
     assert code == 2
     assert "--weights must be a file, got nowhere.safetensors" in err
@@ -152,7 +153,7 @@ def rows_of(*typed):
     if "proxies_per_class" in given:
         given["proxies_per_class"] = int(given["proxies_per_class"])
     options = Benchmark(method_setting=tuple(settings.split()), **given)
-    return paper_rows(options, options._recipe)
+    return paper_rows(options, options.recipe())
 
 
 IBN = ("--backbone bn_inception", "--protocol mlrc")

@@ -1,6 +1,7 @@
 """The recipes: every method trains on every data set's settings, and the optimizer does what is written."""
 
 import dataclasses
+import json
 
 import chex
 import jax
@@ -10,7 +11,14 @@ import pytest
 
 import jdml
 from jdml import recipes
-from jdml.recipes import RECIPES, Recipe, make_optimizer, recipe
+from jdml.recipes import (
+    RECIPES,
+    Recipe,
+    make_objective,
+    make_optimizer,
+    make_sampler,
+    recipe,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +40,7 @@ def params_of(objective):
 @pytest.mark.parametrize("method", RECIPES)
 def test_every_recipe_makes_a_step_that_is_finite(method, dataset):
     found = small(recipe(method, dataset))
-    objective = found.objective(CLASSES, DIM)
+    objective = make_objective(found, CLASSES, DIM)
     params = params_of(objective)
     optimizer = make_optimizer(found, tuple(k for k in params if k != "model"), steps_per_epoch=2)
 
@@ -56,28 +64,30 @@ def test_the_reality_check_gives_all_methods_the_same_setting(method, dataset):
     assert shared.role_rates == own.role_rates
     assert shared.problems == own.problems
     on_sphere = method in ("nir", "nir_baseline", "pfml", "cpml")
-    assert shared.normalize is (jdml.sphere if on_sphere else jdml.ball)
+    assert shared.normalize == ("sphere" if on_sphere else "ball")
 
 
 def test_losses_under_the_reality_check_measure_in_the_ball():
     """As retrieval does: short vectors are left as they are."""
     x, y = 0.1 * BATCH[0][:4], jnp.array([0, 0, 1, 1])
-    found = recipe("contrastive", "cub", protocol="mlrc").objective(2, DIM).loss({}, x, y)[0]
+    found = make_objective(recipe("contrastive", "cub", protocol="mlrc"), 2, DIM).loss({}, x, y)[0]
     margins = {"positive_margin": 0.0, "negative_margin": 0.3841}
     expected = jdml.contrastive_loss(x, y, normalize=jdml.ball, **margins)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
-    large = recipe("soft_triple", "sop", protocol="mlrc").objective(2, DIM)
+    large = make_objective(recipe("soft_triple", "sop", protocol="mlrc"), 2, DIM)
     assert large.init(jax.random.key(0))["proxies"].shape == (2, 4, DIM)
 
 
 def test_ccp_is_one_preset_or_the_other():
     paper, released = (recipe("ccp", "cub", preset=name) for name in ("paper", "released"))
-    assert paper.problems == recipes.Problems(12, 2e-4, 3, True, True, "random")
-    assert released.problems == recipes.Problems(12, 2e-4, 3, False, False, "origin")
+    assert paper.problems == recipes.Problems()
+    assert released.problems == recipes.Problems(
+        restore=False, anchor_first=False, first="origin", in_batch_weight=0.1
+    )
     x, y = BATCH
 
     def parts(found):
-        objective = found.objective(CLASSES, DIM)
+        objective = make_objective(found, CLASSES, DIM)
         return set(objective.loss(objective.init(jax.random.key(0)), x, y)[1])
 
     assert "in_batch_loss" not in parts(paper)
@@ -99,7 +109,7 @@ def test_nir_s_baseline_is_nir_without_the_flow(loss):
     for name in ("batch", "rate", "weight_decay", "warmup_epochs", "pooling", "dim", "nmi"):
         assert getattr(with_flow, name) == getattr(without, name)
     assert without.role_rates == {"proxies": 2000.0}
-    base = without.objective(CLASSES, DIM)
+    base = make_objective(without, CLASSES, DIM)
     params = base.init(jax.random.key(0))
     value, metrics = base.loss(params, *BATCH)
     alone = getattr(jdml, f"{loss}_loss")(*BATCH, params["proxies"])
@@ -109,7 +119,7 @@ def test_nir_s_baseline_is_nir_without_the_flow(loss):
 
 
 def test_only_the_head_and_the_objective_learn_during_warm_up():
-    found = Recipe(lambda classes, dim: None, warmup_epochs=2, rate=0.1, role_rates={"proxies": 10})
+    found = Recipe(loss="proxy_anchor", warmup_epochs=2, rate=0.1, role_rates={"proxies": 10})
     params = {"model": {"conv": jnp.zeros(1), "head": jnp.zeros(1)}, "proxies": jnp.zeros(1)}
     optimizer = make_optimizer(found, ("proxies",), steps_per_epoch=3)
     state, seen = optimizer.init(params), []
@@ -139,7 +149,7 @@ def test_the_warm_up_leaves_no_trace_on_the_backbone(method):
 
 
 def test_rates_fall_by_the_run_s_epochs_also_after_a_warm_up():
-    found = Recipe(lambda classes, dim: None, warmup_epochs=1, decay_every=2, rate=0.1)
+    found = Recipe(loss="proxy_anchor", warmup_epochs=1, decay_every=2, rate=0.1)
     params = {"model": {"conv": jnp.zeros(1), "head": jnp.zeros(1)}}
     optimizer = make_optimizer(found, (), steps_per_epoch=1)
     state, steps = optimizer.init(params), []
@@ -151,7 +161,7 @@ def test_rates_fall_by_the_run_s_epochs_also_after_a_warm_up():
 
 
 def test_rates_are_halved_after_so_many_epochs():
-    found = Recipe(lambda classes, dim: None, decay_every=2, rate=0.1)
+    found = Recipe(loss="proxy_anchor", decay_every=2, rate=0.1)
     params = {"model": {"head": jnp.zeros(1)}}
     optimizer = make_optimizer(found, (), steps_per_epoch=1)
     state, steps = optimizer.init(params), []
@@ -163,7 +173,7 @@ def test_rates_are_halved_after_so_many_epochs():
 
 @pytest.mark.parametrize(("rule", "decay"), [("adam", 0.5), ("adamw", 0.5)])
 def test_weight_decay_reaches_the_model_and_the_roles_that_are_named(rule, decay):
-    found = Recipe(lambda classes, dim: None, rule=rule, weight_decay=decay, decayed=("proxies",))
+    found = Recipe(loss="proxy_anchor", rule=rule, weight_decay=decay, decayed=("proxies",))
     params = {"model": {"head": jnp.ones(1)}, "proxies": jnp.ones(1), "flow": jnp.ones(1)}
     optimizer = make_optimizer(found, ("proxies", "flow"), steps_per_epoch=1)
     still = jax.tree.map(jnp.zeros_like, params)
@@ -182,7 +192,7 @@ def test_the_easiest_of_all_positives_is_kept():
     def mine(key, distances, pairs):
         return pairs._replace(positive=kept, negative=pairs.negative & (y == 0)[:, None])
 
-    found = recipe("eps", "cub").objective(2, 2).loss({}, x, y)[0]
+    found = make_objective(recipe("eps", "cub"), 2, 2).loss({}, x, y)[0]
     expected = jdml.multi_similarity_loss(x, y, beta=40.0, mine=mine)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
@@ -200,14 +210,14 @@ def test_eps_triplets_are_squared_and_averaged_over_all():
         )
         squares = np.asarray(jdml.ops.squared_distances(jdml.sphere(x), jdml.sphere(x)))
         pull, push = (np.where(side, squares, 0).sum(1) for side in kept)
-        found = recipe(method, "cub").objective(CLASSES, DIM).loss({}, x, y, key=KEY)[0]
+        found = make_objective(recipe(method, "cub"), CLASSES, DIM).loss({}, x, y, key=KEY)[0]
         np.testing.assert_allclose(found, np.maximum(pull - push + 0.2, 0).mean(), rtol=1e-4)
 
 
 @pytest.mark.parametrize("method", ["margin", "eps_margin"])
 def test_the_boundary_of_each_class_is_learned(method):
-    found = small(recipe(method, "cub"))
-    objective = found.objective(CLASSES, DIM, beta=1.0)
+    found = dataclasses.replace(recipe(method, "cub"), dim=DIM, settings={"beta": 1.0})
+    objective = make_objective(found, CLASSES)
     params = objective.init(KEY)
     np.testing.assert_array_equal(params["beta"], np.ones(CLASSES))
     slope = jax.grad(lambda p: objective.loss(p, *BATCH, key=KEY)[0])(params)["beta"]
@@ -222,7 +232,8 @@ def test_fields_may_do_without_proxies():
         ("pfml", jdml.potential_field_loss),
         ("cpml", jdml.contrastive_potential_loss),
     ):
-        objective = recipe(method, "cub").objective(CLASSES, DIM, proxies_per_class=0)
+        alone = dataclasses.replace(recipe(method, "cub"), proxies_per_class=0, start="random")
+        objective = make_objective(alone, CLASSES, DIM)
         assert objective.init(KEY) == {}
         found = objective.loss({}, *BATCH, key=KEY)[0]
         np.testing.assert_allclose(
@@ -232,10 +243,13 @@ def test_fields_may_do_without_proxies():
 
 def test_the_table_of_mpa_has_one_setting():
     rows = ("mpa", "mpa_dw", "mpa_ap", "soft_triple", "mpa_proxy_anchor")
-    settings = [dataclasses.replace(recipe(method, "cub"), objective=None) for method in rows]
-    assert len({str(setting) for setting in settings}) == 1
+    same = {"loss": "proxy_anchor", "proxies_per_class": 1}
+    settings = [dataclasses.replace(recipe(method, "cub"), **same) for method in rows]
+    assert len(set(settings)) == 1
     assert settings[0].pooling == "cubic"
-    shapes = [recipe(m, "cub").objective(CLASSES, DIM).init(KEY)["proxies"].shape for m in rows]
+    shapes = [
+        make_objective(recipe(m, "cub"), CLASSES, DIM).init(KEY)["proxies"].shape for m in rows
+    ]
     assert shapes == 4 * [(CLASSES, 10, DIM)] + [(CLASSES, 1, DIM)]
 
 
@@ -250,8 +264,6 @@ def test_backbones_have_their_own_batches():
 @pytest.mark.parametrize("method", RECIPES)
 def test_batches_can_be_made_of_classes_of_two(method, protocol):
     """Stanford Online Products has classes of two images."""
-    from jdml.training.protocols import make_sampler
-
     sizes = np.random.default_rng(0).integers(2, 13, 300)
     labels = np.repeat(np.arange(300), sizes)
     sampler = make_sampler(recipe(method, "sop", protocol=protocol), labels, seed=0)
@@ -301,7 +313,7 @@ def test_pfml_is_as_found_and_the_paper_s_is_one_word_away():
     for preset, alpha, most in (("found", 1.0, 5.0), ("paper", 4.0, None)):
         made = recipe("pfml", "cub", preset=preset)
         assert (made.max_proxy_entry, made.max_proxy_norm) == (most, None)
-        found = made.objective(2, 2)
+        found = make_objective(made, 2, 2)
         params = found.init(jax.random.key(0))
         values[preset] = found.loss(params, x, y)[0]
         expected = jdml.potential_field_loss(
@@ -342,17 +354,70 @@ def test_vectors_of_proxies_are_cut_at_the_force_of_a_pair_at_delta():
 def test_bad_names_and_sizes_are_refused():
     with pytest.raises(ValueError, match="method must be one of ccp, .*, got 'ppml'"):
         recipe("ppml", "cub")
-    with pytest.raises(ValueError, match="protocol must be conventional or mlrc, got 'old'"):
+    with pytest.raises(ValueError, match="protocol must be one of conventional, mlrc, got 'old'"):
         recipe("pfml", "cub", protocol="old")
     with pytest.raises(ValueError, match="steps_per_epoch must be at least 1, got 0"):
         make_optimizer(recipe("pfml", "cub"), ("proxies",), 0)
 
 
-def test_settings_out_of_range_are_refused_at_once():
-    for method, name, value, message in (
-        ("ccp", "pool_size", 0, "pool_size must be >= 1"),
-        ("ccp", "restore", "maybe", "restore must be True or False, got 'maybe'"),
-        ("nir", "warmup", -1, "warmup must be >= 0"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            recipe(method, "cub", **{name: value})
+@pytest.mark.parametrize(
+    ("method", "name", "value", "error", "message"),
+    [
+        ("ccp", "pool_size", 0, ValueError, "pool_size must be at least 1, got 0"),
+        ("ccp", "restore", "maybe", TypeError, "restore must be True or False, got 'maybe'"),
+        ("ccp", "single", 1, TypeError, "single must be True or False, got 1"),
+        ("ccp", "first", "last", ValueError, "first must be one of random, .*, got 'last'"),
+        ("nir", "warmup", -1, ValueError, "warmup_epochs must not be negative, got -1"),
+        ("nir", "flow_lr", 0.0, ValueError, "flow_lr must be positive, got 0.0"),
+        ("nir", "weight", "1", TypeError, "weight must be a number, got '1'"),
+        ("nir", "temperature", float("inf"), ValueError, "temperature must be finite, got inf"),
+    ],
+)
+def test_settings_out_of_range_are_refused_at_once(method, name, value, error, message):
+    with pytest.raises(error, match=message):
+        recipe(method, "cub", **{name: value})
+
+
+@pytest.mark.parametrize("protocol", ["conventional", "mlrc"])
+@pytest.mark.parametrize("dataset", [*recipes.DATASETS, "digits"])
+@pytest.mark.parametrize("method", RECIPES)
+def test_a_recipe_is_plain_values(method, dataset, protocol):
+    """Through JSON and back it is the same; each value can be replaced."""
+    made = recipe(method, dataset, protocol=protocol)
+    again = Recipe.from_json(json.loads(json.dumps(made.to_json(), allow_nan=False)))
+    assert again == made
+    assert hash(again) == hash(made)
+    other = dataclasses.replace(made, rate=2 * made.rate)
+    assert other != made
+    assert other.to_json() == {**made.to_json(), "rate": 2 * made.rate}
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        ({"loss": "tripplet"}, ValueError, "loss must be one of .*; did you mean triplet"),
+        ({"losses": "triplet"}, ValueError, "a recipe has no 'losses'; did you mean loss"),
+        ({"nir": {"wait": 1}}, ValueError, "nir has no 'wait'"),
+        ({"problems": 3}, TypeError, "problems must be values by name, got a int"),
+        ({"rate": -1.0}, ValueError, "rate must be positive, got -1.0"),
+        ({"rate": "fast"}, TypeError, "rate must be a number, got 'fast'"),
+        ({"batch": [0, 4]}, ValueError, "batch must be a number of samples, or"),
+        ({"batch": [1, 2, 3]}, ValueError, "batch must be a number of samples, or"),
+        ({"settings": {"mine": len}}, TypeError, r"settings\['mine'\] must be a plain value"),
+        ({"loss": "arcface", "miner": "eps"}, ValueError, "miner is for pair losses"),
+        ({"loss": "arcface", "memory": 8}, ValueError, "memory is for pair losses"),
+        ({"proxies_per_class": 2}, ValueError, "proxies_per_class is for proxy losses"),
+        ({"loss": "arcface", "proxies_per_class": 0}, ValueError, "must be positive .0 for contr"),
+        ({"nir": {}}, ValueError, "method nir is for proxy losses"),
+        ({"loss": "arcface", "problems": {}}, ValueError, "method ccp is for pair losses"),
+        ({"problems": {}, "memory": 8}, ValueError, "memory is not for method ccp"),
+        ({"learn_beta": "class"}, ValueError, "learn_beta is for loss margin, with method plain"),
+        ({"start": "samples"}, ValueError, "start samples needs proxies that are learned"),
+        ({"steps": 5, "rate_warmup": 5}, ValueError, "rate_warmup must be below steps, 5, got 5"),
+        ({"schedule": "cosine", "decay_every": 2}, ValueError, "goes with schedule constant"),
+        ({"freeze_batch_norm": "yes"}, TypeError, "freeze_batch_norm must be True or False"),
+    ],
+)
+def test_what_no_recipe_can_be_is_refused(values, error, message):
+    with pytest.raises(error, match=message):
+        Recipe.from_json(values)

@@ -30,7 +30,6 @@ def train_config(**changes):
         "loss": "triplet",
         "lr": 0.001,
         "seed": 0,
-        "log_every": 50,
         "fit": {"steps": 4, "seed": 0},
         "fingerprint": {"objective": "a"},
         "versions": {"jdml": "1"},
@@ -69,7 +68,6 @@ def test_the_runs_of_benchmark_are_read(tmp_path):
         "method": "pfml",
         "protocol": "conventional",
         "seed": 4,
-        "seeds": 2,
         "data_dir": "/x",
     }
     seeds = [{"ours": {"R@1": value}} for value in (0.25, 0.75)]

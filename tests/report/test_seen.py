@@ -218,25 +218,30 @@ def test_a_field_is_painted_where_its_charges_are(cloud):
     x, y = cloud
     proxies = np.eye(3, 8)[:, None]
     found = panels(
-        {"loss": "potential_field", "loss_setting": ["alpha=2.0"]}, {"proxies": proxies}, x, y, str
+        {"recipe": {"loss": "potential_field", "settings": {"alpha": 2.0}}},
+        {"proxies": proxies},
+        x,
+        y,
+        str,
     )
     assert [panel["title"] for panel in found] == [f"the field that {c} feels" for c in range(3)]
     for panel in found:
         x0, x1, y0, y1 = panel["extent"]
         assert all(x0 <= a <= x1 and y0 <= b <= y1 for a, b, _ in panel["points"] + panel["stars"])
         assert sum(own for *_, own in panel["stars"]) == 1
-    assert panels({"loss": "triplet"}, {"proxies": proxies}, x, y, str) == []
-    assert panels({"loss": "potential_field"}, {}, x, y, str) == []
+    assert panels({"recipe": {"loss": "triplet"}}, {"proxies": proxies}, x, y, str) == []
+    assert panels({"recipe": {"loss": "potential_field"}}, {}, x, y, str) == []
 
 
 def test_the_flow_is_the_run_s_own():
+    from jdml import recipes
     from jdml.report.method import _flow
 
-    settings = ["flow=paper", "conditioning=start", "weight=0.01"]
-    found = _flow({"benchmark": {"method": "nir", "method_setting": settings}}, 4)
+    own = recipes.recipe("nir", "cub", flow="paper", conditioning="start", weight=0.01)
+    found = _flow(own.to_json(), 4)
     assert (found.num_blocks, found.conditioning, found.dim) == (8, "start", 4)
-    assert _flow({"benchmark": {"method": "nir"}}, 4).num_blocks == 5
-    assert _flow({"method": "nir"}, 4).conditioning == "dense"
+    assert _flow(recipes.recipe("nir", "cub").to_json(), 4).num_blocks == 5
+    assert _flow({}, 4).conditioning == "dense"
 
 
 def test_a_flows_density_is_drawn_around_its_proxy(cloud, monkeypatch):

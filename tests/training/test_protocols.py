@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import jdml
-from jdml import data, objectives, training
+from jdml import data, training
 from jdml.models import SmallConvNet
-from jdml.recipes import Problems, Recipe
-from jdml.training import protocols
+from jdml.recipes import Recipe, make_sampler, with_problems
+from jdml.training import by_recipe, protocols
 from jdml.training.protocols import Plan, Retrieval, conventional, mlrc
 
 pytestmark = pytest.mark.slow
@@ -28,23 +28,12 @@ def stripes(classes=8, images=6, seed=0):
     return data.Dataset("stripes", pixels[..., None].astype(np.uint8), labels)
 
 
-def pairs(classes, dim):
-    return objectives.pair(jdml.contrastive_loss)
-
-
-def proxies(classes, dim):
-    return objectives.proxy(jdml.proxy_anchor_loss, classes, dim)
-
-
-def alternating(classes, dim):
-    return objectives.as_proxy_objective(jdml.contrastive_loss, classes, dim, 2)
-
-
+PAIRS = Recipe(loss="contrastive", batch=(3, 3), rate=1e-3, dim=DIM, nmi=True)
 RECIPES = {
-    "pairs": Recipe(pairs, batch=(3, 3), rate=1e-3, dim=DIM, nmi=True),
-    "proxies": Recipe(proxies, batch=9, rate=1e-3, dim=DIM),
-    "alternating": Recipe(
-        alternating, batch=(3, 3), rate=1e-3, dim=DIM, problems=Problems(4), normalize=jdml.ball
+    "pairs": PAIRS,
+    "proxies": Recipe(loss="proxy_anchor", batch=9, rate=1e-3, dim=DIM),
+    "alternating": dataclasses.replace(
+        with_problems(PAIRS, pool_size=4), proxies_per_class=2, nmi=False
     ),
 }
 
@@ -74,13 +63,13 @@ def test_queries_can_have_a_gallery_of_their_own():
 
 def test_mlrc_trains_four_models_and_scores_them_apart_and_together(tmp_path, monkeypatch):
     trained = []
-    fit = protocols.fit
+    fit = by_recipe.fit
 
     def watched(*arguments, **settings):
         trained.append((arguments[3], settings))
         return fit(*arguments, **settings)
 
-    monkeypatch.setattr(protocols, "fit", watched)
+    monkeypatch.setattr(by_recipe, "fit", watched)
     found = mlrc(plan("proxies"), stripes(), Retrieval(stripes(seed=1)), tmp_path)
     assert len(trained) == 4
     for train, settings in trained:
@@ -105,9 +94,9 @@ def test_embeddings_side_by_side_are_normalized_as_each_is():
 
 
 def test_the_four_folds_share_a_compiled_step():
-    protocols._parts_of_step.cache_clear()
+    by_recipe.parts_of_step.cache_clear()
     mlrc(plan("proxies"), stripes(), Retrieval(stripes(seed=1)))
-    assert protocols._parts_of_step.cache_info().misses == 1
+    assert by_recipe.parts_of_step.cache_info().misses == 1
 
 
 def test_pretrained_variables_are_what_training_begins_with():
@@ -131,9 +120,9 @@ def test_proxies_begin_where_the_recipe_says(monkeypatch):
         begun[len(begun)] = start
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(protocols, "fit", fit)
+    monkeypatch.setattr(by_recipe, "fit", fit)
     still = {"steps": 1, "progress": False}
-    for kind, start in (("proxies", "random"), ("proxies", "samples"), ("pairs", "samples")):
+    for kind, start in (("proxies", "random"), ("proxies", "samples"), ("pairs", "random")):
         recipe = dataclasses.replace(RECIPES[kind], start=start)
         with pytest.raises(KeyboardInterrupt):
             conventional(Plan(recipe, SmallConvNet(DIM), seed=5, **still), stripes(), None)
@@ -157,8 +146,8 @@ def test_places_that_no_sample_fills_do_not_count():
     labels = np.repeat(np.arange(16), 3)
     train = data.Dataset("threes", images, labels)
     recipe = dataclasses.replace(RECIPES["pairs"], batch=(4, 5))
-    sampler = protocols.make_sampler(recipe, labels, seed=0)
-    objective, optimizer = protocols._parts_of_step(recipe, 16, 1)
+    sampler = make_sampler(recipe, labels, seed=0)
+    objective, optimizer = by_recipe.parts_of_step(recipe, 16, 1, 1)
     parts = (SmallConvNet(DIM), objective, optimizer)
     feed = RowFeed(StepSpec(*parts, protocols.to_float), train, sampler)
     state = training.create_state(*parts, images[:1], seed=0)

@@ -112,7 +112,7 @@ def test_a_sweep_trains_what_is_missing_and_compares_all(tmp_path, jdml_command)
     assert {path: path.stat().st_mtime_ns for path in times} == times
     assert (tmp_path / "s" / "triplet-1").is_dir()
     config = json.loads((tmp_path / "s" / "proxy_anchor-0" / "config.json").read_text())
-    assert config["loss"] == "proxy_anchor"
+    assert config["recipe"]["loss"] == "proxy_anchor"
     command = shlex.split(config["started"]["command"])
     assert command[:2] == ["jdml", "train"]
     done = jdml_command("report", tmp_path / "s", "--out", tmp_path / "r.html")

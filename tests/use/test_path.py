@@ -33,8 +33,9 @@ def test_the_folder_says_all_of_it(run):
         "size": 16, "short_side": 18, "scale": [0.08, 1.0], "ratio": [0.75, 4 / 3], "resize_first": False,
     }  # fmt: skip
     assert config["embedding"]["class_names"] == ["kind0", "kind1", "kind2"]
-    resolved = {"data": "folder", "loss": "triplet", "model": "small", "normalize": "sphere"}
-    assert resolved.items() <= config.items()
+    assert config["data"] == "folder"
+    settled = {"loss": "triplet", "network": "small", "normalize": "sphere"}
+    assert settled.items() <= config["recipe"].items()
     assert config["augmentation"] == "conventional"
     assert {"network": "small", "dim": 4, "normalize": "sphere"}.items() <= config[
         "embedding"

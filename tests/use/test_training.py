@@ -1,20 +1,23 @@
 """The options of `jdml train` and `jdml benchmark`: what they stand for, mostly without training."""
 
 import json
+from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
 
 import jdml
-from jdml import models, training
-from jdml.cli.job import Job, learning_rate
-from jdml.cli.names import MONITORED
-from jdml.cli.reading import read_parts
-from jdml.cli.resolve import resolve
+from jdml import models, recipes, training
+from jdml.cli.options.training_data import read_training_data
 from jdml.cli.train import Train
+from jdml.cli.training import Training
 from jdml.models import SmallConvNet
 from jdml.models.tensors import write_tensors
+from jdml.recipes import Recipe, make_objective, make_optimizer
+from jdml.recipes.objective import MONITORED
+from jdml.recipes.optimizer import learning_rate
+from jdml.training.by_recipe import parts_of_step
 
 pytestmark = pytest.mark.slow
 
@@ -25,23 +28,53 @@ def classes(part) -> list[str]:
 
 
 def parts_of(**options):
-    return read_parts(resolve(Train(image_size=16, **options)))
+    settled = Train(image_size=16, **options).settled()
+    return read_training_data(settled, settled.seed)
+
+
+def training_of(options):
+    settled = options.settled()
+    return Training(settled, settled.recipe(), {})
 
 
 def test_defaults_by_kind_of_data(photos, tmp_path):
-    resolved = resolve(Train())
-    assert (resolved.data, resolved.model, resolved.loss) == ("digits", "eps", "triplet")
-    assert resolved.proxies_per_class is None
-    resolved = resolve(Train(data_dir=photos, loss="arcface"))
-    assert (resolved.data, resolved.model, resolved.image_size) == ("folder", "small", 224)
-    assert (resolved.proxies_per_class, resolved.proxies_lr_factor) == (1, 100.0)
-    assert resolve(Train(data_dir=photos, augmentation="mlrc")).image_size == 227
+    settled, recipe = Train().settled(), Train().recipe()
+    assert (settled.data, settled.model, recipe.loss) == ("digits", "eps", "triplet")
+    assert (recipe.batch, recipe.steps, recipe.rate, recipe.dim) == (64, 1000, 1e-3, 64)
+    assert recipe.num_proxies == 0
+    settled = Train(data_dir=photos, loss="arcface").settled()
+    recipe = settled.recipe()
+    assert (settled.data, recipe.network, settled.image_size) == ("folder", "small", 224)
+    assert (recipe.num_proxies, recipe.role_rates) == (1, {"proxies": 100.0})
+    assert Train(data_dir=photos, augmentation="mlrc").settled().image_size == 227
     weights = tmp_path / "w.safetensors"
     write_tensors(weights, {"params/x": np.zeros(1)}, {"architecture": "vit_s16"})
-    assert resolve(Train(data_dir=photos, weights=weights)).model == "vit_s16"
+    assert Train(data_dir=photos, weights=weights).settled().recipe().network == "vit_s16"
     config = Train(data_dir=photos, out=tmp_path, method="nir").config()
-    assert {"data": "folder", "model": "small", "loss": "proxy_anchor"}.items() <= config.items()
+    assert config["data"] == "folder"
+    assert {"network": "small", "loss": "proxy_anchor"}.items() <= config["recipe"].items()
+    assert not {"model", "loss", "loss_setting", "workers", "data_dir", "out"} & set(config)
     json.dumps(config)
+
+
+def test_a_run_s_recipe_is_read_from_its_folder(tmp_path):
+    """Told, repeated, changed in one value."""
+    options = Train(method="nir", method_setting=("weight=0.02",), loss_setting=("delta=0.2",))
+    config = json.loads(json.dumps(options.config()))
+    recipe = Recipe.from_json(config["recipe"])
+    assert recipe == options.settled().recipe()
+    assert (recipe.nir.weight, recipe.settings) == (0.02, {"delta": 0.2})
+    assert replace(recipe, rate=0.5).rate == 0.5
+
+
+def test_the_paper_s_way_where_defaults_had_drifted():
+    """NIR: an epoch in which the backbone waits, a flow at 5e-4; CCP: anchored from the start, one rate for all."""
+    nir = Train(method="nir").recipe()
+    assert (nir.warmup_epochs, nir.warmup_steps, nir.nir.flow_lr) == (1, None, 5e-4)
+    assert recipes.recipe("nir", "cub").nir.flow_lr == 5e-4
+    ccp = Train(method="ccp", validation=0.2).recipe()
+    assert (ccp.problems.anchor_first, ccp.role_rates, ccp.num_proxies) == (True, {}, 8)
+    assert ccp.problems == recipes.recipe("ccp", "cub").problems
 
 
 def test_splits(photos, tmp_path):
@@ -103,48 +136,47 @@ def test_the_margin_loss_learns_its_boundary(kind, shape):
         learn_beta=kind,
         beta_lr_factor=5,
     )
-    job = Job(resolve(options))
-    params = {"model": {}, **job.objective.init(jax.random.key(0))}
+    recipe = options.recipe()
+    params = {"model": {}, **make_objective(recipe, 2).init(jax.random.key(0))}
     np.testing.assert_allclose(params["beta"], np.full(shape, 1.1), rtol=1e-6)
-    state = job.optimizer.init(params)
-    updates, _ = job.optimizer.update({"model": {}, "beta": np.ones(shape)}, state, params)
+    optimizer = make_optimizer(recipe, ("beta",), 1)
+    state = optimizer.init(params)
+    updates, _ = optimizer.update({"model": {}, "beta": np.ones(shape)}, state, params)
     np.testing.assert_allclose(updates["beta"], np.full(shape, -5e-3), rtol=1e-4)
 
 
 def test_a_field_may_do_without_proxies():
-    job = Job(resolve(Train(labels="parity", loss="potential_field", proxies_per_class=0)))
-    assert job.objective.init(jax.random.key(0)) == {}
+    options = Train(labels="parity", loss="potential_field", proxies_per_class=0)
+    objective = make_objective(options.recipe(), 2)
+    assert objective.init(jax.random.key(0)) == {}
     x, y = jax.random.normal(jax.random.key(1), (6, 64)), np.arange(6) % 2
-    loss, _ = job.objective.loss({}, x, y, key=jax.random.key(2))
+    loss, _ = objective.loss({}, x, y, key=jax.random.key(2))
     assert loss == jdml.potential_field_loss(x, y, alpha=1.0)
 
 
 def test_fields_are_as_the_study_found_and_the_paper_s_is_an_option_away():
     field = {"labels": "parity", "loss": "potential_field"}
-    found = resolve(Train(**field))
-    assert (found.loss_setting, found.proxies_start) == (("alpha=1.0",), "samples")
-    assert found.proxies_per_class == 3
-    assert resolve(Train(**field, proxies_per_class=1)).proxies_per_class == 1
-    assert Job(found).start().keywords == {"seed": 0}
-    paper = resolve(Train(**field, loss_setting=("alpha=4", "delta=0.3"), proxies_start="random"))
-    assert (paper.loss_setting, paper.proxies_start) == (("alpha=4", "delta=0.3"), "random")
-    assert Job(paper).start() is None
-    other = resolve(Train(labels="parity", loss="proxy_anchor"))
-    assert (other.loss_setting, other.proxies_start) == ((), None)
+    best = Train(**field).recipe()
+    assert (best.settings, best.start, best.num_proxies) == ({"alpha": 1.0}, "samples", 3)
+    assert Train(**field, proxies_per_class=1).recipe().num_proxies == 1
+    paper = Train(**field, loss_setting=("alpha=4", "delta=0.3"), proxies_start="random").recipe()
+    assert (paper.settings, paper.start) == ({"alpha": 4, "delta": 0.3}, "random")
+    other = Train(labels="parity", loss="proxy_anchor").recipe()
+    assert (other.settings, other.start) == ({}, "random")
     for options, message in (
         ({"loss": "triplet", "proxies_start": "random"}, "--proxies-start is for proxy losses"),
         ({**field, "proxies_per_class": 0, "proxies_start": "samples"}, "needs proxies that are"),
     ):
         with pytest.raises(ValueError, match=message):
-            resolve(Train(**options))
+            Train(**options).settled()
 
 
 def test_schedules():
     def rates(**options):
-        rate = learning_rate(Train(steps=4, **options), 1.0)
+        rate = learning_rate(Train(steps=4, **options).recipe(), 1.0, steps=4)
         return [round(float(rate(step)), 4) for step in range(5)]
 
-    assert learning_rate(Train(), 0.5) == 0.5
+    assert learning_rate(Train().recipe(), 0.5, steps=1000) == 0.5
     assert rates(warmup=2) == [0.5, 1, 1, 1, 1]
     assert rates(schedule="cosine") == [1, 0.8536, 0.5, 0.1464, 0]
     assert rates(schedule="linear") == [1, 0.75, 0.5, 0.25, 0]
@@ -158,13 +190,13 @@ def test_nir_and_every_option_of_a_network_make_a_step():
         method="nir", method_setting=("weight=0.1", "warmup=2"), model="small", pooling="gem",
         dtype="bfloat16", dim=4, batch="8", schedule="linear",
     )  # fmt: skip
-    job = Job(resolve(options))
-    parts = (job.model, job.objective, job.optimizer)
-    images = job.train.images[:8]
+    run = training_of(options)
+    parts = (run.model, *parts_of_step(run.recipe, 10, steps_per_epoch=9, steps=1000))
+    images = run.train.images[:8]
     state = training.create_state(*parts, images, seed=0)
     assert set(state.params) == {"model", "proxies", "flow"}
-    step = training.make_train_step(*parts, preprocess=job.preprocess)
-    after, metrics = step.eval_shape(state, images, job.train.labels[:8])
+    step = training.make_train_step(*parts, preprocess=run.preprocess)
+    after, metrics = step.eval_shape(state, images, run.train.labels[:8])
     assert "nir_loss" in metrics
     assert jax.tree.structure(after) == jax.tree.structure(state)
 
@@ -172,7 +204,7 @@ def test_nir_and_every_option_of_a_network_make_a_step():
 def test_what_goes_on_in_a_field_is_logged_where_its_pairs_are_few():
     def logged(each):
         options = Train(loss="potential_field", dim=4, proxies_per_class=each)
-        objective = Job(resolve(options)).objective
+        objective = make_objective(options.recipe(), 10)
         shapes = jax.eval_shape(objective.init, jax.random.key(0)), np.zeros((6, 4), np.float32)
         return set(jax.eval_shape(objective.loss, *shapes, np.arange(6))[1])
 
@@ -189,7 +221,8 @@ def test_ccp_trains(jdml_command, tmp_path):
     assert "digits: ccp, contrastive, 2-D, seed 0" in done.out
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["alternation"]["patience"] == 1
-    assert (config["normalize"], config["embedding"]["normalize"]) == ("ball", "ball")
+    assert config["alternation"]["anchor_first"]
+    assert (config["recipe"]["normalize"], config["embedding"]["normalize"]) == ("ball", "ball")
     trained = training.load(tmp_path)
     assert trained.objective_params["proxies"].shape == (10, 2, 2)
     vectors = trained.embed(np.zeros((1, 8, 8, 1), np.uint8))

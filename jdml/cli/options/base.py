@@ -75,12 +75,21 @@ class Part:
 
     def defining(self) -> dict[str, Any]:
         """Give what defines a run beside its recipe, as JSON has it: files by what they hold."""
-        hints = get_type_hints(type(self), include_extras=True)
+        return {name: _by_content(value) for name, value in self._fields(ASIDE, IN_RECIPE)}
+
+    def told(self) -> dict[str, Any]:
+        """Give all that defines a run as it was typed, JSON-able."""
         return {
-            field.name: _plain(getattr(self, field.name))
-            for field in dataclasses.fields(self)
-            if not {ASIDE, IN_RECIPE} & set(getattr(hints[field.name], "__metadata__", ()))
+            name: str(value) if isinstance(value, Path) else value
+            for name, value in self._fields(ASIDE)
         }
+
+    def _fields(self, *without: str) -> Iterator[tuple[str, Any]]:
+        """Fields and their values, but for those on which one of some words stands."""
+        hints = get_type_hints(type(self), include_extras=True)
+        for field in dataclasses.fields(self):
+            if not {*without} & {*getattr(hints[field.name], "__metadata__", ())}:
+                yield field.name, getattr(self, field.name)
 
     def typed(self, fields: Mapping[str, str]) -> dict[str, Any]:
         """Give the values of some options that were typed, by the names of a recipe's fields.
@@ -92,7 +101,7 @@ class Part:
         return {field: value for field, value in given.items() if value is not None}
 
 
-def _plain(value: Any) -> Any:
+def _by_content(value: Any) -> Any:
     if isinstance(value, Path):
         from jdml.cli.identity import file_digest
 

@@ -20,17 +20,35 @@ else:
 DEFAULT_LOSS = {"plain": "triplet", "nir": "proxy_anchor", "ccp": "contrastive"}
 
 
+def _settings_help() -> Any:
+    """What each method has to set, and its defaults, from where they stand."""
+    import tyro
+
+    def typed(settings: dict[str, Any]) -> str:
+        return " ".join(f"{key}={'' if of is None else of}" for key, of in settings.items())
+
+    of_methods = {name: settings_of(name, of_paper=False) for name in METHODS}
+    more = {
+        name: {
+            key: value
+            for key, value in settings_of(name).items()
+            if key not in of_methods.get(name, {})
+        }
+        for name in RECIPES
+    }
+    told = [f"{name}: {typed(settings)}" for name, settings in of_methods.items()]
+    also = [f"{name}: {typed(settings)}" for name, settings in more.items() if settings]
+    return tyro.conf.arg(
+        help="The method's own settings, as name=value; their defaults: "
+        f"{'; '.join(told)}. Where the paper chooses, jdml benchmark has its choice, and also {'; '.join(also)}."
+    )
+
+
 @dataclass(frozen=True)
 class Settings(Part):
     """Numbers of the method and its loss in the place of their own."""
 
-    method_setting: Annotated[tuple[str, ...], IN_RECIPE] = ()
-    """The method's own settings in the place of the paper's, as name=value. nir: weight=0.01 warmup=1 (epochs)
-    flow_lr=5e-4 flow=paper conditioning=start shape=softplus of_mean=True self_regularization=both. ccp:
-    preset=released pool_size=12 strength=2e-4 patience=3 in_batch_weight=0.1 restore=False anchor_first=False
-    first=origin single=True. Of jdml benchmark also nir: loss=soft_triple pooling=average+max proxies_rate=4000;
-    nir_baseline, the same without the flow: loss=, weight=, warmup=, pooling=, proxies_rate=; ccp:
-    loss=multi_similarity; pfml: preset=paper clip=vector start=random."""
+    method_setting: Annotated[tuple[str, ...], IN_RECIPE, _settings_help()] = ()
     loss_setting: Annotated[tuple[str, ...], IN_RECIPE] = ()
     """The loss's own numbers in the place of its defaults or the paper's, as name=value: margin=0.2 squared=True."""
     proxies_per_class: Annotated[int | None, IN_RECIPE] = None

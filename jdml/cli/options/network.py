@@ -72,7 +72,6 @@ class Network(Weights):
 
     def check(self) -> None:
         """Refuse what the network does not have."""
-        super().check()
         known = sorted(registry.pretrained_networks())
         if self.input_stats is not None and self.weights is None:
             raise ValueError("--input-stats needs --weights, whose images are normalized")
@@ -80,6 +79,7 @@ class Network(Weights):
             raise ValueError(
                 f"--weights are those of {', '.join(known[:-1])} or {known[-1]}, got --model {self.model}"
             )
+        super().check()
         if self.model is None:
             return
         network = registry.NETWORKS[self.model]

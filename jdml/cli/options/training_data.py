@@ -8,7 +8,7 @@ from jdml import data
 from jdml.cli.identity import load_split
 from jdml.cli.options.data import Data
 from jdml.data.checking import alone
-from jdml.data.loading import LISTS
+from jdml.data.loading import read_listing
 from jdml.data.splits import read_names
 
 Scored = tuple[data.Dataset, data.Dataset | None]
@@ -87,7 +87,7 @@ def _read_arrays(options: Data) -> dict[str, Any]:
 
 def _read_files(options: Data, seed: int) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The splits of image files, and what was passed over."""
-    listing = LISTS[str(options.data)](options.data_dir)
+    listing = read_listing(str(options.data), options.data_dir)
     kinds = len(np.unique(next(iter(listing.views.values()))))
     if kinds < 2:
         raise ValueError(

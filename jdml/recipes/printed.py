@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from jdml.cli.tables import (
+from jdml.recipes.paper_tables import (
     CCP,
     CENTRES,
     CLUSTERED,

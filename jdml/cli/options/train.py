@@ -1,0 +1,68 @@
+"""All options of ``jdml train``."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from jdml.cli.options.base import as_typed
+from jdml.cli.options.data import Data
+from jdml.cli.options.machines import Machines
+from jdml.cli.options.method import Method
+from jdml.cli.options.network import Network
+from jdml.cli.options.optimizer import Optimizer
+from jdml.cli.options.run import RunOptions
+from jdml.cli.sizes import check_memory, check_network
+from jdml.recipes import Recipe
+
+
+@dataclass(frozen=True)
+class TrainOptions(Machines, RunOptions, Optimizer, Method, Network, Data):
+    """Which data, network, method, optimizer; which run, on which machines."""
+
+    def check(self) -> None:
+        """Refuse options of different parts that do not go together."""
+        super().check()
+        self.recipe()
+        needs = "a held-out share of the training rows"
+        if self.patience is not None and not self.may_hold_out:
+            raise ValueError(f"--patience needs --validation, {needs}")
+        if self.monitor is not None and self.patience is None and self.method != "ccp":
+            raise ValueError("--monitor needs --patience")
+        if self.evaluate_every is not None and not self.may_hold_out:
+            raise ValueError(f"--evaluate-every needs --validation, {needs}")
+        if self.method == "ccp" and not self.may_hold_out:
+            raise ValueError(
+                "--method ccp needs --validation, held-out rows that tell when a problem ends: --validation 0.2"
+            )
+
+    def settled(self) -> Self:
+        """Also choose the network by the images, once all is checked."""
+        options = super().settled()
+        model = options.model or ("small" if options.of_files else "eps")
+        options = replace(options, model=model)
+        options.check()
+        recipe, size = options.recipe(), options.image_size if options.of_files else None
+        if size is not None:
+            check_network(model, size)
+        check_memory(recipe, size, options.batch)
+        return options
+
+    def recipe(self) -> Recipe:
+        """Say how the options train: the one description that everything is made from.
+
+        Raises:
+            ValueError: options that do not go together, as typed.
+        """
+        with as_typed():
+            base = self.of_loss()
+            return replace(base, **self.changes(base))
+
+    def config(self) -> dict[str, Any]:
+        """Return what defines the run: the recipe, and which data it is for."""
+        options = self.settled()
+        return {"recipe": options.recipe().to_json(), **options.defining()}
+
+    def title(self, recipe: Recipe) -> str:
+        """Return one line that names the run."""
+        miner = "" if recipe.miner == "none" else f" + {recipe.miner}"
+        method = "" if self.method == "plain" else f"{self.method}, "
+        return f"{self.data}: {method}{recipe.loss}{miner}, {recipe.dim}-D, seed {self.seed}"

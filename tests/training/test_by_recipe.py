@@ -1,0 +1,260 @@
+"""`train` builds from a recipe what a program builds by hand: the same bits after some steps."""
+
+import dataclasses
+import json
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jdml
+from jdml import data, mining, objectives, optim, training
+from jdml.ccp import AlternatingProjections
+from jdml.recipes import Recipe, recipe, with_nir, with_problems
+from jdml.training import start_on_samples, train
+
+DIM, CLASSES, STEPS, RATE = 4, 5, 4, 1e-2
+STILL = {"steps": STEPS, "progress": False, "log_every": 1}
+PLAIN = Recipe(batch=(3, 3), rate=RATE, dim=DIM)
+
+
+class Network(nn.Module):
+    """A layer, and a head that learns before it."""
+
+    @nn.compact
+    def __call__(self, x, *, train=False):
+        x = nn.Dense(6)(x.reshape(len(x), -1))
+        return nn.Dense(DIM, name="head")(nn.relu(x))
+
+
+def blobs():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(CLASSES), 6)
+    images = rng.normal(size=(CLASSES, 1, 3, 2, 1))[labels, 0] + rng.normal(size=(30, 3, 2, 1))
+    return data.Dataset("blobs", images.astype(np.float32), labels.astype(np.int32))
+
+
+def roles(transforms, waiting=0):
+    """The head with the backbone, which may wait; then the objective's parameters."""
+    model = transforms.pop("model")
+    rules = {"backbone": model, "head": model, **transforms}
+    return optim.partition_by_role(
+        rules, optim.backbone_and_head, waiting={"backbone": waiting} if waiting else {}
+    )
+
+
+def triplet():
+    mine = mining.chain(mining.easy_positive(), mining.semi_hard_negative(0.2))
+    objective = objectives.pair(jdml.triplet_loss, margin=0.2, mine=mine)
+    made = dataclasses.replace(
+        PLAIN, settings={"margin": 0.2}, miner="easy_positive+semi_hard_negative:margin=0.2"
+    )
+    return made, objective, roles({"model": optax.adam(RATE)}), {}
+
+
+def margin():
+    objective = objectives.pair(
+        jdml.margin_loss,
+        learned={"beta": jnp.full(CLASSES, 1.1)},
+        mine=mining.distance_weighted_negative(dim=DIM),
+    )
+    decay = optax.add_decayed_weights(
+        0.1, lambda params: {role: role == "model" for role in params}
+    )
+    optimizer = roles(
+        {"model": optax.sgd(RATE, momentum=0.9), "beta": optax.sgd(5 * RATE, momentum=0.9)}
+    )
+    made = dataclasses.replace(
+        PLAIN,
+        loss="margin",
+        settings={"beta": 1.1},
+        learn_beta="class",
+        miner="distance_weighted",
+        rule="sgd",
+        weight_decay=0.1,
+        role_rates={"beta": 5.0},
+    )
+    return made, objective, optax.chain(decay, optimizer), {}
+
+
+def remembering():
+    objective = objectives.pair(jdml.multi_similarity_loss, mine=mining.multi_similarity_pairs())
+    objective = objectives.with_memory(objective, 12, DIM, warmup=1)
+    up = optax.linear_schedule(RATE / 2, RATE, 1)
+    rate = optax.join_schedules([up, optax.cosine_decay_schedule(RATE, STEPS - 2)], [2])
+    made = dataclasses.replace(
+        PLAIN,
+        loss="multi_similarity",
+        miner="multi_similarity",
+        memory=12,
+        memory_wait=1,
+        rule="adamw",
+        weight_decay=0.1,
+        schedule="cosine",
+        rate_warmup=2,
+    )
+    return made, objective, roles({"model": optax.adamw(rate, weight_decay=0.1)}), {}
+
+
+def field():
+    objective = objectives.proxy(
+        jdml.potential_field_loss, CLASSES, DIM, 2, alpha=1.0, reduce_fn=jnp.sum
+    )
+    proxies = optax.chain(optax.clip(5.0), optax.adam(50 * RATE))
+    made = dataclasses.replace(
+        PLAIN,
+        loss="potential_field",
+        settings={"alpha": 1.0, "reduce_fn": "sum"},
+        proxies_per_class=2,
+        batch=9,
+        role_rates={"proxies": 50.0},
+        max_proxy_entry=5.0,
+        start="samples",
+    )
+
+    def start(*arguments, **settings):
+        return start_on_samples(*arguments, seed=3, **settings)
+
+    return made, objective, roles({"model": optax.adam(RATE), "proxies": proxies}), {"start": start}
+
+
+def regularized():
+    pytest.importorskip("distrax")
+    from jdml import flows
+
+    size = {"num_blocks": 1, "hidden": 4, "depth": 2}
+    base = objectives.proxy(jdml.proxy_anchor_loss, CLASSES, DIM, 1)
+    objective = objectives.with_nir(base, flows.preset("released", DIM, DIM, **size), weight=0.02)
+    rules = {"model": RATE, "proxies": 100 * RATE, "flow": 5e-4}
+    optimizer = roles({role: optax.adam(rate) for role, rate in rules.items()}, waiting=3)
+    plain = dataclasses.replace(PLAIN, loss="proxy_anchor")
+    made = with_nir(plain, weight=0.02)  # waits an epoch, 30 images in batches of 9
+    made = dataclasses.replace(made, nir=dataclasses.replace(made.nir, flow_settings=size))
+    return made, objective, optimizer, {"skip_nonfinite": 10}
+
+
+def alternating():
+    objective = objectives.as_proxy_objective(
+        jdml.contrastive_loss, CLASSES, DIM, 2, in_batch_weight=0.1, negative_margin=0.4
+    )
+    anchor = optim.add_anchored_weights(
+        2e-4, lambda params: {role: role == "model" for role in params}
+    )
+    clip = optax.clip_by_global_norm(1.0)
+    optimizer = roles({"model": optax.adam(RATE), "proxies": optax.adam(RATE)})
+    hook = training.AlternatingProblems(
+        model=Network(),
+        train=blobs(),
+        pool_size=3,
+        monitor="MAP@R",
+        machine=AlternatingProjections(patience=1, run_patience=60),
+        anchor_first=True,
+        seed=3,
+        preprocess=training.standard,
+    )
+    plain = dataclasses.replace(
+        PLAIN, loss="contrastive", settings={"negative_margin": 0.4}, max_norm=1.0
+    )
+    made = with_problems(plain, pool_size=3, patience=1, in_batch_weight=0.1)
+    made = dataclasses.replace(made, proxies_per_class=2)
+    return made, objective, optax.chain(anchor, clip, optimizer), {"hook": hook}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [triplet, margin, remembering, field, regularized, alternating],
+    ids=lambda f: f.__name__,
+)
+def test_a_recipe_s_run_is_the_one_made_by_hand(kind):
+    made, objective, optimizer, more = kind()
+    held_out = blobs() if "hook" in more else None
+    one = train(
+        made, blobs(), validation=held_out, seed=3, model=Network(), evaluate_every=1, **STILL
+    )
+    labels = blobs().labels
+    sampler = (
+        data.RandomBatchSampler(len(labels), made.batch, seed=3)
+        if isinstance(made.batch, int)
+        else data.ClassBatchSampler(labels, *made.batch, seed=3)
+    )
+
+    def evaluate(embedder):
+        normalize = jdml.ball if "hook" in more else jdml.sphere
+        x = normalize(jnp.asarray(embedder(held_out.images)))
+        return jdml.evaluate_retrieval(x, held_out.labels, recall_at=(1,))
+
+    watched = {"evaluate": evaluate, "monitor": "MAP@R"} if held_out is not None else {}
+    other = training.fit(
+        Network(),
+        objective,
+        optimizer,
+        blobs(),
+        sampler,
+        seed=3,
+        evaluate_every=1,
+        **STILL,
+        **watched,
+        **more,
+    )
+    jax.tree.map(np.testing.assert_array_equal, one.state.params, other.state.params)
+    assert [record["loss"] for record in one.history] == [r["loss"] for r in other.history]
+    assert one.best == other.best
+
+
+def test_a_run_s_folder_holds_the_recipe(tmp_path):
+    made = dataclasses.replace(triplet()[0], network="eps")
+    images = np.zeros((30, 8, 8, 1), np.uint8)
+    digits = data.Dataset("squares", images, blobs().labels)
+    train(made, digits, out_dir=tmp_path, **STILL)
+    kept = json.loads((tmp_path / "config.json").read_text())["recipe"]
+    assert Recipe.from_json(kept) == made
+    other = dataclasses.replace(made, rate=2 * RATE)
+    with pytest.raises(ValueError, match=r"recipe\.rate: 0\.01 there, 0\.02 now"):
+        train(other, digits, out_dir=tmp_path, **STILL)
+
+
+def test_parts_of_one_s_own_take_the_recipe_s_place():
+    objective = objectives.proxy(jdml.arcface_loss, CLASSES, DIM)
+    result = train(PLAIN, blobs(), model=Network(), objective=objective, seed=1, **STILL)
+    assert set(result.state.params) == {"model", "proxies"}
+    sampler = data.RandomBatchSampler(30, 7, seed=0)
+    still = optax.set_to_zero()
+    one = train(PLAIN, blobs(), model=Network(), sampler=sampler, optimizer=still, **STILL)
+    fresh = training.create_state(
+        Network(), objectives.pair(jdml.triplet_loss), still, blobs().images[:1], seed=0
+    )
+    jax.tree.map(np.testing.assert_array_equal, one.state.params, fresh.params)
+
+
+def test_what_a_recipe_leaves_open_is_found_in_the_images():
+    from jdml.training.by_recipe import make_network
+
+    def named(shape, **changes):
+        part = data.Dataset("x", np.zeros((4, *shape), np.uint8), np.arange(4) % 2)
+        return type(make_network(dataclasses.replace(PLAIN, **changes), part)).__name__
+
+    assert named((8, 8, 1)) == "EpsNet"
+    assert named((96, 96, 3)) == "SmallConvNet"
+    assert named((8, 8, 1), network="resnet20v2") == "ResNet20V2"
+    with pytest.raises(ValueError, match="pooling is not for network eps, which has its own"):
+        named((8, 8, 1), pooling="gem")
+    with pytest.raises(ValueError, match="network vit_s16 has no batch norm to freeze"):
+        named((8, 8, 1), network="vit_s16", freeze_batch_norm=True)
+
+
+def test_wrong_parts_are_refused_before_any_work():
+    with pytest.raises(TypeError, match=r"recipe must be a jdml\.recipes\.Recipe, got a str"):
+        train("triplet", blobs())
+    with pytest.raises(ValueError, match="validation is needed by ccp"):
+        train(with_problems(PLAIN), blobs(), model=Network(), **STILL)
+    wrong = dataclasses.replace(PLAIN, settings={"margn": 0.1})
+    with pytest.raises(ValueError, match=r"triplet_loss has no setting 'margn'; it has margin"):
+        train(wrong, blobs(), model=Network(), **STILL)
+
+
+def test_batches_of_a_paper_fit_any_number_of_images():
+    made = dataclasses.replace(recipe("proxy_anchor", "blobs"), dim=DIM)
+    assert train(made, blobs(), model=Network(), **STILL).stopped == "steps"
