@@ -55,7 +55,7 @@ class Problems:
     strength: Annotated[float, non_negative] = 2e-4
     patience: Annotated[int, at_least(1)] = 3
     run_patience: Annotated[int, at_least(1)] = 60
-    tolerance: Annotated[float, non_negative] = 0.0
+    tolerance: Annotated[float, non_negative] = 1e-5
     restore: bool = True
     anchor_first: bool = True
     first: First = "random"
@@ -272,12 +272,13 @@ class Recipe:
         """Rows of a batch."""
         return self.batch if isinstance(self.batch, int) else self.batch[0] * self.batch[1]
 
-    def objective(self, num_classes: int, dim: int | None = None) -> "Objective":
+    def objective(self, num_classes: int, dim: int | None = None, **own: Any) -> "Objective":
         """Make the objective: the loss with what it learns.
 
         Args:
             num_classes: C.
             dim: Width of the embeddings; None: the recipe's.
+            **own: Keywords of the loss that are no plain values: a miner of one's own (``mine``), a reduction.
 
         Returns:
             The objective.
@@ -287,7 +288,7 @@ class Recipe:
         """
         from jdml.recipes.objective import make_objective
 
-        return make_objective(self, num_classes, self.dim if dim is None else dim)
+        return make_objective(self, num_classes, self.dim if dim is None else dim, **own)
 
     def optimizer(
         self, roles: tuple[str, ...], steps_per_epoch: int, steps: int | None = None

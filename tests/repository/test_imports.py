@@ -38,7 +38,7 @@ DOORS = {
     "testing": {"ops", "mining", "losses"},
     "recipes": METHODS,
     "training": METHODS | {"recipes"},
-    "report": METHODS | {"training"},
+    "report": METHODS | {"recipes", "training"},
     "cli": METHODS | {"recipes", "training", "report"},
     # The flat names: everything that is light.
     "__init__": NUMERICS | {"objectives", "optim", "testing"},
