@@ -23,6 +23,7 @@ import tyro
 
 import jdml
 from experiments.ccp_letters import progress
+from experiments.options import Kept
 from jdml import data
 from jdml.metrics import class_covering
 from jdml.ops import ball
@@ -31,7 +32,7 @@ from jdml.recipes.base import NEVER
 from jdml.report import markdown_table, mean_std, paired_table
 from jdml.training import by_recipe
 from jdml.training.records import read_results
-from jdml.training.study import by_seed, run_study
+from jdml.training.study import by_seed
 
 DIM, RATE, PROXY_RATE = 128, 5e-4, 10.0
 STEPS, EVERY, RUN_PATIENCE, PATIENCE = 10_000, 100, 20, 3
@@ -76,7 +77,7 @@ KEPT = Path(__file__).parent / "kept.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(Kept):
     """What is run."""
 
     data_dir: Path | None = None
@@ -87,12 +88,6 @@ class Settings:
     """Of the losses these only."""
     steps: int = STEPS
     """Of a model at most."""
-    minutes: float | None = None
-    """Begin no further run after so many minutes."""
-    workers: int = 1
-    """Runs at a time, each in a process of its own with its share of the cores."""
-    table: bool = False
-    """Run nothing."""
     ways: tuple[str, ...] = tuple(WAYS)
     """Of these and of those that were added afterwards these only."""
     out: Path = KEPT
@@ -255,13 +250,7 @@ def main(settings: Settings) -> str:
         if settings.data_dir is None:
             raise SystemExit("--data-dir is needed: the folder with Omniglot's two zips")
         one = functools.partial(run, data_dir=str(settings.data_dir.resolve()))
-        run_study(
-            one,
-            make_jobs(settings),
-            settings.out,
-            workers=settings.workers,
-            minutes=settings.minutes,
-        )
+        settings.run(one, make_jobs(settings), settings.out)
     return tables(read_results(settings.out))
 
 

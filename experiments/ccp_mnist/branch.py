@@ -33,6 +33,7 @@ from experiments.ccp_mnist.study import (
     train,
     within,
 )
+from experiments.options import Kept, OnData
 from jdml import training
 from jdml.metrics import class_covering
 from jdml.ops import ball
@@ -41,7 +42,7 @@ from jdml.recipes.base import NEVER
 from jdml.report import Paired, markdown_table, mean_std, paired
 from jdml.training import by_recipe
 from jdml.training.records import read_results
-from jdml.training.study import by_seed, run_study
+from jdml.training.study import by_seed
 
 PLATEAU = {"most": 10_000, "every": 50, "patience": 20}
 STEPS = 2000
@@ -67,21 +68,13 @@ CACHE = Path(__file__).parent / "runs"
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(OnData, Kept):
     """What is run."""
 
-    data_dir: Path | None = None
-    """Folder with MNIST's four IDX files."""
     data: str = "mnist"
     """digits: scikit-learn's, without files: whether everything runs."""
     seeds: int = 10
     """Plateaus, with seeds 0, 1, …"""
-    minutes: float | None = None
-    """Begin no further run after so many minutes."""
-    workers: int = 1
-    """Runs at a time, each in a process of its own with its share of the cores."""
-    table: bool = False
-    """Run nothing."""
     out: Path = KEPT
     """File of the kept runs."""
     cache: Path = CACHE
@@ -208,17 +201,8 @@ def by_problem(results: dict[str, Any]) -> str:
 def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
     if not settings.table:
-        if settings.data != "digits" and settings.data_dir is None:
-            raise SystemExit("--data-dir is needed: the folder with MNIST's four IDX files")
-        where = settings.data_dir and str(settings.data_dir.resolve())
-        one = functools.partial(run, data_dir=where, cache=str(settings.cache))
-        run_study(
-            one,
-            make_jobs(settings),
-            settings.out,
-            workers=settings.workers,
-            minutes=settings.minutes,
-        )
+        one = functools.partial(run, data_dir=settings.folder, cache=str(settings.cache))
+        settings.run(one, make_jobs(settings), settings.out)
     results = read_results(settings.out)
     curves = {way: list(by_seed(results, "curve", way=way).values()) for way in WAYS}
     if any(curves.values()):

@@ -25,6 +25,7 @@ import jdml
 from experiments.cub_crops.features import Head, load
 from experiments.omniglot.methods import DIM, METHODS, choose, on_data
 from experiments.omniglot.rows import Parts, normalized, retrieve, train
+from experiments.options import Options
 from jdml import data, metrics
 from jdml.recipes import Recipe
 from jdml.report import embedding_map, gallery, markdown_table, mean_std
@@ -41,7 +42,7 @@ SHOWN = "EPS + MS"
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(Options):
     """What is run."""
 
     data_dir: Path
@@ -58,8 +59,6 @@ class Settings:
     """One method of each kind, one seed, 16 steps: whether everything runs."""
     out: Path = Path("runs/cub_crops")
     """Folder for results, table and figures."""
-    workers: int = 1
-    """Runs at a time, each in a process of its own with its share of the cores."""
 
 
 def split(train: data.Dataset, test: data.Dataset) -> Parts:

@@ -21,6 +21,7 @@ import numpy as np
 import tyro
 
 import jdml
+from experiments.options import OnData, tell
 from jdml import data, metrics, training
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, mean_std, scatter_grid
@@ -43,13 +44,11 @@ PAPER = {  # R@1, R@5, R@10 on 0–5 and on 6–9: Table 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(OnData):
     """What is run."""
 
     data: Literal["digits", "mnist"] = "digits"
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist: the full 28×28 set in --data-dir."""
-    data_dir: Path | None = None
-    """Folder with MNIST's four IDX files."""
     seeds: int = 3
     """Runs per method, with seeds 0, 1, …"""
     steps: int = 1000
@@ -58,8 +57,6 @@ class Settings:
     """Score on a sixth of the training images, held out of training: how the margin was chosen."""
     out: Path | None = None
     """Folder for results, table and figure; default runs/eps_DATA."""
-    workers: int = 1
-    """Runs at a time, each in a process of its own with its share of the cores."""
 
 
 class Parts(NamedTuple):
@@ -151,7 +148,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run of the study by name."""
     base = {
         "data": settings.data,
-        "data_dir": None if settings.data_dir is None else str(settings.data_dir.resolve()),
+        "data_dir": settings.folder,
         "steps": settings.steps,
         "held_out": settings.held_out,
     }
@@ -214,10 +211,8 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 def main(settings: Settings) -> None:
     """Run what is missing, print the tables and write tables and figure."""
-    if settings.data == "mnist" and settings.data_dir is None:
-        raise SystemExit("--data mnist needs --data-dir, the folder with MNIST's four IDX files")
     out = settings.out or Path("runs") / f"eps_{settings.data}"
-    load(settings.data, settings.data_dir and str(settings.data_dir.resolve()), settings.held_out)
+    load(settings.data, settings.folder, settings.held_out)
     results = run_study(run, make_jobs(settings), out / "runs.jsonl", workers=settings.workers)
     tables = "\n".join(
         [
@@ -226,15 +221,10 @@ def main(settings: Settings) -> None:
             gain_table(results),
         ]
     )
-    minutes = sum(result["seconds"] for result in results.values()) / 60
-    print(
-        f"{tables}\n{len(results)} runs of {settings.steps} steps, {minutes:.0f} process-minutes in all",
-        flush=True,
-    )
+    tell(tables, results, out / "tables.md")
     draw(results, out / "scatter.png")
     scores = {name: {**r, "metrics": _numbers(r["metrics"])} for name, r in results.items()}
     write_results(out / "results.jsonl", scores)
-    (out / "tables.md").write_text(tables)
 
 
 def _numbers(found: dict[str, Any]) -> dict[str, float]:

@@ -28,6 +28,7 @@ from jax import Array
 
 import jdml
 from experiments.eps_omniglot.tables import CURVES, PAPER, PRINTED, report
+from experiments.options import Options, tell
 from jdml import data, metrics, mining, models, training
 from jdml.recipes import Recipe
 from jdml.recipes.words import build_miner
@@ -72,7 +73,7 @@ Part = Literal[
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(Options):
     """What is run."""
 
     data_dir: Path
@@ -89,8 +90,6 @@ class Settings:
     the same of the margin loss, as the paper has them."""
     out: Path = Path("runs/eps_omniglot")
     """Folder for results, table and figure."""
-    workers: int = 1
-    """Runs at a time, each in a process of its own with its share of the cores."""
     image_size: int | None = None
     """Side of the images, in pixels. Default: 28, and 80 with resnet50."""
     model: Literal["small", "resnet50"] = "small"
@@ -280,12 +279,7 @@ def main(settings: Settings) -> None:
         print(f"dry run: {len(results)} runs of 2 steps went through")
         return
     text = report(results, settings.parts, settings.out)
-    seconds = sum(result["seconds"] for result in results.values())
-    print(
-        f"{text}\n{len(results)} runs of {settings.steps} steps, {seconds / 60:.0f} process-minutes in all",
-        flush=True,
-    )
-    (out / "tables.md").write_text(text)
+    tell(text, results, out / "tables.md")
 
 
 if __name__ == "__main__":

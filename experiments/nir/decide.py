@@ -24,13 +24,14 @@ import tyro
 
 import jdml
 from experiments.nir import regularized
+from experiments.options import Kept
 from experiments.potential_fields import study  # the data and the base losses
 from jdml import metrics, optim
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, mean_std, paired_table
 from jdml.training import by_recipe
 from jdml.training.records import read_results
-from jdml.training.study import by_seed, run_study
+from jdml.training.study import by_seed
 
 STEPS, BATCH = 600, (4, 40)
 WARMUP = 50
@@ -62,7 +63,7 @@ KEPT = Path(__file__).parent / "decided.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(Kept):
     """What is run."""
 
     data_dir: Path | None = None
@@ -71,12 +72,6 @@ class Settings:
     """Runs of each way, with seeds 0, 1, …"""
     bases: tuple[str, ...] = BASES
     """Of the base losses these only."""
-    minutes: float | None = None
-    """Begin no further run after so many minutes."""
-    workers: int = 1
-    """Runs at a time, each in a process of its own with its share of the cores."""
-    table: bool = False
-    """Run nothing."""
     out: Path = KEPT
     """File of the kept runs."""
 
@@ -222,13 +217,7 @@ def main(settings: Settings) -> str:
         if settings.data_dir is None:
             raise SystemExit("--data-dir is needed: the folder with Omniglot's two zips")
         one = functools.partial(run, data_dir=str(settings.data_dir.resolve()))
-        run_study(
-            one,
-            make_jobs(settings),
-            settings.out,
-            workers=settings.workers,
-            minutes=settings.minutes,
-        )
+        settings.run(one, make_jobs(settings), settings.out)
     results = read_results(settings.out)
     if results:
         draw(results, settings.out.with_suffix(".png"))

@@ -25,6 +25,7 @@ import tyro
 import jdml
 from experiments.omniglot.methods import METHODS, PAPER, choose, on_data
 from experiments.omniglot.rows import Parts, retrieve, train
+from experiments.options import Options
 from jdml import data, metrics
 from jdml.report import markdown_table, mean_std
 from jdml.training.memory import keep_freed_memory
@@ -37,7 +38,7 @@ COLUMNS = ("letters R@1", "letters R@8", "letters MAP@R", "letters NMI", "langua
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(Options):
     """What is run."""
 
     data_dir: Path
@@ -52,8 +53,6 @@ class Settings:
     """One method of each kind, one seed, 24 steps: whether everything runs."""
     out: Path = Path("runs/omniglot")
     """Folder for results and table."""
-    workers: int = 1
-    """Runs at a time, each in a process of its own with its share of the cores."""
 
 
 @functools.cache

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jdml
+from experiments.eps_mnist import main as digits  # the same images, by parity
 from jdml import data, metrics, training
 from jdml.recipes import Recipe
 from jdml.recipes.base import Batch
@@ -85,14 +86,15 @@ class Parts(NamedTuple):
 @functools.cache
 def load(name: str, data_dir: str | None, held_out: bool) -> Parts:
     """The data of a task: labelled by parity or alphabet, scored on digits or letters."""
-    rng = np.random.default_rng(0)
     if name == "omniglot":
         train, test = (
             data.load(name, data_dir=data_dir, split=split, image_size=28)
             for split in ("train", "test")
         )
         if held_out:
-            alphabets = rng.permutation(train.num_classes)[: train.num_classes // 5]
+            alphabets = np.random.default_rng(0).permutation(train.num_classes)[
+                : train.num_classes // 5
+            ]
             chosen = np.isin(train.labels, alphabets)
             test, train = train.select(chosen), train.select(~chosen)
             train = dataclasses.replace(
@@ -100,19 +102,9 @@ def load(name: str, data_dir: str | None, held_out: bool) -> Parts:
             )
         letters, alphabets = (test.views[view] for view in ("letter", "alphabet"))
         return Parts(train, (("letters", test, letters), ("alphabets", test, alphabets)))
-    train, test = (data.load(name, data_dir=data_dir, split=split) for split in ("train", "test"))
-    unseen = data.load(name, split="all") if name == "digits" else test
-    train = train.select(train.views["digit"] <= 5)
-    seen = test.select(test.views["digit"] <= 5)
-    unseen = unseen.select(unseen.views["digit"] > 5)
-    if held_out:
-        chosen = rng.permutation(len(train)) < len(train) // 6
-        seen, train = train.select(chosen), train.select(~chosen)
-    scored = (("seen digits", seen), ("unseen digits", unseen))
-    return Parts(
-        train.relabel("parity"),
-        tuple((title, part, part.views["digit"]) for title, part in scored),
-    )
+    train, *scored = digits.load(name, data_dir, held_out)
+    titled = zip(DIGITS, scored, strict=True)
+    return Parts(train, tuple((title, part, part.views["digit"]) for title, part in titled))
 
 
 def recipe_of(task: Task, method: str, settings: dict[str, Any], **own: Any) -> Recipe:
