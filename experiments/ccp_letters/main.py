@@ -19,22 +19,24 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 import tyro
 
 import jdml
 from experiments.ccp_letters import progress
-from jdml import data, models, objectives, optim, training
-from jdml.ccp import AlternatingProjections
+from experiments.options import Kept
+from jdml import data
 from jdml.metrics import class_covering
 from jdml.ops import ball
+from jdml.recipes import Problems, Recipe, make_sampler
+from jdml.recipes.base import NEVER
 from jdml.report import markdown_table, mean_std, paired_table
+from jdml.training import by_recipe
 from jdml.training.records import read_results
-from jdml.training.study import by_seed, run_study
+from jdml.training.study import by_seed
 
 DIM, RATE, PROXY_RATE = 128, 5e-4, 10.0
 STEPS, EVERY, RUN_PATIENCE, PATIENCE = 10_000, 100, 20, 3
-FOLDS, STRENGTH = 4, 2e-4
+FOLDS, BATCH = 4, (8, 4)
 LOSSES: dict[str, dict[str, Any]] = {
     "contrastive": {"positive_margin": 0.0, "negative_margin": 0.3841},
     "multi_similarity": {"alpha": 2.0, "beta": 40.0, "base": 0.5},
@@ -43,14 +45,14 @@ LOSSES: dict[str, dict[str, Any]] = {
 """C2, MS and triplet as CCP's tables have them for CUB, without mining."""
 WAYS: dict[str, dict[str, Any]] = {
     "alone": {},
-    "one problem": {"proxies": 4, "patience": 10**6},
+    "one problem": {"proxies": 4, "patience": NEVER},
     "CCP-S": {"proxies": 1, "patience": PATIENCE},
     "CCP-L": {"proxies": 4, "patience": PATIENCE},
     "XBM": {"memory": 4},
 }
 """Proxies per class, or remembered samples in units of classes: CCP-L and XBM have as many references."""
 AFTERWARDS: dict[str, dict[str, Any]] = {
-    "one problem, no anchor": {"proxies": 4, "patience": 10**6, "strength": 0.0},
+    "one problem, no anchor": {"proxies": 4, "patience": NEVER, "strength": 0.0},
     "CCP-L, first problem free": {"proxies": 4, "patience": PATIENCE, "anchor_first": False},
 }
 """Ways that were added when the others had been seen: how much of it is the anchor at the weights of the start?"""
@@ -75,7 +77,7 @@ KEPT = Path(__file__).parent / "kept.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(Kept):
     """What is run."""
 
     data_dir: Path | None = None
@@ -86,12 +88,6 @@ class Settings:
     """Of the losses these only."""
     steps: int = STEPS
     """Of a model at most."""
-    minutes: float | None = None
-    """Begin no further run after so many minutes."""
-    workers: int = 1
-    """Runs at a time, each in a process of its own with its share of the cores."""
-    table: bool = False
-    """Run nothing."""
     ways: tuple[str, ...] = tuple(WAYS)
     """Of these and of those that were added afterwards these only."""
     out: Path = KEPT
@@ -125,35 +121,28 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     }
 
 
-def way_of(job: dict[str, Any]) -> dict[str, Any]:
-    """What a job's way is."""
-    return {**WAYS, **AFTERWARDS}[job["way"]]
-
-
-def make_objective(job: dict[str, Any], classes: int) -> objectives.Objective:
-    """A loss in the ball, beside the batch, a memory or proxies."""
-    way = way_of(job)
-    loss, settings = getattr(jdml, f"{job['loss']}_loss"), LOSSES[job["loss"]]
-    if "proxies" in way:
-        return objectives.as_proxy_objective(loss, classes, DIM, way["proxies"], **settings)
-    alone = objectives.pair(loss, normalize=ball, **settings)
-    if "memory" not in way:
-        return alone
-    return objectives.with_memory(alone, way["memory"] * classes, DIM, warmup=500)
-
-
-def make_optimizer(job: dict[str, Any]) -> optax.GradientTransformation:
-    """Adam at a constant rate; where there are proxies the model is anchored."""
-    way = way_of(job)
-
-    def adam(rate: float) -> optax.GradientTransformation:
-        return optax.chain(optax.clip_by_global_norm(10.0), optax.adam(rate, b2=0.99))
-
-    rules = {"model": adam(RATE), "proxies": adam(PROXY_RATE * RATE)}
-    if "proxies" in way:
-        anchor = optim.add_anchored_weights(way.get("strength", STRENGTH))
-        rules["model"] = optax.chain(anchor, rules["model"])
-    return optim.partition_by_role(rules, lambda params: {name: name for name in params})
+def recipe_of(job: dict[str, Any], classes: int) -> Recipe:
+    """A loss in the ball, beside the batch, a memory or proxies; where there are proxies the model is anchored."""
+    way = {**WAYS, **AFTERWARDS}[job["way"]]
+    own = {name: way[name] for name in ("patience", "strength", "anchor_first") if name in way}
+    problems = Problems(pool_size=7, run_patience=RUN_PATIENCE, **own) if own else None
+    return Recipe(
+        loss=job["loss"],
+        settings=LOSSES[job["loss"]],
+        memory=way.get("memory", 0) * classes,
+        memory_wait=500,
+        proxies_per_class=way.get("proxies"),
+        problems=problems,
+        normalize="ball",
+        network="small",
+        dim=DIM,
+        batch=BATCH,
+        rate=RATE,
+        role_rates={"proxies": PROXY_RATE},
+        b2=0.99,
+        max_norm=10.0,
+        norm_by_role=True,
+    )
 
 
 def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
@@ -163,41 +152,27 @@ def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
     train, validation = everything.select(fold.train), everything.select(fold.validation)
     own = np.unique(train.labels, return_inverse=True)[1]
     train = dataclasses.replace(train, labels=own)
-    model, way = models.SmallConvNet(DIM), way_of(job)
-
-    def score(embedder: Any, part: data.Dataset) -> dict[str, float]:
-        x = ball(jnp.asarray(embedder(part.images)))
-        return jdml.evaluate_retrieval(x, part.labels, recall_at=(1,))
-
+    recipe = recipe_of(job, train.num_classes)
     hook = None
-    if "proxies" in way:
-        hook = training.AlternatingProblems(
-            model=model,
-            train=train,
-            pool_size=7,
-            monitor="MAP@R",
-            machine=AlternatingProjections(patience=way["patience"], run_patience=RUN_PATIENCE),
-            anchor_first=way.get("anchor_first", True),
-            seed=job["seed"],
-        )
-    result = training.fit(
-        model,
-        make_objective(job, train.num_classes),
-        make_optimizer(job),
+    if recipe.problems is not None:
+        model = by_recipe.make_network(recipe, train)
+        hook = by_recipe.make_hook(recipe, model, train, by_recipe.MONITOR, seed=job["seed"])
+    result = by_recipe.train(
+        recipe,
         train,
-        data.ClassBatchSampler(train.labels, 8, 4, seed=job["seed"]),
+        validation=validation,
+        sampler=make_sampler(recipe, train.labels, job["seed"]),
         steps=job["steps"],
         seed=FOLDS * job["seed"] + job["fold"],
-        evaluate=lambda embedder: {"MAP@R": score(embedder, validation)["MAP@R"]},
         evaluate_every=min(EVERY, job["steps"]),
         log_every=min(EVERY, job["steps"]),
-        monitor="MAP@R",
         patience=RUN_PATIENCE,
         hook=hook,
         progress=False,
     )
     assert result.best is not None
-    found = score(result.embedder, test)
+    x = ball(jnp.asarray(result.embedder(test.images)))
+    found = jdml.evaluate_retrieval(x, test.labels, recall_at=(1,))
     covering = class_covering(
         ball(jnp.asarray(result.embedder(validation.images))), validation.labels
     )
@@ -275,13 +250,7 @@ def main(settings: Settings) -> str:
         if settings.data_dir is None:
             raise SystemExit("--data-dir is needed: the folder with Omniglot's two zips")
         one = functools.partial(run, data_dir=str(settings.data_dir.resolve()))
-        run_study(
-            one,
-            make_jobs(settings),
-            settings.out,
-            workers=settings.workers,
-            minutes=settings.minutes,
-        )
+        settings.run(one, make_jobs(settings), settings.out)
     return tables(read_results(settings.out))
 
 

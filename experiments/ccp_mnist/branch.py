@@ -20,36 +20,36 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 import tyro
 
-import jdml
 from experiments.ccp_mnist.pictures import draw_ways
 from experiments.ccp_mnist.study import (
     BASE,
-    CLASSES,
-    MARGINS,
-    RATE,
+    RECIPE,
     Parts,
-    Recorder,
     load,
+    make_recorder,
     map_at_r,
+    train,
     within,
 )
-from jdml import data, models, objectives, optim, training
-from jdml.ccp import AlternatingProjections
+from experiments.options import Kept, OnData
+from jdml import training
 from jdml.metrics import class_covering
 from jdml.ops import ball
+from jdml.recipes import Problems, Recipe
+from jdml.recipes.base import NEVER
 from jdml.report import Paired, markdown_table, mean_std, paired
+from jdml.training import by_recipe
 from jdml.training.records import read_results
-from jdml.training.study import by_seed, run_study
+from jdml.training.study import by_seed
 
 PLATEAU = {"most": 10_000, "every": 50, "patience": 20}
 STEPS = 2000
 SHOWN = 1000
 """Training images whose covering radius is measured."""
 WAYS: dict[str, dict[str, Any]] = {
-    "go on": {},
+    "go on": {"patience": NEVER, "strength": 0.0},
     "CCP": {"pool_size": 16, "strength": 2e-4},
     "random new proxies": {"pool_size": 4, "strength": 2e-4},
     "CCP, no anchor": {"pool_size": 16, "strength": 0.0},
@@ -68,21 +68,13 @@ CACHE = Path(__file__).parent / "runs"
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(OnData, Kept):
     """What is run."""
 
-    data_dir: Path | None = None
-    """Folder with MNIST's four IDX files."""
     data: str = "mnist"
     """digits: scikit-learn's, without files: whether everything runs."""
     seeds: int = 10
     """Plateaus, with seeds 0, 1, …"""
-    minutes: float | None = None
-    """Begin no further run after so many minutes."""
-    workers: int = 1
-    """Runs at a time, each in a process of its own with its share of the cores."""
-    table: bool = False
-    """Run nothing."""
     out: Path = KEPT
     """File of the kept runs."""
     cache: Path = CACHE
@@ -104,42 +96,16 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     }
 
 
-def make_parts(job: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Model, objective and optimizer: constant rates, the model's weights anchored, the proxies' not."""
-    way = WAYS.get(job["way"], {})
-    per_class = BASE["proxies_per_class"]
-    objective = objectives.as_proxy_objective(
-        jdml.contrastive_loss, CLASSES, 2, per_class, **MARGINS
-    )
-
-    def adam(rate: float) -> optax.GradientTransformation:
-        return optax.chain(optax.clip_by_global_norm(10.0), optax.adam(rate, b2=0.99))
-
-    anchored = optax.chain(optim.add_anchored_weights(way.get("strength", 0.0)), adam(RATE))
-    optimizer = optim.partition_by_role(
-        {"model": anchored, "proxies": adam(10 * RATE)}, {"model": "model", "proxies": "proxies"}
-    )
-    return models.ResNet20V2(2), objective, optimizer
+def recipe_of(way: str) -> Recipe:
+    """Constant rates; the model's weights anchored, the proxies' not, which are those of the plateau at first."""
+    problems = Problems(run_patience=NEVER, first="kept", **WAYS[way])
+    number = BASE["proxies_per_class"]
+    return dataclasses.replace(RECIPE, problems=problems, proxies_per_class=number, batch=(8, 4))
 
 
-def train(
-    job: dict[str, Any], parts: Parts, **settings: Any
-) -> tuple[training.FitResult, dict[str, Any]]:
-    """Fit, and what all runs have in common of it."""
-    images, labels = parts.validation.images, parts.validation.labels
-    result = training.fit(
-        *make_parts(job),
-        parts.train,
-        data.ClassBatchSampler(parts.train.labels, 8, 4, seed=job["seed"]),
-        seed=job["seed"],
-        evaluate=lambda embedder: {"validation": map_at_r(embedder(images), labels)},
-        evaluate_every=job["every"],
-        log_every=job["every"],
-        monitor="validation",
-        progress=False,
-        **settings,
-    )
-    last = training.Embedder(models.ResNet20V2(2), result.state)
+def measured(recipe: Recipe, parts: Parts, result: training.FitResult) -> dict[str, Any]:
+    """What all runs have in common: how the last weights lie, and the way there."""
+    last = training.Embedder(by_recipe.make_network(recipe, parts.train), result.state)
     shown = parts.train.select(np.arange(min(SHOWN, len(parts.train))))
     seen, unseen = (
         class_covering(ball(jnp.asarray(last(part.images))), part.labels)
@@ -147,7 +113,7 @@ def train(
     )
     curve = [[r["step"], round(float(r["validation"]), 5)] for r in result.history]
     assert result.best is not None
-    return result, {
+    return {
         "test": round(map_at_r(last(parts.test.images), parts.test.labels), 5),
         "validation": curve[-1][1],
         "best validation": round(result.best.value, 5),
@@ -162,35 +128,18 @@ def train(
 
 def run(job: dict[str, Any], data_dir: str | None, cache: str) -> dict[str, Any]:
     """Train to the plateau, or on from it."""
-    parts = load(job["data"], data_dir)
-    to_plateau = {**job, "way": "plateau"}
-    plateau, found = train(
-        to_plateau,
-        parts,
-        steps=job["most"],
-        patience=job["patience"],
-        out_dir=Path(cache) / f"{job['data']}-plateau-{job['seed']}",
-    )
+    parts, recipe, seed = load(job["data"], data_dir), recipe_of("go on"), job["seed"]
+    go = functools.partial(train, parts=parts, every=job["every"], seed=seed)
+    folder = Path(cache) / f"{job['data']}-plateau-{seed}"
+    plateau = go(recipe, steps=job["most"], patience=job["patience"], out_dir=folder)
     if job["way"] == "plateau":
-        return found
-    way, hook = WAYS[job["way"]], None
-    if way:
-        hook = Recorder(
-            model=models.ResNet20V2(2),
-            train=parts.train,
-            pool_size=way["pool_size"],
-            monitor="validation",
-            machine=AlternatingProjections(patience=3, run_patience=10**6, tolerance=1e-5),
-            anchor_first=True,
-            first="kept",
-            seed=job["seed"],
-            points=parts.train.select(np.arange(min(SHOWN, len(parts.train)))),
-            unseen=parts.validation,
-        )
-    _, found = train(job, parts, steps=job["steps"], state=plateau.state, hook=hook)
-    history = [] if hook is None else hook.history
-    rounded = [{name: round(float(value), 5) for name, value in of.items()} for of in history]
-    return {**found, "problems": 1 + len(history), "history": rounded}
+        return measured(recipe, parts, plateau)
+    recipe = recipe_of(job["way"])
+    hook = make_recorder(recipe, parts, seed)
+    result = go(recipe, steps=job["steps"], state=plateau.state, hook=hook)
+    rounded = [{k: round(float(v), 5) for k, v in problem.items()} for problem in hook.history]
+    found = measured(recipe, parts, result)
+    return {**found, "problems": 1 + len(rounded), "history": rounded}
 
 
 def compared(results: dict[str, Any], pair: tuple[str, str], metric: str) -> Paired:
@@ -252,17 +201,8 @@ def by_problem(results: dict[str, Any]) -> str:
 def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
     if not settings.table:
-        if settings.data != "digits" and settings.data_dir is None:
-            raise SystemExit("--data-dir is needed: the folder with MNIST's four IDX files")
-        where = settings.data_dir and str(settings.data_dir.resolve())
-        one = functools.partial(run, data_dir=where, cache=str(settings.cache))
-        run_study(
-            one,
-            make_jobs(settings),
-            settings.out,
-            workers=settings.workers,
-            minutes=settings.minutes,
-        )
+        one = functools.partial(run, data_dir=settings.folder, cache=str(settings.cache))
+        settings.run(one, make_jobs(settings), settings.out)
     results = read_results(settings.out)
     curves = {way: list(by_seed(results, "curve", way=way).values()) for way in WAYS}
     if any(curves.values()):

@@ -20,6 +20,7 @@ import tyro
 
 from experiments.ccp_mnist.pictures import draw_panels
 from experiments.ccp_mnist.study import BASE, METHODS, TASKS, load, run
+from experiments.options import OnData, tell
 from jdml.report import curves, markdown_table, mean_std
 from jdml.training import keep_freed_memory
 from jdml.training.study import over_seeds, run_study
@@ -43,13 +44,11 @@ PAPER = {"in batch": "–", "samples": "98.06", "single": "–", "CCP": "97.21"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(OnData):
     """What is run."""
 
     data: Literal["digits", "mnist"] = "digits"
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist: the full 28×28 set in --data-dir."""
-    data_dir: Path | None = None
-    """Folder with MNIST's four IDX files."""
     seeds: int = 1
     """Runs per method, with seeds 0, 1, …"""
     sweep_seeds: int = 1
@@ -61,8 +60,6 @@ class Settings:
     sweeps."""
     out: Path | None = None
     """Folder for results, tables and figures; default runs/ccp_DATA."""
-    workers: int = 1
-    """Runs at a time, each in a process of its own with its share of the cores."""
 
 
 def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
@@ -70,7 +67,7 @@ def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
     base = {
         **BASE,
         "data": settings.data,
-        "data_dir": None if settings.data_dir is None else str(settings.data_dir.resolve()),
+        "data_dir": settings.folder,
         "steps": settings.steps or TASKS[settings.data].steps,
     }
     jobs = {}
@@ -183,17 +180,13 @@ def sweep_table(results: dict[str, Any], sweep: Sweep) -> str:
 
 def main(settings: Settings) -> None:
     """Run what is missing, print the tables, write tables and figures."""
-    if settings.data != "digits" and settings.data_dir is None:
-        raise SystemExit(f"--data {settings.data} needs --data-dir, the folder with its files")
+    load(settings.data, settings.folder)
     out = settings.out or Path("runs") / f"ccp_{settings.data}"
     out.mkdir(parents=True, exist_ok=True)
-    load(settings.data, settings.data_dir and str(settings.data_dir.resolve()))
     results = run_study(
         run, make_jobs(settings, out), out / "results.jsonl", workers=settings.workers
     )
     text = report(results, settings)
-    minutes = sum(result["seconds"] for result in results.values()) / 60
-    print(f"{text}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
     if "methods" in settings.parts:
         draw_panels(out / "panels.npz", out / "panels.png")
         logs = {
@@ -204,7 +197,7 @@ def main(settings: Settings) -> None:
             for method in METHODS
         }
         curves(logs).savefig(out / "curves.png", dpi=110)
-    (out / f"tables_{'_'.join(settings.parts)}.md").write_text(text)
+    tell(text, results, out / f"tables_{'_'.join(settings.parts)}.md")
 
 
 if __name__ == "__main__":

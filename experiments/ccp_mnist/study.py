@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 import jdml
-from jdml import data, models, objectives, optim, training
-from jdml.ccp import AlternatingProjections
+from jdml import data, objectives, training
 from jdml.metrics import class_covering
 from jdml.ops import ball
-from jdml.training import AlternatingProblems, Alternation, HookResult, TrainState, embed
+from jdml.recipes import Problems, Recipe, make_sampler
+from jdml.recipes.base import NEVER
+from jdml.training import AlternatingProblems, Alternation, HookResult, TrainState, by_recipe, embed
 
 CLASSES = 10
 METHODS = ("in batch", "samples", "single", "CCP")
@@ -31,9 +31,6 @@ BASE: dict[str, Any] = {
     "panels": None,
 }
 MARGINS = {"positive_margin": 0.0, "negative_margin": 0.5}
-PROXY_RATE = 10.0
-"""The proxies' learning rate, in units of the model's."""
-NEVER = 10**6
 ANCHORS_LAST = 200
 """Steps, as long as a short problem of CCP: eq. 4.10 is solved for one set of anchors after another."""
 SCORED = 1000
@@ -55,8 +52,19 @@ class Task(NamedTuple):
 
 
 TASKS = {"digits": Task(1500, 20, 3, 0.01), "mnist": Task(6000, 50, 3, 0.002)}
-RATE = 1e-3
-"""At the start; it falls to 0 by a cosine."""
+RECIPE = Recipe(
+    loss="contrastive",
+    settings=MARGINS,
+    normalize="ball",
+    network="resnet20v2",
+    dim=2,
+    rate=1e-3,
+    role_rates={"proxies": 10.0},
+    b2=0.99,
+    max_norm=10.0,
+    norm_by_role=True,
+)
+"""What all runs share."""
 
 
 class Parts(NamedTuple):
@@ -169,101 +177,85 @@ class Recorder(AlternatingProblems):
         )
 
 
-def make_objective(job: dict[str, Any]) -> objectives.Objective:
-    """Contrastive, in the unit disk, against the batch, anchors or proxies."""
-    per_class = int(job["proxies_per_class"])
-    if job["method"] == "in batch":
-        return objectives.pair(jdml.contrastive_loss, normalize=ball, **MARGINS)
-    if job["method"] == "samples":
-        return objectives.as_anchor_objective(jdml.contrastive_loss, per_class * CLASSES, **MARGINS)
-    return objectives.as_proxy_objective(
-        jdml.contrastive_loss,
-        CLASSES,
-        2,
-        per_class,
-        in_batch_weight=job["in_batch_weight"],
-        **MARGINS,
+def recipe_of(job: dict[str, Any]) -> Recipe:
+    """Contrastive, in the unit disk, against the batch or proxies; the model anchored, the proxies not."""
+    task, proxies, problems = TASKS[job["data"]], None, None
+    if job["method"] in ("single", "CCP"):
+        proxies = int(job["proxies_per_class"])
+        problems = Problems(
+            pool_size=max(int(job["pool_size"]), proxies),
+            strength=job["strength"],
+            patience=task.patience if job["method"] == "CCP" else NEVER,
+            run_patience=NEVER,
+            tolerance=task.tolerance,
+            restore=job["restore"],
+            anchor_first=False,
+            in_batch_weight=job["in_batch_weight"],
+        )
+    batch = (int(job["classes_per_batch"]), int(job["samples_per_class"]))
+    return dataclasses.replace(
+        RECIPE, proxies_per_class=proxies, problems=problems, batch=batch, schedule="cosine"
     )
 
 
-def make_optimizer(job: dict[str, Any]) -> optax.GradientTransformation:
-    """Adam with clipped gradients; the model anchored, the proxies not."""
+def anchor_samples(job: dict[str, Any], recipe: Recipe, labels: np.ndarray) -> dict[str, Any]:
+    """What no recipe says: anchors of all classes before each batch, which change as often as CCP's problems do."""
+    number, seed = int(job["proxies_per_class"]), job["seed"]
+    batches = make_sampler(recipe, labels, seed)
+    return {
+        "objective": objectives.as_anchor_objective(
+            jdml.contrastive_loss, number * CLASSES, **MARGINS
+        ),
+        "sampler": data.AnchorBatchSampler(
+            batches, labels, number, renew_every=ANCHORS_LAST, seed=seed
+        ),
+    }
 
-    def adam(rate: float) -> optax.GradientTransformation:
-        falling = optax.cosine_decay_schedule(rate, job["steps"])
-        return optax.chain(optax.clip_by_global_norm(10.0), optax.adam(falling, b2=0.99))
 
-    anchored = optax.chain(optim.add_anchored_weights(job["strength"]), adam(RATE))
-    return optim.partition_by_role(
-        {"model": anchored, "proxies": adam(PROXY_RATE * RATE)},
-        lambda params: {name: name for name in params},
-    )
+def make_recorder(recipe: Recipe, parts: Parts, seed: int) -> Any:
+    """What chooses the proxies of a recipe with problems, and notes what they come to."""
+    model = by_recipe.make_network(recipe, parts.train)
+    shown = parts.train.select(np.arange(min(SHOWN, len(parts.train))))
+    noted: dict[str, Any] = {"kind": Recorder, "points": shown, "unseen": parts.validation}
+    return by_recipe.make_hook(recipe, model, parts.train, "validation", seed=seed, **noted)
 
 
-def make_sampler(job: dict[str, Any], labels: np.ndarray) -> data.EpochSampler:
-    """Batches of some classes; anchors of all classes before them, which change as often as problems of CCP do."""
-    classes, samples = int(job["classes_per_batch"]), int(job["samples_per_class"])
-    sampler = data.ClassBatchSampler(labels, classes, samples, seed=job["seed"])
-    if job["method"] != "samples":
-        return sampler
-    return data.AnchorBatchSampler(
-        sampler,
-        labels,
-        int(job["proxies_per_class"]),
-        renew_every=ANCHORS_LAST,
-        seed=job["seed"],
+def train(recipe: Recipe, parts: Parts, every: int, **settings: Any) -> training.FitResult:
+    """Train, with MAP@R of the validation images after every so many steps."""
+    images, labels = parts.validation.images, parts.validation.labels
+    return by_recipe.train(
+        recipe,
+        parts.train,
+        evaluate=lambda embedder: {"validation": map_at_r(embedder(images), labels)},
+        evaluate_every=every,
+        monitor="validation",
+        log_every=every,
+        progress=False,
+        **settings,
     )
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one network; MAP@R of its best evaluation on validation, training and test images."""
-    parts, task = load(job["data"], job["data_dir"]), TASKS[job["data"]]
-    model = models.ResNet20V2(2)
-    shown = parts.train.select(np.arange(min(SHOWN, len(parts.train))))
-    hook = Recorder(
-        model=model,
-        train=parts.train,
-        pool_size=max(int(job["pool_size"]), int(job["proxies_per_class"])),
-        monitor="validation",
-        machine=AlternatingProjections(
-            patience=task.patience if job["method"] == "CCP" else NEVER,
-            run_patience=NEVER,
-            tolerance=task.tolerance,
-        ),
-        restore=job["restore"],
-        seed=job["seed"],
-        points=shown,
-        unseen=parts.validation,
-    )
-    result = training.fit(
-        model,
-        make_objective(job),
-        make_optimizer(job),
-        parts.train,
-        make_sampler(job, parts.train.labels),
-        steps=job["steps"],
-        seed=job["seed"],
-        evaluate=lambda embedder: {
-            "validation": map_at_r(embedder(parts.validation.images), parts.validation.labels)
-        },
-        evaluate_every=task.every,
-        monitor="validation",
-        hook=hook if job["method"] in ("single", "CCP") else None,
-        log_every=task.every,
-        progress=False,
-    )
+    parts, recipe, seed = load(job["data"], job["data_dir"]), recipe_of(job), job["seed"]
+    hook = None if recipe.problems is None else make_recorder(recipe, parts, seed)
+    samples = job["method"] == "samples"
+    own = anchor_samples(job, recipe, parts.train.labels) if samples else {}
+    every = TASKS[job["data"]].every
+    result = train(recipe, parts, every, steps=job["steps"], seed=seed, hook=hook, **own)
     assert result.best is not None
     if job["panels"] is not None:
         save_panels(hook, Path(job["panels"]))
     scored = parts.train.select(np.arange(min(TRAINING_SCORED, len(parts.train))))
+    history = [] if hook is None else hook.history
     return {
         "validation": result.best.value,
         "best step": result.best.step,
         "train": map_at_r(result.embedder(scored.images), scored.labels),
         "test": map_at_r(result.embedder(parts.test.images), parts.test.labels),
         "curve": [[r["step"], r["validation"]] for r in result.history if "validation" in r],
-        "problems": 1 + len(hook.history),
-        "history": hook.history,
+        "problems": 1 + len(history),
+        "history": history,
     }
 
 

@@ -23,9 +23,11 @@ import tyro
 
 import jdml
 from experiments.cub_crops.features import Head, load
-from experiments.omniglot.methods import DIM, METHODS, choose
-from experiments.omniglot.rows import Parts, retrieve, train
+from experiments.omniglot.methods import DIM, METHODS, choose, on_data
+from experiments.omniglot.rows import Parts, normalized, retrieve, train
+from experiments.options import Options
 from jdml import data, metrics
+from jdml.recipes import Recipe
 from jdml.report import embedding_map, gallery, markdown_table, mean_std
 from jdml.training import keep_freed_memory
 from jdml.training.study import over_seeds, run_study
@@ -40,7 +42,7 @@ SHOWN = "EPS + MS"
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(Options):
     """What is run."""
 
     data_dir: Path
@@ -57,8 +59,6 @@ class Settings:
     """One method of each kind, one seed, 16 steps: whether everything runs."""
     out: Path = Path("runs/cub_crops")
     """Folder for results, table and figures."""
-    workers: int = 1
-    """Runs at a time, each in a process of its own with its share of the cores."""
 
 
 def split(train: data.Dataset, test: data.Dataset) -> Parts:
@@ -67,9 +67,9 @@ def split(train: data.Dataset, test: data.Dataset) -> Parts:
     return Parts(train.select(~held_out), train.select(held_out), test)
 
 
-def score(method: Any, x: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+def score(recipe: Recipe, x: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Retrieval and clustering of the test classes."""
-    found = retrieve(method, x, labels)
+    found = retrieve(recipe, x, labels)
     unit = jdml.sphere(jnp.asarray(x))
     clustered = metrics.nmi(unit, jnp.asarray(labels), key=jax.random.key(0))
     return {"NMI": float(clustered), **{name: found[name] for name in COLUMNS[:3]}}
@@ -80,26 +80,17 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     parts = split(*load(job["data_dir"], job["weights"], job["features"]))
     if job["method"] == FEATURES:
         return score(METHODS["triplet"], parts.test.images[:, 0, 0], parts.test.labels)
-    method = METHODS[job["method"]]
+    recipe = on_data(METHODS[job["method"]], (8, 10), RATE, pool=16)
+    steps, seed = job["steps"], job["seed"]
     try:
-        result = train(
-            method,
-            Head(DIM),
-            parts,
-            data.ClassBatchSampler(parts.train.labels, 8, 10, seed=job["seed"]),
-            "class",
-            steps=job["steps"],
-            rate=RATE,
-            pool=16,
-            seed=job["seed"],
-        )
+        result = train(recipe, parts, "class", steps=steps, seed=seed, model=Head(DIM))
     except FloatingPointError as error:
         return {"diverged": str(error)}
     assert result.best is not None
     x = result.embedder(parts.test.images)
     if job["keep"] is not None:
-        np.save(job["keep"], np.asarray(method.normalize(jnp.asarray(x))))
-    return {**score(method, x, parts.test.labels), "validation": result.best.value}
+        np.save(job["keep"], normalized(recipe, x))
+    return {**score(recipe, x, parts.test.labels), "validation": result.best.value}
 
 
 def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:

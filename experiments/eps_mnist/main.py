@@ -18,22 +18,22 @@ from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 import tyro
 
 import jdml
-from jdml import data, metrics, mining, models, objectives, training
+from experiments.options import OnData, tell
+from jdml import data, metrics, training
+from jdml.recipes import Recipe
 from jdml.report import markdown_table, mean_std, scatter_grid
 from jdml.training import keep_freed_memory
+from jdml.training.by_recipe import normalized, train
 from jdml.training.records import write_results
 from jdml.training.study import over_seeds, run_study
 
 BATCH = 64
 LEARNING_RATE = 1e-3
 MARGIN = 10.0  # of the triplet loss; a distance in the plane
-LAST = (
-    3  # the scores of a run are the mean over its last three evaluations, a tenth of the run apart
-)
+LAST = 3  # the scores of a run are the mean over its last evaluations, a tenth of the run apart
 RANKS = (1, 5, 10)
 LOSSES = ("triplet", "margin", "MS")
 METHODS = tuple(f"{eps}{loss}" for loss in LOSSES for eps in ("", "EPS + "))
@@ -44,13 +44,11 @@ PAPER = {  # R@1, R@5, R@10 on 0–5 and on 6–9: Table 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(OnData):
     """What is run."""
 
     data: Literal["digits", "mnist"] = "digits"
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist: the full 28×28 set in --data-dir."""
-    data_dir: Path | None = None
-    """Folder with MNIST's four IDX files."""
     seeds: int = 3
     """Runs per method, with seeds 0, 1, …"""
     steps: int = 1000
@@ -59,8 +57,6 @@ class Settings:
     """Score on a sixth of the training images, held out of training: how the margin was chosen."""
     out: Path | None = None
     """Folder for results, table and figure; default runs/eps_DATA."""
-    workers: int = 1
-    """Runs at a time, each in a process of its own with its share of the cores."""
 
 
 class Parts(NamedTuple):
@@ -84,24 +80,18 @@ def load(name: str, data_dir: str | None, held_out: bool) -> Parts:
     return Parts(train.relabel("parity"), seen, unseen.select(unseen.views["digit"] > 5))
 
 
-def make_objective(method: str) -> objectives.Objective:
-    """The objective of a row of the table: with a random positive, or with the easy one, and all negatives."""
+def recipe_of(method: str) -> Recipe:
+    """The recipe of a row of the table: with a random positive, or with the easy one, and all negatives."""
     eps = method.startswith("EPS + ")
-    positive = mining.easy_positive() if eps else mining.random_positive()
-    match method.removeprefix("EPS + "):
-        case "triplet":
-            return objectives.pair(jdml.triplet_loss, margin=MARGIN, normalize=None, mine=positive)
-        case "margin":
-            beta = {"beta": jnp.float32(1.2)}
-            return objectives.pair(jdml.margin_loss, learned=beta, normalize=None, mine=positive)
-        case "MS":
-            hard = mining.multi_similarity_pairs(mine_positives=not eps)
-            return objectives.pair(
-                jdml.multi_similarity_loss,
-                beta=40.0,
-                mine=mining.chain(hard, positive) if eps else hard,
-            )
-    raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    positive = "easy_positive" if eps else "random_positive"
+    hard = "multi_similarity_negative+easy_positive" if eps else "multi_similarity"
+    own: dict[str, Any] = {
+        "triplet": {"settings": {"margin": MARGIN}, "miner": positive, "normalize": "none"},
+        "margin": {"learn_beta": "shared", "miner": positive, "normalize": "none"},
+        "multi_similarity": {"settings": {"beta": 40.0}, "miner": hard},
+    }
+    loss = method.removeprefix("EPS + ").replace("MS", "multi_similarity")
+    return Recipe(loss=loss, network="eps", dim=2, batch=BATCH, rate=LEARNING_RATE, **own[loss])
 
 
 def recalls(embeddings: np.ndarray, digits: np.ndarray, part: str) -> dict[str, float]:
@@ -114,12 +104,11 @@ def recalls(embeddings: np.ndarray, digits: np.ndarray, part: str) -> dict[str, 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one network and score it on the digits."""
     parts = load(job["data"], job["data_dir"], job["held_out"])
-    on_sphere = job["method"].endswith("MS")
+    recipe = recipe_of(job["method"])
     every = max(1, job["steps"] // 10)
 
     def embed(embedder: training.Embedder, part: data.Dataset) -> np.ndarray:
-        points = embedder(part.images)
-        return np.asarray(jdml.sphere(jnp.asarray(points))) if on_sphere else points
+        return np.asarray(normalized(recipe, embedder(part.images)))
 
     def evaluate(embedder: training.Embedder) -> dict[str, float]:
         if int(embedder.state.step) <= job["steps"] - LAST * every:
@@ -131,12 +120,9 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         ]
         return found[0] | found[1]
 
-    result = training.fit(
-        models.EpsNet(2),
-        make_objective(job["method"]),
-        optax.adam(LEARNING_RATE),
+    result = train(
+        recipe,
         parts.train,
-        data.RandomBatchSampler(len(parts.train), BATCH, seed=job["seed"]),
         steps=job["steps"],
         seed=job["seed"],
         evaluate=evaluate,
@@ -162,7 +148,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run of the study by name."""
     base = {
         "data": settings.data,
-        "data_dir": None if settings.data_dir is None else str(settings.data_dir.resolve()),
+        "data_dir": settings.folder,
         "steps": settings.steps,
         "held_out": settings.held_out,
     }
@@ -225,10 +211,8 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 def main(settings: Settings) -> None:
     """Run what is missing, print the tables and write tables and figure."""
-    if settings.data == "mnist" and settings.data_dir is None:
-        raise SystemExit("--data mnist needs --data-dir, the folder with MNIST's four IDX files")
     out = settings.out or Path("runs") / f"eps_{settings.data}"
-    load(settings.data, settings.data_dir and str(settings.data_dir.resolve()), settings.held_out)
+    load(settings.data, settings.folder, settings.held_out)
     results = run_study(run, make_jobs(settings), out / "runs.jsonl", workers=settings.workers)
     tables = "\n".join(
         [
@@ -237,15 +221,10 @@ def main(settings: Settings) -> None:
             gain_table(results),
         ]
     )
-    minutes = sum(result["seconds"] for result in results.values()) / 60
-    print(
-        f"{tables}\n{len(results)} runs of {settings.steps} steps, {minutes:.0f} process-minutes in all",
-        flush=True,
-    )
+    tell(tables, results, out / "tables.md")
     draw(results, out / "scatter.png")
     scores = {name: {**r, "metrics": _numbers(r["metrics"])} for name, r in results.items()}
     write_results(out / "results.jsonl", scores)
-    (out / "tables.md").write_text(tables)
 
 
 def _numbers(found: dict[str, Any]) -> dict[str, float]:

@@ -23,22 +23,22 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import tyro
 from jax import Array
 
 import jdml
 from experiments.eps_omniglot.tables import CURVES, PAPER, PRINTED, report
-from jdml import data, metrics, mining, models, objectives, optim, training
-from jdml.training import keep_freed_memory
+from experiments.options import Options, tell
+from jdml import data, metrics, mining, models, training
+from jdml.recipes import Recipe, make_objective
+from jdml.recipes.words import build_miner
+from jdml.training import by_recipe, keep_freed_memory
 from jdml.training.study import run_study
 
 DIM = 128
 MARGIN = 0.2
 LEARNING_RATE = 5e-4
 PRETRAINED_RATE = 1e-5
-
-POSITIVES = {"": mining.random_positive(), "EPS + ": mining.easy_positive()}
 
 POINTS = 12
 """Evaluations of a curve over training."""
@@ -72,7 +72,7 @@ Part = Literal[
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(Options):
     """What is run."""
 
     data_dir: Path
@@ -89,8 +89,6 @@ class Settings:
     the same of the margin loss, as the paper has them."""
     out: Path = Path("runs/eps_omniglot")
     """Folder for results, table and figure."""
-    workers: int = 1
-    """Runs at a time, each in a process of its own with its share of the cores."""
     image_size: int | None = None
     """Side of the images, in pixels. Default: 28, and 80 with resnet50."""
     model: Literal["small", "resnet50"] = "small"
@@ -115,46 +113,44 @@ def some_positives(count: int) -> mining.Miner:
     return mine
 
 
-def make_objective(
-    method: str, num_classes: int, trim: float = 0.0, candidates: int | None = None
-) -> objectives.Objective:
-    """The objective of a row of the table; ``candidates`` positives to choose one from, None: all of the batch."""
-    eps = "EPS + " if method.startswith("EPS + ") else ""
-    positive = POSITIVES[eps]
-    if candidates is not None:
-        positive = mining.chain(some_positives(candidates), positive)
-    reduce_fn = jdml.trimmed_mean(trim) if trim else jdml.mean_nonzero
-    triplet = functools.partial(objectives.pair, jdml.triplet_loss, margin=MARGIN)
-    match method.removeprefix("EPS + "):
-        case "triplet":
-            mine = mining.chain(positive, mining.semi_hard_negative(MARGIN))
-            return triplet(mine=mine, reduce_fn=reduce_fn)
-        case "triplet, printed":
-            mine = mining.chain(positive, mining.semi_hard_negative(MARGIN))
-            return triplet(mine=mine, squared=True, reduce_fn=jdml.mean)
-        case "triplet, mined, printed":
-            return triplet(mine=mining.soft_hard_pairs(), squared=True, reduce_fn=jdml.mean)
-        case "margin":
-            mine = mining.chain(positive, mining.distance_weighted_negative(dim=DIM))
-            beta = {"beta": jnp.full(num_classes, 1.2)}
-            return objectives.pair(jdml.margin_loss, learned=beta, mine=mine, reduce_fn=reduce_fn)
-        case "MS":
-            hard = mining.multi_similarity_pairs(mine_positives=not eps)
-            # The negatives are compared with the hardest positive of the batch, then the easy one is kept.
-            mine = mining.chain(hard, positive) if eps else hard
-            return objectives.pair(jdml.multi_similarity_loss, beta=40.0, mine=mine)
-        case "ProxyNCA":
-            return objectives.proxy(jdml.proxy_nca_loss, num_classes, DIM, scale=9.0)
-    raise ValueError(f"method must be one of {', '.join(PAPER)}, got {method!r}")
-
-
-def make_optimizer(rate: float) -> optax.GradientTransformation:
-    """Adam, for proxies with 100 times the model's learning rate; β of the margin loss learns like the model."""
-    transforms = {"model": optax.adam(rate), "proxies": optax.adam(100 * rate)}
-    return optim.partition_by_role(
-        transforms,
-        lambda params: {name: "proxies" if name == "proxies" else "model" for name in params},
+def recipe_of(job: dict[str, Any]) -> Recipe:
+    """The recipe of a row of the table: with a random positive, or with the easy one."""
+    eps = job["method"].startswith("EPS + ")
+    positive = "easy_positive" if eps else "random_positive"
+    semi_hard = f"{positive}+semi_hard_negative:margin={MARGIN}"
+    printed = {"margin": MARGIN, "squared": True, "reduce_fn": "mean"}
+    # The negatives are compared with the hardest positive of the batch, then the easy one is kept.
+    hard = "multi_similarity_negative+easy_positive" if eps else "multi_similarity"
+    weighted = f"{positive}+distance_weighted_negative"
+    methods: dict[str, dict[str, Any]] = {
+        "triplet": {"settings": {"margin": MARGIN}, "miner": semi_hard},
+        "triplet, printed": {"settings": printed, "miner": semi_hard},
+        "triplet, mined, printed": {"settings": printed, "miner": "soft_hard_pairs"},
+        "margin": {"loss": "margin", "learn_beta": "class", "miner": weighted},
+        "MS": {"loss": "multi_similarity", "settings": {"beta": 40.0}, "miner": hard},
+        "ProxyNCA": {"loss": "proxy_nca", "settings": {"scale": 9.0}},
+    }
+    large = job.get("model") == "resnet50"
+    return Recipe(
+        **methods[job["method"].removeprefix("EPS + ")],
+        network="resnet50" if large else "small",
+        freeze_batch_norm=large,
+        dim=DIM,
+        batch=(job["batch"] // job["samples_per_class"], job["samples_per_class"]),
+        rate=job.get("rate", LEARNING_RATE),
     )
+
+
+def own_keywords(job: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
+    """What no recipe says: a trimmed mean of the loss, and the easy one of some positives in the place of all."""
+    own: dict[str, Any] = {}
+    if job["trim"]:
+        own["reduce_fn"] = jdml.trimmed_mean(job["trim"])
+    if "candidates" in job:
+        positive, negative = (build_miner(words, DIM) for words in recipe.miner.split("+"))
+        few = mining.chain(some_positives(job["candidates"]), positive)
+        own["mine"] = mining.chain(few, negative)
+    return own
 
 
 @functools.cache
@@ -192,12 +188,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         load(job["data_dir"], split, job["image_size"], job.get("alphabets"))
         for split in ("train", "test")
     )
-    classes = job["batch"] // job["samples_per_class"]
-    large = job.get("model") == "resnet50"
-    model = models.ResNet(DIM, freeze_batch_norm=True) if large else models.SmallConvNet(DIM)
-    objective = make_objective(job["method"], train.num_classes, job["trim"], job.get("candidates"))
-    optimizer = make_optimizer(job.get("rate", LEARNING_RATE))
-    weights = job.get("weights")
+    recipe, weights = recipe_of(job), job.get("weights")
     every = job["steps"] // job.get("points", 1)
     curve: list[float] = []
 
@@ -207,20 +198,18 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         curve.append(float(found))
         return {"R@1": curve[-1]}
 
-    result = training.fit(
-        model,
-        objective,
-        optimizer,
+    result = by_recipe.train(
+        recipe,
         train,
-        data.ClassBatchSampler(train.labels, classes, job["samples_per_class"], seed=job["seed"]),
         steps=job["steps"],
         seed=job["seed"],
+        objective=make_objective(recipe, train.num_classes, **own_keywords(job, recipe)),
         pretrained=weights and functools.partial(models.load_weights, weights),
         evaluate=evaluate if "points" in job else None,
         evaluate_every=every,
         log_every=job["steps"],
         progress=False,
-        preprocess=as_photographs if large else training.to_float,
+        preprocess=training.standard if recipe.network == "small" else as_photographs,
     )
     if "points" in job:
         return {"curve": [[every * (i + 1), value] for i, value in enumerate(curve)]}
@@ -289,12 +278,7 @@ def main(settings: Settings) -> None:
         print(f"dry run: {len(results)} runs of 2 steps went through")
         return
     text = report(results, settings.parts, settings.out)
-    seconds = sum(result["seconds"] for result in results.values())
-    print(
-        f"{text}\n{len(results)} runs of {settings.steps} steps, {seconds / 60:.0f} process-minutes in all",
-        flush=True,
-    )
-    (out / "tables.md").write_text(text)
+    tell(text, results, out / "tables.md")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import numpy as np
 import tyro
 
 from experiments.mpa.gradients import draw_gradients
+from experiments.options import OnData, tell
 from experiments.potential_fields.study import LOSSES, PROXY_RATE, TASKS, load, run
 from jdml.report import markdown_table, mean_std
 from jdml.training import keep_freed_memory
@@ -37,28 +38,24 @@ PAPER = {  # R@1, nDCG@8, MAP@R on CUB
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(OnData):
     """What is run."""
 
     data: Literal["digits", "mnist", "omniglot"] = "digits"
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist, omniglot: the full sets in --data-dir."""
-    data_dir: Path | None = None
-    """Folder with MNIST's four IDX files or Omniglot's two zips."""
     seeds: int = 1
     """Runs per method and number of proxies, with seeds 0, 1, …"""
     steps: int | None = None
     """Training steps of each run; by default 300, 500 and 1200."""
     out: Path | None = None
     """Folder for results, tables and the figure; default runs/mpa_DATA."""
-    workers: int = 1
-    """Runs at a time, each in a process of its own with its share of the cores."""
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run of the study by name."""
     base = {
         "data": settings.data,
-        "data_dir": None if settings.data_dir is None else str(settings.data_dir.resolve()),
+        "data_dir": settings.folder,
         "steps": settings.steps or TASKS[settings.data].steps,
         "held_out": False,
         "noise": 0.0,
@@ -126,15 +123,11 @@ def draw(results: dict[str, Any], settings: Settings, path: Path) -> None:
 
 def main(settings: Settings) -> None:
     """Run what is missing, print the tables, write tables and figure."""
-    if settings.data != "digits" and settings.data_dir is None:
-        raise SystemExit(f"--data {settings.data} needs --data-dir, the folder with its files")
     out = settings.out or Path("runs") / f"mpa_{settings.data}"
-    load(settings.data, settings.data_dir and str(settings.data_dir.resolve()), False)
+    load(settings.data, settings.folder, False)
     results = run_study(run, make_jobs(settings), out / "results.jsonl", workers=settings.workers)
     text = report(results, settings)
-    minutes = sum(result["seconds"] for result in results.values()) / 60
-    print(f"{text}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
-    (out / "tables.md").write_text(text)
+    tell(text, results, out / "tables.md")
     draw(results, settings, out / "proxies.png")
     draw_gradients(out / "gradients.png")
 

@@ -23,17 +23,17 @@ import optax
 import tyro
 
 import jdml
-from experiments.nir.regularized import RATES, load, make_flow, make_model, make_sampler, structure
-from experiments.potential_fields.study import (  # the base losses, and their learning rates
-    LOSSES,
-    TASKS,
-)
-from jdml import metrics, objectives, optim, training
+from experiments.nir import regularized
+from experiments.options import Kept
+from experiments.potential_fields import study  # the data and the base losses
+from jdml import metrics, optim
+from jdml.recipes import Recipe
 from jdml.report import markdown_table, mean_std, paired_table
+from jdml.training import by_recipe
 from jdml.training.records import read_results
-from jdml.training.study import by_seed, run_study
+from jdml.training.study import by_seed
 
-STEPS = 600
+STEPS, BATCH = 600, (4, 40)
 WARMUP = 50
 BASES = ("ProxyAnchor", "ProxyNCA*", "SoftTriple")
 WAYS: dict[str, dict[str, Any]] = {
@@ -63,7 +63,7 @@ KEPT = Path(__file__).parent / "decided.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(Kept):
     """What is run."""
 
     data_dir: Path | None = None
@@ -72,12 +72,6 @@ class Settings:
     """Runs of each way, with seeds 0, 1, …"""
     bases: tuple[str, ...] = BASES
     """Of the base losses these only."""
-    minutes: float | None = None
-    """Begin no further run after so many minutes."""
-    workers: int = 1
-    """Runs at a time, each in a process of its own with its share of the cores."""
-    table: bool = False
-    """Run nothing."""
     out: Path = KEPT
     """File of the kept runs."""
 
@@ -114,35 +108,35 @@ def reset_at(rule: optax.GradientTransformation, at: int) -> optax.GradientTrans
     return optax.GradientTransformation(init, update)
 
 
-def make_optimizer(way: dict[str, Any], rate: float) -> optax.GradientTransformation:
-    """Adam for each role; those that do not wait may be reset when the others begin."""
-
-    def adam(scale: float) -> optax.GradientTransformation:
-        rule = optax.adam(rate * scale)
-        return reset_at(rule, way["warmup"]) if way.get("reset") else rule
-
-    of_model = way.get("faster", 1.0)
-    rules = {role: adam(scale) for role, scale in RATES.items() if role != "model"}
-    return optim.partition_by_role(
-        {"backbone": optax.adam(rate * of_model), "head": adam(of_model), **rules},
-        optim.backbone_and_head,
-        waiting={"backbone": way.get("warmup", 0)},
+def recipe_of(base: str, way: dict[str, Any]) -> Recipe:
+    """The recipe of a loss in one of the ways: NIR, a warm-up, or another rate of the network alone."""
+    of_task = {"data": "omniglot", "method": base, "nir": way.get("nir"), "flow": {}}
+    recipe, faster = regularized.recipe_of(of_task), way.get("faster", 1.0)
+    rates = {role: rate / faster for role, rate in recipe.role_rates.items()}
+    return dataclasses.replace(
+        recipe,
+        batch=BATCH,
+        rate=faster * recipe.rate,
+        role_rates=rates,
+        warmup_steps=way.get("warmup", 0),
     )
+
+
+def with_reset(recipe: Recipe) -> optax.GradientTransformation:
+    """The recipe's optimizer, but for what does not wait: it is reset when the others begin."""
+    rates = {"head": recipe.rate, "proxies": recipe.rate * recipe.role_rates["proxies"]}
+    begins = recipe.warmup_steps or 0
+    fresh = {role: reset_at(optax.adam(rate), begins) for role, rate in rates.items()}
+    rules = {"backbone": optax.adam(recipe.rate), **fresh}
+    return optim.partition_by_role(rules, optim.backbone_and_head, waiting={"backbone": begins})
 
 
 def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
     """Train one network; score its last weights on the letters."""
-    way, task = WAYS[job["way"]], TASKS["omniglot"]
-    of_task = {"data": "omniglot", "data_dir": data_dir, "held_out": False, "seed": job["seed"]}
-    train, scored = load(of_task)
+    way = WAYS[job["way"]]
+    recipe = recipe_of(job["base"], way)
+    train, scored = study.load("omniglot", data_dir, held_out=False)
     _, test, letters = scored[0]
-    loss, own = LOSSES[job["base"]]
-    own = dict(own)
-    base = objectives.proxy(
-        loss, train.num_classes, task.dim, own.pop("proxies_per_class", 1), **own
-    )
-    if "nir" in way:
-        base = objectives.with_nir(base, make_flow(task.dim, {}), **way["nir"])
     watched = np.random.default_rng(0).permutation(len(test))[:WATCHED]
     images = test.images[watched]
 
@@ -150,23 +144,20 @@ def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
         x = jdml.sphere(jnp.asarray(embedder(images)))
         return {"R@1": jdml.evaluate_retrieval(x, letters[watched], recall_at=(1,))["R@1"]}
 
-    result = training.fit(
-        make_model(of_task),
-        base,
-        make_optimizer(way, task.rate),
+    result = by_recipe.train(
+        recipe,
         train,
-        make_sampler({**of_task, "method": job["base"]}, train.labels),
+        optimizer=with_reset(recipe) if way.get("reset") else None,
         steps=job["steps"],
         seed=job["seed"],
         evaluate=recall,
         evaluate_every=max(1, job["steps"] // 12),
         log_every=max(1, job["steps"] // 12),
-        skip_nonfinite=10,
         progress=False,
     )
     x = jdml.sphere(jnp.asarray(result.embedder(test.images)))
     found = jdml.evaluate_retrieval(x, letters, map_at=(1000,))
-    shape = {k: v for k, v in structure(x, letters).items() if k != "spectrum"}
+    shape = {k: v for k, v in regularized.structure(x, letters).items() if k != "spectrum"}
     scores = {
         "R@1": found["R@1"],
         "mAP@1000": found["MAP@1000"],
@@ -226,13 +217,7 @@ def main(settings: Settings) -> str:
         if settings.data_dir is None:
             raise SystemExit("--data-dir is needed: the folder with Omniglot's two zips")
         one = functools.partial(run, data_dir=str(settings.data_dir.resolve()))
-        run_study(
-            one,
-            make_jobs(settings),
-            settings.out,
-            workers=settings.workers,
-            minutes=settings.minutes,
-        )
+        settings.run(one, make_jobs(settings), settings.out)
     results = read_results(settings.out)
     if results:
         draw(results, settings.out.with_suffix(".png"))

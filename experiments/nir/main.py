@@ -31,6 +31,7 @@ from experiments.nir.regularized import (
     seconds_per_step,
 )
 from experiments.nir.switch_off import MEASURED, draw_switch_off, watch
+from experiments.options import OnData, tell
 from jdml.report import markdown_table, mean_std, paired
 from jdml.training import keep_freed_memory
 from jdml.training.study import over_seeds, run_study
@@ -79,14 +80,12 @@ Part = Literal["picture", "switch", "methods", "ablations", "time"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(OnData):
     """What is run."""
 
     data: Literal["digits", "mnist", "omniglot", "crops"] = "digits"
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist, omniglot: the full sets in --data-dir. crops:
     a head over the frozen features of bird photographs (see experiments/cub_crops)."""
-    data_dir: Path | None = None
-    """Folder with MNIST's four IDX files, Omniglot's two zips, or crops in CUB's layout."""
     weights: Path | None = None
     """For crops: pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
     seeds: int = 1
@@ -100,8 +99,6 @@ class Settings:
     """Score on a fifth of the training alphabets (a sixth of the training digits), held out: for choosing settings."""
     out: Path | None = None
     """Folder for results, tables and figures; default runs/nir_DATA."""
-    workers: int = 1
-    """Runs at a time, each in a process of its own with its share of the cores."""
 
 
 def out_of(settings: Settings) -> Path:
@@ -118,7 +115,7 @@ def make_base(settings: Settings) -> dict[str, Any]:
     return {
         **own,
         "data": settings.data,
-        "data_dir": None if settings.data_dir is None else str(settings.data_dir.resolve()),
+        "data_dir": settings.folder,
         "steps": settings.steps or TASKS[settings.data].steps,
         "held_out": settings.held_out,
         "method": ABLATED,
@@ -252,12 +249,10 @@ def time_table(base: dict[str, Any]) -> str:
 
 def main(settings: Settings) -> None:
     """Run what is missing, print the tables, write tables and figures."""
-    if settings.data != "digits" and settings.data_dir is None:
-        raise SystemExit(f"--data {settings.data} needs --data-dir, the folder with its files")
-    out = out_of(settings)
-    out.mkdir(parents=True, exist_ok=True)
     base = make_base(settings)
     load(base)
+    out = out_of(settings)
+    out.mkdir(parents=True, exist_ok=True)
     sections = []
     if "picture" in settings.parts:
         draw_isotropy(out / "isotropy.png", min(base["steps"], 300))
@@ -281,9 +276,7 @@ def main(settings: Settings) -> None:
     if "time" in settings.parts:
         sections += ["Time:\n", time_table(base)]
     text = "\n".join(sections)
-    minutes = sum(result["seconds"] for result in results.values()) / 60
-    print(f"{text}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
-    (out / f"tables_{'_'.join(settings.parts)}.md").write_text(text)
+    tell(text, results, out / f"tables_{'_'.join(settings.parts)}.md")
 
 
 if __name__ == "__main__":

@@ -6,15 +6,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 import jdml
-from experiments.nir.regularized import NIR, make_flow
-from jdml import data, models, objectives, optim, training
+from jdml import data, flows
+from jdml.recipes import Recipe, Regularizer
+from jdml.training import by_recipe
 from jdml.training.study import over_seeds
 
 DIM = 3
-SHAPED = {**NIR, "weight": 1.0, "shape": "softplus"}
+RATE = 1e-3
+SHAPED = Regularizer(weight=1.0, shape="softplus", flow_lr=RATE, embeddings_wait=50)
 """In three dimensions even a good density is low, and the exponential of its negative logarithm huge."""
 REACH = 1.0
 SHOWN = (1, 4, 8)
@@ -24,22 +25,17 @@ SIDE = np.linspace(-REACH, REACH, 101)
 def train_on_sphere(regularized: bool, steps: int) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
     """Ten digits on the sphere, with ProxyNCA: what was learned, the new images' embeddings, their digits."""
     train, test = (data.load("digits", split=split) for split in ("train", "test"))
-    objective = objectives.proxy(jdml.proxy_nca_loss, 10, DIM, scale=9.0)
-    roles = {"model": optax.adam(1e-3), "proxies": optax.adam(1e-2)}
-    if regularized:
-        objective = objectives.with_nir(objective, make_flow(DIM, {}), **SHAPED)
-        roles["flow"] = optax.adam(1e-3)
-    result = training.fit(
-        models.EpsNet(DIM),
-        objective,
-        optim.partition_by_role(roles, lambda params: {name: name for name in params}),
-        train,
-        data.RandomBatchSampler(len(train), 64, seed=0),
-        steps=steps,
-        seed=0,
-        evaluate_every=steps,
-        progress=False,
+    recipe = Recipe(
+        loss="proxy_nca",
+        settings={"scale": 9.0},
+        nir=SHAPED if regularized else None,
+        network="eps",
+        dim=DIM,
+        batch=64,
+        rate=RATE,
+        role_rates={"proxies": 10.0},
     )
+    result = by_recipe.train(recipe, train, steps=steps, progress=False)
     x = np.asarray(jdml.sphere(jnp.asarray(result.embedder(test.images))))
     return result.state.params, x, test.labels
 
@@ -85,7 +81,7 @@ def _contours(axes: Any, flow_params: Any, proxy: np.ndarray, axis: np.ndarray) 
     outward = grid / np.maximum(angle, 1e-9)
     points = np.cos(angle) * proxy + np.sin(angle) * (outward @ axis.T)
     condition = jnp.broadcast_to(jnp.asarray(proxy, jnp.float32), points.shape)
-    flow = make_flow(DIM, {})
+    flow = flows.preset(SHAPED.flow, DIM, DIM)
     density = flow.apply({"params": flow_params}, condition, method="distribution")
     values = np.asarray(jax.jit(density.log_prob)(jnp.asarray(points, jnp.float32)))
     values = values.reshape(len(SIDE), len(SIDE))

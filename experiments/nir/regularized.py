@@ -12,13 +12,13 @@ import jdml
 from experiments.cub_crops import features
 from experiments.potential_fields import study  # the same data, batches and base losses
 from experiments.potential_fields.study import LOSSES, Parts, Task
-from jdml import data, flows, metrics, models, objectives, optim, training
+from jdml import metrics, optim, training
+from jdml.recipes import Recipe, Regularizer, make_optimizer, make_sampler
+from jdml.training import by_recipe
 
-TASKS = {**study.TASKS, "crops": Task(300, 128, 1e-3, ("species", "species"))}
+TASKS = {**study.TASKS, "crops": Task(300, 128, 1e-3, ("species", "species"), (8, 10), None)}
 
 METHODS = ("ProxyAnchor", "ProxyNCA*", "SoftTriple")
-RATES = {"model": 1.0, "proxies": 100.0, "flow": 1.0}
-"""Learning rates in units of the model's."""
 NIR: dict[str, Any] = {"weight": 0.01, "warmup": 50}
 """The regularizer as released: ω, f the exponential of the negative log-likelihood, and steps for which the backbone
 waits (all of a network without a layer called head)."""
@@ -48,55 +48,34 @@ def load(job: dict[str, Any]) -> Parts:
     return Parts(train, (("species", test, test.labels),))
 
 
-def make_sampler(job: dict[str, Any], labels: np.ndarray) -> Any:
-    """8 species × 10 photographs, or the batches of the study of potential fields."""
-    if job["data"] == "crops":
-        return data.ClassBatchSampler(labels, 8, 10, seed=job["seed"])
-    return study.make_sampler(job, labels)
+def recipe_of(job: dict[str, Any]) -> Recipe:
+    """The recipe of a job: its proxy loss, regularized where the job says so."""
+    task, own, nir = TASKS[job["data"]], dict(job["nir"] or {}), None
+    warmup = own.pop("warmup", 0)
+    if job["nir"] is not None:
+        nir = Regularizer(flow_settings=job["flow"], flow_lr=task.rate, **own)
+    settings = LOSSES[job["method"]][1]
+    more: dict[str, Any] = {"nir": nir, "warmup_steps": warmup, "skip_nonfinite": 10}
+    return study.recipe_of(task, job["method"], settings, **more)
 
 
-def make_flow(dim: int, settings: dict[str, Any]) -> flows.ConditionalFlow:
-    """NIR's flow as released, or with other sizes."""
-    return flows.preset("released", dim, dim, **settings)
-
-
-def make_objective(job: dict[str, Any], num_classes: int) -> objectives.Objective:
-    """The proxy objective of a job, regularized where the job says so."""
-    loss, settings = LOSSES[job["method"]]
-    settings = dict(settings)
-    per_class, dim = int(settings.pop("proxies_per_class", 1)), TASKS[job["data"]].dim
-    base = objectives.proxy(loss, num_classes, dim, per_class, **settings)
-    if job["nir"] is None:
-        return base
-    own = {name: value for name, value in job["nir"].items() if name != "warmup"}
-    return objectives.with_nir(base, make_flow(dim, job["flow"]), **own)
-
-
-def make_optimizer(job: dict[str, Any]) -> optax.GradientTransformation:
-    """Adam, with a learning rate for each of network, proxies and flow."""
-    rate, clip = TASKS[job["data"]].rate, job["clip"]
-    of_model = RATES["model"]
-    scales = {**RATES, "backbone": of_model, "head": of_model}
-    del scales["model"]
-
-    def adam(role: str, scale: float) -> optax.GradientTransformation:
-        still = (
-            job.get("still", 0) if role in ("backbone", "head") else 0
-        )  # a rate of 0 is no warm-up
-        steps = optax.adam(lambda step: jnp.where(step < still, 0.0, rate * scale))
-        return steps if clip is None else optax.chain(optax.clip_by_global_norm(clip), steps)
-
-    return optim.partition_by_role(
-        {role: adam(role, scale) for role, scale in scales.items()},
-        optim.backbone_and_head,
-        waiting={"backbone": (job["nir"] or {}).get("warmup", 0)},
-    )
+def own_optimizer(job: dict[str, Any], recipe: Recipe) -> optax.GradientTransformation | None:
+    """Two ablations of the recipe's: clipped gradients; a rate of 0 at first, which is no warm-up. Else None."""
+    clip, still = job["clip"], job.get("still")
+    roles = ("proxies", "flow")
+    rules = make_optimizer(recipe, roles, steps_per_epoch=1)
+    if clip is not None:
+        clips = dict.fromkeys(("backbone", "head", *roles), optax.clip_by_global_norm(clip))
+        return optax.chain(optim.partition_by_role(clips, optim.backbone_and_head), rules)
+    if still is not None:
+        moving = optax.scale_by_schedule(lambda step: jnp.where(step < still, 0.0, 1.0))
+        return optax.chain(rules, optax.masked(moving, {"model": True, "proxies": False}))
+    return None
 
 
 def make_model(job: dict[str, Any]) -> Any:
-    """The network of a task."""
-    kind = {"omniglot": models.SmallConvNet, "crops": features.Head}.get(job["data"], models.EpsNet)
-    return kind(TASKS[job["data"]].dim)
+    """What is trained on the features of birds; None elsewhere, where it is the recipe's network."""
+    return features.Head(TASKS["crops"].dim) if job["data"] == "crops" else None
 
 
 def structure(embeddings: jax.Array, labels: np.ndarray) -> dict[str, float]:
@@ -118,18 +97,16 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one network; score its retrieval on new images and the structure of both sets."""
     train, scored = load(job)
     _, test, labels = scored[0]
+    recipe = recipe_of(job)
     try:
-        result = training.fit(
-            make_model(job),
-            make_objective(job, train.num_classes),
-            make_optimizer(job),
+        result = by_recipe.train(
+            recipe,
             train,
-            make_sampler(job, train.labels),
+            model=make_model(job),
+            optimizer=own_optimizer(job, recipe),
             steps=job["steps"],
             seed=job["seed"],
-            evaluate_every=job["steps"],
             log_every=max(1, job["steps"] // 20),
-            skip_nonfinite=10,
             progress=False,
         )
     except FloatingPointError as error:  # a density without bound: a finding of its own
@@ -152,16 +129,16 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 def seconds_per_step(job: dict[str, Any], repeats: int = 20) -> dict[str, float]:
     """Time of a training step of each method, alone and with the flow: medians of steps taken in turn."""
     train = load(job).train
-    rows = next(iter(make_sampler(job, train.labels)))
+    rows = next(iter(make_sampler(recipe_of(job), train.labels, job["seed"])))
     images, labels = jnp.asarray(train.images[rows]), jnp.asarray(train.labels[rows], jnp.int32)
     states, steps = {}, {}
     for method in METHODS:
         for name, nir in ((method, None), (f"{method} + NIR", NIR)):
-            of = {**job, "method": method, "nir": nir}
-            model, objective = make_model(of), make_objective(of, train.num_classes)
-            optimizer = make_optimizer(of)
-            steps[name] = training.make_train_step(model, objective, optimizer)
-            states[name] = training.create_state(model, objective, optimizer, images[:1], seed=0)
+            recipe = recipe_of({**job, "method": method, "nir": nir})
+            model = make_model(job) or by_recipe.make_network(recipe, train)
+            of_recipe = by_recipe.parts_of_step(recipe, train.num_classes, 1, job["steps"])
+            steps[name] = training.make_train_step(model, *of_recipe)
+            states[name] = training.create_state(model, *of_recipe, images[:1], seed=0)
     took: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(repeats + 1):  # the first compiles
         for name, step in steps.items():

@@ -9,7 +9,8 @@ import numpy as np
 import optax
 
 import jdml
-from experiments.nir.regularized import VARIANTS, make_flow
+from experiments.nir.regularized import VARIANTS
+from jdml import flows
 
 CLUSTERS, BATCH, RATE = 100, 90, 5e-4
 MEASURED = ("NLL", "flow gradient", "embedding gradient")
@@ -18,7 +19,7 @@ MEASURED = ("NLL", "flow gradient", "embedding gradient")
 def watch(job: dict[str, Any]) -> dict[str, list[float]]:
     """Train the flow of one variant; the mean negative log-likelihood and both gradients' norms at every step."""
     dim = job["dim"]
-    flow = make_flow(dim, {})
+    flow = flows.preset("released", dim, dim)
     centre_key, flow_key, data_key = jax.random.split(jax.random.key(job["seed"]), 3)
     centres = jdml.sphere(jax.random.normal(centre_key, (CLUSTERS, dim)))
     params = flow.init(flow_key, centres, centres)

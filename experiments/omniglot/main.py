@@ -23,21 +23,22 @@ import numpy as np
 import tyro
 
 import jdml
-from experiments.omniglot.methods import DIM, METHODS, choose
+from experiments.omniglot.methods import METHODS, PAPER, choose, on_data
 from experiments.omniglot.rows import Parts, retrieve, train
-from jdml import data, metrics, models
+from experiments.options import Options
+from jdml import data, metrics
 from jdml.report import markdown_table, mean_std
 from jdml.training import keep_freed_memory
 from jdml.training.study import over_seeds, run_study
 
-RATE = 5e-4
+RATE, BATCH = 5e-4, (4, 40)
 HELD_OUT = 3
 """Alphabets."""
 COLUMNS = ("letters R@1", "letters R@8", "letters MAP@R", "letters NMI", "languages R@1")
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(Options):
     """What is run."""
 
     data_dir: Path
@@ -52,8 +53,6 @@ class Settings:
     """One method of each kind, one seed, 24 steps: whether everything runs."""
     out: Path = Path("runs/omniglot")
     """Folder for results and table."""
-    workers: int = 1
-    """Runs at a time, each in a process of its own with its share of the cores."""
 
 
 @functools.cache
@@ -68,31 +67,21 @@ def load(data_dir: str) -> Parts:
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one network, and score it at its best validation on the unseen alphabets."""
-    parts, method = load(job["data_dir"]), METHODS[job["method"]]
-    sampler = data.ClassBatchSampler(parts.train.labels, 4, 40, seed=job["seed"])
+    parts = load(job["data_dir"])
+    recipe = on_data(METHODS[job["method"]], BATCH, RATE, pool=24)
     try:
-        result = train(
-            method,
-            models.SmallConvNet(DIM),
-            parts,
-            sampler,
-            "letter",
-            steps=job["steps"],
-            rate=RATE,
-            pool=24,
-            seed=job["seed"],
-        )
+        result = train(recipe, parts, "letter", steps=job["steps"], seed=job["seed"])
     except FloatingPointError as error:
         return {"diverged": str(error)}
     assert result.best is not None
     scores: dict[str, Any] = {"validation": result.best.value, "best step": result.best.step}
     x, views = result.embedder(parts.test.images), parts.test.views
     for title, view in (("letters", "letter"), ("languages", "alphabet")):
-        found = retrieve(method, x, views[view])
+        found = retrieve(recipe, x, views[view])
         scores |= {f"{title} {name}": found[name] for name in ("R@1", "R@8", "MAP@R")}
     unit = np.asarray(jdml.sphere(jnp.asarray(x)))
     scores["letters NMI"] = metrics.nmi(unit, views["letter"], key=jax.random.key(0))
-    if method.problems:
+    if recipe.problems:
         scores["problems"] = 1 + result.history[-1]["problem"]
     return scores
 
@@ -124,16 +113,8 @@ def table(results: dict[str, Any]) -> str:
         found = [over_seeds(results, name, column) for column in COLUMNS]
         cells = [mean_std(values) if values else "diverged" for values in found]
         seconds = [run["seconds"] for key, run in results.items() if key.rpartition("-")[0] == name]
-        paper = METHODS[name].paper
-        rows.append(
-            [
-                name,
-                *cells,
-                str(len(found[0])),
-                f"{np.median(seconds):.0f}",
-                "–" if paper is None else str(paper),
-            ]
-        )
+        paper = str(PAPER.get(name, "–"))
+        rows.append([name, *cells, str(len(found[0])), f"{np.median(seconds):.0f}", paper])
     return markdown_table(["method", *COLUMNS, "runs", "seconds", "paper's R@1"], rows)
 
 

@@ -1,154 +1,139 @@
-"""Every method of the library as a row of one table: its objective, and the little else in which it differs."""
+"""Every method of the library as a row of one table: its recipe, and the little else in which it differs."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any
 
-import jax.numpy as jnp
-
-import jdml
-from jdml import flows, mining, objectives
-from jdml.objectives import Objective
+from jdml.recipes import Problems, Recipe, Regularizer
+from jdml.recipes.base import NEVER, Batch
 
 DIM = 128
 MULTI = 15  # proxies per class, where a loss takes several
-MARGIN = 0.2
 REMEMBERED = 1280  # eight batches
 WARMUP = 50  # steps before a memory or a flow has a say
-
-EASY = mining.easy_positive()
-RANDOM = mining.random_positive()
-SEMI_HARD = mining.semi_hard_negative(MARGIN)
-HARD = mining.multi_similarity_pairs()
-
-
-class Method(NamedTuple):
-    """A row.
-
-    Attributes:
-        make: from the number of classes to the objective.
-        paper: R@1 on letters at 80×80 with ResNet-50 (EPS, Table 3), where it is known.
-        problems: how its proxies are chosen: None (learned only), 1 (k-center, once) or more (CCP: again and again).
-        normalize: what stands between the network and its loss, and retrieval.
-    """
-
-    make: Callable[[int], Objective]
-    paper: float | None = None
-    problems: int | None = None
-    normalize: Callable[..., Any] = jdml.sphere
+CLIP = 5.0
+"""Largest entry of any proxy's gradient: charges that almost touch need it, other losses hardly reach it."""
+EASY, RANDOM = "easy_positive", "random_positive"
+SEMI_HARD = "semi_hard_negative:margin=0.2"
+WEIGHTED = "distance_weighted_negative"
 
 
-def pair(loss: Callable[..., Any], paper: float | None = None, **settings: Any) -> Method:
-    """A pair loss."""
-    return Method(lambda classes: objectives.pair(loss, **settings), paper)
+def of(loss: str, /, miner: str = "none", **settings: Any) -> Recipe:
+    """A loss with these settings; proxies learn 100 times as fast as the network."""
+    return Recipe(
+        loss=loss,
+        settings=settings,
+        miner=miner,
+        network="small",
+        dim=DIM,
+        max_proxy_entry=CLIP,
+    )
 
 
-def margin(mine: mining.Miner, paper: float) -> Method:
+def several(loss: str, **settings: Any) -> Recipe:
+    """A loss with several proxies per class."""
+    return dataclasses.replace(of(loss, **settings), proxies_per_class=MULTI)
+
+
+def margin(positive: str) -> Recipe:
     """Margin loss with a learned β per class."""
-    negatives = mining.distance_weighted_negative(dim=DIM)
-    chained = mining.chain(mine, negatives)
-    return Method(
-        lambda classes: objectives.pair(
-            jdml.margin_loss, learned={"beta": jnp.full(classes, 1.2)}, mine=chained
-        ),
-        paper,
-    )
+    return dataclasses.replace(of("margin", f"{positive}+{WEIGHTED}"), learn_beta="class")
 
 
-def proxy(
-    loss: Callable[..., Any], per_class: int = 1, paper: float | None = None, **settings: Any
-) -> Method:
-    """A proxy loss."""
-    return Method(
-        lambda classes: objectives.proxy(loss, classes, DIM, per_class, **settings), paper
-    )
-
-
-def remembering(method: Method) -> Method:
+def remembering(recipe: Recipe) -> Recipe:
     """The same with a cross-batch memory."""
-    return method._replace(
-        make=lambda classes: objectives.with_memory(
-            method.make(classes), REMEMBERED, DIM, warmup=WARMUP
-        )
-    )
+    return dataclasses.replace(recipe, memory=REMEMBERED, memory_wait=WARMUP)
 
 
-def regularized(method: Method) -> Method:
+def regularized(recipe: Recipe) -> Recipe:
     """The same with non-isotropy regularization."""
-    flow = flows.preset("released", DIM, DIM)
-    return method._replace(
-        make=lambda classes: objectives.with_nir(method.make(classes), flow, warmup=WARMUP)
+    return dataclasses.replace(recipe, nir=Regularizer(embeddings_wait=WARMUP))
+
+
+def against_proxies(recipe: Recipe, patience: int) -> Recipe:
+    """CCP's reading of a pair loss: a single proxy problem, or alternating ones; proxies begin as embeddings."""
+    problems = Problems(
+        patience=patience, run_patience=NEVER, anchor_first=False, in_batch_weight=0.1
+    )
+    return dataclasses.replace(
+        recipe, problems=problems, normalize="ball", role_rates={"proxies": 10.0}
     )
 
 
-def against_proxies(loss: Callable[..., Any], problems: int, **settings: Any) -> Method:
-    """CCP's reading of a pair loss: a single proxy problem, or alternating ones."""
-    return Method(
-        lambda classes: objectives.as_proxy_objective(
-            loss, classes, DIM, 8, in_batch_weight=0.1, **settings
-        ),
-        problems=problems,
-        normalize=jdml.ball,
+def on_data(recipe: Recipe, batch: Batch, rate: float, pool: int) -> Recipe:
+    """The recipe on a data set: its batches, the learning rate of network and flow, the size of CCP's pools."""
+    nir, problems = recipe.nir, recipe.problems
+    return dataclasses.replace(
+        recipe,
+        batch=batch,
+        rate=rate,
+        nir=nir and dataclasses.replace(nir, flow_lr=rate),
+        problems=problems and dataclasses.replace(problems, pool_size=pool),
     )
 
 
 CONTRASTIVE = {"positive_margin": 0.0, "negative_margin": 0.5}
-MS = {"beta": 40.0}
-EASY_MS = mining.chain(mining.multi_similarity_pairs(mine_positives=False), EASY)
-FIELD = {"delta": 0.2, "reduce_fn": jnp.sum}  # the paper's U
+EASY_MS = f"multi_similarity_negative+{EASY}"
+FIELD = {"delta": 0.2, "reduce_fn": "sum"}  # the paper's U
 
-BASES: dict[str, Method] = {
-    "contrastive": pair(jdml.contrastive_loss, **CONTRASTIVE),
-    "contrastive (similarity)": pair(jdml.similarity_contrastive_loss),
-    "SNR contrastive": pair(
-        jdml.snr_contrastive_loss, positive_margin=0.0, negative_margin=1.0, normalize=None
+BASES: dict[str, Recipe] = {
+    "contrastive": of("contrastive", **CONTRASTIVE),
+    "contrastive (similarity)": of("similarity_contrastive"),
+    "SNR contrastive": dataclasses.replace(
+        of("snr_contrastive", positive_margin=0.0, negative_margin=1.0), normalize="none"
     ),
-    "triplet": pair(jdml.triplet_loss, 49.4, margin=MARGIN, mine=mining.chain(RANDOM, SEMI_HARD)),
-    "margin": margin(RANDOM, 49.4),
-    "MS": pair(jdml.multi_similarity_loss, 57.7, mine=HARD, **MS),
-    "N-pair": pair(jdml.n_pair_loss),
-    "lifted structure": pair(jdml.lifted_structure_loss),
-    "circle": pair(jdml.circle_loss),
-    "FastAP": pair(jdml.fast_ap_loss),
-    "ProxyNCA": proxy(jdml.proxy_nca_loss, paper=49.1, scale=9.0),
-    "ProxyNCA++": proxy(jdml.proxy_nca_pp_loss),
-    "ProxyNCA*": proxy(jdml.proxy_nca_margin_loss),
-    "ProxyAnchor": proxy(jdml.proxy_anchor_loss),
-    "normalized softmax": proxy(jdml.normalized_softmax_loss),
-    "CosFace": proxy(jdml.cosface_loss),
-    "ArcFace": proxy(jdml.arcface_loss),
-    "SoftTriple": proxy(jdml.soft_triple_loss, MULTI),
-    "MPA": proxy(jdml.multi_proxy_anchor_loss, MULTI),
-    "MPA-DW": proxy(jdml.multi_proxy_anchor_dw_loss, MULTI),
-    "MPA-AP": proxy(jdml.multi_proxy_anchor_ap_loss, MULTI),
-    "CPML": proxy(jdml.contrastive_potential_loss, MULTI, **FIELD),
-    "PFML": proxy(jdml.potential_field_loss, MULTI, alpha=1.0, **FIELD),
+    "triplet": of("triplet", f"{RANDOM}+{SEMI_HARD}", margin=0.2),
+    "margin": margin(RANDOM),
+    "MS": of("multi_similarity", "multi_similarity", beta=40.0),
+    "N-pair": of("n_pair"),
+    "lifted structure": of("lifted_structure"),
+    "circle": of("circle"),
+    "FastAP": of("fast_ap"),
+    "ProxyNCA": of("proxy_nca", scale=9.0),
+    "ProxyNCA++": of("proxy_nca_pp"),
+    "ProxyNCA*": of("proxy_nca_margin"),
+    "ProxyAnchor": of("proxy_anchor"),
+    "normalized softmax": of("normalized_softmax"),
+    "CosFace": of("cosface"),
+    "ArcFace": of("arcface"),
+    "SoftTriple": several("soft_triple"),
+    "MPA": several("multi_proxy_anchor"),
+    "MPA-DW": several("multi_proxy_anchor_dw"),
+    "MPA-AP": several("multi_proxy_anchor_ap"),
+    "CPML": several("contrastive_potential", **FIELD),
+    "PFML": several("potential_field", alpha=1.0, **FIELD),
 }
-EPS: dict[str, Method] = {
-    "EPS + contrastive": pair(jdml.contrastive_loss, mine=EASY, **CONTRASTIVE),
-    "EPS + triplet": pair(
-        jdml.triplet_loss, 68.4, margin=MARGIN, mine=mining.chain(EASY, SEMI_HARD)
-    ),
-    "EPS + margin": margin(EASY, 66.2),
-    "EPS + MS": pair(jdml.multi_similarity_loss, 68.7, mine=EASY_MS, **MS),
-    "EPS + circle": pair(jdml.circle_loss, mine=EASY),
+EPS: dict[str, Recipe] = {
+    "EPS + contrastive": of("contrastive", EASY, **CONTRASTIVE),
+    "EPS + triplet": of("triplet", f"{EASY}+{SEMI_HARD}", margin=0.2),
+    "EPS + margin": margin(EASY),
+    "EPS + MS": of("multi_similarity", EASY_MS, beta=40.0),
+    "EPS + circle": of("circle", EASY),
 }
-COMBINED: dict[str, Method] = {
-    "MS + XBM": remembering(BASES["MS"]._replace(paper=None)),
-    "EPS + MS + XBM": remembering(EPS["EPS + MS"]._replace(paper=None)),
-    "contrastive, one problem": against_proxies(jdml.contrastive_loss, 1, **CONTRASTIVE),
-    "contrastive + CCP": against_proxies(jdml.contrastive_loss, 2, **CONTRASTIVE),
-    "MS + CCP": against_proxies(jdml.multi_similarity_loss, 2, **MS),
-    "EPS + contrastive, one problem": against_proxies(
-        jdml.contrastive_loss, 1, mine=EASY, **CONTRASTIVE
-    ),
-    "EPS + contrastive + CCP": against_proxies(jdml.contrastive_loss, 2, mine=EASY, **CONTRASTIVE),
-    "EPS + MS + CCP": against_proxies(jdml.multi_similarity_loss, 2, mine=EASY_MS, **MS),
+COMBINED: dict[str, Recipe] = {
+    "MS + XBM": remembering(BASES["MS"]),
+    "EPS + MS + XBM": remembering(EPS["EPS + MS"]),
+    "contrastive, one problem": against_proxies(BASES["contrastive"], NEVER),
+    "contrastive + CCP": against_proxies(BASES["contrastive"], 2),
+    "MS + CCP": against_proxies(of("multi_similarity", beta=40.0), 2),
+    "EPS + contrastive, one problem": against_proxies(EPS["EPS + contrastive"], NEVER),
+    "EPS + contrastive + CCP": against_proxies(EPS["EPS + contrastive"], 2),
+    "EPS + MS + CCP": against_proxies(EPS["EPS + MS"], 2),
     **{
         f"{name} + NIR": regularized(BASES[name])
         for name in ("ProxyAnchor", "ProxyNCA*", "SoftTriple", "MPA", "MPA-AP", "PFML")
     },
 }
-METHODS: dict[str, Method] = {**BASES, **EPS, **COMBINED}
+METHODS: dict[str, Recipe] = {**BASES, **EPS, **COMBINED}
+PAPER = {
+    "triplet": 49.4,
+    "margin": 49.4,
+    "MS": 57.7,
+    "ProxyNCA": 49.1,
+    "EPS + triplet": 68.4,
+    "EPS + margin": 66.2,
+    "EPS + MS": 68.7,
+}
+"""R@1 on letters at 80×80 with ResNet-50 (EPS, Table 3)."""
 QUICK = ("triplet", "EPS + MS + XBM", "contrastive + CCP", "MPA-AP", "PFML + NIR")
 
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import tyro
 
+from experiments.options import Options
 from experiments.pfml_needs.tables import report
 from experiments.pfml_needs.trials import TASKS, run
 from jdml.training import keep_freed_memory
@@ -59,7 +60,7 @@ Part = Literal["points", "factors", "range", "number", "sphere", "batches", "few
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(Options):
     """What is run."""
 
     task: Literal["digits", "alphabets", "letters"] = "digits"
@@ -77,8 +78,6 @@ class Settings:
     """Training steps; default 300 (digits), 600 (alphabets), 1200 (letters)."""
     minutes: float | None = None
     """Begin no further run after so many minutes."""
-    workers: int = 1
-    """Runs at a time, each in a process of its own with its share of the cores."""
     out: Path = HERE
     """Where the kept runs are."""
     tables: bool = False

@@ -16,21 +16,24 @@ import numpy as np
 import optax
 
 import jdml
-from jdml import data, metrics, models, objectives, optim, training
+from jdml import data, metrics, training
+from jdml.recipes import Recipe, make_objective, make_optimizer
+from jdml.recipes.base import Batch
+from jdml.training import by_recipe
 
 HELD_OUT_ALPHABETS = 6
 DIGITS = 390
 """Images that train: as many for each seed."""
 CLIP = 5.0
 """Of each entry of a proxy's gradient, in units of the sum U: the recipe's so far."""
-LOSSES: dict[str, Any] = {
-    "PFML": jdml.potential_field_loss,
-    "CPML": jdml.contrastive_potential_loss,
-    "MPA-AP": jdml.multi_proxy_anchor_ap_loss,
-    "SoftTriple": jdml.soft_triple_loss,
-    "ProxyAnchor": jdml.proxy_anchor_loss,
-    "ProxyNCA++": jdml.proxy_nca_pp_loss,
-    "MS": jdml.multi_similarity_loss,
+LOSSES = {
+    "PFML": "potential_field",
+    "CPML": "contrastive_potential",
+    "MPA-AP": "multi_proxy_anchor_ap",
+    "SoftTriple": "soft_triple",
+    "ProxyAnchor": "proxy_anchor",
+    "ProxyNCA++": "proxy_nca_pp",
+    "MS": "multi_similarity",
 }
 FIELDS = ("PFML", "CPML")
 
@@ -41,10 +44,12 @@ class Task(NamedTuple):
     steps: int
     dim: int
     rate: float
-    batch: tuple[int, int] | int
+    batch: Batch
 
 
+POINT_STEPS = 300
 TASKS = {
+    "points": Task(POINT_STEPS, 16, 1e-3, 64),
     "digits": Task(300, 16, 1e-3, 64),
     "alphabets": Task(600, 128, 5e-4, (4, 40)),
     "letters": Task(1200, 128, 5e-4, 100),
@@ -100,45 +105,25 @@ def strongest(job: dict[str, Any]) -> float:
     return float(alpha / delta ** (alpha + 1))
 
 
-def clipped(job: dict[str, Any]) -> list[optax.GradientTransformation]:
-    """What cuts the gradients of the charges: nothing, entries, or vectors."""
-    kinds: dict[str, Any] = {
-        "none": list,
-        "entry": lambda: [optax.clip(CLIP)],
-        "norm": lambda: [optim.clip_by_vector_norm(strongest(job))],
-    }
-    return list(kinds[job["clip"]]())
-
-
-def make_optimizer(job: dict[str, Any], rate: float) -> optax.GradientTransformation:
-    """Adam; proxies with their own rate, clipped and kept on the sphere where the job says so."""
-    proxies = [*clipped(job), optax.adam(rate * job["proxy_rate"])]
-    if job["sphere"]:
-        proxies.append(optim.retract_to_sphere())
-    transforms = {"model": optax.adam(rate), "proxies": optax.chain(*proxies)}
-    return optim.partition_by_role(transforms, lambda params: {name: name for name in params})
-
-
-def make_objective(job: dict[str, Any], classes: int, dim: int) -> objectives.Objective:
-    """The method's objective; fields without proxies are those of the samples alone."""
-    loss, number = LOSSES[job["method"]], job["proxies"]
-    settings = dict(job["settings"])
-    if job["method"] in FIELDS:
-        settings["reduce_fn"] = jnp.sum
-    if job["method"] == "MS":
-        mine = jdml.mining.multi_similarity_pairs()
-        return objectives.pair(loss, mine=mine, **settings)
-    if number == 0:
-        return objectives.pair(loss, **settings)
-    return objectives.proxy(loss, classes, dim, number, **settings)
-
-
-def make_sampler(job: dict[str, Any], labels: np.ndarray) -> Any:
-    """Random batches, or so many samples of so many classes."""
-    batch = job["batch"]
-    if isinstance(batch, int):
-        return data.RandomBatchSampler(len(labels), batch, seed=job["seed"])
-    return data.ClassBatchSampler(labels, *batch, seed=job["seed"])
+def recipe_of(job: dict[str, Any]) -> Recipe:
+    """The recipe of a job; fields without proxies are those of the samples alone, whose force is U."""
+    task, pairs = TASKS[job["task"]], job["method"] == "MS"
+    total = {"reduce_fn": "sum"} if job["method"] in FIELDS else {}
+    return Recipe(
+        loss=LOSSES[job["method"]],
+        settings={**job["settings"], **total},
+        miner="multi_similarity" if pairs else "none",
+        proxies_per_class=None if pairs else job["proxies"],
+        start="samples" if job["start"] == "samples" and job["proxies"] else "random",
+        network="eps" if job["task"] == "digits" else "small",
+        dim=job.get("dim", task.dim),
+        batch=job["batch"] or task.batch,
+        rate=task.rate,
+        role_rates={"proxies": job["proxy_rate"]},
+        max_proxy_entry=CLIP if job["clip"] == "entry" else None,
+        max_proxy_norm=strongest(job) if job["clip"] == "norm" else None,
+        proxies_on_sphere=job["sphere"],
+    )
 
 
 def run(job: dict[str, Any], data_dir: str | None = None) -> dict[str, float]:
@@ -148,32 +133,15 @@ def run(job: dict[str, Any], data_dir: str | None = None) -> dict[str, float]:
 
 def learn(job: dict[str, Any], data_dir: str | None) -> dict[str, float]:
     """Train a network, and score it on what it has not seen; a run that diverges scores 0 and says so."""
-    task = TASKS[job["task"]]
     parts = load(job["task"], data_dir, job["seed"], job["test"])
     train = parts.train
     if job["noise"]:
         noisy = data.corrupt_labels(train.labels, job["noise"], jax.random.key(job["seed"]))
         train = dataclasses.replace(train, labels=noisy)
-    model = models.EpsNet(task.dim) if job["task"] == "digits" else models.SmallConvNet(task.dim)
-    objective = make_objective(job, parts.train.num_classes, task.dim)
-    optimizer = make_optimizer(job, task.rate)
-    state = training.create_state(model, objective, optimizer, train.images, seed=job["seed"])
-    if job["start"] == "samples" and job["proxies"]:
-        state = training.start_on_samples(state, model, train, seed=job["seed"])
-    steps = job["steps"] or task.steps
+    steps = job["steps"] or TASKS[job["task"]].steps
     try:
-        result = training.fit(
-            model,
-            objective,
-            optimizer,
-            train,
-            make_sampler(job, train.labels),
-            steps=steps,
-            seed=job["seed"],
-            state=state,
-            evaluate_every=steps,
-            log_every=steps,
-            progress=False,
+        result = by_recipe.train(
+            recipe_of(job), train, steps=steps, seed=job["seed"], log_every=steps, progress=False
         )
     except FloatingPointError:
         return {"diverged": 1.0, "held out R@1": 0.0, "held out MAP@R": 0.0}
@@ -211,12 +179,11 @@ def structure(result: training.FitResult, parts: Parts, job: dict[str, Any]) -> 
 
 CLASSES, MODES, SAMPLES, WIDTH = 4, 5, 40, 0.05
 """Fixed points: classes of tight modes, so many samples in each, at this distance from the mode's middle."""
-POINT_STEPS, POINT_RATE, POINT_BATCH = 300, 0.1, 64
 
 
 def settle(job: dict[str, Any]) -> dict[str, float]:
     """Let proxies alone move, in the field of fixed points with five modes a class; measure what they cover."""
-    dim, number = job["dim"], job["proxies"]
+    dim, number, recipe = job["dim"], job["proxies"], recipe_of(job)
     rng = np.random.default_rng(job["seed"])
     middles = rng.normal(size=(CLASSES, MODES, 1, dim))
     middles /= np.linalg.norm(middles, axis=-1, keepdims=True)
@@ -226,30 +193,27 @@ def settle(job: dict[str, Any]) -> dict[str, float]:
     labels = np.repeat(np.arange(CLASSES), MODES * SAMPLES)
     modes = np.tile(np.repeat(np.arange(MODES), SAMPLES), CLASSES)
     key = jax.random.key(job["seed"])
-    objective = objectives.proxy(
-        jdml.potential_field_loss, CLASSES, dim, number, reduce_fn=jnp.sum, **job["settings"]
-    )
+    objective, optimizer = make_objective(recipe, CLASSES), make_optimizer(recipe, ("proxies",), 1)
     proxies = objective.init(key)["proxies"]
     if job["start"] == "samples":
         rows = [rng.choice(np.flatnonzero(labels == c), number, False) for c in range(CLASSES)]
         proxies = x[np.array(rows)]
-    steps = [*clipped(job), optax.adam(POINT_RATE)]
-    optimizer = optax.chain(*steps, *([optim.retract_to_sphere()] if job["sphere"] else []))
 
-    def loss(proxies: jax.Array, points: jax.Array, owners: jax.Array) -> jax.Array:
-        return objective.loss({"proxies": proxies}, points, owners)[0]
+    def loss(params: Any, points: jax.Array, owners: jax.Array) -> jax.Array:
+        return objective.loss(params, points, owners)[0]
 
     @jax.jit
     def settled(proxies: jax.Array, key: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
         def step(carried: Any, key: jax.Array) -> tuple[Any, None]:
-            proxies, state = carried
-            rows = jax.random.choice(key, len(x), (POINT_BATCH,), replace=False)
-            slope = jax.grad(loss)(proxies, x[rows], y[rows])
-            updates, state = optimizer.update(slope, state, proxies)
-            return (optax.apply_updates(proxies, updates), state), None
+            params, state = carried
+            rows = jax.random.choice(key, len(x), (recipe.batch_size,), replace=False)
+            slope = jax.grad(loss)(params, x[rows], y[rows])
+            updates, state = optimizer.update(slope, state, params)
+            return (optax.apply_updates(params, updates), state), None
 
-        begin = (proxies, optimizer.init(proxies))
-        return jax.lax.scan(step, begin, jax.random.split(key, POINT_STEPS))[0][0]
+        params = {"model": {}, "proxies": proxies}
+        begin = (params, optimizer.init(params))
+        return jax.lax.scan(step, begin, jax.random.split(key, POINT_STEPS))[0][0]["proxies"]
 
     found = settled(jnp.asarray(proxies), jax.random.fold_in(key, 1), x, jnp.asarray(labels))
     spread = metrics.proxy_spread(found, x, labels, modes, delta=job["settings"]["delta"])

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import tyro
 
+from experiments.options import OnData, tell
 from experiments.potential_fields.picture import draw_fields, draw_learned, draw_sweeps
 from experiments.potential_fields.study import (
     CLIP,
@@ -75,13 +76,11 @@ Part = Literal["picture", "learned", "methods", "noise", "foils", "epoch", "swee
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(OnData):
     """What is run."""
 
     data: Literal["digits", "mnist", "omniglot"] = "digits"
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist, omniglot: the full sets in --data-dir."""
-    data_dir: Path | None = None
-    """Folder with MNIST's four IDX files or Omniglot's two zips."""
     seeds: int = 1
     """Runs per method, with seeds 0, 1, …"""
     sweep_seeds: int = 1
@@ -95,15 +94,13 @@ class Settings:
     """Score on a fifth of the training alphabets (a sixth of the training digits), held out: how PFML was tuned."""
     out: Path | None = None
     """Folder for results, tables and figures; default runs/potential_fields_DATA."""
-    workers: int = 1
-    """Runs at a time, each in a process of its own with its share of the cores."""
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run of the study by name."""
     base = {
         "data": settings.data,
-        "data_dir": None if settings.data_dir is None else str(settings.data_dir.resolve()),
+        "data_dir": settings.folder,
         "steps": settings.steps or TASKS[settings.data].steps,
         "held_out": settings.held_out,
         "noise": 0.0,
@@ -202,15 +199,13 @@ def report(results: dict[str, Any], settings: Settings) -> str:
 
 def main(settings: Settings) -> None:
     """Run what is missing, print the tables, write tables and figures."""
-    if settings.data != "digits" and settings.data_dir is None:
-        raise SystemExit(f"--data {settings.data} needs --data-dir, the folder with its files")
+    load(settings.data, settings.folder, settings.held_out)
     out = settings.out or Path("runs") / f"potential_fields_{settings.data}"
     out.mkdir(parents=True, exist_ok=True)
     if "picture" in settings.parts:
         draw_fields(out / "fields.png")
     if "learned" in settings.parts:
         draw_learned(out / "learned.png")
-    load(settings.data, settings.data_dir and str(settings.data_dir.resolve()), settings.held_out)
     results = run_study(run, make_jobs(settings), out / "results.jsonl", workers=settings.workers)
     text = report(results, settings)
     if "sweeps" in settings.parts:
@@ -222,9 +217,7 @@ def main(settings: Settings) -> None:
             for name, values in SWEEPS.items()
         }
         draw_sweeps(curves, measure, out / "sweeps.png")
-    minutes = sum(result["seconds"] for result in results.values()) / 60
-    print(f"{text}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
-    (out / f"tables_{'_'.join(settings.parts)}.md").write_text(text)
+    tell(text, results, out / f"tables_{'_'.join(settings.parts)}.md")
 
 
 if __name__ == "__main__":

@@ -10,10 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 import jdml
-from jdml import fields, models, objectives, optim, training
+from jdml import fields
+from jdml.recipes import Recipe
+from jdml.training import by_recipe
 
 COLOURS = ("#1f77b4", "#d62728")
 Scene = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -35,25 +36,19 @@ def learned(steps: int = 300, shown: int = 60) -> Scene:
     """Even and odd digits and their proxies as PFML lays them into the unit disk, of each class some samples."""
     digits = jdml.data.load("digits")
     train = digits.select(digits.views["digit"] <= 5).relabel("parity")
-    objective = objectives.proxy(
-        jdml.potential_field_loss, 2, 2, 5, alpha=1.0, normalize=jdml.ball, reduce_fn=jnp.sum
+    recipe = Recipe(
+        loss="potential_field",
+        settings={"alpha": 1.0, "reduce_fn": "sum"},
+        proxies_per_class=5,
+        start="samples",
+        normalize="ball",
+        network="eps",
+        dim=2,
+        batch=64,
+        rate=1e-3,
+        role_rates={"proxies": 30.0},
     )
-    rates = {"model": optax.adam(1e-3), "proxies": optax.adam(3e-2)}
-    optimizer = optim.partition_by_role(rates, lambda params: {name: name for name in params})
-    model = models.EpsNet(2)
-    state = training.create_state(model, objective, optimizer, train.images, seed=0)
-    result = training.fit(
-        model,
-        objective,
-        optimizer,
-        train,
-        jdml.data.RandomBatchSampler(len(train), 64, seed=0),
-        steps=steps,
-        state=training.start_on_samples(state, model, train),
-        evaluate_every=steps,
-        log_every=steps,
-        progress=False,
-    )
+    result = by_recipe.train(recipe, train, steps=steps, log_every=steps, progress=False)
     rows = np.concatenate([np.flatnonzero(train.labels == c)[:shown] for c in (0, 1)])
     samples = jdml.ball(jnp.asarray(result.embedder(train.images[rows])))
     proxies = jdml.ball(result.state.params["proxies"].reshape(-1, 2))

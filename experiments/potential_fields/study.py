@@ -1,4 +1,4 @@
-"""What the studies of proxy and field losses share: tasks, objectives, and the run of one job.
+"""What the studies of proxy and field losses share: tasks, recipes, and the run of one job.
 
 Classes have many local centres, what several proxies per class are for: even and odd digits, scored on the digits, and
 Omniglot's alphabets, scored on the letters of alphabets that were not trained on.
@@ -11,35 +11,39 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 import jdml
-from jdml import data, metrics, models, objectives, optim, training
+from experiments.eps_mnist import main as digits  # the same images, by parity
+from jdml import data, metrics, training
+from jdml.recipes import Recipe, make_sampler
+from jdml.recipes.base import Batch
+from jdml.training import by_recipe
 
 MULTI = 15  # proxies per class, where a loss takes several
 PROXY_RATE = 100.0  # the proxies' learning rate, in units of the model's
 CLIP = 5.0  # largest entry of the proxies' gradient, for charges that almost touch
 PFML = {"delta": 0.2, "alpha": 1.0, "proxies_per_class": MULTI}
 CPML = {"delta": 0.2, "proxies_per_class": MULTI}
-LOSSES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "PFML": (jdml.potential_field_loss, PFML),
-    "CPML": (jdml.contrastive_potential_loss, CPML),
-    "CPML, mirrored": (jdml.contrastive_potential_loss, {**CPML, "repulsion": "mirrored"}),
-    "CPML, decaying": (
-        jdml.contrastive_potential_loss,
-        {**CPML, "repulsion": "decaying", "alpha": 1.0},
-    ),
-    "MPA": (jdml.multi_proxy_anchor_loss, {"proxies_per_class": MULTI}),
-    "MPA-DW": (jdml.multi_proxy_anchor_dw_loss, {"proxies_per_class": MULTI}),
-    "MPA-AP": (jdml.multi_proxy_anchor_ap_loss, {"proxies_per_class": MULTI}),
-    "SoftTriple": (jdml.soft_triple_loss, {"proxies_per_class": MULTI}),
-    "ProxyAnchor": (jdml.proxy_anchor_loss, {}),
-    "ProxyNCA*": (jdml.proxy_nca_margin_loss, {}),
-    "ProxyNCA": (jdml.proxy_nca_loss, {"scale": 9.0}),
-    "triplet": (jdml.triplet_loss, {"margin": 0.2}),
-    "MS": (jdml.multi_similarity_loss, {"beta": 40.0}),
+LOSSES: dict[str, tuple[str, dict[str, Any]]] = {
+    "PFML": ("potential_field", PFML),
+    "CPML": ("contrastive_potential", CPML),
+    "CPML, mirrored": ("contrastive_potential", {**CPML, "repulsion": "mirrored"}),
+    "CPML, decaying": ("contrastive_potential", {**CPML, "repulsion": "decaying", "alpha": 1.0}),
+    "MPA": ("multi_proxy_anchor", {"proxies_per_class": MULTI}),
+    "MPA-DW": ("multi_proxy_anchor_dw", {"proxies_per_class": MULTI}),
+    "MPA-AP": ("multi_proxy_anchor_ap", {"proxies_per_class": MULTI}),
+    "SoftTriple": ("soft_triple", {"proxies_per_class": MULTI}),
+    "ProxyAnchor": ("proxy_anchor", {}),
+    "ProxyNCA*": ("proxy_nca_margin", {}),
+    "ProxyNCA": ("proxy_nca", {"scale": 9.0}),
+    "triplet": ("triplet", {"margin": 0.2}),
+    "MS": ("multi_similarity", {"beta": 40.0}),
 }
-WITHOUT_PROXIES = ("triplet", "MS")
+"""Of each method the loss and its settings, with the number of proxies."""
+MINERS = {
+    "triplet": "random_positive+semi_hard_negative:margin=0.2",
+    "MS": "multi_similarity",
+}
 MEASURES = ("R@1", "nDCG@2", "nDCG@4", "nDCG@8", "MAP@R")
 FIELDS = ("PFML", "CPML", "CPML, mirrored", "CPML, decaying")
 POINTS = 4
@@ -60,12 +64,15 @@ class Task(NamedTuple):
     dim: int
     rate: float
     views: tuple[str, str]
+    batch: Batch = 64
+    network: str | None = "eps"
 
 
+DIGITS = ("seen digits", "unseen digits")
 TASKS = {
-    "digits": Task(300, 16, 1e-3, ("seen digits", "unseen digits")),
-    "mnist": Task(500, 16, 1e-3, ("seen digits", "unseen digits")),
-    "omniglot": Task(1200, 128, 5e-4, ("letters", "alphabets")),
+    "digits": Task(300, 16, 1e-3, DIGITS),
+    "mnist": Task(500, 16, 1e-3, DIGITS),
+    "omniglot": Task(1200, 128, 5e-4, ("letters", "alphabets"), (4, 40), "small"),
 }
 
 
@@ -79,14 +86,15 @@ class Parts(NamedTuple):
 @functools.cache
 def load(name: str, data_dir: str | None, held_out: bool) -> Parts:
     """The data of a task: labelled by parity or alphabet, scored on digits or letters."""
-    rng = np.random.default_rng(0)
     if name == "omniglot":
         train, test = (
             data.load(name, data_dir=data_dir, split=split, image_size=28)
             for split in ("train", "test")
         )
         if held_out:
-            alphabets = rng.permutation(train.num_classes)[: train.num_classes // 5]
+            alphabets = np.random.default_rng(0).permutation(train.num_classes)[
+                : train.num_classes // 5
+            ]
             chosen = np.isin(train.labels, alphabets)
             test, train = train.select(chosen), train.select(~chosen)
             train = dataclasses.replace(
@@ -94,58 +102,28 @@ def load(name: str, data_dir: str | None, held_out: bool) -> Parts:
             )
         letters, alphabets = (test.views[view] for view in ("letter", "alphabet"))
         return Parts(train, (("letters", test, letters), ("alphabets", test, alphabets)))
-    train, test = (data.load(name, data_dir=data_dir, split=split) for split in ("train", "test"))
-    unseen = data.load(name, split="all") if name == "digits" else test
-    train = train.select(train.views["digit"] <= 5)
-    seen = test.select(test.views["digit"] <= 5)
-    unseen = unseen.select(unseen.views["digit"] > 5)
-    if held_out:
-        chosen = rng.permutation(len(train)) < len(train) // 6
-        seen, train = train.select(chosen), train.select(~chosen)
-    scored = (("seen digits", seen), ("unseen digits", unseen))
-    return Parts(
-        train.relabel("parity"),
-        tuple((title, part, part.views["digit"]) for title, part in scored),
-    )
+    train, *scored = digits.load(name, data_dir, held_out)
+    titled = zip(DIGITS, scored, strict=True)
+    return Parts(train, tuple((title, part, part.views["digit"]) for title, part in titled))
 
 
-def make_objective(job: dict[str, Any], num_classes: int) -> objectives.Objective:
-    """The objective of a job."""
-    loss, _ = LOSSES[job["method"]]
-    settings = dict(job["settings"])
-    if job["method"] in WITHOUT_PROXIES:
-        mine = (
-            jdml.mining.chain(
-                jdml.mining.random_positive(), jdml.mining.semi_hard_negative(settings["margin"])
-            )
-            if job["method"] == "triplet"
-            else jdml.mining.multi_similarity_pairs()
-        )
-        return objectives.pair(loss, mine=mine, **settings)
-    per_class = int(settings.pop("proxies_per_class", 1))
-    if job["method"] in FIELDS:
+def recipe_of(task: Task, method: str, settings: dict[str, Any], **own: Any) -> Recipe:
+    """The recipe of a method on a task, with these settings of its loss."""
+    settings = dict(settings)
+    if method in FIELDS:
         # The paper's U: a force does not depend on how many charges there are.
-        settings["reduce_fn"] = jnp.sum
-    if per_class == 0:
-        return objectives.pair(loss, **settings)
-    return objectives.proxy(loss, num_classes, TASKS[job["data"]].dim, per_class, **settings)
-
-
-def make_optimizer(job: dict[str, Any]) -> optax.GradientTransformation:
-    """Adam, the proxies with a learning rate of their own, and clipped gradients where they are charges."""
-    rate = TASKS[job["data"]].rate
-    proxies = optax.adam(rate * job["proxy_rate"])
-    if "clip" in job:
-        proxies = optax.chain(optax.clip(job["clip"]), proxies)
-    transforms = {"model": optax.adam(rate), "proxies": proxies}
-    return optim.partition_by_role(transforms, lambda params: {name: name for name in params})
-
-
-def make_sampler(job: dict[str, Any], labels: np.ndarray) -> Any:
-    """4 alphabets × 40 drawings, or 64 random digits."""
-    if job["data"] == "omniglot":
-        return data.ClassBatchSampler(labels, 4, 40, seed=job["seed"])
-    return data.RandomBatchSampler(len(labels), 64, seed=job["seed"])
+        settings["reduce_fn"] = "sum"
+    return Recipe(
+        loss=LOSSES[method][0],
+        proxies_per_class=settings.pop("proxies_per_class", None),
+        settings=settings,
+        miner=MINERS.get(method, "none"),
+        network=task.network,
+        dim=task.dim,
+        batch=task.batch,
+        rate=task.rate,
+        **own,
+    )
 
 
 def run(job: dict[str, Any]) -> dict[str, float]:
@@ -155,7 +133,14 @@ def run(job: dict[str, Any]) -> dict[str, float]:
     if job["noise"]:
         labels = data.corrupt_labels(train.labels, job["noise"], jax.random.key(job["seed"]))
         train = dataclasses.replace(train, labels=labels)
-    sampler = make_sampler(job, train.labels)
+    recipe = recipe_of(
+        task,
+        job["method"],
+        job["settings"],
+        role_rates={"proxies": job["proxy_rate"]},
+        max_proxy_entry=job.get("clip"),
+    )
+    sampler = make_sampler(recipe, train.labels, job["seed"])
     every = max(1, min(sampler.batches_per_epoch, job["steps"]) // POINTS)
     over_epoch: list[dict[str, float]] = []
 
@@ -166,16 +151,14 @@ def run(job: dict[str, Any]) -> dict[str, float]:
         return {}
 
     epoch = "epoch" in job
-    result = training.fit(
-        models.SmallConvNet(task.dim) if job["data"] == "omniglot" else models.EpsNet(task.dim),
-        make_objective(job, train.num_classes),
-        make_optimizer(job),
+    result = by_recipe.train(
+        recipe,
         train,
-        sampler,
+        sampler=sampler,
         steps=job["steps"],
         seed=job["seed"],
         evaluate=evaluate if epoch else None,
-        evaluate_every=every if epoch else job["steps"],
+        evaluate_every=every if epoch else None,
         log_every=job["steps"],
         progress=False,
     )

@@ -72,7 +72,7 @@ class Problems:
     strength: Annotated[float, non_negative] = 2e-4
     patience: Annotated[int, at_least(1)] = 3
     run_patience: Annotated[int, at_least(1)] = 60
-    tolerance: Annotated[float, non_negative] = 0.0
+    tolerance: Annotated[float, non_negative] = 1e-5
     restore: bool = True
     anchor_first: bool = True
     first: First = "random"

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 
 import jax.numpy as jnp
@@ -33,13 +33,16 @@ MONITORED = 4096
 network."""
 
 
-def make_objective(recipe: Recipe, num_classes: int, dim: int | None = None) -> Objective:
+def make_objective(
+    recipe: Recipe, num_classes: int, dim: int | None = None, **own: Any
+) -> Objective:
     """Make the objective of a recipe: its loss with what it learns.
 
     Args:
         recipe: The recipe.
         num_classes: C.
         dim: Width of the embeddings; None: the recipe's.
+        **own: Keywords of the loss that are no plain values: a miner of one's own (``mine``), a reduction.
 
     Returns:
         The objective.
@@ -55,6 +58,9 @@ def make_objective(recipe: Recipe, num_classes: int, dim: int | None = None) -> 
     """
     dim, loss_fn = recipe.dim if dim is None else dim, LOSSES[recipe.loss].function
     settings = loss_settings(recipe, loss_fn)
+    if LOSSES[recipe.loss].kind == "pair":
+        settings["mine"] = build_miner(recipe.miner, dim)
+    settings |= own
     if recipe.problems is not None:
         made = objectives.as_proxy_objective(
             loss_fn,
@@ -62,13 +68,12 @@ def make_objective(recipe: Recipe, num_classes: int, dim: int | None = None) -> 
             dim,
             recipe.num_proxies,
             in_batch_weight=recipe.problems.in_batch_weight,
-            mine=build_miner(recipe.miner, dim),
             **settings,
         )
     elif recipe.has_proxies:
         made = _of_proxies(recipe, loss_fn, num_classes, dim, settings)
     else:
-        made = _of_pairs(recipe, loss_fn, num_classes, dim, settings)
+        made = _of_samples(recipe, loss_fn, num_classes, dim, settings)
     return made if recipe.weight == 1 else weighted(made, recipe.weight)
 
 
@@ -177,17 +182,14 @@ def _of_proxies(
     return objectives.with_nir(base, flow, warmup=own.pop("embeddings_wait"), **own)
 
 
-def _of_pairs(
+def _of_samples(
     recipe: Recipe, loss_fn: Callable[..., Any], num_classes: int, dim: int, settings: Any
 ) -> Objective:
-    pair = partial(objectives.pair, loss_fn)
-    if LOSSES[recipe.loss].kind == "proxy":  # a field of samples alone
-        return pair(**settings)
     learned: dict[str, Any] = {}
     if recipe.learn_beta is not None:
         start = settings.pop("beta", 1.2)
         learned["beta"] = np.full(num_classes if recipe.learn_beta == "class" else (), start)
-    made = pair(mine=build_miner(recipe.miner, dim), learned=learned, **settings)
+    made = objectives.pair(loss_fn, learned=learned, **settings)
     if not recipe.memory:
         return made
     return objectives.with_memory(made, recipe.memory, dim, warmup=recipe.memory_wait)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import numpy as np
 
+from jdml.recipes import Recipe
 from jdml.report.runs import Run
 from jdml.report.seen import project
 
@@ -34,11 +35,11 @@ class Method:
 
     Attributes:
         name: as the table shows it.
-        objective: what it minimizes, of embeddings scaled to length 1.
+        recipe: how it is trained, on embeddings scaled to length 1.
     """
 
     name: str
-    objective: Any
+    recipe: Recipe
 
 
 class Network(nn.Module):
@@ -79,25 +80,24 @@ def methods() -> list[Method]:
 
     The margin and the batch of 64 random samples were chosen on a held-out part of the training rows.
     """
-    from jdml.losses import multi_similarity_loss, proxy_anchor_loss, triplet_loss
-    from jdml.mining import (
-        chain,
-        easy_positive,
-        multi_similarity_pairs,
-        random_positive,
-        semi_hard_negative,
-    )
-    from jdml.objectives import Objective, pair, proxy
 
-    def triplet(positive: Any) -> Objective:
-        return pair(triplet_loss, margin=MARGIN, mine=chain(positive, semi_hard_negative(MARGIN)))
+    def recipe(loss: str, miner: str = "none", **settings: float) -> Recipe:
+        return Recipe(
+            loss=loss,
+            settings=settings,
+            miner=miner,
+            dim=DIM,
+            batch=BATCH,
+            rate=LEARNING_RATE,
+            role_rates={"proxies": PROXIES_LR_FACTOR},
+        )
 
-    ms_mine = chain(multi_similarity_pairs(mine_positives=False), easy_positive())
+    negative = f"semi_hard_negative:margin={MARGIN}"
     return [
-        Method("triplet", triplet(random_positive())),
-        Method("triplet + EPS", triplet(easy_positive())),
-        Method("MS + EPS", pair(multi_similarity_loss, mine=ms_mine)),
-        Method("ProxyAnchor", proxy(proxy_anchor_loss, num_classes=2, dim=DIM)),
+        Method("triplet", recipe("triplet", f"random_positive+{negative}", margin=MARGIN)),
+        Method("triplet + EPS", recipe("triplet", f"easy_positive+{negative}", margin=MARGIN)),
+        Method("MS + EPS", recipe("multi_similarity", "multi_similarity_negative+easy_positive")),
+        Method("ProxyAnchor", recipe("proxy_anchor")),
     ]
 
 
@@ -142,7 +142,7 @@ def run_demo(
     folder = Path(out_dir)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", _config(steps, seeds))
-    parts, compared, optimizer = load_parts(), methods(), _optimizer()
+    parts, compared = load_parts(), methods()
     runs: list[Run] = []
     result = DemoResult({}, {}, 0.0)
     with tqdm(total=len(compared) * seeds, disable=not progress, unit="run") as bar:
@@ -150,7 +150,7 @@ def run_demo(
             bar.set_description(method.name)
             of_method = []
             for seed in range(seeds):
-                run, points = _train(method, optimizer, parts, steps, seed)
+                run, points = _train(method, parts, steps, seed)
                 of_method.append(run)
                 result.points.setdefault(method.name, points)
                 bar.update()
@@ -216,11 +216,11 @@ def summary(result: DemoResult) -> list[str]:
 
 
 def _train(
-    method: Method, optimizer: Any, parts: Parts, steps: int, seed: int
+    method: Method, parts: Parts, steps: int, seed: int
 ) -> tuple[Run, tuple[np.ndarray, np.ndarray]]:
     """Train one method once; return what a report shows of it, and its last embeddings in the plane."""
-    from jdml.data import RandomBatchSampler
-    from jdml.training import Embedder, fit
+    from jdml.training import Embedder
+    from jdml.training.by_recipe import train
 
     def embed(embedder: Embedder) -> tuple[np.ndarray, np.ndarray]:
         return _unit(embedder(parts.seen.images)), _unit(embedder(parts.unseen.images))
@@ -230,12 +230,10 @@ def _train(
         return {**_score("seen", seen, parts.seen), **_score("unseen", unseen, parts.unseen)}
 
     start = time.monotonic()
-    result = fit(
-        Network(),
-        method.objective,
-        optimizer,
+    result = train(
+        method.recipe,
         parts.train,
-        RandomBatchSampler(len(parts.train), BATCH, seed=seed),
+        model=Network(),
         steps=steps,
         seed=seed,
         evaluate=evaluate,
@@ -275,19 +273,6 @@ def _together(first: Any, second: Any) -> Any:
     )
     views = {view: np.concatenate([first.views[view], second.views[view]]) for view in first.views}
     return replace(first, images=images, labels=labels, views=views)
-
-
-def _optimizer() -> Any:
-    """Return Adam, faster for the proxies."""
-    import optax
-
-    from jdml.optim import partition_by_role
-
-    transforms = {
-        "model": optax.adam(LEARNING_RATE),
-        "proxies": optax.adam(LEARNING_RATE * PROXIES_LR_FACTOR),
-    }
-    return partition_by_role(transforms, lambda params: {role: role for role in params})
 
 
 def _score(part: str, embeddings: np.ndarray, data: Any) -> dict[str, float]:

@@ -24,7 +24,7 @@ from jdml.training.loop import fit
 from jdml.training.placement import class_shards
 from jdml.training.preprocess import Preprocess, standard
 from jdml.training.start import start_on_samples
-from jdml.training.step import Pretrained
+from jdml.training.step import Pretrained, TrainState
 
 MONITOR = "MAP@R"
 SMALL_IMAGES = 64
@@ -34,6 +34,7 @@ SMALL_IMAGES = 64
 class RunSettings(TypedDict, total=False):
     """Settings of :func:`jdml.training.fit` that :func:`train` hands on: what is kept and told, and where it runs."""
 
+    state: TrainState | None
     checkpoint_every: int | None
     log_every: int
     resume: bool

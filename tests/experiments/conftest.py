@@ -23,8 +23,15 @@ class LinearNet(nn.Module):
 
 @pytest.fixture(autouse=True)
 def _small_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("EpsNet", "SmallConvNet", "ResNet20V2"):
-        monkeypatch.setattr(jdml.models, name, LinearNet)
+    monkeypatch.setattr(jdml.models, "create", lambda name, *, dim, **_: LinearNet(dim))
+
+
+@pytest.fixture
+def _small_flows(monkeypatch: pytest.MonkeyPatch) -> None:
+    preset, small = jdml.flows.preset, {"num_blocks": 1, "depth": 2, "hidden": 8}
+    monkeypatch.setattr(
+        jdml.flows, "preset", lambda *sizes, **changes: preset(*sizes, **{**changes, **small})
+    )
 
 
 @pytest.fixture

@@ -126,6 +126,7 @@ def test_paired_differences_leave_out_settings_without_a_partner() -> None:
     assert text.count("| 3     |") == 2
 
 
+@pytest.mark.usefixtures("_small_flows")
 def test_nir_s_gain_is_decided_run_by_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_omniglot: Callable[..., None]
 ) -> None:
@@ -133,17 +134,12 @@ def test_nir_s_gain_is_decided_run_by_run(
     from experiments.nir import decide as study
 
     write_omniglot(tmp_path / "data", ("Aa", "Bb", "Cc", "Dd"))
-    small = {"num_blocks": 1, "depth": 2, "hidden": 8}
-    monkeypatch.setattr(
-        study, "make_flow", lambda dim, _: jdml.flows.preset("released", dim, dim, **small)
-    )
     monkeypatch.setattr(study, "STEPS", 2)
     monkeypatch.setattr(study, "WARMUP", 1)
     ways = {way: dict(study.WAYS[way]) for way in ("warm-up, reset", "NIR", "warm-up")}
     monkeypatch.setattr(study, "WAYS", {k: {**v, "warmup": 1} for k, v in ways.items()})
     monkeypatch.setattr(study, "TESTS", {"it": ("NIR", "warm-up")})
-    sampler = jdml.data.ClassBatchSampler
-    monkeypatch.setattr(study, "make_sampler", lambda job, y: sampler(y, 2, 4, seed=job["seed"]))
+    monkeypatch.setattr(study, "BATCH", (2, 4))
     settings = study.Settings(
         tmp_path / "data", seeds=2, bases=("ProxyAnchor",), out=tmp_path / "kept.jsonl"
     )
@@ -211,10 +207,7 @@ def test_ccp_by_letter(
     from experiments.ccp_letters import main as study
 
     write_omniglot(tmp_path / "data", ("Aa", "Bb", "Cc", "Dd", "Ee", "Ff"))
-    sampler = jdml.data.ClassBatchSampler
-    monkeypatch.setattr(
-        study.data, "ClassBatchSampler", lambda labels, *_, seed: sampler(labels, 4, 4, seed=seed)
-    )
+    monkeypatch.setattr(study, "BATCH", (4, 4))
     monkeypatch.setattr(study, "FOLDS", 2)
     ways = {way: study.WAYS[way] for way in ("alone", "CCP-L", "XBM")}
     monkeypatch.setattr(study, "WAYS", ways)

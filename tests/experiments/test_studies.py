@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jdml
+from jdml.training import by_recipe
 from jdml.training.records import read_results
 
 pytestmark = pytest.mark.slow
@@ -196,19 +197,13 @@ def test_ccp_on_the_embedded_digits(
     assert (tmp_path / "curves.png").stat().st_size > 10_000
 
 
+@pytest.mark.usefixtures("_small_flows")
 def test_nir_on_the_embedded_digits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from experiments.nir import main as study
-    from experiments.nir import pictures, regularized, switch_off
+    from experiments.nir import regularized
 
-    small = {"num_blocks": 1, "depth": 2, "hidden": 8}
-    for module in (regularized, switch_off, pictures):
-        monkeypatch.setattr(
-            module,
-            "make_flow",
-            lambda dim, settings: jdml.flows.preset("released", dim, dim, **{**settings, **small}),
-        )
     monkeypatch.setattr(study, "METHODS", ("ProxyAnchor",))
     monkeypatch.setattr(regularized, "METHODS", ("ProxyAnchor",))
     monkeypatch.setattr(study, "VARIANTS", {"exp": {}})
@@ -235,7 +230,7 @@ def test_nir_notes_a_run_that_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
     def diverges(*arguments: object, **settings: object) -> None:
         raise FloatingPointError("the loss is nan at step 3")
 
-    monkeypatch.setattr(jdml.training, "fit", diverges)
+    monkeypatch.setattr(by_recipe, "fit", diverges)
     job = {**study.make_base(study.Settings()), "seed": 0}
     assert study.run(job) == {"diverged": "the loss is nan at step 3"}
 
@@ -247,10 +242,7 @@ def test_omniglot_one_table(
 
     write_omniglot(tmp_path / "data", ("Aa", "Bb", "Cc"))
     monkeypatch.setattr(study, "HELD_OUT", 1)
-    sampler = jdml.data.ClassBatchSampler
-    monkeypatch.setattr(
-        study.data, "ClassBatchSampler", lambda labels, *_, seed: sampler(labels, 2, 4, seed=seed)
-    )
+    monkeypatch.setattr(study, "BATCH", (2, 4))
     only = ("triplet", "contrastive + CCP", "PFML")
     settings = study.Settings(tmp_path / "data", seeds=2, steps=8, only=only, out=tmp_path / "out")
     table = study.main(settings)
@@ -271,7 +263,7 @@ def test_every_method_of_the_table_trains(tmp_path: Path) -> None:
     for name, method in study.METHODS.items():
         if "NIR" in name or name in methods.QUICK:
             continue  # slow to compile; those of --quick are run above
-        objective = method.make(4)
+        objective = method.objective(4)
         params = objective.init(jax.random.key(1))
         state = objective.init_state()
 

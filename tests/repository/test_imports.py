@@ -40,7 +40,7 @@ DOORS = {
     "testing": {"ops", "mining", "losses"},
     "recipes": METHODS,
     "training": METHODS | {"recipes"},
-    "report": METHODS | {"training"},
+    "report": METHODS | {"recipes", "training"},
     "cli": METHODS | {"recipes", "training", "report"},
     "__main__": {"cli"},
 }
