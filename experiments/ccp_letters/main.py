@@ -28,9 +28,10 @@ from jdml import data
 from jdml.metrics import class_covering
 from jdml.ops import ball
 from jdml.recipes import Problems, Recipe, make_sampler
-from jdml.recipes.base import NEVER
+from jdml.recipes.ccp import NEVER
 from jdml.report import markdown_table, mean_std, paired_table
 from jdml.training import by_recipe
+from jdml.training.alternation import make_hook
 from jdml.training.records import read_results
 from jdml.training.study import by_seed
 
@@ -132,7 +133,7 @@ def recipe_of(job: dict[str, Any], classes: int) -> Recipe:
         memory=way.get("memory", 0) * classes,
         memory_wait=500,
         proxies_per_class=way.get("proxies"),
-        problems=problems,
+        method=problems,
         normalize="ball",
         network="small",
         dim=DIM,
@@ -154,9 +155,9 @@ def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
     train = dataclasses.replace(train, labels=own)
     recipe = recipe_of(job, train.num_classes)
     hook = None
-    if recipe.problems is not None:
+    if recipe.method is not None:
         model = by_recipe.make_network(recipe, train)
-        hook = by_recipe.make_hook(recipe, model, train, by_recipe.MONITOR, seed=job["seed"])
+        hook = make_hook(recipe, model, train, by_recipe.MONITOR, seed=job["seed"])
     result = by_recipe.train(
         recipe,
         train,

@@ -38,7 +38,7 @@ from jdml import training
 from jdml.metrics import class_covering
 from jdml.ops import ball
 from jdml.recipes import Problems, Recipe
-from jdml.recipes.base import NEVER
+from jdml.recipes.ccp import NEVER
 from jdml.report import Paired, markdown_table, mean_std, paired
 from jdml.training import by_recipe
 from jdml.training.records import read_results
@@ -100,7 +100,7 @@ def recipe_of(way: str) -> Recipe:
     """Constant rates; the model's weights anchored, the proxies' not, which are those of the plateau at first."""
     problems = Problems(run_patience=NEVER, first="kept", **WAYS[way])
     number = BASE["proxies_per_class"]
-    return dataclasses.replace(RECIPE, problems=problems, proxies_per_class=number, batch=(8, 4))
+    return dataclasses.replace(RECIPE, method=problems, proxies_per_class=number, batch=(8, 4))
 
 
 def measured(recipe: Recipe, parts: Parts, result: training.FitResult) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from jdml import data, objectives, training
 from jdml.metrics import class_covering
 from jdml.ops import ball
 from jdml.recipes import Problems, Recipe, make_sampler
-from jdml.recipes.base import NEVER
+from jdml.recipes.ccp import NEVER
 from jdml.training import AlternatingProblems, Alternation, HookResult, TrainState, by_recipe, embed
+from jdml.training.alternation import make_hook
 
 CLASSES = 10
 METHODS = ("in batch", "samples", "single", "CCP")
@@ -194,7 +195,7 @@ def recipe_of(job: dict[str, Any]) -> Recipe:
         )
     batch = (int(job["classes_per_batch"]), int(job["samples_per_class"]))
     return dataclasses.replace(
-        RECIPE, proxies_per_class=proxies, problems=problems, batch=batch, schedule="cosine"
+        RECIPE, proxies_per_class=proxies, method=problems, batch=batch, schedule="cosine"
     )
 
 
@@ -217,7 +218,7 @@ def make_recorder(recipe: Recipe, parts: Parts, seed: int) -> Any:
     model = by_recipe.make_network(recipe, parts.train)
     shown = parts.train.select(np.arange(min(SHOWN, len(parts.train))))
     noted: dict[str, Any] = {"kind": Recorder, "points": shown, "unseen": parts.validation}
-    return by_recipe.make_hook(recipe, model, parts.train, "validation", seed=seed, **noted)
+    return make_hook(recipe, model, parts.train, "validation", seed=seed, **noted)
 
 
 def train(recipe: Recipe, parts: Parts, every: int, **settings: Any) -> training.FitResult:
@@ -238,7 +239,7 @@ def train(recipe: Recipe, parts: Parts, every: int, **settings: Any) -> training
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one network; MAP@R of its best evaluation on validation, training and test images."""
     parts, recipe, seed = load(job["data"], job["data_dir"]), recipe_of(job), job["seed"]
-    hook = None if recipe.problems is None else make_recorder(recipe, parts, seed)
+    hook = None if recipe.method is None else make_recorder(recipe, parts, seed)
     samples = job["method"] == "samples"
     own = anchor_samples(job, recipe, parts.train.labels) if samples else {}
     every = TASKS[job["data"]].every

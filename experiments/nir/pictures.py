@@ -28,7 +28,7 @@ def train_on_sphere(regularized: bool, steps: int) -> tuple[dict[str, Any], np.n
     recipe = Recipe(
         loss="proxy_nca",
         settings={"scale": 9.0},
-        nir=SHAPED if regularized else None,
+        method=SHAPED if regularized else None,
         network="eps",
         dim=DIM,
         batch=64,

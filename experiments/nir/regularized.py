@@ -55,7 +55,7 @@ def recipe_of(job: dict[str, Any]) -> Recipe:
     if job["nir"] is not None:
         nir = Regularizer(flow_settings=job["flow"], flow_lr=task.rate, **own)
     settings = LOSSES[job["method"]][1]
-    more: dict[str, Any] = {"nir": nir, "warmup_steps": warmup, "skip_nonfinite": 10}
+    more: dict[str, Any] = {"method": nir, "warmup_steps": warmup, "skip_nonfinite": 10}
     return study.recipe_of(task, job["method"], settings, **more)
 
 

@@ -81,7 +81,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         scores |= {f"{title} {name}": found[name] for name in ("R@1", "R@8", "MAP@R")}
     unit = np.asarray(jdml.sphere(jnp.asarray(x)))
     scores["letters NMI"] = metrics.nmi(unit, views["letter"], key=jax.random.key(0))
-    if recipe.problems:
+    if recipe.has_hook:
         scores["problems"] = 1 + result.history[-1]["problem"]
     return scores
 

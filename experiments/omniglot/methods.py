@@ -4,7 +4,8 @@ import dataclasses
 from typing import Any
 
 from jdml.recipes import Problems, Recipe, Regularizer
-from jdml.recipes.base import NEVER, Batch
+from jdml.recipes.base import Batch
+from jdml.recipes.ccp import NEVER
 
 DIM = 128
 MULTI = 15  # proxies per class, where a loss takes several
@@ -46,7 +47,7 @@ def remembering(recipe: Recipe) -> Recipe:
 
 def regularized(recipe: Recipe) -> Recipe:
     """The same with non-isotropy regularization."""
-    return dataclasses.replace(recipe, nir=Regularizer(embeddings_wait=WARMUP))
+    return dataclasses.replace(recipe, method=Regularizer(embeddings_wait=WARMUP))
 
 
 def against_proxies(recipe: Recipe, patience: int) -> Recipe:
@@ -55,20 +56,18 @@ def against_proxies(recipe: Recipe, patience: int) -> Recipe:
         patience=patience, run_patience=NEVER, anchor_first=False, in_batch_weight=0.1
     )
     return dataclasses.replace(
-        recipe, problems=problems, normalize="ball", role_rates={"proxies": 10.0}
+        recipe, method=problems, normalize="ball", role_rates={"proxies": 10.0}
     )
 
 
 def on_data(recipe: Recipe, batch: Batch, rate: float, pool: int) -> Recipe:
     """The recipe on a data set: its batches, the learning rate of network and flow, the size of CCP's pools."""
-    nir, problems = recipe.nir, recipe.problems
-    return dataclasses.replace(
-        recipe,
-        batch=batch,
-        rate=rate,
-        nir=nir and dataclasses.replace(nir, flow_lr=rate),
-        problems=problems and dataclasses.replace(problems, pool_size=pool),
-    )
+    method = recipe.method
+    if isinstance(method, Regularizer):
+        method = dataclasses.replace(method, flow_lr=rate)
+    elif isinstance(method, Problems):
+        method = dataclasses.replace(method, pool_size=pool)
+    return dataclasses.replace(recipe, batch=batch, rate=rate, method=method)
 
 
 CONTRASTIVE = {"positive_margin": 0.0, "negative_margin": 0.5}

@@ -23,7 +23,7 @@ class Parts(NamedTuple):
 
 def normalized(recipe: Recipe, embeddings: np.ndarray) -> np.ndarray:
     """Embeddings as retrieval compares them: in the ball where proxies are chosen, else on the sphere."""
-    normalize = jdml.sphere if recipe.problems is None else jdml.ball
+    normalize = jdml.sphere if not recipe.has_hook else jdml.ball
     return np.asarray(normalize(jnp.asarray(embeddings)))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jdml.recipes import Recipe
+from jdml.recipes import Problems, Recipe
 from jdml.recipes.base import Batch
 
 DRY_CLASSES = 8
@@ -17,10 +17,10 @@ DRY_IMAGES, DRY_TEST_IMAGES = 8, 2
 def rehearsed(recipe: Recipe) -> Recipe:
     """The recipe with batches and pools that the made-up images fill."""
     small: Batch = (DRY_CLASSES // 4, 4) if isinstance(recipe.batch, tuple) else DRY_CLASSES
-    problems = recipe.problems
-    if problems is not None:
-        problems = replace(problems, pool_size=DRY_IMAGES)
-    return replace(recipe, batch=small, problems=problems)
+    method = recipe.method
+    if isinstance(method, Problems):
+        method = replace(method, pool_size=DRY_IMAGES)
+    return replace(recipe, batch=small, method=method)
 
 
 @contextmanager

@@ -131,8 +131,10 @@ class Training:
         options = self.options
         if self.data.validation is None and options.patience is not None:
             raise ValueError("--patience needs --validation, a held-out share of the training rows")
-        if self.data.validation is None and self.recipe.problems is not None:
-            raise ValueError("--method ccp needs --validation, held-out rows: --validation 0.2")
+        if self.data.validation is None and self.recipe.has_hook:
+            raise ValueError(
+                f"--method {options.method} needs --validation, held-out rows: --validation 0.2"
+            )
         if options.memory > len(self.train):
             raise ValueError(
                 f"--memory must be at most the {len(self.train)} images that train, got {options.memory}"
@@ -165,7 +167,7 @@ class Training:
 
     def _monitor(self) -> str | None:
         options = self.options
-        if options.patience is None and self.recipe.problems is None:
+        if options.patience is None and not self.recipe.has_hook:
             return None
         monitor = options.monitor or f"{self.data.labels}/MAP@R"
         metrics = metric_names(self.recall_at)

@@ -8,11 +8,12 @@ be replaced (`dataclasses.replace`): a recipe is a starting point that is writte
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from jdml.recipes.base import Problems, Recipe, Regularizer
+from jdml.recipes.base import Recipe, with_method
 from jdml.recipes.ccp import with_problems
 from jdml.recipes.nir import with_nir
-from jdml.recipes.papers import METHODS, OF_PAIRS, RECIPES, recipe, settings_of
+from jdml.recipes.papers import OF_PAIRS, RECIPES, recipe, settings_of
 from jdml.recipes.shared import DATASETS
+from jdml.registry import Problems, Regularizer
 
 if TYPE_CHECKING:
     from jdml.recipes.objective import make_objective
@@ -27,7 +28,6 @@ _MAKERS = {
 
 __all__ = [
     "DATASETS",
-    "METHODS",
     "OF_PAIRS",
     "RECIPES",
     "Problems",
@@ -38,6 +38,7 @@ __all__ = [
     "make_sampler",
     "recipe",
     "settings_of",
+    "with_method",
     "with_nir",
     "with_problems",
 ]

@@ -4,29 +4,19 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from jdml.registry import LOSSES
+from jdml.registry import LOSSES, METHODS, NETWORKS, Method, resolve
 from jdml.registry.constraints import (
-    at_least,
     check_fields,
     nearest,
     non_negative,
     one_of,
+    plain_settings,
     positive,
 )
 
-NEVER = 10**6
-"""Evaluations without improvement that do not end a problem before the run ends."""
-CCP_PROXIES = 8
-"""Proxies per class among which CCP's problems alternate."""
 Batch = int | tuple[int, int]
-First = Literal["random", "covering", "origin", "kept"]
-Normalization = Literal["sphere", "ball", "none"]
-Schedule = Literal["constant", "cosine", "linear"]
-Rule = Literal["adam", "adamw", "sgd"]
-Shape = Literal["exp", "identity", "softplus"]
-SelfRegularization = Literal["both", "generate", "match", "none"]
 
 
 class RecipeError(ValueError):
@@ -53,81 +43,6 @@ class RecipeError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Problems:
-    """CCP's alternating problems: samples are compared with proxies, which are chosen anew when a problem ends.
-
-    Attributes:
-        pool_size: b, samples per class among which new proxies are chosen.
-        strength: λ, of the anchor.
-        patience: Evaluations without improvement that end a problem.
-        run_patience: Those that end the run.
-        tolerance: What is less is no improvement.
-        restore: As of :class:`jdml.training.AlternatingProblems`, and so are the two that follow.
-        anchor_first: See `restore`.
-        first: See `restore`.
-        in_batch_weight: Of the same loss between the samples of the batch.
-    """
-
-    pool_size: Annotated[int, at_least(1)] = 12
-    strength: Annotated[float, non_negative] = 2e-4
-    patience: Annotated[int, at_least(1)] = 3
-    run_patience: Annotated[int, at_least(1)] = 60
-    tolerance: Annotated[float, non_negative] = 1e-5
-    restore: bool = True
-    anchor_first: bool = True
-    first: First = "random"
-    in_batch_weight: Annotated[float, non_negative] = 0.0
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        _check_flags(self)
-        one_of("first", self.first, get_args(First))
-
-
-@dataclasses.dataclass(frozen=True)
-class Regularizer:
-    """NIR: a flow around every proxy.
-
-    Attributes:
-        weight: ω, of the proxy loss.
-        flow: Its size, as of :func:`jdml.flows.preset`.
-        flow_settings: Other attributes of :class:`jdml.flows.ConditionalFlow`, such as `conditioning`.
-        flow_lr: The flow's learning rate.
-        shape: As of :func:`jdml.objectives.with_nir`, and so are those that follow.
-        temperature: See `shape`.
-        per_dimension: See `shape`.
-        of_mean: See `shape`.
-        stop_proxy_gradient: See `shape`.
-        wrong_class_weight: See `shape`.
-        self_regularization: See `shape`.
-        embeddings_wait: Steps in which embeddings get no gradient: `warmup` there. The paper's warm-up, in which the
-            backbone waits, is the recipe's.
-    """
-
-    weight: Annotated[float, non_negative] = 0.01
-    flow: str = "released"
-    flow_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    flow_lr: Annotated[float, positive] = 5e-4
-    shape: Shape = "exp"
-    temperature: Annotated[float, positive] = 1.0
-    per_dimension: bool = False
-    of_mean: bool = False
-    stop_proxy_gradient: bool = False
-    wrong_class_weight: Annotated[float, non_negative] = 0.0
-    self_regularization: SelfRegularization = "none"
-    embeddings_wait: Annotated[int, non_negative] = 0
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        _check_flags(self)
-        one_of("shape", self.shape, get_args(Shape))
-        one_of("self_regularization", self.self_regularization, get_args(SelfRegularization))
-        object.__setattr__(
-            self, "flow_settings", _plain_settings("flow_settings", self.flow_settings)
-        )
-
-
-@dataclasses.dataclass(frozen=True)
 class Recipe:
     """How a method is trained: plain values, which :func:`jdml.training.train` makes a run of.
 
@@ -147,8 +62,7 @@ class Recipe:
         sampled_classes: Classes that a step of a proxy loss sees; None: all.
         weight: Of the whole loss.
         normalize: What the loss does to embeddings, and so retrieval too.
-        nir: A flow around every proxy (NIR).
-        problems: How proxies are chosen again and again (CCP).
+        method: What is made of the loss: one of `jdml.registry.METHODS` with its numbers; None: the loss alone.
         network: Name of the network, as in `jdml.registry.NETWORKS`; None: `eps` for small pictures in memory, `small`
             for others.
         dim: Width D of the embeddings.
@@ -207,9 +121,8 @@ class Recipe:
     proxies_per_class: int | None = None
     sampled_classes: Annotated[int | None, positive] = None
     weight: Annotated[float, non_negative] = 1.0
-    normalize: Normalization = "sphere"
-    nir: Regularizer | None = None
-    problems: Problems | None = None
+    normalize: Literal["sphere", "ball", "none"] = "sphere"
+    method: Method | None = None
     network: str | None = None
     dim: Annotated[int, positive] = 64
     pooling: str | None = None
@@ -219,13 +132,13 @@ class Recipe:
     small_classes: Literal["pad", "refuse"] = "pad"
     epochs: Annotated[int, positive] = 100
     steps: Annotated[int | None, positive] = None
-    rule: Rule = "adam"
+    rule: Literal["adam", "adamw", "sgd"] = "adam"
     rate: Annotated[float, positive] = 1e-4
     role_rates: Mapping[str, float] = dataclasses.field(default_factory=lambda: {"proxies": 100.0})
     b2: Annotated[float, non_negative] = 0.999
     weight_decay: Annotated[float, non_negative] = 0.0
     decayed: tuple[str, ...] = ()
-    schedule: Schedule = "constant"
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
     rate_warmup: Annotated[int, non_negative] = 0
     decay_every: Annotated[int | None, positive] = None
     decay_factor: Annotated[float, positive] = 0.5
@@ -249,16 +162,15 @@ class Recipe:
         except ValueError as error:
             name, _, wrong = str(error).partition(" ")
             raise RecipeError(f"{{{name}}} {wrong}") from None
-        _check_flags(self)
         one_of("loss", self.loss, LOSSES)
-        for name, known in _CHOICES.items():
-            if getattr(self, name) is not None:
-                one_of(name, getattr(self, name), known)
-        settings = _plain_settings("settings", self.settings)
-        rates = {
-            role: float(rate)
-            for role, rate in _plain_settings("role_rates", self.role_rates).items()
-        }
+        if self.network is not None:
+            one_of("network", self.network, NETWORKS)
+        if self.method is not None and type(self.method) not in METHODS.values():
+            raise TypeError(
+                f"method must be one of jdml.registry.METHODS, with its numbers, got {self.method!r}"
+            )
+        settings = plain_settings("settings", self.settings)
+        rates = plain_settings("role_rates", self.role_rates)
         batch = self.batch if isinstance(self.batch, int) else tuple(self.batch)
         for name, value in {
             "settings": settings,
@@ -277,15 +189,21 @@ class Recipe:
     @property
     def has_proxies(self) -> bool:
         """Whether samples are compared with vectors of their classes."""
-        kind = LOSSES[self.loss].kind
-        return self.problems is not None or (kind == "proxy" and self.proxies_per_class != 0)
+        brought = self.method is not None and self.method.proxies is not None
+        return brought or (LOSSES[self.loss].kind == "proxy" and self.proxies_per_class != 0)
+
+    @property
+    def has_hook(self) -> bool:
+        """Whether something acts between the steps, and needs held-out rows for it."""
+        return self.method is not None and bool(self.method.hook)
 
     @property
     def num_proxies(self) -> int:
         """Proxies per class; 0 where there are none."""
         if not self.has_proxies:
             return 0
-        own = CCP_PROXIES if self.problems is not None else LOSSES[self.loss].proxies
+        brought = None if self.method is None else self.method.proxies
+        own = LOSSES[self.loss].proxies if brought is None else brought
         return own if self.proxies_per_class is None else self.proxies_per_class
 
     @property
@@ -312,31 +230,37 @@ class Recipe:
             ValueError: A name that no recipe has.
         """
         given = _known("a recipe", cls, values)
-        parts = {"nir": Regularizer, "problems": Problems}
-        for name, kind in parts.items():
-            if given.get(name) is not None:
-                given[name] = kind(**_known(name, kind, given[name]))
+        if given.get("method") is not None:
+            method = _named(given["method"])
+            kind = METHODS[method.pop("name")]
+            given["method"] = kind(**_known(f"method {kind.name}", kind, method))
         return cls(**given)
 
 
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "learn_beta": ("class", "shared"),
-    "normalize": get_args(Normalization),
-    "dtype": ("bfloat16", "float32"),
-    "small_classes": ("pad", "refuse"),
-    "rule": get_args(Rule),
-    "schedule": get_args(Schedule),
-    "start": ("random", "samples"),
-    "map_divisor": ("min", "k", "relevant", "class"),
-}
+def with_method(base: Recipe, name: str, **settings: Any) -> Recipe:
+    """Put a method onto the recipe of a loss.
 
+    Args:
+        base: the recipe.
+        name: one of `jdml.registry.METHODS`.
+        **settings: the method's own numbers.
 
-def _check_flags(values: Any) -> None:
-    """Refuse what should be True or False and is neither."""
-    for field in dataclasses.fields(values):
-        value = getattr(values, field.name)
-        if isinstance(field.default, bool) and not isinstance(value, bool):
-            raise TypeError(f"{field.name} must be True or False, got {value!r}")
+    Returns:
+        The recipe.
+
+    Raises:
+        TypeError: a setting of another kind.
+        ValueError: no such method, a number out of range, or a loss that the method is not for.
+
+    Example:
+        >>> with_method(Recipe(loss="proxy_anchor"), "nir", weight=0.02).method.weight
+        0.02
+    """
+    one_of("method", name, METHODS)
+    kind = METHODS[name]
+    if kind.recipe:
+        return resolve(kind.recipe)(base, **settings)
+    return dataclasses.replace(base, method=kind(**settings))
 
 
 def _check_batch(batch: Any) -> None:
@@ -351,37 +275,35 @@ def _check_batch(batch: Any) -> None:
 
 def _check_loss(recipe: Recipe) -> None:
     """Refuse parts of a loss that do not go together."""
-    loss, record, ccp = recipe.loss, LOSSES[recipe.loss], recipe.problems is not None
-    if record.kind == "proxy":
-        for name in ("miner", "memory"):
-            if getattr(recipe, name) not in ("none", 0):
-                raise RecipeError(f"{{{name}}} is for pair losses; {loss} is a proxy loss")
-        if ccp:
-            raise RecipeError(
-                f"{{method}} ccp is for pair losses, such as contrastive; {loss} is a proxy loss"
-            )
-    else:
-        if recipe.nir is not None:
-            raise RecipeError(
-                f"{{method}} nir is for proxy losses, such as proxy_anchor; {loss} is a pair loss"
-            )
-        for name in ("sampled_classes", "proxies_per_class"):
-            if getattr(recipe, name) is not None and not (ccp and name == "proxies_per_class"):
-                raise RecipeError(f"{{{name}}} is for proxy losses; {loss} is a pair loss")
-    if ccp and recipe.memory:
-        raise RecipeError("{memory} is not for {method} ccp, whose proxies are the references")
-    if recipe.learn_beta is not None and (loss != "margin" or ccp):
-        method = "ccp" if ccp else "plain"
+    loss, kind, method = recipe.loss, LOSSES[recipe.loss].kind, recipe.method
+    if method is not None and method.kind != kind:
         raise RecipeError(
-            f"{{learn_beta}} is for {{loss}} margin, with {{method}} plain; got {loss}, {method}"
+            f"{{method}} {method.name} is for {method.kind} losses, such as {method.loss}; {loss} is a {kind} loss"
+        )
+    brought = method is not None and method.proxies is not None
+    only = {"miner": "none", "memory": 0} if kind == "proxy" else {"sampled_classes": None}
+    if kind == "pair" and not brought:
+        only["proxies_per_class"] = None
+    for name, nothing in only.items():
+        if getattr(recipe, name) != nothing:
+            other = "pair" if kind == "proxy" else "proxy"
+            raise RecipeError(f"{{{name}}} is for {other} losses; {loss} is a {kind} loss")
+    if method is not None and brought and recipe.memory:
+        raise RecipeError(
+            f"{{memory}} is not for {{method}} {method.name}, whose proxies are the references"
+        )
+    if recipe.learn_beta is not None and (loss != "margin" or method is not None):
+        called = "plain" if method is None else method.name
+        raise RecipeError(
+            f"{{learn_beta}} is for {{loss}} margin, with {{method}} plain; got {loss}, {called}"
         )
     _check_proxies(recipe)
 
 
 def _check_proxies(recipe: Recipe) -> None:
     """Refuse numbers of proxies, and what needs some where there are none."""
-    each, ccp = recipe.proxies_per_class, recipe.problems is not None
-    alone = not LOSSES[recipe.loss].needs_proxies and recipe.nir is None
+    each, method = recipe.proxies_per_class, recipe.method
+    alone = not LOSSES[recipe.loss].needs_proxies and method is None
     if each is not None and (isinstance(each, bool) or each < (0 if alone else 1)):
         fields = [name for name, loss in LOSSES.items() if not loss.needs_proxies]
         raise RecipeError(
@@ -389,7 +311,8 @@ def _check_proxies(recipe: Recipe) -> None:
         )
     if recipe.sampled_classes is not None and each == 0:
         raise RecipeError("{sampled_classes} needs proxies; {proxies_per_class} is 0")
-    if recipe.start == "samples" and (ccp or not recipe.has_proxies):
+    chosen = recipe.has_hook and method is not None and method.proxies is not None
+    if recipe.start == "samples" and (chosen or not recipe.has_proxies):
         raise RecipeError(
             "{start} samples needs proxies that are learned: not {method} ccp, nor {proxies_per_class} 0"
         )
@@ -405,38 +328,20 @@ def _check_time(recipe: Recipe) -> None:
         raise RecipeError(f"{{decay_every}} goes with {{schedule}} constant, got {recipe.schedule}")
 
 
-def _plain_settings(name: str, settings: Any) -> dict[str, Any]:
-    """Settings as plain values.
-
-    Raises:
-        TypeError: What is no mapping of names, or holds what JSON has no word for.
-    """
-    if not isinstance(settings, Mapping):
-        raise TypeError(f"{name} must be values by name, got a {type(settings).__name__}")
-    return {str(key): _plain(f"{name}[{key!r}]", value) for key, value in settings.items()}
-
-
-def _plain(name: str, value: Any) -> Any:
-    if hasattr(value, "tolist") and hasattr(value, "dtype"):  # arrays and numbers of NumPy and JAX
-        value = value.tolist()
-    if isinstance(value, tuple | list):
-        return tuple(_plain(name, part) for part in value)
-    if isinstance(value, float) and value != value:
-        raise TypeError(f"{name} must be a number, got nan")
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise TypeError(
-        f"{name} must be a plain value (a number, a word, a list of such), got a {type(value).__name__}: "
-        "jdml.training.train(objective=…) takes an objective of your own"
-    )
-
-
 def _as_json(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return {name: _as_json(part) for name, part in vars(value).items()}
+    if isinstance(value, Method):
+        return {"name": value.name, **{key: _as_json(part) for key, part in vars(value).items()}}
     if isinstance(value, Mapping):
         return {name: _as_json(part) for name, part in value.items()}
     return [_as_json(part) for part in value] if isinstance(value, tuple) else value
+
+
+def _named(method: Any) -> dict[str, Any]:
+    """A copy of a method's values, which say its name."""
+    if not isinstance(method, Mapping):
+        raise TypeError(f"method must be values by name, got a {type(method).__name__}")
+    one_of("method's name", method.get("name"), METHODS)
+    return dict(method)
 
 
 def _known(called: str, kind: type, values: Any) -> dict[str, Any]:

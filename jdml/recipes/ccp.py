@@ -1,12 +1,16 @@
 """CCP: what it makes of a pair loss's recipe, and its paper's setting, as printed or as the program was released."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal
 
-from jdml.recipes.base import NEVER, Problems, Recipe
+from jdml.recipes.base import Recipe
 from jdml.recipes.shared import LARGE, pair_settings
+from jdml.registry import Problems
 from jdml.registry.constraints import one_of
 
+NEVER = 10**6
+"""Evaluations without improvement that do not end a problem before the run ends."""
 LOSSES = ("contrastive", "multi_similarity", "similarity_contrastive", "triplet")
 """Base losses: C2, MS, C1 and triplet."""
 PRESETS: dict[str, dict[str, Any]] = {
@@ -74,7 +78,7 @@ def with_problems(
         **{**PRESETS[preset], **{name: value for name, value in own.items() if value is not None}},
     )
     rates = {role: rate for role, rate in base.role_rates.items() if role != "proxies"}
-    return dataclasses.replace(base, problems=problems, normalize="ball", role_rates=rates)
+    return dataclasses.replace(base, method=problems, normalize="ball", role_rates=rates)
 
 
 def anchored(
@@ -118,3 +122,32 @@ def anchored(
     )
     found = with_problems(base, pool_size=pool if pool_size is None else pool_size, **settings)
     return dataclasses.replace(found, proxies_per_class=per_class)
+
+
+def make_objective(
+    recipe: Recipe, loss_fn: Callable[..., Any], num_classes: int, dim: int, settings: Any
+) -> Any:
+    """Read a pair loss as one of proxies, see :func:`jdml.recipes.objective.of_proxies`."""
+    from jdml import objectives
+
+    problems = recipe.method
+    assert isinstance(problems, Problems)
+    return objectives.as_proxy_objective(
+        loss_fn,
+        num_classes,
+        dim,
+        recipe.num_proxies,
+        in_batch_weight=problems.in_batch_weight,
+        **settings,
+    )
+
+
+def anchoring(recipe: Recipe) -> Any:
+    """Make what anchors the model's weights, and nothing else."""
+    from jdml import optim
+
+    problems = recipe.method
+    assert isinstance(problems, Problems)
+    return optim.add_anchored_weights(
+        problems.strength, lambda params: {role: role == "model" for role in params}
+    )

@@ -1,15 +1,16 @@
 """NIR: what it makes of a proxy loss's recipe, its paper's setting, and what it is compared with."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal
 
-from jdml.recipes.base import Recipe, Regularizer
+from jdml.recipes.base import Recipe
 from jdml.recipes.shared import LARGE
+from jdml.registry import Regularizer
 from jdml.registry.constraints import one_of
 
 LOSSES = ("proxy_anchor", "proxy_nca_margin", "soft_triple")
 """Proxy losses of the paper: ProxyAnchor, ProxyNCA* and SoftTriple."""
-FLOWS = ("paper", "released")
 
 
 def with_nir(
@@ -54,7 +55,6 @@ def with_nir(
         TypeError: If a number is none.
         ValueError: If the recipe's loss has no proxies, or a number is out of range.
     """
-    one_of("flow", flow, FLOWS)
     regularizer = Regularizer(
         weight=weight,
         flow=flow,
@@ -69,7 +69,7 @@ def with_nir(
         self_regularization=self_regularization,
     )
     return dataclasses.replace(
-        base, nir=regularizer, warmup_epochs=warmup, skip_nonfinite=skip_nonfinite
+        base, method=regularizer, warmup_epochs=warmup, skip_nonfinite=skip_nonfinite
     )
 
 
@@ -154,3 +154,17 @@ def _setting(loss: str, dataset: str, proxies_rate: float, pooling: str) -> Reci
         skip_nonfinite=10,
         map_divisor="class",
     )
+
+
+def make_objective(
+    recipe: Recipe, loss_fn: Callable[..., Any], num_classes: int, dim: int, settings: Any
+) -> Any:
+    """Put a flow around every proxy, see :func:`jdml.recipes.objective.of_proxies`."""
+    from jdml import flows, objectives
+    from jdml.recipes.objective import of_proxies
+
+    base = of_proxies(recipe, loss_fn, num_classes, dim, settings)
+    own = dict(vars(recipe.method))
+    flow = flows.preset(own.pop("flow"), dim, dim, **own.pop("flow_settings"))
+    del own["flow_lr"]
+    return objectives.with_nir(base, flow, warmup=own.pop("embeddings_wait"), **own)

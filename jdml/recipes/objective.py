@@ -12,7 +12,7 @@ from jdml import losses, objectives, ops
 from jdml.objectives import Objective
 from jdml.recipes.base import Recipe, RecipeError
 from jdml.recipes.words import build_miner
-from jdml.registry import LOSSES
+from jdml.registry import LOSSES, resolve
 from jdml.registry.constraints import nearest, one_of
 
 REDUCTIONS: dict[str, Callable[..., Any]] = {
@@ -61,19 +61,13 @@ def make_objective(
     if LOSSES[recipe.loss].kind == "pair":
         settings["mine"] = build_miner(recipe.miner, dim)
     settings |= own
-    if recipe.problems is not None:
-        made = objectives.as_proxy_objective(
-            loss_fn,
-            num_classes,
-            dim,
-            recipe.num_proxies,
-            in_batch_weight=recipe.problems.in_batch_weight,
-            **settings,
-        )
+    arguments = (recipe, loss_fn, num_classes, dim, settings)
+    if recipe.method is not None and recipe.method.objective:
+        made = resolve(recipe.method.objective)(*arguments)
     elif recipe.has_proxies:
-        made = _of_proxies(recipe, loss_fn, num_classes, dim, settings)
+        made = of_proxies(*arguments)
     else:
-        made = _of_samples(recipe, loss_fn, num_classes, dim, settings)
+        made = of_samples(*arguments)
     return made if recipe.weight == 1 else weighted(made, recipe.weight)
 
 
@@ -157,13 +151,25 @@ def weighted(objective: Objective, weight: float) -> Objective:
     return objective._replace(loss=loss)
 
 
-def _of_proxies(
+def of_proxies(
     recipe: Recipe, loss_fn: Callable[..., Any], num_classes: int, dim: int, settings: Any
 ) -> Objective:
+    """Make the objective of a loss between samples and learned proxies.
+
+    Args:
+        recipe: the recipe.
+        loss_fn: its loss.
+        num_classes: C.
+        dim: width of the embeddings.
+        settings: of the loss.
+
+    Returns:
+        The objective.
+    """
     record, each = LOSSES[recipe.loss], recipe.num_proxies
     seen = num_classes if recipe.sampled_classes is None else recipe.sampled_classes
     watched = record.monitor is not None and seen * each <= MONITORED
-    base = objectives.proxy(
+    return objectives.proxy(
         loss_fn,
         num_classes,
         dim,
@@ -172,19 +178,12 @@ def _of_proxies(
         monitor=getattr(losses, str(record.monitor)) if watched else None,
         **settings,
     )
-    if recipe.nir is None:
-        return base
-    from jdml import flows
-
-    own = dict(vars(recipe.nir))
-    flow = flows.preset(own.pop("flow"), dim, dim, **own.pop("flow_settings"))
-    del own["flow_lr"]
-    return objectives.with_nir(base, flow, warmup=own.pop("embeddings_wait"), **own)
 
 
-def _of_samples(
+def of_samples(
     recipe: Recipe, loss_fn: Callable[..., Any], num_classes: int, dim: int, settings: Any
 ) -> Objective:
+    """Make the objective of a loss between samples, see :func:`of_proxies`."""
     learned: dict[str, Any] = {}
     if recipe.learn_beta is not None:
         start = settings.pop("beta", 1.2)

@@ -7,6 +7,7 @@ import optax
 
 from jdml import optim
 from jdml.recipes.base import Recipe
+from jdml.registry import resolve
 
 
 def make_optimizer(
@@ -93,8 +94,9 @@ def learning_rate(
 
 def _rate(recipe: Recipe, role: str) -> float:
     """The highest learning rate of a role."""
-    if role == "flow" and recipe.nir is not None:
-        return recipe.nir.flow_lr
+    own = {} if recipe.method is None else recipe.method.rates()
+    if role in own:
+        return own[role]
     return recipe.rate * (1.0 if role == "model" else recipe.role_rates.get(role, 1.0))
 
 
@@ -127,8 +129,8 @@ def _of_all_roles(recipe: Recipe) -> list[optax.GradientTransformation]:
         return lambda params: {role: role in names for role in params}
 
     first = []
-    if recipe.problems is not None:
-        first.append(optim.add_anchored_weights(recipe.problems.strength, only(("model",))))
+    if recipe.method is not None and recipe.method.gradients:
+        first.append(resolve(recipe.method.gradients)(recipe))
     if recipe.rule != "adamw" and recipe.weight_decay:
         decayed = only(("model", *recipe.decayed))
         first.append(optax.add_decayed_weights(recipe.weight_decay, decayed))

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 from jdml.recipes.base import Recipe
-from jdml.recipes.ccp import anchored, with_problems
-from jdml.recipes.nir import regularized, unregularized, with_nir
+from jdml.recipes.ccp import anchored
+from jdml.recipes.nir import regularized, unregularized
 from jdml.recipes.shared import DATASETS, LARGE, contrastive_margins, in_protocol
-from jdml.registry import NETWORKS
+from jdml.registry import METHODS, NETWORKS, resolve
 from jdml.registry.constraints import one_of
 
 DELTA = 0.2
@@ -198,8 +198,6 @@ RECIPES: dict[str, Maker] = {
     "soft_triple": _multi_proxy("soft_triple"),
 }
 """From a method's name to what makes its recipe."""
-METHODS: dict[str, Callable[..., Recipe]] = {"ccp": with_problems, "nir": with_nir}
-"""From a method's name to what makes a recipe of its from that of a loss."""
 OF_PAIRS = (
     "ccp",
     "eps",
@@ -232,9 +230,18 @@ def settings_of(method: str, *, of_paper: bool = True) -> dict[str, Any]:
         ('paper', 1, {})
     """
     found: dict[str, Any] = {}
-    for maker in (METHODS.get(method), RECIPES[method] if of_paper else None):
-        parameters = () if maker is None else inspect.signature(maker).parameters.values()
-        found |= {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    makers: list[Any] = [RECIPES[method]] if of_paper else []
+    if method in METHODS:
+        makers.insert(
+            0, resolve(METHODS[method].recipe) if METHODS[method].recipe else METHODS[method]
+        )
+    for maker in makers:
+        parameters = inspect.signature(maker).parameters.values()
+        found |= {
+            p.name: p.default
+            for p in parameters
+            if p.default is not p.empty and p.kind is not p.VAR_KEYWORD
+        }
     return found
 
 

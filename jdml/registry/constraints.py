@@ -3,8 +3,9 @@
 import dataclasses
 import difflib
 import math
-from collections.abc import Callable, Iterable
-from typing import Any, get_type_hints
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 Constraint = Callable[[Any], str | None]
 """From a value to what it must be, where it is not: "must be positive"."""
@@ -40,14 +41,16 @@ def at_least(least: int) -> Constraint:
 
 
 def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
-    """Check the fields of a dataclass by the constraints that stand on them; None is always allowed.
+    """Check the fields of a dataclass by their types and by the constraints that stand on them.
+
+    A constraint wants a number, `bool` a flag, a `Literal` one of its words; None is always allowed.
 
     Args:
         values: an instance.
         called: from a field's name to what it is called in a message.
 
     Raises:
-        TypeError: a value of another kind than numbers.
+        TypeError: a value of another kind.
         ValueError: naming the field, what it must be, and what it was.
 
     Example:
@@ -60,17 +63,62 @@ def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
     """
     hints = get_type_hints(type(values), include_extras=True)
     for field in dataclasses.fields(values):
-        value = getattr(values, field.name)
+        value, name = getattr(values, field.name), called(field.name)
         if value is None:
             continue
-        for constraint in getattr(hints[field.name], "__metadata__", ()):
-            if not callable(constraint):
-                continue
+        kind, constraints = hints[field.name], []
+        if get_origin(kind) is Annotated:
+            constraints = [of for of in kind.__metadata__ if callable(of)]
+            kind = kind.__origin__
+        kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+        words = [word for one in kinds if get_origin(one) is Literal for word in get_args(one)]
+        if bool in kinds and not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, got {value!r}")
+        if words:
+            one_of(name, value, words)
+        for constraint in constraints:
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise TypeError(f"{called(field.name)} must be a number, got {value!r}")
+                raise TypeError(f"{name} must be a number, got {value!r}")
             wrong = "must be finite" if not math.isfinite(value) else constraint(value)
             if wrong:
-                raise ValueError(f"{called(field.name)} {wrong}, got {value!r}")
+                raise ValueError(f"{name} {wrong}, got {value!r}")
+
+
+def plain_settings(name: str, settings: Any) -> dict[str, Any]:
+    """Give settings as plain values: those that JSON has, lists as tuples.
+
+    Args:
+        name: what they are called.
+        settings: values by name.
+
+    Returns:
+        A copy.
+
+    Raises:
+        TypeError: what is no mapping, or holds what JSON has no word for.
+
+    Example:
+        >>> plain_settings("settings", {"k": [1, 2], "margin": 0.1})
+        {'k': (1, 2), 'margin': 0.1}
+    """
+    if not isinstance(settings, Mapping):
+        raise TypeError(f"{name} must be values by name, got a {type(settings).__name__}")
+    return {str(key): _plain(f"{name}[{key!r}]", value) for key, value in settings.items()}
+
+
+def _plain(name: str, value: Any) -> Any:
+    if hasattr(value, "tolist") and hasattr(value, "dtype"):  # arrays and numbers of NumPy and JAX
+        value = value.tolist()
+    if isinstance(value, tuple | list):
+        return tuple(_plain(name, part) for part in value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise TypeError(f"{name} must be a finite number, got {value}")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(
+        f"{name} must be a plain value (a number, a word, a list of such), got a {type(value).__name__}: "
+        "jdml.training.train(objective=…) takes an objective of your own"
+    )
 
 
 def one_of(name: str, value: Any, known: Iterable[str]) -> None:

@@ -134,7 +134,7 @@ def _flow(recipe: Mapping[str, Any], dim: int) -> Any:
     """The flow of a run: the released one, but where its recipe says otherwise."""
     from jdml import flows
 
-    nir = recipe.get("nir") or {}
+    nir = recipe.get("method") or {}
     return flows.preset(nir.get("flow", "released"), dim, dim, **nir.get("flow_settings", {}))
 
 

@@ -1,6 +1,6 @@
 """CCP in the training loop: what happens to weights, anchor and proxies between two problems."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -15,10 +15,13 @@ from jdml.data import ImageFiles
 from jdml.losses.comparison import Normalize
 from jdml.metrics.covering import mean_distance
 from jdml.ops import ball, checks
+from jdml.recipes.base import Recipe
+from jdml.recipes.objective import normalization
+from jdml.registry import Problems
 from jdml.training.hooks import Hook, HookResult
 from jdml.training.models import Model
 from jdml.training.placement import Tree, whole
-from jdml.training.preprocess import Preprocess, to_float
+from jdml.training.preprocess import Preprocess, standard, to_float
 from jdml.training.spec import TrainSet
 from jdml.training.step import TrainState, embed
 
@@ -284,3 +287,60 @@ def _covering(points: Array, centres: Array, there: Array) -> tuple[Array, Array
     radii, means = jax.vmap(of_class)(points, centres, there)
     radius, between = jnp.mean(radii), mean_distance(means)
     return radius, jnp.where(between > 0, radius / jnp.where(between > 0, between, 1.0), jnp.inf)
+
+
+def make_hook(
+    recipe: Recipe,
+    model: Any,
+    train: TrainSet,
+    monitor: str | None,
+    *,
+    seed: int = 0,
+    preprocess: Preprocess = standard,
+    kind: Callable[..., AlternatingProblems] = AlternatingProblems,
+    **more: Any,
+) -> AlternatingProblems:
+    """Make what chooses CCP's proxies anew.
+
+    Args:
+        recipe: whose method is CCP.
+        model: the model that is trained.
+        train: the data set that is trained on.
+        monitor: the metric that tells when a problem ends.
+        seed: of the pools.
+        preprocess: as in training.
+        kind: the hook's class.
+        **more: other attributes of that class.
+
+    Returns:
+        The hook.
+
+    Raises:
+        ValueError: another method, or no metric.
+    """
+    problems = recipe.method
+    if not isinstance(problems, Problems):
+        raise ValueError(f"recipe must have the method ccp, got {problems!r}")
+    if monitor is None:
+        raise ValueError(
+            "validation is needed by ccp: held-out rows, which tell when a problem ends"
+        )
+    machine = AlternatingProjections(
+        patience=problems.patience,
+        run_patience=problems.run_patience,
+        tolerance=problems.tolerance,
+    )
+    return kind(
+        model=model,
+        train=train,
+        pool_size=problems.pool_size,
+        monitor=monitor,
+        machine=machine,
+        restore=problems.restore,
+        anchor_first=problems.anchor_first,
+        first=problems.first,
+        normalize=normalization(recipe),
+        seed=seed,
+        preprocess=preprocess,
+        **more,
+    )

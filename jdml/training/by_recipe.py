@@ -1,7 +1,7 @@
 """From a recipe to a run: objective, optimizer, sampler, start and hook are made of plain values, here alone."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -10,14 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml import metrics
-from jdml.ccp import AlternatingProjections
 from jdml.data import Dataset, ImageBatches, ImageFiles
 from jdml.recipes.base import Recipe
 from jdml.recipes.objective import make_objective, normalization
 from jdml.recipes.optimizer import make_optimizer
 from jdml.recipes.sampler import make_sampler
-from jdml.registry import NETWORKS
-from jdml.training.alternation import AlternatingProblems
+from jdml.registry import NETWORKS, resolve
 from jdml.training.fit_result import Embedder, Evaluate, FitResult
 from jdml.training.hooks import Hook
 from jdml.training.loop import fit
@@ -125,8 +123,9 @@ def train(
         drawn = ImageBatches(train, drawn, seed=seed)
     if evaluate is None and validation is not None:
         evaluate, monitor = retrieval_in(validation, recipe), monitor or MONITOR
-    if hook is None and recipe.problems is not None:
-        hook = make_hook(recipe, model, train, monitor, seed=seed, preprocess=preprocess)
+    if hook is None and recipe.method is not None and recipe.method.hook:
+        made = resolve(recipe.method.hook)
+        hook = made(recipe, model, train, monitor, seed=seed, preprocess=preprocess)
     settings.setdefault("log_every", max(1, min(per_epoch, 50)))
     return fit(
         model,
@@ -186,63 +185,6 @@ def make_network(recipe: Recipe, train: Dataset) -> Any:
     if recipe.dtype != "float32":
         settings["dtype"] = jnp.dtype(recipe.dtype).type
     return models.create(name, dim=recipe.dim, **settings)
-
-
-def make_hook(
-    recipe: Recipe,
-    model: Any,
-    train: Dataset,
-    monitor: str | None,
-    *,
-    seed: int = 0,
-    preprocess: Preprocess = standard,
-    kind: Callable[..., AlternatingProblems] = AlternatingProblems,
-    **more: Any,
-) -> AlternatingProblems:
-    """Make what chooses CCP's proxies anew.
-
-    Args:
-        recipe: with ``problems``.
-        model: the model that is trained.
-        train: the data set that is trained on.
-        monitor: the metric that tells when a problem ends.
-        seed: of the pools.
-        preprocess: as in training.
-        kind: the hook's class.
-        **more: other attributes of that class.
-
-    Returns:
-        The hook.
-
-    Raises:
-        ValueError: no problems, or no metric.
-    """
-    problems = recipe.problems
-    if problems is None:
-        raise ValueError("recipe has no problems to alternate between")
-    if monitor is None:
-        raise ValueError(
-            "validation is needed by ccp: held-out rows, which tell when a problem ends"
-        )
-    machine = AlternatingProjections(
-        patience=problems.patience,
-        run_patience=problems.run_patience,
-        tolerance=problems.tolerance,
-    )
-    return kind(
-        model=model,
-        train=train,
-        pool_size=problems.pool_size,
-        monitor=monitor,
-        machine=machine,
-        restore=problems.restore,
-        anchor_first=problems.anchor_first,
-        first=problems.first,
-        normalize=normalization(recipe),
-        seed=seed,
-        preprocess=preprocess,
-        **more,
-    )
 
 
 def retrieval_in(validation: Dataset, recipe: Recipe) -> Evaluate:

@@ -104,7 +104,7 @@ def conventional(
         Oh Song, Xiang, Jegelka & Savarese, *Deep Metric Learning via Lifted Structured Feature Embedding* (the splits).
     """
     validation = None
-    if plan.recipe.problems is not None:
+    if plan.recipe.has_hook:
         train, validation = next(_parts(train))
     folder = None if out_dir is None else Path(out_dir)
     result = _train(plan, train, validation, folder)

@@ -14,8 +14,7 @@ from jdml.cli.beside import paper_rows
 from jdml.cli.dry import fake_images
 from jdml.models import SmallConvNet
 from jdml.recipes import RECIPES
-from jdml.recipes.paper_tables import CONVENTIONAL, EPS
-from jdml.recipes.printed import printed
+from jdml.recipes.printed import CONVENTIONAL, EPS, printed
 
 pytestmark = pytest.mark.slow
 

@@ -189,7 +189,7 @@ def start(animals: Path, folder: Path, workers: int) -> subprocess.Popen:
     )
     files = ["--data-dir", str(animals), "--out", str(folder), "--workers", str(workers)]
     return subprocess.Popen(
-        [sys.executable, "-m", "jdml.cli", *options.split(), *files],
+        [sys.executable, "-m", "jdml", *options.split(), *files],
         env=os.environ | {"PYTHONPATH": str(Path(jdml.cli.__file__).parents[2])},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

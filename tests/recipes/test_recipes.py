@@ -62,7 +62,7 @@ def test_the_reality_check_gives_all_methods_the_same_setting(method, dataset):
     assert (shared.dim, shared.rate, shared.pooling) == (128, 1e-5, "average")
     assert (shared.warmup_epochs, shared.decay_every) == (0, None)
     assert shared.role_rates == own.role_rates
-    assert shared.problems == own.problems
+    assert shared.method == own.method
     on_sphere = method in ("nir", "nir_baseline", "pfml", "cpml")
     assert shared.normalize == ("sphere" if on_sphere else "ball")
 
@@ -80,8 +80,8 @@ def test_losses_under_the_reality_check_measure_in_the_ball():
 
 def test_ccp_is_one_preset_or_the_other():
     paper, released = (recipe("ccp", "cub", preset=name) for name in ("paper", "released"))
-    assert paper.problems == recipes.Problems()
-    assert released.problems == recipes.Problems(
+    assert paper.method == recipes.Problems()
+    assert released.method == recipes.Problems(
         restore=False, anchor_first=False, first="origin", in_batch_weight=0.1
     )
     x, y = BATCH
@@ -93,9 +93,9 @@ def test_ccp_is_one_preset_or_the_other():
     assert "in_batch_loss" not in parts(paper)
     assert "in_batch_loss" in parts(released)
     mixed = recipe("ccp", "sop", preset="released", restore=True, single=True, loss="triplet")
-    assert mixed.problems.restore
-    assert mixed.problems.first == "origin"
-    assert mixed.problems.patience > 10_000
+    assert mixed.method.restore
+    assert mixed.method.first == "origin"
+    assert mixed.method.patience > 10_000
     with pytest.raises(ValueError, match="preset must be one of paper, released, got 'mine'"):
         recipe("ccp", "cub", preset="mine")
     with pytest.raises(ValueError, match="nir has no setting 'preset'; it has .*warmup"):
@@ -397,8 +397,9 @@ def test_a_recipe_is_plain_values(method, dataset, protocol):
     [
         ({"loss": "tripplet"}, ValueError, "loss must be one of .*; did you mean triplet"),
         ({"losses": "triplet"}, ValueError, "a recipe has no 'losses'; did you mean loss"),
-        ({"nir": {"wait": 1}}, ValueError, "nir has no 'wait'"),
-        ({"problems": 3}, TypeError, "problems must be values by name, got a int"),
+        ({"method": {"name": "nir", "wait": 1}}, ValueError, "method nir has no 'wait'"),
+        ({"method": 3}, TypeError, "method must be values by name, got a int"),
+        ({"method": {}}, ValueError, "method's name must be one of nir, ccp, got None"),
         ({"rate": -1.0}, ValueError, "rate must be positive, got -1.0"),
         ({"rate": "fast"}, TypeError, "rate must be a number, got 'fast'"),
         ({"batch": [0, 4]}, ValueError, "batch must be a number of samples, or"),
@@ -408,9 +409,13 @@ def test_a_recipe_is_plain_values(method, dataset, protocol):
         ({"loss": "arcface", "memory": 8}, ValueError, "memory is for pair losses"),
         ({"proxies_per_class": 2}, ValueError, "proxies_per_class is for proxy losses"),
         ({"loss": "arcface", "proxies_per_class": 0}, ValueError, "must be positive .0 for contr"),
-        ({"nir": {}}, ValueError, "method nir is for proxy losses"),
-        ({"loss": "arcface", "problems": {}}, ValueError, "method ccp is for pair losses"),
-        ({"problems": {}, "memory": 8}, ValueError, "memory is not for method ccp"),
+        ({"method": {"name": "nir"}}, ValueError, "method nir is for proxy losses"),
+        (
+            {"loss": "arcface", "method": {"name": "ccp"}},
+            ValueError,
+            "method ccp is for pair losses",
+        ),
+        ({"method": {"name": "ccp"}, "memory": 8}, ValueError, "memory is not for method ccp"),
         ({"learn_beta": "class"}, ValueError, "learn_beta is for loss margin, with method plain"),
         ({"start": "samples"}, ValueError, "start samples needs proxies that are learned"),
         ({"steps": 5, "rate_warmup": 5}, ValueError, "rate_warmup must be below steps, 5, got 5"),

@@ -132,7 +132,8 @@ def regularized():
     optimizer = roles({role: optax.adam(rate) for role, rate in rules.items()}, waiting=3)
     plain = dataclasses.replace(PLAIN, loss="proxy_anchor")
     made = with_nir(plain, weight=0.02)  # waits an epoch, 30 images in batches of 9
-    made = dataclasses.replace(made, nir=dataclasses.replace(made.nir, flow_settings=size))
+    method = dataclasses.replace(made.method, flow_settings=size)
+    made = dataclasses.replace(made, method=method)
     return made, objective, optimizer, {"skip_nonfinite": 10}
 
 

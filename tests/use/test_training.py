@@ -63,18 +63,18 @@ def test_a_run_s_recipe_is_read_from_its_folder(tmp_path):
     config = json.loads(json.dumps(options.config()))
     recipe = Recipe.from_json(config["recipe"])
     assert recipe == options.settled().recipe()
-    assert (recipe.nir.weight, recipe.settings) == (0.02, {"delta": 0.2})
+    assert (recipe.method.weight, recipe.settings) == (0.02, {"delta": 0.2})
     assert replace(recipe, rate=0.5).rate == 0.5
 
 
 def test_the_paper_s_way_where_defaults_had_drifted():
     """NIR: an epoch in which the backbone waits, a flow at 5e-4; CCP: anchored from the start, one rate for all."""
     nir = Train(method="nir").recipe()
-    assert (nir.warmup_epochs, nir.warmup_steps, nir.nir.flow_lr) == (1, None, 5e-4)
-    assert recipes.recipe("nir", "cub").nir.flow_lr == 5e-4
+    assert (nir.warmup_epochs, nir.warmup_steps, nir.method.flow_lr) == (1, None, 5e-4)
+    assert recipes.recipe("nir", "cub").method.flow_lr == 5e-4
     ccp = Train(method="ccp", validation=0.2).recipe()
-    assert (ccp.problems.anchor_first, ccp.role_rates, ccp.num_proxies) == (True, {}, 8)
-    assert ccp.problems == recipes.recipe("ccp", "cub").problems
+    assert (ccp.method.anchor_first, ccp.role_rates, ccp.num_proxies) == (True, {}, 8)
+    assert ccp.method == recipes.recipe("ccp", "cub").method
 
 
 def test_splits(photos, tmp_path):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from jdml import registry
 from jdml.cli.options.base import IN_RECIPE, Part, as_typed, flag
-from jdml.recipes import METHODS, OF_PAIRS, RECIPES, Recipe, recipe, settings_of
+from jdml.recipes import OF_PAIRS, RECIPES, Recipe, recipe, settings_of, with_method
 from jdml.recipes.words import parse_settings
 from jdml.registry.constraints import nearest, non_negative, positive
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     RecipeName = str
 else:
     LossName = Literal[registry.pair_losses() + registry.proxy_losses()]
-    MethodName = Literal[tuple(sorted((*METHODS, "plain")))]
+    MethodName = Literal[tuple(sorted((*registry.METHODS, "plain")))]
     RecipeName = Literal[tuple(sorted(RECIPES))]
-DEFAULT_LOSS = {"plain": "triplet", "nir": "proxy_anchor", "ccp": "contrastive"}
+DEFAULT_LOSS = {"plain": "triplet", **{name: of.loss for name, of in registry.METHODS.items()}}
 
 
 def _settings_help() -> Any:
@@ -27,7 +27,7 @@ def _settings_help() -> Any:
     def typed(settings: dict[str, Any]) -> str:
         return " ".join(f"{key}={'' if of is None else of}" for key, of in settings.items())
 
-    of_methods = {name: settings_of(name, of_paper=False) for name in METHODS}
+    of_methods = {name: settings_of(name, of_paper=False) for name in registry.METHODS}
     more = {
         name: {
             key: value
@@ -41,6 +41,20 @@ def _settings_help() -> Any:
     return tyro.conf.arg(
         help="The method's own settings, as name=value; their defaults: "
         f"{'; '.join(told)}. Where the paper chooses, jdml benchmark has its choice, and also {'; '.join(also)}."
+    )
+
+
+def _methods_help() -> Any:
+    """What each method is, from its record."""
+    import tyro
+
+    told = {
+        name: str(method.__doc__).partition("\n")[0].rstrip(".")
+        + ("; needs --validation" if method.hook else "")
+        for name, method in registry.METHODS.items()
+    }
+    return tyro.conf.arg(
+        help=f"plain: the loss alone. {'. '.join(f'{name}: {of}' for name, of in told.items())}."
     )
 
 
@@ -77,9 +91,7 @@ class Settings(Part):
 class Method(Settings):
     """The loss, the pairs it sees, and what NIR or CCP make of it."""
 
-    method: Annotated[MethodName, IN_RECIPE] = "plain"
-    """plain: the loss alone. nir: non-isotropy regularization, a flow around every proxy of a proxy loss. ccp: a pair
-    loss between samples and proxies, chosen anew for one problem after another; needs --validation."""
+    method: Annotated[MethodName, IN_RECIPE, _methods_help()] = "plain"
     loss: Annotated[LossName | None, IN_RECIPE] = None
     """The loss. Proxy losses learn one vector or more per class. Default: triplet (nir: proxy_anchor, ccp:
     contrastive)."""
@@ -108,12 +120,14 @@ class Method(Settings):
         """Refuse what nothing would read."""
         super().check()
         if self.method == "plain" and self.method_setting:
-            raise ValueError("--method-setting needs --method nir or --method ccp")
+            known = " or ".join(f"--method {name}" for name in registry.METHODS)
+            raise ValueError(f"--method-setting needs {known}")
         if getattr(self, "beta_lr_factor", None) is not None and self.learn_beta is None:
             raise ValueError("--beta-lr-factor needs --learn-beta")
-        pairs = registry.LOSSES[self.loss_name].kind == "pair"
+        method = registry.METHODS.get(self.method)
+        alone = registry.LOSSES[self.loss_name].kind == "pair" and not (method and method.proxies)
         for option in ("proxies_per_class", "proxies_lr_factor", "proxies_start"):
-            if pairs and self.method != "ccp" and getattr(self, option, None) is not None:
+            if alone and getattr(self, option, None) is not None:
                 raise ValueError(
                     f"{flag(option)} is for proxy losses; {self.loss_name} is a pair loss"
                 )
@@ -139,7 +153,7 @@ class Method(Settings):
         )
         if self.method == "plain":
             return base
-        with_method, own = METHODS[self.method], self.method_settings()
+        own = self.method_settings()
         known = settings_of(self.method, of_paper=False)
         for name in own:
             if name not in known:
@@ -147,7 +161,7 @@ class Method(Settings):
                     f"--method-setting: {self.method} has no setting {name!r}; it has {', '.join(sorted(known))}"
                     f"{nearest(name, known)}"
                 )
-        return with_method(base, **own)
+        return with_method(base, self.method, **own)
 
 
 @dataclass(frozen=True)

@@ -21,17 +21,17 @@ class TrainOptions(Machines, RunOptions, Optimizer, Method, Network, Data):
     def check(self) -> None:
         """Refuse options of different parts that do not go together."""
         super().check()
-        self.recipe()
+        has_hook = self.recipe().has_hook
         needs = "a held-out share of the training rows"
         if self.patience is not None and not self.may_hold_out:
             raise ValueError(f"--patience needs --validation, {needs}")
-        if self.monitor is not None and self.patience is None and self.method != "ccp":
+        if self.monitor is not None and self.patience is None and not has_hook:
             raise ValueError("--monitor needs --patience")
         if self.evaluate_every is not None and not self.may_hold_out:
             raise ValueError(f"--evaluate-every needs --validation, {needs}")
-        if self.method == "ccp" and not self.may_hold_out:
+        if has_hook and not self.may_hold_out:
             raise ValueError(
-                "--method ccp needs --validation, held-out rows that tell when a problem ends: --validation 0.2"
+                f"--method {self.method} needs --validation, held-out rows that tell it what to do: --validation 0.2"
             )
 
     def settled(self) -> Self:

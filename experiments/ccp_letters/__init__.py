@@ -1,1 +1,0 @@
-"""CCP by letter: where classes are many, and those scored are others."""

@@ -1,1 +1,0 @@
-"""CCP on MNIST in the plane."""

@@ -1,1 +1,0 @@
-"""All methods over frozen features of bird photographs."""

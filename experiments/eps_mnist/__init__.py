@@ -1,1 +1,0 @@
-"""EPS on even and odd MNIST."""

@@ -1,1 +1,0 @@
-"""EPS on Omniglot's letters within alphabets."""

@@ -1,1 +1,0 @@
-"""Multi-proxies anchor losses: how many proxies per class."""

@@ -1,1 +1,0 @@
-"""Non-isotropy regularization: what a flow around each proxy adds."""

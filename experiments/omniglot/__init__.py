@@ -1,1 +1,0 @@
-"""All methods on Omniglot, one short training."""

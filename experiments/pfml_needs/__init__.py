@@ -1,1 +1,0 @@
-"""Where PFML's proxies begin and end, and what follows from it."""

@@ -1,1 +1,0 @@
-"""Potential fields, proxies and wrong labels."""
