@@ -11,11 +11,11 @@ class Command:
     """A command of ``jdml``.
 
     Attributes:
-        name: What is typed, one word or two.
-        options: Pointer to the dataclass of its options, whose ``execute()`` runs it.
-        help: What it does, in a line.
-        example: What its help ends with.
-        computes: Whether it compiles programs.
+        name: what is typed, one word or two.
+        options: pointer to the dataclass of its options, whose ``execute()`` runs it.
+        help: what it does, in a line.
+        example: what its help ends with.
+        computes: whether it compiles programs.
     """
 
     name: str

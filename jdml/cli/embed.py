@@ -17,7 +17,7 @@ ENDINGS = (".npz", ".npy", ".parquet")
 class Embed:
     """Embed images with the model of a run, cropped and normalized as the run did when it was scored.
 
-    A .npz file holds `embeddings` [N, D] and, where there are any, `labels` [N] (names of classes) and `files` [N]:
+    A .npz file holds embeddings [N, D] and, where there are any, labels [N] (names of classes) and files [N]:
     what jdml evaluate and jdml search read. A .npy file holds the embeddings alone, a .parquet file (needs pyarrow) a
     row for each image. Damaged images are named and left out.
     """
@@ -69,7 +69,7 @@ class Embed:
 def embed_source(
     trained: Any, source: Source, *, skip: bool, progress: bool
 ) -> tuple[np.ndarray, Source, int]:
-    """Embed a source; with `skip` without its damaged images.
+    """Embed a source; with ``skip`` without its damaged images.
 
     Returns:
         Embeddings, what is left of the source, and how many images were damaged.

@@ -20,8 +20,8 @@ AT_A_TIME = 1 << 16
 class Evaluate:
     """Measure embeddings that lie in a .npz file, or in .npy files: retrieval metrics and, on request, NMI.
 
-    The file holds `embeddings` [N, D] and `labels` [N], and optionally a separate gallery,
-    `gallery_embeddings` [M, D] and `gallery_labels` [M]. Without one, every row is searched among all
+    The file holds embeddings [N, D] and labels [N], and optionally a separate gallery,
+    gallery_embeddings [M, D] and gallery_labels [M]. Without one, every row is searched among all
     others. Neighbours are ranked by Euclidean distance. All values are fractions, 0 to 1.
 
     Example: np.savez("e.npz", embeddings=x, labels=y), then

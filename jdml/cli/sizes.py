@@ -5,7 +5,7 @@ import os
 from jdml.recipes import Recipe
 
 SMALL_IMAGES = 64
-"""Up to this size images are what the network `eps` is for."""
+"""Up to this size images are what the network ``eps`` is for."""
 COPIES = 4
 """Of a batch of images, as floating-point numbers and what the first layer makes of them."""
 

@@ -20,10 +20,10 @@ class Source(NamedTuple):
     """Images to embed.
 
     Attributes:
-        images: A `Dataset`, or paths.
-        files: Their names; None where they lie in memory.
-        labels: Names or numbers of their classes; None where they have none.
-        notes: What was passed over, a line each.
+        images: a ``Dataset``, or paths.
+        files: their names; None where they lie in memory.
+        labels: names or numbers of their classes; None where they have none.
+        notes: what was passed over, a line each.
     """
 
     images: Any
@@ -45,21 +45,21 @@ def read_source(
     view: str | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Source:
-    """Read what a user named: a folder, an image, a `.csv` file, or a data set with its folder.
+    """Read what a user named: a folder, an image, a ``.csv`` file, or a data set with its folder.
 
     Args:
-        text: A path, the name of a data set, or `NAME:FOLDER`.
-        data_dir: The folder of a data set that was given by its name alone.
-        split: Which part. That of a folder of classes is the run's.
-        view: The labelling; by default the run's, else the first.
-        config: The run's configuration.
+        text: a path, the name of a data set, or ``NAME:FOLDER``.
+        data_dir: the folder of a data set that was given by its name alone.
+        split: which part. That of a folder of classes is the run's.
+        view: the labelling; by default the run's, else the first.
+        config: the run's configuration.
 
     Returns:
         The source.
 
     Raises:
-        FileNotFoundError: A path that is not there.
-        ValueError: What is neither path nor data set.
+        FileNotFoundError: a path that is not there.
+        ValueError: what is neither path nor data set.
     """
     config = config or {}
     path = Path(text).expanduser()

@@ -23,7 +23,7 @@ class RecipeError(ValueError):
     """Values of a recipe that are out of range or do not go together.
 
     Attributes:
-        template: The message, fields' names in braces.
+        template: the message, fields' names in braces.
     """
 
     def __init__(self, template: str) -> None:
@@ -34,7 +34,7 @@ class RecipeError(ValueError):
         """Give the message with fields called as a user knows them.
 
         Args:
-            name: From a field's name to what it is called.
+            name: from a field's name to what it is called.
 
         Returns:
             The message.
@@ -46,60 +46,60 @@ class RecipeError(ValueError):
 class Recipe:
     """How a method is trained: plain values, which :func:`jdml.training.train` makes a run of.
 
-    A recipe is read, compared, written as JSON and changed in one value with `dataclasses.replace`. What has no plain
+    A recipe is read, compared, written as JSON and changed in one value with ``dataclasses.replace``. What has no plain
     value, a loss, a miner or a network of one's own, is an argument of :func:`jdml.training.train`.
 
     Attributes:
-        loss: Name of the loss, as in `jdml.registry.LOSSES`.
-        settings: The loss's own numbers. `reduce_fn` is a name: mean, mean_nonzero, sum or total.
-        miner: Which pairs a pair loss sees: names joined by `+`, each with settings after a colon, such as
-            `"easy_positive+semi_hard_negative:margin=0.2"`.
-        learn_beta: Of the margin loss: its boundary is learned for each class, or one for all.
-        memory: How many remembered embeddings a pair loss also compares the batch with.
-        memory_wait: Steps in which the memory fills without being used.
-        proxies_per_class: Of a proxy loss, or of CCP; None: the loss's own number (CCP: 8). 0: a field of samples
+        loss: name of the loss, as in ``jdml.registry.LOSSES``.
+        settings: the loss's own numbers. ``reduce_fn`` is a name: mean, mean_nonzero, sum or total.
+        miner: which pairs a pair loss sees: names joined by ``+``, each with settings after a colon, such as
+            ``"easy_positive+semi_hard_negative:margin=0.2"``.
+        learn_beta: of the margin loss: its boundary is learned for each class, or one for all.
+        memory: how many remembered embeddings a pair loss also compares the batch with.
+        memory_wait: steps in which the memory fills without being used.
+        proxies_per_class: of a proxy loss, or of CCP; None: the loss's own number (CCP: 8). 0: a field of samples
             alone.
-        sampled_classes: Classes that a step of a proxy loss sees; None: all.
-        weight: Of the whole loss.
-        normalize: What the loss does to embeddings, and so retrieval too.
-        method: What is made of the loss: one of `jdml.registry.METHODS` with its numbers; None: the loss alone.
-        network: Name of the network, as in `jdml.registry.NETWORKS`; None: `eps` for small pictures in memory, `small`
-            for others.
-        dim: Width D of the embeddings.
-        pooling: Of the embedding head; None: the network's own.
-        freeze_batch_norm: Whether batch norm keeps its running statistics.
-        dtype: What the network computes in.
-        batch: Random samples, or (classes, samples per class).
-        small_classes: What a class of fewer samples is: `pad`: it leaves places empty; `refuse`: an error.
-        epochs: Passes over the training images.
-        steps: Steps, in the place of epochs.
-        rule: `"adam"` (weight decay added to the gradient), `"adamw"` (decoupled), or `"sgd"` (momentum .9).
-        rate: Learning rate of the model.
-        role_rates: Learning rates of the objective's parameters (`"proxies"`, `"beta"`), in units of `rate`.
+        sampled_classes: classes that a step of a proxy loss sees; None: all.
+        weight: of the whole loss.
+        normalize: what the loss does to embeddings, and so retrieval too.
+        method: what is made of the loss: one of ``jdml.registry.METHODS`` with its numbers; None: the loss alone.
+        network: name of the network, as in ``jdml.registry.NETWORKS``; None: ``eps`` for small pictures in memory,
+            ``small`` for others.
+        dim: width D of the embeddings.
+        pooling: of the embedding head; None: the network's own.
+        freeze_batch_norm: whether batch norm keeps its running statistics.
+        dtype: what the network computes in.
+        batch: random samples, or (classes, samples per class).
+        small_classes: what a class of fewer samples is: ``pad``: it leaves places empty; ``refuse``: an error.
+        epochs: passes over the training images.
+        steps: steps, in the place of epochs.
+        rule: ``"adam"`` (weight decay added to the gradient), ``"adamw"`` (decoupled), or ``"sgd"`` (momentum .9).
+        rate: learning rate of the model.
+        role_rates: learning rates of the objective's parameters (``"proxies"``, ``"beta"``), in units of ``rate``.
         b2: Adam's second decay rate.
-        weight_decay: Of the model, and of the roles in `decayed`.
-        decayed: Roles with weight decay beside the model.
-        schedule: How learning rates go down to 0 over the run.
-        rate_warmup: First steps, in which learning rates go up from 0.
-        decay_every: Epochs after which all learning rates are multiplied by `decay_factor`, again and again.
-        decay_factor: See `decay_every`.
-        warmup_epochs: First epochs in which only the embedding head and the objective learn.
-        warmup_steps: First steps of that kind, in the place of epochs.
-        max_norm: Global norm that gradients are clipped to.
-        norm_by_role: Whether that is the norm of each role's gradients, not of all.
-        max_entry: Largest entry of any gradient.
-        max_proxy_entry: Largest entry of the proxies' gradient.
-        max_proxy_norm: Largest norm of a single proxy's gradient.
-        proxies_on_sphere: Whether proxies return to the sphere after each step.
-        skip_nonfinite: As of :func:`jdml.training.fit`.
-        start: Where proxies begin: `"random"`, as the objective draws them, or on `"samples"` of their class.
-        nmi: Whether the paper reports NMI.
-        more_clusters: Of NMI+, clusters in units of the number of classes; None for no NMI+.
-        map_divisor: What the paper divides mAP@1000 by, see :func:`jdml.metrics.map_at_k`.
+        weight_decay: of the model, and of the roles in ``decayed``.
+        decayed: roles with weight decay beside the model.
+        schedule: how learning rates go down to 0 over the run.
+        rate_warmup: first steps, in which learning rates go up from 0.
+        decay_every: epochs after which all learning rates are multiplied by ``decay_factor``, again and again.
+        decay_factor: see ``decay_every``.
+        warmup_epochs: first epochs in which only the embedding head and the objective learn.
+        warmup_steps: first steps of that kind, in the place of epochs.
+        max_norm: global norm that gradients are clipped to.
+        norm_by_role: whether that is the norm of each role's gradients, not of all.
+        max_entry: largest entry of any gradient.
+        max_proxy_entry: largest entry of the proxies' gradient.
+        max_proxy_norm: largest norm of a single proxy's gradient.
+        proxies_on_sphere: whether proxies return to the sphere after each step.
+        skip_nonfinite: as of :func:`jdml.training.fit`.
+        start: where proxies begin: ``"random"``, as the objective draws them, or on ``"samples"`` of their class.
+        nmi: whether the paper reports NMI.
+        more_clusters: of NMI+, clusters in units of the number of classes; None for no NMI+.
+        map_divisor: what the paper divides mAP@1000 by, see :func:`jdml.metrics.map_at_k`.
 
     Raises:
-        TypeError: A value that is not plain, naming its field.
-        ValueError: A value out of range, an unknown name, or values that do not go together.
+        TypeError: a value that is not plain, naming its field.
+        ValueError: a value out of range, an unknown name, or values that do not go together.
 
     Example:
         >>> field = Recipe(loss="potential_field", proxies_per_class=15, batch=100, epochs=2)
@@ -220,14 +220,14 @@ class Recipe:
         """Read what :meth:`to_json` gave; what is absent has its default.
 
         Args:
-            values: By name.
+            values: by name.
 
         Returns:
             The recipe.
 
         Raises:
-            TypeError: Values that are no mapping.
-            ValueError: A name that no recipe has.
+            TypeError: values that are no mapping.
+            ValueError: a name that no recipe has.
         """
         given = _known("a recipe", cls, values)
         if given.get("method") is not None:
@@ -242,7 +242,7 @@ def with_method(base: Recipe, name: str, **settings: Any) -> Recipe:
 
     Args:
         base: the recipe.
-        name: one of `jdml.registry.METHODS`.
+        name: one of ``jdml.registry.METHODS``.
         **settings: the method's own numbers.
 
     Returns:

@@ -42,24 +42,24 @@ def with_problems(
     """Read a pair loss's recipe as CCP does: samples against proxies in the ball, one problem after another.
 
     Args:
-        base: The recipe of a pair loss.
-        preset: One of `PRESETS`, for the four last settings where they are None.
+        base: the recipe of a pair loss.
+        preset: one of ``PRESETS``, for the four last settings where they are None.
         pool_size: b.
         strength: λ.
-        patience: Evaluations without improvement that end a problem.
-        run_patience: Those that end the run.
-        single: Whether the first problem never ends: what CCP is compared with.
-        in_batch_weight: As of :func:`jdml.objectives.as_proxy_objective`.
-        restore: As of :class:`jdml.training.AlternatingProblems`.
-        anchor_first: As of :class:`jdml.training.AlternatingProblems`.
-        first: As of :class:`jdml.training.AlternatingProblems`.
+        patience: evaluations without improvement that end a problem.
+        run_patience: those that end the run.
+        single: whether the first problem never ends: what CCP is compared with.
+        in_batch_weight: as of :func:`jdml.objectives.as_proxy_objective`.
+        restore: as of :class:`jdml.training.AlternatingProblems`.
+        anchor_first: as of :class:`jdml.training.AlternatingProblems`.
+        first: as of :class:`jdml.training.AlternatingProblems`.
 
     Returns:
         The recipe. Proxies learn as the model does.
 
     Raises:
-        TypeError: If a flag is neither True nor False.
-        ValueError: If there is no such preset, or the loss is one of proxies.
+        TypeError: if a flag is neither True nor False.
+        ValueError: if there is no such preset, or the loss is one of proxies.
     """
     one_of("preset", preset, PRESETS)
     if not isinstance(single, bool):
@@ -92,17 +92,17 @@ def anchored(
     """Make CCP's recipe.
 
     Args:
-        dataset: One of `DATASETS`, or another.
-        backbone: `"bn_inception"`, or another.
-        loss: One of `LOSSES`.
+        dataset: one of ``DATASETS``, or another.
+        backbone: ``"bn_inception"``, or another.
+        loss: one of ``LOSSES``.
         pool_size: b; None: 12, and 7 where there are many classes.
-        **settings: As of :func:`with_problems`.
+        **settings: as of :func:`with_problems`.
 
     Returns:
         The recipe.
 
     Raises:
-        ValueError: If there is no such loss or preset.
+        ValueError: if there is no such loss or preset.
     """
     one_of("loss", loss, LOSSES)
     per_class, pool = (4, 7) if dataset in LARGE else (8, 12)

@@ -33,27 +33,27 @@ def with_nir(
     """Put a flow around every proxy of a recipe's loss.
 
     Args:
-        base: The recipe of a proxy loss.
-        flow: As of :func:`jdml.flows.preset`.
-        conditioning: As of :class:`jdml.flows.ConditionalFlow`.
+        base: the recipe of a proxy loss.
+        flow: as of :func:`jdml.flows.preset`.
+        conditioning: as of :class:`jdml.flows.ConditionalFlow`.
         weight: ω.
-        shape: As of :func:`jdml.objectives.with_nir`, and so are the six that follow.
-        temperature: See `shape`.
-        per_dimension: See `shape`.
-        of_mean: See `shape`.
-        stop_proxy_gradient: See `shape`.
-        wrong_class_weight: See `shape`.
-        self_regularization: See `shape`.
-        warmup: Epochs in which the backbone waits.
-        flow_lr: The flow's learning rate: 50 times the paper's rate of the model, whatever that of this recipe is.
-        skip_nonfinite: As of :func:`jdml.training.fit`.
+        shape: as of :func:`jdml.objectives.with_nir`, and so are the six that follow.
+        temperature: see ``shape``.
+        per_dimension: see ``shape``.
+        of_mean: see ``shape``.
+        stop_proxy_gradient: see ``shape``.
+        wrong_class_weight: see ``shape``.
+        self_regularization: see ``shape``.
+        warmup: epochs in which the backbone waits.
+        flow_lr: the flow's learning rate: 50 times the paper's rate of the model, whatever that of this recipe is.
+        skip_nonfinite: as of :func:`jdml.training.fit`.
 
     Returns:
         The recipe.
 
     Raises:
-        TypeError: If a number is none.
-        ValueError: If the recipe's loss has no proxies, or a number is out of range.
+        TypeError: if a number is none.
+        ValueError: if the recipe's loss has no proxies, or a number is out of range.
     """
     regularizer = Regularizer(
         weight=weight,
@@ -86,19 +86,19 @@ def regularized(
     """Make the recipe of NIR over a proxy loss.
 
     Args:
-        dataset: One of `DATASETS`, or another.
-        backbone: The network; all are trained alike.
-        loss: One of `LOSSES`.
+        dataset: one of ``DATASETS``, or another.
+        backbone: the network; all are trained alike.
+        loss: one of ``LOSSES``.
         weight: ω; None: .0075 on CUB, .01 elsewhere.
-        pooling: Of the embedding head; `"average+max"` is what the paper's table marks with a cross.
-        proxies_rate: Of the proxies, in units of the model's.
-        **settings: As of :func:`with_nir`.
+        pooling: of the embedding head; ``"average+max"`` is what the paper's table marks with a cross.
+        proxies_rate: of the proxies, in units of the model's.
+        **settings: as of :func:`with_nir`.
 
     Returns:
         The recipe.
 
     Raises:
-        ValueError: If there is no such loss.
+        ValueError: if there is no such loss.
     """
     own = (0.0075 if dataset == "cub" else 0.01) if weight is None else weight
     return with_nir(_setting(loss, dataset, proxies_rate, pooling), weight=own, **settings)
@@ -117,20 +117,20 @@ def unregularized(
     """Make the recipe of what NIR is compared with, by default as the released scripts run it.
 
     Args:
-        dataset: One of `DATASETS`, or another.
-        backbone: The network; all are trained alike.
-        loss: One of `LOSSES`.
-        weight: Of the loss: ω as NIR has it, which Adam feels beside weight decay alone.
-        warmup: Epochs in which the backbone waits: the released scripts of CUB and Cars196 have none here, and one for
+        dataset: one of ``DATASETS``, or another.
+        backbone: the network; all are trained alike.
+        loss: one of ``LOSSES``.
+        weight: of the loss: ω as NIR has it, which Adam feels beside weight decay alone.
+        warmup: epochs in which the backbone waits: the released scripts of CUB and Cars196 have none here, and one for
             NIR.
-        pooling: Of the embedding head.
-        proxies_rate: Of the proxies, in units of the model's: half of NIR's in the released program.
+        pooling: of the embedding head.
+        proxies_rate: of the proxies, in units of the model's: half of NIR's in the released program.
 
     Returns:
         The recipe.
 
     Raises:
-        ValueError: If there is no such loss.
+        ValueError: if there is no such loss.
     """
     base = _setting(loss, dataset, proxies_rate, pooling)
     return dataclasses.replace(base, weight=weight, warmup_epochs=warmup)

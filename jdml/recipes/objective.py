@@ -39,16 +39,16 @@ def make_objective(
     """Make the objective of a recipe: its loss with what it learns.
 
     Args:
-        recipe: The recipe.
+        recipe: the recipe.
         num_classes: C.
-        dim: Width of the embeddings; None: the recipe's.
-        **own: Keywords of the loss that are no plain values: a miner of one's own (``mine``), a reduction.
+        dim: width of the embeddings; None: the recipe's.
+        **own: keywords of the loss that are no plain values: a miner of one's own (``mine``), a reduction.
 
     Returns:
         The objective.
 
     Raises:
-        ValueError: A setting that the loss does not have, a miner that there is not.
+        ValueError: a setting that the loss does not have, a miner that there is not.
 
     Example:
         >>> import jax
@@ -75,14 +75,14 @@ def loss_settings(recipe: Recipe, loss_fn: Callable[..., Any]) -> dict[str, Any]
     """Give a recipe's settings as the loss takes them: names of functions become functions.
 
     Args:
-        recipe: The recipe.
-        loss_fn: Its loss.
+        recipe: the recipe.
+        loss_fn: its loss.
 
     Returns:
         Keywords of the loss.
 
     Raises:
-        ValueError: A setting that the loss does not have.
+        ValueError: a setting that the loss does not have.
     """
     check_settings(loss_fn, recipe.settings)
     settings = {name: _as_array(value) for name, value in recipe.settings.items()}
@@ -93,7 +93,7 @@ def loss_settings(recipe: Recipe, loss_fn: Callable[..., Any]) -> dict[str, Any]
 
 
 def _as_array(value: Any) -> Any:
-    """Numbers of each class as an array; a choice of sizes (`k=(1, 2, 4)`) stays as it is."""
+    """Numbers of each class as an array; a choice of sizes (``k=(1, 2, 4)``) stays as it is."""
     several = isinstance(value, tuple) and any(isinstance(number, float) for number in value)
     return np.asarray(value) if several else value
 
@@ -107,11 +107,11 @@ def check_settings(loss_fn: Callable[..., Any], settings: Mapping[str, Any]) -> 
     """Refuse settings that are not the loss's own hyper-parameters.
 
     Args:
-        loss_fn: The loss.
-        settings: By name.
+        loss_fn: the loss.
+        settings: by name.
 
     Raises:
-        ValueError: Naming the setting, the loss's own, and the nearest.
+        ValueError: naming the setting, the loss's own, and the nearest.
     """
     shared = {
         name
@@ -136,8 +136,8 @@ def weighted(objective: Objective, weight: float) -> Objective:
     """Multiply an objective's loss, which Adam feels beside weight decay alone.
 
     Args:
-        objective: The objective.
-        weight: The factor.
+        objective: the objective.
+        weight: the factor.
 
     Returns:
         The objective.

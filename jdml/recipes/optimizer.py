@@ -13,23 +13,23 @@ from jdml.registry import resolve
 def make_optimizer(
     recipe: Recipe, roles: tuple[str, ...], steps_per_epoch: int, steps: int | None = None
 ) -> optax.GradientTransformation:
-    """Make the optimizer of a recipe, over `{"model": …, **objective roles}`.
+    """Make the optimizer of a recipe, over ``{"model": …, **objective roles}``.
 
     Anchoring, coupled weight decay and clipping act on the gradients of all roles together; then each role has its rule
-    and learning rate. The model's `"head"` learns from the first step on, all else of it after the warm-up, until which
-    its rule sees no gradient (:func:`jdml.optim.partition_by_role`). Learning rates fall by the steps of the run.
+    and learning rate. The model's ``"head"`` learns from the first step on, all else of it after the warm-up, until
+    which its rule sees no gradient (:func:`jdml.optim.partition_by_role`). Learning rates fall by the steps of the run.
 
     Args:
-        recipe: The recipe.
-        roles: The objective's parameters by name, such as `("proxies",)`.
-        steps_per_epoch: Steps per pass over the training images.
-        steps: Of the run; None: the recipe's.
+        recipe: the recipe.
+        roles: the objective's parameters by name, such as ``("proxies",)``.
+        steps_per_epoch: steps per pass over the training images.
+        steps: of the run; None: the recipe's.
 
     Returns:
         The transformation.
 
     Raises:
-        ValueError: If `steps_per_epoch` is below 1.
+        ValueError: if ``steps_per_epoch`` is below 1.
 
     Example:
         >>> import jax.numpy as jnp
@@ -63,11 +63,11 @@ def learning_rate(
     """Give a learning rate by step: up in the warm-up, then constant, in steps, or down to 0.
 
     Args:
-        recipe: The recipe.
-        rate: Its highest value.
-        steps: Of the run.
-        steps_per_epoch: Steps per pass over the training images.
-        begins: The run's step that is this rule's first.
+        recipe: the recipe.
+        rate: its highest value.
+        steps: of the run.
+        steps_per_epoch: steps per pass over the training images.
+        begins: the run's step that is this rule's first.
 
     Returns:
         A number where it is constant, else a function of the step.

@@ -22,7 +22,8 @@ PFML: dict[str, dict[str, Any]] = {
     "found": {"alpha": 1.0, "clip": "entry", "start": "samples"},
     "paper": {"alpha": 4.0, "clip": "none", "start": "random"},
 }
-"""PFML's α, clip and start: as `experiments/pfml_needs` found them, and the paper's, whose figures centre at α = 4."""
+"""PFML's α, clip and start: as ``experiments/pfml_needs`` found them, and the paper's, whose figures centre at α =
+4."""
 
 Maker = Callable[..., Recipe]
 """From data set and backbone to a recipe; a method's own settings by keyword."""
@@ -219,8 +220,8 @@ def settings_of(method: str, *, of_paper: bool = True) -> dict[str, Any]:
     """Tell a method's own settings, beside those of its loss, and their defaults; None where data sets differ.
 
     Args:
-        method: One of `RECIPES`.
-        of_paper: Also those that choose among the paper's settings.
+        method: one of ``RECIPES``.
+        of_paper: also those that choose among the paper's settings.
 
     Returns:
         Settings of :func:`recipe` by name.
@@ -256,28 +257,28 @@ def recipe(
     """Look up how a method is trained on a data set under a protocol.
 
     Args:
-        method: One of `RECIPES`: the five of this library (`"ccp"`, `"eps"`, `"mpa"`, `"nir"`, `"pfml"`) and those they
-            are compared with.
-        dataset: One of `DATASETS`; any other name gets the settings of `"cub"`.
-        protocol: `"mlrc"` gives every method the same batches of 8 × 4 (32 random images for proxy losses), 128
-            dimensions, average pooling, Adam with rate 1e-5, and vectors in the ball but for `ON_SPHERE`.
-        backbone: The network. Papers train `"bn_inception"` in other batches than `"resnet50"`, which all others are
-            treated like. None: `"resnet50"` for `DATASETS` and folders, for others what fits their images.
-        **settings: A method's own, see :func:`settings_of`: what they mean is said in `jdml/recipes/ccp.py` and
-            `jdml/recipes/nir.py`, and PFML's ``preset``, ``clip`` and ``start`` below.
+        method: one of ``RECIPES``: the five of this library (``"ccp"``, ``"eps"``, ``"mpa"``, ``"nir"``, ``"pfml"``)
+            and those they are compared with.
+        dataset: one of ``DATASETS``; any other name gets the settings of ``"cub"``.
+        protocol: ``"mlrc"`` gives every method the same batches of 8 × 4 (32 random images for proxy losses), 128
+            dimensions, average pooling, Adam with rate 1e-5, and vectors in the ball but for ``ON_SPHERE``.
+        backbone: the network. Papers train ``"bn_inception"`` in other batches than ``"resnet50"``, which all others
+            are treated like. None: ``"resnet50"`` for ``DATASETS`` and folders, for others what fits their images.
+        **settings: a method's own, see :func:`settings_of`: what they mean is said in ``jdml/recipes/ccp.py`` and
+            ``jdml/recipes/nir.py``, and PFML's ``preset``, ``clip`` and ``start`` below.
 
     Returns:
         The recipe.
 
     Raises:
-        ValueError: If there is no such method, protocol or setting.
+        ValueError: if there is no such method, protocol or setting.
 
     Implementation notes:
         What papers leave open was filled in: EPS's batches of 160 are 20 classes × 8 and its MS has β = 40, its
         baselines draw random positives, MPA's α is ProxyAnchor's 32 and its weight decay too, SoftTriple stands in
         MPA's setting, and so does ``"mpa_proxy_anchor"``, ProxyAnchor as MPA ran it, the gradient of PFML's proxies is
-        clipped entry by entry (see `experiments/potential_fields`; ``clip="none"`` is the paper's, ``"vector"`` keeps
-        directions), CCP is the paper's (`preset="released"` is the
+        clipped entry by entry (see ``experiments/potential_fields``; ``clip="none"`` is the paper's, ``"vector"`` keeps
+        directions), CCP is the paper's (``preset="released"`` is the
         program's) and has no plateau schedule. Under MLRC proxy losses get 32 random images, where the protocol's
         program draws 32 classes and one image of each.
 

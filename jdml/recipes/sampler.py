@@ -10,15 +10,15 @@ def make_sampler(recipe: Recipe, labels: np.ndarray, seed: int = 0) -> EpochSamp
     """Make what draws the batches of a recipe.
 
     Args:
-        recipe: Whose `batch` and `small_classes` are meant.
-        labels: `[N]`, of the training images.
-        seed: Of the draw.
+        recipe: whose ``batch`` and ``small_classes`` are meant.
+        labels: ``[N]``, of the training images.
+        seed: of the draw.
 
     Returns:
         The sampler.
 
     Raises:
-        ValueError: Fewer classes than a batch needs.
+        ValueError: fewer classes than a batch needs.
 
     Example:
         >>> len(next(make_sampler(Recipe(batch=(2, 3)), np.repeat(np.arange(4), 5))))

@@ -3,7 +3,7 @@
 from typing import Any
 
 DATASETS = ("cub", "cars", "sop", "inshop")
-"""Data sets that the papers give settings for; all others are treated like `cub`."""
+"""Data sets that the papers give settings for; all others are treated like ``cub``."""
 LARGE = ("sop", "inshop")
 """Many classes of few images."""
 
@@ -12,7 +12,7 @@ def contrastive_margins(dataset: str) -> dict[str, float]:
     """C2's margins.
 
     Args:
-        dataset: One of `DATASETS`, or another.
+        dataset: one of ``DATASETS``, or another.
 
     Returns:
         Settings of the contrastive loss.
@@ -29,8 +29,8 @@ def pair_settings(loss: str, dataset: str) -> dict[str, Any]:
     """The settings of a pair loss in CCP's tables: no mining, all couples.
 
     Args:
-        loss: Its name.
-        dataset: One of `DATASETS`, or another.
+        loss: its name.
+        dataset: one of ``DATASETS``, or another.
 
     Returns:
         Settings of the loss.
@@ -55,8 +55,8 @@ def in_protocol(method: str, dataset: str) -> dict[str, Any]:
     """What a method's recipe is in CCP's tables of the MLRC protocol, where it is another than usual.
 
     Args:
-        method: A method's name.
-        dataset: One of `DATASETS`, or another.
+        method: a method's name.
+        dataset: one of ``DATASETS``, or another.
 
     Returns:
         Fields of the recipe. SoftTriple has the tables' L: 10 centres per class, 4 where there are many classes; their

@@ -9,18 +9,18 @@ from jdml.registry.constraints import nearest
 
 
 def parse_settings(settings: Iterable[str], option: str, *, words: bool = False) -> dict[str, Any]:
-    """Read `name=value` settings; values are Python literals, or, with `words`, names without quotes.
+    """Read ``name=value`` settings; values are Python literals, or, with ``words``, names without quotes.
 
     Args:
-        settings: What was typed.
-        option: What it was typed for, for the message.
-        words: Whether a name without quotes is a value, too.
+        settings: what was typed.
+        option: what it was typed for, for the message.
+        words: whether a name without quotes is a value, too.
 
     Returns:
         Values by name: numbers as numbers.
 
     Raises:
-        ValueError: Naming the option and the setting that is not of this form.
+        ValueError: naming the option and the setting that is not of this form.
 
     Example:
         >>> parse_settings(["margin=0.2", "squared=True"], "--loss-setting")
@@ -47,16 +47,16 @@ def parse_settings(settings: Iterable[str], option: str, *, words: bool = False)
 
 
 def parse_batch(text: str) -> int | tuple[int, int]:
-    """Read `"8x4"` (8 classes × 4 samples) or `"64"` (64 random samples).
+    """Read ``"8x4"`` (8 classes × 4 samples) or ``"64"`` (64 random samples).
 
     Args:
-        text: What was typed.
+        text: what was typed.
 
     Returns:
-        `(classes, samples per class)`, or a number of samples.
+        ``(classes, samples per class)``, or a number of samples.
 
     Raises:
-        ValueError: Anything else.
+        ValueError: anything else.
 
     Example:
         >>> parse_batch("8x4"), parse_batch("64")
@@ -72,17 +72,17 @@ def parse_batch(text: str) -> int | tuple[int, int]:
 
 
 def build_miner(words: str, dim: int) -> Callable[..., Any] | None:
-    """Build a chain of miners from `"eps+semi_hard:margin=0.2"`; `"none"` is no miner.
+    """Build a chain of miners from ``"eps+semi_hard:margin=0.2"``; ``"none"`` is no miner.
 
     Args:
-        words: Miners' names joined by `+`, each with optional `:name=value,…` settings.
-        dim: The embedding's dimension, which distance-weighted sampling needs.
+        words: miners' names joined by ``+``, each with optional ``:name=value,…`` settings.
+        dim: the embedding's dimension, which distance-weighted sampling needs.
 
     Returns:
         The miner, or None.
 
     Raises:
-        ValueError: An unknown miner (listing the known ones) or setting.
+        ValueError: an unknown miner (listing the known ones) or setting.
 
     Example:
         >>> from jdml import mining

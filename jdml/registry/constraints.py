@@ -43,7 +43,7 @@ def at_least(least: int) -> Constraint:
 def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
     """Check the fields of a dataclass by their types and by the constraints that stand on them.
 
-    A constraint wants a number, `bool` a flag, a `Literal` one of its words; None is always allowed.
+    A constraint wants a number, ``bool`` a flag, a ``Literal`` one of its words; None is always allowed.
 
     Args:
         values: an instance.

@@ -26,7 +26,7 @@ from jdml.training.step import Pretrained, TrainState
 
 MONITOR = "MAP@R"
 SMALL_IMAGES = 64
-"""Up to this size images are what the network `eps` is for."""
+"""Up to this size images are what the network ``eps`` is for."""
 
 
 class RunSettings(TypedDict, total=False):

@@ -49,7 +49,7 @@ class Part:
     """Options that change for one reason.
 
     A command is a dataclass that inherits from its parts. What they do, they do together: each calls the part before
-    it (`super()`) and adds its own.
+    it (``super()``) and adds its own.
     """
 
     def check(self) -> None:

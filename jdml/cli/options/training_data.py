@@ -18,11 +18,11 @@ class TrainingData(NamedTuple):
     """What the options of ``jdml train`` read.
 
     Attributes:
-        train: The rows that train, by the labels that are trained on.
-        labels: These labels' name.
-        validation: Held-out rows; None where there are none.
-        tests: Queries and gallery of each part that is scored at the end.
-        notes: What is worth knowing, a line each.
+        train: the rows that train, by the labels that are trained on.
+        labels: these labels' name.
+        validation: held-out rows; None where there are none.
+        tests: queries and gallery of each part that is scored at the end.
+        notes: what is worth knowing, a line each.
     """
 
     train: data.Dataset
@@ -36,15 +36,15 @@ def read_training_data(options: Data, seed: int) -> TrainingData:
     """Read the training and validation rows, and the queries and the gallery of each test part.
 
     Args:
-        options: Settled.
-        seed: Of the splits and of wrong labels.
+        options: settled.
+        seed: of the splits and of wrong labels.
 
     Returns:
         Parts of the data set.
 
     Raises:
-        FileNotFoundError: Files that are missing.
-        ValueError: A part that is empty, or of one class only, in which everything is found.
+        FileNotFoundError: files that are missing.
+        ValueError: a part that is empty, or of one class only, in which everything is found.
     """
     if options.of_files:
         found, notes = _read_files(options, seed)
