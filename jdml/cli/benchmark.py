@@ -12,6 +12,7 @@ from jdml.cli.identity import data_checksum, load_split
 from jdml.cli.options.base import as_typed
 from jdml.cli.options.benchmark import BenchmarkOptions
 from jdml.cli.typed import started
+from jdml.registry import DATASETS
 
 FOLDS = 4
 EVERY = {"sop": 250, "inshop": 250}
@@ -189,6 +190,6 @@ def read(source: Benchmark, crops: Any) -> tuple[Any, Any]:
         part = load_split(source.dataset, source.data_dir, split, transform=crops)
         return data.without_bad_images(part) if source.on_bad_image == "skip" else part
 
-    if source.dataset == "inshop":
+    if "query" in DATASETS[source.dataset].published:
         return load("train"), Retrieval(load("query"), load("gallery"))
     return load("train"), Retrieval(load("test"))

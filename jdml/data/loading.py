@@ -41,7 +41,7 @@ def recognize(folder: str | Path) -> str:
         folder: any folder.
 
     Returns:
-        ``"cub"``, ``"cars"``, ``"sop"`` or ``"inshop"`` where their lists lie in it or in a folder in it, else
+        The name of the data set whose lists (``sign`` of its record) lie in it or in a folder in it, else
         ``"folder"``.
 
     Example:

@@ -314,7 +314,7 @@ def _check_proxies(recipe: Recipe) -> None:
     chosen = recipe.has_hook and method is not None and method.proxies is not None
     if recipe.start == "samples" and (chosen or not recipe.has_proxies):
         raise RecipeError(
-            "{start} samples needs proxies that are learned: not {method} ccp, nor {proxies_per_class} 0"
+            "{start} samples needs proxies that are learned: not those that {method} chooses, nor {proxies_per_class} 0"
         )
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from jdml import registry
-from jdml.cli.options.base import IN_RECIPE, Part, as_typed, flag
+from jdml.cli.options.base import IN_RECIPE, Part, as_help, as_typed, flag
 from jdml.recipes import OF_PAIRS, RECIPES, Recipe, recipe, settings_of, with_method
 from jdml.recipes.words import parse_settings
 from jdml.registry.constraints import nearest, non_negative, positive
@@ -58,6 +58,34 @@ def _methods_help() -> Any:
     )
 
 
+def _proxies_help() -> Any:
+    """Which methods bring proxies, and how many there are, from the records."""
+    methods = {name: method.proxies for name, method in registry.METHODS.items() if method.proxies}
+    losses = {name: loss.proxies for name, loss in registry.LOSSES.items() if loss.proxies > 1}
+    numbers = ", ".join(f"{name}: {number}" for name, number in {**losses, **methods}.items())
+    return as_help(
+        f"Proxies per class of a proxy loss or of {' or '.join(methods)}; 0: a field of samples alone. Default: "
+        f"1 ({numbers}); jdml benchmark: the paper's."
+    )
+
+
+def _losses_help() -> Any:
+    """Which loss each method is made of, from the records."""
+    defaults = ", ".join(f"{name}: {loss}" for name, loss in DEFAULT_LOSS.items())
+    return as_help(
+        f"The loss. Proxy losses learn one vector or more per class. Default, by --method: {defaults}."
+    )
+
+
+def _miners_help() -> Any:
+    """What miners are called, from their records."""
+    return as_help(
+        "Which pairs a pair loss sees: none, or names joined by +, each with its settings after a colon, such as "
+        "eps+semi_hard or easy_positive+semi_hard_negative:margin=0.3. "
+        f"The names: {', '.join(sorted(registry.MINERS))}."
+    )
+
+
 @dataclass(frozen=True)
 class Settings(Part):
     """Numbers of the method and its loss in the place of their own."""
@@ -65,9 +93,7 @@ class Settings(Part):
     method_setting: Annotated[tuple[str, ...], IN_RECIPE, _settings_help()] = ()
     loss_setting: Annotated[tuple[str, ...], IN_RECIPE] = ()
     """The loss's own numbers in the place of its defaults or the paper's, as name=value: margin=0.2 squared=True."""
-    proxies_per_class: Annotated[int | None, IN_RECIPE] = None
-    """Proxies per class of a proxy loss or of ccp; 0: a field of samples alone. Default: the loss's own number, 1 but
-    for potential_field, 3, and ccp, 8; jdml benchmark: the paper's."""
+    proxies_per_class: Annotated[int | None, IN_RECIPE, _proxies_help()] = None
     sampled_classes: Annotated[int | None, positive, IN_RECIPE] = None
     """For very many classes: a step of a proxy loss sees the classes of its batch and others, drawn at random, so many
     in all. Default: all classes."""
@@ -89,19 +115,14 @@ class Settings(Part):
 
 @dataclass(frozen=True)
 class Method(Settings):
-    """The loss, the pairs it sees, and what NIR or CCP make of it."""
+    """The loss, the pairs it sees, and what is made of it."""
 
     method: Annotated[MethodName, IN_RECIPE, _methods_help()] = "plain"
-    loss: Annotated[LossName | None, IN_RECIPE] = None
-    """The loss. Proxy losses learn one vector or more per class. Default: triplet (nir: proxy_anchor, ccp:
-    contrastive)."""
+    loss: Annotated[LossName | None, IN_RECIPE, _losses_help()] = None
     learn_beta: Annotated[Literal["class", "shared"] | None, IN_RECIPE] = None
     """The margin loss's boundary beta is learned, one for each class or one for all, from the loss's (1.2) on. Default:
     it stays where it is."""
-    miner: Annotated[str, IN_RECIPE] = "none"
-    """Which pairs a pair loss sees: none, or names joined by +, each with its settings after a colon:
-    eps+semi_hard, easy_positive+semi_hard_negative:margin=0.3, random_positive, hard_negative,
-    distance_weighted, multi_similarity, multi_similarity_negative, ..."""
+    miner: Annotated[str, IN_RECIPE, _miners_help()] = "none"
     memory: Annotated[int, non_negative, IN_RECIPE] = 0
     """Also compare a pair loss's batch with this many remembered embeddings (cross-batch memory)."""
     proxies_start: Annotated[Literal["random", "samples"] | None, IN_RECIPE] = None
