@@ -6,8 +6,8 @@ Every loss is checked against the values and gradients of the CPU. Then value an
 losses, of the fields (2,000 to 131,072 charges) and of the everyday losses (2,048 to 262,144 rows x 512, float32 and
 bfloat16), beside plain dense JAX, and PyTorch with pytorch-metric-learning where these are installed; then retrieval
 metrics, and a ResNet-50 step with each method. With memory, and the share of the device's peak of the bare matrix
-products where that peak is known (--peak-tflops). Writes benchmarks/results/DEVICE.json; a section that fails is told
-and does not stop the others, and what there is no time for (--budget) is left out and named.
+products where that peak is known (--peak-tflops). Writes the line accelerator_DEVICE of benchmarks/results.jsonl; a
+section that fails is told and does not stop the others, and what there is no time for (--budget) is left out and named.
 """
 
 import argparse
@@ -26,7 +26,6 @@ import potential_field as field
 
 import jdml
 
-RESULTS = Path(__file__).parent / "results"
 DIM = 512
 CHARGES = (2_000, 8_372, 22_816, 65_536, 131_072)
 ROWS = (2_048, 8_192, 32_768, 131_072, 262_144)
@@ -274,7 +273,12 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=450.0, help="seconds in all (default 450)")
     parser.add_argument("--peak-tflops", type=float, help="the device's peak, if not known")
     parser.add_argument("--small", action="store_true", help="tiny sizes: does it run at all?")
-    parser.add_argument("--out", type=Path, help="default benchmarks/results/DEVICE.json")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=machine.RESULTS,
+        help=f"{machine.OUT}; default benchmarks/results.jsonl",
+    )
     arguments = parser.parse_args()
     if arguments.small:
         shrink()
@@ -293,8 +297,9 @@ def main() -> None:
         show(rows[name], peak)
     for what in clock.left_out:
         print(f"left out for lack of time: {what}")
-    out = arguments.out or RESULTS / f"{re.sub('[^a-z0-9]+', '_', kind.lower()).strip('_')}.json"
-    machine.write(out, rows, failed=failed, left_out=clock.left_out, peak_tflops=peak)
+    record = f"accelerator_{re.sub('[^a-z0-9]+', '_', kind.lower()).strip('_')}"
+    told = {"failed": failed, "left_out": clock.left_out, "peak_tflops": peak}
+    machine.write(arguments.out, rows, record, **told)
     wrong = [row["what"] for row in rows.get("check", ()) if not row["right"]]
     if wrong or failed:
         raise SystemExit(f"wrong: {', '.join(wrong) or '-'}; failed: {', '.join(failed) or '-'}")

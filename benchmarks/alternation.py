@@ -1,6 +1,6 @@
 """What CCP adds to a training step: its proxies beside the batch's own pairs, and the anchor of the weights.
 
-    python benchmarks/alternation.py --out benchmarks/results/alternation.json
+    python benchmarks/alternation.py --out benchmarks/results.jsonl
 
 A step of ResNet20-v2 on 32 digits of 28², contrastive loss: against the batch (plain), against 10 × 4 proxies, and
 against proxies with anchored weights; and the time between two problems, with 16 samples per class in the pools.
@@ -50,7 +50,7 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=45, help="timed steps of each (default 45)")
-    parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
+    parser.add_argument("--out", type=Path, help=machine.OUT)
     arguments = parser.parse_args()
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (CLASSES * POOL, SIDE, SIDE, 1), np.uint8)

@@ -1,6 +1,6 @@
 """Every part of a convolution on a CPU: XLA's own beside the products that could take its place.
 
-    python benchmarks/convolutions.py --out benchmarks/results/convolutions.json
+    python benchmarks/convolutions.py --out benchmarks/results.jsonl
 
 The rule in `jdml.models.convolution` was read off this table; docs/convolutions.md tells how. Shapes are those of the
 networks here: forward pass, gradient of the images, gradient of the kernel, each in a program of its own.
@@ -141,7 +141,7 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=6, help="timed calls of each (default 6)")
-    parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
+    parser.add_argument("--out", type=Path, help=machine.OUT)
     arguments = parser.parse_args()
     keep_freed_memory()
     rows = []

@@ -1,6 +1,6 @@
 """Where the time of a first step goes: drawing the initial values, compiling the step, and what is Python's.
 
-    python benchmarks/first_step.py --out benchmarks/results/first_step.json
+    python benchmarks/first_step.py --out benchmarks/results.jsonl
 
 Each network begins to train in a process of its own, once with no compiled programs on the disk and once with those
 that the first time left there, as `jdml train` leaves them. Counted are seconds from `fit` to the end of its first
@@ -98,7 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", default=list(CASES), help="names of networks")
     parser.add_argument("--here", help="one network, in this process; print JSON")
-    parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
+    parser.add_argument("--out", type=Path, help=machine.OUT)
     arguments = parser.parse_args()
     if arguments.here:
         print(json.dumps(first_step(CASES[arguments.here])))

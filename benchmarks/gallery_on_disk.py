@@ -1,6 +1,6 @@
 """Search of a gallery that lies on disk, beside faiss's flat index: time, memory, and whether both find the same.
 
-    python benchmarks/gallery_on_disk.py --out benchmarks/results/gallery_on_disk.json
+    python benchmarks/gallery_on_disk.py --out benchmarks/results.jsonl
 
 10,000 queries in 1,000,000 rows of 128 numbers by default. faiss (the `parity` extra) holds the gallery in memory; jdml
 reads it from a file. Each runs in a process of its own, so that its memory is its own.
@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=10_000, help="how many")
     parser.add_argument("--dim", type=int, default=128, help="numbers in a row")
     parser.add_argument("--k", type=int, default=10, help="neighbours")
-    parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
+    parser.add_argument("--out", type=Path, help=machine.OUT)
     chosen = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     rows: list[dict[str, Any]] = []

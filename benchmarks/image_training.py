@@ -1,6 +1,6 @@
 """A training step and an embedding pass of every network, beside the same network in PyTorch.
 
-    python benchmarks/image_training.py --out benchmarks/results/image_training.json
+    python benchmarks/image_training.py --out benchmarks/results.jsonl
 
 A step is forward and backward with the multi-similarity loss and Adam, on images that are in memory. PyTorch's
 networks are those that the tests convert weights from, its loss is pytorch-metric-learning's. All sides take turns in
@@ -216,7 +216,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15, help="timed calls of each (default 15)")
     parser.add_argument("--parts", action="store_true", help="forward pass and gradient apart")
     parser.add_argument("--fresh-memory", action="store_true", help="as glibc starts")
-    parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
+    parser.add_argument("--out", type=Path, help=machine.OUT)
     arguments = parser.parse_args()
     jax.config.update("jax_num_cpu_devices", max(DEVICES.values()))
     if not arguments.fresh_memory:

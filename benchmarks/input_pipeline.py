@@ -1,6 +1,6 @@
 """Images per second of the input pipeline, beside bare decoding by as many threads, in the same run.
 
-    python benchmarks/input_pipeline.py --folder CUB_200_2011/images --out benchmarks/results/input_pipeline.json
+    python benchmarks/input_pipeline.py --folder CUB_200_2011/images --out benchmarks/results.jsonl
 
 Decoding is what no pipeline can do without: a file's bytes to RGB pixels. The pipeline also crops, resizes, mirrors,
 gathers batches and hands them over. Without a folder the images are generated JPEGs of 500 × 375.
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="turns of each (default 5)")
     parser.add_argument("--batches", type=int, default=8, help="batches a turn and worker")
     parser.add_argument("--no-processes", action="store_true", help="threads only")
-    parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
+    parser.add_argument("--out", type=Path, help=machine.OUT)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         files = (

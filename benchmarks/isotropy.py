@@ -1,6 +1,6 @@
 """What non-isotropy regularization adds to a training step: operations beside ResNet-50's, and time beside the loss's.
 
-    python benchmarks/isotropy.py --out benchmarks/results/isotropy.json
+    python benchmarks/isotropy.py --out benchmarks/results.jsonl
 
 The operations are those that XLA counts in the compiled programs: a ResNet-50 step on 90 images of 224² with
 ProxyAnchor on 100 classes, and the same objective's value and gradient on 90 embeddings, with the flow less without it.
@@ -78,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=9, help="timed steps of each (default 9)")
     parser.add_argument("--dims", type=int, nargs="*", default=[128, 512])
-    parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
+    parser.add_argument("--out", type=Path, help=machine.OUT)
     arguments = parser.parse_args()
     rows = []
     titles = ("dim", "preset", "flow GFLOP", "ResNet-50 GFLOP", "share", "loss ms", "flow ms")

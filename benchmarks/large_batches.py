@@ -1,6 +1,6 @@
 """Memory and time of pair losses as the batch grows, in blocks of anchors, beside all at once and optax.
 
-    python benchmarks/large_batches.py --out large_batches.json
+    python benchmarks/large_batches.py --out benchmarks/results.jsonl
 
 Value and gradient of B x 128 embeddings. Memory is what the compiled program holds beside its arguments and results,
 which needs no run, up to a million rows; times are measured up to `--measure`. The exponent is that of memory by B
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--measure", type=int, default=32_768, help="rows up to which it is timed")
     parser.add_argument("--dense-limit", type=int, default=DENSE_LIMIT, help="rows at once")
     parser.add_argument("--repeats", type=int, default=2, help="timed steps (default 2)")
-    parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
+    parser.add_argument("--out", type=Path, help=machine.OUT)
     arguments = parser.parse_args()
     print(f"{'loss':18} {'rows':>9}  MiB in blocks / at once / optax, and seconds")
     rows = []

@@ -1,17 +1,16 @@
 """Time and memory of the losses beside pytorch-metric-learning's, forward and backward, in one run.
 
-    python benchmarks/losses.py --out losses.json
+    python benchmarks/losses.py --out benchmarks/results.jsonl
 
 Both take the same arrays; ours and theirs are timed in turn, each warmed up, and the ratio compares their medians. The
 floor is what no implementation can do without: the bare matrix products of the forward and the backward pass, by JAX.
 Peak memory is what a step adds to the process at its peak. Needs the `parity` extra; without it only jdml is measured.
 
 All sides keep freed memory for their next call, as a process that trains should; `--fresh-memory` measures them as
-glibc starts, where the system clears the pages of large arrays at each call.
+glibc starts, where the system clears the pages of large arrays at each call: on record as losses_fresh.
 """
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Callable
@@ -190,11 +189,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=9, help="timed steps of each (default 9)")
     parser.add_argument(
-        "--only", nargs="*", help="names of losses (default all); rows of others stay in the file"
+        "--only", nargs="*", help="names of losses (default all); rows of others stay on record"
     )
-    parser.add_argument(
-        "--out", type=Path, help="write the numbers to this JSON file, and a plot beside it"
-    )
+    parser.add_argument("--out", type=Path, help=f"{machine.OUT}; and a plot beside it")
     parser.add_argument(
         "--fresh-memory", action="store_true", help="large arrays anew from the system, each call"
     )
@@ -219,8 +216,9 @@ def main() -> None:
                     measure(name, loss, classes, arguments.repeats, arguments.processor_time)
                 )
                 print_row(rows[-1])
-    if arguments.only and arguments.out is not None and arguments.out.is_file():
-        rows = merged(json.loads(arguments.out.read_text()), rows)
+    record = "losses_fresh" if arguments.fresh_memory else "losses"
+    if arguments.only and (known := machine.read(arguments.out, record)):
+        rows = merged(known, rows)
     judged = [
         row["times_faster"] for row in rows if row["loss"] in JUDGED and "times_faster" in row
     ]
@@ -232,19 +230,22 @@ def main() -> None:
     machine.write(
         arguments.out,
         rows,
+        record,
         settings=SETTINGS,
         repeats=arguments.repeats,
         fresh_memory=arguments.fresh_memory,
     )
     if arguments.out is not None:
-        draw(rows, arguments.out.with_suffix(".png"))
+        draw(rows, machine.picture(arguments.out, record))
 
 
 def merged(known: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of a file with new ones in the place of the same loss's, each with its date; of one machine."""
+    """The rows on record with new ones in the place of the same loss's, each with its date; of one machine."""
     here, there = machine.describe(), known["environment"]
     if differ := [name for name in there.keys() - {"date"} if there[name] != here.get(name)]:
-        raise SystemExit(f"the file's rows are of another machine or version: {', '.join(differ)}")
+        raise SystemExit(
+            f"the rows on record are of another machine or version: {', '.join(differ)}"
+        )
     new = {(row["loss"], row["classes"]) for row in rows}
     kept = [row for row in known["rows"] if (row["loss"], row["classes"]) not in new]
     return [{"date": there["date"], **row} for row in kept] + rows

@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +19,12 @@ WARM = 0.05
 """Seconds of work before the timed calls of a turn."""
 CALLS = 3
 """Timed calls of a turn."""
+OUT = (
+    "write the numbers to this file: JSON, or JSON lines (.jsonl), one of which is this benchmark's"
+)
+"""Help of `--out`."""
+RESULTS = Path(__file__).with_name("results.jsonl")
+"""What is on record: a benchmark a line."""
 
 
 def timed_in_turn(
@@ -97,13 +104,42 @@ def describe() -> dict[str, Any]:
     return versions
 
 
-def write(path: Path | None, rows: Any, **others: Any) -> None:
-    """The rows with the machine and what was found of them, as JSON."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(
-            json.dumps({"environment": describe(), **others, "rows": rows}, indent=1) + "\n"
-        )
+def write(path: Path | None, rows: Any, name: str | None = None, **others: Any) -> None:
+    """The rows with the machine and what was found of them, as JSON or as the line of this name among others'."""
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = {"environment": describe(), **others, "rows": rows}
+    if path.suffix == ".jsonl":
+        from jdml.training.records import keep_result  # here: its imports are not to be measured
+
+        keep_result(path, name or _script(), record)
+    else:
+        path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def read(path: Path | None, name: str | None = None) -> dict[str, Any] | None:
+    """What was written to a file; None where nothing was, or nothing of this name."""
+    if path is None or not path.is_file():
+        return None
+    if path.suffix == ".jsonl":
+        from jdml.training.records import read_results
+
+        return read_results(path).get(name or _script())
+    record: dict[str, Any] = json.loads(path.read_text())
+    return record
+
+
+def picture(path: Path, name: str | None = None) -> Path:
+    """Where a picture of the numbers stands: beside their file, by this name where the file has others' too."""
+    if path.suffix == ".jsonl":
+        return path.with_name(f"{name or _script()}.png")
+    return path.with_suffix(".png")
+
+
+def _script() -> str:
+    """The name of a record, where no other is said."""
+    return Path(sys.argv[0]).stem
 
 
 def mebibytes(size: int | None) -> str:

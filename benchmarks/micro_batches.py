@@ -1,6 +1,6 @@
 """What a step costs that sends some rows at a time through the network, beside the step that sends all.
 
-    python benchmarks/micro_batches.py --out benchmarks/results/micro_batches.json
+    python benchmarks/micro_batches.py --out benchmarks/results.jsonl
 
 SmallConvNet with frozen batch norm on 28 x 28 images, multi-similarity loss, Adam. The rows go through the network
 twice, first for their embeddings and then for the gradient: a third more work where a backward pass costs two forward
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="*", type=int, help="pairs of rows and rows at a time")
     parser.add_argument("--side", type=int, default=28, help="of an image (default 28)")
     parser.add_argument("--repeats", type=int, default=9, help="timed steps of each (default 9)")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help=machine.OUT)
     arguments = parser.parse_args()
     given = arguments.sizes
     sizes = SIZES if given is None else tuple(zip(given[::2], given[1::2], strict=True))

@@ -1,6 +1,6 @@
 """PFML's step against the dense ways to compute it, for 2,000 to 45,000 charges: time, memory, and how both grow.
 
-    python benchmarks/potential_field.py --out potential_field.json
+    python benchmarks/potential_field.py --out benchmarks/results.jsonl
 
 Ours streams tiles of pairs; dense JAX and dense torch hold the whole matrix of pairs and are left out where that would
 not fit into --dense-limit charges. The exponents are those of a fit of time and temporaries to powers of the charges.
@@ -126,9 +126,7 @@ def main() -> None:
     parser.add_argument(
         "--dense-limit", type=int, default=8_372, help="charges up to which the dense forms run"
     )
-    parser.add_argument(
-        "--out", type=Path, help="write the numbers to this JSON file, and a plot beside it"
-    )
+    parser.add_argument("--out", type=Path, help=f"{machine.OUT}; and a plot beside it")
     arguments = parser.parse_args()
     print(
         f"forward and backward, batch {BATCH}, {DIM}-D; dense JAX / jdml and dense torch / jdml last"
@@ -151,7 +149,7 @@ def main() -> None:
         print(f"time ~ charges^{time:.2f} (the larger half), memory ~ charges^{memory:.2f}")
     machine.write(arguments.out, rows, **measured)
     if arguments.out is not None:
-        draw(rows, arguments.out.with_suffix(".png"))
+        draw(rows, machine.picture(arguments.out))
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:

@@ -1,6 +1,6 @@
 """Time and memory of `jdml.metrics.evaluate_retrieval` beside pytorch-metric-learning with faiss, in one run.
 
-    python benchmarks/retrieval.py --out retrieval.json
+    python benchmarks/retrieval.py --out benchmarks/results.jsonl
 
 Both compute P@1, R-precision and MAP@R of the same embeddings and are timed in turn after a warm-up, because the
 machine may be shared; the ratio compares their medians. Needs the `parity` extra; without it only jdml is measured.
@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument(
         "--large", action="store_true", help="also MNIST's size: 60,000 x 64, R = 5,999"
     )
-    parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
+    parser.add_argument("--out", type=Path, help=machine.OUT)
     arguments = parser.parse_args()
     rows = [measure(arguments.size, 128, 6, arguments.repeats, compare=True)]
     if arguments.large:

@@ -1,6 +1,6 @@
 """What a training step costs on 1 to 64 devices: operations, temporaries and collectives of the compiled program.
 
-    python benchmarks/scaling.py --out benchmarks/results/scaling.json
+    python benchmarks/scaling.py --out benchmarks/results.jsonl
 
 Compiles, and does not run, the step of a network with each method for meshes of forced CPU devices: XLA partitions it
 as it does for accelerators, whose convolutions it is given. The sizes of its collectives are exact; temporaries are
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--devices", nargs="+", type=int, default=[8, 64, 1], help="meshes")
     parser.add_argument("--rows", type=int, default=32, help="of a batch, on each device")
     parser.add_argument("--size", type=int, default=224, help="of images, in pixels")
-    parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
+    parser.add_argument("--out", type=Path, help=machine.OUT)
     chosen = parser.parse_args()
     convolution._convolve = convolution._xla  # as on accelerators; a CPU's own loop over chunks
     model = models.create(chosen.network, dim=DIM, freeze_batch_norm=True, dtype=jnp.bfloat16)

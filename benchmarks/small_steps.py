@@ -1,6 +1,6 @@
 """Where the time of a small step goes: the bare products, the normalization and its gradient, the loss's own part.
 
-    python benchmarks/small_steps.py --out small_steps.json
+    python benchmarks/small_steps.py --out benchmarks/results.jsonl
 
 256 x 512 embeddings, and 100 proxies where a loss has some. The products are those of benchmarks/losses.py; the
 normalized ones are what any loss on the sphere computes before its first own operation: value and gradients of the sum
@@ -65,7 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=31, help="timed steps of each (default 31)")
     parser.add_argument("--only", nargs="*", default=PAIRS + PROXIES, help="names of losses")
-    parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
+    parser.add_argument("--out", type=Path, help=machine.OUT)
     arguments = parser.parse_args()
     keep_freed_memory()
     print(

@@ -1,6 +1,6 @@
 """Images per second of training on photographs: the step alone, the pipeline alone, both together.
 
-    python benchmarks/training_from_files.py --batch 16 --out benchmarks/results/training_from_files.json
+    python benchmarks/training_from_files.py --batch 16 --out benchmarks/results.jsonl
 
 The pipeline decodes and augments generated JPEGs of 500 × 375 (conventional crops to 224²) while the device trains a
 network with ProxyAnchor and Adam; what is left of the time is waiting for input.
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=224, help="side of the crops (default 224)")
     parser.add_argument("--steps", type=int, default=5, help="timed steps of each (default 5)")
     parser.add_argument("--dtype", default="float32", help="what the network computes in")
-    parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
+    parser.add_argument("--out", type=Path, help=machine.OUT)
     arguments = parser.parse_args()
     model = models.create(
         arguments.backbone, dim=512, freeze_batch_norm=True, dtype=jnp.dtype(arguments.dtype).type

@@ -1,15 +1,15 @@
-"""Tables from the files on record: benchmarks/results/*.json and experiments/*/*.jsonl."""
+"""Tables from the files on record: benchmarks/results.jsonl and experiments/*/*.jsonl."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from experiments import results
+from jdml.training.records import read_results
 
 REPOSITORY = Path(__file__).parents[2]
-RESULTS = REPOSITORY / "benchmarks" / "results"
+RESULTS = REPOSITORY / "benchmarks" / "results.jsonl"
 
 # What a loss or miner is called in the studies' tables; a row "A + B" is one of both.
 METHODS = {
@@ -49,10 +49,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 @cache
+def benchmarks() -> dict[str, dict[str, Any]]:
+    """Read what the benchmarks have measured, by name."""
+    return read_results(RESULTS)
+
+
 def record(name: str) -> dict[str, Any]:
-    """Read a benchmark's file."""
-    content: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
-    return content
+    """Give a benchmark's record."""
+    return benchmarks()[name]
 
 
 def machine(name: str, row: Mapping[str, Any] | None = None) -> str:

@@ -1,4 +1,4 @@
-"""The page about speed, from benchmarks/results."""
+"""The page about speed, from benchmarks/results.jsonl."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ def page() -> str:
     """Make the page."""
     parts = [
         "# Speed\n",
-        "Every figure here is read from a file in `benchmarks/results` when the site is built; each table says the machine and the "
+        "Every figure here is read from `benchmarks/results.jsonl` when the site is built; each table says the machine and the "
         "date, and the command that makes it again. Figures are of a CPU; `python benchmarks/accelerator.py` checks every loss on a GPU or TPU against the "
         "CPU and measures it there.\n",
         losses(),
@@ -29,7 +29,7 @@ def page() -> str:
 def heading(
     title: str, name: str, command: str, said: str, row: Mapping[str, Any] | None = None
 ) -> str:
-    """Begin a section: its title, what is measured, where and how; of a file of several dates, when a row was."""
+    """Begin a section: its title, what is measured, where and how; of a record of several dates, when a row was."""
     return f"\n## {title}\n\n{said} {machine(name, row)}.\n\n```console\n$ {command}\n```\n"
 
 

@@ -109,7 +109,7 @@ class Recipe:
         >>> Recipe(loss="proxy_anchor", miner="easy_positive")
         Traceback (most recent call last):
         ...
-        ValueError: miner is for pair losses; proxy_anchor is a proxy loss
+        jdml.recipes.base.RecipeError: miner is for pair losses; proxy_anchor is a proxy loss
     """
 
     loss: str = "triplet"

@@ -60,6 +60,11 @@ def with_problems(
     Raises:
         TypeError: if a flag is neither True nor False.
         ValueError: if there is no such preset, or the loss is one of proxies.
+
+    Example:
+        >>> made = with_problems(Recipe(loss="contrastive"), preset="released")
+        >>> made.num_proxies, made.normalize, made.method.restore
+        (8, 'ball', False)
     """
     one_of("preset", preset, PRESETS)
     if not isinstance(single, bool):

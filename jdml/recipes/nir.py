@@ -54,6 +54,11 @@ def with_nir(
     Raises:
         TypeError: if a number is none.
         ValueError: if the recipe's loss has no proxies, or a number is out of range.
+
+    Example:
+        >>> made = with_nir(Recipe(loss="proxy_anchor"), weight=0.02)
+        >>> made.method.weight, made.warmup_epochs
+        (0.02, 1)
     """
     regularizer = Regularizer(
         weight=weight,

@@ -22,8 +22,7 @@ PFML: dict[str, dict[str, Any]] = {
     "found": {"alpha": 1.0, "clip": "entry", "start": "samples"},
     "paper": {"alpha": 4.0, "clip": "none", "start": "random"},
 }
-"""PFML's α, clip and start: as ``experiments/pfml_needs`` found them, and the paper's, whose figures centre at α =
-4."""
+"""PFML's α, clip and start: as ``experiments/pfml_needs`` found them, and the paper's: its figures centre at α = 4."""
 
 Maker = Callable[..., Recipe]
 """From data set and backbone to a recipe; a method's own settings by keyword."""

@@ -43,7 +43,7 @@ class Method:
         check_fields(self)
 
     def rates(self) -> Mapping[str, float]:
-        """Learning rates of roles that do not follow the recipe's."""
+        """Give learning rates of roles that do not follow the recipe's."""
         return {}
 
 
@@ -92,7 +92,7 @@ class Regularizer(Method):
         object.__setattr__(self, "flow_settings", settings)
 
     def rates(self) -> Mapping[str, float]:
-        """The flow's rate."""
+        """Give the flow's rate."""
         return {"flow": self.flow_lr}
 
 

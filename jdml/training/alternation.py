@@ -50,13 +50,13 @@ class Alternation(NamedTuple):
 class AlternatingProblems(Hook):
     """CCP's alternating projections as a hook of :func:`jdml.training.fit`.
 
-    A problem ends when the monitored metric no longer improves. Then the model and the proxies go back to their best in
-    this problem, the weights are anchored there (:func:`jdml.optim.set_anchor`), and every class gets new proxies:
+    A problem ends when the monitored metric no longer improves. Then the model and the proxies go back to their best
+    in this problem, the weights are anchored there (:func:`jdml.optim.set_anchor`), and every class gets new proxies:
     those of ``pool_size`` of its samples that the old ones cover worst. The first problem begins with random samples
-    as proxies, without an anchor. The optimizer's moments go on. The log tells the number of the problem, and at its
-    end ``covering_radius``, how far the worst of a class's pool is from its nearest old proxy, mean over classes; and
-    ``covering_ratio``, that radius in units of the mean distance between the means of two classes' pools: the radius
-    alone says nothing of how well classes are covered.
+    as proxies, anchored at the weights of the start. The optimizer's moments go on. The log tells the number of the
+    problem, and at its end ``covering_radius``, how far the worst of a class's pool is from its nearest old proxy,
+    mean over classes; and ``covering_ratio``, that radius in units of the mean distance between the means of two
+    classes' pools: the radius alone says nothing of how well classes are covered.
 
     Attributes:
         model: the model that is trained.
@@ -66,8 +66,7 @@ class AlternatingProblems(Hook):
         monitor: the evaluation metric, larger is better; the first evaluation tells if there is none of that name.
         machine: when a problem and when the run ends.
         anchor_first: whether the first problem is anchored, too, at the parameters that training begins with, as the
-            paper's algorithm has it; by default, as in the released program, nothing is anchored before there is a
-            solution.
+            paper's algorithm has it; False, as in the released program: nothing is anchored before there is a solution.
         first: the first problem's proxies: ``"random"`` samples; ``"covering"``, chosen from a pool beside K random
             samples, as the paper's algorithm has it read line by line; ``"origin"``, chosen from a pool beside 0, as in
             the released program, so that the longest embedding is the first; ``"kept"``, those of the state that
@@ -106,7 +105,7 @@ class AlternatingProblems(Hook):
     monitor: str
     machine: AlternatingProjections = AlternatingProjections()
     restore: bool = True
-    anchor_first: bool = False
+    anchor_first: bool = True
     first: First = "random"
     normalize: Normalize | None = ball
     seed: int = 0

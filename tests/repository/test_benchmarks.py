@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import jdml
+from jdml.training.records import read_results, write_results
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +53,31 @@ def run(module: types.ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: s
     """Its main with these arguments."""
     monkeypatch.setattr(sys, "argv", [module.__file__, *arguments])
     module.main()
+
+
+def test_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is a benchmark's, or holds a line for each; what is on record is sorted, and of these scripts."""
+    machine = load("small_steps", monkeypatch).machine
+    monkeypatch.setattr(sys, "argv", [str(BENCHMARKS / "small_steps.py")])
+    alone, records = tmp_path / "mine.json", tmp_path / "new" / "results.jsonl"
+    for path in (alone, records):
+        assert machine.read(path) is None
+        machine.write(path, [1], what="old")
+        machine.write(path, [2], dim=8)
+        assert machine.read(path) == {"environment": machine.describe(), "dim": 8, "rows": [2]}
+    machine.write(records, [3], "isotropy")
+    assert [record["rows"] for record in read_results(records).values()] == [[3], [2]]
+    assert machine.read(records, "losses") is None
+    assert machine.read(None) is None
+    machine.write(None, [4])
+    assert machine.picture(alone) == tmp_path / "mine.png"
+    assert machine.picture(records) == tmp_path / "new" / "small_steps.png"
+    assert machine.picture(records, "losses_fresh") == tmp_path / "new" / "losses_fresh.png"
+    kept = read_results(machine.RESULTS)
+    write_results(records, kept)
+    assert records.read_text() == machine.RESULTS.read_text()
+    scripts = {path.stem for path in BENCHMARKS.glob("*.py")} | {"losses_fresh"}
+    assert {name for name in kept if not name.startswith("accelerator_")} <= scripts
 
 
 def test_alternation(
@@ -98,6 +124,20 @@ def test_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("proxy_anchor", None),
     ]
     assert again[1]["over_floor"] == 9.0
+    records = tmp_path / "results.jsonl"  # the same in the line of this benchmark, beside another's
+    record = {**known, "rows": [rows[0], {**rows[1], "over_floor": 0.0}]}
+    write_results(records, {"losses": {"rows": []}, "losses_fresh": record})
+    few = ("--repeats", "1", "--only", "proxy_anchor", "--fresh-memory", "--out", str(records))
+    run(module, monkeypatch, *few)
+    kept = read_results(records)
+    assert kept["losses"] == {"rows": []}
+    assert [(row["loss"], row.get("date")) for row in kept["losses_fresh"]["rows"]] == [
+        ("contrastive", "2020-02-02"),
+        ("proxy_anchor", None),
+    ]
+    assert kept["losses_fresh"]["rows"][1]["over_floor"] > 0
+    assert kept["losses_fresh"]["fresh_memory"] is True
+    assert (tmp_path / "losses_fresh.png").exists()
     known["environment"]["cores"] = 1000
     with pytest.raises(SystemExit, match="another machine or version: cores"):
         module.merged(known, rows)
@@ -201,9 +241,9 @@ def test_accelerator(
     kinds = ["triplet_loss", "info_nce_loss", "arcface_loss", "multi_proxy_anchor_loss"]
     monkeypatch.setattr(jdml.losses, "__all__", kinds)
     monkeypatch.setattr(jdml.models, "create", lambda name, dim, **_: Pixels(dim))
-    out = tmp_path / "device.json"
+    out = tmp_path / "device.jsonl"
     run(module, monkeypatch, "--small", "--repeats", "1", "--out", str(out))
-    content = json.loads(out.read_text())
+    content = read_results(out)["accelerator_cpu"]
     assert set(content["rows"]) == set(module.SECTIONS)
     assert not content["failed"]
     assert all(row["right"] for row in content["rows"]["check"])

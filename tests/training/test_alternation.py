@@ -113,7 +113,7 @@ def are_samples(toy, proxies, x):
 def test_a_problem_begins_at_the_best_of_the_one_before(toy):
     #         improves, stale, stale → problem 1; improves, improves, stale, stale → problem 2
     scores = [0.5, 0.4, 0.3, 0.1, 0.2, 0.1, 0.1, 0.9]
-    hook = Watched(hook_of(toy), [])
+    hook = Watched(hook_of(toy, anchor_first=False), [])
     result = train(toy, scores, hook)
     assert [record["problem"] for record in result.history] == [0, 0, 0, 1, 1, 1, 1, 2]
     first, *evaluations = hook.seen
@@ -213,10 +213,10 @@ def test_proxies_may_be_those_of_the_state(toy):
 
 
 def test_the_first_problem_may_be_anchored_where_training_begins(toy):
-    state, _ = started(toy, anchor_first=True)
+    state, _ = started(toy)
     assert anchor_of(state).anchored
     chex.assert_trees_all_equal(anchor_of(state).anchor["model"], state.params["model"])
-    assert not anchor_of(started(toy)[0]).anchored
+    assert not anchor_of(started(toy, anchor_first=False)[0]).anchored
 
 
 @pytest.mark.parametrize(("pool", "size"), [(1, 3), (2, 6), (3, 3), (5, 5)])
@@ -255,7 +255,7 @@ def test_the_run_ends(toy):
 
 
 def test_after_the_last_step_nothing_changes(toy):
-    result = train(toy, [0.5, 0.4, 0.3], hook_of(toy))
+    result = train(toy, [0.5, 0.4, 0.3], hook_of(toy, anchor_first=False))
     assert not anchor_of(result.state).anchored
     chex.assert_trees_all_equal(result.state.params, result.best_params)
     assert not are_samples(toy, result.state.params["proxies"], embeddings(toy, result.state))
