@@ -207,12 +207,12 @@ COLUMNS = (
 
 def values(column: Column) -> dict[str, list[float]]:
     """The metric of all runs by method."""
-    found: dict[str, list[float]] = {}
+    by_method: dict[str, list[float]] = {}
     for key, result in read_results(HERE / column.folder / column.kept).items():
         method = column.rename(key.rpartition("-")[0])
         if method is not None and column.metric in result["metrics"]:
-            found.setdefault(method, []).append(result["metrics"][column.metric])
-    return found
+            by_method.setdefault(method, []).append(result["metrics"][column.metric])
+    return by_method
 
 
 def cell(column: Column, method: str, runs: list[float] | None) -> str:
@@ -225,15 +225,23 @@ def cell(column: Column, method: str, runs: list[float] | None) -> str:
 
 def table() -> str:
     """The methods, best first in the first column that has them; then how columns were made."""
-    found = [values(column) for column in COLUMNS]
+    by_column = [values(column) for column in COLUMNS]
 
     def place(method: str) -> tuple[int, float]:
-        first = next(i for i, of in enumerate(found) if method in of)
-        return first, -float(np.mean(found[first][method]))
+        first = next(i for i, by_method in enumerate(by_column) if method in by_method)
+        return first, -float(np.mean(by_column[first][method]))
 
-    ordered = sorted(dict.fromkeys(method for of in found for method in of), key=place)
+    ordered = sorted(
+        dict.fromkeys(method for by_method in by_column for method in by_method), key=place
+    )
     rows = [
-        [method, *(cell(c, method, of.get(method)) for c, of in zip(COLUMNS, found, strict=True))]
+        [
+            method,
+            *(
+                cell(c, method, by_method.get(method))
+                for c, by_method in zip(COLUMNS, by_column, strict=True)
+            ),
+        ]
         for method in ordered
     ]
     sources = [

@@ -173,13 +173,13 @@ def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
     )
     assert result.best is not None
     x = ball(jnp.asarray(result.embedder(test.images)))
-    found = jdml.evaluate_retrieval(x, test.labels, recall_at=(1,))
+    scores = jdml.evaluate_retrieval(x, test.labels, recall_at=(1,))
     covering = class_covering(
         ball(jnp.asarray(result.embedder(validation.images))), validation.labels
     )
     kept = ("step", "MAP@R", "problem", "covering_radius", "covering_ratio")
     return {
-        **{name: round(float(found[name]), 5) for name in SCORES},
+        **{name: round(float(scores[name]), 5) for name in SCORES},
         "validation": round(result.best.value, 5),
         "best step": result.best.step,
         "problems": 1 + max(int(record.get("problem", 0)) for record in result.history),
@@ -194,8 +194,8 @@ def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
 def of_four(results: dict[str, Any], loss: str, way: str, metric: str) -> dict[int, float]:
     """The mean of a metric over the four models, by seed, of the seeds that have all four."""
     folds = [by_seed(results, metric, loss=loss, way=way, fold=fold) for fold in range(FOLDS)]
-    whole = [seed for seed in folds[0] if all(seed in of for of in folds)]
-    return {seed: float(np.mean([of[seed] for of in folds])) for seed in whole}
+    whole = [seed for seed in folds[0] if all(seed in values for values in folds)]
+    return {seed: float(np.mean([values[seed] for values in folds])) for seed in whole}
 
 
 def of_each(results: dict[str, Any], loss: str, way: str) -> dict[tuple[int, int], float]:
@@ -209,17 +209,19 @@ def of_each(results: dict[str, Any], loss: str, way: str) -> dict[tuple[int, int
 
 def tables(results: dict[str, Any]) -> str:
     """Means of each way, and the differences that decide."""
-    losses = [loss for loss in LOSSES if any(of["job"]["loss"] == loss for of in results.values())]
+    losses = [
+        loss for loss in LOSSES if any(result["job"]["loss"] == loss for result in results.values())
+    ]
     sections = []
     for loss in losses:
         rows = []
         for way in WAYS:
             scores = [list(of_four(results, loss, way, name).values()) for name in SCORES]
-            cells = [mean_std(of) if of else "–" for of in scores]
+            cells = [mean_std(values) if values else "–" for values in scores]
             numbers = [
-                mean_std(of, scale=1.0, digits=digits) if of else "–"
+                mean_std(values, scale=1.0, digits=digits) if values else "–"
                 for name, digits in (("problems", 1), ("best step", 0), ("unseen ratio", 3))
-                for of in [list(of_four(results, loss, way, name).values())]
+                for values in [list(of_four(results, loss, way, name).values())]
             ]
             rows.append([way, *cells, *numbers, str(len(scores[0]))])
         titles = [loss, *SCORES, "problems", "best step", "radius / distance", "seeds"]
@@ -238,10 +240,10 @@ def progress_tables(results: dict[str, Any], seeds: dict[str, set[int]]) -> str:
     """How the models of some seeds of each loss came along."""
     models: dict[tuple[str, str], list[dict[str, Any]]]
     models = {(loss, way): [] for loss in seeds for way in WAYS}
-    for of in results.values():
-        job = of["job"]
+    for result in results.values():
+        job = result["job"]
         if job["way"] in WAYS and job["seed"] in seeds[job["loss"]]:
-            models[job["loss"], job["way"]].append(of["metrics"])
+            models[job["loss"], job["way"]].append(result["metrics"])
     return progress.tables(models, tuple(way for way in WAYS if way.startswith("CCP")))
 
 

@@ -40,7 +40,7 @@ def problems_of(curve: list[dict[str, float]]) -> list[Problem]:
 
 def by_step(metrics: list[dict[str, Any]]) -> list[str]:
     """MAP@R of the validation letters at some steps, mean over models; how many had ended before the last of them."""
-    curves = [{int(r["step"]): r["MAP@R"] for r in of["curve"]} for of in metrics]
+    curves = [{int(r["step"]): r["MAP@R"] for r in of_model["curve"]} for of_model in metrics]
     at = [[curve[min(step, max(curve))] for curve in curves] for step in AT]
     ended = sum(max(curve) < AT[-1] for curve in curves)
     return [*(f"{100 * np.mean(values):.1f}" for values in at), str(ended)]
@@ -48,7 +48,7 @@ def by_step(metrics: list[dict[str, Any]]) -> list[str]:
 
 def by_problem(metrics: list[dict[str, Any]]) -> list[str]:
     """What the first problem takes, and what the later ones that ended bring and undo."""
-    runs = [problems_of(of["curve"]) for of in metrics]
+    runs = [problems_of(of_model["curve"]) for of_model in metrics]
     every = int(metrics[0]["curve"][0]["step"])
     first = [run[0] for run in runs if run[0].ended]
     later = [problem for run in runs for problem in run[1:] if problem.ended]
@@ -73,8 +73,14 @@ def tables(models: dict[tuple[str, str], list[dict[str, Any]]], chance: tuple[st
         models: metrics of the models of each loss and way.
         chance: the ways whose problems end.
     """
-    steps = [[*key, *by_step(of), str(len(of))] for key, of in models.items() if of]
-    problems = [[*key, *by_problem(of)] for key, of in models.items() if of and key[1] in chance]
+    steps = [
+        [*key, *by_step(metrics), str(len(metrics))] for key, metrics in models.items() if metrics
+    ]
+    problems = [
+        [*key, *by_problem(metrics)]
+        for key, metrics in models.items()
+        if metrics and key[1] in chance
+    ]
     first = markdown_table(
         ["loss", "way", *(f"step {at:,}" for at in AT), "ended before", "models"], steps
     )

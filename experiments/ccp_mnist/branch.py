@@ -138,8 +138,8 @@ def run(job: dict[str, Any], data_dir: str | None, cache: str) -> dict[str, Any]
     hook = make_recorder(recipe, parts, seed)
     result = go(recipe, steps=job["steps"], state=plateau.state, hook=hook)
     rounded = [{k: round(float(v), 5) for k, v in problem.items()} for problem in hook.history]
-    found = measured(recipe, parts, result)
-    return {**found, "problems": 1 + len(rounded), "history": rounded}
+    scores = measured(recipe, parts, result)
+    return {**scores, "problems": 1 + len(rounded), "history": rounded}
 
 
 def compared(results: dict[str, Any], pair: tuple[str, str], metric: str) -> Paired:
@@ -154,8 +154,8 @@ def tables(results: dict[str, Any]) -> str:
     for way in ("plateau", *WAYS):
         values = {m: list(by_seed(results, m, way=way).values()) for m in MEASURED}
         cells = [
-            mean_std(of, scale=MEASURED[m], digits=1 if MEASURED[m] > 1 else 3) if of else "–"
-            for m, of in values.items()
+            mean_std(runs, scale=MEASURED[m], digits=1 if MEASURED[m] > 1 else 3) if runs else "–"
+            for m, runs in values.items()
         ]
         seeds = len(values["test"])
         problems = list(by_seed(results, "problems", way=way).values()) or [1] * seeds
@@ -206,7 +206,9 @@ def main(settings: Settings) -> str:
     results = read_results(settings.out)
     curves = {way: list(by_seed(results, "curve", way=way).values()) for way in WAYS}
     if any(curves.values()):
-        draw_ways({way: of for way, of in curves.items() if of}, settings.out.with_suffix(".png"))
+        draw_ways(
+            {way: runs for way, runs in curves.items() if runs}, settings.out.with_suffix(".png")
+        )
     return tables(results)
 
 

@@ -122,8 +122,8 @@ def problems_table(results: dict[str, Any]) -> str:
     for number in range(max(map(len, runs))):
         these = [history[number] for history in runs if len(history) > number]
 
-        def cell(name: str, scale: float = 1.0, digits: int = 3, of: list = these) -> str:
-            return mean_std([problem[name] for problem in of], scale=scale, digits=digits)
+        def cell(name: str, scale: float = 1.0, digits: int = 3, problems: list = these) -> str:
+            return mean_std([problem[name] for problem in problems], scale=scale, digits=digits)
 
         rows.append(
             [

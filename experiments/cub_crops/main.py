@@ -69,10 +69,10 @@ def split(train: data.Dataset, test: data.Dataset) -> Parts:
 
 def score(recipe: Recipe, x: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Retrieval and clustering of the test classes."""
-    found = retrieve(recipe, x, labels)
+    retrieval = retrieve(recipe, x, labels)
     unit = jdml.sphere(jnp.asarray(x))
     clustered = metrics.nmi(unit, jnp.asarray(labels), key=jax.random.key(0))
-    return {"NMI": float(clustered), **{name: found[name] for name in COLUMNS[:3]}}
+    return {"NMI": float(clustered), **{name: retrieval[name] for name in COLUMNS[:3]}}
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
@@ -115,12 +115,12 @@ def table(results: dict[str, Any]) -> str:
     ran = dict.fromkeys(key.rpartition("-")[0] for key in results)
     rows = {}
     for name in ran:
-        found = [over_seeds(results, name, column) for column in COLUMNS]
-        cells = [mean_std(values) if values else "diverged" for values in found]
-        rows[float(np.mean(found[0])) if found[0] else -1.0, name] = [
+        by_column = [over_seeds(results, name, column) for column in COLUMNS]
+        cells = [mean_std(values) if values else "diverged" for values in by_column]
+        rows[float(np.mean(by_column[0])) if by_column[0] else -1.0, name] = [
             name,
             *cells,
-            str(len(found[0])),
+            str(len(by_column[0])),
         ]
     ordered = [rows[key] for key in sorted(rows, reverse=True)]
     return markdown_table(["method", *COLUMNS, "runs"], ordered)

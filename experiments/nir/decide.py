@@ -156,11 +156,11 @@ def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
         progress=False,
     )
     x = jdml.sphere(jnp.asarray(result.embedder(test.images)))
-    found = jdml.evaluate_retrieval(x, letters, map_at=(1000,))
+    retrieval = jdml.evaluate_retrieval(x, letters, map_at=(1000,))
     shape = {k: v for k, v in regularized.structure(x, letters).items() if k != "spectrum"}
     scores = {
-        "R@1": found["R@1"],
-        "mAP@1000": found["MAP@1000"],
+        "R@1": retrieval["R@1"],
+        "mAP@1000": retrieval["MAP@1000"],
         "NMI": metrics.nmi(x, letters, key=jax.random.key(0)),
         **shape,
     }
@@ -173,13 +173,15 @@ def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
 
 def tables(results: dict[str, Any]) -> str:
     """Means of each way, and the differences that decide."""
-    bases = [base for base in BASES if any(of["job"]["base"] == base for of in results.values())]
+    bases = [
+        base for base in BASES if any(result["job"]["base"] == base for result in results.values())
+    ]
     sections = []
     for base in bases:
         rows = []
         for way in WAYS:
             values = [list(by_seed(results, m, base=base, way=way).values()) for m in SCORES]
-            cells = [mean_std(of) if of else "–" for of in values]
+            cells = [mean_std(runs) if runs else "–" for runs in values]
             skipped = sum(by_seed(results, "skipped", base=base, way=way).values())
             rows.append([way, *cells, str(len(values[0])), str(skipped)])
         sections.append(markdown_table([base, *SCORES, "seeds", "steps skipped"], rows))
@@ -194,7 +196,9 @@ def draw(results: dict[str, Any], path: Path) -> None:
     """R@1 of some unseen letters by step, mean over the seeds: of each base loss the ways that its gain is made of."""
     from matplotlib.figure import Figure
 
-    bases = [base for base in BASES if any(of["job"]["base"] == base for of in results.values())]
+    bases = [
+        base for base in BASES if any(result["job"]["base"] == base for result in results.values())
+    ]
     figure = Figure(figsize=(1 + 4 * len(bases), 3.6), layout="constrained")
     for place, base in enumerate(bases):
         axis = figure.add_subplot(1, len(bases), place + 1)

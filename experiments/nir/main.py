@@ -171,8 +171,8 @@ def method_tables(results: dict[str, Any]) -> list[str]:
     for part in ("test", "train"):
         rows = []
         for name in names:
-            found = (over_seeds(results, name, f"{part} {metric}") for metric in STRUCTURE)
-            cells = [mean_std(values, scale=1, digits=3) for values in found]
+            measured = (over_seeds(results, name, f"{part} {metric}") for metric in STRUCTURE)
+            cells = [mean_std(values, scale=1, digits=3) for values in measured]
             rows.append([name, *cells, PAPER_STRUCTURE.get(name, "–")])
         sections += [
             f"Structure of {part} embeddings (last column: the paper's on CUB):\n",
@@ -217,7 +217,7 @@ def ablation_table(results: dict[str, Any]) -> str:
     return markdown_table(titles, rows)
 
 
-def switch_table(found: dict[str, dict[str, list[float]]]) -> str:
+def switch_table(watched: dict[str, dict[str, list[float]]]) -> str:
     """The first and the last ten steps of each variant."""
     rows = [
         [
@@ -227,7 +227,7 @@ def switch_table(found: dict[str, dict[str, list[float]]]) -> str:
                 for name in MEASURED
             ),
         ]
-        for variant, values in found.items()
+        for variant, values in watched.items()
     ]
     return markdown_table(["f", *MEASURED], rows)
 
@@ -264,9 +264,9 @@ def main(settings: Settings) -> None:
             for variant in VARIANTS
         }
         watched = run_study(watch, alone, out / "switch.jsonl")
-        found = {variant: watched[variant]["metrics"] for variant in VARIANTS}
-        draw_switch_off(found, out / "switch_off.png")
-        sections += [f"The flow alone, first → last of {steps} steps:\n", switch_table(found)]
+        curves = {variant: watched[variant]["metrics"] for variant in VARIANTS}
+        draw_switch_off(curves, out / "switch_off.png")
+        sections += [f"The flow alone, first → last of {steps} steps:\n", switch_table(curves)]
     results = run_study(run, make_jobs(settings), out / "results.jsonl", workers=settings.workers)
     if "methods" in settings.parts:
         sections += method_tables(results)

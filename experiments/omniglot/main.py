@@ -77,8 +77,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     scores: dict[str, Any] = {"validation": result.best.value, "best step": result.best.step}
     x, views = result.embedder(parts.test.images), parts.test.views
     for title, view in (("letters", "letter"), ("languages", "alphabet")):
-        found = retrieve(recipe, x, views[view])
-        scores |= {f"{title} {name}": found[name] for name in ("R@1", "R@8", "MAP@R")}
+        retrieval = retrieve(recipe, x, views[view])
+        scores |= {f"{title} {name}": retrieval[name] for name in ("R@1", "R@8", "MAP@R")}
     unit = np.asarray(jdml.sphere(jnp.asarray(x)))
     scores["letters NMI"] = metrics.nmi(unit, views["letter"], key=jax.random.key(0))
     if recipe.has_hook:
@@ -110,11 +110,11 @@ def table(results: dict[str, Any]) -> str:
     ran = dict.fromkeys(key.rpartition("-")[0] for key in results)
     rows = []
     for name in sorted(ran, key=mean, reverse=True):
-        found = [over_seeds(results, name, column) for column in COLUMNS]
-        cells = [mean_std(values) if values else "diverged" for values in found]
+        by_column = [over_seeds(results, name, column) for column in COLUMNS]
+        cells = [mean_std(values) if values else "diverged" for values in by_column]
         seconds = [run["seconds"] for key, run in results.items() if key.rpartition("-")[0] == name]
         paper = str(PAPER.get(name, "–"))
-        rows.append([name, *cells, str(len(found[0])), f"{np.median(seconds):.0f}", paper])
+        rows.append([name, *cells, str(len(by_column[0])), f"{np.median(seconds):.0f}", paper])
     return markdown_table(["method", *COLUMNS, "runs", "seconds", "paper's R@1"], rows)
 
 

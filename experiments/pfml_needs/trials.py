@@ -151,12 +151,12 @@ def learn(job: dict[str, Any], data_dir: str | None) -> dict[str, float]:
 def score(result: training.FitResult, parts: Parts) -> dict[str, float]:
     """Retrieval among all that is scored, by held-out classes and by the others."""
     x = np.asarray(jdml.sphere(jnp.asarray(result.embedder(parts.scored.images))))
-    found = jdml.evaluate_retrieval(x, parts.labels, per_query=True)
+    per_query = jdml.evaluate_retrieval(x, parts.labels, per_query=True)
     scores = {}
     for title, rows in (("held out", parts.held_out), ("seen", ~parts.held_out)):
         if rows.any():
             for name in ("R@1", "MAP@R"):
-                scores[f"{title} {name}"] = float(np.nanmean(np.asarray(found[name])[rows]))
+                scores[f"{title} {name}"] = float(np.nanmean(np.asarray(per_query[name])[rows]))
     return scores
 
 
@@ -215,11 +215,11 @@ def settle(job: dict[str, Any]) -> dict[str, float]:
         begin = (params, optimizer.init(params))
         return jax.lax.scan(step, begin, jax.random.split(key, POINT_STEPS))[0][0]["proxies"]
 
-    found = settled(jnp.asarray(proxies), jax.random.fold_in(key, 1), x, jnp.asarray(labels))
-    spread = metrics.proxy_spread(found, x, labels, modes, delta=job["settings"]["delta"])
+    at_rest = settled(jnp.asarray(proxies), jax.random.fold_in(key, 1), x, jnp.asarray(labels))
+    spread = metrics.proxy_spread(at_rest, x, labels, modes, delta=job["settings"]["delta"])
     return {
         "together": spread.together,
         "covered": float(spread.covered or 0.0),
-        "distance": metrics.proxy_distance(found, x, labels),
-        "norm": float(np.linalg.norm(np.asarray(found), axis=-1).mean()),
+        "distance": metrics.proxy_distance(at_rest, x, labels),
+        "norm": float(np.linalg.norm(np.asarray(at_rest), axis=-1).mean()),
     }

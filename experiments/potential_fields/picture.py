@@ -109,11 +109,11 @@ def draw_learned(path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.4, 4.9), layout="constrained")
-    found = learned()
+    digits = learned()
     for label, (axes, name) in enumerate(
         zip(figure.subplots(1, 2), ("an even digit (blue)", "an odd digit (red)"), strict=True)
     ):
-        panel(axes, f"What {name} feels", found, label, delta=0.2, alpha=1.0)
+        panel(axes, f"What {name} feels", digits, label, delta=0.2, alpha=1.0)
     figure.suptitle("Digits 0 to 5 by parity, learned in the plane by PFML (stars: proxies)")
     figure.savefig(path, dpi=130)
 

@@ -45,21 +45,25 @@ class Benchmark(BenchmarkOptions):
         if self.dry_run:
             with fake_images(self.crop_size) as folder:
                 source = replace(self, dataset="folder", data_dir=folder)
-                found, unlike = self._measure_all(source)
+                rows_of_seeds, unlike = self._measure_all(source)
         else:
-            found, unlike = self._measure_all(self)
+            rows_of_seeds, unlike = self._measure_all(self)
         if not writes():
             return
         seeds = "" if self.seeds == 1 else f", {self.seeds} seeds"
         title = f"{self.dataset}, {self.protocol}: {self.method}, {self.backbone}{seeds}"
         if self.dry_run:
-            show(f"{title} (dry run on noise)", found, {}, (), {})
+            show(f"{title} (dry run on noise)", rows_of_seeds, {}, (), {})
         else:
             differs = (*unlike, *differences(self))
-            show(title, found, paper_rows(self, self.recipe()), differs, called(self))
+            show(title, rows_of_seeds, paper_rows(self, self.recipe()), differs, called(self))
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
-            rows = found[0] if self.seeds == 1 else {**over(found, np.mean), "seeds": found}
+            rows = (
+                rows_of_seeds[0]
+                if self.seeds == 1
+                else {**over(rows_of_seeds, np.mean), "seeds": rows_of_seeds}
+            )
             write_json(self.out / "metrics.json", {"options": self.told(), **rows})
             models = _models(self.out)
             if not self.dry_run and models:
@@ -70,15 +74,15 @@ class Benchmark(BenchmarkOptions):
     def _measure_all(self, source: "Benchmark") -> tuple[list[Rows], tuple[str, ...]]:
         """Metrics by row of each seed, and which counts are not the published ones."""
         data, unlike = self._read(source)
-        found = []
+        rows_of_seeds = []
         for number in range(self.seeds):
             apart = FOLDS if self.protocol == "mlrc" else 1  # whose models have seeds in a row
             out = self.out
             if out is not None and self.seeds > 1:
                 out = out / f"seed{self.seed + apart * number}"
             one = replace(self, seed=self.seed + apart * number, out=out)
-            found.append(one._measure(*data))
-        return found, unlike
+            rows_of_seeds.append(one._measure(*data))
+        return rows_of_seeds, unlike
 
     def _read(self, source: "Benchmark") -> tuple[tuple[Any, Any], tuple[str, ...]]:
         """Training and test images, and which counts are not the published ones."""

@@ -13,27 +13,29 @@ from jdml.recipes.printed import Row, printed
 Rows = dict[str, dict[str, float]]
 
 
-def over(found: Sequence[Rows], of: Callable[[Any], Any]) -> Rows:
+def over(rows_of_seeds: Sequence[Rows], statistic: Callable[[Any], Any]) -> Rows:
     """A statistic over seeds of each row's metrics.
 
     Args:
-        found: the rows of each seed.
-        of: the statistic.
+        rows_of_seeds: the rows of each seed.
+        statistic: of the values of all seeds.
 
     Returns:
         The rows; those of one seed as they are.
     """
-    if len(found) == 1:
-        return found[0]
+    if len(rows_of_seeds) == 1:
+        return rows_of_seeds[0]
     return {
-        row: {name: float(of([rows[row][name] for rows in found])) for name in values}
-        for row, values in found[0].items()
+        row: {
+            name: float(statistic([rows[row][name] for rows in rows_of_seeds])) for name in values
+        }
+        for row, values in rows_of_seeds[0].items()
     }
 
 
 def show(
     title: str,
-    found: Sequence[Rows],
+    rows_of_seeds: Sequence[Rows],
     paper: Mapping[str, Mapping[str, float]],
     unlike: tuple[str, ...],
     called: Mapping[str, str],
@@ -42,19 +44,19 @@ def show(
 
     Args:
         title: of the table.
-        found: our rows, of each seed.
+        rows_of_seeds: ours, of each seed.
         paper: the paper's rows, in percent.
         unlike: in what the task is another than the paper's.
         called: what rows are called in the table, where it is not their name.
     """
     from jdml.cli.show import print_table
 
-    means, spreads = over(found, np.mean), over(found, partial(np.std, ddof=1))
+    means, spreads = over(rows_of_seeds, np.mean), over(rows_of_seeds, partial(np.std, ddof=1))
     names = [name for name in next(iter(means.values())) if name != "queries"]
 
     def shown(row: str, name: str) -> str:
         mean = f"{100 * means[row][name]:.1f}"
-        return mean if len(found) == 1 else f"{mean} ± {100 * spreads[row][name]:.1f}"
+        return mean if len(rows_of_seeds) == 1 else f"{mean} ± {100 * spreads[row][name]:.1f}"
 
     table: list[list[Any]] = [
         [called.get(row, row), *(shown(row, name) for name in names)] for row in means

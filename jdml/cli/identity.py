@@ -12,10 +12,10 @@ from jdml.data import Dataset, ImageFiles, load
 
 def load_split(name: str, data_dir: Path | None, split: str, **settings: Any) -> Dataset:
     """A split of a data set, which must have images: training takes hours, and scoring comes after it."""
-    found = load(name, data_dir=data_dir, split=split, **settings)
-    if not len(found):
+    part = load(name, data_dir=data_dir, split=split, **settings)
+    if not len(part):
         raise ValueError(f"{name}: the split {split!r} has no images in {data_dir}")
-    return found
+    return part
 
 
 def file_digest(path: Path) -> str:

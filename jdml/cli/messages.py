@@ -111,8 +111,8 @@ def choices(hint: Any) -> tuple[str, ...]:
         return tuple(choice for choice in get_args(hint) if isinstance(choice, str))
     if get_origin(hint) in (Union, types.UnionType):
         parts = [part for part in get_args(hint) if part is not type(None)]
-        found = [choices(part) for part in parts]
-        return tuple(choice for part in found for choice in part) if all(found) else ()
+        of_parts = [choices(part) for part in parts]
+        return tuple(choice for part in of_parts for choice in part) if all(of_parts) else ()
     return ()
 
 

@@ -47,13 +47,13 @@ def read_training_data(options: Data, seed: int) -> TrainingData:
         ValueError: a part that is empty, or of one class only, in which everything is found.
     """
     if options.of_files:
-        found, notes = _read_files(options, seed)
+        parts, notes = _read_files(options, seed)
     else:
-        found, notes = _read_arrays(options), ()
-    train, validation, tests = found.pop("train"), found.pop("val", None), {}
+        parts, notes = _read_arrays(options), ()
+    train, validation, tests = parts.pop("train"), parts.pop("val", None), {}
     if options.data == "inshop":
-        tests = {"test": (found["query"], found["gallery"])}
-    elif "test" in found:
+        tests = {"test": (parts["query"], parts["gallery"])}
+    elif "test" in parts:
         tests = {"test": (found["test"], None)}
     elif validation is not None:
         tests = {"validation": (validation, None)}
@@ -105,7 +105,7 @@ def _read_files(options: Data, seed: int) -> tuple[dict[str, Any], tuple[str, ..
     crops = data.mlrc if options.augmentation == "mlrc" else data.conventional
     transform = crops(options.image_size) if options.image_size else crops()
     splits = ("train", "query", "gallery") if options.data == "inshop" else ("train", "val", "test")
-    found = {}
+    parts = {}
     for split in splits:
         if split not in listing.splits:
             continue
@@ -115,10 +115,10 @@ def _read_files(options: Data, seed: int) -> tuple[dict[str, Any], tuple[str, ..
                 f"{options.data}: the split {split!r} has no images in {options.data_dir}"
             )
         scored = split != "train" and options.on_bad_image == "skip"
-        found[split] = data.without_bad_images(part) if scored else part
-    if "train" not in found:
+        parts[split] = data.without_bad_images(part) if scored else part
+    if "train" not in parts:
         raise ValueError(f"{options.data_dir}: the split 'train' has no images")
-    return found, listing.notes
+    return parts, listing.notes
 
 
 def _held_out(train: data.Dataset, options: Data, seed: int) -> tuple[data.Dataset, data.Dataset]:
