@@ -155,7 +155,9 @@ def ranking_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]]) -> s
         )
         for method, following in zip(order, [*order[1:], None], strict=True):
             beside = interval(measure, by_method[method], by_method[following]) if following else ""
-            rows.append([noise[1], method, shown(measure, list(of[method].values())), beside])
+            rows.append(
+                [noise[1], method, shown(measure, list(by_method[method].values())), beside]
+            )
     return markdown_table(["noise", "method", measure, "beside the next"], rows)
 
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from jdml.cli.beside import Rows, called, differences, over, paper_rows, show
-from jdml.cli.dry import fake_images, rehearsed
-from jdml.cli.identity import data_checksum, load_split
+from jdml.cli.benchmark_table import Rows, called, differences, over, paper_rows, show
+from jdml.cli.checksums import data_checksum
+from jdml.cli.command_of_run import started
+from jdml.cli.dry_run import fake_images, rehearsed
 from jdml.cli.options.base import as_typed
 from jdml.cli.options.benchmark import BenchmarkOptions
-from jdml.cli.typed import started
+from jdml.cli.training_data import load_split
 
 FOLDS = 4
 EVERY = {"sop": 250, "inshop": 250}

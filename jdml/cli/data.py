@@ -30,7 +30,7 @@ class Check:
 
     def execute(self) -> int:
         """Check and say what was found; 1 if something is wrong."""
-        from jdml.cli.show import print_table
+        from jdml.cli.terminal import print_table
         from jdml.data import check
 
         if not self.dir.is_dir() and not (self.name == "folder" and self.dir.is_file()):

@@ -56,7 +56,7 @@ class Evaluate:
 
     def execute(self) -> None:
         """Read, measure, show."""
-        from jdml.cli.show import print_table
+        from jdml.cli.terminal import print_table
         from jdml.training.checkpoint import write_json
 
         arrays = self._read_files() if self.file.suffix == ".npy" else read_arrays(self.file)

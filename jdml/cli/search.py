@@ -48,7 +48,7 @@ class Search:
 
     def execute(self) -> None:
         """Search, show, write."""
-        from jdml.cli.show import print_table
+        from jdml.cli.terminal import print_table
         from jdml.training import load
         from jdml.training.checkpoint import write_json
 

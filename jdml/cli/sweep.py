@@ -9,9 +9,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from jdml.cli.command_of_run import words_of
 from jdml.cli.messages import check_words
 from jdml.cli.train import Train
-from jdml.cli.typed import words_of
 from jdml.registry.constraints import nearest
 
 OWN = ("seed", "out", "quiet")
@@ -106,7 +106,7 @@ class _Trainer:
     runs: Mapping[str, Train]
 
     def __call__(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        from jdml.cli.startup import keep_compiled_programs
+        from jdml.cli.compiled_programs import keep_compiled_programs
         from jdml.training.checkpoint import METRICS, read_json
 
         keep_compiled_programs()

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jdml.cli.command_of_run import started
 from jdml.cli.options.train import TrainOptions
-from jdml.cli.typed import started
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class Train(TrainOptions):
 
     def execute(self) -> None:
         """Train, score, show, write metrics.json."""
-        from jdml.cli.show import print_table
-        from jdml.cli.training import Training
+        from jdml.cli.terminal import print_table
+        from jdml.cli.training_run import TrainingRun
         from jdml.training.checkpoint import write_json
         from jdml.training.placement import writes
 
         self.join()
         options = self.settled()
-        training = Training(options, options.recipe(), started("jdml train", self))
+        training = TrainingRun(options, options.recipe(), started("jdml train", self))
         result = training.run()
         metrics = training.test(result.embedder)
         if not writes():

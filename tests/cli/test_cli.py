@@ -10,7 +10,7 @@ import pytest
 
 import jdml.cli
 from jdml import losses, mining
-from jdml.cli.show import print_table
+from jdml.cli.terminal import print_table
 from jdml.cli.train import Train
 from jdml.recipes.words import build_miner
 from jdml.registry import LOSSES, MINERS

@@ -9,9 +9,9 @@ import pytest
 
 import jdml
 from jdml import models, recipes, training
-from jdml.cli.options.training_data import read_training_data
 from jdml.cli.train import Train
-from jdml.cli.training import Training
+from jdml.cli.training_data import read_training_data
+from jdml.cli.training_run import TrainingRun
 from jdml.models import SmallConvNet
 from jdml.models.tensors import write_tensors
 from jdml.recipes import Recipe, make_objective, make_optimizer
@@ -34,7 +34,7 @@ def parts_of(**options):
 
 def training_of(options):
     settled = options.settled()
-    return Training(settled, settled.recipe(), {})
+    return TrainingRun(settled, settled.recipe(), {})
 
 
 def test_defaults_by_kind_of_data(photos, tmp_path):

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 
 from jdml import data
-from jdml.cli.identity import data_checksum
+from jdml.cli.checksums import data_checksum
 from jdml.cli.options.base import as_typed
 from jdml.cli.options.train import TrainOptions
-from jdml.cli.options.training_data import read_training_data, scored_views
+from jdml.cli.training_data import read_training_data, scored_views
 from jdml.recipes import Recipe, make_objective, make_sampler
 from jdml.recipes.objective import normalization
 from jdml.training import Embedder, FitResult, metric_names, recall_ranks, score
@@ -18,7 +18,7 @@ from jdml.training.by_recipe import make_network, train
 from jdml.training.placement import writes
 
 
-class Training:
+class TrainingRun:
     """What settled options stand for: data, network, sampler; checked before any work.
 
     Args:

@@ -1,11 +1,11 @@
 """The data of ``jdml train``: what trains, what is held out, what is scored."""
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jdml import data
-from jdml.cli.identity import load_split
 from jdml.cli.options.data import Data
 from jdml.data.checking import alone
 from jdml.data.loading import read_listing
@@ -54,7 +54,7 @@ def read_training_data(options: Data, seed: int) -> TrainingData:
     if options.data == "inshop":
         tests = {"test": (parts["query"], parts["gallery"])}
     elif "test" in parts:
-        tests = {"test": (found["test"], None)}
+        tests = {"test": (parts["test"], None)}
     elif validation is not None:
         tests = {"validation": (validation, None)}
     if options.labels is not None and options.labels not in train.views:
@@ -75,6 +75,14 @@ def read_training_data(options: Data, seed: int) -> TrainingData:
         noisy = data.corrupt_labels(train.labels, options.label_noise, seed)
         train = data.Dataset(train.name, train.images, noisy, train.views, train.class_names)
     return TrainingData(train, labels, validation, tests, notes)
+
+
+def load_split(name: str, data_dir: Path | None, split: str, **settings: Any) -> data.Dataset:
+    """A split of a data set, which must have images: training takes hours, and scoring comes after it."""
+    part = data.load(name, data_dir=data_dir, split=split, **settings)
+    if not len(part):
+        raise ValueError(f"{name}: the split {split!r} has no images in {data_dir}")
+    return part
 
 
 def _read_arrays(options: Data) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def show(
         unlike: in what the task is another than the paper's.
         called: what rows are called in the table, where it is not their name.
     """
-    from jdml.cli.show import print_table
+    from jdml.cli.terminal import print_table
 
     means, spreads = over(rows_of_seeds, np.mean), over(rows_of_seeds, partial(np.std, ddof=1))
     names = [name for name in next(iter(means.values())) if name != "queries"]
