@@ -241,8 +241,8 @@ def test_seeds_of_a_benchmark(jdml_command, tmp_path, monkeypatch):
     assert "contrastive, resnet50, 2 seeds (dry run on noise)" in done.out
     assert "±" in done.out
     assert "paper" not in done.out
-    found = json.loads((tmp_path / "metrics.json").read_text())
-    mean = np.mean([rows["ours"]["R@1"] for rows in found["seeds"]])
-    assert found["ours"]["R@1"] == pytest.approx(mean)
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    mean = np.mean([rows["ours"]["R@1"] for rows in metrics["seeds"]])
+    assert metrics["ours"]["R@1"] == pytest.approx(mean)
     steps = [training.load(tmp_path / f"seed{seed}").step for seed in (0, 1)]
     assert steps == [1, 1]
