@@ -225,22 +225,17 @@ def cell(column: Column, method: str, runs: list[float] | None) -> str:
 
 def table() -> str:
     """The methods, best first in the first column that has them; then how columns were made."""
-    by_column = [values(column) for column in COLUMNS]
+    columns = [values(column) for column in COLUMNS]
 
     def place(method: str) -> tuple[int, float]:
-        first = next(i for i, by_method in enumerate(by_column) if method in by_method)
-        return first, -float(np.mean(by_column[first][method]))
+        first = next(i for i, runs in enumerate(columns) if method in runs)
+        return first, -float(np.mean(columns[first][method]))
 
-    ordered = sorted(
-        dict.fromkeys(method for by_method in by_column for method in by_method), key=place
-    )
+    ordered = sorted(dict.fromkeys(method for runs in columns for method in runs), key=place)
     rows = [
         [
             method,
-            *(
-                cell(c, method, by_method.get(method))
-                for c, by_method in zip(COLUMNS, by_column, strict=True)
-            ),
+            *(cell(c, method, runs.get(method)) for c, runs in zip(COLUMNS, columns, strict=True)),
         ]
         for method in ordered
     ]

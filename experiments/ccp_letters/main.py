@@ -24,15 +24,15 @@ import tyro
 import jdml
 from experiments.ccp_letters import progress
 from experiments.options import Kept
+from experiments.shown import cell, those_run
 from jdml import data
 from jdml.metrics import class_covering
 from jdml.ops import ball
 from jdml.recipes import Problems, Recipe, make_sampler
 from jdml.recipes.ccp import NEVER
-from jdml.report import markdown_table, mean_std, paired_table
+from jdml.report import markdown_table, paired_table
 from jdml.training import by_recipe
 from jdml.training.alternation import make_hook
-from jdml.training.records import read_results
 from jdml.training.study import by_seed
 
 DIM, RATE, PROXY_RATE = 128, 5e-4, 10.0
@@ -81,8 +81,6 @@ KEPT = Path(__file__).parent / "kept.jsonl"
 class Settings(Kept):
     """What is run."""
 
-    data_dir: Path | None = None
-    """Folder with Omniglot's two zips."""
     seeds: int = 3
     """Four models for each way, with seeds 0, 1, …"""
     losses: tuple[str, ...] = tuple(LOSSES)
@@ -209,21 +207,17 @@ def of_each(results: dict[str, Any], loss: str, way: str) -> dict[tuple[int, int
 
 def tables(results: dict[str, Any]) -> str:
     """Means of each way, and the differences that decide."""
-    losses = [
-        loss for loss in LOSSES if any(result["job"]["loss"] == loss for result in results.values())
-    ]
+    losses = those_run(LOSSES, results, "loss")
     sections = []
     for loss in losses:
         rows = []
         for way in WAYS:
             scores = [list(of_four(results, loss, way, name).values()) for name in SCORES]
-            cells = [mean_std(values) if values else "–" for values in scores]
             numbers = [
-                mean_std(values, scale=1.0, digits=digits) if values else "–"
+                cell(list(of_four(results, loss, way, name).values()), 1.0, digits)
                 for name, digits in (("problems", 1), ("best step", 0), ("unseen ratio", 3))
-                for values in [list(of_four(results, loss, way, name).values())]
             ]
-            rows.append([way, *cells, *numbers, str(len(scores[0]))])
+            rows.append([way, *map(cell, scores), *numbers, str(len(scores[0]))])
         titles = [loss, *SCORES, "problems", "best step", "radius / distance", "seeds"]
         sections.append(markdown_table(titles, rows))
     scored = {loss: {way: of_four(results, loss, way, "MAP@R") for way in WAYS} for loss in losses}
@@ -249,12 +243,7 @@ def progress_tables(results: dict[str, Any], seeds: dict[str, set[int]]) -> str:
 
 def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
-    if not settings.table:
-        if settings.data_dir is None:
-            raise SystemExit("--data-dir is needed: the folder with Omniglot's two zips")
-        one = functools.partial(run, data_dir=str(settings.data_dir.resolve()))
-        settings.run(one, make_jobs(settings), settings.out)
-    return tables(read_results(settings.out))
+    return tables(settings.results(run, make_jobs(settings), settings.out))
 
 
 if __name__ == "__main__":

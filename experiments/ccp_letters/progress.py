@@ -4,7 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jdml.report import markdown_table, mean_std
+from experiments.shown import cell
+from jdml.report import markdown_table
 
 AT = (500, 1000, 3000, 5000, 10_000)
 """Steps at which the validation letters are told; a run that ended before has its last value."""
@@ -57,8 +58,8 @@ def by_problem(metrics: list[dict[str, Any]]) -> list[str]:
     evaluations = sum(problem.evaluations for problem in later)
     undone = sum(problem.evaluations - problem.best for problem in later)
     return [
-        mean_std([every * p.evaluations for p in first], scale=1.0, digits=0) if first else "–",
-        mean_std([p.value for p in first]) if first else "–",
+        cell([every * p.evaluations for p in first], 1.0, 0),
+        cell([p.value for p in first]),
         str(len(later)),
         str(sum(problem.best == 1 for problem in later)),
         f"{undone} of {evaluations}",
@@ -73,14 +74,9 @@ def tables(models: dict[tuple[str, str], list[dict[str, Any]]], chance: tuple[st
         models: metrics of the models of each loss and way.
         chance: the ways whose problems end.
     """
-    steps = [
-        [*key, *by_step(metrics), str(len(metrics))] for key, metrics in models.items() if metrics
-    ]
-    problems = [
-        [*key, *by_problem(metrics)]
-        for key, metrics in models.items()
-        if metrics and key[1] in chance
-    ]
+    trained = {key: metrics for key, metrics in models.items() if metrics}
+    steps = [[*key, *by_step(metrics), str(len(metrics))] for key, metrics in trained.items()]
+    problems = [[*key, *by_problem(trained[key])] for key in trained if key[1] in chance]
     first = markdown_table(
         ["loss", "way", *(f"step {at:,}" for at in AT), "ended before", "models"], steps
     )

@@ -34,6 +34,7 @@ from experiments.ccp_mnist.study import (
     within,
 )
 from experiments.options import Kept, OnData
+from experiments.shown import cell
 from jdml import training
 from jdml.metrics import class_covering
 from jdml.ops import ball
@@ -41,7 +42,6 @@ from jdml.recipes import Problems, Recipe
 from jdml.recipes.ccp import NEVER
 from jdml.report import Paired, markdown_table, mean_std, paired
 from jdml.training import by_recipe
-from jdml.training.records import read_results
 from jdml.training.study import by_seed
 
 PLATEAU = {"most": 10_000, "every": 50, "patience": 20}
@@ -83,14 +83,9 @@ class Settings(OnData, Kept):
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run by name: the plateau and the ways on from it, seed by seed."""
+    base = {"data": settings.data, "steps": STEPS, **PLATEAU}
     return {
-        f"{way}-{seed}": {
-            "data": settings.data,
-            "way": way,
-            "steps": STEPS,
-            "seed": seed,
-            **PLATEAU,
-        }
+        f"{way}-{seed}": {**base, "way": way, "seed": seed}
         for seed in range(settings.seeds)
         for way in ("plateau", *WAYS)
     }
@@ -153,10 +148,7 @@ def tables(results: dict[str, Any]) -> str:
     rows = []
     for way in ("plateau", *WAYS):
         values = {m: list(by_seed(results, m, way=way).values()) for m in MEASURED}
-        cells = [
-            mean_std(runs, scale=MEASURED[m], digits=1 if MEASURED[m] > 1 else 3) if runs else "–"
-            for m, runs in values.items()
-        ]
+        cells = [cell(runs, MEASURED[m], 1 if MEASURED[m] > 1 else 3) for m, runs in values.items()]
         seeds = len(values["test"])
         problems = list(by_seed(results, "problems", way=way).values()) or [1] * seeds
         mean = f"{np.mean(problems):.1f}" if seeds else "–"
@@ -188,9 +180,9 @@ def by_problem(results: dict[str, Any]) -> str:
                 [
                     way,
                     mean_std([run[0]["validation"] for run in runs if run]),
-                    mean_std([problem["validation"] for problem in first]) if first else "–",
+                    cell([problem["validation"] for problem in first]),
                     f"{reached} of {len(first)}",
-                    mean_std([p["steps"] for p in first], scale=1, digits=0) if first else "–",
+                    cell([p["steps"] for p in first], 1, 0),
                     mean_std(best),
                 ]
             )
@@ -200,15 +192,12 @@ def by_problem(results: dict[str, Any]) -> str:
 
 def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
-    if not settings.table:
-        one = functools.partial(run, data_dir=settings.folder, cache=str(settings.cache))
-        settings.run(one, make_jobs(settings), settings.out)
-    results = read_results(settings.out)
+    jobs = make_jobs(settings)
+    results = settings.results(run, jobs, settings.out, cache=str(settings.cache))
     curves = {way: list(by_seed(results, "curve", way=way).values()) for way in WAYS}
-    if any(curves.values()):
-        draw_ways(
-            {way: runs for way, runs in curves.items() if runs}, settings.out.with_suffix(".png")
-        )
+    begun = {way: runs for way, runs in curves.items() if runs}
+    if begun:
+        draw_ways(begun, settings.out.with_suffix(".png"))
     return tables(results)
 
 

@@ -24,13 +24,13 @@ import tyro
 import jdml
 from experiments.cub_crops.features import Head, load
 from experiments.omniglot.methods import DIM, METHODS, choose, on_data
-from experiments.omniglot.rows import Parts, normalized, retrieve, train
+from experiments.omniglot.rows import Parts, normalized, retrieve, table_rows, train
 from experiments.options import Options
 from jdml import data, metrics
 from jdml.recipes import Recipe
-from jdml.report import embedding_map, gallery, markdown_table, mean_std
+from jdml.report import embedding_map, gallery, markdown_table
 from jdml.training import keep_freed_memory
-from jdml.training.study import over_seeds, run_study
+from jdml.training.study import run_study
 
 RATE = 1e-3
 HELD_OUT = 4
@@ -112,18 +112,7 @@ def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
 
 def table(results: dict[str, Any]) -> str:
     """A row per method, best first."""
-    ran = dict.fromkeys(key.rpartition("-")[0] for key in results)
-    rows = {}
-    for name in ran:
-        by_column = [over_seeds(results, name, column) for column in COLUMNS]
-        cells = [mean_std(values) if values else "diverged" for values in by_column]
-        rows[float(np.mean(by_column[0])) if by_column[0] else -1.0, name] = [
-            name,
-            *cells,
-            str(len(by_column[0])),
-        ]
-    ordered = [rows[key] for key in sorted(rows, reverse=True)]
-    return markdown_table(["method", *COLUMNS, "runs"], ordered)
+    return markdown_table(["method", *COLUMNS, "runs"], table_rows(results, COLUMNS))
 
 
 def main(settings: Settings) -> str:

@@ -21,7 +21,8 @@ import numpy as np
 import tyro
 
 import jdml
-from experiments.options import OnData, tell
+from experiments.options import OnData
+from experiments.shown import tell
 from jdml import data, metrics, training
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, mean_std, scatter_grid

@@ -28,7 +28,8 @@ from jax import Array
 
 import jdml
 from experiments.eps_omniglot.tables import CURVES, PAPER, PRINTED, report
-from experiments.options import Options, tell
+from experiments.options import Options
+from experiments.shown import tell
 from jdml import data, metrics, mining, models, training
 from jdml.recipes import Recipe, make_objective
 from jdml.recipes.words import build_miner

@@ -31,7 +31,8 @@ from experiments.nir.regularized import (
     seconds_per_step,
 )
 from experiments.nir.switch_off import MEASURED, draw_switch_off, watch
-from experiments.options import OnData, tell
+from experiments.options import OnData
+from experiments.shown import cell, tell
 from jdml.report import markdown_table, mean_std, paired
 from jdml.training import keep_freed_memory
 from jdml.training.study import over_seeds, run_study
@@ -206,9 +207,7 @@ def ablation_table(results: dict[str, Any]) -> str:
     for name in ABLATIONS:
         diverged = len(over_seeds(results, name, "diverged"))
         cells = [
-            mean_std(values, scale=scale, digits=1 if scale > 1 else 3)
-            if (values := over_seeds(results, name, metric))
-            else "–"
+            cell(over_seeds(results, name, metric), scale, 1 if scale > 1 else 3)
             for metric, scale in shown.items()
         ]
         beside = "–" if name == first else str(paired(recall(name), recall(first)))

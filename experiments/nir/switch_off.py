@@ -54,10 +54,8 @@ def draw_switch_off(results: dict[str, dict[str, list[float]]], path: Path) -> N
 
     figure = Figure(figsize=(11.5, 3.5), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(MEASURED)), MEASURED, strict=True):
-        for variant, curves in results.items():
-            axes.plot(
-                np.arange(1, len(curves[name]) + 1), curves[name], label=variant, linewidth=1.2
-            )
+        for variant, lines in results.items():
+            axes.plot(np.arange(1, len(lines[name]) + 1), lines[name], label=variant, linewidth=1.2)
         axes.set(title=name, xlabel="step")
         axes.grid(alpha=0.3)
         if name != "NLL":

@@ -24,12 +24,12 @@ import tyro
 
 import jdml
 from experiments.omniglot.methods import METHODS, PAPER, choose, on_data
-from experiments.omniglot.rows import Parts, retrieve, train
+from experiments.omniglot.rows import Parts, retrieve, table_rows, train
 from experiments.options import Options
 from jdml import data, metrics
-from jdml.report import markdown_table, mean_std
+from jdml.report import markdown_table
 from jdml.training import keep_freed_memory
-from jdml.training.study import over_seeds, run_study
+from jdml.training.study import run_study
 
 RATE, BATCH = 5e-4, (4, 40)
 HELD_OUT = 3
@@ -102,19 +102,10 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 
 def table(results: dict[str, Any]) -> str:
     """A row per method, best on letters first."""
-
-    def mean(name: str) -> float:
-        values = over_seeds(results, name, COLUMNS[0])
-        return float(np.mean(values)) if values else -1.0
-
-    ran = dict.fromkeys(key.rpartition("-")[0] for key in results)
-    rows = []
-    for name in sorted(ran, key=mean, reverse=True):
-        by_column = [over_seeds(results, name, column) for column in COLUMNS]
-        cells = [mean_std(values) if values else "diverged" for values in by_column]
-        seconds = [run["seconds"] for key, run in results.items() if key.rpartition("-")[0] == name]
-        paper = str(PAPER.get(name, "–"))
-        rows.append([name, *cells, str(len(by_column[0])), f"{np.median(seconds):.0f}", paper])
+    rows = table_rows(results, COLUMNS)
+    for row in rows:
+        seconds = [r["seconds"] for key, r in results.items() if key.rpartition("-")[0] == row[0]]
+        row += [f"{np.median(seconds):.0f}", str(PAPER.get(row[0], "–"))]
     return markdown_table(["method", *COLUMNS, "runs", "seconds", "paper's R@1"], rows)
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from jdml.report import markdown_table, mean_std, paired
+from experiments.shown import cell
+from jdml.report import markdown_table, paired
 
 Results = Mapping[str, Mapping[str, Any]]
 Levels = tuple[tuple[str, str], ...]
@@ -57,9 +58,7 @@ def place(level: tuple[str, str]) -> tuple[bool, float, str]:
 
 def shown(measure: str, values: list[float]) -> str:
     """Mean and deviation: retrieval in percent, all else as it is."""
-    if not values:
-        return "–"
-    return mean_std(values) if measure.endswith(PERCENT) else mean_std(values, scale=1, digits=2)
+    return cell(values) if measure.endswith(PERCENT) else cell(values, 1, 2)
 
 
 def setting_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]], part: str) -> str:
@@ -114,9 +113,7 @@ def differ(
             if measure in metrics and measure in beside:
                 one.setdefault(seed, []).append(metrics[measure])
                 two.setdefault(seed, []).append(beside[measure])
-    means = (
-        {seed: float(np.mean(values)) for seed, values in level.items()} for level in (two, one)
-    )
+    means = ({seed: float(np.mean(v)) for seed, v in level.items()} for level in (two, one))
     return interval(measure, *means)
 
 
@@ -145,37 +142,26 @@ def ranking_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]]) -> s
     measure, rows = "held out R@1", []
     noises = dict.fromkeys(levels[-1] for levels in runs)
     for noise in noises:
-        by_method = {
+        scores = {
             levels[0][1]: {seed: metrics[measure] for seed, metrics in seeds.items()}
             for levels, seeds in runs.items()
             if levels[-1] == noise
         }
-        order = sorted(
-            by_method, key=lambda method: -float(np.mean(list(by_method[method].values())))
-        )
+        order = sorted(scores, key=lambda method: -float(np.mean(list(scores[method].values()))))
         for method, following in zip(order, [*order[1:], None], strict=True):
-            beside = interval(measure, by_method[method], by_method[following]) if following else ""
-            rows.append(
-                [noise[1], method, shown(measure, list(by_method[method].values())), beside]
-            )
+            beside = interval(measure, scores[method], scores[following]) if following else ""
+            rows.append([noise[1], method, shown(measure, list(scores[method].values())), beside])
     return markdown_table(["noise", "method", measure, "beside the next"], rows)
 
 
 def interval(measure: str, one: Mapping[int, float], other: Mapping[int, float]) -> str:
     """The mean of paired differences with its 95 % interval, and how many seeds there are."""
     percent = measure.endswith(PERCENT)
-    difference, form = (
-        paired(one, other, scale=100 if percent else 1),
-        "+.1f" if percent else "+.2f",
-    )
-    if difference.seeds == 0:
+    gain, form = paired(one, other, scale=100 if percent else 1), "+.1f" if percent else "+.2f"
+    if gain.seeds == 0:
         return "–"
-    mean, low, high = (format(value, form) for value in difference[:3])
-    return (
-        f"{mean} (1 seed)"
-        if difference.seeds == 1
-        else f"{mean} [{low}, {high}] ({difference.seeds})"
-    )
+    mean, low, high = (format(value, form) for value in gain[:3])
+    return f"{mean} (1 seed)" if gain.seeds == 1 else f"{mean} [{low}, {high}] ({gain.seeds})"
 
 
 def report(results: Results, parts: tuple[str, ...]) -> str:

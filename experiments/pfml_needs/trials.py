@@ -166,9 +166,15 @@ def structure(result: training.FitResult, parts: Parts, job: dict[str, Any]) -> 
     if proxies is None:
         return {}
     x = jnp.asarray(result.embedder(parts.train.images))
-    labels = parts.train.labels
     delta = job["settings"].get("delta", 0.2)
-    spread = metrics.proxy_spread(proxies, x, labels, parts.modes, delta=delta)
+    return lie(proxies, x, parts.train.labels, parts.modes, delta)
+
+
+def lie(
+    proxies: jax.Array, x: jax.Array, labels: np.ndarray, modes: np.ndarray, delta: float
+) -> dict[str, float]:
+    """How proxies lie among the points and the modes of their classes."""
+    spread = metrics.proxy_spread(proxies, x, labels, modes, delta=delta)
     return {
         "together": spread.together,
         "covered": float(spread.covered or 0.0),
@@ -216,10 +222,4 @@ def settle(job: dict[str, Any]) -> dict[str, float]:
         return jax.lax.scan(step, begin, jax.random.split(key, POINT_STEPS))[0][0]["proxies"]
 
     at_rest = settled(jnp.asarray(proxies), jax.random.fold_in(key, 1), x, jnp.asarray(labels))
-    spread = metrics.proxy_spread(at_rest, x, labels, modes, delta=job["settings"]["delta"])
-    return {
-        "together": spread.together,
-        "covered": float(spread.covered or 0.0),
-        "distance": metrics.proxy_distance(at_rest, x, labels),
-        "norm": float(np.linalg.norm(np.asarray(at_rest), axis=-1).mean()),
-    }
+    return lie(at_rest, x, labels, modes, job["settings"]["delta"])

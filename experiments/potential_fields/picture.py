@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jdml
+from experiments.shown import draw_means
 from jdml import fields
 from jdml.recipes import Recipe
 from jdml.training import by_recipe
@@ -128,9 +129,7 @@ def draw_sweeps(
     row = figure.subplots(1, len(curves), squeeze=False, sharey=True)[0]
     for axes, (name, points) in zip(row, curves.items(), strict=True):
         values = sorted(points)
-        spread = [100 * np.std(points[v], ddof=min(1, len(points[v]) - 1)) for v in values]
-        means = [100 * np.mean(points[v]) for v in values]
-        axes.errorbar(range(len(values)), means, spread, marker="o", capsize=3)
+        draw_means(axes, range(len(values)), [points[value] for value in values])
         axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
         axes.set(xlabel=name)
         axes.grid(alpha=0.3)

@@ -107,6 +107,20 @@ def load(name: str, data_dir: str | None, held_out: bool) -> Parts:
     return Parts(train, tuple((title, part, part.views["digit"]) for title, part in titled))
 
 
+def base_of(
+    data: str, folder: str | None, steps: int | None, held_out: bool = False
+) -> dict[str, Any]:
+    """What the jobs of a study have in common, on clean labels."""
+    return {
+        "data": data,
+        "data_dir": folder,
+        "steps": steps or TASKS[data].steps,
+        "held_out": held_out,
+        "noise": 0.0,
+        "proxy_rate": PROXY_RATE,
+    }
+
+
 def recipe_of(task: Task, method: str, settings: dict[str, Any], **own: Any) -> Recipe:
     """The recipe of a method on a task, with these settings of its loss."""
     settings = dict(settings)
@@ -168,9 +182,7 @@ def run(job: dict[str, Any]) -> dict[str, float]:
         retrieval = jdml.evaluate_retrieval(x, labels, ndcg_at=(2, 4, 8))
         scores |= {f"{title} {name}": retrieval[name] for name in MEASURES}
     if epoch:
-        scores |= {
-            name: float(np.mean([measured[name] for measured in over_epoch])) for name in EPOCH
-        }
+        scores |= {name: float(np.mean([point[name] for point in over_epoch])) for name in EPOCH}
     proxies = result.state.params.get("proxies")
     if proxies is not None:
         x = result.embedder(train.images)

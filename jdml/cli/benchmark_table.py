@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from jdml.cli.options.base import flag
 from jdml.cli.options.benchmark import BenchmarkOptions
 from jdml.recipes import Recipe, settings_of
 from jdml.recipes.printed import Row, printed
@@ -13,29 +14,27 @@ from jdml.recipes.printed import Row, printed
 Rows = dict[str, dict[str, float]]
 
 
-def over(rows_of_seeds: Sequence[Rows], statistic: Callable[[Any], Any]) -> Rows:
+def over(runs: Sequence[Rows], statistic: Callable[[Any], Any]) -> Rows:
     """A statistic over seeds of each row's metrics.
 
     Args:
-        rows_of_seeds: the rows of each seed.
+        runs: the rows of each seed.
         statistic: of the values of all seeds.
 
     Returns:
         The rows; those of one seed as they are.
     """
-    if len(rows_of_seeds) == 1:
-        return rows_of_seeds[0]
+    if len(runs) == 1:
+        return runs[0]
     return {
-        row: {
-            name: float(statistic([rows[row][name] for rows in rows_of_seeds])) for name in values
-        }
-        for row, values in rows_of_seeds[0].items()
+        row: {name: float(statistic([rows[row][name] for rows in runs])) for name in values}
+        for row, values in runs[0].items()
     }
 
 
 def show(
     title: str,
-    rows_of_seeds: Sequence[Rows],
+    runs: Sequence[Rows],
     paper: Mapping[str, Mapping[str, float]],
     unlike: tuple[str, ...],
     called: Mapping[str, str],
@@ -44,19 +43,19 @@ def show(
 
     Args:
         title: of the table.
-        rows_of_seeds: ours, of each seed.
+        runs: ours, of each seed.
         paper: the paper's rows, in percent.
         unlike: in what the task is another than the paper's.
         called: what rows are called in the table, where it is not their name.
     """
     from jdml.cli.terminal import print_table
 
-    means, spreads = over(rows_of_seeds, np.mean), over(rows_of_seeds, partial(np.std, ddof=1))
+    means, spreads = over(runs, np.mean), over(runs, partial(np.std, ddof=1))
     names = [name for name in next(iter(means.values())) if name != "queries"]
 
     def shown(row: str, name: str) -> str:
         mean = f"{100 * means[row][name]:.1f}"
-        return mean if len(rows_of_seeds) == 1 else f"{mean} ± {100 * spreads[row][name]:.1f}"
+        return mean if len(runs) == 1 else f"{mean} ± {100 * spreads[row][name]:.1f}"
 
     table: list[list[Any]] = [
         [called.get(row, row), *(shown(row, name) for name in names)] for row in means
@@ -124,7 +123,7 @@ def differences(options: BenchmarkOptions) -> tuple[str, ...]:
     own = [(name, getattr(options, name)) for name in names]
     without = ("proxies_per_class", 0)  # is no default, as other zeros are
     typed = [(name, value) for name, value in own if value or (name, value) == without]
-    changed = [f"--{name.replace('_', '-')} {value}" for name, value in typed]
+    changed = [f"{flag(name)} {value}" for name, value in typed]
     changed += [f"--loss-setting {setting}" for setting in options.loss_setting]
     which = ("loss=", "pooling=")  # these say which row is the paper's
     changed += [

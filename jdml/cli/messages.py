@@ -9,37 +9,27 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from jdml.registry.constraints import nearest
 
 SYNONYMS = {
-    "arch": "model",
-    "augment": "augmentation",
-    "backbone": "model",
-    "batch-size": "batch",
-    "data-path": "data-dir",
-    "dataset": "data",
-    "dataset-dir": "data-dir",
-    "embedding-dim": "dim",
-    "embedding-size": "dim",
-    "epochs": "steps",
-    "input-size": "image-size",
-    "iterations": "steps",
-    "learning-rate": "lr",
-    "margin": "loss-setting",
-    "max-steps": "steps",
-    "mine": "miner",
-    "mining": "miner",
-    "name": "data",
-    "network": "model",
-    "num-steps": "steps",
-    "num-workers": "workers",
-    "optim": "optimizer",
-    "out-dir": "out",
-    "output": "out",
-    "output-dir": "out",
-    "pretrained": "weights",
-    "random-seed": "seed",
-    "resume": "out",
-    "root": "data-dir",
-    "save-dir": "out",
-    "wd": "weight-decay",
+    other: option
+    for option, others in {
+        "augmentation": "augment",
+        "batch": "batch-size",
+        "data": "dataset name",
+        "data-dir": "data-path dataset-dir root",
+        "dim": "embedding-dim embedding-size",
+        "image-size": "input-size",
+        "loss-setting": "margin",
+        "lr": "learning-rate",
+        "miner": "mine mining",
+        "model": "arch backbone network",
+        "optimizer": "optim",
+        "out": "out-dir output output-dir resume save-dir",
+        "seed": "random-seed",
+        "steps": "epochs iterations max-steps num-steps",
+        "weight-decay": "wd",
+        "weights": "pretrained",
+        "workers": "num-workers",
+    }.items()
+    for other in others.split()
 }
 """What other programs call our options."""
 NAMED = {"data_dir": "--data-dir", "miner": "--miner", "out_dir": "--out"}

@@ -160,17 +160,12 @@ def _nearest(
     files = [str(n) for n in range(len(gallery))] if items.files is None else items.files.tolist()
     neighbours = []
     for query, near, rows in zip(queries, np.asarray(distances), np.asarray(indices), strict=True):
+        others = [(d, row) for d, row in zip(near, rows, strict=True) if files[row] != query]
         hits: list[dict[str, Any]] = []
-        for distance, row in zip(near, rows, strict=True):
-            if files[row] != query and len(hits) < k:
-                hit = {
-                    "rank": len(hits) + 1,
-                    "file": files[row],
-                    "distance": round(float(distance), 6),
-                }
-                if items.labels is not None:
-                    hit["label"] = items.labels[row].item()
-                hits.append(hit)
+        for rank, (distance, row) in enumerate(others[:k], 1):
+            hits.append({"rank": rank, "file": files[row], "distance": round(float(distance), 6)})
+            if items.labels is not None:
+                hits[-1]["label"] = items.labels[row].item()
         neighbours.append({"query": query, "found": hits})
     return neighbours
 
