@@ -83,9 +83,14 @@ class Settings(OnData, Kept):
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run by name: the plateau and the ways on from it, seed by seed."""
-    base = {"data": settings.data, "steps": STEPS, **PLATEAU}
     return {
-        f"{way}-{seed}": {**base, "way": way, "seed": seed}
+        f"{way}-{seed}": {
+            "data": settings.data,
+            "way": way,
+            "steps": STEPS,
+            "seed": seed,
+            **PLATEAU,
+        }
         for seed in range(settings.seeds)
         for way in ("plateau", *WAYS)
     }

@@ -23,9 +23,8 @@ import numpy as np
 import tyro
 
 import jdml
-from experiments.omniglot.methods import METHODS, PAPER, choose, on_data
+from experiments.omniglot.methods import METHODS, PAPER, OfMethods, on_data
 from experiments.omniglot.rows import Parts, retrieve, table_rows, train
-from experiments.options import Options
 from jdml import data, metrics
 from jdml.report import markdown_table
 from jdml.training import keep_freed_memory
@@ -38,19 +37,11 @@ COLUMNS = ("letters R@1", "letters R@8", "letters MAP@R", "letters NMI", "langua
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Options):
+class Settings(OfMethods):
     """What is run."""
 
-    data_dir: Path
-    """Folder with Omniglot's two zips, or the folders in them."""
-    seeds: int = 3
-    """Runs per method, with seeds 0, 1, …"""
     steps: int = 400
-    """Training steps of each run."""
-    only: tuple[str, ...] = ()
-    """Some of the methods, by name."""
-    quick: bool = False
-    """One method of each kind, one seed, 24 steps: whether everything runs."""
+    """Training steps of each run; 24 with --quick."""
     out: Path = Path("runs/omniglot")
     """Folder for results and table."""
 
@@ -88,15 +79,12 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run by name: all methods with the first seed, then with the next."""
-    chosen = choose(settings.only, settings.quick)
     base = {
         "data_dir": str(settings.data_dir.resolve()),
         "steps": 24 if settings.quick else settings.steps,
     }
     return {
-        f"{name}-{seed}": {**base, "method": name, "seed": seed}
-        for seed in range(1 if settings.quick else settings.seeds)
-        for name in chosen
+        f"{name}-{seed}": {**base, "method": name, "seed": seed} for name, seed in settings.runs
     }
 
 

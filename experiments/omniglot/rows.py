@@ -35,8 +35,8 @@ def table_rows(results: Mapping[str, Any], columns: Sequence[str]) -> list[list[
     names = dict.fromkeys(key.rpartition("-")[0] for key in results)
     scores = {name: [over_seeds(results, name, column) for column in columns] for name in names}
 
-    def first(name: str) -> float:
-        return float(np.mean(scores[name][0])) if scores[name][0] else -1.0
+    def first(name: str) -> tuple[float, str]:
+        return float(np.mean(scores[name][0])) if scores[name][0] else -1.0, name
 
     return [
         [name, *(cell(runs, none="diverged") for runs in scores[name]), str(len(scores[name][0]))]

@@ -58,17 +58,11 @@ class Search:
         gallery, items = self._gallery(trained)
         vectors = trained.embed([Path(name) for name in queries])
         neighbours = _nearest(vectors, queries, gallery, items, self.k)
-        rows = [
-            [
-                Path(answer["query"]).name,
-                hit["rank"],
-                hit["distance"],
-                hit.get("label", ""),
-                _from_here(hit["file"]),
-            ]
-            for answer in neighbours
-            for hit in answer["found"]
-        ]
+        rows = []
+        for answer in neighbours:
+            for hit in answer["found"]:
+                told = hit["rank"], hit["distance"], hit.get("label", ""), _from_here(hit["file"])
+                rows.append([Path(answer["query"]).name, *told])
         print_table(None, ["query", "rank", "distance", "class", "file"], rows)
         if self.json is not None:
             write_json(self.json, neighbours)

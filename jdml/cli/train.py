@@ -1,8 +1,6 @@
 """``jdml train``: train a model with any objective, with checkpoints, and score it on the test part."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from jdml.cli.command_of_run import started
 from jdml.cli.options.train import TrainOptions
@@ -43,7 +41,9 @@ class Train(TrainOptions):
             return
         title = options.title(training.recipe)
         if metrics:
-            print_table(title, *as_table(metrics))
+            columns = ["scored on", *next(iter(metrics.values()))]
+            rows = [[part, *scores.values()] for part, scores in metrics.items()]
+            print_table(title, columns, rows)
         else:
             print(f"{title}: trained; --split none leaves nothing to score")
         if options.out is not None:
@@ -51,9 +51,3 @@ class Train(TrainOptions):
             write_json(options.out / "metrics.json", {"step": step, **metrics})
         for line in training.next_steps():
             print(line)
-
-
-def as_table(rows: Mapping[str, Mapping[str, float]]) -> tuple[list[str], list[list[Any]]]:
-    """Turn ``{row: {metric: value}}`` into a table's columns and rows."""
-    metrics = next(iter(rows.values()))
-    return ["scored on", *metrics], [[name, *row.values()] for name, row in rows.items()]

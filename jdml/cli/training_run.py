@@ -140,9 +140,8 @@ class TrainingRun:
                 f"--memory must be at most the {len(self.train)} images that train, got {options.memory}"
             )
         with as_typed():
-            make_objective(
-                self.recipe, self.train.num_classes
-            )  # tells wrong settings before any work
+            # tells wrong settings before any work
+            make_objective(self.recipe, self.train.num_classes)
 
     def _sampler(self) -> Any:
         options, recipe = self.options, self.recipe

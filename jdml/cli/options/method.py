@@ -32,17 +32,13 @@ def _settings_help() -> Any:
             f"{key}={'' if value is None else value}" for key, value in settings.items()
         )
 
-    of_methods = {name: settings_of(name, of_paper=False) for name in registry.METHODS}
-    more = {
-        name: {
-            key: value
-            for key, value in settings_of(name).items()
-            if key not in of_methods.get(name, {})
-        }
-        for name in RECIPES
-    }
-    told = [f"{name}: {typed(settings)}" for name, settings in of_methods.items()]
-    also = [f"{name}: {typed(settings)}" for name, settings in more.items() if settings]
+    own = {name: settings_of(name, of_paper=False) for name in registry.METHODS}
+    told = [f"{name}: {typed(settings)}" for name, settings in own.items()]
+    also = []
+    for name in RECIPES:
+        settings = settings_of(name)
+        more = {key: settings[key] for key in settings if key not in own.get(name, {})}
+        also += [f"{name}: {typed(more)}"] if more else []
     return tyro.conf.arg(
         help="The method's own settings, as name=value; their defaults: "
         f"{'; '.join(told)}. Where the paper chooses, jdml benchmark has its choice, and also {'; '.join(also)}."
