@@ -207,12 +207,12 @@ COLUMNS = (
 
 def values(column: Column) -> dict[str, list[float]]:
     """The metric of all runs by method."""
-    found: dict[str, list[float]] = {}
+    by_method: dict[str, list[float]] = {}
     for key, result in read_results(HERE / column.folder / column.kept).items():
         method = column.rename(key.rpartition("-")[0])
         if method is not None and column.metric in result["metrics"]:
-            found.setdefault(method, []).append(result["metrics"][column.metric])
-    return found
+            by_method.setdefault(method, []).append(result["metrics"][column.metric])
+    return by_method
 
 
 def cell(column: Column, method: str, runs: list[float] | None) -> str:
@@ -225,15 +225,18 @@ def cell(column: Column, method: str, runs: list[float] | None) -> str:
 
 def table() -> str:
     """The methods, best first in the first column that has them; then how columns were made."""
-    found = [values(column) for column in COLUMNS]
+    columns = [values(column) for column in COLUMNS]
 
     def place(method: str) -> tuple[int, float]:
-        first = next(i for i, of in enumerate(found) if method in of)
-        return first, -float(np.mean(found[first][method]))
+        first = next(i for i, runs in enumerate(columns) if method in runs)
+        return first, -float(np.mean(columns[first][method]))
 
-    ordered = sorted(dict.fromkeys(method for of in found for method in of), key=place)
+    ordered = sorted(dict.fromkeys(method for runs in columns for method in runs), key=place)
     rows = [
-        [method, *(cell(c, method, of.get(method)) for c, of in zip(COLUMNS, found, strict=True))]
+        [
+            method,
+            *(cell(c, method, runs.get(method)) for c, runs in zip(COLUMNS, columns, strict=True)),
+        ]
         for method in ordered
     ]
     sources = [

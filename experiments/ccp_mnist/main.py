@@ -20,7 +20,8 @@ import tyro
 
 from experiments.ccp_mnist.pictures import draw_panels
 from experiments.ccp_mnist.study import BASE, METHODS, TASKS, load, run
-from experiments.options import OnData, tell
+from experiments.options import OnData
+from experiments.shown import tell
 from jdml.report import curves, markdown_table, mean_std
 from jdml.training import keep_freed_memory
 from jdml.training.study import over_seeds, run_study
@@ -40,6 +41,17 @@ SWEEPS = {
     "strength": Sweep("strength", (0.0, 2e-4, 2e-2), "proxies_per_class", (1, 4, 8)),
     "batch": Sweep("classes_per_batch", (2, 4, 8, 10), "method", ("in batch", "CCP")),
 }
+OF_PROBLEMS = {
+    "steps": ("steps", 1.0, 0),
+    "MAP@R": ("validation", 100.0, 1),
+    "spread of proxies": ("within", 1.0, 3),
+    "of the next": ("next within", 1.0, 3),
+    "covering radius of classes": ("class radius", 1.0, 3),
+    "distance between classes": ("between classes", 1.0, 3),
+    "ratio": ("class ratio", 1.0, 3),
+    "of validation": ("unseen ratio", 1.0, 3),
+}
+"""What is told of each problem: its name in the history, its scale, its digits."""
 PAPER = {"in batch": "–", "samples": "98.06", "single": "–", "CCP": "97.21"}
 
 
@@ -75,12 +87,8 @@ def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
         for seed in range(settings.seeds):
             for method in METHODS:
                 panels = str(out / "panels.npz") if method == "CCP" and seed == 0 else None
-                jobs[f"{method}-{seed}"] = {
-                    **base,
-                    "method": method,
-                    "seed": seed,
-                    "panels": panels,
-                }
+                own = {"method": method, "seed": seed, "panels": panels}
+                jobs[f"{method}-{seed}"] = {**base, **own}
     for part in settings.parts:
         for own in grid(SWEEPS[part]).values() if part in SWEEPS else ():
             for seed in range(settings.sweep_seeds):
@@ -121,37 +129,12 @@ def problems_table(results: dict[str, Any]) -> str:
     rows = []
     for number in range(max(map(len, runs))):
         these = [history[number] for history in runs if len(history) > number]
-
-        def cell(name: str, scale: float = 1.0, digits: int = 3, of: list = these) -> str:
-            return mean_std([problem[name] for problem in of], scale=scale, digits=digits)
-
-        rows.append(
-            [
-                str(number + 1),
-                str(len(these)),
-                cell("steps", digits=0),
-                cell("validation", 100.0, 1),
-                cell("within"),
-                cell("next within"),
-                cell("class radius"),
-                cell("between classes"),
-                cell("class ratio"),
-                cell("unseen ratio"),
-            ]
-        )
-    titles = (
-        "problem",
-        "runs",
-        "steps",
-        "MAP@R",
-        "spread of proxies",
-        "of the next",
-        "covering radius of classes",
-        "distance between classes",
-        "ratio",
-        "of validation",
-    )
-    return markdown_table(list(titles), rows)
+        cells = [
+            mean_std([problem[name] for problem in these], scale=scale, digits=digits)
+            for name, scale, digits in OF_PROBLEMS.values()
+        ]
+        rows.append([str(number + 1), str(len(these)), *cells])
+    return markdown_table(["problem", "runs", *OF_PROBLEMS], rows)
 
 
 def report(results: dict[str, Any], settings: Settings) -> str:

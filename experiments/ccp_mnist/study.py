@@ -147,13 +147,8 @@ class Recorder(AlternatingProblems):
         labels = np.asarray(self.points.labels)
         new = np.asarray(after.params["proxies"])
         old = new if converged is None else np.asarray(ball(converged.params["proxies"]))
-        panel = {
-            "points": self.embed_points(after, self.points),
-            "labels": labels,
-            "old": old,
-            "new": new,
-        }
-        self.panels.append(panel)
+        points = self.embed_points(after, self.points)
+        self.panels.append({"points": points, "labels": labels, "old": old, "new": new})
         if converged is None:
             return
         seen, unseen = (

@@ -21,7 +21,8 @@ import numpy as np
 import tyro
 
 import jdml
-from experiments.options import OnData, tell
+from experiments.options import OnData
+from experiments.shown import tell
 from jdml import data, metrics, training
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, mean_std, scatter_grid
@@ -96,8 +97,8 @@ def recipe_of(method: str) -> Recipe:
 
 def recalls(embeddings: np.ndarray, digits: np.ndarray, part: str) -> dict[str, float]:
     """Whether one of the k nearest other images shows the same digit."""
-    _, found = jdml.nearest(embeddings, embeddings, max(RANKS), exclude_self=True)
-    hits = jnp.asarray(digits)[found] == jnp.asarray(digits)[:, None]
+    _, neighbours = jdml.nearest(embeddings, embeddings, max(RANKS), exclude_self=True)
+    hits = jnp.asarray(digits)[neighbours] == jnp.asarray(digits)[:, None]
     return {f"{part} R@{k}": float(metrics.recall_at_k(hits, k=k).mean()) for k in RANKS}
 
 
@@ -114,11 +115,11 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         if int(embedder.state.step) <= job["steps"] - LAST * every:
             return {}
         scored = {"seen": parts.seen, "unseen": parts.unseen}
-        found = [
+        recalled = [
             recalls(embed(embedder, part), part.views["digit"], name)
             for name, part in scored.items()
         ]
-        return found[0] | found[1]
+        return recalled[0] | recalled[1]
 
     result = train(
         recipe,
@@ -195,10 +196,10 @@ def draw(results: dict[str, Any], path: Path) -> None:
     panels = []
     for part in ("seen", "unseen"):
         for method in METHODS:
-            found = results[f"{method}-0"]["metrics"]
+            measured = results[f"{method}-0"]["metrics"]
             title = method if part == "seen" else ""
             panels.append(
-                (title, np.array(found[f"{part} points"]), np.array(found[f"{part} digits"]))
+                (title, np.array(measured[f"{part} points"]), np.array(measured[f"{part} digits"]))
             )
     scatter_grid(
         panels,
@@ -227,8 +228,8 @@ def main(settings: Settings) -> None:
     write_results(out / "results.jsonl", scores)
 
 
-def _numbers(found: dict[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in found.items() if isinstance(value, float)}
+def _numbers(scores: dict[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in scores.items() if isinstance(value, float)}
 
 
 if __name__ == "__main__":

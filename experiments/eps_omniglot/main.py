@@ -28,7 +28,8 @@ from jax import Array
 
 import jdml
 from experiments.eps_omniglot.tables import CURVES, PAPER, PRINTED, report
-from experiments.options import Options, tell
+from experiments.options import Options
+from experiments.shown import tell
 from jdml import data, metrics, mining, models, training
 from jdml.recipes import Recipe, make_objective
 from jdml.recipes.words import build_miner
@@ -171,8 +172,10 @@ def score(embeddings: np.ndarray, dataset: data.Dataset, clusters: int) -> dict[
     scores = {}
     for view in ("letter", "alphabet"):
         labels = dataset.views[view]
-        found = jdml.evaluate_retrieval(x, labels)
-        scores |= {f"{view} {name}": found[name] for name in ("R@1", "R@2", "R@4", "R@8", "MAP@R")}
+        retrieval = jdml.evaluate_retrieval(x, labels)
+        scores |= {
+            f"{view} {name}": retrieval[name] for name in ("R@1", "R@2", "R@4", "R@8", "MAP@R")
+        }
     letters, languages = dataset.views["letter"], dataset.views["alphabet"]
     scores["letter NMI"] = metrics.nmi(x, letters, key=jax.random.key(0))
     scores["alphabet NMI"] = metrics.nmi(x, languages, key=jax.random.key(0))
@@ -194,8 +197,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
     def evaluate(embedder: Any) -> dict[str, float]:
         x = np.asarray(jdml.sphere(jnp.asarray(embedder(test.images))))
-        found = jdml.evaluate_retrieval(x, test.views["letter"], recall_at=(1,))["R@1"]
-        curve.append(float(found))
+        recall = jdml.evaluate_retrieval(x, test.views["letter"], recall_at=(1,))["R@1"]
+        curve.append(float(recall))
         return {"R@1": curve[-1]}
 
     result = by_recipe.train(

@@ -37,8 +37,8 @@ def influence(loss: Any, similarities: np.ndarray, at: tuple[int, int]) -> np.nd
     size = similarities.size
     nudges = STEP * np.eye(size).reshape(size, *similarities.shape)
     moved = jnp.asarray(np.concatenate([similarities + nudges, similarities - nudges]), jnp.float32)
-    found = np.asarray(jax.vmap(slope)(moved))[:, at[0], at[1]].reshape(2, size)
-    change = np.abs(found[0] - found[1]).reshape(similarities.shape)
+    slopes = np.asarray(jax.vmap(slope)(moved))[:, at[0], at[1]].reshape(2, size)
+    change = np.abs(slopes[0] - slopes[1]).reshape(similarities.shape)
     return change / change.max()
 
 

@@ -14,12 +14,12 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import tyro
 
 from experiments.mpa.gradients import draw_gradients
-from experiments.options import OnData, tell
-from experiments.potential_fields.study import LOSSES, PROXY_RATE, TASKS, load, run
+from experiments.options import OnData
+from experiments.potential_fields.study import LOSSES, TASKS, base_of, load, run
+from experiments.shown import cell, draw_means, tell
 from jdml.report import markdown_table, mean_std
 from jdml.training import keep_freed_memory
 from jdml.training.study import over_seeds, run_study
@@ -53,29 +53,16 @@ class Settings(OnData):
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run of the study by name."""
-    base = {
-        "data": settings.data,
-        "data_dir": settings.folder,
-        "steps": settings.steps or TASKS[settings.data].steps,
-        "held_out": False,
-        "noise": 0.0,
-        "proxy_rate": PROXY_RATE,
-    }
+    base = base_of(settings.data, settings.folder, settings.steps)
     jobs = {}
     for seed in range(settings.seeds):
-        jobs[f"ProxyAnchor-{seed}"] = {
-            **base,
-            "method": "ProxyAnchor",
-            "settings": {},
-            "seed": seed,
-        }
+        own = {"method": "ProxyAnchor", "settings": {}, "seed": seed}
+        jobs[f"ProxyAnchor-{seed}"] = {**base, **own}
         for method in FAMILY:
             for number in NUMBERS:
-                own = {
-                    "method": method,
-                    "settings": {**LOSSES[method][1], "proxies_per_class": number},
-                }
-                jobs[f"{method} {number}-{seed}"] = {**base, **own, "seed": seed}
+                changed = {**LOSSES[method][1], "proxies_per_class": number}
+                own = {"method": method, "settings": changed, "seed": seed}
+                jobs[f"{method} {number}-{seed}"] = {**base, **own}
     return jobs
 
 
@@ -90,8 +77,7 @@ def report(results: dict[str, Any], settings: Settings) -> str:
     for method, paper in PAPER.items():
         name = method if method == "ProxyAnchor" else f"{method} {SHOWN}"
         runs = [over_seeds(results, name, f"{view} {m}") for m in QUALITY]
-        cells = [mean_std(values) if values else "–" for values in runs]  # older runs had fewer
-        quality.append([method, *cells, paper])
+        quality.append([method, *map(cell, runs), paper])  # older runs had fewer
     return "\n".join(
         [
             f"{view} R@1 by the number of proxies per class:\n",
@@ -111,10 +97,7 @@ def draw(results: dict[str, Any], settings: Settings, path: Path) -> None:
     axes = figure.subplots()
     for method in FAMILY:
         runs = [over_seeds(results, f"{method} {number}", f"{view} R@1") for number in NUMBERS]
-        spread = [100 * np.std(values, ddof=min(1, len(values) - 1)) for values in runs]
-        axes.errorbar(
-            NUMBERS, [100 * np.mean(v) for v in runs], spread, marker="o", capsize=3, label=method
-        )
+        draw_means(axes, NUMBERS, runs, label=method)
     axes.set(xlabel="proxies per class", ylabel=f"{view} R@1 (%)", xticks=NUMBERS)
     figure.legend(loc="outside right upper")
     axes.grid(alpha=0.3)

@@ -31,7 +31,8 @@ from experiments.nir.regularized import (
     seconds_per_step,
 )
 from experiments.nir.switch_off import MEASURED, draw_switch_off, watch
-from experiments.options import OnData, tell
+from experiments.options import OnData
+from experiments.shown import cell, tell
 from jdml.report import markdown_table, mean_std, paired
 from jdml.training import keep_freed_memory
 from jdml.training.study import over_seeds, run_study
@@ -171,8 +172,8 @@ def method_tables(results: dict[str, Any]) -> list[str]:
     for part in ("test", "train"):
         rows = []
         for name in names:
-            found = (over_seeds(results, name, f"{part} {metric}") for metric in STRUCTURE)
-            cells = [mean_std(values, scale=1, digits=3) for values in found]
+            measured = (over_seeds(results, name, f"{part} {metric}") for metric in STRUCTURE)
+            cells = [mean_std(values, scale=1, digits=3) for values in measured]
             rows.append([name, *cells, PAPER_STRUCTURE.get(name, "–")])
         sections += [
             f"Structure of {part} embeddings (last column: the paper's on CUB):\n",
@@ -206,9 +207,7 @@ def ablation_table(results: dict[str, Any]) -> str:
     for name in ABLATIONS:
         diverged = len(over_seeds(results, name, "diverged"))
         cells = [
-            mean_std(values, scale=scale, digits=1 if scale > 1 else 3)
-            if (values := over_seeds(results, name, metric))
-            else "–"
+            cell(over_seeds(results, name, metric), scale, 1 if scale > 1 else 3)
             for metric, scale in shown.items()
         ]
         beside = "–" if name == first else str(paired(recall(name), recall(first)))
@@ -217,7 +216,7 @@ def ablation_table(results: dict[str, Any]) -> str:
     return markdown_table(titles, rows)
 
 
-def switch_table(found: dict[str, dict[str, list[float]]]) -> str:
+def switch_table(watched: dict[str, dict[str, list[float]]]) -> str:
     """The first and the last ten steps of each variant."""
     rows = [
         [
@@ -227,7 +226,7 @@ def switch_table(found: dict[str, dict[str, list[float]]]) -> str:
                 for name in MEASURED
             ),
         ]
-        for variant, values in found.items()
+        for variant, values in watched.items()
     ]
     return markdown_table(["f", *MEASURED], rows)
 
@@ -264,9 +263,9 @@ def main(settings: Settings) -> None:
             for variant in VARIANTS
         }
         watched = run_study(watch, alone, out / "switch.jsonl")
-        found = {variant: watched[variant]["metrics"] for variant in VARIANTS}
-        draw_switch_off(found, out / "switch_off.png")
-        sections += [f"The flow alone, first → last of {steps} steps:\n", switch_table(found)]
+        curves = {variant: watched[variant]["metrics"] for variant in VARIANTS}
+        draw_switch_off(curves, out / "switch_off.png")
+        sections += [f"The flow alone, first → last of {steps} steps:\n", switch_table(curves)]
     results = run_study(run, make_jobs(settings), out / "results.jsonl", workers=settings.workers)
     if "methods" in settings.parts:
         sections += method_tables(results)

@@ -38,14 +38,14 @@ def watch(job: dict[str, Any]) -> dict[str, list[float]]:
         x = jdml.sphere(condition + job["width"] * noise)
         (of_params, of_x), surprise = jax.grad(loss, (0, 1), has_aux=True)(params, x, condition)
         updates, state = optimizer.update(of_params, state)
-        found = surprise, optax.tree.norm(of_params), jnp.linalg.norm(of_x)
-        return (optax.apply_updates(params, updates), state), found
+        measured = surprise, optax.tree.norm(of_params), jnp.linalg.norm(of_x)
+        return (optax.apply_updates(params, updates), state), measured
 
     keys = jax.random.split(data_key, job["steps"])
-    _, found = jax.jit(lambda carry: jax.lax.scan(step, carry, keys))(
+    _, measured = jax.jit(lambda carry: jax.lax.scan(step, carry, keys))(
         (params, optimizer.init(params))
     )
-    return {name: np.asarray(v).tolist() for name, v in zip(MEASURED, found, strict=True)}
+    return {name: np.asarray(v).tolist() for name, v in zip(MEASURED, measured, strict=True)}
 
 
 def draw_switch_off(results: dict[str, dict[str, list[float]]], path: Path) -> None:
@@ -54,8 +54,8 @@ def draw_switch_off(results: dict[str, dict[str, list[float]]], path: Path) -> N
 
     figure = Figure(figsize=(11.5, 3.5), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(MEASURED)), MEASURED, strict=True):
-        for variant, found in results.items():
-            axes.plot(np.arange(1, len(found[name]) + 1), found[name], label=variant, linewidth=1.2)
+        for variant, lines in results.items():
+            axes.plot(np.arange(1, len(lines[name]) + 1), lines[name], label=variant, linewidth=1.2)
         axes.set(title=name, xlabel="step")
         axes.grid(alpha=0.3)
         if name != "NLL":

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from jdml.report import markdown_table, mean_std, paired
+from experiments.shown import cell
+from jdml.report import markdown_table, paired
 
 Results = Mapping[str, Mapping[str, Any]]
 Levels = tuple[tuple[str, str], ...]
@@ -36,12 +37,12 @@ def levels_of(name: str) -> tuple[str, Levels, int]:
 
 def of_part(results: Results, part: str) -> dict[Levels, dict[int, Mapping[str, float]]]:
     """The metrics of a part's runs, by setting and seed."""
-    found: dict[Levels, dict[int, Mapping[str, float]]] = {}
+    runs: dict[Levels, dict[int, Mapping[str, float]]] = {}
     for name, result in results.items():
-        of, levels, seed = levels_of(name)
-        if of == part:
-            found.setdefault(levels, {})[seed] = result["metrics"]
-    return {levels: found[levels] for levels in sorted(found, key=lambda s: [*map(place, s)])}
+        own, levels, seed = levels_of(name)
+        if own == part:
+            runs.setdefault(levels, {})[seed] = result["metrics"]
+    return {levels: runs[levels] for levels in sorted(runs, key=lambda s: [*map(place, s)])}
 
 
 def place(level: tuple[str, str]) -> tuple[bool, float, str]:
@@ -57,9 +58,7 @@ def place(level: tuple[str, str]) -> tuple[bool, float, str]:
 
 def shown(measure: str, values: list[float]) -> str:
     """Mean and deviation: retrieval in percent, all else as it is."""
-    if not values:
-        return "–"
-    return mean_std(values) if measure.endswith(PERCENT) else mean_std(values, scale=1, digits=2)
+    return cell(values) if measure.endswith(PERCENT) else cell(values, 1, 2)
 
 
 def setting_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]], part: str) -> str:
@@ -109,12 +108,12 @@ def differ(
         if (factor, first) not in levels:
             continue
         other = tuple((n, second if n == factor else v) for n, v in levels)
-        for seed, found in seeds.items():
+        for seed, metrics in seeds.items():
             beside = runs.get(other, {}).get(seed, {})
-            if measure in found and measure in beside:
-                one.setdefault(seed, []).append(found[measure])
+            if measure in metrics and measure in beside:
+                one.setdefault(seed, []).append(metrics[measure])
                 two.setdefault(seed, []).append(beside[measure])
-    means = ({seed: float(np.mean(of)) for seed, of in level.items()} for level in (two, one))
+    means = ({seed: float(np.mean(v)) for seed, v in level.items()} for level in (two, one))
     return interval(measure, *means)
 
 
@@ -129,7 +128,7 @@ def against_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]], pres
         cells = []
         for measure in BESIDE:
             values = [
-                {k: of[measure] for k, of in r.items() if measure in of}
+                {k: metrics[measure] for k, metrics in r.items() if measure in metrics}
                 for r in (seeds, runs[other])
             ]
             cells.append(interval(measure, *values))
@@ -143,26 +142,26 @@ def ranking_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]]) -> s
     measure, rows = "held out R@1", []
     noises = dict.fromkeys(levels[-1] for levels in runs)
     for noise in noises:
-        of = {
-            levels[0][1]: {seed: found[measure] for seed, found in seeds.items()}
+        scores = {
+            levels[0][1]: {seed: metrics[measure] for seed, metrics in seeds.items()}
             for levels, seeds in runs.items()
             if levels[-1] == noise
         }
-        order = sorted(of, key=lambda method: -float(np.mean(list(of[method].values()))))
+        order = sorted(scores, key=lambda method: -float(np.mean(list(scores[method].values()))))
         for method, following in zip(order, [*order[1:], None], strict=True):
-            beside = interval(measure, of[method], of[following]) if following else ""
-            rows.append([noise[1], method, shown(measure, list(of[method].values())), beside])
+            beside = interval(measure, scores[method], scores[following]) if following else ""
+            rows.append([noise[1], method, shown(measure, list(scores[method].values())), beside])
     return markdown_table(["noise", "method", measure, "beside the next"], rows)
 
 
 def interval(measure: str, one: Mapping[int, float], other: Mapping[int, float]) -> str:
     """The mean of paired differences with its 95 % interval, and how many seeds there are."""
     percent = measure.endswith(PERCENT)
-    found, form = paired(one, other, scale=100 if percent else 1), "+.1f" if percent else "+.2f"
-    if found.seeds == 0:
+    gain, form = paired(one, other, scale=100 if percent else 1), "+.1f" if percent else "+.2f"
+    if gain.seeds == 0:
         return "–"
-    mean, low, high = (format(value, form) for value in found[:3])
-    return f"{mean} (1 seed)" if found.seeds == 1 else f"{mean} [{low}, {high}] ({found.seeds})"
+    mean, low, high = (format(value, form) for value in gain[:3])
+    return f"{mean} (1 seed)" if gain.seeds == 1 else f"{mean} [{low}, {high}] ({gain.seeds})"
 
 
 def report(results: Results, parts: tuple[str, ...]) -> str:

@@ -18,18 +18,19 @@ from typing import Any, Literal
 
 import tyro
 
-from experiments.options import OnData, tell
+from experiments.options import OnData
 from experiments.potential_fields.picture import draw_fields, draw_learned, draw_sweeps
 from experiments.potential_fields.study import (
     CLIP,
     EPOCH,
     FIELDS,
     LOSSES,
-    PROXY_RATE,
     TASKS,
+    base_of,
     load,
     run,
 )
+from experiments.shown import cell, tell
 from jdml.report import markdown_table, mean_std
 from jdml.training import keep_freed_memory
 from jdml.training.study import over_seeds, run_study
@@ -98,14 +99,7 @@ class Settings(OnData):
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run of the study by name."""
-    base = {
-        "data": settings.data,
-        "data_dir": settings.folder,
-        "steps": settings.steps or TASKS[settings.data].steps,
-        "held_out": settings.held_out,
-        "noise": 0.0,
-        "proxy_rate": PROXY_RATE,
-    }
+    base = base_of(settings.data, settings.folder, settings.steps, settings.held_out)
 
     def job(
         method: str, seed: int, noise: float = 0.0, clip: float = CLIP, **changed: float
@@ -138,7 +132,6 @@ def table(
     suffix: str,
     methods: tuple[str, ...],
     paper: dict[str, str],
-    last: str,
 ) -> str:
     """One row per method: retrieval, the proxies' distances, and the paper's number."""
     first, second = TASKS[settings.data].views
@@ -148,18 +141,16 @@ def table(
     for method in methods:
         cells = [mean_std(over_seeds(results, method + suffix, column)) for column in columns]
         for column in of_proxies:
-            values = over_seeds(results, method + suffix, column)
-            cells.append(mean_std(values, scale=1, digits=2) if values else "–")
+            cells.append(cell(over_seeds(results, method + suffix, column), 1, 2))
         rows.append([method, *cells, paper.get(method, "–")])
-    return markdown_table(["method", *columns, *of_proxies, last], rows)
+    return markdown_table(["method", *columns, *of_proxies, "paper"], rows)
 
 
 def epoch_table(results: dict[str, Any]) -> str:
     """Where proxies are over an epoch, by each reading of the paper's words, and how they are spread."""
     rows = []
     for method in NEAR:
-        runs = [over_seeds(results, f"{method}, epoch", column) for column in EPOCH]
-        cells = [mean_std(values, scale=1, digits=2) if values else "–" for values in runs]
+        cells = [cell(over_seeds(results, f"{method}, epoch", column), 1, 2) for column in EPOCH]
         rows.append([method, *cells, PAPER_DISTANCE.get(method, "–")])
     return markdown_table(["method", *EPOCH, "paper"], rows)
 
@@ -179,16 +170,21 @@ def sweep_tables(results: dict[str, Any], settings: Settings) -> list[str]:
 
 def report(results: dict[str, Any], settings: Settings) -> str:
     """All tables as Markdown."""
+    wrong = "20 % of the training labels wrong"
+    tables = {
+        "methods": (
+            "Clean labels (last column: the paper's proxy distance on CUB)",
+            "",
+            CLEAN,
+            PAPER_DISTANCE,
+        ),
+        "noise": (f"{wrong} (last column: the paper's R@1 on CUB)", ", noise", NOISY, PAPER_NOISE),
+        "foils": (f"CPML by its repulsion, {wrong}", ", noise", FOILS, {}),
+    }
     sections = []
-    if "methods" in settings.parts:
-        sections += ["Clean labels (last column: the paper's proxy distance on CUB):\n"]
-        sections += [table(results, settings, "", CLEAN, PAPER_DISTANCE, "paper")]
-    if "noise" in settings.parts:
-        sections += ["20 % of the training labels wrong (last column: the paper's R@1 on CUB):\n"]
-        sections += [table(results, settings, ", noise", NOISY, PAPER_NOISE, "paper")]
-    if "foils" in settings.parts:
-        sections += ["CPML by its repulsion, 20 % of the training labels wrong:\n"]
-        sections += [table(results, settings, ", noise", FOILS, {}, "paper")]
+    for part, (title, *rows) in tables.items():
+        if part in settings.parts:
+            sections += [f"{title}:\n", table(results, settings, *rows)]
     if "epoch" in settings.parts:
         sections += ["Proxies over the last epoch (last column: the paper's, on CUB):\n"]
         sections += [epoch_table(results)]

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jdml
+from experiments.shown import draw_means
 from jdml import fields
 from jdml.recipes import Recipe
 from jdml.training import by_recipe
@@ -109,11 +110,11 @@ def draw_learned(path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.4, 4.9), layout="constrained")
-    found = learned()
+    digits = learned()
     for label, (axes, name) in enumerate(
         zip(figure.subplots(1, 2), ("an even digit (blue)", "an odd digit (red)"), strict=True)
     ):
-        panel(axes, f"What {name} feels", found, label, delta=0.2, alpha=1.0)
+        panel(axes, f"What {name} feels", digits, label, delta=0.2, alpha=1.0)
     figure.suptitle("Digits 0 to 5 by parity, learned in the plane by PFML (stars: proxies)")
     figure.savefig(path, dpi=130)
 
@@ -128,9 +129,7 @@ def draw_sweeps(
     row = figure.subplots(1, len(curves), squeeze=False, sharey=True)[0]
     for axes, (name, points) in zip(row, curves.items(), strict=True):
         values = sorted(points)
-        spread = [100 * np.std(points[v], ddof=min(1, len(points[v]) - 1)) for v in values]
-        means = [100 * np.mean(points[v]) for v in values]
-        axes.errorbar(range(len(values)), means, spread, marker="o", capsize=3)
+        draw_means(axes, range(len(values)), [points[value] for value in values])
         axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
         axes.set(xlabel=name)
         axes.grid(alpha=0.3)

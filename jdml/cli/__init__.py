@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         import tyro
     except ModuleNotFoundError:
         return _fail("jdml", "the command line needs its extra: pip install 'jdml[train]'")
-    from jdml.cli import messages, startup
+    from jdml.cli import compiled_programs, messages
 
     prog = f"jdml {name}"
     known = COMMANDS[name]
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             kind, prog=prog, args=rest, config=(tyro.conf.PositionalRequiredArgs,)
         )
         if known.computes:
-            startup.keep_compiled_programs()
+            compiled_programs.keep_compiled_programs()
             if argv is None:  # a process of our own
                 importlib.import_module("jdml.training.process_memory").keep_freed_memory()
         return command.execute() or 0

@@ -56,7 +56,7 @@ class Evaluate:
 
     def execute(self) -> None:
         """Read, measure, show."""
-        from jdml.cli.show import print_table
+        from jdml.cli.terminal import print_table
         from jdml.training.checkpoint import write_json
 
         arrays = self._read_files() if self.file.suffix == ".npy" else read_arrays(self.file)
@@ -94,7 +94,7 @@ class Evaluate:
                     gallery = stack.enter_context(_unit_on_disk(gallery))
                 elif gallery is not None:
                     gallery = unit(gallery)
-            found = metrics.evaluate_retrieval(
+            retrieval = metrics.evaluate_retrieval(
                 jnp.asarray(queries),
                 jnp.asarray(query_labels),
                 gallery,
@@ -103,7 +103,7 @@ class Evaluate:
                 ndcg_at=self.ndcg_at,
                 map_at=self.map_at,
             )
-        result = {name: plain(value) for name, value in found.items()}
+        result = {name: plain(value) for name, value in retrieval.items()}
         if self.nmi:
             result["NMI"] = plain(metrics.nmi(jnp.asarray(queries), jnp.asarray(query_labels)))
         return result

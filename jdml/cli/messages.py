@@ -9,37 +9,27 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from jdml.registry.constraints import nearest
 
 SYNONYMS = {
-    "arch": "model",
-    "augment": "augmentation",
-    "backbone": "model",
-    "batch-size": "batch",
-    "data-path": "data-dir",
-    "dataset": "data",
-    "dataset-dir": "data-dir",
-    "embedding-dim": "dim",
-    "embedding-size": "dim",
-    "epochs": "steps",
-    "input-size": "image-size",
-    "iterations": "steps",
-    "learning-rate": "lr",
-    "margin": "loss-setting",
-    "max-steps": "steps",
-    "mine": "miner",
-    "mining": "miner",
-    "name": "data",
-    "network": "model",
-    "num-steps": "steps",
-    "num-workers": "workers",
-    "optim": "optimizer",
-    "out-dir": "out",
-    "output": "out",
-    "output-dir": "out",
-    "pretrained": "weights",
-    "random-seed": "seed",
-    "resume": "out",
-    "root": "data-dir",
-    "save-dir": "out",
-    "wd": "weight-decay",
+    other: option
+    for option, others in {
+        "augmentation": "augment",
+        "batch": "batch-size",
+        "data": "dataset name",
+        "data-dir": "data-path dataset-dir root",
+        "dim": "embedding-dim embedding-size",
+        "image-size": "input-size",
+        "loss-setting": "margin",
+        "lr": "learning-rate",
+        "miner": "mine mining",
+        "model": "arch backbone network",
+        "optimizer": "optim",
+        "out": "out-dir output output-dir resume save-dir",
+        "seed": "random-seed",
+        "steps": "epochs iterations max-steps num-steps",
+        "weight-decay": "wd",
+        "weights": "pretrained",
+        "workers": "num-workers",
+    }.items()
+    for other in others.split()
 }
 """What other programs call our options."""
 NAMED = {"data_dir": "--data-dir", "miner": "--miner", "out_dir": "--out"}
@@ -111,8 +101,8 @@ def choices(hint: Any) -> tuple[str, ...]:
         return tuple(choice for choice in get_args(hint) if isinstance(choice, str))
     if get_origin(hint) in (Union, types.UnionType):
         parts = [part for part in get_args(hint) if part is not type(None)]
-        found = [choices(part) for part in parts]
-        return tuple(choice for part in found for choice in part) if all(found) else ()
+        of_parts = [choices(part) for part in parts]
+        return tuple(choice for part in of_parts for choice in part) if all(of_parts) else ()
     return ()
 
 

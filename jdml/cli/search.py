@@ -48,7 +48,7 @@ class Search:
 
     def execute(self) -> None:
         """Search, show, write."""
-        from jdml.cli.show import print_table
+        from jdml.cli.terminal import print_table
         from jdml.training import load
         from jdml.training.checkpoint import write_json
 
@@ -57,25 +57,19 @@ class Search:
         queries = _queries(self.query)
         gallery, items = self._gallery(trained)
         vectors = trained.embed([Path(name) for name in queries])
-        found = _nearest(vectors, queries, gallery, items, self.k)
-        rows = [
-            [
-                Path(of["query"]).name,
-                hit["rank"],
-                hit["distance"],
-                hit.get("label", ""),
-                _from_here(hit["file"]),
-            ]
-            for of in found
-            for hit in of["found"]
-        ]
+        neighbours = _nearest(vectors, queries, gallery, items, self.k)
+        rows = []
+        for answer in neighbours:
+            for hit in answer["found"]:
+                told = hit["rank"], hit["distance"], hit.get("label", ""), _from_here(hit["file"])
+                rows.append([Path(answer["query"]).name, *told])
         print_table(None, ["query", "rank", "distance", "class", "file"], rows)
         if self.json is not None:
-            write_json(self.json, found)
+            write_json(self.json, neighbours)
         if self.out is not None:
             from jdml.report.sheet import neighbour_sheet
 
-            print(f"figure: {neighbour_sheet(found, self.out)}")
+            print(f"figure: {neighbour_sheet(neighbours, self.out)}")
 
     def _check(self) -> None:
         if self.gallery is None:
@@ -128,19 +122,19 @@ def _queries(names: tuple[str, ...]) -> list[str]:
     """The images that queries stand for."""
     from jdml.data.folder import image_files
 
-    found: list[str] = []
+    files: list[str] = []
     for path in (Path(name).expanduser() for name in names):
         if path.is_dir():
-            found += [str(file.absolute()) for file in image_files(path)[0]]
+            files += [str(file.absolute()) for file in image_files(path)[0]]
         elif path.is_file():
-            found.append(str(path.absolute()))
+            files.append(str(path.absolute()))
         else:
             raise FileNotFoundError(
                 f"QUERY must be an image or a folder of images, {path} does not exist"
             )
-    if not found:
+    if not files:
         raise ValueError(f"QUERY must be images, {', '.join(names)} holds none")
-    return found
+    return files
 
 
 def _nearest(
@@ -158,21 +152,16 @@ def _nearest(
     most = min(k + 1, len(gallery))
     distances, indices = nearest(jnp.asarray(vectors), jnp.asarray(gallery, jnp.float32), most)
     files = [str(n) for n in range(len(gallery))] if items.files is None else items.files.tolist()
-    found = []
+    neighbours = []
     for query, near, rows in zip(queries, np.asarray(distances), np.asarray(indices), strict=True):
+        others = [(d, row) for d, row in zip(near, rows, strict=True) if files[row] != query]
         hits: list[dict[str, Any]] = []
-        for distance, row in zip(near, rows, strict=True):
-            if files[row] != query and len(hits) < k:
-                hit = {
-                    "rank": len(hits) + 1,
-                    "file": files[row],
-                    "distance": round(float(distance), 6),
-                }
-                if items.labels is not None:
-                    hit["label"] = items.labels[row].item()
-                hits.append(hit)
-        found.append({"query": query, "found": hits})
-    return found
+        for rank, (distance, row) in enumerate(others[:k], 1):
+            hits.append({"rank": rank, "file": files[row], "distance": round(float(distance), 6)})
+            if items.labels is not None:
+                hits[-1]["label"] = items.labels[row].item()
+        neighbours.append({"query": query, "found": hits})
+    return neighbours
 
 
 def _from_here(file: str) -> str:

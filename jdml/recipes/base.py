@@ -39,7 +39,7 @@ class RecipeError(ValueError):
         Returns:
             The message.
         """
-        return re.sub(r"\{(\w+)\}", lambda found: name(found[1]), self.template)
+        return re.sub(r"\{(\w+)\}", lambda match: name(match[1]), self.template)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -268,7 +268,7 @@ def _train(
 def _together(first: Any, second: Any) -> Any:
     """Two data sets of the same views as one."""
     images, labels = (
-        np.concatenate([getattr(of, name) for of in (first, second)])
+        np.concatenate([getattr(part, name) for part in (first, second)])
         for name in ("images", "labels")
     )
     views = {view: np.concatenate([first.views[view], second.views[view]]) for view in first.views}
@@ -280,8 +280,8 @@ def _score(part: str, embeddings: np.ndarray, data: Any) -> dict[str, float]:
 
     from jdml.metrics import evaluate_retrieval
 
-    found = evaluate_retrieval(jnp.asarray(embeddings), data.labels, recall_at=(1,))
-    return {f"{part} {name}": float(found[name]) for name in ("R@1", "MAP@R")}
+    retrieval = evaluate_retrieval(jnp.asarray(embeddings), data.labels, recall_at=(1,))
+    return {f"{part} {name}": float(retrieval[name]) for name in ("R@1", "MAP@R")}
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

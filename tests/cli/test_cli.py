@@ -10,7 +10,7 @@ import pytest
 
 import jdml.cli
 from jdml import losses, mining
-from jdml.cli.show import print_table
+from jdml.cli.terminal import print_table
 from jdml.cli.train import Train
 from jdml.recipes.words import build_miner
 from jdml.registry import LOSSES, MINERS
@@ -330,9 +330,9 @@ def test_evaluate_files_on_disk(capsys, tmp_path):
     ]
     for more in ([], ["--normalize", "sphere", "--recall-at", 1, 3]):
         expected = jdml_main(capsys, "evaluate", tmp_path / "all.npz", *more, "--json", "-")
-        found = jdml_main(capsys, "evaluate", first, *labels, *gallery, *more, "--json", "-")
-        assert found[0] == 0
-        assert json.loads(found[1]) == pytest.approx(json.loads(expected[1]), rel=1e-6)
+        answer = jdml_main(capsys, "evaluate", first, *labels, *gallery, *more, "--json", "-")
+        assert answer[0] == 0
+        assert json.loads(answer[1]) == pytest.approx(json.loads(expected[1]), rel=1e-6)
     assert jdml_main(capsys, "evaluate", first, *labels)[0] == 0
     for words, message in (
         ([first], "--labels must be the .npy file with the labels of"),
@@ -388,7 +388,7 @@ def test_a_number_makes_devices_of_a_cpu(said, there):
     )
     unsaid = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
     told = {"JAX_NUM_CPU_DEVICES": said} if said else {}
-    found = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", program],
         env={**unsaid, **told, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
@@ -396,7 +396,7 @@ def test_a_number_makes_devices_of_a_cpu(said, there):
         check=True,
     )
     expected = f"{there} 2 of {there} devices (cpu), 16 rows of a batch of 32 on each"
-    assert found.stdout.strip() == expected
+    assert ended.stdout.strip() == expected
 
 
 @pytest.mark.parametrize(

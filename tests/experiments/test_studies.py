@@ -126,10 +126,10 @@ def test_potential_fields_on_the_embedded_digits(
     assert 0 < results["PFML-0"]["metrics"]["proxy distance, nearest"] < 2
     assert 0 <= results["PFML-0"]["metrics"]["proxies together"] <= 1
     assert "proxies together" not in results["ProxyAnchor-0"]["metrics"]  # one per class
-    found = results["SoftTriple, epoch-0"]["metrics"]
-    assert 0 < found["epoch: nearest"] <= found["epoch: assignment"]
-    assert 0 < found["epoch: represented"] < 2
-    assert 0 <= found["epoch: covered"] <= 1
+    measured = results["SoftTriple, epoch-0"]["metrics"]
+    assert 0 < measured["epoch: nearest"] <= measured["epoch: assignment"]
+    assert 0 < measured["epoch: represented"] < 2
+    assert 0 <= measured["epoch: covered"] <= 1
     for name in ("learned", "sweeps"):
         assert (tmp_path / f"{name}.png").stat().st_size > 10_000
 

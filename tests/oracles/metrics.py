@@ -25,11 +25,11 @@ def r_precision(hits: Sequence[bool], relevant: int) -> float:
 
 
 def summed_precision(hits: Sequence[bool], k: int) -> float:
-    found, total = 0, 0.0
+    right, total = 0, 0.0
     for rank, hit in enumerate(hits[:k], start=1):
         if hit:
-            found += 1
-            total += found / rank
+            right += 1
+            total += right / rank
     return total
 
 

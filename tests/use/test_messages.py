@@ -203,10 +203,10 @@ def test_choices_are_sorted():
 def test_compiled_programs_are_kept_unless_switched_off(tmp_path, monkeypatch):
     import jax
 
-    from jdml.cli import startup
+    from jdml.cli import compiled_programs
 
     monkeypatch.setenv("JDML_CACHE", "off")
-    assert startup.keep_compiled_programs() is None
+    assert compiled_programs.keep_compiled_programs() is None
     names = (
         "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs",
         "jax_compilation_cache_max_size",
@@ -215,13 +215,13 @@ def test_compiled_programs_are_kept_unless_switched_off(tmp_path, monkeypatch):
     monkeypatch.setenv("JDML_CACHE", str(tmp_path / "cache"))
     jax.config.update("jax_compilation_cache_dir", "a folder of the user's choice")
     try:
-        assert startup.keep_compiled_programs() is None
+        assert compiled_programs.keep_compiled_programs() is None
         jax.config.update("jax_compilation_cache_dir", None)
-        assert startup.keep_compiled_programs() == tmp_path / "cache"
+        assert compiled_programs.keep_compiled_programs() == tmp_path / "cache"
         assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "cache")
     finally:
         for name, value in before.items():
             jax.config.update(name, value)
     monkeypatch.delenv("JDML_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert startup.user_cache() == tmp_path or os.name != "posix"
+    assert compiled_programs.user_cache() == tmp_path or os.name != "posix"

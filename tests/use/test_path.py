@@ -122,19 +122,19 @@ def test_damaged_images_are_named_and_left_out(run, photos, tmp_path, jdml_comma
 
 
 def test_search_by_photograph(run, photos, tmp_path, jdml_command):
-    query, sheet, found = (
+    query, sheet, neighbours = (
         photos / "kind4" / "2.png",
         tmp_path / "sheet.png",
         tmp_path / "found.json",
     )
     gallery = tmp_path / "gallery.npz"
     assert jdml_command("embed", run.folder, photos, "--out", gallery, "--quiet").code == 0
-    options = ("-k", 3, "--json", found, "--out", sheet, "--quiet")
+    options = ("-k", 3, "--json", neighbours, "--out", sheet, "--quiet")
     answers = []
     for where in (photos, gallery):
         done = jdml_command("search", run.folder, query, "--gallery", where, *options)
         assert done.code == 0, done.err
-        answers.append(json.loads(found.read_text()))
+        answers.append(json.loads(neighbours.read_text()))
     assert answers[0] == answers[1]
     (answer,) = answers[0]
     vectors = training.load(run.folder).embed(photos)

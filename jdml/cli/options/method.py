@@ -17,7 +17,10 @@ else:
     LossName = Literal[registry.pair_losses() + registry.proxy_losses()]
     MethodName = Literal[tuple(sorted((*registry.METHODS, "plain")))]
     RecipeName = Literal[tuple(sorted(RECIPES))]
-DEFAULT_LOSS = {"plain": "triplet", **{name: of.loss for name, of in registry.METHODS.items()}}
+DEFAULT_LOSS = {
+    "plain": "triplet",
+    **{name: method.loss for name, method in registry.METHODS.items()},
+}
 
 
 def _settings_help() -> Any:
@@ -25,19 +28,17 @@ def _settings_help() -> Any:
     import tyro
 
     def typed(settings: dict[str, Any]) -> str:
-        return " ".join(f"{key}={'' if of is None else of}" for key, of in settings.items())
+        return " ".join(
+            f"{key}={'' if value is None else value}" for key, value in settings.items()
+        )
 
-    of_methods = {name: settings_of(name, of_paper=False) for name in registry.METHODS}
-    more = {
-        name: {
-            key: value
-            for key, value in settings_of(name).items()
-            if key not in of_methods.get(name, {})
-        }
-        for name in RECIPES
-    }
-    told = [f"{name}: {typed(settings)}" for name, settings in of_methods.items()]
-    also = [f"{name}: {typed(settings)}" for name, settings in more.items() if settings]
+    own = {name: settings_of(name, of_paper=False) for name in registry.METHODS}
+    told = [f"{name}: {typed(settings)}" for name, settings in own.items()]
+    also = []
+    for name in RECIPES:
+        settings = settings_of(name)
+        more = {key: settings[key] for key in settings if key not in own.get(name, {})}
+        also += [f"{name}: {typed(more)}"] if more else []
     return tyro.conf.arg(
         help="The method's own settings, as name=value; their defaults: "
         f"{'; '.join(told)}. Where the paper chooses, jdml benchmark has its choice, and also {'; '.join(also)}."
@@ -54,7 +55,7 @@ def _methods_help() -> Any:
         for name, method in registry.METHODS.items()
     }
     return tyro.conf.arg(
-        help=f"plain: the loss alone. {'. '.join(f'{name}: {of}' for name, of in told.items())}."
+        help=f"plain: the loss alone. {'. '.join(f'{name}: {words}' for name, words in told.items())}."
     )
 
 

@@ -107,12 +107,12 @@ class Network(Weights):
         from jdml.models.tensors import read_metadata
         from jdml.models.weights import ARCHITECTURE
 
-        found = read_metadata(options.weights).get(ARCHITECTURE)
-        if found is None:
+        model = read_metadata(options.weights).get(ARCHITECTURE)
+        if model is None:
             raise ValueError(
                 f"--weights {options.weights} does not name its network: convert it first (jdml weights convert)"
             )
-        return replace(options, model=found)
+        return replace(options, model=model)
 
     def changes(self, base: Recipe) -> dict[str, Any]:
         """Also the network itself."""

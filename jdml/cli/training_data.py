@@ -1,11 +1,11 @@
 """The data of ``jdml train``: what trains, what is held out, what is scored."""
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jdml import data
-from jdml.cli.identity import load_split
 from jdml.cli.options.data import Data
 from jdml.data.checking import alone
 from jdml.data.loading import read_listing
@@ -47,14 +47,14 @@ def read_training_data(options: Data, seed: int) -> TrainingData:
         ValueError: a part that is empty, or of one class only, in which everything is found.
     """
     if options.of_files:
-        found, notes = _read_files(options, seed)
+        parts, notes = _read_files(options, seed)
     else:
-        found, notes = _read_arrays(options), ()
-    train, validation, tests = found.pop("train"), found.pop("val", None), {}
-    if "query" in found:
-        tests = {"test": (found["query"], found["gallery"])}
-    elif "test" in found:
-        tests = {"test": (found["test"], None)}
+        parts, notes = _read_arrays(options), ()
+    train, validation, tests = parts.pop("train"), parts.pop("val", None), {}
+    if "query" in parts:
+        tests = {"test": (parts["query"], parts["gallery"])}
+    elif "test" in parts:
+        tests = {"test": (parts["test"], None)}
     elif validation is not None:
         tests = {"validation": (validation, None)}
     if options.labels is not None and options.labels not in train.views:
@@ -75,6 +75,14 @@ def read_training_data(options: Data, seed: int) -> TrainingData:
         noisy = data.corrupt_labels(train.labels, options.label_noise, seed)
         train = data.Dataset(train.name, train.images, noisy, train.views, train.class_names)
     return TrainingData(train, labels, validation, tests, notes)
+
+
+def load_split(name: str, data_dir: Path | None, split: str, **settings: Any) -> data.Dataset:
+    """A split of a data set, which must have images: training takes hours, and scoring comes after it."""
+    part = data.load(name, data_dir=data_dir, split=split, **settings)
+    if not len(part):
+        raise ValueError(f"{name}: the split {split!r} has no images in {data_dir}")
+    return part
 
 
 def _read_arrays(options: Data) -> dict[str, Any]:
@@ -105,7 +113,7 @@ def _read_files(options: Data, seed: int) -> tuple[dict[str, Any], tuple[str, ..
     crops = data.mlrc if options.augmentation == "mlrc" else data.conventional
     transform = crops(options.image_size) if options.image_size else crops()
     scored = ("query", "gallery") if "query" in listing.splits else ("val", "test")
-    found = {}
+    parts = {}
     for split in ("train", *scored):
         if split not in listing.splits:
             continue
@@ -115,10 +123,10 @@ def _read_files(options: Data, seed: int) -> tuple[dict[str, Any], tuple[str, ..
                 f"{options.data}: the split {split!r} has no images in {options.data_dir}"
             )
         looked_at = split != "train" and options.on_bad_image == "skip"
-        found[split] = data.without_bad_images(part) if looked_at else part
-    if "train" not in found:
+        parts[split] = data.without_bad_images(part) if looked_at else part
+    if "train" not in parts:
         raise ValueError(f"{options.data_dir}: the split 'train' has no images")
-    return found, listing.notes
+    return parts, listing.notes
 
 
 def _held_out(train: data.Dataset, options: Data, seed: int) -> tuple[data.Dataset, data.Dataset]:

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 
 from jdml import data
-from jdml.cli.identity import data_checksum
+from jdml.cli.checksums import data_checksum
 from jdml.cli.options.base import as_typed
 from jdml.cli.options.train import TrainOptions
-from jdml.cli.options.training_data import read_training_data, scored_views
+from jdml.cli.training_data import read_training_data, scored_views
 from jdml.recipes import Recipe, make_objective, make_sampler
 from jdml.recipes.objective import normalization
 from jdml.training import Embedder, FitResult, metric_names, recall_ranks, score
@@ -18,7 +18,7 @@ from jdml.training.by_recipe import make_network, train
 from jdml.training.placement import writes
 
 
-class Training:
+class TrainingRun:
     """What settled options stand for: data, network, sampler; checked before any work.
 
     Args:
@@ -140,9 +140,8 @@ class Training:
                 f"--memory must be at most the {len(self.train)} images that train, got {options.memory}"
             )
         with as_typed():
-            make_objective(
-                self.recipe, self.train.num_classes
-            )  # tells wrong settings before any work
+            # tells wrong settings before any work
+            make_objective(self.recipe, self.train.num_classes)
 
     def _sampler(self) -> Any:
         options, recipe = self.options, self.recipe
