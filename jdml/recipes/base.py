@@ -171,7 +171,7 @@ class Recipe:
             )
         settings = plain_settings("settings", self.settings)
         rates = plain_settings("role_rates", self.role_rates)
-        batch = self.batch if isinstance(self.batch, int) else tuple(self.batch)
+        batch = tuple(self.batch) if isinstance(self.batch, tuple | list) else self.batch
         for name, value in {
             "settings": settings,
             "role_rates": rates,
@@ -264,8 +264,8 @@ def with_method(base: Recipe, name: str, **settings: Any) -> Recipe:
 
 
 def _check_batch(batch: Any) -> None:
-    sizes = (batch,) if isinstance(batch, int) else batch
-    if len(sizes) not in (1, 2) or not all(
+    sizes = batch if isinstance(batch, tuple) else (batch,)
+    if len(sizes) != 1 + isinstance(batch, tuple) or not all(
         isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes
     ):
         raise RecipeError(

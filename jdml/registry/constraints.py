@@ -74,6 +74,8 @@ def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
         words = [word for one in kinds if get_origin(one) is Literal for word in get_args(one)]
         if bool in kinds and not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, got {value!r}")
+        if constraints and float not in kinds and isinstance(value, float):
+            raise TypeError(f"{name} must be a whole number, got {value!r}")
         if words:
             one_of(name, value, words)
         for constraint in constraints:
