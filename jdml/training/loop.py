@@ -118,7 +118,8 @@ def fit(
         ValueError: before any work: settings that contradict each other, a folder of another run (naming the fields, or
             which of objective, optimizer, model and data is another), a checkpoint that cannot be read, fewer proxies
             than classes; roles that are not there or cannot be divided; batch normalization that is trained, with
-            ``micro_batch`` or a batch that does not divide among the devices.
+            ``micro_batch`` or a batch that does not divide among the devices. After 50 steps: batches without two rows
+            of one class, from which nothing was learned.
         FloatingPointError: naming the step, when a loss or a gradient is not finite, or ``skip_nonfinite`` in a row are
             not; nothing of it is saved.
         Preempted: SIGTERM came, and a last checkpoint was saved (with ``out_dir``, in the main thread).

@@ -40,7 +40,7 @@ def training_of(options):
 def test_defaults_by_kind_of_data(photos, tmp_path):
     settled, recipe = Train().settled(), Train().recipe()
     assert (settled.data, settled.model, recipe.loss) == ("digits", "eps", "triplet")
-    assert (recipe.batch, recipe.steps, recipe.rate, recipe.dim) == (64, 1000, 1e-3, 64)
+    assert (recipe.batch, recipe.steps, recipe.rate, recipe.dim) == ((16, 4), 1000, 1e-3, 64)
     assert recipe.num_proxies == 0
     settled = Train(data_dir=photos, loss="arcface").settled()
     recipe = settled.recipe()

@@ -13,6 +13,9 @@ from jdml.cli.options.run import RunOptions
 from jdml.cli.sizes import check_memory, check_network
 from jdml.recipes import Recipe
 
+PAIRED = (16, 4)
+"""Classes × samples of a pair loss's batch that nobody has chosen."""
+
 
 @dataclass(frozen=True)
 class TrainOptions(Machines, RunOptions, Optimizer, Method, Network, Data):
@@ -54,7 +57,10 @@ class TrainOptions(Machines, RunOptions, Optimizer, Method, Network, Data):
         """
         with as_typed():
             base = self.of_loss()
-            return replace(base, **self.changes(base))
+            recipe = replace(base, **self.changes(base))
+        if self.batch is None and not recipe.has_proxies:
+            recipe = replace(recipe, batch=PAIRED)  # fitted to the data when they are read
+        return recipe
 
     def config(self) -> dict[str, Any]:
         """Return what defines the run: the recipe, and which data it is for."""
