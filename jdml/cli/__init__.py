@@ -63,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command: Any = tyro.cli(
             kind, prog=prog, args=rest, config=(tyro.conf.PositionalRequiredArgs,)
         )
+        messages.check_places(command)
         if known.computes:
             compiled_programs.keep_compiled_programs()
             if argv is None:  # a process of our own

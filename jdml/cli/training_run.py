@@ -105,6 +105,7 @@ class TrainingRun:
         )
         parameters = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes["params"]))
         size = "×".join(map(str, images.shape[1:]))
+        batch = write_batch(recipe.batch)
         per_epoch, steps = self.sampler.batches_per_epoch, int(recipe.steps or 0)
         scored = "".join(
             f"; {part} {len(queries):,} of {len(np.unique(queries.labels)):,}"
@@ -113,7 +114,7 @@ class TrainingRun:
         lines = [
             f"{recipe.network}: {parameters:,} parameters, images {size}",
             f"train {len(self.train):,} images of {len(np.unique(self.train.labels)):,} classes{scored}; "
-            f"{per_epoch:,} batches of {write_batch(recipe.batch)} an epoch, {steps:,} steps are {steps / per_epoch:,.1f} epochs",
+            f"{per_epoch:,} batches of {batch} an epoch, {steps:,} steps are {steps / per_epoch:,.1f} epochs",
         ]
         if not recipe.has_proxies:
             pairs = positive_pairs(recipe, self.train.labels)

@@ -8,6 +8,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from jdml.registry.places import check_local
+
 # Under these keys training programs keep the weights of a checkpoint.
 WRAPPERS = ("state_dict", "model", "model_state_dict", "teacher")
 
@@ -54,6 +56,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file that takes the place of ``path`` when it is written: a killed process leaves the old or the new one."""
+    check_local("path", path)
     partial = path.with_name(path.name + ".tmp")
     try:
         with partial.open("wb") as file:

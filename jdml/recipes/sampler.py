@@ -128,8 +128,8 @@ def check_positives(recipe: Recipe, labels: np.ndarray) -> None:
         >>> check_positives(Recipe(batch=(20, 1)), np.arange(80) % 20)
         Traceback (most recent call last):
         ...
-        jdml.recipes.base.RecipeError: batch 20x1 has no two images of one class: triplet, a pair loss, would learn nothing; \
-16x4 has 16 classes with 4 images each
+        jdml.recipes.base.RecipeError: batch 20x1 has no two images of one class: triplet, a pair loss, would learn \
+nothing; 16x4 has 16 classes with 4 images each
     """
     if recipe.has_proxies or recipe.memory:
         return

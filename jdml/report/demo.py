@@ -15,6 +15,7 @@ import flax.linen as nn
 import numpy as np
 
 from jdml.recipes import Recipe
+from jdml.registry.places import check_local
 from jdml.report.runs import Run
 from jdml.report.seen import project
 
@@ -138,6 +139,7 @@ def run_demo(
     for name, value in (("steps", steps), ("seeds", seeds)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
+    check_local("out_dir", out_dir)
     start = time.monotonic()
     folder = Path(out_dir)
     folder.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from jdml.recipes.objective import make_objective, normalization
 from jdml.recipes.optimizer import make_optimizer
 from jdml.recipes.sampler import check_positives, make_sampler
 from jdml.registry import NETWORKS, resolve
+from jdml.registry.places import check_local
 from jdml.training.fit_result import Embedder, Evaluate, FitResult
 from jdml.training.hooks import Hook
 from jdml.training.loop import fit
@@ -111,6 +112,7 @@ def train(
     """
     if not isinstance(recipe, Recipe):
         raise TypeError(f"recipe must be a jdml.recipes.Recipe, got a {type(recipe).__name__}")
+    check_local("out_dir", out_dir)
     model = make_network(recipe, train) if model is None else model
     if sampler is None and objective is None:
         check_positives(recipe, train.labels)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jdml.registry.places import check_local
 from jdml.training.placement import Tree, wait_for_all, writes
 
 CONFIG = "config.json"
@@ -92,6 +93,7 @@ class RunFolder:
         growing: bool = False,
         asynchronous: bool = False,
     ) -> None:
+        check_local("path", path)
         self.path = Path(path).absolute()
         self._asynchronous = asynchronous
         self._growing = growing

@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 
 from jdml.models.tensors import replacing
+from jdml.registry.places import check_local
 from jdml.training.checkpoint import write_json, write_model
 from jdml.training.trained_model import Trained
 
@@ -61,6 +62,7 @@ def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
     Raises:
         ValueError: another ending.
     """
+    check_local("out", out)
     out = Path(out)
     told = {
         "embedding": dict(trained.description),

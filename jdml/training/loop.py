@@ -12,6 +12,7 @@ import optax
 from jdml.losses.comparison import Normalize
 from jdml.objectives import Objective
 from jdml.ops import checks
+from jdml.registry.places import check_local
 from jdml.training import door
 from jdml.training.begin import Beginning
 from jdml.training.feed import make_feed
@@ -134,6 +135,7 @@ def fit(
         Several processes (:func:`jdml.training.initialize`) make the same call; each decodes its own rows of image
         files, evaluation embeds on all devices, and the first process writes: ``out_dir`` is a folder that all see.
     """
+    check_local("out_dir", out_dir)
     schedule = Schedule(
         steps, evaluate_every, log_every, checkpoint_every or evaluate_every, monitor, patience
     )

@@ -14,6 +14,7 @@ from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import check_channels
 from jdml.data.folder import image_files
 from jdml.losses.comparison import Normalize
+from jdml.registry.places import check_local
 from jdml.training.checkpoint import (
     CONFIG,
     METRICS,
@@ -224,6 +225,7 @@ def load(
     """
     if which not in ("best", "last"):
         raise ValueError(f'which must be "best" or "last", got {which!r}')
+    check_local("run", run)
     path = Path(run).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"run must be the folder of a run, {path} does not exist")
@@ -331,6 +333,8 @@ def _template(model: Model, told: dict[str, Any]) -> dict[str, Any]:
 def _paths(given: Sequence[str | Path]) -> list[Path]:
     """The image files that paths stand for, folders with all their images."""
     files: list[Path] = []
+    for address in given:
+        check_local("source", address)
     for path in (Path(path).expanduser() for path in given):
         if path.is_dir():
             inside = image_files(path)[0]
