@@ -15,6 +15,7 @@ import flax.linen as nn
 import numpy as np
 
 from jdml.recipes import Recipe
+from jdml.registry.extras import need
 from jdml.registry.places import check_local
 from jdml.report.runs import Run
 from jdml.report.seen import project
@@ -131,6 +132,7 @@ def run_demo(
     Raises:
         ValueError: if ``steps`` or ``seeds`` is not positive.
     """
+    need("tqdm", "a progress bar")
     from tqdm.auto import tqdm
 
     from jdml.report.page import html_report

@@ -14,6 +14,7 @@ from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import check_channels
 from jdml.data.folder import image_files
 from jdml.losses.comparison import Normalize
+from jdml.registry.extras import need
 from jdml.registry.places import check_local
 from jdml.training.checkpoint import (
     CONFIG,
@@ -350,6 +351,7 @@ def _paths(given: Sequence[str | Path]) -> list[Path]:
 
 def _cut(images: np.ndarray, crop: Crops) -> np.ndarray:
     """Photographs in memory, cut as those of files."""
+    need("PIL", "cutting images")
     from PIL import Image
 
     return np.stack([crop(Image.fromarray(image)) for image in images])
@@ -394,6 +396,7 @@ class _Watched:
     """Images that move a progress bar on when they are read."""
 
     def __init__(self, images: Any) -> None:
+        need("tqdm", "a progress bar")
         from tqdm.auto import tqdm
 
         self.images, self.shape = images, images.shape
