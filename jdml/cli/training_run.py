@@ -1,5 +1,6 @@
 """A run of ``jdml train``: what its options read, what trains, how it is scored and told."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -32,10 +33,17 @@ class TrainingRun:
         options: settled.
         recipe: how they train.
         started: how the run was started, for its folder.
+        hints: what else is told before the first step.
     """
 
-    def __init__(self, options: TrainOptions, recipe: Recipe, started: dict[str, Any]) -> None:
-        self.options, self.started = options, started
+    def __init__(
+        self,
+        options: TrainOptions,
+        recipe: Recipe,
+        started: dict[str, Any],
+        hints: Sequence[str] = (),
+    ) -> None:
+        self.options, self.started, self.hints = options, started, hints
         self.data = read_training_data(options, options.seed)
         self.train = self.data.train
         self.recipe, self.notes = fitted(recipe, options.batch, self.train.labels)
@@ -121,7 +129,8 @@ class TrainingRun:
             lines.append(
                 f"a batch has {pairs:,.3g} pairs of one class, which {recipe.loss} learns from"
             )
-        return lines + [f"note: {line}" for line in (*self.notes, *self.data.notes)]
+        lines += [f"note: {line}" for line in (*self.notes, *self.data.notes)]
+        return [*lines, *self.hints]
 
     def next_steps(self) -> list[str]:
         """Say what to type next."""

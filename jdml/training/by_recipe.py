@@ -119,7 +119,8 @@ def train(
     drawn = make_sampler(recipe, train.labels, seed) if sampler is None else sampler
     rows = getattr(drawn, "batch_size", recipe.batch_size)
     per_epoch = max(1, len(train) // rows)
-    steps = steps or recipe.steps or recipe.epochs * per_epoch
+    steps = recipe.steps if steps is None else steps
+    steps = recipe.epochs * per_epoch if steps is None else steps
     if objective is None:
         objective, of_recipe = parts_of_step(recipe, train.num_classes, per_epoch, steps)
     else:

@@ -75,7 +75,7 @@ def fit(
         sampler: an iterator of index arrays ``[B]`` into ``train``, with ``get_state()`` and ``set_state()``; or
             :class:`jdml.data.ImageBatches` of ``train``. Then the history tells ``bad_images``, how many different
             files were skipped, and the log ``input_wait``, the share of the time that was spent waiting for batches.
-        steps: gradient steps in all.
+        steps: gradient steps in all; 0 evaluates and keeps the start, from which more steps may go on.
         seed: of the initial parameters and of all random numbers in the steps (not of the sampler).
         state: start from this state instead of a fresh one.
         pretrained: what a fresh state's variables become, see :func:`create_state`.
@@ -194,6 +194,8 @@ def _take_steps(run: Run, *, shown: bool) -> None:
     """Step until the run has stopped, with a pause where its schedule has one."""
     schedule, ending = run.schedule, Termination(watched=run.folder is not None)
     with ending, progress_bar(shown, total=schedule.steps, initial=run.done.step) as bar:
+        if schedule.steps == 0 and run.done.stopped is None:
+            run.pause()
         compiling = shown and run.done.stopped is None
         if compiling:
             bar.set_description("compiling")

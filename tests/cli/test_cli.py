@@ -104,7 +104,7 @@ def test_help_of_all_commands(capsys):
             "--monitor must be one of digit/MAP@R",
         ),
         (["train", "--lr", "0"], "--lr must be positive, got 0"),
-        (["train", "--steps", "0"], "--steps must be positive, got 0"),
+        (["train", "--steps", "-1"], "--steps must not be negative, got -1"),
         (["train", "--data", "mnist"], "--data-dir must be the folder of the MNIST files"),
         (["train", "--data", "omniglot", "--data-dir", "/no/such"], "omniglot needs"),
     ],
