@@ -102,6 +102,20 @@ class TrainingRun:
                     rows.setdefault(f"{part} {view}", {})[metric] = value
         return rows
 
+    def validated(self, result: FitResult) -> dict[str, dict[str, float]]:
+        """Give what the parameters that are scored had on the validation part: ``{"validation digit": {"R@1": …}}``."""
+        if "validation" in self.data.tests:
+            return {}
+        step = int(result.state.step) if result.best is None else result.best.step
+        record = next((r for r in result.history if r["step"] == step), {})
+        rows: dict[str, dict[str, float]] = {}
+        for view in self.train.views:
+            for metric in metric_names(self.recall_at):
+                if f"{view}/{metric}" in record:
+                    value = float(record[f"{view}/{metric}"])
+                    rows.setdefault(f"validation {view}", {})[metric] = value
+        return rows
+
     def summary(self) -> list[str]:
         """Say what is trained on what, before it begins."""
         images, recipe = self.train.images, self.recipe
