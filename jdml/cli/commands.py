@@ -36,7 +36,7 @@ COMMANDS: dict[str, Command] = {
         Command(
             "demo",
             "jdml.cli.demo:Demo",
-            "see class collapse, and what undoes it, on real digits (half a minute)",
+            "see class collapse, and what undoes it, on real digits (a minute)",
             "jdml demo --out runs/demo",
         ),
         Command(
@@ -126,6 +126,26 @@ examples:
 
 Compiled programs are kept, at most 1 GiB of them, in `jdml` of the user's cache folder: set JDML_CACHE to another
 folder, or to `off`."""
+
+
+GROUP = """usage: jdml {name} COMMAND [OPTIONS]
+
+commands:
+{commands}
+
+examples:
+{examples}"""
+
+
+def group(name: str) -> str | None:
+    """The help of a word that commands begin with, such as ``data``; None of any other."""
+    inside = [command for command in COMMANDS.values() if command.name.startswith(f"{name} ")]
+    if not inside:
+        return None
+    width = max(len(command.name) for command in inside)
+    lines = [f"  {command.name:{width}}  {command.help}" for command in inside]
+    examples = [f"  {command.example}" for command in inside]
+    return GROUP.format(name=name, commands="\n".join(lines), examples="\n".join(examples))
 
 
 def overview() -> str:

@@ -131,7 +131,7 @@ class TrainingRun:
         per_epoch, steps = self.sampler.batches_per_epoch, int(recipe.steps or 0)
         scored = "".join(
             f"; {part} {len(queries):,} of {len(np.unique(queries.labels)):,}"
-            for part, (queries, _) in self.data.tests.items()
+            for part, (queries, _) in self.scored_parts().items()
         )
         lines = [
             f"{recipe.network}: {parameters:,} parameters, images {size}",
@@ -145,6 +145,11 @@ class TrainingRun:
             )
         lines += [f"note: {line}" for line in (*self.notes, *self.data.notes)]
         return [*lines, *self.hints]
+
+    def scored_parts(self) -> dict[str, tuple[data.Dataset, data.Dataset | None]]:
+        """What is scored on the way and at the end."""
+        held_out = self.data.validation
+        return {**({} if held_out is None else {"validation": (held_out, None)}), **self.data.tests}
 
     def next_steps(self) -> list[str]:
         """Say what to type next."""
