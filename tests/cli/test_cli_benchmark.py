@@ -108,15 +108,26 @@ def test_a_damaged_image_stops_the_run_by_name(small_backbone, capsys):
         assert "0.jpg: expected a whole image" in err
 
 
+@pytest.mark.parametrize("protocol", ["conventional", "mlrc"])
+def test_no_steps_score_the_start(small_backbone, capsys, protocol):
+    words = ("--dry-run", "--method", "eps", "--steps", "0", "--protocol", protocol)
+    code, out, err = benchmark(capsys, *words)
+    assert code == 0, err
+    assert "R@1" in out
+
+
 def test_mistakes_are_told(capsys):
     code, _, err = benchmark(capsys)
     assert code == 2
     assert "--dataset cub needs --data-dir, the folder with its files" in err
-    for option in ("--dim", "--steps", "--workers", "--image-size"):
+    for option in ("--dim", "--workers", "--image-size"):
         code, _, err = benchmark(capsys, "--dry-run", option, "0")
         assert code == 2
         least = "at least 1" if option == "--image-size" else "positive"
         assert f"{option} must be {least}, got 0" in err
+    code, _, err = benchmark(capsys, "--dry-run", "--steps", "-1")
+    assert code == 2
+    assert "--steps must not be negative, got -1" in err
     code, _, err = benchmark(capsys, "--dry-run", "--weights", "nowhere.safetensors")
     assert code == 2
     assert "--weights must be a file, got nowhere.safetensors" in err
