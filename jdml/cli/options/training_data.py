@@ -51,7 +51,7 @@ def read_training_data(options: Data, seed: int) -> TrainingData:
     else:
         found, notes = _read_arrays(options), ()
     train, validation, tests = found.pop("train"), found.pop("val", None), {}
-    if options.data == "inshop":
+    if "query" in found:
         tests = {"test": (found["query"], found["gallery"])}
     elif "test" in found:
         tests = {"test": (found["test"], None)}
@@ -104,9 +104,9 @@ def _read_files(options: Data, seed: int) -> tuple[dict[str, Any], tuple[str, ..
         listing = data.train_on(listing, read_names(options.classes_file))
     crops = data.mlrc if options.augmentation == "mlrc" else data.conventional
     transform = crops(options.image_size) if options.image_size else crops()
-    splits = ("train", "query", "gallery") if options.data == "inshop" else ("train", "val", "test")
+    scored = ("query", "gallery") if "query" in listing.splits else ("test",)
     found = {}
-    for split in splits:
+    for split in ("train", "val", *scored):
         if split not in listing.splits:
             continue
         part = listing.dataset(split, transform=transform)
@@ -114,11 +114,11 @@ def _read_files(options: Data, seed: int) -> tuple[dict[str, Any], tuple[str, ..
             raise ValueError(
                 f"{options.data}: the split {split!r} has no images in {options.data_dir}"
             )
-        scored = split != "train" and options.on_bad_image == "skip"
-        found[split] = data.without_bad_images(part) if scored else part
+        whole = split != "train" and options.on_bad_image == "skip"
+        found[split] = data.without_bad_images(part) if whole else part
     if "train" not in found:
         raise ValueError(f"{options.data_dir}: the split 'train' has no images")
-    return found, listing.notes
+    return found, (*listing.split_notes, *listing.notes)
 
 
 def _held_out(train: data.Dataset, options: Data, seed: int) -> tuple[data.Dataset, data.Dataset]:
