@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.data import Crops, ImageFiles
+from jdml.data.values import value_range
 from jdml.losses.comparison import Normalize
 from jdml.models.creation import create
 from jdml.models.normalizers import Normalizer
@@ -157,7 +158,13 @@ def _of_input(images: Any) -> Any:
         return {"parts": {name: _of_input(part) for name, part in images.items()}}
     if isinstance(images, tuple):
         return {"parts": [_of_input(part) for part in images]}
-    return {"shape": [int(n) for n in images.shape[1:]], "dtype": jnp.dtype(images.dtype).name}
+    seen = value_range(images)
+    told = {} if seen is None else {"range": list(seen)}
+    return {
+        "shape": [int(n) for n in images.shape[1:]],
+        "dtype": jnp.dtype(images.dtype).name,
+        **told,
+    }
 
 
 def _of_crop(transform: object) -> Description:

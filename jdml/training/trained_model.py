@@ -13,7 +13,9 @@ import numpy as np
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import check_channels
 from jdml.data.sources import read_path
+from jdml.data.values import Range, check_alike, check_unit
 from jdml.losses.comparison import Normalize
+from jdml.models.normalizers import Normalizer
 from jdml.training.checkpoint import (
     CONFIG,
     METRICS,
@@ -32,7 +34,7 @@ from jdml.training.description import (
 from jdml.training.fingerprint import fingerprint
 from jdml.training.models import AnyModel, Model, as_model
 from jdml.training.placement import Tree
-from jdml.training.preprocess import Preprocess
+from jdml.training.preprocess import Preprocess, standard
 from jdml.training.step import embed
 
 UNSET: Any = object()
@@ -84,8 +86,8 @@ class Trained:
         """Embed images as the run did when it was scored: cropped, preprocessed, normalized.
 
         Args:
-            source: a :class:`jdml.data.Dataset`; the path of an image, of a folder of images or a ``.csv`` list, read as
-                ``jdml embed`` reads it, or several paths; or an array ``[N, H, W, C]``, uint8 in 0…255 or float in 0…1,
+            source: a :class:`jdml.data.Dataset`; the path of an image, of a folder of images or a ``.csv`` list, read
+                as ``jdml embed`` does, or several paths; or an array ``[N, H, W, C]``, uint8 in 0…255 or float in 0…1,
                 of the run's size, or of any size in uint8: then the centre is cut out as of a file. Whatever else the
                 run was trained on, with rows first.
             batch_size: rows per forward pass; by default 512 images of up to 64×64, 32 of 224×224.
@@ -99,8 +101,8 @@ class Trained:
         Raises:
             BadImageError: an image file that cannot be decoded, by its name.
             FileNotFoundError: a path that is not there.
-            TypeError: what is none of these.
-            ValueError: images of another shape, saying which are expected.
+            TypeError: what is none of these, integers other than uint8.
+            ValueError: images of another shape, or in another range, saying which are expected.
         """
         images = self.images_of(source)
         files = images.images if isinstance(images, _Grey) else images
@@ -175,6 +177,7 @@ class Trained:
 
     def _array(self, images: np.ndarray) -> Any:
         shape = tuple(self.input["shape"])
+        self._check_values(images)
         if images.shape[1:] == shape:
             return images.astype(np.float32) if images.dtype == np.float64 else images
         check_channels("images", images)
@@ -185,6 +188,20 @@ class Trained:
             cut = "" if self.crop is None else ", or uint8 images [N, H, W, 3] of any size"
             raise ValueError(f"images must have shape {expected}{cut}, got {list(images.shape)}")
         return _cut(images, self.crop)
+
+    def _check_values(self, images: np.ndarray) -> None:
+        """Refuse photographs in another range than the run's; of a preprocess of the user's nothing is known."""
+        own = not isinstance(self.preprocess, Normalizer) and self.preprocess is not standard
+        if own or len(self.input["shape"]) != 3:
+            return
+        if images.dtype.kind != "f" and images.dtype != np.uint8:
+            raise TypeError(
+                f"images must be uint8 in 0…255 or float, got {images.dtype}: write images.astype(numpy.uint8)"
+            )
+        if self.input["dtype"] == "uint8" or isinstance(self.preprocess, Normalizer):
+            check_unit("images", images, ", as the run was trained")
+        elif "range" in self.input:
+            check_alike("images", images, Range(*self.input["range"]))
 
 
 def load(
