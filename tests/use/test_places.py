@@ -116,3 +116,17 @@ def test_a_folder_that_moved(run, photos, tmp_path, jdml_command):
     assert "--out needs the gallery's images, 36 of 36 are gone: " in done.err
     assert not found.exists()
     assert not sheet.exists()
+
+
+def test_parts_are_trained_held_out_and_scored(photos, tmp_path, jdml_command, tiny):
+    root = tmp_path / "parts"
+    for part, kinds in (("train", "012"), ("valid", "34"), ("query", "35"), ("gallery", "35")):
+        for kind in kinds:
+            shutil.copytree(photos / f"kind{kind}", root / part / f"kind{kind}")
+    done = jdml_command("train", "--data-dir", root, *tiny, "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    assert "train 18 images of 3 classes; validation 12 of 2; test 12 of 2; " in done.out
+    out = tmp_path / "e.npz"
+    words = (tmp_path / "run", root, "--split", "gallery", "--out", out, "--quiet")
+    assert jdml_command("embed", *words).code == 0
+    assert sorted(set(np.load(out)["labels"])) == ["kind3", "kind5"]
