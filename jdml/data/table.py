@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,8 +90,8 @@ def _row(path: Path, number: int, header: list[str], values: list[str]) -> Label
 
 def _file(folder: Path, name: str) -> Path:
     """A file of a list; where it is not there, as another system writes its name."""
-    path = folder / Path(name).expanduser()
-    if path.is_file():
+    path = folder / (os.path.expanduser(name) if name.startswith("~") else name)
+    if os.path.isfile(path):
         return path
     others = [unicodedata.normalize(form, name) for form in ("NFC", "NFD")]
     others.append(name.replace("\\", "/"))

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def image_files(place: Path) -> tuple[list[Path], Counter[str]]:
     images: list[Path] = []
     others: Counter[str] = Counter()
     _walk(str(place), (os.path.realpath(place),), images, others)
-    return sorted(images), others
+    return sorted(images, key=lambda path: path.parts), others
 
 
 def subfolders(place: Path) -> list[Path]:
@@ -80,7 +80,7 @@ def subfolders(place: Path) -> list[Path]:
 def images_in(place: Path) -> int:
     """How many images lie in a folder itself."""
     with os.scandir(place) as entries:
-        return sum(_is_image(entry.name) and os.path.isfile(entry.path) for entry in entries)
+        return sum(_is_image(entry.name) and _is(entry, os.path.isfile) for entry in entries)
 
 
 def unread_kinds(others: Mapping[str, int]) -> tuple[str, ...]:
@@ -121,21 +121,28 @@ def _walk(folder: str, above: tuple[str, ...], images: list[Path], others: Count
         for entry in entries:
             if _passed_over(entry.name):
                 continue
-            inside = _enters(entry, above)
-            if inside is not None:
-                _walk(entry.path, (*above, inside), images, others)
-            elif os.path.isfile(entry.path):
-                if _is_image(entry.name):
-                    images.append(Path(entry.path))
-                else:
-                    others[Path(entry.name).suffix.lower() or "without a suffix"] += 1
-            elif not os.path.isdir(entry.path):
-                others[NOWHERE] += entry.is_symlink()
+            if not _is(entry, os.path.isfile):
+                inside = _enters(entry, above)
+                if inside is not None:
+                    _walk(entry.path, (*above, inside), images, others)
+                elif not os.path.exists(entry.path):
+                    others[NOWHERE] += 1
+            elif _is_image(entry.name):
+                images.append(Path(entry.path))
+            else:
+                others[os.path.splitext(entry.name)[1].lower() or "without a suffix"] += 1
+
+
+def _is(entry: os.DirEntry[str], kind: Callable[[str], bool]) -> bool:
+    """Whether it is a file or a folder, or a link to one; what is no link is known without asking the disk."""
+    if entry.is_symlink():
+        return kind(entry.path)
+    return entry.is_file() if kind is os.path.isfile else entry.is_dir()
 
 
 def _enters(entry: os.DirEntry[str], above: tuple[str, ...]) -> str | None:
     """Where a folder really lies; None for what is no folder, is passed over, or leads back."""
-    if _passed_over(entry.name) or not os.path.isdir(entry.path):
+    if _passed_over(entry.name) or not _is(entry, os.path.isdir):
         return None
     if not entry.is_symlink():
         return os.path.join(above[-1], entry.name)
