@@ -13,9 +13,7 @@ import numpy as np
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import check_channels
 from jdml.data.sources import read_path
-from jdml.data.values import Range, check_alike, check_unit
 from jdml.losses.comparison import Normalize
-from jdml.models.normalizers import Normalizer
 from jdml.training.checkpoint import (
     CONFIG,
     METRICS,
@@ -31,10 +29,11 @@ from jdml.training.description import (
     build_normalize,
     build_preprocess,
 )
+from jdml.training.door import check_as_trained
 from jdml.training.fingerprint import fingerprint
 from jdml.training.models import AnyModel, Model, as_model
 from jdml.training.placement import Tree
-from jdml.training.preprocess import Preprocess, standard
+from jdml.training.preprocess import Preprocess
 from jdml.training.step import embed
 
 UNSET: Any = object()
@@ -177,7 +176,7 @@ class Trained:
 
     def _array(self, images: np.ndarray) -> Any:
         shape = tuple(self.input["shape"])
-        self._check_values(images)
+        check_as_trained(images, self.input, self.preprocess)
         if images.shape[1:] == shape:
             return images.astype(np.float32) if images.dtype == np.float64 else images
         check_channels("images", images)
@@ -188,20 +187,6 @@ class Trained:
             cut = "" if self.crop is None else ", or uint8 images [N, H, W, 3] of any size"
             raise ValueError(f"images must have shape {expected}{cut}, got {list(images.shape)}")
         return _cut(images, self.crop)
-
-    def _check_values(self, images: np.ndarray) -> None:
-        """Refuse photographs in another range than the run's; of a preprocess of the user's nothing is known."""
-        own = not isinstance(self.preprocess, Normalizer) and self.preprocess is not standard
-        if own or len(self.input["shape"]) != 3:
-            return
-        if images.dtype.kind != "f" and images.dtype != np.uint8:
-            raise TypeError(
-                f"images must be uint8 in 0…255 or float, got {images.dtype}: write images.astype(numpy.uint8)"
-            )
-        if self.input["dtype"] == "uint8" or isinstance(self.preprocess, Normalizer):
-            check_unit("images", images, ", as the run was trained")
-        elif "range" in self.input:
-            check_alike("images", images, Range(*self.input["range"]))
 
 
 def load(

@@ -85,6 +85,16 @@ def test_fit_takes_no_bytes_as_numbers():
     fit(BYTES, preprocess=normalizer("resnet18"))
 
 
+def test_what_fit_returns_refuses_them_too():
+    embedder = fit(BYTES).embedder
+    assert embedder(BYTES).shape == embedder(UNIT).shape == (24, 2)
+    for images in (255 * UNIT, 2 * UNIT - 1):
+        with pytest.raises(ValueError, match="0…1, as the run was trained, got float32"):
+            embedder(images)
+    with pytest.raises(ValueError, match="trained on, -1 to 1, got uint8, read as 0…1"):
+        fit(2 * UNIT - 1).embedder(BYTES)
+
+
 def test_features_have_any_range(tmp_path):
     features = 1000 * np.abs(UNIT.reshape(24, -1))
     run = trained(features, tmp_path)
