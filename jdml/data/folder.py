@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jdml.data.labelled import PARTS, Labelled, as_listing, in_one_form
 from jdml.data.lists import Listing, data_folder
-from jdml.data.table import read_table
+from jdml.data.table import ENDINGS, read_table
 from jdml.data.walk import image_files, images_in, kinds, subfolders, suffixes
 
 FILLERS = ("box", "bounding", "data", "folder", "image", "images", "img", "imgs", "seg", "set")
@@ -42,7 +42,7 @@ def read_folder(data_dir: str | Path | None) -> Listing:
             is a class, or one file lies in two of them; the message names it.
     """
     root = data_folder("folder", data_dir)
-    if root.suffix.lower() == ".csv" and not root.is_dir():
+    if root.suffix.lower() in ENDINGS and not root.is_dir():
         return read_table(root)
     if not root.is_dir():
         raise FileNotFoundError(f"folder needs a folder of classes: {root.absolute()} is none")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from jdml.data.folder import read_folder
 from jdml.data.lists import Listing
 from jdml.data.loading import read_listing, recognize
-from jdml.data.table import read_table
+from jdml.data.table import ENDINGS, read_table
 from jdml.data.walk import image_files, unread_kinds
 
 
@@ -49,7 +49,7 @@ def read_path(path: Path) -> Found:
         return _of(read_folder(path))
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist")
-    return _of(read_table(path)) if path.suffix.lower() == ".csv" else Found([path])
+    return _of(read_table(path)) if path.suffix.lower() in ENDINGS else Found([path])
 
 
 def _of(listing: Listing) -> Found:

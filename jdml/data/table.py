@@ -12,15 +12,16 @@ from jdml.data.lists import Listing
 
 COLUMNS = ("file", "label", "split")
 SEPARATORS = ",;\t"
+ENDINGS = (".csv", ".tsv")
 
 
 def read_table(path: Path) -> Listing:
     """Read a list of files and their labels: ``file,label`` or ``file,label,split``, named in its first line.
 
     Args:
-        path: a ``.csv`` file, UTF-8, with commas, semicolons or tabs. Files are relative to its folder, or absolute.
-            Splits are ``train``, ``val`` and ``test``, or ``query`` and ``gallery`` for the latter; without them half
-            of the classes train, see ``read_folder``.
+        path: a ``.csv`` or ``.tsv`` file, UTF-8, with commas, semicolons or tabs. Files are relative to its folder, or
+            absolute. Splits are ``train``, ``val`` and ``test``, or ``query`` and ``gallery`` for the latter; without
+            them half of the classes train, see ``read_folder``.
 
     Returns:
         The listing, with the view ``class``.

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from jdml.data.folder import read_folder
+from jdml.data.sources import read_path
 from jdml.data.splits import read_names, train_on
 from jdml.data.table import read_table
 
@@ -61,6 +63,13 @@ def test_one_file_by_two_names_is_refused_naming_both_lines(place, first, second
 def test_separators_line_ends_and_byte_order_marks(place, separator, end, start):
     lines = [separator.join(row) for row in (("file", "Label"), ("a.jpg", "ant"), ("b.jpg", "bee"))]
     assert read(place, start + end.join([*lines, "", ""])) == {"a.jpg": "ant", "b.jpg": "bee"}
+
+
+def test_a_tsv_file_is_a_list(place):
+    (place / "t.tsv").write_text('file\tlabel\na.jpg\t5" disk\nb.jpg\tbee, red\n')
+    for read_it in (read_folder, lambda path: read_path(path).listing):
+        listing = read_it(place / "t.tsv")
+        assert listing.names["class"] == {0: '5" disk', 1: "bee, red"}
 
 
 def test_excel_says_what_separates(place):
