@@ -38,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"jdml {version('jdml')}")
         return 0
+    if set(rest[:1]) <= {"-h", "--help"} and overview(name):
+        print(overview(name))
+        return 0
     if name not in COMMANDS:
         from jdml.registry.constraints import nearest
 

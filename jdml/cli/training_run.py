@@ -99,9 +99,12 @@ class TrainingRun:
         size = "×".join(map(str, images.shape[1:]))
         per_epoch, steps = self.sampler.batches_per_epoch, int(recipe.steps or 0)
         batch = recipe.batch if isinstance(recipe.batch, int) else "x".join(map(str, recipe.batch))
+        parts = {part: queries for part, (queries, _) in self.data.tests.items()}
+        if self.data.validation is not None:
+            parts = {"validation": self.data.validation, **parts}
         scored = "".join(
-            f"; {part} {len(queries):,} of {len(np.unique(queries.labels)):,}"
-            for part, (queries, _) in self.data.tests.items()
+            f"; {part} {len(rows):,} of {len(np.unique(rows.labels)):,}"
+            for part, rows in parts.items()
         )
         lines = [
             f"{recipe.network}: {parameters:,} parameters, images {size}",

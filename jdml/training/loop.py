@@ -139,6 +139,7 @@ def fit(
     door.check_evaluation(evaluate, monitor, hook)
     network = as_model(model)
     door.check_parts(objective, optimizer, train)
+    door.check_values(train.images, preprocess)
     batches = door.as_sampler(sampler, len(train.labels), saved=out_dir is not None)
     begin = Beginning(seed, state, pretrained, start)
     skips = skip_nonfinite is not None

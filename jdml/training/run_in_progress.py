@@ -171,7 +171,8 @@ class Run:
         return {**record, **result.seen}
 
     def _embedder(self, state: TrainState) -> Embedder:
-        return Embedder(self.feed.spec.model, state, self.feed.spec.preprocess)
+        spec = self.feed.spec
+        return Embedder(spec.model, state, spec.preprocess, input=self.feed.input)
 
     def _tree(self) -> dict[str, Tree]:
         tree = {"state": self.state, "best": self.best if self.best is not None else ()}
