@@ -37,6 +37,45 @@ def handed_in(function: F) -> F:
     return wrapper  # type: ignore[return-value]
 
 
+def finite_rows(**that_count: str) -> Callable[[F], F]:
+    """Let a metric refuse rows that are not finite, where values are at hand: they would spoil the whole number.
+
+    Args:
+        **that_count: for each argument ``[N, D]`` the one that tells which rows count: boolean, or labels, which are
+            not negative there.
+
+    Returns:
+        The decorator.
+    """
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs).arguments
+            for name, teller in that_count.items():
+                _check_rows(name, given[name], given.get(teller))
+            return function(*args, **kwargs)
+
+        return wrapper  # type: ignore[return-value]
+
+    return decorate
+
+
+def _check_rows(name: str, vectors: Any, teller: Any) -> None:
+    """Refuse a row that is not finite; what has not the kind or shape is left to be refused for that."""
+    if not checks.is_at_hand(vectors) or vectors.ndim != 2 or not checks.is_floating(vectors):
+        return
+    rows = None
+    if teller is not None:
+        if not checks.is_at_hand(teller) or teller.shape != vectors.shape[:1]:
+            return
+        rows = np.asarray(teller)
+        rows = rows if rows.dtype == bool else rows >= 0
+    checks.check_finite(name, vectors, rows)
+
+
 def as_array(value: Any) -> Any:
     """An array of another framework as one of JAX or NumPy; anything else as it is.
 

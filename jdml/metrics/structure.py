@@ -6,12 +6,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.metrics.handed import handed_in
+from jdml.metrics.handed import finite_rows, handed_in
 from jdml.ops import checks, mean, safe_sqrt
 from jdml.ops.stable import accumulate_in
 
 
 @handed_in
+@finite_rows(embeddings="labels")
 @ops.public(mode=checks.nonzero_integer)
 def spectral_decay(embeddings: Array, *, mode: int = 1) -> Array:
     """Measure how unevenly embeddings fill their dimensions: how far singular values are from uniform ones.
@@ -30,7 +31,8 @@ def spectral_decay(embeddings: Array, *, mode: int = 1) -> Array:
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a mode of 0, or one that leaves nothing.
+        ValueError: shapes that do not fit, a mode of 0, or one that leaves nothing; a row that is not finite,
+            outside ``jit``.
 
     Implementation notes:
         There are min(N, D) singular values. Those below the type's rounding error of the largest count as that error,
@@ -61,6 +63,7 @@ def spectral_decay(embeddings: Array, *, mode: int = 1) -> Array:
 
 
 @handed_in
+@finite_rows(embeddings="labels")
 @ops.public(t=checks.positive)
 def uniformity(embeddings: Array, t: float | Array = 2.0) -> Array:
     """Measure G_t: how close embeddings are to each other on average, by a Gaussian kernel; smaller is more uniform.
@@ -77,7 +80,7 @@ def uniformity(embeddings: Array, t: float | Array = 2.0) -> Array:
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, t not positive.
+        ValueError: shapes that do not fit, t not positive; a row that is not finite, outside ``jit``.
 
     Implementation notes:
         All pairs, in tiles: ``O(N² D)`` time, ``O(N D)`` memory. Differentiable.
@@ -102,6 +105,7 @@ def uniformity(embeddings: Array, t: float | Array = 2.0) -> Array:
 
 
 @handed_in
+@finite_rows(embeddings="labels")
 @ops.public()
 def class_density(
     embeddings: Array, labels: Array, *, distance: Literal["euclidean", "cosine"] = "euclidean"
@@ -122,7 +126,7 @@ def class_density(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, another distance.
+        ValueError: shapes that do not fit, another distance; a row that is not finite, outside ``jit``.
 
     Implementation notes:
         All pairs, in tiles: ``O(N² D)`` time, ``O(N D)`` memory. Classes of one embedding have a centre and no width,
@@ -150,10 +154,11 @@ def class_density(
         wide.sum(), 1
     )
     between = _between(classes, distance)
-    return jnp.where(between > 0, within / jnp.where(between > 0, between, 1.0), 0.0)
+    return jnp.where(between == 0, 0.0, within / jnp.where(between == 0, 1.0, between))
 
 
 @handed_in
+@finite_rows(embeddings="labels")
 @ops.public()
 def concentration_variance(embeddings: Array, labels: Array) -> Array:
     """Measure σ²_κ: how much classes differ in how tightly they lie around their centres.
@@ -171,7 +176,7 @@ def concentration_variance(embeddings: Array, labels: Array) -> Array:
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit.
+        ValueError: shapes that do not fit; a row that is not finite, outside ``jit``.
 
     Implementation notes:
         The population variance. The scale of the paper's figures (.32 to .44) cannot be had from its text.
@@ -192,13 +197,14 @@ def concentration_variance(embeddings: Array, labels: Array) -> Array:
         jnp.zeros(len(classes.counts), away.dtype).at[classes.own].add(jnp.where(real, away, 0.0))
     )
     between = _between(classes, "euclidean")
-    ratios = summed / jnp.maximum(classes.counts, 1) / jnp.where(between > 0, between, 1.0)
+    ratios = summed / jnp.maximum(classes.counts, 1) / jnp.where(between == 0, 1.0, between)
     there = classes.counts > 0
     spread = mean(jnp.square(ratios - mean(ratios, there)), there)
-    return jnp.where(between > 0, spread, 0.0)
+    return jnp.where(between == 0, 0.0, spread)
 
 
 @handed_in
+@finite_rows(points="where", centers="centers_where")
 @ops.public()
 def covering_radius(
     points: Array,
@@ -223,7 +229,7 @@ def covering_radius(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit.
+        ValueError: shapes that do not fit; a row that is not finite, outside ``jit``.
 
     Reference:
         Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*.

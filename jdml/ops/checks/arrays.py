@@ -29,6 +29,29 @@ def as_array(value: Any) -> Any:
     return jnp.asarray(value.__jax_array__())
 
 
+def is_at_hand(value: Any) -> bool:
+    """Whether a value is an array whose numbers this process can look at: not traced, not on other processes' devices.
+
+    Args:
+        value: an argument.
+
+    Returns:
+        True for arrays of NumPy, and for concrete ones of JAX.
+    """
+    if isinstance(value, np.ndarray):
+        return True
+    return (
+        isinstance(value, Array)
+        and not isinstance(value, jax.core.Tracer)
+        and (value.is_fully_addressable or value.is_fully_replicated)
+    )
+
+
+def is_floating(array: Any) -> bool:
+    """Whether an array is of a floating type."""
+    return bool(jnp.issubdtype(array.dtype, jnp.floating))
+
+
 def check_embeddings(name: str, vectors: Any, *, dim: int | None = None, like: str = "") -> None:
     """Refuse what is not a floating array ``[N, D]`` (with ``D = dim`` where given).
 
@@ -224,20 +247,45 @@ def _check_shape(
         raise ValueError(f"{name} must have shape {allowed}, got {list(value.shape)}")
 
 
-def check_finite(name: str, vectors: Any) -> None:
-    """Refuse rows that are not finite in float32, where values are at hand.
+def as_finite(name: str, vectors: Any) -> Array:
+    """Vectors in float32, all of whose rows are finite.
 
     Args:
         name: the argument's name.
-        vectors: ``[N, D]``.
+        vectors: ``[N, D]``, where values are at hand.
+
+    Returns:
+        The vectors, on the device.
 
     Raises:
         ValueError: a row holds NaN, or an infinity; the first such row is named.
     """
     with np.errstate(over="ignore"):
-        finite = np.isfinite(np.asarray(vectors).astype(np.float32)).all(axis=1)
+        rows = jnp.asarray(vectors, jnp.float32)
+    check_finite(name, rows)
+    return rows
+
+
+def check_finite(name: str, vectors: Any, rows: np.ndarray | None = None) -> None:
+    """Refuse rows that are not finite in JAX's type of them, where values are at hand.
+
+    Args:
+        name: the argument's name.
+        vectors: ``[N, …]``.
+        rows: ``[N]`` bool, those that count; None for all.
+
+    Raises:
+        ValueError: a row holds NaN, or an infinity; the first such row is named.
+    """
+    with np.errstate(over="ignore"):
+        vectors = jnp.asarray(vectors)
+    finite = np.asarray(jnp.isfinite(vectors).all(axis=tuple(range(1, vectors.ndim))))
+    if rows is not None:
+        finite = finite | ~rows
     if not finite.all():
-        raise ValueError(f"{name} must be finite, row {finite.argmin()} is not")
+        raise ValueError(
+            f"{name} must be finite (in {vectors.dtype}), row {finite.argmin()} is not"
+        )
 
 
 def check_key(name: str, key: Array | None, *, needed_by: str) -> Array:
