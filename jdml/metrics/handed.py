@@ -14,10 +14,12 @@ from jdml.ops import checks
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LABELS = ("labels", "query_labels", "gallery_labels", "anchor_labels")
+_NAMED = (*_LABELS, "modes")
+"""What may be names; its kind is checked with its shape."""
 
 
 def handed_in(function: F) -> F:
-    """Let a metric take arrays of any framework (PyTorch's, Flax NNX's variables) and classes by name.
+    """Let a metric take arrays of any library (PyTorch's, pandas' columns, Flax NNX's variables) and classes by name.
 
     Args:
         function: of JAX or NumPy arrays and integer labels.
@@ -31,7 +33,11 @@ def handed_in(function: F) -> F:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         given = {name: as_array(value) for name, value in bound.arguments.items()}
-        bound.arguments.update(given | _numbered(given))
+        given |= _numbered(given)
+        for name, value in given.items():
+            if name not in _NAMED or isinstance(value, np.ma.MaskedArray):
+                checks.check_numbers(name, value)
+        bound.arguments.update(given)
         return function(*bound.args, **bound.kwargs)
 
     return wrapper  # type: ignore[return-value]
@@ -77,18 +83,22 @@ def _check_rows(name: str, vectors: Any, teller: Any) -> None:
 
 
 def as_array(value: Any) -> Any:
-    """An array of another framework as one of JAX or NumPy; anything else as it is.
+    """An array of another library as one of JAX or NumPy; anything else as it is.
 
     Args:
         value: an argument.
 
     Returns:
-        The array. A PyTorch tensor in a processor's memory is not copied; on a GPU it is handed over by DLPack, or
-        copied where JAX has no such device.
+        The array, in this machine's order of bytes. A PyTorch tensor in a processor's memory is not copied; on a GPU
+        it is handed over by DLPack, or copied where JAX has no such device.
     """
-    value = checks.as_array(value)
-    if isinstance(value, Array | np.ndarray) or not _is_tensor(value):
-        return value
+    if isinstance(value, np.memmap):
+        return value  # read from disk in pieces, in whatever order of bytes
+    is_array = isinstance(value, Array | np.ndarray | np.generic) or hasattr(value, "__jax_array__")
+    if is_array or not hasattr(value, "__array__"):
+        return checks.as_array(value)
+    if not _is_tensor(value):
+        return checks.as_array(np.asarray(value))
     tensor = value.detach()
     try:
         if tensor.device.type == "cpu":
@@ -105,13 +115,16 @@ def _is_tensor(value: Any) -> bool:
 
 def _numbered(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Labels that are names, numbered together from 0."""
-    named = {}
+    named, numbered = {}, {}
     for name in _LABELS:
-        names = _as_names(arguments.get(name))
+        labels = arguments.get(name)
+        names = _as_names(labels)
         if names is not None:
             named[name] = names
+        elif _are_objects(labels) and checks.are_integers(labels):
+            numbered[name] = labels.astype(np.int64)
     if not named:
-        return {}
+        return numbered
     for name in _LABELS:
         if arguments.get(name) is not None and name not in named:
             raise TypeError(f"{name} must be names as {', '.join(named)} are, got numbers")
@@ -119,6 +132,10 @@ def _numbered(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
     ends = np.cumsum([len(names) for names in named.values()])[:-1]
     parts = np.split(numbers.reshape(-1).astype(np.int32), ends)
     return dict(zip(named, parts, strict=True))
+
+
+def _are_objects(labels: Any) -> bool:
+    return isinstance(labels, np.ndarray) and labels.dtype == object
 
 
 def _as_names(labels: Any) -> np.ndarray | None:
