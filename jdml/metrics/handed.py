@@ -121,7 +121,7 @@ def _numbered(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
         names = _as_names(labels)
         if names is not None:
             named[name] = names
-        elif _are_objects(labels) and checks.are_integers(labels):
+        elif isinstance(labels, np.ndarray) and checks.are_integers(labels):
             numbered[name] = labels.astype(np.int64)
     if not named:
         return numbered
@@ -132,10 +132,6 @@ def _numbered(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
     ends = np.cumsum([len(names) for names in named.values()])[:-1]
     parts = np.split(numbers.reshape(-1).astype(np.int32), ends)
     return dict(zip(named, parts, strict=True))
-
-
-def _are_objects(labels: Any) -> bool:
-    return isinstance(labels, np.ndarray) and labels.dtype == object
 
 
 def _as_names(labels: Any) -> np.ndarray | None:

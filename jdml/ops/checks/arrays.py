@@ -264,11 +264,12 @@ def check_label_values(name: str, labels: Any) -> None:
         )
 
 
-def are_integers(objects: np.ndarray) -> bool:
-    """Whether an array of Python objects holds whole numbers alone."""
-    return objects.size > 0 and all(
-        isinstance(entry, numbers.Integral) and not isinstance(entry, bool)
-        for entry in objects.flat
+def are_integers(array: np.ndarray) -> bool:
+    """Whether an array is one of Python objects, all of which are whole numbers."""
+    return (
+        array.dtype == object
+        and array.size > 0
+        and all(isinstance(n, numbers.Integral) and not isinstance(n, bool) for n in array.flat)
     )
 
 
