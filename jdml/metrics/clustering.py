@@ -70,6 +70,7 @@ def nmi(
         )
     checks.check_finite("embeddings", embeddings, labelled)
     points = np.asarray(embeddings)[labelled].astype(np.float32)
+    points = np.ldexp(points, -np.frexp(np.abs(points).max())[1])  # squares over- or underflow
     assigned = _k_means(points, clusters, _seed(key), max_iterations)
 
     from sklearn.metrics import normalized_mutual_info_score

@@ -55,6 +55,12 @@ def test_rows_with_a_negative_label_take_no_part():
     assert nmi(points, labels) == expected
 
 
+@pytest.mark.parametrize("exponent", [-100, -40, 64, 120])
+def test_the_size_of_embeddings_changes_nothing(exponent):
+    points, labels = blobs(noise=5.0)
+    assert nmi(np.ldexp(points, exponent), labels) == nmi(points, labels)
+
+
 def test_a_collapsed_embedding_is_no_error():
     assert nmi(np.ones((12, 2), np.float32), np.arange(12) % 3) == pytest.approx(0.0, abs=1e-9)
 

@@ -288,3 +288,21 @@ def test_proxies_that_are_not_finite_are_refused():
     ):
         with pytest.raises(ValueError, match="proxies must be finite .* row 2 is not"):
             call()
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1e19, 1e30, 7e37])
+def test_the_size_of_embeddings_costs_no_digits(size):
+    """Nearly the smallest and the largest that there are: quotients stay, distances grow along."""
+    small = np.clip(POINTS, -4, 4)
+    large = (small.astype(float) * size).astype(np.float32)
+    for quotient in (
+        lambda x: metrics.class_density(x, LABELS),
+        lambda x: metrics.class_density(x, LABELS, distance="cosine"),
+        lambda x: metrics.concentration_variance(x, LABELS),
+        metrics.spectral_decay,
+        lambda x: metrics.covering_radius(x, x[:4]) / np.abs(x).max(),
+    ):
+        np.testing.assert_allclose(quotient(large), quotient(small), rtol=1e-4)
+    expected = metrics.uniformity(np.repeat(np.eye(2, dtype=np.float32), 3, axis=0), t=1e9)
+    several = np.repeat(size * np.eye(2), 3, axis=0).astype(np.float32)
+    assert metrics.uniformity(several) == (expected if size > 1 else 1.0)
