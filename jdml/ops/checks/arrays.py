@@ -55,7 +55,7 @@ def check_numbers(name: str, value: Any) -> None:
         value: what was passed; what is no array at all is let through.
 
     Raises:
-        TypeError: Python objects, text, dates, masked arrays, numbers that JAX has not, another library's array.
+        TypeError: objects of Python, text, dates, masked arrays, numbers that JAX has not, another library's array.
     """
     if isinstance(value, Array | np.generic | type):
         return
