@@ -19,6 +19,7 @@ from jdml.training.fit_result import Evaluate, FitResult
 from jdml.training.hooks import Hook
 from jdml.training.log import progress_bar
 from jdml.training.models import AnyModel, as_model
+from jdml.training.network_check import check_network
 from jdml.training.open_run import open_run
 from jdml.training.placement import Placement, together, writes
 from jdml.training.preemption import Preempted, Termination
@@ -65,8 +66,11 @@ def fit(
     """Train a model with any objective.
 
     Args:
-        model: a Linen module ``(images, *, train) -> embeddings [B, D]``, with or without ``train``; or an NNX module,
-            which stays as it is: its parameters are those to begin with, and what was learned is in the result.
+        model: from images to embeddings ``[B, D]``: a Linen module; an NNX or an Equinox module, which stays as it is:
+            its parameters are those to begin with, and what was learned is in the result; an Equinox module and its
+            state; or functions ``(init, apply)``, ``init(key, images) -> params``, ``apply(params, images)``. Its flag
+            for training may be called ``train``, ``training``, ``is_training``, ``deterministic``,
+            ``use_running_average``, ``inference`` or ``eval``.
         objective: a :class:`jdml.objectives.Objective`.
         optimizer: an ``optax.GradientTransformation`` over ``{"model": …, **objective roles}``.
         train: a data set with ``images [N, H, W, C]`` and ``labels [N]``, such as a :class:`jdml.data.Dataset`. Images
@@ -154,6 +158,8 @@ def fit(
         skip_nonfinite=skips,
     )
     feed = make_feed(spec, train, batches)
+    if state is None:
+        check_network(network, preprocess, feed.sample)
     folder = None
     if out_dir is not None:
         folder = open_run(
