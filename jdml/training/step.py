@@ -14,6 +14,7 @@ from jdml.objectives import Objective
 from jdml.objectives.base import Metrics
 from jdml.training.micro_batch import in_turns
 from jdml.training.models import AnyModel, Model, as_model, embed_in_training
+from jdml.training.optimizing import update
 from jdml.training.placement import HERE, Placement, Tree, placement_of
 from jdml.training.preprocess import Preprocess, standard
 from jdml.training.spec import StepSpec
@@ -172,7 +173,7 @@ def _pure_step(spec: StepSpec) -> Step:
         (loss, (embeddings, batch_stats, metrics)), grads = gradient(
             state.params, state, images, labels, where
         )
-        updates, opt_state = spec.optimizer.update(grads, state.opt_state, state.params)
+        updates, opt_state = update(spec.optimizer, grads, state.opt_state, state.params, loss)
         after = TrainState(
             step=state.step + 1,
             params=optax.apply_updates(state.params, updates),
