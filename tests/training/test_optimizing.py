@@ -57,7 +57,6 @@ def test_the_loss_is_the_steps_own(toy):
         (contrib.sam(optax.sgd(0.1), optax.sgd(0.1), opaque_mode=True), "sam"),
         (contrib.sam(optax.sgd(0.1), optax.sgd(0.1)), "sam"),
         (contrib.sophia(1e-3), "obj_fn"),
-        ("batch dimension|example",),
     ],
 )
 def test_those_that_cannot_work_are_refused_before_any_file(toy, tmp_path, optimizer, message):
