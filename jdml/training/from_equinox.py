@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jdml.training import mode_flags
 from jdml.training.placement import Tree

@@ -31,8 +31,8 @@ class FromFunctions(Wrapped):
         self._init, self._apply = init, apply
         if is_haiku(apply):
             raise TypeError(
-                "model must be a pair init(key, images) -> params, apply(params, images) -> embeddings, got functions of "
-                "Haiku: write (net.init, lambda params, images: net.apply(params, None, images))"
+                "model must be a pair init(key, images) -> params, apply(params, images) -> embeddings, got "
+                "functions of Haiku: write (net.init, lambda params, images: net.apply(params, None, images))"
             )
         self._flags = mode_flags.flags_of(apply, given=2, also=KEYS)
         self._keys = [name for name in KEYS if name in _names(apply)[2:]]

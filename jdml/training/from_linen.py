@@ -46,7 +46,8 @@ class FromLinen(Wrapped):
         """Fresh variables."""
         module = _in_mode(self.module, train, self._flags)
         with nn.intercept_methods(_telling(train)):
-            variables = module.init(key, images, **mode_flags.settings(self._flags, train))
+            told: Any = mode_flags.settings(self._flags, train)
+            variables = module.init(key, images, **told)
         return {"params": variables.get("params", {}), "batch_stats": _carried(variables)}
 
     def apply(
@@ -56,20 +57,21 @@ class FromLinen(Wrapped):
         *,
         train: bool = False,
         mutable: Any = False,
-        rngs: Mapping[str, Any] | None = None,
+        rngs: dict[str, Any] | None = None,
     ) -> Any:
         """Embeddings; with ``mutable`` also ``{"batch_stats": …}``."""
         collections = _collections(variables.get("batch_stats", {}))
         module = _in_mode(self.module, train, self._flags)
         if rngs and "params" not in rngs:  # what streams of other names are drawn from
             rngs = {**rngs, "params": jax.random.fold_in(next(iter(rngs.values())), 1)}
+        told: Any = mode_flags.settings(self._flags, train)
         with nn.intercept_methods(_telling(train)):
             out = module.apply(
                 {"params": variables["params"], **collections},
                 images,
                 mutable=list(collections) if mutable else False,
                 rngs=rngs,
-                **mode_flags.settings(self._flags, train),
+                **told,
             )
         if not mutable:
             return out
@@ -93,8 +95,8 @@ class FromLinen(Wrapped):
             trace(self, False)
         except flax.errors.FlaxError as error:
             raise ValueError(
-                "model must be able to evaluate, but without training it draws random numbers or changes its variables: "
-                f"switch it by a flag ({mode_flags.KNOWN}); {str(error).split(' (https')[0]}"
+                "model must be able to evaluate, but without training it draws random numbers or changes its "
+                f"variables: switch it by a flag ({mode_flags.KNOWN}); {str(error).split(' (https')[0]}"
             ) from error
 
     def _evaluating(self, trace: Callable[["FromLinen", bool], Any]) -> list[str]:
@@ -206,10 +208,10 @@ def _telling(train: bool) -> Callable[..., Any]:
     """
 
     def interceptor(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        module = context.module
+        module: Any = context.module
         if context.method_name != "__call__":
             return call(*args, **kwargs)
-        taken = _arguments(type(module))
+        taken = _arguments(module.__class__)
         given = (*taken[: len(args) + 1], *kwargs)
         handed = _hands_on(module.parent)
         if handed and not _hands_on(module):
@@ -225,7 +227,7 @@ def _telling(train: bool) -> Callable[..., Any]:
 
 
 @functools.cache
-def _arguments(kind: type) -> tuple[str, ...]:
+def _arguments(kind: Any) -> tuple[str, ...]:
     return tuple(inspect.signature(kind.__call__).parameters)
 
 

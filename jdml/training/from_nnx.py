@@ -124,7 +124,7 @@ def _seed(module: Any, key: jax.Array) -> None:
     from flax import nnx
 
     tags = {s.key.tag for _, s in nnx.iter_graph(module) if isinstance(s, nnx.RngStream)}
-    keys = {
+    keys: dict[str, Any] = {
         tag: key
         if tag in ("default", "dropout")
         else jax.random.fold_in(key, zlib.crc32(tag.encode()))
@@ -137,4 +137,4 @@ def _is_numbers(leaf: Tree) -> bool:
     if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float):
         return False
     dtype = jnp.result_type(leaf)
-    return jnp.issubdtype(dtype, jnp.number) or dtype == bool
+    return jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)

@@ -77,8 +77,8 @@ def fit(
         optimizer: an ``optax.GradientTransformation`` over ``{"model": …, **objective roles}``. One that wants the
             loss (``optax.contrib.reduce_on_plateau``, ``momo``, ``optax.polyak_sgd``) gets the step's as ``value=``;
             ``optax.contrib.schedule_free`` is evaluated and saved with its evaluation parameters. With
-            ``optax.MultiSteps(…, k)`` a step here is one batch: ``steps``, ``evaluate_every`` and the log count batches,
-            of which k make an update; schedules within it count updates, as does its ``gradient_step``.
+            ``optax.MultiSteps(…, k)`` a step here is one batch: ``steps``, ``evaluate_every`` and the log count
+            batches, of which k make an update; schedules within it count updates, as does its ``gradient_step``.
         train: a data set with ``images [N, H, W, C]`` and ``labels [N]``, such as a :class:`jdml.data.Dataset`. Images
             may be whatever the model takes, with rows first: features ``[N, D]``, tokens, dictionaries of such.
         sampler: an iterator of index arrays ``[B]`` into ``train``, with ``get_state()`` and ``set_state()``; or

@@ -1,4 +1,4 @@
-"""By which flag a network is told that it is trained: ``train``, ``training``, ``deterministic``, ``inference``, …"""
+"""By which flag a network is told that it is trained: ``train``, ``training``, ``deterministic``, or ``inference``."""
 
 import inspect
 from collections.abc import Callable

@@ -57,11 +57,11 @@ def as_model(model: AnyModel) -> Model:
         TypeError: anything else, saying what to write; a module whose mode cannot be told.
     """
     if isinstance(model, Wrapped):
-        return cast(Model, model)
+        return model
     if isinstance(model, nn.Module):
         return cast(Model, model) if _is_own(model) else FromLinen(model)
     if isinstance(model, type):
-        raise TypeError(f"model must be a module, got the class {model.__name__}: call it first")
+        raise TypeError("model must be a module, got the class {model.__name__}: call it first")
     if _is_nnx(model):
         from jdml.training.from_nnx import FromNnx
 
@@ -73,8 +73,8 @@ def as_model(model: AnyModel) -> Model:
     if callable(getattr(model, "init", None)) and callable(getattr(model, "apply", None)):
         return _of_object(model)
     raise TypeError(
-        f"model must be a module (Flax Linen, Flax NNX, Equinox) from images to embeddings, or a pair (init, apply), got "
-        f"{_kind(model)}: wrap it in an object with init(key, images, *, train) -> {{'params': …}} "
+        "model must be a module (Flax Linen, Flax NNX, Equinox) from images to embeddings, or a pair (init, apply), "
+        f"got {_kind(model)}: wrap it in an object with init(key, images, *, train) -> {{'params': …}} "
         "and apply(variables, images, *, train, mutable, rngs)"
     )
 
@@ -112,10 +112,10 @@ def embed_in_training(
 class _Object(Wrapped):
     """An object with the two functions that cannot be hashed."""
 
-    def init(self, key: jax.Array, images: Tree, *, train: bool = False) -> Any:
+    def init(self, key: Any, images: Any, /, *, train: bool = False) -> Any:
         return self.module.init(key, images, train=train)
 
-    def apply(self, variables: Any, images: Tree, **settings: Any) -> Any:
+    def apply(self, variables: Any, images: Any, /, **settings: Any) -> Any:
         return self.module.apply(variables, images, **settings)
 
 

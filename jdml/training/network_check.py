@@ -101,8 +101,8 @@ def _explain(error: Exception) -> None:
         flag = str(error).rpartition(" argument ")[2].strip("'")
         if mode_flags.is_flag(flag):
             raise ValueError(
-                f"model takes any keyword and hands {flag} on to what does not take it: name its flag among the arguments "
-                f"of its __call__; {error}"
+                f"model takes any keyword and hands {flag} on to what does not take it: name its flag among the "
+                f"arguments of its __call__; {error}"
             ) from error
 
 

@@ -64,5 +64,5 @@ def open_run(
 def _of_model(model: Model) -> Any:
     """What tells models apart: of a module that holds its parameters these, beside its kind."""
     if isinstance(model, Wrapped) and model.holds_parameters:
-        return type(model.module).__qualname__, model.init(None, None)  # type: ignore[attr-defined]
+        return type(model.module).__qualname__, model.init(None, None)
     return unwrapped(model)

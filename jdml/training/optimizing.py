@@ -25,12 +25,12 @@ class AverageState(NamedTuple):
     Attributes:
         inner: the state of the optimizer that is averaged.
         average: of the parameters after each step so far; single precision at least.
-        count: the steps so far.
+        steps: so far.
     """
 
     inner: Any
     average: Any
-    count: Array
+    steps: Array
 
 
 @functools.lru_cache(maxsize=16)
@@ -58,15 +58,15 @@ def with_average(optimizer: Any, decay: float) -> optax.GradientTransformationEx
     ) -> tuple[Tree, AverageState]:
         given = extra if checks.takes(optimizer.update, "value") else {}
         updates, inner = optimizer.update(grads, state.inner, params, **given)
-        count = state.count + 1
-        share = (1 - decay) / -jnp.expm1(count * jnp.log(jnp.float32(decay)))
+        steps = state.steps + 1
+        share = (1 - decay) / -jnp.expm1(steps * jnp.log(jnp.float32(decay)))
         after = optax.apply_updates(params, updates)
         average = jax.tree.map(
             lambda mean, new: mean + share.astype(mean.dtype) * (_precise(new) - mean),
             state.average,
             after,
         )
-        return updates, AverageState(inner, average, count)
+        return updates, AverageState(inner, average, steps)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -178,7 +178,12 @@ def _other(part: Any, held: Any, param: Any) -> Any:
         return param
     if isinstance(part, AverageState):
         return held.astype(param.dtype)
-    return ((param - (1.0 - part.b1) * held) / part.b1).astype(param.dtype)
+    return _averaged(part.b1, param, held).astype(param.dtype)
+
+
+def _averaged(b1: Any, y: Any, z: Any) -> Any:
+    """Schedule-free's x, of which y, where gradients are taken, is a mixture with z."""
+    return (y - (1.0 - b1) * z) / b1
 
 
 def _is_hidden(node: Any) -> bool:
@@ -196,8 +201,7 @@ def evaluation_params_as_read(params: Any, opt_state: Any) -> Any:
         if part.keys() == set(AverageState._fields):
             params = _merged(params, part["average"], lambda _, mean: mean)
         elif part.keys() >= {"b1", "z", "weight_sum"}:
-            b1 = part["b1"]
-            params = _merged(params, part["z"], lambda y, z, b1=b1: (y - (1.0 - b1) * z) / b1)
+            params = _merged(params, part["z"], functools.partial(_averaged, part["b1"]))
     return params
 
 

@@ -1,4 +1,4 @@
-"""What wraps a network of another kind in ``init`` and ``apply``: equal where its programs are, arrays by their names."""
+"""What wraps a network of another kind in ``init`` and ``apply``: equal where its programs are, its arrays by name."""
 
 from collections.abc import Hashable, Mapping
 from typing import Any
@@ -30,8 +30,25 @@ class Wrapped:
             identity = _Itself(module)
         self._identity: Hashable = identity
 
+    def init(self, key: Any, images: Any, /, *, train: bool = False) -> Any:
+        """Variables, as :class:`jdml.training.models.Model` has them."""
+        raise NotImplementedError
+
+    def apply(
+        self,
+        variables: Any,
+        images: Any,
+        /,
+        *,
+        train: bool = False,
+        mutable: Any = False,
+        rngs: Any = None,
+    ) -> Any:
+        """Embeddings, as :class:`jdml.training.models.Model` has them."""
+        raise NotImplementedError
+
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._identity == other._identity  # type: ignore[attr-defined]
+        return type(self) is type(other) and self._identity == other._identity
 
     def __hash__(self) -> int:
         return hash((type(self), self._identity))
