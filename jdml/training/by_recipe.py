@@ -40,6 +40,7 @@ class RunSettings(TypedDict, total=False):
     progress: bool
     tensorboard: bool
     micro_batch: int | None
+    ema: float | None
     async_saves: bool
 
 

@@ -19,7 +19,7 @@ class Embedder(NamedTuple):
     """The model at one moment of training: call it on images to get embeddings.
 
     Attributes:
-        model: the Linen module.
+        model: the model.
         state: the train state at that moment. Its arrays are the loop's: do not keep them past the call.
         preprocess: as in training.
         batch_size: rows per forward pass; None: as :func:`embed` chooses.

@@ -32,6 +32,7 @@ from jdml.training.description import (
 from jdml.training.door import check_as_trained
 from jdml.training.fingerprint import fingerprint
 from jdml.training.models import AnyModel, Model, as_model
+from jdml.training.optimizing import evaluation_params_as_read
 from jdml.training.placement import Tree
 from jdml.training.preprocess import Preprocess
 from jdml.training.step import embed
@@ -279,7 +280,8 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
     if checkpoint is None:
         raise ValueError(f"{path} has no parameters yet: its first checkpoint was not reached")
     state, best = checkpoint["state"], checkpoint["best"]
-    params, stats, step = state["params"], state["batch_stats"], checkpoint["step"]
+    params = evaluation_params_as_read(state["params"], state["opt_state"])
+    stats, step = state["batch_stats"], checkpoint["step"]
     if which == "best" and best:
         (params, stats), step = best, int(checkpoint["progress"]["best"][1])
     objective = {role: value for role, value in params.items() if role != "model"}
