@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from jdml.data.transforms import Crops, conventional
+from jdml.registry.extras import need
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -150,6 +151,7 @@ class ImageFiles:
         Args:
             progress: show a progress bar.
         """
+        need("tqdm", "a progress bar")
         from tqdm.auto import tqdm
 
         def problem(row: int) -> str | None:
@@ -183,6 +185,7 @@ def decode(content: bytes) -> "Image":
     Raises:
         Exception: of Pillow's many kinds, if the bytes are not a whole image.
     """
+    need("PIL", "decoding images")
     from PIL import Image, UnidentifiedImageError
 
     try:

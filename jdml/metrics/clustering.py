@@ -9,6 +9,7 @@ from jax import Array
 
 from jdml.metrics.handed import handed_in
 from jdml.ops import checks
+from jdml.registry.extras import need
 
 
 @handed_in
@@ -79,6 +80,7 @@ def nmi(
 
 
 def _k_means(points: np.ndarray, clusters: int, seed: int, max_iterations: int) -> np.ndarray:
+    need("sklearn", "NMI")
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 

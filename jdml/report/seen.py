@@ -5,6 +5,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from jdml.registry.extras import need
+
 Projection = Literal["pca", "tsne", "umap"]
 SAMPLE = 4000
 """Rows of which pairs are measured, where there are more."""
@@ -264,16 +266,16 @@ def project(
         return points[0], points[1], f"two principal axes, {100 * share:.0f} % of the variance"
     both = np.concatenate([x, more]).astype(np.float32)
     if method == "tsne":
+        need("sklearn", "a map by t-SNE")
         from sklearn.manifold import TSNE
 
         perplexity = min(30.0, max(2.0, (len(both) - 1) / 3))
         laid: Any = TSNE(init="pca", perplexity=perplexity, random_state=seed).fit_transform(both)
         words = f"t-SNE, perplexity {perplexity:.0f}: neighbours are kept, distances are not"
     elif method == "umap":
-        try:
-            from umap import UMAP
-        except ModuleNotFoundError as error:
-            raise ValueError("umap needs its library: pip install umap-learn") from error
+        need("umap", "a map by UMAP")
+        from umap import UMAP
+
         laid = UMAP(random_state=seed, n_jobs=1).fit_transform(both)
         words = "UMAP: neighbours are kept, distances are not"
     else:

@@ -12,6 +12,7 @@ import optax
 from jdml.losses.comparison import Normalize
 from jdml.objectives import Objective
 from jdml.ops import checks
+from jdml.registry.places import check_local
 from jdml.training import door
 from jdml.training.begin import Beginning
 from jdml.training.feed import make_feed
@@ -84,7 +85,7 @@ def fit(
         sampler: an iterator of index arrays ``[B]`` into ``train``, with ``get_state()`` and ``set_state()``; or
             :class:`jdml.data.ImageBatches` of ``train``. Then the history tells ``bad_images``, how many different
             files were skipped, and the log ``input_wait``, the share of the time that was spent waiting for batches.
-        steps: gradient steps in all.
+        steps: gradient steps in all; 0 evaluates and keeps the start, from which more steps may go on.
         seed: of the initial parameters and of all random numbers in the steps (not of the sampler).
         state: start from this state instead of a fresh one.
         pretrained: what a fresh state's variables become, see :func:`create_state`.
@@ -131,7 +132,8 @@ def fit(
         ValueError: before any work: settings that contradict each other, a folder of another run (naming the fields, or
             which of objective, optimizer, model and data is another), a checkpoint that cannot be read, fewer proxies
             than classes; roles that are not there or cannot be divided; batch normalization that is trained, with
-            ``micro_batch`` or a batch that does not divide among the devices.
+            ``micro_batch`` or a batch that does not divide among the devices. After 50 steps: batches without two rows
+            of one class, from which nothing was learned.
         FloatingPointError: naming the step, when a loss or a gradient is not finite, or ``skip_nonfinite`` in a row are
             not; nothing of it is saved.
         Preempted: SIGTERM came, and a last checkpoint was saved (with ``out_dir``, in the main thread).
@@ -146,6 +148,7 @@ def fit(
         Several processes (:func:`jdml.training.initialize`) make the same call; each decodes its own rows of image
         files, evaluation embeds on all devices, and the first process writes: ``out_dir`` is a folder that all see.
     """
+    check_local("out_dir", out_dir)
     schedule = Schedule(
         steps, evaluate_every, log_every, checkpoint_every or evaluate_every, monitor, patience
     )
@@ -211,6 +214,8 @@ def _take_steps(run: Run, *, shown: bool) -> None:
     """Step until the run has stopped, with a pause where its schedule has one."""
     schedule, ending = run.schedule, Termination(watched=run.folder is not None)
     with ending, progress_bar(shown, total=schedule.steps, initial=run.done.step) as bar:
+        if schedule.steps == 0 and run.done.stopped is None:
+            run.pause()
         compiling = shown and run.done.stopped is None
         if compiling:
             bar.set_description("compiling")

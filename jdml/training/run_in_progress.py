@@ -20,6 +20,9 @@ from jdml.training.schedule import Progress, Schedule
 from jdml.training.step import TrainState
 from jdml.training.stopping import Best, improve
 
+PATIENCE = 50
+"""First steps in which a run that does not learn at all, for its batches have no two rows of one class, is stopped."""
+
 
 class Run:
     """A run in progress: the train state, the loop's progress, and where both are written.
@@ -57,6 +60,10 @@ class Run:
         self.pending: list[Metrics] = []
         self.watched: dict[str, float] = {}
         self.waiting: Mapping[str, float] = {}
+        self.idle = 0
+        self.feed.paired |= bool(
+            jax.tree.leaves(state.objective_state)
+        )  # a memory has positives, too
         self.scores: Record = {}
         if not self._restore() and hook is not None:
             self.carried, self.state = self.place(hook.start(self.state))
@@ -131,6 +138,7 @@ class Run:
             return {}
         values = jax.device_get(self.pending)
         self.pending = []
+        self._check_idle(values)
         kept = []
         for step, metrics in enumerate(values, self.done.step - len(values) + 1):
             wrong = [name for name in ("loss", "grad_norm") if not np.isfinite(metrics[name])]
@@ -148,6 +156,19 @@ class Run:
         }
         counted = {"skipped": len(values) - len(kept)} if self.skip_nonfinite else {}
         return {**means, **counted}
+
+    def _check_idle(self, values: list[Metrics]) -> None:
+        """Stop where nothing is learned: no step so far had a gradient, and no batch two rows of one class."""
+        if self.feed.paired or any(metrics["grad_norm"] != 0 for metrics in values):
+            self.feed.paired = True  # it learns: nothing is looked at any more
+            return
+        self.idle += len(values)
+        if self.idle >= min(PATIENCE, self.schedule.steps):
+            raise ValueError(
+                f"sampler must yield batches with two rows of one class, a pair loss's positives: none of the first "
+                f"{self.idle} had any, and the gradient was 0 in all of them; write "
+                "jdml.data.ClassBatchSampler(labels, 16, 4)"
+            )
 
     def _evaluate(self) -> Record:
         assert self.evaluate is not None

@@ -14,6 +14,8 @@ from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import check_channels
 from jdml.data.sources import read_path
 from jdml.losses.comparison import Normalize
+from jdml.registry.extras import need
+from jdml.registry.places import check_local
 from jdml.training.checkpoint import (
     CONFIG,
     METRICS,
@@ -228,6 +230,7 @@ def load(
     """
     if which not in ("best", "last"):
         raise ValueError(f'which must be "best" or "last", got {which!r}')
+    check_local("run", run)
     path = Path(run).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"run must be the folder of a run, {path} does not exist")
@@ -336,6 +339,8 @@ def _template(model: Model, told: dict[str, Any]) -> dict[str, Any]:
 def _paths(given: Sequence[str | Path]) -> list[Any]:
     """The image files that paths stand for, as every command reads them."""
     files: list[Any] = []
+    for address in given:
+        check_local("source", address)
     for path in (Path(path).expanduser() for path in given):
         found = read_path(path)
         for note in found.notes:
@@ -346,6 +351,7 @@ def _paths(given: Sequence[str | Path]) -> list[Any]:
 
 def _cut(images: np.ndarray, crop: Crops) -> np.ndarray:
     """Photographs in memory, cut as those of files."""
+    need("PIL", "cutting images")
     from PIL import Image
 
     return np.stack([crop(Image.fromarray(image)) for image in images])
@@ -390,6 +396,7 @@ class _Watched:
     """Images that move a progress bar on when they are read."""
 
     def __init__(self, images: Any) -> None:
+        need("tqdm", "a progress bar")
         from tqdm.auto import tqdm
 
         self.images, self.shape = images, images.shape

@@ -40,12 +40,14 @@ def training_of(options):
 def test_defaults_by_kind_of_data(photos, tmp_path):
     settled, recipe = Train().settled(), Train().recipe()
     assert (settled.data, settled.model, recipe.loss) == ("digits", "eps", "triplet")
-    assert (recipe.batch, recipe.steps, recipe.rate, recipe.dim) == (64, 1000, 1e-3, 64)
+    assert (recipe.batch, recipe.steps, recipe.rate, recipe.dim) == ((16, 4), 1000, 1e-3, 64)
     assert recipe.num_proxies == 0
     settled = Train(data_dir=photos, loss="arcface").settled()
     recipe = settled.recipe()
-    assert (settled.data, recipe.network, settled.image_size) == ("folder", "small", 224)
+    assert (settled.data, recipe.network, settled.image_size) == ("folder", "small", 64)
     assert (recipe.num_proxies, recipe.role_rates) == (1, {"proxies": 100.0})
+    assert Train(data_dir=photos, augmentation="conventional").settled().image_size == 224
+    assert Train(data_dir=photos, model="resnet18").settled().image_size == 224
     assert Train(data_dir=photos, augmentation="mlrc").settled().image_size == 227
     weights = tmp_path / "w.safetensors"
     write_tensors(weights, {"params/x": np.zeros(1)}, {"architecture": "vit_s16"})

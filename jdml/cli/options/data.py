@@ -36,7 +36,7 @@ class Images(Part):
     """Folder with the data set's own files, as the original comes (jdml data check NAME DIR looks at it)."""
     image_size: Annotated[int | None, at_least(1)] = None
     """Height and width of the images, in pixels: of Omniglot's (default: 28), or of the crops of image files
-    (default: the augmentation's, 224 or 227)."""
+    (default: 64 with a small network, else the augmentation's, 224 or 227)."""
     label_noise: Annotated[float, share] = 0.0
     """Share of the training rows that get a wrong label, drawn by --seed."""
     workers: Annotated[int | None, positive, ASIDE] = None
