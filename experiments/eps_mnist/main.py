@@ -12,21 +12,18 @@ Finished runs are kept: an interrupted study goes on where it stopped. Everythin
 
 import dataclasses
 import functools
-import sys
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
 import jdml
-from experiments.options import OnData
+from experiments.options import OnData, start
 from experiments.shown import tell
 from jdml import data, metrics, training
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, mean_std, scatter_grid
-from jdml.training import keep_freed_memory
 from jdml.training.by_recipe import normalized, train
 from jdml.training.records import write_results
 from jdml.training.study import over_seeds, run_study
@@ -233,5 +230,4 @@ def _numbers(scores: dict[str, Any]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
-    sys.exit(main(tyro.cli(Settings, description=__doc__)))
+    start(main, Settings, __doc__)

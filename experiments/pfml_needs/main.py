@@ -12,17 +12,13 @@ goes on where it was stopped, on any machine. Tables are made from what is kept,
 import dataclasses
 import functools
 import itertools
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import tyro
-
-from experiments.options import Options
+from experiments.options import Options, start
 from experiments.pfml_needs.tables import report
 from experiments.pfml_needs.trials import TASKS, run
-from jdml.training import keep_freed_memory
 from jdml.training.records import read_results
 from jdml.training.study import run_study
 
@@ -208,5 +204,4 @@ def main(settings: Settings) -> str:
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
-    sys.exit(main(tyro.cli(Settings, description=__doc__)) and 0)
+    start(main, Settings, __doc__)
