@@ -169,7 +169,7 @@ _SIZES = frozenset({"anchor_block", "class_block"})
 
 
 def _check_classes(arguments: dict[str, Any]) -> None:
-    """Refuse labels of classes without a proxy or a boundary, where values are at hand and all of these are here."""
+    """Refuse labels of classes without a proxy or a boundary, where the labels are NumPy's and all of them are here."""
     if checks.is_checking() or arguments.get("axis_name") is not None:
         return  # said by checked; here is a part of the classes
     for name in _PER_CLASS & arguments.keys():
