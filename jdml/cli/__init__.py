@@ -83,8 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return _fail(prog, "out of memory: a smaller --batch or --image-size may fit")
-    except KeyboardInterrupt:
-        return _fail(prog, "interrupted; with --out, the same command goes on where it was", 130)
+    except KeyboardInterrupt as error:
+        step = getattr(error, "step", None)  # of a run that has saved where it was
+        where = "its last checkpoint" if step is None else f"step {step}"
+        told = f"interrupted; with --out, the same command goes on from {where}"
+        return _fail(prog, told, 130)
 
 
 def _command(words: list[str]) -> tuple[str, list[str]]:

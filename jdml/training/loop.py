@@ -24,7 +24,7 @@ from jdml.training.network_check import check_network
 from jdml.training.open_run import open_run
 from jdml.training.optimizing import check_average, check_optimizer_works, with_average
 from jdml.training.placement import Placement, together, writes
-from jdml.training.preemption import Preempted, Termination
+from jdml.training.preemption import Termination
 from jdml.training.preprocess import Preprocess, standard
 from jdml.training.run_in_progress import Run
 from jdml.training.schedule import Schedule
@@ -137,6 +137,7 @@ def fit(
         FloatingPointError: naming the step, when a loss or a gradient is not finite, or ``skip_nonfinite`` in a row are
             not; nothing of it is saved.
         Preempted: SIGTERM came, and a last checkpoint was saved (with ``out_dir``, in the main thread).
+        KeyboardInterrupt: Ctrl-C came, and a last checkpoint was saved, too; a second one ends at once.
         RuntimeError: another process of this run has ended.
 
     Implementation notes:
@@ -232,4 +233,4 @@ def _take_steps(run: Run, *, shown: bool) -> None:
                 bar.set_postfix(run.summary())
             if ending.asked(run.done.step) and run.done.stopped is None:
                 run.save()
-                raise Preempted(run.done.step)
+                raise ending.end(run.done.step)
