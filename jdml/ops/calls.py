@@ -13,6 +13,7 @@ from jax import Array
 from jax.experimental import checkify
 
 from jdml.ops import checks, meshes
+from jdml.ops.stable import SHARPEST, bounded
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,6 +58,9 @@ def public(
                     constraint(name, arguments[name])
                     if name not in fixed and checks.is_integer(arguments[name]):
                         arguments[name] = jnp.asarray(arguments[name], jnp.float32)
+                    if name not in fixed and arguments[name] is not None:
+                        least = 1.0 / SHARPEST if constraint is checks.positive else -SHARPEST
+                        arguments[name] = bounded(arguments[name], least=least)
 
                 def call(arguments: dict[str, Any]) -> R:
                     bound = inspect.BoundArguments(signature, arguments)
