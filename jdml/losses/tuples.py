@@ -106,7 +106,8 @@ def lifted_structure_loss(
 
     Implementation notes:
         The negatives of a positive j are j's own where it is an anchor too (of the batch, or one of ``references``
-        that ``self_index`` names); of another reference they are the anchors that form a negative pair with it. A positive pair without any negative is no term. The ½ is there because a pair stands twice.
+        that ``self_index`` names); of another reference they are the anchors that form a negative pair with it. A
+        positive pair without any negative is no term. The ½ is there because a pair stands twice.
 
     Paper settings:
         m⁻ = 1, m⁺ = 0, on unnormalized embeddings in the paper.
@@ -192,7 +193,6 @@ def circle_loss(
         >>> circle_loss(x, jnp.array([0, 0, 1]), gamma=1.0).round(4)
         Array(0.789, dtype=float32)
     """
-
     margin = bounded(margin, most=SQUARABLE)
 
     def terms(c: Comparison) -> tuple[Array, Array]:

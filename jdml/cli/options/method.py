@@ -66,8 +66,9 @@ class Settings(Part):
     loss_setting: Annotated[tuple[str, ...], IN_RECIPE] = ()
     """The loss's own numbers in the place of its defaults or the paper's, as name=value: margin=0.2 squared=True."""
     proxies_per_class: Annotated[int | None, IN_RECIPE] = None
-    """Proxies per class of a proxy loss or of ccp; 0: a field of samples alone. Default: the loss's own number, 1 but
-    for potential_field, 3, and ccp, 8; jdml benchmark: the paper's."""
+    """Proxies per class of a proxy loss or of ccp; 0: a field of samples alone. Default: the loss's own number:
+    1; 3 for the fields and subcenter_arcface, 10 for soft_triple and multi_proxy_anchor and its kin; ccp: 8; jdml
+    benchmark: the paper's."""
     sampled_classes: Annotated[int | None, positive, IN_RECIPE] = None
     """For very many classes: a step of a proxy loss sees the classes of its batch and others, drawn at random, so many
     in all. Default: all classes."""
