@@ -38,16 +38,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"jdml {version('jdml')}")
         return 0
+    if set(rest[:1]) <= {"-h", "--help"} and overview(name):
+        print(overview(name))
+        return 0
     if name not in COMMANDS:
         from jdml.registry.constraints import nearest
 
         typed = " ".join([name, *rest[:1]])
         hint = nearest(typed, COMMANDS) or nearest(name, COMMANDS)
         return _fail("jdml", f"COMMAND must be one of {', '.join(COMMANDS)}, got {name!r}{hint}")
+    from jdml.registry.extras import MissingLibraryError, need
+
     try:
-        import tyro
-    except ModuleNotFoundError:
-        return _fail("jdml", "the command line needs its extra: pip install 'jdml[train]'")
+        for library in ("tyro", "rich", "tqdm"):
+            need(library, "the command line")
+    except MissingLibraryError as error:
+        return _fail("jdml", str(error))
+    import tyro
+
     from jdml.cli import compiled_programs, messages
 
     prog = f"jdml {name}"
@@ -63,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command: Any = tyro.cli(
             kind, prog=prog, args=rest, config=(tyro.conf.PositionalRequiredArgs,)
         )
+        messages.check_places(command)
         if known.computes:
             compiled_programs.keep_compiled_programs()
             if argv is None:  # a process of our own

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from jdml.registry.constraints import nearest
+from jdml.registry.places import check_local
 
 SYNONYMS = {
     other: option
@@ -34,6 +35,9 @@ SYNONYMS = {
 """What other programs call our options."""
 NAMED = {"data_dir": "--data-dir", "miner": "--miner", "out_dir": "--out"}
 """What functions call what is typed as an option."""
+
+TEXTS = ("coordinator", "set", "title")
+"""Options that name no file."""
 
 
 class UsageError(ValueError):
@@ -76,6 +80,24 @@ def check_words(options: Any, words: Sequence[str]) -> None:
         known = choices(hints[field.name])
         if known:
             check_choice(field.name.upper(), word, known)
+
+
+def check_places(options: Any) -> None:
+    """Refuse addresses where a command reads and writes files, before any work.
+
+    Args:
+        options: the command's dataclass, as it was read.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        required = field.default is field.default_factory is dataclasses.MISSING
+        name = field.name.upper() if required else f"--{field.name.replace('_', '-')}"
+        for place in value if isinstance(value, tuple | list) else (value,):
+            if field.name not in TEXTS:
+                check_local(name, place)
 
 
 def check_choice(name: str, value: str, known: Iterable[str]) -> None:

@@ -3,6 +3,7 @@
 import os
 
 from jdml.recipes import Recipe
+from jdml.recipes.words import write_batch
 
 SMALL_IMAGES = 64
 """Up to this size images are what the network ``eps`` is for."""
@@ -44,7 +45,7 @@ def check_memory(recipe: Recipe, image_size: int | None, batch: str | None) -> N
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     numbers = {
         f"--memory {recipe.memory}": recipe.memory * recipe.dim,
-        f"--image-size {image_size} at --batch {batch or recipe.batch}": (
+        f"--image-size {image_size} at --batch {batch or write_batch(recipe.batch)}": (
             COPIES * recipe.batch_size * 3 * (image_size or 0) ** 2
         ),
     }

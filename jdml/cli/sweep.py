@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from jdml.cli.command_of_run import words_of
-from jdml.cli.messages import check_words
+from jdml.cli.messages import check_places, check_words
 from jdml.cli.train import Train
 from jdml.registry.constraints import nearest
 
@@ -88,6 +88,7 @@ class Sweep(Train):
                 chosen += [f"--{name.replace('_', '-')}", *shlex.split(value)]
             check_words(Train, chosen)
             options = tyro.cli(Train, prog="jdml sweep", args=[*common, *chosen])
+            check_places(options)
             title = re.sub(r"[^\w.+=-]+", "_", "_".join(values)) or "run"
             for seed in range(self.seed, self.seed + self.seeds):
                 name = f"{title}-{seed}"

@@ -34,7 +34,7 @@ class Train(TrainOptions):
 
         self.join()
         options = self.settled()
-        training = TrainingRun(options, options.recipe(), started("jdml train", self))
+        training = TrainingRun(options, options.recipe(), started("jdml train", self), self.hints())
         result = training.run()
         metrics = training.test(result.embedder)
         if not writes():

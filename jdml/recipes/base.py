@@ -72,7 +72,7 @@ class Recipe:
         batch: random samples, or (classes, samples per class).
         small_classes: what a class of fewer samples is: ``pad``: it leaves places empty; ``refuse``: an error.
         epochs: passes over the training images.
-        steps: steps, in the place of epochs.
+        steps: steps, in the place of epochs; 0 scores the start.
         rule: ``"adam"`` (weight decay added to the gradient), ``"adamw"`` (decoupled), or ``"sgd"`` (momentum .9).
         rate: learning rate of the model.
         role_rates: learning rates of the objective's parameters (``"proxies"``, ``"beta"``), in units of ``rate``.
@@ -131,7 +131,7 @@ class Recipe:
     batch: Batch = 128
     small_classes: Literal["pad", "refuse"] = "pad"
     epochs: Annotated[int, positive] = 100
-    steps: Annotated[int | None, positive] = None
+    steps: Annotated[int | None, non_negative] = None
     rule: Literal["adam", "adamw", "sgd"] = "adam"
     rate: Annotated[float, positive] = 1e-4
     role_rates: Mapping[str, float] = dataclasses.field(default_factory=lambda: {"proxies": 100.0})

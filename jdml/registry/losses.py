@@ -1,7 +1,7 @@
 """The losses, one record each."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from jdml.registry.pointers import resolve
@@ -18,8 +18,6 @@ class Loss:
         several: whether its classes are meant to have several proxies each, ``[C, K, D]``.
         proxies: proxies per class, unless another number is asked for.
         needs_proxies: whether it is nothing without them: False of a field, where samples are charges, too.
-        found: settings that do better than its paper's, as the studies found, with proxies that begin as ``start``
-            says.
         start: where proxies begin: drawn at random, or on samples of their class.
         monitor: the function of :mod:`jdml.losses` that is worth logging beside it.
     """
@@ -30,7 +28,6 @@ class Loss:
     several: bool = False
     proxies: int = 1
     needs_proxies: bool = True
-    found: Mapping[str, float] = field(default_factory=dict)
     start: Literal["random", "samples"] = "random"
     monitor: str | None = None
 
@@ -76,7 +73,6 @@ LOSSES: dict[str, Loss] = _records(
         several=True,
         proxies=3,
         needs_proxies=False,
-        found={"alpha": 1.0},
         start="samples",
         monitor="field_activity",
     ),

@@ -15,6 +15,8 @@ import flax.linen as nn
 import numpy as np
 
 from jdml.recipes import Recipe
+from jdml.registry.extras import need
+from jdml.registry.places import check_local
 from jdml.report.runs import Run
 from jdml.report.seen import project
 
@@ -130,6 +132,7 @@ def run_demo(
     Raises:
         ValueError: if ``steps`` or ``seeds`` is not positive.
     """
+    need("tqdm", "a progress bar")
     from tqdm.auto import tqdm
 
     from jdml.report.page import html_report
@@ -138,6 +141,7 @@ def run_demo(
     for name, value in (("steps", steps), ("seeds", seeds)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
+    check_local("out_dir", out_dir)
     start = time.monotonic()
     folder = Path(out_dir)
     folder.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jdml.registry.places import check_local
 from jdml.training.checkpoint import CHECKPOINTS, CONFIG, METRICS, MODEL, read_json
 from jdml.training.log import RESOURCES
 from jdml.training.records import read_results
@@ -90,6 +91,8 @@ def read_runs(*places: str | Path) -> list[Run]:
     if not places:
         raise ValueError("places must name at least one run, got none")
     runs: list[Run] = []
+    for each in places:
+        check_local("run", each)
     for place in (Path(place).expanduser() for place in places):
         if not place.exists():
             raise FileNotFoundError(f"run {place} does not exist")

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jdml.registry.extras import need
+from jdml.registry.places import check_local
 from jdml.training.placement import Tree, wait_for_all, writes
 
 CONFIG = "config.json"
@@ -92,6 +94,9 @@ class RunFolder:
         growing: bool = False,
         asynchronous: bool = False,
     ) -> None:
+        check_local("path", path)
+        for library in ("orbax.checkpoint", "safetensors"):
+            need(library, "a run's folder")
         self.path = Path(path).absolute()
         self._asynchronous = asynchronous
         self._growing = growing
@@ -254,6 +259,8 @@ def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         ValueError: a file that cannot be read, or that has no description.
     """
     import ml_dtypes  # noqa: F401  (teaches NumPy bfloat16)
+
+    need("safetensors", "reading a model's file")
     from safetensors import safe_open
 
     try:
@@ -288,6 +295,7 @@ def read_checkpoint(run: Path) -> dict[str, Any] | None:
     Raises:
         ValueError: a checkpoint that cannot be read.
     """
+    need("orbax.checkpoint", "reading a checkpoint")
     import orbax.checkpoint as ocp
 
     steps = [int(path.name) for path in (run / CHECKPOINTS).glob("*") if path.name.isdigit()]

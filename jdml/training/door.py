@@ -11,8 +11,11 @@ from jax.typing import ArrayLike
 
 from jdml.data import EpochSampler, ImageBatches, ImageFiles
 from jdml.data.dataset import check_channels
+from jdml.data.values import Range, check_alike, check_no_bytes, check_unit
+from jdml.models.normalizers import Normalizer
 from jdml.ops import checks
 from jdml.training.placement import Tree
+from jdml.training.preprocess import standard, to_float
 from jdml.training.spec import Sampler
 from jdml.training.step import TrainState
 
@@ -103,6 +106,48 @@ def check_train(train: Any) -> None:
         )
     if not len(labels):
         raise ValueError("train must hold at least one row, got none")
+
+
+def check_values(images: Tree, preprocess: object) -> None:
+    """Refuse floating-point photographs in another range than what is done to them expects.
+
+    Args:
+        images: those of the data set; of a mapping or tuple each part.
+        preprocess: what stands between them and the model; of a function of the user's nothing is known.
+
+    Raises:
+        ValueError: bytes as floating-point numbers; for a pretrained network's statistics all that is not in 0…1.
+    """
+    for part in jax.tree.leaves(images):
+        if isinstance(preprocess, Normalizer):
+            check_unit("train.images", part, ", as its preprocess expects")
+        elif preprocess in (to_float, standard):
+            check_no_bytes("train.images", part)
+
+
+def check_as_trained(images: Any, told: Mapping[str, Any], preprocess: object) -> None:
+    """Refuse photographs in another range than those that were trained on.
+
+    Args:
+        images: anything; what is no array of photographs is left alone.
+        told: of the training images: ``shape`` of a row, ``dtype``, and ``range`` of floating-point ones.
+        preprocess: what stands between them and the model; of a function of the user's nothing is known.
+
+    Raises:
+        TypeError: integers other than uint8.
+        ValueError: another range.
+    """
+    own = not isinstance(preprocess, Normalizer) and preprocess not in (to_float, standard)
+    if own or len(told.get("shape", ())) != 3 or not hasattr(images, "dtype"):
+        return
+    if images.dtype != np.uint8 and not jnp.issubdtype(images.dtype, jnp.floating):
+        raise TypeError(
+            f"images must be uint8 in 0…255 or float, got {images.dtype}: write images.astype(numpy.uint8)"
+        )
+    if told["dtype"] == "uint8" or isinstance(preprocess, Normalizer):
+        check_unit("images", images, ", as the run was trained")
+    elif "range" in told:
+        check_alike("images", images, Range(*told["range"]))
 
 
 def check_start(start: Any) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jdml.ops import checks
+from jdml.registry.places import check_local
 from jdml.training.checkpoint import differences
 from jdml.training.log import progress_bar
 from jdml.training.process_memory import keep_freed_memory
@@ -67,6 +68,7 @@ def run_study(
     if workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
     checks.optional(checks.non_negative)("minutes", minutes)
+    check_local("out", out)
     out = Path(out)
     if out.suffix != ".jsonl":
         raise ValueError(f"out must be a .jsonl file, got {out}")

@@ -44,7 +44,6 @@ def test_a_loss_is_as_its_record_says(name):
     assert (takes[2] == "proxies") == (record.kind == "proxy")
     if record.kind == "proxy":
         assert (parameters["proxies"].default is None) == (not record.needs_proxies)
-    assert record.found.keys() <= parameters.keys()
     assert record.monitor is None or record.monitor in losses.__all__
     assert record.proxies >= 1
 

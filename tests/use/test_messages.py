@@ -52,10 +52,10 @@ def places(tmp_path_factory, draw, photos):
         ("train --data-dir {photos} --classes-file {names}", "1 of 2 are no classes: kind9"),
         ("train --data-dir {photos} --classes-file {empty}", "--classes-file must be a file"),
         ("train --data-dir {photos} --test-share .5", "--test-share needs --split classes or"),
-        ("train --data-dir {photos} --model eps", "at 224 pixels its dense layer has 103 million"),
-        ("train --data-dir {photos} --image-size 100000", "--image-size 100000 at --batch 64 needs .* GiB"),
+        ("train --data-dir {photos} --model eps --image-size 224", "at 224 pixels its dense layer has 103 million"),
+        ("train --data-dir {photos} --image-size 100000", "--image-size 100000 at --batch 16x4 needs .* GiB"),
         ("train --data-dir {photos} --memory 1000", "--memory must be at most the 18 images"),
-        ("train --data-dir {photos} --batch 9x4", "--batch 9x4: classes_per_batch must be at most"),
+        ("train --data-dir {photos} --batch 9x1", "--batch 3x1 has no two images of one class: triplet"),
         # options that nothing reads
         ("train --split images", "--split is for image files; digits lies in memory"),
         ("train --proxies-per-class 2", "--proxies-per-class is for proxy losses; triplet is a pair"),
@@ -225,3 +225,11 @@ def test_compiled_programs_are_kept_unless_switched_off(tmp_path, monkeypatch):
     monkeypatch.delenv("JDML_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert compiled_programs.user_cache() == tmp_path or os.name != "posix"
+
+
+@pytest.mark.parametrize("words", [("data", "--help"), ("data",), ("weights", "-h")])
+def test_a_word_that_commands_begin_with_lists_them(jdml_command, words):
+    done = jdml_command(*words)
+    assert done.code == 0
+    assert done.out.startswith(f"usage: jdml {words[0]} COMMAND")
+    assert "jdml data check folder photos" in done.out or "jdml weights convert" in done.out

@@ -1,10 +1,12 @@
 """From a folder of photographs to embeddings, search and export: the whole path, as a person walks it."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -179,6 +181,9 @@ def test_export_runs_without_jdml(run, photos, tmp_path, jdml_command):
     assert "takes images [N, 16, 16, 3] of type uint8" in done.out
     told = json.loads((tmp_path / "model.stablehlo.json").read_text())
     assert told["embedding"]["crop"]["short_side"] == 18
+    assert told["written"]["jax"] == jax.__version__
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", told["written"]["date"])
+    assert "JAX promises to for six months" in done.out
     images = trained.images_of(photos / "kind3")[:]
     np.save(tmp_path / "images.npy", images)
     names = [tmp_path / name for name in ("model.stablehlo", "images.npy", "found.npy")]

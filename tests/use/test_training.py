@@ -40,12 +40,14 @@ def training_of(options):
 def test_defaults_by_kind_of_data(photos, tmp_path):
     settled, recipe = Train().settled(), Train().recipe()
     assert (settled.data, settled.model, recipe.loss) == ("digits", "eps", "triplet")
-    assert (recipe.batch, recipe.steps, recipe.rate, recipe.dim) == (64, 1000, 1e-3, 64)
+    assert (recipe.batch, recipe.steps, recipe.rate, recipe.dim) == ((16, 4), 1000, 1e-3, 64)
     assert recipe.num_proxies == 0
     settled = Train(data_dir=photos, loss="arcface").settled()
     recipe = settled.recipe()
-    assert (settled.data, recipe.network, settled.image_size) == ("folder", "small", 224)
+    assert (settled.data, recipe.network, settled.image_size) == ("folder", "small", 64)
     assert (recipe.num_proxies, recipe.role_rates) == (1, {"proxies": 100.0})
+    assert Train(data_dir=photos, augmentation="conventional").settled().image_size == 224
+    assert Train(data_dir=photos, model="resnet18").settled().image_size == 224
     assert Train(data_dir=photos, augmentation="mlrc").settled().image_size == 227
     weights = tmp_path / "w.safetensors"
     write_tensors(weights, {"params/x": np.zeros(1)}, {"architecture": "vit_s16"})
@@ -151,13 +153,13 @@ def test_a_field_may_do_without_proxies():
     assert objective.init(jax.random.key(0)) == {}
     x, y = jax.random.normal(jax.random.key(1), (6, 64)), np.arange(6) % 2
     loss, _ = objective.loss({}, x, y, key=jax.random.key(2))
-    assert loss == jdml.potential_field_loss(x, y, alpha=1.0)
+    assert loss == jdml.potential_field_loss(x, y) == jdml.potential_field_loss(x, y, alpha=1.0)
 
 
 def test_fields_are_as_the_study_found_and_the_paper_s_is_an_option_away():
     field = {"labels": "parity", "loss": "potential_field"}
     best = Train(**field).recipe()
-    assert (best.settings, best.start, best.num_proxies) == ({"alpha": 1.0}, "samples", 3)
+    assert (best.settings, best.start, best.num_proxies) == ({}, "samples", 3)
     assert Train(**field, proxies_per_class=1).recipe().num_proxies == 1
     paper = Train(**field, loss_setting=("alpha=4", "delta=0.3"), proxies_start="random").recipe()
     assert (paper.settings, paper.start) == ({"alpha": 4, "delta": 0.3}, "random")
