@@ -182,8 +182,8 @@ def check_moves(optimizer: Any, state: Any, steps: int) -> None:
 
     if not moves(state.opt_state) and moves(optimizer.init(state.params)):
         raise ValueError(
-            f"optimizer makes updates of 0 from step {int(state.step)} on: its schedule has ended, and steps={steps} would "
-            "change nothing; begin again with a schedule of so many steps, or with a constant rate"
+            f"optimizer makes updates of 0 from step {int(state.step)} on: its schedule has ended, and steps={steps} "
+            "would change nothing; begin again with a schedule of so many steps, or with a constant rate"
         )
 
 

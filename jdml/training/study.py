@@ -54,9 +54,8 @@ def run_study(
         TypeError: ``minutes`` is not a number, or ``run`` no function that several workers can import.
         ValueError: ``workers`` below 1, ``minutes`` below 0, ``out`` no ``.jsonl`` file, or a result that was made with
             other settings, naming them.
-
-        Exception: what a job raised, of the same kind, naming the job; no job begins after it, and those that have begun
-            end and are kept.
+        Exception: what a job raised, of the same kind, naming the job; no job begins after it, those that have begun end
+            and are kept.
         RuntimeError: a worker was killed, naming the jobs at work.
 
     Implementation notes:
@@ -193,8 +192,8 @@ def _run_all(
                 except BrokenProcessPool as error:
                     at = ", ".join((name, *names.values()))
                     raise RuntimeError(
-                        f"a worker was ended, perhaps for want of memory, during one of the jobs {at}: begin again with "
-                        "fewer workers; what is done is kept"
+                        f"a worker was ended, perhaps for want of memory, during one of the jobs {at}: begin again "
+                        "with fewer workers; what is done is kept"
                     ) from error
                 except Exception as error:
                     failed, jobs = failed or _named(name, error), iter(())
