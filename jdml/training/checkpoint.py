@@ -30,6 +30,12 @@ SPARE = 1 << 20
 GROWING = ("fit.steps", "recipe.steps")
 """Numbers that may be larger when a run goes on."""
 
+SCHEDULED = (
+    ". The steps grew, and a learning rate's schedule ends at its steps: a run with one cannot be made longer; begin "
+    "another, or train longer from its parameters at a constant rate, in another folder"
+)
+"""What is told where a run of more steps has another optimizer."""
+
 
 def write_json(path: str | Path, content: Any) -> None:
     """Write JSON to a file atomically: a reader, or a killed process, leaves the old file or the new one."""
@@ -214,9 +220,16 @@ class RunFolder:
             raise ValueError(
                 f"out_dir {self.path} holds a run of another configuration: "
                 + "; ".join(_told(line) for line in changed)
+                + (SCHEDULED if self._has_grown(changed, differing, there, config) else "")
             )
         if differing and writes():
             write_json(file, config)
+
+    def _has_grown(self, changed: list[str], differing: list[str], there: Any, now: Any) -> bool:
+        """Whether the same run has more steps, and another optimizer alone."""
+        names = [line.partition(":")[0] for line in changed]
+        grown = any(_grown(line, there, now) for line in differing)
+        return grown and all(n == "fingerprint.optimizer" or n in GROWING for n in names)
 
     def _open_manager(self, keep: int) -> Any:
         import orbax.checkpoint as ocp

@@ -22,7 +22,12 @@ from jdml.training.log import progress_bar
 from jdml.training.models import AnyModel, as_model
 from jdml.training.network_check import check_network
 from jdml.training.open_run import open_run
-from jdml.training.optimizing import check_average, check_optimizer_works, with_average
+from jdml.training.optimizing import (
+    check_average,
+    check_moves,
+    check_optimizer_works,
+    with_average,
+)
 from jdml.training.placement import Placement, together, writes
 from jdml.training.preemption import Termination
 from jdml.training.preprocess import Preprocess, standard
@@ -207,6 +212,9 @@ def fit(
         skip_nonfinite=skip_nonfinite,
     )
     with together(), run:
+        given = begin.state is not None and not going_on and int(begin.state.step) > 0
+        if run.grown or given:
+            check_moves(optimizer, run.state, steps)
         _take_steps(run, shown=progress and writes())
     return run.result()
 
