@@ -36,7 +36,7 @@ COMMANDS: dict[str, Command] = {
         Command(
             "demo",
             "jdml.cli.demo:Demo",
-            "see class collapse, and what undoes it, on real digits (half a minute)",
+            "see class collapse, and what undoes it, on real digits (a minute)",
             "jdml demo --out runs/demo",
         ),
         Command(

@@ -25,6 +25,8 @@ from jdml.training.records import keep_result, read_results
 
 Job = Mapping[str, Any]
 Metrics = Mapping[str, Any]
+GPU_MEMORY = 0.75
+"""Of a GPU's memory, that JAX takes for itself: that of all workers together."""
 
 
 def run_study(
@@ -55,15 +57,16 @@ def run_study(
         TypeError: ``minutes`` is not a number, or ``run`` no function that several workers can import.
         ValueError: ``workers`` below 1, ``minutes`` below 0, ``out`` no ``.jsonl`` file, or a result that was made with
             other settings, naming them.
-        Exception: what a job raised, of the same kind, naming the job; no job begins after it, those that have begun end
-            and are kept.
+        Exception: what a job raised, of the same kind, naming the job; no job begins after it, those that have begun
+            end and are kept.
         RuntimeError: a worker was killed, naming the jobs at work.
 
     Implementation notes:
         Start it again, after an interruption or with more minutes, and only what is missing runs. Jobs begin in their
         order, each when a worker is free. Several workers are processes of their own, which keep the memory that they
         free (:func:`keep_freed_memory`). On Linux each is held to its share of the cores: a step of a small network
-        does not keep two cores busy, and a worker on each does 1.7 times as many runs as one on both.
+        does not keep two cores busy, and a worker on each does 1.7 times as many runs as one on both. On a GPU each
+        takes its share of the memory that JAX reserves, unless ``XLA_PYTHON_CLIENT_MEM_FRACTION`` says otherwise.
 
     Example:
         >>> import tempfile
@@ -179,7 +182,7 @@ def _run_all(
     shares = context.SimpleQueue()
     for share in _shares(sorted(_cores()), workers):
         shares.put(share)
-    with ProcessPoolExecutor(workers, context, _begin, (shares,)) as pool:
+    with ProcessPoolExecutor(workers, context, _begin, (shares, workers)) as pool:
         names: dict[Future[dict[str, Any]], str] = {}
         failed: Exception | None = None
         while True:
@@ -247,8 +250,9 @@ def _shares(cores: list[int], workers: int) -> list[list[int]]:
     return [cores[worker % len(cores) :: workers] for worker in range(workers)]
 
 
-def _begin(shares: Any) -> None:
-    """Begin a worker: on its share of the cores, before anything counts them."""
+def _begin(shares: Any, workers: int) -> None:
+    """Begin a worker: on its share of the cores, and of a GPU's memory, before anything counts them."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{GPU_MEMORY / workers:.3f}")
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, shares.get())
     keep_freed_memory()

@@ -56,6 +56,24 @@ def test_no_worker_is_without_a_core(
     assert study._shares(cores, workers) == shares
 
 
+def gpu_memory(job: dict) -> dict:
+    """What a worker may take of a GPU's memory."""
+    return {"share": os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION")}
+
+
+@pytest.mark.parametrize(
+    ("said", "workers", "share"),
+    [(None, 2, "0.375"), (None, 3, "0.250"), ("0.2", 2, "0.2"), (None, 1, None)],
+)
+def test_workers_share_the_memory_of_a_gpu(tmp_path, monkeypatch, said, workers, share) -> None:
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+    if said:
+        monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", said)
+    jobs = {f"job-{x}": {"x": x} for x in range(3)}
+    results = run_study(gpu_memory, jobs, tmp_path / "s.jsonl", workers=workers, progress=False)
+    assert {result["metrics"]["share"] for result in results.values()} == {share}
+
+
 def test_only_missing_jobs_run(tmp_path: Path) -> None:
     ran: list[int] = []
 
