@@ -1,10 +1,15 @@
-"""What the studies' command lines share: some options, where the data lie, and what is done with the results."""
+"""What the studies' command lines share: some options, and where the data lie."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import tyro
+
+from jdml.training import keep_freed_memory
+from jdml.training.records import read_results
 from jdml.training.study import run_study
 
 
@@ -16,24 +21,51 @@ class Options:
     """Runs at a time, each in a process of its own with its share of the cores."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OnData(Options):
-    """What a study is asked that begins on the embedded digits."""
+@dataclasses.dataclass(frozen=True)
+class OnFiles(Options):
+    """What a study is asked whose data lie in files."""
 
-    data: str = "digits"
     data_dir: Path | None = None
     """Folder with the data set's files: MNIST's four IDX files, Omniglot's two zips, or crops in CUB's layout."""
 
     @property
     def folder(self) -> str | None:
-        """The folder as jobs tell it; a data set that needs one and has none ends the program."""
-        if self.data_dir is None and self.data != "digits":
-            raise SystemExit(f"--data {self.data} needs --data-dir, the folder with its files")
-        return None if self.data_dir is None else str(self.data_dir.resolve())
+        """The folder as jobs tell it; where there is none the program ends."""
+        if self.data_dir is None:
+            raise SystemExit("--data-dir is needed: the folder with the data set's files")
+        return str(self.data_dir.resolve())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Kept(Options):
+class OnData(OnFiles):
+    """What a study is asked that begins on the embedded digits."""
+
+    data: str = "digits"
+
+    @property
+    def folder(self) -> str | None:
+        """The folder as jobs tell it; digits need none."""
+        return None if self.data == "digits" and self.data_dir is None else super().folder
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InFolder(OnData):
+    """What such a study is asked that writes all it makes into a folder."""
+
+    seeds: int = 1
+    """Runs per method, with seeds 0, 1, …"""
+    steps: int | None = None
+    """Training steps of each run; by default those of the data set."""
+    out: Path | None = None
+    """Folder for results, tables and figures; default runs/STUDY_DATA."""
+
+    def place(self, study: str) -> Path:
+        """The folder of a study."""
+        return self.out or Path("runs") / f"{study}_{self.data}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kept(OnFiles):
     """What a study is asked whose runs are kept beside it, and made as time allows."""
 
     minutes: float | None = None
@@ -41,15 +73,20 @@ class Kept(Options):
     table: bool = False
     """Run nothing."""
 
-    def run(
-        self, run: Callable[..., Mapping[str, Any]], jobs: Mapping[str, Any], out: Path
-    ) -> None:
-        """Do what is missing, as far as time goes."""
-        run_study(run, jobs, out, workers=self.workers, minutes=self.minutes)
+    def results(self, run: Any, jobs: Mapping[str, Any], out: Path, **places: str) -> Any:
+        """Do what is missing, as far as time goes; all runs that are kept.
+
+        Where the data and other files lie is no part of a job: ``run`` takes it as ``data_dir``, and by ``places``.
+        """
+        if not self.table:
+            one = functools.partial(run, data_dir=self.folder, **places)
+            run_study(one, jobs, out, workers=self.workers, minutes=self.minutes)
+        return read_results(out)
 
 
-def tell(tables: str, results: Mapping[str, Any], path: Path) -> None:
-    """Print tables, and how long their runs took; write the tables."""
-    minutes = sum(result["seconds"] for result in results.values()) / 60
-    print(f"{tables}\n{len(results)} runs, {minutes:.0f} process-minutes in all", flush=True)
-    path.write_text(tables)
+def start(main: Callable[[Any], str | None], settings: type, description: str | None) -> None:
+    """Begin a study at the command line: read its settings, and print what it returns."""
+    keep_freed_memory()
+    text = main(tyro.cli(settings, description=description))
+    if text is not None:
+        print(text, flush=True)

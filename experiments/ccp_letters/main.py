@@ -13,26 +13,24 @@ Every run is kept in kept.jsonl, as soon as it ends, and never run twice.
 
 import dataclasses
 import functools
-import sys
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
 import jdml
 from experiments.ccp_letters import progress
-from experiments.options import Kept
+from experiments.options import Kept, start
+from experiments.shown import cell, those_run
 from jdml import data
 from jdml.metrics import class_covering
 from jdml.ops import ball
 from jdml.recipes import Problems, Recipe, make_sampler
 from jdml.recipes.ccp import NEVER
-from jdml.report import markdown_table, mean_std, paired_table
+from jdml.report import markdown_table, paired_table
 from jdml.training import by_recipe
 from jdml.training.alternation import make_hook
-from jdml.training.records import read_results
 from jdml.training.study import by_seed
 
 DIM, RATE, PROXY_RATE = 128, 5e-4, 10.0
@@ -81,8 +79,6 @@ KEPT = Path(__file__).parent / "kept.jsonl"
 class Settings(Kept):
     """What is run."""
 
-    data_dir: Path | None = None
-    """Folder with Omniglot's two zips."""
     seeds: int = 3
     """Four models for each way, with seeds 0, 1, …"""
     losses: tuple[str, ...] = tuple(LOSSES)
@@ -173,13 +169,13 @@ def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
     )
     assert result.best is not None
     x = ball(jnp.asarray(result.embedder(test.images)))
-    found = jdml.evaluate_retrieval(x, test.labels, recall_at=(1,))
+    scores = jdml.evaluate_retrieval(x, test.labels, recall_at=(1,))
     covering = class_covering(
         ball(jnp.asarray(result.embedder(validation.images))), validation.labels
     )
     kept = ("step", "MAP@R", "problem", "covering_radius", "covering_ratio")
     return {
-        **{name: round(float(found[name]), 5) for name in SCORES},
+        **{name: round(float(scores[name]), 5) for name in SCORES},
         "validation": round(result.best.value, 5),
         "best step": result.best.step,
         "problems": 1 + max(int(record.get("problem", 0)) for record in result.history),
@@ -194,8 +190,8 @@ def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
 def of_four(results: dict[str, Any], loss: str, way: str, metric: str) -> dict[int, float]:
     """The mean of a metric over the four models, by seed, of the seeds that have all four."""
     folds = [by_seed(results, metric, loss=loss, way=way, fold=fold) for fold in range(FOLDS)]
-    whole = [seed for seed in folds[0] if all(seed in of for of in folds)]
-    return {seed: float(np.mean([of[seed] for of in folds])) for seed in whole}
+    whole = [seed for seed in folds[0] if all(seed in values for values in folds)]
+    return {seed: float(np.mean([values[seed] for values in folds])) for seed in whole}
 
 
 def of_each(results: dict[str, Any], loss: str, way: str) -> dict[tuple[int, int], float]:
@@ -209,19 +205,17 @@ def of_each(results: dict[str, Any], loss: str, way: str) -> dict[tuple[int, int
 
 def tables(results: dict[str, Any]) -> str:
     """Means of each way, and the differences that decide."""
-    losses = [loss for loss in LOSSES if any(of["job"]["loss"] == loss for of in results.values())]
+    losses = those_run(LOSSES, results, "loss")
     sections = []
     for loss in losses:
         rows = []
         for way in WAYS:
             scores = [list(of_four(results, loss, way, name).values()) for name in SCORES]
-            cells = [mean_std(of) if of else "–" for of in scores]
             numbers = [
-                mean_std(of, scale=1.0, digits=digits) if of else "–"
+                cell(list(of_four(results, loss, way, name).values()), 1.0, digits)
                 for name, digits in (("problems", 1), ("best step", 0), ("unseen ratio", 3))
-                for of in [list(of_four(results, loss, way, name).values())]
             ]
-            rows.append([way, *cells, *numbers, str(len(scores[0]))])
+            rows.append([way, *map(cell, scores), *numbers, str(len(scores[0]))])
         titles = [loss, *SCORES, "problems", "best step", "radius / distance", "seeds"]
         sections.append(markdown_table(titles, rows))
     scored = {loss: {way: of_four(results, loss, way, "MAP@R") for way in WAYS} for loss in losses}
@@ -238,23 +232,17 @@ def progress_tables(results: dict[str, Any], seeds: dict[str, set[int]]) -> str:
     """How the models of some seeds of each loss came along."""
     models: dict[tuple[str, str], list[dict[str, Any]]]
     models = {(loss, way): [] for loss in seeds for way in WAYS}
-    for of in results.values():
-        job = of["job"]
+    for result in results.values():
+        job = result["job"]
         if job["way"] in WAYS and job["seed"] in seeds[job["loss"]]:
-            models[job["loss"], job["way"]].append(of["metrics"])
+            models[job["loss"], job["way"]].append(result["metrics"])
     return progress.tables(models, tuple(way for way in WAYS if way.startswith("CCP")))
 
 
 def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
-    if not settings.table:
-        if settings.data_dir is None:
-            raise SystemExit("--data-dir is needed: the folder with Omniglot's two zips")
-        one = functools.partial(run, data_dir=str(settings.data_dir.resolve()))
-        settings.run(one, make_jobs(settings), settings.out)
-    return tables(read_results(settings.out))
+    return tables(settings.results(run, make_jobs(settings), settings.out))
 
 
 if __name__ == "__main__":
-    print(main(tyro.cli(Settings, description=__doc__)))
-    sys.exit()
+    start(main, Settings, __doc__)

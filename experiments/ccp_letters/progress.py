@@ -4,7 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jdml.report import markdown_table, mean_std
+from experiments.shown import cell
+from jdml.report import markdown_table
 
 AT = (500, 1000, 3000, 5000, 10_000)
 """Steps at which the validation letters are told; a run that ended before has its last value."""
@@ -40,7 +41,7 @@ def problems_of(curve: list[dict[str, float]]) -> list[Problem]:
 
 def by_step(metrics: list[dict[str, Any]]) -> list[str]:
     """MAP@R of the validation letters at some steps, mean over models; how many had ended before the last of them."""
-    curves = [{int(r["step"]): r["MAP@R"] for r in of["curve"]} for of in metrics]
+    curves = [{int(r["step"]): r["MAP@R"] for r in of_model["curve"]} for of_model in metrics]
     at = [[curve[min(step, max(curve))] for curve in curves] for step in AT]
     ended = sum(max(curve) < AT[-1] for curve in curves)
     return [*(f"{100 * np.mean(values):.1f}" for values in at), str(ended)]
@@ -48,7 +49,7 @@ def by_step(metrics: list[dict[str, Any]]) -> list[str]:
 
 def by_problem(metrics: list[dict[str, Any]]) -> list[str]:
     """What the first problem takes, and what the later ones that ended bring and undo."""
-    runs = [problems_of(of["curve"]) for of in metrics]
+    runs = [problems_of(of_model["curve"]) for of_model in metrics]
     every = int(metrics[0]["curve"][0]["step"])
     first = [run[0] for run in runs if run[0].ended]
     later = [problem for run in runs for problem in run[1:] if problem.ended]
@@ -57,8 +58,8 @@ def by_problem(metrics: list[dict[str, Any]]) -> list[str]:
     evaluations = sum(problem.evaluations for problem in later)
     undone = sum(problem.evaluations - problem.best for problem in later)
     return [
-        mean_std([every * p.evaluations for p in first], scale=1.0, digits=0) if first else "–",
-        mean_std([p.value for p in first]) if first else "–",
+        cell([every * p.evaluations for p in first], 1.0, 0),
+        cell([p.value for p in first]),
         str(len(later)),
         str(sum(problem.best == 1 for problem in later)),
         f"{undone} of {evaluations}",
@@ -73,8 +74,9 @@ def tables(models: dict[tuple[str, str], list[dict[str, Any]]], chance: tuple[st
         models: metrics of the models of each loss and way.
         chance: the ways whose problems end.
     """
-    steps = [[*key, *by_step(of), str(len(of))] for key, of in models.items() if of]
-    problems = [[*key, *by_problem(of)] for key, of in models.items() if of and key[1] in chance]
+    trained = {key: metrics for key, metrics in models.items() if metrics}
+    steps = [[*key, *by_step(metrics), str(len(metrics))] for key, metrics in trained.items()]
+    problems = [[*key, *by_problem(trained[key])] for key in trained if key[1] in chance]
     first = markdown_table(
         ["loss", "way", *(f"step {at:,}" for at in AT), "ended before", "models"], steps
     )

@@ -14,13 +14,11 @@ they are missing they are trained again.
 
 import dataclasses
 import functools
-import sys
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
 from experiments.ccp_mnist.pictures import draw_ways
 from experiments.ccp_mnist.study import (
@@ -33,7 +31,8 @@ from experiments.ccp_mnist.study import (
     train,
     within,
 )
-from experiments.options import Kept, OnData
+from experiments.options import Kept, OnData, start
+from experiments.shown import cell
 from jdml import training
 from jdml.metrics import class_covering
 from jdml.ops import ball
@@ -41,7 +40,6 @@ from jdml.recipes import Problems, Recipe
 from jdml.recipes.ccp import NEVER
 from jdml.report import Paired, markdown_table, mean_std, paired
 from jdml.training import by_recipe
-from jdml.training.records import read_results
 from jdml.training.study import by_seed
 
 PLATEAU = {"most": 10_000, "every": 50, "patience": 20}
@@ -138,8 +136,8 @@ def run(job: dict[str, Any], data_dir: str | None, cache: str) -> dict[str, Any]
     hook = make_recorder(recipe, parts, seed)
     result = go(recipe, steps=job["steps"], state=plateau.state, hook=hook)
     rounded = [{k: round(float(v), 5) for k, v in problem.items()} for problem in hook.history]
-    found = measured(recipe, parts, result)
-    return {**found, "problems": 1 + len(rounded), "history": rounded}
+    scores = measured(recipe, parts, result)
+    return {**scores, "problems": 1 + len(rounded), "history": rounded}
 
 
 def compared(results: dict[str, Any], pair: tuple[str, str], metric: str) -> Paired:
@@ -153,10 +151,7 @@ def tables(results: dict[str, Any]) -> str:
     rows = []
     for way in ("plateau", *WAYS):
         values = {m: list(by_seed(results, m, way=way).values()) for m in MEASURED}
-        cells = [
-            mean_std(of, scale=MEASURED[m], digits=1 if MEASURED[m] > 1 else 3) if of else "–"
-            for m, of in values.items()
-        ]
+        cells = [cell(runs, MEASURED[m], 1 if MEASURED[m] > 1 else 3) for m, runs in values.items()]
         seeds = len(values["test"])
         problems = list(by_seed(results, "problems", way=way).values()) or [1] * seeds
         mean = f"{np.mean(problems):.1f}" if seeds else "–"
@@ -188,9 +183,9 @@ def by_problem(results: dict[str, Any]) -> str:
                 [
                     way,
                     mean_std([run[0]["validation"] for run in runs if run]),
-                    mean_std([problem["validation"] for problem in first]) if first else "–",
+                    cell([problem["validation"] for problem in first]),
                     f"{reached} of {len(first)}",
-                    mean_std([p["steps"] for p in first], scale=1, digits=0) if first else "–",
+                    cell([p["steps"] for p in first], 1, 0),
                     mean_std(best),
                 ]
             )
@@ -200,16 +195,14 @@ def by_problem(results: dict[str, Any]) -> str:
 
 def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
-    if not settings.table:
-        one = functools.partial(run, data_dir=settings.folder, cache=str(settings.cache))
-        settings.run(one, make_jobs(settings), settings.out)
-    results = read_results(settings.out)
+    jobs = make_jobs(settings)
+    results = settings.results(run, jobs, settings.out, cache=str(settings.cache))
     curves = {way: list(by_seed(results, "curve", way=way).values()) for way in WAYS}
-    if any(curves.values()):
-        draw_ways({way: of for way, of in curves.items() if of}, settings.out.with_suffix(".png"))
+    begun = {way: runs for way, runs in curves.items() if runs}
+    if begun:
+        draw_ways(begun, settings.out.with_suffix(".png"))
     return tables(results)
 
 
 if __name__ == "__main__":
-    print(main(tyro.cli(Settings, description=__doc__)))
-    sys.exit()
+    start(main, Settings, __doc__)

@@ -12,17 +12,16 @@ Finished runs are kept: an interrupted study goes on where it stopped. Everythin
 """
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import tyro
+import numpy as np
 
 from experiments.ccp_mnist.pictures import draw_panels
 from experiments.ccp_mnist.study import BASE, METHODS, TASKS, load, run
-from experiments.options import OnData, tell
-from jdml.report import curves, markdown_table, mean_std
-from jdml.training import keep_freed_memory
+from experiments.options import InFolder, start
+from experiments.shown import cell, cells, tell
+from jdml.report import curves, markdown_table
 from jdml.training.study import over_seeds, run_study
 
 
@@ -40,26 +39,31 @@ SWEEPS = {
     "strength": Sweep("strength", (0.0, 2e-4, 2e-2), "proxies_per_class", (1, 4, 8)),
     "batch": Sweep("classes_per_batch", (2, 4, 8, 10), "method", ("in batch", "CCP")),
 }
+OF_PROBLEMS = {
+    "steps": ("steps", 1.0, 0),
+    "MAP@R": ("validation", 100.0, 1),
+    "spread of proxies": ("within", 1.0, 3),
+    "of the next": ("next within", 1.0, 3),
+    "covering radius of classes": ("class radius", 1.0, 3),
+    "distance between classes": ("between classes", 1.0, 3),
+    "ratio": ("class ratio", 1.0, 3),
+    "of validation": ("unseen ratio", 1.0, 3),
+}
+"""What is told of each problem: its name in the history, its scale, its digits."""
 PAPER = {"in batch": "–", "samples": "98.06", "single": "–", "CCP": "97.21"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(OnData):
+class Settings(InFolder):
     """What is run."""
 
     data: Literal["digits", "mnist"] = "digits"
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist: the full 28×28 set in --data-dir."""
-    seeds: int = 1
-    """Runs per method, with seeds 0, 1, …"""
     sweep_seeds: int = 1
     """Runs per point of the sweeps."""
-    steps: int | None = None
-    """Training steps of each run; by default those of the data set."""
     parts: tuple[Literal["methods", "pool", "strength", "batch"], ...] = ("methods",)
     """methods: the batch, anchor samples, a single proxy problem and CCP, with the panels. pool, strength, batch: the
     sweeps."""
-    out: Path | None = None
-    """Folder for results, tables and figures; default runs/ccp_DATA."""
 
 
 def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
@@ -75,12 +79,8 @@ def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
         for seed in range(settings.seeds):
             for method in METHODS:
                 panels = str(out / "panels.npz") if method == "CCP" and seed == 0 else None
-                jobs[f"{method}-{seed}"] = {
-                    **base,
-                    "method": method,
-                    "seed": seed,
-                    "panels": panels,
-                }
+                own = {"method": method, "seed": seed, "panels": panels}
+                jobs[f"{method}-{seed}"] = {**base, **own}
     for part in settings.parts:
         for own in grid(SWEEPS[part]).values() if part in SWEEPS else ():
             for seed in range(settings.sweep_seeds):
@@ -109,9 +109,8 @@ def methods_table(results: dict[str, Any]) -> str:
     columns = ("validation", "train", "test")
     rows = []
     for method in METHODS:
-        cells = [mean_std(over_seeds(results, method, column)) for column in columns]
-        problems = over_seeds(results, method, "problems")
-        rows.append([method, *cells, f"{sum(problems) / len(problems):.1f}", PAPER[method]])
+        problems = f"{np.mean(over_seeds(results, method, 'problems')):.1f}"
+        rows.append([method, *cells(results, method, columns), problems, PAPER[method]])
     return markdown_table(["references", *columns, "problems", "paper"], rows)
 
 
@@ -121,37 +120,12 @@ def problems_table(results: dict[str, Any]) -> str:
     rows = []
     for number in range(max(map(len, runs))):
         these = [history[number] for history in runs if len(history) > number]
-
-        def cell(name: str, scale: float = 1.0, digits: int = 3, of: list = these) -> str:
-            return mean_std([problem[name] for problem in of], scale=scale, digits=digits)
-
-        rows.append(
-            [
-                str(number + 1),
-                str(len(these)),
-                cell("steps", digits=0),
-                cell("validation", 100.0, 1),
-                cell("within"),
-                cell("next within"),
-                cell("class radius"),
-                cell("between classes"),
-                cell("class ratio"),
-                cell("unseen ratio"),
-            ]
-        )
-    titles = (
-        "problem",
-        "runs",
-        "steps",
-        "MAP@R",
-        "spread of proxies",
-        "of the next",
-        "covering radius of classes",
-        "distance between classes",
-        "ratio",
-        "of validation",
-    )
-    return markdown_table(list(titles), rows)
+        means = [
+            cell([problem[name] for problem in these], scale, digits)
+            for name, scale, digits in OF_PROBLEMS.values()
+        ]
+        rows.append([str(number + 1), str(len(these)), *means])
+    return markdown_table(["problem", "runs", *OF_PROBLEMS], rows)
 
 
 def report(results: dict[str, Any], settings: Settings) -> str:
@@ -161,32 +135,26 @@ def report(results: dict[str, Any], settings: Settings) -> str:
         sections += ["MAP@R:\n", methods_table(results)]
         sections += ["CCP, problem by problem:\n", problems_table(results)]
     for part in (part for part in settings.parts if part in SWEEPS):
-        title = f"{SWEEPS[part].setting} (rows) and {SWEEPS[part].beside} (columns)".replace(
-            "_", " "
-        )
-        sections += [f"MAP@R on validation by {title}:\n", sweep_table(results, SWEEPS[part])]
+        title = f"{SWEEPS[part].setting} (rows) and {SWEEPS[part].beside} (columns):\n"
+        sections.append(f"MAP@R on validation by {title.replace('_', ' ')}")
+        sections.append(sweep_table(results, SWEEPS[part]))
     return "\n".join(sections)
 
 
 def sweep_table(results: dict[str, Any], sweep: Sweep) -> str:
     """A row per value, a column per value of the other setting."""
-    cells = {
-        point: mean_std(over_seeds(results, name_of(own), "validation"))
-        for point, own in grid(sweep).items()
-    }
-    rows = [[f"{v:g}", *(cells[v, other] for other in sweep.beside_values)] for v in sweep.values]
+    rows = [[f"{value:g}"] for value in sweep.values]
+    for (value, _), own in grid(sweep).items():
+        rows[sweep.values.index(value)] += cells(results, name_of(own), ["validation"])
     return markdown_table([sweep.setting.replace("_", " "), *map(str, sweep.beside_values)], rows)
 
 
 def main(settings: Settings) -> None:
     """Run what is missing, print the tables, write tables and figures."""
     load(settings.data, settings.folder)
-    out = settings.out or Path("runs") / f"ccp_{settings.data}"
-    out.mkdir(parents=True, exist_ok=True)
-    results = run_study(
-        run, make_jobs(settings, out), out / "results.jsonl", workers=settings.workers
-    )
-    text = report(results, settings)
+    out = settings.place("ccp")
+    jobs = make_jobs(settings, out)
+    results = run_study(run, jobs, out / "results.jsonl", workers=settings.workers)
     if "methods" in settings.parts:
         draw_panels(out / "panels.npz", out / "panels.png")
         logs = {
@@ -197,9 +165,8 @@ def main(settings: Settings) -> None:
             for method in METHODS
         }
         curves(logs).savefig(out / "curves.png", dpi=110)
-    tell(text, results, out / f"tables_{'_'.join(settings.parts)}.md")
+    tell(report(results, settings), results, out / f"tables_{'_'.join(settings.parts)}.md")
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
-    sys.exit(main(tyro.cli(Settings, description=__doc__)))
+    start(main, Settings, __doc__)

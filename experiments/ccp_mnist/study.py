@@ -13,7 +13,7 @@ import jdml
 from jdml import data, objectives, training
 from jdml.metrics import class_covering
 from jdml.ops import ball
-from jdml.recipes import Problems, Recipe, make_sampler
+from jdml.recipes import Problems, Recipe, make_optimizer, make_sampler
 from jdml.recipes.ccp import NEVER
 from jdml.training import AlternatingProblems, Alternation, HookResult, TrainState, by_recipe, embed
 from jdml.training.alternation import make_hook
@@ -147,13 +147,8 @@ class Recorder(AlternatingProblems):
         labels = np.asarray(self.points.labels)
         new = np.asarray(after.params["proxies"])
         old = new if converged is None else np.asarray(ball(converged.params["proxies"]))
-        panel = {
-            "points": self.embed_points(after, self.points),
-            "labels": labels,
-            "old": old,
-            "new": new,
-        }
-        self.panels.append(panel)
+        points = self.embed_points(after, self.points)
+        self.panels.append({"points": points, "labels": labels, "old": old, "new": new})
         if converged is None:
             return
         seen, unseen = (
@@ -199,18 +194,23 @@ def recipe_of(job: dict[str, Any]) -> Recipe:
     )
 
 
-def anchor_samples(job: dict[str, Any], recipe: Recipe, labels: np.ndarray) -> dict[str, Any]:
-    """What no recipe says: anchors of all classes before each batch, which change as often as CCP's problems do."""
-    number, seed = int(job["proxies_per_class"]), job["seed"]
-    batches = make_sampler(recipe, labels, seed)
-    return {
-        "objective": objectives.as_anchor_objective(
-            jdml.contrastive_loss, number * CLASSES, **MARGINS
-        ),
-        "sampler": data.AnchorBatchSampler(
+def own_parts(job: dict[str, Any], recipe: Recipe, labels: np.ndarray) -> dict[str, Any]:
+    """What no recipe says: anchors of all classes before each batch, which change as often as CCP's problems do.
+
+    Without problems, too, the optimizer is CCP's, whose anchor is then never set: the runs on record, to the bit.
+    """
+    if recipe.method is not None:
+        return {}
+    like = recipe_of({**job, "method": "CCP"})
+    own: dict[str, Any] = {"optimizer": make_optimizer(like, ("proxies",), 1, job["steps"])}
+    if job["method"] == "samples":
+        number, seed = int(job["proxies_per_class"]), job["seed"]
+        anchors, batches = number * CLASSES, make_sampler(recipe, labels, seed)
+        own["objective"] = objectives.as_anchor_objective(jdml.contrastive_loss, anchors, **MARGINS)
+        own["sampler"] = data.AnchorBatchSampler(
             batches, labels, number, renew_every=ANCHORS_LAST, seed=seed
-        ),
-    }
+        )
+    return own
 
 
 def make_recorder(recipe: Recipe, parts: Parts, seed: int) -> Any:
@@ -240,8 +240,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one network; MAP@R of its best evaluation on validation, training and test images."""
     parts, recipe, seed = load(job["data"], job["data_dir"]), recipe_of(job), job["seed"]
     hook = None if recipe.method is None else make_recorder(recipe, parts, seed)
-    samples = job["method"] == "samples"
-    own = anchor_samples(job, recipe, parts.train.labels) if samples else {}
+    own = own_parts(job, recipe, parts.train.labels)
     every = TASKS[job["data"]].every
     result = train(recipe, parts, every, steps=job["steps"], seed=seed, hook=hook, **own)
     assert result.best is not None
@@ -262,14 +261,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 def save_panels(hook: Recorder, path: Path) -> None:
     """The start and the first problems, for the picture."""
-    keys = (
-        "class radius",
-        "between classes",
-        "class ratio",
-        "unseen radius",
-        "unseen between",
-        "unseen ratio",
-    )
+    kinds = ("class radius", "between classes", "class ratio")
+    keys = (*kinds, "unseen radius", "unseen between", "unseen ratio")
     radii = [[problem[key] for key in keys] for problem in hook.history]
     arrays = {f"{name}{i}": v for i, panel in enumerate(hook.panels) for name, v in panel.items()}
     np.savez(path, number=len(hook.panels), radii=np.array(radii), **arrays)

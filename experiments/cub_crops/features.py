@@ -23,14 +23,14 @@ def pooled(dataset: data.Dataset, weights: str | None) -> np.ndarray:
         variables = models.load_weights(weights, variables)
     identity = {"kernel": jnp.eye(CHANNELS), "bias": jnp.zeros(CHANNELS)}
     params = {**variables["params"], "head": {"embedding": identity}}
-    found = embed(
+    channels = embed(
         model,
         params,
         variables["batch_stats"],
         dataset.images,
         preprocess=models.normalizer(BACKBONE),
     )
-    return found[:, None, None, :].astype(np.float32)
+    return channels[:, None, None, :].astype(np.float32)
 
 
 @functools.cache
@@ -40,13 +40,13 @@ def load(data_dir: str, weights: str | None, features: str) -> tuple[data.Datase
     The file's name tells the folder and the weights, so that other features are not taken for these.
     """
     kept, made = Path(features), []
-    of = hashlib.sha256(data_dir.encode())
-    of.update(b"" if weights is None else Path(weights).read_bytes())
+    digest = hashlib.sha256(data_dir.encode())
+    digest.update(b"" if weights is None else Path(weights).read_bytes())
     for split in ("train", "test"):
         dataset = data.load(
             "cub", data_dir=data_dir, split=split, transform=data.conventional(SIDE)
         )
-        file = kept / f"{split}-{of.hexdigest()[:12]}.npy"
+        file = kept / f"{split}-{digest.hexdigest()[:12]}.npy"
         if not file.exists():
             kept.mkdir(parents=True, exist_ok=True)
             np.save(file.with_suffix(".part.npy"), pooled(dataset, weights))

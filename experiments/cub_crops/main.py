@@ -19,18 +19,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
 import jdml
 from experiments.cub_crops.features import Head, load
-from experiments.omniglot.methods import DIM, METHODS, choose, on_data
-from experiments.omniglot.rows import Parts, normalized, retrieve, train
-from experiments.options import Options
+from experiments.omniglot.methods import DIM, METHODS, OfMethods, on_data
+from experiments.omniglot.rows import Parts, normalized, retrieve, table_rows, train
+from experiments.options import start
 from jdml import data, metrics
 from jdml.recipes import Recipe
-from jdml.report import embedding_map, gallery, markdown_table, mean_std
-from jdml.training import keep_freed_memory
-from jdml.training.study import over_seeds, run_study
+from jdml.report import embedding_map, gallery, markdown_table
+from jdml.training.study import run_study
 
 RATE = 1e-3
 HELD_OUT = 4
@@ -42,21 +40,13 @@ SHOWN = "EPS + MS"
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Options):
+class Settings(OfMethods):
     """What is run."""
 
-    data_dir: Path
-    """Folder with crops in CUB's layout."""
     weights: Path | None = None
     """Pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
-    seeds: int = 3
-    """Runs per method, with seeds 0, 1, …"""
     steps: int = 300
-    """Training steps of each run."""
-    only: tuple[str, ...] = ()
-    """Some of the methods, by name."""
-    quick: bool = False
-    """One method of each kind, one seed, 16 steps: whether everything runs."""
+    """Training steps of each run; 16 with --quick."""
     out: Path = Path("runs/cub_crops")
     """Folder for results, table and figures."""
 
@@ -69,10 +59,10 @@ def split(train: data.Dataset, test: data.Dataset) -> Parts:
 
 def score(recipe: Recipe, x: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Retrieval and clustering of the test classes."""
-    found = retrieve(recipe, x, labels)
+    retrieval = retrieve(recipe, x, labels)
     unit = jdml.sphere(jnp.asarray(x))
     clustered = metrics.nmi(unit, jnp.asarray(labels), key=jax.random.key(0))
-    return {"NMI": float(clustered), **{name: found[name] for name in COLUMNS[:3]}}
+    return {"NMI": float(clustered), **{name: retrieval[name] for name in COLUMNS[:3]}}
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +85,6 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
     """Every run by name: all methods with the first seed, then with the next."""
-    chosen = choose(settings.only, settings.quick)
     base = {
         "data_dir": str(settings.data_dir.resolve()),
         "weights": None if settings.weights is None else str(settings.weights.resolve()),
@@ -103,35 +92,23 @@ def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
         "steps": 16 if settings.quick else settings.steps,
     }
     jobs = {f"{FEATURES}-0": {**base, "method": FEATURES, "seed": 0, "keep": None}}
-    for seed in range(1 if settings.quick else settings.seeds):
-        for name in chosen:
-            keep = str((out / f"{name}.npy").resolve()) if seed == 0 else None
-            jobs[f"{name}-{seed}"] = {**base, "method": name, "seed": seed, "keep": keep}
+    for name, seed in settings.runs:
+        keep = str((out / f"{name}.npy").resolve()) if seed == 0 else None
+        jobs[f"{name}-{seed}"] = {**base, "method": name, "seed": seed, "keep": keep}
     return jobs
 
 
 def table(results: dict[str, Any]) -> str:
     """A row per method, best first."""
-    ran = dict.fromkeys(key.rpartition("-")[0] for key in results)
-    rows = {}
-    for name in ran:
-        found = [over_seeds(results, name, column) for column in COLUMNS]
-        cells = [mean_std(values) if values else "diverged" for values in found]
-        rows[float(np.mean(found[0])) if found[0] else -1.0, name] = [
-            name,
-            *cells,
-            str(len(found[0])),
-        ]
-    ordered = [rows[key] for key in sorted(rows, reverse=True)]
-    return markdown_table(["method", *COLUMNS, "runs"], ordered)
+    return markdown_table(["method", *COLUMNS, "runs"], table_rows(results, COLUMNS))
 
 
 def main(settings: Settings) -> str:
     """Do the runs that are missing, and write table and pictures."""
     out = settings.out / "quick" if settings.quick else settings.out
     jobs = make_jobs(settings, out)
-    weights = None if settings.weights is None else str(settings.weights.resolve())
-    _, test = load(str(settings.data_dir.resolve()), weights, str((out / "features").resolve()))
+    first = jobs[f"{FEATURES}-0"]
+    _, test = load(first["data_dir"], first["weights"], first["features"])
     results = run_study(run, jobs, out / "results.jsonl", workers=settings.workers)
     kind = "pretrained" if settings.weights is not None else "RANDOM (no --weights)"
     text = f"{kind} EfficientNet-Lite0 features:\n\n{table(results)}"
@@ -140,12 +117,8 @@ def main(settings: Settings) -> str:
     kept = {method: path for method, path in kept.items() if Path(path).exists()}  # not diverged
     shown = SHOWN if SHOWN in kept else next(iter(kept), FEATURES)
     vectors = np.load(kept[shown]) if kept else test.images[:, 0, 0]
-    photos = data.load(
-        "cub",
-        data_dir=settings.data_dir,
-        split="test",
-        transform=data.conventional(112),
-    )
+    small = data.conventional(112)
+    photos = data.load("cub", data_dir=settings.data_dir, split="test", transform=small)
     unit = np.asarray(jdml.sphere(jnp.asarray(vectors)))
     names = photos.class_names.get(next(iter(photos.views)))
     gallery(
@@ -165,5 +138,4 @@ def main(settings: Settings) -> str:
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
-    print(main(tyro.cli(Settings, description=__doc__)))
+    start(main, Settings, __doc__)

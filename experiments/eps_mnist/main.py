@@ -12,20 +12,18 @@ Finished runs are kept: an interrupted study goes on where it stopped. Everythin
 
 import dataclasses
 import functools
-import sys
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
 import jdml
-from experiments.options import OnData, tell
+from experiments.options import InFolder, start
+from experiments.shown import tell
 from jdml import data, metrics, training
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, mean_std, scatter_grid
-from jdml.training import keep_freed_memory
 from jdml.training.by_recipe import normalized, train
 from jdml.training.records import write_results
 from jdml.training.study import over_seeds, run_study
@@ -44,7 +42,7 @@ PAPER = {  # R@1, R@5, R@10 on 0–5 and on 6–9: Table 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(OnData):
+class Settings(InFolder):
     """What is run."""
 
     data: Literal["digits", "mnist"] = "digits"
@@ -55,8 +53,6 @@ class Settings(OnData):
     """Training steps of each run."""
     held_out: bool = False
     """Score on a sixth of the training images, held out of training: how the margin was chosen."""
-    out: Path | None = None
-    """Folder for results, table and figure; default runs/eps_DATA."""
 
 
 class Parts(NamedTuple):
@@ -96,8 +92,8 @@ def recipe_of(method: str) -> Recipe:
 
 def recalls(embeddings: np.ndarray, digits: np.ndarray, part: str) -> dict[str, float]:
     """Whether one of the k nearest other images shows the same digit."""
-    _, found = jdml.nearest(embeddings, embeddings, max(RANKS), exclude_self=True)
-    hits = jnp.asarray(digits)[found] == jnp.asarray(digits)[:, None]
+    _, neighbours = jdml.nearest(embeddings, embeddings, max(RANKS), exclude_self=True)
+    hits = jnp.asarray(digits)[neighbours] == jnp.asarray(digits)[:, None]
     return {f"{part} R@{k}": float(metrics.recall_at_k(hits, k=k).mean()) for k in RANKS}
 
 
@@ -114,11 +110,11 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         if int(embedder.state.step) <= job["steps"] - LAST * every:
             return {}
         scored = {"seen": parts.seen, "unseen": parts.unseen}
-        found = [
+        recalled = [
             recalls(embed(embedder, part), part.views["digit"], name)
             for name, part in scored.items()
         ]
-        return found[0] | found[1]
+        return recalled[0] | recalled[1]
 
     result = train(
         recipe,
@@ -180,13 +176,11 @@ def gain_table(results: dict[str, Any]) -> str:
     """What EPS adds to R@1, paired by seed."""
     rows = []
     for method in LOSSES:
-        cells = [method]
+        gains = []
         for part in ("seen", "unseen"):
-            with_eps = over_seeds(results, f"EPS + {method}", f"{part} R@1")
-            cells.append(
-                mean_std(np.subtract(with_eps, over_seeds(results, method, f"{part} R@1")))
-            )
-        rows.append(cells)
+            ours = over_seeds(results, f"EPS + {method}", f"{part} R@1")
+            gains.append(mean_std(np.subtract(ours, over_seeds(results, method, f"{part} R@1"))))
+        rows.append([method, *gains])
     return markdown_table(["loss", "EPS adds on 0–5", "EPS adds on 6–9"], rows)
 
 
@@ -195,11 +189,9 @@ def draw(results: dict[str, Any], path: Path) -> None:
     panels = []
     for part in ("seen", "unseen"):
         for method in METHODS:
-            found = results[f"{method}-0"]["metrics"]
-            title = method if part == "seen" else ""
-            panels.append(
-                (title, np.array(found[f"{part} points"]), np.array(found[f"{part} digits"]))
-            )
+            measured = results[f"{method}-0"]["metrics"]
+            shown = (np.array(measured[f"{part} {kind}"]) for kind in ("points", "digits"))
+            panels.append((method if part == "seen" else "", *shown))
     scatter_grid(
         panels,
         path,
@@ -211,7 +203,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 def main(settings: Settings) -> None:
     """Run what is missing, print the tables and write tables and figure."""
-    out = settings.out or Path("runs") / f"eps_{settings.data}"
+    out = settings.place("eps")
     load(settings.data, settings.folder, settings.held_out)
     results = run_study(run, make_jobs(settings), out / "runs.jsonl", workers=settings.workers)
     tables = "\n".join(
@@ -227,10 +219,9 @@ def main(settings: Settings) -> None:
     write_results(out / "results.jsonl", scores)
 
 
-def _numbers(found: dict[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in found.items() if isinstance(value, float)}
+def _numbers(scores: dict[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in scores.items() if isinstance(value, float)}
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
-    sys.exit(main(tyro.cli(Settings, description=__doc__)))
+    start(main, Settings, __doc__)

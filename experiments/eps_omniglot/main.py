@@ -16,23 +16,22 @@ that an interrupted study goes on where it stopped. Everything is written to --o
 
 import dataclasses
 import functools
-import sys
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 from jax import Array
 
 import jdml
 from experiments.eps_omniglot.tables import CURVES, PAPER, PRINTED, report
-from experiments.options import Options, tell
+from experiments.options import Options, start
+from experiments.shown import tell
 from jdml import data, metrics, mining, models, training
 from jdml.recipes import Recipe, make_objective
 from jdml.recipes.words import build_miner
-from jdml.training import by_recipe, keep_freed_memory
+from jdml.training import by_recipe
 from jdml.training.study import run_study
 
 DIM = 128
@@ -171,8 +170,10 @@ def score(embeddings: np.ndarray, dataset: data.Dataset, clusters: int) -> dict[
     scores = {}
     for view in ("letter", "alphabet"):
         labels = dataset.views[view]
-        found = jdml.evaluate_retrieval(x, labels)
-        scores |= {f"{view} {name}": found[name] for name in ("R@1", "R@2", "R@4", "R@8", "MAP@R")}
+        retrieval = jdml.evaluate_retrieval(x, labels)
+        scores |= {
+            f"{view} {name}": retrieval[name] for name in ("R@1", "R@2", "R@4", "R@8", "MAP@R")
+        }
     letters, languages = dataset.views["letter"], dataset.views["alphabet"]
     scores["letter NMI"] = metrics.nmi(x, letters, key=jax.random.key(0))
     scores["alphabet NMI"] = metrics.nmi(x, languages, key=jax.random.key(0))
@@ -194,8 +195,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
     def evaluate(embedder: Any) -> dict[str, float]:
         x = np.asarray(jdml.sphere(jnp.asarray(embedder(test.images))))
-        found = jdml.evaluate_retrieval(x, test.views["letter"], recall_at=(1,))["R@1"]
-        curve.append(float(found))
+        recall = jdml.evaluate_retrieval(x, test.views["letter"], recall_at=(1,))["R@1"]
+        curve.append(float(recall))
         return {"R@1": curve[-1]}
 
     result = by_recipe.train(
@@ -282,5 +283,4 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
-    sys.exit(main(tyro.cli(Settings, description=__doc__)))
+    start(main, Settings, __doc__)

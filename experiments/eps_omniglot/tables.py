@@ -1,13 +1,16 @@
 """Tables and figures of the study, from its results."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.shown import cells, draw_means, subplots
 from jdml.report import markdown_table, mean_std
 from jdml.training.study import over_seeds
 
+Results = dict[str, dict[str, Any]]
 PAPER = {  # R@1, 2, 4, 8 and NMI on letters; R@1, NMI+ on languages: Table 3, 80×80, ResNet-50
     "triplet": (49.4, 60.0, 69.2, 76.9, 66.2, 71.0, 38.7),
     "margin": (49.4, 61.1, 70.1, 79.2, 68.9, 73.2, 43.5),
@@ -65,38 +68,34 @@ SWEPT = {
 }
 
 
-def cell(results: dict[str, dict[str, Any]], method: str, column: str) -> str:
-    """Mean and deviation of a method's runs; a dash where none of them measured it."""
-    values = over_seeds(results, method, column)
-    return mean_std(values) if values else "–"
+def beside_paper(
+    results: Results, columns: Sequence[str], paper: dict[str, Any]
+) -> list[list[str]]:
+    """A row for each method that the paper has: ours and (in brackets) the paper's."""
+    return [
+        [method, *map("{} ({})".format, cells(results, method, columns), figures)]
+        for method, figures in paper.items()
+    ]
 
 
-def methods_table(results: dict[str, dict[str, Any]]) -> str:
+def methods_table(results: Results) -> str:
     """Table 3: the unseen alphabets, ours and (in brackets) the paper's."""
     letters = [f"letter {name}" for name in ("R@1", "R@2", "R@4", "R@8", "NMI")]
     columns = (*letters, "alphabet R@1", "alphabet NMI+")
-    rows = []
-    for method, paper in PAPER.items():
-        cells = [cell(results, method, column) for column in columns]
-        rows.append(
-            [method, *(f"{ours} ({figure})" for ours, figure in zip(cells, paper, strict=True))]
-        )
     titles = ("letters R@1", "R@2", "R@4", "R@8", "NMI", "languages R@1", "NMI+")
-    return markdown_table(["method", *titles], rows)
+    return markdown_table(["method", *titles], beside_paper(results, columns, PAPER))
 
 
-def printed_table(results: dict[str, dict[str, Any]]) -> str:
+def printed_table(results: Results) -> str:
     """The triplet loss as printed, on unseen alphabets and (NMI of languages) on those trained on."""
     columns = ("letter R@1", "letter R@8", "letter NMI", "alphabet R@1", "train alphabet NMI")
-    rows = [
-        [method, *(cell(results, method, column) for column in columns)]
-        for method in ("triplet", "EPS + triplet", *PRINTED)
-    ]
+    methods = ("triplet", "EPS + triplet", *PRINTED)
+    rows = [[method, *cells(results, method, columns)] for method in methods]
     titles = ("letters R@1", "R@8", "NMI", "languages R@1", "trained languages NMI")
     return markdown_table(["method", *titles], rows)
 
 
-def gains_table(results: dict[str, dict[str, Any]]) -> str:
+def gains_table(results: Results) -> str:
     """What EPS adds to letters R@1, paired by seed."""
     rows = []
     for method in ("triplet", "margin", "MS"):
@@ -107,21 +106,15 @@ def gains_table(results: dict[str, dict[str, Any]]) -> str:
     return markdown_table(["loss", "letters R@1", "EPS adds", "paper"], rows)
 
 
-def trained_table(results: dict[str, dict[str, Any]]) -> str:
+def trained_table(results: Results) -> str:
     """Table 4: the alphabets that were trained on."""
     columns = ("train alphabet R@1", "train alphabet NMI", "train letter R@1", "train letter NMI")
     paper = {"triplet": (99.9, 93.6, 70.3, 78.4), "EPS + triplet": (94.5, 67.3, 77.5, 87.1)}
-    rows = []
-    for method, figures in paper.items():
-        cells = [cell(results, method, column) for column in columns]
-        rows.append(
-            [method, *(f"{ours} ({figure})" for ours, figure in zip(cells, figures, strict=True))]
-        )
     titles = ("languages R@1", "languages NMI", "letters R@1", "letters NMI")
-    return markdown_table(["method", *titles], rows)
+    return markdown_table(["method", *titles], beside_paper(results, columns, paper))
 
 
-def sweep(results: dict[str, dict[str, Any]], part: str) -> dict[float, list[float]]:
+def sweep(results: Results, part: str) -> dict[float, list[float]]:
     """Letters R@1 by the swept value, of a part that is in ``SWEPT``."""
     values: dict[float, list[float]] = {}
     for key, result in results.items():
@@ -139,7 +132,7 @@ def sweep_table(title: str, values: dict[float, list[float]]) -> str:
     return markdown_table([title, "letters R@1", "runs"], rows)
 
 
-def report(results: dict[str, dict[str, Any]], parts: tuple[str, ...], out: Path) -> str:
+def report(results: Results, parts: tuple[str, ...], out: Path) -> str:
     """All tables as Markdown, and the figure."""
     sections = []
     curves = {}
@@ -166,29 +159,17 @@ def report(results: dict[str, dict[str, Any]], parts: tuple[str, ...], out: Path
 
 def draw_curves(curves: dict[str, dict[float, list[float]]], path: Path) -> None:
     """Letters R@1 against the swept value, mean and standard deviation."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.5 * len(curves), 3.4), layout="constrained")
-    for axes, (title, values) in zip(
-        figure.subplots(1, len(curves), squeeze=False)[0], curves.items(), strict=True
-    ):
+    figure, (row,) = subplots(columns=len(curves), size=(4.5 * len(curves), 3.4))
+    for axes, (title, values) in zip(row, curves.items(), strict=True):
         points = sorted(values)
-        means = [100 * np.mean(values[point]) for point in points]
-        spread = [
-            100 * np.std(values[point], ddof=1) if len(values[point]) > 1 else 0 for point in points
-        ]
-        axes.errorbar(points, means, spread, marker="o", capsize=3)
+        draw_means(axes, points, [values[point] for point in points])
         axes.set(xlabel=title, ylabel="letters R@1 (%)", ylim=(0, None))
-        axes.grid(alpha=0.3)
     figure.savefig(path, dpi=150)
 
 
-def draw_training(results: dict[str, dict[str, Any]], path: Path) -> None:
+def draw_training(results: Results, path: Path) -> None:
     """Letters R@1 over the steps of training, mean of the seeds and their range (Fig. 5a)."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 3.8), layout="constrained")
-    axes = figure.subplots()
+    figure, ((axes,),) = subplots(size=(6, 3.8))
     for number, method in enumerate(CURVES):
         runs = np.array(over_seeds(results, f"curve {method}", "curve"))
         if not len(runs):

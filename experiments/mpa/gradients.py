@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jdml
+from experiments.shown import subplots
 
 LABELS = np.array([0, 0, 0, 1, 1, 2])
 CLASSES = 4
@@ -37,18 +38,15 @@ def influence(loss: Any, similarities: np.ndarray, at: tuple[int, int]) -> np.nd
     size = similarities.size
     nudges = STEP * np.eye(size).reshape(size, *similarities.shape)
     moved = jnp.asarray(np.concatenate([similarities + nudges, similarities - nudges]), jnp.float32)
-    found = np.asarray(jax.vmap(slope)(moved))[:, at[0], at[1]].reshape(2, size)
-    change = np.abs(found[0] - found[1]).reshape(similarities.shape)
+    slopes = np.asarray(jax.vmap(slope)(moved))[:, at[0], at[1]].reshape(2, size)
+    change = np.abs(slopes[0] - slopes[1]).reshape(similarities.shape)
     return change / change.max()
 
 
 def draw_gradients(path: Path) -> None:
     """A panel for each loss, and for a similarity to the sample's own class and to another one."""
-    from matplotlib.figure import Figure
-
     similarities = np.random.default_rng(0).uniform(-0.3, 0.6, (len(LABELS), CLASSES))
-    figure = Figure(figsize=(11, 5.2), layout="constrained")
-    panels = figure.subplots(len(SHOWN), len(LOSSES), squeeze=False)
+    figure, panels = subplots(len(SHOWN), len(LOSSES), size=(11, 5.2))
     for row, (title, at) in zip(panels, SHOWN.items(), strict=True):
         for axes, (name, loss) in zip(row, LOSSES.items(), strict=True):
             axes.imshow(influence(loss, similarities, at), cmap="Blues", vmin=0, vmax=1)

@@ -11,8 +11,6 @@ Every run is kept in decided.jsonl, as soon as it ends, and never run twice. dec
 """
 
 import dataclasses
-import functools
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +18,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import tyro
 
 import jdml
 from experiments.nir import regularized
-from experiments.options import Kept
+from experiments.options import Kept, start
 from experiments.potential_fields import study  # the data and the base losses
+from experiments.shown import cell, subplots, those_run
 from jdml import metrics, optim
 from jdml.recipes import Recipe
-from jdml.report import markdown_table, mean_std, paired_table
+from jdml.report import markdown_table, paired_table
 from jdml.training import by_recipe
-from jdml.training.records import read_results
 from jdml.training.study import by_seed
 
 STEPS, BATCH = 600, (4, 40)
@@ -66,8 +63,6 @@ KEPT = Path(__file__).parent / "decided.jsonl"
 class Settings(Kept):
     """What is run."""
 
-    data_dir: Path | None = None
-    """Folder with Omniglot's two zips."""
     seeds: int = 10
     """Runs of each way, with seeds 0, 1, …"""
     bases: tuple[str, ...] = BASES
@@ -156,11 +151,11 @@ def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
         progress=False,
     )
     x = jdml.sphere(jnp.asarray(result.embedder(test.images)))
-    found = jdml.evaluate_retrieval(x, letters, map_at=(1000,))
+    retrieval = jdml.evaluate_retrieval(x, letters, map_at=(1000,))
     shape = {k: v for k, v in regularized.structure(x, letters).items() if k != "spectrum"}
     scores = {
-        "R@1": found["R@1"],
-        "mAP@1000": found["MAP@1000"],
+        "R@1": retrieval["R@1"],
+        "mAP@1000": retrieval["MAP@1000"],
         "NMI": metrics.nmi(x, letters, key=jax.random.key(0)),
         **shape,
     }
@@ -173,15 +168,14 @@ def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
 
 def tables(results: dict[str, Any]) -> str:
     """Means of each way, and the differences that decide."""
-    bases = [base for base in BASES if any(of["job"]["base"] == base for of in results.values())]
+    bases = those_run(BASES, results, "base")
     sections = []
     for base in bases:
         rows = []
         for way in WAYS:
             values = [list(by_seed(results, m, base=base, way=way).values()) for m in SCORES]
-            cells = [mean_std(of) if of else "–" for of in values]
             skipped = sum(by_seed(results, "skipped", base=base, way=way).values())
-            rows.append([way, *cells, str(len(values[0])), str(skipped)])
+            rows.append([way, *map(cell, values), str(len(values[0])), str(skipped)])
         sections.append(markdown_table([base, *SCORES, "seeds", "steps skipped"], rows))
     recalls = {
         base: {way: by_seed(results, "R@1", base=base, way=way) for way in WAYS} for base in bases
@@ -192,12 +186,9 @@ def tables(results: dict[str, Any]) -> str:
 
 def draw(results: dict[str, Any], path: Path) -> None:
     """R@1 of some unseen letters by step, mean over the seeds: of each base loss the ways that its gain is made of."""
-    from matplotlib.figure import Figure
-
-    bases = [base for base in BASES if any(of["job"]["base"] == base for of in results.values())]
-    figure = Figure(figsize=(1 + 4 * len(bases), 3.6), layout="constrained")
-    for place, base in enumerate(bases):
-        axis = figure.add_subplot(1, len(bases), place + 1)
+    bases = those_run(BASES, results, "base")
+    figure, (row,) = subplots(columns=len(bases), size=(1 + 4 * len(bases), 3.6))
+    for axis, base in zip(row, bases, strict=True):
         for way in WAYS:
             curves = list(by_seed(results, "curve", base=base, way=way).values())
             if not curves:
@@ -213,17 +204,11 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
-    if not settings.table:
-        if settings.data_dir is None:
-            raise SystemExit("--data-dir is needed: the folder with Omniglot's two zips")
-        one = functools.partial(run, data_dir=str(settings.data_dir.resolve()))
-        settings.run(one, make_jobs(settings), settings.out)
-    results = read_results(settings.out)
+    results = settings.results(run, make_jobs(settings), settings.out)
     if results:
         draw(results, settings.out.with_suffix(".png"))
     return tables(results)
 
 
 if __name__ == "__main__":
-    print(main(tyro.cli(Settings, description=__doc__)))
-    sys.exit()
+    start(main, Settings, __doc__)

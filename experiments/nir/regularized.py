@@ -112,11 +112,11 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     except FloatingPointError as error:  # a density without bound: a finding of its own
         return {"diverged": str(error)}
     x, seen = (jdml.sphere(jnp.asarray(result.embedder(part.images))) for part in (test, train))
-    found = jdml.evaluate_retrieval(x, labels, map_at=(1000,))
+    retrieval = jdml.evaluate_retrieval(x, labels, map_at=(1000,))
     scores: dict[str, Any] = {
-        "R@1": found["R@1"],
-        "MAP@R": found["MAP@R"],
-        "mAP@1000": found["MAP@1000"],
+        "R@1": retrieval["R@1"],
+        "MAP@R": retrieval["MAP@R"],
+        "mAP@1000": retrieval["MAP@1000"],
         "NMI": metrics.nmi(x, labels, key=jax.random.key(0)),
     }
     for part, points, classes in (("test", x, labels), ("train", seen, train.labels)):

@@ -10,6 +10,7 @@ import optax
 
 import jdml
 from experiments.nir.regularized import VARIANTS
+from experiments.shown import subplots
 from jdml import flows
 
 CLUSTERS, BATCH, RATE = 100, 90, 5e-4
@@ -38,24 +39,22 @@ def watch(job: dict[str, Any]) -> dict[str, list[float]]:
         x = jdml.sphere(condition + job["width"] * noise)
         (of_params, of_x), surprise = jax.grad(loss, (0, 1), has_aux=True)(params, x, condition)
         updates, state = optimizer.update(of_params, state)
-        found = surprise, optax.tree.norm(of_params), jnp.linalg.norm(of_x)
-        return (optax.apply_updates(params, updates), state), found
+        measured = surprise, optax.tree.norm(of_params), jnp.linalg.norm(of_x)
+        return (optax.apply_updates(params, updates), state), measured
 
     keys = jax.random.split(data_key, job["steps"])
-    _, found = jax.jit(lambda carry: jax.lax.scan(step, carry, keys))(
+    _, measured = jax.jit(lambda carry: jax.lax.scan(step, carry, keys))(
         (params, optimizer.init(params))
     )
-    return {name: np.asarray(v).tolist() for name, v in zip(MEASURED, found, strict=True)}
+    return {name: np.asarray(v).tolist() for name, v in zip(MEASURED, measured, strict=True)}
 
 
 def draw_switch_off(results: dict[str, dict[str, list[float]]], path: Path) -> None:
     """One panel per measured quantity, one line per variant."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11.5, 3.5), layout="constrained")
-    for axes, name in zip(figure.subplots(1, len(MEASURED)), MEASURED, strict=True):
-        for variant, found in results.items():
-            axes.plot(np.arange(1, len(found[name]) + 1), found[name], label=variant, linewidth=1.2)
+    figure, (row,) = subplots(columns=len(MEASURED), size=(11.5, 3.5))
+    for axes, name in zip(row, MEASURED, strict=True):
+        for variant, lines in results.items():
+            axes.plot(np.arange(1, len(lines[name]) + 1), lines[name], label=variant, linewidth=1.2)
         axes.set(title=name, xlabel="step")
         axes.grid(alpha=0.3)
         if name != "NLL":

@@ -20,16 +20,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
 import jdml
-from experiments.omniglot.methods import METHODS, PAPER, choose, on_data
-from experiments.omniglot.rows import Parts, retrieve, train
-from experiments.options import Options
+from experiments.omniglot.methods import METHODS, PAPER, OfMethods, on_data
+from experiments.omniglot.rows import Parts, retrieve, table_rows, train
+from experiments.options import start
 from jdml import data, metrics
-from jdml.report import markdown_table, mean_std
-from jdml.training import keep_freed_memory
-from jdml.training.study import over_seeds, run_study
+from jdml.report import markdown_table
+from jdml.training.study import run_study
 
 RATE, BATCH = 5e-4, (4, 40)
 HELD_OUT = 3
@@ -38,19 +36,11 @@ COLUMNS = ("letters R@1", "letters R@8", "letters MAP@R", "letters NMI", "langua
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Options):
+class Settings(OfMethods):
     """What is run."""
 
-    data_dir: Path
-    """Folder with Omniglot's two zips, or the folders in them."""
-    seeds: int = 3
-    """Runs per method, with seeds 0, 1, …"""
     steps: int = 400
-    """Training steps of each run."""
-    only: tuple[str, ...] = ()
-    """Some of the methods, by name."""
-    quick: bool = False
-    """One method of each kind, one seed, 24 steps: whether everything runs."""
+    """Training steps of each run; 24 with --quick."""
     out: Path = Path("runs/omniglot")
     """Folder for results and table."""
 
@@ -77,8 +67,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     scores: dict[str, Any] = {"validation": result.best.value, "best step": result.best.step}
     x, views = result.embedder(parts.test.images), parts.test.views
     for title, view in (("letters", "letter"), ("languages", "alphabet")):
-        found = retrieve(recipe, x, views[view])
-        scores |= {f"{title} {name}": found[name] for name in ("R@1", "R@8", "MAP@R")}
+        retrieval = retrieve(recipe, x, views[view])
+        scores |= {f"{title} {name}": retrieval[name] for name in ("R@1", "R@8", "MAP@R")}
     unit = np.asarray(jdml.sphere(jnp.asarray(x)))
     scores["letters NMI"] = metrics.nmi(unit, views["letter"], key=jax.random.key(0))
     if recipe.has_hook:
@@ -88,33 +78,21 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run by name: all methods with the first seed, then with the next."""
-    chosen = choose(settings.only, settings.quick)
     base = {
         "data_dir": str(settings.data_dir.resolve()),
         "steps": 24 if settings.quick else settings.steps,
     }
     return {
-        f"{name}-{seed}": {**base, "method": name, "seed": seed}
-        for seed in range(1 if settings.quick else settings.seeds)
-        for name in chosen
+        f"{name}-{seed}": {**base, "method": name, "seed": seed} for name, seed in settings.runs
     }
 
 
 def table(results: dict[str, Any]) -> str:
     """A row per method, best on letters first."""
-
-    def mean(name: str) -> float:
-        values = over_seeds(results, name, COLUMNS[0])
-        return float(np.mean(values)) if values else -1.0
-
-    ran = dict.fromkeys(key.rpartition("-")[0] for key in results)
-    rows = []
-    for name in sorted(ran, key=mean, reverse=True):
-        found = [over_seeds(results, name, column) for column in COLUMNS]
-        cells = [mean_std(values) if values else "diverged" for values in found]
-        seconds = [run["seconds"] for key, run in results.items() if key.rpartition("-")[0] == name]
-        paper = str(PAPER.get(name, "–"))
-        rows.append([name, *cells, str(len(found[0])), f"{np.median(seconds):.0f}", paper])
+    rows = table_rows(results, COLUMNS)
+    for row in rows:
+        seconds = [r["seconds"] for key, r in results.items() if key.rpartition("-")[0] == row[0]]
+        row += [f"{np.median(seconds):.0f}", str(PAPER.get(row[0], "–"))]
     return markdown_table(["method", *COLUMNS, "runs", "seconds", "paper's R@1"], rows)
 
 
@@ -128,5 +106,4 @@ def main(settings: Settings) -> str:
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
-    print(main(tyro.cli(Settings, description=__doc__)))
+    start(main, Settings, __doc__)

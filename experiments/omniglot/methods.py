@@ -1,8 +1,11 @@
-"""Every method of the library as a row of one table: its recipe, and the little else in which it differs."""
+"""Every method of the library as a row of one table: its recipe, and which of them a study runs."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
+from experiments.eps_omniglot.tables import PAPER as EPS_PAPER
+from experiments.options import Options
 from jdml.recipes import Problems, Recipe, Regularizer
 from jdml.recipes.base import Batch
 from jdml.recipes.ccp import NEVER
@@ -123,22 +126,29 @@ COMBINED: dict[str, Recipe] = {
     },
 }
 METHODS: dict[str, Recipe] = {**BASES, **EPS, **COMBINED}
-PAPER = {
-    "triplet": 49.4,
-    "margin": 49.4,
-    "MS": 57.7,
-    "ProxyNCA": 49.1,
-    "EPS + triplet": 68.4,
-    "EPS + margin": 66.2,
-    "EPS + MS": 68.7,
-}
+PAPER = {method: figures[0] for method, figures in EPS_PAPER.items()}
 """R@1 on letters at 80×80 with ResNet-50 (EPS, Table 3)."""
 QUICK = ("triplet", "EPS + MS + XBM", "contrastive + CCP", "MPA-AP", "PFML + NIR")
 
 
-def choose(only: tuple[str, ...], quick: bool) -> tuple[str, ...]:
-    """The names of the methods to run: some, one of each kind, or all."""
-    unknown = sorted(set(only) - set(METHODS))
-    if unknown:
-        raise ValueError(f"--only must name methods among {', '.join(METHODS)}; got {unknown}")
-    return only or (QUICK if quick else tuple(METHODS))
+@dataclasses.dataclass(frozen=True)
+class OfMethods(Options):
+    """What a study of all methods is asked."""
+
+    data_dir: Path
+    """Folder with Omniglot's two zips, or the folders in them; or with crops in CUB's layout."""
+    seeds: int = 3
+    """Runs per method, with seeds 0, 1, …"""
+    only: tuple[str, ...] = ()
+    """Some of the methods, by name."""
+    quick: bool = False
+    """One method of each kind, one seed, a few steps: whether everything runs."""
+
+    @property
+    def runs(self) -> list[tuple[str, int]]:
+        """Method and seed of each run: all methods with the first seed, then with the next."""
+        unknown = sorted(set(self.only) - set(METHODS))
+        if unknown:
+            raise ValueError(f"--only must name methods among {', '.join(METHODS)}; got {unknown}")
+        names = self.only or (QUICK if self.quick else tuple(METHODS))
+        return [(name, seed) for seed in range(1 if self.quick else self.seeds) for name in names]

@@ -1,14 +1,17 @@
-"""One run of the table: a network trained by a recipe, and retrieval where its loss lives."""
+"""One run of a table of all methods: a network trained by a recipe, retrieval where its loss lives; and the rows."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 import jdml
+from experiments.shown import cell
 from jdml import data, training
 from jdml.recipes import Recipe
 from jdml.training import by_recipe
+from jdml.training.study import over_seeds
 
 EVALUATIONS = 8
 
@@ -25,6 +28,20 @@ def normalized(recipe: Recipe, embeddings: np.ndarray) -> np.ndarray:
     """Embeddings as retrieval compares them: in the ball where proxies are chosen, else on the sphere."""
     normalize = jdml.sphere if not recipe.has_hook else jdml.ball
     return np.asarray(normalize(jnp.asarray(embeddings)))
+
+
+def table_rows(results: Mapping[str, Any], columns: Sequence[str]) -> list[list[str]]:
+    """A row per method, best in the first column first: its name, its scores, how many runs have them."""
+    names = dict.fromkeys(key.rpartition("-")[0] for key in results)
+    scores = {name: [over_seeds(results, name, column) for column in columns] for name in names}
+
+    def first(name: str) -> tuple[float, str]:
+        return float(np.mean(scores[name][0])) if scores[name][0] else -1.0, name
+
+    return [
+        [name, *(cell(runs, none="diverged") for runs in scores[name]), str(len(scores[name][0]))]
+        for name in sorted(names, key=first, reverse=True)
+    ]
 
 
 def retrieve(recipe: Recipe, embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:

@@ -12,16 +12,13 @@ goes on where it was stopped, on any machine. Tables are made from what is kept,
 import dataclasses
 import functools
 import itertools
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import tyro
-
-from experiments.options import Options
+from experiments.options import Options, start
 from experiments.pfml_needs.tables import report
 from experiments.pfml_needs.trials import TASKS, run
-from jdml.training import keep_freed_memory
 from jdml.training.records import read_results
 from jdml.training.study import run_study
 
@@ -124,86 +121,59 @@ def named(part: str, levels: dict[str, Any]) -> str:
     return f"{part}: " + " ".join(f"{name}={value}" for name, value in levels.items())
 
 
-def settings_of(part: Part, settings: Settings) -> dict[str, dict[str, Any]]:
-    """The jobs of a part by name, without their seeds."""
-    job = functools.partial(base, settings)
+def settings_of(part: Part, options: Settings) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The levels and the job, without its seed, of each setting of a part."""
+    job, noises = functools.partial(base, options), (0.0, NOISE)
+    plain = {
+        "number": grid(proxies=NUMBERS, noise=noises),
+        "sphere": grid(sphere=(False, True), proxy_rate=RATES),
+    }
+    for levels in plain.get(part, ()):
+        yield levels, job(**levels)
     if part == "points":
         own = {"task": "points", "batch": None, "steps": None}
-        return {
-            named(part, levels): {**with_factors(job(**own), **levels), "dim": levels["dim"]}
-            for levels in grid(dim=DIMS, **FACTORS)
-        }
-    if part == "factors":
-        return {named(part, levels): with_factors(job(), **levels) for levels in grid(**FACTORS)}
-    if part == "range":
-        return {
-            named(part, levels): job(
-                settings={
-                    "delta": levels["delta"],
-                    "alpha": 1.0,
-                    "min_distance": levels["nearest"] * levels["delta"],
-                },
-                noise=levels["noise"],
-            )
-            for levels in grid(delta=DELTAS, nearest=NEAREST, noise=(0.0, NOISE))
-        }
-    if part == "number":
-        return {
-            named(part, levels): job(**levels)
-            for levels in grid(proxies=NUMBERS, noise=(0.0, NOISE))
-        }
-    if part == "sphere":
-        return {
-            named(part, levels): job(**levels)
-            for levels in grid(sphere=(False, True), proxy_rate=RATES)
-        }
-    if part == "batches":
-        return {
-            named(part, {"batch": name}): job(batch=batch)
-            for name, batch in (("random", 160), ("balanced", (4, 40)))
-        }
-    if part == "few":
-        return {
-            named(part, levels): job(
-                settings={"delta": 0.2, "alpha": levels["alpha"]},
-                proxies=levels["proxies"],
-                start=levels["start"],
-                proxy_rate=levels["proxy_rate"],
-                clip="norm",
-            )
-            for levels in grid(**FEW)
-        }
-    return {
-        named(part, {"method": name.replace(" ", ""), "noise": noise}): job(
-            method=method,
-            proxies=number,
-            settings=own,
-            noise=noise,
-            test=True,
-            start="samples" if method in ("PFML", "CPML") else "sphere",
-            clip=CLIPS.get(name.split(",")[0], "none"),
-        )
-        for name, (method, number, own) in REGIME.items()
-        for noise in (0.0, NOISE)
-    }
+        for levels in grid(dim=DIMS, **FACTORS):
+            yield levels, {**with_factors(job(**own), **levels), "dim": levels["dim"]}
+    elif part == "factors":
+        for levels in grid(**FACTORS):
+            yield levels, with_factors(job(), **levels)
+    elif part == "range":
+        for levels in grid(delta=DELTAS, nearest=NEAREST, noise=noises):
+            reach = {"min_distance": levels["nearest"] * levels["delta"]}
+            own = {"delta": levels["delta"], "alpha": 1.0, **reach}
+            yield levels, job(settings=own, noise=levels["noise"])
+    elif part == "batches":
+        for name, batch in (("random", 160), ("balanced", (4, 40))):
+            yield {"batch": name}, job(batch=batch)
+    elif part == "few":
+        for levels in grid(**FEW):
+            own = {name: value for name, value in levels.items() if name != "alpha"}
+            field = {"delta": 0.2, "alpha": levels["alpha"]}
+            yield levels, job(settings=field, clip="norm", **own)
+    elif part == "regime":
+        for (name, (method, number, own)), noise in itertools.product(REGIME.items(), noises):
+            start = "samples" if method in ("PFML", "CPML") else "sphere"
+            clip = CLIPS.get(name.split(",")[0], "none")
+            levels = {"method": name.replace(" ", ""), "noise": noise}
+            field = {"method": method, "proxies": number, "settings": own}
+            yield levels, job(**field, noise=noise, test=True, start=start, clip=clip)
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run by name, one seed of all settings after the other."""
     return {
-        f"{name}-{seed}": {**job, "seed": seed}
+        f"{named(part, levels)}-{seed}": {**job, "seed": seed}
         for part in settings.parts
         for seed in range(settings.seeds)
-        for name, job in settings_of(part, settings).items()
+        for levels, job in settings_of(part, settings)
     }
 
 
 def main(settings: Settings) -> str:
-    """Run what is missing, and print the tables of what is kept."""
+    """Run what is missing; return the tables of what is kept."""
     if settings.task != "digits" and settings.data_dir is None and not settings.tables:
-        raise SystemExit(
-            f"--task {settings.task} needs --data-dir, the folder with Omniglot's zips"
-        )
+        needed = "--data-dir, the folder with Omniglot's zips"
+        raise SystemExit(f"--task {settings.task} needs {needed}")
     if "batches" in settings.parts and settings.task == "digits":
         raise SystemExit(
             "--parts batches is for Omniglot: a batch of digits has both classes anyway"
@@ -218,11 +188,8 @@ def main(settings: Settings) -> str:
         jobs, progress = make_jobs(settings), not settings.quiet
         limits = {"workers": settings.workers, "minutes": settings.minutes}
         run_study(work, jobs, kept, **limits, progress=progress)
-    text = report(read_results(kept), settings.parts)
-    print(text, flush=True)
-    return text
+    return report(read_results(kept), settings.parts)
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
-    sys.exit(main(tyro.cli(Settings, description=__doc__)) and 0)
+    start(main, Settings, __doc__)

@@ -151,12 +151,12 @@ def learn(job: dict[str, Any], data_dir: str | None) -> dict[str, float]:
 def score(result: training.FitResult, parts: Parts) -> dict[str, float]:
     """Retrieval among all that is scored, by held-out classes and by the others."""
     x = np.asarray(jdml.sphere(jnp.asarray(result.embedder(parts.scored.images))))
-    found = jdml.evaluate_retrieval(x, parts.labels, per_query=True)
+    per_query = jdml.evaluate_retrieval(x, parts.labels, per_query=True)
     scores = {}
     for title, rows in (("held out", parts.held_out), ("seen", ~parts.held_out)):
         if rows.any():
             for name in ("R@1", "MAP@R"):
-                scores[f"{title} {name}"] = float(np.nanmean(np.asarray(found[name])[rows]))
+                scores[f"{title} {name}"] = float(np.nanmean(np.asarray(per_query[name])[rows]))
     return scores
 
 
@@ -166,9 +166,15 @@ def structure(result: training.FitResult, parts: Parts, job: dict[str, Any]) -> 
     if proxies is None:
         return {}
     x = jnp.asarray(result.embedder(parts.train.images))
-    labels = parts.train.labels
     delta = job["settings"].get("delta", 0.2)
-    spread = metrics.proxy_spread(proxies, x, labels, parts.modes, delta=delta)
+    return lie(proxies, x, parts.train.labels, parts.modes, delta)
+
+
+def lie(
+    proxies: jax.Array, x: jax.Array, labels: np.ndarray, modes: np.ndarray, delta: float
+) -> dict[str, float]:
+    """How proxies lie among the points and the modes of their classes."""
+    spread = metrics.proxy_spread(proxies, x, labels, modes, delta=delta)
     return {
         "together": spread.together,
         "covered": float(spread.covered or 0.0),
@@ -215,11 +221,5 @@ def settle(job: dict[str, Any]) -> dict[str, float]:
         begin = (params, optimizer.init(params))
         return jax.lax.scan(step, begin, jax.random.split(key, POINT_STEPS))[0][0]["proxies"]
 
-    found = settled(jnp.asarray(proxies), jax.random.fold_in(key, 1), x, jnp.asarray(labels))
-    spread = metrics.proxy_spread(found, x, labels, modes, delta=job["settings"]["delta"])
-    return {
-        "together": spread.together,
-        "covered": float(spread.covered or 0.0),
-        "distance": metrics.proxy_distance(found, x, labels),
-        "norm": float(np.linalg.norm(np.asarray(found), axis=-1).mean()),
-    }
+    at_rest = settled(jnp.asarray(proxies), jax.random.fold_in(key, 1), x, jnp.asarray(labels))
+    return lie(at_rest, x, labels, modes, job["settings"]["delta"])

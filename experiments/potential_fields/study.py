@@ -107,7 +107,21 @@ def load(name: str, data_dir: str | None, held_out: bool) -> Parts:
     return Parts(train, tuple((title, part, part.views["digit"]) for title, part in titled))
 
 
-def recipe_of(task: Task, method: str, settings: dict[str, Any], **own: Any) -> Recipe:
+def base_of(
+    data: str, folder: str | None, steps: int | None, held_out: bool = False
+) -> dict[str, Any]:
+    """What the jobs of a study have in common, on clean labels."""
+    return {
+        "data": data,
+        "data_dir": folder,
+        "steps": steps or TASKS[data].steps,
+        "held_out": held_out,
+        "noise": 0.0,
+        "proxy_rate": PROXY_RATE,
+    }
+
+
+def recipe_of(task: Task, method: str, settings: dict[str, Any], /, **own: Any) -> Recipe:
     """The recipe of a method on a task, with these settings of its loss."""
     settings = dict(settings)
     if method in FIELDS:
@@ -165,10 +179,10 @@ def run(job: dict[str, Any]) -> dict[str, float]:
     scores: dict[str, float] = {}
     for title, part, labels in parts.scored:
         x = np.asarray(jdml.sphere(jnp.asarray(result.embedder(part.images))))
-        found = jdml.evaluate_retrieval(x, labels, ndcg_at=(2, 4, 8))
-        scores |= {f"{title} {name}": found[name] for name in MEASURES}
+        retrieval = jdml.evaluate_retrieval(x, labels, ndcg_at=(2, 4, 8))
+        scores |= {f"{title} {name}": retrieval[name] for name in MEASURES}
     if epoch:
-        scores |= {name: float(np.mean([found[name] for found in over_epoch])) for name in EPOCH}
+        scores |= {name: float(np.mean([point[name] for point in over_epoch])) for name in EPOCH}
     proxies = result.state.params.get("proxies")
     if proxies is not None:
         x = result.embedder(train.images)
@@ -184,14 +198,14 @@ def run(job: dict[str, Any]) -> dict[str, float]:
 def measure(proxies: jax.Array, embeddings: np.ndarray, train: data.Dataset) -> dict[str, float]:
     """The proxies' distance from the training data by every reading, and their spread over the modes of classes."""
     x = jnp.asarray(embeddings)
-    found = {
+    distances = {
         f"epoch: {kind}": metrics.proxy_distance(proxies, x, train.labels, kind=kind)
         for kind in ("assignment", "nearest", "represented")
     }
     modes = train.views["letter" if "letter" in train.views else "digit"]
     spread = metrics.proxy_spread(proxies, x, train.labels, modes)
     return {
-        **found,
+        **distances,
         "epoch: together": spread.together,
         "epoch: covered": float(spread.covered or 0.0),
     }

@@ -38,17 +38,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"jdml {version('jdml')}")
         return 0
+    if set(rest[:1]) <= {"-h", "--help"} and overview(name):
+        print(overview(name))
+        return 0
     if name not in COMMANDS:
         from jdml.registry.constraints import nearest
 
         typed = " ".join([name, *rest[:1]])
         hint = nearest(typed, COMMANDS) or nearest(name, COMMANDS)
         return _fail("jdml", f"COMMAND must be one of {', '.join(COMMANDS)}, got {name!r}{hint}")
+    from jdml.registry.extras import MissingLibraryError, need
+
     try:
-        import tyro
-    except ModuleNotFoundError:
-        return _fail("jdml", "the command line needs its extra: pip install 'jdml[train]'")
-    from jdml.cli import messages, startup
+        for library in ("tyro", "rich", "tqdm"):
+            need(library, "the command line")
+    except MissingLibraryError as error:
+        return _fail("jdml", str(error))
+    import tyro
+
+    from jdml.cli import compiled_programs, messages
 
     prog = f"jdml {name}"
     known = COMMANDS[name]
@@ -63,8 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         command: Any = tyro.cli(
             kind, prog=prog, args=rest, config=(tyro.conf.PositionalRequiredArgs,)
         )
+        messages.check_places(command)
         if known.computes:
-            startup.keep_compiled_programs()
+            compiled_programs.keep_compiled_programs()
             if argv is None:  # a process of our own
                 importlib.import_module("jdml.training.process_memory").keep_freed_memory()
         return command.execute() or 0
@@ -74,8 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return _fail(prog, "out of memory: a smaller --batch or --image-size may fit")
-    except KeyboardInterrupt:
-        return _fail(prog, "interrupted; with --out, the same command goes on where it was", 130)
+    except KeyboardInterrupt as error:
+        step = getattr(error, "step", None)  # of a run that has saved where it was
+        where = "its last checkpoint" if step is None else f"step {step}"
+        told = f"interrupted; with --out, the same command goes on from {where}"
+        return _fail(prog, told, 130)
 
 
 def _command(words: list[str]) -> tuple[str, list[str]]:

@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from jdml.cli.beside import Rows, called, differences, over, paper_rows, show
-from jdml.cli.dry import fake_images, rehearsed
-from jdml.cli.identity import data_checksum, load_split
+from jdml.cli.benchmark_table import Rows, called, differences, over, paper_rows, show
+from jdml.cli.checksums import data_checksum
+from jdml.cli.command_of_run import started
+from jdml.cli.dry_run import fake_images, rehearsed
 from jdml.cli.options.base import as_typed
 from jdml.cli.options.benchmark import BenchmarkOptions
-from jdml.cli.typed import started
+from jdml.cli.training_data import load_split
+from jdml.registry import DATASETS
 
 FOLDS = 4
 EVERY = {"sop": 250, "inshop": 250}
@@ -45,21 +47,21 @@ class Benchmark(BenchmarkOptions):
         if self.dry_run:
             with fake_images(self.crop_size) as folder:
                 source = replace(self, dataset="folder", data_dir=folder)
-                found, unlike = self._measure_all(source)
+                runs, unlike = self._measure_all(source)
         else:
-            found, unlike = self._measure_all(self)
+            runs, unlike = self._measure_all(self)
         if not writes():
             return
         seeds = "" if self.seeds == 1 else f", {self.seeds} seeds"
         title = f"{self.dataset}, {self.protocol}: {self.method}, {self.backbone}{seeds}"
         if self.dry_run:
-            show(f"{title} (dry run on noise)", found, {}, (), {})
+            show(f"{title} (dry run on noise)", runs, {}, (), {})
         else:
             differs = (*unlike, *differences(self))
-            show(title, found, paper_rows(self, self.recipe()), differs, called(self))
+            show(title, runs, paper_rows(self, self.recipe()), differs, called(self))
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
-            rows = found[0] if self.seeds == 1 else {**over(found, np.mean), "seeds": found}
+            rows = runs[0] if self.seeds == 1 else {**over(runs, np.mean), "seeds": runs}
             write_json(self.out / "metrics.json", {"options": self.told(), **rows})
             models = _models(self.out)
             if not self.dry_run and models:
@@ -70,21 +72,23 @@ class Benchmark(BenchmarkOptions):
     def _measure_all(self, source: "Benchmark") -> tuple[list[Rows], tuple[str, ...]]:
         """Metrics by row of each seed, and which counts are not the published ones."""
         data, unlike = self._read(source)
-        found = []
+        runs = []
         for number in range(self.seeds):
             apart = FOLDS if self.protocol == "mlrc" else 1  # whose models have seeds in a row
             out = self.out
             if out is not None and self.seeds > 1:
                 out = out / f"seed{self.seed + apart * number}"
             one = replace(self, seed=self.seed + apart * number, out=out)
-            found.append(one._measure(*data))
-        return found, unlike
+            runs.append(one._measure(*data))
+        return runs, unlike
 
     def _read(self, source: "Benchmark") -> tuple[tuple[Any, Any], tuple[str, ...]]:
         """Training and test images, and which counts are not the published ones."""
+        from jdml import data
         from jdml.data.checking import unlike_published
 
-        train, test = read(source, self._crops())
+        crops = data.mlrc if self.protocol == "mlrc" else data.conventional
+        train, test = read(source, crops(self.crop_size))
         scored = {"test": test.queries}
         if test.gallery is not None:
             scored = {"query": test.queries, "gallery": test.gallery}
@@ -169,11 +173,6 @@ class Benchmark(BenchmarkOptions):
             },
         }
 
-    def _crops(self) -> Any:
-        from jdml import data
-
-        return (data.mlrc if self.protocol == "mlrc" else data.conventional)(self.crop_size)
-
 
 def _models(out: Path) -> list[Path]:
     """The runs in a folder that have a model, the folder itself first."""
@@ -189,6 +188,6 @@ def read(source: Benchmark, crops: Any) -> tuple[Any, Any]:
         part = load_split(source.dataset, source.data_dir, split, transform=crops)
         return data.without_bad_images(part) if source.on_bad_image == "skip" else part
 
-    if source.dataset == "inshop":
+    if "query" in DATASETS[source.dataset].published:
         return load("train"), Retrieval(load("query"), load("gallery"))
     return load("train"), Retrieval(load("test"))

@@ -36,12 +36,9 @@ class Compare:
         """Read, compare, show, write."""
         from jdml.report import compare_runs, read_runs
 
-        for option, file, ending in (
-            ("--csv", self.csv, ".csv"),
-            ("--markdown", self.markdown, ".md"),
-        ):
+        for option, file, ending in (("csv", self.csv, "csv"), ("markdown", self.markdown, "md")):
             if file is not None and str(file) != "-":
-                check_file(file, (ending,), option)
+                check_file(file, (f".{ending}",), f"--{option}")
         if not self.run:
             raise ValueError("RUN is missing: the folder of a run, or of several")
         comparison = compare_runs(
@@ -55,7 +52,7 @@ class Compare:
 
 def show(comparison: Any, csv_file: Path | None = None, markdown: Path | None = None) -> None:
     """Print a comparison, or write it."""
-    from jdml.cli.show import print_table
+    from jdml.cli.terminal import print_table
     from jdml.models.tensors import write_text
     from jdml.report import comparison_records, comparison_table, markdown_table
 

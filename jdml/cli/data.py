@@ -30,12 +30,12 @@ class Check:
 
     def execute(self) -> int:
         """Check and say what was found; 1 if something is wrong."""
-        from jdml.cli.show import print_table
+        from jdml.cli.terminal import print_table
         from jdml.data import check
 
         if not self.dir.is_dir() and not (self.name == "folder" and self.dir.is_file()):
             raise ValueError(f"DIR must be a folder, got {self.dir}")
-        found = check(self.name, self.dir, sample=self.sample, progress=not self.quiet)
+        checked = check(self.name, self.dir, sample=self.sample, progress=not self.quiet)
         rows = [
             [
                 part.split,
@@ -43,22 +43,22 @@ class Check:
                 _beside(part.found.images, part.published and part.published.images),
                 f"{part.missing:,}",
             ]
-            for part in found.parts
+            for part in checked.parts
         ]
         print(f"{self.name} in {self.dir}")
         if rows:
             columns = ["found / published", "classes", "images", "missing files"]
             print_table(None, columns, rows)
-            print(f"decoded: {found.decoded:,} images")
-        if found.lists_are_whole:
+            print(f"decoded: {checked.decoded:,} images")
+        if checked.lists_are_whole:
             print("the lists are whole: every count is the published one")
-        for note in found.notes:
+        for note in checked.notes:
             print(f"note: {note}")
-        for problem in found.problems:
+        for problem in checked.problems:
             print(f"wrong: {problem}")
-        if not found.problems:
+        if not checked.problems:
             print("all is well")
-        return 1 if found.problems else 0
+        return 1 if checked.problems else 0
 
 
 def _beside(count: int, published: int | None) -> str:

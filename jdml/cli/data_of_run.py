@@ -38,11 +38,11 @@ def with_data(run: Any, source: str | None, data_dir: Path | None) -> tuple[Any,
         scored = _scored(source or own, folder, config)
     except (FileNotFoundError, ValueError, TypeError) as error:
         return run, f"its images are not at hand ({error}): --source or --data-dir names them"
-    found = replace(run, data=scored)
+    with_scored = replace(run, data=scored)
     try:
-        return replace(found, train=_trained(own, folder, config)), ""
+        return replace(with_scored, train=_trained(own, folder, config)), ""
     except (FileNotFoundError, ValueError, TypeError):
-        return found, ""  # proxies are then shown without what they stand for
+        return with_scored, ""  # proxies are then shown without what they stand for
 
 
 def _scored(text: str, folder: Path | None, config: Any) -> data.Dataset:

@@ -22,7 +22,7 @@ class Demo:
 
     def execute(self) -> None:
         """Train the four methods, print the table, write the figure and the run folder."""
-        from jdml.cli.show import print_table
+        from jdml.cli.terminal import print_table
         from jdml.report.demo import run_demo, summary, table
 
         result = run_demo(self.out, steps=self.steps, seeds=self.seeds)

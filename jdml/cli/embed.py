@@ -85,7 +85,7 @@ def embed_source(
 def write_embeddings(out: Path, vectors: np.ndarray, source: Source, identity: str) -> None:
     """Write embeddings atomically, in the format that the file's ending names."""
     named = {"labels": source.labels, "files": source.files}
-    columns = {name: of for name, of in named.items() if of is not None}
+    columns = {name: values for name, values in named.items() if values is not None}
     with replacing(out) as file:
         if out.suffix == ".npz":
             arrays: Any = {"embeddings": vectors, "model": np.array(identity), **columns}
@@ -133,5 +133,5 @@ def _write_parquet(file: IO[bytes], vectors: np.ndarray, columns: dict[str, np.n
     flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
     arrays = {"embedding": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])}
     names = {"labels": "label", "files": "file"}
-    arrays |= {names[name]: pa.array(of.tolist()) for name, of in columns.items()}
+    arrays |= {names[name]: pa.array(values.tolist()) for name, values in columns.items()}
     parquet.write_table(pa.table(arrays), file)

@@ -14,7 +14,8 @@ class Export:
     A .safetensors file holds the parameters and, in its metadata, what they are: jdml embed, jdml search and
     jdml.training.load take it in the place of a run. A .stablehlo file holds the whole way from images to embeddings
     for CPU, CUDA and TPU, for any number of images: jax.export.deserialize(open(FILE, "rb").read()).call(images);
-    FILE.json beside it says how images are cut.
+    FILE.json beside it says how images are cut, by which JAX it was written and when: JAX reads programs for six months
+    at least, so keep the .safetensors file, from which it can be exported again.
     """
 
     run: Path
@@ -26,11 +27,14 @@ class Export:
 
     def execute(self) -> None:
         """Export, say what was written."""
+        from jdml.registry.extras import need
         from jdml.training import load
         from jdml.training.exporting import export_file
 
         out = self.out or Path("model.safetensors")
         check_file(out, (".safetensors", ".stablehlo"))
+        if out.suffix == ".stablehlo":
+            need("flatbuffers", f"writing {out}")
         trained = load(self.run, which=self.which)
         for file in export_file(trained, out):
             print(f"written: {file} ({file.stat().st_size / 2**10:,.0f} KiB)")
@@ -38,4 +42,7 @@ class Export:
             shape = ", ".join(map(str, trained.input["shape"]))
             print(
                 f"takes images [N, {shape}] of type {trained.input['dtype']}, returns embeddings [N, D]"
+            )
+            print(
+                "reading it needs jax and flatbuffers; JAX promises to for six months: keep the run, to export it again"
             )

@@ -7,43 +7,37 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from jdml.registry.constraints import nearest
+from jdml.registry.places import check_local
 
 SYNONYMS = {
-    "arch": "model",
-    "augment": "augmentation",
-    "backbone": "model",
-    "batch-size": "batch",
-    "data-path": "data-dir",
-    "dataset": "data",
-    "dataset-dir": "data-dir",
-    "embedding-dim": "dim",
-    "embedding-size": "dim",
-    "epochs": "steps",
-    "input-size": "image-size",
-    "iterations": "steps",
-    "learning-rate": "lr",
-    "margin": "loss-setting",
-    "max-steps": "steps",
-    "mine": "miner",
-    "mining": "miner",
-    "name": "data",
-    "network": "model",
-    "num-steps": "steps",
-    "num-workers": "workers",
-    "optim": "optimizer",
-    "out-dir": "out",
-    "output": "out",
-    "output-dir": "out",
-    "pretrained": "weights",
-    "random-seed": "seed",
-    "resume": "out",
-    "root": "data-dir",
-    "save-dir": "out",
-    "wd": "weight-decay",
+    other: option
+    for option, others in {
+        "augmentation": "augment",
+        "batch": "batch-size",
+        "data": "dataset name",
+        "data-dir": "data-path dataset-dir root",
+        "dim": "embedding-dim embedding-size",
+        "image-size": "input-size",
+        "loss-setting": "margin",
+        "lr": "learning-rate",
+        "miner": "mine mining",
+        "model": "arch backbone network",
+        "optimizer": "optim",
+        "out": "out-dir output output-dir resume save-dir",
+        "seed": "random-seed",
+        "steps": "epochs iterations max-steps num-steps",
+        "weight-decay": "wd",
+        "weights": "pretrained",
+        "workers": "num-workers",
+    }.items()
+    for other in others.split()
 }
 """What other programs call our options."""
 NAMED = {"data_dir": "--data-dir", "miner": "--miner", "out_dir": "--out"}
 """What functions call what is typed as an option."""
+
+TEXTS = ("coordinator", "set", "title")
+"""Options that name no file."""
 
 
 class UsageError(ValueError):
@@ -88,6 +82,24 @@ def check_words(options: Any, words: Sequence[str]) -> None:
             check_choice(field.name.upper(), word, known)
 
 
+def check_places(options: Any) -> None:
+    """Refuse addresses where a command reads and writes files, before any work.
+
+    Args:
+        options: the command's dataclass, as it was read.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        required = field.default is field.default_factory is dataclasses.MISSING
+        name = field.name.upper() if required else f"--{field.name.replace('_', '-')}"
+        for place in value if isinstance(value, tuple | list) else (value,):
+            if field.name not in TEXTS:
+                check_local(name, place)
+
+
 def check_choice(name: str, value: str, known: Iterable[str]) -> None:
     """Refuse what is no choice.
 
@@ -111,8 +123,8 @@ def choices(hint: Any) -> tuple[str, ...]:
         return tuple(choice for choice in get_args(hint) if isinstance(choice, str))
     if get_origin(hint) in (Union, types.UnionType):
         parts = [part for part in get_args(hint) if part is not type(None)]
-        found = [choices(part) for part in parts]
-        return tuple(choice for part in found for choice in part) if all(found) else ()
+        of_parts = [choices(part) for part in parts]
+        return tuple(choice for part in of_parts for choice in part) if all(of_parts) else ()
     return ()
 
 

@@ -55,8 +55,8 @@ class Report:
             raise ValueError("RUN is missing: the folder of a run, or a .npz file")
         runs = []
         for run in read_runs(*self.run):
-            found, note = with_data(run, self.source, self.data_dir)
-            runs.append(found)
+            looked_at, note = with_data(run, self.source, self.data_dir)
+            runs.append(looked_at)
             if note:
                 print(f"note: {run.name}: {note}")
         html_report(

@@ -3,6 +3,7 @@
 import os
 
 from jdml.recipes import Recipe
+from jdml.recipes.words import write_batch
 
 SMALL_IMAGES = 64
 """Up to this size images are what the network ``eps`` is for."""
@@ -39,19 +40,18 @@ def check_memory(recipe: Recipe, image_size: int | None, batch: str | None) -> N
     Raises:
         ValueError: naming the option, what it needs and what there is.
     """
-    there = (
-        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
-    )
-    needed = {
-        f"--memory {recipe.memory}": 4 * recipe.memory * recipe.dim,
-        f"--image-size {image_size} at --batch {batch or recipe.batch}": 4
-        * COPIES
-        * recipe.batch_size
-        * 3
-        * (image_size or 0) ** 2,
+    if not hasattr(os, "sysconf"):
+        return
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    numbers = {
+        f"--memory {recipe.memory}": recipe.memory * recipe.dim,
+        f"--image-size {image_size} at --batch {batch or write_batch(recipe.batch)}": (
+            COPIES * recipe.batch_size * 3 * (image_size or 0) ** 2
+        ),
     }
-    for option, size in needed.items():
-        if there and size > there:
+    for option, number in numbers.items():
+        size = 4 * number
+        if size > there:
             raise ValueError(
                 f"{option} needs {size / 2**30:,.0f} GiB, this machine has {there / 2**30:,.0f}"
             )

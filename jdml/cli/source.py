@@ -7,9 +7,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from jdml import data
-from jdml.data.folder import image_files, read_folder, read_table, unread_kinds
 from jdml.data.lists import Listing
-from jdml.data.loading import read_listing, recognize
+from jdml.data.loading import read_listing
+from jdml.data.sources import read_path
 from jdml.registry import DATASETS
 from jdml.registry.constraints import nearest
 
@@ -33,7 +33,9 @@ class Source(NamedTuple):
 
     def select(self, rows: np.ndarray) -> "Source":
         """Names and labels of some of the rows."""
-        files, labels = (None if of is None else of[rows] for of in (self.files, self.labels))
+        files, labels = (
+            None if column is None else column[rows] for column in (self.files, self.labels)
+        )
         return self._replace(files=files, labels=labels)
 
 
@@ -65,15 +67,8 @@ def read_source(
     path = Path(text).expanduser()
     name, colon, folder = text.partition(":")
     known = tuple(DATASETS)
-    if path.is_dir() and not (data_dir is not None and text in known):
-        kind = recognize(path)
-        if kind != "folder":
-            return _data_set(kind, path, split, view, config)
-        return _folder(path, split, view, config)
-    if path.is_file() and path.suffix.lower() == ".csv":
-        return _of_listing(read_table(path), split, view, config)
-    if path.is_file():
-        return Source([path], np.array([str(path.absolute())]), None)
+    if path.is_file() or (path.is_dir() and not (data_dir is not None and text in known)):
+        return _of_path(path, split, view, config)
     if colon and name in known:
         return _data_set(name, Path(folder), split, view, config)
     if text in known:
@@ -92,24 +87,20 @@ def _data_set(
         return _of_listing(read_listing(name, folder), split, view, config)
     size = config.get("image_size") if DATASETS[name].sized else None
     options = {"image_size": size} if size else {}
-    found = data.load(name, data_dir=folder, split=split, **options)
-    return Source(found, None, _labels(found, view, config))
+    part = data.load(name, data_dir=folder, split=split, **options)
+    return Source(part, None, _labels(part, view, config))
 
 
-def _folder(path: Path, split: str, view: str | None, config: Mapping[str, Any]) -> Source:
-    """A folder of classes, or of images."""
-    found, others = image_files(path)
-    if not found:
-        raise FileNotFoundError(f"{path} has no images in it")
-    flat = all(file.parent == path for file in found)
-    if not flat:
-        return _of_listing(read_folder(path), split, view, config)
+def _of_path(path: Path, split: str, view: str | None, config: Mapping[str, Any]) -> Source:
+    images = read_path(path)
+    if images.listing is not None:
+        return _of_listing(images.listing, split, view, config)
     if split != "all":
         raise ValueError(
             f"--split {split} needs classes, each a folder: {path} holds images without"
         )
-    files = np.array([str(file.absolute()) for file in found])
-    return Source(found, files, None, unread_kinds(others))
+    files = np.array([str(file.absolute()) for file in images.files])
+    return Source(images.files, files, None, images.notes)
 
 
 def _of_listing(
@@ -121,9 +112,9 @@ def _of_listing(
             raise ValueError(
                 f"--split {split}: there is no such part, only {', '.join(listing.splits)}"
             )
-    found = listing.dataset(split)
-    files = np.array([str(Path(str(file)).absolute()) for file in found.images.files])
-    return Source(found, files, _labels(found, view, config), listing.notes)
+    part = listing.dataset(split)
+    files = np.array([str(Path(str(file)).absolute()) for file in part.images.files])
+    return Source(part, files, _labels(part, view, config), listing.notes)
 
 
 def _as_the_run(listing: Listing, config: Mapping[str, Any]) -> Listing:
@@ -136,11 +127,11 @@ def _as_the_run(listing: Listing, config: Mapping[str, Any]) -> Listing:
     return data.train_on(listing, trained) if trained else listing
 
 
-def _labels(found: data.Dataset, view: str | None, config: Mapping[str, Any]) -> np.ndarray:
+def _labels(part: data.Dataset, view: str | None, config: Mapping[str, Any]) -> np.ndarray:
     """The names of the classes, where they have names."""
     wanted = view or config.get("labels")
-    if view is not None and view not in found.views:
-        raise ValueError(f"--labels must be one of {', '.join(found.views)}, got {view!r}")
-    chosen: str = wanted if wanted in found.views else next(iter(found.views))  # type: ignore[assignment]
-    numbers, names = found.views[chosen], found.class_names.get(chosen)
+    if view is not None and view not in part.views:
+        raise ValueError(f"--labels must be one of {', '.join(part.views)}, got {view!r}")
+    chosen: str = wanted if wanted in part.views else next(iter(part.views))  # type: ignore[assignment]
+    numbers, names = part.views[chosen], part.class_names.get(chosen)
     return numbers if names is None else np.array(names)[numbers]

@@ -9,9 +9,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from jdml.cli.messages import check_words
+from jdml.cli.command_of_run import words_of
+from jdml.cli.messages import check_places, check_words
 from jdml.cli.train import Train
-from jdml.cli.typed import words_of
 from jdml.registry.constraints import nearest
 
 OWN = ("seed", "out", "quiet")
@@ -81,22 +81,23 @@ class Sweep(Train):
             Train(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Train)}),
             without=(*names, *OWN),
         )
-        found: dict[str, Train] = {}
+        runs: dict[str, Train] = {}
         for values in itertools.product(*(values for _, values in settings)):
             chosen: list[str] = []
             for name, value in zip(names, values, strict=True):
                 chosen += [f"--{name.replace('_', '-')}", *shlex.split(value)]
             check_words(Train, chosen)
             options = tyro.cli(Train, prog="jdml sweep", args=[*common, *chosen])
+            check_places(options)
             title = re.sub(r"[^\w.+=-]+", "_", "_".join(values)) or "run"
             for seed in range(self.seed, self.seed + self.seeds):
                 name = f"{title}-{seed}"
-                if name in found:
+                if name in runs:
                     raise ValueError(f"--set has two combinations that are both called {title}")
-                found[name] = dataclasses.replace(
+                runs[name] = dataclasses.replace(
                     options, seed=seed, out=self.out / name, quiet=True
                 )
-        return found
+        return runs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +107,7 @@ class _Trainer:
     runs: Mapping[str, Train]
 
     def __call__(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        from jdml.cli.startup import keep_compiled_programs
+        from jdml.cli.compiled_programs import keep_compiled_programs
         from jdml.training.checkpoint import METRICS, read_json
 
         keep_compiled_programs()
@@ -114,8 +115,8 @@ class _Trainer:
         with contextlib.redirect_stdout(io.StringIO()):
             options.execute()
         assert options.out is not None
-        found: dict[str, Any] = read_json(options.out / METRICS)
-        return found
+        metrics: dict[str, Any] = read_json(options.out / METRICS)
+        return metrics
 
 
 def _values(text: str) -> tuple[str, list[str]]:
@@ -133,7 +134,7 @@ def _values(text: str) -> tuple[str, list[str]]:
             f"--set must be an option of jdml train and its values, such as lr=1e-4,1e-3; got {text!r}"
             f"{nearest(name, known)}"
         )
-    found = [value.strip() for value in values.split(",") if value.strip()]
-    if not found:
+    listed = [value.strip() for value in values.split(",") if value.strip()]
+    if not listed:
         raise ValueError(f"--set {name} has no values: write {name}=FIRST,SECOND")
-    return name, found
+    return name, listed

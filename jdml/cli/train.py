@@ -1,11 +1,9 @@
 """``jdml train``: train a model with any objective, with checkpoints, and score it on the test part."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from jdml.cli.command_of_run import started
 from jdml.cli.options.train import TrainOptions
-from jdml.cli.typed import started
 
 
 @dataclass(frozen=True)
@@ -29,21 +27,23 @@ class Train(TrainOptions):
 
     def execute(self) -> None:
         """Train, score, show, write metrics.json."""
-        from jdml.cli.show import print_table
-        from jdml.cli.training import Training
+        from jdml.cli.terminal import print_table
+        from jdml.cli.training_run import TrainingRun
         from jdml.training.checkpoint import write_json
         from jdml.training.placement import writes
 
         self.join()
         options = self.settled()
-        training = Training(options, options.recipe(), started("jdml train", self))
+        training = TrainingRun(options, options.recipe(), started("jdml train", self), self.hints())
         result = training.run()
         metrics = training.test(result.embedder)
         if not writes():
             return
         title = options.title(training.recipe)
         if metrics:
-            print_table(title, *as_table(metrics))
+            columns = ["scored on", *next(iter(metrics.values()))]
+            rows = [[part, *scores.values()] for part, scores in metrics.items()]
+            print_table(title, columns, rows)
         else:
             print(f"{title}: trained; --split none leaves nothing to score")
         if options.out is not None:
@@ -51,9 +51,3 @@ class Train(TrainOptions):
             write_json(options.out / "metrics.json", {"step": step, **metrics})
         for line in training.next_steps():
             print(line)
-
-
-def as_table(rows: Mapping[str, Mapping[str, float]]) -> tuple[list[str], list[list[Any]]]:
-    """Turn ``{row: {metric: value}}`` into a table's columns and rows."""
-    metrics = next(iter(rows.values()))
-    return ["scored on", *metrics], [[name, *row.values()] for name, row in rows.items()]

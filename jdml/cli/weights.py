@@ -36,7 +36,7 @@ class Convert:
 
     def execute(self) -> None:
         """Convert, and say what matched."""
-        from jdml.cli.show import print_table
+        from jdml.cli.terminal import print_table
         from jdml.models import convert_weights
 
         out = self.out or Path(f"{self.arch}.safetensors")

@@ -11,6 +11,7 @@ from jdml.data.dataset import Dataset
 from jdml.data.digits import check_split
 from jdml.data.images import ImageFiles
 from jdml.data.transforms import Crops
+from jdml.registry.places import check_local
 
 # Splits whose rows are labelled together: a query and its gallery have one numbering.
 _SHARED = {"query": "test", "gallery": "test"}
@@ -32,6 +33,7 @@ class Listing:
         notes: lines about what was passed over.
         own_split: whether the lists say themselves what trains and what is scored.
         unread: how many images were passed over.
+        split_notes: lines about how the splits were chosen.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Listing:
     notes: tuple[str, ...] = ()
     own_split: bool = False
     unread: int = 0
+    split_notes: tuple[str, ...] = ()
 
     def dataset(
         self, split: str, *, transform: Crops | None = None, check_files: bool = True
@@ -100,6 +103,7 @@ def data_folder(name: str, data_dir: str | Path | None) -> Path:
     """
     if data_dir is None:
         raise ValueError(f"data_dir must be the folder of the {name} files, got None")
+    check_local("data_dir", data_dir)
     return Path(data_dir).expanduser()
 
 

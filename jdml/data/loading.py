@@ -10,6 +10,7 @@ from jdml.data.dataset import Dataset
 from jdml.data.lists import Listing
 from jdml.registry import DATASETS, file_sets
 from jdml.registry.datasets import table
+from jdml.registry.places import check_local
 
 IMAGE_FILES = file_sets()
 """Names of the data sets whose images are ``ImageFiles``."""
@@ -41,7 +42,7 @@ def recognize(folder: str | Path) -> str:
         folder: any folder.
 
     Returns:
-        ``"cub"``, ``"cars"``, ``"sop"`` or ``"inshop"`` where their lists lie in it or in a folder in it, else
+        The name of the data set whose lists (``sign`` of its record) lie in it or in a folder in it, else
         ``"folder"``.
 
     Example:
@@ -51,6 +52,7 @@ def recognize(folder: str | Path) -> str:
         >>> recognize("CUB"), recognize(".")
         ('cub', 'cub')
     """
+    check_local("folder", folder)
     place = Path(folder).expanduser()
     for name, dataset in DATASETS.items():
         sign = dataset.sign
@@ -92,6 +94,7 @@ def load(
     """
     if name not in DATASETS:
         raise ValueError(f"name must be one of {tuple(DATASETS)}, got {name!r}")
+    check_local("data_dir", data_dir)
     if name in IMAGE_FILES:
         return read_listing(name, data_dir).dataset(split, **options)
     dataset: Dataset = DATASETS[name].reader(data_dir, split, **options)

@@ -9,6 +9,7 @@ import numpy as np
 
 from jdml.data.dataset import Dataset
 from jdml.data.digits import check_split, digit_dataset
+from jdml.registry.extras import need
 
 SPLITS = ("train", "test", "all")
 _PREFIXES = {"train": "train", "test": "t10k"}
@@ -110,6 +111,7 @@ def _find(folder: Path, name: str) -> Path:
 
 def _read_prepared(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
     """Images ``[N, H, W]`` and digits ``[N]`` of one part, from a copy prepared by tfds."""
+    need("tensorflow_datasets", "MNIST as TensorFlow Datasets prepared it")
     import tensorflow_datasets as tfds
 
     rows = tfds.data_source("mnist", data_dir=str(folder), split=part, download=False)

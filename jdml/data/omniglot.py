@@ -11,6 +11,7 @@ import numpy as np
 
 from jdml.data.dataset import Dataset
 from jdml.data.digits import check_split
+from jdml.registry.extras import need
 
 SPLITS = ("train", "test", "all")
 _SOURCES = {"train": "images_background", "test": "images_evaluation"}
@@ -132,6 +133,7 @@ def _is_image(name: str, source: str) -> bool:
 
 def _decode(content: bytes, image_size: int) -> np.ndarray:
     """A PNG, dark ink on white paper, as uint8 ``[s, s]`` with ink 255 on 0."""
+    need("PIL", "Omniglot")
     from PIL import Image
 
     with Image.open(io.BytesIO(content)) as png:

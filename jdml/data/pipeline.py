@@ -13,6 +13,7 @@ import numpy as np
 from jdml.data.dataset import Dataset
 from jdml.data.images import BadImageError, ImageFiles, cores
 from jdml.data.samplers import EpochSampler
+from jdml.registry.extras import need
 
 ENDLESS = 1 << 60
 """Steps after which the pipeline would end."""
@@ -225,6 +226,7 @@ class ImageBatches:
 
     def _start(self) -> Any:
         """An iterator over the batches from the present step on, with its workers."""
+        need("grain", "batches of image files")
         import grain
 
         steps = grain.MapDataset.range(self._sampler.step, ENDLESS).map(self._load)

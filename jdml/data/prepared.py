@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from jdml.registry.extras import need
+
 
 @dataclass(frozen=True)
 class Record:
@@ -54,6 +56,7 @@ def read_prepared(
     Raises:
         ValueError: if the copy was prepared in another format than array_record.
     """
+    need("tensorflow_datasets", "what TensorFlow Datasets prepared")
     import tensorflow_datasets as tfds
 
     versions = [path.parent for path in folder.glob(f"{name}/*/dataset_info.json")]

@@ -10,9 +10,7 @@ from jdml.registry import NETWORKS
 def create(name: str, *, dim: int, **settings: Any) -> nn.Module:
     """Make a network by name.
 
-    For small images ``"eps"``, ``"small"`` and ``"resnet20v2"``; for photographs, with pretrained weights to convert
-    (``convert_weights``), ``"resnet18"``, ``"resnet50"``, ``"bn_inception"``, ``"efficientnet_lite0"`` and
-    ``"vit_s16"``.
+    For small images {small}; for photographs, with pretrained weights to convert (``convert_weights``), {photographs}.
 
     Args:
         name: the network's name.
@@ -35,3 +33,13 @@ def create(name: str, *, dim: int, **settings: Any) -> nn.Module:
     record = NETWORKS[name]
     made: nn.Module = record.kind(dim=dim, **{**record.settings, **settings})
     return made
+
+
+def _named(small_images: bool) -> str:
+    names = [name for name, record in NETWORKS.items() if record.small_images == small_images]
+    return ", ".join(f"``{name!r}``" for name in names)
+
+
+if create.__doc__:  # which `python -OO` leaves out
+    create.__doc__ = create.__doc__.replace("{small}", _named(True))
+    create.__doc__ = create.__doc__.replace("{photographs}", _named(False))

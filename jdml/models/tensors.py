@@ -8,6 +8,9 @@ from typing import IO, Any
 
 import numpy as np
 
+from jdml.registry.extras import MissingLibraryError, need
+from jdml.registry.places import check_local
+
 # Under these keys training programs keep the weights of a checkpoint.
 WRAPPERS = ("state_dict", "model", "model_state_dict", "teacher")
 
@@ -42,6 +45,7 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
 
 def read_metadata(path: Path) -> dict[str, str]:
     """Read the metadata of a ``.safetensors`` file; empty where there is none."""
+    need("safetensors", "reading weights")
     from safetensors import safe_open
 
     def metadata(path: Path) -> dict[str, str]:
@@ -54,6 +58,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A file that takes the place of ``path`` when it is written: a killed process leaves the old or the new one."""
+    check_local("path", path)
     partial = path.with_name(path.name + ".tmp")
     try:
         with partial.open("wb") as file:
@@ -74,6 +79,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:
     """Write a ``.safetensors`` file atomically; see ``replacing``."""
+    need("safetensors", "writing weights")
     from safetensors.numpy import save
 
     contiguous = {name: np.asarray(value, order="C") for name, value in tensors.items()}
@@ -85,8 +91,8 @@ def _reading(path: Path, read: Callable[[Path], Any]) -> Any:
     """What ``read`` returns; a ValueError that names the file where it fails."""
     try:
         return read(path)
-    except ModuleNotFoundError as error:
-        raise ValueError(f"reading {path} needs {error.name}: pip install {error.name}") from error
+    except MissingLibraryError:
+        raise
     except Exception as error:  # of safetensors, zipfile, zlib, pickle or PyTorch: not such a file
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ValueError(f"{path} is not a readable {path.suffix} file: {reason}") from error
@@ -94,6 +100,8 @@ def _reading(path: Path, read: Callable[[Path], Any]) -> Any:
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     import ml_dtypes  # noqa: F401  (teaches NumPy bfloat16)
+
+    need("safetensors", f"reading {path}")
     from safetensors.numpy import load_file
 
     return load_file(path)
@@ -108,6 +116,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def _read_torch(path: Path) -> dict[str, np.ndarray]:
+    need("torch", f"reading {path}")
     import torch
 
     content = torch.load(path, map_location="cpu", weights_only=True)

@@ -16,6 +16,7 @@ from jdml.models.creation import create
 from jdml.models.dialects import Dialect, dialects
 from jdml.models.tensors import read_metadata, read_tensors, write_tensors
 from jdml.registry import pretrained_networks
+from jdml.registry.places import check_local
 
 # What programs put before all names.
 PREFIXES = ("", "module.", "model.", "backbone.", "module.backbone.", "resnet.", "vit.")
@@ -75,6 +76,8 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
         Traceback (most recent call last):
         ValueError: arch must be one of ('resnet18', ..., 'vit_s16'), got 'resnet152'
     """
+    check_local("path", path)
+    check_local("out", out)
     path, out = Path(path), Path(out)
     if arch not in pretrained_networks():
         raise ValueError(f"arch must be one of {pretrained_networks()}, got {arch!r}")
@@ -134,6 +137,7 @@ def load_weights(path: str | Path, variables: Mapping[str, Any]) -> dict[str, An
         Traceback (most recent call last):
         ValueError: path must end in .safetensors (see convert_weights), got resnet50.npz
     """
+    check_local("path", path)
     path = Path(path)
     if path.suffix != ".safetensors":
         raise ValueError(f"path must end in .safetensors (see convert_weights), got {path}")

@@ -57,7 +57,7 @@ def widen(values: Array, dtype: jnp.dtype) -> Array:
     return widened(values)
 
 
-def bounded(value: Array, *, least: float = -SHARPEST, most: float = SHARPEST) -> Array:
+def bounded(value: float | Array, *, least: float = -SHARPEST, most: float = SHARPEST) -> Array:
     """A hyper-parameter within what floats can be multiplied by: beyond a bound it counts as the bound.
 
     Args:

@@ -39,7 +39,7 @@ class RecipeError(ValueError):
         Returns:
             The message.
         """
-        return re.sub(r"\{(\w+)\}", lambda found: name(found[1]), self.template)
+        return re.sub(r"\{(\w+)\}", lambda match: name(match[1]), self.template)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Recipe:
         batch: random samples, or (classes, samples per class).
         small_classes: what a class of fewer samples is: ``pad``: it leaves places empty; ``refuse``: an error.
         epochs: passes over the training images.
-        steps: steps, in the place of epochs.
+        steps: steps, in the place of epochs; 0 scores the start.
         rule: ``"adam"`` (weight decay added to the gradient), ``"adamw"`` (decoupled), or ``"sgd"`` (momentum .9).
         rate: learning rate of the model.
         role_rates: learning rates of the objective's parameters (``"proxies"``, ``"beta"``), in units of ``rate``.
@@ -131,7 +131,7 @@ class Recipe:
     batch: Batch = 128
     small_classes: Literal["pad", "refuse"] = "pad"
     epochs: Annotated[int, positive] = 100
-    steps: Annotated[int | None, positive] = None
+    steps: Annotated[int | None, non_negative] = None
     rule: Literal["adam", "adamw", "sgd"] = "adam"
     rate: Annotated[float, positive] = 1e-4
     role_rates: Mapping[str, float] = dataclasses.field(default_factory=lambda: {"proxies": 100.0})
@@ -171,7 +171,7 @@ class Recipe:
             )
         settings = plain_settings("settings", self.settings)
         rates = plain_settings("role_rates", self.role_rates)
-        batch = self.batch if isinstance(self.batch, int) else tuple(self.batch)
+        batch = tuple(self.batch) if isinstance(self.batch, tuple | list) else self.batch
         for name, value in {
             "settings": settings,
             "role_rates": rates,
@@ -264,8 +264,8 @@ def with_method(base: Recipe, name: str, **settings: Any) -> Recipe:
 
 
 def _check_batch(batch: Any) -> None:
-    sizes = (batch,) if isinstance(batch, int) else batch
-    if len(sizes) not in (1, 2) or not all(
+    sizes = batch if isinstance(batch, tuple) else (batch,)
+    if len(sizes) != 1 + isinstance(batch, tuple) or not all(
         isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes
     ):
         raise RecipeError(
@@ -314,7 +314,7 @@ def _check_proxies(recipe: Recipe) -> None:
     chosen = recipe.has_hook and method is not None and method.proxies is not None
     if recipe.start == "samples" and (chosen or not recipe.has_proxies):
         raise RecipeError(
-            "{start} samples needs proxies that are learned: not {method} ccp, nor {proxies_per_class} 0"
+            "{start} samples needs proxies that are learned: not those that {method} chooses, nor {proxies_per_class} 0"
         )
 
 

@@ -125,8 +125,8 @@ def anchored(
         pooling="average+max",
         dim=512,
     )
-    found = with_problems(base, pool_size=pool if pool_size is None else pool_size, **settings)
-    return dataclasses.replace(found, proxies_per_class=per_class)
+    with_pools = with_problems(base, pool_size=pool if pool_size is None else pool_size, **settings)
+    return dataclasses.replace(with_pools, proxies_per_class=per_class)
 
 
 def make_objective(

@@ -42,7 +42,8 @@ def make_optimizer(
     """
     if steps_per_epoch < 1:
         raise ValueError(f"steps_per_epoch must be at least 1, got {steps_per_epoch}")
-    whole = steps or recipe.steps or recipe.epochs * steps_per_epoch
+    whole = recipe.steps if steps is None else steps
+    whole = recipe.epochs * steps_per_epoch if whole is None else max(1, whole)
     waits = recipe.warmup_steps
     waits = recipe.warmup_epochs * steps_per_epoch if waits is None else waits
 

@@ -229,7 +229,7 @@ def settings_of(method: str, *, of_paper: bool = True) -> dict[str, Any]:
         >>> settings_of("ccp")["preset"], settings_of("nir")["warmup"], settings_of("mpa")
         ('paper', 1, {})
     """
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     makers: list[Any] = [RECIPES[method]] if of_paper else []
     if method in METHODS:
         makers.insert(
@@ -237,12 +237,12 @@ def settings_of(method: str, *, of_paper: bool = True) -> dict[str, Any]:
         )
     for maker in makers:
         parameters = inspect.signature(maker).parameters.values()
-        found |= {
+        defaults |= {
             p.name: p.default
             for p in parameters
             if p.default is not p.empty and p.kind is not p.VAR_KEYWORD
         }
-    return found
+    return defaults
 
 
 def recipe(
@@ -296,16 +296,16 @@ def recipe(
         backbone = "resnet50"
     if backbone is not None:
         one_of("backbone", backbone, NETWORKS)
-    found = RECIPES[method](dataset, backbone or "resnet50", **settings)
+    made = RECIPES[method](dataset, backbone or "resnet50", **settings)
     if protocol == "mlrc":
-        found = _under_mlrc(found, method, dataset)
-    return dataclasses.replace(found, network=backbone, **_head(backbone))
+        made = _under_mlrc(made, method, dataset)
+    return dataclasses.replace(made, network=backbone, **_head(backbone))
 
 
-def _under_mlrc(found: Recipe, method: str, dataset: str) -> Recipe:
+def _under_mlrc(made: Recipe, method: str, dataset: str) -> Recipe:
     """The same method in the setting that the protocol gives to all."""
     return dataclasses.replace(
-        found,
+        made,
         **in_protocol(method, dataset),
         normalize="sphere" if method in ON_SPHERE else "ball",
         batch=(8, 4) if method in OF_PAIRS else 32,

@@ -277,8 +277,8 @@ def printed(
             }
         )
     if method == "ccp":
-        of = as_row(("cub", "cars", "sop", "inshop"), CCP.get((backbone, str(loss)), ""))
-        return {"paper": {"R@1": of[dataset]}} if dataset in of else {}
+        recalls = as_row(("cub", "cars", "sop", "inshop"), CCP.get((backbone, str(loss)), ""))
+        return {"paper": {"R@1": recalls[dataset]}} if dataset in recalls else {}
     names: tuple[str, ...]
     if (method, backbone) in EPS:
         names, table = CLUSTERED, EPS[method, backbone]
@@ -296,5 +296,5 @@ def printed(
     return _rows({"paper": as_row(names, table.get(dataset, ""))})
 
 
-def _rows(found: Mapping[str, Row]) -> dict[str, Row]:
-    return {name: row for name, row in found.items() if row}
+def _rows(rows: Mapping[str, Row]) -> dict[str, Row]:
+    return {name: row for name, row in rows.items() if row}

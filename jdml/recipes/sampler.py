@@ -1,9 +1,15 @@
 """From a recipe to its batches."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from jdml.data import ClassBatchSampler, EpochSampler, RandomBatchSampler
-from jdml.recipes.base import Recipe
+from jdml.recipes.base import Recipe, RecipeError
+from jdml.recipes.words import write_batch
+
+ROWS, SAMPLES = 64, 4
+"""Of a batch that nobody has chosen: its rows at most, and of a class the samples at least, where there are as many."""
 
 
 def make_sampler(recipe: Recipe, labels: np.ndarray, seed: int = 0) -> EpochSampler:
@@ -30,3 +36,114 @@ def make_sampler(recipe: Recipe, labels: np.ndarray, seed: int = 0) -> EpochSamp
     return ClassBatchSampler(
         labels, classes, samples, seed=seed, small_classes=recipe.small_classes
     )
+
+
+def with_usual_batch(recipe: Recipe, labels: np.ndarray) -> Recipe:
+    """Give a recipe the batch that nobody has chosen: classes × samples where samples are compared with each other.
+
+    Args:
+        recipe: the recipe.
+        labels: ``[N]``, of the training images.
+
+    Returns:
+        The recipe with as many rows of 64 as there are, at random for a proxy loss; for a pair loss with 4 samples of
+        each of 16 classes, more of fewer classes, and fewer where classes are smaller.
+
+    Example:
+        >>> with_usual_batch(Recipe(), np.arange(1000) % 100).batch
+        (16, 4)
+        >>> with_usual_batch(Recipe(), np.arange(1000) % 2).batch
+        (2, 32)
+    """
+    if recipe.has_proxies:
+        return replace(recipe, batch=min(ROWS, len(labels)))
+    sizes = np.unique(labels, return_counts=True)[1]
+    wanted, smallest = max(SAMPLES, ROWS // len(sizes)), int(sizes.min())
+    if smallest > 1:
+        samples = min(wanted, smallest)
+    else:  # classes of one image leave places empty, others do not
+        samples = min(wanted, max(2, int(np.median(sizes))))
+        recipe = replace(recipe, small_classes="pad")
+    return replace(recipe, batch=(min(len(sizes), ROWS // samples), samples))
+
+
+def with_batch_that_fits(recipe: Recipe, labels: np.ndarray) -> Recipe:
+    """Shrink a batch that is larger than the data: to all rows, or to all classes and the largest's samples.
+
+    Args:
+        recipe: the recipe.
+        labels: ``[N]``, of the training images.
+
+    Returns:
+        The recipe.
+
+    Example:
+        >>> with_batch_that_fits(Recipe(batch=(9, 4)), np.arange(30) % 3).batch
+        (3, 4)
+    """
+    if isinstance(recipe.batch, int):
+        return replace(recipe, batch=min(recipe.batch, len(labels)))
+    sizes = np.unique(labels, return_counts=True)[1]
+    classes, samples = recipe.batch
+    return replace(recipe, batch=(min(classes, len(sizes)), min(samples, int(sizes.max()))))
+
+
+def positive_pairs(recipe: Recipe, labels: np.ndarray) -> float:
+    """Expect so many pairs of images of one class in a batch.
+
+    Args:
+        recipe: whose ``batch`` is meant.
+        labels: ``[N]``, of the training images.
+
+    Returns:
+        Their number: for random rows on average over all batches, for classes × samples over all groups of a class.
+
+    Example:
+        >>> positive_pairs(Recipe(batch=(2, 3)), np.repeat(np.arange(4), 6))
+        6.0
+        >>> positive_pairs(Recipe(batch=4), np.arange(8) // 2)
+        0.8571428571428571
+    """
+    sizes = np.unique(labels, return_counts=True)[1].astype(float)
+    if isinstance(recipe.batch, int):
+        rows = min(recipe.batch, len(labels))
+        of_one_class = (sizes * (sizes - 1)).sum() / max(1, len(labels) * (len(labels) - 1))
+        return float(rows * (rows - 1) / 2 * of_one_class)
+    classes, samples = recipe.batch
+    held, groups = np.minimum(sizes, samples), np.ceil(sizes / samples)
+    return float(classes * np.average(held * (held - 1) / 2, weights=groups))
+
+
+def check_positives(recipe: Recipe, labels: np.ndarray) -> None:
+    """Refuse batches in which a pair loss has nothing to compare.
+
+    Args:
+        recipe: the recipe. Proxy losses, and batches beside a memory, have something to compare with in any batch.
+        labels: ``[N]``, of the training images.
+
+    Raises:
+        ValueError: no two images of a class in any batch, or no two of different classes.
+
+    Example:
+        >>> check_positives(Recipe(batch=(20, 1)), np.arange(80) % 20)
+        Traceback (most recent call last):
+        ...
+        jdml.recipes.base.RecipeError: batch 20x1 has no two images of one class: triplet, a pair loss, would learn \
+nothing; 16x4 has 16 classes with 4 images each
+    """
+    if recipe.has_proxies or recipe.memory:
+        return
+    told = f"{{batch}} {write_batch(recipe.batch)} has no two images of"
+    pair = f"{recipe.loss}, a pair loss, would learn nothing"
+    sizes = np.unique(labels, return_counts=True)[1]
+    if sizes.max() < 2:
+        raise RecipeError(
+            f"{told} one class: each of the {len(sizes)} classes that train has one image, and {pair}; a proxy loss "
+            "such as proxy_anchor can"
+        )
+    usual = with_usual_batch(recipe, labels).batch
+    instead = f"{write_batch(usual)} has {usual[0]} classes with {usual[1]} images each"  # type: ignore[index]
+    if positive_pairs(recipe, labels) == 0:
+        raise RecipeError(f"{told} one class: {pair}; {instead}")
+    if isinstance(recipe.batch, tuple) and recipe.batch[0] == 1:
+        raise RecipeError(f"{told} different classes: {pair}; {instead}")

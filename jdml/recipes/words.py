@@ -71,6 +71,22 @@ def parse_batch(text: str) -> int | tuple[int, int]:
     return (int(first), int(second)) if times else int(first)
 
 
+def write_batch(batch: int | tuple[int, int]) -> str:
+    """Write what :func:`parse_batch` reads.
+
+    Args:
+        batch: of a recipe.
+
+    Returns:
+        The words.
+
+    Example:
+        >>> write_batch((8, 4)), write_batch(64)
+        ('8x4', '64')
+    """
+    return str(batch) if isinstance(batch, int) else "x".join(map(str, batch))
+
+
 def build_miner(words: str, dim: int) -> Callable[..., Any] | None:
     """Build a chain of miners from ``"eps+semi_hard:margin=0.2"``; ``"none"`` is no miner.
 

@@ -68,12 +68,14 @@ def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
             continue
         kind, constraints = hints[field.name], []
         if get_origin(kind) is Annotated:
-            constraints = [of for of in kind.__metadata__ if callable(of)]
+            constraints = [rule for rule in kind.__metadata__ if callable(rule)]
             kind = kind.__origin__
         kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
         words = [word for one in kinds if get_origin(one) is Literal for word in get_args(one)]
         if bool in kinds and not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, got {value!r}")
+        if constraints and float not in kinds and isinstance(value, float):
+            raise TypeError(f"{name} must be a whole number, got {value!r}")
         if words:
             one_of(name, value, words)
         for constraint in constraints:

@@ -132,5 +132,12 @@ class Problems(Method):
     in_batch_weight: Annotated[float, non_negative] = 0.0
 
 
-METHODS: dict[str, type[Method]] = {method.name: method for method in (Regularizer, Problems)}
+def _records(*methods: type[Method]) -> dict[str, type[Method]]:
+    return {method.name: method for method in methods}
+
+
+METHODS: dict[str, type[Method]] = _records(
+    Regularizer,
+    Problems,
+)
 """Every method by its name."""

@@ -30,6 +30,7 @@ class Network:
         make: pointer to its class.
         settings: the attributes that the name stands for.
         small_images: whether it is for small images; the others are for photographs.
+        layers: what a network for small images is made of, in words.
         pooling: whether it takes ``pooling=``, how it pools over space.
         batch_norm: whether it has batch norm, and so takes ``freeze_batch_norm=``.
         images: how its usual pretrained weights expect images; None where there are none.
@@ -42,6 +43,7 @@ class Network:
     make: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     small_images: bool = False
+    layers: str = ""
     pooling: bool = True
     batch_norm: bool = True
     images: Images | None = None
@@ -63,9 +65,25 @@ def _records(*networks: Network) -> dict[str, Network]:
 IMAGENET = Images((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
 
 NETWORKS: dict[str, Network] = _records(
-    Network("eps", "jdml.models.convnets:EpsNet", small_images=True, pooling=False),
-    Network("small", "jdml.models.convnets:SmallConvNet", small_images=True),
-    Network("resnet20v2", "jdml.models.resnets:ResNet20V2", small_images=True),
+    Network(
+        "eps",
+        "jdml.models.convnets:EpsNet",
+        small_images=True,
+        layers="two convolutions, made for 2-D pictures of digits",
+        pooling=False,
+    ),
+    Network(
+        "small",
+        "jdml.models.convnets:SmallConvNet",
+        small_images=True,
+        layers="four convolutions, for images of any size",
+    ),
+    Network(
+        "resnet20v2",
+        "jdml.models.resnets:ResNet20V2",
+        small_images=True,
+        layers="nine residual blocks",
+    ),
     Network(
         "resnet18",
         "jdml.models.resnets:ResNet",

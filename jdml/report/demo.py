@@ -15,6 +15,8 @@ import flax.linen as nn
 import numpy as np
 
 from jdml.recipes import Recipe
+from jdml.registry.extras import need
+from jdml.registry.places import check_local
 from jdml.report.runs import Run
 from jdml.report.seen import project
 
@@ -130,6 +132,7 @@ def run_demo(
     Raises:
         ValueError: if ``steps`` or ``seeds`` is not positive.
     """
+    need("tqdm", "a progress bar")
     from tqdm.auto import tqdm
 
     from jdml.report.page import html_report
@@ -138,6 +141,7 @@ def run_demo(
     for name, value in (("steps", steps), ("seeds", seeds)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
+    check_local("out_dir", out_dir)
     start = time.monotonic()
     folder = Path(out_dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -268,7 +272,7 @@ def _train(
 def _together(first: Any, second: Any) -> Any:
     """Two data sets of the same views as one."""
     images, labels = (
-        np.concatenate([getattr(of, name) for of in (first, second)])
+        np.concatenate([getattr(part, name) for part in (first, second)])
         for name in ("images", "labels")
     )
     views = {view: np.concatenate([first.views[view], second.views[view]]) for view in first.views}
@@ -280,8 +284,8 @@ def _score(part: str, embeddings: np.ndarray, data: Any) -> dict[str, float]:
 
     from jdml.metrics import evaluate_retrieval
 
-    found = evaluate_retrieval(jnp.asarray(embeddings), data.labels, recall_at=(1,))
-    return {f"{part} {name}": float(found[name]) for name in ("R@1", "MAP@R")}
+    retrieval = evaluate_retrieval(jnp.asarray(embeddings), data.labels, recall_at=(1,))
+    return {f"{part} {name}": float(retrieval[name]) for name in ("R@1", "MAP@R")}
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from jdml.registry.extras import need
+
 Panel = tuple[str, np.ndarray, np.ndarray]
 
 
@@ -37,6 +39,7 @@ def scatter_grid(
     Raises:
         ValueError: if there are no panels, or points are not ``[N, 2]`` with ``[N]`` labels.
     """
+    need("matplotlib", "a figure")
     from matplotlib.figure import Figure
 
     if not panels:
@@ -72,6 +75,7 @@ def scatter_grid(
 
 
 def _color(index: int) -> tuple[float, float, float, float]:
+    need("matplotlib", "a figure")
     from matplotlib import colormaps
 
     return colormaps["tab10"](index % 10) if index < 10 else colormaps["tab20b"](index % 20)

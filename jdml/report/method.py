@@ -100,7 +100,9 @@ def _fields(
     points = (charges - centre) @ axes
     grid, extent = _grid(points)
     potential = getattr(fields, kind)
-    places, sources = (jnp.asarray(of, jnp.float32) for of in (centre + grid @ axes.T, charges))
+    places, sources = (
+        jnp.asarray(array, jnp.float32) for array in (centre + grid @ axes.T, charges)
+    )
     owners_of = jnp.asarray(labels, jnp.int32)
 
     @jax.jit
@@ -109,12 +111,12 @@ def _fields(
             places, label, sources, owners_of, potential=potential, **settings
         )
 
-    found = []
+    panels = []
     for label in there[:PICTURES]:
         values = np.asarray(felt(label, places, sources), np.float64)
         values -= np.median(values)  # a potential is known up to a constant: far charges add one
         scale = np.median(np.abs(values)) or 1.0
-        found.append(
+        panels.append(
             {
                 "title": f"the field that {names(label)} feels",
                 "words": "A sample of this class is drawn from red to blue, where the potential is lower than in "
@@ -127,7 +129,7 @@ def _fields(
                 "stars": _points(points[len(x) :], owners == label),
             }
         )
-    return found
+    return panels
 
 
 def _flow(recipe: Mapping[str, Any], dim: int) -> Any:
@@ -153,7 +155,7 @@ def _densities(
         of_class: Any = made.apply({"params": flow}, condition, method="distribution")
         return of_class.log_prob(points)
 
-    found = []
+    panels = []
     for label in there[:PICTURES]:
         own = x[y == label]
         proxy = centres[label, int(np.argmax((own @ centres[label].T).sum(0)))]
@@ -172,7 +174,7 @@ def _densities(
         )
         top = float(np.quantile(values, 0.995))
         inside = np.abs(near).max(1) <= reach
-        found.append(
+        panels.append(
             {
                 "title": f"the density around the proxy of {names(label)}",
                 "words": "Level sets of the flow's log-density on the sphere, by angle from the proxy (star): the "
@@ -184,7 +186,7 @@ def _densities(
                 "stars": [[0.0, 0.0, 1]],
             }
         )
-    return found
+    return panels
 
 
 def _changes(before: Any, chosen: Any, x: Any, y: Any, there: Any, names: Any) -> list[Panel]:
@@ -197,10 +199,10 @@ def _changes(before: Any, chosen: Any, x: Any, y: Any, there: Any, names: Any) -
 
     owners = np.repeat(np.arange(len(before)), before.shape[1])
     points = flat(x)
-    found = []
+    panels = []
     for label in there[:PICTURES]:
         own = owners == label
-        found.append(
+        panels.append(
             {
                 "title": f"proxies of {names(label)} at the change of a problem",
                 "words": "Boxes: where the last problem that ended had left them. Stars: those that were chosen "
@@ -213,15 +215,15 @@ def _changes(before: Any, chosen: Any, x: Any, y: Any, there: Any, names: Any) -
                 "boxes": _points(flat(before)[own], np.ones(own.sum(), bool)),
             }
         )
-    return found
+    return panels
 
 
 def _problems(folder: Path | None) -> tuple[Any, Any]:
     """What a checkpoint says of the last change of a CCP problem."""
     from jdml.training.checkpoint import read_checkpoint
 
-    found = None if folder is None else read_checkpoint(folder)
-    carried = (found or {}).get("hook", {})
+    checkpoint = None if folder is None else read_checkpoint(folder)
+    carried = (checkpoint or {}).get("hook", {})
     if not isinstance(carried, Mapping) or not int(carried.get("machine", {}).get("problem", 0)):
         return None, None
     return carried.get("before"), carried.get("chosen")
@@ -254,7 +256,7 @@ def _grid(points: np.ndarray, margin: float = 0.12) -> tuple[np.ndarray, list[fl
 def _heat(values: np.ndarray, *, diverging: bool = False, levels: int = 0) -> dict[str, Any]:
     """A grid of values as bytes."""
     values = np.nan_to_num(values)
-    low, high = (float(of) for of in np.quantile(values, (0.01, 0.99)))
+    low, high = (float(bound) for bound in np.quantile(values, (0.01, 0.99)))
     if diverging:
         high = max(abs(low), abs(high), 1e-12)
         low = -high
@@ -268,6 +270,6 @@ def _heat(values: np.ndarray, *, diverging: bool = False, levels: int = 0) -> di
 
 def _points(points: np.ndarray, own: np.ndarray) -> list[list[float]]:
     return [
-        [round(float(a), 4), round(float(b), 4), int(of)]
-        for (a, b), of in zip(points, own, strict=True)
+        [round(float(a), 4), round(float(b), 4), int(is_own)]
+        for (a, b), is_own in zip(points, own, strict=True)
     ]

@@ -9,6 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from jdml.registry.extras import need
+from jdml.registry.places import check_local
 from jdml.report.compare import Comparison, compare_runs, comparison_table, told
 from jdml.report.looking import Look, look_at, look_order, looks_as_data
 from jdml.report.runs import NOT_CURVES, Run, read_runs
@@ -66,6 +68,7 @@ def html_report(
         script of a few hundred lines: of the libraries that PyPI has, Plotly is 4.8 MB, Bokeh 1.3 MB and Vega comes in
         a wheel of 33 MB, and none of them is operated by keyboard, read by a screen reader and dark at night.
     """
+    check_local("out", out)
     from jdml.models.tensors import write_text
 
     for name, value, least in (
@@ -113,6 +116,7 @@ def html_report(
 
 def _rendered(**told: Any) -> str:
     """The page of what is told, with its script and its style in it."""
+    need("jinja2", "a report")
     from jinja2 import Environment, PackageLoader, select_autoescape
 
     script, style = "\n".join(_asset(name) for name in PARTS), _asset("page.css")

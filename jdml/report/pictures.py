@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from jdml.registry.extras import need
 from jdml.report import seen
 from jdml.report.runs import NOT_CURVES
 from jdml.report.thumbnails import picture_of
@@ -111,6 +112,7 @@ def embedding_map(
     Raises:
         ValueError: shapes that do not fit, another method, or one whose library is not installed.
     """
+    need("matplotlib", "a picture")
     from matplotlib import colormaps
 
     x, y = _checked(embeddings, labels)
@@ -258,6 +260,7 @@ def curves(
 
 def _figure(**settings: Any) -> Any:
     """A figure that a notebook shows as a picture, whether pyplot is imported there or not."""
+    need("matplotlib", "a picture")
     from matplotlib.figure import Figure
 
     class Shown(Figure):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jdml.registry.places import check_local
 from jdml.training.checkpoint import CHECKPOINTS, CONFIG, METRICS, MODEL, read_json
 from jdml.training.log import RESOURCES
 from jdml.training.records import read_results
@@ -89,7 +90,9 @@ def read_runs(*places: str | Path) -> list[Run]:
     """
     if not places:
         raise ValueError("places must name at least one run, got none")
-    found: list[Run] = []
+    runs: list[Run] = []
+    for each in places:
+        check_local("run", each)
     for place in (Path(place).expanduser() for place in places):
         if not place.exists():
             raise FileNotFoundError(f"run {place} does not exist")
@@ -99,8 +102,8 @@ def read_runs(*places: str | Path) -> list[Run]:
                 f"{place} holds no run: expected a folder with {CONFIG} or of such folders, the results of a study, "
                 "or a .npz file"
             )
-        found += here
-    return _named_apart(found)
+        runs += here
+    return _named_apart(runs)
 
 
 def _read(place: Path) -> Iterator[Run]:
@@ -280,32 +283,32 @@ def _read_log(path: Path) -> list[dict[str, Any]]:
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings by dotted names."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{name}.")
+            flat |= _flat(value, f"{prefix}{name}.")
         else:
-            found[f"{prefix}{name}"] = value
-    return found
+            flat[f"{prefix}{name}"] = value
+    return flat
 
 
 def _flat_scores(scores: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """Nested scores by their words, without what is no finite number."""
-    found: dict[str, float] = {}
+    flat: dict[str, float] = {}
     for name, value in scores.items():
         whole = f"{prefix} {name}".strip()
         if isinstance(value, Mapping):
-            found |= _flat_scores(value, whole)
+            flat |= _flat_scores(value, whole)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             if math.isfinite(value) and name not in ("step", "queries"):
-                found[whole] = float(value)
-    return found
+                flat[whole] = float(value)
+    return flat
 
 
 def _named_apart(runs: list[Run]) -> list[Run]:
     """The runs, those of the same name with their folder's folder before it, or a number."""
     names = [run.name for run in runs]
-    found: list[Run] = []
+    renamed: list[Run] = []
     taken: set[str] = set()
     for run in runs:
         name = run.name
@@ -316,5 +319,5 @@ def _named_apart(runs: list[Run]) -> list[Run]:
             number += 1
             name = f"{run.name} ({number})"
         taken.add(name)
-        found.append(run if name == run.name else replace(run, name=name))
-    return found
+        renamed.append(run if name == run.name else replace(run, name=name))
+    return renamed

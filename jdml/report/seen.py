@@ -5,6 +5,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from jdml.registry.extras import need
+
 Projection = Literal["pca", "tsne", "umap"]
 SAMPLE = 4000
 """Rows of which pairs are measured, where there are more."""
@@ -47,9 +49,10 @@ def look_up(embeddings: Any, labels: Any, k: int = 8) -> Neighbours:
     x, y = jnp.asarray(embeddings, jnp.float32), np.asarray(labels)
     near, rows = nearest(x, x, min(k, len(x) - 1), exclude_self=True)
     indices = np.asarray(rows)
+    right = (y[indices] == y[:, None]) & (y >= 0)[:, None]
     scores = evaluate_retrieval(x, jnp.asarray(y), recall_at=(1,), per_query=True)
     quality, first = (np.asarray(scores[name], np.float64) for name in ("MAP@R", "R@1"))
-    return Neighbours(indices, np.asarray(near), y[indices] == y[:, None], quality, first)
+    return Neighbours(indices, np.asarray(near), right, quality, first)
 
 
 def hubs(indices: np.ndarray, most: int = 24) -> tuple[list[tuple[int, int]], float]:
@@ -263,16 +266,16 @@ def project(
         return points[0], points[1], f"two principal axes, {100 * share:.0f} % of the variance"
     both = np.concatenate([x, more]).astype(np.float32)
     if method == "tsne":
+        need("sklearn", "a map by t-SNE")
         from sklearn.manifold import TSNE
 
         perplexity = min(30.0, max(2.0, (len(both) - 1) / 3))
         laid: Any = TSNE(init="pca", perplexity=perplexity, random_state=seed).fit_transform(both)
         words = f"t-SNE, perplexity {perplexity:.0f}: neighbours are kept, distances are not"
     elif method == "umap":
-        try:
-            from umap import UMAP
-        except ModuleNotFoundError as error:
-            raise ValueError("umap needs its library: pip install umap-learn") from error
+        need("umap", "a map by UMAP")
+        from umap import UMAP
+
         laid = UMAP(random_state=seed, n_jobs=1).fit_transform(both)
         words = "UMAP: neighbours are kept, distances are not"
     else:

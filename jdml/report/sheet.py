@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jdml.registry.extras import need
+
 SIDE = 160
 """Longest side of an image on the sheet, in pixels."""
 MOST = 40
@@ -24,6 +26,7 @@ def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> P
     Raises:
         ValueError: nothing to draw, or an image that cannot be read, by its name.
     """
+    need("matplotlib", "a picture of neighbours")
     from matplotlib.figure import Figure
 
     if not answers:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from jdml.registry.extras import need
+
 SIDES = (96, 72, 56, 40, 28)
 """Longest sides that are tried, until the pictures fit."""
 ROOM = 3_000_000
@@ -23,6 +25,7 @@ def picture_of(images: Any, row: int) -> Any:
     Returns:
         A Pillow image; None where the rows are no images, or this one cannot be read.
     """
+    need("PIL", "thumbnails")
     from PIL import Image
 
     from jdml.data import ImageFiles

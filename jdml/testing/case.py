@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jdml.registry.extras import need
+
 Tree = Any
 
 
@@ -130,10 +132,9 @@ def assert_finite(tree: Tree, what: str) -> None:
 
 def import_chex() -> Any:
     """Chex, or a clear word about its absence."""
-    try:
-        import chex
-    except ImportError as error:
-        raise ImportError("jdml.testing needs chex: pip install chex") from error
+    need("chex", "jdml.testing")
+    import chex
+
     return chex
 
 

@@ -50,13 +50,13 @@ class Alternation(NamedTuple):
 class AlternatingProblems(Hook):
     """CCP's alternating projections as a hook of :func:`jdml.training.fit`.
 
-    A problem ends when the monitored metric no longer improves. Then the model and the proxies go back to their best in
-    this problem, the weights are anchored there (:func:`jdml.optim.set_anchor`), and every class gets new proxies:
+    A problem ends when the monitored metric no longer improves. Then the model and the proxies go back to their best
+    in this problem, the weights are anchored there (:func:`jdml.optim.set_anchor`), and every class gets new proxies:
     those of ``pool_size`` of its samples that the old ones cover worst. The first problem begins with random samples
-    as proxies, anchored at the weights of the start. The optimizer's moments go on. The log tells the number of the problem, and at its
-    end ``covering_radius``, how far the worst of a class's pool is from its nearest old proxy, mean over classes; and
-    ``covering_ratio``, that radius in units of the mean distance between the means of two classes' pools: the radius
-    alone says nothing of how well classes are covered.
+    as proxies, anchored at the weights of the start. The optimizer's moments go on. The log tells the number of the
+    problem, and at its end ``covering_radius``, how far the worst of a class's pool is from its nearest old proxy,
+    mean over classes; and ``covering_ratio``, that radius in units of the mean distance between the means of two
+    classes' pools: the radius alone says nothing of how well classes are covered.
 
     Attributes:
         model: the model that is trained.

@@ -14,8 +14,9 @@ from jdml.data import Dataset, ImageBatches, ImageFiles
 from jdml.recipes.base import Recipe
 from jdml.recipes.objective import make_objective, normalization
 from jdml.recipes.optimizer import make_optimizer
-from jdml.recipes.sampler import make_sampler
+from jdml.recipes.sampler import check_positives, make_sampler
 from jdml.registry import NETWORKS, resolve
+from jdml.registry.places import check_local
 from jdml.training.fit_result import Embedder, Evaluate, FitResult
 from jdml.training.hooks import Hook
 from jdml.training.loop import fit
@@ -40,6 +41,7 @@ class RunSettings(TypedDict, total=False):
     progress: bool
     tensorboard: bool
     micro_batch: int | None
+    ema: float | None
     async_saves: bool
 
 
@@ -98,7 +100,8 @@ def train(
 
     Raises:
         TypeError: no recipe, or a part of another kind.
-        ValueError: settings that do not fit the data, or CCP without ``validation``.
+        ValueError: settings that do not fit the data, batches in which a pair loss finds no two rows of one class, or
+            CCP without ``validation``.
 
     Example:
         >>> import dataclasses, jdml
@@ -110,11 +113,15 @@ def train(
     """
     if not isinstance(recipe, Recipe):
         raise TypeError(f"recipe must be a jdml.recipes.Recipe, got a {type(recipe).__name__}")
+    check_local("out_dir", out_dir)
     model = make_network(recipe, train) if model is None else model
+    if sampler is None and objective is None:
+        check_positives(recipe, train.labels)
     drawn = make_sampler(recipe, train.labels, seed) if sampler is None else sampler
     rows = getattr(drawn, "batch_size", recipe.batch_size)
     per_epoch = max(1, len(train) // rows)
-    steps = steps or recipe.steps or recipe.epochs * per_epoch
+    steps = recipe.steps if steps is None else steps
+    steps = recipe.epochs * per_epoch if steps is None else steps
     if objective is None:
         objective, of_recipe = parts_of_step(recipe, train.num_classes, per_epoch, steps)
     else:

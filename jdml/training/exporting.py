@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import jax
 
 from jdml.models.tensors import replacing
+from jdml.registry.extras import need
+from jdml.registry.places import check_local
 from jdml.training.checkpoint import write_json, write_model
 from jdml.training.trained_model import Trained
 
@@ -14,7 +17,7 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 
 
 def export_stablehlo(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) -> bytes:
-    """Return a program from images to embeddings, with its parameters, that needs nothing but JAX.
+    """Return a program from images to embeddings, with its parameters, that needs nothing but JAX and flatbuffers.
 
     Args:
         trained: what :func:`jdml.training.load` returns.
@@ -25,7 +28,12 @@ def export_stablehlo(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) 
         cut but not preprocessed, for any B, and returns what :meth:`Trained.embed` returns.
 
     Raises:
+        MissingLibraryError: flatbuffers, of the extra ``train``, is not installed; reading needs it, too.
         ValueError: a run on something else than one array.
+
+    Implementation notes:
+        JAX reads programs of versions up to six months older than itself, and promises no more: keep the
+        ``.safetensors`` file, too, and export again from it.
 
     Example:
         In a program without jdml::
@@ -33,6 +41,7 @@ def export_stablehlo(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) 
             model = jax.export.deserialize(open("model.stablehlo", "rb").read())
             embeddings = model.call(images)
     """
+    need("flatbuffers", "writing a program")
     from jax import export
 
     if "shape" not in trained.input:
@@ -41,10 +50,7 @@ def export_stablehlo(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) 
     shape = (batch, *trained.input["shape"])
     images = jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(trained.input["dtype"]))
     program = export.export(jax.jit(trained.function()), platforms=tuple(platforms))(images)
-    try:
-        return bytes(program.serialize())
-    except ImportError as error:
-        raise ValueError("writing a program needs flatbuffers: pip install flatbuffers") from error
+    return bytes(program.serialize())
 
 
 def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
@@ -53,7 +59,8 @@ def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
     Args:
         trained: what :func:`jdml.training.load` returns.
         out: a ``.safetensors`` file, which :func:`jdml.training.load` reads; or a ``.stablehlo`` file, see
-            :func:`export_stablehlo`, beside which a ``.json`` says how images are cut and what its classes are.
+            :func:`export_stablehlo`, beside which a ``.json`` says how images are cut, what its classes are, and by
+            which JAX it was ``written`` and when.
 
     Returns:
         The files written.
@@ -61,6 +68,7 @@ def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
     Raises:
         ValueError: another ending.
     """
+    check_local("out", out)
     out = Path(out)
     told = {
         "embedding": dict(trained.description),
@@ -82,5 +90,6 @@ def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
     with replacing(out) as file:
         file.write(content)
     beside = out.with_name(out.name + ".json")
-    write_json(beside, told)
+    written = {"jax": jax.__version__, "date": datetime.now(UTC).date().isoformat()}
+    write_json(beside, {**told, "written": written})
     return out, beside

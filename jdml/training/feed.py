@@ -8,6 +8,8 @@ import numpy as np
 
 from jdml.data import ImageBatches
 from jdml.objectives.base import Metrics
+from jdml.training.description import of_input
+from jdml.training.door import next_rows
 from jdml.training.micro_batch import check_rows_apart
 from jdml.training.placement import Tree, either
 from jdml.training.spec import Sampler, StepSpec, TrainSet
@@ -30,6 +32,12 @@ class _Feed:
         self.spec, self.sampler = spec, sampler
         self.placement = spec.placement
         self._may_fill = False
+        self.paired = jax.process_count() > 1  # of which each sees its own rows alone
+
+    def look(self, labels: np.ndarray) -> None:
+        """Note whether any batch so far had two rows of one class; nothing is looked at once one had."""
+        if not self.paired:
+            self.paired = len(np.unique(labels)) < len(labels)
 
     @property
     def sample(self) -> Tree:
@@ -71,7 +79,8 @@ class RowFeed(_Feed):
 
     def __init__(self, spec: StepSpec, train: TrainSet, sampler: Sampler) -> None:
         super().__init__(spec, sampler)
-        self.train = train
+        self.train, self.input = train, of_input(train.images)
+        self._labels = np.asarray(train.labels)
         sizes = [getattr(x, "nbytes", DEVICE_BYTES + 1) for x in jax.tree.leaves(train.images)]
         self.on_device = sum(sizes) <= DEVICE_BYTES
         if self.on_device:
@@ -87,7 +96,8 @@ class RowFeed(_Feed):
 
     def step(self, state: TrainState) -> Outcome:
         """One step on the next batch."""
-        rows = np.asarray(next(self.sampler), np.int32)
+        rows = next_rows(self.sampler, len(self.train.labels)).astype(np.int32)
+        self.look(self._labels[rows[rows >= 0]])
         size = self.size(len(rows), state)
         rows = np.pad(rows, (0, size - len(rows)), constant_values=-1)
         whole, rows = bool((rows >= 0).all()), rows[self.placement.own(size)]
@@ -133,7 +143,7 @@ class ImageFeed(_Feed):
         if batches.dataset is not train:
             raise ValueError("sampler must be ImageBatches of train, got those of another data set")
         super().__init__(spec, batches)
-        self.batches = batches
+        self.batches, self.input = batches, of_input(train.images)
         self._size: int | None = None
         self._step = compiled(spec, donate=True, indexed=False)
         self._last: Metrics = {}
@@ -158,6 +168,7 @@ class ImageFeed(_Feed):
         asked = time.perf_counter()
         batch = next(self.batches)
         self._waited += time.perf_counter() - asked
+        self.look(batch.labels[batch.where])
         state, metrics = self._step(state, *self.placement.spread(batch, self._size))
         self._last = metrics
         return state, metrics

@@ -31,7 +31,7 @@ class Hook(Protocol):
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """What a run's folder must agree with to be resumed, JSON-able."""
+        """What a run's folder must agree with, beside the recipe, to be resumed, JSON-able."""
         ...
 
     def template(self, state: TrainState) -> Tree:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jdml.registry.extras import need
 from jdml.training.process_memory import most_memory
 
 RESOURCES = "resources.json"
@@ -23,6 +24,7 @@ def progress_bar(shown: bool, **settings: Any) -> Any:
     Returns:
         The bar.
     """
+    need("tqdm", "a progress bar")
     if shown:
         from tqdm.auto import tqdm
     else:  # tqdm.auto warns where a notebook has no widgets
@@ -51,6 +53,8 @@ class Log:
             if tensorboard:
                 raise ValueError("tensorboard needs out_dir, a folder to write into")
             return
+        if tensorboard:
+            need("tensorboardX", "TensorBoard's files")
         path = folder / "log.jsonl"
         cut(path, after_step)
         self._before = _seconds(path)

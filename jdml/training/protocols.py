@@ -133,17 +133,17 @@ def mlrc(
         Musgrave, Belongie & Lim, *A Metric Learning Reality Check*.
     """
     folder = None if out_dir is None else Path(out_dir)
-    found, vectors = [], []
+    scores, vectors = [], []
     for number, (part, validation) in enumerate(list(_parts(train))):
         own = dataclasses.replace(plan, seed=plan.seed + number)
         result = _train(own, part, validation, None if folder is None else folder / f"fold{number}")
         vectors.append(_embed_test(own, result.embedder, test))
-        found.append(_score(own, vectors[-1:], test))
-    values = {name: [metrics[name] for metrics in found] for name in found[0]}
+        scores.append(_score(own, vectors[-1:], test))
+    values = {name: [metrics[name] for metrics in scores] for name in scores[0]}
     return {
-        "separated": {name: float(np.mean(of)) for name, of in values.items()},
+        "separated": {name: float(np.mean(each)) for name, each in values.items()},
         "concatenated": _score(plan, vectors, test),
-        "std": {name: float(np.std(of, ddof=1)) for name, of in values.items()},
+        "std": {name: float(np.std(each, ddof=1)) for name, each in values.items()},
     }
 
 
@@ -207,12 +207,12 @@ def _score(plan: Plan, vectors: Sequence[Vectors], test: Retrieval) -> dict[str,
             return jnp.asarray(parts[0])
         return normalized(plan.recipe, jnp.concatenate(parts, axis=1))
 
-    queries, labels = joined([of for of, _ in vectors]), jnp.asarray(test.queries.labels)
+    queries, labels = joined([vector for vector, _ in vectors]), jnp.asarray(test.queries.labels)
     gallery = gallery_labels = None
     if test.gallery is not None:
-        gallery = joined([of for _, of in vectors])
+        gallery = joined([vector for _, vector in vectors])
         gallery_labels = jnp.asarray(test.gallery.labels)
-    found = metrics.evaluate_retrieval(
+    retrieval = metrics.evaluate_retrieval(
         queries,
         labels,
         gallery,
@@ -222,7 +222,7 @@ def _score(plan: Plan, vectors: Sequence[Vectors], test: Retrieval) -> dict[str,
         map_at=(1000,),
         map_divisor=plan.recipe.map_divisor,
     )
-    scores = {name: float(value) for name, value in found.items()}
+    scores = {name: float(value) for name, value in retrieval.items()}
     if plan.recipe.nmi:
         scores["NMI"] = float(metrics.nmi(queries, labels, key=jax.random.key(0)))
     if plan.recipe.more_clusters is not None:

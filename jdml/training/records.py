@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from jdml.registry.places import check_local
+
 
 def read_results(path: str | Path) -> dict[str, dict[str, Any]]:
     """Read the results that a study has kept: also those of its other parts, which were run before.
@@ -28,6 +30,7 @@ def read_results(path: str | Path) -> dict[str, dict[str, Any]]:
         ...     read_results(f"{folder}/a.jsonl")
         {'a-0': {}, 'b-0': {'metrics': {'R@1': 0.5}}}
     """
+    check_local("path", path)
     path = Path(path)
     if not path.exists():
         return {}

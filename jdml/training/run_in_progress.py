@@ -14,10 +14,14 @@ from jdml.training.feed import ImageFeed, RowFeed
 from jdml.training.fit_result import Embedder, Evaluate, FitResult, Record
 from jdml.training.hooks import Hook
 from jdml.training.log import Log
+from jdml.training.optimizing import evaluation_params
 from jdml.training.placement import Tree, agreed, whole, writes
 from jdml.training.schedule import Progress, Schedule
 from jdml.training.step import TrainState
 from jdml.training.stopping import Best, improve
+
+PATIENCE = 50
+"""First steps in which a run that does not learn at all, for its batches have no two rows of one class, is stopped."""
 
 
 class Run:
@@ -52,10 +56,15 @@ class Run:
         self.state: TrainState = self.place(_copy(state))
         self.carried: Tree = () if hook is None else self.place(hook.template(self.state))
         self.done = Progress()
+        self.grown = False
         self.best = None if schedule.monitor is None else self._weights()
         self.pending: list[Metrics] = []
         self.watched: dict[str, float] = {}
         self.waiting: Mapping[str, float] = {}
+        self.idle = 0
+        self.feed.paired |= bool(
+            jax.tree.leaves(state.objective_state)
+        )  # a memory has positives, too
         self.scores: Record = {}
         if not self._restore() and hook is not None:
             self.carried, self.state = self.place(hook.start(self.state))
@@ -117,8 +126,12 @@ class Run:
         )
 
     def _weights(self) -> tuple[dict[str, Tree], Tree]:
-        params, batch_stats = _copy((self.state.params, self.state.batch_stats))
+        params, batch_stats = _copy((self._evaluated(self.state).params, self.state.batch_stats))
         return params, batch_stats
+
+    def _evaluated(self, state: TrainState) -> TrainState:
+        """The state with the parameters that are evaluated and saved."""
+        return state._replace(params=evaluation_params(state.params, state.opt_state))
 
     def _collect(self) -> Record:
         """Average the metrics of the steps since the last pause; refuse or count those that are not finite."""
@@ -126,6 +139,7 @@ class Run:
             return {}
         values = jax.device_get(self.pending)
         self.pending = []
+        self._check_idle(values)
         kept = []
         for step, metrics in enumerate(values, self.done.step - len(values) + 1):
             wrong = [name for name in ("loss", "grad_norm") if not np.isfinite(metrics[name])]
@@ -144,9 +158,22 @@ class Run:
         counted = {"skipped": len(values) - len(kept)} if self.skip_nonfinite else {}
         return {**means, **counted}
 
+    def _check_idle(self, values: list[Metrics]) -> None:
+        """Stop where nothing is learned: no step so far had a gradient, and no batch two rows of one class."""
+        if self.feed.paired or any(metrics["grad_norm"] != 0 for metrics in values):
+            self.feed.paired = True  # it learns: nothing is looked at any more
+            return
+        self.idle += len(values)
+        if self.idle >= min(PATIENCE, self.schedule.steps):
+            raise ValueError(
+                f"sampler must yield batches with two rows of one class, a pair loss's positives: none of the first "
+                f"{self.idle} had any, and the gradient was 0 in all of them; write "
+                "jdml.data.ClassBatchSampler(labels, 16, 4)"
+            )
+
     def _evaluate(self) -> Record:
         assert self.evaluate is not None
-        scores = self.evaluate(self._embedder(self.state))
+        scores = self.evaluate(self._embedder(self._evaluated(self.state)))
         metrics = agreed({name: float(value) for name, value in scores.items()})
         record: Record = {**metrics}
         monitor = self.schedule.monitor
@@ -171,7 +198,8 @@ class Run:
         return {**record, **result.seen}
 
     def _embedder(self, state: TrainState) -> Embedder:
-        return Embedder(self.feed.spec.model, state, self.feed.spec.preprocess)
+        spec = self.feed.spec
+        return Embedder(spec.model, state, spec.preprocess, input=self.feed.input)
 
     def _tree(self) -> dict[str, Tree]:
         tree = {"state": self.state, "best": self.best if self.best is not None else ()}
@@ -192,7 +220,7 @@ class Run:
         """Write the parameters that are the run's result so far, unless they are there."""
         if self.folder is None or self.folder.has_model(self._chosen()):
             return
-        params, batch_stats = self.state.params, self.state.batch_stats
+        params, batch_stats = self._evaluated(self.state).params, self.state.batch_stats
         if self.best is not None and self.done.best.step > 0:
             params, batch_stats = self.best
         objective = {role: value for role, value in params.items() if role != "model"}
@@ -223,6 +251,7 @@ class Run:
         self.done = Progress(**{**progress, "best": Best(*progress["best"])})
         if self.done.stopped == "steps" and self.done.step < self.schedule.steps:
             self.done.stopped = None  # more steps than there were
+            self.grown = True
         return True
 
 

@@ -18,7 +18,9 @@ class Schedule:
     patience: int | None
 
     def __post_init__(self) -> None:
-        for name in ("steps", "evaluate_every", "log_every", "checkpoint_every"):
+        if self.steps < 0:
+            raise ValueError(f"steps must be at least 0, got {self.steps}")
+        for name in ("evaluate_every", "log_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.patience is not None and self.patience < 1:

@@ -10,7 +10,7 @@ import pytest
 
 import jdml.cli
 from jdml import losses, mining
-from jdml.cli.show import print_table
+from jdml.cli.terminal import print_table
 from jdml.cli.train import Train
 from jdml.recipes.words import build_miner
 from jdml.registry import LOSSES, MINERS
@@ -88,8 +88,8 @@ def test_help_of_all_commands(capsys):
         (["train", "--loss", "proxy_anchor", "--miner", "eps"], "--miner is for pair losses"),
         (["train", "--loss", "proxy_anchor", "--memory", "64"], "--memory is for pair losses"),
         (["train", "--batch", "8y4"], "--batch must be CLASSESxSAMPLES"),
-        (["train", "--batch", "11x4"], "number of classes 10, got 11"),
-        (["train", "--batch", "2000"], "batch_size must be at most"),
+        (["train", "--batch", "11x1"], "--batch 10x1 has no two images of one class"),
+        (["train", "--batch", "1"], "--batch 1 has no two images of one class"),
         (["train", "--labels", "colour"], "--labels must be one of digit, parity, got 'colour'"),
         (["train", "--train-classes", "3", "12"], "--train-classes must be classes .* got 12"),
         (["train", "--validation", "1"], "--validation must be from 0 to below 1"),
@@ -104,7 +104,7 @@ def test_help_of_all_commands(capsys):
             "--monitor must be one of digit/MAP@R",
         ),
         (["train", "--lr", "0"], "--lr must be positive, got 0"),
-        (["train", "--steps", "0"], "--steps must be positive, got 0"),
+        (["train", "--steps", "-1"], "--steps must not be negative, got -1"),
         (["train", "--data", "mnist"], "--data-dir must be the folder of the MNIST files"),
         (["train", "--data", "omniglot", "--data-dir", "/no/such"], "omniglot needs"),
     ],
@@ -227,7 +227,11 @@ X, Y = np.zeros((4, 2), np.float32), np.zeros(4, int)
             },
             "both be integers or both be strings",
         ),
-        ({"embeddings": np.array([None]), "labels": Y}, "not a readable .npz file"),
+        (
+            {"embeddings": X, "labels": Y.astype(str).astype(object)},
+            r"'labels' of .*e.npz holds Python objects.* save labels.astype\(str\) for names",
+        ),
+        ({"embeddings": np.array([None]), "labels": Y}, "'embeddings' of .* holds Python objects"),
     ],
 )
 def test_evaluate_refuses(capsys, tmp_path, arrays, message):
@@ -238,6 +242,51 @@ def test_evaluate_refuses(capsys, tmp_path, arrays, message):
     assert code == 2
     assert re.search(message, err)
     assert err.count("\n") == 1
+
+
+def test_evaluate_reads_what_it_needs_as_it_lies(capsys, embeddings, tmp_path):
+    """Arrays of the other byte order; beside them Python objects, which are not asked for."""
+    content = dict(np.load(embeddings))
+    _, expected, _ = jdml_main(capsys, "evaluate", embeddings, "--json", "-")
+    for swapped in (">f8", ">f4"):
+        np.savez(
+            tmp_path / "other.npz",
+            embeddings=content["embeddings"].astype(swapped),
+            labels=content["labels"].astype(">i4"),
+            meta=np.array([{"run": 1}, None]),
+        )
+        code, out, err = jdml_main(capsys, "evaluate", tmp_path / "other.npz", "--json", "-")
+        assert (code, out, err) == (0, expected, "")
+    np.save(tmp_path / "x.npy", content["embeddings"])
+    np.save(tmp_path / "y.npy", np.array([None] * len(content["labels"])))
+    code, _, err = jdml_main(capsys, "evaluate", tmp_path / "x.npy", "--labels", tmp_path / "y.npy")
+    assert code == 2
+    assert "y.npy holds Python objects" in err
+    assert err.count("\n") == 1
+
+
+def test_evaluate_tells_of_queries_in_the_gallery(capsys, embeddings, tmp_path):
+    """And leaves them out, if their rows are said; rows without a class are no queries."""
+    content = dict(np.load(embeddings))
+    x, y = content["embeddings"], content["labels"].copy()
+    file = tmp_path / "both.npz"
+    arrays = {"embeddings": x, "labels": y, "gallery_embeddings": x, "gallery_labels": y}
+    np.savez(file, **arrays)
+    code, out, err = jdml_main(capsys, "evaluate", file, "--json", "-")
+    assert (code, json.loads(out)["R@1"]) == (0, 1.0)
+    assert err.startswith("note: 6 of 6 queries equal what they find first")
+    assert err.count("\n") == 1
+    _, expected, _ = jdml_main(capsys, "evaluate", embeddings, "--json", "-")
+    np.savez(file, **arrays, self_index=np.arange(len(y)))
+    assert jdml_main(capsys, "evaluate", file, "--json", "-") == (0, expected, "")
+    code, _, err = jdml_main(capsys, "evaluate", file, "--self-index", "rows")
+    assert code == 2
+    assert "the file has no array 'rows'" in err
+
+    y[0] = -1
+    np.savez(file, embeddings=x, labels=y)
+    _, out, _ = jdml_main(capsys, "evaluate", file, "--json", "-")
+    assert json.loads(out)["queries"] == len(y) - 2  # the other of its class has none
 
 
 @pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04 broken"])
@@ -330,9 +379,9 @@ def test_evaluate_files_on_disk(capsys, tmp_path):
     ]
     for more in ([], ["--normalize", "sphere", "--recall-at", 1, 3]):
         expected = jdml_main(capsys, "evaluate", tmp_path / "all.npz", *more, "--json", "-")
-        found = jdml_main(capsys, "evaluate", first, *labels, *gallery, *more, "--json", "-")
-        assert found[0] == 0
-        assert json.loads(found[1]) == pytest.approx(json.loads(expected[1]), rel=1e-6)
+        answer = jdml_main(capsys, "evaluate", first, *labels, *gallery, *more, "--json", "-")
+        assert answer[0] == 0
+        assert json.loads(answer[1]) == pytest.approx(json.loads(expected[1]), rel=1e-6)
     assert jdml_main(capsys, "evaluate", first, *labels)[0] == 0
     for words, message in (
         ([first], "--labels must be the .npy file with the labels of"),
@@ -388,7 +437,7 @@ def test_a_number_makes_devices_of_a_cpu(said, there):
     )
     unsaid = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
     told = {"JAX_NUM_CPU_DEVICES": said} if said else {}
-    found = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", program],
         env={**unsaid, **told, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
@@ -396,7 +445,7 @@ def test_a_number_makes_devices_of_a_cpu(said, there):
         check=True,
     )
     expected = f"{there} 2 of {there} devices (cpu), 16 rows of a batch of 32 on each"
-    assert found.stdout.strip() == expected
+    assert ended.stdout.strip() == expected
 
 
 @pytest.mark.parametrize(

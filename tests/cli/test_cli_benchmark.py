@@ -10,8 +10,8 @@ import pytest
 from jdml import flows, models
 from jdml.cli import main
 from jdml.cli.benchmark import Benchmark
-from jdml.cli.beside import paper_rows
-from jdml.cli.dry import fake_images
+from jdml.cli.benchmark_table import paper_rows
+from jdml.cli.dry_run import fake_images
 from jdml.models import SmallConvNet
 from jdml.recipes import RECIPES
 from jdml.recipes.printed import CONVENTIONAL, EPS, printed
@@ -46,11 +46,11 @@ def test_dry_run(method, protocol, small_backbone, capsys, tmp_path):
     code, out, err = benchmark(capsys, *arguments)
     assert (code, err) == (0, "")
     assert "dry run on noise" in out
-    found = json.loads((tmp_path / "metrics.json").read_text())
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
     rows = ["separated", "concatenated", "std"] if protocol == "mlrc" else ["ours"]
-    assert set(found) == {"options", *rows}
-    assert 0 < found[rows[0]]["R@1"] <= 1
-    assert found[rows[0]]["queries"] == 16
+    assert set(metrics) == {"options", *rows}
+    assert 0 < metrics[rows[0]]["R@1"] <= 1
+    assert metrics[rows[0]]["queries"] == 16
 
 
 def test_dry_run_of_a_real_backbone():

@@ -242,7 +242,7 @@ def test_problems_of_a_run_by_letter() -> None:
         {"step": 100.0 * (k + 1), "problem": float(number), "MAP@R": value}
         for k, (number, value) in enumerate(zip(numbers, values, strict=True))
     ]
-    assert [tuple(of) for of in study.problems_of(curve)] == [
+    assert [tuple(problem) for problem in study.problems_of(curve)] == [
         (3, 2, 0.3, True),
         (2, 1, 0.5, True),
         (2, 2, 0.7, False),

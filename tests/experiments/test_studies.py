@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jdml
+from jdml.recipes import make_objective
 from jdml.training import by_recipe
 from jdml.training.records import read_results
 
@@ -126,10 +127,10 @@ def test_potential_fields_on_the_embedded_digits(
     assert 0 < results["PFML-0"]["metrics"]["proxy distance, nearest"] < 2
     assert 0 <= results["PFML-0"]["metrics"]["proxies together"] <= 1
     assert "proxies together" not in results["ProxyAnchor-0"]["metrics"]  # one per class
-    found = results["SoftTriple, epoch-0"]["metrics"]
-    assert 0 < found["epoch: nearest"] <= found["epoch: assignment"]
-    assert 0 < found["epoch: represented"] < 2
-    assert 0 <= found["epoch: covered"] <= 1
+    measured = results["SoftTriple, epoch-0"]["metrics"]
+    assert 0 < measured["epoch: nearest"] <= measured["epoch: assignment"]
+    assert 0 < measured["epoch: represented"] < 2
+    assert 0 <= measured["epoch: covered"] <= 1
     for name in ("learned", "sweeps"):
         assert (tmp_path / f"{name}.png").stat().st_size > 10_000
 
@@ -263,7 +264,7 @@ def test_every_method_of_the_table_trains(tmp_path: Path) -> None:
     for name, method in study.METHODS.items():
         if "NIR" in name or name in methods.QUICK:
             continue  # slow to compile; those of --quick are run above
-        objective = method.objective(4)
+        objective = make_objective(method, 4)
         params = objective.init(jax.random.key(1))
         state = objective.init_state()
 

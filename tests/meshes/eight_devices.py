@@ -375,6 +375,7 @@ def nearest_and_retrieval_in_a_gallery_on_a_mesh() -> None:
     gallery = RNG.integers(-2, 3, (32, 3)).astype(np.float32)  # ties everywhere
     labels = RNG.integers(0, 6, 32)
     queries, query_labels = gallery[:10] + 0.25, labels[:10]
+    broken = np.arange(32)[:, None] == 17
     evaluate, nearest = jdml.evaluate_retrieval, jdml.nearest
     expected = evaluate(gallery, labels)
     for kind in (EXPLICIT, AUTO):
@@ -387,6 +388,13 @@ def nearest_and_retrieval_in_a_gallery_on_a_mesh() -> None:
         actual = evaluate(queries, query_labels, there, jax.device_put(labels, rows), map_at=(9,))
         assert actual == evaluate(queries, query_labels, gallery, labels, map_at=(9,))
         assert evaluate(there, labels) == evaluate(gallery, labels)
+        own = np.where(np.arange(32) % 3, np.arange(32)[::-1], -1)
+        some = functools.partial(evaluate, gallery[::-1].copy(), labels[::-1], self_index=own)
+        assert some(there, labels) == some(gallery, labels)
+        with pytest.warns(UserWarning, match="32 of 32 queries equal what they find first"):
+            evaluate(gallery, labels, there, labels)
+        with pytest.raises(ValueError, match="gallery must be finite .* row 17 is not"):
+            nearest(queries, jax.device_put(np.where(broken, np.nan, gallery), rows), 2)
     grid = mesh(EXPLICIT, 8)
     with jax.set_mesh(grid):
         there = jax.device_put(gallery, NamedSharding(grid, P("data")))

@@ -150,11 +150,11 @@ def recall_at_k(
         everyone = positives + pairs.negatives(i)
         losses = []
         for cutoff in k:
-            found = 0.0
+            recalled = 0.0
             for p in positives:
                 rank = _soft_rank(pairs, i, p, everyone, temperature)
-                found += math.exp(-softplus(-(cutoff - rank) / k_temperature))
-            losses.append(1 - found / len(positives))
+                recalled += math.exp(-softplus(-(cutoff - rank) / k_temperature))
+            losses.append(1 - recalled / len(positives))
         return sum(losses) / len(losses)
 
     return per_anchor(pairs, term, pairs.positive.any(axis=1), reduce)

@@ -27,8 +27,8 @@ KEY = jax.random.key(7)
 BATCH = jax.random.normal(jax.random.key(0), (24, DIM)), jnp.arange(24) % CLASSES
 
 
-def small(found: Recipe) -> Recipe:
-    return dataclasses.replace(found, dim=DIM)
+def small(plan: Recipe) -> Recipe:
+    return dataclasses.replace(plan, dim=DIM)
 
 
 def params_of(objective):
@@ -39,10 +39,10 @@ def params_of(objective):
 @pytest.mark.parametrize("dataset", ["cars", "sop"])
 @pytest.mark.parametrize("method", RECIPES)
 def test_every_recipe_makes_a_step_that_is_finite(method, dataset):
-    found = small(recipe(method, dataset))
-    objective = make_objective(found, CLASSES, DIM)
+    plan = small(recipe(method, dataset))
+    objective = make_objective(plan, CLASSES, DIM)
     params = params_of(objective)
-    optimizer = make_optimizer(found, tuple(k for k in params if k != "model"), steps_per_epoch=2)
+    optimizer = make_optimizer(plan, tuple(k for k in params if k != "model"), steps_per_epoch=2)
 
     def loss(params):
         roles = {k: v for k, v in params.items() if k != "model"}
@@ -70,10 +70,10 @@ def test_the_reality_check_gives_all_methods_the_same_setting(method, dataset):
 def test_losses_under_the_reality_check_measure_in_the_ball():
     """As retrieval does: short vectors are left as they are."""
     x, y = 0.1 * BATCH[0][:4], jnp.array([0, 0, 1, 1])
-    found = make_objective(recipe("contrastive", "cub", protocol="mlrc"), 2, DIM).loss({}, x, y)[0]
+    actual = make_objective(recipe("contrastive", "cub", protocol="mlrc"), 2, DIM).loss({}, x, y)[0]
     margins = {"positive_margin": 0.0, "negative_margin": 0.3841}
     expected = jdml.contrastive_loss(x, y, normalize=jdml.ball, **margins)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
     large = make_objective(recipe("soft_triple", "sop", protocol="mlrc"), 2, DIM)
     assert large.init(jax.random.key(0))["proxies"].shape == (2, 4, DIM)
 
@@ -86,8 +86,8 @@ def test_ccp_is_one_preset_or_the_other():
     )
     x, y = BATCH
 
-    def parts(found):
-        objective = make_objective(found, CLASSES, DIM)
+    def parts(plan):
+        objective = make_objective(plan, CLASSES, DIM)
         return set(objective.loss(objective.init(jax.random.key(0)), x, y)[1])
 
     assert "in_batch_loss" not in parts(paper)
@@ -119,9 +119,9 @@ def test_nir_s_baseline_is_nir_without_the_flow(loss):
 
 
 def test_only_the_head_and_the_objective_learn_during_warm_up():
-    found = Recipe(loss="proxy_anchor", warmup_epochs=2, rate=0.1, role_rates={"proxies": 10})
+    plan = Recipe(loss="proxy_anchor", warmup_epochs=2, rate=0.1, role_rates={"proxies": 10})
     params = {"model": {"conv": jnp.zeros(1), "head": jnp.zeros(1)}, "proxies": jnp.zeros(1)}
-    optimizer = make_optimizer(found, ("proxies",), steps_per_epoch=3)
+    optimizer = make_optimizer(plan, ("proxies",), steps_per_epoch=3)
     state, seen = optimizer.init(params), []
     for _ in range(8):
         updates, state = optimizer.update(jax.tree.map(jnp.ones_like, params), state, params)
@@ -136,12 +136,12 @@ def test_only_the_head_and_the_objective_learn_during_warm_up():
 @pytest.mark.parametrize("method", ["proxy_anchor", "nir", "pfml"])
 def test_the_warm_up_leaves_no_trace_on_the_backbone(method):
     """Its first real step is a whole one, and until then neither decay nor moments move it."""
-    found = dataclasses.replace(recipe(method, "cars"), rate=1e-4, warmup_epochs=1)
+    plan = dataclasses.replace(recipe(method, "cars"), rate=1e-4, warmup_epochs=1)
     params = {"model": {"conv": jnp.ones(1), "head": jnp.ones(1)}, "proxies": jnp.ones(1)}
-    optimizer = make_optimizer(found, ("proxies",), steps_per_epoch=3)
+    optimizer = make_optimizer(plan, ("proxies",), steps_per_epoch=3)
     state, conv = optimizer.init(params), []
     for size in (8.0, 8.0, 8.0, 0.2):
-        grads = jax.tree.map(lambda p, of=size: of * jnp.ones_like(p), params)
+        grads = jax.tree.map(lambda p, size=size: size * jnp.ones_like(p), params)
         updates, state = optimizer.update(grads, state, params)
         conv.append(float(updates["model"]["conv"][0]))
     assert conv[:3] == [0, 0, 0]
@@ -149,9 +149,9 @@ def test_the_warm_up_leaves_no_trace_on_the_backbone(method):
 
 
 def test_rates_fall_by_the_run_s_epochs_also_after_a_warm_up():
-    found = Recipe(loss="proxy_anchor", warmup_epochs=1, decay_every=2, rate=0.1)
+    plan = Recipe(loss="proxy_anchor", warmup_epochs=1, decay_every=2, rate=0.1)
     params = {"model": {"conv": jnp.zeros(1), "head": jnp.zeros(1)}}
-    optimizer = make_optimizer(found, (), steps_per_epoch=1)
+    optimizer = make_optimizer(plan, (), steps_per_epoch=1)
     state, steps = optimizer.init(params), []
     for _ in range(5):
         updates, state = optimizer.update(jax.tree.map(jnp.ones_like, params), state, params)
@@ -161,9 +161,9 @@ def test_rates_fall_by_the_run_s_epochs_also_after_a_warm_up():
 
 
 def test_rates_are_halved_after_so_many_epochs():
-    found = Recipe(loss="proxy_anchor", decay_every=2, rate=0.1)
+    plan = Recipe(loss="proxy_anchor", decay_every=2, rate=0.1)
     params = {"model": {"head": jnp.zeros(1)}}
-    optimizer = make_optimizer(found, (), steps_per_epoch=1)
+    optimizer = make_optimizer(plan, (), steps_per_epoch=1)
     state, steps = optimizer.init(params), []
     for _ in range(5):
         updates, state = optimizer.update(jax.tree.map(jnp.ones_like, params), state, params)
@@ -173,9 +173,9 @@ def test_rates_are_halved_after_so_many_epochs():
 
 @pytest.mark.parametrize(("rule", "decay"), [("adam", 0.5), ("adamw", 0.5)])
 def test_weight_decay_reaches_the_model_and_the_roles_that_are_named(rule, decay):
-    found = Recipe(loss="proxy_anchor", rule=rule, weight_decay=decay, decayed=("proxies",))
+    plan = Recipe(loss="proxy_anchor", rule=rule, weight_decay=decay, decayed=("proxies",))
     params = {"model": {"head": jnp.ones(1)}, "proxies": jnp.ones(1), "flow": jnp.ones(1)}
-    optimizer = make_optimizer(found, ("proxies", "flow"), steps_per_epoch=1)
+    optimizer = make_optimizer(plan, ("proxies", "flow"), steps_per_epoch=1)
     still = jax.tree.map(jnp.zeros_like, params)
     updates, _ = optimizer.update(still, optimizer.init(params), params)
     assert updates["model"]["head"][0] < 0
@@ -192,9 +192,9 @@ def test_the_easiest_of_all_positives_is_kept():
     def mine(key, distances, pairs):
         return pairs._replace(positive=kept, negative=pairs.negative & (y == 0)[:, None])
 
-    found = make_objective(recipe("eps", "cub"), 2, 2).loss({}, x, y)[0]
+    actual = make_objective(recipe("eps", "cub"), 2, 2).loss({}, x, y)[0]
     expected = jdml.multi_similarity_loss(x, y, beta=40.0, mine=mine)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
 def test_eps_triplets_are_squared_and_averaged_over_all():
@@ -210,19 +210,19 @@ def test_eps_triplets_are_squared_and_averaged_over_all():
         )
         squares = np.asarray(jdml.ops.squared_distances(jdml.sphere(x), jdml.sphere(x)))
         pull, push = (np.where(side, squares, 0).sum(1) for side in kept)
-        found = make_objective(recipe(method, "cub"), CLASSES, DIM).loss({}, x, y, key=KEY)[0]
-        np.testing.assert_allclose(found, np.maximum(pull - push + 0.2, 0).mean(), rtol=1e-4)
+        actual = make_objective(recipe(method, "cub"), CLASSES, DIM).loss({}, x, y, key=KEY)[0]
+        np.testing.assert_allclose(actual, np.maximum(pull - push + 0.2, 0).mean(), rtol=1e-4)
 
 
 @pytest.mark.parametrize("method", ["margin", "eps_margin"])
 def test_the_boundary_of_each_class_is_learned(method):
-    found = dataclasses.replace(recipe(method, "cub"), dim=DIM, settings={"beta": 1.0})
-    objective = make_objective(found, CLASSES)
+    plan = dataclasses.replace(recipe(method, "cub"), dim=DIM, settings={"beta": 1.0})
+    objective = make_objective(plan, CLASSES)
     params = objective.init(KEY)
     np.testing.assert_array_equal(params["beta"], np.ones(CLASSES))
     slope = jax.grad(lambda p: objective.loss(p, *BATCH, key=KEY)[0])(params)["beta"]
     assert np.abs(slope).max() > 0
-    assert found.role_rates["beta"] == 50.0
+    assert plan.role_rates["beta"] == 50.0
     assert recipe(method, "cub").more_clusters == 10
     assert recipe(method, "sop").more_clusters is None  # k-means into 113,160 clusters
 
@@ -235,9 +235,9 @@ def test_fields_may_do_without_proxies():
         alone = dataclasses.replace(recipe(method, "cub"), proxies_per_class=0, start="random")
         objective = make_objective(alone, CLASSES, DIM)
         assert objective.init(KEY) == {}
-        found = objective.loss({}, *BATCH, key=KEY)[0]
+        actual = objective.loss({}, *BATCH, key=KEY)[0]
         np.testing.assert_allclose(
-            found, loss(*BATCH, delta=0.2, alpha=1.0, reduce_fn=jnp.sum), rtol=1e-6
+            actual, loss(*BATCH, delta=0.2, alpha=1.0, reduce_fn=jnp.sum), rtol=1e-6
         )
 
 
@@ -254,8 +254,10 @@ def test_the_table_of_mpa_has_one_setting():
 
 
 def test_backbones_have_their_own_batches():
-    of = {name: recipe("pfml", "cub", backbone=name).batch for name in ("resnet50", "bn_inception")}
-    assert of == {"resnet50": 100, "bn_inception": 180}
+    batches = {
+        name: recipe("pfml", "cub", backbone=name).batch for name in ("resnet50", "bn_inception")
+    }
+    assert batches == {"resnet50": 100, "bn_inception": 180}
     assert recipe("ccp", "cub").batch == (24, 4)
     assert recipe("ccp", "cub", backbone="bn_inception").batch == (32, 4)
 
@@ -274,9 +276,9 @@ def test_batches_can_be_made_of_classes_of_two(method, protocol):
 
 
 def test_a_charge_cannot_push_harder_than_the_recipe_allows():
-    found = recipe("pfml", "cub")
+    plan = recipe("pfml", "cub")
     params = {"model": {"head": jnp.ones(1)}, "proxies": jnp.ones(2)}
-    optimizer = make_optimizer(found, ("proxies",), steps_per_epoch=1)
+    optimizer = make_optimizer(plan, ("proxies",), steps_per_epoch=1)
     state, updates = optimizer.init(params), None
     for pushed in (1e6, 5.0):
         grads = {"model": {"head": jnp.ones(1)}, "proxies": jnp.array([pushed, 5.0])}
@@ -313,9 +315,9 @@ def test_pfml_is_as_found_and_the_paper_s_is_one_word_away():
     for preset, alpha, most in (("found", 1.0, 5.0), ("paper", 4.0, None)):
         made = recipe("pfml", "cub", preset=preset)
         assert (made.max_proxy_entry, made.max_proxy_norm) == (most, None)
-        found = make_objective(made, 2, 2)
-        params = found.init(jax.random.key(0))
-        values[preset] = found.loss(params, x, y)[0]
+        objective = make_objective(made, 2, 2)
+        params = objective.init(jax.random.key(0))
+        values[preset] = objective.loss(params, x, y)[0]
         expected = jdml.potential_field_loss(
             x, y, params["proxies"], delta=0.2, alpha=alpha, reduce_fn=jnp.sum
         )
@@ -404,6 +406,9 @@ def test_a_recipe_is_plain_values(method, dataset, protocol):
         ({"rate": "fast"}, TypeError, "rate must be a number, got 'fast'"),
         ({"batch": [0, 4]}, ValueError, "batch must be a number of samples, or"),
         ({"batch": [1, 2, 3]}, ValueError, "batch must be a number of samples, or"),
+        ({"batch": "8x4"}, ValueError, "batch must be a number of samples, or .*, got '8x4'"),
+        ({"batch": [8]}, ValueError, r"batch must be a number of samples, or .*, got \(8,\)"),
+        ({"dim": 8.5}, TypeError, "dim must be a whole number, got 8.5"),
         ({"settings": {"mine": len}}, TypeError, r"settings\['mine'\] must be a plain value"),
         ({"loss": "arcface", "miner": "eps"}, ValueError, "miner is for pair losses"),
         ({"loss": "arcface", "memory": 8}, ValueError, "memory is for pair losses"),

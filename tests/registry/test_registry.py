@@ -91,6 +91,7 @@ def test_a_network_is_as_its_record_says(name):
     pretrained = name in registry.pretrained_networks()
     assert pretrained == bool(record.weights) == (record.images is not None)
     assert not (pretrained and record.small_images)
+    assert bool(record.layers) == record.small_images
     if pretrained:
         assert all(callable(dialect.name) for dialect in registry.resolve(record.dialects))
 

@@ -85,10 +85,10 @@ def pages(tmp_path_factory):
 
 def content(page):
     """What a page's script reads."""
-    found = re.search(
+    script = re.search(
         r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.S
     )
-    return json.loads(found[1])
+    return json.loads(script[1])
 
 
 def test_the_page_names_no_address(pages):
@@ -102,9 +102,9 @@ def test_names_are_data_and_never_markup(pages):
     text = pages["hostile"].read_text()
     assert text.count("<script") == text.count("</script>") == 2
     assert "<img" not in text
-    found = content(pages["hostile"])
-    assert found["sets"][0]["views"]["kind"]["names"] == HOSTILE
-    assert found["rows"][:2] == HOSTILE[:2]
+    told = content(pages["hostile"])
+    assert told["sets"][0]["views"]["kind"]["names"] == HOSTILE
+    assert told["rows"][:2] == HOSTILE[:2]
 
 
 def contrast(first, second):
@@ -232,15 +232,15 @@ def test_queries_are_filtered_and_sorted(tab):
 
 def test_right_and_wrong_are_told_by_words_and_frames(tab):
     tab.page.get_by_label("Order").select_option(label="worst first")
-    found = tab.page.evaluate(
+    frames = tab.page.evaluate(
         """() => [...document.querySelectorAll('#gallery-here .found > li')].flatMap((row) => {
           const label = (f) => f.querySelector('.name').textContent, query = label(row.querySelector('.query'));
           return [...row.querySelectorAll('figure:not(.query)')].map((f) => [label(f) === query,
             f.querySelector('.verdict').textContent, getComputedStyle(f.querySelector('.frame')).borderTopStyle,
             f.querySelector('img').alt.split(',')[0]]); })"""
     )
-    assert {right for right, *_ in found} == {True, False}
-    for right, *told in found:
+    assert {right for right, *_ in frames} == {True, False}
+    for right, *told in frames:
         assert told == (
             ["✓ right", "solid", "✓ right"] if right else ["✗ wrong", "dashed", "✗ wrong"]
         )

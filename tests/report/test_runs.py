@@ -195,13 +195,13 @@ def test_differences_are_paired_and_students():
     base, other = comparison.rows
     assert comparison.settings == []  # the loss is the rows' name
     assert base.differences == {}
-    found = other.differences["R@1"]
+    actual = other.differences["R@1"]
     expected = stats.ttest_rel(other.values["R@1"], base.values["R@1"]).confidence_interval(0.95)
-    assert found.seeds == 3
-    np.testing.assert_allclose(found.mean, 0.25 / 3)
-    np.testing.assert_allclose((found.low, found.high), expected)
+    assert actual.seeds == 3
+    np.testing.assert_allclose(actual.mean, 0.25 / 3)
+    np.testing.assert_allclose((actual.low, actual.high), expected)
     wider = compare_runs(RUNS, confidence=0.99).rows[1].differences["R@1"]
-    assert wider.low < found.low
+    assert wider.low < actual.low
     columns, rows = comparison_table(comparison)
     assert columns == ["run", "runs", "R@1, %", "Δ R@1", "loss", "Δ loss", "time", "memory"]
     assert rows[0] == [

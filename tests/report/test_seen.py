@@ -31,18 +31,18 @@ def cloud():
 
 
 def test_neighbours_of_a_line():
-    found = seen.look_up(LINE, LABELS, k=2)
-    assert found.indices.tolist() == [[1, 2], [0, 2], [1, 0], [4, 5], [3, 5], [4, 3]]
-    assert found.right[:2].tolist() == [[True, False], [True, False]]
-    assert found.first.tolist() == [1, 1, 0, 1, 1, 0]
-    np.testing.assert_allclose(found.quality[0], 1 / 2)  # R = 2: right, wrong
-    assert seen.by_class(found, LABELS)[0][:3] == (0, 3, pytest.approx(2 / 3))
+    neighbours = seen.look_up(LINE, LABELS, k=2)
+    assert neighbours.indices.tolist() == [[1, 2], [0, 2], [1, 0], [4, 5], [3, 5], [4, 3]]
+    assert neighbours.right[:2].tolist() == [[True, False], [True, False]]
+    assert neighbours.first.tolist() == [1, 1, 0, 1, 1, 0]
+    np.testing.assert_allclose(neighbours.quality[0], 1 / 2)  # R = 2: right, wrong
+    assert seen.by_class(neighbours, LABELS)[0][:3] == (0, 3, pytest.approx(2 / 3))
 
 
 def test_hubs_are_counted():
     indices = np.array([[1, 2], [2, 0], [1, 0], [2, 1], [2, 1]])
-    found, skew = seen.hubs(indices)
-    assert found == [(1, 4), (2, 4)]
+    hubs, skew = seen.hubs(indices)
+    assert hubs == [(1, 4), (2, 4)]
     counts = np.array([2, 4, 4, 0, 0])
     assert skew == pytest.approx(np.mean(((counts - 2) / counts.std()) ** 3))
     assert seen.hubs(np.array([[1], [0]]))[1] == 0
@@ -50,21 +50,21 @@ def test_hubs_are_counted():
 
 def test_confusions_are_counted_both_ways():
     labels = np.array([5, 5, 7, 9])
-    found = seen.confused_pairs(np.array([[2], [1], [0], [2]]), labels)
-    assert found == [(7, 9, 1, 0.5), (5, 7, 2, pytest.approx(2 / 3))][::-1]
+    pairs = seen.confused_pairs(np.array([[2], [1], [0], [2]]), labels)
+    assert pairs == [(7, 9, 1, 0.5), (5, 7, 2, pytest.approx(2 / 3))][::-1]
 
 
 def test_structure_is_that_of_the_metrics(cloud):
     x, y = cloud
-    found = seen.structure(x, y)
+    measured = seen.structure(x, y)
     same = pdist(y[:, None]) == 0
-    assert found["within"] == pytest.approx(pdist(x)[same].mean())
-    assert found["between"] == pytest.approx(pdist(x)[~same].mean())
-    assert found["density"] == pytest.approx(float(jdml.metrics.class_density(x, y)))
+    assert measured["within"] == pytest.approx(pdist(x)[same].mean())
+    assert measured["between"] == pytest.approx(pdist(x)[~same].mean())
+    assert measured["density"] == pytest.approx(float(jdml.metrics.class_density(x, y)))
     histogram = seen.distance_histogram(x, y)
     assert sum(histogram["within"]) == pytest.approx(1)
     middles = np.convolve(histogram["edges"], [0.5, 0.5], "valid")
-    assert np.dot(middles, histogram["between"]) == pytest.approx(found["between"], abs=0.03)
+    assert np.dot(middles, histogram["between"]) == pytest.approx(measured["between"], abs=0.03)
     shares = seen.spectrum(x)
     values = np.linalg.svd(x, compute_uv=False)
     np.testing.assert_allclose(shares, values / values.sum(), rtol=1e-5)
@@ -74,16 +74,16 @@ def test_proxies_are_measured_against_their_class(cloud):
     x, y = cloud
     proxies = np.eye(3, 8)[:, None].repeat(2, 1)
     proxies[:, 1, 7] = 1
-    found = seen.proxy_structure(proxies, x, y)
+    measured = seen.proxy_structure(proxies, x, y)
     units = proxies / np.linalg.norm(proxies, axis=-1, keepdims=True)
-    assert found["spread of a class's proxies"] == pytest.approx(
+    assert measured["spread of a class's proxies"] == pytest.approx(
         np.linalg.norm(units[0, 0] - units[0, 1])
     )
     expected = np.mean(
         [np.linalg.norm(units[c] - x[y == c].mean(0), axis=1).mean() for c in range(3)]
     )
-    assert found["proxy to its class's mean"] == pytest.approx(expected)
-    assert found["proxies of a class within 0.2 of each other"] == 0
+    assert measured["proxy to its class's mean"] == pytest.approx(expected)
+    assert measured["proxies of a class within 0.2 of each other"] == 0
     assert "spread of a class's proxies" not in seen.proxy_structure(proxies[:, :1], x, y)
 
 
@@ -144,9 +144,9 @@ def test_pictures_of_every_kind(tmp_path):
 def test_thumbnails_fit_their_room():
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (200, 96, 96, 3)).astype(np.uint8)
-    found = thumbnails(images, range(200), room=150_000)
-    assert sum(map(len, found.values())) <= 160_000
-    assert len(found) > 150
+    pictures = thumbnails(images, range(200), room=150_000)
+    assert sum(map(len, pictures.values())) <= 160_000
+    assert len(pictures) > 150
 
 
 def test_figures_for_programs(cloud):
@@ -217,15 +217,15 @@ def test_mistakes_are_told(cloud, call, message, tmp_path, monkeypatch):
 def test_a_field_is_painted_where_its_charges_are(cloud):
     x, y = cloud
     proxies = np.eye(3, 8)[:, None]
-    found = panels(
+    drawn = panels(
         {"recipe": {"loss": "potential_field", "settings": {"alpha": 2.0}}},
         {"proxies": proxies},
         x,
         y,
         str,
     )
-    assert [panel["title"] for panel in found] == [f"the field that {c} feels" for c in range(3)]
-    for panel in found:
+    assert [panel["title"] for panel in drawn] == [f"the field that {c} feels" for c in range(3)]
+    for panel in drawn:
         x0, x1, y0, y1 = panel["extent"]
         assert all(x0 <= a <= x1 and y0 <= b <= y1 for a, b, _ in panel["points"] + panel["stars"])
         assert sum(own for *_, own in panel["stars"]) == 1
@@ -238,8 +238,8 @@ def test_the_flow_is_the_run_s_own():
     from jdml.report.method import _flow
 
     own = recipes.recipe("nir", "cub", flow="paper", conditioning="start", weight=0.01)
-    found = _flow(own.to_json(), 4)
-    assert (found.num_blocks, found.conditioning, found.dim) == (8, "start", 4)
+    flow = _flow(own.to_json(), 4)
+    assert (flow.num_blocks, flow.conditioning, flow.dim) == (8, "start", 4)
     assert _flow(recipes.recipe("nir", "cub").to_json(), 4).num_blocks == 5
     assert _flow({}, 4).conditioning == "dense"
 

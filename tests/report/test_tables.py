@@ -25,13 +25,13 @@ ONE, OTHER = {0: 0.5, 1: 0.62, 2: 0.41, 7: 0.9}, {2: 0.4, 1: 0.55, 0: 0.5, 3: 0.
 
 @pytest.mark.parametrize("confidence", [0.95, 0.8])
 def test_paired_differences_are_students(confidence: float) -> None:
-    found = paired(ONE, OTHER, confidence=confidence)
-    both = np.array([[100 * of[seed] for seed in (0, 1, 2)] for of in (ONE, OTHER)])
+    actual = paired(ONE, OTHER, confidence=confidence)
+    both = np.array([[100 * values[seed] for seed in (0, 1, 2)] for values in (ONE, OTHER)])
     expected = stats.ttest_rel(*both)
-    assert found.seeds == 3
-    np.testing.assert_allclose(found.mean, np.mean(both[0] - both[1]))
-    np.testing.assert_allclose(found.p, expected.pvalue)
-    np.testing.assert_allclose((found.low, found.high), expected.confidence_interval(confidence))
+    assert actual.seeds == 3
+    np.testing.assert_allclose(actual.mean, np.mean(both[0] - both[1]))
+    np.testing.assert_allclose(actual.p, expected.pvalue)
+    np.testing.assert_allclose((actual.low, actual.high), expected.confidence_interval(confidence))
 
 
 def test_paired_differences_that_have_no_spread() -> None:
@@ -50,9 +50,9 @@ def test_a_confidence_is_between_0_and_1(confidence: float) -> None:
 
 
 def test_holm_steps_down() -> None:
-    found = holm({"a": 0.04, "b": 0.01, "c": 0.03, "d": float("nan")})
-    assert list(found) == ["b", "c", "a"]
-    np.testing.assert_allclose(list(found.values()), [3 * 0.01, 2 * 0.03, 2 * 0.03])
+    corrected = holm({"a": 0.04, "b": 0.01, "c": 0.03, "d": float("nan")})
+    assert list(corrected) == ["b", "c", "a"]
+    np.testing.assert_allclose(list(corrected.values()), [3 * 0.01, 2 * 0.03, 2 * 0.03])
     np.testing.assert_allclose(list(holm({"a": 0.4, "b": 0.9}, tests=3).values()), [1, 1])
     assert holm({}) == {}
     assert holm({"a": 0.25, 1: 0.25}) == {"a": 0.5, 1: 0.5}

@@ -211,7 +211,7 @@ def test_resume_false_refuses_a_used_folder(toy, tmp_path):
 
 def test_nan_names_its_step_and_is_not_saved(toy, tmp_path):
     """A sampler that reaches the poisoned row in step 7 only."""
-    images = toy.data.images.astype(np.float32)
+    images = (toy.data.images / 255).astype(np.float32)
     images[0] = np.nan
     rows = iter([np.arange(1, 9)] * 6 + [np.arange(8)] * 9)
 
@@ -230,7 +230,7 @@ def test_nan_names_its_step_and_is_not_saved(toy, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"steps": -1}, "steps must be at least 0, got -1"),
         ({"evaluate_every": 0}, "evaluate_every must be at least 1, got 0"),
         ({"patience": 2}, "patience needs monitor"),
         ({"patience": 0, "monitor": "spread"}, "patience must be at least 1"),

@@ -45,20 +45,20 @@ def plan(kind, **settings):
 
 @pytest.mark.parametrize("kind", RECIPES)
 def test_conventional_scores_classes_that_were_not_seen(kind, tmp_path):
-    found = conventional(plan(kind), stripes(), Retrieval(stripes(seed=1)), tmp_path)
-    assert set(found) >= {"R@1", "RP", "MAP@R", "nDCG@8", "MAP@1000"}
-    assert found["queries"] == 48
-    assert ("NMI" in found) == RECIPES[kind].nmi
+    metrics = conventional(plan(kind), stripes(), Retrieval(stripes(seed=1)), tmp_path)
+    assert set(metrics) >= {"R@1", "RP", "MAP@R", "nDCG@8", "MAP@1000"}
+    assert metrics["queries"] == 48
+    assert ("NMI" in metrics) == RECIPES[kind].nmi
     again = conventional(plan(kind), stripes(), Retrieval(stripes(seed=1)), tmp_path)
-    assert again == found
+    assert again == metrics
 
 
 def test_queries_can_have_a_gallery_of_their_own():
     queries, gallery = stripes(seed=1), stripes(seed=2).select(np.arange(48) % 6 < 2)
-    found = conventional(plan("pairs"), stripes(), Retrieval(queries, gallery))
-    assert found["queries"] == 48
+    metrics = conventional(plan("pairs"), stripes(), Retrieval(queries, gallery))
+    assert metrics["queries"] == 48
     with_all = conventional(plan("pairs"), stripes(), Retrieval(queries))
-    assert found["MAP@R"] != with_all["MAP@R"]
+    assert metrics["MAP@R"] != with_all["MAP@R"]
 
 
 def test_mlrc_trains_four_models_and_scores_them_apart_and_together(tmp_path, monkeypatch):
@@ -70,14 +70,14 @@ def test_mlrc_trains_four_models_and_scores_them_apart_and_together(tmp_path, mo
         return fit(*arguments, **settings)
 
     monkeypatch.setattr(by_recipe, "fit", watched)
-    found = mlrc(plan("proxies"), stripes(), Retrieval(stripes(seed=1)), tmp_path)
+    metrics = mlrc(plan("proxies"), stripes(), Retrieval(stripes(seed=1)), tmp_path)
     assert len(trained) == 4
     for train, settings in trained:
         assert train.num_classes == len(np.unique(train.labels)) == 6
         assert settings["monitor"] == "MAP@R"
     assert len({settings["seed"] for _, settings in trained}) == 4
-    assert set(found) == {"separated", "concatenated", "std"}
-    assert found["std"]["MAP@R"] > 0
+    assert set(metrics) == {"separated", "concatenated", "std"}
+    assert metrics["std"]["MAP@R"] > 0
     assert sorted(folder.name for folder in tmp_path.iterdir()) == [f"fold{i}" for i in range(4)]
 
 
@@ -86,11 +86,11 @@ def test_embeddings_side_by_side_are_normalized_as_each_is():
     test = Retrieval(stripes(4))
     vectors = [(jdml.ball(x[:, i]), None) for i in range(2)]
     labels = test.queries.labels
-    found = protocols._score(plan("alternating"), vectors, test)
+    actual = protocols._score(plan("alternating"), vectors, test)
     short = jdml.evaluate_retrieval(np.asarray(jdml.ball(x.reshape(24, -1))), labels)
     unit = jdml.evaluate_retrieval(np.asarray(jdml.sphere(x.reshape(24, -1))), labels)
-    assert found["MAP@R"] == pytest.approx(short["MAP@R"])
-    assert found["MAP@R"] != pytest.approx(unit["MAP@R"], abs=1e-4)
+    assert actual["MAP@R"] == pytest.approx(short["MAP@R"])
+    assert actual["MAP@R"] != pytest.approx(unit["MAP@R"], abs=1e-4)
 
 
 def test_the_four_folds_share_a_compiled_step():
@@ -108,9 +108,9 @@ def test_pretrained_variables_are_what_training_begins_with():
 
     still = dataclasses.replace(RECIPES["pairs"], rate=1e-30)
     of_zeros = dataclasses.replace(plan("pairs", pretrained=pretrained), recipe=still)
-    found = conventional(of_zeros, stripes(), Retrieval(stripes(seed=1)))
+    metrics = conventional(of_zeros, stripes(), Retrieval(stripes(seed=1)))
     assert set(begun[0]) == {"params", "batch_stats"}
-    assert found["MAP@R"] < 0.2  # all embeddings are one point
+    assert metrics["MAP@R"] < 0.2  # all embeddings are one point
 
 
 def test_proxies_begin_where_the_recipe_says(monkeypatch):

@@ -30,10 +30,10 @@ def test_train_val_test_are_read_as_what_they_are(layout):
     assert counts(listing) == {"train": (4, 8), "val": (2, 4), "test": (3, 6), "all": (4, 18)}
     part = data.load("folder", data_dir=layout, split="val")
     assert part.class_names["class"] == ("kind0", "kind1")
-    found = data.check("folder", layout)
-    assert [part.split for part in found.parts] == ["train", "val", "test"]
-    assert found.problems == ()
-    assert "3 classes are both in train and in test" in found.notes[0]
+    checked = data.check("folder", layout)
+    assert [part.split for part in checked.parts] == ["train", "val", "test"]
+    assert checked.problems == ()
+    assert "3 classes are both in train and in test" in checked.notes[0]
 
 
 def test_classes_that_are_called_like_splits_and_others_are_classes(tmp_path, draw):
@@ -141,9 +141,11 @@ def test_files_of_other_kinds_are_counted(tmp_path, draw, jdml_command):
 def test_a_class_of_one_image_is_told(tmp_path, draw):
     root = draw(tmp_path / "photos", 4, 2)
     (root / "kind1" / "1.png").unlink()
-    found = data.check("folder", root)
-    assert found.problems == ()
-    assert found.notes[0].startswith("1 class has a single image: it has no positive to learn from")
+    checked = data.check("folder", root)
+    assert checked.problems == ()
+    assert checked.notes[0].startswith(
+        "1 class has a single image: it has no positive to learn from"
+    )
 
 
 def test_a_class_without_images_names_what_lies_there(tmp_path):

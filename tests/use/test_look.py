@@ -14,26 +14,26 @@ pytestmark = pytest.mark.slow
 
 
 def content(page):
-    found = re.search(
+    script = re.search(
         r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.S
     )
-    return json.loads(found[1])
+    return json.loads(script[1])
 
 
 def test_a_run_is_reported_with_the_images_that_it_was_scored_on(run, tmp_path, jdml_command):
     done = jdml_command("report", run.folder, "--out", tmp_path / "r.html")
     assert done.code == 0, done.err
     assert re.search(r"report: .*r\.html \(0\.\d MB\)", done.out)
-    found = content(tmp_path / "r.html")
-    (of,) = found["sets"]
-    assert of["count"] == 18
-    assert of["views"]["class"]["names"] == [
+    told = content(tmp_path / "r.html")
+    (images,) = told["sets"]
+    assert images["count"] == 18
+    assert images["views"]["class"]["names"] == [
         "kind3",
         "kind4",
         "kind5",
     ]  # those that were not trained on
-    assert len(of["pictures"]) == 18
-    assert {chart["name"] for chart in found["curves"]} >= {"loss", "grad_norm"}
+    assert len(images["pictures"]) == 18
+    assert {chart["name"] for chart in told["curves"]} >= {"loss", "grad_norm"}
     text = (tmp_path / "r.html").read_text()
     assert "jdml train --data-dir" in text
     assert "test class R@1" in text
@@ -60,10 +60,10 @@ def test_embeddings_in_a_file_are_reported(run, photos, tmp_path, jdml_command):
         "report", tmp_path / "e.npz", run.folder, "--out", tmp_path / "r.html", "--thumbnails", 9
     )
     assert done.code == 0, done.err
-    found = content(tmp_path / "r.html")
-    assert [look["name"] for look in found["looks"]] == ["e", "photos"]
-    assert [of["count"] for of in found["sets"]] == [36, 18]
-    assert sum(len(of["pictures"]) for of in found["sets"]) <= 9
+    told = content(tmp_path / "r.html")
+    assert [look["name"] for look in told["looks"]] == ["e", "photos"]
+    assert [images["count"] for images in told["sets"]] == [36, 18]
+    assert sum(len(images["pictures"]) for images in told["sets"]) <= 9
     bare = tmp_path / "bare.npz"
     np.savez(bare, embeddings=np.random.default_rng(0).normal(size=(20, 3)))
     assert jdml_command("report", bare, "--out", tmp_path / "r.html").code == 0
@@ -117,10 +117,10 @@ def test_a_sweep_trains_what_is_missing_and_compares_all(tmp_path, jdml_command)
     assert command[:2] == ["jdml", "train"]
     done = jdml_command("report", tmp_path / "s", "--out", tmp_path / "r.html")
     assert done.code == 0, done.err
-    found = content(tmp_path / "r.html")
-    assert [look["name"] for look in found["looks"]] == ["proxy_anchor-0", "triplet-0"]
-    assert len(found["sets"]) == 1
-    proxied = found["looks"][0]
+    told = content(tmp_path / "r.html")
+    assert [look["name"] for look in told["looks"]] == ["proxy_anchor-0", "triplet-0"]
+    assert len(told["sets"]) == 1
+    proxied = told["looks"][0]
     assert [name for *_, name in proxied["maps"]["pca"]["proxies"]] == ["0", "1"]
     assert set(proxied["proxies"]) == {"proxy to its class", "proxy to its class's mean"}
 
@@ -128,8 +128,8 @@ def test_a_sweep_trains_what_is_missing_and_compares_all(tmp_path, jdml_command)
 def test_options_are_typed_as_they_were():
     import tyro
 
+    from jdml.cli.command_of_run import words_of
     from jdml.cli.train import Train
-    from jdml.cli.typed import words_of
 
     options = Train(
         data="digits",
@@ -150,7 +150,7 @@ def test_classes_of_a_fold_are_not_guessed(run, photos):
     options = {"dataset": "folder", "data_dir": str(photos)}
     for protocol, known in (("conventional", True), ("mlrc", False)):
         config = {"benchmark": {**options, "protocol": protocol}}
-        found, note = with_data(Run("fold", path=run.folder, config=config), None, None)
+        looked_at, note = with_data(Run("fold", path=run.folder, config=config), None, None)
         assert note == ""
-        assert len(found.data) == 18
-        assert (found.train is not None) == known
+        assert len(looked_at.data) == 18
+        assert (looked_at.train is not None) == known

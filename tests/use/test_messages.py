@@ -52,10 +52,10 @@ def places(tmp_path_factory, draw, photos):
         ("train --data-dir {photos} --classes-file {names}", "1 of 2 are no classes: kind9"),
         ("train --data-dir {photos} --classes-file {empty}", "--classes-file must be a file"),
         ("train --data-dir {photos} --test-share .5", "--test-share needs --split classes or"),
-        ("train --data-dir {photos} --model eps", "at 224 pixels its dense layer has 103 million"),
-        ("train --data-dir {photos} --image-size 100000", "--image-size 100000 at --batch 64 needs .* GiB"),
+        ("train --data-dir {photos} --model eps --image-size 224", "at 224 pixels its dense layer has 103 million"),
+        ("train --data-dir {photos} --image-size 100000", "--image-size 100000 at --batch 16x4 needs .* GiB"),
         ("train --data-dir {photos} --memory 1000", "--memory must be at most the 18 images"),
-        ("train --data-dir {photos} --batch 9x4", "--batch 9x4: classes_per_batch must be at most"),
+        ("train --data-dir {photos} --batch 9x1", "--batch 3x1 has no two images of one class: triplet"),
         # options that nothing reads
         ("train --split images", "--split is for image files; digits lies in memory"),
         ("train --proxies-per-class 2", "--proxies-per-class is for proxy losses; triplet is a pair"),
@@ -203,10 +203,10 @@ def test_choices_are_sorted():
 def test_compiled_programs_are_kept_unless_switched_off(tmp_path, monkeypatch):
     import jax
 
-    from jdml.cli import startup
+    from jdml.cli import compiled_programs
 
     monkeypatch.setenv("JDML_CACHE", "off")
-    assert startup.keep_compiled_programs() is None
+    assert compiled_programs.keep_compiled_programs() is None
     names = (
         "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs",
         "jax_compilation_cache_max_size",
@@ -215,13 +215,21 @@ def test_compiled_programs_are_kept_unless_switched_off(tmp_path, monkeypatch):
     monkeypatch.setenv("JDML_CACHE", str(tmp_path / "cache"))
     jax.config.update("jax_compilation_cache_dir", "a folder of the user's choice")
     try:
-        assert startup.keep_compiled_programs() is None
+        assert compiled_programs.keep_compiled_programs() is None
         jax.config.update("jax_compilation_cache_dir", None)
-        assert startup.keep_compiled_programs() == tmp_path / "cache"
+        assert compiled_programs.keep_compiled_programs() == tmp_path / "cache"
         assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "cache")
     finally:
         for name, value in before.items():
             jax.config.update(name, value)
     monkeypatch.delenv("JDML_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert startup.user_cache() == tmp_path or os.name != "posix"
+    assert compiled_programs.user_cache() == tmp_path or os.name != "posix"
+
+
+@pytest.mark.parametrize("words", [("data", "--help"), ("data",), ("weights", "-h")])
+def test_a_word_that_commands_begin_with_lists_them(jdml_command, words):
+    done = jdml_command(*words)
+    assert done.code == 0
+    assert done.out.startswith(f"usage: jdml {words[0]} COMMAND")
+    assert "jdml data check folder photos" in done.out or "jdml weights convert" in done.out

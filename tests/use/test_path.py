@@ -1,10 +1,12 @@
 """From a folder of photographs to embeddings, search and export: the whole path, as a person walks it."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -122,19 +124,19 @@ def test_damaged_images_are_named_and_left_out(run, photos, tmp_path, jdml_comma
 
 
 def test_search_by_photograph(run, photos, tmp_path, jdml_command):
-    query, sheet, found = (
+    query, sheet, neighbours = (
         photos / "kind4" / "2.png",
         tmp_path / "sheet.png",
         tmp_path / "found.json",
     )
     gallery = tmp_path / "gallery.npz"
     assert jdml_command("embed", run.folder, photos, "--out", gallery, "--quiet").code == 0
-    options = ("-k", 3, "--json", found, "--out", sheet, "--quiet")
+    options = ("-k", 3, "--json", neighbours, "--out", sheet, "--quiet")
     answers = []
     for where in (photos, gallery):
         done = jdml_command("search", run.folder, query, "--gallery", where, *options)
         assert done.code == 0, done.err
-        answers.append(json.loads(found.read_text()))
+        answers.append(json.loads(neighbours.read_text()))
     assert answers[0] == answers[1]
     (answer,) = answers[0]
     vectors = training.load(run.folder).embed(photos)
@@ -179,6 +181,9 @@ def test_export_runs_without_jdml(run, photos, tmp_path, jdml_command):
     assert "takes images [N, 16, 16, 3] of type uint8" in done.out
     told = json.loads((tmp_path / "model.stablehlo.json").read_text())
     assert told["embedding"]["crop"]["short_side"] == 18
+    assert told["written"]["jax"] == jax.__version__
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", told["written"]["date"])
+    assert "JAX promises to for six months" in done.out
     images = trained.images_of(photos / "kind3")[:]
     np.save(tmp_path / "images.npy", images)
     names = [tmp_path / name for name in ("model.stablehlo", "images.npy", "found.npy")]

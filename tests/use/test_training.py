@@ -9,9 +9,9 @@ import pytest
 
 import jdml
 from jdml import models, recipes, training
-from jdml.cli.options.training_data import read_training_data
 from jdml.cli.train import Train
-from jdml.cli.training import Training
+from jdml.cli.training_data import read_training_data
+from jdml.cli.training_run import TrainingRun
 from jdml.models import SmallConvNet
 from jdml.models.tensors import write_tensors
 from jdml.recipes import Recipe, make_objective, make_optimizer
@@ -34,18 +34,20 @@ def parts_of(**options):
 
 def training_of(options):
     settled = options.settled()
-    return Training(settled, settled.recipe(), {})
+    return TrainingRun(settled, settled.recipe(), {})
 
 
 def test_defaults_by_kind_of_data(photos, tmp_path):
     settled, recipe = Train().settled(), Train().recipe()
     assert (settled.data, settled.model, recipe.loss) == ("digits", "eps", "triplet")
-    assert (recipe.batch, recipe.steps, recipe.rate, recipe.dim) == (64, 1000, 1e-3, 64)
+    assert (recipe.batch, recipe.steps, recipe.rate, recipe.dim) == ((16, 4), 1000, 1e-3, 64)
     assert recipe.num_proxies == 0
     settled = Train(data_dir=photos, loss="arcface").settled()
     recipe = settled.recipe()
-    assert (settled.data, recipe.network, settled.image_size) == ("folder", "small", 224)
+    assert (settled.data, recipe.network, settled.image_size) == ("folder", "small", 64)
     assert (recipe.num_proxies, recipe.role_rates) == (1, {"proxies": 100.0})
+    assert Train(data_dir=photos, augmentation="conventional").settled().image_size == 224
+    assert Train(data_dir=photos, model="resnet18").settled().image_size == 224
     assert Train(data_dir=photos, augmentation="mlrc").settled().image_size == 227
     weights = tmp_path / "w.safetensors"
     write_tensors(weights, {"params/x": np.zeros(1)}, {"architecture": "vit_s16"})
@@ -241,8 +243,8 @@ def test_seeds_of_a_benchmark(jdml_command, tmp_path, monkeypatch):
     assert "contrastive, resnet50, 2 seeds (dry run on noise)" in done.out
     assert "±" in done.out
     assert "paper" not in done.out
-    found = json.loads((tmp_path / "metrics.json").read_text())
-    mean = np.mean([rows["ours"]["R@1"] for rows in found["seeds"]])
-    assert found["ours"]["R@1"] == pytest.approx(mean)
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    mean = np.mean([rows["ours"]["R@1"] for rows in metrics["seeds"]])
+    assert metrics["ours"]["R@1"] == pytest.approx(mean)
     steps = [training.load(tmp_path / f"seed{seed}").step for seed in (0, 1)]
     assert steps == [1, 1]

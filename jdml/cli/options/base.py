@@ -25,6 +25,13 @@ FIELDS_AS_TYPED = {
 """What fields of a recipe are called on the command line, where it is another name."""
 
 
+def as_help(text: str) -> Any:
+    """Stands on a field whose help is read from the records."""
+    import tyro
+
+    return tyro.conf.arg(help=text)
+
+
 def flag(name: str) -> str:
     """A field as it is typed.
 
@@ -103,7 +110,7 @@ class Part:
 
 def _by_content(value: Any) -> Any:
     if isinstance(value, Path):
-        from jdml.cli.identity import file_digest
+        from jdml.cli.checksums import file_digest
 
         return file_digest(value)
     return list(value) if isinstance(value, tuple) else value

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from jdml import registry
-from jdml.cli.options.base import ASIDE, Part, flag
+from jdml.cli.options.base import ASIDE, Part, as_help, flag
 from jdml.registry.constraints import at_least, inside_unit, positive, share
 
 if TYPE_CHECKING:
@@ -16,6 +16,18 @@ else:
     PaperData = Literal[tuple(sorted(registry.file_sets()))]
 
 
+def _labels_help() -> Any:
+    """Which data sets have several labellings, from their records."""
+    several = [
+        f"{' or '.join(dataset.labellings)} ({name})"
+        for name, dataset in registry.DATASETS.items()
+        if len(dataset.labellings) > 1
+    ]
+    return as_help(
+        f"The labels to train on: {'; '.join(several)}. Default: the first. The table scores all of them."
+    )
+
+
 @dataclass(frozen=True)
 class Images(Part):
     """Where images lie, how large they are, how they are decoded."""
@@ -24,7 +36,7 @@ class Images(Part):
     """Folder with the data set's own files, as the original comes (jdml data check NAME DIR looks at it)."""
     image_size: Annotated[int | None, at_least(1)] = None
     """Height and width of the images, in pixels: of Omniglot's (default: 28), or of the crops of image files
-    (default: the augmentation's, 224 or 227)."""
+    (default: 64 with a small network, else the augmentation's, 224 or 227)."""
     label_noise: Annotated[float, share] = 0.0
     """Share of the training rows that get a wrong label, drawn by --seed."""
     workers: Annotated[int | None, positive, ASIDE] = None
@@ -44,7 +56,8 @@ class Data(Images):
     split: Literal["classes", "images", "none"] | None = None
     """What of image files is scored. classes: half of the classes; images: a fifth of each class's images, both drawn
     by --seed; none: nothing, all train, for a final model. Default: as the data set comes; of a folder of classes the
-    second half of them, by their names."""
+    second half of them, by their names (numbers in them as numbers), or every second by its number of images where
+    one of these halves has less than a quarter of them."""
     test_share: Annotated[float | None, inside_unit] = None
     """How much --split scores. Default: 0.5 of the classes, 0.2 of the images."""
     classes_file: Path | None = None
@@ -52,9 +65,7 @@ class Data(Images):
     augmentation: Literal["conventional", "mlrc", "none"] | None = None
     """How image files are cropped in training. conventional (the default): 224 pixels; mlrc: 227, of images of short
     side 256; none: the centre, 224."""
-    labels: str | None = None
-    """The labels to train on: digit or parity (digits, mnist); alphabet or letter (omniglot); class or super_class
-    (sop). Default: the first. The table scores all of them."""
+    labels: Annotated[str | None, _labels_help()] = None
     train_classes: tuple[int, ...] = ()
     """Train on these classes only (numbers of the data set's first labels, such as digits 0 1 2 3 4 5); the table then
     scores seen and unseen classes apart. Default: all."""
@@ -86,17 +97,18 @@ class Data(Images):
         """Refuse what the data set does not have."""
         super().check()
         name, files = self.data_name, self.of_files
-        if name == "digits" and self.data_dir is not None:
+        if not registry.DATASETS[name].needs_folder and self.data_dir is not None:
             raise ValueError(
-                "--data-dir is not for digits, which need no files: write --data folder"
+                f"--data-dir is not for {name}, which need no files: write --data folder"
             )
         options = ("augmentation", "workers", "on_bad_image", "split", "test_share", "classes_file")
         for option in options:
             if not files and getattr(self, option) is not None:
                 raise ValueError(f"{flag(option)} is for image files; {name} lies in memory")
         if files and self.train_classes:
+            *names, last = (each for each in registry.DATASETS if each not in registry.file_sets())
             raise ValueError(
-                "--train-classes is for digits, mnist and omniglot: "
+                f"--train-classes is for {', '.join(names)} and {last}: "
                 "of image files --classes-file names those that train"
             )
         if self.split is not None and self.classes_file is not None:

@@ -55,10 +55,10 @@ class Machines(Part):
         if self.devices is None and processes == 1:
             number = max(n for n in range(1, there + 1) if rows % n == 0)
         mesh = jax.make_mesh((number,), ("data",), devices=jax.devices()[:number])
-        of = f" of {processes} processes" if processes > 1 else ""
+        among = f" of {processes} processes" if processes > 1 else ""
         kind = mesh.devices.flat[0].device_kind
         each = f"{rows / number:g} rows of a batch of {rows} on each"
-        return mesh, [f"{number} of {there} devices{of} ({kind}), {each}"]
+        return mesh, [f"{number} of {there} devices{among} ({kind}), {each}"]
 
 
 def _divide_cpu(number: int) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from jdml import registry
-from jdml.cli.options.base import IN_RECIPE, Part, as_typed, flag
+from jdml.cli.options.base import IN_RECIPE, Part, as_help, as_typed, flag
 from jdml.recipes import OF_PAIRS, RECIPES, Recipe, recipe, settings_of, with_method
 from jdml.recipes.words import parse_settings
 from jdml.registry.constraints import nearest, non_negative, positive
@@ -17,7 +17,10 @@ else:
     LossName = Literal[registry.pair_losses() + registry.proxy_losses()]
     MethodName = Literal[tuple(sorted((*registry.METHODS, "plain")))]
     RecipeName = Literal[tuple(sorted(RECIPES))]
-DEFAULT_LOSS = {"plain": "triplet", **{name: of.loss for name, of in registry.METHODS.items()}}
+DEFAULT_LOSS = {
+    "plain": "triplet",
+    **{name: method.loss for name, method in registry.METHODS.items()},
+}
 
 
 def _settings_help() -> Any:
@@ -25,19 +28,17 @@ def _settings_help() -> Any:
     import tyro
 
     def typed(settings: dict[str, Any]) -> str:
-        return " ".join(f"{key}={'' if of is None else of}" for key, of in settings.items())
+        return " ".join(
+            f"{key}={'' if value is None else value}" for key, value in settings.items()
+        )
 
-    of_methods = {name: settings_of(name, of_paper=False) for name in registry.METHODS}
-    more = {
-        name: {
-            key: value
-            for key, value in settings_of(name).items()
-            if key not in of_methods.get(name, {})
-        }
-        for name in RECIPES
-    }
-    told = [f"{name}: {typed(settings)}" for name, settings in of_methods.items()]
-    also = [f"{name}: {typed(settings)}" for name, settings in more.items() if settings]
+    own = {name: settings_of(name, of_paper=False) for name in registry.METHODS}
+    told = [f"{name}: {typed(settings)}" for name, settings in own.items()]
+    also = []
+    for name in RECIPES:
+        settings = settings_of(name)
+        more = {key: settings[key] for key in settings if key not in own.get(name, {})}
+        also += [f"{name}: {typed(more)}"] if more else []
     return tyro.conf.arg(
         help="The method's own settings, as name=value; their defaults: "
         f"{'; '.join(told)}. Where the paper chooses, jdml benchmark has its choice, and also {'; '.join(also)}."
@@ -54,7 +55,35 @@ def _methods_help() -> Any:
         for name, method in registry.METHODS.items()
     }
     return tyro.conf.arg(
-        help=f"plain: the loss alone. {'. '.join(f'{name}: {of}' for name, of in told.items())}."
+        help=f"plain: the loss alone. {'. '.join(f'{name}: {words}' for name, words in told.items())}."
+    )
+
+
+def _proxies_help() -> Any:
+    """Which methods bring proxies, and how many there are, from the records."""
+    methods = {name: method.proxies for name, method in registry.METHODS.items() if method.proxies}
+    losses = {name: loss.proxies for name, loss in registry.LOSSES.items() if loss.proxies > 1}
+    numbers = ", ".join(f"{name}: {number}" for name, number in {**losses, **methods}.items())
+    return as_help(
+        f"Proxies per class of a proxy loss or of {' or '.join(methods)}; 0: a field of samples alone. Default: "
+        f"1 ({numbers}); jdml benchmark: the paper's."
+    )
+
+
+def _losses_help() -> Any:
+    """Which loss each method is made of, from the records."""
+    defaults = ", ".join(f"{name}: {loss}" for name, loss in DEFAULT_LOSS.items())
+    return as_help(
+        f"The loss. Proxy losses learn one vector or more per class. Default, by --method: {defaults}."
+    )
+
+
+def _miners_help() -> Any:
+    """What miners are called, from their records."""
+    return as_help(
+        "Which pairs a pair loss sees: none, or names joined by +, each with its settings after a colon, such as "
+        "eps+semi_hard or easy_positive+semi_hard_negative:margin=0.3. "
+        f"The names: {', '.join(sorted(registry.MINERS))}."
     )
 
 
@@ -65,10 +94,7 @@ class Settings(Part):
     method_setting: Annotated[tuple[str, ...], IN_RECIPE, _settings_help()] = ()
     loss_setting: Annotated[tuple[str, ...], IN_RECIPE] = ()
     """The loss's own numbers in the place of its defaults or the paper's, as name=value: margin=0.2 squared=True."""
-    proxies_per_class: Annotated[int | None, IN_RECIPE] = None
-    """Proxies per class of a proxy loss or of ccp; 0: a field of samples alone. Default: the loss's own number:
-    1; 3 for the fields and subcenter_arcface, 10 for soft_triple and multi_proxy_anchor and its kin; ccp: 8; jdml
-    benchmark: the paper's."""
+    proxies_per_class: Annotated[int | None, IN_RECIPE, _proxies_help()] = None
     sampled_classes: Annotated[int | None, positive, IN_RECIPE] = None
     """For very many classes: a step of a proxy loss sees the classes of its batch and others, drawn at random, so many
     in all. Default: all classes."""
@@ -90,19 +116,14 @@ class Settings(Part):
 
 @dataclass(frozen=True)
 class Method(Settings):
-    """The loss, the pairs it sees, and what NIR or CCP make of it."""
+    """The loss, the pairs it sees, and what is made of it."""
 
     method: Annotated[MethodName, IN_RECIPE, _methods_help()] = "plain"
-    loss: Annotated[LossName | None, IN_RECIPE] = None
-    """The loss. Proxy losses learn one vector or more per class. Default: triplet (nir: proxy_anchor, ccp:
-    contrastive)."""
+    loss: Annotated[LossName | None, IN_RECIPE, _losses_help()] = None
     learn_beta: Annotated[Literal["class", "shared"] | None, IN_RECIPE] = None
     """The margin loss's boundary beta is learned, one for each class or one for all, from the loss's (1.2) on. Default:
     it stays where it is."""
-    miner: Annotated[str, IN_RECIPE] = "none"
-    """Which pairs a pair loss sees: none, or names joined by +, each with its settings after a colon:
-    eps+semi_hard, easy_positive+semi_hard_negative:margin=0.3, random_positive, hard_negative,
-    distance_weighted, multi_similarity, multi_similarity_negative, ..."""
+    miner: Annotated[str, IN_RECIPE, _miners_help()] = "none"
     memory: Annotated[int, non_negative, IN_RECIPE] = 0
     """Also compare a pair loss's batch with this many remembered embeddings (cross-batch memory)."""
     proxies_start: Annotated[Literal["random", "samples"] | None, IN_RECIPE] = None

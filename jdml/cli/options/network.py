@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from jdml import registry
-from jdml.cli.options.base import IN_RECIPE, Part
+from jdml.cli.options.base import IN_RECIPE, Part, as_help
 from jdml.recipes import Recipe
 from jdml.registry.constraints import positive
 
@@ -17,6 +17,20 @@ else:
     NetworkName = Literal[tuple(sorted(registry.NETWORKS))]
     Statistics = Literal[tuple(sorted(registry.image_statistics()))]
 PoolingName = Literal["average", "average+max", "cubic", "gem", "max", "sum"]
+
+
+def _networks_help() -> Any:
+    """What each network for small images is, from its record."""
+    small = [
+        f"{name}: {network.layers}."
+        for name, network in registry.NETWORKS.items()
+        if network.small_images
+    ]
+    in_memory = ", ".join(name for name in registry.DATASETS if name not in registry.file_sets())
+    return as_help(
+        f"{' '.join(small)} The others are for photographs. Default: that of --weights; without, eps for images "
+        f"in memory ({in_memory}), small for image files."
+    )
 
 
 @dataclass(frozen=True)
@@ -61,10 +75,7 @@ class Weights(Part):
 class Network(Weights):
     """Which network, and how it is built."""
 
-    model: Annotated[NetworkName | None, IN_RECIPE] = None
-    """eps: two convolutions, made for 2-D pictures of digits. small: four convolutions, for images of any size.
-    resnet20v2: nine residual blocks. The others are for photographs. Default: that of --weights; without, eps for
-    digits, mnist and omniglot, small for image files."""
+    model: Annotated[NetworkName | None, IN_RECIPE, _networks_help()] = None
     pooling: Annotated[PoolingName | None, IN_RECIPE] = None
     """How the network pools over space. Default: average."""
     freeze_batch_norm: Annotated[bool, IN_RECIPE] = False
@@ -96,12 +107,12 @@ class Network(Weights):
         from jdml.models.tensors import read_metadata
         from jdml.models.weights import ARCHITECTURE
 
-        found = read_metadata(options.weights).get(ARCHITECTURE)
-        if found is None:
+        model = read_metadata(options.weights).get(ARCHITECTURE)
+        if model is None:
             raise ValueError(
                 f"--weights {options.weights} does not name its network: convert it first (jdml weights convert)"
             )
-        return replace(options, model=found)
+        return replace(options, model=model)
 
     def changes(self, base: Recipe) -> dict[str, Any]:
         """Also the network itself."""

@@ -16,10 +16,12 @@ class Steps(Part):
     lr: Annotated[float | None, positive, IN_RECIPE] = None
     """Learning rate of the network. Default: 1e-3; jdml benchmark: the paper's."""
     batch: Annotated[str | None, IN_RECIPE] = None
-    """CLASSESxSAMPLES, such as 4x40, or a number of random samples. Default: 64; jdml benchmark: the paper's."""
-    steps: Annotated[int | None, positive, IN_RECIPE] = None
-    """Training steps, one batch each. Default: 1000; jdml benchmark: the paper's epochs (conventional), at most 600
-    evaluations (mlrc, which stops after 60 without improvement)."""
+    """CLASSESxSAMPLES, such as 4x40, or a number of random samples; larger than the data it shrinks to them.
+    Default: 64 random samples for a proxy loss, 16x4 for a pair loss or what fits the classes; jdml benchmark: the
+    paper's."""
+    steps: Annotated[int | None, non_negative, IN_RECIPE] = None
+    """Training steps, one batch each; 0 scores the start. Default: 1000; jdml benchmark: the paper's epochs
+    (conventional), at most 600 evaluations (mlrc, which stops after 60 without improvement)."""
 
     def changes(self, base: Recipe) -> dict[str, Any]:
         """Rate, batch and steps."""

@@ -1,8 +1,11 @@
 """All options of ``jdml train``."""
 
+import shlex
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Self
 
+from jdml.cli.command_of_run import words_of
 from jdml.cli.options.base import as_typed
 from jdml.cli.options.data import Data
 from jdml.cli.options.machines import Machines
@@ -10,8 +13,15 @@ from jdml.cli.options.method import Method
 from jdml.cli.options.network import Network
 from jdml.cli.options.optimizer import Optimizer
 from jdml.cli.options.run import RunOptions
-from jdml.cli.sizes import check_memory, check_network
+from jdml.cli.sizes import SMALL_IMAGES, check_memory, check_network
 from jdml.recipes import Recipe
+from jdml.registry import NETWORKS, pretrained_networks
+
+PAIRED = (16, 4)
+"""Classes × samples of a pair loss's batch that nobody has chosen."""
+
+PRETRAINED = "resnet50"
+"""The network whose weights are recommended where none of them is named."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +49,39 @@ class TrainOptions(Machines, RunOptions, Optimizer, Method, Network, Data):
         options = super().settled()
         model = options.model or ("small" if options.of_files else "eps")
         options = replace(options, model=model)
+        if self._shrinks(model):
+            options = replace(options, image_size=SMALL_IMAGES)
         options.check()
         recipe, size = options.recipe(), options.image_size if options.of_files else None
         if size is not None:
             check_network(model, size)
         check_memory(recipe, size, options.batch)
         return options
+
+    def _shrinks(self, model: str) -> bool:
+        """Whether image files are cut to what a small network is for, as nobody has said how large they are."""
+        said = self.image_size is not None or self.augmentation is not None
+        return self.of_files and not said and NETWORKS[model].small_images
+
+    def hints(self) -> list[str]:
+        """Say, before the first step, what would train photographs better; of options as typed."""
+        if not self.of_files or self.weights is not None:
+            return []
+        model, lines = self.model or "small", []
+        if self._shrinks(model):
+            lines.append(
+                f"note: images are cut to {SMALL_IMAGES} pixels, which fit the network {model}: --image-size for others"
+            )
+        known = model in pretrained_networks()
+        weights = f"{model if known else PRETRAINED}.safetensors"
+        arch = weights.removesuffix(".safetensors")
+        command = words_of(replace(self, weights=Path(weights)), without=("model", "image_size"))
+        return [
+            *lines,
+            "note: the network begins untrained; pretrained weights learn photographs in fewer steps, and better:",
+            f"      jdml weights convert {arch}.pth --arch {arch} --out {weights}",
+            f"      {shlex.join(['jdml', 'train', *command])}",
+        ]
 
     def recipe(self) -> Recipe:
         """Say how the options train: the one description that everything is made from.
@@ -54,7 +91,10 @@ class TrainOptions(Machines, RunOptions, Optimizer, Method, Network, Data):
         """
         with as_typed():
             base = self.of_loss()
-            return replace(base, **self.changes(base))
+            recipe = replace(base, **self.changes(base))
+        if self.batch is None and not recipe.has_proxies:
+            recipe = replace(recipe, batch=PAIRED)  # fitted to the data when they are read
+        return recipe
 
     def config(self) -> dict[str, Any]:
         """Return what defines the run: the recipe, and which data it is for."""

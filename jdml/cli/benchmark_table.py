@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from jdml.cli.options.base import flag
 from jdml.cli.options.benchmark import BenchmarkOptions
 from jdml.recipes import Recipe, settings_of
 from jdml.recipes.printed import Row, printed
@@ -13,27 +14,27 @@ from jdml.recipes.printed import Row, printed
 Rows = dict[str, dict[str, float]]
 
 
-def over(found: Sequence[Rows], of: Callable[[Any], Any]) -> Rows:
+def over(runs: Sequence[Rows], statistic: Callable[[Any], Any]) -> Rows:
     """A statistic over seeds of each row's metrics.
 
     Args:
-        found: the rows of each seed.
-        of: the statistic.
+        runs: the rows of each seed.
+        statistic: of the values of all seeds.
 
     Returns:
         The rows; those of one seed as they are.
     """
-    if len(found) == 1:
-        return found[0]
+    if len(runs) == 1:
+        return runs[0]
     return {
-        row: {name: float(of([rows[row][name] for rows in found])) for name in values}
-        for row, values in found[0].items()
+        row: {name: float(statistic([rows[row][name] for rows in runs])) for name in values}
+        for row, values in runs[0].items()
     }
 
 
 def show(
     title: str,
-    found: Sequence[Rows],
+    runs: Sequence[Rows],
     paper: Mapping[str, Mapping[str, float]],
     unlike: tuple[str, ...],
     called: Mapping[str, str],
@@ -42,19 +43,19 @@ def show(
 
     Args:
         title: of the table.
-        found: our rows, of each seed.
+        runs: ours, of each seed.
         paper: the paper's rows, in percent.
         unlike: in what the task is another than the paper's.
         called: what rows are called in the table, where it is not their name.
     """
-    from jdml.cli.show import print_table
+    from jdml.cli.terminal import print_table
 
-    means, spreads = over(found, np.mean), over(found, partial(np.std, ddof=1))
+    means, spreads = over(runs, np.mean), over(runs, partial(np.std, ddof=1))
     names = [name for name in next(iter(means.values())) if name != "queries"]
 
     def shown(row: str, name: str) -> str:
         mean = f"{100 * means[row][name]:.1f}"
-        return mean if len(found) == 1 else f"{mean} ± {100 * spreads[row][name]:.1f}"
+        return mean if len(runs) == 1 else f"{mean} ± {100 * spreads[row][name]:.1f}"
 
     table: list[list[Any]] = [
         [called.get(row, row), *(shown(row, name) for name in names)] for row in means
@@ -122,7 +123,7 @@ def differences(options: BenchmarkOptions) -> tuple[str, ...]:
     own = [(name, getattr(options, name)) for name in names]
     without = ("proxies_per_class", 0)  # is no default, as other zeros are
     typed = [(name, value) for name, value in own if value or (name, value) == without]
-    changed = [f"--{name.replace('_', '-')} {value}" for name, value in typed]
+    changed = [f"{flag(name)} {value}" for name, value in typed]
     changed += [f"--loss-setting {setting}" for setting in options.loss_setting]
     which = ("loss=", "pooling=")  # these say which row is the paper's
     changed += [

@@ -1,5 +1,6 @@
 """A run of ``jdml train``: what its options read, what trains, how it is scored and told."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -7,30 +8,45 @@ import jax
 import numpy as np
 
 from jdml import data
-from jdml.cli.identity import data_checksum
+from jdml.cli.checksums import data_checksum
 from jdml.cli.options.base import as_typed
 from jdml.cli.options.train import TrainOptions
-from jdml.cli.options.training_data import read_training_data, scored_views
+from jdml.cli.training_data import read_training_data, scored_views
 from jdml.recipes import Recipe, make_objective, make_sampler
 from jdml.recipes.objective import normalization
+from jdml.recipes.sampler import (
+    check_positives,
+    positive_pairs,
+    with_batch_that_fits,
+    with_usual_batch,
+)
+from jdml.recipes.words import write_batch
 from jdml.training import Embedder, FitResult, metric_names, recall_ranks, score
 from jdml.training.by_recipe import make_network, train
 from jdml.training.placement import writes
 
 
-class Training:
+class TrainingRun:
     """What settled options stand for: data, network, sampler; checked before any work.
 
     Args:
         options: settled.
         recipe: how they train.
         started: how the run was started, for its folder.
+        hints: what else is told before the first step.
     """
 
-    def __init__(self, options: TrainOptions, recipe: Recipe, started: dict[str, Any]) -> None:
-        self.options, self.recipe, self.started = options, recipe, started
+    def __init__(
+        self,
+        options: TrainOptions,
+        recipe: Recipe,
+        started: dict[str, Any],
+        hints: Sequence[str] = (),
+    ) -> None:
+        self.options, self.started, self.hints = options, started, hints
         self.data = read_training_data(options, options.seed)
         self.train = self.data.train
+        self.recipe, self.notes = fitted(recipe, options.batch, self.train.labels)
         self.model = make_network(recipe, self.train)
         self.preprocess = options.preprocess(str(recipe.network))
         self.recall_at = recall_ranks(str(options.data))
@@ -97,18 +113,27 @@ class Training:
         )
         parameters = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes["params"]))
         size = "×".join(map(str, images.shape[1:]))
+        batch = write_batch(recipe.batch)
         per_epoch, steps = self.sampler.batches_per_epoch, int(recipe.steps or 0)
-        batch = recipe.batch if isinstance(recipe.batch, int) else "x".join(map(str, recipe.batch))
+        parts = {part: queries for part, (queries, _) in self.data.tests.items()}
+        if self.data.validation is not None:
+            parts = {"validation": self.data.validation, **parts}
         scored = "".join(
-            f"; {part} {len(queries):,} of {len(np.unique(queries.labels)):,}"
-            for part, (queries, _) in self.data.tests.items()
+            f"; {part} {len(rows):,} of {len(np.unique(rows.labels)):,}"
+            for part, rows in parts.items()
         )
         lines = [
             f"{recipe.network}: {parameters:,} parameters, images {size}",
             f"train {len(self.train):,} images of {len(np.unique(self.train.labels)):,} classes{scored}; "
             f"{per_epoch:,} batches of {batch} an epoch, {steps:,} steps are {steps / per_epoch:,.1f} epochs",
         ]
-        return lines + [f"note: {line}" for line in self.data.notes]
+        if not recipe.has_proxies:
+            pairs = positive_pairs(recipe, self.train.labels)
+            lines.append(
+                f"a batch has {pairs:,.3g} pairs of one class, which {recipe.loss} learns from"
+            )
+        lines += [f"note: {line}" for line in (*self.notes, *self.data.notes)]
+        return [*lines, *self.hints]
 
     def next_steps(self) -> list[str]:
         """Say what to type next."""
@@ -140,20 +165,15 @@ class Training:
                 f"--memory must be at most the {len(self.train)} images that train, got {options.memory}"
             )
         with as_typed():
-            make_objective(
-                self.recipe, self.train.num_classes
-            )  # tells wrong settings before any work
+            # tells wrong settings before any work
+            make_objective(self.recipe, self.train.num_classes)
 
     def _sampler(self) -> Any:
         options, recipe = self.options, self.recipe
         try:
-            if isinstance(recipe.batch, int) and recipe.batch > len(self.train):
-                raise ValueError(
-                    f"batch_size must be at most the number of samples {len(self.train)}, got {recipe.batch}"
-                )
             sampler = make_sampler(recipe, self.train.labels, options.seed)
         except ValueError as error:
-            raise ValueError(f"--batch {options.batch or recipe.batch}: {error}") from error
+            raise ValueError(f"--batch {write_batch(recipe.batch)}: {error}") from error
         if not options.of_files:
             return sampler
         return data.ImageBatches(
@@ -184,3 +204,26 @@ class Training:
             normalize=normalization(self.recipe),
             recall_at=self.recall_at,
         )
+
+
+def fitted(recipe: Recipe, batch: str | None, labels: np.ndarray) -> tuple[Recipe, tuple[str, ...]]:
+    """Fit the batch to the data.
+
+    Args:
+        recipe: how is trained.
+        batch: as typed.
+        labels: ``[N]``, of the images that train.
+
+    Returns:
+        The recipe, and a line where the batch is another one than was typed.
+
+    Raises:
+        ValueError: batches in which the loss has nothing to compare.
+    """
+    made = (with_usual_batch if batch is None else with_batch_that_fits)(recipe, labels)
+    with as_typed():
+        check_positives(made, labels)
+    if batch is None or made.batch == recipe.batch:
+        return made, ()
+    there = f"{len(labels):,} images of {len(np.unique(labels)):,} classes train"
+    return made, (f"--batch is {write_batch(made.batch)}, not {batch}: {there}",)

@@ -1,21 +1,12 @@
-"""What a run begins with: its images, and what they and its weights are in short, for a run that goes on."""
+"""What a run begins with, images and weights, in short: a run that goes on begins with the same."""
 
 import hashlib
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from jdml.data import Dataset, ImageFiles, load
-
-
-def load_split(name: str, data_dir: Path | None, split: str, **settings: Any) -> Dataset:
-    """A split of a data set, which must have images: training takes hours, and scoring comes after it."""
-    found = load(name, data_dir=data_dir, split=split, **settings)
-    if not len(found):
-        raise ValueError(f"{name}: the split {split!r} has no images in {data_dir}")
-    return found
+from jdml.data import Dataset, ImageFiles
 
 
 def file_digest(path: Path) -> str:

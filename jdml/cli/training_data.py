@@ -1,11 +1,11 @@
 """The data of ``jdml train``: what trains, what is held out, what is scored."""
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jdml import data
-from jdml.cli.identity import load_split
 from jdml.cli.options.data import Data
 from jdml.data.checking import alone
 from jdml.data.loading import read_listing
@@ -47,14 +47,14 @@ def read_training_data(options: Data, seed: int) -> TrainingData:
         ValueError: a part that is empty, or of one class only, in which everything is found.
     """
     if options.of_files:
-        found, notes = _read_files(options, seed)
+        parts, notes = _read_files(options, seed)
     else:
-        found, notes = _read_arrays(options), ()
-    train, validation, tests = found.pop("train"), found.pop("val", None), {}
-    if options.data == "inshop":
-        tests = {"test": (found["query"], found["gallery"])}
-    elif "test" in found:
-        tests = {"test": (found["test"], None)}
+        parts, notes = _read_arrays(options), ()
+    train, validation, tests = parts.pop("train"), parts.pop("val", None), {}
+    if "query" in parts:
+        tests = {"test": (parts["query"], parts["gallery"])}
+    elif "test" in parts:
+        tests = {"test": (parts["test"], None)}
     elif validation is not None:
         tests = {"validation": (validation, None)}
     if options.labels is not None and options.labels not in train.views:
@@ -77,8 +77,16 @@ def read_training_data(options: Data, seed: int) -> TrainingData:
     return TrainingData(train, labels, validation, tests, notes)
 
 
+def load_split(name: str, data_dir: Path | None, split: str, **settings: Any) -> data.Dataset:
+    """A split of a data set, which must have images: training takes hours, and scoring comes after it."""
+    part = data.load(name, data_dir=data_dir, split=split, **settings)
+    if not len(part):
+        raise ValueError(f"{name}: the split {split!r} has no images in {data_dir}")
+    return part
+
+
 def _read_arrays(options: Data) -> dict[str, Any]:
-    settings = {"image_size": options.image_size or 28} if options.data == "omniglot" else {}
+    settings = {} if options.image_size is None else {"image_size": options.image_size}
     return {
         split: load_split(str(options.data), options.data_dir, split, **settings)
         for split in ("train", "test")
@@ -104,9 +112,9 @@ def _read_files(options: Data, seed: int) -> tuple[dict[str, Any], tuple[str, ..
         listing = data.train_on(listing, read_names(options.classes_file))
     crops = data.mlrc if options.augmentation == "mlrc" else data.conventional
     transform = crops(options.image_size) if options.image_size else crops()
-    splits = ("train", "query", "gallery") if options.data == "inshop" else ("train", "val", "test")
-    found = {}
-    for split in splits:
+    scored = ("query", "gallery") if "query" in listing.splits else ("test",)
+    parts = {}
+    for split in ("train", "val", *scored):
         if split not in listing.splits:
             continue
         part = listing.dataset(split, transform=transform)
@@ -114,11 +122,11 @@ def _read_files(options: Data, seed: int) -> tuple[dict[str, Any], tuple[str, ..
             raise ValueError(
                 f"{options.data}: the split {split!r} has no images in {options.data_dir}"
             )
-        scored = split != "train" and options.on_bad_image == "skip"
-        found[split] = data.without_bad_images(part) if scored else part
-    if "train" not in found:
+        looked_at = split != "train" and options.on_bad_image == "skip"
+        parts[split] = data.without_bad_images(part) if looked_at else part
+    if "train" not in parts:
         raise ValueError(f"{options.data_dir}: the split 'train' has no images")
-    return found, listing.notes
+    return parts, (*listing.split_notes, *listing.notes)
 
 
 def _held_out(train: data.Dataset, options: Data, seed: int) -> tuple[data.Dataset, data.Dataset]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from jdml.recipes import Problems, Recipe
 from jdml.recipes.base import Batch
+from jdml.registry.extras import need
 
 DRY_CLASSES = 8
 DRY_IMAGES, DRY_TEST_IMAGES = 8, 2
@@ -28,6 +29,7 @@ def fake_images(size: int) -> Iterator[Path]:
     """A folder of classes with noise as JPEG files, a little larger than the crops."""
     import tempfile
 
+    need("PIL", "a dry run")
     from PIL import Image
 
     rng = np.random.default_rng(0)

@@ -1,0 +1,75 @@
+"""Libraries beyond the base install: what brings each of them, said where one is missing."""
+
+import importlib
+
+EXTRAS: dict[str, dict[str, str]] = {
+    "train": {
+        "PIL": "pillow",
+        "flatbuffers": "flatbuffers",
+        "grain": "grain",
+        "jinja2": "jinja2",
+        "matplotlib": "matplotlib",
+        "orbax": "orbax-checkpoint",
+        "rich": "rich",
+        "safetensors": "safetensors",
+        "sklearn": "scikit-learn",
+        "tensorflow_datasets": "tensorflow-datasets",
+        "tqdm": "tqdm",
+        "tyro": "tyro",
+    },
+    "flows": {"distrax": "distrax"},
+    "all": {"tensorboardX": "tensorboardX"},
+}
+"""Modules and their distributions, by the extra of ``jdml`` that brings them."""
+ALONE = {"chex": "chex", "pyarrow": "pyarrow", "torch": "torch", "umap": "umap-learn"}
+"""Modules that no extra brings, and their distributions."""
+
+
+class MissingLibraryError(ModuleNotFoundError, ValueError):
+    """A library that is not installed, with the words that install it; a ``ValueError`` as all that a user mends."""
+
+
+def need(module: str, what: str) -> None:
+    """Ask for a library by the extra that brings it, where it is missing.
+
+    Args:
+        module: what is about to be imported, such as ``"orbax.checkpoint"``.
+        what: what needs it, as a sentence begins.
+
+    Raises:
+        MissingLibraryError: it cannot be imported.
+
+    Example:
+        >>> need("numpy", "everything")
+    """
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        root = module.partition(".")[0]
+        raise MissingLibraryError(
+            f"{what} needs {distribution(root)}: pip install {installing(root)}", name=root
+        ) from error
+
+
+def distribution(module: str) -> str:
+    """Name what a module comes in.
+
+    Example:
+        >>> distribution("sklearn"), distribution("umap")
+        ('scikit-learn', 'umap-learn')
+    """
+    known = {name: dist for extra in EXTRAS.values() for name, dist in extra.items()} | ALONE
+    return known.get(module, module)
+
+
+def installing(module: str) -> str:
+    """Say what to type after ``pip install``.
+
+    Example:
+        >>> installing("sklearn"), installing("umap")
+        ("'jdml[train]'", 'umap-learn')
+    """
+    for extra, modules in EXTRAS.items():
+        if module in modules:
+            return f"'jdml[{extra}]'"
+    return distribution(module)

@@ -1,0 +1,162 @@
+"""Batches from which a pair loss learns nothing: refused, stopped, and not met by default."""
+
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+
+import jdml
+from jdml import data, objectives, training
+from jdml.cli.train import Train
+from jdml.cli.training_run import TrainingRun
+from jdml.recipes import Recipe
+from jdml.recipes.sampler import (
+    check_positives,
+    make_sampler,
+    positive_pairs,
+    with_batch_that_fits,
+    with_usual_batch,
+)
+
+CLASSES = np.repeat(np.arange(40), 5)
+UNEQUAL = np.repeat(np.arange(6), [1, 1, 2, 5, 30, 60])
+
+
+def pairs(rows, labels):
+    """Pairs of one class in a batch, one by one."""
+    y = [labels[row] for row in rows if row >= 0]
+    return sum(y[i] == y[j] for i in range(len(y)) for j in range(i))
+
+
+@pytest.mark.parametrize("batch", [16, (8, 2), (4, 5), (8, 1)])
+def test_expected_pairs_are_those_that_come(batch):
+    recipe = Recipe(batch=batch)
+    sampler = make_sampler(recipe, CLASSES)
+    seen = np.mean([pairs(next(sampler), CLASSES) for _ in range(2000)])
+    assert positive_pairs(recipe, CLASSES) == pytest.approx(seen, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "labels", [CLASSES, UNEQUAL, np.arange(90) % 2, np.arange(9) // 2, np.arange(400) // 2]
+)
+def test_usual_batches_of_pair_losses_have_positives_and_negatives(labels):
+    recipe = with_usual_batch(Recipe(), labels)
+    check_positives(recipe, labels)
+    rows = next(make_sampler(recipe, labels))
+    assert pairs(rows, labels) > 0
+    assert len({labels[row] for row in rows if row >= 0}) > 1
+    assert len(rows) <= 64
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels", "batch"),
+    [
+        ("triplet", np.arange(400) % 40, (16, 4)),
+        ("triplet", np.arange(40) % 10, (10, 4)),
+        ("triplet", np.arange(400) % 200, (32, 2)),
+        ("triplet", np.arange(80) % 2, (2, 32)),
+        ("proxy_anchor", np.arange(400) % 40, 64),
+        ("proxy_anchor", np.arange(40) % 10, 40),
+    ],
+)
+def test_the_usual_batch(loss, labels, batch):
+    assert with_usual_batch(Recipe(loss=loss), labels).batch == batch
+
+
+def test_batches_shrink_to_the_data():
+    labels = np.arange(30) % 3
+    fits = {200: 30, 8: 8, (9, 4): (3, 4), (2, 40): (2, 10), (2, 5): (2, 5)}
+    for batch, expected in fits.items():
+        assert with_batch_that_fits(Recipe(batch=batch), labels).batch == expected
+
+
+@pytest.mark.parametrize(
+    ("recipe", "labels", "message"),
+    [
+        (Recipe(batch=(20, 1)), CLASSES, "batch 20x1 has no two images of one class: .*16x4"),
+        (Recipe(batch=16), np.arange(30), "each of the 30 classes that train has one image"),
+        (Recipe(batch=(8, 2), small_classes="pad"), np.arange(30), "has one image"),
+        (Recipe(batch=1), CLASSES, "batch 1 has no two images of one class"),
+        (Recipe(batch=(1, 5)), CLASSES, "batch 1x5 has no two images of different classes"),
+    ],
+)
+def test_nothing_to_learn_is_refused(recipe, labels, message):
+    with pytest.raises(ValueError, match=message):
+        check_positives(recipe, labels)
+    images = np.zeros((len(labels), 8, 8, 1), np.uint8)
+    with pytest.raises(ValueError, match=message):
+        training.train(recipe, data.Dataset("own", images, labels), steps=1, progress=False)
+
+
+def test_proxies_and_memories_learn_from_any_batch():
+    check_positives(Recipe(loss="proxy_anchor", batch=(20, 1)), CLASSES)
+    check_positives(Recipe(batch=(20, 1), memory=64), CLASSES)
+
+
+class Points(nn.Module):
+    """From four numbers to two."""
+
+    @nn.compact
+    def __call__(self, x, *, train):
+        return nn.Dense(2)(x)
+
+
+def sets(labels):
+    images = np.random.default_rng(0).normal(size=(len(labels), 4)).astype(np.float32)
+    return data.Dataset("points", images, np.asarray(labels))
+
+
+def fitted(objective, labels, sampler, steps, **settings):
+    return training.fit(
+        Points(),
+        objective,
+        optax.sgd(0.1),
+        sets(labels),
+        sampler,
+        steps=steps,
+        progress=False,
+        **settings,
+    )
+
+
+@pytest.mark.parametrize("steps", [3, 120])
+@pytest.mark.parametrize("mine", [None, jdml.mining.easy_positive()])
+def test_fit_stops_where_no_positive_comes(steps, mine, tmp_path):
+    objective = objectives.pair(jdml.triplet_loss, mine=mine)
+    sampler = data.ClassBatchSampler(CLASSES, 20, 1)
+    with pytest.raises(ValueError, match=f"none of the first {min(steps, 50)} had any"):
+        fitted(objective, CLASSES, sampler, steps, out_dir=tmp_path)
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_fit_goes_on_where_something_is_learned():
+    """One positive in many batches; a loss of proxies; a memory that fills first."""
+    rare = np.concatenate([np.arange(39), [0]])
+    fitted(objectives.pair(jdml.triplet_loss), rare, data.RandomBatchSampler(40, 30), 60)
+    proxies = objectives.proxy(jdml.proxy_anchor_loss, 40, 2)
+    fitted(proxies, CLASSES, data.ClassBatchSampler(CLASSES, 20, 1), 60)
+    remembering = objectives.with_memory(objectives.pair(jdml.triplet_loss), 40, 2, warmup=55)
+    fitted(remembering, CLASSES, data.ClassBatchSampler(CLASSES, 20, 1), 60)
+
+
+def run_of(**options):
+    settled = Train(**options).settled()
+    return TrainingRun(settled, settled.recipe(), {})
+
+
+def test_the_command_line_says_what_a_batch_holds():
+    run = run_of()
+    assert run.recipe.batch == (10, 6)
+    assert any(
+        line.startswith("a batch has 150 pairs of one class, which triplet")
+        for line in run.summary()
+    )
+    assert run_of(loss="proxy_anchor").recipe.batch == 64
+    assert not any("pairs of one class" in line for line in run_of(loss="proxy_anchor").summary())
+    assert (
+        "note: --batch is 10x4, not 11x4: 1,198 images of 10 classes train"
+        in run_of(batch="11x4").summary()
+    )
+    assert run_of(batch="2000").recipe.batch == 1198
+    with pytest.raises(ValueError, match="--batch 10x1 has no two images of one class"):
+        run_of(batch="10x1")
