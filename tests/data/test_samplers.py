@@ -74,7 +74,7 @@ def test_classes_meet_in_changing_company(many, monkeypatch):
     monkeypatch.setattr(samplers_module, "MANY", many)
     labels = labels_of_sizes(*[40] * 6)
     sampler = ClassBatchSampler(labels, 2, 2)
-    batches = labels[np.concatenate([sampler.epoch(number) for number in range(3)])[:, ::2]]
+    batches = labels[np.concatenate([sampler.epoch(number) for number in range(8)])[:, ::2]]
     assert len({tuple(sorted(pair)) for pair in batches.tolist()}) == 15
 
 
