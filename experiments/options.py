@@ -2,10 +2,13 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import tyro
+
+from jdml.training import keep_freed_memory
 from jdml.training.records import read_results
 from jdml.training.study import run_study
 
@@ -46,6 +49,22 @@ class OnData(OnFiles):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class InFolder(OnData):
+    """What such a study is asked that writes all it makes into a folder."""
+
+    seeds: int = 1
+    """Runs per method, with seeds 0, 1, …"""
+    steps: int | None = None
+    """Training steps of each run; by default those of the data set."""
+    out: Path | None = None
+    """Folder for results, tables and figures; default runs/STUDY_DATA."""
+
+    def place(self, study: str) -> Path:
+        """The folder of a study."""
+        return self.out or Path("runs") / f"{study}_{self.data}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Kept(OnFiles):
     """What a study is asked whose runs are kept beside it, and made as time allows."""
 
@@ -63,3 +82,11 @@ class Kept(OnFiles):
             one = functools.partial(run, data_dir=self.folder, **places)
             run_study(one, jobs, out, workers=self.workers, minutes=self.minutes)
         return read_results(out)
+
+
+def start(main: Callable[[Any], str | None], settings: type, description: str | None) -> None:
+    """Begin a study at the command line: read its settings, and print what it returns."""
+    keep_freed_memory()
+    text = main(tyro.cli(settings, description=description))
+    if text is not None:
+        print(text, flush=True)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from jdml.report import mean_std
+from jdml.training.study import over_seeds
 
 
 def cell(values: Sequence[float], scale: float = 100.0, digits: int = 1, none: str = "–") -> str:
@@ -14,13 +15,33 @@ def cell(values: Sequence[float], scale: float = 100.0, digits: int = 1, none: s
     return mean_std(values, scale=scale, digits=digits) if len(values) else none
 
 
+def cells(
+    results: Mapping[str, Any],
+    name: str,
+    metrics: Iterable[str],
+    scale: float = 100.0,
+    digits: int = 1,
+) -> list[str]:
+    """A cell for each metric, of the runs of a name over their seeds."""
+    return [cell(over_seeds(results, name, metric), scale, digits) for metric in metrics]
+
+
+def subplots(rows: int = 1, columns: int = 1, *, size: tuple[float, float], **shared: Any) -> Any:
+    """A figure, and its axes ``[rows, columns]``; no window is opened."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **shared)
+
+
 def draw_means(
     axes: Any, points: Iterable[float], runs: Sequence[Sequence[float]], **style: Any
 ) -> None:
-    """Mean and standard deviation of the runs at each point, in percent."""
+    """Mean and standard deviation of the runs at each point, in percent; behind them a grid."""
     means = [100 * np.mean(values) for values in runs]
     spread = [100 * np.std(values, ddof=min(1, len(values) - 1)) for values in runs]
     axes.errorbar(points, means, spread, marker="o", capsize=3, **style)
+    axes.grid(alpha=0.3)
 
 
 def those_run(names: Iterable[str], results: Mapping[str, Any], setting: str) -> list[str]:

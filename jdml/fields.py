@@ -20,10 +20,11 @@ from jax import Array
 from jdml import ops
 from jdml.ops import checks, safe_sqrt
 from jdml.ops.meshes import NOWHERE, Axis, by_rows
-from jdml.ops.stable import accumulate_in, widen
+from jdml.ops.stable import SQUARABLE, accumulate_in, bounded, widen
 from jdml.ops.streams import pair_sums
 
 __all__ = [
+    "ALPHA",
     "MIN_DISTANCE",
     "Potential",
     "Repulsion",
@@ -42,6 +43,9 @@ Potential = Callable[..., Array]
 Repulsion = Literal["contrastive", "decaying", "mirrored"]
 """What repels in CPML, whose paper does not say: see :func:`contrastive_potential`."""
 
+ALPHA = 1.0
+"""α, unless another is given: how fast a field decays (see :func:`jdml.losses.potential_field_loss`)."""
+
 MIN_DISTANCE = 1e-3
 """ε: repulsion grows no further below this distance."""
 
@@ -57,7 +61,7 @@ def potential(
     same: Array,
     *,
     delta: float | Array = 0.2,
-    alpha: float | Array = 4.0,
+    alpha: float | Array = ALPHA,
     repulsion_delta: float | Array | None = None,
     min_distance: float | Array = MIN_DISTANCE,
 ) -> Array:
@@ -109,7 +113,7 @@ def contrastive_potential(
     *,
     delta: float | Array = 0.2,
     repulsion: Repulsion = "contrastive",
-    alpha: float | Array = 4.0,
+    alpha: float | Array = ALPHA,
     min_distance: float | Array = MIN_DISTANCE,
 ) -> Array:
     """Compute the potential of CPML, PFML's foil: attraction that grows with distance, as in the contrastive loss.
@@ -193,7 +197,7 @@ def contrasting(
     r: Array,
     same: Array,
     delta: float | Array,
-    alpha: float | Array = 4.0,
+    alpha: float | Array = ALPHA,
     min_distance: float | Array = MIN_DISTANCE,
     *,
     repulsion: Repulsion = "contrastive",
@@ -216,6 +220,7 @@ def contrasting(
         >>> contrasting(jnp.array([0.25, 0.25]), jnp.array([True, False]), 0.5)
         Array([0.25  , 0.0625], dtype=float32)
     """
+    delta = bounded(jnp.asarray(delta), most=SQUARABLE)
     pull = jnp.where(r < delta, delta, r)
     if repulsion == "decaying":
         other = jnp.zeros_like(same)

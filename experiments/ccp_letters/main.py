@@ -13,17 +13,15 @@ Every run is kept in kept.jsonl, as soon as it ends, and never run twice.
 
 import dataclasses
 import functools
-import sys
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
 import jdml
 from experiments.ccp_letters import progress
-from experiments.options import Kept
+from experiments.options import Kept, start
 from experiments.shown import cell, those_run
 from jdml import data
 from jdml.metrics import class_covering
@@ -247,5 +245,4 @@ def main(settings: Settings) -> str:
 
 
 if __name__ == "__main__":
-    print(main(tyro.cli(Settings, description=__doc__)))
-    sys.exit()
+    start(main, Settings, __doc__)

@@ -14,13 +14,11 @@ they are missing they are trained again.
 
 import dataclasses
 import functools
-import sys
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
 from experiments.ccp_mnist.pictures import draw_ways
 from experiments.ccp_mnist.study import (
@@ -33,7 +31,7 @@ from experiments.ccp_mnist.study import (
     train,
     within,
 )
-from experiments.options import Kept, OnData
+from experiments.options import Kept, OnData, start
 from experiments.shown import cell
 from jdml import training
 from jdml.metrics import class_covering
@@ -207,5 +205,4 @@ def main(settings: Settings) -> str:
 
 
 if __name__ == "__main__":
-    print(main(tyro.cli(Settings, description=__doc__)))
-    sys.exit()
+    start(main, Settings, __doc__)

@@ -12,18 +12,16 @@ Finished runs are kept: an interrupted study goes on where it stopped. Everythin
 """
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import tyro
+import numpy as np
 
 from experiments.ccp_mnist.pictures import draw_panels
 from experiments.ccp_mnist.study import BASE, METHODS, TASKS, load, run
-from experiments.options import OnData
-from experiments.shown import tell
-from jdml.report import curves, markdown_table, mean_std
-from jdml.training import keep_freed_memory
+from experiments.options import InFolder, start
+from experiments.shown import cell, cells, tell
+from jdml.report import curves, markdown_table
 from jdml.training.study import over_seeds, run_study
 
 
@@ -56,22 +54,16 @@ PAPER = {"in batch": "–", "samples": "98.06", "single": "–", "CCP": "97.21"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(OnData):
+class Settings(InFolder):
     """What is run."""
 
     data: Literal["digits", "mnist"] = "digits"
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist: the full 28×28 set in --data-dir."""
-    seeds: int = 1
-    """Runs per method, with seeds 0, 1, …"""
     sweep_seeds: int = 1
     """Runs per point of the sweeps."""
-    steps: int | None = None
-    """Training steps of each run; by default those of the data set."""
     parts: tuple[Literal["methods", "pool", "strength", "batch"], ...] = ("methods",)
     """methods: the batch, anchor samples, a single proxy problem and CCP, with the panels. pool, strength, batch: the
     sweeps."""
-    out: Path | None = None
-    """Folder for results, tables and figures; default runs/ccp_DATA."""
 
 
 def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
@@ -117,9 +109,8 @@ def methods_table(results: dict[str, Any]) -> str:
     columns = ("validation", "train", "test")
     rows = []
     for method in METHODS:
-        cells = [mean_std(over_seeds(results, method, column)) for column in columns]
-        problems = over_seeds(results, method, "problems")
-        rows.append([method, *cells, f"{sum(problems) / len(problems):.1f}", PAPER[method]])
+        problems = f"{np.mean(over_seeds(results, method, 'problems')):.1f}"
+        rows.append([method, *cells(results, method, columns), problems, PAPER[method]])
     return markdown_table(["references", *columns, "problems", "paper"], rows)
 
 
@@ -129,11 +120,11 @@ def problems_table(results: dict[str, Any]) -> str:
     rows = []
     for number in range(max(map(len, runs))):
         these = [history[number] for history in runs if len(history) > number]
-        cells = [
-            mean_std([problem[name] for problem in these], scale=scale, digits=digits)
+        means = [
+            cell([problem[name] for problem in these], scale, digits)
             for name, scale, digits in OF_PROBLEMS.values()
         ]
-        rows.append([str(number + 1), str(len(these)), *cells])
+        rows.append([str(number + 1), str(len(these)), *means])
     return markdown_table(["problem", "runs", *OF_PROBLEMS], rows)
 
 
@@ -144,32 +135,26 @@ def report(results: dict[str, Any], settings: Settings) -> str:
         sections += ["MAP@R:\n", methods_table(results)]
         sections += ["CCP, problem by problem:\n", problems_table(results)]
     for part in (part for part in settings.parts if part in SWEEPS):
-        title = f"{SWEEPS[part].setting} (rows) and {SWEEPS[part].beside} (columns)".replace(
-            "_", " "
-        )
-        sections += [f"MAP@R on validation by {title}:\n", sweep_table(results, SWEEPS[part])]
+        title = f"{SWEEPS[part].setting} (rows) and {SWEEPS[part].beside} (columns):\n"
+        sections.append(f"MAP@R on validation by {title.replace('_', ' ')}")
+        sections.append(sweep_table(results, SWEEPS[part]))
     return "\n".join(sections)
 
 
 def sweep_table(results: dict[str, Any], sweep: Sweep) -> str:
     """A row per value, a column per value of the other setting."""
-    cells = {
-        point: mean_std(over_seeds(results, name_of(own), "validation"))
-        for point, own in grid(sweep).items()
-    }
-    rows = [[f"{v:g}", *(cells[v, other] for other in sweep.beside_values)] for v in sweep.values]
+    rows = [[f"{value:g}"] for value in sweep.values]
+    for (value, _), own in grid(sweep).items():
+        rows[sweep.values.index(value)] += cells(results, name_of(own), ["validation"])
     return markdown_table([sweep.setting.replace("_", " "), *map(str, sweep.beside_values)], rows)
 
 
 def main(settings: Settings) -> None:
     """Run what is missing, print the tables, write tables and figures."""
     load(settings.data, settings.folder)
-    out = settings.out or Path("runs") / f"ccp_{settings.data}"
-    out.mkdir(parents=True, exist_ok=True)
-    results = run_study(
-        run, make_jobs(settings, out), out / "results.jsonl", workers=settings.workers
-    )
-    text = report(results, settings)
+    out = settings.place("ccp")
+    jobs = make_jobs(settings, out)
+    results = run_study(run, jobs, out / "results.jsonl", workers=settings.workers)
     if "methods" in settings.parts:
         draw_panels(out / "panels.npz", out / "panels.png")
         logs = {
@@ -180,9 +165,8 @@ def main(settings: Settings) -> None:
             for method in METHODS
         }
         curves(logs).savefig(out / "curves.png", dpi=110)
-    tell(text, results, out / f"tables_{'_'.join(settings.parts)}.md")
+    tell(report(results, settings), results, out / f"tables_{'_'.join(settings.parts)}.md")
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
-    sys.exit(main(tyro.cli(Settings, description=__doc__)))
+    start(main, Settings, __doc__)

@@ -6,19 +6,20 @@ from typing import Any
 
 import numpy as np
 
+from experiments.shown import subplots
+
 PANELS = 5
 
 
 def draw_panels(source: Path, path: Path) -> None:
     """The start and the first problems: samples as dots, converged proxies as boxes, next proxies as circles."""
     from matplotlib import colormaps
-    from matplotlib.figure import Figure
 
     with np.load(source) as opened:
         saved = dict(opened)
     number = min(int(saved["number"]), PANELS)
-    figure = Figure(figsize=(11, 7.2), layout="constrained")
-    axes = figure.subplots(2, 3).ravel()
+    figure, axes = subplots(2, 3, size=(11, 7.2))
+    axes = axes.ravel()
     colours = colormaps["tab10"].colors
     for i, axis in enumerate(axes[:number]):
         points, labels, old, new = (saved[f"{k}{i}"] for k in ("points", "labels", "old", "new"))
@@ -39,15 +40,8 @@ def draw_panels(source: Path, path: Path) -> None:
     for (name, marker, colour), place in zip(looks, (1, 0, 2), strict=True):
         for line, face, part in (("-", colour, "training"), ("--", "none", "validation")):
             values = radii[:, int(part == "validation"), place]
-            axes[-1].plot(
-                problems,
-                values,
-                marker + line,
-                color=colour,
-                markerfacecolor=face,
-                markersize=4,
-                label=f"{name}, {part}",
-            )
+            style = {"color": colour, "markerfacecolor": face, "label": f"{name}, {part}"}
+            axes[-1].plot(problems, values, marker + line, markersize=4, **style)
     axes[-1].set(title="classes: distance, covering radius", xlabel="problem", yscale="log")
     axes[-1].legend(fontsize=7)
     axes[-1].xaxis.get_major_locator().set_params(integer=True)
@@ -57,10 +51,7 @@ def draw_panels(source: Path, path: Path) -> None:
 
 def draw_ways(curves: Mapping[str, Sequence[Any]], path: Path) -> None:
     """Validation MAP@R by step since the plateau: a pale line for each seed, a strong one for their mean."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
-    axis = figure.subplots()
+    figure, ((axis,),) = subplots(size=(6.4, 3.8))
     for place, (way, of_seeds) in enumerate(curves.items()):
         steps, values = np.moveaxis(np.array(of_seeds), -1, 0)
         axis.plot(steps.T, 100 * values.T, color=f"C{place}", alpha=0.2, linewidth=0.7)

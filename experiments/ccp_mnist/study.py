@@ -261,14 +261,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 def save_panels(hook: Recorder, path: Path) -> None:
     """The start and the first problems, for the picture."""
-    keys = (
-        "class radius",
-        "between classes",
-        "class ratio",
-        "unseen radius",
-        "unseen between",
-        "unseen ratio",
-    )
+    kinds = ("class radius", "between classes", "class ratio")
+    keys = (*kinds, "unseen radius", "unseen between", "unseen ratio")
     radii = [[problem[key] for key in keys] for problem in hook.history]
     arrays = {f"{name}{i}": v for i, panel in enumerate(hook.panels) for name, v in panel.items()}
     np.savez(path, number=len(hook.panels), radii=np.array(radii), **arrays)

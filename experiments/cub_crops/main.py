@@ -19,16 +19,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
 import jdml
 from experiments.cub_crops.features import Head, load
 from experiments.omniglot.methods import DIM, METHODS, OfMethods, on_data
 from experiments.omniglot.rows import Parts, normalized, retrieve, table_rows, train
+from experiments.options import start
 from jdml import data, metrics
 from jdml.recipes import Recipe
 from jdml.report import embedding_map, gallery, markdown_table
-from jdml.training import keep_freed_memory
 from jdml.training.study import run_study
 
 RATE = 1e-3
@@ -139,5 +138,4 @@ def main(settings: Settings) -> str:
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
-    print(main(tyro.cli(Settings, description=__doc__)))
+    start(main, Settings, __doc__)

@@ -16,24 +16,22 @@ that an interrupted study goes on where it stopped. Everything is written to --o
 
 import dataclasses
 import functools
-import sys
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 from jax import Array
 
 import jdml
 from experiments.eps_omniglot.tables import CURVES, PAPER, PRINTED, report
-from experiments.options import Options
+from experiments.options import Options, start
 from experiments.shown import tell
 from jdml import data, metrics, mining, models, training
 from jdml.recipes import Recipe, make_objective
 from jdml.recipes.words import build_miner
-from jdml.training import by_recipe, keep_freed_memory
+from jdml.training import by_recipe
 from jdml.training.study import run_study
 
 DIM = 128
@@ -285,5 +283,4 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
-    sys.exit(main(tyro.cli(Settings, description=__doc__)))
+    start(main, Settings, __doc__)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jdml
+from experiments.shown import subplots
 
 LABELS = np.array([0, 0, 0, 1, 1, 2])
 CLASSES = 4
@@ -44,11 +45,8 @@ def influence(loss: Any, similarities: np.ndarray, at: tuple[int, int]) -> np.nd
 
 def draw_gradients(path: Path) -> None:
     """A panel for each loss, and for a similarity to the sample's own class and to another one."""
-    from matplotlib.figure import Figure
-
     similarities = np.random.default_rng(0).uniform(-0.3, 0.6, (len(LABELS), CLASSES))
-    figure = Figure(figsize=(11, 5.2), layout="constrained")
-    panels = figure.subplots(len(SHOWN), len(LOSSES), squeeze=False)
+    figure, panels = subplots(len(SHOWN), len(LOSSES), size=(11, 5.2))
     for row, (title, at) in zip(panels, SHOWN.items(), strict=True):
         for axes, (name, loss) in zip(row, LOSSES.items(), strict=True):
             axes.imshow(influence(loss, similarities, at), cmap="Blues", vmin=0, vmax=1)

@@ -10,18 +10,14 @@ Finished runs are kept: an interrupted study goes on where it stopped. Everythin
 """
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any, Literal
 
-import tyro
-
 from experiments.mpa.gradients import draw_gradients
-from experiments.options import OnData
+from experiments.options import InFolder, start
 from experiments.potential_fields.study import LOSSES, TASKS, base_of, load, run
-from experiments.shown import cell, draw_means, tell
+from experiments.shown import cells, draw_means, subplots, tell
 from jdml.report import markdown_table, mean_std
-from jdml.training import keep_freed_memory
 from jdml.training.study import over_seeds, run_study
 
 NUMBERS = (1, 4, 8, 12, 16)
@@ -38,17 +34,12 @@ PAPER = {  # R@1, nDCG@8, MAP@R on CUB
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(OnData):
+class Settings(InFolder):
     """What is run."""
 
     data: Literal["digits", "mnist", "omniglot"] = "digits"
-    """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist, omniglot: the full sets in --data-dir."""
-    seeds: int = 1
-    """Runs per method and number of proxies, with seeds 0, 1, …"""
-    steps: int | None = None
-    """Training steps of each run; by default 300, 500 and 1200."""
-    out: Path | None = None
-    """Folder for results, tables and the figure; default runs/mpa_DATA."""
+    """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist, omniglot: the full sets in --data-dir.
+    300, 500 and 1200 steps, unless --steps are given."""
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
@@ -76,8 +67,8 @@ def report(results: dict[str, Any], settings: Settings) -> str:
     quality = []
     for method, paper in PAPER.items():
         name = method if method == "ProxyAnchor" else f"{method} {SHOWN}"
-        runs = [over_seeds(results, name, f"{view} {m}") for m in QUALITY]
-        quality.append([method, *map(cell, runs), paper])  # older runs had fewer
+        scores = cells(results, name, [f"{view} {m}" for m in QUALITY])  # older runs had fewer
+        quality.append([method, *scores, paper])
     return "\n".join(
         [
             f"{view} R@1 by the number of proxies per class:\n",
@@ -90,31 +81,25 @@ def report(results: dict[str, Any], settings: Settings) -> str:
 
 def draw(results: dict[str, Any], settings: Settings, path: Path) -> None:
     """R@1 over the number of proxies."""
-    from matplotlib.figure import Figure
-
     view = TASKS[settings.data].views[0]
-    figure = Figure(figsize=(5.4, 3.4), layout="constrained")
-    axes = figure.subplots()
+    figure, ((axes,),) = subplots(size=(5.4, 3.4))
     for method in FAMILY:
         runs = [over_seeds(results, f"{method} {number}", f"{view} R@1") for number in NUMBERS]
         draw_means(axes, NUMBERS, runs, label=method)
     axes.set(xlabel="proxies per class", ylabel=f"{view} R@1 (%)", xticks=NUMBERS)
     figure.legend(loc="outside right upper")
-    axes.grid(alpha=0.3)
     figure.savefig(path, dpi=130)
 
 
 def main(settings: Settings) -> None:
     """Run what is missing, print the tables, write tables and figure."""
-    out = settings.out or Path("runs") / f"mpa_{settings.data}"
+    out = settings.place("mpa")
     load(settings.data, settings.folder, False)
     results = run_study(run, make_jobs(settings), out / "results.jsonl", workers=settings.workers)
-    text = report(results, settings)
-    tell(text, results, out / "tables.md")
+    tell(report(results, settings), results, out / "tables.md")
     draw(results, settings, out / "proxies.png")
     draw_gradients(out / "gradients.png")
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
-    sys.exit(main(tyro.cli(Settings, description=__doc__)))
+    start(main, Settings, __doc__)

@@ -11,7 +11,6 @@ Every run is kept in decided.jsonl, as soon as it ends, and never run twice. dec
 """
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import tyro
 
 import jdml
 from experiments.nir import regularized
-from experiments.options import Kept
+from experiments.options import Kept, start
 from experiments.potential_fields import study  # the data and the base losses
-from experiments.shown import cell, those_run
+from experiments.shown import cell, subplots, those_run
 from jdml import metrics, optim
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired_table
@@ -188,12 +186,9 @@ def tables(results: dict[str, Any]) -> str:
 
 def draw(results: dict[str, Any], path: Path) -> None:
     """R@1 of some unseen letters by step, mean over the seeds: of each base loss the ways that its gain is made of."""
-    from matplotlib.figure import Figure
-
     bases = those_run(BASES, results, "base")
-    figure = Figure(figsize=(1 + 4 * len(bases), 3.6), layout="constrained")
-    for place, base in enumerate(bases):
-        axis = figure.add_subplot(1, len(bases), place + 1)
+    figure, (row,) = subplots(columns=len(bases), size=(1 + 4 * len(bases), 3.6))
+    for axis, base in zip(row, bases, strict=True):
         for way in WAYS:
             curves = list(by_seed(results, "curve", base=base, way=way).values())
             if not curves:
@@ -216,5 +211,4 @@ def main(settings: Settings) -> str:
 
 
 if __name__ == "__main__":
-    print(main(tyro.cli(Settings, description=__doc__)))
-    sys.exit()
+    start(main, Settings, __doc__)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jdml
+from experiments.shown import subplots
 from jdml import data, flows
 from jdml.recipes import Recipe, Regularizer
 from jdml.training import by_recipe
@@ -47,10 +48,7 @@ def chart(centre: np.ndarray) -> np.ndarray:
 
 def draw_isotropy(path: Path, steps: int) -> None:
     """Above without, below with regularization; a column per digit, seen from its proxy."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(3.4 * len(SHOWN), 7.4), layout="constrained")
-    panels = figure.subplots(2, len(SHOWN))
+    figure, panels = subplots(2, len(SHOWN), size=(3.4 * len(SHOWN), 7.4))
     for row, regularized in zip(panels, (False, True), strict=True):
         params, x, digits = train_on_sphere(regularized, steps)
         proxies = np.asarray(jdml.sphere(params["proxies"]))[:, 0]
@@ -91,12 +89,8 @@ def _contours(axes: Any, flow_params: Any, proxy: np.ndarray, axis: np.ndarray) 
 
 def draw_spectra(results: dict[str, Any], methods: tuple[str, ...], path: Path) -> None:
     """Singular values of new images' embeddings as shares of their sum, a panel per method: paper Fig. 4."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(3.6 * len(methods), 3.4), layout="constrained")
-    for axes, method in zip(
-        figure.subplots(1, len(methods), squeeze=False)[0], methods, strict=True
-    ):
+    figure, (row,) = subplots(columns=len(methods), size=(3.6 * len(methods), 3.4))
+    for axes, method in zip(row, methods, strict=True):
         for name, style in ((method, "k-"), (f"{method} + NIR", "C3-")):
             shares = np.asarray(over_seeds(results, name, "test spectrum"))
             ranks = np.arange(1, shares.shape[1] + 1)

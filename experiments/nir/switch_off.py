@@ -10,6 +10,7 @@ import optax
 
 import jdml
 from experiments.nir.regularized import VARIANTS
+from experiments.shown import subplots
 from jdml import flows
 
 CLUSTERS, BATCH, RATE = 100, 90, 5e-4
@@ -50,10 +51,8 @@ def watch(job: dict[str, Any]) -> dict[str, list[float]]:
 
 def draw_switch_off(results: dict[str, dict[str, list[float]]], path: Path) -> None:
     """One panel per measured quantity, one line per variant."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11.5, 3.5), layout="constrained")
-    for axes, name in zip(figure.subplots(1, len(MEASURED)), MEASURED, strict=True):
+    figure, (row,) = subplots(columns=len(MEASURED), size=(11.5, 3.5))
+    for axes, name in zip(row, MEASURED, strict=True):
         for variant, lines in results.items():
             axes.plot(np.arange(1, len(lines[name]) + 1), lines[name], label=variant, linewidth=1.2)
         axes.set(title=name, xlabel="step")

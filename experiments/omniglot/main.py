@@ -20,14 +20,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 
 import jdml
 from experiments.omniglot.methods import METHODS, PAPER, OfMethods, on_data
 from experiments.omniglot.rows import Parts, retrieve, table_rows, train
+from experiments.options import start
 from jdml import data, metrics
 from jdml.report import markdown_table
-from jdml.training import keep_freed_memory
 from jdml.training.study import run_study
 
 RATE, BATCH = 5e-4, (4, 40)
@@ -107,5 +106,4 @@ def main(settings: Settings) -> str:
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
-    print(main(tyro.cli(Settings, description=__doc__)))
+    start(main, Settings, __doc__)

@@ -12,13 +12,9 @@ Finished runs are kept: an interrupted study goes on where it stopped. Everythin
 """
 
 import dataclasses
-import sys
-from pathlib import Path
 from typing import Any, Literal
 
-import tyro
-
-from experiments.options import OnData
+from experiments.options import InFolder, start
 from experiments.potential_fields.picture import draw_fields, draw_learned, draw_sweeps
 from experiments.potential_fields.study import (
     CLIP,
@@ -30,9 +26,8 @@ from experiments.potential_fields.study import (
     load,
     run,
 )
-from experiments.shown import cell, tell
-from jdml.report import markdown_table, mean_std
-from jdml.training import keep_freed_memory
+from experiments.shown import cells, tell
+from jdml.report import markdown_table
 from jdml.training.study import over_seeds, run_study
 
 NOISE = 0.2
@@ -77,24 +72,19 @@ Part = Literal["picture", "learned", "methods", "noise", "foils", "epoch", "swee
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(OnData):
+class Settings(InFolder):
     """What is run."""
 
     data: Literal["digits", "mnist", "omniglot"] = "digits"
-    """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist, omniglot: the full sets in --data-dir."""
-    seeds: int = 1
-    """Runs per method, with seeds 0, 1, …"""
+    """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist, omniglot: the full sets in --data-dir.
+    300, 500 and 1200 steps, unless --steps are given."""
     sweep_seeds: int = 1
     """Runs per point of the sweeps."""
-    steps: int | None = None
-    """Training steps of each run; by default 300, 500 and 1200."""
     parts: tuple[Part, ...] = ("picture", "methods", "noise")
     """picture: Fig. 2. learned: the same of what was learned. methods: Tables 1 and 3. noise: Table 2. foils: CPML with
     other repulsions, and wrong labels. epoch: Table 3 over the last epoch, with the proxies' spread. sweeps: Fig. 3."""
     held_out: bool = False
     """Score on a fifth of the training alphabets (a sixth of the training digits), held out: how PFML was tuned."""
-    out: Path | None = None
-    """Folder for results, tables and figures; default runs/potential_fields_DATA."""
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
@@ -139,32 +129,28 @@ def table(
     of_proxies = ("proxy distance, assignment", "proxy distance, nearest", "proxies together")
     rows = []
     for method in methods:
-        cells = [mean_std(over_seeds(results, method + suffix, column)) for column in columns]
-        for column in of_proxies:
-            cells.append(cell(over_seeds(results, method + suffix, column), 1, 2))
-        rows.append([method, *cells, paper.get(method, "–")])
+        scores = cells(results, method + suffix, columns)
+        scores += cells(results, method + suffix, of_proxies, 1, 2)
+        rows.append([method, *scores, paper.get(method, "–")])
     return markdown_table(["method", *columns, *of_proxies, "paper"], rows)
 
 
 def epoch_table(results: dict[str, Any]) -> str:
     """Where proxies are over an epoch, by each reading of the paper's words, and how they are spread."""
-    rows = []
-    for method in NEAR:
-        cells = [cell(over_seeds(results, f"{method}, epoch", column), 1, 2) for column in EPOCH]
-        rows.append([method, *cells, PAPER_DISTANCE.get(method, "–")])
+    rows = [
+        [method, *cells(results, f"{method}, epoch", EPOCH, 1, 2), PAPER_DISTANCE.get(method, "–")]
+        for method in NEAR
+    ]
     return markdown_table(["method", *EPOCH, "paper"], rows)
 
 
 def sweep_tables(results: dict[str, Any], settings: Settings) -> list[str]:
     """One table per swept parameter of PFML."""
-    first = TASKS[settings.data].views[0]
+    measure = f"{TASKS[settings.data].views[0]} R@1"
     sections = []
     for name, values in SWEEPS.items():
-        rows = [
-            [f"{value:g}", mean_std(over_seeds(results, f"{name} {value:g}", f"{first} R@1"))]
-            for value in values
-        ]
-        sections.append(markdown_table([name.replace("_", " "), f"{first} R@1"], rows))
+        rows = [[f"{v:g}", *cells(results, f"{name} {v:g}", [measure])] for v in values]
+        sections.append(markdown_table([name.replace("_", " "), measure], rows))
     return sections
 
 
@@ -196,14 +182,13 @@ def report(results: dict[str, Any], settings: Settings) -> str:
 def main(settings: Settings) -> None:
     """Run what is missing, print the tables, write tables and figures."""
     load(settings.data, settings.folder, settings.held_out)
-    out = settings.out or Path("runs") / f"potential_fields_{settings.data}"
+    out = settings.place("potential_fields")
     out.mkdir(parents=True, exist_ok=True)
     if "picture" in settings.parts:
         draw_fields(out / "fields.png")
     if "learned" in settings.parts:
         draw_learned(out / "learned.png")
     results = run_study(run, make_jobs(settings), out / "results.jsonl", workers=settings.workers)
-    text = report(results, settings)
     if "sweeps" in settings.parts:
         measure = f"{TASKS[settings.data].views[0]} R@1"
         curves = {
@@ -213,9 +198,8 @@ def main(settings: Settings) -> None:
             for name, values in SWEEPS.items()
         }
         draw_sweeps(curves, measure, out / "sweeps.png")
-    tell(text, results, out / f"tables_{'_'.join(settings.parts)}.md")
+    tell(report(results, settings), results, out / f"tables_{'_'.join(settings.parts)}.md")
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
-    sys.exit(main(tyro.cli(Settings, description=__doc__)))
+    start(main, Settings, __doc__)

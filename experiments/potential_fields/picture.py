@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jdml
-from experiments.shown import draw_means
+from experiments.shown import draw_means, subplots
 from jdml import fields
 from jdml.recipes import Recipe
 from jdml.training import by_recipe
@@ -91,10 +91,7 @@ def panel(axes: Any, title: str, shown: Scene, label: int = 0, **settings: Any) 
 
 def draw_fields(path: Path, delta: float = 0.2, alpha: float = 2.0) -> None:
     """PFML beside CPML: the field that the blue class feels."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.4, 4.9), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, ((left, right),) = subplots(columns=2, size=(9.4, 4.9))
     # As far as the gap between the clusters: with δ nothing would be seen of the repulsion.
     reach = 2.5 * delta
     title = f"PFML, δ = {delta:g}, δ_rep = {reach:g}, α = {alpha:g}"
@@ -107,14 +104,10 @@ def draw_fields(path: Path, delta: float = 0.2, alpha: float = 2.0) -> None:
 
 def draw_learned(path: Path) -> None:
     """What each of the two classes feels, of embeddings and proxies that were learned."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.4, 4.9), layout="constrained")
+    figure, (row,) = subplots(columns=2, size=(9.4, 4.9))
     digits = learned()
-    for label, (axes, name) in enumerate(
-        zip(figure.subplots(1, 2), ("an even digit (blue)", "an odd digit (red)"), strict=True)
-    ):
-        panel(axes, f"What {name} feels", digits, label, delta=0.2, alpha=1.0)
+    for label, name in enumerate(("an even digit (blue)", "an odd digit (red)")):
+        panel(row[label], f"What {name} feels", digits, label, delta=0.2, alpha=1.0)
     figure.suptitle("Digits 0 to 5 by parity, learned in the plane by PFML (stars: proxies)")
     figure.savefig(path, dpi=130)
 
@@ -123,15 +116,11 @@ def draw_sweeps(
     curves: Mapping[str, Mapping[float, Sequence[float]]], measure: str, path: Path
 ) -> None:
     """Fig. 3: a measure by one parameter at a time, mean and deviation of the seeds."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(3.1 * len(curves), 3.1), layout="constrained")
-    row = figure.subplots(1, len(curves), squeeze=False, sharey=True)[0]
+    figure, (row,) = subplots(columns=len(curves), size=(3.1 * len(curves), 3.1), sharey=True)
     for axes, (name, points) in zip(row, curves.items(), strict=True):
         values = sorted(points)
         draw_means(axes, range(len(values)), [points[value] for value in values])
         axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
         axes.set(xlabel=name)
-        axes.grid(alpha=0.3)
     row[0].set_ylabel(f"{measure} (%)")
     figure.savefig(path, dpi=130)

@@ -121,7 +121,7 @@ def base_of(
     }
 
 
-def recipe_of(task: Task, method: str, settings: dict[str, Any], **own: Any) -> Recipe:
+def recipe_of(task: Task, method: str, settings: dict[str, Any], /, **own: Any) -> Recipe:
     """The recipe of a method on a task, with these settings of its loss."""
     settings = dict(settings)
     if method in FIELDS:

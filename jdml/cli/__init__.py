@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from jdml.cli.commands import COMMANDS, group, overview
+from jdml.cli.commands import COMMANDS, overview
 
 __all__ = ["main"]
 
@@ -55,8 +55,8 @@ def _run(words: list[str], *, own_process: bool) -> int:
 
         print(f"jdml {version('jdml')}")
         return 0
-    if name not in COMMANDS and not set(rest) - {"-h", "--help"} and (told := group(name)):
-        print(told)
+    if set(rest[:1]) <= {"-h", "--help"} and overview(name):
+        print(overview(name))
         return 0
     if name not in COMMANDS:
         from jdml.registry.constraints import nearest
@@ -102,8 +102,11 @@ def _run(words: list[str], *, own_process: bool) -> int:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return _fail(prog, "out of memory: a smaller --batch or --image-size may fit")
-    except KeyboardInterrupt:
-        return _fail(prog, "interrupted; with --out, the same command goes on where it was", 130)
+    except KeyboardInterrupt as error:
+        step = getattr(error, "step", None)  # of a run that has saved where it was
+        where = "its last checkpoint" if step is None else f"step {step}"
+        told = f"interrupted; with --out, the same command goes on from {where}"
+        return _fail(prog, told, 130)
 
 
 def _command(words: list[str]) -> tuple[str, list[str]]:

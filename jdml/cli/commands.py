@@ -124,33 +124,34 @@ examples:
 
 `jdml COMMAND --help` explains the options of a command, `jdml --version` tells the version.
 
-Compiled programs are kept, at most 1 GiB of them, in `jdml` of the user's cache folder: set JDML_CACHE to another
-folder, or to `off`."""
+Compiled programs are kept, at most 1 GiB of them where filelock is installed, in `jdml` of the user's cache folder:
+set JDML_CACHE to another folder, or to `off`."""
 
 
-GROUP = """usage: jdml {name} COMMAND [OPTIONS]
+GROUP_HELP = """usage: jdml {group} COMMAND [OPTIONS]
 
 commands:
 {commands}
 
 examples:
-{examples}"""
+{examples}
+
+`jdml {group} COMMAND --help` explains the options of a command."""
 
 
-def group(name: str) -> str | None:
-    """The help of a word that commands begin with, such as ``data``; None of any other."""
-    inside = [command for command in COMMANDS.values() if command.name.startswith(f"{name} ")]
-    if not inside:
-        return None
-    width = max(len(command.name) for command in inside)
-    lines = [f"  {command.name:{width}}  {command.help}" for command in inside]
-    examples = [f"  {command.example}" for command in inside]
-    return GROUP.format(name=name, commands="\n".join(lines), examples="\n".join(examples))
+def overview(group: str = "") -> str:
+    """The help of ``jdml`` itself, or of the commands that begin with a word: each in a line, and its example.
 
+    Args:
+        group: such as ``"data"``.
 
-def overview() -> str:
-    """The help of ``jdml`` itself: every command in a line, and its example."""
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:{width}}  {command.help}" for name, command in COMMANDS.items()]
-    examples = [f"  {command.example}" for command in COMMANDS.values()]
-    return HELP.format(commands="\n".join(lines), examples="\n".join(examples))
+    Returns:
+        The help; nothing where no command of two words begins with that one.
+    """
+    shown = {n: c for n, c in COMMANDS.items() if not group or n.startswith(f"{group} ")}
+    if not shown:
+        return ""
+    width = max(map(len, shown))
+    lines = "\n".join(f"  {name:{width}}  {command.help}" for name, command in shown.items())
+    examples = "\n".join(f"  {command.example}" for command in shown.values())
+    return (GROUP_HELP if group else HELP).format(group=group, commands=lines, examples=examples)

@@ -1,7 +1,9 @@
 """``jdml evaluate``: retrieval and clustering metrics of embeddings from any framework."""
 
 import json
+import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -9,6 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+
+from jdml.cli.arrays import read_array, read_arrays
 
 GALLERY = ("gallery_embeddings", "gallery_labels")
 """Names of arrays that are searched."""
@@ -22,7 +26,8 @@ class Evaluate:
 
     The file holds embeddings [N, D] and labels [N], and optionally a separate gallery,
     gallery_embeddings [M, D] and gallery_labels [M]. Without one, every row is searched among all
-    others. Neighbours are ranked by Euclidean distance. All values are fractions, 0 to 1.
+    others. Neighbours are ranked by Euclidean distance. All values are fractions, 0 to 1. Rows with a
+    negative label belong to no class: they are no queries and no right answers.
 
     Example: np.savez("e.npz", embeddings=x, labels=y), then
     jdml evaluate e.npz --normalize sphere --recall-at 1 10 --map-at 1000 --json metrics.json
@@ -51,6 +56,9 @@ class Evaluate:
     """Name of the array of gallery embeddings, or its .npy file."""
     gallery_labels: str = "gallery_labels"
     """Name of the array of gallery labels, or its .npy file."""
+    self_index: str = "self_index"
+    """Name of an array [N] of the gallery's row that each query is itself, which it is not to find (-1: none), or its
+    .npy file; where there is one."""
     json: str | None = None
     """Write the metrics as JSON to this file; - is the screen, instead of the table."""
 
@@ -94,19 +102,34 @@ class Evaluate:
                     gallery = stack.enter_context(_unit_on_disk(gallery))
                 elif gallery is not None:
                     gallery = unit(gallery)
+            told = stack.enter_context(
+                warnings.catch_warnings(record=True, action="always", category=UserWarning)
+            )
             retrieval = metrics.evaluate_retrieval(
                 jnp.asarray(queries),
                 jnp.asarray(query_labels),
                 gallery,
                 None if gallery_labels is None else jnp.asarray(gallery_labels),
+                self_index=self._self_index(arrays),
                 recall_at=self.recall_at,
                 ndcg_at=self.ndcg_at,
                 map_at=self.map_at,
             )
+        for warning in told:
+            print(f"note: {warning.message}", file=sys.stderr)
         result = {name: plain(value) for name, value in retrieval.items()}
         if self.nmi:
             result["NMI"] = plain(metrics.nmi(jnp.asarray(queries), jnp.asarray(query_labels)))
         return result
+
+    def _self_index(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
+        if self.self_index in arrays:
+            return np.asarray(arrays[self.self_index])
+        if self.self_index == "self_index":
+            return None
+        raise ValueError(
+            f"the file has no array {self.self_index!r}; it has {', '.join(sorted(arrays))}"
+        )
 
     def _read_files(self) -> dict[str, np.ndarray]:
         """The arrays that lie in .npy files, by the names of the options."""
@@ -116,17 +139,9 @@ class Evaluate:
         if (self.gallery_embeddings, self.gallery_labels) != GALLERY:
             files[self.gallery_embeddings] = Path(self.gallery_embeddings)
             files[self.gallery_labels] = Path(self.gallery_labels)
+        if self.self_index != "self_index":
+            files[self.self_index] = Path(self.self_index)
         return {name: read_array(file) for name, file in files.items()}
-
-
-def read_array(file: Path) -> np.memmap:
-    """A .npy file, left on disk; a clear ValueError where it is none."""
-    if not file.is_file():
-        raise FileNotFoundError(f"{file} is not a file")
-    try:
-        return np.load(file, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # of NumPy: not such a file
-        raise ValueError(f"{file} is not a readable .npy file (numpy.save): {error}") from error
 
 
 @contextmanager
@@ -137,22 +152,6 @@ def _unit_on_disk(vectors: np.memmap) -> Iterator[np.memmap]:
         for start in range(0, len(vectors), AT_A_TIME):
             scaled[start : start + AT_A_TIME] = unit(np.asarray(vectors[start : start + AT_A_TIME]))
         yield scaled
-
-
-def read_arrays(file: Path) -> dict[str, np.ndarray]:
-    """Read all arrays of a .npz file; a clear ValueError where it is none."""
-    if not file.exists():
-        raise FileNotFoundError(f"{file} does not exist")
-    if file.is_dir():
-        raise ValueError(f"{file} is a folder, expected a .npz file (numpy.savez)")
-    try:
-        with file.open("rb") as opened:
-            content = np.load(opened, allow_pickle=False)
-            if isinstance(content, np.ndarray):
-                raise ValueError("it holds a single array")
-            return {name: content[name] for name in content.files}
-    except Exception as error:  # of zipfile, zlib, pickle or NumPy: not such a file
-        raise ValueError(f"{file} is not a readable .npz file (numpy.savez): {error}") from error
 
 
 def _pair(
@@ -182,13 +181,16 @@ def _pair(
 
 
 def _common_labels(*labels: np.ndarray) -> list[np.ndarray]:
-    """Number the labels of all arrays together 0, 1, …, as int32."""
+    """Number the labels of all arrays together 0, 1, …, as int32; negative ones are no classes, and -1."""
     kinds = {array.dtype.kind in "iu" for array in labels}
     if len(kinds) > 1:
         raise ValueError("labels and gallery labels must both be integers or both be strings")
-    _, numbers = np.unique(np.concatenate(labels), return_inverse=True)
+    every = np.concatenate(labels)
+    classes = np.ones(every.shape, bool) if every.dtype.kind in "US" else every >= 0
+    numbers = np.full(every.shape, -1, np.int32)
+    numbers[classes] = np.unique(every[classes], return_inverse=True)[1]
     ends = np.cumsum([len(array) for array in labels])[:-1]
-    return np.split(numbers.astype(np.int32).reshape(-1), ends)
+    return np.split(numbers, ends)
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 
 from jdml.cli.embed import check_file, embed_source
 from jdml.cli.source import Source, read_source
+from jdml.data.identity import RealFiles, same_content
 
 PICTURES = (".png", ".jpg", ".pdf", ".svg")
 
@@ -23,7 +24,7 @@ class Search:
     """Find the nearest of a gallery to photographs, by Euclidean distance of their embeddings.
 
     The gallery is embedded with the run's model, or was before: by jdml embed, with the same model. A query that lies
-    in the gallery itself is not found.
+    in the gallery itself is not found, nor are copies of it.
     """
 
     run: Path
@@ -113,34 +114,46 @@ def _of_file(path: Path, trained: Any, *, drawn: bool) -> tuple[np.ndarray, Sour
             f"{path} was embedded with another model: its distances to these queries mean nothing; "
             "embed it again (jdml embed)"
         )
-    if drawn and "files" not in arrays:
-        raise ValueError(f"--out needs the names of image files, {path} has none")
+    if drawn:
+        _check_drawable(path, arrays.get("files"))
     return arrays["embeddings"], Source(None, arrays.get("files"), arrays.get("labels"))
+
+
+def _check_drawable(path: Path, files: np.ndarray | None) -> None:
+    """Refuse a gallery that cannot be drawn, before any work."""
+    from jdml.data.lists import first, missing
+
+    if files is None:
+        raise ValueError(f"--out needs the names of image files, {path} has none")
+    gone = missing([Path(file) for file in files.tolist()])
+    if gone:
+        raise ValueError(
+            f"--out needs the gallery's images, {len(gone)} of {len(files)} are gone: {first(gone)}; embed them again "
+            "where they lie now (jdml embed), or search without --out"
+        )
 
 
 def _queries(names: tuple[str, ...]) -> list[str]:
     """The images that queries stand for."""
-    from jdml.data.folder import image_files
+    from jdml.data.sources import read_path
 
     files: list[str] = []
     for path in (Path(name).expanduser() for name in names):
-        if path.is_dir():
-            files += [str(file.absolute()) for file in image_files(path)[0]]
-        elif path.is_file():
-            files.append(str(path.absolute()))
-        else:
+        if not path.exists():
             raise FileNotFoundError(
                 f"QUERY must be an image or a folder of images, {path} does not exist"
             )
-    if not files:
-        raise ValueError(f"QUERY must be images, {', '.join(names)} holds none")
+        images = read_path(path)
+        for note in images.notes:
+            print(f"note: {path}: {note}")
+        files += [str(Path(str(file)).absolute()) for file in images.files]
     return files
 
 
 def _nearest(
     vectors: np.ndarray, queries: list[str], gallery: np.ndarray, items: Source, k: int
 ) -> list[dict[str, Any]]:
-    """What is found for each query; not the query itself."""
+    """What is found for each query; not the query itself, whatever it is called in the gallery."""
     import jax.numpy as jnp
 
     from jdml.metrics import nearest
@@ -149,19 +162,58 @@ def _nearest(
         raise ValueError(
             f"the gallery must hold embeddings [N, {vectors.shape[1]}], got {list(gallery.shape)}"
         )
-    most = min(k + 1, len(gallery))
-    distances, indices = nearest(jnp.asarray(vectors), jnp.asarray(gallery, jnp.float32), most)
     files = [str(n) for n in range(len(gallery))] if items.files is None else items.files.tolist()
+    itself = _Itself(vectors, queries, gallery, files) if items.files is not None else _never
+    searched = jnp.asarray(gallery, jnp.float32)
+    most = min(k + 1, len(gallery))
+    while True:
+        distances, indices = map(np.asarray, nearest(jnp.asarray(vectors), searched, most))
+        others = [
+            [place for place, row in enumerate(rows) if not itself(query, row)][:k]
+            for query, rows in enumerate(indices)
+        ]
+        if most == len(gallery) or all(len(places) == k for places in others):
+            break
+        most = min(2 * most, len(gallery))  # a query has several copies
     neighbours = []
-    for query, near, rows in zip(queries, np.asarray(distances), np.asarray(indices), strict=True):
-        others = [(d, row) for d, row in zip(near, rows, strict=True) if files[row] != query]
+    for query, near, rows, places in zip(queries, distances, indices, others, strict=True):
         hits: list[dict[str, Any]] = []
-        for rank, (distance, row) in enumerate(others[:k], 1):
-            hits.append({"rank": rank, "file": files[row], "distance": round(float(distance), 6)})
+        for rank, place in enumerate(places, 1):
+            row = rows[place]
+            hit = {"rank": rank, "file": files[row], "distance": round(float(near[place]), 6)}
             if items.labels is not None:
-                hits[-1]["label"] = items.labels[row].item()
+                hit["label"] = items.labels[row].item()
+            hits.append(hit)
         neighbours.append({"query": query, "found": hits})
     return neighbours
+
+
+class _Itself:
+    """Tell whether a row of a gallery is a query: by another path, a copy of it, or as it was before it was moved."""
+
+    def __init__(
+        self, vectors: np.ndarray, queries: list[str], gallery: np.ndarray, files: list[str]
+    ) -> None:
+        self.vectors, self.queries = vectors, queries
+        self.gallery, self.files = gallery, files
+        self.real = RealFiles()
+
+    def __call__(self, query: int, row: int) -> bool:
+        asked, file = self.queries[query], self.files[row]
+        if self.real(asked) == self.real(file) or same_content(asked, file):
+            return True
+        moved = Path(asked).name == Path(file).name and not Path(file).exists()
+        return moved and bool(
+            np.allclose(self.vectors[query], self.gallery[row], rtol=0, atol=self._rounding(query))
+        )
+
+    def _rounding(self, query: int) -> float:
+        """How far apart one image's embeddings may be, computed in different batches."""
+        return 1e-3 * float(np.abs(self.vectors[query]).max())
+
+
+def _never(query: int, row: int) -> bool:
+    return False
 
 
 def _from_here(file: str) -> str:

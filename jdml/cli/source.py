@@ -7,9 +7,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from jdml import data
-from jdml.data.folder import image_files, read_folder, read_table, unread_kinds
 from jdml.data.lists import Listing
-from jdml.data.loading import read_listing, recognize
+from jdml.data.loading import read_listing
+from jdml.data.sources import read_path
 from jdml.registry import DATASETS
 from jdml.registry.constraints import nearest
 
@@ -67,15 +67,8 @@ def read_source(
     path = Path(text).expanduser()
     name, colon, folder = text.partition(":")
     known = tuple(DATASETS)
-    if path.is_dir() and not (data_dir is not None and text in known):
-        kind = recognize(path)
-        if kind != "folder":
-            return _data_set(kind, path, split, view, config)
-        return _folder(path, split, view, config)
-    if path.is_file() and path.suffix.lower() == ".csv":
-        return _of_listing(read_table(path), split, view, config)
-    if path.is_file():
-        return Source([path], np.array([str(path.absolute())]), None)
+    if path.is_file() or (path.is_dir() and not (data_dir is not None and text in known)):
+        return _of_path(path, split, view, config)
     if colon and name in known:
         return _data_set(name, Path(folder), split, view, config)
     if text in known:
@@ -98,20 +91,16 @@ def _data_set(
     return Source(part, None, _labels(part, view, config))
 
 
-def _folder(path: Path, split: str, view: str | None, config: Mapping[str, Any]) -> Source:
-    """A folder of classes, or of images."""
-    images, others = image_files(path)
-    if not images:
-        raise FileNotFoundError(f"{path} has no images in it")
-    flat = all(file.parent == path for file in images)
-    if not flat:
-        return _of_listing(read_folder(path), split, view, config)
+def _of_path(path: Path, split: str, view: str | None, config: Mapping[str, Any]) -> Source:
+    images = read_path(path)
+    if images.listing is not None:
+        return _of_listing(images.listing, split, view, config)
     if split != "all":
         raise ValueError(
             f"--split {split} needs classes, each a folder: {path} holds images without"
         )
-    files = np.array([str(file.absolute()) for file in images])
-    return Source(images, files, None, unread_kinds(others))
+    files = np.array([str(file.absolute()) for file in images.files])
+    return Source(images.files, files, None, images.notes)
 
 
 def _of_listing(

@@ -112,9 +112,9 @@ def _read_files(options: Data, seed: int) -> tuple[dict[str, Any], tuple[str, ..
         listing = data.train_on(listing, read_names(options.classes_file))
     crops = data.mlrc if options.augmentation == "mlrc" else data.conventional
     transform = crops(options.image_size) if options.image_size else crops()
-    scored = ("query", "gallery") if "query" in listing.splits else ("val", "test")
+    scored = ("query", "gallery") if "query" in listing.splits else ("test",)
     parts = {}
-    for split in ("train", *scored):
+    for split in ("train", "val", *scored):
         if split not in listing.splits:
             continue
         part = listing.dataset(split, transform=transform)
@@ -126,7 +126,7 @@ def _read_files(options: Data, seed: int) -> tuple[dict[str, Any], tuple[str, ..
         parts[split] = data.without_bad_images(part) if looked_at else part
     if "train" not in parts:
         raise ValueError(f"{options.data_dir}: the split 'train' has no images")
-    return parts, listing.notes
+    return parts, (*listing.split_notes, *listing.notes)
 
 
 def _held_out(train: data.Dataset, options: Data, seed: int) -> tuple[data.Dataset, data.Dataset]:

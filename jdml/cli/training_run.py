@@ -47,7 +47,8 @@ class TrainingRun:
         self.data = read_training_data(options, options.seed)
         self.train = self.data.train
         self.recipe, self.notes = fitted(recipe, options.batch, self.train.labels)
-        self.model = make_network(recipe, self.train)
+        own = options.network_settings(str(recipe.network))
+        self.model = make_network(recipe, self.train, **own)
         self.preprocess = options.preprocess(str(recipe.network))
         self.recall_at = recall_ranks(str(options.data))
         self._check()

@@ -124,7 +124,8 @@ def _check_listing(listing: Listing, sample: int | None, progress: bool) -> Find
     few = _nothing(parts)
     fatal = listing.own_split or any(part.found.classes == 0 for part in parts)
     problems = [*_other_counts(parts), *(few if fatal else ())]
-    notes = [*alone(ids), *(() if fatal else few), *([] if listing.unread else listing.notes)]
+    told = () if listing.unread else listing.notes
+    notes = [*alone(ids), *(() if fatal else few), *listing.split_notes, *told]
     (notes if listing.own_split else problems).extend(_shared_classes(listing, ids))
     problems += listing.notes if listing.unread else ()
     names = [str(file) for file in listing.files]

@@ -1,9 +1,11 @@
 """Image files as one array that is decoded when it is read."""
 
 import io
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -13,6 +15,13 @@ from jdml.registry.extras import need
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+DEPTHS = (8, 10, 12, 14, 16)
+"""Bits of a pixel that are stored in 16."""
+ORIENTATION = 0x0112
+"""The EXIF tag."""
+_log = logging.getLogger(__name__)
 
 
 class Readable(Protocol):
@@ -41,7 +50,8 @@ class ImageFiles:
 
     Implementation notes:
         Every image becomes RGB: grey and palette images, CMYK, 16-bit grey; transparency is laid
-        over white; EXIF orientation is applied.
+        over white; EXIF orientation is applied. 16 bits that hold fewer (8, 10, 12 or 14, by the
+        largest value of the image) are scaled from these, and the log says so once.
 
     Example:
         >>> import pathlib
@@ -176,24 +186,97 @@ def decode(content: bytes) -> "Image":
         Exception: of Pillow's many kinds, if the bytes are not a whole image.
     """
     need("PIL", "decoding images")
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, UnidentifiedImageError
 
     try:
         image: Image.Image = Image.open(io.BytesIO(content))
     except UnidentifiedImageError:
         raise ValueError("its format is not known") from None
-    ImageOps.exif_transpose(image, in_place=True)
+    sixteen = any(";16" in str(tile.args) for tile in getattr(image, "tile", ()))
     image.load()
-    deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG")
+    image = _upright(image)
+    deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
     if image.mode in ("I", "F") and not deep:
         raise ValueError(f"its pixels are of mode {image.mode!r}, expected 8 or 16 bits")
     if deep:
-        grey = np.clip(np.asarray(image, np.int32) // 257, 0, 255)
-        image = Image.fromarray(grey.astype(np.uint8))
+        image = _eight_bits(image)
+    elif sixteen:
+        image = _full_range(image)
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _upright(image: "Image") -> "Image":
+    """An image turned as its EXIF data say; as it is, where they cannot be read."""
+    from PIL.Image import Transpose
+
+    turns = {
+        2: Transpose.FLIP_LEFT_RIGHT,
+        3: Transpose.ROTATE_180,
+        4: Transpose.FLIP_TOP_BOTTOM,
+        5: Transpose.TRANSPOSE,
+        6: Transpose.ROTATE_270,
+        7: Transpose.TRANSVERSE,
+        8: Transpose.ROTATE_90,
+    }
+    try:
+        turn = turns.get(int(image.getexif().get(ORIENTATION, 1)))
+    except Exception:  # Pillow's readers raise many kinds on damaged data
+        return image
+    if turn is None:
+        return image
+    turned = image.transpose(turn)
+    turned.format = image.format
+    return turned
+
+
+def _eight_bits(image: "Image") -> "Image":
+    """A grey image of 16 bits in 8; of fewer in 16, as scanners and microscopes write, by the bits that it uses."""
+    from PIL import Image
+
+    grey = np.asarray(image, np.int32)
+    bits = 16 if image.format == "PPM" else _bits(int(grey.max()))  # whose file tells its range
+    small = np.clip(grey * 255 // (2**bits - 1), 0, 255).astype(np.uint8)
+    clear = image.info.get("transparency")
+    return Image.fromarray(
+        small if clear is None else np.where(grey == clear, np.uint8(255), small)
+    )
+
+
+def _full_range(image: "Image") -> "Image":
+    """A colour image of 16 bits, of which Pillow gives the upper eight, by the bits that it uses.
+
+    Raises:
+        ValueError: it uses twelve or fewer, of which too little is left.
+    """
+    bands = len(image.getbands())
+    coloured = [band for band in image.getbands() if band != "A"]
+    most = max(int(image.getchannel(band).getextrema()[1]) for band in coloured)  # type: ignore[arg-type]
+    bits = _bits(256 * most + 255)
+    if bits < 14:
+        raise ValueError(
+            f"its colours have 16 bits and end at {256 * most + 255} of 65535: convert it to 8 bits, scaled"
+        )
+    if bits == 16:
+        return image
+    scaled = [min(value * 255 // 63, 255) for value in range(256)]
+    return image.point(scaled * len(coloured) + list(range(256)) * (bands - len(coloured)))
+
+
+def _bits(most: int) -> int:
+    """The depth of an image in 16 bits, from the largest of its values."""
+    bits = next(depth for depth in DEPTHS if most < 2**depth)
+    if bits < 16:
+        _say_depth(bits)
+    return bits
+
+
+@cache
+def _say_depth(bits: int) -> None:
+    """Say once how such images are read."""
+    _log.warning("16-bit images with no value of %d or more are read as of %d bits", 2**bits, bits)
 
 
 def cores() -> int:

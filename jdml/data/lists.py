@@ -33,6 +33,7 @@ class Listing:
         notes: lines about what was passed over.
         own_split: whether the lists say themselves what trains and what is scored.
         unread: how many images were passed over.
+        split_notes: lines about how the splits were chosen.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Listing:
     notes: tuple[str, ...] = ()
     own_split: bool = False
     unread: int = 0
+    split_notes: tuple[str, ...] = ()
 
     def dataset(
         self, split: str, *, transform: Crops | None = None, check_files: bool = True

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from jdml.data.labelled import in_one_form
 from jdml.data.lists import Listing, first, zero_shot
 
 Rule = Literal["classes", "images", "none"]
@@ -40,7 +41,7 @@ def resplit(listing: Listing, rule: Rule, *, seed: int = 0, share: float | None 
     ids = next(iter(listing.views.values()))
     everything = np.arange(len(ids))
     if rule == "none":
-        return replace(listing, splits={"train": everything, "all": everything})
+        return replace(listing, splits={"train": everything, "all": everything}, split_notes=())
     if rule not in SHARES:
         raise ValueError(f"rule must be classes, images or none, got {rule!r}")
     share = SHARES[rule] if share is None else share
@@ -61,7 +62,7 @@ def resplit(listing: Listing, rule: Rule, *, seed: int = 0, share: float | None 
         for number in classes:
             rows = random.permutation(np.flatnonzero(ids == number))
             scored[rows[: min(max(round(share * len(rows)), 1), len(rows) - 1)]] = True
-    return replace(listing, splits=zero_shot(~scored))
+    return replace(listing, splits=zero_shot(~scored), split_notes=())
 
 
 def train_on(listing: Listing, names: Sequence[str]) -> Listing:
@@ -84,13 +85,15 @@ def train_on(listing: Listing, names: Sequence[str]) -> Listing:
         [2, 3]
     """
     view, ids = next(iter(listing.views.items()))
-    known = {name: number for number, name in listing.names.get(view, {}).items()}
+    names = [in_one_form(name) for name in names]
+    known = {in_one_form(name): number for number, name in listing.names.get(view, {}).items()}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(
             f"{len(unknown)} of {len(names)} are no classes: {first(unknown)}; there are {first(list(known))}"
         )
-    return replace(listing, splits=zero_shot(np.isin(ids, [known[name] for name in names])))
+    trained = np.isin(ids, [known[name] for name in names])
+    return replace(listing, splits=zero_shot(trained), split_notes=())
 
 
 def read_names(path: Path) -> list[str]:
@@ -109,12 +112,12 @@ def read_names(path: Path) -> list[str]:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist")
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: expected UTF-8 text: {error}") from error
     names: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
-        name = line.strip()
+        name = in_one_form(line.strip())
         if name in names:
             raise ValueError(f"{path}:{number}: {name} is there twice")
         if name:

@@ -127,7 +127,7 @@ def potential_field_loss(
     proxies: Array | None = None,
     *,
     delta: float | Array = 0.2,
-    alpha: float | Array = 4.0,
+    alpha: float | Array = fields.ALPHA,
     repulsion_delta: float | Array | None = None,
     min_distance: float | Array = fields.MIN_DISTANCE,
     proxy_attraction: bool = True,
@@ -171,10 +171,14 @@ def potential_field_loss(
         0. Pairs are summed in tiles that the gradient computes again (:func:`jdml.ops.pair_sums`):
         ``O((B + CK)² D)`` time, memory linear in the charges. Powers are cut near the largest float.
 
+        Forces fade with distance, so that it matters where proxies begin and how fast they move. In a loop of one's own
+        do as ``jdml train`` does: let them begin on samples (``fit(start=jdml.training.start_on_samples)``, or that
+        function of a fresh state), and learn 100 times as fast as the network
+        (``jdml.optim.partition_by_role({"model": optax.adam(1e-3), "proxies": optax.adam(1e-1)}, …)``).
+
         Two charges of different classes that almost touch repel each other thousands of times as strongly as all others
         do. One such gradient in Adam's second moment stops a proxy for hundreds of steps, far from its class. With
-        α = 1 this does not show; with a large α let proxies begin on samples, or cut the entries of their gradients
-        (``optax.clip(5.0)``).
+        α = 1 this does not show; with a large α also cut the entries of proxies' gradients (``optax.clip(5.0)``).
 
         Without ``proxy_attraction`` the potential at a proxy is what remains of a sum when its siblings' part is taken
         off: where these are within δ of it the value has an error of about ``1e-7 K/δ^α``. Its gradient has not.
@@ -183,10 +187,10 @@ def potential_field_loss(
         some percent of their distance, and copies of one vector may seem 0.001 apart; the direction of a force holds.
 
     Paper settings:
-        K = 15 (CUB, Cars196) or 2 (SOP); δ from .1 to .3, α up to 6, by cross-validation; proxies' learning rate ×100.
-        Found here (``experiments/pfml_needs``): α = 1 is better than 4, by far where classes are many and have few
-        samples: forces of α = 4 are too weak at a distance to bring proxies and data together. There proxies are best
-        begun on samples (:func:`jdml.training.start_on_samples`).
+        K = 15 (CUB, Cars196) or 2 (SOP); δ from .1 to .3, α in 0…6 by cross-validation, 3 to 6 best there; proxies'
+        learning rate ×100. Found here (``experiments/pfml_needs``): α = 1, the default, is better than 4, by far where
+        classes are many and have few samples: forces of α = 4 are too weak at a distance to bring proxies and data
+        together. ``jdml benchmark --method pfml --method-setting preset=paper`` is the paper's.
 
     Reference:
         Bhatnagar & Ahuja, *Potential Field Based Deep Metric Learning*, eq. 1–6.
@@ -218,7 +222,7 @@ def contrastive_potential_loss(
     *,
     delta: float | Array = 0.2,
     repulsion: fields.Repulsion = "contrastive",
-    alpha: float | Array = 4.0,
+    alpha: float | Array = fields.ALPHA,
     min_distance: float | Array = fields.MIN_DISTANCE,
     tile: int | None = None,
     reduce_fn: ReduceFn | None = mean,
@@ -282,7 +286,7 @@ def field_activity(
     proxies: Array | None = None,
     *,
     delta: float | Array = 0.2,
-    alpha: float | Array = 4.0,
+    alpha: float | Array = fields.ALPHA,
     repulsion_delta: float | Array | None = None,
     min_distance: float | Array = fields.MIN_DISTANCE,
     **options: Unpack[ChargeOptions],

@@ -90,9 +90,9 @@ def violation_probability(
     checks.check_embeddings("anchors", references, dim=x.shape[1], like="embeddings")
     checks.check_labels("labels", labels, len(x))
     checks.check_labels("anchor_labels", other_labels, len(references))
-    checks.check_finite("embeddings", x)
-    checks.check_finite("anchors", references)
     y, owners = np.asarray(labels), np.asarray(other_labels)
+    checks.check_finite("embeddings", x, y >= 0)
+    checks.check_finite("anchors", references, owners >= 0)
     x, y = x[y >= 0], y[y >= 0]
     references, owners = references[owners >= 0], owners[owners >= 0]
     pairs = len(x) - own

@@ -29,12 +29,24 @@ def common_frame(queries: Array, gallery: Array, axis: Axis = NOWHERE) -> tuple[
 
     The exponent is that of the largest half range of a coordinate; the centre, in scaled units, is the middle of the
     ranges rounded to whole numbers. Both are powers of two or multiples of them: vectors that spread around the origin
-    are left as they are, and whole numbers stay exact, with their ties.
+    are left as they are, and whole numbers stay exact, with their ties. What is not finite is not looked at.
     """
-    both = (queries, gallery)
-    low = functools.reduce(jnp.minimum, (jnp.min(x, axis=0, initial=jnp.inf) for x in both))
-    high = functools.reduce(jnp.maximum, (jnp.max(x, axis=0, initial=-jnp.inf) for x in both))
+    low, high = _bounds(queries, gallery)
+    is_finite = (jnp.isfinite(low) & jnp.isfinite(high)).all()
+    seldom = functools.partial(
+        _bounds, queries, gallery, finite_only=True
+    )  # takes several times as long
+    low, high = jax.lax.cond(is_finite, lambda: (low, high), seldom)
     return frame_of(axis.least(low), axis.most(high))
+
+
+def _bounds(*several: Array, finite_only: bool = False) -> tuple[Array, Array]:
+    """The lowest and the highest of every coordinate."""
+    kept = [jnp.isfinite(x) if finite_only else None for x in several]
+    pairs = list(zip(several, kept, strict=True))
+    lowest = (jnp.min(x, axis=0, initial=jnp.inf, where=where) for x, where in pairs)
+    highest = (jnp.max(x, axis=0, initial=-jnp.inf, where=where) for x, where in pairs)
+    return functools.reduce(jnp.minimum, lowest), functools.reduce(jnp.maximum, highest)
 
 
 def frame_of(low: Array, high: Array) -> tuple[Array, Array]:
@@ -51,28 +63,26 @@ def in_frame(vectors: Array, frame: tuple[Array, Array]) -> Array:
     return jnp.ldexp(vectors, -exponent) - centre
 
 
-def closeness(
-    queries: Array, gallery: Array, half_squares: Array, first: Array | int | None
-) -> Array:
+def closeness(queries: Array, gallery: Array, half_squares: Array, itself: Array | None) -> Array:
     """``q · g − ‖g‖²/2`` for all pairs: greater is nearer.
 
     Args:
         queries: ``[B, D]``.
         gallery: ``[N, D]``.
-        half_squares: ``‖g‖²/2``, ``[N]``.
-        first: the gallery row that the first query is, where queries are excluded from their own ranking.
+        half_squares: ``‖g‖²/2``, ``[N]``; infinite or NaN where a row takes no part.
+        itself: ``[B]``, the gallery row that each query is, and which is excluded from its ranking; a row that is not
+            there excludes nothing, None likewise.
 
     Returns:
         ``[B, N]``, −∞ for what is excluded.
     """
     scores = similarities(queries, gallery) - half_squares[None, :]
     scores = jnp.where(scores == 0, 0.0, scores)  # 0 and −0 are a tie
-    if first is None:
+    scores = jnp.where(half_squares[None, :] < jnp.inf, scores, -jnp.inf)
+    if itself is None:
         return scores
-    itself = jax.lax.broadcasted_iota(jnp.int32, scores.shape, 0) + first
-    return jnp.where(
-        jax.lax.broadcasted_iota(jnp.int32, scores.shape, 1) == itself, -jnp.inf, scores
-    )
+    columns = jax.lax.broadcasted_iota(jnp.int32, scores.shape, 1)
+    return jnp.where(columns == itself[:, None], -jnp.inf, scores)
 
 
 @jax.jit

@@ -30,7 +30,7 @@ def nmi(
 
     Args:
         embeddings: ``[N, D]``, clustered as given.
-        labels: ``[N]`` integers.
+        labels: ``[N]`` integers, or class names; rows with a negative label take no part, not in the clusters either.
         num_clusters: how many clusters, default the number of classes. NMI+ takes a multiple of it.
         key: of the random first centres; default ``jax.random.key(0)``.
         max_iterations: of Lloyd's algorithm, which stops earlier where nothing moves any more.
@@ -60,7 +60,8 @@ def nmi(
     checks.check_concrete("nmi", embeddings, labels)
     checks.check_embeddings("embeddings", embeddings)
     checks.check_labels("labels", labels, embeddings.shape[0])
-    classes = np.asarray(labels)
+    labelled = np.asarray(labels) >= 0
+    classes = np.asarray(labels)[labelled]
     clusters = len(np.unique(classes)) if num_clusters is None else num_clusters
     checks.count("num_clusters", clusters)
     checks.count("max_iterations", max_iterations)
@@ -68,8 +69,9 @@ def nmi(
         raise ValueError(
             f"num_clusters must be at most the number of embeddings, {len(classes)}, got {clusters}"
         )
-    checks.check_finite("embeddings", embeddings)
-    points = np.asarray(embeddings).astype(np.float32)
+    checks.check_finite("embeddings", embeddings, labelled)
+    points = np.asarray(embeddings)[labelled].astype(np.float32)
+    points = np.ldexp(points, -np.frexp(np.abs(points).max())[1])  # squares over- or underflow
     assigned = _k_means(points, clusters, _seed(key), max_iterations)
 
     from sklearn.metrics import normalized_mutual_info_score

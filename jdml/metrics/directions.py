@@ -41,7 +41,8 @@ def vmf_mixture_likelihood(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, labels out of range, no row that takes part, a κ or π out of range.
+        ValueError: shapes that do not fit, labels out of range, no row that takes part, one that is not
+            finite, a κ or π out of range.
 
     Implementation notes:
         Runs on the host in float64 (SciPy's Bessel functions, their first term where these underflow, and the uniform
@@ -71,6 +72,8 @@ def vmf_mixture_likelihood(
     rows = owners >= 0
     if not rows.any():
         raise ValueError("labels must hold at least one class, got none")
+    checks.check_finite("embeddings", x, rows)
+    checks.check_finite("proxies", centres)
     kappas = _of_classes("concentrations", concentrations, classes)
     if not ((kappas > 0) & np.isfinite(kappas)).all():
         raise ValueError(f"concentrations must be finite and above 0, got {kappas.tolist()}")

@@ -58,25 +58,26 @@ def frame_of(queries: Array, rows: np.memmap) -> tuple[Array, Array]:
 
 
 def rank(
-    blocks: Sequence[Array], gallery: Gallery, depth: int
+    blocks: Sequence[tuple[Array, Array | None]], gallery: Gallery, depth: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The nearest rows of each block of queries; the gallery is read once.
 
     Args:
-        blocks: queries ``[B, D]`` in the gallery's frame, all of one size.
+        blocks: queries ``[B, D]`` in the gallery's frame, all of one size, and the row ``[B]`` that each is (−1: none),
+            or None.
         gallery: where to search.
         depth: how many ranks, at most N.
 
     Yields:
         For each block, indices ``[B, depth]``, and whether they take part.
     """
-    best = [_nothing(len(block), depth) for block in blocks]
+    best = [_nothing(len(block), depth) for block, _ in blocks]
     longest = rows_of_a_piece(gallery.rows)
     for start, piece in _pieces(gallery.rows):
         padded = jnp.asarray(np.pad(piece, ((0, longest - len(piece)), (0, 0))))
         references = closeness.in_frame(padded, gallery.frame)
-        for turn, block in enumerate(blocks):
-            best[turn] = _better(best[turn], block, references, len(piece), start)
+        for turn, (block, itself) in enumerate(blocks):
+            best[turn] = _better(best[turn], block, itself, references, len(piece), start)
     for scores, indices in best:
         yield np.asarray(indices), np.asarray(scores > -jnp.inf)
 
@@ -89,6 +90,7 @@ def _nothing(rows: int, depth: int) -> tuple[Array, Array]:
 def _better(
     best: tuple[Array, Array],
     queries: Array,
+    itself: Array | None,
     references: Array,
     number: Array | int,
     start: Array | int,
@@ -97,7 +99,8 @@ def _better(
     scores, indices = best
     half_squares = 0.5 * jnp.sum(jnp.square(references), axis=-1)
     half_squares = jnp.where(jnp.arange(len(references)) < number, half_squares, jnp.inf)
-    new = closeness.closeness(queries, references, half_squares, None)
+    here = None if itself is None else itself - start
+    new = closeness.closeness(queries, references, half_squares, here)
     depth = scores.shape[1]
     new, places = _top(new, min(depth, len(references)))
     every = jnp.concatenate([scores, new], axis=1)
@@ -143,13 +146,9 @@ def nearest(
     at_a_time = block_size or closeness.rows_per_block(size, rows_of_a_piece(rows) + k * dim)
     missing = -size % at_a_time
     probes = jnp.pad(closeness.in_frame(queries, gallery.frame), ((0, missing), (0, 0)))
-    blocks = jnp.split(probes, len(probes) // at_a_time)
-    ranked = [indices for indices, _ in rank(blocks, gallery, k + exclude_self)]
-    indices = np.concatenate(ranked)[:size]
-    if exclude_self:
-        itself = indices == np.arange(size)[:, None]
-        itself[:, -1] |= ~itself.any(axis=1)  # as good as others, and the last among them
-        indices = indices[~itself].reshape(size, k)
+    rows_of = np.split(np.arange(len(probes), dtype=np.int32), len(probes) // at_a_time)
+    blocks = [(probes[own], jnp.asarray(own) if exclude_self else None) for own in rows_of]
+    indices = np.concatenate([found for found, _ in rank(blocks, gallery, k)])[:size]
     distances = [
         closeness.exact(
             queries[start : start + at_a_time], jnp.asarray(rows[part], jnp.float32), part

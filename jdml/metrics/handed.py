@@ -14,10 +14,12 @@ from jdml.ops import checks
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LABELS = ("labels", "query_labels", "gallery_labels", "anchor_labels")
+_NAMED = (*_LABELS, "modes")
+"""What may be names; its kind is checked with its shape."""
 
 
 def handed_in(function: F) -> F:
-    """Let a metric take arrays of any framework (PyTorch's, Flax NNX's variables) and classes by name.
+    """Let a metric take arrays of any library (PyTorch's, pandas' columns, Flax NNX's variables) and classes by name.
 
     Args:
         function: of JAX or NumPy arrays and integer labels.
@@ -31,25 +33,72 @@ def handed_in(function: F) -> F:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         given = {name: as_array(value) for name, value in bound.arguments.items()}
-        bound.arguments.update(given | _numbered(given))
+        given |= _numbered(given)
+        for name, value in given.items():
+            if name not in _NAMED or isinstance(value, np.ma.MaskedArray):
+                checks.check_numbers(name, value)
+        bound.arguments.update(given)
         return function(*bound.args, **bound.kwargs)
 
     return wrapper  # type: ignore[return-value]
 
 
+def finite_rows(**that_count: str) -> Callable[[F], F]:
+    """Let a metric refuse rows that are not finite, where values are at hand: they would spoil the whole number.
+
+    Args:
+        **that_count: for each argument ``[N, D]`` the one that tells which rows count: boolean, or labels, which are
+            not negative there.
+
+    Returns:
+        The decorator.
+    """
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs).arguments
+            for name, teller in that_count.items():
+                _check_rows(name, given[name], given.get(teller))
+            return function(*args, **kwargs)
+
+        return wrapper  # type: ignore[return-value]
+
+    return decorate
+
+
+def _check_rows(name: str, vectors: Any, teller: Any) -> None:
+    """Refuse a row that is not finite; what has not the kind or shape is left to be refused for that."""
+    if not checks.is_at_hand(vectors) or vectors.ndim != 2 or not checks.is_floating(vectors):
+        return
+    rows = None
+    if teller is not None:
+        if not checks.is_at_hand(teller) or teller.shape != vectors.shape[:1]:
+            return
+        rows = np.asarray(teller)
+        rows = rows if rows.dtype == bool else rows >= 0
+    checks.check_finite(name, vectors, rows)
+
+
 def as_array(value: Any) -> Any:
-    """An array of another framework as one of JAX or NumPy; anything else as it is.
+    """An array of another library as one of JAX or NumPy; anything else as it is.
 
     Args:
         value: an argument.
 
     Returns:
-        The array. A PyTorch tensor in a processor's memory is not copied; on a GPU it is handed over by DLPack, or
-        copied where JAX has no such device.
+        The array, in this machine's order of bytes. A PyTorch tensor in a processor's memory is not copied; on a GPU
+        it is handed over by DLPack, or copied where JAX has no such device.
     """
-    value = checks.as_array(value)
-    if isinstance(value, Array | np.ndarray) or not _is_tensor(value):
-        return value
+    if isinstance(value, np.memmap):
+        return value  # read from disk in pieces, in whatever order of bytes
+    is_array = isinstance(value, Array | np.ndarray | np.generic) or hasattr(value, "__jax_array__")
+    if is_array or not hasattr(value, "__array__"):
+        return checks.as_array(value)
+    if not _is_tensor(value):
+        return checks.as_array(np.asarray(value))
     tensor = value.detach()
     try:
         if tensor.device.type == "cpu":
@@ -66,13 +115,16 @@ def _is_tensor(value: Any) -> bool:
 
 def _numbered(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Labels that are names, numbered together from 0."""
-    named = {}
+    named, numbered = {}, {}
     for name in _LABELS:
-        names = _as_names(arguments.get(name))
+        labels = arguments.get(name)
+        names = _as_names(labels)
         if names is not None:
             named[name] = names
+        elif isinstance(labels, np.ndarray) and checks.are_integers(labels):
+            numbered[name] = labels.astype(np.int64)
     if not named:
-        return {}
+        return numbered
     for name in _LABELS:
         if arguments.get(name) is not None and name not in named:
             raise TypeError(f"{name} must be names as {', '.join(named)} are, got numbers")

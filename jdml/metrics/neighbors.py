@@ -43,12 +43,15 @@ def nearest(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, k out of range, ``exclude_self`` with more queries than gallery rows.
+        ValueError: shapes that do not fit, k out of range, ``exclude_self`` with more queries than gallery rows; a row
+            that is not finite, outside ``jit``.
 
     Implementation notes:
         The neighbours are chosen by a matrix product in full precision, with vectors moved and scaled so that neither
         a common offset nor large numbers cost digits. Their distances, and their final order, are computed from the
         differences of the vectors: exact zeros for duplicates, gradient 0 there. Differentiable in the distances.
+        Under ``jit``, where a row that is not finite cannot be refused, it is the last of all neighbours, and its
+        distances, as a query's or a neighbour's, are NaN: other rows' answers do not depend on it.
         Memory O(block × (N + k·D)). ``jax.lax.top_k`` selects: on a CPU its time grows with k.
 
     Reference:
@@ -67,9 +70,15 @@ def nearest(
     """
     if isinstance(gallery, np.memmap):
         _check_search(queries, gallery, k, exclude_self, block_size)
-        vectors = jnp.asarray(queries, jnp.float32)
+        vectors = checks.as_finite("queries", queries)
         return disk.nearest(vectors, gallery, k, exclude_self=exclude_self, block_size=block_size)
-    return _nearest(queries, gallery, k, exclude_self=exclude_self, block_size=block_size)
+    distances, indices, whole = _nearest(
+        queries, gallery, k, exclude_self=exclude_self, block_size=block_size
+    )
+    if not isinstance(whole, jax.core.Tracer) and not whole:
+        checks.check_finite("queries", queries)
+        checks.check_finite("gallery", gallery)
+    return distances, indices
 
 
 @functools.partial(jax.jit, static_argnames=("k", "exclude_self", "block_size"))
@@ -80,17 +89,18 @@ def _nearest(
     *,
     exclude_self: bool = False,
     block_size: int | None = None,
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array, Array]:
+    """Distances, indices, and whether all that was compared is finite."""
     _check_search(queries, gallery, k, exclude_self, block_size)
     dtype = accumulate_in(queries, gallery)
     queries, gallery = jnp.asarray(queries, dtype), jnp.asarray(gallery, dtype)
     if len(queries) == 0:
-        return jnp.zeros((0, k), dtype), jnp.zeros((0, k), jnp.int32)
+        return jnp.zeros((0, k), dtype), jnp.zeros((0, k), jnp.int32), jnp.array(True)
 
-    def search(axis: Axis, gallery: Array, queries: Array) -> tuple[Array, Array]:
+    def search(axis: Axis, gallery: Array, queries: Array) -> tuple[Array, Array, Array]:
         return _search(queries, gallery, k, exclude_self, block_size, axis)
 
-    neighbors: tuple[Array, Array] = by_parts(search, gallery, queries)
+    neighbors: tuple[Array, Array, Array] = by_parts(search, gallery, queries)
     return neighbors
 
 
@@ -101,7 +111,7 @@ def _search(
     exclude_self: bool,
     block_size: int | None,
     axis: Axis,
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array, Array]:
     """Each device searches its rows of the gallery, and the best are merged."""
     size, dim = queries.shape
     frame = common_frame(*map(jax.lax.stop_gradient, (queries, gallery)), axis=axis)
@@ -112,9 +122,8 @@ def _search(
     def search(block: tuple[Array, Array]) -> tuple[Array, Array]:
         rows, start = block
         probes = in_frame(jax.lax.stop_gradient(rows), frame)
-        score = closeness(
-            probes, references, half_squares, start - offset if exclude_self else None
-        )
+        itself = start - offset + jnp.arange(len(rows)) if exclude_self else None
+        score = closeness(probes, references, half_squares, itself)
         score, here = jax.lax.top_k(score, min(k, len(gallery)))
         distances = safe_norm(rows[:, None, :] - gallery[here])[..., 0]
         distances, indices = merge(axis, k, score, distances, here.astype(jnp.int32) + offset)
@@ -126,7 +135,9 @@ def _search(
     padding = ((0, starts.size * rows - size), (0, 0))
     blocks = jnp.pad(queries, padding).reshape(starts.size, rows, dim)
     distances, indices = jax.lax.map(search, (blocks, starts))
-    return distances.reshape(-1, k)[:size], indices.reshape(-1, k)[:size]
+    is_whole = axis.least(jnp.isfinite(half_squares).all().astype(jnp.int32)) > 0
+    whole = is_whole & jnp.isfinite(queries).all()
+    return distances.reshape(-1, k)[:size], indices.reshape(-1, k)[:size], whole
 
 
 def _check_search(

@@ -36,7 +36,8 @@ def proxy_distance(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, labels out of range, another kind, no embedding at all.
+        ValueError: shapes that do not fit, labels out of range, another kind, no embedding at all, a row that is not
+            finite.
 
     Implementation notes:
         Runs on the host (SciPy's linear assignment); not for ``jit``. The paper's corollary has the first kind; its
@@ -115,7 +116,7 @@ def proxy_spread(
     Raises:
         TypeError: arguments of the wrong kind.
         ValueError: shapes that do not fit, labels out of range, δ not positive, only some of ``embeddings``, ``labels``
-            and ``modes``.
+            and ``modes``, a row that is not finite.
 
     Implementation notes:
         Runs on the host; not for ``jit``. Two classes may share a mode's name: each has its own.
@@ -173,8 +174,7 @@ def _prepare(
 
 def _units(proxies: Array) -> np.ndarray:
     centres = checks.as_centres("proxies", proxies)
-    if not np.isfinite(np.asarray(centres, np.float32)).all():
-        raise ValueError("proxies must be finite")
+    checks.check_finite("proxies", centres)
     return np.asarray(ops.sphere(centres), np.float64)
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics import closeness, disk, ranking
+from jdml.metrics import closeness, disk, ranking, twins
 from jdml.metrics.handed import handed_in
 from jdml.ops import checks
 from jdml.ops.meshes import Axis, by_parts, by_rows, mesh_of
@@ -34,15 +34,16 @@ class _Search(NamedTuple):
 
     queries: Array  # [Q, D]
     gallery: Any  # [N, D], or a gallery on disk
+    own: Array | None = None  # [Q], the gallery's row that each query is itself, −1 for none
     half_squares: Array | None = None  # [N], where the gallery is on one device
 
 
 class _Truth(NamedTuple):
     """What is right."""
 
-    query_classes: Array  # [Q]
-    gallery_classes: Array  # [N]
-    num_relevant: Array  # [Q]
+    query_classes: Any  # [Q]
+    gallery_classes: Any  # [N]
+    num_relevant: Any  # [Q]
 
 
 @handed_in
@@ -52,6 +53,7 @@ def evaluate_retrieval(
     gallery: Any = None,
     gallery_labels: Array | None = None,
     *,
+    self_index: Any = None,
     recall_at: Sequence[int] = (1, 2, 4, 8),
     ndcg_at: Sequence[int] = (),
     map_at: Sequence[int] = (),
@@ -63,15 +65,18 @@ def evaluate_retrieval(
 
     Formula:
         With R references of the query's class: P@1, R-precision and MAP@R as in :mod:`jdml.metrics.ranking`,
-        Recall@k, nDCG@k and MAP@k at the ranks that are asked for; averaged over the queries with R > 0.
+        Recall@k, nDCG@k and MAP@k at the ranks that are asked for; averaged over the queries with R > 0. A negative
+        label is no class: such a row is no query and no right answer, but takes its rank in a gallery (a distractor).
 
     Args:
         queries: ``[Q, D]`` floating; ranked by Euclidean distance of the vectors as given, not normalized.
-        query_labels: ``[Q]`` integers, or class names.
+        query_labels: ``[Q]`` integers, negative for no class; or class names.
         gallery: ``[N, D]`` references. Default: the queries, each excluded (by index) from its own ranking. On a mesh
             each device ranks its own rows; a ``numpy.memmap`` is read from disk in pieces, once to be checked and once
             to be ranked.
         gallery_labels: ``[N]``, likewise.
+        self_index: ``[Q]`` integers, the gallery's row that a query is itself, which is excluded from its ranking and
+            is none of its references; −1: it is not in the gallery. Default: −1, without a gallery the query's index.
         recall_at: k of ``"R@k"``.
         ndcg_at: k of ``"nDCG@k"``.
         map_at: k of ``"MAP@k"``.
@@ -85,7 +90,12 @@ def evaluate_retrieval(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a gallery without labels, k < 1, a row that is not finite.
+        ValueError: shapes that do not fit, a gallery without labels, k < 1, a row that is not finite, a
+            ``self_index`` outside −1…N−1.
+
+    Warns:
+        UserWarning: a query equals its nearest row of a gallery, bit by bit, and ``self_index`` does not say whether
+            both are one item.
 
     Implementation notes:
         Exact, in float32, in blocks of queries: memory O(block × N) whatever R. Ties go to the lowest index. A k
@@ -107,8 +117,10 @@ def evaluate_retrieval(
         >>> {name: round(value, 3) for name, value in scores.items()}
         {'R@1': 0.8, 'R@2': 0.8, 'P@1': 0.8, 'RP': 0.7, 'MAP@R': 0.7, 'queries': 5}
     """
-    checks.check_concrete("evaluate_retrieval", queries, query_labels, gallery, gallery_labels)
-    exclude_self = gallery is None
+    checks.check_concrete(
+        "evaluate_retrieval", queries, query_labels, gallery, gallery_labels, self_index
+    )
+    is_unsaid = gallery is not None and self_index is None
     if (gallery is None) != (gallery_labels is None):
         raise ValueError("gallery and gallery_labels must be given together")
     cutoffs = _Cutoffs(
@@ -122,29 +134,33 @@ def evaluate_retrieval(
     queries = _checked_rows("queries", queries, "query_labels", query_labels)
     if gallery is None:
         gallery, gallery_labels = queries, query_labels
+        self_index = np.arange(queries.shape[0]) if self_index is None else self_index
     elif isinstance(gallery, np.memmap):
         checks.check_embeddings("gallery", gallery, dim=queries.shape[1], like="queries")
         checks.check_labels("gallery_labels", gallery_labels, gallery.shape[0])
     else:
         gallery = _checked_rows("gallery", gallery, "gallery_labels", gallery_labels, like=queries)
 
-    query_classes, gallery_classes, relevant = _classes(query_labels, gallery_labels, exclude_self)
-    judged = relevant > 0
+    own = None if self_index is None else _checked_rows_of_queries(self_index, queries, gallery)
+
+    truth = _truth(query_labels, gallery_labels, own)
+    judged = truth.num_relevant > 0
     scores = {name: np.full(judged.shape, np.nan) for name in _names(cutoffs)}
     if judged.any():
-        search = _prepare(queries, gallery)
-        truth = _Truth(*map(jnp.asarray, (query_classes, gallery_classes, relevant)))
+        search = _prepare(queries, gallery, own)
         ranks = (*cutoffs.recall, *cutoffs.ndcg, *cutoffs.average_precision)
-        depth = _depth(max(relevant.max(), *ranks), gallery.shape[0])
+        depth = _depth(max(truth.num_relevant.max(), *ranks), gallery.shape[0])
         on_disk = isinstance(gallery, np.memmap)
         at_a_time = disk.rows_of_a_piece(gallery) if on_disk else gallery.shape[0]
         rows = block_size or closeness.rows_per_block(judged.size, at_a_time)
-        for start, values in _blocks(
-            search, truth, min(rows, judged.size), depth, exclude_self, cutoffs
-        ):
+        found = np.zeros(judged.shape, np.int32)
+        for start, values, first in _blocks(search, truth, min(rows, judged.size), depth, cutoffs):
+            found[start : start + first.size] = first
             for name, value in values.items():
                 scores[name][start : start + value.size] = value
         scores = {name: np.where(judged, value, np.nan) for name, value in scores.items()}
+        if is_unsaid:
+            twins.warn(queries, gallery, found, judged)
     if per_query:
         return scores | {"queries": int(judged.sum())}
     averages = {name: _average(value[judged]) for name, value in scores.items()}
@@ -158,12 +174,20 @@ def _checked_rows(
     dim = None if like is None else like.shape[1]
     checks.check_embeddings(name, vectors, dim=dim, like="queries")
     checks.check_labels(labels_name, labels, vectors.shape[0])
-    with np.errstate(over="ignore"):
-        rows = jnp.asarray(vectors, jnp.float32)
-    finite = np.asarray(jnp.isfinite(rows).all(axis=1))
-    if not finite.all():
-        raise ValueError(f"{name} must be finite (in float32), row {finite.argmin()} is not")
-    return rows
+    return checks.as_finite(name, vectors)
+
+
+def _checked_rows_of_queries(self_index: Any, queries: Array, gallery: Any) -> np.ndarray:
+    checks.check_labels("self_index", self_index, queries.shape[0])
+    own = np.asarray(self_index).astype(np.int64)
+    size = gallery.shape[0]
+    outside = (own < -1) | (own >= size)
+    if outside.any():
+        row = outside.argmax()
+        raise ValueError(
+            f"self_index[{row}] is {own[row]}, expected a row of the gallery, 0…{size - 1}, or -1 for none"
+        )
+    return own.astype(np.int32)
 
 
 def _checked_ranks(name: str, ranks: Any) -> tuple[int, ...]:
@@ -184,34 +208,38 @@ def _names(cutoffs: _Cutoffs) -> list[str]:
     ]
 
 
-def _classes(
-    query_labels: Any, gallery_labels: Any, exclude_self: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Labels of any integers as classes 0…C−1, and how many references every query has."""
+def _truth(query_labels: Any, gallery_labels: Any, own: np.ndarray | None) -> _Truth:
+    """Labels of any integers as classes 0…C−1, −1 where they are negative, and how many references a query has."""
     size = query_labels.shape[0]
-    labels = [np.asarray(some).astype(np.int64) for some in (query_labels, gallery_labels)]
-    classes = np.unique(np.concatenate(labels), return_inverse=True)[1].astype(np.int32)
-    query_classes, gallery_classes = classes[:size], classes[size:]
-    in_gallery = np.bincount(gallery_classes, minlength=classes.max(initial=0) + 1)
-    relevant = in_gallery[query_classes] - exclude_self
-    return query_classes, gallery_classes, relevant.astype(np.int32)
+    labels = np.concatenate(
+        [np.asarray(some).astype(np.int64) for some in (query_labels, gallery_labels)]
+    )
+    classes = np.full(labels.shape, -1, np.int32)
+    classes[labels >= 0] = np.unique(labels[labels >= 0], return_inverse=True)[1]
+    queries, gallery = classes[:size], classes[size:]
+    in_gallery = np.bincount(gallery[gallery >= 0], minlength=classes.max(initial=0) + 1)
+    relevant = np.where(queries >= 0, in_gallery[queries], 0).astype(np.int32)
+    if own is not None and gallery.size:
+        relevant -= (own >= 0) & (queries >= 0) & (gallery[own] == queries)
+    return _Truth(queries, gallery, relevant)
 
 
-def _prepare(queries: Array, gallery: Any) -> _Search:
+def _prepare(queries: Array, gallery: Any, own: np.ndarray | None) -> _Search:
     """Everything on the device, in a frame where distances lose no digits. A gallery on disk stays there."""
+    itself = None if own is None else jnp.asarray(own)
     if isinstance(gallery, np.memmap):
         frame = disk.frame_of(queries, gallery)
         moved = closeness.in_frame(queries, frame)
-        return _Search(moved, disk.Gallery(gallery, frame))
+        return _Search(moved, disk.Gallery(gallery, frame), itself)
     if mesh_of((queries, gallery)) is not None:
         here = jnp.asarray(np.asarray(queries))
         frame = jax.device_get(_spread_frame(gallery, here))
         references = by_rows(closeness.in_frame, gallery, frame)
-        return _Search(closeness.in_frame(here, frame), references)
+        return _Search(closeness.in_frame(here, frame), references, itself)
     frame = closeness.common_frame(queries, gallery)
     moved = closeness.in_frame(queries, frame)
     references = moved if gallery is queries else closeness.in_frame(gallery, frame)
-    return _Search(moved, references, _half_squares(references))
+    return _Search(moved, references, itself, _half_squares(references))
 
 
 def _half_squares(references: Array) -> Array:
@@ -236,18 +264,19 @@ def _blocks(
     truth: _Truth,
     rows: int,
     depth: int,
-    exclude_self: bool,
     cutoffs: _Cutoffs,
-) -> list[tuple[int, dict[str, np.ndarray]]]:
-    """The metrics of each block of queries, with the row it starts at. The last block may overlap its neighbour."""
+) -> Iterator[tuple[int, dict[str, np.ndarray], np.ndarray]]:
+    """The row at which each block of queries starts, its metrics, and what is nearest; the last may overlap another."""
     size = search.queries.shape[0]
     starts = [min(start, size - rows) for start in range(0, size, rows)]
-    ranked = _ranker(search, depth)(search, starts, rows, depth, exclude_self)
+    truth = _Truth(*map(jnp.asarray, truth))
     measured = [
-        _measure(truth, start, *neighbors, cutoffs)
-        for start, neighbors in zip(starts, ranked, strict=True)
+        (start, _measure(truth, start, *neighbors, cutoffs), neighbors[0][:, 0])
+        for start, neighbors in zip(
+            starts, _ranker(search, depth)(search, starts, rows, depth), strict=True
+        )
     ]
-    return list(zip(starts, jax.device_get(measured), strict=True))
+    yield from jax.device_get(measured)
 
 
 def _ranker(search: _Search, depth: int) -> Callable[..., Iterator[tuple[Any, Any]]]:
@@ -261,36 +290,36 @@ def _ranker(search: _Search, depth: int) -> Callable[..., Iterator[tuple[Any, An
 
 
 def _rank_on_mesh(
-    search: _Search, starts: list[int], rows: int, depth: int, exclude_self: bool
+    search: _Search, starts: list[int], rows: int, depth: int
 ) -> Iterator[tuple[Any, Any]]:
     """The same as :func:`_rank_on_device`, each device ranking its rows of the gallery."""
     for start in starts:
-        queries = search.queries[start : start + rows]
-        neighbors = _top_on_mesh(search.gallery, queries, start, depth, exclude_self)
+        queries, own = _block(search, start, rows)
+        neighbors = _top_on_mesh(search.gallery, queries, own, depth)
         yield jax.device_get(neighbors)
 
 
 def _rank_on_disk(
-    search: _Search, starts: list[int], rows: int, depth: int, exclude_self: bool
+    search: _Search, starts: list[int], rows: int, depth: int
 ) -> Iterator[tuple[Any, Any]]:
     """The same, one piece of the gallery after the other, each for all queries."""
-    blocks = [search.queries[start : start + rows] for start in starts]
+    blocks = [_block(search, start, rows) for start in starts]
     yield from disk.rank(blocks, search.gallery, depth)
 
 
 def _rank_on_device(
-    search: _Search, starts: list[int], rows: int, depth: int, exclude_self: bool
+    search: _Search, starts: list[int], rows: int, depth: int
 ) -> Iterator[tuple[Any, Any]]:
     """Indices ``[rows, depth]`` of the nearest of each block, and whether they take part, by ``top_k``."""
     for start in starts:
-        yield _top(search, start, rows, depth, exclude_self)
+        yield _top(search, start, rows, depth)
 
 
 def _rank_on_host(
-    search: _Search, starts: list[int], rows: int, depth: int, exclude_self: bool
+    search: _Search, starts: list[int], rows: int, depth: int
 ) -> Iterator[tuple[Any, Any]]:
     """The same by a partial sort in NumPy, while the device computes the next block."""
-    places = (_places(search, start, rows, exclude_self) for start in starts)
+    places = (_places(search, start, rows) for start in starts)
     for block in _one_ahead(places):
         yield closeness.first_in_order(np.asarray(block), depth)
 
@@ -304,41 +333,44 @@ def _one_ahead(items: Iterator[T]) -> Iterator[T]:
     yield ready
 
 
-@functools.partial(jax.jit, static_argnames=("rows", "depth", "exclude_self"))
-def _top(
-    search: _Search, start: Array | int, rows: int, depth: int, exclude_self: bool
-) -> tuple[Array, Array]:
-    scores, indices = jax.lax.top_k(_closeness(search, start, rows, exclude_self), depth)
+@functools.partial(jax.jit, static_argnames=("rows", "depth"))
+def _top(search: _Search, start: Array | int, rows: int, depth: int) -> tuple[Array, Array]:
+    scores, indices = jax.lax.top_k(_closeness(search, start, rows), depth)
     return indices.astype(jnp.int32), scores > -jnp.inf
 
 
-@functools.partial(jax.jit, static_argnames=("depth", "exclude_self"))
+@functools.partial(jax.jit, static_argnames="depth")
 def _top_on_mesh(
-    gallery: Array, queries: Array, start: Array | int, depth: int, exclude_self: bool
+    gallery: Array, queries: Array, own: Array | None, depth: int
 ) -> tuple[Array, Array]:
-    def top(axis: Axis, gallery: Array, others: tuple[Array, Array]) -> tuple[Array, ...]:
-        queries, start = others
+    def top(axis: Axis, gallery: Array, others: tuple[Array, Array | None]) -> tuple[Array, ...]:
+        queries, own = others
         offset = axis.index * len(gallery)
-        first = start - offset if exclude_self else None
-        scores = closeness.closeness(queries, gallery, _half_squares(gallery), first)
+        itself = None if own is None else own - offset
+        scores = closeness.closeness(queries, gallery, _half_squares(gallery), itself)
         scores, indices = jax.lax.top_k(scores, min(depth, len(gallery)))
-        own = indices.astype(jnp.int32) + offset, scores > -jnp.inf
-        return closeness.merge(axis, depth, scores, *own)
+        found = indices.astype(jnp.int32) + offset, scores > -jnp.inf
+        return closeness.merge(axis, depth, scores, *found)
 
-    ranked: tuple[Array, Array] = by_parts(top, gallery, (queries, jnp.asarray(start)))
+    ranked: tuple[Array, Array] = by_parts(top, gallery, (queries, own))
     return ranked
 
 
-@functools.partial(jax.jit, static_argnames=("rows", "exclude_self"))
-def _places(search: _Search, start: Array | int, rows: int, exclude_self: bool) -> Array:
-    return closeness.order(_closeness(search, start, rows, exclude_self))
+@functools.partial(jax.jit, static_argnames="rows")
+def _places(search: _Search, start: Array | int, rows: int) -> Array:
+    return closeness.order(_closeness(search, start, rows))
 
 
-def _closeness(search: _Search, start: Array | int, rows: int, exclude_self: bool) -> Array:
-    queries = jax.lax.dynamic_slice_in_dim(search.queries, start, rows)
-    first = start if exclude_self else None
+def _closeness(search: _Search, start: Array | int, rows: int) -> Array:
+    queries, own = _block(search, start, rows)
     assert search.half_squares is not None
-    return closeness.closeness(queries, search.gallery, search.half_squares, first)
+    return closeness.closeness(queries, search.gallery, search.half_squares, own)
+
+
+def _block(search: _Search, start: Array | int, rows: int) -> tuple[Array, Array | None]:
+    """Some of the queries, and the rows of the gallery that they are."""
+    of_all = (search.queries, search.own)
+    return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, rows), of_all)
 
 
 @functools.partial(jax.jit, static_argnames="cutoffs")

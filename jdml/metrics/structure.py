@@ -6,12 +6,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
-from jdml.metrics.handed import handed_in
+from jdml.metrics.handed import finite_rows, handed_in
 from jdml.ops import checks, mean, safe_sqrt
-from jdml.ops.stable import accumulate_in
+from jdml.ops.stable import accumulate_in, magnitude
 
 
 @handed_in
+@finite_rows(embeddings="labels")
 @ops.public(mode=checks.nonzero_integer)
 def spectral_decay(embeddings: Array, *, mode: int = 1) -> Array:
     """Measure how unevenly embeddings fill their dimensions: how far singular values are from uniform ones.
@@ -30,7 +31,8 @@ def spectral_decay(embeddings: Array, *, mode: int = 1) -> Array:
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a mode of 0, or one that leaves nothing.
+        ValueError: shapes that do not fit, a mode of 0, or one that leaves nothing; a row that is not finite,
+            outside ``jit``.
 
     Implementation notes:
         There are min(N, D) singular values. Those below the type's rounding error of the largest count as that error,
@@ -52,7 +54,7 @@ def spectral_decay(embeddings: Array, *, mode: int = 1) -> Array:
     if not 0 <= abs(mode) - 1 < number:
         raise ValueError(f"mode must leave some of the {number} singular values, got {mode}")
     x = embeddings.astype(accumulate_in(embeddings))
-    values = jnp.linalg.svd(x, compute_uv=False)
+    values = jnp.linalg.svd(x / _unit(x), compute_uv=False)
     lowest = jnp.finfo(x.dtype).eps * values[0] + jnp.finfo(x.dtype).tiny
     kept = jnp.maximum(values, lowest)[abs(mode) - 1 :]
     share = kept / jnp.sum(kept)
@@ -61,6 +63,7 @@ def spectral_decay(embeddings: Array, *, mode: int = 1) -> Array:
 
 
 @handed_in
+@finite_rows(embeddings="labels")
 @ops.public(t=checks.positive)
 def uniformity(embeddings: Array, t: float | Array = 2.0) -> Array:
     """Measure G_t: how close embeddings are to each other on average, by a Gaussian kernel; smaller is more uniform.
@@ -77,7 +80,7 @@ def uniformity(embeddings: Array, t: float | Array = 2.0) -> Array:
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, t not positive.
+        ValueError: shapes that do not fit, t not positive; a row that is not finite, outside ``jit``.
 
     Implementation notes:
         All pairs, in tiles: ``O(N² D)`` time, ``O(N D)`` memory. Differentiable.
@@ -97,11 +100,14 @@ def uniformity(embeddings: Array, t: float | Array = 2.0) -> Array:
     checks.check_embeddings("embeddings", embeddings)
     size = len(embeddings)
     x = embeddings.astype(accumulate_in(embeddings))
-    sums = ops.pair_sums(_gaussian, x, jnp.zeros(size, jnp.int32), (t,))
+    unit = _unit(x)
+    sharpness = jnp.minimum(t * unit * unit, jnp.finfo(x.dtype).max)  # 0 · ∞ for equal embeddings
+    sums = ops.pair_sums(_gaussian, x / unit, jnp.zeros(size, jnp.int32), (sharpness,))
     return jnp.sum(sums) / max(size * (size - 1), 1)
 
 
 @handed_in
+@finite_rows(embeddings="labels")
 @ops.public()
 def class_density(
     embeddings: Array, labels: Array, *, distance: Literal["euclidean", "cosine"] = "euclidean"
@@ -122,7 +128,7 @@ def class_density(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, another distance.
+        ValueError: shapes that do not fit, another distance; a row that is not finite, outside ``jit``.
 
     Implementation notes:
         All pairs, in tiles: ``O(N² D)`` time, ``O(N D)`` memory. Classes of one embedding have a centre and no width,
@@ -150,10 +156,11 @@ def class_density(
         wide.sum(), 1
     )
     between = _between(classes, distance)
-    return jnp.where(between > 0, within / jnp.where(between > 0, between, 1.0), 0.0)
+    return jnp.where(between == 0, 0.0, within / jnp.where(between == 0, 1.0, between))
 
 
 @handed_in
+@finite_rows(embeddings="labels")
 @ops.public()
 def concentration_variance(embeddings: Array, labels: Array) -> Array:
     """Measure σ²_κ: how much classes differ in how tightly they lie around their centres.
@@ -171,7 +178,7 @@ def concentration_variance(embeddings: Array, labels: Array) -> Array:
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit.
+        ValueError: shapes that do not fit; a row that is not finite, outside ``jit``.
 
     Implementation notes:
         The population variance. The scale of the paper's figures (.32 to .44) cannot be had from its text.
@@ -192,13 +199,14 @@ def concentration_variance(embeddings: Array, labels: Array) -> Array:
         jnp.zeros(len(classes.counts), away.dtype).at[classes.own].add(jnp.where(real, away, 0.0))
     )
     between = _between(classes, "euclidean")
-    ratios = summed / jnp.maximum(classes.counts, 1) / jnp.where(between > 0, between, 1.0)
+    ratios = summed / jnp.maximum(classes.counts, 1) / jnp.where(between == 0, 1.0, between)
     there = classes.counts > 0
     spread = mean(jnp.square(ratios - mean(ratios, there)), there)
-    return jnp.where(between > 0, spread, 0.0)
+    return jnp.where(between == 0, 0.0, spread)
 
 
 @handed_in
+@finite_rows(points="where", centers="centers_where")
 @ops.public()
 def covering_radius(
     points: Array,
@@ -223,7 +231,7 @@ def covering_radius(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit.
+        ValueError: shapes that do not fit; a row that is not finite, outside ``jit``.
 
     Reference:
         Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*.
@@ -246,18 +254,20 @@ def covering_radius(
         points = jnp.where(where[:, None], points, 0)
     if centers_where is not None:
         centers = jnp.where(centers_where[:, None], centers, 0)
-    apart = ops.distances(points.astype(dtype), centers.astype(dtype))
+    points, centers = points.astype(dtype), centers.astype(dtype)
+    unit = jnp.maximum(_unit(points), _unit(centers))
+    apart = ops.distances(points / unit, centers / unit)
     if centers_where is not None:
         apart = jnp.where(centers_where[None, :], apart, jnp.inf)
     nearest = jnp.min(apart, axis=1, initial=jnp.inf)
-    return jnp.max(nearest if where is None else jnp.where(where, nearest, 0.0), initial=0.0)
+    return unit * jnp.max(nearest if where is None else jnp.where(where, nearest, 0.0), initial=0.0)
 
 
 class _Classes(NamedTuple):
     """Embeddings by class.
 
     Attributes:
-        points: ``[N, D]``, 0 in rows without a class.
+        points: ``[N, D]``, in units of their largest entries, 0 in rows without a class.
         groups: ``[N]``, the class's place among all classes there are, −1 for none.
         own: ``[N]``, the same, 0 for none: an index.
         counts: ``[N]``, embeddings per place; most places are empty.
@@ -277,6 +287,7 @@ def _classes(embeddings: Array, labels: Array) -> _Classes:
     checks.check_labels("labels", labels, size)
     labels = checks.widen_labels(labels)
     x = jnp.where((labels >= 0)[:, None], embeddings, 0).astype(accumulate_in(embeddings))
+    x = x / _unit(x)
     _, own = jnp.unique(labels, size=size, return_inverse=True)
     own = own.reshape(-1)
     valid = labels >= 0
@@ -284,6 +295,12 @@ def _classes(embeddings: Array, labels: Array) -> _Classes:
     sums = jnp.zeros_like(x).at[own].add(x)
     centres = sums / jnp.maximum(counts, 1)[:, None].astype(x.dtype)
     return _Classes(x, jnp.where(valid, own, -1), own, counts, centres)
+
+
+def _unit(vectors: Array) -> Array:
+    """A power of two in whose units entries are of size 1 or so: squares of the largest overflow, of tiny underflow."""
+    exponent = jnp.frexp(magnitude(vectors.reshape(-1))[0])[1] - 1
+    return jnp.ldexp(jnp.ones((), vectors.dtype), jnp.clip(exponent, -126, 126))
 
 
 def _between(classes: _Classes, distance: str) -> Array:

@@ -10,6 +10,7 @@ from jax import Array
 
 from jdml.mining.pairs import Miner, Pairs
 from jdml.ops import meshes
+from jdml.ops.keys import portable_key
 
 
 @jax.tree_util.register_dataclass
@@ -74,11 +75,11 @@ def row_keys(key: Array, index: Array) -> Array:
     """Make a random key for each row of a batch, the same whichever rows are looked at together.
 
     Args:
-        key: one key.
+        key: one key, of any implementation.
         index: ``[B]`` integers, the rows' places in the batch.
 
     Returns:
-        ``[B]`` keys.
+        ``[B]`` keys, of the implementation whose draws do not depend on their neighbours (:func:`portable_key`).
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -86,30 +87,24 @@ def row_keys(key: Array, index: Array) -> Array:
         >>> bool(some[0] == all_of_them[2])
         True
     """
-    return jax.vmap(jax.random.fold_in, (None, 0))(_typed(key), index)
+    return jax.vmap(jax.random.fold_in, (None, 0))(portable_key(key), index)
 
 
 def _keys(key: Array | None, distances: Array) -> Array | None:
     """Keys per row, from one key or from keys per row."""
-    if key is None or _typed(key).ndim == 1:
-        return key
-    return row_keys(key, jnp.arange(distances.shape[0]))
+    if key is None:
+        return None
+    key = portable_key(key)
+    return key if key.ndim == 1 else row_keys(key, jnp.arange(distances.shape[0]))
 
 
 def _fold(key: Array | None, turn: int) -> Array | None:
     if key is None:
         return None
-    key = _typed(key)
+    key = portable_key(key)
     return jax.random.fold_in(key, turn) if key.ndim == 0 else fold_each(key, turn)
 
 
 def fold_each(keys: Array, turn: int) -> Array:
     """Keys per row for a turn, from keys per row."""
     return jax.vmap(jax.random.fold_in, (0, None))(keys, turn)
-
-
-def _typed(key: Array) -> Array:
-    """A key, old or new, as a new one."""
-    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        return key
-    return jax.random.wrap_key_data(key)

@@ -16,7 +16,7 @@ from jdml.models.inception import BNInception
 from jdml.models.normalizers import normalizer
 from jdml.models.resnets import ResNet, ResNet20V2
 from jdml.models.vit import VisionTransformer
-from jdml.models.weights import Conversion, convert_weights, load_weights
+from jdml.models.weights import Conversion, convert_weights, load_weights, weights_settings
 
 __all__ = [
     "BNInception",
@@ -32,4 +32,5 @@ __all__ = [
     "create",
     "load_weights",
     "normalizer",
+    "weights_settings",
 ]

@@ -12,6 +12,7 @@ from jax import Array
 from jdml.losses import isotropy
 from jdml.objectives.base import Metrics, Objective, Params
 from jdml.ops import checks, mean, sphere
+from jdml.ops.keys import portable_key
 from jdml.ops.stable import accumulate_in, widen
 
 
@@ -278,7 +279,7 @@ def _of_drawn(
     kind: str,
 ) -> Array:
     """The proxy loss of samples that the flow draws, training the proxies, the flow, or both."""
-    latent_key, loss_key = jax.random.split(key)
+    latent_key, loss_key = jax.random.split(portable_key(key))
     latents = jax.random.normal(latent_key, condition.shape, condition.dtype)
     if kind == "match":
         inner, condition = jax.lax.stop_gradient((inner, condition))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml.ops import checks
+from jdml.ops.keys import portable_key
 from jdml.ops.meshes import NOWHERE, Axis, as_axis, from_parts
 
 Drawn = tuple[Array, Array]
@@ -47,13 +48,15 @@ def sample_classes(
         ((4, 1, 1), Array([7., 2.], dtype=float32))
     """
     axis = as_axis(axis_name)
+    proxies = jnp.asarray(proxies)
     by_class = axis.holds_part("proxies", proxies)
     classes = len(proxies) * (axis.size if by_class else 1)
     labels = checks.widen_labels(jnp.asarray(labels))
     known = (labels >= 0) & (labels < classes)
     hidden = jnp.zeros(len(labels), bool) if where is None else ~where
     checks.require(known | hidden, f"labels[{{row}}] is {{0}}, expected 0…{classes - 1}", labels)
-    drawn_key = checks.check_key("key", key, needed_by=f"sampled_classes={number}")
+    given = checks.check_key("key", key, needed_by=f"sampled_classes={number}")
+    drawn_key = portable_key(given)
     labels = jnp.where(known & ~hidden, labels, -1).astype(jnp.int32)
 
     def draw(axis: Axis, proxies: Array, others: Drawn) -> Drawn:

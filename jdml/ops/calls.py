@@ -13,6 +13,7 @@ from jax import Array
 from jax.experimental import checkify
 
 from jdml.ops import checks, meshes
+from jdml.ops.stable import SHARPEST, bounded
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,6 +58,9 @@ def public(
                     constraint(name, arguments[name])
                     if name not in fixed and checks.is_integer(arguments[name]):
                         arguments[name] = jnp.asarray(arguments[name], jnp.float32)
+                    if name not in fixed and arguments[name] is not None:
+                        least = 1.0 / SHARPEST if constraint is checks.positive else -SHARPEST
+                        arguments[name] = bounded(arguments[name], least=least)
 
                 def call(arguments: dict[str, Any]) -> R:
                     bound = inspect.BoundArguments(signature, arguments)
@@ -83,6 +87,9 @@ def public(
                 checks.block(name, bound.arguments[name])
             for name in _LABELS & bound.arguments.keys():
                 checks.check_label_values(name, bound.arguments[name])
+            for name, value in bound.arguments.items():
+                checks.check_numbers(name, value)
+            _check_classes(bound.arguments)
             arguments = {
                 name: _as_size(value) if name in fixed else _as_number(value)
                 for name, value in bound.arguments.items()
@@ -161,7 +168,20 @@ class _Traced:
 _TRACED = _Traced()
 _FUNCTIONS = {"normalize", "reduce_fn"}
 _LABELS = {"labels", "reference_labels"}
+_PER_CLASS = {"proxies", "beta"}
 _SIZES = frozenset({"anchor_block", "class_block"})
+
+
+def _check_classes(arguments: dict[str, Any]) -> None:
+    """Refuse labels of classes without a proxy or a boundary, where the labels are NumPy's and all of them are here."""
+    if checks.is_checking() or arguments.get("axis_name") is not None:
+        return  # said by checked; here is a part of the classes
+    for name in _PER_CLASS & arguments.keys():
+        of_classes = arguments[name]
+        if isinstance(of_classes, Array | np.ndarray) and of_classes.ndim > 0:
+            checks.check_classes(
+                arguments.get("labels"), of_classes.shape[0], name, arguments.get("where")
+            )
 
 
 def _as_number(value: Any) -> Any:

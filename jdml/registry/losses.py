@@ -1,7 +1,7 @@
 """The losses, one record each."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from jdml.registry.pointers import resolve
@@ -15,11 +15,10 @@ class Loss:
         name: what it is called: the function is ``{name}_loss``.
         kind: whether it compares samples with each other ("pair") or with learned proxies of the classes ("proxy").
         module: the module of :mod:`jdml.losses` with its formula.
-        several: whether its classes are meant to have several proxies each, ``[C, K, D]``.
-        proxies: proxies per class, unless another number is asked for.
+        several: whether its classes are meant to have several proxies each, ``[C, K, D]``; with one it would be
+            another loss.
+        proxies: proxies per class, unless another number is asked for: its paper's or a study's.
         needs_proxies: whether it is nothing without them: False of a field, where samples are charges, too.
-        found: settings that do better than its paper's, as the studies found, with proxies that begin as ``start``
-            says.
         start: where proxies begin: drawn at random, or on samples of their class.
         monitor: the function of :mod:`jdml.losses` that is worth logging beside it.
     """
@@ -30,7 +29,6 @@ class Loss:
     several: bool = False
     proxies: int = 1
     needs_proxies: bool = True
-    found: Mapping[str, float] = field(default_factory=dict)
     start: Literal["random", "samples"] = "random"
     monitor: str | None = None
 
@@ -63,11 +61,13 @@ LOSSES: dict[str, Loss] = _records(
     Loss("sup_con", "pair", "contrast"),
     Loss("triplet", "pair", "pairs"),
     Loss("arcface", "proxy", "softmax"),
-    Loss("contrastive_potential", "proxy", "potential", several=True, needs_proxies=False),
+    Loss(
+        "contrastive_potential", "proxy", "potential", several=True, proxies=3, needs_proxies=False
+    ),
     Loss("cosface", "proxy", "softmax"),
-    Loss("multi_proxy_anchor", "proxy", "multi_proxy", several=True),
-    Loss("multi_proxy_anchor_ap", "proxy", "multi_proxy", several=True),
-    Loss("multi_proxy_anchor_dw", "proxy", "multi_proxy", several=True),
+    Loss("multi_proxy_anchor", "proxy", "multi_proxy", several=True, proxies=10),
+    Loss("multi_proxy_anchor_ap", "proxy", "multi_proxy", several=True, proxies=10),
+    Loss("multi_proxy_anchor_dw", "proxy", "multi_proxy", several=True, proxies=10),
     Loss("normalized_softmax", "proxy", "softmax"),
     Loss(
         "potential_field",
@@ -76,7 +76,6 @@ LOSSES: dict[str, Loss] = _records(
         several=True,
         proxies=3,
         needs_proxies=False,
-        found={"alpha": 1.0},
         start="samples",
         monitor="field_activity",
     ),
@@ -84,8 +83,8 @@ LOSSES: dict[str, Loss] = _records(
     Loss("proxy_nca", "proxy", "proxies"),
     Loss("proxy_nca_margin", "proxy", "proxies"),
     Loss("proxy_nca_pp", "proxy", "proxies"),
-    Loss("soft_triple", "proxy", "proxies", several=True),
-    Loss("subcenter_arcface", "proxy", "softmax", several=True),
+    Loss("soft_triple", "proxy", "proxies", several=True, proxies=10),
+    Loss("subcenter_arcface", "proxy", "softmax", several=True, proxies=3),
 )
 """Every loss by its name, those of pairs first."""
 

@@ -49,9 +49,10 @@ def look_up(embeddings: Any, labels: Any, k: int = 8) -> Neighbours:
     x, y = jnp.asarray(embeddings, jnp.float32), np.asarray(labels)
     near, rows = nearest(x, x, min(k, len(x) - 1), exclude_self=True)
     indices = np.asarray(rows)
+    right = (y[indices] == y[:, None]) & (y >= 0)[:, None]
     scores = evaluate_retrieval(x, jnp.asarray(y), recall_at=(1,), per_query=True)
     quality, first = (np.asarray(scores[name], np.float64) for name in ("MAP@R", "R@1"))
-    return Neighbours(indices, np.asarray(near), y[indices] == y[:, None], quality, first)
+    return Neighbours(indices, np.asarray(near), right, quality, first)
 
 
 def hubs(indices: np.ndarray, most: int = 24) -> tuple[list[tuple[int, int]], float]:

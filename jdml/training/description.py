@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.data import Crops, ImageFiles
+from jdml.data.values import value_range
 from jdml.losses.comparison import Normalize
 from jdml.models.creation import create
 from jdml.models.normalizers import Normalizer
@@ -40,7 +41,7 @@ def describe(
     images = train.images
     return {
         **_of_model(unwrapped(model)),
-        "input": _of_input(images),
+        "input": of_input(images),
         "crop": _of_crop(images.transform) if isinstance(images, ImageFiles) else None,
         "preprocess": _of_preprocess(preprocess),
         "normalize": _of_normalize(normalize),
@@ -152,12 +153,19 @@ def _plain(value: Any, name: str) -> Any:
     return value if isinstance(value, str | int | float | None) else _unknown
 
 
-def _of_input(images: Any) -> Any:
+def of_input(images: Any) -> Any:
+    """Say what a row of images is: its shape and type, of floating-point photographs their range; by parts."""
     if isinstance(images, dict):
-        return {"parts": {name: _of_input(part) for name, part in images.items()}}
+        return {"parts": {name: of_input(part) for name, part in images.items()}}
     if isinstance(images, tuple):
-        return {"parts": [_of_input(part) for part in images]}
-    return {"shape": [int(n) for n in images.shape[1:]], "dtype": jnp.dtype(images.dtype).name}
+        return {"parts": [of_input(part) for part in images]}
+    seen = value_range(images)
+    told = {} if seen is None else {"range": list(seen)}
+    return {
+        "shape": [int(n) for n in images.shape[1:]],
+        "dtype": jnp.dtype(images.dtype).name,
+        **told,
+    }
 
 
 def _of_crop(transform: object) -> Description:

@@ -8,6 +8,8 @@ import numpy as np
 
 from jdml.data import ImageBatches
 from jdml.objectives.base import Metrics
+from jdml.training.description import of_input
+from jdml.training.door import next_rows
 from jdml.training.micro_batch import check_rows_apart
 from jdml.training.placement import Tree, either
 from jdml.training.spec import Sampler, StepSpec, TrainSet
@@ -77,7 +79,8 @@ class RowFeed(_Feed):
 
     def __init__(self, spec: StepSpec, train: TrainSet, sampler: Sampler) -> None:
         super().__init__(spec, sampler)
-        self.train, self._labels = train, np.asarray(train.labels)
+        self.train, self.input = train, of_input(train.images)
+        self._labels = np.asarray(train.labels)
         sizes = [getattr(x, "nbytes", DEVICE_BYTES + 1) for x in jax.tree.leaves(train.images)]
         self.on_device = sum(sizes) <= DEVICE_BYTES
         if self.on_device:
@@ -93,7 +96,7 @@ class RowFeed(_Feed):
 
     def step(self, state: TrainState) -> Outcome:
         """One step on the next batch."""
-        rows = np.asarray(next(self.sampler), np.int32)
+        rows = next_rows(self.sampler, len(self.train.labels)).astype(np.int32)
         self.look(self._labels[rows[rows >= 0]])
         size = self.size(len(rows), state)
         rows = np.pad(rows, (0, size - len(rows)), constant_values=-1)
@@ -140,7 +143,7 @@ class ImageFeed(_Feed):
         if batches.dataset is not train:
             raise ValueError("sampler must be ImageBatches of train, got those of another data set")
         super().__init__(spec, batches)
-        self.batches = batches
+        self.batches, self.input = batches, of_input(train.images)
         self._size: int | None = None
         self._step = compiled(spec, donate=True, indexed=False)
         self._last: Metrics = {}

@@ -1,10 +1,11 @@
 """What a run is asked for on the way, and what it leaves."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from jdml.training.door import check_as_trained
 from jdml.training.models import Model
 from jdml.training.placement import Tree
 from jdml.training.preprocess import Preprocess, standard
@@ -18,19 +19,27 @@ class Embedder(NamedTuple):
     """The model at one moment of training: call it on images to get embeddings.
 
     Attributes:
-        model: the Linen module.
+        model: the model.
         state: the train state at that moment. Its arrays are the loop's: do not keep them past the call.
         preprocess: as in training.
         batch_size: rows per forward pass; None: as :func:`embed` chooses.
+        input: shape, type and range of the images that are trained on; None where it is not known.
     """
 
     model: Model
     state: TrainState
     preprocess: Preprocess = standard
     batch_size: int | None = None
+    input: Mapping[str, Any] | None = None
 
     def __call__(self, images: Tree) -> np.ndarray:
-        """Embed images ``[N, H, W, C]`` in evaluation mode as NumPy ``[N, D]``."""
+        """Embed images ``[N, H, W, C]`` in evaluation mode as NumPy ``[N, D]``.
+
+        Raises:
+            TypeError: integers other than uint8.
+            ValueError: photographs in another range than those that are trained on.
+        """
+        check_as_trained(images, self.input or {}, self.preprocess)
         return embed(
             self.model,
             self.state.params["model"],

@@ -20,9 +20,16 @@ from jdml.training.fit_result import Evaluate, FitResult
 from jdml.training.hooks import Hook
 from jdml.training.log import progress_bar
 from jdml.training.models import AnyModel, as_model
+from jdml.training.network_check import check_network
 from jdml.training.open_run import open_run
+from jdml.training.optimizing import (
+    check_average,
+    check_moves,
+    check_optimizer_works,
+    with_average,
+)
 from jdml.training.placement import Placement, together, writes
-from jdml.training.preemption import Preempted, Termination
+from jdml.training.preemption import Termination
 from jdml.training.preprocess import Preprocess, standard
 from jdml.training.run_in_progress import Run
 from jdml.training.schedule import Schedule
@@ -61,15 +68,23 @@ def fit(
     shard: Mapping[str, jax.sharding.PartitionSpec] | None = None,
     micro_batch: int | None = None,
     skip_nonfinite: int | None = None,
+    ema: float | None = None,
     async_saves: bool = False,
 ) -> FitResult:
     """Train a model with any objective.
 
     Args:
-        model: a Linen module ``(images, *, train) -> embeddings [B, D]``, with or without ``train``; or an NNX module,
-            which stays as it is: its parameters are those to begin with, and what was learned is in the result.
+        model: from images to embeddings ``[B, D]``: a Linen module; an NNX or an Equinox module, which stays as it is:
+            its parameters are those to begin with, and what was learned is in the result; an Equinox module and its
+            state; or functions ``(init, apply)``, ``init(key, images) -> params``, ``apply(params, images)``. Its flag
+            for training may be called ``train``, ``training``, ``is_training``, ``deterministic``,
+            ``use_running_average``, ``inference`` or ``eval``.
         objective: a :class:`jdml.objectives.Objective`.
-        optimizer: an ``optax.GradientTransformation`` over ``{"model": …, **objective roles}``.
+        optimizer: an ``optax.GradientTransformation`` over ``{"model": …, **objective roles}``. One that wants the
+            loss (``optax.contrib.reduce_on_plateau``, ``momo``, ``optax.polyak_sgd``) gets the step's as ``value=``;
+            ``optax.contrib.schedule_free`` is evaluated and saved with its evaluation parameters. With
+            ``optax.MultiSteps(…, k)`` a step here is one batch: ``steps``, ``evaluate_every`` and the log count
+            batches, of which k make an update; schedules within it count updates, as does its ``gradient_step``.
         train: a data set with ``images [N, H, W, C]`` and ``labels [N]``, such as a :class:`jdml.data.Dataset`. Images
             may be whatever the model takes, with rows first: features ``[N, D]``, tokens, dictionaries of such.
         sampler: an iterator of index arrays ``[B]`` into ``train``, with ``get_state()`` and ``set_state()``; or
@@ -108,6 +123,9 @@ def fit(
             gradient is that of the whole batch, with the activations of so many rows. Dropout draws by the turn.
         skip_nonfinite: leave out a step whose loss or gradient is not finite, as if it had not been, and tell in the
             log how many were ``skipped``; so many of them in a row still stop the run. None: the first one does.
+        ema: keep an average of the parameters after each step, in which a step counts this much more than the one
+            before, such as 0.999: evaluations, ``best``, ``model.safetensors`` and the embedder have the average, with
+            the latest running statistics; ``state`` goes on with the parameters themselves. Not with a hook.
         async_saves: write checkpoints while training goes on; a copy of the state is kept meanwhile.
 
     Returns:
@@ -124,6 +142,7 @@ def fit(
         FloatingPointError: naming the step, when a loss or a gradient is not finite, or ``skip_nonfinite`` in a row are
             not; nothing of it is saved.
         Preempted: SIGTERM came, and a last checkpoint was saved (with ``out_dir``, in the main thread).
+        KeyboardInterrupt: Ctrl-C came, and a last checkpoint was saved, too; a second one ends at once.
         RuntimeError: another process of this run has ended.
 
     Implementation notes:
@@ -142,11 +161,16 @@ def fit(
     door.check_evaluation(evaluate, monitor, hook)
     network = as_model(model)
     door.check_parts(objective, optimizer, train)
+    door.check_values(train.images, preprocess)
     batches = door.as_sampler(sampler, len(train.labels), saved=out_dir is not None)
     begin = Beginning(seed, state, pretrained, start)
     skips = skip_nonfinite is not None
     if skips:
         checks.count("skip_nonfinite", skip_nonfinite)
+    check_average(ema, hook)
+    check_optimizer_works(optimizer, objective, averaged=ema is not None)
+    if ema is not None:
+        optimizer = with_average(optimizer, float(ema))
     spec = StepSpec(
         network,
         objective,
@@ -157,6 +181,8 @@ def fit(
         skip_nonfinite=skips,
     )
     feed = make_feed(spec, train, batches)
+    if state is None:
+        check_network(network, preprocess, feed.sample)
     folder = None
     if out_dir is not None:
         folder = open_run(
@@ -186,6 +212,9 @@ def fit(
         skip_nonfinite=skip_nonfinite,
     )
     with together(), run:
+        given = begin.state is not None and not going_on and int(begin.state.step) > 0
+        if run.grown or given:
+            check_moves(optimizer, run.state, steps)
         _take_steps(run, shown=progress and writes())
     return run.result()
 
@@ -212,4 +241,4 @@ def _take_steps(run: Run, *, shown: bool) -> None:
                 bar.set_postfix(run.summary())
             if ending.asked(run.done.step) and run.done.stopped is None:
                 run.save()
-                raise Preempted(run.done.step)
+                raise ending.end(run.done.step)

@@ -1,14 +1,18 @@
 """What :func:`jdml.training.fit` takes as a model, brought to one form: ``init`` and ``apply`` as in Flax Linen."""
 
 import inspect
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, Union, cast
 
 import flax.linen as nn
 import jax
 
+from jdml.training import mode_flags
+from jdml.training.from_equinox import FromEquinox, is_equinox
+from jdml.training.from_functions import FromFunctions, is_haiku
+from jdml.training.from_linen import FromLinen
 from jdml.training.placement import Tree
+from jdml.training.wrapped import Wrapped
 
 if TYPE_CHECKING:
     from flax import nnx
@@ -35,114 +39,49 @@ class Model(Protocol):
         ...
 
 
-AnyModel = Union[nn.Module, "nnx.Module", Model]
+AnyModel = Union[nn.Module, "nnx.Module", Model, Callable[..., Any], tuple[Callable[..., Any], Any]]
 """What :func:`as_model` takes."""
-
-
-@dataclass(frozen=True)
-class WithoutTrain:
-    """A Linen module that does not ask whether it is trained.
-
-    Attributes:
-        module: whose ``__call__`` has no ``train``.
-    """
-
-    module: Any
-
-    def init(self, key: jax.Array, images: Any, *, train: bool = False) -> Any:
-        """Fresh variables."""
-        return self.module.init(key, images)
-
-    def apply(self, variables: Any, images: Any, *, train: bool = False, **options: Any) -> Any:
-        """Embeddings."""
-        return self.module.apply(variables, images, **options)
-
-
-class FromNnx:
-    """An NNX module as functions: its parameters and batch statistics leave it, and come in again at each call.
-
-    The module itself is never changed. Its own parameters are those to begin with, whatever the seed: make it with
-    other ``nnx.Rngs`` for others. ``train`` is what ``module.train()`` and ``module.eval()`` switch (dropout, batch
-    norm), and the argument ``train`` of its ``__call__`` where it has one; random streams are seeded anew at each step.
-
-    Args:
-        module: an ``nnx.Module`` from images ``[B, …]`` to embeddings ``[B, D]``.
-    """
-
-    def __init__(self, module: Any) -> None:
-        from flax import nnx
-
-        self.module = module
-        parts: Any = nnx.split(module, nnx.Param, nnx.BatchStat, ...)
-        self._graph, self._rest = parts[0], parts[3]
-        self._states = parts[1:3]
-        self._asks = _asks_for_train(module)
-
-    def init(self, key: Any, images: Any, *, train: bool = False) -> dict[str, Any]:
-        """The variables that the module holds."""
-        from flax import nnx
-
-        params, stats = (nnx.to_pure_dict(state) for state in self._states)
-        return {"params": params, "batch_stats": stats}
-
-    def apply(
-        self,
-        variables: Mapping[str, Any],
-        images: Any,
-        *,
-        train: bool = False,
-        mutable: Any = False,
-        rngs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Embeddings; with ``mutable`` also ``{"batch_stats": …}``."""
-        from flax import nnx
-
-        filled = []
-        for state, name in zip(self._states, ("params", "batch_stats"), strict=True):
-            fresh = jax.tree.map(lambda leaf: leaf, state)
-            nnx.replace_by_pure_dict(fresh, variables[name])
-            filled.append(fresh)
-        module = nnx.merge(self._graph, *filled, jax.tree.map(lambda leaf: leaf, self._rest))
-        module.train() if train else module.eval()
-        if rngs:
-            nnx.reseed(module, default=next(iter(rngs.values())), **rngs)
-        embeddings = module(images, **({"train": train} if self._asks else {}))
-        if not mutable:
-            return embeddings
-        return embeddings, {"batch_stats": nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))}
 
 
 def as_model(model: AnyModel) -> Model:
     """Return a model with Linen's ``init(key, images, train=)`` and ``apply(variables, images, train=, …)``.
 
     Args:
-        model: a Linen module, with or without ``train`` among its arguments; an NNX module; anything else that has
-            these two functions.
+        model: a Linen module; an NNX module; an Equinox module, or the pair of it and its state; a pair of functions
+            ``(init, apply)``; anything else that has the two functions.
 
     Returns:
-        The model, wrapped where it has not got them.
+        The model, wrapped where it has not got them; equal for equal modules.
 
     Raises:
-        TypeError: anything else, saying what to write.
+        TypeError: anything else, saying what to write; a module whose mode cannot be told.
     """
+    if isinstance(model, Wrapped):
+        return model
     if isinstance(model, nn.Module):
-        return model if _asks_for_train(model) else WithoutTrain(model)
+        return cast(Model, model) if _is_own(model) else FromLinen(model)
     if isinstance(model, type):
         raise TypeError(f"model must be a module, got the class {model.__name__}: call it first")
     if _is_nnx(model):
+        from jdml.training.from_nnx import FromNnx
+
         return FromNnx(model)
+    if is_equinox(model):
+        return FromEquinox(model)
+    if isinstance(model, tuple) and len(model) == 2:
+        return _of_pair(*model)
     if callable(getattr(model, "init", None)) and callable(getattr(model, "apply", None)):
-        return cast(Model, model)
+        return _of_object(model)
     raise TypeError(
-        f"model must be a Flax module (Linen or NNX) from images to embeddings, got {_kind(model)}: "
-        "wrap it in an object with init(key, images, *, train) -> {'params': …} "
+        "model must be a module (Flax Linen, Flax NNX, Equinox) from images to embeddings, or a pair (init, apply), "
+        f"got {_kind(model)}: wrap it in an object with init(key, images, *, train) -> {{'params': …}} "
         "and apply(variables, images, *, train, mutable, rngs)"
     )
 
 
-def unwrapped(model: AnyModel) -> AnyModel:
+def unwrapped(model: AnyModel) -> Any:
     """Return the module that :func:`as_model` was given."""
-    return model.module if isinstance(model, WithoutTrain | FromNnx) else model
+    return model.module if isinstance(model, Wrapped) else model
 
 
 def embed_in_training(
@@ -170,14 +109,58 @@ def embed_in_training(
     return embeddings, updates.get("batch_stats", batch_stats)
 
 
+class _Object(Wrapped):
+    """An object with the two functions that cannot be hashed."""
+
+    def init(self, key: Any, images: Any, /, *, train: bool = False) -> Any:
+        return self.module.init(key, images, train=train)
+
+    def apply(self, variables: Any, images: Any, /, **settings: Any) -> Any:
+        return self.module.apply(variables, images, **settings)
+
+
+def _of_pair(first: Any, second: Any) -> Model:
+    """A pair: an Equinox module and its state, the functions of a Linen module, or any two."""
+    if is_equinox(first) and not callable(second):
+        return FromEquinox(first, second)
+    if not (callable(first) and callable(second)):
+        raise TypeError(
+            "model must be a pair (init, apply) of functions, or of an Equinox module and its state, got a pair of "
+            f"{_kind(first)} and {_kind(second)}"
+        )
+    owners = {id(getattr(part, "__self__", None)) for part in (first, second)}
+    owner = getattr(first, "__self__", None)
+    if len(owners) == 1 and isinstance(owner, nn.Module):
+        return as_model(owner)
+    return FromFunctions(first, second)
+
+
+def _of_object(model: Any) -> Model:
+    """An object with ``init`` and ``apply``, in Linen's form or in that of a pair."""
+    parameters = inspect.signature(model.apply).parameters.values()
+    takes_all = any(p.name == "mutable" or p.kind is p.VAR_KEYWORD for p in parameters)
+    if is_haiku(model.apply) or not takes_all:
+        return FromFunctions(model.init, model.apply)
+    try:
+        hash(model)
+    except TypeError:
+        return _Object(model, model)
+    return cast(Model, model)
+
+
+def _is_own(model: nn.Module) -> bool:
+    """Whether a Linen module is one of :mod:`jdml.models`, which take ``train`` and carry batch statistics alone."""
+    if not type(model).__module__.startswith("jdml."):
+        return False
+    try:
+        hash(model)
+    except TypeError:
+        return False
+    return mode_flags.flags_of(type(model).__call__, given=2) == ("train",)
+
+
 def _is_nnx(model: Any) -> bool:
     return any(base.__module__.startswith("flax.nnx") for base in type(model).__mro__)
-
-
-def _asks_for_train(model: Any) -> bool:
-    """Whether calls take ``train``."""
-    parameters = inspect.signature(type(model).__call__).parameters.values()
-    return any(p.name == "train" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def _kind(value: Any) -> str:
@@ -189,4 +172,6 @@ def _kind(value: Any) -> str:
         return f"a PyTorch module ({type(value).__name__})"
     if inspect.isroutine(value):
         return f"the function {value.__name__}"
+    if value is None:
+        return "None"
     return f"a {type(value).__name__}"

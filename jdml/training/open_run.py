@@ -9,8 +9,9 @@ from jdml.training.begin import Beginning
 from jdml.training.checkpoint import RunFolder
 from jdml.training.description import describe, versions
 from jdml.training.fingerprint import fingerprint, of_data
-from jdml.training.models import FromNnx, Model, unwrapped
+from jdml.training.models import Model, unwrapped
 from jdml.training.spec import StepSpec, TrainSet
+from jdml.training.wrapped import Wrapped
 
 
 def open_run(
@@ -61,7 +62,7 @@ def open_run(
 
 
 def _of_model(model: Model) -> Any:
-    """What tells models apart: an NNX module's arrays, beside its kind."""
-    if isinstance(model, FromNnx):
+    """What tells models apart: of a module that holds its parameters these, beside its kind."""
+    if isinstance(model, Wrapped) and model.holds_parameters:
         return type(model.module).__qualname__, model.init(None, None)
     return unwrapped(model)

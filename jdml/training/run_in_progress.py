@@ -14,6 +14,7 @@ from jdml.training.feed import ImageFeed, RowFeed
 from jdml.training.fit_result import Embedder, Evaluate, FitResult, Record
 from jdml.training.hooks import Hook
 from jdml.training.log import Log
+from jdml.training.optimizing import evaluation_params
 from jdml.training.placement import Tree, agreed, whole, writes
 from jdml.training.schedule import Progress, Schedule
 from jdml.training.step import TrainState
@@ -55,6 +56,7 @@ class Run:
         self.state: TrainState = self.place(_copy(state))
         self.carried: Tree = () if hook is None else self.place(hook.template(self.state))
         self.done = Progress()
+        self.grown = False
         self.best = None if schedule.monitor is None else self._weights()
         self.pending: list[Metrics] = []
         self.watched: dict[str, float] = {}
@@ -124,8 +126,12 @@ class Run:
         )
 
     def _weights(self) -> tuple[dict[str, Tree], Tree]:
-        params, batch_stats = _copy((self.state.params, self.state.batch_stats))
+        params, batch_stats = _copy((self._evaluated(self.state).params, self.state.batch_stats))
         return params, batch_stats
+
+    def _evaluated(self, state: TrainState) -> TrainState:
+        """The state with the parameters that are evaluated and saved."""
+        return state._replace(params=evaluation_params(state.params, state.opt_state))
 
     def _collect(self) -> Record:
         """Average the metrics of the steps since the last pause; refuse or count those that are not finite."""
@@ -167,7 +173,7 @@ class Run:
 
     def _evaluate(self) -> Record:
         assert self.evaluate is not None
-        scores = self.evaluate(self._embedder(self.state))
+        scores = self.evaluate(self._embedder(self._evaluated(self.state)))
         metrics = agreed({name: float(value) for name, value in scores.items()})
         record: Record = {**metrics}
         monitor = self.schedule.monitor
@@ -192,7 +198,8 @@ class Run:
         return {**record, **result.seen}
 
     def _embedder(self, state: TrainState) -> Embedder:
-        return Embedder(self.feed.spec.model, state, self.feed.spec.preprocess)
+        spec = self.feed.spec
+        return Embedder(spec.model, state, spec.preprocess, input=self.feed.input)
 
     def _tree(self) -> dict[str, Tree]:
         tree = {"state": self.state, "best": self.best if self.best is not None else ()}
@@ -213,7 +220,7 @@ class Run:
         """Write the parameters that are the run's result so far, unless they are there."""
         if self.folder is None or self.folder.has_model(self._chosen()):
             return
-        params, batch_stats = self.state.params, self.state.batch_stats
+        params, batch_stats = self._evaluated(self.state).params, self.state.batch_stats
         if self.best is not None and self.done.best.step > 0:
             params, batch_stats = self.best
         objective = {role: value for role, value in params.items() if role != "model"}
@@ -244,6 +251,7 @@ class Run:
         self.done = Progress(**{**progress, "best": Best(*progress["best"])})
         if self.done.stopped == "steps" and self.done.step < self.schedule.steps:
             self.done.stopped = None  # more steps than there were
+            self.grown = True
         return True
 
 

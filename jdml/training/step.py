@@ -13,10 +13,12 @@ from jdml.data.dataset import check_channels
 from jdml.objectives import Objective
 from jdml.objectives.base import Metrics
 from jdml.training.micro_batch import in_turns
-from jdml.training.models import Model, embed_in_training
+from jdml.training.models import AnyModel, Model, as_model, embed_in_training
+from jdml.training.optimizing import update
 from jdml.training.placement import HERE, Placement, Tree, placement_of
 from jdml.training.preprocess import Preprocess, standard
 from jdml.training.spec import StepSpec
+from jdml.training.wrapped import Wrapped
 
 PIXELS = 1 << 21  # that a forward pass embeds at a time
 Variables = dict[str, Tree]
@@ -52,7 +54,7 @@ Start = Callable[..., TrainState]
 
 
 def create_state(
-    model: Model,
+    model: AnyModel,
     objective: Objective,
     optimizer: optax.GradientTransformation,
     sample_images: Tree,
@@ -64,7 +66,7 @@ def create_state(
     """Initialize the model, the objective's parameters, the optimizer and the objective's memory.
 
     Args:
-        model: a Linen module ``(images, *, train) -> embeddings [B, D]``.
+        model: whatever :func:`fit` takes, from images to embeddings ``[B, D]``.
         objective: a :class:`jdml.objectives.Objective`.
         optimizer: an ``optax.GradientTransformation`` over ``{"model": …, **objective roles}``.
         sample_images: images ``[B, H, W, C]`` of the data set, or whatever else the model takes, with rows first; only
@@ -83,7 +85,11 @@ def create_state(
     check_channels("sample_images", sample_images)
     model_key, objective_key, run_key = jax.random.split(jax.random.key(seed), 3)
     first = preprocess(jax.tree.map(lambda rows: jnp.asarray(rows[:1]), sample_images))
-    variables: Variables = {"params": {}, "batch_stats": {}, **_init(model, model_key, first)}
+    variables: Variables = {
+        "params": {},
+        "batch_stats": {},
+        **_fresh(as_model(model), model_key, first),
+    }
     if pretrained is not None:
         variables = {**variables, **pretrained(variables)}
     objective_params = dict(objective.init(objective_key))
@@ -102,6 +108,13 @@ def create_state(
 
 # For programs that run once: LLVM's lowest level gives the same bits as the highest, and compiles in half of the time.
 _quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
+
+
+def _fresh(model: Model, key: jax.Array, images: Tree) -> Variables:
+    """Variables to begin with: those that a module holds, or as it makes them."""
+    if isinstance(model, Wrapped) and model.holds_parameters:
+        return jax.tree.map(jnp.copy, model.init(key, images))
+    return _init(model, key, images)
 
 
 @partial(_quick_jit, static_argnames=("model",))
@@ -160,7 +173,7 @@ def _pure_step(spec: StepSpec) -> Step:
         (loss, (embeddings, batch_stats, metrics)), grads = gradient(
             state.params, state, images, labels, where
         )
-        updates, opt_state = spec.optimizer.update(grads, state.opt_state, state.params)
+        updates, opt_state = update(spec.optimizer, grads, state.opt_state, state.params, loss)
         after = TrainState(
             step=state.step + 1,
             params=optax.apply_updates(state.params, updates),
@@ -183,7 +196,7 @@ def _pure_step(spec: StepSpec) -> Step:
 
 
 def make_train_step(
-    model: Model,
+    model: AnyModel,
     objective: Objective,
     optimizer: optax.GradientTransformation,
     *,
@@ -198,7 +211,7 @@ def make_train_step(
     One step serves every method: embed, mine and measure (the objective), differentiate, update.
 
     Args:
-        model: a Linen module ``(images, *, train) -> embeddings [B, D]``.
+        model: whatever :func:`fit` takes, from images to embeddings ``[B, D]``.
         objective: a :class:`jdml.objectives.Objective`.
         optimizer: an ``optax.GradientTransformation``.
         preprocess: applied to the batch inside the step; by default uint8 images become floats 0…1.
@@ -219,12 +232,12 @@ def make_train_step(
         objects give the same compiled step again.
     """
     settings = (preprocess, placement, micro_batch, skip_nonfinite)
-    spec = StepSpec(model, objective, optimizer, *settings)
+    spec = StepSpec(as_model(model), objective, optimizer, *settings)
     return compiled(spec, donate=donate, indexed=False)
 
 
 def make_indexed_step(
-    model: Model,
+    model: AnyModel,
     objective: Objective,
     optimizer: optax.GradientTransformation,
     *,
@@ -252,7 +265,7 @@ def make_indexed_step(
         B integers per step.
     """
     settings = (preprocess, placement, micro_batch, skip_nonfinite)
-    spec = StepSpec(model, objective, optimizer, *settings)
+    spec = StepSpec(as_model(model), objective, optimizer, *settings)
     return compiled(spec, donate=donate, indexed=True)
 
 
@@ -283,15 +296,25 @@ def compiled(spec: StepSpec, *, donate: bool, indexed: bool) -> Step:
     return jax.jit(indexed_step if indexed else step, donate_argnums=(0,) if donate else ())
 
 
-@partial(jax.jit, static_argnames=("model", "preprocess", "placement"))
 def _embed_batch(
+    model: AnyModel,
+    preprocess: Preprocess,
+    placement: Placement,
+    variables: Variables,
+    images: Tree,
+) -> Tree:
+    return _embedded(as_model(model), preprocess, placement, variables, images)
+
+
+@partial(jax.jit, static_argnames=("model", "preprocess", "placement"))
+def _embedded(
     model: Model, preprocess: Preprocess, placement: Placement, variables: Variables, images: Tree
 ) -> Tree:
     return placement.keep(model.apply(variables, preprocess(images), train=False))
 
 
 def embed(
-    model: Model,
+    model: AnyModel,
     params: Tree,
     batch_stats: Tree,
     images: Tree,
@@ -302,7 +325,7 @@ def embed(
     """Embed a whole set in evaluation mode.
 
     Args:
-        model: a Linen module ``(images, *, train) -> embeddings``.
+        model: whatever :func:`fit` takes.
         params: the model's parameters (``state.params["model"]``).
         batch_stats: the model's running statistics (``state.batch_stats``).
         images: ``[N, H, W, C]``, anything that slices to an array; may be larger than the device's memory. Or what else

@@ -12,7 +12,7 @@ import numpy as np
 
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import check_channels
-from jdml.data.folder import image_files
+from jdml.data.sources import read_path
 from jdml.losses.comparison import Normalize
 from jdml.registry.extras import need
 from jdml.registry.places import check_local
@@ -31,8 +31,10 @@ from jdml.training.description import (
     build_normalize,
     build_preprocess,
 )
+from jdml.training.door import check_as_trained
 from jdml.training.fingerprint import fingerprint
 from jdml.training.models import AnyModel, Model, as_model
+from jdml.training.optimizing import evaluation_params_as_read
 from jdml.training.placement import Tree
 from jdml.training.preprocess import Preprocess
 from jdml.training.step import embed
@@ -86,9 +88,10 @@ class Trained:
         """Embed images as the run did when it was scored: cropped, preprocessed, normalized.
 
         Args:
-            source: a :class:`jdml.data.Dataset`; the path of an image, of a folder of images, or several; or an array
-                ``[N, H, W, C]``, uint8 in 0…255 or float in 0…1, of the run's size, or of any size in uint8: then the
-                centre is cut out as of a file. Whatever else the run was trained on, with rows first.
+            source: a :class:`jdml.data.Dataset`; the path of an image, of a folder of images or a ``.csv`` list, read
+                as ``jdml embed`` does, or several paths; or an array ``[N, H, W, C]``, uint8 in 0…255 or float in 0…1,
+                of the run's size, or of any size in uint8: then the centre is cut out as of a file. Whatever else the
+                run was trained on, with rows first.
             batch_size: rows per forward pass; by default 512 images of up to 64×64, 32 of 224×224.
             on_bad_image: what an image file that cannot be decoded does: ``"stop"`` raises, ``"nan"`` makes its
                 embedding NaN and names it in the log.
@@ -100,8 +103,8 @@ class Trained:
         Raises:
             BadImageError: an image file that cannot be decoded, by its name.
             FileNotFoundError: a path that is not there.
-            TypeError: what is none of these.
-            ValueError: images of another shape, saying which are expected.
+            TypeError: what is none of these, integers other than uint8.
+            ValueError: images of another shape, or in another range, saying which are expected.
         """
         images = self.images_of(source)
         files = images.images if isinstance(images, _Grey) else images
@@ -176,6 +179,7 @@ class Trained:
 
     def _array(self, images: np.ndarray) -> Any:
         shape = tuple(self.input["shape"])
+        check_as_trained(images, self.input, self.preprocess)
         if images.shape[1:] == shape:
             return images.astype(np.float32) if images.dtype == np.float64 else images
         check_channels("images", images)
@@ -279,7 +283,8 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
     if checkpoint is None:
         raise ValueError(f"{path} has no parameters yet: its first checkpoint was not reached")
     state, best = checkpoint["state"], checkpoint["best"]
-    params, stats, step = state["params"], state["batch_stats"], checkpoint["step"]
+    params = evaluation_params_as_read(state["params"], state["opt_state"])
+    stats, step = state["batch_stats"], checkpoint["step"]
     if which == "best" and best:
         (params, stats), step = best, int(checkpoint["progress"]["best"][1])
     objective = {role: value for role, value in params.items() if role != "model"}
@@ -331,21 +336,16 @@ def _template(model: Model, told: dict[str, Any]) -> dict[str, Any]:
     return {"params": variables.get("params", {}), "batch_stats": variables.get("batch_stats", {})}
 
 
-def _paths(given: Sequence[str | Path]) -> list[Path]:
-    """The image files that paths stand for, folders with all their images."""
-    files: list[Path] = []
+def _paths(given: Sequence[str | Path]) -> list[Any]:
+    """The image files that paths stand for, as every command reads them."""
+    files: list[Any] = []
     for address in given:
         check_local("source", address)
     for path in (Path(path).expanduser() for path in given):
-        if path.is_dir():
-            inside = image_files(path)[0]
-            if not inside:
-                raise FileNotFoundError(f"{path} has no images in it")
-            files += inside
-        elif path.is_file():
-            files.append(path)
-        else:
-            raise FileNotFoundError(f"{path} does not exist")
+        found = read_path(path)
+        for note in found.notes:
+            _log.warning("%s: %s", path, note)
+        files += found.files
     return files
 
 

@@ -259,7 +259,11 @@ X, Y = np.zeros((4, 2), np.float32), np.zeros(4, int)
             },
             "both be integers or both be strings",
         ),
-        ({"embeddings": np.array([None]), "labels": Y}, "not a readable .npz file"),
+        (
+            {"embeddings": X, "labels": Y.astype(str).astype(object)},
+            r"'labels' of .*e.npz holds Python objects.* save labels.astype\(str\) for names",
+        ),
+        ({"embeddings": np.array([None]), "labels": Y}, "'embeddings' of .* holds Python objects"),
     ],
 )
 def test_evaluate_refuses(capsys, tmp_path, arrays, message):
@@ -270,6 +274,51 @@ def test_evaluate_refuses(capsys, tmp_path, arrays, message):
     assert code == 2
     assert re.search(message, err)
     assert err.count("\n") == 1
+
+
+def test_evaluate_reads_what_it_needs_as_it_lies(capsys, embeddings, tmp_path):
+    """Arrays of the other byte order; beside them Python objects, which are not asked for."""
+    content = dict(np.load(embeddings))
+    _, expected, _ = jdml_main(capsys, "evaluate", embeddings, "--json", "-")
+    for swapped in (">f8", ">f4"):
+        np.savez(
+            tmp_path / "other.npz",
+            embeddings=content["embeddings"].astype(swapped),
+            labels=content["labels"].astype(">i4"),
+            meta=np.array([{"run": 1}, None]),
+        )
+        code, out, err = jdml_main(capsys, "evaluate", tmp_path / "other.npz", "--json", "-")
+        assert (code, out, err) == (0, expected, "")
+    np.save(tmp_path / "x.npy", content["embeddings"])
+    np.save(tmp_path / "y.npy", np.array([None] * len(content["labels"])))
+    code, _, err = jdml_main(capsys, "evaluate", tmp_path / "x.npy", "--labels", tmp_path / "y.npy")
+    assert code == 2
+    assert "y.npy holds Python objects" in err
+    assert err.count("\n") == 1
+
+
+def test_evaluate_tells_of_queries_in_the_gallery(capsys, embeddings, tmp_path):
+    """And leaves them out, if their rows are said; rows without a class are no queries."""
+    content = dict(np.load(embeddings))
+    x, y = content["embeddings"], content["labels"].copy()
+    file = tmp_path / "both.npz"
+    arrays = {"embeddings": x, "labels": y, "gallery_embeddings": x, "gallery_labels": y}
+    np.savez(file, **arrays)
+    code, out, err = jdml_main(capsys, "evaluate", file, "--json", "-")
+    assert (code, json.loads(out)["R@1"]) == (0, 1.0)
+    assert err.startswith("note: 6 of 6 queries equal what they find first")
+    assert err.count("\n") == 1
+    _, expected, _ = jdml_main(capsys, "evaluate", embeddings, "--json", "-")
+    np.savez(file, **arrays, self_index=np.arange(len(y)))
+    assert jdml_main(capsys, "evaluate", file, "--json", "-") == (0, expected, "")
+    code, _, err = jdml_main(capsys, "evaluate", file, "--self-index", "rows")
+    assert code == 2
+    assert "the file has no array 'rows'" in err
+
+    y[0] = -1
+    np.savez(file, embeddings=x, labels=y)
+    _, out, _ = jdml_main(capsys, "evaluate", file, "--json", "-")
+    assert json.loads(out)["queries"] == len(y) - 2  # the other of its class has none
 
 
 @pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04 broken"])

@@ -1,7 +1,9 @@
 """Image files as an array: kinds of images, indexing, what is lazy, what is refused."""
 
 import io
+import struct
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +96,82 @@ def test_exif_orientation(orientation):
     exif[0x0112] = orientation
     content = encoded(Image.fromarray(np.ascontiguousarray(stored)), exif=exif)
     np.testing.assert_array_equal(np.asarray(decode(content)), upright)
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png", "webp"])
+@pytest.mark.parametrize("unit", [b"inc\0", b"\0\0\0\0"])
+def test_exif_that_cannot_be_rewritten_turns_the_image(kind, unit):
+    """A resolution unit of text, where a number should be."""
+    tags = struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0) + struct.pack("<HHI", 0x0128, 2, 4) + unit
+    exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + tags + struct.pack("<I", 0)
+    content = encoded(Image.new("RGB", (20, 40), RED), kind, exif=exif)
+    assert decode(content).size == (40, 20)
+
+
+@pytest.mark.parametrize("exif", [b"Exif\0\0", b"Exif\0\0II*\0", b"Exif\0\0nonsense" * 9])
+def test_exif_that_cannot_be_read_is_left(exif):
+    assert decode(encoded(Image.new("RGB", (20, 40), RED), "jpeg", exif=exif)).size == (20, 40)
+
+
+@pytest.mark.parametrize("orientation", [0, 9, 65535])
+def test_orientations_that_are_none(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    assert decode(encoded(Image.new("RGB", (20, 40), RED), "jpeg", exif=exif)).size == (20, 40)
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+def test_a_tiff_is_turned_once(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    content = encoded(colours(RED, WHITE), "tiff", exif=exif)
+    image = decode(content)
+    assert image.size == ((20, 40) if orientation == 6 else (40, 20))
+    assert image.getpixel((0, 0)) == (WHITE if orientation == 3 else RED)
+
+
+@pytest.mark.parametrize("bits", [8, 10, 12, 14, 16])
+@pytest.mark.parametrize("kind", ["png", "tiff", "jpeg2000"])
+def test_fewer_bits_in_sixteen_are_not_dark(bits, kind):
+    ramp = np.linspace(0, 2**bits - 1, 400).astype(np.uint16).reshape(20, 20)
+    pixels = np.asarray(decode(encoded(Image.fromarray(ramp), kind)))[..., 0].astype(int)
+    np.testing.assert_allclose(pixels, np.linspace(0, 255, 400).reshape(20, 20), atol=1.3)
+
+
+def test_a_file_that_tells_its_range_is_believed():
+    ramp = (np.arange(16) * 64).astype(">u2")
+    for most, expected in ((65535, 3), (4095, 59), (1023, 239)):
+        content = b"P5 4 4 %d\n" % most + ramp.tobytes()
+        assert np.asarray(decode(content)).max() == pytest.approx(expected, abs=1)
+
+
+def png16(pixels: np.ndarray) -> bytes:
+    """Colours of 16 bits, which Pillow does not write."""
+    height, width, channels = pixels.shape
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    kind = {2: 4, 3: 2, 4: 6}[channels]
+    head = struct.pack(">IIBBBBB", width, height, 16, kind, 0, 0, 0)
+    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks
+    )
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4])
+def test_colours_of_sixteen_bits(channels):
+    pixels = np.zeros((9, 9, channels), np.uint16)
+    pixels[..., -1] = 65535  # opaque, or blue
+    pixels[4:, :, 0] = 65535
+    assert decode(png16(pixels)).getpixel((0, 8))[0] == 255
+    pixels[4:, :, 0] = 16383
+    if channels == 3:
+        pixels[..., 2] = 0
+    assert decode(png16(pixels)).getpixel((0, 8))[0] == 255
+    assert decode(png16(pixels)).getpixel((0, 0)) == (0, 0, 0)
+    pixels[4:, :, 0] = 4095
+    with pytest.raises(ValueError, match="16 bits and end at 4095 of 65535: convert it to 8 bits"):
+        decode(png16(pixels))
 
 
 # As an array

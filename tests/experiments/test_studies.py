@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jdml
+from jdml.recipes import make_objective
 from jdml.training import by_recipe
 from jdml.training.records import read_results
 
@@ -263,7 +264,7 @@ def test_every_method_of_the_table_trains(tmp_path: Path) -> None:
     for name, method in study.METHODS.items():
         if "NIR" in name or name in methods.QUICK:
             continue  # slow to compile; those of --quick are run above
-        objective = method.objective(4)
+        objective = make_objective(method, 4)
         params = objective.init(jax.random.key(1))
         state = objective.init_state()
 

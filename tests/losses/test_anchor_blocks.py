@@ -63,6 +63,15 @@ def test_references_and_miners_in_blocks(name: str) -> None:
     assert_close(value_and_grads(name, 4, **AGAINST, **DRAWN), dense, 1e-9, "blocks of 4")
 
 
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+@pytest.mark.parametrize("name", ["contrastive_loss", "multi_similarity_loss"])
+def test_blocks_draw_the_same_pairs_by_keys_of_every_implementation(name: str, impl: str) -> None:
+    drawn = {**DRAWN, "key": jax.random.key(0, impl=impl)}
+    dense = value_and_grads(name, None, reduce_fn=jdml.total, **drawn)
+    blocked = value_and_grads(name, 4, reduce_fn=jdml.total, **drawn)
+    assert_close(blocked, dense, 1e-9, "blocks of 4")
+
+
 @pytest.mark.parametrize("reduce_fn", [jdml.total, jdml.trimmed_mean(0.3), None])
 @pytest.mark.parametrize("name", ["triplet_loss", "margin_loss"])
 def test_reductions_in_blocks(name: str, reduce_fn: Any) -> None:

@@ -1,5 +1,7 @@
 """What the potential field and multi-proxies losses must be beyond the property matrix."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -211,3 +213,14 @@ def test_short_half_precision_vectors_have_finite_gradients() -> None:
         assert jnp.isfinite(jax.grad(lambda x, f=loss: f(x, Y, P))(short)).all()
     with pytest.raises(TypeError, match="vectors must be floating point"):
         jdml.sphere(jnp.array([[3, 4]]))
+
+
+def test_fields_decay_alike_by_default() -> None:
+    """α = 1, which training by the command has: in the loss, in its monitor, and where the potential is drawn."""
+    one, r = {"alpha": 1.0}, jnp.array([0.25, 0.5])
+    assert jdml.potential_field_loss(X, Y, P) == jdml.potential_field_loss(X, Y, P, **one)
+    activity = jdml.losses.field_activity
+    assert activity(X, Y, P)["force"] == activity(X, Y, P, **one)["force"]
+    foil = functools.partial(jdml.contrastive_potential_loss, repulsion="decaying")
+    assert foil(X, Y, P) == foil(X, Y, P, **one)
+    np.testing.assert_allclose(jdml.fields.potential(r, True), -1 / r, rtol=1e-6)

@@ -324,6 +324,36 @@ def miners_and_pairs_alone() -> None:
 
 
 @check
+def draws_by_keys_of_every_implementation() -> None:
+    """The keys that TPUs are often set to: miners alone, and in a loss in blocks."""
+    distances = jdml.ops.distances(jnp.asarray(X), jnp.asarray(X))
+    for impl in ("rbg", "unsafe_rbg"):
+        key = jax.random.key(0, impl=impl)
+
+        @jax.jit
+        def drawn(x: Any, y: Any, distances: Any, key: Any = key) -> Any:
+            mined = [build()(key, distances, jdml.all_pairs(y)) for build in BUILDERS.values()]
+            return mined, jdml.contrastive_loss(x, y, mine=DRAWN, key=key, anchor_block=1)
+
+        expected = drawn(*map(jnp.asarray, (X, Y, distances)))
+        for grid in (mesh(EXPLICIT, 2), mesh(AUTO, 8)):
+            placed = jax.device_put((X, Y, distances), NamedSharding(grid, P("data")))
+            assert_same(drawn(*placed), expected)
+
+
+@check
+def classes_sampled_by_keys_of_every_implementation() -> None:
+    """As many devices draw the same classes, whatever the kinds of their axes; fewer devices draw others."""
+    objective = jdml.objectives.proxy(jdml.normalized_softmax_loss, 40, D, sampled_classes=32)
+    params = {"proxies": RNG.normal(size=(40, 1, D)).astype(np.float32)}
+    for impl in ("threefry2x32", "rbg", "unsafe_rbg"):
+        key = jax.random.key(0, impl=impl)
+        step = jax.jit(lambda x, y, key=key: objective.loss(params, x, y, key=key)[0])
+        values = [step(*put(mesh(k, 2), (X, Y), [P("data")] * 2)) for k in (EXPLICIT, AUTO)]
+        assert_same(values[0], values[1])
+
+
+@check
 def fields_alone() -> None:
     classes = np.where(Y == 4, -1, Y)
 
@@ -345,6 +375,7 @@ def nearest_and_retrieval_in_a_gallery_on_a_mesh() -> None:
     gallery = RNG.integers(-2, 3, (32, 3)).astype(np.float32)  # ties everywhere
     labels = RNG.integers(0, 6, 32)
     queries, query_labels = gallery[:10] + 0.25, labels[:10]
+    broken = np.arange(32)[:, None] == 17
     evaluate, nearest = jdml.evaluate_retrieval, jdml.nearest
     expected = evaluate(gallery, labels)
     for kind in (EXPLICIT, AUTO):
@@ -357,6 +388,13 @@ def nearest_and_retrieval_in_a_gallery_on_a_mesh() -> None:
         actual = evaluate(queries, query_labels, there, jax.device_put(labels, rows), map_at=(9,))
         assert actual == evaluate(queries, query_labels, gallery, labels, map_at=(9,))
         assert evaluate(there, labels) == evaluate(gallery, labels)
+        own = np.where(np.arange(32) % 3, np.arange(32)[::-1], -1)
+        some = functools.partial(evaluate, gallery[::-1].copy(), labels[::-1], self_index=own)
+        assert some(there, labels) == some(gallery, labels)
+        with pytest.warns(UserWarning, match="32 of 32 queries equal what they find first"):
+            evaluate(gallery, labels, there, labels)
+        with pytest.raises(ValueError, match="gallery must be finite .* row 17 is not"):
+            nearest(queries, jax.device_put(np.where(broken, np.nan, gallery), rows), 2)
     grid = mesh(EXPLICIT, 8)
     with jax.set_mesh(grid):
         there = jax.device_put(gallery, NamedSharding(grid, P("data")))

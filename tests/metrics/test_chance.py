@@ -118,7 +118,7 @@ def test_a_row_that_is_not_finite_is_named(bad: float) -> None:
     broken = np.array(X, np.float32)
     broken[1] = bad
     settings = {"beta": 1.0, "alpha": 0.5}
-    with pytest.raises(ValueError, match="embeddings must be finite, row 1 is not"):
+    with pytest.raises(ValueError, match="embeddings must be finite .* row 1 is not"):
         metrics.violation_probability(broken, Y, **settings)
-    with pytest.raises(ValueError, match="anchors must be finite, row 1 is not"):
+    with pytest.raises(ValueError, match="anchors must be finite .* row 1 is not"):
         metrics.violation_probability(X, Y, broken, Y, **settings)

@@ -13,7 +13,7 @@ def blobs(noise=0.1):
     rng = np.random.default_rng(0)
     labels = np.arange(60) % 4
     centres = 10 * np.eye(4)[:, :3]
-    return (centres[labels] + noise * rng.normal(size=(60, 3))).astype(np.float32), labels * 7 - 3
+    return (centres[labels] + noise * rng.normal(size=(60, 3))).astype(np.float32), labels * 7
 
 
 def test_equals_the_formula_on_the_clusters_found(monkeypatch):
@@ -47,6 +47,20 @@ def test_kinds_of_arrays_agree():
     assert nmi(points.astype(np.float16), labels) == expected
 
 
+def test_rows_with_a_negative_label_take_no_part():
+    points, labels = blobs(noise=5.0)
+    expected = nmi(points[:45], labels[:45])
+    labels[45:], points[50:] = -1, np.nan
+    labels[47:] = -7
+    assert nmi(points, labels) == expected
+
+
+@pytest.mark.parametrize("exponent", [-100, -40, 64, 120])
+def test_the_size_of_embeddings_changes_nothing(exponent):
+    points, labels = blobs(noise=5.0)
+    assert nmi(np.ldexp(points, exponent), labels) == nmi(points, labels)
+
+
 def test_a_collapsed_embedding_is_no_error():
     assert nmi(np.ones((12, 2), np.float32), np.arange(12) % 3) == pytest.approx(0.0, abs=1e-9)
 
@@ -64,8 +78,9 @@ BAD[2, 0] = np.inf
         (lambda: nmi(X, Y * 0.5), TypeError, "labels must be integers"),
         (lambda: nmi(X, Y, 0), ValueError, "num_clusters must be >= 1"),
         (lambda: nmi(X, Y, 7), ValueError, "number of embeddings, 6, got 7"),
-        (lambda: nmi(BAD, Y), ValueError, "embeddings must be finite, row 2 is not"),
+        (lambda: nmi(BAD, Y), ValueError, "embeddings must be finite .* row 2 is not"),
         (lambda: nmi(X, Y, max_iterations=0), ValueError, "max_iterations must be >= 1"),
+        (lambda: nmi(X, Y - 2), ValueError, "num_clusters must be >= 1, got 0"),
         (lambda: nmi(X[:0], Y[:0]), ValueError, "num_clusters must be >= 1, got 0"),
     ],
 )

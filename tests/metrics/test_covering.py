@@ -89,3 +89,9 @@ def test_radius_and_distance_of_classes_at_any_scale(scale: float) -> None:
 def test_what_is_not_a_number_stays_so() -> None:
     covering = metrics.class_covering(jnp.full((4, 2), jnp.nan), jnp.array([0, 0, 1, 1]))
     assert np.isnan(covering.ratio)
+    points, labels = np.random.default_rng(0).normal(size=(12, 3)), np.arange(12) % 3
+    for row in (0, 5, 11):
+        broken = np.where(np.arange(12)[:, None] == row, np.nan, points)
+        assert np.isnan(metrics.class_covering(broken, labels).ratio)
+        unlabelled = np.where(np.arange(12) == row, -1, labels)
+        assert np.isfinite(metrics.class_covering(broken, unlabelled).ratio)

@@ -106,6 +106,35 @@ def test_the_frame_keeps_small_whole_numbers_exact():
     assert float(jnp.abs(moved).max()) <= 2.5
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_row_that_is_not_finite_is_refused_and_spoils_no_other_under_jit(bad):
+    points = np.random.default_rng(4).normal(size=(12, 3)).astype(np.float32)
+    queries, gallery = points[:5].copy(), points.copy()
+    expected = nearest(np.delete(queries, 1, 0), gallery, 4)
+    queries[1, 2] = bad
+    with pytest.raises(ValueError, match="queries must be finite .* row 1 is not"):
+        nearest(queries, gallery, 4)
+    search = jax.jit(nearest, static_argnames="k")
+    distances, indices = search(queries, gallery, k=4)
+    assert np.isnan(distances[1]).all()
+    others = jax.tree.map(lambda x: np.delete(x, 1, 0), (distances, indices))
+    chex.assert_trees_all_close(others, expected, rtol=1e-6)
+
+    expected = nearest(points, points[:8], 4)
+    gallery[8:] = bad
+    with pytest.raises(ValueError, match="gallery must be finite .* row 8 is not"):
+        nearest(points, gallery, 4)
+    chex.assert_trees_all_close(search(points, gallery, k=4), expected, rtol=1e-6)
+    distances, indices = search(points, gallery, k=9)
+    assert np.isnan(distances[:, 8]).all()
+    assert (np.asarray(indices)[:, 8] >= 8).all()
+
+
+def test_the_smallest_case():
+    queries, gallery = np.array([[1.0]]), np.array([[0.0], [1.0], [np.nan]])
+    assert jax.jit(nearest, static_argnames="k")(queries, gallery, k=1)[1] == 1
+
+
 X = np.zeros((6, 3), np.float32)
 
 

@@ -21,14 +21,20 @@ def embedded(seed, queries=60, classes=9, dim=5, whole=False):
     """Random embeddings; `whole` numbers from a small range have duplicates and ties everywhere."""
     rng = np.random.default_rng(seed)
     vectors = rng.integers(-2, 3, (queries, dim)) if whole else rng.normal(size=(queries, dim))
-    # Classes of different sizes, some of one sample; any integers as labels.
+    # Classes of different sizes, some of one sample; any integers as labels, the negative ones no class.
     labels = (rng.integers(0, classes, queries) ** 2 - 7) * 10**6
     return vectors.astype(np.float32), labels
 
 
-def assert_equal_to_oracle(*data, **options):
+def assert_equal_to_oracle(*data, self_index=None, **options):
+    expected = oracle.per_query(*data, self_index=self_index, **CUTOFFS)
+    if len(data) == 4 and self_index is None:
+        options["self_index"] = np.full(
+            len(data[0]), -1
+        )  # so that nobody asks whether equal rows are one item
+    elif self_index is not None:
+        options["self_index"] = self_index
     actual = evaluate_retrieval(*data, **CUTOFFS, per_query=True, **options)
-    expected = oracle.per_query(*data, **CUTOFFS)
     assert set(actual) == {*expected, "queries"}
     for name, values in expected.items():
         np.testing.assert_allclose(actual[name], values, rtol=1e-6, atol=1e-7, err_msg=name)
@@ -155,15 +161,73 @@ def test_other_values_are_the_same_program(path, monkeypatch):
         evaluate_retrieval(vectors, labels, block_size=41)
 
 
+def some_of_a_gallery(seed, whole):
+    """Queries, of which some are rows of the gallery; not in its order, some twice, one with another label."""
+    gallery, labels = embedded(seed, queries=45, whole=whole)
+    rng = np.random.default_rng(seed)
+    queries, query_labels = embedded(seed + 20, queries=23, whole=whole)
+    own = np.where(rng.random(23) < 0.6, rng.integers(0, 45, 23), -1)
+    queries[own >= 0], query_labels[own >= 0] = gallery[own[own >= 0]], labels[own[own >= 0]]
+    query_labels[np.argmax(own >= 0)] += 10**6
+    return (queries, query_labels, gallery, labels), own
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["generic", "ties"])
+@pytest.mark.parametrize("block_size", [None, 7])
+def test_queries_that_are_rows_of_the_gallery_are_left_out(path, whole, block_size):
+    data, own = some_of_a_gallery(3, whole)
+    assert_equal_to_oracle(*data, self_index=own, block_size=block_size)
+
+
+def test_a_gallery_of_the_queries_is_no_gallery():
+    vectors, labels = embedded(2, whole=True)
+    expected = evaluate_retrieval(vectors, labels, per_query=True)
+    actual = evaluate_retrieval(
+        vectors, labels, vectors, labels, self_index=np.arange(60), per_query=True
+    )
+    chex.assert_trees_all_equal(actual, expected)
+
+
+def test_a_query_that_equals_what_it_finds_is_told_once():
+    vectors, labels = embedded(1)
+    labels = np.arange(60) % 4
+    with pytest.warns(UserWarning, match=r"60 of 60 queries equal .*self_index \[Q\]") as told:
+        evaluate_retrieval(vectors, labels, vectors, labels, block_size=16)
+    assert len(told) == 1
+    assert told[0].filename == __file__
+    others = vectors + np.float32(1)
+    others[5] = vectors[9]
+    with pytest.warns(UserWarning, match=r"1 of 60 .*queries\[9\] and gallery\[5\]"):
+        evaluate_retrieval(vectors, labels, others, labels)
+    labels[9] = -1  # no query
+    evaluate_retrieval(vectors, labels, others, labels)
+    evaluate_retrieval(vectors, labels, vectors, labels, self_index=np.full(60, -1))
+    evaluate_retrieval(vectors, labels)
+
+
+def test_negative_labels_are_no_class():
+    """They rank as what is wrong, and ask for nothing."""
+    vectors, _ = embedded(0, queries=30)
+    labels = np.random.default_rng(0).integers(0, 3, 30)
+    labels[::4] = -1
+    scores = evaluate_retrieval(vectors, labels)
+    assert scores["queries"] == (labels >= 0).sum()
+    names = np.where(labels < 0, 100 + np.arange(30), labels)  # each a class of one row
+    assert scores == evaluate_retrieval(vectors, names)
+    nobody = evaluate_retrieval(vectors, np.full(30, -1))
+    assert nobody == dict.fromkeys(nobody, 0)
+
+
 @pytest.mark.parametrize("path", ["_top", "_places"])
 def test_temporaries_of_sixty_thousand_queries_are_small(path):
     size, dim = 60_000, 512
     vectors = jax.ShapeDtypeStruct((size, dim), jnp.float32)
     numbers = jax.ShapeDtypeStruct((size,), jnp.float32)
-    search = retrieval._Search(vectors, vectors, numbers)
+    own = jax.ShapeDtypeStruct((size,), jnp.int32)
+    search = retrieval._Search(vectors, vectors, own, numbers)
     rows = closeness.rows_per_block(size, size)
     depth = (8192,) if path == "_top" else ()
-    compiled = getattr(retrieval, path).lower(search, 0, rows, *depth, True).compile()
+    compiled = getattr(retrieval, path).lower(search, 0, rows, *depth).compile()
     used = compiled.memory_analysis()
     assert used.temp_size_in_bytes + used.output_size_in_bytes < 128 * 2**20  # the issue: 512 MiB
 
@@ -206,6 +270,14 @@ BAD[4, 1] = np.nan
         (lambda: evaluate_retrieval(X, Y, X, Y[:3]), ValueError, "gallery_labels must have shape"),
         (lambda: evaluate_retrieval(BAD, Y), ValueError, "queries must be finite.* row 4 is not"),
         (lambda: evaluate_retrieval(X, Y, BAD, Y), ValueError, "gallery must be finite.* row 4"),
+        (lambda: evaluate_retrieval(X, Y, X, Y, self_index=Y * 1.0), TypeError, "self_index must"),
+        (lambda: evaluate_retrieval(X, Y, X, Y, self_index=Y[:3]), ValueError, "self_index must"),
+        (
+            lambda: evaluate_retrieval(X, Y, X, Y, self_index=Y * 6),
+            ValueError,
+            r"self_index\[1\] is 6, expected a row of the gallery, 0…5, or -1 for none",
+        ),
+        (lambda: evaluate_retrieval(X, Y, X, Y, self_index=-2 * Y), ValueError, r"\[1\] is -2"),
         (lambda: evaluate_retrieval(np.full((6, 3), 1e300), Y), ValueError, "row 0 is not"),
         (lambda: evaluate_retrieval(X, Y, recall_at=(1, 0)), ValueError, r"recall_at\[1\] must be"),
         (lambda: evaluate_retrieval(X, Y, ndcg_at=8), TypeError, "ndcg_at must be a sequence"),
@@ -226,12 +298,14 @@ def test_traced_embeddings_are_refused_in_words():
 @pytest.mark.slow
 def test_class_names_and_tensors_of_torch():
     vectors, labels = embedded(3)
+    labels = np.abs(labels)
     names = np.array([f"class {label}" for label in labels])
     expected = evaluate_retrieval(vectors, labels)
     assert evaluate_retrieval(vectors, names) == expected
     assert evaluate_retrieval(vectors, list(names)) == expected
-    gallery = evaluate_retrieval(vectors[:9], labels[:9], vectors, labels)
-    assert evaluate_retrieval(vectors[:9], names[:9], vectors, names) == gallery
+    own = np.arange(9)
+    gallery = evaluate_retrieval(vectors[:9], labels[:9], vectors, labels, self_index=own)
+    assert evaluate_retrieval(vectors[:9], names[:9], vectors, names, self_index=own) == gallery
     with pytest.raises(TypeError, match="gallery_labels must be names as query_labels are"):
         evaluate_retrieval(vectors[:9], names[:9], vectors, labels)
     torch = pytest.importorskip("torch", reason="tensors need torch, of the extra `parity`")
@@ -249,9 +323,14 @@ def test_a_gallery_on_disk(tmp_path, monkeypatch):
     gallery, labels = embedded(5, queries=45, whole=True)
     there = np.memmap(tmp_path / "gallery", np.float32, "w+", shape=gallery.shape)
     there[:] = gallery
-    expected = evaluate_retrieval(queries, query_labels, gallery, labels, **CUTOFFS)
-    actual = evaluate_retrieval(queries, query_labels, there, labels, **CUTOFFS, block_size=10)
-    assert actual == pytest.approx(expected, rel=1e-6)
+    own = np.full(23, -1)
+    for self_index in (own, np.where(np.arange(23) % 3 == 0, own, np.arange(23)[::-1] * 2)):
+        options = {**CUTOFFS, "self_index": self_index}
+        expected = evaluate_retrieval(queries, query_labels, gallery, labels, **options)
+        actual = evaluate_retrieval(queries, query_labels, there, labels, **options, block_size=10)
+        assert actual == pytest.approx(expected, rel=1e-6)
+    with pytest.warns(UserWarning, match="of 45 queries equal what they find first"):
+        evaluate_retrieval(gallery, np.abs(labels), there, np.abs(labels))
     there[11, 2] = np.nan
     with pytest.raises(ValueError, match="gallery must be finite .* row 11 is not"):
         evaluate_retrieval(queries, query_labels, there, labels)

@@ -100,7 +100,7 @@ def test_spread_by_hand():
         ({"modes": np.zeros(3, int)}, r"modes must have shape \[30\], .* got \[3\]"),
         (
             {"embeddings": np.where(LABELS[:, None] == 1, np.nan, POINTS)},
-            "embeddings must be finite, row 1 is not",
+            "embeddings must be finite .* row 1 is not",
         ),
         ({"embeddings": POINTS[:0], "labels": LABELS[:0], "modes": LABELS[:0]}, "at least one row"),
         ({"labels": LABELS + 2}, r"labels\[2\] is 4, expected 0…3"),
@@ -240,3 +240,69 @@ def test_one_class_has_no_width_in_units_of_nothing():
     labels = jnp.zeros(len(X), int)
     assert metrics.class_density(jnp.asarray(X), labels) == 0
     assert metrics.concentration_variance(jnp.asarray(X), labels) == 0
+
+
+LABELLED = [
+    metrics.class_density,
+    metrics.concentration_variance,
+    lambda x, y: metrics.covering_radius(x, POINTS, where=y >= 0),
+    lambda x, y: metrics.vmf_mixture_likelihood(x, y, PROXIES[:, 0], concentrations=2.0),
+    lambda x, y: metrics.violation_probability(x, y, beta=0.5, alpha=0.1),
+]
+
+
+@pytest.mark.parametrize("metric", LABELLED)
+def test_a_row_that_is_not_finite_is_refused_where_it_counts(metric):
+    broken = POINTS.copy()
+    broken[7, 1] = np.nan
+    with pytest.raises(ValueError, match=r"must be finite \(in float32\), row 7 is not"):
+        metric(broken, LABELS)
+    unlabelled = np.where(np.arange(N) == 7, -1, LABELS)
+    assert metric(broken, unlabelled) == metric(POINTS, unlabelled)
+
+
+@pytest.mark.parametrize(
+    "metric", [metrics.uniformity, metrics.spectral_decay, lambda x: metrics.covering_radius(X, x)]
+)
+def test_a_row_that_is_not_finite_is_refused_without_labels(metric):
+    broken = X.copy()
+    broken[2, 0] = -np.inf
+    with pytest.raises(ValueError, match=r"must be finite \(in float32\), row 2 is not"):
+        metric(broken)
+
+
+@pytest.mark.parametrize("metric", [metrics.class_density, metrics.concentration_variance])
+def test_a_row_that_is_not_finite_gives_no_number_under_jit(metric):
+    broken = POINTS.copy()
+    broken[7, 1] = np.nan
+    assert np.isnan(jax.jit(metric)(broken, LABELS))
+
+
+def test_proxies_that_are_not_finite_are_refused():
+    broken = PROXIES.copy()
+    broken[2, 0, 0] = np.inf
+    for call in (
+        lambda: metrics.proxy_distance(broken, POINTS, LABELS),
+        lambda: metrics.proxy_spread(broken),
+        lambda: metrics.vmf_mixture_likelihood(POINTS, LABELS, broken[:, 0], concentrations=2.0),
+    ):
+        with pytest.raises(ValueError, match="proxies must be finite .* row 2 is not"):
+            call()
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1e19, 1e30, 7e37])
+def test_the_size_of_embeddings_costs_no_digits(size):
+    """Nearly the smallest and the largest that there are: quotients stay, distances grow along."""
+    small = np.clip(POINTS, -4, 4)
+    large = (small.astype(float) * size).astype(np.float32)
+    for quotient in (
+        lambda x: metrics.class_density(x, LABELS),
+        lambda x: metrics.class_density(x, LABELS, distance="cosine"),
+        lambda x: metrics.concentration_variance(x, LABELS),
+        metrics.spectral_decay,
+        lambda x: metrics.covering_radius(x, x[:4]) / np.abs(x).max(),
+    ):
+        np.testing.assert_allclose(quotient(large), quotient(small), rtol=1e-4)
+    expected = metrics.uniformity(np.repeat(np.eye(2, dtype=np.float32), 3, axis=0), t=1e9)
+    several = np.repeat(size * np.eye(2), 3, axis=0).astype(np.float32)
+    assert metrics.uniformity(several) == (expected if size > 1 else 1.0)

@@ -293,3 +293,35 @@ def test_wrong_settings_are_refused(build: Any, name: str) -> None:
 def test_chain_refuses_what_is_no_miner() -> None:
     with pytest.raises(TypeError, match="miner"):
         mining.chain(mining.easy_positive(), "hard")
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+@pytest.mark.parametrize("name", RANDOM)
+def test_rows_draw_alike_whatever_the_key_and_whichever_rows_are_drawn_together(
+    name: str, impl: str
+) -> None:
+    key, distances, miner = jax.random.key(0, impl=impl), jnp.asarray(DISTANCES), BUILDERS[name]()
+    keys = mining.row_keys(key, jnp.arange(B))
+    together = miner(key, distances, PAIRS)
+    some = slice(3, 7)
+    apart = miner(keys[some], distances[some], jax.tree.map(lambda mask: mask[some], PAIRS))
+    for side in Pairs._fields:
+        np.testing.assert_array_equal(getattr(apart, side), getattr(together, side)[some])
+    many = jax.random.split(jax.random.key(1, impl=impl), 3)
+    mapped = jax.vmap(miner, in_axes=(0, None, None))(many, distances, PAIRS)
+    for i in range(3):
+        alone = miner(many[i], distances, PAIRS)
+        for side in Pairs._fields:
+            np.testing.assert_array_equal(getattr(mapped, side)[i], getattr(alone, side))
+
+
+def test_keys_of_every_implementation_differ_from_seed_to_seed() -> None:
+    for impl in ("threefry2x32", "rbg", "unsafe_rbg"):
+        keys = [mining.row_keys(jax.random.key(seed, impl=impl), jnp.arange(9)) for seed in (0, 1)]
+        words = {tuple(row) for key in keys for row in np.asarray(jax.random.key_data(key))}
+        assert len(words) == 18
+    old = jax.random.PRNGKey(3)  # as numbers
+    np.testing.assert_array_equal(
+        jax.random.key_data(mining.row_keys(old, jnp.arange(4))),
+        jax.random.key_data(mining.row_keys(jax.random.key(3), jnp.arange(4))),
+    )

@@ -104,3 +104,12 @@ def test_a_step_of_a_million_classes_is_small():
     )
     used = jax.jit(jax.grad(value, (0, 1))).lower(*shapes).compile().memory_analysis()
     assert used.temp_size_in_bytes + used.output_size_in_bytes < 2**30
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_draws_under_vmap_are_those_alone(impl):
+    keys = jax.random.split(jax.random.key(0, impl=impl), 3)
+    mapped, _ = jax.vmap(lambda key: draw(PROXIES, Y, 10, key=key))(keys)
+    for key, drawn in zip(keys, mapped, strict=True):
+        chex.assert_trees_all_equal(drawn, draw(PROXIES, Y, 10, key=key)[0])
+    assert not jnp.array_equal(mapped[0], mapped[1])

@@ -54,19 +54,22 @@ def per_query(
     query_labels: Array,
     gallery: Array | None = None,
     gallery_labels: Array | None = None,
+    self_index: Array | None = None,
     *,
     recall_at: Sequence[int] = (),
     ndcg_at: Sequence[int] = (),
     map_at: Sequence[int] = (),
 ) -> dict[str, Array]:
-    """Every metric of every query, NaN for a query without a reference."""
-    itself = gallery is None
-    gallery, gallery_labels = (queries, query_labels) if itself else (gallery, gallery_labels)
+    """Every metric of every query, NaN for a query without a reference, or with a negative label."""
+    if gallery is None:
+        gallery, gallery_labels = queries, query_labels
+        self_index = np.arange(len(queries))
+    itself = np.full(len(queries), -1) if self_index is None else self_index
     rows: list[dict[str, float]] = []
     for i, query in enumerate(queries):
         hits = [
-            bool(gallery_labels[j] == query_labels[i])
-            for j in ranked(query, gallery, skip=i if itself else None)
+            bool(gallery_labels[j] == query_labels[i] >= 0)
+            for j in ranked(query, gallery, skip=itself[i])
         ]
         relevant = sum(hits)
         if not relevant:

@@ -145,7 +145,7 @@ def potential_field(
     proxies: Array | None = None,
     *,
     delta: float = 0.2,
-    alpha: float = 4.0,
+    alpha: float = 1.0,
     repulsion_delta: float | None = None,
     min_distance: float = 1e-3,
     reduce: str = "default",

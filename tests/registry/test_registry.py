@@ -11,6 +11,7 @@ import pytest
 from losses import registry as tried
 
 from jdml import data, losses, mining, models, registry
+from jdml.recipes import Recipe
 from jdml.registry import DATASETS, LOSSES, MINERS, NETWORKS
 
 
@@ -44,9 +45,11 @@ def test_a_loss_is_as_its_record_says(name):
     assert (takes[2] == "proxies") == (record.kind == "proxy")
     if record.kind == "proxy":
         assert (parameters["proxies"].default is None) == (not record.needs_proxies)
-    assert record.found.keys() <= parameters.keys()
     assert record.monitor is None or record.monitor in losses.__all__
-    assert record.proxies >= 1
+    assert (record.proxies > 1) == record.several
+    if record.kind == "proxy":  # in training, too, unless another number is typed
+        assert Recipe(loss=name).num_proxies == record.proxies
+        assert Recipe(loss=name, proxies_per_class=2).num_proxies == 2
 
 
 def test_every_miner_has_a_record_and_every_record_a_miner():

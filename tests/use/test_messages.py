@@ -225,3 +225,11 @@ def test_compiled_programs_are_kept_unless_switched_off(tmp_path, monkeypatch):
     monkeypatch.delenv("JDML_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert compiled_programs.user_cache() == tmp_path or os.name != "posix"
+
+
+@pytest.mark.parametrize("words", [("data", "--help"), ("data",), ("weights", "-h")])
+def test_a_word_that_commands_begin_with_lists_them(jdml_command, words):
+    done = jdml_command(*words)
+    assert done.code == 0
+    assert done.out.startswith(f"usage: jdml {words[0]} COMMAND")
+    assert "jdml data check folder photos" in done.out or "jdml weights convert" in done.out

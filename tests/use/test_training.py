@@ -153,13 +153,13 @@ def test_a_field_may_do_without_proxies():
     assert objective.init(jax.random.key(0)) == {}
     x, y = jax.random.normal(jax.random.key(1), (6, 64)), np.arange(6) % 2
     loss, _ = objective.loss({}, x, y, key=jax.random.key(2))
-    assert loss == jdml.potential_field_loss(x, y, alpha=1.0)
+    assert loss == jdml.potential_field_loss(x, y) == jdml.potential_field_loss(x, y, alpha=1.0)
 
 
 def test_fields_are_as_the_study_found_and_the_paper_s_is_an_option_away():
     field = {"labels": "parity", "loss": "potential_field"}
     best = Train(**field).recipe()
-    assert (best.settings, best.start, best.num_proxies) == ({"alpha": 1.0}, "samples", 3)
+    assert (best.settings, best.start, best.num_proxies) == ({}, "samples", 3)
     assert Train(**field, proxies_per_class=1).recipe().num_proxies == 1
     paper = Train(**field, loss_setting=("alpha=4", "delta=0.3"), proxies_start="random").recipe()
     assert (paper.settings, paper.start) == ({"alpha": 4, "delta": 0.3}, "random")

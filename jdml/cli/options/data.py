@@ -56,7 +56,8 @@ class Data(Images):
     split: Literal["classes", "images", "none"] | None = None
     """What of image files is scored. classes: half of the classes; images: a fifth of each class's images, both drawn
     by --seed; none: nothing, all train, for a final model. Default: as the data set comes; of a folder of classes the
-    second half of them, by their names."""
+    second half of them, by their names (numbers in them as numbers), or every second by its number of images where
+    one of these halves has less than a quarter of them."""
     test_share: Annotated[float | None, inside_unit] = None
     """How much --split scores. Default: 0.5 of the classes, 0.2 of the images."""
     classes_file: Path | None = None

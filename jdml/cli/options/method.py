@@ -161,12 +161,11 @@ class Method(Settings):
         return {**super().changes(base), **own, **more}
 
     def of_loss(self) -> Recipe:
-        """Give the recipe of the loss, as the studies found it best, with what the method makes of it."""
+        """Give the recipe of the loss, its proxies where they begin best, with what the method makes of it."""
         loss = registry.LOSSES[self.loss_name]
         alone = self.proxies_per_class == 0
         base = Recipe(
             loss=loss.name,
-            settings=loss.found,
             start="random" if alone else loss.start,
             batch=64,
             small_classes="refuse",

@@ -1,5 +1,6 @@
 """Checks of arrays: their kind, their type and their shape."""
 
+import numbers
 from typing import Any
 
 import jax
@@ -7,12 +8,27 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+_CONVERSIONS = {
+    "torch": "{}.detach().cpu().numpy()",
+    "pandas": "{}.to_numpy()",
+    "polars": "{}.to_numpy()",
+    "tensorflow": "{}.numpy()",
+}
+"""How other libraries write an array of NumPy."""
+
 
 def instead(name: str, value: Any) -> str:
-    """What to write where a torch tensor or a list was passed; empty for anything else."""
-    if type(value).__module__.partition(".")[0] == "torch":
-        return f": write {name}.detach().cpu().numpy()"
-    return f": write numpy.asarray({name})" if isinstance(value, list) else ""
+    """What to write where something was passed that is no array of numbers; empty where nobody knows."""
+    if isinstance(value, np.ma.MaskedArray):
+        return f": write {name}.filled(…), and where= for the rows that count"
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind == "O" and value.size and hasattr(value.flat[0], "__array__"):
+            return f": write numpy.stack({name})"
+        return f": write {name}.astype(numpy.float32)" if value.dtype.kind in "fO" else ""
+    written = _CONVERSIONS.get(type(value).__module__.partition(".")[0])
+    if written is None and (isinstance(value, list | tuple) or hasattr(value, "__array__")):
+        written = "numpy.asarray({})"
+    return "" if written is None else f": write {written.format(name)}"
 
 
 def as_array(value: Any) -> Any:
@@ -22,11 +38,69 @@ def as_array(value: Any) -> Any:
         value: an argument.
 
     Returns:
-        The array, or the value itself.
+        The array, numbers in this machine's order of bytes; or the value itself.
     """
+    if isinstance(value, np.ndarray) and not value.dtype.isnative:
+        return value.astype(value.dtype.newbyteorder("="))
     if isinstance(value, Array | np.ndarray) or not hasattr(value, "__jax_array__"):
         return value
     return jnp.asarray(value.__jax_array__())
+
+
+def check_numbers(name: str, value: Any) -> None:
+    """Refuse what is an array, but not one of numbers, or not JAX's or NumPy's.
+
+    Args:
+        name: the argument's name.
+        value: what was passed; what is no array at all is let through.
+
+    Raises:
+        TypeError: objects of Python, text, dates, masked arrays, numbers that JAX has not, another library's array.
+    """
+    if not hasattr(value, "__array__") or isinstance(value, Array | np.generic | type):
+        return
+    if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
+        if not _is_known(value.dtype):
+            raise TypeError(
+                f"{name} must be numbers, got dtype {value.dtype}{instead(name, value)}"
+            )
+    else:
+        raise TypeError(
+            f"{name} must be an array of JAX or NumPy, got {type(value).__name__}{instead(name, value)}"
+        )
+
+
+def _is_known(dtype: np.dtype) -> bool:
+    """Whether JAX has a type of numbers; its own small floats are of no kind of NumPy's."""
+    if dtype.kind not in "biufc":
+        return bool(jnp.issubdtype(dtype, jnp.number))
+    return dtype not in _EXTENDED or dtype in (np.float64, np.complex128)
+
+
+_EXTENDED = (np.longdouble, np.clongdouble)
+
+
+def is_at_hand(value: Any) -> bool:
+    """Whether a value is an array whose numbers this process can look at: not traced, not on other processes' devices.
+
+    Args:
+        value: an argument.
+
+    Returns:
+        True for arrays of NumPy, and for concrete ones of JAX.
+    """
+    if isinstance(value, np.ndarray):
+        return True
+    return (
+        isinstance(value, Array)
+        and not isinstance(value, jax.core.Tracer)
+        and (value.is_fully_addressable or value.is_fully_replicated)
+    )
+
+
+def is_floating(array: Any) -> bool:
+    """Whether an array is of a floating type."""
+    return bool(jnp.issubdtype(array.dtype, jnp.floating))
 
 
 def check_embeddings(name: str, vectors: Any, *, dim: int | None = None, like: str = "") -> None:
@@ -47,7 +121,9 @@ def check_embeddings(name: str, vectors: Any, *, dim: int | None = None, like: s
             f"{name} must be an array of shape [N, D], got {type(vectors).__name__}{instead(name, vectors)}"
         )
     if not jnp.issubdtype(vectors.dtype, jnp.floating):
-        raise TypeError(f"{name} must be floating point, got dtype {vectors.dtype}")
+        raise TypeError(
+            f"{name} must be floating point, got dtype {vectors.dtype}{instead(name, vectors)}"
+        )
     if vectors.ndim != 2 or vectors.shape[1] == 0:
         raise ValueError(f"{name} must have shape [N, D] with D > 0, got {list(vectors.shape)}")
     if dim is not None and vectors.shape[1] != dim:
@@ -118,7 +194,8 @@ def check_labels(name: str, labels: Any, size: int) -> None:
             f"{instead(name, labels)}"
         )
     if not jnp.issubdtype(labels.dtype, jnp.integer):
-        raise TypeError(f"{name} must be integers, got dtype {labels.dtype}")
+        hint = f": write {name}.astype(str)" if labels.dtype == object else ""
+        raise TypeError(f"{name} must be integers, got dtype {labels.dtype}{hint}")
     if labels.shape != (size,):
         raise ValueError(f"{name} must have shape [{size}], got {list(labels.shape)}")
 
@@ -148,20 +225,27 @@ def is_integer(value: Any) -> bool:
 
 
 def check_label_values(name: str, labels: Any) -> None:
-    """Refuse NumPy labels that JAX would cut down to 32 bits, and so take for others.
+    """Refuse labels that are names, and those of NumPy that JAX would cut down to 32 bits, and so take for others.
 
     Args:
         name: the argument's name.
         labels: what was passed.
 
     Raises:
-        TypeError: labels are strings.
+        TypeError: labels are strings, or other Python objects.
         ValueError: a label is beyond int32 while 64-bit types are off.
     """
     words = isinstance(labels, list | tuple) and len(labels) > 0 and isinstance(labels[0], str)
-    if words or (isinstance(labels, np.ndarray) and labels.dtype.kind in "USO"):
+    if words or (isinstance(labels, np.ndarray) and labels.dtype.kind in "USOT"):
+        objects = not words and labels.dtype.kind == "O"
+        if objects and are_integers(labels):
+            raise TypeError(
+                f"{name} must be integers, got Python objects: write {name}.astype(int)"
+            )
+        got = "Python objects" if objects else "strings"
+        text = f"{name}.astype(str)" if objects else name
         raise TypeError(
-            f"{name} must be integers, got strings: write numpy.unique({name}, return_inverse=True)[1]"
+            f"{name} must be integers, got {got}: write numpy.unique({text}, return_inverse=True)[1]"
         )
     if not isinstance(labels, np.ndarray) or labels.dtype.itemsize < 4 or labels.dtype == np.int32:
         return
@@ -177,6 +261,47 @@ def check_label_values(name: str, labels: Any) -> None:
         row = int(np.argmax(outside))
         raise ValueError(
             f"{name}[{row}] is {labels.flat[row]}, expected an int32: number the classes, or enable 64-bit types"
+        )
+
+
+def are_integers(array: np.ndarray) -> bool:
+    """Whether an array is one of Python objects, all of which are whole numbers."""
+    return (
+        array.dtype == object
+        and array.size > 0
+        and all(isinstance(n, numbers.Integral) and not isinstance(n, bool) for n in array.flat)
+    )
+
+
+def check_classes(labels: Any, classes: int, like: str, where: Any = None) -> None:
+    """Refuse NumPy labels of classes that there are not; negative ones are rows of no class.
+
+    Those of JAX are left to the loss, which takes such rows as not valid: to look at them here would wait for a device.
+
+    Args:
+        labels: ``[B]``; what is not of this kind is left to be refused for that.
+        classes: how many classes there are.
+        like: which argument tells so.
+        where: ``[B]`` bool, the rows that count; None for all.
+
+    Raises:
+        ValueError: naming the first such row.
+    """
+    if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "iu":
+        return
+    values = labels
+    if values.size == 0 or values.max() < classes:
+        return
+    outside = values >= classes
+    if where is not None:
+        if not is_at_hand(where) or where.shape != values.shape:
+            return
+        outside = outside & np.asarray(where, bool)
+    if outside.any():
+        row = int(outside.argmax())
+        raise ValueError(
+            f"labels[{row}] is {values[row]}, expected 0…{classes - 1} as {like} has {classes} classes: number them "
+            "from 0; a row of no class has label -1"
         )
 
 
@@ -224,20 +349,45 @@ def _check_shape(
         raise ValueError(f"{name} must have shape {allowed}, got {list(value.shape)}")
 
 
-def check_finite(name: str, vectors: Any) -> None:
-    """Refuse rows that are not finite in float32, where values are at hand.
+def as_finite(name: str, vectors: Any) -> Array:
+    """Vectors in float32, all of whose rows are finite.
 
     Args:
         name: the argument's name.
-        vectors: ``[N, D]``.
+        vectors: ``[N, D]``, where values are at hand.
+
+    Returns:
+        The vectors, on the device.
 
     Raises:
         ValueError: a row holds NaN, or an infinity; the first such row is named.
     """
     with np.errstate(over="ignore"):
-        finite = np.isfinite(np.asarray(vectors).astype(np.float32)).all(axis=1)
+        rows = jnp.asarray(vectors, jnp.float32)
+    check_finite(name, rows)
+    return rows
+
+
+def check_finite(name: str, vectors: Any, rows: np.ndarray | None = None) -> None:
+    """Refuse rows that are not finite in JAX's type of them, where values are at hand.
+
+    Args:
+        name: the argument's name.
+        vectors: ``[N, …]``.
+        rows: ``[N]`` bool, those that count; None for all.
+
+    Raises:
+        ValueError: a row holds NaN, or an infinity; the first such row is named.
+    """
+    with np.errstate(over="ignore"):
+        vectors = jnp.asarray(vectors)
+    finite = np.asarray(jnp.isfinite(vectors).all(axis=tuple(range(1, vectors.ndim))))
+    if rows is not None:
+        finite = finite | ~rows
     if not finite.all():
-        raise ValueError(f"{name} must be finite, row {finite.argmin()} is not")
+        raise ValueError(
+            f"{name} must be finite (in {vectors.dtype}), row {finite.argmin()} is not"
+        )
 
 
 def check_key(name: str, key: Array | None, *, needed_by: str) -> Array:

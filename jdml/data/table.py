@@ -1,0 +1,99 @@
+"""A list of image files and their labels."""
+
+import csv
+import io
+import os
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+
+from jdml.data.labelled import PARTS, Labelled, as_listing, in_one_form
+from jdml.data.lists import Listing
+
+COLUMNS = ("file", "label", "split")
+SEPARATORS = ",;\t"
+ENDINGS = (".csv", ".tsv")
+
+
+def read_table(path: Path) -> Listing:
+    """Read a list of files and their labels: ``file,label`` or ``file,label,split``, named in its first line.
+
+    Args:
+        path: a ``.csv`` or ``.tsv`` file, UTF-8, with commas, semicolons or tabs. Files are relative to its folder, or
+            absolute. Splits are ``train``, ``val`` and ``test``, or ``query`` and ``gallery`` for the latter; without
+            them half of the classes train, see ``read_folder``.
+
+    Returns:
+        The listing, with the view ``class``.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if a line cannot be read as that, or names a file that another line names, whatever it is called
+            there; the message names the lines.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist")
+    lines = _records(path)
+    number, names = next(lines, (1, []))
+    header = [name.strip().lower() for name in names]
+    if not {"file", "label"} <= set(header) <= set(COLUMNS):
+        raise ValueError(
+            f"{path}:{number}: expected file,label or file,label,split, got {','.join(names)!r}"
+        )
+    twice = next((name for name in header if header.count(name) > 1), None)
+    if twice:
+        raise ValueError(f"{path}:{number}: the column {twice} is there twice")
+    rows = [_row(path, number, header, values) for number, values in lines]
+    if not rows:
+        raise ValueError(f"{path}: expected at least one image, got none")
+    return as_listing(rows, repeats=False)
+
+
+def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The lines of a table that are not empty, with their numbers: of a record of several lines its first."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # line ends become \n
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: expected UTF-8 text with commas: {error}") from error
+    first = next((line for line in text.split("\n") if line.strip()), "")
+    told = first.lower().startswith("sep=")  # as Excel has it
+    separator = first[4:5] if told else max(SEPARATORS, key=first.count)
+    if separator not in tuple(SEPARATORS):
+        raise ValueError(f"{path}: expected commas, semicolons or tabs, got {first!r}")
+    reader = csv.reader(io.StringIO(text, newline="\n"), delimiter=separator, strict=True)
+    before = 0
+    try:
+        for values in reader:
+            number, before = before + 1, reader.line_num
+            if told and any(values):
+                told = False
+            elif any(value.strip() for value in values):
+                yield number, values
+    except csv.Error as error:
+        raise ValueError(
+            f"{path}:{before + 1}: expected text with commas: {error} (a quotation mark that does not end?)"
+        ) from error
+
+
+def _row(path: Path, number: int, header: list[str], values: list[str]) -> Labelled:
+    where = f"{path}:{number}"
+    row = dict(zip(header, (value.strip() for value in values), strict=False))
+    if len(values) != len(header) or not all(row.values()):
+        raise ValueError(f"{where}: expected {','.join(header)}, got {','.join(values)!r}")
+    split = row.get("split", "").lower()
+    if split and split not in PARTS:
+        raise ValueError(
+            f"{where}: split must be train, val or test, got {split!r} (or query and gallery for test)"
+        )
+    file = _file(path.parent, row["file"])
+    return Labelled(file, in_one_form(row["label"]), PARTS.get(split, ""), where, row["file"])
+
+
+def _file(folder: Path, name: str) -> Path:
+    """A file of a list; where it is not there, as another system writes its name."""
+    path = folder / (os.path.expanduser(name) if name.startswith("~") else name)
+    if os.path.isfile(path):
+        return path
+    others = [unicodedata.normalize(form, name) for form in ("NFC", "NFD")]
+    others.append(name.replace("\\", "/"))
+    return next((folder / other for other in others if (folder / other).is_file()), path)

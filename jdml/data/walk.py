@@ -1,0 +1,160 @@
+"""The image files below a folder: what one reader of folders sees, all see."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+
+PICTURES = {
+    "AVIF": "avif",
+    "BMP": "",
+    "DIB": "",
+    "GIF": "",
+    "HEIF": "",
+    "JPEG": "",
+    "JPEG2000": "jpg_2000",
+    "MPO": "",
+    "PCX": "",
+    "PNG": "",
+    "PPM": "",
+    "PSD": "",
+    "QOI": "",
+    "SGI": "",
+    "TGA": "",
+    "TIFF": "",
+    "WEBP": "webp",
+}
+"""Pillow's formats of pictures, and the part of Pillow that an installation may lack."""
+UNREAD = frozenset(
+    ".ai .arw .avif .avifs .cr2 .cr3 .dng .eps .exr .hdr .heic .heif .hif .j2c .j2k .jp2 .jpc .jpf .jpx .jxl .nef .orf "
+    ".pef .pfm .psd .raf .rw2 .srw .svg .svgz .webp .xcf".split()
+)
+"""Images of kinds that are not read, or not everywhere."""
+ASIDE = ("$recycle.bin", "@eadir", "__macosx", "lost+found", "system volume information")
+"""Folders that archives and file systems put beside a user's own."""
+NOWHERE = "links that lead nowhere"
+
+
+@cache
+def suffixes() -> frozenset[str]:
+    """The suffixes of images that Pillow reads here, in lower case."""
+    from PIL import Image, features
+
+    Image.init()
+    there = {
+        kind
+        for kind, part in PICTURES.items()
+        if kind in Image.OPEN and (not part or features.check(part))
+    }
+    known = {suffix for suffix, kind in Image.registered_extensions().items() if kind in there}
+    return frozenset(known - {".pfm"})  # whose pixels have no known range
+
+
+def image_files(place: Path) -> tuple[list[Path], Counter[str]]:
+    """The images of a folder, at any depth and through links, and the kinds of all other files, counted.
+
+    Args:
+        place: the folder. Hidden files and folders, those that archives and file systems make (``__MACOSX``), and
+            links that lead back to a folder above are passed over.
+
+    Returns:
+        Paths in the order of their names, and numbers by suffix.
+
+    Raises:
+        OSError: a folder that may not be read.
+    """
+    images: list[Path] = []
+    others: Counter[str] = Counter()
+    _walk(str(place), (os.path.realpath(place),), images, others)
+    return sorted(images, key=lambda path: path.parts), others
+
+
+def subfolders(place: Path) -> list[Path]:
+    """The folders in a folder that :func:`image_files` enters, in the order of their names."""
+    above = (os.path.realpath(place),)
+    with os.scandir(place) as entries:
+        return sorted(Path(entry.path) for entry in entries if _enters(entry, above) is not None)
+
+
+def images_in(place: Path) -> int:
+    """How many images lie in a folder itself."""
+    with os.scandir(place) as entries:
+        return sum(_is_image(entry.name) and _is(entry, os.path.isfile) for entry in entries)
+
+
+def unread_kinds(others: Mapping[str, int]) -> tuple[str, ...]:
+    """What is to be said of files that are no images by their suffix.
+
+    Args:
+        others: numbers by suffix.
+
+    Returns:
+        A line for images of kinds that are not read, one for links that lead nowhere, and one for all else.
+    """
+    images = {kind: count for kind, count in others.items() if kind in UNREAD}
+    rest = {kind: count for kind, count in others.items() if kind not in {*UNREAD, NOWHERE}}
+    lines = []
+    if images:
+        lines.append(f"{kinds(images)} left out: convert them to .jpg or .png")
+    if others.get(NOWHERE):
+        lines.append(f"{others[NOWHERE]} {NOWHERE} left out")
+    if rest:
+        lines.append(f"{kinds(rest)} left out")
+    return tuple(lines)
+
+
+def unread(others: Mapping[str, int]) -> int:
+    """How many of these files are images, or ought to be."""
+    return sum(count for kind, count in others.items() if kind in {*UNREAD, NOWHERE})
+
+
+def kinds(others: Mapping[str, int]) -> str:
+    """Numbers by suffix, as words."""
+    total = sum(others.values())
+    listed = ", ".join(f"{count} {kind}" for kind, count in sorted(others.items()))
+    return f"{total} file{'s' if total > 1 else ''} of other kinds ({listed})"
+
+
+def _walk(folder: str, above: tuple[str, ...], images: list[Path], others: Counter[str]) -> None:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if _passed_over(entry.name):
+                continue
+            if not _is(entry, os.path.isfile):
+                inside = _enters(entry, above)
+                if inside is not None:
+                    _walk(entry.path, (*above, inside), images, others)
+                elif not os.path.exists(entry.path):
+                    others[NOWHERE] += 1
+            elif _is_image(entry.name):
+                images.append(Path(entry.path))
+            else:
+                others[os.path.splitext(entry.name)[1].lower() or "without a suffix"] += 1
+
+
+def _is(entry: os.DirEntry[str], kind: Callable[[str], bool]) -> bool:
+    """Whether it is a file or a folder, or a link to one; what is no link is known without asking the disk."""
+    if entry.is_symlink():
+        return kind(entry.path)
+    return entry.is_file() if kind is os.path.isfile else entry.is_dir()
+
+
+def _enters(entry: os.DirEntry[str], above: tuple[str, ...]) -> str | None:
+    """Where a folder really lies; None for what is no folder, is passed over, or leads back."""
+    if _passed_over(entry.name) or not _is(entry, os.path.isdir):
+        return None
+    if not entry.is_symlink():
+        return os.path.join(above[-1], entry.name)
+    real = os.path.realpath(entry.path)
+    back = any(os.path.commonpath((real, place)) == real for place in above)
+    return None if back else real
+
+
+def _passed_over(name: str) -> bool:
+    return name.startswith(".") or name.lower() in ASIDE
+
+
+def _is_image(name: str) -> bool:
+    """Whether it is an image by its name."""
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in suffixes()

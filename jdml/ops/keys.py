@@ -1,0 +1,39 @@
+"""Random keys whose draws are the same wherever, and beside whatever, they are drawn."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+THREEFRY = "threefry2x32"
+
+
+def portable_key(key: Array) -> Array:
+    """Make a threefry key of any key: its draws are the same alone, under ``vmap``, in blocks and on every mesh.
+
+    The generators of ``rbg`` and ``unsafe_rbg`` keys, which TPUs are often set to, draw a whole array from the first
+    key under ``vmap``, so that a row's draws would depend on the rows that it is drawn with.
+
+    Args:
+        key: a key or an array of keys, of any implementation, typed or as numbers.
+
+    Returns:
+        As many typed keys; threefry keys as they are.
+
+    Example:
+        >>> other = portable_key(jax.random.key(0, impl="rbg"))
+        >>> other.shape, jax.random.key_impl(other), portable_key(jax.random.PRNGKey(0)) == jax.random.key(0)
+        ((), 'threefry2x32', Array(True, dtype=bool))
+    """
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    words = jax.random.key_data(key) if typed else jnp.asarray(key)
+    portable = jax.random.wrap_key_data(words[..., :2], impl=THREEFRY)
+    for place in range(2, words.shape[-1]):
+        portable = _folded(portable, words[..., place])
+    return portable
+
+
+def _folded(keys: Array, words: Array) -> Array:
+    fold = jax.random.fold_in
+    for _ in range(keys.ndim):
+        fold = jax.vmap(fold)
+    return fold(keys, words)

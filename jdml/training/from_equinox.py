@@ -1,0 +1,178 @@
+"""An Equinox module as a model: of one image, as Equinox has them, or of a batch; with state, key and inference."""
+
+import inspect
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jdml.training import mode_flags
+from jdml.training.placement import Tree
+from jdml.training.wrapped import Names, Wrapped
+
+BATCH = "batch"
+"""The name of the axis of rows, where no batch norm gives it another."""
+
+
+def is_equinox(model: Any) -> bool:
+    """Whether a model is an Equinox module; nothing is imported."""
+    equinox = sys.modules.get("equinox")
+    return equinox is not None and isinstance(model, equinox.Module)
+
+
+class FromEquinox(Wrapped):
+    """An Equinox module as functions: its arrays leave it, and come in again at each call.
+
+    Floating-point arrays are trained, as ``equinox.is_inexact_array`` finds them, from their values in the module,
+    whatever the seed; other arrays and the state are carried from step to step and saved. A module whose call turns one
+    row into a vector is mapped over the rows of a batch; another is given the batch. ``inference`` is switched by
+    ``equinox.nn.inference_mode``, and each row has a ``key`` of its own in training.
+
+    Args:
+        module: from an image, or from images ``[B, …]``, to embeddings.
+        state: what ``equinox.nn.make_with_state`` returns beside it; None for a module without.
+
+    Raises:
+        TypeError: a module with state and none given, a call that needs more, flags that cannot be switched, batch norm
+            over axes of several names.
+    """
+
+    holds_parameters = True
+
+    def __init__(self, module: Any, state: Any = None) -> None:
+        import equinox as eqx
+
+        self._params, rest = eqx.partition(module, eqx.is_inexact_array)
+        self._fixed, self._static = eqx.partition(rest, eqx.is_array)
+        self._state = state
+        self._names = tuple(Names(part) for part in (self._params, self._fixed, state))
+        shapes = jax.tree.map(lambda x: f"{x.dtype}{x.shape}", (self._params, self._fixed, state))
+        identity = [jax.tree.flatten(part) for part in (self._static, shapes)]
+        super().__init__(module, tuple((tuple(leaves), tree) for leaves, tree in identity))
+        self._arguments = tuple(inspect.signature(type(module).__call__).parameters)[2:]
+        self._flags = mode_flags.flags_of(type(module).__call__, given=2, also=("key", "state"))
+        self._axis = _axis_of(module)
+        self._check(eqx)
+
+    def _check(self, eqx: Any) -> None:
+        nodes = jax.tree.leaves(self.module, is_leaf=lambda x: isinstance(x, eqx.nn.StateIndex))
+        if self._state is None and any(isinstance(x, eqx.nn.StateIndex) for x in nodes):
+            raise TypeError(
+                "model has a state, as batch norm has: give the pair (model, state) that "
+                f"equinox.nn.make_with_state({type(self.module).__name__}) returns"
+            )
+        if self._state is not None and "state" not in self._arguments:
+            raise TypeError(
+                "model was given with a state, but its __call__ takes no argument state"
+            )
+        for leaf in jax.tree.leaves((self._fixed, self._state)):
+            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                raise TypeError(
+                    "model must hold arrays of numbers, got a random key: take key as an argument"
+                )
+        for part in _parts(self.module):
+            for name, value in vars(part).items():
+                mode_flags.check_clear(f"its attribute {name}", name, value)
+                if mode_flags.is_flag(name) and name != "inference" and isinstance(value, bool):
+                    raise TypeError(
+                        f"model is switched by its attribute {name}, which Equinox does not know: call it inference"
+                    )
+
+    @property
+    def has_modes(self) -> bool:
+        """Whether layers within it behave otherwise in training."""
+        import equinox as eqx
+
+        return any(isinstance(p, eqx.nn.BatchNorm | eqx.nn.Dropout) for p in _parts(self.module))
+
+    def init(self, key: Any, images: Any, *, train: bool = False) -> dict[str, Any]:
+        """The arrays that the module and its state hold."""
+        params, fixed, state = (
+            names.named(jax.tree.map(jnp.asarray, part))
+            for names, part in zip(
+                self._names, (self._params, self._fixed, self._state), strict=True
+            )
+        )
+        carried = {"fixed": fixed, "state": state}
+        return {"params": params, "batch_stats": {k: v for k, v in carried.items() if v}}
+
+    def apply(
+        self,
+        variables: Mapping[str, Any],
+        images: Any,
+        *,
+        train: bool = False,
+        mutable: Any = False,
+        rngs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Embeddings; with ``mutable`` also ``{"batch_stats": …}``."""
+        import equinox as eqx
+
+        carried = variables["batch_stats"]
+        params = self._names[0].tree(variables["params"])
+        fixed = self._names[1].tree(carried.get("fixed", {}))
+        state = self._names[2].tree(carried.get("state", {}))
+        module = eqx.combine(params, fixed, self._static)
+        module = eqx.nn.inference_mode(module, value=not train)
+        key = next(iter(rngs.values())) if rngs else None
+        embeddings, state = self._called(module, images, state, key, train)
+        if not mutable:
+            return embeddings
+        after = {**carried, "state": self._names[2].named(state)} if "state" in carried else carried
+        return embeddings, {"batch_stats": after}
+
+    def _called(
+        self, module: Any, images: Tree, state: Any, key: jax.Array | None, train: bool
+    ) -> tuple[Tree, Any]:
+        """Embeddings and the state after them."""
+        settings: dict[str, Any] = mode_flags.settings(self._flags, train)
+
+        def call(rows: Tree, state: Any, key: jax.Array | None) -> tuple[Tree, Any]:
+            given = dict(settings)
+            if "key" in self._arguments:
+                given["key"] = key
+            if state is None:
+                return module(rows, **given), None
+            out: tuple[Tree, Any] = module(rows, state=state, **given)
+            return out
+
+        mapped = jax.vmap(call, in_axes=(0, None, 0), out_axes=(0, None), axis_name=self._axis)
+        size = len(jax.tree.leaves(images)[0])
+        keys = None if key is None else jax.random.split(key, size)
+        try:
+            shapes = jax.eval_shape(lambda *given: mapped(*given)[0], images, state, keys)
+            if all(leaf.ndim == 2 for leaf in jax.tree.leaves(shapes)):
+                return mapped(images, state, keys)
+            told = f"arrays of shape {[leaf.shape[1:] for leaf in jax.tree.leaves(shapes)]}"
+        except Exception as error:  # whatever a module for batches does with one row
+            told = f"{type(error).__name__}: {(str(error) or ' ').splitlines()[0][:200]}"
+        try:
+            return call(images, state, key)
+        except Exception as error:
+            raise ValueError(
+                "model must turn one image, or a batch, into embeddings (Equinox has images [C, H, W]: preprocess= may "
+                f"turn them); one gave {told}; a batch gave {type(error).__name__}"
+            ) from error
+
+
+def _parts(module: Any) -> list[Any]:
+    """A module and all modules within it."""
+    import equinox as eqx
+
+    found = [module]
+    for value in vars(module).values():
+        inside = jax.tree.leaves(value, is_leaf=lambda node: isinstance(node, eqx.Module))
+        found += [p for node in inside if isinstance(node, eqx.Module) for p in _parts(node)]
+    return found
+
+
+def _axis_of(module: Any) -> Any:
+    """The name under which batch norm looks for the rows of a batch."""
+    names = {getattr(part, "axis_name", None) for part in _parts(module)} - {None}
+    if len(names) > 1:
+        raise TypeError(
+            f"model must name the axis of rows in one way, got {sorted(map(str, names))}"
+        )
+    return names.pop() if names else BATCH

@@ -1,0 +1,151 @@
+"""What a network does is tried on shapes, before any work: that it trains and evaluates, and carries what it can."""
+
+import logging
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jdml.training import mode_flags
+from jdml.training.from_linen import FromLinen
+from jdml.training.models import Model, embed_in_training
+from jdml.training.placement import Tree
+from jdml.training.preprocess import Preprocess
+from jdml.training.wrapped import Wrapped
+
+ROWS = 2
+"""So many rows are tried: what has the shape of one row's batch shows."""
+DRAWS = "random_bits"
+"""What a traced program that draws random numbers has in it."""
+_log = logging.getLogger(__name__)
+
+
+def check_network(model: Model, preprocess: Preprocess, sample: Tree) -> None:
+    """Refuse a network that cannot be trained, evaluated or saved as it is. The library's own are not tried.
+
+    Args:
+        model: as :func:`jdml.training.models.as_model` returns it.
+        preprocess: what stands between stored images and the model.
+        sample: one row of the data set.
+
+    Raises:
+        ValueError: parameters that are not floating point, variables whose shapes change in training, a network that
+            would be trained in evaluation mode or cannot be switched to it.
+    """
+    if not isinstance(model, Wrapped):
+        return
+    trial = _Trial(preprocess, sample)
+    if isinstance(model, FromLinen):
+        model.tried(trial)
+        return
+    trained = trial(model, True)
+    trial(model, False)
+    if getattr(model, "has_modes", False) and not _acts(trained):
+        _stays(model)
+
+
+class _Trial:
+    """Traces a network's training or evaluation, and looks at its arrays."""
+
+    def __init__(self, preprocess: Preprocess, sample: Tree) -> None:
+        self._preprocess, self._sample = preprocess, sample
+
+    def __call__(self, model: Any, train: bool) -> Any:
+        """The traced program, of carried variables to carried variables where it trains."""
+        images, key = self._rows(1), jax.eval_shape(lambda: jax.random.key(0))
+        fresh = jax.eval_shape(lambda k, x: model.init(k, self._preprocess(x)), key, images)
+        params, stats = fresh["params"], fresh.get("batch_stats", {})
+        _check_params(params)
+
+        def trained(stats: Tree, params: Tree, images: Tree, key: jax.Array) -> Tree:
+            inputs = self._preprocess(images)
+            return embed_in_training(model, params, stats, inputs, key)[1]
+
+        def evaluated(stats: Tree, params: Tree, images: Tree) -> Tree:
+            variables = {"params": params, "batch_stats": stats}
+            return model.apply(variables, self._preprocess(images), train=False)
+
+        if not train:
+            return jax.eval_shape(evaluated, stats, params, self._rows(ROWS))
+        return self._trained(trained, stats, params, key)
+
+    def _trained(self, trained: Any, stats: Tree, params: Tree, key: Any) -> Any:
+        make = jax.make_jaxpr(trained, return_shape=True)
+        try:
+            program, after = make(stats, params, self._rows(ROWS), key)
+        except Exception as error:
+            _explain(error)
+            try:
+                make(stats, params, self._rows(1), key)
+            except Exception:
+                raise error from None  # not for the number of rows
+            raise ValueError(
+                f"model must take batches of any size, but takes 1 row and not {ROWS}, as one does that holds a "
+                f"variable of a batch's shape (a cache): {str(error).splitlines()[0]}"
+            ) from error
+        _check_carried(stats, after)
+        return program.jaxpr
+
+    def _rows(self, number: int) -> Tree:
+        def one(leaf: Any) -> jax.ShapeDtypeStruct:
+            dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+            return jax.ShapeDtypeStruct((number, *np.shape(leaf)[1:]), dtype)
+
+        return jax.tree.map(one, self._sample)
+
+
+def _explain(error: Exception) -> None:
+    """Say it in words when a flag was handed on to what has none of its name."""
+    if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
+        flag = str(error).rpartition(" argument ")[2].strip("'")
+        if mode_flags.is_flag(flag):
+            raise ValueError(
+                f"model takes any keyword and hands {flag} on to what does not take it: name its flag among the "
+                f"arguments of its __call__; {error}"
+            ) from error
+
+
+def _acts(program: Any) -> bool:
+    """Whether a training step changes a statistic, or draws."""
+    carried = len(program.outvars)
+    return program.outvars != program.invars[:carried] or DRAWS in str(program)
+
+
+def _stays(model: Any) -> None:
+    """Batch norm and dropout that do nothing in training: frozen, or never told."""
+    unknown = mode_flags.unknown_flags(type(model.module).__call__, given=2)
+    unknown = tuple(name for name in unknown if "freeze" not in name and "frozen" not in name)
+    if unknown:
+        raise ValueError(
+            f"model would be trained in evaluation mode: neither batch norm nor dropout does anything in training, and "
+            f"{', '.join(unknown)} of its __call__ is no flag that is known ({mode_flags.KNOWN})"
+        )
+    _log.warning("batch norm and dropout are in evaluation mode in training, too, as if frozen")
+
+
+def _check_params(params: Tree) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            raise ValueError(
+                f"model's parameters must be floating point, got {leaf.dtype} in params{jax.tree_util.keystr(path)}"
+            )
+
+
+def _check_carried(before: Tree, after: Tree) -> None:
+    """What a step carries has the same arrays before and after it."""
+    had, has = (
+        {
+            jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}"
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        }
+        for tree in (before, after)
+    )
+    for name in (*had, *has):
+        if had.get(name) != has.get(name):
+            shown = name.replace("['~", "['")
+            raise ValueError(
+                f"model must keep the shapes of what it carries from step to step, but {shown} was "
+                f"{had.get(name, 'not there')} and is {has.get(name, 'gone')} after a step of {ROWS} rows: such "
+                "variables (sown values, caches of a batch) cannot be trained with"
+            )

@@ -1,0 +1,111 @@
+"""What wraps a network of another kind in ``init`` and ``apply``: equal where its programs are, its arrays by name."""
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import jax
+
+from jdml.training.placement import Tree
+
+
+class Wrapped:
+    """A network of another kind, as :class:`jdml.training.models.Model`.
+
+    Two of them are equal, and share compiled programs, where what they are made from is equal; what cannot be hashed,
+    such as a module with a list, equals itself alone.
+
+    Args:
+        module: what is wrapped.
+        identity: all that its programs depend on.
+    """
+
+    holds_parameters = False
+    """Whether ``init`` returns the arrays of the module, whatever the key."""
+
+    def __init__(self, module: Any, identity: Any) -> None:
+        self.module = module
+        try:
+            hash(identity)
+        except TypeError:
+            identity = _Itself(module)
+        self._identity: Hashable = identity
+
+    def init(self, key: Any, images: Any, /, *, train: bool = False) -> Any:
+        """Variables, as :class:`jdml.training.models.Model` has them."""
+        raise NotImplementedError
+
+    def apply(
+        self,
+        variables: Any,
+        images: Any,
+        /,
+        *,
+        train: bool = False,
+        mutable: Any = False,
+        rngs: Any = None,
+    ) -> Any:
+        """Embeddings, as :class:`jdml.training.models.Model` has them."""
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._identity))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self.module).__name__})"
+
+
+class _Itself:
+    """Stands for an object that equals nothing else."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+class Names:
+    """The leaves of a pytree as nested dictionaries of texts, as checkpoints and model files have them, and back.
+
+    Args:
+        tree: of this structure.
+    """
+
+    def __init__(self, tree: Tree) -> None:
+        self._paths = [_texts(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+        self._structure = jax.tree.structure(tree)
+
+    def named(self, tree: Tree) -> dict[str, Any]:
+        """A tree of the structure as nested dictionaries."""
+        from flax.traverse_util import unflatten_dict
+
+        return dict(unflatten_dict(dict(zip(self._paths, jax.tree.leaves(tree), strict=True))))
+
+    def tree(self, named: Mapping[str, Any]) -> Tree:
+        """Nested dictionaries as a tree of the structure."""
+        leaves = []
+        for path in self._paths:
+            leaf: Any = named
+            for part in path:
+                leaf = leaf[part]
+            leaves.append(leaf)
+        return jax.tree.unflatten(self._structure, leaves)
+
+
+def _texts(path: tuple[Any, ...]) -> tuple[str, ...]:
+    """A path in texts, without the ``value`` in which each variable of NNX ends."""
+    parts = []
+    for part in path:
+        for attribute in ("key", "idx", "name"):
+            if hasattr(part, attribute):
+                parts.append(str(getattr(part, attribute)))
+                break
+    if len(parts) > 1 and isinstance(path[-1], jax.tree_util.GetAttrKey) and parts[-1] == "value":
+        parts.pop()
+    return tuple(parts)

@@ -1,0 +1,239 @@
+"""Folders as they come: links, parts, folders around folders, names, long tails; one list of images for all."""
+
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jdml import data
+from jdml.data.folder import read_folder
+from jdml.data.walk import image_files, suffixes
+
+Image = pytest.importorskip("PIL.Image")
+
+
+def draw(*files: Path) -> None:
+    for n, file in enumerate(files):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (n, 9, 9)).save(file, "png")
+
+
+def classes(root: Path, names, each=2) -> None:
+    for name in names:
+        draw(*(root / name / f"{i}.png" for i in range(each)))
+
+
+def found(root: Path) -> dict[str, list[str]]:
+    """The classes' names of each part, in their order."""
+    listing = read_folder(root)
+    names, ids = listing.names["class"], listing.views["class"]
+    return {
+        part: [names[i] for i in np.unique(ids[rows])]
+        for part, rows in listing.splits.items()
+        if part != "all"
+    }
+
+
+# Links
+
+
+def test_links_to_files_and_folders_are_entered(tmp_path):
+    classes(tmp_path / "store", ["one", "two"])
+    root = tmp_path / "photos"
+    classes(root, ["ant", "bee"])
+    (root / "cat").symlink_to(tmp_path / "store" / "one")
+    (root / "dog").mkdir()
+    (root / "dog" / "deep").symlink_to(tmp_path / "store" / "two")
+    draw(tmp_path / "lone.png")
+    (root / "ant" / "more.png").symlink_to(tmp_path / "lone.png")
+    assert len(image_files(root)[0]) == 9
+    assert len(read_folder(root).files) == 9
+    assert found(root) == {"train": ["ant", "bee"], "test": ["cat", "dog"]}
+
+
+def test_circles_and_links_to_nowhere(tmp_path):
+    classes(tmp_path, ["ant", "bee"])
+    (tmp_path / "ant" / "up").symlink_to(tmp_path)
+    (tmp_path / "all").symlink_to(tmp_path)
+    (tmp_path / "bee" / "self").symlink_to(tmp_path / "bee" / "self")
+    (tmp_path / "bee" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    listing = read_folder(tmp_path)
+    assert len(listing.files) == 4
+    assert "2 links that lead nowhere left out" in listing.notes
+    assert "2 links that lead nowhere left out" in data.check("folder", tmp_path).problems
+
+
+def test_folders_that_lead_to_each_other_are_one_file_in_two_classes(tmp_path):
+    classes(tmp_path, ["ant", "bee"])
+    (tmp_path / "ant" / "b").symlink_to(tmp_path / "bee")
+    (tmp_path / "bee" / "a").symlink_to(tmp_path / "ant")
+    with pytest.raises(ValueError, match=r"is there twice, as 'bee' here and as 'ant' in "):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize("linked", ["test/ant/x.png", "train/bee/x.png"])
+def test_one_file_in_two_classes_or_parts_is_refused(tmp_path, linked):
+    for part in ("train", "test"):
+        classes(tmp_path / part, ["ant", "bee"])
+    (tmp_path / linked).symlink_to(tmp_path / "train" / "ant" / "0.png")
+    with pytest.raises(ValueError, match=r"there twice.*'ant' in train"):
+        read_folder(tmp_path)
+
+
+def test_one_file_twice_in_a_class_is_taken_once(tmp_path):
+    classes(tmp_path, ["ant", "bee"])
+    (tmp_path / "ant" / "x.png").symlink_to(tmp_path / "ant" / "0.png")
+    listing = read_folder(tmp_path)
+    assert len(listing.files) == 4
+    assert listing.notes == ("1 files are links to others of their class: each is taken once",)
+
+
+# Parts
+
+
+@pytest.mark.parametrize(
+    ("names", "parts"),
+    [
+        (("train", "valid", "test"), ["train", "val", "test"]),
+        (("Training", "validation"), ["train", "val"]),
+        (("training_set", "test_set"), ["train", "test"]),
+        (("train2017", "val2017"), ["train", "val"]),
+        (("train", "query", "gallery"), ["train", "query", "gallery", "test"]),
+        (("val", "test"), ["val", "test"]),
+    ],
+)
+def test_parts_by_their_names(tmp_path, names, parts):
+    for name in names:
+        classes(tmp_path / name, ["ant", "bee"])
+    assert found(tmp_path) == dict.fromkeys(parts, ["ant", "bee"])
+
+
+def test_what_lies_beside_parts(tmp_path):
+    for part in ("train", "test"):
+        classes(tmp_path / part, ["ant", "bee"])
+    (tmp_path / "annotations").mkdir()
+    (tmp_path / "annotations" / "a.xml").touch()
+    draw(*(tmp_path / "unlabeled" / f"{i}.png" for i in range(3)))
+    draw(tmp_path / "test" / "lost.png")
+    listing = read_folder(tmp_path)
+    assert found(tmp_path) == {"train": ["ant", "bee"], "test": ["ant", "bee"]}
+    assert listing.notes == (
+        "unlabeled/: 3 images have no class, and are left out",
+        "1 images lie beside the classes' folders, in none of them",
+        "1 file of other kinds (1 .xml) left out",
+    )
+    classes(tmp_path, ["extra"])
+    with pytest.raises(
+        ValueError, match=r"holds the parts test/, train/ and extra/, which is none"
+    ):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "where", ["train/train/ant", "train/images/ant", "images/train/ant", "data/images/train/ant"]
+)
+def test_folders_around_classes_are_looked_into(tmp_path, where):
+    test = where.replace("train", "test")
+    for place in (where, where.replace("ant", "bee"), test, test.replace("ant", "cat")):
+        classes(tmp_path, [place])
+    assert found(tmp_path) == {"train": ["ant", "bee"], "test": ["ant", "cat"]}
+
+
+def test_a_folder_around_classes_alone(tmp_path):
+    classes(tmp_path / "images", ["ant", "bee"])
+    (tmp_path / "annotations").mkdir()
+    assert found(tmp_path) == {"train": ["ant"], "test": ["bee"]}
+    classes(tmp_path, ["masks"])
+    with pytest.raises(
+        ValueError, match=r"holds images/, which holds folders .* beside masks/.*Give .*images"
+    ):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("places", "match"),
+    [
+        (
+            ["train/ant", "train/bee"],
+            r"holds train/ and no other part: give .*train, whose classes",
+        ),
+        (["train/train/ant"], r"holds train/ and no other part: give .*train/train, whose"),
+        (["train/ant", "car", "bus"], r"holds train/, which holds folders .* beside bus/, car/"),
+        (["train/train/ant", "train/bee", "test/ant"], r"train holds train/, .* beside bee/"),
+        (["train/ant", "query/ant"], "query and gallery go together"),
+        (["train/ant", "test/ant", "query/ant", "gallery/ant"], "in place of test"),
+        (["train", "test", "car"], r"holds the parts test/, train/ and car/, which is none"),
+    ],
+)
+def test_what_cannot_be_told_is_refused(tmp_path, places, match):
+    classes(tmp_path, places)
+    with pytest.raises(ValueError, match=match):
+        read_folder(tmp_path)
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    classes(tmp_path, ["bus", "train"])
+    assert found(tmp_path) == {"train": ["bus"], "test": ["train"]}
+    note = "train/ is read as a class: no other part is beside it"
+    assert read_folder(tmp_path).notes == (note,)
+
+
+@pytest.mark.parametrize("where", ["", "train/"])
+def test_images_without_a_class_are_no_class(tmp_path, where):
+    classes(tmp_path, [f"{where}ant", f"{where}bee", f"{where}Unlabeled"])
+    if where:
+        classes(tmp_path, ["test/ant"])
+    listing = read_folder(tmp_path)
+    assert list(listing.names["class"].values()) == ["ant", "bee"]
+    assert listing.notes == ("Unlabeled/: 2 images have no class, and are left out",)
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    "name", ["a.jfif", "a.jpe", "a.JPEG", "a.dib", "a.pgm", "a.tga", "a.apng", "a.webp", "a.qoi"]
+)
+def test_what_pillow_reads_is_an_image(tmp_path, name):
+    draw(tmp_path / "ant" / name, tmp_path / "bee" / name)
+    assert Path(name).suffix.lower() in suffixes()
+    assert len(read_folder(tmp_path).files) == 2
+    assert data.check("folder", tmp_path, sample=2).decoded == 2
+
+
+@pytest.mark.parametrize("name", [".hidden", "__MACOSX", "@eaDir", "$RECYCLE.BIN", "lost+found"])
+def test_folders_of_systems_are_no_classes(tmp_path, name):
+    classes(tmp_path, ["ant", "bee", name, f"ant/{name}"])
+    assert found(tmp_path) == {"train": ["ant"], "test": ["bee"]}
+    assert len(image_files(tmp_path)[0]) == 4
+
+
+def test_accents_are_one_label(tmp_path):
+    forms = [unicodedata.normalize(form, "café") for form in ("NFC", "NFD")]
+    for part, name in zip(("train", "test"), forms, strict=True):
+        classes(tmp_path / part, [name, "tea"])
+    assert found(tmp_path) == {"train": [forms[0], "tea"], "test": [forms[0], "tea"]}
+    classes(tmp_path / "train", [forms[1]])
+    assert len(read_folder(tmp_path).splits["train"]) == 6
+
+
+def test_numbers_in_names_count(tmp_path):
+    classes(tmp_path, ["1", "2", "9", "10", "11", "100"])
+    assert found(tmp_path) == {"train": ["1", "2", "9"], "test": ["10", "11", "100"]}
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_the_halves_of_a_long_tail_are_alike_and_it_is_told(tmp_path, turn):
+    for name, each in zip("abcdefgh"[::turn], (20, 12, 8, 3, 2, 2, 1, 1), strict=True):
+        classes(tmp_path, [name], each)
+    listing = read_folder(tmp_path)
+    ids = listing.views["class"]
+    parts = {part: ids[listing.splits[part]] for part in ("train", "test")}
+    assert {part: len(np.unique(of)) for part, of in parts.items()} == {"train": 4, "test": 4}
+    assert len(parts["test"]) > 0.3 * len(ids)
+    assert not np.intersect1d(parts["train"], parts["test"]).size
+    (note,) = listing.split_notes
+    assert "every second class by its number of images is scored instead" in note
+    assert note in data.check("folder", tmp_path).notes
+    assert data.resplit(listing, "classes").split_notes == ()

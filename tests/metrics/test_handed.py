@@ -1,0 +1,89 @@
+"""What people hand to metrics: arrays of any library and order of bytes, classes by number or name."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from foreign import LIBRARIES, array_of
+
+from jdml import metrics
+from jdml.metrics import evaluate_retrieval, nearest
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(20, 3)).astype(np.float32)
+Y = np.arange(20) % 4
+NAMES = np.array(["cat", "dog", "emu", "fox"])[Y]
+EXPECTED = evaluate_retrieval(X, Y)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_any_order_of_bytes(order):
+    x, y = X.astype(f"{order}f4"), Y.astype(f"{order}i8")
+    assert evaluate_retrieval(x, y) == EXPECTED
+    for ours, theirs in zip(nearest(x, x, 3), nearest(X, X, 3), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert metrics.class_density(x, y) == metrics.class_density(X, Y)
+    assert metrics.uniformity(X.astype(f"{order}f8")) == metrics.uniformity(X)
+
+
+def test_any_order_of_bytes_on_disk(tmp_path):
+    there = np.memmap(tmp_path / "gallery", ">f4", "w+", shape=X.shape)
+    there[:] = X
+    queries = X + np.float32(0.1)
+    for ours, theirs in zip(nearest(queries, there, 3), nearest(queries, X, 3), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    assert evaluate_retrieval(queries, Y, there, Y) == evaluate_retrieval(queries, Y, X, Y)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_arrays_of_other_libraries(library):
+    kind, _ = LIBRARIES[library]
+    assert evaluate_retrieval(array_of(library, kind, X), array_of(library, kind, Y)) == EXPECTED
+    names = array_of(library, kind, NAMES.astype(object))
+    assert evaluate_retrieval(X, names) == EXPECTED
+    assert nearest(array_of(library, kind, X), X, 2)[1].shape == (20, 2)
+
+
+def test_labels_that_are_python_objects():
+    assert evaluate_retrieval(X, Y.astype(object)) == EXPECTED
+    assert evaluate_retrieval(X, NAMES.astype(object)) == EXPECTED
+    assert evaluate_retrieval(X, np.array([np.int64(label) for label in Y], object)) == EXPECTED
+    assert metrics.class_density(X, NAMES.astype(object)) == metrics.class_density(X, Y)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array(["cat", None] * 10, object),
+        np.array(["cat", float("nan")] * 10, object),
+        np.array(["cat", 3] * 10, object),
+        np.array([1, 2.5] * 10, object),
+    ],
+)
+def test_labels_of_several_kinds_are_refused(labels):
+    message = r"labels must be integers, got dtype object: write (\w+)labels.astype\(str\)"
+    with pytest.raises(TypeError, match=message):
+        evaluate_retrieval(X, labels)
+    assert evaluate_retrieval(X, labels.astype(str))["queries"] == 20
+
+
+def test_arrays_that_are_not_numbers():
+    with pytest.raises(TypeError, match=r"dtype object: write queries.astype\(numpy.float32\)"):
+        nearest(X.astype(object), X, 1)
+    rows = np.empty(20, object)
+    rows[:] = list(X)
+    with pytest.raises(TypeError, match=r"dtype object: write numpy.stack\(queries"):
+        evaluate_retrieval(rows, Y)
+    with pytest.raises(TypeError, match=r"got MaskedArray: write queries.filled"):
+        evaluate_retrieval(np.ma.masked_less(X, 0), Y)
+    with pytest.raises(TypeError, match=r"got MaskedArray: write query_labels.filled"):
+        evaluate_retrieval(X, np.ma.masked_less(Y, 1))
+    with pytest.raises(TypeError, match=r"got list: write numpy.asarray\(gallery\)"):
+        nearest(X, X.tolist(), 1)
+    with pytest.raises(TypeError, match="query_labels must be integers, got dtype datetime64"):
+        evaluate_retrieval(X, np.array(["2020-01-01"] * 20, "M8[D]"))
+
+
+def test_modes_may_be_names():
+    modes = NAMES.astype(object)
+    proxies = jnp.asarray(RNG.normal(size=(4, 2, 3)), jnp.float32)
+    assert metrics.proxy_spread(proxies, X, Y, modes) == metrics.proxy_spread(proxies, X, Y, Y)

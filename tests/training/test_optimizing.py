@@ -1,0 +1,197 @@
+"""Optimizers of every kind: those that want the loss, those with parameters of their own to evaluate with, averages."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from optax import contrib
+
+import jdml
+from jdml.training import fit, load
+
+pytestmark = pytest.mark.slow
+
+
+def run(toy, optimizer, out_dir=None, **settings):
+    given = {"steps": 6, "evaluate": toy.spread, "evaluate_every": 2, "progress": False}
+    parts = toy.model, toy.objective, optimizer, toy.data
+    return fit(*parts, toy.batches(), out_dir=out_dir, **{**given, **settings})
+
+
+def by_role(make):
+    transforms = {"model": make(), "proxies": optax.adam(1e-2)}
+    return jdml.optim.partition_by_role(transforms, {role: role for role in transforms})
+
+
+WANT_THE_LOSS = {
+    "momo": contrib.momo(1e-2),
+    "polyak_sgd": optax.polyak_sgd(1e-2),
+    "reduce_on_plateau": optax.chain(optax.adam(1e-2), contrib.reduce_on_plateau()),
+    "by role": by_role(lambda: optax.polyak_sgd(1e-2)),
+    "in MultiSteps": optax.MultiSteps(contrib.momo(1e-2), 2),
+    "injected": optax.inject_hyperparams(optax.polyak_sgd)(1e-2),
+}
+
+
+@pytest.mark.parametrize("kind", WANT_THE_LOSS)
+def test_those_that_want_the_loss_get_it(toy, kind):
+    assert np.isfinite(run(toy, WANT_THE_LOSS[kind], steps=2).history[-1]["loss"])
+
+
+def test_the_loss_is_the_steps_own(toy):
+    def update(grads, state, params=None, *, value, **extra):
+        return jax.tree.map(jnp.zeros_like, grads), value
+
+    keeps = optax.GradientTransformationExtraArgs(lambda params: jnp.zeros(()), update)
+    result = run(toy, keeps, steps=2, log_every=1)
+    assert float(result.state.opt_state) == pytest.approx(result.history[-1]["loss"])
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (optax.lbfgs(), "value_fn"),
+        (by_role(optax.lbfgs), "value_fn"),
+        (optax.chain(optax.sgd(1.0), optax.scale_by_backtracking_linesearch(5)), "value_fn"),
+        (contrib.sam(optax.sgd(0.1), optax.sgd(0.1), opaque_mode=True), "sam"),
+        (contrib.sam(optax.sgd(0.1), optax.sgd(0.1)), "sam"),
+        (contrib.sophia(1e-3), "obj_fn"),
+    ],
+)
+def test_those_that_cannot_work_are_refused_before_any_file(toy, tmp_path, optimizer, message):
+    with pytest.raises(ValueError, match=f"optimizer .*({message})"):
+        run(toy, optimizer, tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+FREE = {
+    "alone": contrib.schedule_free_adamw(1e-2),
+    "by role": by_role(lambda: contrib.schedule_free_sgd(1e-2)),
+    "in MultiSteps": optax.MultiSteps(contrib.schedule_free_adamw(1e-2), 2),
+}
+
+
+@pytest.mark.parametrize("kind", FREE)
+def test_schedule_free_is_evaluated_and_saved_with_its_own_parameters(toy, tmp_path, kind):
+    result = run(toy, FREE[kind], tmp_path)
+    raw, chosen = result.state.params, result.best_params
+    (free,) = (
+        part
+        for part in jax.tree.leaves(
+            result.state.opt_state, is_leaf=lambda x: isinstance(x, contrib.ScheduleFreeState)
+        )
+        if isinstance(part, contrib.ScheduleFreeState)
+    )
+    own = {"model": free.z["model"]} if kind == "by role" else free.z
+    expected = {
+        **raw,
+        **contrib.schedule_free_eval_params(free._replace(z=own), {k: raw[k] for k in own}),
+    }
+    for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(chosen), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    kernels = [tree["model"]["Dense_0"]["kernel"] for tree in (raw, chosen)]
+    assert np.abs(kernels[0] - kernels[1]).max() > 0
+    for which in ("best", "last"):
+        loaded = load(tmp_path, which=which, model=toy.model)
+        np.testing.assert_allclose(
+            loaded.embed(toy.data.images), result.embedder(toy.data.images), rtol=1e-5, atol=1e-6
+        )
+    scored = float(result.embedder(toy.data.images).std())
+    assert result.history[-1]["spread"] == pytest.approx(scored)
+
+
+def test_an_average_is_the_sum_over_the_steps(toy, tmp_path):
+    seen = []
+    kept = run(toy, optax.adam(1e-2), tmp_path, ema=0.5)
+    for steps in range(1, 7):
+        seen.append(run(toy, optax.adam(1e-2), steps=steps).state.params)
+    weights = 0.5 ** np.arange(5, -1, -1)
+    expected = jax.tree.map(lambda *all: np.average(all, axis=0, weights=weights), *seen)
+    for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(kept.best_params), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    for a, b in zip(jax.tree.leaves(seen[-1]), jax.tree.leaves(kept.state.params), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    images = toy.data.images
+    assert kept.history[-1]["spread"] == pytest.approx(float(kept.embedder(images).std()))
+    for which in ("best", "last"):
+        own = load(tmp_path, which=which, model=toy.model).embed(images)
+        np.testing.assert_array_equal(own, kept.embedder(images))
+
+
+def test_an_average_goes_on_to_the_bit(toy, identical, tmp_path):
+    class Killed(BaseException):
+        pass
+
+    class Sampler(toy.batches):
+        def __next__(self):
+            if self.i == 3:
+                raise Killed
+            return super().__next__()
+
+    settings = {"ema": 0.9, "monitor": "spread"}
+    whole = run(toy, optax.adam(1e-2), tmp_path / "whole", **settings)
+    parts = toy.model, toy.objective, optax.adam(1e-2), toy.data
+    with pytest.raises(Killed):
+        fit(
+            *parts, Sampler(), steps=6, evaluate=toy.spread, evaluate_every=2, progress=False,
+            out_dir=tmp_path / "run", **settings,
+        )  # fmt: skip
+    again = run(toy, optax.adam(1e-2), tmp_path / "run", **settings)
+    assert identical(whole.state, again.state)
+    assert identical(whole.best_params, again.best_params)
+    with pytest.raises(ValueError, match="another configuration"):
+        run(toy, optax.adam(1e-2), tmp_path / "run", **{**settings, "ema": 0.99})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"ema": 1.0}, "ema must be below 1, such as 0.999, got 1.0"),
+        ({"ema": 0}, "ema must be .*, got 0"),
+        ({"ema": 0.9, "hook": object()}, "ema and hook"),
+        ({"ema": 0.9, "optimizer": contrib.schedule_free_sgd(1e-2)}, "ema: the optimizer .schedule_free"),
+    ],
+)  # fmt: skip
+def test_averages_that_are_none(toy, settings, message):
+    settings = {"optimizer": optax.adam(1e-2), **settings}
+    with pytest.raises(ValueError, match=message):
+        run(toy, **settings)
+
+
+def test_multi_steps_count_batches_outside_and_updates_inside(toy):
+    """Six steps are six batches; a schedule inside sees three."""
+    seen = optax.MultiSteps(optax.adam(optax.linear_schedule(1e-2, 0.0, 3)), 2)
+    result = run(toy, seen)
+    assert int(result.state.step) == 6
+    assert int(result.state.opt_state.gradient_step) == 3
+    count = [
+        x
+        for p, x in jax.tree_util.tree_leaves_with_path(result.state.opt_state)
+        if "count" in str(p)
+    ]
+    assert {int(number) for number in count} == {3}
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_a_schedule_that_has_ended_is_not_gone_on_with(toy, tmp_path, accumulate):
+    def ending(steps):
+        made = optax.adam(optax.cosine_decay_schedule(1e-2, steps))
+        return optax.MultiSteps(made, 2) if accumulate else made
+
+    optimizer = ending(3 if accumulate else 6)
+    state = run(toy, optimizer, tmp_path / "other").state
+    run(toy, optimizer, tmp_path / "same")
+    for settings in ({"out_dir": tmp_path / "same", "longer": True}, {"state": state}):
+        with pytest.raises(ValueError, match="updates of 0 from step 6 on: its schedule has ended"):
+            run(toy, optimizer, steps=8, **settings)
+    with pytest.raises(
+        ValueError, match="optimizer is another. The steps grew, .*schedule ends at"
+    ):
+        run(toy, ending(8), tmp_path / "other", steps=8, longer=True)
+
+
+def test_what_has_not_ended_goes_on(toy, tmp_path):
+    optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, 6, alpha=0.1))
+    run(toy, optimizer, tmp_path)
+    assert run(toy, optimizer, tmp_path, steps=8, longer=True).history[-1]["step"] == 8
