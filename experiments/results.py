@@ -29,7 +29,6 @@ class Column(NamedTuple):
         paper: what the method's paper reports on the same task, in percent.
         date: of the runs.
         command: that made them.
-        kept: the file of the runs in the experiment's folder.
     """
 
     title: str
@@ -39,7 +38,6 @@ class Column(NamedTuple):
     paper: dict[str, float]
     date: str
     command: str
-    kept: str = "results.jsonl"
 
 
 def same(name: str) -> str | None:
@@ -119,7 +117,6 @@ COLUMNS = (
         {},
         "2026-11-22 and 23",
         "python -m experiments.nir.decide --data-dir DIR --workers 2",
-        kept="decided.jsonl",
     ),
     Column(
         "Omniglot letters, 600 steps, up to 12 proxies per class",
@@ -208,7 +205,7 @@ COLUMNS = (
 def values(column: Column) -> dict[str, list[float]]:
     """The metric of all runs by method."""
     by_method: dict[str, list[float]] = {}
-    for key, result in read_results(HERE / column.folder / column.kept).items():
+    for key, result in read_results(HERE / column.folder / "results.jsonl").items():
         method = column.rename(key.rpartition("-")[0])
         if method is not None and column.metric in result["metrics"]:
             by_method.setdefault(method, []).append(result["metrics"][column.metric])
