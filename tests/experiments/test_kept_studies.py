@@ -44,7 +44,9 @@ def test_what_pfml_needs_is_kept_run_by_run(
     assert "(1 seed)" in first
     without = kept["digits: number: proxies=0 noise=0.5-0"]["metrics"]
     assert set(without) == {f"{a} {b}" for a in ("held out", "seen") for b in ("R@1", "MAP@R")}
-    points = kept["digits: points: dim=8 start=samples attraction=off alpha=1.0 clip=norm-0"]["metrics"]
+    points = kept["digits: points: dim=8 start=samples attraction=off alpha=1.0 clip=norm-0"][
+        "metrics"
+    ]
     assert points["covered"] > 0.5
     with pytest.raises(SystemExit, match="--parts regime is for --task letters"):
         study.main(study.Settings(parts=("regime",)))
