@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if known.computes:
             compiled_programs.keep_compiled_programs()
             if argv is None:  # a process of our own
-                importlib.import_module("jdml.training.process_memory").keep_freed_memory()
+                importlib.import_module("jdml.training.process").keep_freed_memory()
         return command.execute() or 0
     except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:
         return _fail(prog, messages.told(error) or "out of memory")

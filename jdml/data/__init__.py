@@ -10,8 +10,12 @@ from jdml.data.images import BadImageError, ImageFiles
 from jdml.data.labels import corrupt_labels, parity_labels
 from jdml.data.loading import IMAGE_FILES, load
 from jdml.data.pipeline import Batch, ImageBatches, without_bad_images
-from jdml.data.reference_sampler import AnchorBatchSampler
-from jdml.data.samplers import ClassBatchSampler, EpochSampler, RandomBatchSampler
+from jdml.data.samplers import (
+    AnchorBatchSampler,
+    ClassBatchSampler,
+    EpochSampler,
+    RandomBatchSampler,
+)
 from jdml.data.splits import Fold, mlrc_folds, resplit, train_on
 from jdml.data.transforms import Crops, conventional, mlrc
 

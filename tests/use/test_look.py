@@ -128,7 +128,7 @@ def test_a_sweep_trains_what_is_missing_and_compares_all(tmp_path, jdml_command)
 def test_options_are_typed_as_they_were():
     import tyro
 
-    from jdml.cli.command_of_run import words_of
+    from jdml.cli.start_of_run import words_of
     from jdml.cli.train import Train
 
     options = Train(

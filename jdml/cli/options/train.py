@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from jdml.cli.command_of_run import words_of
 from jdml.cli.options.base import as_typed
 from jdml.cli.options.data import Data
 from jdml.cli.options.machines import Machines
@@ -14,6 +13,7 @@ from jdml.cli.options.network import Network
 from jdml.cli.options.optimizer import Optimizer
 from jdml.cli.options.run import RunOptions
 from jdml.cli.sizes import SMALL_IMAGES, check_memory, check_network
+from jdml.cli.start_of_run import words_of
 from jdml.recipes import Recipe
 from jdml.registry import NETWORKS, pretrained_networks
 
