@@ -15,7 +15,7 @@ INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARG
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
 
-demo: $(VENV)/.train ## undo class collapse on real digits (half a minute), into runs/demo, with a page to look at
+demo: $(VENV)/.train ## undo class collapse on real digits (a minute, once installed), into runs/demo, with a page to look at
 	$(BIN)/jdml demo
 
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal

@@ -60,10 +60,8 @@ class InFolder(OnData):
     """Folder for results, tables and figures; default runs/STUDY_DATA."""
 
     def place(self, study: str) -> Path:
-        """The folder, which is there from now on."""
-        out = self.out or Path("runs") / f"{study}_{self.data}"
-        out.mkdir(parents=True, exist_ok=True)
-        return out
+        """The folder of a study."""
+        return self.out or Path("runs") / f"{study}_{self.data}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,13 @@
 A cell is mean ± sample standard deviation in percent, then the number of runs. What the papers report stands beside it.
 """
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from experiments.omniglot.methods import PAPER as EPS_PAPER
 from jdml.report import markdown_table, mean_std
 from jdml.training.records import read_results
 
@@ -18,26 +20,51 @@ START, END = "<!-- table -->", "<!-- end of table -->"
 MACHINE = "two x86-64 CPU cores, no GPU"
 
 
-class Column(NamedTuple):
-    """What a column shows.
+class Runs(NamedTuple):
+    """The runs that are kept of a study.
+
+    Attributes:
+        study: the module that made them.
+        options: with which.
+        date: when.
+    """
+
+    study: str
+    options: str
+    date: str
+
+    @property
+    def folder(self) -> str:
+        """The experiment."""
+        return self.study.partition(".")[0]
+
+    @property
+    def command(self) -> str:
+        """What makes them."""
+        return f"python -m experiments.{self.study} {self.options}"
+
+
+class Shown(NamedTuple):
+    """What a column shows of them.
 
     Attributes:
         title: its heading.
-        folder: the experiment.
-        metric: in its results.
+        metric: in the results.
         rename: from a run's name there (without its seed) to a method, or None.
         paper: what the method's paper reports on the same task, in percent.
-        date: of the runs.
-        command: that made them.
     """
 
     title: str
-    folder: str
     metric: str
-    rename: Any
-    paper: dict[str, float]
-    date: str
-    command: str
+    rename: Callable[[str], str | None]
+    paper: Mapping[str, float] = {}
+
+
+class Column(NamedTuple):
+    """A column of the table: runs, and what it shows of them."""
+
+    runs: Runs
+    shown: Shown
 
 
 def same(name: str) -> str | None:
@@ -46,7 +73,7 @@ def same(name: str) -> str | None:
     return None if name.split(" ")[0] in sweeps else name
 
 
-def of_fields(data: str, suffix: str = "") -> Any:
+def of_fields(data: str, suffix: str = "") -> Callable[[str], str | None]:
     """Names of the study of potential fields on a data set, clean or with noise; its sweeps' points are in digits."""
 
     def rename(name: str) -> str | None:
@@ -77,138 +104,75 @@ def of_nir(name: str) -> str | None:
     return {"alone": base, "warm-up": f"{base}, NIR's warm-up", "NIR": f"{base} + NIR"}.get(way)
 
 
-def of_ccp(name: str) -> str | None:
-    """Names of CCP's study on MNIST."""
-    names = {
-        "mnist: in batch": "contrastive",
-        "mnist: samples": "contrastive, anchor samples",
-        "mnist: single": "contrastive, one problem",
-        "mnist: CCP": "contrastive + CCP",
-    }
-    return names.get(name)
-
-
-EPS_PAPER = {
-    "triplet": 49.4,
-    "ProxyNCA": 49.1,
-    "margin": 49.4,
-    "MS": 57.7,
-    "EPS + triplet": 68.4,
-    "EPS + margin": 66.2,
-    "EPS + MS": 68.7,
+OF_CCP = {
+    "mnist: in batch": "contrastive",
+    "mnist: samples": "contrastive, anchor samples",
+    "mnist: single": "contrastive, one problem",
+    "mnist: CCP": "contrastive + CCP",
 }
+"""Names of CCP's study on MNIST."""
+PARITY_PAPER = {"triplet": 35.2, "EPS + triplet": 42.3}
+CCP_PAPER = {"contrastive + CCP": 97.21, "contrastive, anchor samples": 98.06}
 OMNIGLOT = "--data omniglot --data-dir DIR"
 MNIST = "--data mnist --data-dir DIR"
 COLUMNS = (
     Column(
-        "Omniglot letters, 400 steps",
-        "omniglot",
-        "letters R@1",
-        same,
-        EPS_PAPER,
-        "2026-11-21",
-        "python -m experiments.omniglot.main --data-dir DIR --workers 2",
+        Runs("omniglot.main", "--data-dir DIR --workers 2", "2026-11-21"),
+        Shown("Omniglot letters, 400 steps", "letters R@1", same, EPS_PAPER),
     ),
     Column(
-        "Omniglot letters, 600 steps",
-        "nir",
-        "R@1",
-        of_nir,
-        {},
-        "2026-11-22 and 23",
-        "python -m experiments.nir.decide --data-dir DIR --workers 2",
+        Runs("nir.decide", "--data-dir DIR --workers 2", "2026-11-22 and 23"),
+        Shown("Omniglot letters, 600 steps", "R@1", of_nir),
     ),
     Column(
-        "Omniglot letters, 600 steps, up to 12 proxies per class",
-        "mpa",
-        "letters R@1",
-        of_multi_proxy,
-        {},
-        "2026-11-22 and 23",
-        f"python -m experiments.mpa.main {OMNIGLOT} --steps 600 --seeds 3",
+        Runs("mpa.main", f"{OMNIGLOT} --steps 600 --seeds 3", "2026-11-22 and 23"),
+        Shown(
+            "Omniglot letters, 600 steps, up to 12 proxies per class", "letters R@1", of_multi_proxy
+        ),
     ),
     Column(
-        "Omniglot letters, 1,200 steps",
-        "eps_omniglot",
-        "letter R@1",
-        of_eps,
-        EPS_PAPER,
-        "2026-11-21",
-        "python -m experiments.eps_omniglot.main --data-dir DIR --seeds 3",
+        Runs("eps_omniglot.main", "--data-dir DIR --seeds 3", "2026-11-21"),
+        Shown("Omniglot letters, 1,200 steps", "letter R@1", of_eps, EPS_PAPER),
     ),
     Column(
-        "the same, proxies and fields",
-        "potential_fields",
-        "letters R@1",
-        of_fields("omniglot"),
-        {},
-        "2026-11-23",
-        f"python -m experiments.potential_fields.main {OMNIGLOT} --parts methods --seeds 3",
+        Runs("potential_fields.main", f"{OMNIGLOT} --parts methods --seeds 3", "2026-11-23"),
+        Shown("the same, proxies and fields", "letters R@1", of_fields("omniglot")),
     ),
     Column(
-        "the same, 20 % wrong labels",
-        "potential_fields",
-        "letters R@1",
-        of_fields("omniglot", ", noise"),
-        {},
-        "2026-11-21 and 23",
-        f"python -m experiments.potential_fields.main {OMNIGLOT} --parts noise --seeds 5",
+        Runs("potential_fields.main", f"{OMNIGLOT} --parts noise --seeds 5", "2026-11-21 and 23"),
+        Shown("the same, 20 % wrong labels", "letters R@1", of_fields("omniglot", ", noise")),
     ),
     Column(
-        "MNIST even/odd, unseen digits",
-        "eps_mnist",
-        "unseen R@1",
-        same,
-        {"triplet": 35.2, "EPS + triplet": 42.3},
-        "2026-11-21",
-        "python -m experiments.eps_mnist.main --data mnist --data-dir DIR --seeds 5",
+        Runs("eps_mnist.main", f"{MNIST} --seeds 5", "2026-11-21"),
+        Shown("MNIST even/odd, unseen digits", "unseen R@1", same, PARITY_PAPER),
     ),
     Column(
-        "MNIST even/odd, seen digits, 16-D",
-        "potential_fields",
-        "seen digits R@1",
-        of_fields("mnist"),
-        {},
-        "2026-11-23",
-        f"python -m experiments.potential_fields.main {MNIST} --parts methods --seeds 3",
+        Runs("potential_fields.main", f"{MNIST} --parts methods --seeds 3", "2026-11-23"),
+        Shown("MNIST even/odd, seen digits, 16-D", "seen digits R@1", of_fields("mnist")),
     ),
     Column(
-        "the same, 20 % wrong labels",
-        "potential_fields",
-        "seen digits R@1",
-        of_fields("mnist", ", noise"),
-        {},
-        "2026-11-22 and 23",
-        f"python -m experiments.potential_fields.main {MNIST} --parts noise --seeds 5",
+        Runs("potential_fields.main", f"{MNIST} --parts noise --seeds 5", "2026-11-22 and 23"),
+        Shown("the same, 20 % wrong labels", "seen digits R@1", of_fields("mnist", ", noise")),
     ),
     Column(
-        "MNIST in the plane, MAP@R",
-        "ccp_mnist",
-        "test",
-        of_ccp,
-        {"contrastive + CCP": 97.21, "contrastive, anchor samples": 98.06},
-        "2026-11-24",
-        "python -m experiments.ccp_mnist.main --data mnist --data-dir DIR --seeds 3",
+        Runs("ccp_mnist.main", f"{MNIST} --seeds 3", "2026-11-24"),
+        Shown("MNIST in the plane, MAP@R", "test", OF_CCP.get, CCP_PAPER),
     ),
     Column(
-        "CUB crops, frozen features",
-        "cub_crops",
-        "R@1",
-        same,
-        {},
-        "2026-11-21",
-        "python -m experiments.cub_crops.main --data-dir DIR --weights lite0.safetensors",
+        Runs("cub_crops.main", "--data-dir DIR --weights lite0.safetensors", "2026-11-21"),
+        Shown("CUB crops, frozen features", "R@1", same),
     ),
 )
 
 
 def values(column: Column) -> dict[str, list[float]]:
     """The metric of all runs by method."""
+    runs, shown = column
     by_method: dict[str, list[float]] = {}
-    for key, result in read_results(HERE / column.folder / "results.jsonl").items():
-        method = column.rename(key.rpartition("-")[0])
-        if method is not None and column.metric in result["metrics"]:
-            by_method.setdefault(method, []).append(result["metrics"][column.metric])
+    for key, result in read_results(HERE / runs.folder / "results.jsonl").items():
+        method = shown.rename(key.rpartition("-")[0])
+        if method is not None and shown.metric in result["metrics"]:
+            by_method.setdefault(method, []).append(result["metrics"][shown.metric])
     return by_method
 
 
@@ -216,8 +180,9 @@ def cell(column: Column, method: str, runs: list[float] | None) -> str:
     """Mean ± std of so many runs, and the paper's figure in brackets."""
     if runs is None:
         return "–"
-    paper = f" [{column.paper[method]}]" if method in column.paper else ""
-    return f"{mean_std(runs)} ({len(runs)}){paper}"
+    paper = column.shown.paper
+    beside = f" [{paper[method]}]" if method in paper else ""
+    return f"{mean_std(runs)} ({len(runs)}){beside}"
 
 
 def table() -> str:
@@ -236,13 +201,14 @@ def table() -> str:
         ]
         for method in ordered
     ]
+    titles = [shown.title for _, shown in COLUMNS]
     sources = [
-        [column.title, column.date, f"[{column.folder}]({column.folder})", f"`{column.command}`"]
-        for column in COLUMNS
+        [title, runs.date, f"[{runs.folder}]({runs.folder})", f"`{runs.command}`"]
+        for title, (runs, _) in zip(titles, COLUMNS, strict=True)
     ]
     return "\n".join(
         [
-            markdown_table(["R@1", *(column.title for column in COLUMNS)], rows),
+            markdown_table(["R@1", *titles], rows),
             f"All on {MACHINE}:\n",
             markdown_table(["column", "date", "experiment", "command"], sources),
         ]

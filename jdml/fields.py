@@ -20,7 +20,7 @@ from jax import Array
 from jdml import ops
 from jdml.ops import checks, safe_sqrt
 from jdml.ops.meshes import NOWHERE, Axis, by_rows
-from jdml.ops.stable import accumulate_in, widen
+from jdml.ops.stable import SQUARABLE, accumulate_in, bounded, widen
 from jdml.ops.streams import pair_sums
 
 __all__ = [
@@ -220,6 +220,7 @@ def contrasting(
         >>> contrasting(jnp.array([0.25, 0.25]), jnp.array([True, False]), 0.5)
         Array([0.25  , 0.0625], dtype=float32)
     """
+    delta = bounded(jnp.asarray(delta), most=SQUARABLE)
     pull = jnp.where(r < delta, delta, r)
     if repulsion == "decaying":
         other = jnp.zeros_like(same)

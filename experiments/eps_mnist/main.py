@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jdml
-from experiments.options import OnData, start
+from experiments.options import InFolder, start
 from experiments.shown import tell
 from jdml import data, metrics, training
 from jdml.recipes import Recipe
@@ -42,7 +42,7 @@ PAPER = {  # R@1, R@5, R@10 on 0–5 and on 6–9: Table 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(OnData):
+class Settings(InFolder):
     """What is run."""
 
     data: Literal["digits", "mnist"] = "digits"
@@ -53,8 +53,6 @@ class Settings(OnData):
     """Training steps of each run."""
     held_out: bool = False
     """Score on a sixth of the training images, held out of training: how the margin was chosen."""
-    out: Path | None = None
-    """Folder for results, table and figure; default runs/eps_DATA."""
 
 
 class Parts(NamedTuple):
@@ -178,13 +176,11 @@ def gain_table(results: dict[str, Any]) -> str:
     """What EPS adds to R@1, paired by seed."""
     rows = []
     for method in LOSSES:
-        cells = [method]
+        gains = []
         for part in ("seen", "unseen"):
-            with_eps = over_seeds(results, f"EPS + {method}", f"{part} R@1")
-            cells.append(
-                mean_std(np.subtract(with_eps, over_seeds(results, method, f"{part} R@1")))
-            )
-        rows.append(cells)
+            ours = over_seeds(results, f"EPS + {method}", f"{part} R@1")
+            gains.append(mean_std(np.subtract(ours, over_seeds(results, method, f"{part} R@1"))))
+        rows.append([method, *gains])
     return markdown_table(["loss", "EPS adds on 0–5", "EPS adds on 6–9"], rows)
 
 
@@ -194,10 +190,8 @@ def draw(results: dict[str, Any], path: Path) -> None:
     for part in ("seen", "unseen"):
         for method in METHODS:
             measured = results[f"{method}-0"]["metrics"]
-            title = method if part == "seen" else ""
-            panels.append(
-                (title, np.array(measured[f"{part} points"]), np.array(measured[f"{part} digits"]))
-            )
+            shown = (np.array(measured[f"{part} {kind}"]) for kind in ("points", "digits"))
+            panels.append((method if part == "seen" else "", *shown))
     scatter_grid(
         panels,
         path,
@@ -209,7 +203,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 def main(settings: Settings) -> None:
     """Run what is missing, print the tables and write tables and figure."""
-    out = settings.out or Path("runs") / f"eps_{settings.data}"
+    out = settings.place("eps")
     load(settings.data, settings.folder, settings.held_out)
     results = run_study(run, make_jobs(settings), out / "runs.jsonl", workers=settings.workers)
     tables = "\n".join(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.shown import cell, draw_means
+from experiments.shown import cells, draw_means, subplots
 from jdml.report import markdown_table, mean_std
 from jdml.training.study import over_seeds
 
@@ -66,11 +66,6 @@ SWEPT = {
         {0: "margin"},
     ),
 }
-
-
-def cells(results: Results, method: str, columns: Sequence[str]) -> list[str]:
-    """Mean and deviation of a method's runs in each column."""
-    return [cell(over_seeds(results, method, column)) for column in columns]
 
 
 def beside_paper(
@@ -164,25 +159,17 @@ def report(results: Results, parts: tuple[str, ...], out: Path) -> str:
 
 def draw_curves(curves: dict[str, dict[float, list[float]]], path: Path) -> None:
     """Letters R@1 against the swept value, mean and standard deviation."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.5 * len(curves), 3.4), layout="constrained")
-    for axes, (title, values) in zip(
-        figure.subplots(1, len(curves), squeeze=False)[0], curves.items(), strict=True
-    ):
+    figure, (row,) = subplots(columns=len(curves), size=(4.5 * len(curves), 3.4))
+    for axes, (title, values) in zip(row, curves.items(), strict=True):
         points = sorted(values)
         draw_means(axes, points, [values[point] for point in points])
         axes.set(xlabel=title, ylabel="letters R@1 (%)", ylim=(0, None))
-        axes.grid(alpha=0.3)
     figure.savefig(path, dpi=150)
 
 
 def draw_training(results: Results, path: Path) -> None:
     """Letters R@1 over the steps of training, mean of the seeds and their range (Fig. 5a)."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 3.8), layout="constrained")
-    axes = figure.subplots()
+    figure, ((axes,),) = subplots(size=(6, 3.8))
     for number, method in enumerate(CURVES):
         runs = np.array(over_seeds(results, f"curve {method}", "curve"))
         if not len(runs):

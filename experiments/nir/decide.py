@@ -74,7 +74,12 @@ class Settings(Kept):
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run by name: all ways of a loss with the first seed, then with the next."""
     return {
-        f"{base.replace('*', 'x')}, {way}-{seed}": dict(base=base, way=way, steps=STEPS, seed=seed)
+        f"{base.replace('*', 'x')}, {way}-{seed}": {
+            "base": base,
+            "way": way,
+            "steps": STEPS,
+            "seed": seed,
+        }
         for base in settings.bases
         for seed in range(settings.seeds)
         for way in WAYS

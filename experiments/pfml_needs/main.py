@@ -154,18 +154,9 @@ def settings_of(part: Part, options: Settings) -> Iterator[tuple[dict[str, Any],
         for (name, (method, number, own)), noise in itertools.product(REGIME.items(), noises):
             start = "samples" if method in ("PFML", "CPML") else "sphere"
             clip = CLIPS.get(name.split(",")[0], "none")
-            yield (
-                {"method": name.replace(" ", ""), "noise": noise},
-                job(
-                    method=method,
-                    proxies=number,
-                    settings=own,
-                    noise=noise,
-                    test=True,
-                    start=start,
-                    clip=clip,
-                ),
-            )
+            levels = {"method": name.replace(" ", ""), "noise": noise}
+            field = {"method": method, "proxies": number, "settings": own}
+            yield levels, job(**field, noise=noise, test=True, start=start, clip=clip)
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
@@ -179,11 +170,10 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def main(settings: Settings) -> str:
-    """Run what is missing, and print the tables of what is kept."""
+    """Run what is missing; return the tables of what is kept."""
     if settings.task != "digits" and settings.data_dir is None and not settings.tables:
-        raise SystemExit(
-            f"--task {settings.task} needs --data-dir, the folder with Omniglot's zips"
-        )
+        needed = "--data-dir, the folder with Omniglot's zips"
+        raise SystemExit(f"--task {settings.task} needs {needed}")
     if "batches" in settings.parts and settings.task == "digits":
         raise SystemExit(
             "--parts batches is for Omniglot: a batch of digits has both classes anyway"
@@ -198,9 +188,7 @@ def main(settings: Settings) -> str:
         jobs, progress = make_jobs(settings), not settings.quiet
         limits = {"workers": settings.workers, "minutes": settings.minutes}
         run_study(work, jobs, kept, **limits, progress=progress)
-    text = report(of_task(read_results(kept), settings.task), settings.parts)
-    print(text, flush=True)
-    return text
+    return report(of_task(read_results(kept), settings.task), settings.parts)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Tables of the study: what each setting scored, and the paired difference that each factor makes."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ from jdml.report import markdown_table, paired
 
 Results = Mapping[str, Mapping[str, Any]]
 Levels = tuple[tuple[str, str], ...]
+Runs = Mapping[Levels, Mapping[int, Mapping[str, float]]]
+"""The metrics of runs by setting and seed."""
 MEASURES = {
     "points": ("covered", "together", "distance", "norm"),
     "regime": ("held out R@1", "held out MAP@R"),
@@ -41,7 +44,7 @@ def levels_of(name: str) -> tuple[str, Levels, int]:
     return part, pairs, int(seed)  # type: ignore[return-value]
 
 
-def of_part(results: Results, part: str) -> dict[Levels, dict[int, Mapping[str, float]]]:
+def of_part(results: Results, part: str) -> Runs:
     """The metrics of a part's runs, by setting and seed."""
     runs: dict[Levels, dict[int, Mapping[str, float]]] = {}
     for name, result in results.items():
@@ -62,51 +65,46 @@ def place(level: tuple[str, str]) -> tuple[bool, float, str]:
         return True, 0.0, value
 
 
-def shown(measure: str, values: list[float]) -> str:
+def scores(seeds: Mapping[int, Mapping[str, float]], measure: str) -> dict[int, float]:
+    """A measure by seed, of the seeds that have it."""
+    return {seed: metrics[measure] for seed, metrics in seeds.items() if measure in metrics}
+
+
+def shown(measure: str, runs: Mapping[int, float]) -> str:
     """Mean and deviation: retrieval in percent, all else as it is."""
+    values = list(runs.values())
     return cell(values) if measure.endswith(PERCENT) else cell(values, 1, 2)
 
 
-def setting_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]], part: str) -> str:
+def setting_table(runs: Runs, part: str) -> str:
     """A row for each setting that has a run."""
     measures = MEASURES.get(part, COMMON)
     rows = []
     for levels, seeds in runs.items():
-        cells = [
-            shown(measure, [m[measure] for m in seeds.values() if measure in m])
-            for measure in measures
-        ]
+        cells = [shown(measure, scores(seeds, measure)) for measure in measures]
         rows.append([*(value for _, value in levels), *cells, str(len(seeds))])
     names = [name for name, _ in next(iter(runs))]
     return markdown_table([*names, *measures, "seeds"], rows)
 
 
-def difference_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]]) -> str:
+def difference_table(runs: Runs) -> str:
     """For each factor the difference of a level to its first, averaged over the other factors, paired by seed."""
-    factors: dict[str, list[str]] = {}
-    for levels in runs:
-        for name, value in levels:
-            known = factors.setdefault(name, [])
-            if value not in known:
-                known.append(value)
+    factors: dict[str, dict[str, None]] = {}
+    for name, value in itertools.chain(*runs):
+        factors.setdefault(name, {})[value] = None
     measures = [
         m for m in DIFFERENCES if any(m in one for s in runs.values() for one in s.values())
     ]
     rows = []
     for name, values in factors.items():
-        for value in values[1:]:
-            cells = [differ(runs, name, values[0], value, measure) for measure in measures]
-            rows.append([f"{name}: {value} − {values[0]}", *cells])
+        first, *others = values
+        for value in others:
+            cells = [differ(runs, name, first, value, measure) for measure in measures]
+            rows.append([f"{name}: {value} − {first}", *cells])
     return markdown_table(["factor", *measures], rows)
 
 
-def differ(
-    runs: Mapping[Levels, Mapping[int, Mapping[str, float]]],
-    factor: str,
-    first: str,
-    second: str,
-    measure: str,
-) -> str:
+def differ(runs: Runs, factor: str, first: str, second: str, measure: str) -> str:
     """Mean difference of two levels over seeds, with a 95 % interval; settings that have both, and only those."""
     one: dict[int, list[float]] = {}
     two: dict[int, list[float]] = {}
@@ -123,7 +121,7 @@ def differ(
     return interval(measure, *means)
 
 
-def against_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]], preset: Levels) -> str:
+def against_table(runs: Runs, preset: Levels) -> str:
     """Each setting beside the one that has the preset's levels, and is otherwise the same, paired by seed."""
     known = dict(preset)
     rows = []
@@ -131,32 +129,29 @@ def against_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]], pres
         other = tuple((name, known.get(name, value)) for name, value in levels)
         if other == levels or other not in runs:
             continue
-        cells = []
-        for measure in BESIDE:
-            values = [
-                {k: metrics[measure] for k, metrics in r.items() if measure in metrics}
-                for r in (seeds, runs[other])
-            ]
-            cells.append(interval(measure, *values))
+        cells = [
+            interval(measure, scores(seeds, measure), scores(runs[other], measure))
+            for measure in BESIDE
+        ]
         rows.append([*(value for _, value in levels), *cells])
     names = [name for name, _ in next(iter(runs))]
     return markdown_table([*names, *BESIDE], rows)
 
 
-def ranking_table(runs: Mapping[Levels, Mapping[int, Mapping[str, float]]]) -> str:
+def ranking_table(runs: Runs) -> str:
     """Methods from the best to the worst, clean and with wrong labels, each beside the next one."""
     measure, rows = "held out R@1", []
     noises = dict.fromkeys(levels[-1] for levels in runs)
     for noise in noises:
-        scores = {
-            levels[0][1]: {seed: metrics[measure] for seed, metrics in seeds.items()}
+        scored = {
+            levels[0][1]: scores(seeds, measure)
             for levels, seeds in runs.items()
             if levels[-1] == noise
         }
-        order = sorted(scores, key=lambda method: -float(np.mean(list(scores[method].values()))))
+        order = sorted(scored, key=lambda method: -float(np.mean(list(scored[method].values()))))
         for method, following in zip(order, [*order[1:], None], strict=True):
-            beside = interval(measure, scores[method], scores[following]) if following else ""
-            rows.append([noise[1], method, shown(measure, list(scores[method].values())), beside])
+            beside = interval(measure, scored[method], scored[following]) if following else ""
+            rows.append([noise[1], method, shown(measure, scored[method]), beside])
     return markdown_table(["noise", "method", measure, "beside the next"], rows)
 
 

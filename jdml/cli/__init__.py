@@ -1,6 +1,7 @@
 """The command line: ``jdml demo``, ``train``, ``embed``, ``search``, ``export``, ``report`` and the others."""
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +18,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments after the program's name; by default the process's own.
 
     Returns:
-        The exit code: 0, 1 where ``data check`` finds something wrong, or 2 with one line on stderr where the
-        input is wrong.
+        The exit code: 0, 1 where ``data check`` finds something wrong, 2 with one line on stderr where the input is
+        wrong, or 141 where nobody reads on (``jdml --help | head``).
 
     Raises:
         SystemExit: as command lines do, for ``COMMAND --help`` and for options that cannot be read.
@@ -29,7 +30,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         ...
         0
     """
-    name, rest = _command(list(sys.argv[1:] if argv is None else argv) or ["--help"])
+    words = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    try:
+        try:
+            return _run(words, own_process=argv is None)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left to write goes nowhere, also when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
+
+
+def _run(words: list[str], *, own_process: bool) -> int:
+    """Run a command; see ``main``."""
+    if words[0] == "help" and len(words) > 1:
+        words = [*words[1:], "--help"]
+    name, rest = _command(words)
     if name in ("-h", "--help", "help"):
         print(overview())
         return 0
@@ -74,17 +91,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         messages.check_places(command)
         if known.computes:
             compiled_programs.keep_compiled_programs()
-            if argv is None:  # a process of our own
+            if own_process:
                 importlib.import_module("jdml.training.process").keep_freed_memory()
         return command.execute() or 0
+    except BrokenPipeError:
+        raise
     except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:
         return _fail(prog, messages.told(error) or "out of memory")
     except RuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return _fail(prog, "out of memory: a smaller --batch or --image-size may fit")
-    except KeyboardInterrupt:
-        return _fail(prog, "interrupted; with --out, the same command goes on where it was", 130)
+    except KeyboardInterrupt as error:
+        step = getattr(error, "step", None)  # of a run that has saved where it was
+        where = "its last checkpoint" if step is None else f"step {step}"
+        told = f"interrupted; with --out, the same command goes on from {where}"
+        return _fail(prog, told, 130)
 
 
 def _command(words: list[str]) -> tuple[str, list[str]]:

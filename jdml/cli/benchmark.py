@@ -151,7 +151,7 @@ class Benchmark(BenchmarkOptions):
 
         return Plan(
             recipe=recipe,
-            model=make_network(recipe, train),
+            model=make_network(recipe, train, **self.network_settings(self.backbone)),
             steps=steps,
             evaluate_every=every,
             seed=self.seed,

@@ -36,7 +36,7 @@ COMMANDS: dict[str, Command] = {
         Command(
             "demo",
             "jdml.cli.demo:Demo",
-            "see class collapse, and what undoes it, on real digits (half a minute)",
+            "see class collapse, and what undoes it, on real digits (a minute)",
             "jdml demo --out runs/demo",
         ),
         Command(
@@ -124,8 +124,8 @@ examples:
 
 `jdml COMMAND --help` explains the options of a command, `jdml --version` tells the version.
 
-Compiled programs are kept, at most 1 GiB of them, in `jdml` of the user's cache folder: set JDML_CACHE to another
-folder, or to `off`."""
+Compiled programs are kept, at most 1 GiB of them where filelock is installed, in `jdml` of the user's cache folder:
+set JDML_CACHE to another folder, or to `off`."""
 
 
 GROUP_HELP = """usage: jdml {group} COMMAND [OPTIONS]

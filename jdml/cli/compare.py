@@ -3,11 +3,15 @@
 import csv
 import io
 import sys
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jdml.cli.embed import check_file
+
+WIDTH = 120
+"""Columns of the screen that a comparison takes, at most."""
 
 
 @dataclass(frozen=True)
@@ -16,13 +20,16 @@ class Compare:
 
     Runs that differ only in their seed are one row, with mean and sample standard deviation. Every row is compared with
     the first one: Δ is the mean difference between runs of the same seed, and in brackets its confidence interval
-    (Student's t over the seeds). Where that holds 0, the seeds do not agree on a difference.
+    (Student's t over the seeds). Where that holds 0, the seeds do not agree on a difference, and a sentence below says
+    that these runs cannot tell. Where runs were scored on held-out rows (--validation), these are shown: what chooses
+    by the test part scores too well on it.
     """
 
     run: tuple[str, ...]
     """Folders of runs, of several runs (jdml sweep's) or of a study; or a study's results.jsonl."""
     metric: tuple[str, ...] = ()
-    """Metrics to show, such as R@1. Default: R@1, MAP@R, P@1 and NMI where there are many."""
+    """Metrics to show, such as R@1, or by their whole names, such as "test class R@1". Default: R@1, MAP@R, P@1 and NMI
+    where there are many."""
     baseline: str | None = None
     """The run that others are compared with. Default: the first."""
     confidence: float = 0.95
@@ -54,7 +61,7 @@ def show(comparison: Any, csv_file: Path | None = None, markdown: Path | None = 
     """Print a comparison, or write it."""
     from jdml.cli.terminal import print_table
     from jdml.models.tensors import write_text
-    from jdml.report import comparison_records, comparison_table, markdown_table
+    from jdml.report import comparison_records, comparison_table, markdown_table, verdict
 
     columns, rows = comparison_table(comparison)
     texts = {
@@ -71,9 +78,37 @@ def show(comparison: Any, csv_file: Path | None = None, markdown: Path | None = 
         else:
             write_text(file, text)
     if not any(str(file) == "-" for file in asked):
-        print_table(None, columns, rows)
+        fitting, left_out = _as_wide_as(WIDTH, comparison)
+        print_table(None, *comparison_table(fitting), width=WIDTH)
+        for line in (*left_out, *verdict(comparison)):
+            print(_wrapped(line))
         for file in asked:
             print(f"written: {file}")
+
+
+def _as_wide_as(width: int, comparison: Any) -> tuple[Any, list[str]]:
+    """A comparison of which a table has room, its last metrics and settings left out; and a line that names them."""
+    from jdml.cli.terminal import width_of
+    from jdml.report import comparison_table
+
+    left_out: list[str] = []
+    while width_of(*comparison_table(comparison)) > width:
+        if len(comparison.shown) > 1:
+            *shown, last = comparison.shown
+            comparison = comparison._replace(shown=shown)
+        elif comparison.settings:
+            *settings, last = comparison.settings
+            comparison = comparison._replace(settings=settings)
+        else:
+            break
+        left_out.insert(0, last)
+    return comparison, [f"not shown: {', '.join(left_out)} (--csv has all)"] if left_out else []
+
+
+def _wrapped(line: str) -> str:
+    return textwrap.fill(
+        line, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _as_csv(records: list[dict[str, Any]]) -> str:

@@ -1,19 +1,25 @@
 """What the command line sets up once: programs compiled before are read again instead of compiled again."""
 
 import contextlib
+import importlib.util
 import os
 import sys
 from pathlib import Path
 
 SWITCH = "JDML_CACHE"
 MOST_BYTES = 1 << 30
+UNLIMITED = "unlimited"
+ENTRY, TIMES = "-cache", "-atime"
+"""How the names of JAX's files end."""
 
 
 def keep_compiled_programs() -> Path | None:
     """Turn on JAX's persistent compilation cache, unless the user has set one or switched it off.
 
-    ``JDML_CACHE`` is a folder, or ``off``; the default is ``jdml`` in the user's cache folder. The least recently used
-    programs go when there is more than 1 GiB.
+    ``JDML_CACHE`` is a folder, or ``off``; the default is ``jdml`` in the user's cache folder. Where ``filelock`` is
+    installed, as the extra ``train`` has it, the least recently used programs go when there is more than 1 GiB.
+    Without it there is no limit: JAX then writes entries without their times, at which every later write of a limited
+    cache stops, so that these lie in a folder of their own.
 
     Returns:
         The folder; None where nothing was turned on.
@@ -26,17 +32,27 @@ def keep_compiled_programs() -> Path | None:
     ):
         return None
     folder = Path(wanted).expanduser() if wanted else user_cache() / "jdml" / "compiled"
+    if importlib.util.find_spec("filelock") is None:
+        folder = folder / UNLIMITED
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:  # a home that cannot be written: everything works, and is compiled each time
         return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-    with contextlib.suppress(ModuleNotFoundError):  # what JAX limits the size with
-        import filelock  # noqa: F401
-
+    if importlib.util.find_spec("filelock") is not None:  # what JAX limits the size with
+        _give_times(folder)
         jax.config.update("jax_compilation_cache_max_size", MOST_BYTES)
     return folder
+
+
+def _give_times(folder: Path) -> None:
+    """Give entries that were written without a limit the times that JAX looks for when it makes room."""
+    for entry in folder.glob(f"*{ENTRY}"):
+        times = entry.with_name(entry.name.removesuffix(ENTRY) + TIMES)
+        with contextlib.suppress(OSError):  # another process is just removing it
+            if not times.exists():
+                times.write_bytes(entry.stat().st_mtime_ns.to_bytes(8, "little"))
 
 
 def user_cache() -> Path:

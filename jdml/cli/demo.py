@@ -10,7 +10,7 @@ class Demo:
 
     Four methods learn 16-D embeddings of real 8x8 digits 0 to 5 from the labels even and odd only, and are
     scored on the digits themselves: images of 0 to 5 that they have not seen, and 6 to 9, which they
-    never saw at all. Takes less than a minute on two cores and needs no files.
+    never saw at all. Takes about a minute on two cores and needs no files.
     """
 
     out: Path = Path("runs/demo")

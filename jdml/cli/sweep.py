@@ -7,6 +7,7 @@ import itertools
 import re
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 from jdml.cli.messages import check_places, check_words
@@ -16,6 +17,9 @@ from jdml.registry.constraints import nearest
 
 OWN = ("seed", "out", "quiet")
 """Options of jdml train that a sweep sets itself."""
+
+FAILED = "failed"
+"""What a run's result has in the place of metrics, where its numbers were no longer finite."""
 
 
 def _repeated() -> Any:
@@ -33,7 +37,8 @@ class Sweep(Train):
     All options of jdml train hold for every run; --set takes one of them and its values, a comma between them. Finished
     runs are kept: the same command goes on after an interruption, and more values or --seeds add to what is there.
     Every run lies in a folder of its own in --out, for jdml report and embed. The first combination is the baseline of
-    the table.
+    the table, here and in jdml compare. With --validation runs are compared by the held-out rows, so that the test
+    part chooses nothing. A run whose loss is no longer finite is named at the end; the others go on.
 
     Where settings differ only in numbers of the loss that are traced (margins, temperatures, learning rates), one vmap
     over them trains all at once, without compiling anything again: docs/look.md has a tested example, and one with
@@ -45,7 +50,7 @@ class Sweep(Train):
     seeds: int = 1
     """Runs of each combination, with seeds from --seed on."""
     jobs: int = 1
-    """Runs at a time, each in a process of its own."""
+    """Runs at a time, each in a process of its own; on a GPU each has its share of the memory."""
     metric: tuple[str, ...] = ()
     """Metrics of the table at the end. Default: R@1 and MAP@R."""
 
@@ -53,6 +58,7 @@ class Sweep(Train):
         """Train what is missing, compare all."""
         from jdml.cli.compare import show
         from jdml.report import compare_runs, read_runs
+        from jdml.report.runs import ORDER
         from jdml.training.study import run_study
 
         if self.out is None:
@@ -63,8 +69,16 @@ class Sweep(Train):
         runs = self.runs()
         jobs = {name: {"name": name, **options.config()} for name, options in runs.items()}
         kept = self.out / "sweep.jsonl"
-        run_study(_Trainer(runs), jobs, kept, workers=self.jobs, progress=not self.quiet)
-        show(compare_runs(read_runs(*(self.out / name for name in runs)), metrics=self.metric))
+        results = run_study(_Trainer(runs), jobs, kept, workers=self.jobs, progress=not self.quiet)
+        _keep_order(self.out / ORDER, list(runs))
+        failed = {
+            name: str(r["metrics"][FAILED]) for name, r in results.items() if FAILED in r["metrics"]
+        }
+        done = [self.out / name for name in runs if name not in failed]
+        if done:
+            show(compare_runs(read_runs(*done), metrics=self.metric))
+        for name, why in failed.items():
+            print(f"failed: {name}: {why}")
         print(f"next: jdml report {self.out} --out report.html")
 
     def runs(self) -> dict[str, Train]:
@@ -112,11 +126,22 @@ class _Trainer:
 
         keep_compiled_programs()
         options = self.runs[job["name"]]
-        with contextlib.redirect_stdout(io.StringIO()):
-            options.execute()
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                options.execute()
+        except FloatingPointError as error:  # it would come again: the others go on
+            return {FAILED: str(error)}
         assert options.out is not None
         metrics: dict[str, Any] = read_json(options.out / METRICS)
         return metrics
+
+
+def _keep_order(file: Path, names: list[str]) -> None:
+    """Write the order of the runs, those of earlier sweeps in the same folder after them."""
+    from jdml.training.checkpoint import read_json, write_json
+
+    before = read_json(file) if file.is_file() else []
+    write_json(file, [*names, *(name for name in before if name not in names)])
 
 
 def _values(text: str) -> tuple[str, list[str]]:

@@ -6,17 +6,29 @@ from typing import Any
 WIDE = 300
 
 
-def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def print_table(
+    title: str | None,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    width: int = WIDE,
+) -> None:
     """Print a table: the first column is names, the others are numbers, floats with four digits.
 
     A pipe or a file has no width of its own: nothing is cut there. What is too wide for a terminal stands on its side.
+
+    Args:
+        title: above the table.
+        columns: their titles.
+        rows: cells, one for each column.
+        width: of the screen that the table takes, at most; names are then folded.
     """
     from rich.console import Console
     from rich.measure import Measurement
 
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDE)
+    if not console.is_terminal or console.width > width:
+        console = Console(width=width)
     table = _table(title, columns, rows)
     needed = Measurement.get(console, console.options.update(max_width=WIDE), table).maximum
     if needed > console.width and len(rows) < len(columns):
@@ -25,13 +37,24 @@ def print_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequen
     console.print(table)
 
 
+def width_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
+    """How wide a table is that nothing limits."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console(width=10 * WIDE)
+    return Measurement.get(console, console.options, _table(None, columns, rows)).maximum
+
+
 def _table(title: str | None, columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> Any:
     from rich import box
     from rich.table import Table
 
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for i, column in enumerate(columns):
-        table.add_column(str(column), justify="right" if i else "left", no_wrap=True)
+        table.add_column(
+            str(column), justify="right" if i else "left", no_wrap=i > 0, overflow="fold"
+        )
     for row in rows:
         table.add_row(*(f"{v:.4f}" if isinstance(v, float) else str(v) for v in row))
     return table

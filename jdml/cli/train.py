@@ -36,7 +36,7 @@ class Train(TrainOptions):
         options = self.settled()
         training = TrainingRun(options, options.recipe(), started("jdml train", self), self.hints())
         result = training.run()
-        metrics = training.test(result.embedder)
+        metrics = {**training.test(result.embedder), **training.validated(result)}
         if not writes():
             return
         title = options.title(training.recipe)

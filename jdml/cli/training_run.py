@@ -47,7 +47,8 @@ class TrainingRun:
         self.data = read_training_data(options, options.seed)
         self.train = self.data.train
         self.recipe, self.notes = fitted(recipe, options.batch, self.train.labels)
-        self.model = make_network(recipe, self.train)
+        own = options.network_settings(str(recipe.network))
+        self.model = make_network(recipe, self.train, **own)
         self.preprocess = options.preprocess(str(recipe.network))
         self.recall_at = recall_ranks(str(options.data))
         self._check()
@@ -102,6 +103,20 @@ class TrainingRun:
                     rows.setdefault(f"{part} {view}", {})[metric] = value
         return rows
 
+    def validated(self, result: FitResult) -> dict[str, dict[str, float]]:
+        """Give what the parameters that are scored had on the validation part: ``{"validation digit": {"R@1": …}}``."""
+        if "validation" in self.data.tests:
+            return {}
+        step = int(result.state.step) if result.best is None else result.best.step
+        record = next((r for r in result.history if r["step"] == step), {})
+        rows: dict[str, dict[str, float]] = {}
+        for view in self.train.views:
+            for metric in metric_names(self.recall_at):
+                if f"{view}/{metric}" in record:
+                    value = float(record[f"{view}/{metric}"])
+                    rows.setdefault(f"validation {view}", {})[metric] = value
+        return rows
+
     def summary(self) -> list[str]:
         """Say what is trained on what, before it begins."""
         images, recipe = self.train.images, self.recipe
@@ -115,12 +130,9 @@ class TrainingRun:
         size = "×".join(map(str, images.shape[1:]))
         batch = write_batch(recipe.batch)
         per_epoch, steps = self.sampler.batches_per_epoch, int(recipe.steps or 0)
-        parts = {part: queries for part, (queries, _) in self.data.tests.items()}
-        if self.data.validation is not None:
-            parts = {"validation": self.data.validation, **parts}
         scored = "".join(
-            f"; {part} {len(rows):,} of {len(np.unique(rows.labels)):,}"
-            for part, rows in parts.items()
+            f"; {part} {len(queries):,} of {len(np.unique(queries.labels)):,}"
+            for part, (queries, _) in self.scored_parts().items()
         )
         lines = [
             f"{recipe.network}: {parameters:,} parameters, images {size}",
@@ -134,6 +146,11 @@ class TrainingRun:
             )
         lines += [f"note: {line}" for line in (*self.notes, *self.data.notes)]
         return [*lines, *self.hints]
+
+    def scored_parts(self) -> dict[str, tuple[data.Dataset, data.Dataset | None]]:
+        """What is scored on the way and at the end."""
+        held_out = self.data.validation
+        return {**({} if held_out is None else {"validation": (held_out, None)}), **self.data.tests}
 
     def next_steps(self) -> list[str]:
         """Say what to type next."""

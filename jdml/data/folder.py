@@ -50,13 +50,15 @@ def read_folder(data_dir: str | Path | None) -> Listing:
     notes: list[str] = []
     rows: list[Labelled] = []
     for part, holder in _holders(root, notes, others):
-        for place in _classes(holder):
+        classes = _classes(holder)
+        for place in classes:
             images, unread = image_files(place)
+            if _is_unlabeled(place) and len(classes) > 1:
+                notes.append(_left_out(place, images))
+                continue
             others += unread
             if not images:
-                also = f" (but {kinds(unread)})" if unread else ""
-                wanted = ", ".join(sorted(suffixes()))
-                raise ValueError(f"{place}: expected images ({wanted}), found none{also}")
+                raise ValueError(_without_images(place, unread))
             label = in_one_form(place.name)
             rows += [Labelled(file, label, part, str(file), file.name) for file in images]
         loose = images_in(holder)
@@ -78,6 +80,9 @@ def _holders(root: Path, notes: list[str], others: Counter[str]) -> Iterator[tup
         return
     around = next((place for place in places if _is_around(place)), None)
     if around is None:
+        notes += [
+            f"{place.name}/ is read as a class: no other part is beside it" for place in parts
+        ]
         yield "", root
         return
     beside = [place for place in places if place != around and image_files(place)[0]]
@@ -106,8 +111,8 @@ def _tell_the_rest(
     unknown = []
     for place in rest:
         images, unread = image_files(place)
-        if images and place.name.lower() in UNLABELED:
-            notes.append(f"{place.name}/: {len(images)} images have no class, and are left out")
+        if images and _is_unlabeled(place):
+            notes.append(_left_out(place, images))
         elif images:
             unknown.append(place)
         else:
@@ -131,6 +136,19 @@ def _is_around(place: Path) -> bool:
     """Whether it is called like what holds classes, and holds folders and no image."""
     called = bool(_part(place.name)) or place.name.lower() in AROUND
     return called and bool(subfolders(place)) and not images_in(place)
+
+
+def _without_images(place: Path, unread: Counter[str]) -> str:
+    also = f" (but {kinds(unread)})" if unread else ""
+    return f"{place}: expected images ({', '.join(sorted(suffixes()))}), found none{also}"
+
+
+def _is_unlabeled(place: Path) -> bool:
+    return place.name.lower() in UNLABELED
+
+
+def _left_out(place: Path, images: Sequence[Path]) -> str:
+    return f"{place.name}/: {len(images)} images have no class, and are left out"
 
 
 def _inner(place: Path, part: str) -> Path:

@@ -14,6 +14,9 @@ import numpy as np
 from jdml.data.dataset import as_labels
 from jdml.ops import checks
 
+MANY = 10**8
+"""Batches times classes, beyond which an epoch's classes are no longer drawn batch by batch."""
+
 
 class EpochSampler(ABC):
     """An endless iterator over the batches of epoch 0, 1, 2, … with a state of plain integers.
@@ -272,15 +275,29 @@ def _members_by_class(
 def _share_seats(groups: np.ndarray, seats: int, random: np.random.Generator) -> np.ndarray:
     """Raise the classes' numbers of groups, always the smallest, until they fill all seats."""
     groups = groups.copy()
+    if seats * len(groups) > MANY:
+        groups = np.maximum(groups, _level(groups, seats))
     while free := seats - int(groups.sum()):
         groups[random.permutation(np.flatnonzero(groups == groups.min()))[:free]] += 1
     return groups
+
+
+def _level(groups: np.ndarray, seats: int) -> int:
+    """The highest number up to which all classes may be raised without more than all seats being taken."""
+    ascending = np.sort(groups)
+    below = np.arange(1, len(groups) + 1)
+    # Seats that are taken where the k smallest classes are as large as the k-th.
+    taken = ascending * below + ascending.sum() - np.cumsum(ascending)
+    number = int(below[taken <= seats][-1])
+    return int(ascending[number - 1] + (seats - taken[number - 1]) // number)
 
 
 def _seat_classes(
     groups: np.ndarray, shape: tuple[int, int], random: np.random.Generator
 ) -> np.ndarray:
     """The classes of each batch ``[T, P]``: class c in groups[c] of them, distinct within each."""
+    if shape[0] * len(groups) > MANY:
+        return _seat_many_classes(groups, shape, random)
     left = groups.copy()
     seats = np.empty(shape, np.int64)
     for batch in range(shape[0]):
@@ -289,6 +306,31 @@ def _seat_classes(
         points = random.integers(step) + step * np.arange(shape[1])
         seats[batch] = order[np.searchsorted(np.cumsum(left[order]), points, side="right")]
         left[seats[batch]] -= 1
+    return seats
+
+
+def _seat_many_classes(
+    groups: np.ndarray, shape: tuple[int, int], random: np.random.Generator
+) -> np.ndarray:
+    """The same in ``O(T · P)``: classes sit down in a random order, seat by seat of all batches.
+
+    All batches' first seats are taken in a random order of the batches, then their second ones in another, and so on.
+    A class that takes a batch's seat and goes on in the next round goes on in batches where it does not sit yet.
+    """
+    batches, per_batch = shape
+    order = random.permutation(len(groups))
+    queue = np.repeat(order, groups[order]).reshape(per_batch, batches)
+    seats = np.empty(shape, np.int64)
+    turn = random.permutation(batches)
+    seats[turn, 0] = queue[0]
+    for seat in range(1, per_batch):
+        sitting = turn[queue[seat - 1] == queue[seat, 0]]
+        again = np.count_nonzero(queue[seat] == queue[seat, 0]) if len(sitting) else 0
+        turn = random.permutation(batches)
+        free = ~np.isin(turn, sitting)
+        first = np.flatnonzero(free)[:again]
+        turn = np.concatenate([turn[first], np.delete(turn, first)])
+        seats[turn, seat] = queue[seat]
     return seats
 
 

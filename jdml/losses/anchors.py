@@ -143,6 +143,14 @@ class Anchors:
         """Apply a function that gives one result per anchor: all of them ``[B, …]``."""
         return self.over_blocks(lambda c: (function(c), ()))[0]
 
+    def put_own(self, of_references: Array, of_anchors: Array) -> Array:
+        """Numbers of the references ``[R]``, with the anchors' own ``[B]`` where these stand among them."""
+        if self.rows.self_index is None:
+            return of_references
+        places, valid = self.axis.rows((self.rows.self_index, self.rows.valid))
+        places = jnp.where(valid & (places >= 0), places, len(of_references))  # beyond: dropped
+        return of_references.at[places].set(of_anchors, mode="drop")
+
     def reduce_rows(self, reduce_fn: ReduceFn | None, terms: Callable[[Comparison], Any]) -> Array:
         """Weight and reduce one term per anchor.
 

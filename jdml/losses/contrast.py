@@ -253,6 +253,7 @@ def nca_loss(
         push = log_sum_exp(exponents, where=c.pairs.negative)
         some = c.pairs.positive.any(-1)
         both = some & (push > -jnp.inf)
-        return jnp.where(both, jax.nn.softplus(jnp.where(both, push - pull, 0.0)), 0.0), some
+        apart = jnp.where(both, push, 0.0) - jnp.where(both, pull, 0.0)  # never ∞ − ∞
+        return jnp.where(both, jax.nn.softplus(apart), 0.0), some
 
     return compare(embeddings, labels, **options).reduce_rows(reduce_fn, terms)

@@ -141,7 +141,8 @@ def arcface_loss(
 
     Implementation notes:
         No arc cosine is taken: ``cos(θ + m) = s cos m − √(1 − s²) sin m``, with gradient 0 of the root at s = ±1. Past
-        θ = π − m, where the cosine would rise again, ``s − m sin m`` goes on falling.
+        θ = π − m, where the cosine would rise again, ``s − max(m sin m, 1 − cos m)`` goes on falling: the usual
+        ``s − m sin m`` up to m = 2.33, beyond which that would jump up.
 
     Paper settings:
         λ = 64, m = .5 (28.6°).
@@ -229,8 +230,9 @@ def _angular(
 
     def turned(own: Array) -> Array:
         sines = safe_sqrt(1.0 - jnp.square(own))
-        farther = own * jnp.cos(margin) - sines * jnp.sin(margin)
-        return jnp.where(own >= -jnp.cos(margin), farther, own - margin * jnp.sin(margin))
+        cosine, sine = jnp.cos(margin), jnp.sin(margin)
+        beyond = own - jnp.maximum(margin * sine, 1.0 - cosine)
+        return jnp.where(own >= -cosine, own * cosine - sines * sine, beyond)
 
     rows = cross_entropy(a, lambda block: block.similarities, scale, turned)
     return a.reduce_rows(reduce_fn, rows)

@@ -11,6 +11,7 @@ from jax import Array
 from jdml.losses.assignment import Assignment
 from jdml.ops import ReduceFn, log1p_sum_exp, log_sum_exp, safe_sqrt
 from jdml.ops.normalization import inverse_norms
+from jdml.ops.stable import below_peak
 
 Similarity = Callable[[Assignment], Array]
 """``[B, C]`` from an assignment: how alike embeddings and classes are."""
@@ -59,9 +60,10 @@ def _log1p_segment_sum_exp(values: Array, segment: Array, number: int) -> Array:
     kept = values > -jnp.inf
     finite = jnp.where(kept, values, 0.0)
     peak = jnp.zeros(number + 1, values.dtype).at[segment].max(jax.lax.stop_gradient(finite))
-    scaled = jnp.where(kept, jnp.exp(finite - peak[segment]), 0.0)
+    scaled = jnp.where(kept, jnp.exp(below_peak(finite, peak[segment])), 0.0)
     summed = jnp.zeros(number + 1, values.dtype).at[segment].add(scaled)
-    return (peak + jnp.log1p(summed + jnp.expm1(-peak)))[:number]
+    more = summed + jnp.expm1(-peak)
+    return (peak + jnp.log1p(jnp.where(more < -0.5, 0.0, more)))[:number]
 
 
 def cross_entropy(

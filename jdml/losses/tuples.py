@@ -11,6 +11,7 @@ from jdml.losses.anchors import Comparison, PairTerms
 from jdml.losses.comparison import CompareOptions, compare
 from jdml.mining import Pairs
 from jdml.ops import ReduceFn, checks, log_sum_exp, mean, mean_nonzero
+from jdml.ops.stable import SQUARABLE, bounded
 
 __all__ = ["circle_loss", "lifted_structure_loss", "n_pair_loss", "snr_contrastive_loss"]
 
@@ -104,8 +105,9 @@ def lifted_structure_loss(
         ValueError: shapes that do not fit, margins that are not finite.
 
     Implementation notes:
-        The negatives of a reference j are j's own, or among ``references`` the anchors that form a negative pair
-        with it. A positive pair without any negative is no term. The ½ is there because a pair stands twice.
+        The negatives of a positive j are j's own where it is an anchor too (of the batch, or one of ``references``
+        that ``self_index`` names); of another reference they are the anchors that form a negative pair with it. A
+        positive pair without any negative is no term. The ½ is there because a pair stands twice.
 
     Paper settings:
         m⁻ = 1, m⁺ = 0, on unnormalized embeddings in the paper.
@@ -120,6 +122,10 @@ def lifted_structure_loss(
         Array(1.0405, dtype=float32)
     """
     anchors = compare(embeddings, labels, **options)
+    negative_margin, positive_margin = (
+        bounded(margin, least=-SQUARABLE, most=SQUARABLE)
+        for margin in (negative_margin, positive_margin)
+    )
 
     def push(distances: Array, pairs: Pairs, axis: int = -1) -> Array:
         return log_sum_exp(negative_margin - distances, where=pairs.negative, axis=axis)
@@ -127,8 +133,11 @@ def lifted_structure_loss(
     if anchors.own_batch:
         of_references = anchors.each(lambda c: push(c.distances, c.pairs))
     else:
-        _, parts = anchors.over_blocks(lambda c: ((), push(c.distances, c.pairs, axis=0)))
+        own, parts = anchors.over_blocks(
+            lambda c: (push(c.distances, c.pairs), push(c.distances, c.pairs, axis=0))
+        )
         of_references = log_sum_exp(parts, where=parts > -jnp.inf, axis=0)
+        of_references = anchors.put_own(of_references, own)
 
     def terms(c: Comparison) -> tuple[Array, Array, Array]:
         distances, positive = c.distances, c.pairs.positive
@@ -184,6 +193,7 @@ def circle_loss(
         >>> circle_loss(x, jnp.array([0, 0, 1]), gamma=1.0).round(4)
         Array(0.789, dtype=float32)
     """
+    margin = bounded(margin, most=SQUARABLE)
 
     def terms(c: Comparison) -> tuple[Array, Array]:
         similarities, (positive, negative) = c.similarities, c.pairs

@@ -31,11 +31,22 @@ def common_frame(queries: Array, gallery: Array, axis: Axis = NOWHERE) -> tuple[
     ranges rounded to whole numbers. Both are powers of two or multiples of them: vectors that spread around the origin
     are left as they are, and whole numbers stay exact, with their ties. What is not finite is not looked at.
     """
-    both = [(x, jnp.isfinite(x)) for x in (queries, gallery)]
-    lowest = (jnp.min(x, axis=0, initial=jnp.inf, where=finite) for x, finite in both)
-    highest = (jnp.max(x, axis=0, initial=-jnp.inf, where=finite) for x, finite in both)
-    low, high = functools.reduce(jnp.minimum, lowest), functools.reduce(jnp.maximum, highest)
+    low, high = _bounds(queries, gallery)
+    is_finite = (jnp.isfinite(low) & jnp.isfinite(high)).all()
+    seldom = functools.partial(
+        _bounds, queries, gallery, finite_only=True
+    )  # takes several times as long
+    low, high = jax.lax.cond(is_finite, lambda: (low, high), seldom)
     return frame_of(axis.least(low), axis.most(high))
+
+
+def _bounds(*several: Array, finite_only: bool = False) -> tuple[Array, Array]:
+    """The lowest and the highest of every coordinate."""
+    kept = [jnp.isfinite(x) if finite_only else None for x in several]
+    pairs = list(zip(several, kept, strict=True))
+    lowest = (jnp.min(x, axis=0, initial=jnp.inf, where=where) for x, where in pairs)
+    highest = (jnp.max(x, axis=0, initial=-jnp.inf, where=where) for x, where in pairs)
+    return functools.reduce(jnp.minimum, lowest), functools.reduce(jnp.maximum, highest)
 
 
 def frame_of(low: Array, high: Array) -> tuple[Array, Array]:
@@ -58,7 +69,7 @@ def closeness(queries: Array, gallery: Array, half_squares: Array, itself: Array
     Args:
         queries: ``[B, D]``.
         gallery: ``[N, D]``.
-        half_squares: ``‖g‖²/2``, ``[N]``.
+        half_squares: ``‖g‖²/2``, ``[N]``; infinite or NaN where a row takes no part.
         itself: ``[B]``, the gallery row that each query is, and which is excluded from its ranking; a row that is not
             there excludes nothing, None likewise.
 
@@ -67,6 +78,7 @@ def closeness(queries: Array, gallery: Array, half_squares: Array, itself: Array
     """
     scores = similarities(queries, gallery) - half_squares[None, :]
     scores = jnp.where(scores == 0, 0.0, scores)  # 0 and −0 are a tie
+    scores = jnp.where(half_squares[None, :] < jnp.inf, scores, -jnp.inf)
     if itself is None:
         return scores
     columns = jax.lax.broadcasted_iota(jnp.int32, scores.shape, 1)

@@ -115,9 +115,8 @@ def _search(
     """Each device searches its rows of the gallery, and the best are merged."""
     size, dim = queries.shape
     frame = common_frame(*map(jax.lax.stop_gradient, (queries, gallery)), axis=axis)
-    finite = jnp.isfinite(gallery).all(axis=1)
-    references = jnp.where(finite[:, None], in_frame(jax.lax.stop_gradient(gallery), frame), 0)
-    half_squares = jnp.where(finite, 0.5 * jnp.sum(jnp.square(references), axis=-1), jnp.inf)
+    references = in_frame(jax.lax.stop_gradient(gallery), frame)
+    half_squares = 0.5 * jnp.sum(jnp.square(references), axis=-1)
     offset = axis.index * len(gallery)
 
     def search(block: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -136,7 +135,8 @@ def _search(
     padding = ((0, starts.size * rows - size), (0, 0))
     blocks = jnp.pad(queries, padding).reshape(starts.size, rows, dim)
     distances, indices = jax.lax.map(search, (blocks, starts))
-    whole = axis.least(finite.all().astype(jnp.int32)) & jnp.isfinite(queries).all()
+    is_whole = axis.least(jnp.isfinite(half_squares).all().astype(jnp.int32)) > 0
+    whole = is_whole & jnp.isfinite(queries).all()
     return distances.reshape(-1, k)[:size], indices.reshape(-1, k)[:size], whole
 
 

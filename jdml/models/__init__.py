@@ -15,7 +15,7 @@ from jdml.models.heads import EmbeddingHead
 from jdml.models.inception import BNInception
 from jdml.models.resnets import ResNet, ResNet20V2
 from jdml.models.vit import VisionTransformer
-from jdml.models.weights import Conversion, convert_weights, load_weights
+from jdml.models.weights import Conversion, convert_weights, load_weights, weights_settings
 
 __all__ = [
     "BNInception",
@@ -31,4 +31,5 @@ __all__ = [
     "create",
     "load_weights",
     "normalizer",
+    "weights_settings",
 ]

@@ -1,7 +1,7 @@
 """What other libraries call the parameters of our networks."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from jdml.models.efficientnet import STAGES
@@ -15,11 +15,13 @@ class Dialect(NamedTuple):
         origin: whose names they are.
         name: from a parameter's path in our network, without the collection, to its name in the file.
         transposed: whether arrays lie as PyTorch's do (output channels first), and not as Flax's.
+        settings: attributes of our network with which it computes what theirs does.
     """
 
     origin: str
     name: Callable[[str], str]
     transposed: bool = True
+    settings: Mapping[str, str] = {}
 
 
 TORCH_LEAVES = {
@@ -170,7 +172,7 @@ VIT_S16 = (
     torch_dialect("timm and DINO", lambda layer: _vit("blocks.{}.", _TIMM_VIT, layer)),
     torch_dialect(
         "transformers", lambda layer: _vit("encoder.layer.{}.", _TRANSFORMERS_VIT, layer)
-    ),
+    )._replace(settings={"resampling": "transformers"}),
     Dialect("the ViT paper's program", _jax_vit, transposed=False),
 )
 

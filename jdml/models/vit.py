@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jdml.models.convolution import convolve
 from jdml.models.heads import POOLINGS, EmbeddingHead
 from jdml.models.layers import as_floating
+from jdml.models.positions import Resampling, resample
 
 CLASS_TOKEN = "token"
 
@@ -29,13 +30,16 @@ class VisionTransformer(nn.Module):
         heads: attention heads per block.
         patch: side of a patch in pixels.
         grid: patches along each side of the images that the positions belong to: 14 for 224×224.
+        resampling: how positions are resampled for images of another size: as by ``"timm"`` (whose file it is),
+            ``"transformers"`` or ``"dino"``; see :mod:`jdml.models.positions`.
         dtype: type to compute in; parameters and output stay float32, and so does the softmax.
 
     Implementation notes:
         As in the ViT paper's program, timm and DINO: the MLP is four times as wide with the exact GELU, layer norm has
         ε = 1e-6, and there is no dropout. Images whose patches make another grid get the positions resampled
-        bicubically, so that one set of parameters fits all sizes; sides that are no multiple of ``patch`` lose the
-        rest. Features of patch tokens have both signs, while GeM pooling is meant for non-negative ones.
+        bicubically, so that one set of parameters fits all sizes, with the bicubic of the weights' origin (their
+        features differ by some percent otherwise); sides that are no multiple of ``patch`` lose the rest. Features of
+        patch tokens have both signs, while GeM pooling is meant for non-negative ones.
 
     Reference:
         Dosovitskiy et al., *An Image is Worth 16x16 Words*; Steiner et al., *How to train your ViT?* (ImageNet-21k);
@@ -54,6 +58,7 @@ class VisionTransformer(nn.Module):
     heads: int = 6
     patch: int = 16
     grid: int = 14
+    resampling: Resampling = "timm"
     dtype: Any = jnp.float32
 
     @nn.compact
@@ -107,11 +112,7 @@ class VisionTransformer(nn.Module):
         """The positions ``[1, 1 + height · width, C]``, resampled where the grid is another."""
         shape = (1, 1 + self.grid**2, self.width)
         positions = self.param("positions", nn.initializers.normal(0.02), shape)
-        if (height, width) == (self.grid, self.grid):
-            return positions
-        patches = positions[0, 1:].reshape(self.grid, self.grid, self.width)
-        patches = jax.image.resize(patches, (height, width, self.width), "bicubic")
-        return jnp.concatenate([positions[:, :1], patches.reshape(1, -1, self.width)], 1)
+        return resample(positions, self.grid, (height, width), self.resampling)
 
 
 _gelu = jax.checkpoint(partial(nn.gelu, approximate=False))

@@ -1,9 +1,10 @@
 """Pretrained weights: from other libraries' files to ours, and from ours into a network."""
 
+import json
 import math
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from jdml.registry.places import check_local
 PREFIXES = ("", "module.", "model.", "backbone.", "module.backbone.", "resnet.", "vit.")
 HEAD = "params/head/"
 ARCHITECTURE = "architecture"
+SETTINGS = "settings"
 # What stands inside networks and changes nothing of what they compute here.
 HARMLESS = ("num_batches_tracked", "mask_token")
 
@@ -69,7 +71,9 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
     Implementation notes:
         Everything but the embedding head is converted, or nothing: a network that is pretrained in parts would run
         and be wrong. The names of the file are recognized by themselves, behind any of the usual prefixes such as
-        ``"module."``. Arrays are stored as float32, as ``"params/…"`` and ``"batch_stats/…"``.
+        ``"module."``. Arrays are stored as float32, as ``"params/…"`` and ``"batch_stats/…"``, with what the network
+        is to be made with (:func:`weights_settings`): positions of transformers' ``vit_s16`` are resampled as there.
+        DINO's file has timm's names, and is to be told: ``create("vit_s16", resampling="dino")``.
 
     Example:
         >>> convert_weights("resnet50.bin", "resnet50.safetensors", arch="resnet152")
@@ -108,7 +112,8 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
             f"{path} holds another network than {arch}: it has {len(foreign)} arrays more between those of "
             f"{arch}, such as {', '.join(foreign[:3])}"
         )
-    write_tensors(out, converted, {ARCHITECTURE: arch})
+    told = {SETTINGS: json.dumps(dict(dialect.settings))} if dialect.settings else {}
+    write_tensors(out, converted, {ARCHITECTURE: arch, **told})
     return Conversion(arch, dialect.origin, names, unused)
 
 
@@ -163,6 +168,32 @@ def load_weights(path: str | Path, variables: Mapping[str, Any]) -> dict[str, An
             )
     loaded = {name: jnp.asarray(tensors[name], value.dtype) for name, value in expected.items()}
     return unflatten_dict({**loaded, **fresh}, sep="/")
+
+
+def weights_settings(pretrained: Any) -> dict[str, Any]:
+    """Tell with which attributes a network computes what its pretrained weights were trained in.
+
+    Args:
+        pretrained: a file that ``convert_weights`` wrote, or ``functools.partial(load_weights, FILE)``.
+
+    Returns:
+        Keywords of ``create``; none of weights that need none, of files converted by earlier versions, and of other
+        functions.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file cannot be read.
+
+    Example:
+        >>> weights_settings(lambda variables: variables)
+        {}
+    """
+    if isinstance(pretrained, partial) and pretrained.func is load_weights and pretrained.args:
+        pretrained = pretrained.args[0]
+    if not isinstance(pretrained, str | Path) or Path(pretrained).suffix != ".safetensors":
+        return {}
+    settings: dict[str, Any] = json.loads(read_metadata(Path(pretrained)).get(SETTINGS, "{}"))
+    return settings
 
 
 @cache

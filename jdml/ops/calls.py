@@ -13,6 +13,7 @@ from jax import Array
 from jax.experimental import checkify
 
 from jdml.ops import checks, meshes
+from jdml.ops.stable import SHARPEST, bounded
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,6 +58,9 @@ def public(
                     constraint(name, arguments[name])
                     if name not in fixed and checks.is_integer(arguments[name]):
                         arguments[name] = jnp.asarray(arguments[name], jnp.float32)
+                    if name not in fixed and arguments[name] is not None:
+                        least = 1.0 / SHARPEST if constraint is checks.positive else -SHARPEST
+                        arguments[name] = bounded(arguments[name], least=least)
 
                 def call(arguments: dict[str, Any]) -> R:
                     bound = inspect.BoundArguments(signature, arguments)
@@ -169,9 +173,9 @@ _SIZES = frozenset({"anchor_block", "class_block"})
 
 
 def _check_classes(arguments: dict[str, Any]) -> None:
-    """Refuse labels of classes without a proxy or a boundary, where values are at hand and all of these are here."""
-    if arguments.get("axis_name") is not None:
-        return
+    """Refuse labels of classes without a proxy or a boundary, where the labels are NumPy's and all of them are here."""
+    if checks.is_checking() or arguments.get("axis_name") is not None:
+        return  # said by checked; here is a part of the classes
     for name in _PER_CLASS & arguments.keys():
         of_classes = arguments[name]
         if isinstance(of_classes, Array | np.ndarray) and of_classes.ndim > 0:

@@ -111,7 +111,8 @@ def soft_ranks(values: Array, wanted: Array, among: Array, temperature: float | 
 
     Implementation notes:
         One wanted entry of each row at a time, as many times as the row with the most of them has: ``O(B R P)`` time
-        and ``O(B R)`` memory, in the gradient too. It has first derivatives only.
+        and ``O(B R)`` memory, in the gradient too. Second derivatives are those of the gradient, forwards
+        (``jax.hessian``); it is not to be differentiated backwards twice, nor forwards at first.
 
     Example:
         >>> import jax.numpy as jnp
@@ -126,6 +127,10 @@ def soft_ranks(values: Array, wanted: Array, among: Array, temperature: float | 
 
 @jax.custom_vjp
 def _ranks(values: Array, wanted: Array, among: Array, temperature: Array) -> Array:
+    return _softly_counted(values, wanted, among, temperature)
+
+
+def _softly_counted(values: Array, wanted: Array, among: Array, temperature: Array) -> Array:
     if values.size == 0:
         return values
 
@@ -138,7 +143,9 @@ def _ranks(values: Array, wanted: Array, among: Array, temperature: Array) -> Ar
 
 
 def _ranks_forward(values: Array, wanted: Array, among: Array, temperature: Array) -> Any:
-    return _ranks(values, wanted, among, temperature), (values, wanted, among, temperature)
+    # Not `_ranks` again: its gradient can be differentiated forwards.
+    ranks = _softly_counted(values, wanted, among, temperature)
+    return ranks, (values, wanted, among, temperature)
 
 
 def _ranks_backward(saved: Any, cotangents: Array) -> Any:

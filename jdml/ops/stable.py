@@ -4,6 +4,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+SHARPEST = 2.0**100
+"""About 1e30: scales beyond it, and temperatures below its inverse, count as these. Their products stay finite."""
+SQUARABLE = 2.0**50
+"""About 1e15: the same of what is squared."""
+LOUD = 2.0**20
+"""Exponents beyond it are rounded by more than a tenth."""
+
 
 def accumulate_in(*arrays: Array) -> jnp.dtype:
     """The type to compute in: float32, or float64 where an input is float64.
@@ -45,8 +52,28 @@ def widen(values: Array, dtype: jnp.dtype) -> Array:
     def cut(_: None, cotangent: Array) -> tuple[Array]:
         return (jnp.clip(cotangent, -largest, largest).astype(values.dtype),)
 
-    widened.defvjp(lambda narrow: (widened(narrow), None), cut)
+    # Not `widened` again: its gradient can be differentiated forwards.
+    widened.defvjp(lambda narrow: (narrow.astype(dtype), None), cut)
     return widened(values)
+
+
+def bounded(value: float | Array, *, least: float = -SHARPEST, most: float = SHARPEST) -> Array:
+    """A hyper-parameter within what floats can be multiplied by: beyond a bound it counts as the bound.
+
+    Args:
+        value: a number or array of them.
+        least: the lower bound.
+        most: the upper bound.
+
+    Returns:
+        The number, of its own type.
+
+    Example:
+        >>> float(bounded(jnp.float32(3e38))) == SHARPEST, float(bounded(jnp.float32(64.0)))
+        (True, 64.0)
+    """
+    value = jnp.asarray(value)
+    return jnp.clip(value, least, most) if jnp.issubdtype(value.dtype, jnp.floating) else value
 
 
 def safe_sqrt(values: Array) -> Array:
@@ -125,10 +152,9 @@ def log_sum_exp(values: Array, *, where: Array | None = None, axis: int = -1) ->
         >>> log_sum_exp(v, where=jnp.array([[True, True, False]]))
         Array([1000.6931], dtype=float32)
     """
-    peak = _peak(values, where, axis, floor=-jnp.inf)
+    peak, some = _peak(values, where, axis, floor=-jnp.inf)
     summed = _shifted_sum(values, peak, where, axis)
-    some = summed != 0  # the largest adds 1, unless it is −inf
-    logarithm = jnp.squeeze(peak, axis) + jnp.log(jnp.where(some, summed, 1.0))
+    logarithm = jnp.squeeze(peak, axis) + jnp.log(jnp.where(summed == 0, 1.0, summed))
     return jnp.where(some, logarithm, -jnp.inf)
 
 
@@ -148,19 +174,49 @@ def log1p_sum_exp(values: Array, *, where: Array | None = None, axis: int = -1) 
         >>> log1p_sum_exp(jnp.array([-2.0, 0.0, 100.0]), where=jnp.array([False, True, False]))
         Array(0.6931472, dtype=float32)
     """
-    peak = _peak(values, where, axis, floor=0.0)
+    peak, _ = _peak(values, where, axis, floor=0.0)
     summed = _shifted_sum(values, peak, where, axis)
     peak = jnp.squeeze(peak, axis)
-    return peak + jnp.log1p(summed + jnp.expm1(-peak))
+    more = summed + jnp.expm1(-peak)
+    return peak + jnp.log1p(jnp.where(more < -0.5, 0.0, more))  # not below 0, but for rounding
 
 
-def _peak(values: Array, where: Array | None, axis: int, *, floor: float) -> Array:
+def _peak(values: Array, where: Array | None, axis: int, *, floor: float) -> tuple[Array, Array]:
+    """The largest kept value, 0 where that is infinite, and whether there is one above −inf."""
     kept = jax.lax.stop_gradient(values if where is None else jnp.where(where, values, floor))
     peak = jnp.max(kept, axis=axis, keepdims=True, initial=floor)
-    return jnp.where(jnp.isfinite(peak), peak, 0.0)  # what is infinite stays so, ∞ − ∞ would not
+    some = jnp.squeeze(peak != -jnp.inf, axis)
+    return jnp.where(
+        jnp.isfinite(peak), peak, 0.0
+    ), some  # what is infinite stays so, ∞ − ∞ would not
 
 
 def _shifted_sum(values: Array, peak: Array, where: Array | None, axis: int) -> Array:
-    if where is None:
-        return jnp.sum(jnp.exp(values - peak), axis=axis)
-    return jnp.sum(jnp.exp(jnp.where(where, values - peak, -jnp.inf)), axis=axis)
+    """Σ exp(values − peak) over what is kept."""
+    below = below_peak(values, peak)
+    return jnp.sum(
+        jnp.exp(below if where is None else jnp.where(where, below, -jnp.inf)), axis=axis
+    )
+
+
+def below_peak(values: Array, peak: Array) -> Array:
+    """``values − peak``, none of which is above 0 if the values are finite, and the largest is 0.
+
+    Compilers round a product anew where it is used again, so that a value may lie above the peak, or all of them below
+    it. So none counts as above, and beside a loud peak all within its rounding count as equal to it.
+
+    Args:
+        values: any shape.
+        peak: the largest of those that belong together, without a gradient; broadcast to the values.
+
+    Returns:
+        The differences, with a gradient of 1 by the values.
+
+    Example:
+        >>> below_peak(jnp.array([1.0, 3.0]), jnp.array(2.9999998))
+        Array([-2.,  0.], dtype=float32)
+    """
+    loud = jnp.abs(peak) > LOUD
+    below = values - peak + jnp.where(loud, 4.0 * jnp.finfo(peak.dtype).eps * jnp.abs(peak), 0.0)
+    above = jax.lax.stop_gradient(jnp.maximum(below, 0.0))
+    return below - jnp.where(above < jnp.inf, above, 0.0)

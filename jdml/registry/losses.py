@@ -15,8 +15,9 @@ class Loss:
         name: what it is called: the function is ``{name}_loss``.
         kind: whether it compares samples with each other ("pair") or with learned proxies of the classes ("proxy").
         module: the module of :mod:`jdml.losses` with its formula.
-        several: whether its classes are meant to have several proxies each, ``[C, K, D]``.
-        proxies: proxies per class, unless another number is asked for.
+        several: whether its classes are meant to have several proxies each, ``[C, K, D]``; with one it would be
+            another loss.
+        proxies: proxies per class, unless another number is asked for: its paper's or a study's.
         needs_proxies: whether it is nothing without them: False of a field, where samples are charges, too.
         start: where proxies begin: drawn at random, or on samples of their class.
         monitor: the function of :mod:`jdml.losses` that is worth logging beside it.
@@ -60,11 +61,13 @@ LOSSES: dict[str, Loss] = _records(
     Loss("sup_con", "pair", "contrast"),
     Loss("triplet", "pair", "pairs"),
     Loss("arcface", "proxy", "softmax"),
-    Loss("contrastive_potential", "proxy", "potential", several=True, needs_proxies=False),
+    Loss(
+        "contrastive_potential", "proxy", "potential", several=True, proxies=3, needs_proxies=False
+    ),
     Loss("cosface", "proxy", "softmax"),
-    Loss("multi_proxy_anchor", "proxy", "multi_proxy", several=True),
-    Loss("multi_proxy_anchor_ap", "proxy", "multi_proxy", several=True),
-    Loss("multi_proxy_anchor_dw", "proxy", "multi_proxy", several=True),
+    Loss("multi_proxy_anchor", "proxy", "multi_proxy", several=True, proxies=10),
+    Loss("multi_proxy_anchor_ap", "proxy", "multi_proxy", several=True, proxies=10),
+    Loss("multi_proxy_anchor_dw", "proxy", "multi_proxy", several=True, proxies=10),
     Loss("normalized_softmax", "proxy", "softmax"),
     Loss(
         "potential_field",
@@ -80,8 +83,8 @@ LOSSES: dict[str, Loss] = _records(
     Loss("proxy_nca", "proxy", "proxies"),
     Loss("proxy_nca_margin", "proxy", "proxies"),
     Loss("proxy_nca_pp", "proxy", "proxies"),
-    Loss("soft_triple", "proxy", "proxies", several=True),
-    Loss("subcenter_arcface", "proxy", "softmax", several=True),
+    Loss("soft_triple", "proxy", "proxies", several=True, proxies=10),
+    Loss("subcenter_arcface", "proxy", "softmax", several=True, proxies=3),
 )
 """Every loss by its name, those of pairs first."""
 

@@ -35,6 +35,7 @@ class Network:
         batch_norm: whether it has batch norm, and so takes ``freeze_batch_norm=``.
         images: how its usual pretrained weights expect images; None where there are none.
         other_images: how other weights of the same network expect them, by the name of both.
+        other_settings: attributes with which the network is made for these other weights, by the same names.
         dialects: pointer to what other libraries call its parameters; "" where no weights are converted.
         weights: where published weights are, in words.
     """
@@ -48,6 +49,7 @@ class Network:
     batch_norm: bool = True
     images: Images | None = None
     other_images: Mapping[str, Images] = field(default_factory=dict)
+    other_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     dialects: str = ""
     weights: str = ""
 
@@ -120,6 +122,7 @@ NETWORKS: dict[str, Network] = _records(
         batch_norm=False,
         images=Images((127.5, 127.5, 127.5), (127.5, 127.5, 127.5)),
         other_images={"vit_s16_dino": IMAGENET},
+        other_settings={"vit_s16_dino": {"resampling": "dino"}},
         dialects="jdml.models.dialects:VIT_S16",
         weights="model.safetensors of timm/vit_small_patch16_224.augreg_in21k on huggingface.co, or DINO's "
         "dino_deitsmall16_pretrain.pth of dl.fbaipublicfiles.com/dino (then train with --input-stats vit_s16_dino)",

@@ -10,6 +10,7 @@ from jdml.report.compare import (
     compare_runs,
     comparison_records,
     comparison_table,
+    verdict,
 )
 from jdml.report.figures import scatter_grid
 from jdml.report.page import html_report
@@ -37,4 +38,5 @@ __all__ = [
     "paired_table",
     "read_runs",
     "scatter_grid",
+    "verdict",
 ]

@@ -9,13 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jdml.report.runs import Run
-from jdml.report.tables import Paired, check_confidence, mean_std, paired
+from jdml.report.tables import Paired, check_confidence, holm, mean_std, paired
 
 SHARE = re.compile(r"(^|[\s/])(R@\d+|P@1|RP|MAP@\w+|nDCG@\d+|NMI\+?)$")
 """Metrics that are fractions, and are shown in percent."""
 FIRST = ("R@1", "MAP@R", "P@1", "NMI")
 """The metrics that a table shows where there are many."""
 MOST = 8
+VALIDATION = "validation "
+"""What the metrics of held-out rows begin with."""
+TESTS = ("test ", "seen ", "unseen ")
+"""What those of test parts begin with."""
 
 
 class Row(NamedTuple):
@@ -72,7 +76,8 @@ def compare_runs(
     Args:
         runs: of :func:`read_runs`.
         metrics: which metrics a table shows, by their names or the ends of them (``"R@1"``). Default: R@1, MAP@R, P@1
-            and NMI where there are many.
+            and NMI where there are many. Where runs were scored on held-out rows, these are meant, unless a whole name
+            (``"test class R@1"``) says otherwise.
         baseline: the name of the row, or of one of its runs, that the others are compared with. Default: the first.
         confidence: of the intervals of the differences.
 
@@ -174,6 +179,72 @@ def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]
     return columns, rows
 
 
+def verdict(comparison: Comparison) -> list[str]:
+    """Say what the runs tell by the first metric that is shown, and what was looked at.
+
+    Args:
+        comparison: of :func:`compare_runs`.
+
+    Returns:
+        Sentences: which settings are better or worse than the baseline (Student's t over paired seeds, with Holm's
+        correction for being several), or that these runs cannot tell; and that the test part was looked at, where
+        there is no other.
+    """
+    lines = []
+    if comparison.shown and len(comparison.rows) > 1:
+        lines = _told_apart(comparison, comparison.shown[0])
+    shown = comparison.shown
+    if any(metric.startswith(TESTS) for metric in shown):
+        parts = "test part" if any(metric.startswith("test ") for metric in shown) else "test parts"
+        lines.append(
+            f"these are scores of the {parts}: what is chosen by them scores too well on them; jdml train --validation "
+            "0.2 holds out rows to choose by"
+        )
+    elif any(metric.startswith(VALIDATION) for metric in shown):
+        lines.append(
+            "these are scores of the held-out rows, which may choose; the test part then scores the choice"
+        )
+    return lines
+
+
+def _told_apart(comparison: Comparison, metric: str) -> list[str]:
+    """Which rows are better or worse than the first, and which cannot be told from it."""
+    base, *others = comparison.rows
+    tested = {place: row.differences.get(metric) for place, row in enumerate(others)}
+    known = {place: d for place, d in tested.items() if d is not None and d.seeds > 1}
+    p = holm({place: d.p for place, d in known.items()}, tests=len(known)) if known else {}
+    surely = {place: known[place].mean for place in p if p[place] < 1 - comparison.confidence}
+    more, less = ("better", "worse") if is_share(metric) else ("more", "less")
+    sides = {
+        f"{more} than {base.name}": [place for place in tested if surely.get(place, 0) > 0],
+        f"{less} than {base.name}": [place for place in tested if surely.get(place, 0) < 0],
+        f"these runs cannot tell from {base.name}": [
+            place for place in tested if place not in surely
+        ],
+    }
+    lines = []
+    for words, places in sides.items():
+        cells = [f"{others[place].name} {_with_count(metric, tested[place])}" for place in places]
+        rest = f" and {len(places) - MOST} more" if len(places) > MOST else ""
+        if places:
+            lines.append(f"{metric}: {words}: {', '.join(cells[:MOST])}{rest}")
+    if len(known) > 1:
+        lines.append(
+            f"(Holm's correction over {len(known)} differences, {comparison.confidence:.0%})"
+        )
+    if not known:
+        lines.append("one seed tells nothing of chance: several seeds each would (--seeds 5)")
+    return lines
+
+
+def _with_count(metric: str, difference: Paired | None) -> str:
+    """A difference, its interval and its number of seeds."""
+    if difference is None:
+        return "(no seed in common)"
+    cell = difference_cell(metric, difference)
+    return cell if difference.seeds == 1 else f"{cell} (n = {difference.seeds})"
+
+
 def comparison_records(comparison: Comparison) -> list[dict[str, Any]]:
     """Lay out a comparison as plain numbers, a record for each setting, for CSV files.
 
@@ -227,7 +298,7 @@ def difference_cell(metric: str, difference: Paired | None, is_baseline: bool = 
     scale, form = (100.0, "+.1f") if is_share(metric) else (1.0, "+.3g")
     text = format(scale * difference.mean, form)
     if difference.seeds == 1:
-        return text
+        return f"{text} (n = 1)"
     return f"{text} [{scale * difference.low:{form}}, {scale * difference.high:{form}}]"
 
 
@@ -330,14 +401,21 @@ def _shown(metrics: Sequence[str], wanted: Sequence[str]) -> list[str]:
                 raise ValueError(
                     f"metrics must be among {', '.join(metrics) or 'none'}, got {name!r}"
                 )
-            chosen += [m for m in fitting if m not in chosen]
+            chosen += [m for m in _held_out(fitting, name) if m not in chosen]
         return chosen
+    metrics = _held_out(metrics)
     if len(metrics) <= MOST // 2:
         return list(metrics)
     kinds = {m: re.split(r"[\s/]", m)[-1] for m in metrics}
     parts = list(dict.fromkeys(m.removesuffix(kind) for m, kind in kinds.items()))
     usual = [f"{part}{kind}" for part in parts for kind in FIRST if f"{part}{kind}" in kinds]
     return (usual or list(metrics))[:MOST]
+
+
+def _held_out(metrics: Sequence[str], wanted: str | None = None) -> Sequence[str]:
+    """Those of held-out rows, where there are any and no other one was asked for by its whole name."""
+    of_validation = [metric for metric in metrics if metric.startswith(VALIDATION)]
+    return metrics if wanted in metrics or not of_validation else of_validation
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

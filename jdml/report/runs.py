@@ -16,6 +16,8 @@ from jdml.training.records import read_results
 
 LOG = "log.jsonl"
 RESULTS = "results.jsonl"
+ORDER = "sweep.json"
+"""The names of a sweep's runs, in their order."""
 NOT_SETTINGS = ("data_checksum", "data_dir")
 """What says where the images of a run lay, and which they were."""
 OF_THE_LOOP = ("alternation", "embedding", "fingerprint", "fit", "started", "versions")
@@ -82,7 +84,7 @@ def read_runs(*places: str | Path) -> list[Run]:
             there are any, ``labels`` and ``files``.
 
     Returns:
-        The runs, in the order of the places and, within one, of their names.
+        The runs, in the order of the places and, within one, of their names; of a sweep in its own order.
 
     Raises:
         FileNotFoundError: a place that is not there.
@@ -125,9 +127,16 @@ def _read(place: Path) -> Iterator[Run]:
     elif (place / RESULTS).is_file():
         yield from _of_study(read_results(place / RESULTS))
     else:
-        for child in sorted(place.iterdir()):
-            if child.is_dir():
-                yield from _read(child)
+        for child in _in_order(place):
+            yield from _read(child)
+
+
+def _in_order(place: Path) -> list[Path]:
+    """The folders in a folder: those of a sweep as it had them, so that its first one is everybody's baseline."""
+    order = read_json(place / ORDER) if (place / ORDER).is_file() else []
+    known = {name: number for number, name in enumerate(order)}
+    inside = [child for child in place.iterdir() if child.is_dir()]
+    return sorted(inside, key=lambda child: (known.get(child.name, len(known)), child.name))
 
 
 def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:

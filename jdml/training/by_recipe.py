@@ -114,7 +114,10 @@ def train(
     if not isinstance(recipe, Recipe):
         raise TypeError(f"recipe must be a jdml.recipes.Recipe, got a {type(recipe).__name__}")
     check_local("out_dir", out_dir)
-    model = make_network(recipe, train) if model is None else model
+    if model is None:
+        from jdml.models import weights_settings
+
+        model = make_network(recipe, train, **weights_settings(pretrained))
     if sampler is None and objective is None:
         check_positives(recipe, train.labels)
     drawn = make_sampler(recipe, train.labels, seed) if sampler is None else sampler
@@ -160,12 +163,13 @@ def train(
     )
 
 
-def make_network(recipe: Recipe, train: Dataset) -> Any:
+def make_network(recipe: Recipe, train: Dataset, **own: Any) -> Any:
     """Make the network of a recipe.
 
     Args:
         recipe: the recipe.
         train: whose images it is for, where the recipe names none.
+        **own: more attributes of the network, such as :func:`jdml.models.weights_settings`.
 
     Returns:
         The Linen module.
@@ -191,7 +195,7 @@ def make_network(recipe: Recipe, train: Dataset) -> Any:
         settings["freeze_batch_norm"] = True
     if recipe.dtype != "float32":
         settings["dtype"] = jnp.dtype(recipe.dtype).type
-    return models.create(name, dim=recipe.dim, **settings)
+    return models.create(name, dim=recipe.dim, **settings, **own)
 
 
 def retrieval_in(validation: Dataset, recipe: Recipe) -> Evaluate:

@@ -5,7 +5,6 @@ import functools
 import json
 import os
 import shutil
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,12 @@ SPARE = 1 << 20
 """Bytes that a checkpoint needs beside its arrays."""
 GROWING = ("fit.steps", "recipe.steps")
 """Numbers that may be larger when a run goes on."""
+
+SCHEDULED = (
+    ". The steps grew, and a learning rate's schedule ends at its steps: a run with one cannot be made longer; begin "
+    "another, or train longer from its parameters at a constant rate, in another folder"
+)
+"""What is told where a run of more steps has another optimizer."""
 
 
 def write_json(path: str | Path, content: Any) -> None:
@@ -162,7 +167,7 @@ class RunFolder:
                 f"checkpoint {path} is damaged ({type(error).__name__}: {_first_line(error)}); "
                 "remove it to go on from the one before, or choose another folder"
             ) from error
-        raise ValueError(f"checkpoint {path} is of another model: {'; '.join(differing)}")
+        raise ValueError(f"checkpoint {path} {_told_apart(arrays, _arrays(template), differing)}")
 
     def _read(self, **items: Any) -> Any:
         from orbax.checkpoint import args
@@ -215,9 +220,16 @@ class RunFolder:
             raise ValueError(
                 f"out_dir {self.path} holds a run of another configuration: "
                 + "; ".join(_told(line) for line in changed)
+                + (SCHEDULED if self._has_grown(changed, differing, there, config) else "")
             )
         if differing and writes():
             write_json(file, config)
+
+    def _has_grown(self, changed: list[str], differing: list[str], there: Any, now: Any) -> bool:
+        """Whether the same run has more steps, and another optimizer alone."""
+        names = [line.partition(":")[0] for line in changed]
+        grown = any(_grown(line, there, now) for line in differing)
+        return grown and all(n == "fingerprint.optimizer" or n in GROWING for n in names)
 
     def _open_manager(self, keep: int) -> Any:
         import orbax.checkpoint as ocp
@@ -303,10 +315,12 @@ def read_checkpoint(run: Path) -> dict[str, Any] | None:
         return None
     path = run / CHECKPOINTS / str(max(steps))
     try:
-        with warnings.catch_warnings():  # orbax warns that it restores onto this machine's devices
-            warnings.simplefilter("ignore")
-            with ocp.StandardCheckpointer() as checkpointer:
-                tree = checkpointer.restore(path.absolute() / "state")
+        with ocp.PyTreeCheckpointer() as checkpointer:
+            state = path.absolute() / "state"
+            # As NumPy arrays, wherever they lay: the devices of the run need not be here.
+            there = ocp.PyTreeCheckpointHandler().metadata(state).tree
+            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), there)
+            tree = checkpointer.restore(state, restore_args=as_numpy)
             progress = json.loads((path / "progress" / "metadata").read_text(encoding="utf-8"))
     except Exception as error:
         raise ValueError(
@@ -392,6 +406,33 @@ def _arrays(tree: Tree) -> dict[str, str]:
     """Describe every array by its path: ``{"['params']['proxies']": "float32[2, 1, 3]"}``."""
     leaves = jax.tree_util.tree_leaves_with_path(_pack(tree))
     return {jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}" for path, x in leaves}
+
+
+def _told_apart(there: Mapping[str, str], now: Mapping[str, str], differing: list[str]) -> str:
+    """Say why arrays are others: a setting of JAX that changes them, or another model."""
+    keys = [
+        (there.get(name, ""), now.get(name, ""))
+        for name in now
+        if name.endswith((".key", "['key']"))
+    ]
+    if there.keys() == now.keys():
+        if any(old != new and old.startswith("uint32") for old, new in keys):
+            lengths = {"uint32[2]": "threefry2x32", "uint32[4]": "rbg"}
+            was, is_ = (lengths.get(kind, kind) for kind in keys[0])
+            return (
+                f"has random keys of another kind, {was} there, {is_} now: set "
+                f'jax.config.update("jax_default_prng_impl", {was!r}) before the run goes on'
+            )
+        wide = ("float64", "int64", "uint64", "complex128")
+        double = [any(kind.startswith(wide) for kind in kinds.values()) for kinds in (there, now)]
+        if double[0] != double[1]:
+            return (
+                f'has {"double" if double[0] else "single"} precision: set jax.config.update("jax_enable_x64", '
+                f"{double[0]}) before the run goes on"
+            )
+    shown = "; ".join(differing[:3])
+    more = len(differing) - 3
+    return f"is of another model: {shown}{f'; and {more} more' if more > 0 else ''}"
 
 
 def _remove(folder: Path) -> None:

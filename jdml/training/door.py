@@ -14,6 +14,7 @@ from jdml.data.dataset import check_channels
 from jdml.data.values import Range, check_alike, check_no_bytes, check_unit
 from jdml.models.creation import Normalizer
 from jdml.ops import checks
+from jdml.training import foreign
 from jdml.training.placement import Tree
 from jdml.training.preprocess import standard, to_float
 from jdml.training.spec import Sampler
@@ -83,6 +84,9 @@ def check_train(train: Any) -> None:
         TypeError: a tuple of arrays, or anything else without ``images`` and ``labels``.
         ValueError: images ``[N, C, H, W]``, parts or labels of another number of rows, no rows.
     """
+    told = None if hasattr(train, "images") else foreign.instead_of_train(train)
+    if told is not None:
+        raise TypeError(f"train must be a data set, {told}")
     if isinstance(train, tuple | list) and not hasattr(train, "images"):
         raise TypeError(
             f"train must be a data set, got a {type(train).__name__} of {len(train)}: "
@@ -214,6 +218,9 @@ def as_sampler(sampler: Any, size: int, *, saved: bool) -> Sampler:
         ValueError: a sampler over another number of rows.
     """
     instead = f"write jdml.data.RandomBatchSampler({size}, batch_size) or jdml.data.ClassBatchSampler(labels, 8, 4)"
+    told = None if hasattr(sampler, "__next__") else foreign.instead_of_sampler(sampler)
+    if told is not None:
+        raise TypeError(f"sampler must be an iterator of row indices [B], {told}: {instead}")
     if isinstance(sampler, int | tuple) or not hasattr(sampler, "__next__"):
         shown = sampler if isinstance(sampler, int) else f"a {type(sampler).__name__}"
         raise TypeError(f"sampler must be an iterator of row indices [B], got {shown}: {instead}")
@@ -230,6 +237,47 @@ def as_sampler(sampler: Any, size: int, *, saved: bool) -> Sampler:
         if rows != size:
             raise ValueError(f"sampler must be over the {size} rows of train, got one over {rows}")
     return cast(Sampler, sampler)
+
+
+def next_rows(sampler: Sampler, size: int) -> np.ndarray:
+    """Take the next batch of a sampler.
+
+    Args:
+        sampler: what yields rows.
+        size: rows of the data set.
+
+    Returns:
+        Row numbers ``[B]``, −1 where a place is empty.
+
+    Raises:
+        TypeError: something else than integers ``[B]``.
+        ValueError: no rows, rows that there are not, or no further batch.
+    """
+    try:
+        batch = next(sampler)
+    except StopIteration:
+        raise ValueError(
+            "sampler must yield a batch for every step, but has ended: let it begin again, or write "
+            f"jdml.data.RandomBatchSampler({size}, batch_size)"
+        ) from None
+    if isinstance(batch, tuple | list) and any(np.ndim(part) for part in batch):
+        shapes = ", ".join(str(list(np.shape(part))) for part in batch)
+        raise TypeError(
+            f"sampler must yield row indices [B], got a {type(batch).__name__} of arrays {shapes}: images and labels "
+            "are those of train, a sampler yields their numbers"
+        )
+    rows = batch if isinstance(batch, np.ndarray) else np.asarray(batch)
+    if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
+        what = f"{rows.dtype} {list(rows.shape)}"
+        if rows.dtype == bool:
+            what += ", a mask: write numpy.flatnonzero(mask)"
+        if rows.dtype == object:
+            what = f"a {type(batch).__name__}"
+        raise TypeError(f"sampler must yield row indices [B], integers, got {what}")
+    if not len(rows) or rows.min() < -1 or rows.max() >= size:
+        seen = f"{rows.min()} … {rows.max()}" if len(rows) else "none"
+        raise ValueError(f"sampler must yield rows 0 … {size - 1} of train, got {seen}")
+    return rows
 
 
 def check_proxies(params: Mapping[str, Tree], labels: ArrayLike) -> None:

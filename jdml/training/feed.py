@@ -9,6 +9,7 @@ import numpy as np
 from jdml.data import ImageBatches
 from jdml.objectives.base import Metrics
 from jdml.training.description import of_input
+from jdml.training.door import next_rows
 from jdml.training.micro_batch import check_rows_apart
 from jdml.training.placement import Tree, either
 from jdml.training.spec import Sampler, StepSpec, TrainSet
@@ -95,7 +96,7 @@ class RowFeed(_Feed):
 
     def step(self, state: TrainState) -> Outcome:
         """One step on the next batch."""
-        rows = np.asarray(next(self.sampler), np.int32)
+        rows = next_rows(self.sampler, len(self.train.labels)).astype(np.int32)
         self.look(self._labels[rows[rows >= 0]])
         size = self.size(len(rows), state)
         rows = np.pad(rows, (0, size - len(rows)), constant_values=-1)

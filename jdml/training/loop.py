@@ -21,10 +21,15 @@ from jdml.training.hooks import Hook
 from jdml.training.log import progress_bar
 from jdml.training.models import AnyModel, as_model
 from jdml.training.network_check import check_network
-from jdml.training.optimizing import check_average, check_optimizer_works, with_average
+from jdml.training.optimizing import (
+    check_average,
+    check_moves,
+    check_optimizer_works,
+    with_average,
+)
 from jdml.training.placement import Placement, together, writes
 from jdml.training.preprocess import Preprocess, standard
-from jdml.training.process import Preempted, Termination
+from jdml.training.process import Termination
 from jdml.training.run_in_progress import Run
 from jdml.training.schedule import Schedule
 from jdml.training.spec import Sampler, StepSpec, TrainSet
@@ -136,6 +141,7 @@ def fit(
         FloatingPointError: naming the step, when a loss or a gradient is not finite, or ``skip_nonfinite`` in a row are
             not; nothing of it is saved.
         Preempted: SIGTERM came, and a last checkpoint was saved (with ``out_dir``, in the main thread).
+        KeyboardInterrupt: Ctrl-C came, and a last checkpoint was saved, too; a second one ends at once.
         RuntimeError: another process of this run has ended.
 
     Implementation notes:
@@ -205,6 +211,9 @@ def fit(
         skip_nonfinite=skip_nonfinite,
     )
     with together(), run:
+        given = begin.state is not None and not going_on and int(begin.state.step) > 0
+        if run.grown or given:
+            check_moves(optimizer, run.state, steps)
         _take_steps(run, shown=progress and writes())
     return run.result()
 
@@ -231,4 +240,4 @@ def _take_steps(run: Run, *, shown: bool) -> None:
                 bar.set_postfix(run.summary())
             if ending.asked(run.done.step) and run.done.stopped is None:
                 run.save()
-                raise Preempted(run.done.step)
+                raise ending.end(run.done.step)

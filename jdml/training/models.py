@@ -60,7 +60,7 @@ def as_model(model: AnyModel) -> Model:
     if isinstance(model, nn.Module):
         return cast(Model, model) if _is_own(model) else FromLinen(model)
     if isinstance(model, type):
-        raise TypeError("model must be a module, got the class {model.__name__}: call it first")
+        raise TypeError(f"model must be a module, got the class {model.__name__}: call it first")
     if _is_nnx(model):
         from jdml.training.from_nnx import FromNnx
 

@@ -18,6 +18,9 @@ from jdml.training.placement import Tree
 CANNOT = re.compile(r"missing|must be provided|required|unexpected keyword|batch dimension|example")
 """What optax says where an optimizer is not given what it needs."""
 
+TRIED = 16
+"""Updates that are tried where one may be 0: of a batch that is only accumulated."""
+
 
 class AverageState(NamedTuple):
     """What :func:`with_average` carries.
@@ -149,6 +152,38 @@ def check_optimizer_works(optimizer: Any, objective: Objective, *, averaged: boo
     if averaged and _holding(state):
         raise ValueError(
             "ema: the optimizer (schedule_free) has evaluation parameters of its own, leave it out"
+        )
+
+
+def check_moves(optimizer: Any, state: Any, steps: int) -> None:
+    """Refuse to go on with an optimizer whose schedule has ended at a rate of 0.
+
+    Args:
+        optimizer: the transformation.
+        state: a train state that goes on.
+        steps: to which it is to go on.
+
+    Raises:
+        ValueError: updates of the model that are 0 from here on, and were not at the start.
+    """
+
+    @jax.jit
+    def one(opt_state: Tree) -> tuple[Tree, Array]:
+        grads = jax.tree.map(jnp.ones_like, state.params)
+        updates, opt_state = update(optimizer, grads, opt_state, state.params, jnp.ones(()))
+        return opt_state, optax.tree.norm(updates["model"]) > 0
+
+    def moves(opt_state: Tree) -> bool:
+        for _ in range(TRIED):
+            opt_state, moved = one(opt_state)
+            if moved:
+                return True
+        return False
+
+    if not moves(state.opt_state) and moves(optimizer.init(state.params)):
+        raise ValueError(
+            f"optimizer makes updates of 0 from step {int(state.step)} on: its schedule has ended, and steps={steps} "
+            "would change nothing; begin again with a schedule of so many steps, or with a constant rate"
         )
 
 

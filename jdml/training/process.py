@@ -1,13 +1,16 @@
-"""What a training process has of its system: memory that it keeps, and word (SIGTERM) that it is to end."""
+"""What a training process has of its system: memory that it keeps, and word (SIGTERM, Ctrl-C) that it is to end."""
 
 import contextlib
 import ctypes
+import logging
 import signal
 import sys
 import threading
 from typing import Any
 
 import jax
+
+_log = logging.getLogger(__name__)
 
 TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8  # from glibc's malloc.h
 
@@ -71,8 +74,23 @@ class Preempted(SystemExit):
         )
 
 
+class Interrupted(KeyboardInterrupt):
+    """A run was interrupted (Ctrl-C) and has saved where it was: the same call goes on from there.
+
+    Args:
+        step: of the checkpoint.
+    """
+
+    def __init__(self, step: int) -> None:
+        super().__init__(step)
+        self.step = step
+
+    def __str__(self) -> str:
+        return f"interrupted (Ctrl-C); saved at step {self.step}, the same call goes on from there"
+
+
 class Termination:
-    """Within it, SIGTERM is noted and ends nothing.
+    """Within it, SIGTERM and the first Ctrl-C are noted and end nothing; a second Ctrl-C ends at once.
 
     Several processes agree, by JAX's preemption service, on a step at which all of them save: one that is asked to end
     takes the others along.
@@ -83,28 +101,38 @@ class Termination:
 
     def __init__(self, watched: bool) -> None:
         self._watched = watched
-        self._asked = False
-        self._before: Any = None
+        self._asked: int | None = None
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Termination":
         alone = jax.process_count() == 1
         if self._watched and alone and threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._note)
+            self._before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._note)
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._note)
         return self
 
     def __exit__(self, *raised: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
-            if self._asked and raised[0] is None:  # it came after the last step
-                signal.raise_signal(signal.SIGTERM)
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        if self._asked is not None and raised[0] is None:  # it came after the last step
+            signal.raise_signal(self._asked)
 
-    def _note(self, *_: object) -> None:
-        self._asked = True
+    def _note(self, number: int, *_: object) -> None:
+        if number == signal.SIGINT:
+            if self._asked is not None:
+                raise KeyboardInterrupt
+            _log.warning("saving after this step; Ctrl-C once more ends at once")
+        self._asked = number
+
+    def end(self, step: int) -> BaseException:
+        """What ends the run, saved at this step."""
+        return Interrupted(step) if self._asked == signal.SIGINT else Preempted(step)
 
     def asked(self, step: int) -> bool:
         """Whether to save after this step and end; every process asks after every step."""
         if not self._watched or jax.process_count() == 1:
-            return self._asked
+            return self._asked is not None
         from jax.experimental import multihost_utils
 
         return bool(multihost_utils.reached_preemption_sync_point(step))

@@ -55,6 +55,7 @@ class Run:
         self.state: TrainState = self.place(_copy(state))
         self.carried: Tree = () if hook is None else self.place(hook.template(self.state))
         self.done = Progress()
+        self.grown = False
         self.best = None if schedule.monitor is None else self._weights()
         self.pending: list[Metrics] = []
         self.watched: dict[str, float] = {}
@@ -249,6 +250,7 @@ class Run:
         self.done = Progress(**{**progress, "best": Best(*progress["best"])})
         if self.done.stopped == "steps" and self.done.step < self.schedule.steps:
             self.done.stopped = None  # more steps than there were
+            self.grown = True
         return True
 
 

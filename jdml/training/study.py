@@ -1,14 +1,18 @@
 """A study: many independent runs, in parallel processes, each one's result kept as soon as it is there."""
 
+import functools
 import itertools
 import json
 import math
 import multiprocessing
 import os
+import pickle
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,8 @@ from jdml.training.records import keep_result, read_results
 
 Job = Mapping[str, Any]
 Metrics = Mapping[str, Any]
+GPU_MEMORY = 0.75
+"""Of a GPU's memory, that JAX takes for itself: that of all workers together."""
 
 
 def run_study(
@@ -48,15 +54,19 @@ def run_study(
         By name: ``job``, ``metrics``, ``seconds`` and ``machine``.
 
     Raises:
-        TypeError: ``minutes`` is not a number.
+        TypeError: ``minutes`` is not a number, or ``run`` no function that several workers can import.
         ValueError: ``workers`` below 1, ``minutes`` below 0, ``out`` no ``.jsonl`` file, or a result that was made with
             other settings, naming them.
+        Exception: what a job raised, of the same kind, naming the job; no job begins after it, those that have begun
+            end and are kept.
+        RuntimeError: a worker was killed, naming the jobs at work.
 
     Implementation notes:
         Start it again, after an interruption or with more minutes, and only what is missing runs. Jobs begin in their
         order, each when a worker is free. Several workers are processes of their own, which keep the memory that they
         free (:func:`keep_freed_memory`). On Linux each is held to its share of the cores: a step of a small network
-        does not keep two cores busy, and a worker on each does 1.7 times as many runs as one on both.
+        does not keep two cores busy, and a worker on each does 1.7 times as many runs as one on both. On a GPU each
+        takes its share of the memory that JAX reserves, unless ``XLA_PYTHON_CLIENT_MEM_FRACTION`` says otherwise.
 
     Example:
         >>> import tempfile
@@ -72,6 +82,8 @@ def run_study(
     out = Path(out)
     if out.suffix != ".jsonl":
         raise ValueError(f"out must be a .jsonl file, got {out}")
+    if workers > 1:
+        _check_importable(run)
     out.parent.mkdir(parents=True, exist_ok=True)
     kept = read_results(out)
     for name in (name for name in jobs if name in kept):
@@ -160,21 +172,70 @@ def _run_all(
     """Yield results by name as they come; ask for a job only when it is to begin."""
     if workers <= 1:
         for name, job in jobs:
-            yield name, _timed(run, job)
+            try:
+                result = _timed(run, job)
+            except Exception as error:
+                raise _named(name, error) from error
+            yield name, result
         return
     context = multiprocessing.get_context("spawn")
     shares = context.SimpleQueue()
     for share in _shares(sorted(_cores()), workers):
         shares.put(share)
-    with ProcessPoolExecutor(workers, context, _begin, (shares,)) as pool:
+    with ProcessPoolExecutor(workers, context, _begin, (shares, workers)) as pool:
         names: dict[Future[dict[str, Any]], str] = {}
+        failed: Exception | None = None
         while True:
             for name, job in itertools.islice(jobs, workers - len(names)):
                 names[pool.submit(_timed, run, job)] = name
             if not names:
-                return
+                break
             for future in wait(names, return_when=FIRST_COMPLETED).done:
-                yield names.pop(future), future.result()
+                name = names.pop(future)
+                try:
+                    result = future.result()
+                except BrokenProcessPool as error:
+                    at = ", ".join((name, *names.values()))
+                    raise RuntimeError(
+                        f"a worker was ended, perhaps for want of memory, during one of the jobs {at}: begin again "
+                        "with fewer workers; what is done is kept"
+                    ) from error
+                except Exception as error:
+                    failed, jobs = failed or _named(name, error), iter(())
+                    continue
+                yield name, result
+    if failed is not None:
+        raise failed
+
+
+def _named(name: str, error: Exception) -> Exception:
+    """An error of the same kind that tells in which job it was."""
+    try:
+        named = type(error)(f"job {name!r}: {error}")
+    except Exception:  # of a kind that is made otherwise
+        error.add_note(f"in job {name!r}")
+        return error
+    named.__cause__ = error
+    return named
+
+
+def _check_importable(run: Any) -> None:
+    """Refuse a function that a worker, a new process, cannot import."""
+    function = run
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__qualname__", type(function).__name__)
+    main = sys.modules["__main__"]
+    inside = getattr(function, "__module__", None) == "__main__" and not hasattr(main, "__file__")
+    try:
+        pickle.dumps(run)
+    except Exception:
+        inside = True
+    if inside:
+        raise TypeError(
+            f"run must be a function of a module, which each of the workers imports, got {name}, which a notebook, or "
+            "another function, has defined: put it into a .py file, or take workers=1"
+        )
 
 
 def _cores() -> set[int]:
@@ -189,8 +250,9 @@ def _shares(cores: list[int], workers: int) -> list[list[int]]:
     return [cores[worker % len(cores) :: workers] for worker in range(workers)]
 
 
-def _begin(shares: Any) -> None:
-    """Begin a worker: on its share of the cores, before anything counts them."""
+def _begin(shares: Any, workers: int) -> None:
+    """Begin a worker: on its share of the cores, and of a GPU's memory, before anything counts them."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{GPU_MEMORY / workers:.3f}")
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, shares.get())
     keep_freed_memory()

@@ -66,6 +66,38 @@ def test_help_of_all_commands(capsys):
         assert "jdml " + command in text
 
 
+@pytest.mark.parametrize("words", ["data --help", "data", "help data", "weights -h"])
+def test_help_of_a_group_of_commands(capsys, words):
+    code, out, err = jdml_main(capsys, *words.split())
+    assert (code, err) == (0, "")
+    name = words.replace("help", "").split()[0].strip("-")
+    assert f"usage: jdml {name} COMMAND" in out
+    for command in jdml.cli.COMMANDS:
+        assert (f"  {command} " in out) == command.startswith(f"{name} ")
+
+
+def test_help_of_a_command_by_its_name(capsys):
+    assert "--loss" in jdml_main(capsys, "help", "train")[1]
+    assert "COMMAND must be one of" in jdml_main(capsys, "help", "paint")[2]
+
+
+@pytest.mark.parametrize(
+    "words", ["--help", "train --help", "data check --help", "data --help", "paint"]
+)
+def test_nobody_reads_on(words):
+    """As in `jdml --help | head -1`, whose reader is gone before anything is written."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes, "w") as closed:
+        ended = subprocess.run(
+            [sys.executable, "-m", "jdml", *words.split()],
+            stdout=closed, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    wrong = words == "paint"
+    assert ended.returncode == (2 if wrong else 141)
+    assert ended.stderr.count("\n") == wrong
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -175,6 +175,18 @@ def test_what_cannot_be_told_is_refused(tmp_path, places, match):
 def test_a_class_may_be_called_train(tmp_path):
     classes(tmp_path, ["bus", "train"])
     assert found(tmp_path) == {"train": ["bus"], "test": ["train"]}
+    note = "train/ is read as a class: no other part is beside it"
+    assert read_folder(tmp_path).notes == (note,)
+
+
+@pytest.mark.parametrize("where", ["", "train/"])
+def test_images_without_a_class_are_no_class(tmp_path, where):
+    classes(tmp_path, [f"{where}ant", f"{where}bee", f"{where}Unlabeled"])
+    if where:
+        classes(tmp_path, ["test/ant"])
+    listing = read_folder(tmp_path)
+    assert list(listing.names["class"].values()) == ["ant", "bee"]
+    assert listing.notes == ("Unlabeled/: 2 images have no class, and are left out",)
 
 
 # Names

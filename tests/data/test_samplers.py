@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from jdml.data import AnchorBatchSampler, ClassBatchSampler, RandomBatchSampler
+from jdml.data import samplers as samplers_module
 
 
 def labels_of_sizes(*sizes: int) -> np.ndarray:
@@ -68,11 +69,64 @@ def test_spare_seats_go_to_the_smallest_classes():
     assert drawn[:3].max() - drawn[:3].min() <= 2
 
 
-def test_classes_meet_in_changing_company():
+@pytest.mark.parametrize("many", [samplers_module.MANY, 0])
+def test_classes_meet_in_changing_company(many, monkeypatch):
+    monkeypatch.setattr(samplers_module, "MANY", many)
     labels = labels_of_sizes(*[40] * 6)
     sampler = ClassBatchSampler(labels, 2, 2)
-    batches = labels[np.concatenate([sampler.epoch(number) for number in range(3)])[:, ::2]]
+    batches = labels[np.concatenate([sampler.epoch(number) for number in range(8)])[:, ::2]]
     assert len({tuple(sorted(pair)) for pair in batches.tolist()}) == 15
+
+
+@cases
+def test_very_many_classes_are_seated_by_the_same_rules(labels, classes, samples, monkeypatch):
+    """By the way for data sets too large for the other."""
+    usual = ClassBatchSampler(labels, classes, samples, seed=3)
+    drawn = np.unique(labels[usual.epoch(0)[:, ::samples]], return_counts=True)[1]
+    monkeypatch.setattr(samplers_module, "MANY", 0)
+    sampler = ClassBatchSampler(labels, classes, samples, seed=3)
+    epochs = [sampler.epoch(number) for number in range(4)]
+    for epoch in epochs:
+        grouped = labels[epoch].reshape(-1, classes, samples)
+        assert (grouped == grouped[..., :1]).all()
+        assert all(len(set(batch)) == classes for batch in grouped[..., 0].tolist())
+        assert all(len(set(batch)) == len(batch) for batch in epoch.tolist())
+        assert set(epoch.ravel()) == set(range(len(labels)))
+        many = np.unique(grouped[..., 0], return_counts=True)[1]
+        np.testing.assert_array_equal(np.sort(many), np.sort(drawn))
+    assert sampler.batches_per_epoch == usual.batches_per_epoch
+    np.testing.assert_array_equal(sampler.epoch(2), epochs[2])
+
+
+class Counting:
+    """A generator that counts how many numbers it puts in order."""
+
+    def __init__(self) -> None:
+        self.random, self.count = np.random.default_rng(0), 0
+
+    def permutation(self, what):
+        self.count += what if isinstance(what, int) else len(what)
+        return self.random.permutation(what)
+
+    def integers(self, high):
+        return self.random.integers(high)
+
+
+@pytest.mark.parametrize("largest", [1, 5, 100_000])
+def test_the_work_for_an_epoch_grows_with_the_data_not_with_its_square(largest):
+    """A hundred thousand classes of one or two groups, and one of very many."""
+    random, classes = Counting(), 100_000
+    groups = np.random.default_rng(1).integers(1, 3, classes)
+    groups[7] = largest
+    shape = max(largest, -(-int(groups.sum()) // 32)), 32
+    shared = samplers_module._share_seats(groups, shape[0] * shape[1], random)
+    assert shared.sum() == shape[0] * shape[1]
+    assert (shared >= groups).all()
+    seats = samplers_module._seat_classes(shared, shape, random)
+    np.testing.assert_array_equal(np.bincount(seats.ravel()), shared)
+    ordered = np.sort(seats, axis=1)
+    assert (ordered[:, 1:] > ordered[:, :-1]).all()
+    assert random.count < 4 * seats.size
 
 
 def samplers(seed: int = 0) -> list:

@@ -14,6 +14,7 @@ from losses import registry as tried
 
 import jdml.cli
 from jdml import data, losses, metrics, mining, models, registry, training
+from jdml.recipes import Recipe
 from jdml.registry import DATASETS, LOSSES, MINERS, NETWORKS
 from jdml.registry.extras import ALONE, EXTRAS, MissingLibraryError, need
 from jdml.training import exporting
@@ -50,7 +51,10 @@ def test_a_loss_is_as_its_record_says(name):
     if record.kind == "proxy":
         assert (parameters["proxies"].default is None) == (not record.needs_proxies)
     assert record.monitor is None or record.monitor in losses.__all__
-    assert record.proxies >= 1
+    assert (record.proxies > 1) == record.several
+    if record.kind == "proxy":  # in training, too, unless another number is typed
+        assert Recipe(loss=name).num_proxies == record.proxies
+        assert Recipe(loss=name, proxies_per_class=2).num_proxies == 2
 
 
 def test_every_miner_has_a_record_and_every_record_a_miner():

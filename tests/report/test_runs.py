@@ -10,7 +10,7 @@ from scipy import stats
 
 from jdml import report
 from jdml.cli import main
-from jdml.report import Run, compare_runs, comparison_records, comparison_table, read_runs
+from jdml.report import Run, compare_runs, comparison_records, comparison_table, read_runs, verdict
 from jdml.report.compare import duration, is_share, size
 from jdml.training.records import write_results
 
@@ -232,7 +232,7 @@ def test_seeds_that_are_not_shared_are_not_compared():
     assert round(record["R@1 difference"], 6) == 0.1
     assert record["R@1 difference low"] == record["R@1 difference high"] == ""
     _, rows = comparison_table(comparison)
-    assert [row[4] for row in rows] == ["baseline", "–", "+10.0"]
+    assert [row[4] for row in rows] == ["baseline", "–", "+10.0 (n = 1)"]
 
 
 def test_two_runs_of_one_seed_are_two_rows():
@@ -299,6 +299,98 @@ def test_compare_prints_and_writes(tmp_path, capsys):
     assert shown.index(" b ") < shown.index(" a ")
     assert main(["compare", str(tmp_path / "none")]) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+def runs_of(metric="test class R@1", **values):
+    """Runs by setting, a seed each value."""
+    return [
+        Run(f"{name}-{seed}", {"loss": name}, seed, {metric: value})
+        for name, of_seeds in values.items()
+        for seed, value in enumerate(of_seeds)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        (
+            runs_of(a=(0.5, 0.6, 0.4), b=(0.55, 0.7, 0.5)),
+            ["better than a: b +8.3 [+1.2, +15.5] (n = 3)"],
+        ),
+        (runs_of(a=(0.55, 0.7, 0.5), b=(0.5, 0.6, 0.4)), ["worse than a: b -8.3"]),
+        (
+            runs_of(a=(0.5, 0.6, 0.4), b=(0.6, 0.5, 0.5)),
+            ["these runs cannot tell from a: b +3.3 [-25.4, +32.0] (n = 3)"],
+        ),
+        (
+            runs_of(a=(0.5,), b=(0.9,)),
+            ["these runs cannot tell from a-0: b-0 +40.0 (n = 1)", "one seed tells nothing"],
+        ),
+        (
+            runs_of(a=(0.5, 0.6, 0.4), b=(0.55, 0.7, 0.5), c=(0.5, 0.6, 0.41), d=(0.4, 0.6, 0.4)),
+            ["these runs cannot tell from a: b +8.3", "Holm's correction over 3 differences, 95%"],
+        ),
+        (runs_of("loss", a=(1.0, 2.0), b=(5.0, 6.001)), ["loss: more than a: b"]),
+    ],
+)
+def test_the_verdict_says_what_the_runs_tell(runs, said):
+    lines = verdict(compare_runs(runs))
+    for words in said:
+        assert any(words in line for line in lines), lines
+    assert ("these are scores of the test part" in lines[-1]) == ("loss" not in runs[0].metrics)
+
+
+def test_one_row_has_no_verdict():
+    assert verdict(compare_runs(runs_of("R@1", a=(0.5, 0.6)))) == []
+
+
+def test_held_out_rows_choose_where_there_are_any():
+    runs = [
+        Run(name, {"loss": name}, 0, {"test class R@1": test, "validation class R@1": held_out})
+        for name, test, held_out in (("a", 0.5, 0.6), ("b", 0.9, 0.5))
+    ]
+    for metrics in ([], ["R@1"]):
+        comparison = compare_runs(runs, metrics=metrics)
+        assert comparison.shown == ["validation class R@1"]
+        assert "scores of the held-out rows" in verdict(comparison)[-1]
+        assert not any("test part:" in line for line in verdict(comparison))
+    comparison = compare_runs(runs, metrics=["test class R@1"])
+    assert comparison.shown == ["test class R@1"]
+    assert "scores of the test part: what is chosen by them" in verdict(comparison)[-1]
+
+
+def test_a_comparison_takes_120_columns(tmp_path, capsys):
+    """Long names, many settings, many metrics: cut to the first, and what is left out is named."""
+    names = [
+        f"test {view} {kind}"
+        for view in ("class", "superclass")
+        for kind in ("R@1", "MAP@R", "P@1", "NMI")
+    ]
+    for number in range(3):
+        config = train_config(
+            loss=f"a_rather_long_name_{number}", lr=0.1**number, seed=0, momentum=number
+        )
+        write_run(
+            tmp_path / ("long_" * 12 + str(number)),
+            config,
+            {"step": 1, **dict.fromkeys(names, 0.5)},
+        )
+    assert main(["compare", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    table, _, rest = shown.partition("not shown: ")
+    assert max(map(len, shown.splitlines())) <= 120
+    assert "test superclass NMI (--csv has all)" in " ".join(rest.split())
+    assert table.count("50.0") >= 3
+    assert all(name in " ".join(shown.split()) for name in names)
+
+
+def test_a_sweep_s_first_run_is_the_baseline_of_all(tmp_path):
+    for name in ("b-0", "a-0", "c-0"):
+        write_run(tmp_path / "s" / name, train_config(loss=name, seed=0), {"step": 1, "R@1": 0.5})
+    assert [run.name for run in read_runs(tmp_path / "s")] == ["a-0", "b-0", "c-0"]
+    (tmp_path / "s" / "sweep.json").write_text('["c-0", "b-0"]')
+    for place in (tmp_path / "s", tmp_path):
+        assert [run.name for run in read_runs(place)] == ["c-0", "b-0", "a-0"]
 
 
 def test_curves_are_drawn_from_logs_and_folders(tmp_path):

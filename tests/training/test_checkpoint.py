@@ -2,6 +2,9 @@
 
 import gc
 import json
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +12,13 @@ import numpy as np
 import optax
 import pytest
 
-from jdml.training.checkpoint import RunFolder, differences, write_json
+from jdml.training.checkpoint import (
+    RunFolder,
+    _told_apart,
+    differences,
+    read_checkpoint,
+    write_json,
+)
 from jdml.training.log import Log, cut
 
 
@@ -127,3 +136,56 @@ def test_log_has_no_nan(tmp_path):
     assert line["R@1"] is None
     assert line["loss"] == 0.5
     assert line["seconds"] >= 0
+
+
+TWO_DEVICES = """
+import sys, jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+from jdml.training.checkpoint import RunFolder
+assert jax.device_count() == 2
+at = NamedSharding(jax.make_mesh((2,), ("data",)), P("data"))
+tree = {"proxies": jax.device_put(jnp.arange(8.0).reshape(4, 2), at), "half": jnp.ones(2, jnp.bfloat16)}
+folder = RunFolder(sys.argv[1], {})
+folder.save(3, {"state": tree, "best": ()}, {})
+folder.close()
+"""
+
+
+@pytest.mark.slow
+def test_what_two_devices_wrote_is_read_on_one(tmp_path):
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+    command = [sys.executable, "-c", TWO_DEVICES, str(tmp_path)]
+    subprocess.run(
+        command, env={**os.environ, "XLA_FLAGS": flags, "JAX_NUM_CPU_DEVICES": "2"}, check=True
+    )
+    found = read_checkpoint(tmp_path)
+    np.testing.assert_array_equal(found["state"]["proxies"], np.arange(8.0).reshape(4, 2))
+    assert found["state"]["half"].dtype == jnp.bfloat16
+    assert found["step"] == 3
+
+
+def test_a_key_of_another_kind_names_the_setting(tmp_path):
+    folder = RunFolder(tmp_path, {})
+    folder.save(3, {**state(), "key": jax.random.key(5, impl="rbg")}, {})
+    with pytest.raises(
+        ValueError, match="rbg there, threefry2x32 now: set .*jax_default_prng_impl"
+    ):
+        folder.restore(state())
+    folder.close()
+
+
+def test_what_is_another_is_told_in_a_line():
+    single = {f"['{n}']": "float32[2]" for n in range(40)}
+    double = {name: "float64[2]" for name in single}
+    lines = differences(single, double)
+    told = _told_apart(double, single, lines)
+    assert told.startswith('has double precision: set jax.config.update("jax_enable_x64", True)')
+    assert 'jax_enable_x64", False' in _told_apart(single, double, lines)
+    other = {**single, "['more']": "float32[3]"}
+    assert "of another model: ['more']: absent there" in _told_apart(
+        single, other, differences(single, other)
+    )
+    many = {name: "float32[3]" for name in single}
+    told = _told_apart(single, many, differences(single, many))
+    assert told.endswith("; and 37 more")
+    assert len(told) < 300

@@ -211,7 +211,7 @@ def test_resume_false_refuses_a_used_folder(toy, tmp_path):
 
 def test_nan_names_its_step_and_is_not_saved(toy, tmp_path):
     """A sampler that reaches the poisoned row in step 7 only."""
-    images = toy.data.images.astype(np.float32)
+    images = (toy.data.images / 255).astype(np.float32)
     images[0] = np.nan
     rows = iter([np.arange(1, 9)] * 6 + [np.arange(8)] * 9)
 

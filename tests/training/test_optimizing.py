@@ -171,3 +171,27 @@ def test_multi_steps_count_batches_outside_and_updates_inside(toy):
         if "count" in str(p)
     ]
     assert {int(number) for number in count} == {3}
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_a_schedule_that_has_ended_is_not_gone_on_with(toy, tmp_path, accumulate):
+    def ending(steps):
+        made = optax.adam(optax.cosine_decay_schedule(1e-2, steps))
+        return optax.MultiSteps(made, 2) if accumulate else made
+
+    optimizer = ending(3 if accumulate else 6)
+    state = run(toy, optimizer, tmp_path / "other").state
+    run(toy, optimizer, tmp_path / "same")
+    for settings in ({"out_dir": tmp_path / "same", "longer": True}, {"state": state}):
+        with pytest.raises(ValueError, match="updates of 0 from step 6 on: its schedule has ended"):
+            run(toy, optimizer, steps=8, **settings)
+    with pytest.raises(
+        ValueError, match="optimizer is another. The steps grew, .*schedule ends at"
+    ):
+        run(toy, ending(8), tmp_path / "other", steps=8, longer=True)
+
+
+def test_what_has_not_ended_goes_on(toy, tmp_path):
+    optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, 6, alpha=0.1))
+    run(toy, optimizer, tmp_path)
+    assert run(toy, optimizer, tmp_path, steps=8, longer=True).history[-1]["step"] == 8

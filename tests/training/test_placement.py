@@ -11,11 +11,11 @@ from jdml.training import Preempted, fit, initialize
 from jdml.training.placement import HERE, Placement, agreed, class_shards, either
 
 
-def train(toy, out_dir, term_at=None, **settings):
+def train(toy, out_dir, term_at=None, number=signal.SIGTERM, sampler=None, **settings):
     class Batches(toy.batches):
         def __next__(self):
             if self.i + 1 == term_at:
-                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), number)
             return super().__next__()
 
     return fit(
@@ -23,7 +23,7 @@ def train(toy, out_dir, term_at=None, **settings):
         toy.objective,
         toy.optimizer,
         toy.data,
-        Batches(),
+        sampler or Batches(),
         **{"steps": 20, "log_every": 6, "checkpoint_every": 9, "progress": False, **settings},
         out_dir=out_dir,
     )
@@ -43,6 +43,33 @@ def test_a_run_that_is_asked_to_end_saves_and_goes_on(toy, identical, tmp_path, 
     resumed = train(toy, tmp_path / "b", **settings)
     assert identical(resumed.state, unbroken.state)
     assert resumed.history == unbroken.history  # also the mean over the steps around the end
+
+
+@pytest.mark.slow
+def test_a_run_that_is_interrupted_saves_and_goes_on(toy, identical, tmp_path):
+    unbroken = train(toy, tmp_path / "a")
+    with pytest.raises(KeyboardInterrupt, match="saved at step 14, the same call goes on") as ended:
+        train(toy, tmp_path / "b", term_at=14, number=signal.SIGINT)
+    assert ended.value.step == 14
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    resumed = train(toy, tmp_path / "b")
+    assert identical(resumed.state, unbroken.state)
+    assert resumed.history == unbroken.history
+
+
+@pytest.mark.slow
+def test_a_second_interruption_ends_at_once(toy, tmp_path):
+    class Impatient(toy.batches):
+        def __next__(self):
+            if self.i == 13:
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+            return super().__next__()
+
+    with pytest.raises(KeyboardInterrupt) as ended:
+        train(toy, tmp_path, sampler=Impatient())
+    assert not hasattr(ended.value, "step")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.parametrize(

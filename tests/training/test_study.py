@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import sys
 import time
 import types
 from pathlib import Path
@@ -53,6 +54,24 @@ def test_no_worker_is_without_a_core(
     cores: list[int], workers: int, shares: list[list[int]]
 ) -> None:
     assert study._shares(cores, workers) == shares
+
+
+def gpu_memory(job: dict) -> dict:
+    """What a worker may take of a GPU's memory."""
+    return {"share": os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION")}
+
+
+@pytest.mark.parametrize(
+    ("said", "workers", "share"),
+    [(None, 2, "0.375"), (None, 3, "0.250"), ("0.2", 2, "0.2"), (None, 1, None)],
+)
+def test_workers_share_the_memory_of_a_gpu(tmp_path, monkeypatch, said, workers, share) -> None:
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+    if said:
+        monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", said)
+    jobs = {f"job-{x}": {"x": x} for x in range(3)}
+    results = run_study(gpu_memory, jobs, tmp_path / "s.jsonl", workers=workers, progress=False)
+    assert {result["metrics"]["share"] for result in results.values()} == {share}
 
 
 def test_only_missing_jobs_run(tmp_path: Path) -> None:
@@ -214,3 +233,34 @@ def test_a_broken_record_is_named(line: str, tmp_path: Path) -> None:
     (tmp_path / "s.jsonl").write_text(f'{{"name": "a"}}\n{line}\n')
     with pytest.raises(ValueError, match=r"s\.jsonl, line 2 is not a run's record"):
         read_results(tmp_path / "s.jsonl")
+
+
+def killed(job: dict) -> dict:
+    os.kill(os.getpid(), 9)
+    return {}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_job_that_raises_is_named_and_others_are_kept(tmp_path: Path, workers: int) -> None:
+    jobs = {"good": {"x": 1}, "bad": {"x": 2, "fails": True}, "later": {"x": 3}}
+    with pytest.raises(RuntimeError, match="job 'bad': this job fails"):
+        run_study(square, jobs, tmp_path / "s.jsonl", workers=workers, progress=False)
+    assert "good" in read_results(tmp_path / "s.jsonl")
+
+
+def test_a_worker_that_is_killed_is_told_with_its_jobs(tmp_path: Path) -> None:
+    jobs = {"one": {"x": 1}, "two": {"x": 2}}
+    with pytest.raises(RuntimeError, match="a worker was ended, .* one of the jobs .*(one|two)"):
+        run_study(killed, jobs, tmp_path / "s.jsonl", workers=2, progress=False)
+
+
+@pytest.mark.parametrize("kind", ["lambda", "notebook"])
+def test_functions_that_workers_cannot_import(tmp_path, monkeypatch, kind) -> None:
+    run = lambda job: {}  # noqa: E731
+    if kind == "notebook":
+        run = square
+        monkeypatch.setattr(square, "__module__", "__main__")
+        monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
+    with pytest.raises(TypeError, match="run must be a function of a module.*take workers=1"):
+        run_study(run, {"a": {"x": 1}}, tmp_path / "s.jsonl", workers=2, progress=False)
+    assert run_study(run, {"a": {"x": 1}}, tmp_path / "s.jsonl", progress=False)

@@ -278,6 +278,72 @@ def test_wrong_arguments_are_one_sentence(changes, error, match, tmp_path, monke
     assert not list(tmp_path.iterdir())
 
 
+def of(library, name, bases=(), **methods):
+    """Stands for an object of a library that need not be installed."""
+    return type(name, bases, {**methods, "__module__": f"{library}.data"})()
+
+
+LOADER = {"__iter__": lambda self: iter(())}
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        (
+            of("torch.utils", "DataLoader", **LOADER),
+            "PyTorch DataLoader, which has drawn its batches",
+        ),
+        (
+            of("torchvision", "ImageFolder"),
+            r"PyTorch ImageFolder: images, labels = .*\[N, H, W, C\]",
+        ),
+        (
+            of("datasets", "Dataset"),
+            r'Hugging Face Dataset: take the columns, .*dataset\["label"\]',
+        ),
+        (of("datasets", "DatasetDict", (dict,)), r'of its splits, such as dataset\["train"\]'),
+        (of("grain", "MapDataset"), "a MapDataset of Grain: .*before batches are made"),
+        (of("tensorflow.python", "_PrefetchDataset"), "of TensorFlow: .*as_numpy_iterator"),
+        (of("pandas.core", "DataFrame"), "got a pandas DataFrame: write"),
+        ({"image": FEATURES, "label": LABELS}, "got a dictionary of image, label: write"),
+        ("photos", r"got the path 'photos': write jdml.data.load"),
+        (generator(), "got a generator, which gives each batch once"),
+    ],
+)
+def test_data_of_other_libraries_has_its_own_sentence(train, message):
+    with pytest.raises(TypeError, match=f"train must be a data set, .*{message}") as caught:
+        fit(train=train)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        (
+            of("torch.utils", "DataLoader", **LOADER),
+            "a DataLoader of PyTorch, which yields examples",
+        ),
+        (
+            of("torch.utils", "BatchSampler", **LOADER),
+            r"a PyTorch BatchSampler: .*numpy.asarray\(rows\)",
+        ),
+        (of("grain", "DataLoader", **LOADER), "a DataLoader of Grain, which yields examples"),
+        (of("datasets", "IterableDataset"), "an? IterableDataset of Hugging Face, which yields"),
+        (iter([(FEATURES, LABELS)]), r"got a tuple of arrays \[24, 6\], \[24\]: images and labels"),
+        (iter([FEATURES]), r"row indices \[B\], integers, got float32 \[24, 6\]"),
+        (iter([LABELS == 0]), "a mask: write numpy.flatnonzero"),
+        (iter([{"image": FEATURES}]), r"got a dict"),
+        (iter([np.array([3, 24])]), r"rows 0 … 23 of train, got 3 … 24"),
+        (iter([np.array([], int)]), r"rows 0 … 23 of train, got none"),
+        (iter([np.arange(8)]), r"but has ended: let it begin again"),
+    ],
+)
+def test_samplers_that_yield_no_rows(sampler, message):
+    with pytest.raises((TypeError, ValueError), match=f"sampler must .*{message}") as caught:
+        fit(sampler=sampler)
+    assert "\n" not in str(caught.value)
+
+
 def test_the_first_step_says_that_it_compiles(capsys):
     training.fit(*PARTS.values(), data.RandomBatchSampler(24, 8), steps=1)
     assert "compiling" in capsys.readouterr().err

@@ -118,11 +118,47 @@ def test_a_sweep_trains_what_is_missing_and_compares_all(tmp_path, jdml_command)
     done = jdml_command("report", tmp_path / "s", "--out", tmp_path / "r.html")
     assert done.code == 0, done.err
     told = content(tmp_path / "r.html")
-    assert [look["name"] for look in told["looks"]] == ["proxy_anchor-0", "triplet-0"]
+    assert [look["name"] for look in told["looks"]] == ["triplet-0", "proxy_anchor-0"]
     assert len(told["sets"]) == 1
-    proxied = told["looks"][0]
+    proxied = told["looks"][1]
     assert [name for *_, name in proxied["maps"]["pca"]["proxies"]] == ["0", "1"]
     assert set(proxied["proxies"]) == {"proxy to its class", "proxy to its class's mean"}
+
+
+def test_a_sweep_says_what_it_tells_and_has_the_baseline_of_compare(tmp_path, jdml_command):
+    words = f"sweep --set loss=triplet,contrastive --dim 4 --steps 2 --quiet --out {tmp_path / 's'}".split()
+    done = jdml_command(*words)
+    assert done.code == 0, done.err
+    assert "these runs cannot tell from triplet-0: contrastive-0" in done.out
+    assert "(n = 1)" in done.out
+    assert "these are scores of the test part" in done.out
+    assert max(map(len, done.out.partition("these are")[0].splitlines())) <= 120
+    told = jdml_command("compare", tmp_path / "s").out
+    assert told == done.out.partition("next:")[0]
+
+
+def test_a_sweep_with_held_out_rows_chooses_by_them(tmp_path, jdml_command):
+    words = f"sweep --set loss=triplet,contrastive --validation .3 --dim 4 --steps 2 --quiet --out {tmp_path}"
+    done = jdml_command(*words.split())
+    assert done.code == 0, done.err
+    assert "validation digit R@1" in done.out
+    assert "test digit" not in done.out
+    assert "these are scores of the held-out rows" in done.out
+    scores = json.loads((tmp_path / "triplet-0" / "metrics.json").read_text())
+    last = json.loads((tmp_path / "triplet-0" / "log.jsonl").read_text().splitlines()[-1])
+    assert scores["validation digit"]["R@1"] == last["digit/R@1"]
+    shown = jdml_command("compare", tmp_path, "--metric", "test digit R@1").out
+    assert "test digit R@1" in shown
+
+
+def test_a_sweep_goes_on_past_a_run_that_is_not_finite(tmp_path, jdml_command):
+    words = "sweep --set lr=1e38,1e-3 --optimizer sgd --loss contrastive --normalize none --dim 4 --steps 9 --quiet"
+    for _ in range(2):  # the second finds both done
+        done = jdml_command(*words.split(), "--out", tmp_path)
+        assert done.code == 0, done.err
+        assert re.search(r"failed: 1e38-0: the (loss|grad_norm) is \w+ at step \d", done.out)
+        assert (tmp_path / "1e-3-0" / "metrics.json").is_file()
+    assert jdml_command("compare", tmp_path).code == 0
 
 
 def test_options_are_typed_as_they_were():

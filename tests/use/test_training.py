@@ -289,6 +289,11 @@ def test_a_size_that_was_typed_is_not_told(photos, jdml_command, typed):
     assert "--model" not in done.out.partition("jdml train")[2].partition("\n")[0]
 
 
+def test_held_out_rows_are_told_in_the_opening_line(jdml_command):
+    done = jdml_command("train", "--steps", 1, "--dim", 2, "--quiet", "--validation", 0.1)
+    assert "train 1,078 images of 10 classes; validation 120 of 10; test 599 of 10; " in done.out
+
+
 def test_what_needs_no_hint_has_none(jdml_command):
     done = jdml_command("train", "--steps", 1, "--dim", 2, "--quiet")
     assert done.code == 0, done.err

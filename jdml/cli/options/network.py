@@ -41,8 +41,8 @@ class Weights(Part):
     """Pretrained weights of the network, from jdml weights convert; images are then normalized as the weights expect.
     Default: random ones, which take many images to learn from photographs."""
     input_stats: Statistics | None = None
-    """How images are normalized, where the weights are not the network's usual ones: vit_s16_dino for DINO's of a
-    vit_s16."""
+    """Whose weights they are, where not the network's usual ones: how images are normalized, and positions resampled.
+    vit_s16_dino for DINO's of a vit_s16."""
     dim: Annotated[int | None, positive, IN_RECIPE] = None
     """Dimension of the embeddings. Default: 64; jdml benchmark: the paper's."""
     dtype: Annotated[Literal["bfloat16", "float32"], IN_RECIPE] = "float32"
@@ -63,6 +63,14 @@ class Weights(Part):
         from jdml import models
 
         return None if self.weights is None else partial(models.load_weights, self.weights)
+
+    def network_settings(self, network: str) -> dict[str, Any]:
+        """Return the attributes with which a network computes what its weights were trained in."""
+        from jdml import models
+
+        record = registry.NETWORKS.get(network)
+        told = record.other_settings.get(self.input_stats or "", {}) if record else {}
+        return {**models.weights_settings(self.weights), **told}
 
     def preprocess(self, network: str) -> Any:
         """Return what stands between stored images and a network."""

@@ -57,14 +57,14 @@ def check_numbers(name: str, value: Any) -> None:
     Raises:
         TypeError: objects of Python, text, dates, masked arrays, numbers that JAX has not, another library's array.
     """
-    if isinstance(value, Array | np.generic | type):
+    if not hasattr(value, "__array__") or isinstance(value, Array | np.generic | type):
         return
     if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
         if not _is_known(value.dtype):
             raise TypeError(
                 f"{name} must be numbers, got dtype {value.dtype}{instead(name, value)}"
             )
-    elif hasattr(value, "__array__"):
+    else:
         raise TypeError(
             f"{name} must be an array of JAX or NumPy, got {type(value).__name__}{instead(name, value)}"
         )
@@ -274,7 +274,9 @@ def are_integers(array: np.ndarray) -> bool:
 
 
 def check_classes(labels: Any, classes: int, like: str, where: Any = None) -> None:
-    """Refuse labels of classes that there are not, where values are at hand; negative ones are rows of no class.
+    """Refuse NumPy labels of classes that there are not; negative ones are rows of no class.
+
+    Those of JAX are left to the loss, which takes such rows as not valid: to look at them here would wait for a device.
 
     Args:
         labels: ``[B]``; what is not of this kind is left to be refused for that.
@@ -285,9 +287,9 @@ def check_classes(labels: Any, classes: int, like: str, where: Any = None) -> No
     Raises:
         ValueError: naming the first such row.
     """
-    if not is_at_hand(labels) or labels.ndim != 1 or not is_integer(labels):
+    if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "iu":
         return
-    values = np.asarray(labels)
+    values = labels
     if values.size == 0 or values.max() < classes:
         return
     outside = values >= classes

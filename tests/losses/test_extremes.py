@@ -1,0 +1,198 @@
+"""The ends of the range: very sharp and very soft losses, second derivatives, no NaN on the way, wide angles."""
+
+import inspect
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from losses.registry import REGISTRY, loss
+
+import jdml
+from jdml.ops import log1p_sum_exp, log_sum_exp
+
+pytestmark = pytest.mark.slow
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(6, 4)).astype(np.float32)
+Y = np.array([0, 0, 1, 1, 2, 2])
+COPIES = np.stack([X[0], X[0], X[2], -X[0], X[0], 0 * X[0]])
+HUGE, TINY = (1e9, 1e12, 1e20, 3e38), (1e-12, 1e-19, 1e-22, 1e-30, 1e-38)
+FIELDS = ("potential_field_loss", "contrastive_potential_loss")
+
+
+def proxies_for(name: str) -> tuple[np.ndarray, ...]:
+    """The arguments that a loss takes after its labels."""
+    spec = REGISTRY[name]
+    size = (3, spec.proxies_per_class or 1, 4)
+    return (
+        ()
+        if spec.kind == "pair"
+        else (np.random.default_rng(1).normal(size=size).astype(np.float32),)
+    )
+
+
+def numbers() -> list[tuple[str, str]]:
+    """Every number of every loss; angles have a range of their own."""
+    return [
+        (name, parameter.name)
+        for name in REGISTRY
+        for parameter in inspect.signature(loss(name)).parameters.values()
+        if isinstance(parameter.default, float)
+        and not (parameter.name == "margin" and "arcface" in name)
+    ]
+
+
+@pytest.mark.parametrize(("name", "setting"), numbers())
+def test_finite_however_sharp_or_soft(name: str, setting: str) -> None:
+    """Also where samples are copies of each other, opposite, and zero."""
+
+    @jax.jit
+    def step(x: Any, more: Any, value: Any) -> Any:
+        def of(x: Any, more: Any) -> Any:
+            return loss(name)(x, Y, *more, **{setting: value})
+
+        return jax.value_and_grad(of, (0, 1))(x, more)
+
+    for value in HUGE + TINY:
+        for x in (X, COPIES):
+            result = step(x, proxies_for(name), jnp.float32(value))
+            assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(result)), (value, x)
+
+
+SCALES = {
+    "multi_similarity_loss": ("beta", 1),
+    "circle_loss": ("gamma", 1),
+    "info_nce_loss": ("temperature", -1),
+    "sup_con_loss": ("temperature", -1),
+    "sigmoid_contrastive_loss": ("scale", 1),
+    "nca_loss": ("scale", 1),
+    "proxy_nca_loss": ("scale", 1),
+    "proxy_nca_pp_loss": ("temperature", -1),
+    "proxy_nca_margin_loss": ("alpha", 1),
+    "soft_triple_loss": ("scale", 1),
+    "normalized_softmax_loss": ("temperature", -1),
+    "cosface_loss": ("scale", 1),
+    "arcface_loss": ("scale", 1),
+    "subcenter_arcface_loss": ("scale", 1),
+}
+
+
+@pytest.mark.parametrize("sharpness", [1e9, 1e12, 1e20])
+@pytest.mark.parametrize("name", SCALES)
+def test_sharp_losses_are_their_formula(name: str, sharpness: float) -> None:
+    setting, power = SCALES[name]
+    settings = {**REGISTRY[name].settings, setting: sharpness**power}
+    arrays = (X, Y, *proxies_for(name))
+    actual = loss(name)(*arrays, **settings)
+    expected = REGISTRY[name].oracle(X.astype(np.float64), *arrays[1:], **settings)
+    np.testing.assert_allclose(float(actual), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["proxy_anchor_loss", "multi_proxy_anchor_loss"])
+def test_sharp_hinges_of_classes_grow_with_their_scale(name: str) -> None:
+    """Their oracles overflow; but sharp hinges are hinges, times α."""
+    told = {"tau": 0.0} if name.startswith("multi") else {}
+    arrays = (X, Y, *proxies_for(name))
+    sharp = [float(loss(name)(*arrays, alpha=a, **told)) / a for a in (1e6, 1e9, 1e12, 1e20)]
+    np.testing.assert_allclose(sharp, sharp[0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e6, 1e9, 1e15, 1e30])
+def test_log_sums_of_loud_values_in_one_program(scale: float) -> None:
+    """A compiler may round ``scale · v`` otherwise where the peak is taken off."""
+    v = jnp.asarray(RNG.normal(size=(64, 33)), jnp.float32)
+    for function, rest in ((log_sum_exp, []), (log1p_sum_exp, [0.0])):
+        step = jax.jit(jax.value_and_grad(lambda v, s, f=function: f(s * v).sum() / s, argnums=0))
+        value, slopes = step(v, jnp.float32(scale))
+        wide = np.asarray(v, np.float64) * scale
+        wide = np.concatenate([wide, *[np.full((64, 1), zero) for zero in rest]], axis=1)
+        expected = (np.logaddexp.reduce(wide, axis=1) / scale).sum()
+        np.testing.assert_allclose(value, expected, rtol=1e-5)
+        np.testing.assert_allclose(slopes.sum(1), 1.0, atol=1e-3 if not rest else 0.7)
+
+
+def test_log_sums_of_nothing_and_of_the_infinite_are_as_they_were() -> None:
+    nothing, v = jnp.zeros((2, 3), bool), jnp.array([[-jnp.inf, 1e9, 2.0], [jnp.inf, 0.0, 1.0]])
+    np.testing.assert_array_equal(log_sum_exp(v, where=nothing), [-np.inf, -np.inf])
+    np.testing.assert_array_equal(log1p_sum_exp(v, where=nothing), [0.0, 0.0])
+    np.testing.assert_array_equal(log_sum_exp(v), [1e9, np.inf])
+    np.testing.assert_array_equal(log1p_sum_exp(v), [1e9, np.inf])
+    assert log_sum_exp(jnp.full(3, -jnp.inf)) == -jnp.inf
+    assert jnp.isnan(log_sum_exp(jnp.array([0.0, jnp.nan])))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.float32])
+@pytest.mark.parametrize("name", [name for name in REGISTRY if name not in FIELDS])
+def test_second_derivatives_forwards(name: str, dtype: Any) -> None:
+    """Of half precision too, to what that can hold."""
+    x, more = jnp.asarray(X, dtype), jax.tree.map(jnp.asarray, proxies_for(name))
+
+    def value(x: Any) -> Any:
+        return loss(name)(x, Y, *more, **REGISTRY[name].settings)
+
+    curvature = jax.jit(jax.hessian(value))(x)
+    assert curvature.shape == (*X.shape, *X.shape)
+    assert curvature.dtype == dtype
+    assert jnp.isfinite(curvature).all()
+
+
+@pytest.mark.parametrize("name", ["smooth_ap_loss", "recall_at_k_loss"])
+def test_second_derivatives_of_ranks_are_the_gradient_s_slopes(name: str) -> None:
+    with jax.enable_x64(True):
+        settings = {**REGISTRY[name].settings, "temperature": 0.3}
+        gradient = jax.jit(jax.grad(lambda x: loss(name)(x, Y, **settings)))
+        x, along = jnp.asarray(X, jnp.float64), jnp.asarray(RNG.normal(size=X.shape))
+        slope = jax.jvp(gradient, (x,), (along,))[1]
+        step = 1e-5
+        expected = (gradient(x + step * along) - gradient(x - step * along)) / (2 * step)
+        np.testing.assert_allclose(slope, expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_fields_say_that_they_have_no_second_derivatives(name: str) -> None:
+    with pytest.raises(NotImplementedError, match="first derivatives only"):
+        jax.hessian(lambda x: loss(name)(x, Y, *proxies_for(name)))(jnp.asarray(X, jnp.float16))
+
+
+@pytest.mark.parametrize("name", [name for name in REGISTRY if REGISTRY[name].kind == "pair"])
+def test_no_nan_on_the_way(name: str) -> None:
+    """Step by step, not only at the end: of batches without positives, without negatives, of nothing."""
+    nobody = {"where": np.zeros(6, bool)}
+    batches = ((X, Y, {}), (X, 0 * Y, {}), (X, np.arange(6), {}), (COPIES, Y, {}), (X, Y, nobody))
+    with jax.debug_nans(True), jax.disable_jit():
+        for x, y, more in batches:
+            jax.value_and_grad(lambda x, y=y, more=more: loss(name)(x, y, **more))(jnp.asarray(x))
+
+
+@pytest.mark.parametrize("name", ["arcface_loss", "subcenter_arcface_loss"])
+@pytest.mark.parametrize("margin", [0.5, 1.5, 2.3, 2.5, 3.0, math.pi])
+def test_the_farther_the_angle_the_larger_the_loss(name: str, margin: float) -> None:
+    angles = np.linspace(0.0, math.pi, 400)
+    x = np.stack([np.cos(angles), np.sin(angles), 0 * angles], axis=1).astype(np.float32)
+    proxies = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]], np.float32)[:, None]
+    rows = loss(name)(x, np.zeros(400, int), proxies, scale=4.0, margin=margin, reduce_fn=None)
+    assert (np.diff(np.asarray(rows)) > -1e-5).all()
+
+
+MINERS = {
+    "easy_positive": jdml.mining.easy_positive(),
+    "hard_negative": jdml.mining.hard_negative(),
+    "random_negative": jdml.mining.random_negative(),
+}
+
+
+@pytest.mark.parametrize("anchor_block", [None, 4])
+@pytest.mark.parametrize("miner", MINERS)
+@pytest.mark.parametrize("name", [name for name in REGISTRY if REGISTRY[name].kind == "pair"])
+def test_a_mined_batch_is_its_own_references(
+    name: str, miner: str, anchor_block: int | None
+) -> None:
+    """The batch, or the batch as references in which each anchor is told where it stands: one problem, one value."""
+    x, y = RNG.normal(size=(9, 4)).astype(np.float32), np.arange(9) % 3
+    settings = {"mine": MINERS[miner], "key": jax.random.key(2), "anchor_block": anchor_block}
+    own = loss(name)(x, y, **settings)
+    told = {"references": x, "reference_labels": y, "self_index": np.arange(9)}
+    np.testing.assert_allclose(loss(name)(x, y, **told, **settings), own, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,167 @@
+"""Positions of another grid: each program's own bicubic, by a small reference, by PyTorch, and in a whole network."""
+
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jdml import registry
+from jdml.cli.options.network import Network
+from jdml.models import convert_weights, create, load_weights, weights, weights_settings
+from jdml.models.dialects import dialects
+from jdml.models.positions import resample
+
+GRID, CHANNELS = 5, 3
+POSITIONS = np.random.default_rng(0).normal(size=(1, 1 + GRID**2, CHANNELS)).astype(np.float32)
+SHAPES = [(5, 5), (3, 3), (4, 7), (9, 9), (2, 12)]
+
+
+def kernel(r: float, a: float) -> float:
+    r = abs(r)
+    if r <= 1:
+        return (a + 2) * r**3 - (a + 3) * r**2 + 1
+    return a * r**3 - 5 * a * r**2 + 8 * a * r - 4 * a if r < 2 else 0.0
+
+
+def along(values: np.ndarray, new: int, origin: str) -> np.ndarray:
+    """The first axis resampled, entry by entry."""
+    size, scale = len(values), new / len(values)
+    if origin == "timm":  # as Pillow: a wider kernel where it shrinks, only over what is there
+        result, wide = [], max(1.0, 1 / scale)
+        for i in range(new):
+            place = (i + 0.5) / scale - 0.5
+            weights = np.array([kernel((place - j) / wide, -0.5) for j in range(size)])
+            result.append(np.tensordot(weights / weights.sum(), values, 1))
+        return np.array(result)
+    scale = (new + 0.1) / size if origin == "dino" else scale
+    result = []
+    for i in range(new):
+        place = (i + 0.5) / scale - 0.5
+        first = int(np.floor(place))
+        taps = range(first - 1, first + 3)
+        result.append(
+            sum(kernel(place - j, -0.75) * values[min(max(j, 0), size - 1)] for j in taps)
+        )
+    return np.array(result)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("origin", ["timm", "transformers", "dino"])
+def test_each_program_s_own_bicubic(origin, shape):
+    actual = resample(jnp.asarray(POSITIONS), GRID, shape, origin)
+    patches = POSITIONS[0, 1:].reshape(GRID, GRID, CHANNELS).astype(np.float64)
+    if shape != (GRID, GRID):
+        patches = along(patches, shape[0], origin)
+        patches = along(patches.swapaxes(0, 1), shape[1], origin).swapaxes(0, 1)
+    np.testing.assert_array_equal(actual[:, 0], POSITIONS[:, 0])
+    np.testing.assert_allclose(actual[0, 1:], patches.reshape(-1, CHANNELS), atol=2e-6)
+
+
+@pytest.mark.parametrize("shape", SHAPES[1:])
+def test_as_jax_resamples_for_pytorch(shape):
+    method = getattr(jax.image.ResizeMethod, "CUBIC_PYTORCH", None)
+    if method is None:
+        pytest.skip("JAX has PyTorch's bicubic from 0.10 on")
+    patches = jnp.asarray(POSITIONS[0, 1:].reshape(GRID, GRID, CHANNELS))
+    expected = jax.image.resize(patches, (*shape, CHANNELS), method, antialias=False)
+    actual = resample(jnp.asarray(POSITIONS), GRID, shape, "transformers")
+    np.testing.assert_allclose(actual[0, 1:], expected.reshape(-1, CHANNELS), atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES[1:])
+@pytest.mark.parametrize("origin", ["timm", "transformers", "dino"])
+def test_as_pytorch_resamples(origin, shape):
+    torch = pytest.importorskip("torch", reason="compares with PyTorch: pip install torch")
+    patches = torch.from_numpy(POSITIONS[:, 1:]).reshape(1, GRID, GRID, CHANNELS)
+    patches = patches.permute(0, 3, 1, 2)
+    told = {"size": shape}
+    if origin == "dino":
+        told = {"scale_factor": tuple((side + 0.1) / GRID for side in shape)}
+    expected = torch.nn.functional.interpolate(
+        patches, mode="bicubic", antialias=origin == "timm", **told
+    )
+    actual = resample(jnp.asarray(POSITIONS), GRID, shape, origin)
+    expected = expected.permute(0, 2, 3, 1).reshape(-1, CHANNELS).numpy()
+    np.testing.assert_allclose(actual[0, 1:], expected, atol=2e-6)
+
+
+def test_another_resampling_is_refused():
+    with pytest.raises(ValueError, match="resampling must be one of .*dino.*, got 'scipy'"):
+        resample(jnp.asarray(POSITIONS), GRID, (3, 3), "scipy")
+
+
+def file_of(origin: str, folder: Path) -> Path:
+    """Converted weights, random ones by the names of their origin."""
+    named = dialects("vit_s16")[1 if origin == "transformers" else 0]
+    rng, arrays = np.random.default_rng(1), {}
+    for target, shape in weights._shapes("vit_s16").items():
+        name = named.name(target.partition("/")[2])
+        stored = weights._stored_shape(target, shape, named, name)
+        arrays[name] = rng.normal(0, 0.05, size=stored).astype(np.float32)
+    np.savez(folder / "in.npz", **arrays)
+    convert_weights(folder / "in.npz", folder / "out.safetensors", arch="vit_s16")
+    return folder / "out.safetensors"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("origin", ["timm", "transformers", "dino"])
+def test_a_network_at_another_size_has_the_positions_of_its_weights_origin(origin, tmp_path):
+    """As one that is made for that size, with positions that the reference resampled."""
+    file = file_of(origin, tmp_path)
+    stats = "vit_s16_dino" if origin == "dino" else None
+    settings = Network(weights=file, input_stats=stats).network_settings("vit_s16")
+    assert settings == ({} if origin == "timm" else {"resampling": origin})
+    images = np.random.default_rng(0).normal(size=(2, 96, 96, 3)).astype(np.float32)
+    net, other = create("vit_s16", dim=8, **settings), create("vit_s16", dim=8, grid=6)
+    variables = load_weights(file, jax.jit(net.init)(jax.random.key(0), images))
+    positions = np.asarray(variables["params"]["positions"], np.float64)
+    patches = along(positions[0, 1:].reshape(14, 14, -1), 6, origin).swapaxes(0, 1)
+    patches = along(patches, 6, origin).swapaxes(0, 1).reshape(1, 36, -1)
+    resampled = np.concatenate([positions[:, :1], patches], 1).astype(np.float32)
+    expected = other.apply({"params": {**variables["params"], "positions": resampled}}, images)
+    np.testing.assert_allclose(net.apply(variables, images), expected, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("origin", ["timm", "transformers", "dino"])
+def test_features_at_another_size_than_224(origin, tmp_path):
+    """Of a whole network, whose weights tell how it is to be made; DINO's have timm's names, and it is told."""
+    torch = pytest.importorskip("torch", reason="compares with PyTorch: pip install torch")
+    from models import test_weight_parity as parity
+
+    arrays = {**parity.published_arrays("vit_s16")}
+    given = arrays
+    if origin == "transformers":
+        given = parity.renamed(parity.split_attention(arrays), parity.TRANSFORMERS_VIT)
+    np.savez(tmp_path / "in.npz", **given)
+    file = tmp_path / "out.safetensors"
+    convert_weights(tmp_path / "in.npz", file, arch="vit_s16")
+    options = Network(weights=file, input_stats="vit_s16_dino" if origin == "dino" else None)
+    settings = options.network_settings("vit_s16")
+    assert settings == ({} if origin == "timm" else {"resampling": origin})
+    images = np.random.default_rng(0).normal(size=(2, 96, 128, 3)).astype(np.float32)
+    net = create("vit_s16", dim=384, **settings)
+    ours = jax.jit(net.apply)(load_weights(file, parity.identity_variables("vit_s16")), images)
+
+    theirs = parity.published("vit_s16")
+    grid = theirs.pos_embed.data[:, 1:].reshape(1, 14, 14, 384).permute(0, 3, 1, 2)
+    told = {"size": (6, 8)} if origin != "dino" else {"scale_factor": (6.1 / 14, 8.1 / 14)}
+    grid = torch.nn.functional.interpolate(grid, mode="bicubic", antialias=origin == "timm", **told)
+    patches = grid.permute(0, 2, 3, 1).reshape(1, 48, 384)
+    theirs.pos_embed.data = torch.cat([theirs.pos_embed.data[:, :1], patches], 1)
+    parity.assert_near(np.asarray(ours), parity.torch_features(theirs, images))
+
+
+def test_weights_that_need_nothing_say_nothing():
+    assert weights_settings(None) == {}
+    assert weights_settings(functools.partial(load_weights, "weights.npz")) == {}
+    assert Network().network_settings("vit_s16") == {}
+    dino = Network(input_stats="vit_s16_dino")
+    assert dino.network_settings("resnet50") == {}
+    for network in registry.NETWORKS.values():
+        assert network.other_settings.keys() <= network.other_images.keys()
+        for settings in network.other_settings.values():
+            create(network.name, dim=4, **settings)
