@@ -144,7 +144,7 @@ class Anchors:
         return self.over_blocks(lambda c: (function(c), ()))[0]
 
     def put_own(self, of_references: Array, of_anchors: Array) -> Array:
-        """Numbers of the references ``[R]``, with the anchors' own ``[B]`` where these stand among them."""
+        """Put the anchors' own numbers ``[B]`` among those of the references ``[R]``, where ``self_index`` tells."""
         if self.rows.self_index is None:
             return of_references
         places, valid = self.axis.rows((self.rows.self_index, self.rows.valid))

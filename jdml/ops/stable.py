@@ -213,7 +213,7 @@ def below_peak(values: Array, peak: Array) -> Array:
         The differences, with a gradient of 1 by the values.
 
     Example:
-        >>> below_peak(jnp.array([1.0, 3.0]), jnp.array(2.9999998))
+        >>> below_peak(jnp.array([1.0, 3.0]), jnp.array(2.9999998)).round(3)
         Array([-2.,  0.], dtype=float32)
     """
     loud = jnp.abs(peak) > LOUD
