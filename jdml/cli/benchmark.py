@@ -218,10 +218,10 @@ def fake_images(size: int) -> Iterator[Path]:
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as name:
         for of_class in range(2 * DRY_CLASSES):
-            folder = Path(name) / f"class{of_class:02}"
-            folder.mkdir()
+            training = of_class < DRY_CLASSES
+            folder = Path(name) / ("train" if training else "test") / f"class{of_class:02}"
+            folder.mkdir(parents=True)
             colour = rng.integers(0, 256, (1, 1, 3))
-            training = of_class < DRY_CLASSES  # the first half
             for number in range(DRY_IMAGES if training else DRY_TEST_IMAGES):
                 noise = rng.integers(-40, 40, (size + 24, size + 40, 3))
                 pixels = np.clip(colour + noise, 0, 255).astype(np.uint8)

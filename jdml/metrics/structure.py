@@ -298,9 +298,9 @@ def _classes(embeddings: Array, labels: Array) -> _Classes:
 
 
 def _unit(vectors: Array) -> Array:
-    """A scalar in whose units entries are of size 1 or so: squares of the largest overflow, of tiny ones underflow."""
-    largest = magnitude(vectors.reshape(-1))[0]
-    return jnp.where(largest == 0, 1.0, largest)
+    """A power of two in whose units entries are of size 1 or so: squares of the largest overflow, of tiny underflow."""
+    exponent = jnp.frexp(magnitude(vectors.reshape(-1))[0])[1] - 1
+    return jnp.ldexp(jnp.ones((), vectors.dtype), jnp.clip(exponent, -126, 126))
 
 
 def _between(classes: _Classes, distance: str) -> Array:

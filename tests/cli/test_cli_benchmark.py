@@ -98,7 +98,7 @@ def test_real_birds(small_backbone, capsys, shared_data, tmp_path):
 
 def test_a_damaged_image_stops_the_run_by_name(small_backbone, capsys):
     with fake_images(32) as folder:
-        for image in sorted(folder.glob("*/0.jpg")):
+        for image in sorted(folder.glob("*/*/0.jpg")):
             image.write_bytes(image.read_bytes()[:300])
         arguments = ("--dataset", "folder", "--data-dir", str(folder), "--steps", "20")
         arguments = (*arguments, "--method", "contrastive", "--batch", "4x4")
