@@ -27,13 +27,11 @@ class Runs(NamedTuple):
         study: the module that made them.
         options: with which.
         date: when.
-        kept: their file in the experiment's folder.
     """
 
     study: str
     options: str
     date: str
-    kept: str = "results.jsonl"
 
     @property
     def folder(self) -> str:
@@ -123,7 +121,7 @@ COLUMNS = (
         Shown("Omniglot letters, 400 steps", "letters R@1", same, EPS_PAPER),
     ),
     Column(
-        Runs("nir.decide", "--data-dir DIR --workers 2", "2026-11-22 and 23", "decided.jsonl"),
+        Runs("nir.decide", "--data-dir DIR --workers 2", "2026-11-22 and 23"),
         Shown("Omniglot letters, 600 steps", "R@1", of_nir),
     ),
     Column(
@@ -171,7 +169,7 @@ def values(column: Column) -> dict[str, list[float]]:
     """The metric of all runs by method."""
     runs, shown = column
     by_method: dict[str, list[float]] = {}
-    for key, result in read_results(HERE / runs.folder / runs.kept).items():
+    for key, result in read_results(HERE / runs.folder / "results.jsonl").items():
         method = shown.rename(key.rpartition("-")[0])
         if method is not None and shown.metric in result["metrics"]:
             by_method.setdefault(method, []).append(result["metrics"][shown.metric])

@@ -46,7 +46,7 @@ def draw_means(
 
 def those_run(names: Iterable[str], results: Mapping[str, Any], setting: str) -> list[str]:
     """The names for a setting that some run has."""
-    there = {result["job"][setting] for result in results.values()}
+    there = {result["job"].get(setting) for result in results.values()}
     return [name for name in names if name in there]
 
 

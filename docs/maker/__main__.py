@@ -68,12 +68,11 @@ def more_pages() -> str:
 
 def stage() -> None:
     """Put the sources together, touching only what has changed."""
-    from maker import gallery
+    from maker.drawing import pictures
 
     wanted = dict(gather())
     wanted |= {
-        f"_static/pictures/{file.name}": file.read_bytes()
-        for file in gallery.pictures(BUILD / "pictures")
+        f"_static/pictures/{file.name}": file.read_bytes() for file in pictures(BUILD / "pictures")
     }
     for name, content in wanted.items():
         file = SOURCE / name

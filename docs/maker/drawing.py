@@ -1,12 +1,19 @@
-"""Pictures of a loss: where 60 points start, what a point of the blue class feels, where they end."""
+"""Pictures of a loss, where 60 points start, what one feels, where they end: drawn on all cores, and kept."""
 
+import os
 import re
+import shutil
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
 
-from maker.scene import PROBES, Motion, start
+from maker import stamps
+from maker.scene import PROBES, Motion, move, start
+from maker.subjects import subjects
 
 COLOURS = ("#3f83f8", "#f08c2e", "#2fa36b")
 INK = "#8a8f98"
@@ -158,3 +165,26 @@ def _pairs(axis: "mpl.axes.Axes", motion: Motion) -> None:
                 axis.plot(
                     *points[[anchor, other]].T, style, color=INK, linewidth=0.8, alpha=0.8, zorder=2
                 )
+
+
+COLLAPSE = "collapse"
+
+
+def pictures(folder: Path) -> list[Path]:
+    """Compute those pictures of the folder that are not there, or out of date."""
+    stamp, now = folder / "stamp", stamps.of_pictures()
+    if not stamp.is_file() or stamp.read_text() != now:
+        shutil.rmtree(folder, ignore_errors=True)
+        with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+            list(pool.map(partial(picture, folder), [*subjects(), COLLAPSE]))
+        stamp.write_text(now)
+    return sorted(folder.glob("*.svg"))
+
+
+def picture(folder: Path, name: str) -> None:
+    """Compute one picture."""
+    shown, file = subjects(), folder / f"{name}.svg"
+    if name == COLLAPSE:
+        draw_collapse(move(shown["triplet_loss"]), move(shown["easy_positive"]), file)
+    else:
+        draw(move(shown[name]), file)

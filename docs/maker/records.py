@@ -1,4 +1,4 @@
-"""Tables from the files on record: benchmarks/results.jsonl and experiments/*/*.jsonl."""
+"""Tables from the files on record: benchmarks/results.jsonl and experiments/*/results.jsonl."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache

@@ -8,7 +8,7 @@ which differences decide, are written in README.md and below, before the runs.
     python -m experiments.ccp_mnist.branch --data-dir DIR --minutes 10    # as far as ten minutes go; again to go on
     python -m experiments.ccp_mnist.branch --table                        # tables and picture of the runs there are
 
-Every run is kept in branched.jsonl, as soon as it ends, and never run twice. The plateau's weights lie in runs/; where
+Every run is kept in results.jsonl, as soon as it ends, and never run twice. The plateau's weights lie in runs/; where
 they are missing they are trained again.
 """
 
@@ -61,7 +61,7 @@ TESTS = {
 """Differences over the same seeds of what the last weights score; the first one decides."""
 MEASURED = {"test": 100.0, "ratio": 1.0, "unseen ratio": 1.0, "spread": 1.0}
 """MAP@R of the test images; covering radius over the distance between classes; spread of converged proxies."""
-KEPT = Path(__file__).parent / "branched.jsonl"
+KEPT = Path(__file__).parent / "results.jsonl"
 CACHE = Path(__file__).parent / "runs"
 
 
@@ -200,7 +200,7 @@ def main(settings: Settings) -> str:
     curves = {way: list(by_seed(results, "curve", way=way).values()) for way in WAYS}
     begun = {way: runs for way, runs in curves.items() if runs}
     if begun:
-        draw_ways(begun, settings.out.with_suffix(".png"))
+        draw_ways(begun, settings.out.with_name("branched.png"))
     return tables(results)
 
 

@@ -22,8 +22,17 @@ import numpy as np
 
 import jdml
 from experiments.cub_crops.features import Head, load
-from experiments.omniglot.methods import DIM, METHODS, OfMethods, on_data
-from experiments.omniglot.rows import Parts, normalized, retrieve, table_rows, train
+from experiments.omniglot.methods import (
+    DIM,
+    METHODS,
+    OfMethods,
+    Parts,
+    normalized,
+    on_data,
+    retrieve,
+    table_rows,
+    train,
+)
 from experiments.options import start
 from jdml import data, metrics
 from jdml.recipes import Recipe

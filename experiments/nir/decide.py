@@ -7,7 +7,7 @@ differences decide, are written in README.md and below, before the runs.
     python -m experiments.nir.decide --data-dir DIR --minutes 10    # as far as ten minutes go; again to go on
     python -m experiments.nir.decide --table                        # the tables of the runs that there are
 
-Every run is kept in decided.jsonl, as soon as it ends, and never run twice. decided.png is Fig. 3: R@1 on the way.
+Every run is kept in results.jsonl, as soon as it ends, and never run twice. decided.png is Fig. 3: R@1 on the way.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ TESTS = {
 SCORES = ("R@1", "NMI", "mAP@1000")
 WATCHED = 3000
 """Images that are scored on the way, of the test images: for the picture alone, nothing is chosen by them."""
-KEPT = Path(__file__).parent / "decided.jsonl"
+KEPT = Path(__file__).parent / "results.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,7 +206,7 @@ def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
     results = settings.results(run, make_jobs(settings), settings.out)
     if results:
-        draw(results, settings.out.with_suffix(".png"))
+        draw(results, settings.out.with_name("decided.png"))
     return tables(results)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from experiments.nir.pictures import draw_isotropy, draw_spectra
+from experiments.nir.pictures import MEASURED, draw_isotropy, draw_spectra, draw_switch_off, watch
 from experiments.nir.regularized import (
     METHODS,
     NIR,
@@ -28,7 +28,6 @@ from experiments.nir.regularized import (
     run,
     seconds_per_step,
 )
-from experiments.nir.switch_off import MEASURED, draw_switch_off, watch
 from experiments.options import InFolder, start
 from experiments.shown import cells, tell
 from jdml.report import markdown_table, mean_std, paired

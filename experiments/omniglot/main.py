@@ -22,8 +22,16 @@ import jax.numpy as jnp
 import numpy as np
 
 import jdml
-from experiments.omniglot.methods import METHODS, PAPER, OfMethods, on_data
-from experiments.omniglot.rows import Parts, retrieve, table_rows, train
+from experiments.omniglot.methods import (
+    METHODS,
+    PAPER,
+    OfMethods,
+    Parts,
+    on_data,
+    retrieve,
+    table_rows,
+    train,
+)
 from experiments.options import start
 from jdml import data, metrics
 from jdml.report import markdown_table

@@ -4,7 +4,7 @@
     python -m experiments.pfml_needs.main --task alphabets --data-dir DIR --parts factors batches sphere
     python -m experiments.pfml_needs.main --task letters --data-dir DIR --parts few regime
 
-Every run is kept in results_TASK.json beside this file as soon as it ends, and none is done twice: the same command
+Every run is kept in results.jsonl beside this file as soon as it ends, and none is done twice: the same command
 goes on where it was stopped, on any machine. Tables are made from what is kept, and say how many seeds they hold;
 --tables makes them without a run. No part but regime looks at a test split.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from experiments.options import Options, start
-from experiments.pfml_needs.tables import report
+from experiments.pfml_needs.tables import of_task, report
 from experiments.pfml_needs.trials import TASKS, run
 from jdml.training.records import read_results
 from jdml.training.study import run_study
@@ -160,9 +160,9 @@ def settings_of(part: Part, options: Settings) -> Iterator[tuple[dict[str, Any],
 
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Every run by name, one seed of all settings after the other."""
+    """Every run by name, which begins with its task's; one seed of all settings after the other."""
     return {
-        f"{named(part, levels)}-{seed}": {**job, "seed": seed}
+        f"{settings.task}: {named(part, levels)}-{seed}": {**job, "seed": seed}
         for part in settings.parts
         for seed in range(settings.seeds)
         for levels, job in settings_of(part, settings)
@@ -181,14 +181,14 @@ def main(settings: Settings) -> str:
     for part in ("few", "regime"):
         if part in settings.parts and settings.task != "letters":
             raise SystemExit(f"--parts {part} is for --task letters")
-    kept = settings.out / f"results_{settings.task}.jsonl"
+    kept = settings.out / "results.jsonl"
     if not settings.tables:
         data_dir = None if settings.data_dir is None else str(settings.data_dir)
         work = functools.partial(run, data_dir=data_dir)
         jobs, progress = make_jobs(settings), not settings.quiet
         limits = {"workers": settings.workers, "minutes": settings.minutes}
         run_study(work, jobs, kept, **limits, progress=progress)
-    return report(read_results(kept), settings.parts)
+    return report(of_task(read_results(kept), settings.task), settings.parts)
 
 
 if __name__ == "__main__":

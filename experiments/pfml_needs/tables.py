@@ -30,6 +30,12 @@ WORDS = ("sphere", "samples", "on", "off", "none", "entry", "norm", "False", "Tr
 """The order of levels that are no numbers: the first of a factor is what the others are compared with."""
 
 
+def of_task(results: Results, task: str) -> Results:
+    """The runs of a task, by their names without it."""
+    own = f"{task}: "
+    return {name.removeprefix(own): run for name, run in results.items() if name.startswith(own)}
+
+
 def levels_of(name: str) -> tuple[str, Levels, int]:
     """The part, the levels and the seed that a run's name tells."""
     setting, _, seed = name.rpartition("-")

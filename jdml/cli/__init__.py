@@ -92,7 +92,7 @@ def _run(words: list[str], *, own_process: bool) -> int:
         if known.computes:
             compiled_programs.keep_compiled_programs()
             if own_process:
-                importlib.import_module("jdml.training.process_memory").keep_freed_memory()
+                importlib.import_module("jdml.training.process").keep_freed_memory()
         return command.execute() or 0
     except BrokenPipeError:
         raise

@@ -1,5 +1,7 @@
 """``jdml benchmark``: a method, a data set, a protocol; the paper's row beside ours."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -7,18 +9,21 @@ from typing import Any
 import numpy as np
 
 from jdml.cli.benchmark_table import Rows, called, differences, over, paper_rows, show
-from jdml.cli.checksums import data_checksum
-from jdml.cli.command_of_run import started
-from jdml.cli.dry_run import fake_images, rehearsed
 from jdml.cli.options.base import as_typed
 from jdml.cli.options.benchmark import BenchmarkOptions
+from jdml.cli.start_of_run import data_checksum, started
 from jdml.cli.training_data import load_split
+from jdml.recipes import Problems, Recipe
+from jdml.recipes.base import Batch
 from jdml.registry import DATASETS
+from jdml.registry.extras import need
 
 FOLDS = 4
 EVERY = {"sop": 250, "inshop": 250}
 MLRC_EVALUATIONS = 600
 """150,000 steps where there are many classes: the longest of the tables took 131,000 on average."""
+DRY_CLASSES = 8
+DRY_IMAGES, DRY_TEST_IMAGES = 8, 2
 
 
 @dataclass(frozen=True)
@@ -191,3 +196,34 @@ def read(source: Benchmark, crops: Any) -> tuple[Any, Any]:
     if "query" in DATASETS[source.dataset].published:
         return load("train"), Retrieval(load("query"), load("gallery"))
     return load("train"), Retrieval(load("test"))
+
+
+def rehearsed(recipe: Recipe) -> Recipe:
+    """The recipe with batches and pools that the made-up images fill."""
+    small: Batch = (DRY_CLASSES // 4, 4) if isinstance(recipe.batch, tuple) else DRY_CLASSES
+    method = recipe.method
+    if isinstance(method, Problems):
+        method = replace(method, pool_size=DRY_IMAGES)
+    return replace(recipe, batch=small, method=method)
+
+
+@contextmanager
+def fake_images(size: int) -> Iterator[Path]:
+    """A folder of classes with noise as JPEG files, a little larger than the crops."""
+    import tempfile
+
+    need("PIL", "a dry run")
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as name:
+        for of_class in range(2 * DRY_CLASSES):
+            training = of_class < DRY_CLASSES
+            folder = Path(name) / ("train" if training else "test") / f"class{of_class:02}"
+            folder.mkdir(parents=True)
+            colour = rng.integers(0, 256, (1, 1, 3))
+            for number in range(DRY_IMAGES if training else DRY_TEST_IMAGES):
+                noise = rng.integers(-40, 40, (size + 24, size + 40, 3))
+                pixels = np.clip(colour + noise, 0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.jpg")
+        yield Path(name)

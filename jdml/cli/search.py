@@ -8,7 +8,7 @@ import numpy as np
 
 from jdml.cli.embed import check_file, embed_source
 from jdml.cli.source import Source, read_source
-from jdml.data.identity import RealFiles, same_content
+from jdml.data.walk import RealFiles, same_content
 
 PICTURES = (".png", ".jpg", ".pdf", ".svg")
 
@@ -68,7 +68,7 @@ class Search:
         if self.json is not None:
             write_json(self.json, neighbours)
         if self.out is not None:
-            from jdml.report.sheet import neighbour_sheet
+            from jdml.report.thumbnails import neighbour_sheet
 
             print(f"figure: {neighbour_sheet(neighbours, self.out)}")
 
@@ -135,7 +135,7 @@ def _check_drawable(path: Path, files: np.ndarray | None) -> None:
 
 def _queries(names: tuple[str, ...]) -> list[str]:
     """The images that queries stand for."""
-    from jdml.data.sources import read_path
+    from jdml.data.loading import read_path
 
     files: list[str] = []
     for path in (Path(name).expanduser() for name in names):

@@ -8,8 +8,7 @@ import numpy as np
 
 from jdml import data
 from jdml.data.lists import Listing
-from jdml.data.loading import read_listing
-from jdml.data.sources import read_path
+from jdml.data.loading import read_listing, read_path
 from jdml.registry import DATASETS
 from jdml.registry.constraints import nearest
 

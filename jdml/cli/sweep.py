@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from jdml.cli.command_of_run import words_of
 from jdml.cli.messages import check_places, check_words
+from jdml.cli.start_of_run import words_of
 from jdml.cli.train import Train
 from jdml.registry.constraints import nearest
 

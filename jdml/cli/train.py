@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from jdml.cli.command_of_run import started
 from jdml.cli.options.train import TrainOptions
+from jdml.cli.start_of_run import started
 
 
 @dataclass(frozen=True)

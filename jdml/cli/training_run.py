@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from jdml import data
-from jdml.cli.checksums import data_checksum
 from jdml.cli.options.base import as_typed
 from jdml.cli.options.train import TrainOptions
+from jdml.cli.start_of_run import data_checksum
 from jdml.cli.training_data import read_training_data, scored_views
 from jdml.recipes import Recipe, make_objective, make_sampler
 from jdml.recipes.objective import normalization

@@ -6,14 +6,17 @@ sampler yields row indices. What goes onto a device, and when, is for the traini
 
 from jdml.data.checking import Findings, check
 from jdml.data.dataset import Dataset
-from jdml.data.folds import Fold, mlrc_folds
 from jdml.data.images import BadImageError, ImageFiles
 from jdml.data.labels import corrupt_labels, parity_labels
 from jdml.data.loading import IMAGE_FILES, load
 from jdml.data.pipeline import Batch, ImageBatches, without_bad_images
-from jdml.data.reference_sampler import AnchorBatchSampler
-from jdml.data.samplers import ClassBatchSampler, EpochSampler, RandomBatchSampler
-from jdml.data.splits import resplit, train_on
+from jdml.data.samplers import (
+    AnchorBatchSampler,
+    ClassBatchSampler,
+    EpochSampler,
+    RandomBatchSampler,
+)
+from jdml.data.splits import Fold, mlrc_folds, resplit, train_on
 from jdml.data.transforms import Crops, conventional, mlrc
 
 __all__ = [

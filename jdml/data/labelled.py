@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jdml.data.identity import RealFiles
 from jdml.data.lists import Listing, zero_shot
-from jdml.data.walk import unread, unread_kinds
+from jdml.data.walk import RealFiles, unread, unread_kinds
 
 PARTS = {
     "train": "train",

@@ -13,7 +13,7 @@ with warnings.catch_warnings():
     need("distrax", "flows (jdml.flows, and NIR)")
     import distrax  # noqa: F401 - before the modules below import it
 
-from jdml.flows.bijectors import Permute
 from jdml.flows.conditional import PRESETS, ConditionalFlow, preset
+from jdml.flows.layers import Permute
 
 __all__ = ["PRESETS", "ConditionalFlow", "Permute", "preset"]

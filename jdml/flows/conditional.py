@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.flows.bijectors import Linear, Permute, start_of_linear
-from jdml.flows.nets import ActNorm, Net, conditioned, unbound
+from jdml.flows.layers import ActNorm, Linear, Net, Permute, conditioned, start_of_linear, unbound
 from jdml.ops import checks
 from jdml.ops.stable import accumulate_in
 

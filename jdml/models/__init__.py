@@ -9,11 +9,10 @@ that ``load_weights`` puts into a network's variables, and ``normalizer`` prepar
 """
 
 from jdml.models.convnets import EpsNet, SmallConvNet
-from jdml.models.creation import create
+from jdml.models.creation import create, normalizer
 from jdml.models.efficientnet import EfficientNetLite0
 from jdml.models.heads import EmbeddingHead
 from jdml.models.inception import BNInception
-from jdml.models.normalizers import normalizer
 from jdml.models.resnets import ResNet, ResNet20V2
 from jdml.models.vit import VisionTransformer
 from jdml.models.weights import Conversion, convert_weights, load_weights, weights_settings

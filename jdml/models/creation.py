@@ -1,10 +1,14 @@
-"""Networks made by name."""
+"""Networks by name: made, and how each one's pretrained weights expect their images."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 
-from jdml.registry import NETWORKS
+from jdml.registry import NETWORKS, image_statistics
 
 
 def create(name: str, *, dim: int, **settings: Any) -> nn.Module:
@@ -43,3 +47,62 @@ def _named(small_images: bool) -> str:
 if create.__doc__:  # which `python -OO` leaves out
     create.__doc__ = create.__doc__.replace("{small}", _named(True))
     create.__doc__ = create.__doc__.replace("{photographs}", _named(False))
+
+
+Triple = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Normalizer:
+    """Photographs to the numbers that a network was trained on; equal ones are one static argument of ``jax.jit``.
+
+    Attributes:
+        mean: subtracted, per channel of the network's input, in units of 0…255.
+        std: divided by, in the same units.
+        bgr: whether the network reads blue, green, red.
+    """
+
+    mean: Triple
+    std: Triple
+    bgr: bool = False
+
+    def __call__(self, images: jax.Array) -> jax.Array:
+        """Normalize RGB images ``[…, H, W, 3]``, uint8 in 0…255 or floating-point in 0…1, to float32."""
+        images = jnp.asarray(images)
+        if images.ndim < 3 or images.shape[-1] != 3:
+            raise ValueError(f"images must have shape [..., H, W, 3], got {list(images.shape)}")
+        if jnp.issubdtype(images.dtype, jnp.floating):
+            images = 255.0 * images.astype(jnp.float32)
+        elif images.dtype != jnp.uint8:
+            raise TypeError(f"images must be uint8 or floating point, got {images.dtype}")
+        images = images[..., ::-1] if self.bgr else images
+        return (images.astype(jnp.float32) - jnp.asarray(self.mean)) / jnp.asarray(self.std)
+
+
+def normalizer(name: str) -> Callable[[jax.Array], jax.Array]:
+    """Return the ``preprocess=`` of training for a network with pretrained weights.
+
+    Args:
+        name: the network's name as in ``create``: ``"resnet18"``, ``"resnet50"``, ``"bn_inception"``,
+            ``"efficientnet_lite0"`` or ``"vit_s16"`` (its ImageNet-21k weights; ``"vit_s16_dino"`` for those of DINO).
+
+    Returns:
+        A function of RGB images ``[…, H, W, 3]``, uint8 in 0…255 or floating-point in 0…1, that returns float32. Equal
+        names give equal functions, so that a step compiled for one serves the other.
+
+    Raises:
+        ValueError: if no network of that name has pretrained weights.
+
+    Implementation notes:
+        ResNets and DINO: ImageNet's mean and standard deviation per channel. ViT of ImageNet-21k: −1…1. BN-Inception:
+        BGR in 0…255 minus (104, 117, 128), as its Caffe model. EfficientNet-Lite0: (x − 127) / 128.
+
+    Example:
+        >>> white = jnp.full((1, 1, 3), 255, jnp.uint8)
+        >>> print(normalizer("bn_inception")(white), normalizer("vit_s16")(white))
+        [[[151. 138. 127.]]] [[[1. 1. 1.]]]
+    """
+    known = image_statistics()
+    if name not in known:
+        raise ValueError(f"name must be one of {tuple(known)}, got {name!r}")
+    return Normalizer(*known[name])

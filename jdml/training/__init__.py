@@ -12,9 +12,9 @@ from jdml.training.fit_result import Embedder, FitResult
 from jdml.training.hooks import Hook, HookResult
 from jdml.training.loop import fit
 from jdml.training.placement import initialize
-from jdml.training.preemption import Preempted
 from jdml.training.preprocess import standard, to_float
-from jdml.training.process_memory import keep_freed_memory
+from jdml.training.process import Preempted, keep_freed_memory
+from jdml.training.schedule import Best, improve
 from jdml.training.scoring import metric_names, recall_ranks, score
 from jdml.training.start import start_on_samples
 from jdml.training.step import (
@@ -24,7 +24,6 @@ from jdml.training.step import (
     make_indexed_step,
     make_train_step,
 )
-from jdml.training.stopping import Best, improve
 from jdml.training.trained_model import Trained, load
 
 __all__ = [

@@ -11,8 +11,7 @@ import numpy as np
 from jdml.data import Crops, ImageFiles
 from jdml.data.values import value_range
 from jdml.losses.comparison import Normalize
-from jdml.models.creation import create
-from jdml.models.normalizers import Normalizer
+from jdml.models.creation import Normalizer, create
 from jdml.ops import ball, sphere
 from jdml.registry import NETWORKS
 from jdml.training.models import Model, unwrapped

@@ -9,10 +9,8 @@ from jdml.training.door import check_as_trained
 from jdml.training.models import Model
 from jdml.training.placement import Tree
 from jdml.training.preprocess import Preprocess, standard
+from jdml.training.schedule import Best, Record
 from jdml.training.step import TrainState, embed
-from jdml.training.stopping import Best
-
-Record = dict[str, float | int | str]
 
 
 class Embedder(NamedTuple):

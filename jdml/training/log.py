@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jdml.registry.extras import need
-from jdml.training.process_memory import most_memory
+from jdml.training.process import most_memory
 
 RESOURCES = "resources.json"
 

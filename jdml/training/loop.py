@@ -14,14 +14,13 @@ from jdml.objectives import Objective
 from jdml.ops import checks
 from jdml.registry.places import check_local
 from jdml.training import door
-from jdml.training.begin import Beginning
+from jdml.training.begin import Beginning, open_run
 from jdml.training.feed import make_feed
 from jdml.training.fit_result import Evaluate, FitResult
 from jdml.training.hooks import Hook
 from jdml.training.log import progress_bar
 from jdml.training.models import AnyModel, as_model
 from jdml.training.network_check import check_network
-from jdml.training.open_run import open_run
 from jdml.training.optimizing import (
     check_average,
     check_moves,
@@ -29,8 +28,8 @@ from jdml.training.optimizing import (
     with_average,
 )
 from jdml.training.placement import Placement, together, writes
-from jdml.training.preemption import Termination
 from jdml.training.preprocess import Preprocess, standard
+from jdml.training.process import Termination
 from jdml.training.run_in_progress import Run
 from jdml.training.schedule import Schedule
 from jdml.training.spec import Sampler, StepSpec, TrainSet

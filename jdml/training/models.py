@@ -9,10 +9,9 @@ import jax
 
 from jdml.training import mode_flags
 from jdml.training.from_equinox import FromEquinox, is_equinox
-from jdml.training.from_functions import FromFunctions, is_haiku
 from jdml.training.from_linen import FromLinen
 from jdml.training.placement import Tree
-from jdml.training.wrapped import Wrapped
+from jdml.training.wrapped import FromFunctions, Wrapped, is_haiku
 
 if TYPE_CHECKING:
     from flax import nnx

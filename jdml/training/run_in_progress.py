@@ -11,14 +11,13 @@ import numpy as np
 from jdml.objectives.base import Metrics
 from jdml.training.checkpoint import MODEL, RunFolder
 from jdml.training.feed import ImageFeed, RowFeed
-from jdml.training.fit_result import Embedder, Evaluate, FitResult, Record
+from jdml.training.fit_result import Embedder, Evaluate, FitResult
 from jdml.training.hooks import Hook
 from jdml.training.log import Log
 from jdml.training.optimizing import evaluation_params
 from jdml.training.placement import Tree, agreed, whole, writes
-from jdml.training.schedule import Progress, Schedule
+from jdml.training.schedule import Best, Progress, Record, Schedule, improve
 from jdml.training.step import TrainState
-from jdml.training.stopping import Best, improve
 
 PATIENCE = 50
 """First steps in which a run that does not learn at all, for its batches have no two rows of one class, is stopped."""

@@ -1,9 +1,10 @@
-"""When things happen in a run, and how far it is."""
+"""When things happen in a run, how far it is, and which evaluation was the best so far."""
 
+import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from jdml.training.fit_result import Record
-from jdml.training.stopping import Best
+Record = dict[str, float | int | str]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,43 @@ class Schedule:
     def pauses(self, step: int) -> bool:
         """Whether the host looks at the device's numbers after this step."""
         return step % self.log_every == 0 or self.evaluates(step) or self.saves(step)
+
+
+class Best(NamedTuple):
+    """The best evaluation so far.
+
+    Attributes:
+        value: the monitored metric's best value; −∞ before the first evaluation.
+        step: the step at which it was reached.
+        stale: evaluations since then.
+    """
+
+    value: float = -math.inf
+    step: int = 0
+    stale: int = 0
+
+
+def improve(best: Best, value: float, step: int) -> tuple[Best, bool]:
+    """Take one evaluation into account; larger is better and NaN never is.
+
+    Args:
+        best: the best so far.
+        value: the monitored metric now.
+        step: the step of this evaluation.
+
+    Returns:
+        The best now, and whether this evaluation is it. Ties keep the earlier one.
+
+    Example:
+        >>> best, improved = improve(Best(), 0.5, 100)
+        >>> best, improved
+        (Best(value=0.5, step=100, stale=0), True)
+        >>> improve(best, 0.5, 200)
+        (Best(value=0.5, step=100, stale=1), False)
+    """
+    if value > best.value:
+        return Best(value, step, 0), True
+    return best._replace(stale=best.stale + 1), False
 
 
 @dataclass

@@ -20,7 +20,7 @@ from jdml.ops import checks
 from jdml.registry.places import check_local
 from jdml.training.checkpoint import differences
 from jdml.training.log import progress_bar
-from jdml.training.process_memory import keep_freed_memory
+from jdml.training.process import keep_freed_memory
 from jdml.training.records import keep_result, read_results
 
 Job = Mapping[str, Any]

@@ -12,7 +12,7 @@ import numpy as np
 
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import check_channels
-from jdml.data.sources import read_path
+from jdml.data.loading import read_path
 from jdml.losses.comparison import Normalize
 from jdml.registry.extras import need
 from jdml.registry.places import check_local

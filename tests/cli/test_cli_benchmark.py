@@ -9,9 +9,8 @@ import pytest
 
 from jdml import flows, models
 from jdml.cli import main
-from jdml.cli.benchmark import Benchmark
+from jdml.cli.benchmark import Benchmark, fake_images
 from jdml.cli.benchmark_table import paper_rows
-from jdml.cli.dry_run import fake_images
 from jdml.models import SmallConvNet
 from jdml.recipes import RECIPES
 from jdml.recipes.printed import CONVENTIONAL, EPS, printed

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jdml.data.folder import read_folder
-from jdml.data.sources import read_path
+from jdml.data.loading import read_path
 from jdml.data.splits import read_names, train_on
 from jdml.data.table import read_table
 

@@ -35,16 +35,18 @@ def test_what_pfml_needs_is_kept_run_by_run(
     )
     assert study.main(dataclasses.replace(settings, minutes=0)) == ""
     first = study.main(settings)
-    kept = read_results(tmp_path / "results_digits.jsonl")
+    kept = read_results(tmp_path / "results.jsonl")
     assert len(kept) == 2 + 2 + 4
     monkeypatch.setattr(study, "run", no_run)  # nothing is done twice
     assert study.main(settings) == first
     assert study.main(dataclasses.replace(settings, tables=True)) == first
     assert "start: samples − sphere" in first
     assert "(1 seed)" in first
-    without = kept["number: proxies=0 noise=0.5-0"]["metrics"]
+    without = kept["digits: number: proxies=0 noise=0.5-0"]["metrics"]
     assert set(without) == {f"{a} {b}" for a in ("held out", "seen") for b in ("R@1", "MAP@R")}
-    points = kept["points: dim=8 start=samples attraction=off alpha=1.0 clip=norm-0"]["metrics"]
+    points = kept["digits: points: dim=8 start=samples attraction=off alpha=1.0 clip=norm-0"][
+        "metrics"
+    ]
     assert points["covered"] > 0.5
     with pytest.raises(SystemExit, match="--parts regime is for --task letters"):
         study.main(study.Settings(parts=("regime",)))
@@ -92,7 +94,7 @@ def test_what_pfml_needs_by_letter(
     monkeypatch.setitem(trials.TASKS, "letters", trials.Task(2, 8, 1e-3, 8))
     settings = {"task": "letters", "data_dir": tmp_path, "seeds": 1, "quiet": True}
     told = study.main(study.Settings(**settings, parts=("few", "regime"), out=tmp_path))
-    kept = read_results(tmp_path / "results_letters.jsonl")
+    kept = read_results(tmp_path / "results.jsonl")
     assert [(r["job"]["test"], r["job"]["clip"], r["job"]["noise"]) for r in kept.values()] == [
         (False, "norm", 0.0),
         (True, "entry", 0.0),
@@ -161,7 +163,7 @@ def test_nir_s_gain_is_decided_run_by_run(
     run = now["ProxyAnchor, NIR-1"]
     assert [step for step, _ in run["metrics"]["curve"]] == [1, 2]
     assert "data_dir" not in run["job"]  # of this machine alone
-    assert (tmp_path / "kept.png").stat().st_size > 10_000
+    assert (tmp_path / "decided.png").stat().st_size > 10_000
     table_again = study.main(study.Settings(table=True, out=settings.out))
     assert table_again == tables
     with pytest.raises(SystemExit, match="--data-dir is needed"):
@@ -192,7 +194,7 @@ def test_ways_on_from_a_plateau(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     tables = study.main(settings)
     kept = read_results(settings.out)
     assert len(kept) == 6
-    assert (tmp_path / "kept.png").exists()
+    assert (tmp_path / "branched.png").exists()
     assert "| plateau " in tables
     assert "alternating at all: CCP − go on" in tables
     assert "n = 2" in tables

@@ -35,8 +35,7 @@ from meshes.cases import (
     mesh,
     put,
 )
-from meshes.checks import Checks
-from meshes.operations import operations
+from meshes.checks import Checks, operations
 from mining.test_miners import BUILDERS
 
 import jdml

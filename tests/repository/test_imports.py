@@ -161,7 +161,7 @@ def test_a_wrong_door_is_caught(tmp_path, file, code, why):
         ("losses/pairs.py", "from .core import compare\nfrom jdml.losses import core"),
         ("data/mnist.py", "def f():\n    from PIL import Image"),
         ("data/mnist.py", "if TYPE_CHECKING:\n    import grain"),
-        ("flows/nets.py", "import distrax"),
+        ("flows/layers.py", "import distrax"),
         ("training/loop.py", "from jdml import metrics, objectives"),
     ],
 )

@@ -2,7 +2,7 @@
 
     JAX_NUM_CPU_DEVICES=8 PYTHONPATH=tests python tests/scale/eight_devices.py RESULTS.json [WORD …]
 
-writes one entry per check: the empty string where it holds, else what does not. `test_devices.py` runs it.
+writes one entry per check: the empty string where it holds, else what does not. `test_processes.py` runs it.
 """
 
 import contextlib
@@ -23,8 +23,7 @@ import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from meshes.checks import Checks
-from meshes.operations import operations
+from meshes.checks import Checks, operations
 
 import jdml
 from jdml import objectives

@@ -1,4 +1,4 @@
-"""Two real processes on this machine: what one computes, who decodes and who writes, and what the death of one does."""
+"""Many devices are as one, and two real processes: what each decodes and writes, and what the death of one does."""
 
 import json
 import os
@@ -16,6 +16,8 @@ pytest.importorskip("grain")
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).parent / "one_of_several.py"
+EIGHT_DEVICES = Path(__file__).parent / "eight_devices.py"
+TESTS = Path(__file__).parents[1]
 DIES_AT, ASKED_AT, BATCH, POOL, SIZE = 19, 9, 16, 32, 64
 
 
@@ -120,3 +122,26 @@ def test_two_processes_one_of_which_is_asked_to_end(images: Path, tmp_path: Path
     assert going_on.returncode == 0, shown
     history = json.loads((tmp_path / "c.json").read_text())["history"]
     assert [record["step"] for record in history] == list(range(2, 25, 2))
+
+
+def test_what_holds_on_one_device_holds_on_many(tmp_path: Path) -> None:
+    """Every method's parameters and history; memory, checkpoints and refusals."""
+    pytest.importorskip("distrax")
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": "8",
+        "PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS.parent))),
+    }
+    file = tmp_path / "results.json"
+    done = subprocess.run(
+        [sys.executable, str(EIGHT_DEVICES), str(file)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = json.loads(file.read_text())
+    broken = {name: why for name, why in results.items() if why}
+    assert not broken, broken
+    assert len(results) >= 6

@@ -1,10 +1,11 @@
-"""Splits of one's own, and what is passed over: told, counted, or refused."""
+"""Splits of one's own, and what is passed over or wrong: told by `jdml data check` too, counted, or refused."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import jdml.cli
 from jdml import data
 from jdml.data.folder import read_folder, read_table
 from jdml.data.splits import read_names, resplit, train_on
@@ -156,3 +157,61 @@ def test_a_class_without_images_names_what_lies_there(tmp_path):
         ValueError, match=r"ant: expected images .*found none \(but 1 file of .*heic"
     ):
         read_folder(tmp_path)
+
+
+def check(capsys, *arguments):
+    try:
+        code = jdml.cli.main(["data", *map(str, arguments)])
+    except SystemExit as stop:
+        code = stop.code
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def write_pixels(folder, count=2):
+    from PIL import Image
+
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+        for i in range(count):
+            Image.new("RGB", (9, 9), (i, 0, 0)).save(folder / name / f"{i}.png")
+
+
+def test_data_check_says_that_all_is_well(capsys, tmp_path):
+    write_pixels(tmp_path)
+    code, out, err = check(capsys, "check", "folder", tmp_path, "--quiet")
+    assert code == 0
+    assert "all is well" in out
+    assert "decoded: 4 images" in out
+    assert err == ""
+
+
+def test_data_check_says_what_is_wrong(capsys, tmp_path):
+    write_pixels(tmp_path)
+    (tmp_path / "cat" / "1.png").write_bytes(b"no image")
+    code, out, _ = check(capsys, "check", "folder", tmp_path, "--quiet")
+    assert code == 1
+    assert "wrong: 1 of 4 images are damaged" in out
+    code, out, _ = check(capsys, "check", "cub", tmp_path, "--quiet")
+    assert code == 1
+    assert "wrong: cub needs images.txt" in out
+
+
+def test_data_check_of_the_real_lists(capsys, shared_data):
+    code, out, _ = check(capsys, "check", "cub", shared_data / "cub200_2011", "--quiet")
+    assert code == 1
+    assert "5,864 / 5,864" in out
+    assert "the lists are whole" in out
+    assert "wrong: 11788 of 11788 image files are missing" in out
+
+
+def test_mistakes_of_data_check(capsys, tmp_path):
+    code, _, err = check(capsys, "check", "cub", tmp_path / "none")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "DIR must be a folder, got" in err
+    code, _, err = check(capsys, "check", "imagenet", tmp_path)
+    assert code == 2
+    assert "omniglot" in err
+    code, _, err = check(capsys, "check", "folder", tmp_path, "--sample", "0")
+    assert code == 2
+    assert "sample must be at least 1" in err

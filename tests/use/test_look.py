@@ -164,7 +164,7 @@ def test_a_sweep_goes_on_past_a_run_that_is_not_finite(tmp_path, jdml_command):
 def test_options_are_typed_as_they_were():
     import tyro
 
-    from jdml.cli.command_of_run import words_of
+    from jdml.cli.start_of_run import words_of
     from jdml.cli.train import Train
 
     options = Train(

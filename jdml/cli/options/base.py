@@ -110,7 +110,7 @@ class Part:
 
 def _by_content(value: Any) -> Any:
     if isinstance(value, Path):
-        from jdml.cli.checksums import file_digest
+        from jdml.cli.start_of_run import file_digest
 
         return file_digest(value)
     return list(value) if isinstance(value, tuple) else value

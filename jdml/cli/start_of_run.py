@@ -1,10 +1,17 @@
-"""Options as they are typed: the command that repeats a run."""
+"""How a run was started: the command that repeats it, and which images and weights it began with."""
 
 import dataclasses
+import hashlib
 import shlex
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from jdml.data import Dataset
 
 
 def words_of(options: Any, *, without: Sequence[str] = ()) -> list[str]:
@@ -52,3 +59,20 @@ def started(command: str, options: Any) -> dict[str, Any]:
         "command": shlex.join([*command.split(), *words_of(options)]),
         "data_dir": None if folder is None else str(Path(folder).expanduser().absolute()),
     }
+
+
+def file_digest(path: Path) -> str:
+    """What a file holds."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def data_checksum(dataset: "Dataset") -> int:
+    """Which images these are, wherever their folder lies: their pixels, or the names of their files, and the labels."""
+    from jdml.data import ImageFiles
+
+    if isinstance(dataset.images, ImageFiles):
+        names = ["/".join(str(file).split("/")[-2:]) for file in dataset.images.files]
+        content = "\n".join(names).encode()
+    else:
+        content = np.ascontiguousarray(dataset.images).tobytes()
+    return zlib.crc32(np.asarray(dataset.labels, np.int64).tobytes(), zlib.crc32(content))

@@ -1,13 +1,31 @@
-"""What an editor and a type checker see of a call: the options that a loss hands on, by name and type."""
+"""What an editor and a type checker see of calls: of losses, by the options that they hand on, and of `fit`."""
 
 import inspect
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
 
 import jdml
 from jdml.losses import assignment, comparison, potential
-from typed import check_calls
+
+ROOT = Path(jdml.__file__).parents[1]
+
+
+def check_calls(code: str, folder: Path) -> None:
+    """Assert that mypy refuses the lines that end in ``# wrong``, and no other."""
+    file = folder / "calls.py"
+    file.write_text(textwrap.dedent(code))
+    lines = file.read_text().splitlines()
+    wrong = {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    errors = [line for line in done.stdout.splitlines() if ": error: " in line]
+    assert {int(line.split(":")[1]) for line in errors} == wrong, done.stdout + done.stderr
+
 
 DOORS = {
     comparison.compare: comparison.CompareOptions,
@@ -39,7 +57,7 @@ def test_a_loss_is_typed_by_the_options_that_it_spells_out(name):
     assert handed_on == {key for option in options for key in get_args(option)[0].__annotations__}
 
 
-CALLS = """
+OF_LOSSES = """
     from functools import partial
 
     import jax.numpy as jnp
@@ -82,6 +100,55 @@ CALLS = """
     jdml.trainig  # wrong
 """
 
+OF_FIT = """
+    from collections.abc import Iterator, Mapping
+    from typing import Any
 
-def test_mypy_refuses_the_wrong_calls_and_no_other(tmp_path):
-    check_calls(CALLS, tmp_path)
+    import flax.linen as nn
+    import jax
+    import numpy as np
+    from flax import nnx
+
+    import jdml
+    from jdml.data import ClassBatchSampler, Dataset
+    from jdml.training import Embedder, fit
+
+    class Network(nn.Module):
+        @nn.compact
+        def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+            return x
+
+    class Other(nnx.Module):
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return x
+
+    class Features:
+        images = {"image": np.zeros((4, 2)), "text": np.zeros((4, 3))}
+        labels = np.zeros(4, np.int32)
+
+    def rows() -> Iterator[np.ndarray]:
+        while True:
+            yield np.arange(4)
+
+    def evaluate(embedder: Embedder) -> Mapping[str, float]:
+        return {"score": float(embedder(np.zeros((4, 2))).sum())}
+
+    def make(optimizer: Any, train: Dataset) -> None:
+        objective = jdml.objectives.pair(jdml.triplet_loss, margin=0.1)
+        batches = ClassBatchSampler(train.labels, 2, 2)
+        result = fit(Network(), objective, optimizer, train, batches, steps=3, evaluate=evaluate)
+        result.best_params["model"]
+        result.best_parameters  # wrong
+        fit(Other(), objective, optimizer, Features(), rows(), steps=3, normalize=jdml.sphere)
+        jdml.training.fit(Network(), objective, optimizer, train, batches, step=3)  # wrong
+        fit(Network(), jdml.triplet_loss, optimizer, train, batches, steps=3)  # wrong
+        fit("cub", objective, optimizer, train, batches, steps=3)  # wrong
+        fit(Network(), objective, optimizer, (train.images, train.labels), batches, steps=3)  # wrong
+        fit(Network(), objective, optimizer, train, 32, steps=3)  # wrong
+        fit(Network(), objective, optimizer, train, batches, steps=3, monitor=evaluate)  # wrong
+"""
+
+
+@pytest.mark.parametrize("calls", [OF_LOSSES, OF_FIT], ids=["losses", "fit"])
+def test_mypy_refuses_the_wrong_calls_and_no_other(calls, tmp_path):
+    check_calls(calls, tmp_path)
