@@ -68,9 +68,13 @@ class Weights(Part):
         """Return the attributes with which a network computes what its weights were trained in."""
         from jdml import models
 
-        record = registry.NETWORKS.get(network)
-        told = record.other_settings.get(self.input_stats or "", {}) if record else {}
-        return {**models.weights_settings(self.weights), **told}
+        by_weights = registry.NETWORKS[network].other_settings
+        if not by_weights:  # all weights of this network are computed with alike
+            return {}
+        return {
+            **models.weights_settings(self.weights),
+            **by_weights.get(self.input_stats or "", {}),
+        }
 
     def preprocess(self, network: str) -> Any:
         """Return what stands between stored images and a network."""
