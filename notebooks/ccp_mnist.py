@@ -146,6 +146,7 @@ hook = Recorder(
     monitor="validation",
     machine=AlternatingProjections(PATIENCE, run_patience=10**6, tolerance=TOLERANCE),
     restore=False,
+    anchor_first=False,
 )
 runs = {
     "in batch": learn(in_batch),
