@@ -79,7 +79,7 @@ def row_keys(key: Array, index: Array) -> Array:
         index: ``[B]`` integers, the rows' places in the batch.
 
     Returns:
-        ``[B]`` keys, of the implementation whose draws do not depend on their neighbours (:func:`portable_key`).
+        ``[B]`` keys, of the implementation whose draws do not depend on their neighbours (``jdml.ops.keys``).
 
     Example:
         >>> import jax, jax.numpy as jnp

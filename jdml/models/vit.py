@@ -31,7 +31,7 @@ class VisionTransformer(nn.Module):
         patch: side of a patch in pixels.
         grid: patches along each side of the images that the positions belong to: 14 for 224×224.
         resampling: how positions are resampled for images of another size: as by ``"timm"`` (whose file it is),
-            ``"transformers"`` or ``"dino"``; see :mod:`jdml.models.positions`.
+            ``"transformers"`` or ``"dino"``; see ``jdml.models.positions``.
         dtype: type to compute in; parameters and output stay float32, and so does the softmax.
 
     Implementation notes:

@@ -13,7 +13,8 @@ from jdml.recipes.ccp import with_problems
 from jdml.recipes.nir import with_nir
 from jdml.recipes.papers import OF_PAIRS, RECIPES, recipe, settings_of
 from jdml.recipes.shared import DATASETS
-from jdml.registry import Problems, Regularizer
+from jdml.registry import Problems as Problems
+from jdml.registry import Regularizer as Regularizer
 
 if TYPE_CHECKING:
     from jdml.recipes.objective import make_objective
@@ -30,9 +31,7 @@ __all__ = [
     "DATASETS",
     "OF_PAIRS",
     "RECIPES",
-    "Problems",
     "Recipe",
-    "Regularizer",
     "make_objective",
     "make_optimizer",
     "make_sampler",

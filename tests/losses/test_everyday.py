@@ -114,7 +114,7 @@ def test_decoupled_sup_con() -> None:
 
 def test_margins_per_class() -> None:
     margins = np.array([0.1, 0.2, 0.6, 0.9])
-    proxies, labels = RNG.normal(size=(C, 3, D)), np.array([0, 1, 1, 2, 3, 9])
+    proxies, labels = RNG.normal(size=(C, 3, D)), jnp.array([0, 1, 1, 2, 3, 9])
     with jax.enable_x64(True):
         value = jdml.subcenter_arcface_loss(
             jnp.asarray(Q), labels, jnp.asarray(proxies), margin=jnp.asarray(margins), scale=8.0
@@ -122,7 +122,9 @@ def test_margins_per_class() -> None:
         slopes = jax.grad(
             lambda m: jdml.subcenter_arcface_loss(Q, labels, proxies, margin=m, scale=8.0)
         )(jnp.asarray(margins))
-    expected = everyday_losses.subcenter_arcface(Q, labels, proxies, margin=margins, scale=8.0)
+    expected = everyday_losses.subcenter_arcface(
+        Q, np.asarray(labels), proxies, margin=margins, scale=8.0
+    )
     np.testing.assert_allclose(value, expected, rtol=1e-10)
     assert (np.asarray(slopes)[:3] > 0).all()
     with pytest.raises(ValueError, match=r"margin must be a scalar or have shape \[C\] = \[4\]"):
