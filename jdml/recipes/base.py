@@ -1,7 +1,6 @@
 """What a recipe is: the whole description of how a method is trained, in plain values."""
 
 import dataclasses
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
@@ -14,6 +13,7 @@ from jdml.registry.constraints import (
     one_of,
     plain_settings,
     positive,
+    share,
 )
 
 Batch = int | tuple[int, int]
@@ -135,7 +135,7 @@ class Recipe:
     rule: Literal["adam", "adamw", "sgd"] = "adam"
     rate: Annotated[float, positive] = 1e-4
     role_rates: Mapping[str, float] = dataclasses.field(default_factory=lambda: {"proxies": 100.0})
-    b2: Annotated[float, non_negative] = 0.999
+    b2: Annotated[float, share] = 0.999
     weight_decay: Annotated[float, non_negative] = 0.0
     decayed: tuple[str, ...] = ()
     schedule: Literal["constant", "cosine", "linear"] = "constant"
@@ -171,6 +171,14 @@ class Recipe:
             )
         settings = plain_settings("settings", self.settings)
         rates = plain_settings("role_rates", self.role_rates)
+        for role, rate in rates.items():
+            if isinstance(rate, bool) or not isinstance(rate, int | float) or rate < 0:
+                raise RecipeError(
+                    f"{{role_rates}}[{role!r}] must be a number that is not negative, got {rate!r}"
+                )
+        decayed: Any = self.decayed
+        if isinstance(decayed, str):
+            raise TypeError(f"decayed must be names of roles, got the word {decayed!r}")
         batch = tuple(self.batch) if isinstance(self.batch, tuple | list) else self.batch
         for name, value in {
             "settings": settings,
@@ -184,7 +192,7 @@ class Recipe:
         _check_time(self)
 
     def __hash__(self) -> int:
-        return hash(json.dumps(self.to_json(), sort_keys=True))
+        return hash(tuple(v for v in vars(self).values() if not isinstance(v, Mapping | Method)))
 
     @property
     def has_proxies(self) -> bool:

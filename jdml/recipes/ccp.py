@@ -14,7 +14,7 @@ NEVER = 10**6
 LOSSES = ("contrastive", "multi_similarity", "similarity_contrastive", "triplet")
 """Base losses: C2, MS, C1 and triplet."""
 PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {"in_batch_weight": 0.0, "restore": True, "anchor_first": True, "first": "random"},
+    "paper": {},
     "released": {
         "in_batch_weight": 0.1,
         "restore": False,
@@ -29,30 +29,17 @@ def with_problems(
     base: Recipe,
     *,
     preset: Literal["paper", "released"] = "paper",
-    pool_size: int = 12,
-    strength: float = 2e-4,
-    patience: int = 3,
-    run_patience: int = 60,
     single: bool = False,
-    in_batch_weight: float | None = None,
-    restore: bool | None = None,
-    anchor_first: bool | None = None,
-    first: str | None = None,
+    **settings: Any,
 ) -> Recipe:
     """Read a pair loss's recipe as CCP does: samples against proxies in the ball, one problem after another.
 
     Args:
         base: the recipe of a pair loss.
-        preset: one of ``PRESETS``, for the four last settings where they are None.
-        pool_size: b.
-        strength: λ.
-        patience: evaluations without improvement that end a problem.
-        run_patience: those that end the run.
+        preset: one of ``PRESETS``: in what the released program differs from the paper, whose way
+            :class:`jdml.registry.Problems` has.
         single: whether the first problem never ends: what CCP is compared with.
-        in_batch_weight: as of :func:`jdml.objectives.as_proxy_objective`.
-        restore: as of :class:`jdml.training.AlternatingProblems`.
-        anchor_first: as of :class:`jdml.training.AlternatingProblems`.
-        first: as of :class:`jdml.training.AlternatingProblems`.
+        **settings: numbers of :class:`jdml.registry.Problems`; None for the preset's.
 
     Returns:
         The recipe. Proxies learn as the model does.
@@ -69,19 +56,10 @@ def with_problems(
     one_of("preset", preset, PRESETS)
     if not isinstance(single, bool):
         raise TypeError(f"single must be True or False, got {single!r}")
-    own = {
-        "in_batch_weight": in_batch_weight,
-        "restore": restore,
-        "anchor_first": anchor_first,
-        "first": first,
-    }
-    problems = Problems(
-        pool_size=pool_size,
-        strength=strength,
-        patience=NEVER if single else patience,
-        run_patience=run_patience,
-        **{**PRESETS[preset], **{name: value for name, value in own.items() if value is not None}},
-    )
+    own = {name: value for name, value in settings.items() if value is not None}
+    if single:
+        own["patience"] = NEVER
+    problems = Problems(**{**PRESETS[preset], **own})
     rates = {role: rate for role, rate in base.role_rates.items() if role != "proxies"}
     return dataclasses.replace(base, method=problems, normalize="ball", role_rates=rates)
 
@@ -100,7 +78,7 @@ def anchored(
         dataset: one of ``DATASETS``, or another.
         backbone: ``"bn_inception"``, or another.
         loss: one of ``LOSSES``.
-        pool_size: b; None: 12, and 7 where there are many classes.
+        pool_size: b; None: 7 where there are many classes, else the method's own.
         **settings: as of :func:`with_problems`.
 
     Returns:
@@ -110,13 +88,12 @@ def anchored(
         ValueError: if there is no such loss or preset.
     """
     one_of("loss", loss, LOSSES)
-    per_class, pool = (4, 7) if dataset in LARGE else (8, 12)
+    large = dataset in LARGE
     base = Recipe(
         loss=loss,
         settings=pair_settings(loss, dataset),
-        proxies_per_class=None,
         batch=(32 if backbone == "bn_inception" else 24, 4),
-        rate=1e-4 if dataset in LARGE else 1e-5,
+        rate=1e-4 if large else 1e-5,
         b2=0.99,
         weight_decay=1e-4,
         decayed=("proxies",),
@@ -125,8 +102,10 @@ def anchored(
         pooling="average+max",
         dim=512,
     )
-    with_pools = with_problems(base, pool_size=pool if pool_size is None else pool_size, **settings)
-    return dataclasses.replace(with_pools, proxies_per_class=per_class)
+    if pool_size is None and large:
+        pool_size = 7
+    made = with_problems(base, pool_size=pool_size, **settings)
+    return dataclasses.replace(made, proxies_per_class=4) if large else made
 
 
 def make_objective(

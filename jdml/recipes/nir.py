@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from jdml.recipes.base import Recipe
 from jdml.recipes.shared import LARGE
@@ -16,43 +16,26 @@ LOSSES = ("proxy_anchor", "proxy_nca_margin", "soft_triple")
 def with_nir(
     base: Recipe,
     *,
-    flow: Literal["paper", "released"] = "released",
     conditioning: str = "dense",
-    weight: float = 0.01,
-    shape: Literal["exp", "identity", "softplus"] = "exp",
-    temperature: float = 1.0,
-    per_dimension: bool = False,
-    of_mean: bool = False,
-    stop_proxy_gradient: bool = False,
-    wrong_class_weight: float = 0.0,
-    self_regularization: Literal["both", "generate", "match", "none"] = "none",
     warmup: int = 1,
-    flow_lr: float = 5e-4,
     skip_nonfinite: int | None = 10,
+    **settings: Any,
 ) -> Recipe:
     """Put a flow around every proxy of a recipe's loss.
 
     Args:
         base: the recipe of a proxy loss.
-        flow: as of :func:`jdml.flows.preset`.
         conditioning: as of :class:`jdml.flows.ConditionalFlow`.
-        weight: ω.
-        shape: as of :func:`jdml.objectives.with_nir`, and so are the six that follow.
-        temperature: see ``shape``.
-        per_dimension: see ``shape``.
-        of_mean: see ``shape``.
-        stop_proxy_gradient: see ``shape``.
-        wrong_class_weight: see ``shape``.
-        self_regularization: see ``shape``.
         warmup: epochs in which the backbone waits.
-        flow_lr: the flow's learning rate: 50 times the paper's rate of the model, whatever that of this recipe is.
         skip_nonfinite: as of :func:`jdml.training.fit`.
+        **settings: numbers of :class:`jdml.registry.Regularizer`. Its ``flow_lr`` is 50 times the paper's rate of the
+            model, whatever that of this recipe is.
 
     Returns:
         The recipe.
 
     Raises:
-        TypeError: if a number is none.
+        TypeError: if a number is none, or there is no such setting.
         ValueError: if the recipe's loss has no proxies, or a number is out of range.
 
     Example:
@@ -60,21 +43,12 @@ def with_nir(
         >>> made.method.weight, made.warmup_epochs
         (0.02, 1)
     """
-    regularizer = Regularizer(
-        weight=weight,
-        flow=flow,
-        flow_settings={"conditioning": conditioning},
-        flow_lr=flow_lr,
-        shape=shape,
-        temperature=temperature,
-        per_dimension=per_dimension,
-        of_mean=of_mean,
-        stop_proxy_gradient=stop_proxy_gradient,
-        wrong_class_weight=wrong_class_weight,
-        self_regularization=self_regularization,
-    )
+    of_flow = {"conditioning": conditioning, **settings.pop("flow_settings", {})}
     return dataclasses.replace(
-        base, method=regularizer, warmup_epochs=warmup, skip_nonfinite=skip_nonfinite
+        base,
+        method=Regularizer(flow_settings=of_flow, **settings),
+        warmup_epochs=warmup,
+        skip_nonfinite=skip_nonfinite,
     )
 
 
@@ -94,7 +68,7 @@ def regularized(
         dataset: one of ``DATASETS``, or another.
         backbone: the network; all are trained alike.
         loss: one of ``LOSSES``.
-        weight: ω; None: .0075 on CUB, .01 elsewhere.
+        weight: ω; None: .0075 on CUB, the method's own elsewhere.
         pooling: of the embedding head; ``"average+max"`` is what the paper's table marks with a cross.
         proxies_rate: of the proxies, in units of the model's.
         **settings: as of :func:`with_nir`.
@@ -105,8 +79,11 @@ def regularized(
     Raises:
         ValueError: if there is no such loss.
     """
-    own = (0.0075 if dataset == "cub" else 0.01) if weight is None else weight
-    return with_nir(_setting(loss, dataset, proxies_rate, pooling), weight=own, **settings)
+    if weight is not None:
+        settings["weight"] = weight
+    elif dataset == "cub":
+        settings["weight"] = 0.0075
+    return with_nir(_setting(loss, dataset, proxies_rate, pooling), **settings)
 
 
 def unregularized(

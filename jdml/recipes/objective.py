@@ -60,6 +60,11 @@ def make_objective(
     settings = loss_settings(recipe, loss_fn)
     if LOSSES[recipe.loss].kind == "pair":
         settings["mine"] = build_miner(recipe.miner, dim)
+    for name, value in settings.items():
+        if isinstance(value, np.ndarray) and value.shape != (num_classes,):
+            raise RecipeError(
+                f"{{settings}}: {name} must be a number, or one for each of the {num_classes} classes, got {value.size}"
+            )
     settings |= own
     arguments = (recipe, loss_fn, num_classes, dim, settings)
     if recipe.method is not None and recipe.method.objective:

@@ -6,7 +6,7 @@ from typing import Any
 import optax
 
 from jdml import optim
-from jdml.recipes.base import Recipe
+from jdml.recipes.base import Recipe, RecipeError
 from jdml.registry import resolve
 
 
@@ -29,7 +29,7 @@ def make_optimizer(
         The transformation.
 
     Raises:
-        ValueError: if ``steps_per_epoch`` is below 1.
+        ValueError: if ``steps_per_epoch`` is below 1, or a warm-up is as long as the run.
 
     Example:
         >>> import jax.numpy as jnp
@@ -44,6 +44,10 @@ def make_optimizer(
         raise ValueError(f"steps_per_epoch must be at least 1, got {steps_per_epoch}")
     whole = recipe.steps if steps is None else steps
     whole = recipe.epochs * steps_per_epoch if whole is None else max(1, whole)
+    if recipe.rate_warmup and recipe.rate_warmup >= whole:
+        raise RecipeError(
+            f"{{rate_warmup}} must be below {{steps}}, {whole}, got {recipe.rate_warmup}"
+        )
     waits = recipe.warmup_steps
     waits = recipe.warmup_epochs * steps_per_epoch if waits is None else waits
 

@@ -232,16 +232,14 @@ def settings_of(method: str, *, of_paper: bool = True) -> dict[str, Any]:
     defaults: dict[str, Any] = {}
     makers: list[Any] = [RECIPES[method]] if of_paper else []
     if method in METHODS:
-        makers.insert(
-            0, resolve(METHODS[method].recipe) if METHODS[method].recipe else METHODS[method]
-        )
+        kind = METHODS[method]
+        makers = [*([resolve(kind.recipe)] if kind.recipe else []), *makers]
+        fields = dataclasses.fields(kind)
+        defaults = {of.name: of.default for of in fields if of.default is not dataclasses.MISSING}
     for maker in makers:
-        parameters = inspect.signature(maker).parameters.values()
-        defaults |= {
-            p.name: p.default
-            for p in parameters
-            if p.default is not p.empty and p.kind is not p.VAR_KEYWORD
-        }
+        for parameter in inspect.signature(maker).parameters.values():
+            if parameter.default is not parameter.empty:
+                defaults[parameter.name] = parameter.default
     return defaults
 
 
@@ -299,7 +297,12 @@ def recipe(
     made = RECIPES[method](dataset, backbone or "resnet50", **settings)
     if protocol == "mlrc":
         made = _under_mlrc(made, method, dataset)
-    return dataclasses.replace(made, network=backbone, **_head(backbone))
+    asked = {field: settings[name] for name, field in _ASKED.items() if name in settings}
+    return dataclasses.replace(made, network=backbone, **{**_head(backbone), **asked})
+
+
+_ASKED = {"pooling": "pooling", "warmup": "warmup_epochs"}
+"""Settings of methods that go before what the protocol or the network has."""
 
 
 def _under_mlrc(made: Recipe, method: str, dataset: str) -> Recipe:

@@ -43,7 +43,7 @@ def at_least(least: int) -> Constraint:
 def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
     """Check the fields of a dataclass by their types and by the constraints that stand on them.
 
-    A constraint wants a number, ``bool`` a flag, a ``Literal`` one of its words; None is always allowed.
+    A constraint wants a number, ``bool`` a flag, a ``Literal`` one of its words; None is for fields that say so.
 
     Args:
         values: an instance.
@@ -64,13 +64,15 @@ def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
     hints = get_type_hints(type(values), include_extras=True)
     for field in dataclasses.fields(values):
         value, name = getattr(values, field.name), called(field.name)
-        if value is None:
-            continue
         kind, constraints = hints[field.name], []
         if get_origin(kind) is Annotated:
             constraints = [rule for rule in kind.__metadata__ if callable(rule)]
             kind = kind.__origin__
         kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+        if value is None:
+            if type(None) not in kinds and kind is not Any:
+                raise TypeError(f"{name} must be given, got None")
+            continue
         words = [word for one in kinds if get_origin(one) is Literal for word in get_args(one)]
         if bool in kinds and not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, got {value!r}")

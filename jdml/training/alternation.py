@@ -322,7 +322,7 @@ def make_hook(
         raise ValueError(f"recipe must have the method ccp, got {problems!r}")
     if monitor is None:
         raise ValueError(
-            "validation is needed by ccp: held-out rows, which tell when a problem ends"
+            "validation is needed by ccp: held-out rows, which tell when a problem ends (or evaluate= with monitor=)"
         )
     machine = AlternatingProjections(
         patience=problems.patience,

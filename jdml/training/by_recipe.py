@@ -1,5 +1,6 @@
 """From a recipe to a run: objective, optimizer, sampler, start and hook are made of plain values, here alone."""
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from jdml.recipes.optimizer import make_optimizer
 from jdml.recipes.sampler import check_positives, make_sampler
 from jdml.registry import NETWORKS, resolve
 from jdml.registry.places import check_local
+from jdml.training.door import check_train
 from jdml.training.fit_result import Embedder, Evaluate, FitResult
 from jdml.training.hooks import Hook
 from jdml.training.loop import fit
@@ -99,9 +101,9 @@ def train(
         The :class:`jdml.training.FitResult`.
 
     Raises:
-        TypeError: no recipe, or a part of another kind.
+        TypeError: no recipe, no data set, or a part of another kind.
         ValueError: settings that do not fit the data, batches in which a pair loss finds no two rows of one class, or
-            CCP without ``validation``.
+            CCP without ``validation``, a ``monitor`` where nothing is evaluated.
 
     Example:
         >>> import dataclasses, jdml
@@ -114,6 +116,17 @@ def train(
     if not isinstance(recipe, Recipe):
         raise TypeError(f"recipe must be a jdml.recipes.Recipe, got a {type(recipe).__name__}")
     check_local("out_dir", out_dir)
+    check_train(train)
+    if validation is not None and not (
+        hasattr(validation, "images") and hasattr(validation, "labels")
+    ):
+        raise TypeError(
+            f"validation must be a data set with images and labels, got a {type(validation).__name__}"
+        )
+    if monitor is not None and evaluate is None and validation is None:
+        raise ValueError(f"monitor is {monitor!r}, but there is neither validation nor evaluate")
+    if steps is not None:
+        recipe = dataclasses.replace(recipe, steps=steps)
     if model is None:
         from jdml.models import weights_settings
 
@@ -123,8 +136,7 @@ def train(
     drawn = make_sampler(recipe, train.labels, seed) if sampler is None else sampler
     rows = getattr(drawn, "batch_size", recipe.batch_size)
     per_epoch = max(1, len(train) // rows)
-    steps = recipe.steps if steps is None else steps
-    steps = recipe.epochs * per_epoch if steps is None else steps
+    steps = recipe.epochs * per_epoch if recipe.steps is None else recipe.steps
     if objective is None:
         objective, of_recipe = parts_of_step(recipe, train.num_classes, per_epoch, steps)
     else:
@@ -148,7 +160,7 @@ def train(
         pretrained=pretrained,
         start=_start(recipe, objective, seed),
         evaluate=evaluate,
-        evaluate_every=evaluate_every or per_epoch,
+        evaluate_every=per_epoch if evaluate_every is None else evaluate_every,
         monitor=monitor if evaluate is not None else None,
         patience=patience,
         hook=hook,

@@ -406,6 +406,11 @@ def test_a_recipe_is_plain_values(method, dataset, protocol):
         ({"rate": "fast"}, TypeError, "rate must be a number, got 'fast'"),
         ({"batch": [0, 4]}, ValueError, "batch must be a number of samples, or"),
         ({"batch": [1, 2, 3]}, ValueError, "batch must be a number of samples, or"),
+        ({"rate": None}, TypeError, "rate must be given, got None"),
+        ({"rule": None}, TypeError, "rule must be given, got None"),
+        ({"b2": 1.0}, ValueError, "b2 must be from 0 to below 1, got 1.0"),
+        ({"role_rates": {"proxies": -1}}, ValueError, r"role_rates\['proxies'\] must be a number"),
+        ({"decayed": "proxies"}, TypeError, "decayed must be names of roles, got the word"),
         ({"batch": "8x4"}, ValueError, "batch must be a number of samples, or .*, got '8x4'"),
         ({"batch": [8]}, ValueError, r"batch must be a number of samples, or .*, got \(8,\)"),
         ({"dim": 8.5}, TypeError, "dim must be a whole number, got 8.5"),
@@ -431,3 +436,22 @@ def test_a_recipe_is_plain_values(method, dataset, protocol):
 def test_what_no_recipe_can_be_is_refused(values, error, message):
     with pytest.raises(error, match=message):
         Recipe.from_json(values)
+
+
+def test_what_was_typed_goes_before_the_protocol():
+    made = recipe("nir", "cub", protocol="mlrc", warmup=3, pooling="average+max")
+    assert (made.warmup_epochs, made.pooling) == (3, "average+max")
+
+
+def test_numbers_of_classes_are_as_many_as_there_are_classes():
+    made = Recipe(loss="margin", settings={"beta": [1.2, 1.3, 1.1]})
+    assert make_objective(made, 3)
+    with pytest.raises(
+        ValueError, match="settings: beta must be a number, or one for each of the 4"
+    ):
+        make_objective(made, 4)
+
+
+def test_equal_recipes_have_equal_hashes():
+    assert Recipe(rate=1) == Recipe(rate=1.0)
+    assert hash(Recipe(rate=1)) == hash(Recipe(rate=1.0))

@@ -211,7 +211,7 @@ def test_a_run_s_folder_holds_the_recipe(tmp_path):
     digits = data.Dataset("squares", images, blobs().labels)
     train(made, digits, out_dir=tmp_path, **STILL)
     kept = json.loads((tmp_path / "config.json").read_text())["recipe"]
-    assert Recipe.from_json(kept) == made
+    assert Recipe.from_json(kept) == dataclasses.replace(made, steps=STEPS)
     other = dataclasses.replace(made, rate=2 * RATE)
     with pytest.raises(ValueError, match=r"recipe\.rate: 0\.01 there, 0\.02 now"):
         train(other, digits, out_dir=tmp_path, **STILL)
@@ -249,6 +249,12 @@ def test_what_a_recipe_leaves_open_is_found_in_the_images():
 def test_wrong_parts_are_refused_before_any_work():
     with pytest.raises(TypeError, match=r"recipe must be a jdml\.recipes\.Recipe, got a str"):
         train("triplet", blobs())
+    with pytest.raises(TypeError, match="train must be a data set"):
+        train(PLAIN, (blobs().images, blobs().labels))
+    with pytest.raises(TypeError, match="validation must be a data set .*, got a str"):
+        train(PLAIN, blobs(), validation="blobs")
+    with pytest.raises(ValueError, match="monitor is 'MAP@R', but there is neither validation"):
+        train(PLAIN, blobs(), monitor="MAP@R")
     with pytest.raises(ValueError, match="validation is needed by ccp"):
         train(with_problems(PLAIN), blobs(), model=Network(), **STILL)
     wrong = dataclasses.replace(PLAIN, settings={"margn": 0.1})
