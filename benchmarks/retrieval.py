@@ -62,12 +62,13 @@ def temporaries(size: int, dim: int, depth: int, kind: str) -> int:
     """Bytes that the compiled block function holds beside its arguments, its result included."""
     vectors = jax.ShapeDtypeStruct((size, dim), jnp.float32)
     numbers = jax.ShapeDtypeStruct((size,), jnp.float32)
-    search = retrieval._Search(vectors, vectors, numbers)
+    own = jax.ShapeDtypeStruct((size,), jnp.int32)
+    search = retrieval._Search(vectors, vectors, own, numbers)
     rows = closeness.rows_per_block(size, size)
     if kind == "top_k":
-        lowered = retrieval._top.lower(search, 0, rows, depth, True)
+        lowered = retrieval._top.lower(search, 0, rows, depth)
     else:
-        lowered = retrieval._places.lower(search, 0, rows, True)
+        lowered = retrieval._places.lower(search, 0, rows)
     used = lowered.compile().memory_analysis()
     return used.temp_size_in_bytes + used.output_size_in_bytes
 

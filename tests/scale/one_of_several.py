@@ -78,6 +78,7 @@ def main() -> None:
         4,
         "R@8",
         AlternatingProjections(patience=1, run_patience=50),
+        anchor_first=False,
         first="covering",  # well apart, so that rounding chooses none of the next problem's
     )
     asked = []
