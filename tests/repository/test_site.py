@@ -138,7 +138,7 @@ def test_tables_hold_what_is_on_record():
         assert subject.miner or name in pages.COSTS or records.cost(name), name
     assert "ResNet-50" in records.flow_cost()
     study = records.results
-    assert study.COLUMNS[0].title in records.rows_of("easy_positive")
+    assert study.COLUMNS[0].shown.title in records.rows_of("easy_positive")
     assert all(column.folder in records.best() for column in study.COLUMNS)
     methods = {part for c in study.COLUMNS for m in study.values(c) for part in m.split(" + ")}
     assert set(records.METHODS.values()) <= methods
