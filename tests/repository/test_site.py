@@ -139,7 +139,7 @@ def test_tables_hold_what_is_on_record():
     assert "ResNet-50" in records.flow_cost()
     study = records.results
     assert study.COLUMNS[0].shown.title in records.rows_of("easy_positive")
-    assert all(column.folder in records.best() for column in study.COLUMNS)
+    assert all(column.runs.folder in records.best() for column in study.COLUMNS)
     methods = {part for c in study.COLUMNS for m in study.values(c) for part in m.split(" + ")}
     assert set(records.METHODS.values()) <= methods
 
