@@ -9,6 +9,7 @@ import numpy as np
 
 from jdml.cli.source import Source, Split, read_source
 from jdml.models.tensors import replacing
+from jdml.registry.extras import need
 
 ENDINGS = (".npz", ".npy", ".parquet")
 
@@ -49,7 +50,7 @@ class Embed:
         out = self.out or Path(f"{Path(self.source.replace(':', '_')).name}.npz")
         check_file(out, ENDINGS)
         if out.suffix == ".parquet":
-            need_pyarrow(out)
+            need("pyarrow", f"writing {out}")
         trained = load(self.run, which=self.which)
         source = read_source(
             self.source, self.data_dir, split=self.split, view=self.labels, config=trained.config
@@ -112,18 +113,6 @@ def check_file(out: Path, endings: tuple[str, ...], option: str = "--out") -> No
         raise ValueError(
             f"{option} must lie in a folder that may be written: no permission for {out.parent}"
         )
-
-
-def need_pyarrow(out: Path) -> None:
-    """Refuse what cannot be written without pyarrow.
-
-    Raises:
-        ValueError: there is none.
-    """
-    import importlib.util
-
-    if importlib.util.find_spec("pyarrow") is None:
-        raise ValueError(f"writing {out} needs pyarrow: pip install pyarrow")
 
 
 def _write_parquet(file: IO[bytes], vectors: np.ndarray, columns: dict[str, np.ndarray]) -> None:

@@ -64,6 +64,8 @@ def _records(*networks: Network) -> dict[str, Network]:
     return {network.name: network for network in networks}
 
 
+SMALL_IMAGES = 64
+"""Up to this height and width images are what the network ``eps`` is for."""
 IMAGENET = Images((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
 
 NETWORKS: dict[str, Network] = _records(

@@ -17,6 +17,7 @@ from jdml.recipes.objective import make_objective, normalization
 from jdml.recipes.optimizer import make_optimizer
 from jdml.recipes.sampler import check_positives, make_sampler
 from jdml.registry import NETWORKS, resolve
+from jdml.registry.networks import SMALL_IMAGES
 from jdml.registry.places import check_local
 from jdml.training.door import check_train
 from jdml.training.fit_result import Embedder, Evaluate, FitResult
@@ -28,8 +29,6 @@ from jdml.training.start import start_on_samples
 from jdml.training.step import Pretrained, TrainState
 
 MONITOR = "MAP@R"
-SMALL_IMAGES = 64
-"""Up to this size images are what the network ``eps`` is for."""
 
 
 class RunSettings(TypedDict, total=False):

@@ -17,14 +17,12 @@ from jdml.cli.start_of_run import words_of
 from jdml.recipes import Recipe
 from jdml.recipes.words import write_batch
 from jdml.registry import NETWORKS, pretrained_networks
+from jdml.registry.networks import SMALL_IMAGES
 
 PAIRED = (16, 4)
 """Classes × samples of a pair loss's batch that nobody has chosen."""
-
 PRETRAINED = "resnet50"
 """The network whose weights are recommended where none of them is named."""
-SMALL_IMAGES = 64
-"""Up to this size images are what the network ``eps`` is for."""
 COPIES = 4
 """Of a batch of images, as floating-point numbers and what the first layer makes of them."""
 
