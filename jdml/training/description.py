@@ -12,14 +12,13 @@ from jdml.data import Crops, ImageFiles
 from jdml.data.values import value_range
 from jdml.losses.comparison import Normalize
 from jdml.models.creation import Normalizer, create
-from jdml.ops import ball, sphere
+from jdml.recipes.objective import NORMALIZATIONS
 from jdml.registry import NETWORKS
 from jdml.training.models import Model, unwrapped
 from jdml.training.preprocess import Preprocess, standard, to_float
 from jdml.training.spec import TrainSet
 
 Description = dict[str, Any]
-NORMALIZATIONS: dict[str, Normalize] = {"sphere": sphere, "ball": ball}
 PACKAGES = ("jdml", "jax", "flax", "optax", "numpy")
 
 

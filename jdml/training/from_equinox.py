@@ -150,7 +150,7 @@ class FromEquinox(Wrapped):
             told = f"{type(error).__name__}: {(str(error) or ' ').splitlines()[0][:200]}"
         try:
             return call(images, state, key)
-        except Exception as error:
+        except Exception as error:  # and a module for single images with a batch
             raise ValueError(
                 "model must turn one image, or a batch, into embeddings (Equinox has images [C, H, W]: preprocess= may "
                 f"turn them); one gave {told}; a batch gave {type(error).__name__}"

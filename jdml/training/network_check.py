@@ -74,12 +74,12 @@ class _Trial:
         make = jax.make_jaxpr(trained, return_shape=True)
         try:
             program, after = make(stats, params, self._rows(ROWS), key)
-        except Exception as error:
+        except Exception as error:  # whatever a user's network raises
             _explain(error)
             try:
                 make(stats, params, self._rows(1), key)
-            except Exception:
-                raise error from None  # not for the number of rows
+            except Exception:  # one row fails too: it was not for the number of rows
+                raise error from None
             raise ValueError(
                 f"model must take batches of any size, but takes 1 row and not {ROWS}, as one does that holds a "
                 f"variable of a batch's shape (a cache): {str(error).splitlines()[0]}"

@@ -174,7 +174,7 @@ def _run_all(
         for name, job in jobs:
             try:
                 result = _timed(run, job)
-            except Exception as error:
+            except Exception as error:  # whatever a job raises goes on, with its name
                 raise _named(name, error) from error
             yield name, result
         return
@@ -200,7 +200,7 @@ def _run_all(
                         f"a worker was ended, perhaps for want of memory, during one of the jobs {at}: begin again "
                         "with fewer workers; what is done is kept"
                     ) from error
-                except Exception as error:
+                except Exception as error:  # raised below, when the jobs that run are kept
                     failed, jobs = failed or _named(name, error), iter(())
                     continue
                 yield name, result
@@ -229,7 +229,7 @@ def _check_importable(run: Any) -> None:
     inside = getattr(function, "__module__", None) == "__main__" and not hasattr(main, "__file__")
     try:
         pickle.dumps(run)
-    except Exception:
+    except Exception:  # pickle raises many kinds, and so does a user's __reduce__
         inside = True
     if inside:
         raise TypeError(
