@@ -326,7 +326,8 @@ def test_nnx_modules_that_cannot_be_trained(make, message, tmp_path):
 
 
 def test_equinox_modules(tmp_path):
-    eqx = pytest.importorskip("equinox")
+    import equinox as eqx
+
     key = jax.random.key(0)
 
     class WithState(eqx.Module):
