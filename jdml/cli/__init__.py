@@ -73,7 +73,7 @@ def _run(words: list[str], *, own_process: bool) -> int:
         return _fail("jdml", str(error))
     import tyro
 
-    from jdml.cli import compiled_programs, messages
+    from jdml.cli import messages
 
     prog = f"jdml {name}"
     known = COMMANDS[name]
@@ -90,6 +90,7 @@ def _run(words: list[str], *, own_process: bool) -> int:
         )
         messages.check_places(command)
         if known.computes:
+            compiled_programs = importlib.import_module("jdml.training.compiled_programs")
             compiled_programs.keep_compiled_programs()
             if own_process:
                 importlib.import_module("jdml.training.process").keep_freed_memory()

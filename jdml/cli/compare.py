@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jdml.cli.embed import check_file
+from jdml.registry.places import check_file
 
 WIDTH = 120
 """Columns of the screen that a comparison takes, at most."""
@@ -45,7 +45,7 @@ class Compare:
 
         for option, file, ending in (("csv", self.csv, "csv"), ("markdown", self.markdown, "md")):
             if file is not None and str(file) != "-":
-                check_file(file, (f".{ending}",), f"--{option}")
+                check_file(f"--{option}", file, (f".{ending}",))
         if not self.run:
             raise ValueError("RUN is missing: the folder of a run, or of several")
         comparison = compare_runs(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jdml import data
-from jdml.cli.source import Source, read_source
+from jdml.data.source import Source, read_source
 
 SCORED: tuple[Any, ...] = ("test", "query", "val", "all")
 """Parts of a data set, the first of which there is one is what is looked at."""

@@ -1,17 +1,15 @@
 """``jdml embed``: photographs to embeddings, with what was trained."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from jdml.cli.source import Source, Split, read_source
-from jdml.models.tensors import replacing
+from jdml.data.source import Source, Split, read_source
 from jdml.registry.extras import need
-
-ENDINGS = (".npz", ".npy", ".parquet")
+from jdml.registry.places import check_file
+from jdml.training.embedded import ENDINGS, Embedded, write_embeddings
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class Embed:
         from jdml.training import load
 
         out = self.out or Path(f"{Path(self.source.replace(':', '_')).name}.npz")
-        check_file(out, ENDINGS)
+        check_file("--out", out, ENDINGS)
         if out.suffix == ".parquet":
             need("pyarrow", f"writing {out}")
         trained = load(self.run, which=self.which)
@@ -57,11 +55,12 @@ class Embed:
         )
         for note in source.notes:
             print(f"note: {note}")
-        vectors, source, damaged = embed_source(
+        embedded, damaged = embed_source(
             trained, source, skip=self.on_bad_image == "skip", progress=not self.quiet
         )
-        write_embeddings(out, vectors, source, trained.identity)
-        what = "" if source.labels is None else f" of {len(np.unique(source.labels)):,} classes"
+        write_embeddings(out, embedded)
+        vectors, labels = embedded.vectors, embedded.labels
+        what = "" if labels is None else f" of {len(np.unique(labels)):,} classes"
         left = f", {damaged:,} damaged left out" if damaged else ""
         plural = "" if len(vectors) == 1 else "s"
         print(f"{len(vectors):,} image{plural}{what}, {vectors.shape[1]}-D{left}: {out}")
@@ -69,58 +68,14 @@ class Embed:
 
 def embed_source(
     trained: Any, source: Source, *, skip: bool, progress: bool
-) -> tuple[np.ndarray, Source, int]:
-    """Embed a source; with ``skip`` without its damaged images.
-
-    Returns:
-        Embeddings, what is left of the source, and how many images were damaged.
-    """
+) -> tuple[Embedded, int]:
+    """Embed a source; with ``skip`` without its damaged images, of which it tells the number."""
     bad = "nan" if skip else "stop"
     vectors = trained.embed(source.images, on_bad_image=bad, progress=progress)
     whole = ~np.isnan(vectors).any(axis=1)
     if not whole.any():
         raise ValueError("every image is damaged: nothing to embed")
-    return vectors[whole], source.select(whole), int((~whole).sum())
-
-
-def write_embeddings(out: Path, vectors: np.ndarray, source: Source, identity: str) -> None:
-    """Write embeddings atomically, in the format that the file's ending names."""
-    named = {"labels": source.labels, "files": source.files}
-    columns = {name: values for name, values in named.items() if values is not None}
-    with replacing(out) as file:
-        if out.suffix == ".npz":
-            arrays: Any = {"embeddings": vectors, "model": np.array(identity), **columns}
-            np.savez(file, **arrays)
-        elif out.suffix == ".npy":
-            np.save(file, vectors)
-        else:
-            _write_parquet(file, vectors, columns)
-
-
-def check_file(out: Path, endings: tuple[str, ...], option: str = "--out") -> None:
-    """Refuse a file that cannot be written, before any work.
-
-    Raises:
-        ValueError: another ending, a folder, or a folder above that is not there or may not be written.
-    """
-    if out.suffix not in endings:
-        raise ValueError(f"{option} must end in {' or '.join(endings)}, got {out}")
-    if out.is_dir():
-        raise ValueError(f"{option} must be a file, {out} is a folder")
-    if not out.parent.is_dir():
-        raise ValueError(f"{option} must lie in a folder that exists, got {out}")
-    if not os.access(out.parent, os.W_OK):
-        raise ValueError(
-            f"{option} must lie in a folder that may be written: no permission for {out.parent}"
-        )
-
-
-def _write_parquet(file: IO[bytes], vectors: np.ndarray, columns: dict[str, np.ndarray]) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
-    arrays = {"embedding": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])}
-    names = {"labels": "label", "files": "file"}
-    arrays |= {names[name]: pa.array(values.tolist()) for name, values in columns.items()}
-    parquet.write_table(pa.table(arrays), file)
+    labels, files = (
+        None if column is None else column[whole] for column in (source.labels, source.files)
+    )
+    return Embedded(vectors[whole], labels, files, trained.identity), int((~whole).sum())

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jdml.cli.embed import check_file
+from jdml.registry.places import check_file
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Export:
         from jdml.training.exporting import export_file
 
         out = self.out or Path("model.safetensors")
-        check_file(out, (".safetensors", ".stablehlo"))
+        check_file("--out", out, (".safetensors", ".stablehlo"))
         if out.suffix == ".stablehlo":
             need("flatbuffers", f"writing {out}")
         trained = load(self.run, which=self.which)

@@ -33,8 +33,15 @@ SYNONYMS = {
     for other in others.split()
 }
 """What other programs call our options."""
-NAMED = {"data_dir": "--data-dir", "miner": "--miner", "out_dir": "--out"}
-"""What functions call what is typed as an option."""
+NAMED = {
+    "data_dir": "--data-dir",
+    "miner": "--miner",
+    "out_dir": "--out",
+    "source": "SOURCE",
+    "split": "--split",
+    "view": "--labels",
+}
+"""What functions call what is typed."""
 
 TEXTS = ("coordinator", "set", "title")
 """Options that name no file."""

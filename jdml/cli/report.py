@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from jdml.cli.embed import check_file
+from jdml.registry.places import check_file
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Report:
         from jdml.cli.data_of_run import with_data
         from jdml.report import html_report, read_runs
 
-        check_file(self.out, (".html", ".htm"))
+        check_file("--out", self.out, (".html", ".htm"))
         if not self.run:
             raise ValueError("RUN is missing: the folder of a run, or a .npz file")
         runs = []

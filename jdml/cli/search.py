@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from jdml.cli.embed import check_file, embed_source
-from jdml.cli.source import Source, read_source
-from jdml.data.walk import RealFiles, same_content
+from jdml.cli.embed import embed_source
+from jdml.data.source import read_source
+from jdml.registry.places import check_file
+from jdml.training.embedded import Embedded, read_embeddings
 
 PICTURES = (".png", ".jpg", ".pdf", ".svg")
 
@@ -50,15 +51,16 @@ class Search:
     def execute(self) -> None:
         """Search, show, write."""
         from jdml.cli.terminal import print_table
+        from jdml.report.searching import search_images
         from jdml.training import load
         from jdml.training.checkpoint import write_json
 
         self._check()
         trained = load(self.run, which=self.which)
         queries = _queries(self.query)
-        gallery, items = self._gallery(trained)
+        gallery = self._gallery(trained)
         vectors = trained.embed([Path(name) for name in queries])
-        neighbours = _nearest(vectors, queries, gallery, items, self.k)
+        neighbours = search_images(vectors, queries, gallery, self.k)
         rows = []
         for answer in neighbours:
             for hit in answer["found"]:
@@ -82,12 +84,12 @@ class Search:
         if self.k < 1:
             raise ValueError(f"-k must be at least 1, got {self.k}")
         if self.out is not None:
-            check_file(self.out, PICTURES)
+            check_file("--out", self.out, PICTURES)
         if self.json is not None:
-            check_file(self.json, (".json",), "--json")
+            check_file("--json", self.json, (".json",))
 
-    def _gallery(self, trained: Any) -> tuple[np.ndarray, Source]:
-        """Embeddings and names of what is searched."""
+    def _gallery(self, trained: Any) -> Embedded:
+        """What is searched."""
         assert self.gallery is not None
         path = Path(self.gallery).expanduser()
         if path.suffix == ".npz":
@@ -97,26 +99,20 @@ class Search:
             raise ValueError(f"--out needs image files, {self.gallery} lies in memory")
         for note in source.notes:
             print(f"note: {note}")
-        vectors, source, _ = embed_source(trained, source, skip=True, progress=not self.quiet)
-        return vectors, source
+        return embed_source(trained, source, skip=True, progress=not self.quiet)[0]
 
 
-def _of_file(path: Path, trained: Any, *, drawn: bool) -> tuple[np.ndarray, Source]:
+def _of_file(path: Path, trained: Any, *, drawn: bool) -> Embedded:
     """A gallery that was embedded before, by this model."""
-    from jdml.cli.evaluate import read_arrays
-
-    arrays = read_arrays(path)
-    if "embeddings" not in arrays:
-        raise ValueError(f"{path} has no array 'embeddings'; it has {', '.join(sorted(arrays))}")
-    maker = str(arrays.get("model", ""))
-    if maker and maker != trained.identity:
+    gallery = read_embeddings(path)
+    if gallery.model and gallery.model != trained.identity:
         raise ValueError(
             f"{path} was embedded with another model: its distances to these queries mean nothing; "
             "embed it again (jdml embed)"
         )
     if drawn:
-        _check_drawable(path, arrays.get("files"))
-    return arrays["embeddings"], Source(None, arrays.get("files"), arrays.get("labels"))
+        _check_drawable(path, gallery.files)
+    return gallery
 
 
 def _check_drawable(path: Path, files: np.ndarray | None) -> None:
@@ -148,72 +144,6 @@ def _queries(names: tuple[str, ...]) -> list[str]:
             print(f"note: {path}: {note}")
         files += [str(Path(str(file)).absolute()) for file in images.files]
     return files
-
-
-def _nearest(
-    vectors: np.ndarray, queries: list[str], gallery: np.ndarray, items: Source, k: int
-) -> list[dict[str, Any]]:
-    """What is found for each query; not the query itself, whatever it is called in the gallery."""
-    import jax.numpy as jnp
-
-    from jdml.metrics import nearest
-
-    if gallery.ndim != 2 or gallery.shape[1] != vectors.shape[1]:
-        raise ValueError(
-            f"the gallery must hold embeddings [N, {vectors.shape[1]}], got {list(gallery.shape)}"
-        )
-    files = [str(n) for n in range(len(gallery))] if items.files is None else items.files.tolist()
-    itself = _Itself(vectors, queries, gallery, files) if items.files is not None else _never
-    searched = jnp.asarray(gallery, jnp.float32)
-    most = min(k + 1, len(gallery))
-    while True:
-        distances, indices = map(np.asarray, nearest(jnp.asarray(vectors), searched, most))
-        others = [
-            [place for place, row in enumerate(rows) if not itself(query, row)][:k]
-            for query, rows in enumerate(indices)
-        ]
-        if most == len(gallery) or all(len(places) == k for places in others):
-            break
-        most = min(2 * most, len(gallery))  # a query has several copies
-    neighbours = []
-    for query, near, rows, places in zip(queries, distances, indices, others, strict=True):
-        hits: list[dict[str, Any]] = []
-        for rank, place in enumerate(places, 1):
-            row = rows[place]
-            hit = {"rank": rank, "file": files[row], "distance": round(float(near[place]), 6)}
-            if items.labels is not None:
-                hit["label"] = items.labels[row].item()
-            hits.append(hit)
-        neighbours.append({"query": query, "found": hits})
-    return neighbours
-
-
-class _Itself:
-    """Tell whether a row of a gallery is a query: by another path, a copy of it, or as it was before it was moved."""
-
-    def __init__(
-        self, vectors: np.ndarray, queries: list[str], gallery: np.ndarray, files: list[str]
-    ) -> None:
-        self.vectors, self.queries = vectors, queries
-        self.gallery, self.files = gallery, files
-        self.real = RealFiles()
-
-    def __call__(self, query: int, row: int) -> bool:
-        asked, file = self.queries[query], self.files[row]
-        if self.real(asked) == self.real(file) or same_content(asked, file):
-            return True
-        moved = Path(asked).name == Path(file).name and not Path(file).exists()
-        return moved and bool(
-            np.allclose(self.vectors[query], self.gallery[row], rtol=0, atol=self._rounding(query))
-        )
-
-    def _rounding(self, query: int) -> float:
-        """How far apart one image's embeddings may be, computed in different batches."""
-        return 1e-3 * float(np.abs(self.vectors[query]).max())
-
-
-def _never(query: int, row: int) -> bool:
-    return False
 
 
 def _from_here(file: str) -> str:

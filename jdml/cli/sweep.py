@@ -121,8 +121,8 @@ class _Trainer:
     runs: Mapping[str, Train]
 
     def __call__(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        from jdml.cli.compiled_programs import keep_compiled_programs
         from jdml.training.checkpoint import METRICS, read_json
+        from jdml.training.compiled_programs import keep_compiled_programs
 
         keep_compiled_programs()
         options = self.runs[job["name"]]

@@ -1,7 +1,7 @@
 """Where files are read and written: paths of this machine, and nothing that only looks like one."""
 
 import os
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 
 def check_local(name: str, place: object) -> None:
@@ -39,3 +39,56 @@ from a local folder
         f"{name} must be a path of this machine, got the address {address}: mount it, or copy to and from a local "
         "folder"
     )
+
+
+def check_file(name: str, file: Path, endings: tuple[str, ...]) -> None:
+    """Refuse a file that cannot be written, before any work.
+
+    Args:
+        name: what the file is called in the message.
+        file: the file.
+        endings: with which its name may end.
+
+    Raises:
+        ValueError: another ending, a folder, or a folder above that is not there or may not be written.
+
+    Example:
+        >>> check_file("out", Path("report.txt"), (".html", ".htm"))
+        Traceback (most recent call last):
+        ...
+        ValueError: out must end in .html or .htm, got report.txt
+    """
+    if file.suffix not in endings:
+        raise ValueError(f"{name} must end in {' or '.join(endings)}, got {file}")
+    if file.is_dir():
+        raise ValueError(f"{name} must be a file, {file} is a folder")
+    if not file.parent.is_dir():
+        raise ValueError(f"{name} must lie in a folder that exists, got {file}")
+    if not os.access(file.parent, os.W_OK):
+        raise ValueError(
+            f"{name} must lie in a folder that may be written: no permission for {file.parent}"
+        )
+
+
+def check_folder(name: str, folder: Path) -> None:
+    """Refuse a folder that cannot be made or written into, before hours of work.
+
+    Args:
+        name: what the folder is called in the message.
+        folder: the folder, which need not be there.
+
+    Raises:
+        ValueError: a path that is a file, or lies in one, or that may not be written.
+
+    Example:
+        >>> check_folder("out", Path("runs/photos"))
+    """
+    place = folder.expanduser().absolute()
+    if place.exists() and not place.is_dir():
+        raise ValueError(f"{name} must be a folder, {folder} is a file")
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir():
+        raise ValueError(f"{name} must be a folder, {place} in it is a file")
+    if not os.access(place, os.W_OK):
+        raise ValueError(f"{name} must be a folder that may be written: no permission for {place}")

@@ -11,6 +11,7 @@ import numpy as np
 
 from jdml.registry.places import check_local
 from jdml.training.checkpoint import CHECKPOINTS, CONFIG, METRICS, MODEL, read_json
+from jdml.training.embedded import read_embeddings
 from jdml.training.log import RESOURCES
 from jdml.training.records import read_results
 
@@ -227,33 +228,17 @@ def _of_arrays(place: Path) -> Run:
     """Embeddings that lie in a file."""
     from jdml.data import Dataset, ImageFiles
 
-    try:
-        with np.load(place, allow_pickle=False) as content:
-            arrays = {name: content[name] for name in content.files}
-    except Exception as error:  # of zipfile, zlib, pickle or NumPy: not such a file
-        raise ValueError(f"{place} is not a readable .npz file: {error}") from error
-    if "embeddings" not in arrays:
-        raise ValueError(f"{place} has no array 'embeddings'; it has {', '.join(sorted(arrays))}")
-    vectors = np.asarray(arrays["embeddings"], np.float32)
-    if vectors.ndim != 2 or not len(vectors):
-        raise ValueError(f"embeddings of {place} must be [N, D], got {list(vectors.shape)}")
-    broken = ~np.isfinite(vectors).all(axis=1)
-    if broken.any():
-        raise ValueError(f"embeddings of {place} must be finite, row {int(broken.argmax())} is not")
-    for name in ("labels", "files"):
-        if name in arrays and arrays[name].shape != (len(vectors),):
-            raise ValueError(
-                f"{name} of {place} must have shape [N] = [{len(vectors)}], got {list(arrays[name].shape)}"
-            )
+    embedded = read_embeddings(place)
+    vectors = embedded.vectors
     names: tuple[str, ...] = ()
     numbers: Any = np.zeros(len(vectors), np.int32)
-    if "labels" in arrays:
-        known, numbers = np.unique(arrays["labels"], return_inverse=True)
+    if embedded.labels is not None:
+        known, numbers = np.unique(embedded.labels, return_inverse=True)
         names = tuple(str(name) for name in known)
     views: dict[str, Any] = {"class": numbers.reshape(-1)} if names else {}
     images: Any = vectors
-    if "files" in arrays:
-        images = ImageFiles([Path(str(name)) for name in arrays["files"]])
+    if embedded.files is not None:
+        images = ImageFiles([Path(str(name)) for name in embedded.files])
     data = Dataset(
         place.stem, images, numbers.reshape(-1), views, {"class": names} if names else {}
     )

@@ -203,7 +203,7 @@ def test_choices_are_sorted():
 def test_compiled_programs_are_kept_unless_switched_off(tmp_path, monkeypatch):
     import jax
 
-    from jdml.cli import compiled_programs
+    from jdml.training import compiled_programs
 
     monkeypatch.setenv("JDML_CACHE", "off")
     assert compiled_programs.keep_compiled_programs() is None

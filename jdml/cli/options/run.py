@@ -1,12 +1,12 @@
 """Options of a run: its seed, its folder, what is told on the way."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from jdml.cli.options.base import ASIDE, Part, flag
 from jdml.registry.constraints import non_negative, positive
+from jdml.registry.places import check_folder
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Folder(Part):
         """Refuse a folder that cannot be one."""
         super().check()
         if self.out is not None:
-            check_out(self.out)
+            check_folder("--out", self.out)
 
 
 @dataclass(frozen=True)
@@ -51,22 +51,3 @@ class RunOptions(Folder):
         for name in ("checkpoint_every", "log_every", "tensorboard"):
             if getattr(self, name) and self.out is None:
                 raise ValueError(f"{flag(name)} needs --out, a folder to write into")
-
-
-def check_out(out: Path, option: str = "--out") -> None:
-    """Refuse a folder that cannot be one, before hours of work.
-
-    Raises:
-        ValueError: a path that is a file, or lies in one, or that may not be written.
-    """
-    place = out.expanduser().absolute()
-    if place.exists() and not place.is_dir():
-        raise ValueError(f"{option} must be a folder, {out} is a file")
-    while not place.exists():
-        place = place.parent
-    if not place.is_dir():
-        raise ValueError(f"{option} must be a folder, {place} in it is a file")
-    if not os.access(place, os.W_OK):
-        raise ValueError(
-            f"{option} must be a folder that may be written: no permission for {place}"
-        )

@@ -1,4 +1,4 @@
-"""What ``jdml embed`` and ``jdml search`` read: a folder of images, a data set, a list of files."""
+"""Images by what a user calls them: a folder, a data set, a list of files; split as a run had them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,9 +6,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from jdml import data
+from jdml.data.dataset import Dataset
 from jdml.data.lists import Listing
-from jdml.data.loading import read_listing, read_path
+from jdml.data.loading import IMAGE_FILES, load, read_listing, read_path
+from jdml.data.splits import resplit, train_on
 from jdml.registry import DATASETS
 from jdml.registry.constraints import nearest
 
@@ -30,16 +31,9 @@ class Source(NamedTuple):
     labels: np.ndarray | None
     notes: tuple[str, ...] = ()
 
-    def select(self, rows: np.ndarray) -> "Source":
-        """Names and labels of some of the rows."""
-        files, labels = (
-            None if column is None else column[rows] for column in (self.files, self.labels)
-        )
-        return self._replace(files=files, labels=labels)
-
 
 def read_source(
-    text: str,
+    source: str,
     data_dir: Path | None,
     *,
     split: Split = "all",
@@ -49,7 +43,7 @@ def read_source(
     """Read what a user named: a folder, an image, a ``.csv`` file, or a data set with its folder.
 
     Args:
-        text: a path, the name of a data set, or ``NAME:FOLDER``.
+        source: a path, the name of a data set, or ``NAME:FOLDER``.
         data_dir: the folder of a data set that was given by its name alone.
         split: which part. That of a folder of classes is the run's.
         view: the labelling; by default the run's, else the first.
@@ -63,30 +57,30 @@ def read_source(
         ValueError: what is neither path nor data set.
     """
     config = config or {}
-    path = Path(text).expanduser()
-    name, colon, folder = text.partition(":")
+    path = Path(source).expanduser()
+    name, colon, folder = source.partition(":")
     known = tuple(DATASETS)
-    if path.is_file() or (path.is_dir() and not (data_dir is not None and text in known)):
+    if path.is_file() or (path.is_dir() and not (data_dir is not None and source in known)):
         return _of_path(path, split, view, config)
     if colon and name in known:
         return _data_set(name, Path(folder), split, view, config)
-    if text in known:
-        return _data_set(text, data_dir, split, view, config)
+    if source in known:
+        return _data_set(source, data_dir, split, view, config)
     hint = nearest(name, known)
     raise FileNotFoundError(
-        "SOURCE must be a folder of images, an image, a .csv file, or a data set such as cub:FOLDER; "
-        f"{text} is none{hint}"
+        "source must be a folder of images, an image, a .csv file, or a data set such as cub:FOLDER; "
+        f"{source} is none{hint}"
     )
 
 
 def _data_set(
     name: str, folder: Path | None, split: str, view: str | None, config: Mapping[str, Any]
 ) -> Source:
-    if name in data.IMAGE_FILES:
+    if name in IMAGE_FILES:
         return _of_listing(read_listing(name, folder), split, view, config)
     size = config.get("image_size") if DATASETS[name].sized else None
     options = {"image_size": size} if size else {}
-    part = data.load(name, data_dir=folder, split=split, **options)
+    part = load(name, data_dir=folder, split=split, **options)
     return Source(part, None, _labels(part, view, config))
 
 
@@ -95,9 +89,7 @@ def _of_path(path: Path, split: str, view: str | None, config: Mapping[str, Any]
     if images.listing is not None:
         return _of_listing(images.listing, split, view, config)
     if split != "all":
-        raise ValueError(
-            f"--split {split} needs classes, each a folder: {path} holds images without"
-        )
+        raise ValueError(f"split {split} needs classes, each a folder: {path} holds images without")
     files = np.array([str(file.absolute()) for file in images.files])
     return Source(images.files, files, None, images.notes)
 
@@ -109,7 +101,7 @@ def _of_listing(
         listing = _as_the_run(listing, config)
         if split not in listing.splits:
             raise ValueError(
-                f"--split {split}: there is no such part, only {', '.join(listing.splits)}"
+                f"split {split}: there is no such part, only {', '.join(listing.splits)}"
             )
     part = listing.dataset(split)
     files = np.array([str(Path(str(file)).absolute()) for file in part.images.files])
@@ -121,16 +113,16 @@ def _as_the_run(listing: Listing, config: Mapping[str, Any]) -> Listing:
     if listing.own_split or listing.name != "folder":
         return listing
     if config.get("split") == "images":
-        return data.resplit(listing, "images", seed=config["seed"], share=config.get("test_share"))
+        return resplit(listing, "images", seed=config["seed"], share=config.get("test_share"))
     trained = config.get("embedding", {}).get("class_names")
-    return data.train_on(listing, trained) if trained else listing
+    return train_on(listing, trained) if trained else listing
 
 
-def _labels(part: data.Dataset, view: str | None, config: Mapping[str, Any]) -> np.ndarray:
+def _labels(part: Dataset, view: str | None, config: Mapping[str, Any]) -> np.ndarray:
     """The names of the classes, where they have names."""
     wanted = view or config.get("labels")
     if view is not None and view not in part.views:
-        raise ValueError(f"--labels must be one of {', '.join(part.views)}, got {view!r}")
+        raise ValueError(f"view must be one of {', '.join(part.views)}, got {view!r}")
     chosen: str = wanted if wanted in part.views else next(iter(part.views))  # type: ignore[assignment]
     numbers, names = part.views[chosen], part.class_names.get(chosen)
     return numbers if names is None else np.array(names)[numbers]

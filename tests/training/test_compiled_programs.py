@@ -5,7 +5,7 @@ import importlib.util
 import jax
 import pytest
 
-from jdml.cli import compiled_programs
+from jdml.training import compiled_programs
 
 NAMES = (
     "jax_compilation_cache_dir",

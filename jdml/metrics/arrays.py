@@ -1,0 +1,136 @@
+"""Metrics of arrays by their names, as a file holds them: checked, scaled, measured."""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jdml.metrics.clustering import nmi
+from jdml.metrics.retrieval import evaluate_retrieval
+from jdml.ops import sphere
+
+AT_A_TIME = 1 << 16
+"""Rows of a gallery on disk that are scaled at a time."""
+
+
+def evaluate_arrays(
+    arrays: Mapping[str, np.ndarray],
+    *,
+    embeddings: str = "embeddings",
+    labels: str = "labels",
+    gallery_embeddings: str = "gallery_embeddings",
+    gallery_labels: str = "gallery_labels",
+    self_index: str = "self_index",
+    recall_at: Sequence[int] = (1, 2, 4, 8),
+    ndcg_at: Sequence[int] = (),
+    map_at: Sequence[int] = (),
+    on_sphere: bool = False,
+    clustered: bool = False,
+) -> dict[str, int | float]:
+    """Measure embeddings that lie with their labels among other arrays, such as those of a ``.npz`` file.
+
+    Args:
+        arrays: by name; of a gallery that is a ``numpy.memmap`` no more is read than at a time is looked at.
+        embeddings: name of the queries ``[N, D]``.
+        labels: name of their classes ``[N]``, integers or names.
+        gallery_embeddings: name of what is searched ``[M, D]``; without one every query is searched among the others.
+        gallery_labels: name of its classes ``[M]``.
+        self_index: name of the gallery's row that each query is itself ``[N]``, where there is such an array; another
+            name than the default must be there.
+        recall_at: k of ``"R@k"``.
+        ndcg_at: k of ``"nDCG@k"``.
+        map_at: k of ``"MAP@k"``.
+        on_sphere: scale every vector to length 1 first.
+        clustered: also ``"NMI"``.
+
+    Returns:
+        The metrics of :func:`jdml.metrics.evaluate_retrieval`, and of :func:`jdml.metrics.nmi` where asked for.
+
+    Raises:
+        ValueError: an array that is missing, or of another shape or kind, by its name.
+
+    Example:
+        >>> arrays = {"embeddings": np.array([[0.0], [0.1], [5.0], [5.1]]), "labels": np.array(list("aabb"))}
+        >>> evaluate_arrays(arrays, recall_at=(1,))["R@1"]
+        1.0
+    """
+    queries, classes = _pair(arrays, embeddings, labels)
+    gallery, gallery_classes = None, None
+    if gallery_embeddings in arrays or gallery_labels in arrays:
+        gallery, gallery_classes = _pair(arrays, gallery_embeddings, gallery_labels, whole=False)
+        if gallery.shape[1] != queries.shape[1]:
+            raise ValueError(
+                f"{gallery_embeddings} must have dimension D = {queries.shape[1]} as {embeddings}, "
+                f"got {gallery.shape[1]}"
+            )
+        if (classes.dtype.kind in "iu") != (gallery_classes.dtype.kind in "iu"):
+            raise ValueError("labels and gallery labels must both be integers or both be strings")
+    own = None
+    if self_index != "self_index" or self_index in arrays:
+        own = np.asarray(_named(arrays, self_index))
+    with ExitStack() as stack:
+        if on_sphere:
+            queries = _unit(queries)
+            if isinstance(gallery, np.memmap):
+                gallery = stack.enter_context(_unit_on_disk(gallery))
+            elif gallery is not None:
+                gallery = _unit(gallery)
+        measured: dict[str, int | float] = evaluate_retrieval(
+            queries,
+            classes,
+            gallery,
+            gallery_classes,
+            self_index=own,
+            recall_at=recall_at,
+            ndcg_at=ndcg_at,
+            map_at=map_at,
+        )
+    return {**measured, "NMI": nmi(queries, classes)} if clustered else measured
+
+
+def _named(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    if name not in arrays:
+        raise ValueError(f"the file has no array {name!r}; it has {', '.join(sorted(arrays))}")
+    return arrays[name]
+
+
+def _pair(
+    arrays: Mapping[str, np.ndarray], vectors: str, classes: str, *, whole: bool = True
+) -> tuple[Any, Any]:
+    """Take embeddings [N, D] and labels [N] from the arrays, checked; not ``whole``: those on disk stay there."""
+    embeddings, labels = _named(arrays, vectors), _named(arrays, classes)
+    if embeddings.ndim != 2 or 0 in embeddings.shape:
+        raise ValueError(f"{vectors} must have shape [N, D], got {list(embeddings.shape)}")
+    if not np.issubdtype(embeddings.dtype, np.floating):
+        raise ValueError(f"{vectors} must be floating point, got {embeddings.dtype}")
+    if labels.shape != (len(embeddings),):
+        raise ValueError(
+            f"{classes} must have shape [N] = [{len(embeddings)}], got {list(labels.shape)}"
+        )
+    if labels.dtype.kind not in "iuUS":
+        raise ValueError(f"{classes} must be integers or strings, got {labels.dtype}")
+    if isinstance(embeddings, np.memmap) and not whole:
+        return embeddings, np.asarray(labels)  # checked when it is read
+    broken = ~np.isfinite(embeddings).all(axis=1)
+    if broken.any():
+        raise ValueError(f"{vectors} must be finite, row {int(np.argmax(broken))} is not")
+    return np.array(embeddings, np.float32), np.asarray(labels)
+
+
+@contextmanager
+def _unit_on_disk(vectors: np.memmap) -> Iterator[np.memmap]:
+    """Rows scaled to length 1, in a temporary file."""
+    with tempfile.TemporaryDirectory() as folder:
+        scaled = np.memmap(f"{folder}/unit", np.float32, "w+", shape=vectors.shape)
+        for start in range(0, len(vectors), AT_A_TIME):
+            part = np.asarray(vectors[start : start + AT_A_TIME])
+            scaled[start : start + AT_A_TIME] = _unit(part)
+        yield scaled
+
+
+def _unit(vectors: np.ndarray) -> Any:
+    """Every row with length 1; a zero row stays zero."""
+    return np.asarray(sphere(jnp.asarray(vectors)))

@@ -1,0 +1,92 @@
+"""Images found for images: the nearest of a gallery, but not the query itself, wherever it lies in the gallery."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jdml.data.walk import RealFiles, same_content
+from jdml.metrics import nearest
+from jdml.training.embedded import Embedded
+
+
+def search_images(
+    vectors: np.ndarray, queries: Sequence[str], gallery: Embedded, k: int
+) -> list[dict[str, Any]]:
+    """Find the nearest images of a gallery, by Euclidean distance; never the query itself, nor copies of it.
+
+    Args:
+        vectors: ``[Q, D]``, embeddings of the queries.
+        queries: Q names of their files.
+        gallery: what is searched.
+        k: how many are found for each, at most.
+
+    Returns:
+        For each query ``{"query": FILE, "found": [{"rank", "file", "distance", "label"}, …]}``, the nearest first: what
+        :func:`jdml.report.thumbnails.neighbour_sheet` draws. Without names of files rows stand in their place.
+
+    Raises:
+        ValueError: a gallery of another dimension.
+
+    Example:
+        >>> gallery = Embedded(np.array([[0.0], [2.0], [3.0]]), np.array(["cat", "dog", "dog"]))
+        >>> (answer,) = search_images(np.array([[1.8]]), ["query.jpg"], gallery, k=1)
+        >>> answer["found"]
+        [{'rank': 1, 'file': '1', 'distance': 0.2, 'label': 'dog'}]
+    """
+    rows = gallery.vectors
+    if rows.ndim != 2 or rows.shape[1] != vectors.shape[1]:
+        raise ValueError(
+            f"the gallery must hold embeddings [N, {vectors.shape[1]}], got {list(rows.shape)}"
+        )
+    named = gallery.files is not None
+    files = gallery.files.tolist() if gallery.files is not None else [*map(str, range(len(rows)))]
+    itself = _Itself(vectors, queries, rows, files)
+    searched = jnp.asarray(rows, jnp.float32)
+    most = min(k + 1, len(rows))
+    while True:
+        distances, indices = map(np.asarray, nearest(jnp.asarray(vectors), searched, most))
+        others = [
+            [place for place, row in enumerate(near) if not (named and itself(query, row))][:k]
+            for query, near in enumerate(indices)
+        ]
+        if most == len(rows) or all(len(places) == k for places in others):
+            break
+        most = min(2 * most, len(rows))  # a query has several copies
+    answers = []
+    for query, near, of_rows, places in zip(queries, distances, indices, others, strict=True):
+        hits: list[dict[str, Any]] = []
+        for rank, place in enumerate(places, 1):
+            row = of_rows[place]
+            hit = {"rank": rank, "file": files[row], "distance": round(float(near[place]), 6)}
+            if gallery.labels is not None:
+                hit["label"] = gallery.labels[row].item()
+            hits.append(hit)
+        answers.append({"query": query, "found": hits})
+    return answers
+
+
+class _Itself:
+    """Tell whether a row of a gallery is a query: by another path, a copy of it, or as it was before it was moved."""
+
+    def __init__(
+        self, vectors: np.ndarray, queries: Sequence[str], gallery: np.ndarray, files: list[str]
+    ) -> None:
+        self.vectors, self.queries = vectors, queries
+        self.gallery, self.files = gallery, files
+        self.real = RealFiles()
+
+    def __call__(self, query: int, row: int) -> bool:
+        asked, file = self.queries[query], self.files[row]
+        if self.real(asked) == self.real(file) or same_content(asked, file):
+            return True
+        moved = Path(asked).name == Path(file).name and not Path(file).exists()
+        return moved and bool(
+            np.allclose(self.vectors[query], self.gallery[row], rtol=0, atol=self._rounding(query))
+        )
+
+    def _rounding(self, query: int) -> float:
+        """How far apart one image's embeddings may be, computed in different batches."""
+        return 1e-3 * float(np.abs(self.vectors[query]).max())

@@ -1,0 +1,107 @@
+"""Embeddings in a file, with names and classes of what was embedded: written once, searched and looked at later."""
+
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from jdml.data.arrays import read_arrays
+from jdml.models.tensors import replacing
+from jdml.registry.extras import need
+
+ENDINGS = (".npz", ".npy", ".parquet")
+
+
+class Embedded(NamedTuple):
+    """Embeddings and what they are of.
+
+    Attributes:
+        vectors: ``[N, D]``.
+        labels: ``[N]``, names or numbers of classes; None where there are none.
+        files: ``[N]``, names of image files; None where there are none.
+        model: which model made them (:attr:`jdml.training.Trained.identity`); empty where that is not known.
+    """
+
+    vectors: np.ndarray
+    labels: np.ndarray | None = None
+    files: np.ndarray | None = None
+    model: str = ""
+
+
+def write_embeddings(path: Path, embedded: Embedded) -> None:
+    """Write embeddings atomically, in the format that the file's ending names.
+
+    Args:
+        path: a ``.npz`` file, which holds all, a ``.npy`` file with the vectors alone, or a ``.parquet`` file (needs
+            pyarrow) with a row for each.
+        embedded: what to write.
+
+    Raises:
+        ValueError: another ending.
+        MissingLibraryError: pyarrow is not installed.
+    """
+    if path.suffix not in ENDINGS:
+        raise ValueError(f"path must end in {' or '.join(ENDINGS)}, got {path}")
+    named = {"labels": embedded.labels, "files": embedded.files}
+    columns = {name: values for name, values in named.items() if values is not None}
+    if path.suffix == ".parquet":
+        need("pyarrow", f"writing {path}")
+    with replacing(path) as file:
+        if path.suffix == ".npz":
+            model = np.array(embedded.model)
+            arrays: Any = {"embeddings": embedded.vectors, "model": model, **columns}
+            np.savez(file, **arrays)
+        elif path.suffix == ".npy":
+            np.save(file, embedded.vectors)
+        else:
+            _write_parquet(file, embedded.vectors, columns)
+
+
+def read_embeddings(path: Path) -> Embedded:
+    """Read the embeddings of a ``.npz`` file, of :func:`write_embeddings` or any other program.
+
+    Args:
+        path: a file with ``embeddings`` and, if there are any, ``labels``, ``files`` and ``model``.
+
+    Returns:
+        What it holds.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: another kind of file, no embeddings, or arrays of other shapes, by name.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "e.npz"
+        ...     write_embeddings(file, Embedded(np.eye(2), np.array(["cat", "dog"])))
+        ...     read_embeddings(file).labels.tolist()
+        ['cat', 'dog']
+    """
+    arrays = read_arrays(path)
+    if "embeddings" not in arrays:
+        raise ValueError(f"{path} has no array 'embeddings'; it has {', '.join(sorted(arrays))}")
+    vectors = np.asarray(arrays["embeddings"], np.float32)
+    if vectors.ndim != 2 or not len(vectors):
+        raise ValueError(f"embeddings of {path} must be [N, D], got {list(vectors.shape)}")
+    broken = ~np.isfinite(vectors).all(axis=1)
+    if broken.any():
+        raise ValueError(f"embeddings of {path} must be finite, row {int(broken.argmax())} is not")
+    columns = {name: arrays.get(name) for name in ("labels", "files")}
+    for name, values in columns.items():
+        if values is not None and values.shape != (len(vectors),):
+            raise ValueError(
+                f"{name} of {path} must have shape [N] = [{len(vectors)}], got {list(values.shape)}"
+            )
+    return Embedded(vectors, **columns, model=str(arrays.get("model", "")))
+
+
+def _write_parquet(file: IO[bytes], vectors: np.ndarray, columns: dict[str, np.ndarray]) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
+    arrays = {"embedding": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])}
+    names = {"labels": "label", "files": "file"}
+    arrays |= {names[name]: pa.array(values.tolist()) for name, values in columns.items()}
+    parquet.write_table(pa.table(arrays), file)
