@@ -61,9 +61,9 @@ def _run(words: list[str], *, own_process: bool) -> int:
     if name not in COMMANDS:
         from jdml.registry.constraints import nearest
 
-        typed = " ".join([name, *rest[:1]])
+        typed = " ".join([name, *rest[:1]]) if overview(name) else name
         hint = nearest(typed, COMMANDS) or nearest(name, COMMANDS)
-        return _fail("jdml", f"COMMAND must be one of {', '.join(COMMANDS)}, got {name!r}{hint}")
+        return _fail("jdml", f"COMMAND must be one of {', '.join(COMMANDS)}, got {typed!r}{hint}")
     from jdml.registry.extras import MissingLibraryError, need
 
     try:

@@ -10,6 +10,7 @@ from jdml.registry.constraints import (
     check_fields,
     nearest,
     non_negative,
+    number,
     one_of,
     plain_settings,
     positive,
@@ -118,7 +119,7 @@ class Recipe:
     learn_beta: Literal["class", "shared"] | None = None
     memory: Annotated[int, non_negative] = 0
     memory_wait: Annotated[int, non_negative] = 0
-    proxies_per_class: int | None = None
+    proxies_per_class: Annotated[int | None, number] = None
     sampled_classes: Annotated[int | None, positive] = None
     weight: Annotated[float, non_negative] = 1.0
     normalize: Literal["sphere", "ball", "none"] = "sphere"

@@ -11,6 +11,11 @@ Constraint = Callable[[Any], str | None]
 """From a value to what it must be, where it is not: "must be positive"."""
 
 
+def number(value: Any) -> str | None:
+    """Any number; of a field of integers a whole one."""
+    return None
+
+
 def positive(value: Any) -> str | None:
     """A number above 0."""
     return None if value > 0 else "must be positive"

@@ -66,6 +66,18 @@ def _records(*networks: Network) -> dict[str, Network]:
 
 SMALL_IMAGES = 64
 """Up to this height and width images are what the network ``eps`` is for."""
+
+
+def for_images(side: int | None) -> str:
+    """The network of those who name none: by how large images in memory are; None: image files.
+
+    Example:
+        >>> for_images(28), for_images(105), for_images(None)
+        ('eps', 'small', 'small')
+    """
+    return "eps" if side is not None and side <= SMALL_IMAGES else "small"
+
+
 IMAGENET = Images((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
 
 NETWORKS: dict[str, Network] = _records(

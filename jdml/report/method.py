@@ -51,12 +51,10 @@ def panels(
     loss, settings = potential_of(recipe)
     if loss is not None:
         return _fields(loss, settings, proxies, x, y, there, names)
-    alternation = config.get("alternation")
-    before, chosen = _problems(folder) if alternation else (None, None)
-    if alternation and before is not None and chosen is not None:
-        normalize = {"ball": _into_ball, "sphere": unit}.get(
-            alternation.get("normalize"), np.asarray
-        )
+    hook = config.get("hook")
+    before, chosen = _problems(folder) if hook else (None, None)
+    if hook and before is not None and chosen is not None:
+        normalize = {"ball": _into_ball, "sphere": unit}.get(hook.get("normalize"), np.asarray)
         return _changes(normalize(before), normalize(chosen), x, y, there, names)
     return []
 

@@ -21,7 +21,7 @@ ORDER = "sweep.json"
 """The names of a sweep's runs, in their order."""
 NOT_SETTINGS = ("data_checksum", "data_dir")
 """What says where the images of a run lay, and which they were."""
-OF_THE_LOOP = ("alternation", "embedding", "fingerprint", "fit", "started", "versions")
+OF_THE_LOOP = ("embedding", "fingerprint", "fit", "hook", "started", "versions")
 """What the loop adds to a run's configuration."""
 NOT_CURVES = ("seconds", "step")
 

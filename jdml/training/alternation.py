@@ -123,7 +123,7 @@ class AlternatingProblems(Hook):
             "normalize": getattr(self.normalize, "__name__", str(self.normalize)),
             "seed": int(self.seed),
         }
-        return {"alternation": {**settings, **self.machine._asdict()}}
+        return {**settings, **self.machine._asdict()}
 
     def template(self, state: TrainState) -> Alternation:
         """Give what is carried, for its structure alone."""

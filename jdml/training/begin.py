@@ -89,7 +89,7 @@ def open_run(
     *,
     normalize: Normalize | None,
     resume: bool,
-    growing: bool,
+    growing: bool | None,
     asynchronous: bool = False,
 ) -> RunFolder:
     """Open a run's folder, or refuse it: another run's results are never this run's.
@@ -103,7 +103,7 @@ def open_run(
         begin: where the run begins.
         normalize: what retrieval does to embeddings.
         resume: accept a folder that has a checkpoint.
-        growing: whether more steps than the folder's are another run, or the same going on.
+        growing: whether more steps than the folder's are the same run going on; None: they never are.
         asynchronous: whether checkpoints are written while training goes on.
 
     Returns:

@@ -17,7 +17,7 @@ from jdml.recipes.objective import make_objective, normalization
 from jdml.recipes.optimizer import make_optimizer
 from jdml.recipes.sampler import check_positives, make_sampler
 from jdml.registry import NETWORKS, resolve
-from jdml.registry.networks import SMALL_IMAGES
+from jdml.registry.networks import for_images
 from jdml.registry.places import check_local
 from jdml.training.door import check_train
 from jdml.training.fit_result import Embedder, Evaluate, FitResult
@@ -190,11 +190,8 @@ def make_network(recipe: Recipe, train: Dataset, **own: Any) -> Any:
     """
     from jdml import models
 
-    name = recipe.network
-    if name is None:
-        shape = train.images.shape[1:]
-        small = not isinstance(train.images, ImageFiles) and max(shape[:2]) <= SMALL_IMAGES
-        name = "eps" if small else "small"
+    of_files = isinstance(train.images, ImageFiles)
+    name = recipe.network or for_images(None if of_files else max(train.images.shape[1:3]))
     settings: dict[str, Any] = {}
     if recipe.pooling is not None:
         if not NETWORKS[name].pooling:

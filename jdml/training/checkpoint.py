@@ -30,6 +30,8 @@ SPARE = 1 << 20
 GROWING = ("fit.steps", "recipe.steps")
 """Numbers that may be larger when a run goes on."""
 
+LONGER = ". The steps grew: with longer=True the run goes on to more of them"
+"""What is told where a run of more steps is another in nothing else, and may go on."""
 SCHEDULED = (
     ". The steps grew, and a learning rate's schedule ends at its steps: a run with one cannot be made longer; begin "
     "another, or train longer from its parameters at a constant rate, in another folder"
@@ -73,7 +75,7 @@ class RunFolder:
         config: JSON-able description of the run.
         resume: accept a folder that already has a checkpoint of the same configuration.
         keep: checkpoints kept, the newest ones.
-        growing: whether a run may go on with more steps than the folder's.
+        growing: whether a run may go on with more steps than the folder's; None: nor could it if it was asked to.
         asynchronous: write checkpoints in the background.
 
     Raises:
@@ -96,7 +98,7 @@ class RunFolder:
         *,
         resume: bool = True,
         keep: int = 2,
-        growing: bool = False,
+        growing: bool | None = False,
         asynchronous: bool = False,
     ) -> None:
         check_local("path", path)
@@ -220,16 +222,19 @@ class RunFolder:
             raise ValueError(
                 f"out_dir {self.path} holds a run of another configuration: "
                 + "; ".join(_told(line) for line in changed)
-                + (SCHEDULED if self._has_grown(changed, differing, there, config) else "")
+                + self._hint(changed, differing, there, config)
             )
         if differing and writes():
             write_json(file, config)
 
-    def _has_grown(self, changed: list[str], differing: list[str], there: Any, now: Any) -> bool:
-        """Whether the same run has more steps, and another optimizer alone."""
-        names = [line.partition(":")[0] for line in changed]
-        grown = any(_grown(line, there, now) for line in differing)
-        return grown and all(n == "fingerprint.optimizer" or n in GROWING for n in names)
+    def _hint(self, changed: list[str], differing: list[str], there: Any, now: Any) -> str:
+        """What is to be said where the same run has more steps, and another optimizer at most."""
+        others = {line.partition(":")[0] for line in changed}.difference(GROWING)
+        if not any(_grown(line, there, now) for line in differing):
+            return ""
+        if others == {"fingerprint.optimizer"}:
+            return SCHEDULED
+        return "" if others or self._growing is None else LONGER
 
     def _open_manager(self, keep: int) -> Any:
         import orbax.checkpoint as ocp

@@ -186,14 +186,17 @@ def fit(
     if out_dir is not None:
         folder = open_run(
             out_dir,
-            {**(config or {}), **({} if hook is None else hook.config)},
+            {
+                **(config or {}),
+                **({"hook": dict(hook.config)} if hook is not None and hook.config else {}),
+            },
             {"seed": seed, **asdict(schedule), **({"skip_nonfinite": True} if skips else {})},
             spec,
             train,
             begin,
             normalize=normalize,
             resume=resume,
-            growing=longer and hook is None,
+            growing=longer if hook is None else None,
             asynchronous=async_saves,
         )
     going_on = folder is not None and folder.begun

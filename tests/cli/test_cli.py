@@ -104,7 +104,7 @@ def test_nobody_reads_on(words):
         (["paint"], "COMMAND must be one of demo, train, .*, weights convert, got 'paint'"),
         (
             ["weights", "paint"],
-            "COMMAND must be one of .*, got 'weights'; did you mean weights con",
+            "COMMAND must be one of .*, got 'weights paint'; did you mean weights con",
         ),
         (
             ["train", "--miner", "eps+foo"],

@@ -414,6 +414,7 @@ def test_a_recipe_is_plain_values(method, dataset, protocol):
         ({"batch": "8x4"}, ValueError, "batch must be a number of samples, or .*, got '8x4'"),
         ({"batch": [8]}, ValueError, r"batch must be a number of samples, or .*, got \(8,\)"),
         ({"dim": 8.5}, TypeError, "dim must be a whole number, got 8.5"),
+        ({"proxies_per_class": 2.5}, TypeError, "proxies_per_class must be a whole number, got"),
         ({"settings": {"mine": len}}, TypeError, r"settings\['mine'\] must be a plain value"),
         ({"loss": "arcface", "miner": "eps"}, ValueError, "miner is for pair losses"),
         ({"loss": "arcface", "memory": 8}, ValueError, "memory is for pair losses"),

@@ -191,6 +191,15 @@ def test_a_schedule_that_has_ended_is_not_gone_on_with(toy, tmp_path, accumulate
         run(toy, ending(8), tmp_path / "other", steps=8, longer=True)
 
 
+def test_a_longer_run_says_what_makes_it_longer(toy, tmp_path):
+    run(toy, optax.adam(1e-2), tmp_path)
+    with pytest.raises(ValueError, match="fit.steps: 6 there, 8 now. The steps grew: with longer="):
+        run(toy, optax.adam(1e-2), tmp_path, steps=8)
+    assert run(toy, optax.adam(1e-2), tmp_path, steps=8, longer=True).history[-1]["step"] == 8
+    with pytest.raises(ValueError, match="fit.steps: 8 there, 6 now$"):
+        run(toy, optax.adam(1e-2), tmp_path)
+
+
 def test_what_has_not_ended_goes_on(toy, tmp_path):
     optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, 6, alpha=0.1))
     run(toy, optimizer, tmp_path)

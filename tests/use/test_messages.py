@@ -37,7 +37,7 @@ def places(tmp_path_factory, draw, photos):
         ("train --loss-setting margn=1", "has no setting 'margn'; .*; did you mean margin?"),
         ("train --method nir --method-setting wait=1", "nir has no setting 'wait'; it has conditioning"),
         ("trian", "COMMAND must be one of .*, got 'trian'; did you mean train?"),
-        ("data chekc", "got 'data'; did you mean data check?"),
+        ("data chekc", "got 'data chekc'; did you mean data check?"),
         ("data check cubs .", "NAME must be one of cars, cub, .*; did you mean cub?"),
         # data
         ("train --data-dir {one}", "one has 1 class: at least two are needed, a folder of images each"),

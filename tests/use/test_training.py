@@ -49,6 +49,9 @@ def test_defaults_by_kind_of_data(photos, tmp_path):
     assert (settled.data, recipe.network, settled.image_size) == ("folder", "small", 64)
     assert (recipe.num_proxies, recipe.role_rates) == (1, {"proxies": 100.0})
     assert Train(data_dir=photos, augmentation="conventional").settled().image_size == 224
+    for size, model in ((None, "eps"), (64, "eps"), (105, "small")):  # of pictures in memory
+        letters = Train(data="omniglot", data_dir=photos, image_size=size)
+        assert letters.settled().model == model
     assert Train(data_dir=photos, model="resnet18").settled().image_size == 224
     assert Train(data_dir=photos, augmentation="mlrc").settled().image_size == 227
     weights = tmp_path / "w.safetensors"
@@ -224,8 +227,8 @@ def test_ccp_trains(jdml_command, tmp_path):
     assert done.code == 0, done.err
     assert "digits: ccp, contrastive, 2-D, seed 0" in done.out
     config = json.loads((tmp_path / "config.json").read_text())
-    assert config["alternation"]["patience"] == 1
-    assert config["alternation"]["anchor_first"]
+    assert config["hook"]["patience"] == 1
+    assert config["hook"]["anchor_first"]
     assert (config["recipe"]["normalize"], config["embedding"]["normalize"]) == ("ball", "ball")
     trained = training.load(tmp_path)
     assert trained.objective_params["proxies"].shape == (10, 2, 2)

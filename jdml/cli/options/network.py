@@ -9,6 +9,7 @@ from jdml import registry
 from jdml.cli.options.base import IN_RECIPE, Part, as_help
 from jdml.recipes import Recipe
 from jdml.registry.constraints import positive
+from jdml.registry.networks import SMALL_IMAGES, for_images
 
 if TYPE_CHECKING:
     NetworkName = str
@@ -28,8 +29,9 @@ def _networks_help() -> Any:
     ]
     in_memory = ", ".join(name for name in registry.DATASETS if name not in registry.file_sets())
     return as_help(
-        f"{' '.join(small)} The others are for photographs. Default: that of --weights; without, eps for images "
-        f"in memory ({in_memory}), small for image files."
+        f"{' '.join(small)} The others are for photographs. Default: that of --weights; without, "
+        f"{for_images(SMALL_IMAGES)} for images in memory ({in_memory}) of at most {SMALL_IMAGES} pixels, "
+        f"{for_images(None)} for others."
     )
 
 

@@ -17,7 +17,7 @@ from jdml.cli.start_of_run import words_of
 from jdml.recipes import Recipe
 from jdml.recipes.words import write_batch
 from jdml.registry import NETWORKS, pretrained_networks
-from jdml.registry.networks import SMALL_IMAGES
+from jdml.registry.networks import SMALL_IMAGES, for_images
 
 PAIRED = (16, 4)
 """Classes × samples of a pair loss's batch that nobody has chosen."""
@@ -50,7 +50,7 @@ class TrainOptions(Machines, RunOptions, Optimizer, Method, Network, Data):
     def settled(self) -> Self:
         """Also choose the network by the images, once all is checked."""
         options = super().settled()
-        model = options.model or ("small" if options.of_files else "eps")
+        model = options.model or for_images(None if options.of_files else options.image_size or 0)
         options = replace(options, model=model)
         if self._shrinks(model):
             options = replace(options, image_size=SMALL_IMAGES)
@@ -70,7 +70,7 @@ class TrainOptions(Machines, RunOptions, Optimizer, Method, Network, Data):
         """Say, before the first step, what would train photographs better; of options as typed."""
         if not self.of_files or self.weights is not None:
             return []
-        model, lines = self.model or "small", []
+        model, lines = self.model or for_images(None), []
         if self._shrinks(model):
             lines.append(
                 f"note: images are cut to {SMALL_IMAGES} pixels, which fit the network {model}: --image-size for others"
