@@ -47,8 +47,8 @@ class Report:
 
     def execute(self) -> None:
         """Read, look, write, say where."""
-        from jdml.cli.data_of_run import with_data
         from jdml.report import html_report, read_runs
+        from jdml.report.data_of_run import with_data
 
         check_file("--out", self.out, (".html", ".htm"))
         if not self.run:

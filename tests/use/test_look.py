@@ -180,8 +180,8 @@ def test_options_are_typed_as_they_were():
 
 def test_classes_of_a_fold_are_not_guessed(run, photos):
     """Proxies of a fold stand for three quarters of the classes, numbered anew: they are shown on the map alone."""
-    from jdml.cli.data_of_run import with_data
     from jdml.report import Run
+    from jdml.report.data_of_run import with_data
 
     options = {"dataset": "folder", "data_dir": str(photos)}
     for protocol, known in (("conventional", True), ("mlrc", False)):

@@ -8,21 +8,26 @@ import numpy as np
 
 from jdml import data
 from jdml.data.source import Source, read_source
+from jdml.report.runs import Run
 
 SCORED: tuple[Any, ...] = ("test", "query", "val", "all")
 """Parts of a data set, the first of which there is one is what is looked at."""
 
 
-def with_data(run: Any, source: str | None, data_dir: Path | None) -> tuple[Any, str]:
+def with_data(run: Run, source: str | None = None, data_dir: Path | None = None) -> tuple[Run, str]:
     """Give a run the images that it was scored on and those that it was trained on, as far as they are at hand.
 
     Args:
-        run: a :class:`jdml.report.Run`.
+        run: of :func:`jdml.report.read_runs`; what :func:`jdml.report.html_report` shows of it needs its images.
         source: what to embed instead of its own images.
         data_dir: the folder of its data set, where it is another one now.
 
     Returns:
         The run, and why it has no images, if it has none.
+
+    Example:
+        >>> with_data(Run("a run in memory"))[1]
+        ''
     """
     if run.data is not None or not run.trained:
         return run, ""
@@ -33,11 +38,11 @@ def with_data(run: Any, source: str | None, data_dir: Path | None) -> tuple[Any,
     folder = data_dir or (Path(there) if there else None)
     own = str(folder) if name == "folder" and folder else name
     if source is None and own is None:
-        return run, "it does not say what images it read: --source names them"
+        return run, "it does not say what images it read: source names them"
     try:
         scored = _scored(source or own, folder, config)
     except (FileNotFoundError, ValueError, TypeError) as error:
-        return run, f"its images are not at hand ({error}): --source or --data-dir names them"
+        return run, f"its images are not at hand ({error}): source or data_dir names them"
     with_scored = replace(run, data=scored)
     try:
         return replace(with_scored, train=_trained(own, folder, config)), ""
