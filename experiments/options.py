@@ -13,6 +13,11 @@ from jdml.training.records import read_results
 from jdml.training.study import run_study
 
 
+def resolved(path: Path | None) -> str | None:
+    """A path as jobs tell it, wherever the study is started."""
+    return None if path is None else str(path.resolve())
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """What every study is asked."""
@@ -33,7 +38,7 @@ class OnFiles(Options):
         """The folder as jobs tell it; where there is none the program ends."""
         if self.data_dir is None:
             raise SystemExit("--data-dir is needed: the folder with the data set's files")
-        return str(self.data_dir.resolve())
+        return resolved(self.data_dir)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

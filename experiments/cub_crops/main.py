@@ -26,14 +26,14 @@ from experiments.omniglot.methods import (
     DIM,
     METHODS,
     OfMethods,
-    Parts,
+    hold_out,
     normalized,
     on_data,
     retrieve,
     table_rows,
     train,
 )
-from experiments.options import start
+from experiments.options import resolved, start
 from jdml import data, metrics
 from jdml.recipes import Recipe
 from jdml.report import embedding_map, gallery, markdown_table
@@ -60,12 +60,6 @@ class Settings(OfMethods):
     """Folder for results, table and figures."""
 
 
-def split(train: data.Dataset, test: data.Dataset) -> Parts:
-    """The last of the training classes held out."""
-    held_out = train.labels >= train.num_classes - HELD_OUT
-    return Parts(train.select(~held_out), train.select(held_out), test)
-
-
 def score(recipe: Recipe, x: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Retrieval and clustering of the test classes."""
     retrieval = retrieve(recipe, x, labels)
@@ -76,7 +70,7 @@ def score(recipe: Recipe, x: np.ndarray, labels: np.ndarray) -> dict[str, float]
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one head, and score it at its best validation on the test classes."""
-    parts = split(*load(job["data_dir"], job["weights"], job["features"]))
+    parts = hold_out(*load(job["data_dir"], job["weights"], job["features"]), classes=HELD_OUT)
     if job["method"] == FEATURES:
         return score(METHODS["triplet"], parts.test.images[:, 0, 0], parts.test.labels)
     recipe = on_data(METHODS[job["method"]], (8, 10), RATE, pool=16)
@@ -95,14 +89,14 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
     """Every run by name: all methods with the first seed, then with the next."""
     base = {
-        "data_dir": str(settings.data_dir.resolve()),
-        "weights": None if settings.weights is None else str(settings.weights.resolve()),
-        "features": str((out / "features").resolve()),
+        "data_dir": resolved(settings.data_dir),
+        "weights": resolved(settings.weights),
+        "features": resolved(out / "features"),
         "steps": 16 if settings.quick else settings.steps,
     }
     jobs = {f"{FEATURES}-0": {**base, "method": FEATURES, "seed": 0, "keep": None}}
     for name, seed in settings.runs:
-        keep = str((out / f"{name}.npy").resolve()) if seed == 0 else None
+        keep = resolved(out / f"{name}.npy") if seed == 0 else None
         jobs[f"{name}-{seed}"] = {**base, "method": name, "seed": seed, "keep": keep}
     return jobs
 

@@ -26,7 +26,7 @@ from jax import Array
 
 import jdml
 from experiments.eps_omniglot.tables import CURVES, PAPER, PRINTED, report
-from experiments.options import Options, start
+from experiments.options import Options, resolved, start
 from experiments.shown import tell
 from jdml import data, metrics, mining, models, training
 from jdml.recipes import Recipe, make_objective
@@ -224,7 +224,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run of the study by name, the tables' first."""
     base = {
-        "data_dir": str(settings.data_dir.resolve()),
+        "data_dir": resolved(settings.data_dir),
         "image_size": settings.image_size or (28 if settings.model == "small" else 80),
         "steps": settings.steps,
         "batch": 160,
@@ -233,7 +233,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
         "score_train": False,
     }
     if settings.model != "small":
-        weights = None if settings.weights is None else str(settings.weights.resolve())
+        weights = resolved(settings.weights)
         rate = settings.rate or (LEARNING_RATE if weights is None else PRETRAINED_RATE)
         base |= {"model": settings.model, "weights": weights, "rate": rate}
     elif settings.rate is not None:

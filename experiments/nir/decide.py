@@ -24,7 +24,7 @@ from experiments.nir import regularized
 from experiments.options import Kept, start
 from experiments.potential_fields import study  # the data and the base losses
 from experiments.shown import cell, subplots, those_run
-from jdml import metrics, optim
+from jdml import optim
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired_table
 from jdml.training import by_recipe
@@ -151,16 +151,10 @@ def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
         progress=False,
     )
     x = jdml.sphere(jnp.asarray(result.embedder(test.images)))
-    retrieval = jdml.evaluate_retrieval(x, letters, map_at=(1000,))
-    shape = {k: v for k, v in regularized.structure(x, letters).items() if k != "spectrum"}
-    scores = {
-        "R@1": retrieval["R@1"],
-        "mAP@1000": retrieval["MAP@1000"],
-        "NMI": metrics.nmi(x, letters, key=jax.random.key(0)),
-        **shape,
-    }
+    scores = {**regularized.retrieval(x, letters), **regularized.structure(x, letters)}
+    left_out = ("MAP@R", "spectrum")
     return {
-        **{name: round(float(value), 5) for name, value in scores.items()},
+        **{name: round(float(v), 5) for name, v in scores.items() if name not in left_out},
         "skipped": int(sum(record["skipped"] for record in result.history)),
         "curve": [[r["step"], round(float(r["R@1"]), 5)] for r in result.history if "R@1" in r],
     }

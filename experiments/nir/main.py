@@ -28,7 +28,7 @@ from experiments.nir.regularized import (
     run,
     seconds_per_step,
 )
-from experiments.options import InFolder, start
+from experiments.options import InFolder, resolved, start
 from experiments.shown import cells, tell
 from jdml.report import markdown_table, mean_std, paired
 from jdml.training.study import over_seeds, run_study
@@ -97,8 +97,8 @@ def make_base(settings: Settings) -> dict[str, Any]:
     """What all runs share."""
     own: dict[str, Any] = {}
     if settings.data == "crops":
-        weights = None if settings.weights is None else str(settings.weights.resolve())
-        own = {"weights": weights, "features": str((settings.place("nir") / "features").resolve())}
+        features = resolved(settings.place("nir") / "features")
+        own = {"weights": resolved(settings.weights), "features": features}
     return {
         **own,
         "data": settings.data,

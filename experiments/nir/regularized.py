@@ -10,6 +10,7 @@ import optax
 
 import jdml
 from experiments.cub_crops import features
+from experiments.omniglot.methods import hold_out
 from experiments.potential_fields import study  # the same data, batches and base losses
 from experiments.potential_fields.study import LOSSES, Parts, Task
 from jdml import metrics, optim, training
@@ -43,8 +44,7 @@ def load(job: dict[str, Any]) -> Parts:
         return study.load(job["data"], job["data_dir"], job["held_out"])
     train, test = features.load(job["data_dir"], job["weights"], job["features"])
     if job["held_out"]:
-        chosen = train.labels >= train.num_classes - 4
-        test, train = train.select(chosen), train.select(~chosen)
+        train, test, _ = hold_out(train, test, classes=4)
     return Parts(train, (("species", test, test.labels),))
 
 
@@ -93,6 +93,17 @@ def structure(embeddings: jax.Array, labels: np.ndarray) -> dict[str, float]:
     }
 
 
+def retrieval(x: jax.Array, labels: np.ndarray) -> dict[str, float]:
+    """What a paper's table shows of unit embeddings."""
+    scores = jdml.evaluate_retrieval(x, labels, map_at=(1000,))
+    return {
+        "R@1": scores["R@1"],
+        "MAP@R": scores["MAP@R"],
+        "mAP@1000": scores["MAP@1000"],
+        "NMI": metrics.nmi(x, labels, key=jax.random.key(0)),
+    }
+
+
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one network; score its retrieval on new images and the structure of both sets."""
     train, scored = load(job)
@@ -112,13 +123,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     except FloatingPointError as error:  # a density without bound: a finding of its own
         return {"diverged": str(error)}
     x, seen = (jdml.sphere(jnp.asarray(result.embedder(part.images))) for part in (test, train))
-    retrieval = jdml.evaluate_retrieval(x, labels, map_at=(1000,))
-    scores: dict[str, Any] = {
-        "R@1": retrieval["R@1"],
-        "MAP@R": retrieval["MAP@R"],
-        "mAP@1000": retrieval["MAP@1000"],
-        "NMI": metrics.nmi(x, labels, key=jax.random.key(0)),
-    }
+    scores: dict[str, Any] = retrieval(x, labels)
     for part, points, classes in (("test", x, labels), ("train", seen, train.labels)):
         scores |= {f"{part} {k}": v for k, v in structure(points, classes).items()}
     scores["skipped"] = sum(int(record["skipped"]) for record in result.history)

@@ -27,12 +27,13 @@ from experiments.omniglot.methods import (
     PAPER,
     OfMethods,
     Parts,
+    hold_out,
     on_data,
     retrieve,
     table_rows,
     train,
 )
-from experiments.options import start
+from experiments.options import resolved, start
 from jdml import data, metrics
 from jdml.report import markdown_table
 from jdml.training.study import run_study
@@ -56,11 +57,8 @@ class Settings(OfMethods):
 @functools.cache
 def load(data_dir: str) -> Parts:
     """Omniglot with the last alphabets of the training half held out."""
-    trained, test = (
-        data.load("omniglot", data_dir=data_dir, split=split) for split in ("train", "test")
-    )
-    held_out = trained.labels >= trained.num_classes - HELD_OUT
-    return Parts(trained.select(~held_out), trained.select(held_out), test)
+    halves = (data.load("omniglot", data_dir=data_dir, split=split) for split in ("train", "test"))
+    return hold_out(*halves, classes=HELD_OUT)
 
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +85,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run by name: all methods with the first seed, then with the next."""
     base = {
-        "data_dir": str(settings.data_dir.resolve()),
+        "data_dir": resolved(settings.data_dir),
         "steps": 24 if settings.quick else settings.steps,
     }
     return {

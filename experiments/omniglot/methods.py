@@ -174,6 +174,12 @@ class Parts(NamedTuple):
     test: data.Dataset
 
 
+def hold_out(train: data.Dataset, test: data.Dataset, classes: int) -> Parts:
+    """The last of the training classes held out."""
+    held_out = train.labels >= train.num_classes - classes
+    return Parts(train.select(~held_out), train.select(held_out), test)
+
+
 def normalized(recipe: Recipe, embeddings: np.ndarray) -> np.ndarray:
     """Embeddings as retrieval compares them: in the ball where proxies are chosen, else on the sphere."""
     normalize = jdml.sphere if not recipe.has_hook else jdml.ball
