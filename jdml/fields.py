@@ -1,8 +1,8 @@
 """Potential fields: what one charge does to another at a distance r, and what many do together.
 
-A potential is a small elementwise function ``potential(r, same, …)`` of a distance and of whether the two charges are
-of one class. :func:`superpose` adds it up over all pairs of charges, exactly and in little memory; a new field is its
-own potential and one line::
+A potential is a scalar function ``potential(r, same, …)`` of one pair of charges: of their distance, and of whether
+they are of one class. :func:`superpose` adds it up over all pairs of charges, exactly and in little memory,
+:func:`class_field` over the charges that a point feels; a field of one's own is that one function::
 
     def gravity(r, same, strength):
         return jnp.where(same, -strength / (1.0 + r), 0.0)
@@ -21,7 +21,7 @@ from jdml import ops
 from jdml.ops import checks, safe_sqrt
 from jdml.ops.meshes import NOWHERE, Axis, by_rows
 from jdml.ops.stable import SQUARABLE, accumulate_in, bounded, widen
-from jdml.ops.streams import pair_sums
+from jdml.ops.streams import lifted, pair_sums
 
 __all__ = [
     "ALPHA",
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 Potential = Callable[..., Array]
-"""``potential(r, same, *parameters) -> values``, elementwise over ``r`` and ``same`` of one shape."""
+"""``potential(r, same, *parameters) -> value``: a scalar function of one pair of charges."""
 
 Repulsion = Literal["contrastive", "decaying", "mirrored"]
 """What repels in CPML, whose paper does not say: see :func:`contrastive_potential`."""
@@ -167,11 +167,11 @@ def decaying(
     repulsion_delta: float | Array,
     min_distance: float | Array = MIN_DISTANCE,
 ) -> Array:
-    """Compute :func:`potential`, unchecked and by position, as :func:`superpose` takes it.
+    """Compute :func:`potential` of one pair, unchecked and by position, as :func:`superpose` takes it.
 
     Args:
-        r: distances, any shape.
-        same: bool, broadcastable to ``r``.
+        r: the distance.
+        same: whether the two charges are of one class.
         delta: δ.
         alpha: α.
         repulsion_delta: δ_rep.
@@ -182,14 +182,16 @@ def decaying(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> decaying(jnp.array([0.25, 1.0]), jnp.array([True, False]), 0.5, 1.0, 0.5)
-        Array([-2.,  2.], dtype=float32)
+        >>> [float(decaying(jnp.array(0.25), same, 0.5, 1.0, 0.5)) for same in (True, False)]
+        [-2.0, 4.0]
     """
     # Where 1/r^α would come near the largest float, both potentials are flat.
     lowest = jnp.exp(-0.6 * jnp.log(jnp.finfo(r.dtype).max) / alpha)
-    near = jnp.maximum(jnp.where(same, delta, min_distance), lowest)
-    far = jnp.maximum(jnp.where(same, jnp.inf, repulsion_delta), near)
-    reach = jnp.where(r < near, near, jnp.where(r > far, far, r))
+    near, nearest = jnp.maximum(delta, lowest), jnp.maximum(min_distance, lowest)
+    far = jnp.maximum(repulsion_delta, nearest)
+    attracted = jnp.where(r < near, near, r)
+    repelled = jnp.where(r < nearest, nearest, jnp.where(r > far, far, r))
+    reach = jnp.where(same, attracted, repelled)  # one power for both: it is what takes time
     return jnp.where(same, -1.0, 1.0) * jnp.exp(-alpha * jnp.log(reach))
 
 
@@ -202,11 +204,11 @@ def contrasting(
     *,
     repulsion: Repulsion = "contrastive",
 ) -> Array:
-    """Compute :func:`contrastive_potential`, unchecked and by position, as :func:`superpose` takes it.
+    """Compute :func:`contrastive_potential` of one pair, unchecked and by position, as :func:`superpose` takes it.
 
     Args:
-        r: distances, any shape.
-        same: bool, broadcastable to ``r``.
+        r: the distance.
+        same: whether the two charges are of one class.
         delta: δ.
         alpha: α.
         min_distance: ε.
@@ -217,8 +219,8 @@ def contrasting(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> contrasting(jnp.array([0.25, 0.25]), jnp.array([True, False]), 0.5)
-        Array([0.25  , 0.0625], dtype=float32)
+        >>> [float(contrasting(jnp.array(0.25), same, 0.5)) for same in (True, False)]
+        [0.25, 0.0625]
     """
     delta = bounded(jnp.asarray(delta), most=SQUARABLE)
     pull = jnp.where(r < delta, delta, r)
@@ -252,8 +254,8 @@ def contrasting_as(repulsion: Repulsion) -> Potential:
 
     Example:
         >>> import jax.numpy as jnp
-        >>> contrasting_as("mirrored")(jnp.array([0.25]), jnp.array([False]), 0.5)
-        Array([-0.0625], dtype=float32)
+        >>> float(contrasting_as("mirrored")(jnp.array(0.25), False, 0.5))
+        -0.0625
     """
     if repulsion not in _CONTRASTING:
         raise ValueError(f"repulsion must be one of {', '.join(_CONTRASTING)}, got {repulsion!r}")
@@ -275,7 +277,7 @@ def superpose(
         ``Ψ_i = Σ_{j≠i} potential(‖z_i − z_j‖, y_i = y_j, *parameters)``
 
     Args:
-        potential: static, elementwise ``(r, same, *parameters) -> values``.
+        potential: static; ``(r, same, *parameters) -> value`` of one pair, scalars all of them; ``jax.vmap`` lifts it.
         charges: ``[N, D]``.
         labels: ``[N]`` integers; charges of a negative label, whatever they hold, neither act nor are acted upon.
         parameters: scalars handed to the potential.
@@ -287,14 +289,23 @@ def superpose(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, a tile size below 1.
+        ValueError: shapes that do not fit, a potential that is no scalar, a tile size below 1.
         NotImplementedError: second derivatives.
 
     Example:
-        >>> import jax.numpy as jnp
+        >>> import jax, jax.numpy as jnp
         >>> charges, labels = jnp.array([[0.0], [1.0], [2.0]]), jnp.array([0, 0, 1])
         >>> superpose(decaying, charges, labels, (0.5, 1.0, 4.0))
         Array([-0.5,  0. ,  1.5], dtype=float32)
+
+        A field of one's own, and its force on each charge:
+
+        >>> def gravity(r, same, strength):
+        ...     return jnp.where(same, -strength / (1.0 + r), 0.0)
+        >>> superpose(gravity, charges, labels, (2.0,))
+        Array([-1., -1.,  0.], dtype=float32)
+        >>> jax.grad(lambda x: -superpose(gravity, x, labels, (2.0,)).sum() / 2)(charges)[:, 0]
+        Array([ 0.5, -0.5,  0. ], dtype=float32)
     """
     checks.check_embeddings("charges", charges)
     checks.check_labels("labels", labels, len(charges))
@@ -322,7 +333,8 @@ def class_field(
         label: j.
         charges: ``[N, D]``: embeddings and proxies.
         labels: ``[N]``; charges of a negative label take no part.
-        potential: :func:`potential`, :func:`contrastive_potential` or another of that signature.
+        potential: ``(r, same, **settings) -> value`` of one pair: :func:`potential`, :func:`contrastive_potential` or
+            one's own; ``jax.vmap`` lifts it.
         **settings: the potential's keywords (δ, α).
 
     Returns:
@@ -330,7 +342,7 @@ def class_field(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit.
+        ValueError: shapes that do not fit, a potential that is no scalar.
 
     Example:
         >>> import jax.numpy as jnp
@@ -351,7 +363,8 @@ def class_field(
         label, charges, labels, settings = others
         charges = jnp.where((labels >= 0)[:, None], charges, 0)
         r = ops.distances(widen(points, dtype), widen(charges, dtype))
-        felt = potential(r, labels[None, :] == label, **settings)
+        same = jnp.broadcast_to(labels[None, :] == label, r.shape)
+        felt = lifted(potential)(r, same, **settings)
         return jnp.sum(jnp.where(labels[None, :] >= 0, felt, 0.0), axis=1)
 
     return by_rows(at, points, (label, charges, labels, settings))
@@ -367,4 +380,9 @@ def _distances(r: Array) -> Array:
 @functools.cache
 def _by_distance(potential: Potential) -> Callable[..., Array]:
     """The potential as a function of the squared distance; one function per potential, so that nothing recompiles."""
-    return lambda squared, same, *parameters: potential(safe_sqrt(squared), same, *parameters)
+
+    @functools.wraps(potential)
+    def of_squared(squared: Array, same: Array, *parameters: Array) -> Array:
+        return potential(safe_sqrt(squared), same, *parameters)
+
+    return of_squared

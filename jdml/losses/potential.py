@@ -354,15 +354,15 @@ def _attraction(r: Array, same: Array, *parameters: Array) -> Array:
 
 
 def _attracts(r: Array, same: Array, delta: Array) -> Array:
-    return (same & (r > delta)).astype(r.dtype)
+    return same & (r > delta)
 
 
 def _repels(r: Array, same: Array, delta: Array) -> Array:
-    return (~same & (r < delta)).astype(r.dtype)
+    return ~same & (r < delta)
 
 
 def _is_same(r: Array, same: Array) -> Array:
-    return same.astype(r.dtype)
+    return same
 
 
 def _reduce(

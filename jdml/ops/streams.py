@@ -17,7 +17,7 @@ from jdml.ops.meshes import NOWHERE, Axis, replicated, zeros_alike
 from jdml.ops.stable import accumulate_in, widen
 
 PairTerm = Callable[..., Array]
-"""``term(squared_distances, same, *parameters) -> values``: elementwise, and the same for a pair's two orders."""
+"""``term(squared_distance, same, *parameters) -> value``: a scalar function of one pair, the same in both orders."""
 
 TILE = (512, 2048)
 """Points along a side of a tile, about: on a CPU, and on a GPU or TPU. Up to twice as many are one tile."""
@@ -38,7 +38,7 @@ def pair_sums(
         ``out_i = Σ_{j≠i, g_j≥0} term(‖x_i − x_j‖², g_i = g_j, *parameters)``, and 0 where g_i < 0.
 
     Args:
-        term: static; ``(squared_distances [t, t], same [t, t], *parameters) -> [t, t]``, elementwise.
+        term: static; ``(squared_distance, same, *parameters) -> value`` of one pair, scalars all of them.
         points: ``[N, D]``, finite.
         groups: ``[N]`` integers; points of a negative group, whatever they hold, take no part.
         parameters: scalars handed to the term, differentiable like the points.
@@ -51,14 +51,14 @@ def pair_sums(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, parameters that are not scalars, a tile size below 1.
+        ValueError: shapes that do not fit, parameters or a term that are not scalars, a tile size below 1.
         NotImplementedError: second derivatives.
 
     Implementation notes:
-        The pairs are symmetric: each unordered pair of tiles is visited once and serves both its sides, in ``O(N² D)``
-        time and ``O(t² + N D)`` memory. The first pass notes which tiles hold a pair whose term has a slope; the
-        gradient visits these only, recomputes them, and skips the others, constant fields. Where a parameter is
-        differentiated too it visits all.
+        ``jax.vmap`` lifts the term to a tile. The pairs are symmetric: each unordered pair of tiles is visited once and
+        serves both its sides, in ``O(N² D)`` time and ``O(t² + N D)`` memory. The first pass notes which tiles hold a
+        pair whose term has a slope; the gradient visits these only, recomputes them, and skips the others, constant
+        fields. Where a parameter is differentiated too it visits all.
 
     Example:
         >>> import jax.numpy as jnp
@@ -81,6 +81,39 @@ def pair_sums(
     if not jnp.issubdtype(groups.dtype, jnp.signedinteger):
         groups = groups.astype(jnp.int32)
     return _sums(points, groups, tuple(parameters), term=term, tile=tile, axis=axis)
+
+
+def lifted(term: PairTerm) -> PairTerm:
+    """Lift a scalar function of one pair to a tile of pairs.
+
+    Args:
+        term: ``(r, same, *parameters, **settings) -> value``.
+
+    Returns:
+        The same of ``r`` and ``same`` of shape ``[t, u]``: ``[t, u]``, of the type of ``r``.
+
+    Raises:
+        ValueError: on call, where the term is no scalar.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> lifted(lambda r, same: jnp.where(same, r, -r))(jnp.ones((1, 2)), jnp.array([[True, False]]))
+        Array([[ 1., -1.]], dtype=float32)
+    """
+
+    def of_tile(r: Array, same: Array, *parameters: Any, **settings: Any) -> Array:
+        def of_pair(r: Array, same: Array) -> Array:
+            value = term(r, same, *parameters, **settings)
+            if jnp.ndim(value) != 0:
+                name, shape = getattr(term, "__name__", repr(term)), list(jnp.shape(value))
+                raise ValueError(
+                    f"{name} must return a scalar for one pair, got an array of shape {shape}"
+                )
+            return jnp.asarray(value, r.dtype)
+
+        return jax.vmap(jax.vmap(of_pair))(r, same)
+
+    return of_tile
 
 
 @replicated
@@ -179,7 +212,7 @@ def _tiled_sums(
         visited, counted = visit
         rows, columns = (_cut(points, groups, index, side) for index in visited)
         squared, same, real = _pairs(rows, columns)
-        values = jnp.where(real & counted, term(squared, same, *parameters), 0.0)
+        values = jnp.where(real & counted, lifted(term)(squared, same, *parameters), 0.0)
         return _add_both(sums, rows, columns, values), None
 
     sums, _ = jax.lax.scan(step, zeros_alike(points, groups.shape), _visits(groups, side, axis))
@@ -196,9 +229,9 @@ def _add_both(sums: Array, rows: _Tile, columns: _Tile, values: Array) -> Array:
 def _slopes(
     term: PairTerm, squared: Array, same: Array, parameters: tuple[Array, ...]
 ) -> tuple[Array, Array]:
-    """The term and its derivative by the squared distance."""
+    """The term of each pair and its derivative by the squared distance."""
     ones = jnp.ones_like(squared)
-    return jax.jvp(lambda s: term(s, same, *parameters), (squared,), (ones,))
+    return jax.jvp(lambda s: lifted(term)(s, same, *parameters), (squared,), (ones,))
 
 
 def _tiled_sums_forward(
@@ -263,7 +296,7 @@ def _gradients(
 
         def to_parameters(totals: tuple[Array, ...]) -> tuple[Array, ...]:
             share = jnp.where(real, received, 0.0) * jnp.where(other, 1.0, 0.5)
-            _, pullback = jax.vjp(lambda *p: term(squared, same, *p), *parameters)
+            _, pullback = jax.vjp(lambda *p: lifted(term)(squared, same, *p), *parameters)
             return tuple(t + part for t, part in zip(totals, pullback(share), strict=True))
 
         totals = jax.lax.cond(learned, to_parameters, lambda totals: totals, totals)

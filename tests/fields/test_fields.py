@@ -83,13 +83,91 @@ def test_the_class_field_at_a_charge_is_its_potential_and_its_own_term() -> None
     assert np.isfinite(force(CHARGES)).all()
 
 
-def test_a_new_field_is_a_few_lines() -> None:
-    def gravity(r, same, strength):
-        return jnp.where(same, -strength / (1.0 + r), 0.0)
+def springs(r, same, stiffness, reach):
+    """A potential of one's own: springs within a class, screened repulsion between classes."""
+    assert r.shape == same.shape == ()
+    return jax.lax.cond(
+        same, lambda: stiffness * jnp.square(r - reach), lambda: jnp.exp(-r / reach)
+    )
 
-    charges, labels = jnp.array([[0.0], [1.0], [3.0]]), jnp.array([0, 0, 1])
-    np.testing.assert_allclose(
-        fields.superpose(gravity, charges, labels, (2.0,)), [-1.0, -1.0, 0.0]
+
+def springs_oracle(
+    x: np.ndarray, labels: np.ndarray, weights: np.ndarray, stiffness: float, reach: float
+) -> tuple[np.ndarray, np.ndarray, list[float]]:
+    """Ψ at the charges, and of ``Σ w_i Ψ_i`` the gradients by charges and parameters, in float64."""
+    steps = x[:, None] - x[None]
+    r = np.sqrt(np.square(steps).sum(-1))
+    same = labels[:, None] == labels[None]
+    pairs = (labels >= 0)[:, None] & (labels >= 0)[None] & ~np.eye(len(x), dtype=bool)
+
+    def summed(within: np.ndarray, between: np.ndarray) -> np.ndarray:
+        return np.where(pairs, np.where(same, within, between), 0.0)
+
+    far = np.exp(-r / reach)
+    felt = summed(stiffness * (r - reach) ** 2, far).sum(1)
+    slopes = summed(2 * stiffness * (r - reach), -far / reach) * (weights[:, None] + weights[None])
+    by_charges = (np.where(pairs, slopes / np.where(pairs, r, 1), 0)[..., None] * steps).sum(1)
+    by_stiffness = summed((r - reach) ** 2, 0 * r)
+    by_reach = summed(-2 * stiffness * (r - reach), far * r / reach**2)
+    return felt, by_charges, [(weights[:, None] * d).sum() for d in (by_stiffness, by_reach)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tile", "rtol"),
+    [("float64", None, 1e-9), ("float64", 6, 1e-9), ("float32", 6, 1e-4)]
+    + [("float16", 20, 1e-3), ("bfloat16", 6, 1e-2)],
+)
+def test_a_potential_of_one_s_own_is_a_function_of_one_pair(
+    dtype: str, tile: int | None, rtol: float
+) -> None:
+    """What is felt and every gradient, tile by tile; the gradient by charges has their own precision."""
+    with jax.enable_x64(dtype == "float64"):
+        charges = jnp.asarray(CHARGES, dtype)
+        weights = RNG.normal(size=len(charges))
+
+        def whole(charges: jax.Array, parameters: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
+            felt = fields.superpose(springs, charges, LABELS, parameters, tile=tile)
+            return jnp.sum(jnp.asarray(weights, felt.dtype) * felt), felt
+
+        step = jax.jit(jax.grad(whole, (0, 1), has_aux=True))
+        (by_charges, by_parameters), felt = step(charges, (2.0, 0.5))
+        expected = springs_oracle(
+            np.asarray(charges, np.float64), np.asarray(LABELS), weights, 2.0, 0.5
+        )
+        np.testing.assert_allclose(felt, expected[0], rtol=min(rtol, 1e-4))
+        scale = np.abs(expected[1]).max()
+        np.testing.assert_allclose(
+            np.asarray(by_charges, np.float64), expected[1], rtol=rtol, atol=rtol * scale
+        )
+        np.testing.assert_allclose(by_parameters, expected[2], rtol=min(rtol, 1e-4))
+
+
+def test_a_potential_of_one_s_own_is_felt_anywhere() -> None:
+    points = jnp.asarray(RNG.normal(size=(7, 2)), jnp.float32)
+    felt = fields.class_field(
+        points, 1, CHARGES, LABELS, potential=springs, stiffness=2.0, reach=0.5
+    )
+    labels, r = np.asarray(LABELS), np.linalg.norm(points[:, None] - CHARGES[None], axis=-1)
+    terms = np.where(labels == 1, 2 * (r - 0.5) ** 2, np.exp(-r / 0.5))
+    np.testing.assert_allclose(felt, (terms * (labels >= 0)).sum(1), rtol=1e-4)
+
+
+def test_a_potential_is_a_scalar_and_counts_as_a_number() -> None:
+    def pair_of_numbers(r, same):
+        return jnp.stack([r, r])
+
+    def near(r, same):
+        return same & (r < 0.5)
+
+    message = r"pair_of_numbers must return a scalar for one pair, got an array of shape \[2\]"
+    with pytest.raises(ValueError, match=message):
+        fields.superpose(pair_of_numbers, CHARGES, LABELS)
+    with pytest.raises(ValueError, match=message):
+        fields.class_field(CHARGES, 0, CHARGES, LABELS, potential=pair_of_numbers)
+    charges, labels = jnp.array([[0.0], [0.25], [0.5], [0.75]]), jnp.array([0, 0, 0, 1])
+    np.testing.assert_array_equal(fields.superpose(near, charges, labels), [1, 2, 1, 0])
+    np.testing.assert_array_equal(
+        jax.grad(lambda x: fields.superpose(near, x, labels).sum())(charges), 0
     )
 
 

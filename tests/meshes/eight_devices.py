@@ -40,6 +40,7 @@ from mining.test_miners import BUILDERS
 
 import jdml
 from jdml.mining import chain, easy_positive, random_positive, semi_hard_negative
+from jdml.ops.meshes import as_axis
 
 CHECKS = Checks()
 check = CHECKS.add
@@ -352,14 +353,46 @@ def classes_sampled_by_keys_of_every_implementation() -> None:
         assert_same(values[0], values[1])
 
 
+def gravity(r: jax.Array, same: jax.Array, strength: Any) -> jax.Array:
+    """A potential of one's own."""
+    return jnp.where(same, -strength / (1.0 + r), 0.0)
+
+
+@check
+def a_potential_of_one_s_own_in_a_shard_map() -> None:
+    """The devices share the tiles; each finds the gradient of its own rows."""
+
+    def step(x: Any, y: Any, axis_name: str | None = None) -> Any:
+        axis = as_axis(axis_name)
+
+        def value(x: Any) -> Any:
+            felt = jdml.fields.superpose(gravity, axis.gather(x), axis.rows(y), (2.0,), axis=axis)
+            return jnp.square(felt).sum()
+
+        return jax.value_and_grad(value)(x)
+
+    grid = mesh(EXPLICIT, 8)
+    mapped = jax.shard_map(
+        functools.partial(step, axis_name="data"),
+        mesh=grid,
+        in_specs=P("data"),
+        out_specs=(P(), P("data")),
+    )
+    actual = jax.jit(mapped)(*put(grid, (X, Y), (P("data"),) * 2))
+    assert_same(jax.device_get(actual), jax.device_get(step(jnp.asarray(X), jnp.asarray(Y))))
+
+
 @check
 def fields_alone() -> None:
     classes = np.where(Y == 4, -1, Y)
 
     def value(x: Any, points: Any, y: Any) -> Any:
         potentials = jdml.fields.superpose(jdml.fields.decaying, x, y, (0.5, 1.0, 4.0))
+        own = jdml.fields.superpose(gravity, x, y, (2.0,))
         fields = [jdml.fields.class_field(points, j, x, y) for j in (0, 2)]
-        return potentials.sum() + sum(jnp.sum(f * f) for f in fields), (potentials, fields)
+        fields.append(jdml.fields.class_field(points, 1, x, y, potential=gravity, strength=2.0))
+        whole = potentials.sum() + own.sum() + sum(jnp.sum(f * f) for f in fields)
+        return whole, (potentials, own, fields)
 
     step = jax.jit(jax.value_and_grad(value, (0, 1), has_aux=True))
     points = RNG.normal(size=(24, D)).astype(np.float32)
