@@ -25,7 +25,7 @@ STEEPEST = 60.0
 """Exponent beyond which ``exp`` goes on as its tangent, so that values and their sums stay finite in float32."""
 
 
-@ops.public(temperature=checks.positive)
+@ops.public(temperature=checks.positive, norm_weight=checks.positive)
 def nir_loss(
     latents: Array,
     log_dets: Array,
@@ -33,6 +33,7 @@ def nir_loss(
     shape: Shape = "exp",
     temperature: float | Array = 1.0,
     per_dimension: bool = False,
+    norm_weight: float | Array = 0.5,
     of_mean: bool = False,
     where: Array | None = None,
     weights: Array | None = None,
@@ -42,8 +43,9 @@ def nir_loss(
     """Compute NIR: samples must be likely residuals of their class's proxy under a conditional flow.
 
     Formula:
-        ``reduce_i f(t · NLL_i)`` with ``NLL_i = ½‖ζ_i‖² − log|det J_i|`` (divided by D with ``per_dimension``) and f
-        the exponential, softplus ``log(1 + e^u)`` or the identity; with ``of_mean`` ``f(t · reduce_i NLL_i)``.
+        ``reduce_i f(t · NLL_i)`` with ``NLL_i = ½‖ζ_i‖² − log|det J_i|`` (``norm_weight`` in the place of ½; divided
+        by D with ``per_dimension``) and f the exponential, softplus ``log(1 + e^u)`` or the identity; with ``of_mean``
+        ``f(t · reduce_i NLL_i)``.
 
     Args:
         latents: ``[B, D]`` residuals ζ.
@@ -51,7 +53,9 @@ def nir_loss(
         shape: f: ``"exp"``, ``"softplus"`` or ``"identity"``.
         temperature: t, multiplies the negative log-likelihood.
         per_dimension: divide the negative log-likelihood by D.
-        of_mean: take f of the reduced negative log-likelihood, as the paper prints; by default reduce f, as released.
+        norm_weight: of ‖ζ‖²: ½ is the normal density's, and the program's; 1 is what eq. 10 prints.
+        of_mean: take f of the reduced negative log-likelihood, as eq. 11 has it; by default reduce f, as released. With
+            ``norm_weight=1.0`` this is eq. 10 and 11 to the letter.
         where: ``[B]`` bool, the valid rows.
         weights: ``[B]``: each row's term is multiplied by its weight.
         axis_name: inside a ``jax.shard_map``, the mesh axis over which the batch is spread: the rows of all devices
@@ -63,11 +67,11 @@ def nir_loss(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, another f, a temperature that is not positive; ``of_mean`` without a
-            ``reduce_fn``.
+        ValueError: shapes that do not fit, another f, a temperature or weight that is not positive; ``of_mean``
+            without a ``reduce_fn``.
 
     Implementation notes:
-        With the normal density's ½, which the paper leaves out; its constant is dropped. The mean of f is never below f
+        The normal density's constant is dropped. The mean of f is never below f
         of the mean (f is convex), and is ruled by the least likely sample, where f of the mean pulls all alike. Beyond
         an exponent of 60 the exponential goes on as its tangent: finite, with a gradient that still points the right
         way, up to an exponent of 1e5, where it is flat. Latents are cut at ±1e15. Beyond an exponent of about 40 the
@@ -76,7 +80,7 @@ def nir_loss(
 
     Paper settings:
         exp; temperatures of .3 and 3 and softplus as ablations. The loss it is added to is weighted by ω from .001 to
-        .01: see :func:`jdml.objectives.with_nir`.
+        .01, more is not printed: see :func:`jdml.objectives.with_nir`.
 
     Reference:
         Roth, Vinyals & Akata, *Non-isotropy Regularization for Proxy-based Deep Metric Learning*, eq. 10 and 11.
@@ -110,7 +114,7 @@ def nir_loss(
     checks.require_finite("latents", residuals)
     checks.require_finite("log_dets", volumes)
     residuals = jnp.clip(residuals, -FARTHEST, FARTHEST)
-    surprise = 0.5 * jnp.sum(jnp.square(residuals), axis=-1) - volumes
+    surprise = norm_weight * jnp.sum(jnp.square(residuals), axis=-1) - volumes
     exponents = temperature * jnp.clip(surprise, -LARGEST, LARGEST) / (dim if per_dimension else 1)
     exponents = jnp.clip(exponents, -LARGEST, LARGEST)
     values = exponents if of_mean else SHAPES[shape](exponents)

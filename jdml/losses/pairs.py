@@ -221,14 +221,15 @@ def margin_loss(
     beta: float | Array = 1.2,
     alpha: float | Array = 0.2,
     sample_beta: Array | None = None,
+    squared: bool = False,
     reduce_fn: ReduceFn | None = mean_nonzero,
     **options: Unpack[CompareOptions],
 ) -> Array:
     """Compute the margin loss: positives inside, negatives outside a boundary that can be learned.
 
     Formula:
-        positives ``(d − β + α)₊``, negatives ``(β − d + α)₊``, averaged together; β is the anchor's: one for all or its
-        class's, plus the sample's own.
+        positives ``(d − β + α)₊``, negatives ``(β − d + α)₊``, averaged together; d Euclidean, or its square; β is the
+        anchor's: one for all or its class's, plus the sample's own.
 
     Args:
         embeddings: ``[B, D]``.
@@ -237,6 +238,7 @@ def margin_loss(
             gradients.
         alpha: α, half the width of the gap around the boundary, a distance.
         sample_beta: ``[B]``, added to the β of each anchor: what it differs by from its class. It gets gradients, too.
+        squared: compare squared Euclidean distances, as EPS's preliminaries define D; α and β are then squared ones.
         **options: what is compared, see :func:`jdml.losses.compare`.
         reduce_fn: ``mean_nonzero`` divides the sum of all active pairs, of both kinds together, by their number; None
             gives ``[B, R]``.
@@ -253,7 +255,8 @@ def margin_loss(
 
     Paper settings:
         β₀ = 1.2, α = .2 (Wu et al. and EPS, on distance-weighted pairs: ``mine=chain(random_positive(),
-        distance_weighted_negative(dim=D))``).
+        distance_weighted_negative(dim=D))``). EPS prints D as a squared distance (``squared=True``); the framework that
+        its tables were made with compares plain ones.
 
     Reference:
         Wu, Manmatha, Smola & Krähenbühl, *Sampling Matters in Deep Embedding Learning*, eq. 5.
@@ -269,7 +272,8 @@ def margin_loss(
         options = _with_boundaries(beta, labels, embeddings, options)
 
     def terms(c: Comparison) -> PairTerms:
-        distances, boundary = c.distances, _boundaries(beta, c)
+        distances = c.squared_distances if squared else c.distances
+        boundary = _boundaries(beta, c)
         pull = jnp.where(c.pairs.positive, relu(distances - boundary + alpha), 0.0)
         push = jnp.where(c.pairs.negative, relu(boundary - distances + alpha), 0.0)
         return ((pull + push, c.pairs.positive | c.pairs.negative),)

@@ -284,8 +284,9 @@ def soft_triple_loss(
         ValueError: shapes that do not fit, λ or γ not positive, τ negative.
 
     Implementation notes:
-        τR is added to every row, so that the mean over the rows is the paper's loss. Weights do not touch it, and it is
-        always taken on the sphere.
+        τR is added to every row, so that the mean over the rows has it once. Weights do not touch it, and it is always
+        taken on the sphere. MPA's eq. 4 prints the *sum* over the rows and τR once, which no ``reduce_fn`` is:
+        ``soft_triple_loss(x, y, p, tau=None, reduce_fn=jdml.total) + tau * center_regularizer(p)``.
 
     Paper settings:
         (λ, γ, τ, δ): CUB and In-shop (20, .1, .2, .01), with 10 centres. The values that CCP prints for Cars196 and

@@ -31,6 +31,7 @@ def with_nir(
     shape: isotropy.Shape = "exp",
     temperature: float | Array = 1.0,
     per_dimension: bool = False,
+    norm_weight: float | Array = 0.5,
     of_mean: bool = False,
     stop_proxy_gradient: bool = False,
     wrong_class_weight: float | Array = 0.0,
@@ -50,7 +51,8 @@ def with_nir(
         shape: f, see :func:`jdml.nir_loss`.
         temperature: t.
         per_dimension: divide the negative log-likelihood by the dimension.
-        of_mean: ``f(t · mean_i NLL)``, as the paper prints, in the place of ``mean_i f(t · NLL)``.
+        norm_weight: of ‖ζ‖² in the negative log-likelihood; 1 is what eq. 10 prints.
+        of_mean: ``f(t · mean_i NLL)``, as eq. 11 has it, in the place of ``mean_i f(t · NLL)``.
         stop_proxy_gradient: whether the regularizer leaves the proxies alone.
         wrong_class_weight: weight of ``mean_i f(−t · NLL(x_i | ρ_j))`` with j the next sample of another class: such
             pairs are made unlikely.
@@ -83,8 +85,8 @@ def with_nir(
         correction runs ahead on gradients of 0: its first real steps are 1.2 to 1.6 times as large.
 
     Paper settings:
-        ω from .001 to .01 (.0075 on CUB, .01 on Cars196); learning rates: model 1e-5, proxies ×4000, flow ×50; one
-        epoch in which the backbone waits.
+        ω from .001 to .01 (the released scripts: .0075 on CUB, .01 on Cars196, neither printed); learning rates: model
+        1e-5, proxies ×4000, flow ×50; one epoch in which the backbone waits.
 
     Reference:
         Roth, Vinyals & Akata, *Non-isotropy Regularization for Proxy-based Deep Metric Learning*.
@@ -105,6 +107,7 @@ def with_nir(
     checks.non_negative("wrong_class_weight", wrong_class_weight)
     checks.non_negative("warmup", warmup)
     checks.positive("temperature", temperature)
+    checks.positive("norm_weight", norm_weight)
     if int(warmup) != warmup:
         raise TypeError(f"warmup must be a whole number of steps, got {warmup!r}")
     if shape not in isotropy.SHAPES:
@@ -117,6 +120,7 @@ def with_nir(
         "shape": shape,
         "temperature": temperature,
         "per_dimension": per_dimension,
+        "norm_weight": norm_weight,
         "of_mean": of_mean,
     }
     added = _Regularizer(
@@ -217,7 +221,12 @@ class _Regularizer:
         latents, log_dets = self.flow.apply(flow_params, x, seen)
         value = isotropy.nir_loss(latents, log_dets, where=rows, **self.shaped)
         surprise = isotropy.nir_loss(
-            latents, log_dets, where=rows, shape="identity", reduce_fn=None
+            latents,
+            log_dets,
+            norm_weight=self.shaped["norm_weight"],
+            where=rows,
+            shape="identity",
+            reduce_fn=None,
         )
         weight = self.wrong_class_weight
         if not (isinstance(weight, int | float) and weight == 0):
@@ -263,7 +272,14 @@ def _of_wrong_classes(
     wrong = rows & others.any(1)
     next_other = jnp.take_along_axis(following, others.argmax(1)[:, None], axis=1)[:, 0]
     latents, log_dets = flow.apply(flow_params, x, condition[next_other])
-    surprise = isotropy.nir_loss(latents, log_dets, where=wrong, shape="identity", reduce_fn=None)
+    surprise = isotropy.nir_loss(
+        latents,
+        log_dets,
+        norm_weight=shaped["norm_weight"],
+        where=wrong,
+        shape="identity",
+        reduce_fn=None,
+    )
     # A zero latent of log-determinant u has the negative log-likelihood −u.
     return isotropy.nir_loss(jnp.zeros_like(latents), surprise, where=wrong, **shaped)
 

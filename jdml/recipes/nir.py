@@ -17,6 +17,8 @@ def with_nir(
     base: Recipe,
     *,
     conditioning: str = "dense",
+    blocks: int | None = None,
+    width: int | None = None,
     warmup: int = 1,
     skip_nonfinite: int | None = 10,
     **settings: Any,
@@ -26,6 +28,8 @@ def with_nir(
     Args:
         base: the recipe of a proxy loss.
         conditioning: as of :class:`jdml.flows.ConditionalFlow`.
+        blocks: of the flow, in the place of its preset's: the D of the paper's Table 4b.
+        width: of the flow's nets, likewise: its W.
         warmup: epochs in which the backbone waits.
         skip_nonfinite: as of :func:`jdml.training.fit`.
         **settings: numbers of :class:`jdml.registry.Regularizer`. Its ``flow_lr`` is 50 times the paper's rate of the
@@ -43,7 +47,9 @@ def with_nir(
         >>> made.method.weight, made.warmup_epochs
         (0.02, 1)
     """
-    of_flow = {"conditioning": conditioning, **settings.pop("flow_settings", {})}
+    sizes = {"num_blocks": blocks, "hidden": width}
+    own = {name: size for name, size in sizes.items() if size is not None}
+    of_flow = {"conditioning": conditioning, **own, **settings.pop("flow_settings", {})}
     return dataclasses.replace(
         base,
         method=Regularizer(flow_settings=of_flow, **settings),
@@ -60,6 +66,9 @@ def regularized(
     weight: float | None = None,
     pooling: str = "average",
     proxies_rate: float = 4000.0,
+    max_norm: float | None = None,
+    decay_every: int | None = None,
+    decay_factor: float = 0.5,
     **settings: Any,
 ) -> Recipe:
     """Make the recipe of NIR over a proxy loss.
@@ -68,9 +77,15 @@ def regularized(
         dataset: one of ``DATASETS``, or another.
         backbone: the network; all are trained alike.
         loss: one of ``LOSSES``.
-        weight: ω; None: .0075 on CUB, the method's own elsewhere.
+        weight: ω; None: the released scripts', .0075 on CUB and the method's own .01 elsewhere. The paper prints "from
+            .001 to .01".
         pooling: of the embedding head; ``"average+max"`` is what the paper's table marks with a cross.
         proxies_rate: of the proxies, in units of the model's.
+        max_norm: global norm that gradients are clipped to; None for no clipping, as the paper's tables but for a row
+            of Table 4a, which prints no number, and as the released program.
+        decay_every: epochs after which rates are multiplied by ``decay_factor``; None: constant rates, as in Table 1.
+            Table 2 has "stepwise scheduling at most twice", by a validation split: no number is printed.
+        decay_factor: see ``decay_every``; the released scripts of SOP have .2, twice.
         **settings: as of :func:`with_nir`.
 
     Returns:
@@ -83,7 +98,13 @@ def regularized(
         settings["weight"] = weight
     elif dataset == "cub":
         settings["weight"] = 0.0075
-    return with_nir(_setting(loss, dataset, proxies_rate, pooling), **settings)
+    base = dataclasses.replace(
+        _setting(loss, dataset, proxies_rate, pooling),
+        max_norm=max_norm,
+        decay_every=decay_every,
+        decay_factor=decay_factor,
+    )
+    return with_nir(base, **settings)
 
 
 def unregularized(

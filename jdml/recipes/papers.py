@@ -301,7 +301,7 @@ def recipe(
     return dataclasses.replace(made, network=backbone, **{**_head(backbone), **asked})
 
 
-_ASKED = {"pooling": "pooling", "warmup": "warmup_epochs"}
+_ASKED = {"pooling": "pooling", "warmup": "warmup_epochs", "decay_every": "decay_every"}
 """Settings of methods that go before what the protocol or the network has."""
 
 

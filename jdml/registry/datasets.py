@@ -112,7 +112,7 @@ DATASETS: dict[str, DataSet] = _records(
         published={"train": Count(11318, 59551), "test": Count(11316, 60502)},
         sign="Ebay_train.txt",
         recall_at=(1, 10, 100, 1000),
-        ndcg_at=(8, 10, 100),
+        ndcg_at=(10, 100),
     ),
     DataSet(
         "inshop",

@@ -59,6 +59,7 @@ class Regularizer(Method):
         shape: as of :func:`jdml.objectives.with_nir`, and so are those that follow.
         temperature: see ``shape``.
         per_dimension: see ``shape``.
+        norm_weight: see ``shape``.
         of_mean: see ``shape``.
         stop_proxy_gradient: see ``shape``.
         wrong_class_weight: see ``shape``.
@@ -80,6 +81,7 @@ class Regularizer(Method):
     shape: Literal["exp", "identity", "softplus"] = "exp"
     temperature: Annotated[float, positive] = 1.0
     per_dimension: bool = False
+    norm_weight: Annotated[float, positive] = 0.5
     of_mean: bool = False
     stop_proxy_gradient: bool = False
     wrong_class_weight: Annotated[float, non_negative] = 0.0

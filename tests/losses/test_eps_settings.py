@@ -9,6 +9,7 @@ import pytest
 
 import jdml
 from jdml import mining
+from oracles import pair_losses
 
 pytestmark = pytest.mark.slow
 
@@ -31,6 +32,27 @@ def test_contrastive_on_squared_distances() -> None:
     expected = pull[same & other & (pull > 0)].mean() + push[~same & (push > 0)].mean()
     actual = jdml.contrastive_loss(X, Y, positive_margin=0.1, negative_margin=1.5, squared=True)
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("beta", [1.2, np.array([1.0, 1.2, 1.4])])
+def test_margin_on_squared_distances(beta: object) -> None:
+    """EPS's preliminaries: D is the squared norm."""
+    with jax.enable_x64(True):
+        x = jnp.asarray(RNG.normal(size=(9, 4)))
+        settings = {"beta": jnp.asarray(beta), "alpha": 0.3}
+        for squared in (False, True):
+            expected = pair_losses.margin(
+                np.asarray(x), np.asarray(Y), beta=beta, alpha=0.3, squared=squared
+            )
+            actual = jdml.margin_loss(x, Y, squared=squared, **settings)
+            np.testing.assert_allclose(actual, expected, rtol=1e-10)
+    # On a line: the positive at 1.5, negatives at 0.9 and 0.6 of both; g(z₁, z₂) = (z₁ − z₂ + α)₊.
+    line, labels = jnp.array([[0.0], [1.5], [0.9]]), jnp.array([0, 0, 1])
+    loss = functools.partial(jdml.margin_loss, line, labels, normalize=None, reduce_fn=jdml.total)
+    pull, push = 1.5 - 1.2 + 0.2, (1.2 - 0.9 + 0.2) + (1.2 - 0.6 + 0.2)
+    np.testing.assert_allclose(loss(), 2 * (pull + push), rtol=1e-6)
+    pull, push = 2.25 - 1.2 + 0.2, (1.2 - 0.81 + 0.2) + (1.2 - 0.36 + 0.2)
+    np.testing.assert_allclose(loss(squared=True), 2 * (pull + push), rtol=1e-6)
 
 
 @pytest.mark.parametrize("anchor_block", [None, 4])

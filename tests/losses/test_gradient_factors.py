@@ -86,11 +86,42 @@ def test_all_pairs_gradient() -> None:
 
 
 def test_soft_triple_gradient() -> None:
-    """Eq. 5, with the signs that its loss has: softmax minus the true class."""
+    """The gradient of eq. 2: softmax minus the true class, as reciprocals of sums of exponentials."""
     logits = SCALE * (S - DELTA * POSITIVE)
     softmax = np.exp(logits - logsumexp(logits, axis=1, keepdims=True))
     expected = SCALE / SIZE * (softmax - POSITIVE)
     np.testing.assert_allclose(gradient("SoftTriple"), expected, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(of_equation_5(mended=True) / SIZE, expected, rtol=1e-6)
+
+
+def of_equation_5(*, mended: bool) -> np.ndarray:
+    """Eq. 5 as printed, or with its signs turned and its relative terms the other way around, inside the sums."""
+    values = np.zeros((SIZE, CLASSES))
+    sign = -1 if mended else 1
+    for x, own in enumerate(LABELS):
+        others = [c for c in range(CLASSES) if c != own]
+
+        def above(first: int, second: int, margin: float = 0.0, x: int = x) -> float:
+            return np.exp(SCALE * (S[x, first] - S[x, second] - margin))
+
+        relative = [above(own, c, DELTA) for c in others]
+        whole = 1 / sum(1 / term for term in relative) if mended else sum(relative)
+        values[x, own] = sign * SCALE / (whole + 1)
+        for c in others:
+            pairs = [above(other, c) if mended else above(c, other) for other in others]
+            values[x, c] = -sign * SCALE / (above(own, c, DELTA) + sum(pairs))
+    return values
+
+
+def test_equation_5_as_printed_is_another_function() -> None:
+    """Turning its signs is not enough: with more than two classes it sums what it should sum the reciprocals of."""
+    true, printed = of_equation_5(mended=True), of_equation_5(mended=False)
+    assert (np.sign(printed) == -np.sign(true)).all()
+    assert np.abs(-printed - true).max() > 0.1
+    np.testing.assert_allclose(
+        true.sum(1), 0, atol=1e-12
+    )  # of a softmax; the printed ones do not add up to 0
+    assert np.abs(printed.sum(1)).min() > 1e-3
 
 
 TABLE = {  # stability, similarity, P-P, N-N, P-N

@@ -1,6 +1,7 @@
 """What the potential field and multi-proxies losses must be beyond the property matrix."""
 
 import functools
+import math
 
 import chex
 import jax
@@ -16,6 +17,38 @@ B, C, K, D = 10, 4, 3, 3
 X = jnp.asarray(RNG.normal(size=(B, D)), jnp.float32)
 P = jnp.asarray(RNG.normal(size=(C, K, D)), jnp.float32)
 Y = jnp.asarray(np.arange(B) % (C - 1))
+
+
+@pytest.mark.parametrize("tau", [0.2, 0.7])
+def test_mpa_s_equation_4_sums_the_rows_and_has_the_regularizer_once(tau: float) -> None:
+    """Eq. 1 to 4, line by line; the recipe of the docstring of SoftTriple."""
+    rng = np.random.default_rng(4)
+    x, w, y = rng.normal(size=(5, 3)), rng.normal(size=(4, 3, 3)), [0, 1, 3, 1, 2]
+    x /= np.linalg.norm(x, axis=-1, keepdims=True)
+    w /= np.linalg.norm(w, axis=-1, keepdims=True)
+    scale, gamma, margin = 20.0, 0.1, 0.01
+
+    def similarity(i: int, c: int) -> float:
+        weights = [math.exp(x[i] @ w[c, k] / gamma) for k in range(3)]
+        return sum(weights[k] / sum(weights) * (x[i] @ w[c, k]) for k in range(3))
+
+    def of_sample(i: int) -> float:
+        own = math.exp(scale * (similarity(i, y[i]) - margin))
+        others = sum(math.exp(scale * similarity(i, c)) for c in range(4) if c != y[i])
+        return -math.log(own / (own + others))
+
+    regularizer = sum(
+        math.sqrt(2 - 2 * w[c, s] @ w[c, t]) for c in range(4) for t in range(3) for s in range(t)
+    ) / (4 * 3 * 2)
+    expected = sum(of_sample(i) for i in range(5)) + tau * regularizer
+    with jax.enable_x64(True):
+        arrays = jnp.asarray(x), jnp.asarray(y), jnp.asarray(w)
+        settings = {"scale": scale, "gamma": gamma, "margin": margin, "reduce_fn": jdml.total}
+        sums = jdml.soft_triple_loss(*arrays, tau=None, **settings)
+        actual = sums + tau * jdml.losses.center_regularizer(arrays[2])
+        np.testing.assert_allclose(actual, expected, rtol=1e-10)
+        in_each_row = jdml.soft_triple_loss(*arrays, tau=tau, **settings)
+        np.testing.assert_allclose(in_each_row - actual, 4 * tau * regularizer, rtol=1e-8)
 
 
 def test_mpa_with_one_proxy_is_proxy_anchor() -> None:

@@ -1,5 +1,6 @@
 """The NIR loss: its formula, its shapes, and finite values where the exponential would overflow."""
 
+import functools
 import math
 from typing import Any
 
@@ -63,6 +64,27 @@ def test_the_printed_form_is_f_of_the_mean(shape: Any) -> None:
         jdml.nir_loss(*arrays, of_mean=True, reduce_fn=None)
 
 
+@pytest.mark.parametrize("where", [None, WHERE])
+def test_equations_10_and_11_to_the_letter(where: Any) -> None:
+    """(1/|B|) Σ ‖ζ‖² − log|det J|, without a half, and f of it."""
+    rows = range(B) if where is None else np.flatnonzero(where)
+    printed = sum(sum(z * z for z in LATENTS[i]) - LOG_DETS[i] for i in rows) / len(rows)
+    with jax.enable_x64(True):
+        arrays = jnp.asarray(LATENTS), jnp.asarray(LOG_DETS)
+        loss = functools.partial(jdml.nir_loss, *arrays, norm_weight=1.0, where=where)
+        np.testing.assert_allclose(loss(shape="identity"), printed, rtol=1e-12)
+        np.testing.assert_allclose(loss(of_mean=True), math.exp(printed), rtol=1e-12)
+
+
+def test_what_the_half_is_worth() -> None:
+    """f of the mean with the half is not yet eq. 11: the two differ by half the mean squared norm in the exponent."""
+    square = 2 * math.log(19.17 / 7.39)
+    latents, log_dets = jnp.full((5, 4), math.sqrt(square / 4)), jnp.full(5, square / 2 - 2.0)
+    log_dets += jnp.array([-0.2, -0.1, 0.0, 0.1, 0.2])
+    loss = functools.partial(jdml.nir_loss, latents, log_dets, of_mean=True)
+    np.testing.assert_allclose([loss(), loss(norm_weight=1.0)], [7.39, 19.17], atol=0.01)
+
+
 def test_hidden_rows_leak_nothing() -> None:
     latents = jnp.asarray(np.where(WHERE[:, None], LATENTS, np.nan), jnp.float32)
     log_dets = jnp.asarray(np.where(WHERE, LOG_DETS, np.inf), jnp.float32)
@@ -112,6 +134,7 @@ def _slopes() -> tuple[Any, Any]:
     [
         ({"shape": "square"}, ValueError, "shape must be one of exp, softplus, identity"),
         ({"temperature": 0}, ValueError, "temperature must be > 0"),
+        ({"norm_weight": 0}, ValueError, "norm_weight must be > 0"),
         (
             {"log_dets": [0.0] * B},
             TypeError,

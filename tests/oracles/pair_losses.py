@@ -203,19 +203,21 @@ def margin(
     *,
     beta: float | Array = 1.2,
     alpha: float = 0.2,
+    squared: bool = False,
     reduce: str = "default",
     **options,
 ) -> float | Array:
     """(d − β + α)₊ over positives, (β − d + α)₊ over negatives, all active ones together."""
     pairs = compare(embeddings, labels, **options)
+    power = 2 if squared else 1
 
     def boundary(i: int) -> float:
         return float(beta) if np.ndim(beta) == 0 else float(beta[labels[i]])
 
     terms = pair_terms(
         pairs,
-        lambda i, j: relu(pairs.distance(i, j) - boundary(i) + alpha),
-        lambda i, j: relu(boundary(i) - pairs.distance(i, j) + alpha),
+        lambda i, j: relu(pairs.distance(i, j) ** power - boundary(i) + alpha),
+        lambda i, j: relu(boundary(i) - pairs.distance(i, j) ** power + alpha),
     )
     reduce = "mean_nonzero" if reduce == "default" else reduce
     return reduced(terms, pairs.positive | pairs.negative, reduce)

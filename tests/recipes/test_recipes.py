@@ -118,6 +118,19 @@ def test_nir_s_baseline_is_nir_without_the_flow(loss):
     assert recipe("nir_baseline", "cub").warmup_epochs == 0
 
 
+def test_nir_s_ablations_and_its_steps_are_settings():
+    """Table 4a's clipping, Table 4b's D and W, Table 2's steps; eq. 10 and 11 to the letter."""
+    deep = recipe("nir", "cub", blocks=15, width=64, conditioning="mid")
+    assert deep.method.flow_settings == {"conditioning": "mid", "num_blocks": 15, "hidden": 64}
+    plain = recipe("nir", "cub")
+    assert plain.method.flow_settings == {"conditioning": "dense"}
+    assert (plain.max_norm, plain.decay_every) == (None, None)
+    stepped = recipe("nir", "cars", max_norm=1.0, decay_every=40, decay_factor=0.2)
+    assert (stepped.max_norm, stepped.decay_every, stepped.decay_factor) == (1.0, 40, 0.2)
+    assert recipe("nir", "cub", protocol="mlrc", decay_every=40).decay_every == 40
+    assert recipe("nir", "cub", norm_weight=1.0, of_mean=True).method.norm_weight == 1.0
+
+
 def test_only_the_head_and_the_objective_learn_during_warm_up():
     plan = Recipe(loss="proxy_anchor", warmup_epochs=2, rate=0.1, role_rates={"proxies": 10})
     params = {"model": {"conv": jnp.zeros(1), "head": jnp.zeros(1)}, "proxies": jnp.zeros(1)}
