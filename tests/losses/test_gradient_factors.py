@@ -1,4 +1,4 @@
-"""What drives the gradients of proxy losses: MPA's eq. 5, 8, 9, 11, 14 and 18, and its Table 1.
+"""What drives the gradients of proxy losses: MPA's eq. 5, 8, 9, 11, 14 and 18, its Tables 1 and 2.
 
 With the unit vectors for proxies and nothing normalized, an embedding's entries are its similarities S(x, c), and the
 gradient with respect to it is ∂L/∂S.
@@ -122,6 +122,44 @@ def test_equation_5_as_printed_is_another_function() -> None:
         true.sum(1), 0, atol=1e-12
     )  # of a softmax; the printed ones do not add up to 0
     assert np.abs(printed.sum(1)).min() > 1e-3
+
+
+def operations(name: str, samples: int, classes: int | None = None, proxies: int = 1) -> float:
+    """Of a value and its gradient, as counted by the compiler; without the regularizer."""
+    rows = jax.ShapeDtypeStruct((samples, 16), jnp.float32), jax.ShapeDtypeStruct((samples,), int)
+    shape = (classes, 16) if proxies == 1 else (classes, proxies, 16)
+    centres = () if classes is None else (jax.ShapeDtypeStruct(shape, jnp.float32),)
+    settings = {} if proxies == 1 else {"tau": None}
+    loss = functools.partial(getattr(jdml, f"{name}_loss"), **settings)
+    step = jax.jit(jax.value_and_grad(loss))
+    return step.lower(*rows, *centres).cost_analysis()["flops"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["contrastive", "triplet", "multi_similarity"])
+def test_table_2_of_pairs(name: str) -> None:
+    """O(M²), of the triplet loss too: its couples are counted, not listed, so that O(M³) is not met."""
+    assert 3.8 < operations(name, 256) / operations(name, 128) < 4.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "proxies"),
+    [
+        ("proxy_nca", 1),
+        ("proxy_anchor", 1),
+        ("soft_triple", 4),
+        ("multi_proxy_anchor", 4),
+        ("multi_proxy_anchor_dw", 4),
+        ("multi_proxy_anchor_ap", 4),
+    ],
+)
+def test_table_2_of_proxies(name: str, proxies: int) -> None:
+    """O(MC), and O(MCP) with P proxies per class, where the table allows P²."""
+    once = operations(name, 128, 64, proxies)
+    assert 3.7 < operations(name, 256, 128, proxies) / once < 4.1
+    if proxies > 1:
+        assert 1.9 < operations(name, 128, 64, 2 * proxies) / once < 2.3
 
 
 TABLE = {  # stability, similarity, P-P, N-N, P-N

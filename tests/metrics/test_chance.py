@@ -1,5 +1,7 @@
-"""Violation of chance constraints against plain loops, Markov's bound, and proposition 4.2's gap."""
+"""Violation of chance constraints against plain loops, Markov's bound, lemma 4.4, propositions 4.1 and 4.2."""
 
+import flax.linen
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -53,6 +55,83 @@ def test_markov_s_bound_holds_and_is_the_contrastive_loss(alpha: float) -> None:
 def test_classes_apart_violate_nothing() -> None:
     violation = metrics.violation_probability(0.01 * X + np.eye(3)[Y], Y, beta=0.7, alpha=0.5)
     assert violation == (0.0, 0.0, 0.0)
+
+
+def network(kernels, dense):
+    """An L-layer CNN: convolutions with ReLU, each then max-pooled over windows apart, the mean over space, a layer."""
+
+    def embed(images):
+        for kernel in kernels:
+            images = jax.lax.conv_general_dilated(
+                images, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+            images = flax.linen.max_pool(jax.nn.relu(images), (2, 2), strides=(2, 2))
+        return images.mean((1, 2)) @ dense
+
+    return embed
+
+
+def weight_sums(kernel):
+    """The largest absolute sum of the weights into a neuron, and of those out of one."""
+    sizes = np.abs(np.asarray(kernel)).reshape(-1, *kernel.shape[-2:])
+    return sizes.sum((0, 1)).max(), sizes.sum((0, 2)).max()
+
+
+@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("normalize", [None, jdml.ball])
+def test_the_loss_of_a_cnn_is_lipschitz(same: bool, normalize: object) -> None:
+    """Lemma 4.4: √2 ω^L, with ω the largest sum of the weights into a neuron *and* out of one."""
+    rng = np.random.default_rng(7)
+    with jax.enable_x64(True):
+        kernels = [jnp.asarray(0.3 * rng.normal(size=(3, 3, *io))) for io in ((2, 4), (4, 3))]
+        dense = jnp.asarray(0.5 * rng.normal(size=(3, 5)))
+        omega = max(max(weight_sums(layer)) for layer in (*kernels, dense))
+        embed, y = network(kernels, dense), jnp.array([0, 0 if same else 1])
+
+        def loss(pair):  # both orders of the pair: half of their sum is ℓ(z_i, z_j)
+            return 0.5 * jdml.margin_loss(
+                embed(pair), y, beta=0.6, alpha=0.5, normalize=normalize, reduce_fn=jdml.total
+            )
+
+        pairs = jnp.asarray(rng.normal(size=(60, 2, 10, 10, 2)))
+        values, slopes = jax.jit(jax.vmap(jax.value_and_grad(loss)))(pairs)
+        steepest = jnp.sqrt(jnp.square(slopes).sum((1, 2, 3, 4))).max()
+        bound = np.sqrt(2) * omega ** (len(kernels) + 1)
+        assert 0 < steepest <= bound
+        apart = jnp.sqrt(jnp.square(pairs[1:] - pairs[:-1]).sum((1, 2, 3, 4)))
+        assert (jnp.abs(jnp.diff(values)) <= bound * apart).all()
+
+
+def test_the_weights_into_a_neuron_alone_do_not_bound_the_slope() -> None:
+    """Lemma 4.4 as printed: nine neurons that all copy one input have ω = 1, and the distance grows threefold."""
+    copies, single = jnp.ones((1, 9)), jnp.ones((9, 1))
+    assert weight_sums(copies) == (1, 9)
+    near, far = jnp.array([[0.0], [1.0]]) @ copies
+    assert jnp.linalg.norm(far - near) == 3 > np.sqrt(2)
+    assert weight_sums(single) == (9, 1)  # nor do those out of one, by which it is proved
+    assert jnp.linalg.norm(jnp.ones(9) @ single) == 9 > np.sqrt(2) * jnp.linalg.norm(jnp.ones(9))
+
+
+def test_few_anchors_stand_for_all_the_nearer_the_more_they_are() -> None:
+    """Proposition 4.1: but for a share γ of the draws, within ζ δ_S + L √(log(1/γ) / m); and as 1/√m."""
+    rng = np.random.default_rng(3)
+    x, y, beta, alpha, gamma = rng.uniform(size=(300, 2)), rng.integers(0, 3, 300), 0.5, 0.3, 0.05
+    apart = np.linalg.norm(x[:, None] - x[None], axis=-1)
+    same = y[:, None] == y[None]
+    losses = np.maximum(0, np.where(same, 1, -1) * (apart - beta) + alpha)  # 1-Lipschitz
+    spread = []
+    for m in (12, 48, 192):
+        gaps, within = [], []
+        for _ in range(200):
+            anchors = rng.integers(0, 300, m)  # independent draws
+            beside = np.where(same[:, anchors], apart[:, anchors], np.inf)
+            gap, radius = abs(losses.mean() - losses[anchors].mean()), beside.min(1).max()
+            gaps.append(gap)
+            within.append(gap <= radius + losses.max() * np.sqrt(np.log(1 / gamma) / m))
+        assert np.mean(within) >= 1 - gamma
+        assert np.quantile(gaps, 1 - gamma) <= losses.max() * np.sqrt(np.log(1 / gamma) / m)
+        spread.append(np.sqrt(m) * np.mean(gaps))
+    assert max(spread) < 1.3 * min(spread)
 
 
 @pytest.mark.parametrize("seed", range(4))
