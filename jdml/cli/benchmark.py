@@ -31,8 +31,8 @@ class Benchmark(BenchmarkOptions):
     """Train a method by its paper's recipe and score it on classes that it has not seen.
 
     conventional: one model on all training classes, R@k on the test classes. mlrc: four models, each on three quarters
-    of the training classes and stopped by the fourth; scored apart and with their embeddings side by side. The test
-    classes choose nothing.
+    of the training classes and stopped by the fourth; scored apart and with their embeddings side by side. ablation:
+    one model of that kind, on two thirds and stopped by the third (CCP's). The test classes choose nothing.
 
     With --out, a killed benchmark goes on where it was when the same command is given again. Other losses, miners,
     networks and splits: jdml train.
@@ -68,7 +68,7 @@ class Benchmark(BenchmarkOptions):
             self.out.mkdir(parents=True, exist_ok=True)
             rows = runs[0] if self.seeds == 1 else {**over(runs, np.mean), "seeds": runs}
             write_json(self.out / "metrics.json", {"options": self.told(), **rows})
-            models = _models(self.out)
+            models = [file.parent for file in sorted(self.out.glob("**/model.safetensors"))]
             if not self.dry_run and models:
                 where = f"{self.dataset}:{self.data_dir}"
                 print(f"next: jdml embed {models[0]} {where} --split test --out embeddings.npz")
@@ -92,7 +92,7 @@ class Benchmark(BenchmarkOptions):
         from jdml import data
         from jdml.data.checking import unlike_published
 
-        crops = data.mlrc if self.protocol == "mlrc" else data.conventional
+        crops = data.conventional if self.protocol == "conventional" else data.mlrc
         train, test = read(source, crops(self.crop_size))
         scored = {"test": test.queries}
         if test.gallery is not None:
@@ -108,11 +108,13 @@ class Benchmark(BenchmarkOptions):
     def _measure(self, train: Any, test: Any) -> Rows:
         """Metrics by row."""
         from jdml import data
-        from jdml.training.protocols import conventional, mlrc
+        from jdml.training.protocols import ablation, conventional, mlrc
 
         plan = self._plan(train)
         if self.protocol == "mlrc":
             return mlrc(plan, train, test, self.out)
+        if self.protocol == "ablation":
+            return {"ours": ablation(plan, train, test, self.out)}
         if self.label_noise:
             labels = data.corrupt_labels(train.labels, self.label_noise, self.seed)
             train = replace(train, labels=labels)
@@ -133,7 +135,7 @@ class Benchmark(BenchmarkOptions):
         if self.dry_run:
             recipe, every = rehearsed(recipe), 2
             steps = 2 if steps is None else steps
-        elif self.protocol == "mlrc" and steps is None:
+        elif self.protocol != "conventional" and steps is None:
             steps = MLRC_EVALUATIONS * every
         mesh, where = self.mesh(recipe.batch_size)
         for line in where if writes() else ():
@@ -177,11 +179,6 @@ class Benchmark(BenchmarkOptions):
                 "paper": dict(next(iter(rows.values()), {})),
             },
         }
-
-
-def _models(out: Path) -> list[Path]:
-    """The runs in a folder that have a model, the folder itself first."""
-    return [file.parent for file in sorted(out.glob("**/model.safetensors"))]
 
 
 def read(source: Benchmark, crops: Any) -> tuple[Any, Any]:

@@ -51,7 +51,7 @@ def show(
     from jdml.cli.terminal import print_table
 
     means, spreads = over(runs, np.mean), over(runs, partial(np.std, ddof=1))
-    names = [name for name in next(iter(means.values())) if name != "queries"]
+    names = [name for name in next(iter(means.values())) if name not in ("queries", "step")]
 
     def shown(row: str, name: str) -> str:
         mean = f"{100 * means[row][name]:.1f}"
@@ -81,7 +81,7 @@ def paper_rows(options: BenchmarkOptions, recipe: Recipe) -> dict[str, Row]:
     if backbone == "vit_s16" and options.input_stats == "vit_s16_dino":
         backbone = "vit_s16_dino"
     own = {**settings_of(options.method), **options.method_settings()}
-    if own.get("single"):
+    if own.get("single") or options.protocol == "ablation":
         return {}
     return printed(
         options.protocol,
@@ -119,7 +119,7 @@ def differences(options: BenchmarkOptions) -> tuple[str, ...]:
         What was typed, and what is known to differ.
     """
     names = ("dim", "batch", "steps", "image_size", "lr", "proxies_per_class", "sampled_classes",
-             "label_noise")  # fmt: skip
+             "label_noise", *(() if options.method == "nir" else ("pooling",)))  # fmt: skip
     own = [(name, getattr(options, name)) for name in names]
     without = ("proxies_per_class", 0)  # is no default, as other zeros are
     typed = [(name, value) for name, value in own if value or (name, value) == without]

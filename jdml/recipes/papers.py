@@ -24,6 +24,8 @@ PFML: dict[str, dict[str, Any]] = {
 }
 """PFML's α, clip and start: as ``experiments/pfml_needs`` found them, and the paper's: its figures centre at α = 4."""
 
+Protocol = Literal["conventional", "mlrc", "ablation"]
+"""How models are trained, chosen and scored, see :mod:`jdml.training.protocols`."""
 Maker = Callable[..., Recipe]
 """From data set and backbone to a recipe; a method's own settings by keyword."""
 
@@ -247,7 +249,7 @@ def recipe(
     method: str,
     dataset: str,
     *,
-    protocol: Literal["conventional", "mlrc"] = "conventional",
+    protocol: Protocol = "conventional",
     backbone: str | None = None,
     **settings: Any,
 ) -> Recipe:
@@ -257,8 +259,9 @@ def recipe(
         method: one of ``RECIPES``: the five of this library (``"ccp"``, ``"eps"``, ``"mpa"``, ``"nir"``, ``"pfml"``)
             and those they are compared with.
         dataset: one of ``DATASETS``; any other name gets the settings of ``"cub"``.
-        protocol: ``"mlrc"`` gives every method the same batches of 8 × 4 (32 random images for proxy losses), 128
-            dimensions, average pooling, Adam with rate 1e-5, and vectors in the ball but for ``ON_SPHERE``.
+        protocol: ``"mlrc"``, and ``"ablation"`` alike, gives every method the same batches of 8 × 4 (32 random images
+            for proxy losses), 128 dimensions, average pooling, Adam with rate 1e-5, and vectors in the ball but for
+            ``ON_SPHERE``.
         backbone: the network. Papers train ``"bn_inception"`` in other batches than ``"resnet50"``, which all others
             are treated like. None: ``"resnet50"`` for ``DATASETS`` and folders, for others what fits their images.
         **settings: a method's own, see :func:`settings_of`: what they mean is said in ``jdml/recipes/ccp.py`` and
@@ -284,7 +287,7 @@ def recipe(
         (32, 128)
     """
     one_of("method", method, RECIPES)
-    one_of("protocol", protocol, ("conventional", "mlrc"))
+    one_of("protocol", protocol, get_args(Protocol))
     known = settings_of(method)
     for name in settings:
         if name not in known:
@@ -295,7 +298,7 @@ def recipe(
     if backbone is not None:
         one_of("backbone", backbone, NETWORKS)
     made = RECIPES[method](dataset, backbone or "resnet50", **settings)
-    if protocol == "mlrc":
+    if protocol != "conventional":
         made = _under_mlrc(made, method, dataset)
     asked = {field: settings[name] for name, field in _ASKED.items() if name in settings}
     return dataclasses.replace(made, network=backbone, **{**_head(backbone), **asked})

@@ -64,7 +64,8 @@ def _scored(text: str, folder: Path | None, config: Any) -> data.Dataset:
 def _trained(text: str | None, folder: Path | None, config: Any) -> data.Dataset:
     """The training part, by the labels that were trained on, numbered as the run numbered them."""
     options = config.get("benchmark", {})
-    if text is None or options.get("protocol") == "mlrc" or options.get("method") == "ccp":
+    held_out = options.get("protocol") in ("mlrc", "ablation") or options.get("method") == "ccp"
+    if text is None or held_out:
         raise ValueError("the run does not say which classes it was trained on")
     part = _as_dataset(text, read_source(text, folder, split="train", config=config))
     view = config.get("labels")

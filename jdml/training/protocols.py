@@ -26,6 +26,7 @@ Batches = Callable[[Dataset, Any], Any]
 Vectors = tuple[jax.Array, jax.Array | None]
 RUN_PATIENCE = 60
 FOLDS = 4
+THIRDS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +124,8 @@ def mlrc(
         out_dir: folder of the runs, one subfolder each; None writes nothing.
 
     Returns:
-        ``"separated"``: the mean of the four models' metrics; ``"concatenated"``: those of their normalized embeddings
+        ``"separated"``: the mean of the four models' metrics and, as ``step``, of the steps until each had stopped;
+        ``"concatenated"``: those of their normalized embeddings
         side by side, normalized as each is (CCP: into the ball); ``"std"``: the four models' sample standard deviation.
 
     Raises:
@@ -138,7 +140,8 @@ def mlrc(
         own = dataclasses.replace(plan, seed=plan.seed + number)
         result = _train(own, part, validation, None if folder is None else folder / f"fold{number}")
         vectors.append(_embed_test(own, result.embedder, test))
-        scores.append(_score(own, vectors[-1:], test))
+        steps = {"step": float(result.state.step)}
+        scores.append({**_score(own, vectors[-1:], test), **steps})
     values = {name: [metrics[name] for metrics in scores] for name in scores[0]}
     return {
         "separated": {name: float(np.mean(each)) for name, each in values.items()},
@@ -147,15 +150,41 @@ def mlrc(
     }
 
 
-def _parts(train: Dataset) -> Iterator[tuple[Dataset, Dataset]]:
+def ablation(
+    plan: Plan, train: Dataset, test: Retrieval, out_dir: str | Path | None = None
+) -> dict[str, float]:
+    """Train one model on two thirds of the training classes, stopped by the other third, as CCP's ablations are.
+
+    Args:
+        plan: what is trained.
+        train: the training classes.
+        test: queries and gallery.
+        out_dir: folder of the run; None writes nothing.
+
+    Returns:
+        The metrics of :func:`conventional`, and ``step``, where the run had stopped.
+
+    Raises:
+        ValueError: settings that do not fit the data, naming them.
+
+    Reference:
+        Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, supplement, section 2.1.
+    """
+    part, validation = next(_parts(train, THIRDS))
+    result = _train(plan, part, validation, None if out_dir is None else Path(out_dir))
+    scores = _score(plan, [_embed_test(plan, result.embedder, test)], test)
+    return {**scores, "step": float(result.state.step)}
+
+
+def _parts(train: Dataset, folds: int = FOLDS) -> Iterator[tuple[Dataset, Dataset]]:
     """Training and validation part of each fold; labels of the former are 0, 1, … without gaps."""
     classes = len(np.unique(train.labels))
-    if classes < FOLDS:
+    if classes < folds:
         raise ValueError(
-            f"the mlrc protocol and ccp hold out a quarter of the training classes at a time: at least {FOLDS} "
-            f"classes must train, got {classes}"
+            f"the mlrc protocol and ccp hold out a quarter of the training classes at a time, ablations a third: at "
+            f"least {folds} classes must train, got {classes}"
         )
-    for number, fold in enumerate(mlrc_folds(train.labels, FOLDS)):
+    for number, fold in enumerate(mlrc_folds(train.labels, folds)):
         part, validation = train.select(fold.train), train.select(fold.validation)
         if np.unique(validation.labels, return_counts=True)[1].max() < 2:
             raise ValueError(

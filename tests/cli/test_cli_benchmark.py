@@ -107,6 +107,19 @@ def test_a_damaged_image_stops_the_run_by_name(small_backbone, capsys):
         assert "0.jpg: expected a whole image" in err
 
 
+def test_an_ablation_is_one_model_with_the_pooling_that_is_asked_for(small_backbone, capsys):
+    words = ("--dry-run", "--method", "ccp", "--protocol", "ablation", "--pooling", "max")
+    code, out, err = benchmark(capsys, *words)
+    assert (code, err) == (0, "")
+    assert "ours" in out
+    options = Benchmark(method="mpa", pooling="max", dry_run=True)
+    assert options.recipe().pooling == "max"
+    assert Benchmark(method="mpa", dry_run=True).recipe().pooling == "cubic"
+    code, _, err = benchmark(capsys, "--dry-run", "--backbone", "vit_s16", "--pooling", "max")
+    assert code == 2
+    assert "--pooling is not for --backbone vit_s16, which has its own" in err
+
+
 @pytest.mark.parametrize("protocol", ["conventional", "mlrc"])
 def test_no_steps_score_the_start(small_backbone, capsys, protocol):
     words = ("--dry-run", "--method", "eps", "--steps", "0", "--protocol", protocol)

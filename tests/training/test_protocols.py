@@ -11,7 +11,7 @@ from jdml import data, training
 from jdml.models import SmallConvNet
 from jdml.recipes import Recipe, make_sampler, with_problems
 from jdml.training import by_recipe, protocols
-from jdml.training.protocols import Plan, Retrieval, conventional, mlrc
+from jdml.training.protocols import Plan, Retrieval, ablation, conventional, mlrc
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +78,26 @@ def test_mlrc_trains_four_models_and_scores_them_apart_and_together(tmp_path, mo
     assert len({settings["seed"] for _, settings in trained}) == 4
     assert set(metrics) == {"separated", "concatenated", "std"}
     assert metrics["std"]["MAP@R"] > 0
+    assert metrics["separated"]["step"] == 4
     assert sorted(folder.name for folder in tmp_path.iterdir()) == [f"fold{i}" for i in range(4)]
+
+
+def test_an_ablation_is_one_model_on_two_thirds_of_the_classes(tmp_path, monkeypatch):
+    trained, fit = [], by_recipe.fit
+
+    def watched(*arguments, **settings):
+        trained.append((arguments[3], settings))
+        return fit(*arguments, **settings)
+
+    monkeypatch.setattr(by_recipe, "fit", watched)
+    metrics = ablation(plan("alternating"), stripes(9), Retrieval(stripes(seed=1)), tmp_path)
+    ((train, settings),) = trained
+    assert train.num_classes == 6
+    assert settings["monitor"] == "MAP@R"
+    assert (metrics["queries"], metrics["step"]) == (48, 4)
+    assert (tmp_path / "config.json").is_file()
+    with pytest.raises(ValueError, match="ablations a third: at least 3 classes must train, got 2"):
+        ablation(plan("pairs"), stripes(2), Retrieval(stripes(seed=1)))
 
 
 def test_embeddings_side_by_side_are_normalized_as_each_is():

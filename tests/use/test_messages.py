@@ -82,7 +82,7 @@ def places(tmp_path_factory, draw, photos):
         # benchmark
         (
             "benchmark --dataset folder --data-dir {photos} --method ccp --image-size 32",
-            "hold out a quarter of the training classes at a time: at least 4 classes must train, got 3",
+            "ablations a third: at least 4 classes must train, got 3",
         ),
         ("benchmark --method eps --proxies-per-class 2 --dry-run", "eps is one of pairs"),
         ("benchmark --dry-run --loss-setting alpa=2", "has no setting 'alpa'; .*did you mean alpha"),

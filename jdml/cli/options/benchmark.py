@@ -4,14 +4,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from jdml import registry
-from jdml.cli.options.base import ASIDE, as_typed
+from jdml.cli.options.base import ASIDE, IN_RECIPE, as_typed
 from jdml.cli.options.data import Images, PaperData
 from jdml.cli.options.machines import Machines
 from jdml.cli.options.method import PaperMethod
-from jdml.cli.options.network import Weights
+from jdml.cli.options.network import PoolingName, Weights
 from jdml.cli.options.optimizer import Steps
 from jdml.cli.options.run import Folder
 from jdml.recipes import Recipe
+from jdml.recipes.papers import Protocol
 from jdml.recipes.words import parse_settings
 from jdml.registry.constraints import at_least
 
@@ -27,10 +28,12 @@ class BenchmarkOptions(Machines, Folder, Steps, PaperMethod, Weights, Images):
 
     dataset: PaperData = "cub"
     """Data set; folder: any folder of classes, the first half of them for training."""
-    protocol: Literal["conventional", "mlrc"] = "conventional"
+    protocol: Protocol = "conventional"
     """How models are trained, chosen and scored."""
     backbone: Backbone = "resnet50"
     """The network."""
+    pooling: Annotated[PoolingName | None, IN_RECIPE] = None
+    """How the network pools over space. Default: the paper's."""
     seeds: Annotated[int, at_least(1), ASIDE] = 1
     """How many runs, from --seed on; the table then shows their mean and standard deviation."""
     worker_kind: Annotated[Literal["process", "thread"], ASIDE] = "thread"
@@ -41,12 +44,12 @@ class BenchmarkOptions(Machines, Folder, Steps, PaperMethod, Weights, Images):
     @property
     def crop_size(self) -> int:
         """Height and width of the crops."""
-        return self.image_size or (227 if self.protocol == "mlrc" else 224)
+        return self.image_size or (224 if self.protocol == "conventional" else 227)
 
     def check(self) -> None:
         """Refuse options of different parts that do not go together."""
         super().check()
-        if self.label_noise and (self.protocol == "mlrc" or self.method == "ccp"):
+        if self.label_noise and (self.protocol != "conventional" or self.method == "ccp"):
             raise ValueError(
                 "--label-noise is for the conventional protocol, and not for ccp: both choose by training classes"
             )
@@ -62,7 +65,9 @@ class BenchmarkOptions(Machines, Folder, Steps, PaperMethod, Weights, Images):
             ValueError: what does not go together, as typed.
         """
         base = self.of_paper(self.dataset, self.protocol, self.backbone)
-        changes = self.changes(base)
+        if self.pooling is not None and base.pooling is None:
+            raise ValueError(f"--pooling is not for --backbone {self.backbone}, which has its own")
+        changes = {**self.changes(base), **self.typed({"pooling": "pooling"})}
         changed = sorted(
             {"alpha", "delta"} & parse_settings(self.loss_setting, "--loss-setting").keys()
         )
