@@ -1,0 +1,149 @@
+"""The page of every table, figure, equation and statement of the papers, from ``every_table.toml``."""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jdml.report import mean_std
+from jdml.training.records import read_results
+from maker.records import table
+
+REPOSITORY = Path(__file__).parents[2]
+RECORD = Path(__file__).with_suffix(".toml")
+NEEDS = {
+    "": "–",
+    "nothing": "nothing; seconds to a minute",
+    "digits": "scikit-learn's digits; minutes",
+    "MNIST": "MNIST's files; an hour or two",
+    "Omniglot": "Omniglot's zips; hours",
+    "photographs": "a GPU, the photographs, pretrained weights",
+}
+"""What tests and commands need, by the record's word."""
+SHORT = "--data-dir DIR --weights FILE --out RUN"
+"""What … in a command stands for."""
+
+
+class Item(NamedTuple):
+    """A row of the page.
+
+    Attributes:
+        what: ``"Eq. 4.1"``, ``"Table 3"``, ``"Eq. 7–26"``, ``"§4.4 ρ"``.
+        words: what that is.
+        made: tests, as ``file::function``, and commands.
+        needs: a key of ``NEEDS``.
+        came: what came out, where it is more than that a test holds, with its numbers as ``{study|run|metric}``.
+    """
+
+    what: str
+    words: str
+    made: list[str]
+    needs: str
+    came: str
+
+    @property
+    def kind(self) -> str:
+        """What it is by its first word."""
+        return "§" if self.what.startswith("§") else self.what.split()[0]
+
+    @property
+    def numbers(self) -> list[str]:
+        """Its number, or all of a run of numbers."""
+        first, _, last = self.what.removeprefix(self.kind).strip().partition("–")
+        return [str(number) for number in range(int(first), int(last) + 1)] if last else [first]
+
+    @property
+    def tests(self) -> list[str]:
+        """The tests among what holds it."""
+        return [name for name in self.made if "::" in name]
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands, whole."""
+        return [line.replace("…", SHORT) for line in self.made if "::" not in line]
+
+
+class Paper(NamedTuple):
+    """A paper's part of the record: its name, what it is, its page, its items and how many of each kind it prints."""
+
+    title: str
+    about: str
+    page: str
+    items: list[Item]
+    counts: Mapping[str, int]
+
+
+def papers() -> dict[str, Paper]:
+    """Read the record."""
+    read = tomllib.loads(RECORD.read_text())
+    return {
+        name: Paper(**{**paper, "items": [Item(*item) for item in paper["items"]]})
+        for name, paper in read.items()
+    }
+
+
+@cache
+def kept(study: str) -> dict[str, Any]:
+    """Read the runs that are kept of a study."""
+    folder = REPOSITORY / "experiments" / study
+    files = [file for name in ("results", "kept") if (file := folder / f"{name}.jsonl").is_file()]
+    return {key: run for file in files for key, run in read_results(file).items()}
+
+
+def number(place: str) -> str:
+    """Write what the kept runs of a name measured: ``study|run|metric``, in percent, or as it is with ``|1`` behind."""
+    study, run, metric, *scale = place.split("|")
+    values = [
+        float(result["metrics"][metric])
+        for key, result in kept(study).items()
+        if key.rpartition("-")[0] == run and metric in result["metrics"]
+    ]
+    if not values or not np.isfinite(values).all():
+        raise ValueError(f"{{{place}}}: no run on record has that metric")
+    return mean_std(values, scale=1.0, digits=2) if scale else mean_std(values)
+
+
+def came_out(item: Item) -> str:
+    """Say what came out, numbers filled in."""
+    nothing_said = "not run" if item.needs == "photographs" else "holds"
+    return re.sub(r"\{([^{}]+)\}", lambda match: number(match[1]), item.came or nothing_said)
+
+
+def page() -> str:
+    """Make the page."""
+    read = papers()
+    listed = ", ".join(f"{paper.title} {sum(paper.counts.values())}" for paper in read.values())
+    parts = [
+        "# Every table and figure\n",
+        "Each table, figure, numbered equation, proposition and claim of the five papers, with the test that holds it or "
+        "the command that makes it, what that needs, and what came out here. Numbers that came out are read from the kept "
+        "runs, mean ± sample standard deviation over seeds, in percent where nothing else is said; what was not run has none. "
+        f"So many there are: {listed}.\n",
+        f"In a command … stands for `{SHORT}`; with `--dry-run` in its place the whole path is tried on made-up images. "
+        "Other data sets, losses and backbones are other words of the same command. A test is run by `python -m pytest "
+        "FILE -k NAME`. § is what a paper prints without a number.\n",
+        *(line for paper in read.values() for line in of_paper(paper)),
+    ]
+    return "\n".join(parts)
+
+
+def of_paper(paper: Paper) -> Iterator[str]:
+    """Write a paper's part."""
+    counted = ", ".join(f"{kind} {count}" for kind, count in paper.counts.items())
+    yield f"\n## {paper.title}\n"
+    yield f"{paper.about}: [its page]({paper.page}). {counted}.\n"
+    rows = [
+        [
+            item.what,
+            item.words or "–",
+            "<br>".join(f"`{line}`" for line in item.made) or "–",
+            NEEDS[item.needs],
+            came_out(item),
+        ]
+        for item in paper.items
+    ]
+    yield table(["", "what it is", "test or command", "needs", "what came out here"], rows)
