@@ -24,7 +24,7 @@ PFML: dict[str, dict[str, Any]] = {
 }
 """PFML's α, clip and start: as ``experiments/pfml_needs`` found them, and the paper's: its figures centre at α = 4."""
 
-Protocol = Literal["conventional", "mlrc", "ablation"]
+Protocol = Literal["ablation", "conventional", "mlrc"]
 """How models are trained, chosen and scored, see :mod:`jdml.training.protocols`."""
 Maker = Callable[..., Recipe]
 """From data set and backbone to a recipe; a method's own settings by keyword."""

@@ -369,7 +369,9 @@ def test_vectors_of_proxies_are_cut_at_the_force_of_a_pair_at_delta():
 def test_bad_names_and_sizes_are_refused():
     with pytest.raises(ValueError, match="method must be one of ccp, .*, got 'ppml'"):
         recipe("ppml", "cub")
-    with pytest.raises(ValueError, match="protocol must be one of conventional, mlrc, got 'old'"):
+    with pytest.raises(
+        ValueError, match="protocol must be one of ablation, conventional, mlrc, got 'old'"
+    ):
         recipe("pfml", "cub", protocol="old")
     with pytest.raises(ValueError, match="steps_per_epoch must be at least 1, got 0"):
         make_optimizer(recipe("pfml", "cub"), ("proxies",), 0)

@@ -35,7 +35,7 @@ def places(tmp_path_factory, draw, photos):
         ("train --model=resnet", "--model must be one of bn_inception, .*; did you mean resnet"),
         ("train --miner easy_positve", "got 'easy_positve'; did you mean easy_positive?"),
         ("train --loss-setting margn=1", "has no setting 'margn'; .*; did you mean margin?"),
-        ("train --method nir --method-setting wait=1", "nir has no setting 'wait'; it has conditioning"),
+        ("train --method nir --method-setting wait=1", "nir has no setting 'wait'; it has blocks, conditioning"),
         ("trian", "COMMAND must be one of .*, got 'trian'; did you mean train?"),
         ("data chekc", "got 'data chekc'; did you mean data check?"),
         ("data check cubs .", "NAME must be one of cars, cub, .*; did you mean cub?"),
