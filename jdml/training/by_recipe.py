@@ -190,8 +190,10 @@ def make_network(recipe: Recipe, train: Dataset, **own: Any) -> Any:
     """
     from jdml import models
 
-    of_files = isinstance(train.images, ImageFiles)
-    name = recipe.network or for_images(None if of_files else max(train.images.shape[1:3]))
+    name = recipe.network
+    if name is None:
+        of_files = isinstance(train.images, ImageFiles)
+        name = for_images(None if of_files else max(train.images.shape[1:3]))
     settings: dict[str, Any] = {}
     if recipe.pooling is not None:
         if not NETWORKS[name].pooling:
