@@ -84,3 +84,11 @@ $(VENV)/.docs: pyproject.toml | $(VENV)/.dev
 	@echo "installing jdml[docs] into $(VENV) (once)"
 	@$(INSTALL) --editable '.[docs]'
 	@touch $@
+
+# Beside the environment, whose packages it sees: where these are installed, JAX looks for devices.
+$(VENV)/.compilers: pyproject.toml | $(VENV)/.dev
+	@echo "installing the compilers for GPU and TPU into $(VENV)/compilers (once)"
+	@$(BIN)/python -m venv $(VENV)/compilers
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(VENV)/compilers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/environment.pth"
+	@$(VENV)/compilers/bin/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS) --editable '.[compilers]'
+	@touch $@

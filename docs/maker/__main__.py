@@ -22,7 +22,7 @@ FILLED_IN = ("index.md", "results.md")
 
 def gather() -> Iterator[tuple[str, bytes]]:
     """Give every file of Sphinx's source folder that is not a picture: written, taken over or generated."""
-    from maker import every_table, pages, records, speed
+    from maker import compiled, every_table, pages, records, speed
     from maker.subjects import subjects
 
     for file in sorted(DOCS.rglob("*")):
@@ -42,6 +42,7 @@ def gather() -> Iterator[tuple[str, bytes]]:
         "api/command_line.md": pages.command_line_page(),
         "speed.md": speed.page(),
         "every_table.md": every_table.page(),
+        "compiled.md": compiled.page(),
         "index.md": on_site("index.md").replace("%more%", more_pages()),
         "results.md": on_site("results.md").replace("%best%", records.best()),
         **{f"api/{room}.md": pages.room_page(room) for room in pages.ROOMS},

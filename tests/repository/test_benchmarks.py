@@ -77,7 +77,7 @@ def test_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_results(records, kept)
     assert records.read_text() == machine.RESULTS.read_text()
     scripts = {path.stem for path in BENCHMARKS.glob("*.py")} | {"losses_fresh"}
-    assert {name for name in kept if not name.startswith("accelerator_")} <= scripts
+    assert {name for name in kept if not name.startswith(("accelerator_", "compiled_"))} <= scripts
 
 
 def test_alternation(
@@ -379,31 +379,6 @@ def test_training_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (row,) = json.loads(out.read_text())["rows"]
     assert row["training_images_per_second"] > 0
     assert 0 <= row["waiting_share"] <= 1
-
-
-def test_scaling(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Every step sums the gradients of the network; sampled classes stay on their devices."""
-    from jdml.models import convolution
-
-    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "2")
-    monkeypatch.setattr(convolution, "_convolve", convolution._convolve)  # undone at the end
-    module = load("scaling", monkeypatch)
-    monkeypatch.setattr(module, "DIM", 8)
-    monkeypatch.setattr(module, "CLASSES", 64)
-    out = tmp_path / "scaling.json"
-    arguments = ["--network", "small", "--size", "16", "--rows", "4", "--devices", "1", "2"]
-    run(module, monkeypatch, *arguments, "--methods", "EPS", "MPA", "--out", str(out))
-    assert "2 devices" in capsys.readouterr().out
-    rows = json.loads(out.read_text())["rows"]
-    model = jdml.models.create("small", dim=8, freeze_batch_norm=True)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 16, 16, 3)), train=False)
-    entries = sum(leaf.size for leaf in jax.tree.leaves(shapes["params"]))
-    for row in rows:
-        sent = row["collectives"].get("all-reduce", 0)
-        assert (sent > 4 * entries) == (row["devices"] == 2)
-        assert row["reckoned"]["8 x H100"]["computing_ms"] >= 0
 
 
 def test_gallery_on_disk(

@@ -15,7 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 sys.path.insert(0, str(DOCS))
 
 from maker import __main__ as build  # noqa: E402
-from maker import checks, names, pages, records, speed, stamps  # noqa: E402
+from maker import checks, compiled, names, pages, records, speed, stamps  # noqa: E402
 from maker.scene import move, start, to_plane, to_sphere  # noqa: E402
 from maker.subjects import subjects  # noqa: E402
 
@@ -134,6 +134,9 @@ def test_tables_hold_what_is_on_record():
     row = next(row for row in records.record("losses")["rows"] if row["loss"] == "triplet")
     assert f"{row['milliseconds']['jdml']:.2f}" in records.cost("triplet_loss")
     assert records.record("losses")["environment"]["date"] in speed.page()
+    for name in compiled.DEVICES:
+        rows = records.record(f"compiled_{name}")["rows"]
+        assert all(f"| {row['what']} | {row['devices']} |" in compiled.page() for row in rows)
     for name, subject in SUBJECTS.items():  # of every loss what it costs
         assert subject.miner or name in pages.COSTS or records.cost(name), name
     assert "ResNet-50" in records.flow_cost()

@@ -1,0 +1,154 @@
+"""What programs for an H100 or a TPU v5e hold, move and compute: compiled by their own compilers, on any machine.
+
+    make .venv/.compilers
+    .venv/compilers/bin/python benchmarks/compiled.py --for h100
+    .venv/compilers/bin/python benchmarks/compiled.py --for v5e --only small steps
+
+Value and gradient of every loss, the fields, the metrics, the flow, and training steps of a network with each
+method, on one device and on eight. Nothing runs: bytes are operands and results of all kernels, operations those of
+products and convolutions, temporaries and collectives the compiler's own. `least` is a roofline: the longer of
+operations at the published peak and bytes at the published bandwidth; `estimate` is what a TPU's compiler reckons.
+A program is written to the line compiled_DEVICE of benchmarks/results.jsonl as soon as it is compiled; what is
+there already is left out, unless --again asks for it anew.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import compilers
+
+
+def _asked() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--for", dest="target", choices=compilers.TARGETS, required=True, help="which accelerator")
+    add("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="sections")
+    add("--named", nargs="+", help="only programs in whose name one of these stands")
+    add("--devices", nargs="+", type=int, default=[1, 8], help="meshes of the steps")
+    add("--networks", nargs="+", default=["resnet50"], help="of jdml.models, for the steps")
+    add("--methods", nargs="+", help="of the steps (default all)")
+    add("--rows", type=int, default=32, help="images of a batch, on each device (default 32)")
+    add("--side", type=int, default=224, help="their size (default 224)")
+    add("--again", action="store_true", help="compile also what is on record")
+    add("--text", type=Path, help="a folder for the programs' texts")
+    add("--budget", type=float, default=1e9, help="seconds after which none is begun")
+    add("--out", type=Path, default=Path(__file__).with_name("results.jsonl"), help="the record")
+    return parser.parse_args()
+
+
+class Case(NamedTuple):
+    """A program.
+
+    Attributes:
+        what: its name.
+        lowered: traces it for a device (steps: for their mesh).
+        devices: how many run it.
+        beside: the name of the program that it is compared with.
+        others: what else to write.
+    """
+
+    what: str
+    lowered: Callable[[], Any]
+    devices: int = 1
+    beside: str | None = None
+    others: dict[str, Any] = {}
+
+
+SECTIONS = ("small", "mined", "large", "fields", "everyday", "metrics", "flow", "steps")
+
+if __name__ == "__main__":
+    ASKED = _asked()
+    compilers.prepare(ASKED.target)
+
+import jax  # noqa: E402
+import machine  # noqa: E402
+import programs  # noqa: E402
+
+
+def cases(asked: argparse.Namespace) -> Iterator[Case]:
+    """All that is asked for."""
+    for section in asked.only:
+        for case in (Case(*told) for told in getattr(programs, section)(asked)):
+            if not asked.named or any(name in case.what for name in asked.named):
+                yield case
+
+
+def measured(case: Case, target: compilers.Target, text: Path | None) -> dict[str, Any]:
+    """One row."""
+    start = time.perf_counter()
+    compiled = case.lowered().compile()
+    told = compiled.as_text()
+    if text is not None:
+        text.mkdir(parents=True, exist_ok=True)
+        (text / f"{case.what.replace(' ', '_').replace(',', '')}_{case.devices}.txt").write_text(
+            told
+        )
+    program = compilers.Program(told)
+    operations = program.operations
+    computing = sum(
+        n / (target.single if kind == "f32" else target.operations)
+        for kind, n in operations.items()
+    )
+    memory = compiled.memory_analysis()
+    row = {
+        "what": case.what,
+        "devices": case.devices,
+        "beside": case.beside,
+        "temporaries": int(memory.temp_size_in_bytes),
+        "arguments": int(memory.argument_size_in_bytes),
+        "bytes": program.bytes,
+        "operations": sum(operations.values()),
+        "kernels": program.kernels,
+        "collectives": program.collectives,
+        "least_us": round(1e6 * max(computing, program.bytes / target.bandwidth), 1),
+        "compile_seconds": round(time.perf_counter() - start, 1),
+        **case.others,
+    }
+    if target.clock:
+        row["estimate_us"] = round(1e6 * program.cycles / target.clock, 1)
+    if wrong := program.on_host:
+        row["on_host_or_float64"] = wrong
+    return row
+
+
+def show(row: dict[str, Any]) -> None:
+    """For people."""
+    sent = {k: f"{machine.mebibytes(v)} MiB" for k, v in row["collectives"].items()}
+    print(
+        f"{row['what']:44} {row['devices']:3}  {machine.mebibytes(row['temporaries']):>6} MiB held "
+        f"{machine.mebibytes(row['bytes']):>7} MiB moved {row['operations'] / 1e9:9.2f} Gop "
+        f"{row['kernels']:5} kernels  least {row['least_us']:9.1f} us  estimate "
+        f"{row.get('estimate_us', '-'):>9} us  {sent or ''}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Compile, count, print, write after every program."""
+    name, target = ASKED.target, compilers.TARGETS[ASKED.target]
+    programs.place(lambda number: compilers.devices(name, number))
+    record = f"compiled_{name}"
+    known = (machine.read(ASKED.out, record) or {"rows": []})["rows"]
+    rows = {(row["what"], row["devices"]): row for row in known}
+    ends, failed = time.monotonic() + ASKED.budget, []
+    for case in cases(ASKED):
+        key = (case.what, case.devices)
+        if time.monotonic() > ends or (key in rows and not ASKED.again):
+            continue
+        try:
+            rows[key] = measured(case, target, ASKED.text)
+        except jax.errors.JaxRuntimeError as error:  # too large for the device, most often
+            failed.append(case.what)
+            print(f"{case.what}: {str(error).splitlines()[0][:200]}", flush=True)
+            continue
+        show(rows[key])
+        machine.write(ASKED.out, [rows[key] for key in sorted(rows)], record, target=name)
+    if failed:
+        raise SystemExit(f"not compiled: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,383 @@
+"""The compilers for a GPU or TPU that is not here: how they are called, and what their programs hold, move and compute.
+
+Nothing runs and nothing is timed. The extra `compilers` brings them, best into an environment of its own, which
+`make .venv/.compilers` makes: where they are installed, JAX looks for devices. They need none, and no driver.
+"""
+
+import importlib.util
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+H100 = """
+gpu_device_info {
+  threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152 shared_memory_per_core: 233472
+  threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128 block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535 block_dim_limit_z: 65535 memory_bandwidth: 3352320000000 l2_cache_size: 52428800
+  clock_rate_ghz: 1.98 device_memory_size: 84929347584 shared_memory_per_block_optin: 232448
+  cuda_compute_capability { major: 9 } registers_per_core_limit: 65536 registers_per_block_limit: 65536
+}
+platform_name: "CUDA" dnn_version_info { major: 9 minor: 7 } runtime_version { major: 12 minor: 9 patch: 0 }
+device_description_str: "NVIDIA H100 80GB HBM3"
+"""
+"""What XLA must know of the card: an SXM one."""
+PACKAGES = {"gpu": ("jax_cuda12_plugin", "jax_plugins.xla_cuda12"), "tpu": ("libtpu",)}
+"""Modules without which there is no compiler for a platform."""
+
+
+class Target(NamedTuple):
+    """An accelerator, with its published figures.
+
+    Attributes:
+        platform: as JAX calls it.
+        topologies: how XLA calls so many devices.
+        operations: per second in bfloat16, accumulated in float32.
+        single: the same of products of float32 that keep float32's precision: an H100's vector units; a TPU multiplies
+            six times in bfloat16.
+        bandwidth: bytes per second between a device and its memory.
+        between: bytes per second that a device sends to others.
+        memory: bytes.
+        clock: cycles per second, in which a TPU's compiler estimates; 0 where it does not.
+    """
+
+    platform: str
+    topologies: Mapping[int, str]
+    operations: float
+    single: float
+    bandwidth: float
+    between: float
+    memory: float
+    clock: float = 0.0
+
+
+TARGETS = {
+    "h100": Target("gpu", {1: "1x1x8", 8: "1x1x8"}, 989e12, 67e12, 3.35e12, 450e9, 80e9),
+    "v5e": Target(
+        "tpu",
+        {1: "v5e:2x4", 8: "v5e:2x4", 256: "v5e:16x16"},
+        197e12,
+        197e12 / 6,
+        819e9,
+        200e9,
+        16e9,
+        1.5e9,
+    ),
+}
+
+
+def missing(name: str) -> str | None:
+    """Say what a compiler lacks, or None."""
+
+    def absent(module: str) -> bool:
+        try:
+            return importlib.util.find_spec(module) is None
+        except ModuleNotFoundError:
+            return True
+
+    lacking = [module for module in PACKAGES[TARGETS[name].platform] if absent(module)]
+    if not lacking:
+        return None
+    return f"no compiler for {name}: {', '.join(lacking)} is not installed (make .venv/.compilers)"
+
+
+def prepare(name: str) -> None:
+    """Set what the compiler reads from the environment: before JAX looks for devices, once in a process."""
+    if reason := missing(name):
+        raise SystemExit(reason)
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    if TARGETS[name].platform == "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+        flags = os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_autotune_level=0".strip()
+        return
+    import libtpu
+
+    os.environ["TPU_SKIP_MDS_QUERY"] = "1"
+    os.environ["TPU_LIBRARY_PATH"] = libtpu.get_library_path()
+    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
+
+
+def devices(name: str, number: int) -> list[Any]:
+    """Give devices to compile for. What asks JAX where programs run is told: there."""
+    import jax
+    from jax.experimental import topologies
+
+    jax.devices()  # which loads the plugins
+    target = TARGETS[name]
+    topology = target.topologies[number]
+    if target.platform == "gpu":
+        found = topologies.get_topology_desc(platform="cuda", target_config=H100, topology=topology)
+    else:
+        found = topologies.get_topology_desc(platform="tpu", topology_name=topology)
+    jax.default_backend = lambda: target.platform
+    return list(found.devices[:number])
+
+
+BYTES = {"pred": 1, "u8": 1, "s8": 1, "bf16": 2, "f16": 2, "u16": 2, "s16": 2}
+BYTES |= {"s64": 8, "u64": 8, "f64": 8, "c64": 8, "token": 0}
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+SILENT = frozenset(
+    "parameter constant tuple get-tuple-element bitcast iota after-all partition-id replica-id "
+    "opt-barrier add-dependency".split()
+)
+"""What is no kernel and moves nothing."""
+SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
+
+
+class Instruction(NamedTuple):
+    """One line of a program."""
+
+    name: str
+    type: str
+    opcode: str
+    operands: tuple[str, ...]
+    inner: str
+    rest: str
+    is_root: bool
+
+
+def size_of(type_: str) -> int:
+    """Bytes of a type, of all parts of a tuple."""
+    parts = SHAPE.findall(re.sub(r"\{.*?\}", "", type_))
+    return sum(math.prod(map(int, filter(None, d.split(",")))) * BYTES.get(k, 4) for k, d in parts)
+
+
+def _shape(type_: str) -> list[int]:
+    found = SHAPE.search(type_)
+    return [int(n) for n in found[2].split(",") if n] if found else []
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the bracket that opens at ``start`` closes."""
+    depth = 0
+    for place in range(start, len(text)):
+        depth += (text[place] == "(") - (text[place] == ")")
+        if depth == 0:
+            return place
+    raise ValueError(f"no closing bracket: {text}")
+
+
+def _instruction(line: str) -> Instruction | None:
+    match = re.match(r"\s+(ROOT )?%?([\w.\-]+) = ", line)
+    if match is None:
+        return None
+    text = re.sub(r"/\*.*?\*/", "", line[match.end() :])
+    end = _closing(text, 0) + 1 if text.startswith("(") else text.index(" ")
+    opened = text.index("(", end)
+    closed = _closing(text, opened)
+    operands = re.findall(r"%([\w.\-]+)", text[opened:closed])
+    return Instruction(
+        match[2],
+        text[:end],
+        text[end:opened].strip(),
+        tuple(operands),
+        text[opened + 1 : closed],
+        text[closed + 1 :],
+        match[1] is not None,
+    )
+
+
+class Program:
+    """What a compiled program holds, read from its text.
+
+    A kernel moves its operands and its results; of an operand that it only takes slices from, these. A loop counts as
+    often as it turns, a branch as the longer of its ways.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.computations: dict[str, dict[str, Instruction]] = {}
+        self.entry = ""
+        current: dict[str, Instruction] = {}
+        for line in text.splitlines():
+            header = re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$", line)
+            if header:
+                current = self.computations[header[2]] = {}
+                self.entry = header[2] if header[1] else self.entry
+            elif line.startswith("  ") and (found := _instruction(line)):
+                current[found.name] = found
+
+    @cached_property
+    def steps(self) -> list[tuple[float, str, Instruction]]:
+        """Everything that is launched: how often, in which computation, what."""
+        return list(self._walk(self.entry, 1.0))
+
+    def _walk(self, name: str, times: float) -> Iterator[tuple[float, str, Instruction]]:
+        for found in self.computations[name].values():
+            if found.opcode == "while":
+                body = re.search(r"body=%?([\w.\-]+)", found.rest)
+                assert body is not None
+                yield from self._walk(body[1], times * self._turns(found))
+            elif found.opcode == "conditional":
+                listed = re.search(r"branch_computations=\{(.*?)\}", found.rest)
+                ways = re.findall(r"%?([\w.\-]+)", listed[1]) if listed else []
+                ways += re.findall(r"(?:true|false)_computation=%?([\w.\-]+)", found.rest)
+                yield from max(
+                    (list(self._walk(way, times)) for way in ways),
+                    key=lambda steps: sum(n * self._moved(w, i) for n, w, i in steps),
+                )
+            elif found.opcode == "call" and (
+                called := re.search(r"to_apply=%?([\w.\-]+)", found.rest)
+            ):
+                yield from self._walk(called[1], times)
+            elif found.opcode not in SILENT:
+                yield times, name, found
+
+    def _turns(self, loop: Instruction) -> int:
+        """How often a loop turns: as the compiler says, or as its condition compares."""
+        if told := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.rest):
+            return int(told[1])
+        condition = re.search(r"condition=%?([\w.\-]+)", loop.rest)
+        assert condition is not None
+        numbers = [
+            int(i.inner)
+            for i in self.computations[condition[1]].values()
+            if i.opcode == "constant" and i.inner.isdigit()
+        ]
+        return max(numbers, default=1)
+
+    @property
+    def kernels(self) -> int:
+        """How many different kernels there are; a TPU's copies into its own memory are none."""
+        return sum(1 for _, _, step in self.steps if not self._is_copy(step))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that all kernels read and write."""
+        return int(sum(n * self._moved(where, step) for n, where, step in self.steps))
+
+    @property
+    def operations(self) -> dict[str, float]:
+        """Operations of matrix products and convolutions, by the type of what they multiply."""
+        told: dict[str, float] = {}
+        for times, where, step in self.steps:
+            for inside, product in self._products(where, step):
+                of = self.computations[inside]
+                left = of.get(product.operands[0])
+                found = SHAPE.search(left.type if left else "")
+                kind = found[1] if found else "?"
+                told[kind] = told.get(kind, 0.0) + times * self._operations(inside, product)
+        return told
+
+    @property
+    def precisions(self) -> dict[str, list[str]]:
+        """How products are computed: types and precision of what each multiplies."""
+        told: dict[str, list[str]] = {}
+        for _, where, step in self.steps:
+            for inside, product in self._products(where, step):
+                of = self.computations[inside]
+                kinds = [SHAPE.search(of[n].type) for n in product.operands[:2] if n in of]
+                asked = re.search(
+                    r"(?:operand_precision=\{|operand_precision\":\[)([^\]}]*)", product.rest
+                )
+                named = asked[1].replace('"', "").lower() if asked else "default"
+                told[f"{inside}:{product.name}"] = [*(k[1] for k in kinds if k), named]
+        return told
+
+    @property
+    def collectives(self) -> dict[str, int]:
+        """Bytes that come out of each kind of collective."""
+        told: dict[str, float] = {}
+        times = {}
+        for n, where, _ in self.steps:
+            times[where] = n
+        for name, computation in self.computations.items():
+            for found in computation.values():
+                kind = found.opcode.removesuffix("-done")
+                if kind in COLLECTIVES:
+                    told[kind] = told.get(kind, 0) + times.get(name, 1) * size_of(found.type)
+        return {kind: int(size) for kind, size in told.items()}
+
+    @property
+    def cycles(self) -> float:
+        """What a TPU's compiler reckons for the kernels that it has a model of."""
+        found = ((n, re.search(r'"estimated_cycles":"(\d+)"', s.rest)) for n, _, s in self.steps)
+        return sum(n * int(cycles[1]) for n, cycles in found if cycles)
+
+    @property
+    def on_host(self) -> list[str]:
+        """What goes through the host, and float64: neither belongs into a program."""
+        bad = re.compile(r"\b(infeed|outfeed|send|recv|custom-call.*callback)\b")
+        return [
+            s.name
+            for _, _, s in self.steps
+            if bad.search(f"{s.opcode} {s.rest}") or "f64[" in s.type
+        ]
+
+    def _is_copy(self, step: Instruction) -> bool:
+        return step.opcode.endswith(("-start", "-done")) or "ConcatBitcast" in step.rest
+
+    def _moved(self, where: str, step: Instruction) -> int:
+        if self._is_copy(step):
+            return 0
+        inside = self._inside(step)
+        of = self.computations[where]
+        read = sum(
+            self._read(inside, place, of[name].type if name in of else "")
+            for place, name in enumerate(step.operands)
+        )
+        return read + self._written(inside, step)
+
+    def _inside(self, step: Instruction) -> dict[str, Instruction] | None:
+        called = re.search(r"calls=%?([\w.\-]+)", step.rest)
+        return self.computations.get(called[1]) if called else None
+
+    def _read(self, inside: dict[str, Instruction] | None, place: int, type_: str) -> int:
+        """Bytes of an operand that are read: of what is only sliced, the slices."""
+        if inside is None:
+            return size_of(type_)
+        name = next(
+            (i.name for i in inside.values() if i.opcode == "parameter" and i.inner == str(place)),
+            "",
+        )
+        total = 0
+        for user in (i for i in inside.values() if name in i.operands):
+            first = user.operands[0] == name
+            if user.opcode in ("dynamic-slice", "gather", "slice") and first:
+                total += size_of(user.type)
+            elif user.opcode != "dynamic-update-slice" or not first:  # which is done in place
+                return size_of(type_)
+        return min(total, size_of(type_))
+
+    def _written(self, inside: dict[str, Instruction] | None, step: Instruction) -> int:
+        """Bytes of the results: of what is updated in place, the update."""
+        if step.opcode == "dynamic-update-slice":
+            return 0
+        root = next((i for i in (inside or {}).values() if i.is_root), None)
+        if inside is None or root is None:
+            return size_of(step.type)
+        parts = [inside[n] for n in root.operands] if root.opcode == "tuple" else [root]
+        return sum(
+            size_of(inside[part.operands[1]].type)
+            if part.opcode == "dynamic-update-slice"
+            else size_of(part.type)
+            for part in parts
+        )
+
+    def _products(self, where: str, step: Instruction) -> Iterator[tuple[str, Instruction]]:
+        """The products of a kernel, with the computation they stand in."""
+        if step.opcode in ("dot", "convolution") or re.search("__cublas|__cudnn", step.rest):
+            yield where, step
+        called = re.search(r"calls=%?([\w.\-]+)", step.rest)
+        if called and called[1] in self.computations:
+            for inner in self.computations[called[1]].values():
+                yield from self._products(called[1], inner)
+
+    def _operations(self, where: str, product: Instruction) -> float:
+        of = self.computations[where]
+        left, right = (_shape(of[name].type) for name in product.operands[:2])
+        result = _shape(product.type)
+        labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", product.rest)
+        if labels is None:
+            contracted = re.search(r"lhs_contracting_dim\w*\W+([\d\W]*?)[\]}]", product.rest)
+            places = [int(n) for n in re.findall(r"\d+", contracted[1])] if contracted else []
+            return 2.0 * math.prod(result) * math.prod(left[place] for place in places)
+        if "BackwardFilter" in product.rest:
+            kernel, moved = result, right
+        elif "BackwardInput" in product.rest:
+            kernel, moved = right, left
+        else:
+            kernel, moved = right, result
+        return 2.0 * math.prod(moved) * math.prod(kernel) / kernel[labels[2].index("o")]

@@ -1,0 +1,91 @@
+"""The page about compiled programs, from the lines compiled_DEVICE of benchmarks/results.jsonl."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from maker.records import benchmarks, table
+
+MIB = 2**20
+DEVICES = {"h100": "H100", "v5e": "TPU v5e"}
+SAID = """# Compiled for GPU and TPU
+
+Nothing on this page was run. The compilers for an H100 and a TPU v5e compile on any machine what they compile where the
+device is, and these are properties of their programs, read from `benchmarks/results.jsonl` when the site is built:
+
+- **held**: temporaries beside arguments and results, as the compiler allots them.
+- **moved**: operands and results of all kernels, which is more than what reaches the memory where caches help. A loop counts
+  as often as it turns, a branch as its longer way, a slice as what it takes.
+- **× bare**: moved bytes in units of the bare matrix products of the same size, in full float32, or of a plain ResNet-50.
+- **Gop**: of matrix products and convolutions.
+- **kernels**: how many different ones, copies of a TPU into its own memory not counted. A loop's kernels count once.
+- **least**: a roofline: operations at the published peak (H100: 989 Top/s in bfloat16, 67 in float32; v5e: 197, a sixth of it
+  in full float32), or bytes at the published bandwidth (3.35 TB/s; 819 GB/s), whichever takes longer. Not a measurement.
+- **estimate**: the cycles that a TPU's compiler reckons, at 1.5 GHz; it has no model for some kernels, which count as nothing.
+- **before**: moved bytes of the programs before they were made lean, where these are on record.
+
+On an H100 the compiler is not allowed to try out kernels, as there is nothing to try them on: products are split as it
+guesses. A row that is missing was not compiled yet: a TPU's compiler takes minutes for a network.
+"""
+
+
+def page() -> str:
+    """Make the page."""
+    parts = [SAID]
+    for name, title in DEVICES.items():
+        if f"compiled_{name}" in benchmarks():
+            parts.append(of_device(name, title))
+    return "\n".join(parts)
+
+
+def of_device(name: str, title: str) -> str:
+    """Make the table of a device."""
+    told = benchmarks()[f"compiled_{name}"]
+    rows = {key(row): row for row in told["rows"]}
+    before = benchmarks().get(f"compiled_{name}_before", {"rows": []})["rows"]
+    earlier = {key(row): row for row in before}
+    environment = told["environment"]
+    lines = []
+    for place, row in rows.items():
+        beside = rows.get((row["beside"], 1))
+        times = f"{row['bytes'] / beside['bytes']:.2f}" if beside else "–"
+        if "tiles_bytes" in row:
+            times = f"{row['bytes'] / row['tiles_bytes']:.2f}*"
+        old = earlier.get(place)
+        sent = sum(row["collectives"].values()) / MIB
+        lines.append(
+            [
+                row["what"],
+                row["devices"],
+                f"{row['temporaries'] / MIB:,.0f}",
+                f"{row['bytes'] / MIB:,.0f}",
+                f"{old['bytes'] / MIB:,.0f}" if old else "–",
+                times,
+                f"{row['operations'] / 1e9:,.2f}",
+                row["kernels"],
+                f"{sent:,.1f}" if row["devices"] > 1 else "–",
+                duration(row["least_us"]),
+                duration(row.get("estimate_us")),
+            ]
+        )
+    head = ["program", "devices", "held, MiB", "moved, MiB", "before", "× bare", "Gop", "kernels"]
+    head += ["collectives, MiB", "least", "estimate"]
+    return (
+        f"\n## {title}\n\nJAX {environment['jax']}, {environment['date']}. * of the tiles of pairs, each written and read once "
+        "forward and once backward.\n\n"
+        f"```console\n$ .venv/compilers/bin/python benchmarks/compiled.py --for {name}\n```\n\n"
+        + table(head, lines)
+    )
+
+
+def key(row: Mapping[str, Any]) -> tuple[str, int]:
+    """Tell a program from others."""
+    return row["what"], row["devices"]
+
+
+def duration(microseconds: float | None) -> str:
+    """Write a time."""
+    if microseconds is None:
+        return "–"
+    if microseconds < 1000:
+        return f"{microseconds:.0f} µs"
+    return f"{microseconds / 1000:,.1f} ms"

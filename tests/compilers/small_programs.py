@@ -1,0 +1,85 @@
+"""Compile a small program of everything for an accelerator that is not here: `small_programs.py TARGET FILE`.
+
+Writes what was counted of each program as JSON, by name, or the error in its place.
+"""
+
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import compilers
+
+if __name__ == "__main__":
+    compilers.prepare(sys.argv[1])
+
+import jax
+import jax.numpy as jnp
+import programs
+from jax import export
+
+from jdml.models import SmallConvNet
+from jdml.training.exporting import PLATFORMS
+
+LEAN = {"exec_time_optimization_effort": -1.0, "memory_fitting_effort": -1.0}
+"""Half of a TPU compiler's time."""
+
+
+def exported(dim: int) -> tuple[str, Callable[[], Any]]:
+    """A network, exported for every platform as `jdml export` does, and compiled from there."""
+    module = SmallConvNet(dim, (4,))
+    images = jax.ShapeDtypeStruct((4, 8, 8, 3), jnp.uint8)
+    floats = jnp.zeros((1, 8, 8, 3))
+    params = module.init(jax.random.key(0), floats, train=False)
+
+    def embed(images: jax.Array) -> jax.Array:
+        return module.apply(params, images / 255.0, train=False)
+
+    program = export.export(jax.jit(embed), platforms=PLATFORMS)(images)
+    read = export.deserialize(program.serialize())
+    return "exported", programs.traced(read.call, programs.shape(4, 8, 8, 3, dtype=jnp.uint8))
+
+
+def everything() -> Iterator[tuple[Any, ...]]:
+    """Each program's name, how it is traced, and more that is not of interest here."""
+    yield exported(programs.DIM)
+    yield from programs.small(None, classes=4, batch=12)
+    yield from programs.mined(None)
+    for name in programs.judged.FIELDS:
+        yield programs.of_field(name, 24, 8)
+    yield from programs.flow(None, rows=4, num_blocks=1, hidden=8, depth=2)
+    yield from programs.metrics(None, size=40)
+    networks = SimpleNamespace(networks=["small"], devices=[2], methods=None, rows=4, side=16)
+    yield from programs.steps(networks)
+
+
+def main(target: str, out: Path) -> None:
+    """Compile all, and write what was found."""
+    programs.place(lambda number: compilers.devices(target, 8)[:number])
+    programs.BATCH, programs.DIM, programs.STEP_CLASSES = 12, 8, 8
+    programs.MEMORY = 16
+    found = {}
+    for what, lowered, *_ in everything():
+        try:
+            text = lowered().compile(compiler_options=LEAN).as_text()
+            program = compilers.Program(text)
+            found[what] = {
+                "kernels": program.kernels,
+                "bytes": program.bytes,
+                "operations": program.operations,
+                "collectives": program.collectives,
+                "on_host": program.on_host,
+                "precisions": program.precisions,
+            }
+        except Exception:
+            found[what] = {"error": traceback.format_exc()}
+    out.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

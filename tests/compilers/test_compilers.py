@@ -1,0 +1,127 @@
+"""The compilers for H100 and TPU v5e take a small program of everything; what their programs hold is read right."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = Path(__file__).with_name("small_programs.py")
+LIMIT = 900
+"""Seconds; each takes about one minute."""
+
+
+def load() -> ModuleType:
+    """`benchmarks/compilers.py`."""
+    spec = importlib.util.spec_from_file_location(
+        "benchmarks_compilers", ROOT / "benchmarks" / "compilers.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+compilers = load()
+
+TEXT = """HloModule jit_f, is_scheduled=true
+
+%inner (a: f32[8,4], b: f32[8,4]) -> f32[8,8] {
+  %a = f32[8,4]{1,0} parameter(0)
+  %b = f32[8,4]{1,0} parameter(1)
+  ROOT %dot = f32[8,8]{1,0} dot(%a, %b), lhs_contracting_dims={1}, operand_precision={highest,highest}
+}
+
+%sliced (all: f32[80,4], at: s32[]) -> f32[8,4] {
+  %all = f32[80,4]{1,0} parameter(0)
+  %at = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  ROOT %cut = f32[8,4]{1,0} dynamic-slice(%all, %at, %zero), dynamic_slice_sizes={8,4}
+}
+
+%body (state: (s32[], f32[80,4])) -> (s32[], f32[80,4]) {
+  %state = (s32[], f32[80,4]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%state), index=0
+  %x = f32[80,4]{1,0} get-tuple-element(%state), index=1
+  %cut.1 = f32[8,4]{1,0} fusion(%x, %i), kind=kLoop, calls=%sliced
+  %product = f32[8,8]{1,0} fusion(%cut.1, %cut.1), kind=kCustom, calls=%inner
+  ROOT %next = (s32[], f32[80,4]{1,0}) tuple(%i, %x)
+}
+
+%condition (state.1: (s32[], f32[80,4])) -> pred[] {
+  %state.1 = (s32[], f32[80,4]{1,0}) parameter(0)
+  %i.1 = s32[] get-tuple-element(%state.1), index=0
+  %ten = s32[] constant(10)
+  ROOT %less = pred[] compare(%i.1, %ten), direction=LT
+}
+
+ENTRY %main (p: f32[80,4]) -> f32[80,4] {
+  %p = f32[80,4]{1,0} parameter(0)
+  %start = s32[] constant(0)
+  %given = (s32[], f32[80,4]{1,0}) tuple(%start, %p)
+  %loop = (s32[], /*index=1*/f32[80,4]{1,0}) while(%given), condition=%condition, body=%body
+  %out = f32[80,4]{1,0} get-tuple-element(%loop), index=1
+  ROOT %sum = f32[80,4]{1,0} all-reduce(%out), to_apply=%condition
+}
+"""
+
+
+def test_what_is_counted() -> None:
+    """Loops turn as their condition says, slices count as slices, products as twice their multiplications."""
+    program = compilers.Program(TEXT)
+    assert program.kernels == 3
+    of_turn = (128 + 4 + 128) + (2 * 128 + 256)
+    assert program.bytes == 10 * of_turn + 2 * 1280
+    assert program.operations == {"f32": 10 * 2 * 8 * 8 * 4}
+    assert program.collectives == {"all-reduce": 1280}
+    assert program.on_host == []
+    assert list(program.precisions.values()) == [["f32", "f32", "highest,highest"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", compilers.TARGETS)
+def test_programs(target: str, tmp_path: Path) -> None:
+    """Every program compiles, keeps to the device and to 32 bits, and ranks by products of full precision."""
+    found = compiled(target, tmp_path / "found.json")
+    assert {name: row["error"] for name, row in found.items() if "error" in row} == {}
+    assert {name: row["on_host"] for name, row in found.items() if row["on_host"]} == {}
+    ranked = [name for name in found if name.startswith(RANKED)]
+    assert len(ranked) == 5
+    for name in ranked:
+        for left, right, asked in found[name]["precisions"].values():
+            assert (left, right, asked) == ("f32", "f32", "highest,highest"), name
+
+
+RANKED = ("evaluate_retrieval", "nearest", "greedy_k_center", "triplet with", "contrastive with")
+"""Programs in which the least difference may change what comes first."""
+
+
+def python() -> str:
+    """An interpreter that has the compilers: $JDML_COMPILERS, what `make .venv/.compilers` makes, or this one."""
+    beside = Path(sys.prefix) / "compilers" / "bin" / "python"
+    return os.environ.get("JDML_COMPILERS") or str(beside if beside.exists() else sys.executable)
+
+
+def compiled(target: str, out: Path) -> dict[str, Any]:
+    """What the script writes: a compiler needs a process of its own, with its own environment."""
+    given = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
+    given["PYTHONPATH"] = str(ROOT)
+    done = subprocess.run(
+        [python(), SCRIPT, target, out],
+        env=given,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    if "no compiler for" in done.stderr:
+        pytest.skip(done.stderr.splitlines()[-1])
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(out.read_text())
