@@ -146,6 +146,21 @@ def test_claim_4_a_far_sample_is_best_a_margin_beyond_a_near_one() -> None:
     assert expected_terms(np.append(near, near[1] + margin + 0.2), 0.8, terms) >= values[-1] - 1e-6
 
 
+def test_clean_labels_leave_a_class_its_two_modes_if_others_are_far_enough() -> None:
+    """§4.1, of plain distances: diam(A) + 2α ≤ ‖A − B‖ is enough. The printed diam(A) < 2α + ‖A − B‖ is not."""
+    alpha, labels = 0.5, jnp.array([0, 0, 0, 0, 1, 1])
+    far = line(np.array([0.0, 0.0, 1.0, 1.0, 3.0, 3.0]))  # diameter 1, distance 2
+    near = line(np.array([0.0, 0.0, 1.0, 1.0, 1.2, 1.2]))  # 1 < 2 · 0.5 + 0.2
+    triplet = functools.partial(jdml.triplet_loss, labels=labels, margin=alpha, normalize=None)
+    assert triplet(far) == 0
+    assert triplet(near) > 0.1
+    # Likewise of the margin loss: β = α, as printed, costs a positive pair its whole distance.
+    margin = functools.partial(jdml.margin_loss, far, labels, alpha=alpha, normalize=None)
+    assert margin(beta=1.0 + alpha) < 1e-6
+    pulled = margin(beta=alpha, reduce_fn=jdml.total)
+    np.testing.assert_allclose(pulled, 8 * 1.0, rtol=1e-6)  # eight ordered pairs across the modes
+
+
 @pytest.mark.parametrize("mine", [None, mining.easy_positive()])
 def test_clean_labels_cost_a_collapsed_and_a_split_class_nothing_with_eps(mine: object) -> None:
     """Without noise EPS is 0 for two modes as for one; all pairs charge the split class."""
