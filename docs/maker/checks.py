@@ -16,6 +16,9 @@ FINDABLE = (
     "EPS",
     "pgvector",
     "NaN",
+    "hit rate",
+    "DataLoader",
+    "gradient accumulation",
 )
 
 

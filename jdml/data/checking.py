@@ -12,6 +12,7 @@ from jdml.data.images import ImageFiles
 from jdml.data.lists import Listing, first, missing
 from jdml.data.loading import IMAGE_FILES, load, read_listing
 from jdml.registry import DATASETS, Count
+from jdml.registry.extras import MissingLibraryError
 
 
 class Part(NamedTuple):
@@ -72,6 +73,7 @@ def check(
 
     Raises:
         ValueError: if there is no data set of that name, or no image is to be drawn.
+        MissingLibraryError: a library that reads it is not installed, which says nothing of the folder.
 
     Example:
         >>> findings = check("digits", None)
@@ -86,6 +88,8 @@ def check(
         if name not in IMAGE_FILES:
             return _check_arrays(name, data_dir)
         listing = read_listing(name, data_dir)
+    except MissingLibraryError:
+        raise
     except (OSError, ValueError) as error:
         return Findings((), 0, (str(error),))
     return _check_listing(listing, sample, progress)
@@ -101,6 +105,8 @@ def _check_arrays(name: str, data_dir: str | Path | None) -> Findings:
             data: Dataset = load(name, data_dir=data_dir, split=split)
             labels = data.views[record.counted] if record.counted else data.labels
             count = Count(len(np.unique(labels)), len(data))
+        except MissingLibraryError:
+            raise
         except (OSError, ValueError) as error:
             problems.append(str(error))
             count = unread

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from jdml.data.transforms import Crops, conventional
-from jdml.registry.extras import need
+from jdml.registry.extras import MissingLibraryError, need, progress_bar
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -141,6 +141,8 @@ class ImageFiles:
         file = self.files[row]
         try:
             image = decode(file.read_bytes())
+        except MissingLibraryError:
+            raise
         except Exception as error:  # Pillow's readers raise many kinds on damaged files
             raise BadImageError(f"{file}: expected a whole image: {error}") from error
         return self.transform(image, random)
@@ -151,8 +153,6 @@ class ImageFiles:
         Args:
             progress: show a progress bar.
         """
-        need("tqdm", "a progress bar")
-        from tqdm.auto import tqdm
 
         def problem(row: int) -> str | None:
             try:
@@ -161,10 +161,14 @@ class ImageFiles:
                 return str(error)
             return None
 
-        with ThreadPoolExecutor(self.threads or cores()) as pool:
-            problems = pool.map(problem, range(len(self)))
-            bar = tqdm(problems, total=len(self), desc="decoding", disable=not progress)
-            return {row: line for row, line in enumerate(bar) if line is not None}
+        found = {}
+        bar = progress_bar(progress, total=len(self), desc="decoding")
+        with bar, ThreadPoolExecutor(self.threads or cores()) as pool:
+            for row, line in enumerate(pool.map(problem, range(len(self)))):
+                bar.update()
+                if line is not None:
+                    found[row] = line
+        return found
 
     def select(self, rows: np.ndarray) -> "ImageFiles":
         """Select some of the files, none of them decoded: indices or a mask."""

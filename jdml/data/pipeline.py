@@ -226,7 +226,7 @@ class ImageBatches:
 
     def _start(self) -> Any:
         """An iterator over the batches from the present step on, with its workers."""
-        need("grain", "batches of image files")
+        need("grain", "reading batches of image files")
         import grain
 
         steps = grain.MapDataset.range(self._sampler.step, ENDLESS).map(self._load)

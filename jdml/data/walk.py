@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
+from jdml.registry.extras import need
+
 PICTURES = {
     "AVIF": "avif",
     "BMP": "",
@@ -39,6 +41,7 @@ NOWHERE = "links that lead nowhere"
 @cache
 def suffixes() -> frozenset[str]:
     """The suffixes of images that Pillow reads here, in lower case."""
+    need("PIL", "a folder of images")
     from PIL import Image, features
 
     Image.init()

@@ -10,7 +10,7 @@ from jdml.registry.extras import need
 with warnings.catch_warnings():
     # TensorFlow Probability, which distrax stands on, looks up a name that JAX has deprecated.
     warnings.filterwarnings("ignore", message="jax.core.pytype_aval_mappings")
-    need("distrax", "flows (jdml.flows, and NIR)")
+    need("distrax", "jdml.flows (and NIR)")
     import distrax  # noqa: F401 - before the modules below import it
 
 from jdml.flows.conditional import PRESETS, ConditionalFlow, preset

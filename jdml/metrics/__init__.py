@@ -1,7 +1,8 @@
 """How good an embedding is: retrieval, ranking and clustering metrics.
 
 :func:`evaluate_retrieval` takes embeddings and labels and gives the table of a paper; the functions on a ranked
-relevance matrix are its parts, for rankings that come from elsewhere.
+relevance matrix are its parts, for rankings that come from elsewhere. The hit rate of recommenders is Recall@k,
+:func:`recall_at_k`.
 """
 
 from jdml.metrics.chance import Violation, violation_probability

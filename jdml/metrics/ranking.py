@@ -25,6 +25,9 @@ def recall_at_k(hits: Array, num_relevant: Array | None = None, k: int | None = 
     Formula:
         ``1[Σ_{i≤k} hit_i > 0]``
 
+    Also known as hit rate, hit@k, success@k. What recommenders call recall@k is another number, the share of all right
+    answers that are among the k nearest, ``hits[..., :k].sum(-1) / num_relevant``; both are one where R = 1.
+
     Args:
         hits: ``[..., K]`` boolean, nearest first.
         num_relevant: not needed; taken so that all functions here are called alike.

@@ -67,6 +67,7 @@ def evaluate_retrieval(
         With R references of the query's class: P@1, R-precision and MAP@R as in :mod:`jdml.metrics.ranking`,
         Recall@k, nDCG@k and MAP@k at the ranks that are asked for; averaged over the queries with R > 0. A negative
         label is no class: such a row is no query and no right answer, but takes its rank in a gallery (a distractor).
+        Recall@k is the hit rate: the share of the queries with a right one among the k nearest.
 
     Args:
         queries: ``[Q, D]`` floating; ranked by Euclidean distance of the vectors as given, not normalized.

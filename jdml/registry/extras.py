@@ -1,6 +1,7 @@
 """Libraries beyond the base install: what brings each of them, said where one is missing."""
 
 import importlib
+from typing import Any
 
 EXTRAS: dict[str, dict[str, str]] = {
     "train": {
@@ -73,3 +74,43 @@ def installing(module: str) -> str:
         if module in modules:
             return f"'jdml[{extra}]'"
     return distribution(module)
+
+
+def progress_bar(shown: bool, **settings: Any) -> Any:
+    """Make a progress bar, a notebook's own in a notebook; one that is not shown needs no library.
+
+    Args:
+        shown: whether it is.
+        **settings: tqdm's.
+
+    Returns:
+        The bar.
+
+    Raises:
+        MissingLibraryError: it is to be shown, and tqdm is missing.
+
+    Example:
+        >>> with progress_bar(False, total=2) as bar:
+        ...     bar.update()
+    """
+    if not shown:
+        return _Nothing()
+    need("tqdm", "a progress bar")
+    from tqdm.auto import tqdm
+
+    return tqdm(**settings)
+
+
+class _Nothing:
+    """A progress bar that is not shown."""
+
+    def __enter__(self) -> "_Nothing":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Show nothing."""
+
+    def _ignore(self, *args: Any, **settings: Any) -> None:
+        """Show nothing."""
+
+    update = set_description = set_postfix = set_postfix_str = _ignore

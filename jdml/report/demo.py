@@ -15,7 +15,7 @@ import flax.linen as nn
 import numpy as np
 
 from jdml.recipes import Recipe
-from jdml.registry.extras import need
+from jdml.registry.extras import progress_bar
 from jdml.registry.places import check_local
 from jdml.report.runs import Run
 from jdml.report.seen import project
@@ -132,9 +132,6 @@ def run_demo(
     Raises:
         ValueError: if ``steps`` or ``seeds`` is not positive.
     """
-    need("tqdm", "a progress bar")
-    from tqdm.auto import tqdm
-
     from jdml.report.page import html_report
     from jdml.training.checkpoint import write_json
 
@@ -149,7 +146,7 @@ def run_demo(
     parts, compared = load_parts(), methods()
     runs: list[Run] = []
     result = DemoResult({}, {}, 0.0)
-    with tqdm(total=len(compared) * seeds, disable=not progress, unit="run") as bar:
+    with progress_bar(progress, total=len(compared) * seeds, unit="run") as bar:
         for method in compared:
             bar.set_description(method.name)
             of_method = []

@@ -330,7 +330,7 @@ def _see_proxies(look: Look, run: Run, trained: Any) -> None:
             run.config, learned, vectors, labels, lambda label: names[label], run.path
         )
     except ModuleNotFoundError as error:
-        look.notes.append(f"the method's own picture needs {error.name}, which is not installed")
+        look.notes.append(f"the method's own picture is not shown: {error}")
 
 
 def _flat_proxies(look: Look, run: Run, trained: Any) -> np.ndarray | None:

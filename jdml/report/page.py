@@ -11,7 +11,7 @@ from typing import Any
 
 from jdml.registry.extras import need
 from jdml.registry.places import check_local
-from jdml.report.compare import Comparison, compare_runs, comparison_table, told
+from jdml.report.compare import Comparison, compare_runs, comparison_table, told, verdict
 from jdml.report.looking import Look, look_at, look_order, looks_as_data
 from jdml.report.runs import NOT_CURVES, Run, read_runs
 from jdml.report.seen import Projection
@@ -101,6 +101,7 @@ def html_report(
         made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         columns=columns,
         rows=rows,
+        verdict=verdict(comparison),
         several=len(comparison.rows) > 1,
         seeds=any(len(row.runs) > 1 for row in comparison.rows),
         confidence=round(100 * comparison.confidence),

@@ -26,7 +26,7 @@ def picture_of(images: Any, row: int) -> Any:
     Returns:
         A Pillow image; None where the rows are no images, or this one cannot be read.
     """
-    need("PIL", "thumbnails")
+    need("PIL", "drawing thumbnails")
     from PIL import Image
 
     from jdml.data import ImageFiles

@@ -14,24 +14,6 @@ from jdml.training.process import most_memory
 RESOURCES = "resources.json"
 
 
-def progress_bar(shown: bool, **settings: Any) -> Any:
-    """Make a progress bar, a notebook's own in a notebook; one that is not shown says nothing at all.
-
-    Args:
-        shown: whether it is.
-        **settings: tqdm's.
-
-    Returns:
-        The bar.
-    """
-    need("tqdm", "a progress bar")
-    if shown:
-        from tqdm.auto import tqdm
-    else:  # tqdm.auto warns where a notebook has no widgets
-        from tqdm import tqdm
-    return tqdm(disable=not shown, **settings)
-
-
 class Log:
     """Appends records to ``log.jsonl`` and, on request, to TensorBoard event files.
 
@@ -54,7 +36,7 @@ class Log:
                 raise ValueError("tensorboard needs out_dir, a folder to write into")
             return
         if tensorboard:
-            need("tensorboardX", "TensorBoard's files")
+            need("tensorboardX", "writing TensorBoard's files")
         path = folder / "log.jsonl"
         cut(path, after_step)
         self._before = _seconds(path)

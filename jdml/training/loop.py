@@ -12,13 +12,13 @@ import optax
 from jdml.losses.comparison import Normalize
 from jdml.objectives import Objective
 from jdml.ops import checks
+from jdml.registry.extras import progress_bar
 from jdml.registry.places import check_local
 from jdml.training import door
 from jdml.training.begin import Beginning, open_run
 from jdml.training.feed import make_feed
 from jdml.training.fit_result import Evaluate, FitResult
 from jdml.training.hooks import Hook
-from jdml.training.log import progress_bar
 from jdml.training.models import AnyModel, as_model
 from jdml.training.network_check import check_network
 from jdml.training.optimizing import (

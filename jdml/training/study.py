@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from jdml.ops import checks
+from jdml.registry.extras import progress_bar
 from jdml.registry.places import check_local
 from jdml.training.checkpoint import differences
-from jdml.training.log import progress_bar
 from jdml.training.process import keep_freed_memory
 from jdml.training.records import keep_result, read_results
 

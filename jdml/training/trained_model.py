@@ -14,7 +14,7 @@ from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import check_channels
 from jdml.data.loading import read_path
 from jdml.losses.comparison import Normalize
-from jdml.registry.extras import need
+from jdml.registry.extras import need, progress_bar
 from jdml.registry.places import check_local
 from jdml.training.checkpoint import (
     CONFIG,
@@ -396,11 +396,8 @@ class _Watched:
     """Images that move a progress bar on when they are read."""
 
     def __init__(self, images: Any) -> None:
-        need("tqdm", "a progress bar")
-        from tqdm.auto import tqdm
-
         self.images, self.shape = images, images.shape
-        self.bar = tqdm(total=len(images), desc="embedding", unit="image")
+        self.bar = progress_bar(True, total=len(images), desc="embedding", unit="image")
 
     def __len__(self) -> int:
         return len(self.images)

@@ -13,10 +13,11 @@ import pytest
 from losses import registry as tried
 
 import jdml.cli
-from jdml import data, losses, metrics, mining, models, registry, training
+from jdml import data, losses, metrics, mining, models, registry, report, training
+from jdml.data import walk
 from jdml.recipes import Recipe
 from jdml.registry import DATASETS, LOSSES, MINERS, NETWORKS
-from jdml.registry.extras import ALONE, EXTRAS, MissingLibraryError, need
+from jdml.registry.extras import ALONE, EXTRAS, MissingLibraryError, need, progress_bar
 from jdml.training import exporting
 
 
@@ -201,6 +202,9 @@ def test_it_is_an_import_error_and_what_a_user_mends(without):
             metrics.nmi(np.eye(4, dtype=np.float32), np.arange(4) // 2)
 
 
+RUN = report.Run("run", {}, 0, {"R@1": 0.5}, [{"step": 1, "loss": 2.0}])
+
+
 def batches():
     files = data.ImageFiles([Path("a.png"), Path("b.png")])
     images = data.Dataset("own", files, np.arange(2))
@@ -217,9 +221,14 @@ def batches():
             "train",
         ),
         ("PIL", lambda folder: data.ImageFiles([folder / "a.png"])[0:1], "train"),
+        ("PIL", lambda folder: data.load("folder", data_dir=folder), "train"),
+        ("PIL", lambda folder: data.check("folder", folder), "train"),
+        ("sklearn", lambda folder: data.check("digits", None), "train"),
+        ("jinja2", lambda folder: report.html_report(RUN, folder / "run"), "train"),
+        ("matplotlib", lambda folder: report.curves({"a": RUN.log}), "train"),
         ("grain", lambda folder: batches(), "train"),
         ("safetensors", lambda folder: models.load_weights(folder / "w.safetensors", {}), "train"),
-        ("tqdm", lambda folder: training.log.progress_bar(False), "train"),
+        ("tqdm", lambda folder: progress_bar(True), "train"),
         ("orbax", lambda folder: training.checkpoint.RunFolder(folder / "run", {}), "train"),
         ("safetensors", lambda folder: training.checkpoint.RunFolder(folder / "run", {}), "train"),
         (
@@ -233,10 +242,20 @@ def batches():
 def test_python_asks_before_anything_is_made(without, library, use, extra, tmp_path):
     (tmp_path / "a.png").write_bytes(b"")
     (tmp_path / "w.safetensors").write_bytes(b"")
+    walk.suffixes.cache_clear()
     without(library)
     with pytest.raises(ValueError, match=rf"needs .*: pip install 'jdml\[{extra}\]'"):
         use(tmp_path)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_bar_that_is_not_shown_needs_nothing(without):
+    without("tqdm")
+    with progress_bar(False, total=2) as bar:
+        bar.set_description("compiling")
+        bar.set_postfix({"loss": 1.0})
+        bar.set_postfix_str("job", refresh=False)
+        bar.update()
 
 
 @pytest.mark.parametrize(

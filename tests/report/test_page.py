@@ -1,5 +1,6 @@
 """The page, opened in a browser: it asks nothing of a network, complains of nothing, and its parts work."""
 
+import html
 import json
 import re
 import shutil
@@ -105,6 +106,21 @@ def test_names_are_data_and_never_markup(pages):
     told = content(pages["hostile"])
     assert told["sets"][0]["views"]["kind"]["names"] == HOSTILE
     assert told["rows"][:2] == HOSTILE[:2]
+
+
+def test_the_page_says_what_the_table_in_the_terminal_says(pages, tmp_path):
+    """The same sentences, below the table; none of a single run that nothing is said of."""
+
+    def said(page):
+        found = re.search(r'<ul class="notes" id="verdict".*?>(.*?)</ul>', page.read_text(), re.S)
+        return re.findall(r"<li.*?>(.*?)</li>", found[1], re.S) if found else []
+
+    for name, names in (("tame", TAME), ("hostile", HOSTILE)):
+        lines = report.verdict(report.compare_runs(make_runs(names)))
+        assert [html.unescape(line) for line in said(pages[name])] == lines
+        assert any("these runs cannot tell from" in line for line in lines)
+    alone = Run("alone", {}, 0, {"loss": 1.0})
+    assert said(report.html_report(alone, tmp_path / "alone.html")) == []
 
 
 def contrast(first, second):

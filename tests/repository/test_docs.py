@@ -9,6 +9,7 @@ import io
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -20,11 +21,14 @@ from types import FunctionType
 import pytest
 
 import jdml
+from jdml.registry.extras import ALONE, EXTRAS
 
 PACKAGE = Path(jdml.__file__).parent
 REPOSITORY = Path(__file__).parents[2]
-PAGES = [REPOSITORY / "README.md", *sorted(REPOSITORY.glob("docs/**/*.md"))]
+README = REPOSITORY / "README.md"
+PAGES = sorted(REPOSITORY.glob("docs/**/*.md"))
 MANUALS = [
+    README,
     *PAGES,
     REPOSITORY / "CONTRIBUTING.md",
     *sorted(REPOSITORY.glob("experiments/*/README.md")),
@@ -75,6 +79,21 @@ def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
             continue
         exec(compile("\n" * (line - 1) + text, str(page), "exec"), namespace)
         printed = capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_synopsis_runs_on_the_base_install(tmp_path):
+    """README's blocks, in a process that has nothing that an extra brings, but what Flax needs itself."""
+    extras = {name for modules in (*EXTRAS.values(), ALONE) for name in modules}
+    missing = dict.fromkeys(extras - {"orbax", "rich"})
+    codes = [text for _, _, text in blocks(README, "python")]
+    program = "\n".join([f"import sys; sys.modules.update({missing})", *codes])
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    (shown,) = [text for _, _, text in blocks(README, "text")]
+    assert_prints(shown, done.stdout)
 
 
 @pytest.mark.parametrize(
