@@ -120,8 +120,11 @@ def loss_page(subject: Subject) -> str:
 
 STUCK = "Does it stay at its margin? [Why, and what to do](../troubleshooting.md#stuck-at-the-margin).\n"
 NOTES = {name: STUCK for name in ("triplet_loss", "margin_loss", "hard_negative", "hard_positive")}
+NOTES["potential_field_loss"] = (
+    "Where its proxies begin and how fast they learn, in your own loop too: [the guide](../guides/five_methods.md#pfml-potential-fields).\n"
+)
 NOTES["info_nce_loss"] = NOTES["sigmoid_contrastive_loss"] = (
-    "A whole training of two towers, on text: [the guide](../guides/two_towers.md).\n"
+    "A whole training of two towers: [on text](../guides/two_towers.md), [from a CSV to a search](../guides/two_towers_csv.md).\n"
 )
 COSTS: Mapping[str, Callable[[], str]] = {
     "nir_loss": records.flow_cost,
