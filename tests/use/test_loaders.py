@@ -1,4 +1,4 @@
-"""What the guide says to write for loaders of other libraries, on theirs where they are installed, else on stand-ins."""
+"""What the guide says to write for other libraries' loaders: on theirs where installed, else on stand-ins."""
 
 import re
 from pathlib import Path
