@@ -51,8 +51,8 @@ def add_anchored_weights(
         The anchor is one copy of the parameters and is saved with the optimizer's state.
 
     Paper settings:
-        λ = 2e-4, on the model only; CCP's released program has none in the first problem, its Algorithm 1 anchors from
-        the start.
+        λ = 2e-4, on the model only. Algorithm 1 anchors from the start; the released program, not the paper, has λ = 0
+        in the first problem.
 
     Reference:
         Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, Algorithm 1.

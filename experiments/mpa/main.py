@@ -74,7 +74,7 @@ def report(results: dict[str, Any], settings: Settings) -> str:
             f"{view} R@1 by the number of proxies per class:\n",
             markdown_table(["method", *map(str, NUMBERS)], sweep),
             f"{SHOWN} proxies per class (ProxyAnchor: 1):\n",
-            markdown_table(["method", *QUALITY, "paper, CUB"], quality),
+            markdown_table(["method", *QUALITY, "paper, CUB, K = 10"], quality),
         ]
     )
 

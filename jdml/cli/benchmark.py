@@ -15,6 +15,7 @@ from jdml.cli.start_of_run import data_checksum, started
 from jdml.cli.training_data import load_split
 from jdml.recipes import Problems, Recipe
 from jdml.recipes.base import Batch
+from jdml.recipes.beside import told_below
 from jdml.registry import DATASETS
 from jdml.registry.extras import need
 
@@ -28,7 +29,10 @@ DRY_IMAGES, DRY_TEST_IMAGES = 8, 2
 
 @dataclass(frozen=True)
 class Benchmark(BenchmarkOptions):
-    """Train a method by its paper's recipe and score it on classes that it has not seen.
+    """Train a method by its paper's recipe and score it on classes that it has not seen, beside the paper's row.
+
+    The recipe is the paper's, as printed; --method-setting preset=found (pfml), preset=released (nir, ccp) are others.
+    In what a run is not its row's is said below the table, and no row stands beside a task that no table has.
 
     conventional: one model on all training classes, R@k on the test classes. mlrc: four models, each on three quarters
     of the training classes and stopped by the fourth; scored apart and with their embeddings side by side. ablation:
@@ -60,10 +64,12 @@ class Benchmark(BenchmarkOptions):
         seeds = "" if self.seeds == 1 else f", {self.seeds} seeds"
         title = f"{self.dataset}, {self.protocol}: {self.method}, {self.backbone}{seeds}"
         if self.dry_run:
-            show(f"{title} (dry run on noise)", runs, {}, (), {})
+            show(f"{title} (dry run on noise)", runs)
         else:
+            found = paper_rows(self, self.recipe())
             differs = (*unlike, *differences(self))
-            show(title, runs, paper_rows(self, self.recipe()), differs, called(self))
+            below = told_below(found, self.method, self.protocol, differs)
+            show(title, runs, found, below, called(self))
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
             rows = runs[0] if self.seeds == 1 else {**over(runs, np.mean), "seeds": runs}
@@ -170,13 +176,13 @@ class Benchmark(BenchmarkOptions):
 
     def _config(self, train: Any) -> dict[str, Any]:
         """What must agree for a run to go on, beside its recipe: all that changes what is computed."""
-        rows = {} if self.dry_run else paper_rows(self, self.recipe())
+        rows = [] if self.dry_run else paper_rows(self, self.recipe())
         images = None if self.dry_run else data_checksum(train)
         return {
             "benchmark": {**self.defining(), "data_checksum": images},
             "started": {
                 **started("jdml benchmark", self),
-                "paper": dict(next(iter(rows.values()), {})),
+                "paper": dict(next(iter(rows[0].rows.values()))) if rows else {},
             },
         }
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from jdml.cli.options.base import flag
 from jdml.cli.options.benchmark import BenchmarkOptions
-from jdml.recipes import Recipe, settings_of
-from jdml.recipes.printed import Row, printed
+from jdml.recipes import Recipe
+from jdml.recipes.beside import Beside, beside
 
 Rows = dict[str, dict[str, float]]
 
@@ -35,17 +35,17 @@ def over(runs: Sequence[Rows], statistic: Callable[[Any], Any]) -> Rows:
 def show(
     title: str,
     runs: Sequence[Rows],
-    paper: Mapping[str, Mapping[str, float]],
-    unlike: tuple[str, ...],
-    called: Mapping[str, str],
+    paper: Sequence[Beside] = (),
+    below: Sequence[str] = (),
+    called: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Print our rows and the paper's, in percent, and in what the two are not alike.
+    """Print our rows and the papers', in percent.
 
     Args:
         title: of the table.
         runs: ours, of each seed.
-        paper: the paper's rows, in percent.
-        unlike: in what the task is another than the paper's.
+        paper: the papers' rows.
+        below: lines under the table.
         called: what rows are called in the table, where it is not their name.
     """
     from jdml.cli.terminal import print_table
@@ -60,38 +60,32 @@ def show(
     table: list[list[Any]] = [
         [called.get(row, row), *(shown(row, name) for name in names)] for row in means
     ]
-    for row, values in paper.items():
-        table.append([row, *(f"{values[name]:.1f}" if name in values else "–" for name in names)])
+    for name, values in (row for each in paper for row in each.rows.items()):
+        table.append([name, *(f"{values[n]:.1f}" if n in values else "–" for n in names)])
     print_table(title, ["%", *names], table)
-    if paper and unlike:
-        print(f"not the paper's task: {'; '.join(unlike)}")
+    for line in below:
+        print(line)
 
 
-def paper_rows(options: BenchmarkOptions, recipe: Recipe) -> dict[str, Row]:
-    """What a paper reports of such a run.
+def paper_rows(options: BenchmarkOptions, recipe: Recipe) -> list[Beside]:
+    """What the papers report of such a run.
 
     Args:
         options: of the command.
         recipe: what they stand for.
 
     Returns:
-        Rows in percent; none where no paper has one.
+        Their rows; none where no paper has one.
     """
-    backbone = str(options.backbone)
-    if backbone == "vit_s16" and options.input_stats == "vit_s16_dino":
-        backbone = "vit_s16_dino"
-    own = {**settings_of(options.method), **options.method_settings()}
-    if own.get("single") or options.protocol == "ablation":
-        return {}
-    return printed(
-        options.protocol,
+    dino = options.backbone == "vit_s16" and options.input_stats == "vit_s16_dino"
+    return beside(
+        recipe,
         options.method,
-        backbone,
         options.dataset,
-        loss=own.get("loss"),
-        dim=recipe.dim,
-        pooling=str(recipe.pooling),
-        per_class=recipe.num_proxies or 1,
+        protocol=options.protocol,
+        backbone="vit_s16_dino" if dino else str(options.backbone),
+        label_noise=options.label_noise,
+        crop=options.crop_size,
     )
 
 
@@ -110,27 +104,16 @@ def called(options: BenchmarkOptions) -> dict[str, str]:
 
 
 def differences(options: BenchmarkOptions) -> tuple[str, ...]:
-    """In what options a run is not the paper's.
+    """In what a run is not the papers', beside its recipe.
 
     Args:
         options: of the command.
 
     Returns:
-        What was typed, and what is known to differ.
+        What is known to differ.
     """
-    names = ("dim", "batch", "steps", "image_size", "lr", "proxies_per_class", "sampled_classes",
-             "label_noise", *(() if options.method == "nir" else ("pooling",)))  # fmt: skip
-    own = [(name, getattr(options, name)) for name in names]
-    without = ("proxies_per_class", 0)  # is no default, as other zeros are
-    typed = [(name, value) for name, value in own if value or (name, value) == without]
-    changed = [f"{flag(name)} {value}" for name, value in typed]
-    changed += [f"--loss-setting {setting}" for setting in options.loss_setting]
-    which = ("loss=", "pooling=")  # these say which row is the paper's
-    changed += [
-        f"--method-setting {setting}"
-        for setting in options.method_setting
-        if not setting.startswith(which)
-    ]
-    if called(options):
-        changed.append("a quarter of the training classes only tells when a problem ends")
-    return (*changed, *(["random weights"] if options.weights is None else []))
+    quarter = ["a quarter of the training classes only tells when a problem ends"]
+    return (
+        *(quarter if called(options) else []),
+        *(["random weights"] if options.weights is None else []),
+    )

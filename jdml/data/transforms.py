@@ -98,7 +98,9 @@ def mlrc(size: int = 227) -> Crops:
         The transform ``(image, random=None) -> uint8 [size, size, 3]``.
 
     Paper settings:
-        227, for BN-Inception; CCP uses it.
+        227, for BN-Inception; CCP uses it. It prints "a random crop between 40 and 256", which is read
+        as an area: 40 is 0.16 · 256, and 0.16 is the least share of the area in the protocol's program. Read as sides
+        it would be 2 %.
 
     Reference:
         Musgrave, Belongie & Lim, *A Metric Learning Reality Check*, ECCV 2020.

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from jdml.recipes.base import Recipe
 from jdml.recipes.shared import LARGE
@@ -11,6 +11,12 @@ from jdml.registry.constraints import one_of
 
 LOSSES = ("proxy_anchor", "proxy_nca_margin", "soft_triple")
 """Proxy losses of the paper: ProxyAnchor, ProxyNCA* and SoftTriple."""
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper": {"flow": "paper", "of_mean": True, "norm_weight": 1.0},
+    "released": {},
+}
+"""In what text and program differ: the flow's size (the text leaves the depth of its nets open), eq. 10 without the
+normal density's ½, eq. 11, f of the batch's mean; the program's weight decay is a tenth."""
 
 
 def with_nir(
@@ -63,6 +69,7 @@ def regularized(
     backbone: str,
     *,
     loss: str = "proxy_anchor",
+    preset: Literal["paper", "released"] = "paper",
     weight: float | None = None,
     pooling: str = "average",
     proxies_rate: float = 4000.0,
@@ -77,6 +84,7 @@ def regularized(
         dataset: one of ``DATASETS``, or another.
         backbone: the network; all are trained alike.
         loss: one of ``LOSSES``.
+        preset: one of ``PRESETS``: as printed, or as the program is.
         weight: ω; None: the released scripts', .0075 on CUB and the method's own .01 elsewhere. The paper prints "from
             .001 to .01".
         pooling: of the embedding head; ``"average+max"`` is what the paper's table marks with a cross.
@@ -92,19 +100,20 @@ def regularized(
         The recipe.
 
     Raises:
-        ValueError: if there is no such loss.
+        ValueError: if there is no such loss or preset.
     """
+    one_of("preset", preset, PRESETS)
     if weight is not None:
         settings["weight"] = weight
     elif dataset == "cub":
         settings["weight"] = 0.0075
     base = dataclasses.replace(
-        _setting(loss, dataset, proxies_rate, pooling),
+        _setting(loss, dataset, preset, proxies_rate, pooling),
         max_norm=max_norm,
         decay_every=decay_every,
         decay_factor=decay_factor,
     )
-    return with_nir(base, **settings)
+    return with_nir(base, **{**PRESETS[preset], **settings})
 
 
 def unregularized(
@@ -112,34 +121,40 @@ def unregularized(
     backbone: str,
     *,
     loss: str = "proxy_anchor",
+    preset: Literal["paper", "released"] = "paper",
     weight: float = 1.0,
     warmup: int = 0,
     pooling: str = "average",
-    proxies_rate: float = 2000.0,
+    proxies_rate: float | None = None,
 ) -> Recipe:
-    """Make the recipe of what NIR is compared with, by default as the released scripts run it.
+    """Make the recipe of what NIR is compared with.
 
     Args:
         dataset: one of ``DATASETS``, or another.
         backbone: the network; all are trained alike.
         loss: one of ``LOSSES``.
+        preset: ``"paper"``: with the rates that the paper prints for all; ``"released"``: as the scripts of CUB and
+            Cars196 run it.
         weight: of the loss: ω as NIR has it, which Adam feels beside weight decay alone.
-        warmup: epochs in which the backbone waits: the released scripts of CUB and Cars196 have none here, and one for
-            NIR.
+        warmup: epochs in which the backbone waits: the released scripts have none here, and one for NIR; the paper
+            gives one for the flow's sake.
         pooling: of the embedding head.
-        proxies_rate: of the proxies, in units of the model's: half of NIR's in the released program.
+        proxies_rate: of the proxies, in units of the model's; None: 4000, half of it in the released program.
 
     Returns:
         The recipe.
 
     Raises:
-        ValueError: if there is no such loss.
+        ValueError: if there is no such loss or preset.
     """
-    base = _setting(loss, dataset, proxies_rate, pooling)
+    one_of("preset", preset, PRESETS)
+    if proxies_rate is None:
+        proxies_rate = 4000.0 if preset == "paper" else 2000.0
+    base = _setting(loss, dataset, preset, proxies_rate, pooling)
     return dataclasses.replace(base, weight=weight, warmup_epochs=warmup)
 
 
-def _setting(loss: str, dataset: str, proxies_rate: float, pooling: str) -> Recipe:
+def _setting(loss: str, dataset: str, preset: str, proxies_rate: float, pooling: str) -> Recipe:
     """What both have in common."""
     one_of("loss", loss, LOSSES)
     several = (2 if dataset in LARGE else 10) if loss == "soft_triple" else 1
@@ -149,7 +164,7 @@ def _setting(loss: str, dataset: str, proxies_rate: float, pooling: str) -> Reci
         batch=(45, 2),
         rate=1e-5,
         role_rates={"proxies": proxies_rate},
-        weight_decay=4e-3,
+        weight_decay=4e-3 if preset == "paper" else 4e-4,
         freeze_batch_norm=True,
         pooling=pooling,
         dim=128,

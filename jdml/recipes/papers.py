@@ -8,7 +8,13 @@ from typing import Any, Literal, get_args
 from jdml.recipes.base import Recipe
 from jdml.recipes.ccp import anchored
 from jdml.recipes.nir import regularized, unregularized
-from jdml.recipes.shared import DATASETS, LARGE, contrastive_margins, in_protocol
+from jdml.recipes.shared import (
+    DATASETS,
+    LARGE,
+    contrastive_margins,
+    in_protocol,
+    pair_settings,
+)
 from jdml.registry import METHODS, NETWORKS, resolve
 from jdml.registry.constraints import one_of
 
@@ -19,10 +25,16 @@ CLIP_CHARGES = 5.0
 Clip = Literal["entry", "none", "vector"]
 """What cuts the gradients of PFML's proxies: entries at ±5, nothing, or vectors at the force of one pair at δ."""
 PFML: dict[str, dict[str, Any]] = {
-    "found": {"alpha": 1.0, "clip": "entry", "start": "samples"},
     "paper": {"alpha": 4.0, "clip": "none", "start": "random"},
+    "found": {"alpha": 1.0, "clip": "entry", "start": "samples"},
 }
-"""PFML's α, clip and start: as ``experiments/pfml_needs`` found them, and the paper's: its figures centre at α = 4."""
+"""PFML's α, clip and start: the paper's, and as ``experiments/pfml_needs`` found them. The paper prints a range of α,
+{0, 6}; 4, where its figures centre, is an inference."""
+MEMORIES: dict[str, dict[str, int]] = {
+    "S": {"cub": 3, "cars": 3, "inshop": 100, "sop": 400},
+    "L": {"cub": 25, "cars": 25, "inshop": 400, "sop": 1400},
+}
+"""XBM's memories in CCP's tables, in batches of 32."""
 
 Protocol = Literal["ablation", "conventional", "mlrc"]
 """How models are trained, chosen and scored, see :mod:`jdml.training.protocols`."""
@@ -58,6 +70,26 @@ def _contrastive(dataset: str, backbone: str) -> Recipe:
     return _of_pairs(dataset, "contrastive", settings=contrastive_margins(dataset))
 
 
+def _similar(dataset: str, backbone: str) -> Recipe:
+    """C1 of CCP's tables: the contrastive loss of similarities."""
+    return _of_pairs(dataset, "similarity_contrastive")
+
+
+def _remembered(
+    dataset: str,
+    backbone: str,
+    *,
+    loss: Literal["similarity_contrastive", "contrastive"] = "similarity_contrastive",
+    size: Literal["S", "L"] = "L",
+) -> Recipe:
+    """XBM of CCP's tables: C1 or C2, after 1,000 steps also with the last batches."""
+    one_of("loss", loss, ("similarity_contrastive", "contrastive"))
+    one_of("size", size, MEMORIES)
+    rows = 32 * MEMORIES[size].get(dataset, MEMORIES[size]["cub"])
+    made = _of_pairs(dataset, loss, settings=pair_settings(loss, dataset))
+    return dataclasses.replace(made, memory=rows, memory_wait=1000)
+
+
 def _semi_hard(positive: str) -> Maker:
     """Triplet loss as in EPS's tables: squared distances, averaged over all triplets."""
     settings = {"margin": 0.2, "squared": True, "reduce_fn": "mean"}
@@ -77,15 +109,15 @@ def _mined(dataset: str, backbone: str) -> Recipe:
     return _of_pairs(dataset, "multi_similarity", settings=settings, miner="multi_similarity")
 
 
-def _proxy_nca(dataset: str, backbone: str) -> Recipe:
-    """ProxyNCA as in EPS's tables: vectors of length 3, random batches."""
-    return _of_pairs(
+def _proxy_nca(loss: str, **settings: Any) -> Maker:
+    """ProxyNCA as in EPS's tables: random batches; and ProxyNCA++ beside it."""
+    return lambda dataset, backbone: _of_pairs(
         dataset,
-        "proxy_nca",
-        settings={"scale": 9.0},
+        loss,
+        settings=settings,
         proxies_per_class=1,
         batch=160,
-        role_rates={"proxies": 50.0},
+        role_rates={"proxies": 50.0 if loss == "proxy_nca" else 100.0},
     )
 
 
@@ -143,7 +175,6 @@ def _field(loss: str, dataset: str, backbone: str, **settings: Any) -> Recipe:
         proxies_per_class=2 if large else 15,
         batch=180 if backbone == "bn_inception" else 100,
         weight_decay=1e-4 if dataset == "cars" else 5e-4,
-        max_proxy_entry=CLIP_CHARGES,
         epochs=200,
         warmup_epochs=0 if large else 1,
         freeze_batch_norm=not large,
@@ -156,7 +187,7 @@ def _potential(
     dataset: str,
     backbone: str,
     *,
-    preset: Literal["found", "paper"] = "found",
+    preset: Literal["found", "paper"] = "paper",
     clip: Clip | None = None,
     start: Literal["random", "samples"] | None = None,
 ) -> Recipe:
@@ -174,7 +205,7 @@ def _potential(
 
 
 def _contrasting(dataset: str, backbone: str) -> Recipe:
-    """CPML beside it, whose forces are bounded."""
+    """CPML beside it."""
     return _field("contrastive_potential", dataset, backbone)
 
 
@@ -192,11 +223,14 @@ RECIPES: dict[str, Maker] = {
     "pfml": _potential,
     "cpml": _contrasting,
     "contrastive": _contrastive,
+    "similarity_contrastive": _similar,
+    "xbm": _remembered,
     "margin": _bounded("random_positive"),
     "triplet": _semi_hard("random_positive"),
     "multi_similarity": _mined,
     "proxy_anchor": _proxy_anchor,
-    "proxy_nca": _proxy_nca,
+    "proxy_nca": _proxy_nca("proxy_nca", scale=9.0),  # vectors of length 3
+    "proxy_nca_pp": _proxy_nca("proxy_nca_pp"),
     "soft_triple": _multi_proxy("soft_triple"),
 }
 """From a method's name to what makes its recipe."""
@@ -206,6 +240,8 @@ OF_PAIRS = (
     "eps_margin",
     "eps_triplet",
     "contrastive",
+    "similarity_contrastive",
+    "xbm",
     "margin",
     "triplet",
     "multi_similarity",
@@ -259,9 +295,9 @@ def recipe(
         method: one of ``RECIPES``: the five of this library (``"ccp"``, ``"eps"``, ``"mpa"``, ``"nir"``, ``"pfml"``)
             and those they are compared with.
         dataset: one of ``DATASETS``; any other name gets the settings of ``"cub"``.
-        protocol: ``"mlrc"``, and ``"ablation"`` alike, gives every method the same batches of 8 × 4 (32 random images
-            for proxy losses), 128 dimensions, average pooling, Adam with rate 1e-5, and vectors in the ball but for
-            ``ON_SPHERE``.
+        protocol: ``"mlrc"``, and ``"ablation"`` alike, gives every method the same batches of 8 × 4 (32 classes of one
+            image for the proxy losses of CCP's tables, 32 random images for others), 128 dimensions, average pooling,
+            Adam with rate 1e-5, and vectors in the ball but for ``ON_SPHERE``.
         backbone: the network. Papers train ``"bn_inception"`` in other batches than ``"resnet50"``, which all others
             are treated like. None: ``"resnet50"`` for ``DATASETS`` and folders, for others what fits their images.
         **settings: a method's own, see :func:`settings_of`: what they mean is said in ``jdml/recipes/ccp.py`` and
@@ -274,13 +310,12 @@ def recipe(
         ValueError: if there is no such method, protocol or setting.
 
     Implementation notes:
-        What papers leave open was filled in: EPS's batches of 160 are 20 classes × 8 and its MS has β = 40, its
-        baselines draw random positives, MPA's α is ProxyAnchor's 32 and its weight decay too, SoftTriple stands in
-        MPA's setting, and so does ``"mpa_proxy_anchor"``, ProxyAnchor as MPA ran it, the gradient of PFML's proxies is
-        clipped entry by entry (see ``experiments/potential_fields``; ``clip="none"`` is the paper's, ``"vector"`` keeps
-        directions), CCP is the paper's (``preset="released"`` is the
-        program's) and has no plateau schedule. Under MLRC proxy losses get 32 random images, where the protocol's
-        program draws 32 classes and one image of each.
+        The settings are the papers', as printed. What they leave open was filled in, see
+        :func:`jdml.recipes.printed.inferred`; SoftTriple stands in MPA's setting, and so does ``"mpa_proxy_anchor"``,
+        ProxyAnchor as MPA ran it; C1, XBM and ProxyNCA++, of which CCP has MLRC rows alone, stand in EPS's otherwise.
+        A preset is another way: ``"found"`` of PFML (see ``experiments/pfml_needs``; ``clip="vector"`` keeps
+        directions), ``"released"`` of CCP and NIR, as their programs are. CCP has no plateau schedule. Its hierarchical
+        proxy loss (HPL-PA) is another paper's, and not here.
 
     Example:
         >>> recipe("mpa", "sop").batch, recipe("pfml", "cars", protocol="mlrc").dim
@@ -310,22 +345,21 @@ _ASKED = {"pooling": "pooling", "warmup": "warmup_epochs", "decay_every": "decay
 
 def _under_mlrc(made: Recipe, method: str, dataset: str) -> Recipe:
     """The same method in the setting that the protocol gives to all."""
-    return dataclasses.replace(
-        made,
-        **in_protocol(method, dataset),
-        normalize="sphere" if method in ON_SPHERE else "ball",
-        batch=(8, 4) if method in OF_PAIRS else 32,
-        rate=1e-5,
-        rule="adam",
-        b2=0.99,
-        weight_decay=1e-4,
-        decay_every=None,
-        max_entry=None,
-        warmup_epochs=0,
-        freeze_batch_norm=True,
-        pooling="average",
-        dim=128,
-    )
+    shared: dict[str, Any] = {
+        "normalize": "sphere" if method in ON_SPHERE else "ball",
+        "batch": (8, 4) if method in OF_PAIRS else 32,
+        "rate": 1e-5,
+        "rule": "adam",
+        "b2": 0.99,
+        "weight_decay": 1e-4,
+        "decay_every": None,
+        "max_entry": None,
+        "warmup_epochs": 0,
+        "freeze_batch_norm": True,
+        "pooling": "average",
+        "dim": 128,
+    }
+    return dataclasses.replace(made, **{**shared, **in_protocol(method, dataset)})
 
 
 def _head(backbone: str | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import functools
 import math
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -66,7 +67,8 @@ def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
         ...
         ValueError: x must be positive, got -1.0
     """
-    hints = get_type_hints(type(values), include_extras=True)
+    kind: Any = type(values)
+    hints = _hints(kind)
     for field in dataclasses.fields(values):
         value, name = getattr(values, field.name), called(field.name)
         kind, constraints = hints[field.name], []
@@ -91,6 +93,12 @@ def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
             wrong = "must be finite" if not math.isfinite(value) else constraint(value)
             if wrong:
                 raise ValueError(f"{name} {wrong}, got {value!r}")
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields, read once: a record is made often."""
+    return get_type_hints(kind, include_extras=True)
 
 
 def plain_settings(name: str, settings: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import tyro
 
 from jdml import flows, models
 from jdml.cli import main
@@ -13,7 +14,7 @@ from jdml.cli.benchmark import Benchmark, fake_images
 from jdml.cli.benchmark_table import paper_rows
 from jdml.models import SmallConvNet
 from jdml.recipes import RECIPES
-from jdml.recipes.printed import CONVENTIONAL, EPS, printed
+from jdml.recipes.beside import CROPS
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +30,7 @@ def small_backbone(monkeypatch):
 
     monkeypatch.setattr(models, "create", create)
     sizes = {"num_blocks": 1, "depth": 2, "hidden": 8}
-    monkeypatch.setitem(flows.PRESETS, "released", flows.PRESETS["released"] | sizes)
+    monkeypatch.setitem(flows.PRESETS, "paper", flows.PRESETS["paper"] | sizes)
 
 
 def benchmark(capsys, *arguments):
@@ -76,19 +77,23 @@ def test_weights_are_loaded(small_backbone, capsys, tmp_path, monkeypatch):
     assert seen == [weights]
 
 
-def test_real_birds(small_backbone, capsys, shared_data, tmp_path):
+def test_real_birds(small_backbone, capsys, shared_data, tmp_path, monkeypatch):
     folder = tmp_path / "birds"
     shutil.copytree(shared_data / "cub_crops227", folder)
     arguments = ("--data-dir", str(folder), "--method", "eps", "--batch", "8x4", "--steps", "2")
     code, out, err = benchmark(capsys, *arguments)
     assert (code, err) == (0, "")
-    assert "paper" in out
-    assert "63.3" in out
     assert "cub: train has 20 classes and 600 images, published are 100 and 5864" in out
-    assert (
-        "published are 100 and 5924; --dim 8; --batch 8x4; --steps 2; --image-size 32; random weights"
-        in out
-    )
+    assert "EPS" not in out  # no table has 8-D embeddings, or crops of 32²
+    assert "no table of the papers has this task" in out
+    monkeypatch.setitem(CROPS, "conventional", 32)
+    code, out, err = benchmark(capsys, *arguments, "--dim", "128")
+    assert (code, err) == (0, "")
+    assert "EPS, Table 2" in out
+    assert "63.3" in out
+    assert "not as in EPS, Table 2: batch 8x4 (paper: 20x8); steps 2\n" in out
+    assert "published are 100 and 5924; random weights\n" in out
+    assert "the framework's, which its appendix says were kept" in out
 
     bird = next((folder / "images").glob("*/*.jpg"))
     bird.write_bytes(bird.read_bytes()[:2000])
@@ -158,91 +163,34 @@ def test_a_killed_benchmark_goes_on(small_backbone, capsys, tmp_path):
         assert "method" in err
 
 
-def test_printed_rows_are_of_methods_and_backbones_that_exist():
-    fields = Benchmark.__dataclass_fields__
-    for method, backbone in (*CONVENTIONAL, *EPS):
-        assert method in RECIPES
-        assert backbone.removesuffix("_dino") in str(fields["backbone"].type)
-    assert printed("mlrc", "nir", "resnet18", "cub") == {}
-
-
-def rows_of(*typed):
-    """The paper's rows beside a command's."""
-    given = {k.lstrip("-").replace("-", "_"): v for k, v in (t.split(" ", 1) for t in typed)}
-    settings = given.pop("method_setting", "")
-    if "dim" in given:
-        given["dim"] = int(given["dim"])
-    if "proxies_per_class" in given:
-        given["proxies_per_class"] = int(given["proxies_per_class"])
-    options = Benchmark(method_setting=tuple(settings.split()), **given)
-    return paper_rows(options, options.recipe())
-
-
-IBN = ("--backbone bn_inception", "--protocol mlrc")
-
-
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        # CCP's Tables 3 and 4: separated, then concatenated
-        (("--method ccp", *IBN), {"P@1": 62.39, "RP": 33.49, "MAP@R": 22.67}),
-        (
-            ("--method ccp", "--method-setting loss=triplet", "--dataset inshop", *IBN),
-            {"P@1": 86.00, "RP": 62.24, "MAP@R": 59.04},
-        ),
-        (("--method proxy_anchor", *IBN), {"P@1": 60.61, "RP": 32.36, "MAP@R": 21.48}),
-        (("--method soft_triple", *IBN), {"P@1": 57.94, "RP": 30.63, "MAP@R": 19.86}),
-        # their Tables 1 and 2
-        (("--method ccp",), {"R@1": 71.04}),
-        (
-            ("--method ccp", "--method-setting loss=multi_similarity", "--dataset cars"),
-            {"R@1": 89.02},
-        ),
-        (("--method ccp", "--backbone bn_inception", "--dataset sop"), {"R@1": 80.01}),
-        # EPS's Table 6
-        (
-            ("--method eps", "--backbone bn_inception", "--dim 512", "--dataset cars"),
-            {"R@1": 85.5, "R@2": 90.7, "R@4": 94.3, "R@8": 96.7},
-        ),
-        # NIR's Table 1, alone and regularized, and Table 2
-        (("--method nir_baseline",), {"R@1": 64.4, "NMI": 68.4, "MAP@1000": 33.2}),
-        (("--method nir",), {"R@1": 66.0, "NMI": 69.6, "MAP@1000": 34.2}),
-        (
-            ("--method nir", "--method-setting loss=soft_triple", "--dataset sop"),
-            {"R@1": 77.6, "NMI": 90.0, "MAP@1000": 44.9},
-        ),
-        (
-            ("--method nir", "--method-setting pooling=average+max", "--dim 512"),
-            {"R@1": 70.5, "R@2": 80.6, "NMI": 72.5},
-        ),
+        ("--method ccp --backbone bn_inception --protocol mlrc", [62.39, 69.73]),
+        ("--method ccp --method-setting loss=multi_similarity --dataset cars", [89.02]),
+        ("--method xbm --backbone bn_inception --protocol mlrc --dataset sop", [78.68, 75.37]),
+        ("--backbone vit_s16 --dataset cars", [91.5]),
+        ("--label-noise 0.2", [66.7]),
+        ("--dim 64", [63.9]),
+        ("--method mpa --backbone bn_inception --proxies-per-class 4", [69.0]),
+        ("--method eps --backbone bn_inception --dim 512 --batch 20x13 --dataset cars", [85.5]),
+        ("--method nir --method-setting pooling=average+max --dim 512", [70.5]),
+        ("--method nir --method-setting blocks=15 width=64", [66.5]),
+        ("--label-noise 0.1", []),
+        ("--image-size 112", []),
+        ("--method ccp --protocol mlrc", []),  # ResNet-50
+        ("--method ccp --method-setting single=True", []),
     ],
 )
-def test_the_paper_s_row_of_a_command(typed, expected):
-    rows = rows_of(*typed)
-    assert next(iter(rows.values())) == expected
-    assert list(rows) == (
-        ["paper, separated", "paper, concatenated"] if "--protocol mlrc" in typed else ["paper"]
-    )
+def test_the_paper_s_rows_of_a_command(typed, expected):
+    options = tyro.cli(Benchmark, args=typed.split())
+    rows = [row for each in paper_rows(options, options.recipe()) for row in each.rows.values()]
+    assert sorted(next(iter(row.values())) for row in rows) == sorted(expected)
 
 
-def test_concatenated_rows_are_the_512_dimensional_ones():
-    rows = rows_of("--method contrastive", *IBN)
-    assert rows["paper, concatenated"] == {"P@1": 67.49, "RP": 37.18, "MAP@R": 26.47}
-
-
-@pytest.mark.parametrize(
-    "typed",
-    [
-        ("--method ccp", "--method-setting single=True", *IBN),
-        ("--method soft_triple", "--dataset sop", *IBN),  # 4 centres; the table's row has one
-        ("--method soft_triple", "--proxies-per-class 2", *IBN),
-        ("--method nir_baseline", "--dim 512"),
-        ("--method nir", "--method-setting loss=soft_triple", "--dim 512"),
-        ("--method ccp", "--protocol mlrc"),  # ResNet-50
-    ],
-)
-def test_no_row_stands_beside_another_task(typed):
-    assert rows_of(*typed) == {}
+def test_dino_s_weights_are_another_row():
+    options = Benchmark(backbone="vit_s16", input_stats="vit_s16_dino")
+    assert next(iter(paper_rows(options, options.recipe())[0].rows.values()))["R@1"] == 83.1
 
 
 @pytest.mark.parametrize(("dataset", "most"), [("cub", 15_000), ("inshop", 150_000)])
@@ -253,9 +201,10 @@ def test_no_run_of_the_tables_is_cut(dataset, most, monkeypatch):
     assert options._plan(None).steps == most
 
 
-def test_ccp_s_row_says_how_many_classes_trained(small_backbone, capsys, shared_data):
+def test_ccp_s_row_says_how_many_classes_trained(small_backbone, capsys, shared_data, monkeypatch):
+    monkeypatch.setitem(CROPS, "conventional", 32)
     given = ("--data-dir", str(shared_data / "cub_crops227"), "--method", "ccp", "--steps", "1")
-    code, out, err = benchmark(capsys, *given, "--batch", "8x4")
+    code, out, err = benchmark(capsys, *given, "--batch", "8x4", "--dim", "512")
     assert (code, err) == (0, "")
     assert "ours, 3/4 of the classes" in out
     assert "a quarter of the training classes only tells when a problem ends" in out

@@ -1,6 +1,7 @@
 """The recipes: every method trains on every data set's settings, and the optimizer does what is written."""
 
 import dataclasses
+import functools
 import json
 
 import chex
@@ -58,9 +59,12 @@ def test_every_recipe_makes_a_step_that_is_finite(method, dataset):
 @pytest.mark.parametrize("method", RECIPES)
 def test_the_reality_check_gives_all_methods_the_same_setting(method, dataset):
     own, shared = recipe(method, dataset), recipe(method, dataset, protocol="mlrc")
-    assert shared.batch == ((8, 4) if method in recipes.OF_PAIRS else 32)
+    one_each = method in ("proxy_anchor", "proxy_nca_pp", "soft_triple")  # CCP's §2.1
+    proxies = ((32, 1), 1) if one_each else (32, 0)
+    expected = ((8, 4), 0) if method in recipes.OF_PAIRS else proxies
+    assert (shared.batch, shared.warmup_epochs) == expected
     assert (shared.dim, shared.rate, shared.pooling) == (128, 1e-5, "average")
-    assert (shared.warmup_epochs, shared.decay_every) == (0, None)
+    assert shared.decay_every is None
     assert shared.role_rates == own.role_rates
     assert shared.method == own.method
     on_sphere = method in ("nir", "nir_baseline", "pfml", "cpml")
@@ -75,7 +79,75 @@ def test_losses_under_the_reality_check_measure_in_the_ball():
     expected = jdml.contrastive_loss(x, y, normalize=jdml.ball, **margins)
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
     large = make_objective(recipe("soft_triple", "sop", protocol="mlrc"), 2, DIM)
-    assert large.init(jax.random.key(0))["proxies"].shape == (2, 4, DIM)
+    assert large.init(jax.random.key(0))["proxies"].shape == (2, 1, DIM)  # their -S
+
+
+def test_soft_triple_s_gamma_divides_also_where_the_printed_one_is_large():
+    """As in CCP's program and the protocol's, which both take 1/γ: the centres' softmax is nearly their mean."""
+    gamma = {
+        dataset: recipe("soft_triple", dataset, protocol="mlrc").settings["gamma"]
+        for dataset in recipes.DATASETS
+    }
+    assert gamma == {"cub": 0.1, "cars": 19.18, "sop": 47.9, "inshop": 0.1}
+    x = jax.random.normal(KEY, (CLASSES, DIM))
+    centres = jax.random.normal(jax.random.key(1), (CLASSES, 10, DIM))
+    plan = small(recipe("soft_triple", "cars", protocol="mlrc"))
+    settings = {name: plan.settings[name] for name in ("scale", "margin")}
+    y = jnp.arange(CLASSES)
+    loss = make_objective(plan, CLASSES).loss({"proxies": centres}, x, y)[0]
+    regularizer = plan.settings["tau"] * jdml.losses.center_regularizer(centres)
+    similarities = jnp.einsum("bd,ckd->bck", jdml.ball(x), jdml.ball(centres)).mean(-1)
+    logits = settings["scale"] * (similarities - settings["margin"] * jnp.eye(CLASSES))
+    expected = -jax.nn.log_softmax(logits)[y, y].mean() + regularizer
+    np.testing.assert_allclose(loss, expected, rtol=0.01)
+
+
+def test_the_memories_of_ccp_s_tables():
+    """3 and 25 batches on CUB and Cars196, 100 and 400 on In-shop, 400 and 1,400 on SOP, after 1,000 steps."""
+    batches = {
+        (dataset, size): recipe("xbm", dataset, protocol="mlrc", size=size).memory / 32
+        for dataset in recipes.DATASETS
+        for size in ("S", "L")
+    }
+    assert list(batches.values()) == [3, 25, 3, 25, 400, 1400, 100, 400]
+    made = recipe("xbm", "cars", protocol="mlrc", loss="contrastive")
+    assert (made.memory_wait, made.normalize) == (1000, "ball")
+    assert made.settings == {"positive_margin": 0.2652, "negative_margin": 0.5409}
+    with pytest.raises(ValueError, match="size must be one of S, L, got 'M'"):
+        recipe("xbm", "cub", size="M")
+    with pytest.raises(ValueError, match="loss must be one of similarity_contrastive, contrastive"):
+        recipe("xbm", "cub", loss="triplet")
+
+
+def test_proxy_nca_pp_under_the_reality_check_has_cosines_over_a_tenth():
+    made = small(
+        dataclasses.replace(recipe("proxy_nca_pp", "cub", protocol="mlrc"), normalize="sphere")
+    )
+    x, p = jdml.sphere(BATCH[0]), jdml.sphere(jax.random.normal(KEY, (CLASSES, 1, DIM)))
+    loss = make_objective(made, CLASSES).loss({"proxies": p}, x, BATCH[1])[0]
+    logits = jax.nn.log_softmax(x @ p[:, 0].T / 0.1)
+    np.testing.assert_allclose(loss, -logits[jnp.arange(24), BATCH[1]].mean(), rtol=1e-5)
+
+
+def test_ccp_s_conventional_rate_is_the_only_printed_one():
+    printed = {dataset: recipe("ccp", dataset).rate for dataset in recipes.DATASETS}
+    assert set(printed.values()) == {1e-5}
+    released = {dataset: recipe("ccp", dataset, preset="released") for dataset in ("cub", "sop")}
+    assert {name: made.rate for name, made in released.items()} == {"cub": 1e-5, "sop": 1e-4}
+    assert (released["cub"].batch, released["cub"].weight_decay) == ((28, 4), 4e-4)
+
+
+def test_nir_is_as_printed_and_the_program_s_way_is_one_word_away():
+    printed, released = (recipe("nir", "cars", preset=name) for name in ("paper", "released"))
+    assert (printed.method.flow, printed.method.of_mean) == ("paper", True)
+    assert (printed.method.norm_weight, printed.weight_decay) == (1.0, 4e-3)
+    assert (released.method.flow, released.method.of_mean) == ("released", False)
+    assert released.weight_decay == 4e-4
+    alone = [recipe("nir_baseline", "cars", preset=name) for name in ("paper", "released")]
+    assert [made.role_rates["proxies"] for made in alone] == [4000, 2000]
+    for method in ("nir", "nir_baseline"):
+        with pytest.raises(ValueError, match="preset must be one of paper, released, got 'best'"):
+            recipe(method, "cub", preset="best")
 
 
 def test_ccp_is_one_preset_or_the_other():
@@ -98,17 +170,17 @@ def test_ccp_is_one_preset_or_the_other():
     assert mixed.method.patience > 10_000
     with pytest.raises(ValueError, match="preset must be one of paper, released, got 'mine'"):
         recipe("ccp", "cub", preset="mine")
-    with pytest.raises(ValueError, match="nir has no setting 'preset'; it has .*warmup"):
-        recipe("nir", "cub", preset="paper")
+    with pytest.raises(ValueError, match="nir has no setting 'single'; it has .*warmup"):
+        recipe("nir", "cub", single=True)
 
 
 @pytest.mark.parametrize("loss", ["proxy_anchor", "proxy_nca_margin", "soft_triple"])
 def test_nir_s_baseline_is_nir_without_the_flow(loss):
-    with_flow = recipe("nir", "cub", loss=loss, weight=0.5, warmup=1, proxies_rate=2000.0)
+    with_flow = recipe("nir", "cub", loss=loss, weight=0.5, warmup=1)
     without = recipe("nir_baseline", "cub", loss=loss, weight=0.5, warmup=1)
     for name in ("batch", "rate", "weight_decay", "warmup_epochs", "pooling", "dim", "nmi"):
         assert getattr(with_flow, name) == getattr(without, name)
-    assert without.role_rates == {"proxies": 2000.0}
+    assert with_flow.role_rates == without.role_rates == {"proxies": 4000.0}
     base = make_objective(without, CLASSES, DIM)
     params = base.init(jax.random.key(0))
     value, metrics = base.loss(params, *BATCH)
@@ -242,16 +314,14 @@ def test_the_boundary_of_each_class_is_learned(method):
 
 def test_fields_may_do_without_proxies():
     for method, loss in (
-        ("pfml", jdml.potential_field_loss),
+        ("pfml", functools.partial(jdml.potential_field_loss, alpha=4.0)),
         ("cpml", jdml.contrastive_potential_loss),
     ):
         alone = dataclasses.replace(recipe(method, "cub"), proxies_per_class=0, start="random")
         objective = make_objective(alone, CLASSES, DIM)
         assert objective.init(KEY) == {}
         actual = objective.loss({}, *BATCH, key=KEY)[0]
-        np.testing.assert_allclose(
-            actual, loss(*BATCH, delta=0.2, alpha=1.0, reduce_fn=jnp.sum), rtol=1e-6
-        )
+        np.testing.assert_allclose(actual, loss(*BATCH, delta=0.2, reduce_fn=jnp.sum), rtol=1e-6)
 
 
 def test_the_table_of_mpa_has_one_setting():
@@ -289,7 +359,7 @@ def test_batches_can_be_made_of_classes_of_two(method, protocol):
 
 
 def test_a_charge_cannot_push_harder_than_the_recipe_allows():
-    plan = recipe("pfml", "cub")
+    plan = recipe("pfml", "cub", preset="found")
     params = {"model": {"head": jnp.ones(1)}, "proxies": jnp.ones(2)}
     optimizer = make_optimizer(plan, ("proxies",), steps_per_epoch=1)
     state, updates = optimizer.init(params), None
@@ -316,13 +386,14 @@ def test_how_many_entries_of_pfml_s_proxies_the_clip_cuts():
                 x, labels, p, alpha=alpha, delta=0.2, reduce_fn=jdml.total
             )
 
-        return float((jnp.abs(jax.grad(loss)(p)) > recipe("pfml", "cub").max_proxy_entry).mean())
+        most = recipe("pfml", "cub", preset="found").max_proxy_entry
+        return float((jnp.abs(jax.grad(loss)(p)) > most).mean())
 
     assert cut(4.0) > 0.95
     assert cut(1.0) < 0.15
 
 
-def test_pfml_is_as_found_and_the_paper_s_is_one_word_away():
+def test_pfml_is_as_printed_and_what_was_found_is_one_word_away():
     x, y = jnp.eye(4)[:, :2] + jnp.eye(4)[:, 2:], jnp.array([0, 0, 1, 1])
     values = {}
     for preset, alpha, most in (("found", 1.0, 5.0), ("paper", 4.0, None)):
@@ -336,8 +407,9 @@ def test_pfml_is_as_found_and_the_paper_s_is_one_word_away():
         )
         np.testing.assert_allclose(values[preset], expected, rtol=1e-6)
     assert values["found"] != values["paper"]
+    assert recipe("pfml", "cub") == recipe("pfml", "cub", preset="paper")
     assert recipe("pfml", "cub", preset="paper", clip="entry").max_proxy_entry == 5.0
-    with pytest.raises(ValueError, match="preset must be one of found, paper, got 'best'"):
+    with pytest.raises(ValueError, match="preset must be one of paper, found, got 'best'"):
         recipe("pfml", "cub", preset="best")
     with pytest.raises(ValueError, match=r"preset must be .*, got \['found'\]"):
         recipe("pfml", "cub", preset=["found"])
@@ -353,7 +425,9 @@ def test_vectors_of_proxies_are_cut_at_the_force_of_a_pair_at_delta():
         ("vector", most),
         ("entry", 5 * np.sqrt(2)),
     ):
-        optimizer = make_optimizer(recipe("pfml", "cub", clip=clip), ("proxies",), 1)
+        optimizer = make_optimizer(
+            recipe("pfml", "cub", preset="found", clip=clip), ("proxies",), 1
+        )
         _, state = optimizer.update(grads, optimizer.init(params), params)
         moments = [
             leaf
