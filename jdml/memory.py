@@ -11,16 +11,18 @@ from jdml.ops.meshes import as_axis, replicated
 
 
 class CrossBatchMemory(NamedTuple):
-    """A ring buffer of embeddings and labels. A pytree of arrays: it can be carried through ``jit`` and saved.
+    """A ring buffer of embeddings, labels and ids. A pytree of arrays: it can be carried through ``jit`` and saved.
 
     Attributes:
         embeddings: ``[M, D]``.
         labels: ``[M]`` integers, -1 in empty slots.
+        ids: ``[M]`` integers, which sample each embedding is of, -1 where that is not known.
         next_slot: scalar integer, where the next row goes.
     """
 
     embeddings: Array
     labels: Array
+    ids: Array
     next_slot: Array
 
     @property
@@ -53,6 +55,7 @@ def init(capacity: int, dim: int, dtype: jnp.dtype = jnp.float32) -> CrossBatchM
     return CrossBatchMemory(
         embeddings=jnp.zeros((capacity, dim), dtype),
         labels=jnp.full(capacity, -1, jnp.int32),
+        ids=jnp.full(capacity, -1, jnp.int32),
         next_slot=jnp.zeros((), jnp.int32),
     )
 
@@ -63,6 +66,7 @@ def push(
     labels: Array,
     where: Array | None = None,
     *,
+    ids: Array | None = None,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> CrossBatchMemory:
     """Store a batch, over the oldest entries (first in, first out). No gradient flows into the memory.
@@ -72,6 +76,8 @@ def push(
         embeddings: ``[B, D]``.
         labels: ``[B]`` integers; rows with a negative label are not stored.
         where: ``[B]`` bool, the rows to store; default all.
+        ids: ``[B]`` integers, which sample each row is, such as its row in the data set; -1, the default: not known. A
+            loss that is given ``ids`` and the memory's as ``reference_ids`` leaves out a sample's older copies.
         axis_name: inside a ``jax.shard_map``, the mesh axis over which the batch is spread: the rows of all devices
             are stored, in their order.
 
@@ -94,21 +100,26 @@ def push(
     capacity, dim = state.embeddings.shape
     checks.check_embeddings("embeddings", embeddings, dim=dim, like="the memory")
     checks.check_labels("labels", labels, embeddings.shape[0])
+    if ids is not None:
+        checks.check_labels("ids", ids, embeddings.shape[0])
+        checks.check_label_values("ids", ids)
     embeddings, labels = jnp.asarray(embeddings), jnp.asarray(labels)
+    ids = jnp.full_like(labels, -1) if ids is None else jnp.asarray(ids)
     kept = _kept(labels, where)
     axis = as_axis(axis_name)
-    embeddings, labels, kept = axis.rows((jax.lax.stop_gradient(embeddings), labels, kept))
+    rows = (jax.lax.stop_gradient(embeddings), labels, ids, kept)
+    embeddings, labels, ids, kept = axis.rows(rows)
     if embeddings.shape[0] > capacity:
         raise ValueError(
             f"a batch of {embeddings.shape[0]} does not fit into a memory of capacity {capacity}"
         )
     checks.require(jnp.isfinite(embeddings).all(-1) | ~kept, "embeddings[{row}] is not finite")
-    return _stored(state, embeddings, labels, kept)
+    return _stored(state, embeddings, labels, ids, kept)
 
 
 @replicated
 def _stored(
-    state: CrossBatchMemory, embeddings: Array, labels: Array, kept: Array
+    state: CrossBatchMemory, embeddings: Array, labels: Array, ids: Array, kept: Array
 ) -> CrossBatchMemory:
     capacity = state.labels.shape[0]
     target = jnp.where(kept, _slots(state.next_slot, kept, capacity), capacity)  # beyond: dropped
@@ -116,6 +127,7 @@ def _stored(
     return CrossBatchMemory(
         embeddings=state.embeddings.at[target].set(stored, mode="drop"),
         labels=state.labels.at[target].set(labels.astype(state.labels.dtype), mode="drop"),
+        ids=state.ids.at[target].set(ids.astype(state.ids.dtype), mode="drop"),
         next_slot=(state.next_slot + jnp.sum(kept, dtype=jnp.int32)) % capacity,
     )
 

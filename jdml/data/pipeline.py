@@ -30,11 +30,13 @@ class Batch(NamedTuple):
         images: ``[B, H, W, 3]`` uint8; zeros where an image was skipped.
         labels: ``[B]`` int32.
         where: ``[B]`` bool: the rows that hold an image.
+        ids: ``[B]`` int32: which rows of the data set they are; -1 for none.
     """
 
     images: np.ndarray
     labels: np.ndarray
     where: np.ndarray
+    ids: np.ndarray
 
 
 class ImageBatches:
@@ -143,7 +145,8 @@ class ImageBatches:
             where[place] = False
             self._count(int(rows[place]), problem)
         self._sampler.step += 1
-        return Batch(images, np.where(rows >= 0, self.dataset.labels[rows], 0), where)
+        labels = np.where(rows >= 0, self.dataset.labels[rows], 0)
+        return Batch(images, labels, where, rows.astype(np.int32))
 
     @property
     def batches_per_epoch(self) -> int:

@@ -84,6 +84,7 @@ class Rows(NamedTuple):
     valid: Array  # [B]
     labels: Array | None  # [B]
     self_index: Array | None  # [B]
+    ids: Array | None  # [B]
     positive: Array | None  # [B, R]
     weights: Array  # [B, 1] or [B, R]
     partner: Array | None = (
@@ -101,6 +102,7 @@ class Anchors:
         rows: what there is one of for each anchor.
         references: ``[R, D]``, normalized.
         reference_labels: ``[R]``, or None where row i's positive is reference i, or a mask tells.
+        reference_ids: ``[R]``, or None where nothing tells which samples are the same.
         columns: ``[R]``, the valid references.
         own_batch: whether the references are the batch itself.
         mine: the miner.
@@ -114,6 +116,7 @@ class Anchors:
     rows: Rows
     references: Array
     reference_labels: Array | None
+    reference_ids: Array | None
     columns: Array
     own_batch: bool
     mine: Miner | None
@@ -274,6 +277,9 @@ class Anchors:
         itself = rows.place if self.own_batch else rows.self_index
         if itself is not None:
             kept = kept & (places != itself[:, None])
+        if rows.ids is not None and self.reference_ids is not None:
+            ids = rows.ids[:, None]
+            kept = kept & ((ids < 0) | (ids != self.reference_ids[None, :]))
         if rows.positive is not None:
             same = rows.positive
         elif rows.partner is not None:

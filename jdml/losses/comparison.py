@@ -27,6 +27,8 @@ class CompareOptions(TypedDict, total=False):
     reference_labels: Array | None
     reference_where: Array | None
     self_index: Array | None
+    ids: Array | None
+    reference_ids: Array | None
     positive: Array | None
     mine: Miner | None
     key: Array | None
@@ -45,6 +47,8 @@ def compare(
     reference_labels: Array | None = None,
     reference_where: Array | None = None,
     self_index: Array | None = None,
+    ids: Array | None = None,
+    reference_ids: Array | None = None,
     positive: Array | None = None,
     mine: Miner | None = None,
     key: Array | None = None,
@@ -65,6 +69,9 @@ def compare(
         reference_where: ``[R]`` bool, the valid references; default all.
         self_index: ``[B]`` integers, where among ``references`` an anchor itself stands (-1: nowhere); that pair is
             left out.
+        ids: ``[B]`` integers, which sample each anchor is, such as its row in the data set (-1: not known). Pairs of a
+            sample with itself, such as an older copy of it in a memory, are left out.
+        reference_ids: ``[R]`` integers, likewise of ``references``.
         positive: ``[B, R]`` bool, given instead of labels: True for positive pairs, False for negative ones.
         mine: a miner, which chooses among the pairs (see :mod:`jdml.mining`); an anchor that is left without a
             positive or without a negative contributes nothing.
@@ -100,9 +107,9 @@ def compare(
             "references", references, dim=embeddings.shape[1], like="embeddings"
         )
         columns = _valid_columns(reference_where, reference_labels, references.shape[0])
-    elif not (reference_labels is None and reference_where is None and self_index is None):
+    elif any(x is not None for x in (reference_labels, reference_where, self_index, reference_ids)):
         raise ValueError(
-            "reference_labels, reference_where and self_index need references, which is missing"
+            "reference_labels, reference_where, self_index and reference_ids need references, which is missing"
         )
     spread = references is None or axis.holds_part("references", references)
     dtype = accumulate_in(embeddings, embeddings if references is None else references)
@@ -120,6 +127,9 @@ def compare(
             reference_labels = axis.gather(reference_labels)
     if self_index is not None:
         checks.check_labels("self_index", self_index, size)
+    reference_ids = _checked_ids(ids, reference_ids, size, references)
+    if spread and reference_ids is not None:
+        reference_ids = axis.gather(reference_ids)
     check_miner(mine)
     per_anchor = Rows(
         embeddings if in_blocks else x,
@@ -127,6 +137,7 @@ def compare(
         rows,
         labels,
         self_index,
+        ids,
         None if positive is None else jnp.asarray(positive),
         _as_weights(weights, shape, dtype),
     )
@@ -134,6 +145,7 @@ def compare(
         per_anchor,
         r,
         reference_labels,
+        reference_ids,
         columns,
         references is None,
         mine,
@@ -215,6 +227,22 @@ def _check_pairs(
         raise ValueError(
             "reference_labels is missing: references need labels [R], or positive=[B, R]"
         )
+
+
+def _checked_ids(
+    ids: Array | None, reference_ids: Array | None, size: int, references: Array | None
+) -> Array | None:
+    """The ids of what anchors are compared with, or None where nothing tells which samples are the same."""
+    if references is not None and (ids is None) != (reference_ids is None):
+        missing = "ids" if ids is None else "reference_ids"
+        raise ValueError(f"{missing} is missing: ids [B] are compared with reference_ids [R]")
+    if ids is None:
+        return None
+    checks.check_labels("ids", ids, size)
+    if references is None or reference_ids is None:
+        return ids
+    checks.check_labels("reference_ids", reference_ids, references.shape[0])
+    return reference_ids
 
 
 def prepare(

@@ -23,6 +23,8 @@ _SWAPPED = {
     "reference_labels": "labels",
     "where": "reference_where",
     "reference_where": "where",
+    "ids": "reference_ids",
+    "reference_ids": "ids",
 }
 
 

@@ -55,6 +55,9 @@ class Objective(NamedTuple):
         loss: ``loss(params, embeddings, labels, *, key=None, where=None, state=None) -> (loss, metrics)``, pure.
         init_state: ``init_state() -> state``: what is carried from step to step without gradients.
         update_state: ``update_state(state, embeddings, labels, where=None) -> state``, after each step.
+
+    A loss and an ``update_state`` with a keyword ``ids`` are told by training which samples a batch has: ``[B]``
+    integers, their rows in the data set.
     """
 
     init: Callable[[Array], Params]
@@ -292,7 +295,7 @@ def check_takes_references(loss_fn: Any, settings: Iterable[str]) -> None:
     """Refuse a loss that cannot be given references, or was given them already."""
     if not callable(loss_fn) or not checks.takes(loss_fn, "references"):
         raise TypeError(f"loss_fn must be a pair loss that takes references, got {loss_fn!r}")
-    for name in ("references", "reference_labels", "reference_where"):
+    for name in ("references", "reference_labels", "reference_where", "reference_ids"):
         if name in settings:
             raise TypeError(f"{name} is given by the objective: it cannot be a setting")
 

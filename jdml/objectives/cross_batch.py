@@ -27,7 +27,8 @@ def with_memory(
         ``L(batch, batch) + w · L(batch, memory)`` once ``warmup`` steps are over, and ``L(batch, batch)`` before.
 
     As in the released program the batch enters the memory first; each sample is left out of its own references by
-    index.
+    index, and so are its older copies where ``loss`` and ``update_state`` are told by ``ids`` which samples a batch has
+    (:func:`jdml.training.fit` tells them the rows of the data set).
 
     Args:
         objective: a pair objective, whose loss takes ``references=``.
@@ -81,14 +82,18 @@ def with_memory(
         key: Array | None = None,
         where: Array | None = None,
         state: MemoryState | None = None,
+        ids: Array | None = None,
         **extra: Any,
     ) -> tuple[Array, Metrics]:
         value, metrics = objective.loss(params, embeddings, labels, key=key, where=where, **extra)
         if state is None:
             return value, metrics
         axis_name = extra.get("axis_name")
-        remembered = memory.push(state.memory, embeddings, labels, where, axis_name=axis_name)
+        remembered = memory.push(
+            state.memory, embeddings, labels, where, ids=ids, axis_name=axis_name
+        )
         own_slots = memory.slots(state.memory, labels, where, axis_name=axis_name)
+        copies = {} if ids is None else {"ids": ids, "reference_ids": remembered.ids}
         other_key = None if key is None else jax.random.fold_in(key, 1)
         past, _ = objective.loss(
             params,
@@ -99,6 +104,7 @@ def with_memory(
             references=remembered.embeddings,
             reference_labels=remembered.labels,
             self_index=own_slots,
+            **copies,
             **extra,
         )
         past = jnp.where(state.steps >= warmup, past, 0.0)
@@ -111,9 +117,10 @@ def with_memory(
         labels: Array,
         where: Array | None = None,
         *,
+        ids: Array | None = None,
         axis_name: str | tuple[str, ...] | None = None,
     ) -> MemoryState:
-        pushed = memory.push(state.memory, embeddings, labels, where, axis_name=axis_name)
+        pushed = memory.push(state.memory, embeddings, labels, where, ids=ids, axis_name=axis_name)
         return MemoryState(pushed, state.steps + 1)
 
     return Objective(objective.init, loss, init_state, update_state)

@@ -167,7 +167,7 @@ class _Traced:
 
 _TRACED = _Traced()
 _FUNCTIONS = {"normalize", "reduce_fn"}
-_LABELS = {"labels", "reference_labels"}
+_LABELS = {"labels", "reference_labels", "ids", "reference_ids"}
 _PER_CLASS = {"proxies", "beta"}
 _SIZES = frozenset({"anchor_block", "class_block"})
 

@@ -27,13 +27,14 @@ ROWS = frozenset(
         "weights",
         "positive",
         "self_index",
+        "ids",
         "sample_beta",
         "latents",
         "log_dets",
     }
 )
 """Arguments with one entry per row of the batch."""
-REFERENCES = frozenset({"references", "reference_labels", "reference_where"})
+REFERENCES = frozenset({"references", "reference_labels", "reference_where", "reference_ids"})
 """Arguments with one entry per reference."""
 FEW = 4
 """Proxies are shared by classes where there are more than so many of them per row, else by rows."""

@@ -37,6 +37,11 @@ SCHEDULED = (
     "another, or train longer from its parameters at a constant rate, in another folder"
 )
 """What is told where a run of more steps has another optimizer."""
+WITHOUT_IDS = (
+    "has a cross-batch memory without the samples' ids, as it was before older copies of a sample were left out: it "
+    "cannot go on; begin another run in another folder"
+)
+"""What is told of a checkpoint of that time."""
 
 
 def write_json(path: str | Path, content: Any) -> None:
@@ -228,8 +233,11 @@ class RunFolder:
             write_json(file, config)
 
     def _hint(self, changed: list[str], differing: list[str], there: Any, now: Any) -> str:
-        """What is to be said where the same run has more steps, and another optimizer at most."""
+        """What is to be said where a memory had no ids, or the same run has more steps, another optimizer at most."""
         others = {line.partition(":")[0] for line in changed}.difference(GROWING)
+        memories = self._checkpoints.glob("*/arrays/metadata")
+        if "fingerprint.objective" in others and any(_lacks_ids(read_json(m)) for m in memories):
+            return f". Its checkpoint {WITHOUT_IDS}"
         if not any(_grown(line, there, now) for line in differing):
             return ""
         if others == {"fingerprint.optimizer"}:
@@ -414,7 +422,9 @@ def _arrays(tree: Tree) -> dict[str, str]:
 
 
 def _told_apart(there: Mapping[str, str], now: Mapping[str, str], differing: list[str]) -> str:
-    """Say why arrays are others: a setting of JAX that changes them, or another model."""
+    """Say why arrays are others: a setting of JAX that changes them, a memory of old, or another model."""
+    if _lacks_ids(there) and not _lacks_ids(now):
+        return WITHOUT_IDS
     keys = [
         (there.get(name, ""), now.get(name, ""))
         for name in now
@@ -438,6 +448,12 @@ def _told_apart(there: Mapping[str, str], now: Mapping[str, str], differing: lis
     shown = "; ".join(differing[:3])
     more = len(differing) - 3
     return f"is of another model: {shown}{f'; and {more} more' if more > 0 else ''}"
+
+
+def _lacks_ids(arrays: Mapping[str, str]) -> bool:
+    """Whether among arrays, by their paths, there is a cross-batch memory that does not know its samples."""
+    memories = (name.removesuffix("next_slot") for name in arrays if name.endswith(".next_slot"))
+    return any(f"{memory}ids" not in arrays for memory in memories)
 
 
 def _remove(folder: Path) -> None:

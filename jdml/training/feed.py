@@ -104,12 +104,12 @@ class RowFeed(_Feed):
         filled, where = np.maximum(rows, 0), rows >= 0  # row −1 is a place that no sample fills
         # Once a batch has such places, all are masked: two programs at most.
         self._masks = self._masks or not whole
-        extra = (where,) if self._masks else ()
+        masked = where if self._masks else None
         if self.on_device:
-            there = self.placement.spread((filled, *extra), size)
+            there = self.placement.spread((filled, masked), size)
             return self._step(state, self.images, self.labels, *there)
         batch = jax.tree.map(lambda rows: rows[filled], self.train.images)
-        there = self.placement.spread((batch, self.train.labels[filled], *extra), size)
+        there = self.placement.spread((batch, self.train.labels[filled], masked, rows), size)
         return self._step(state, *there)
 
     def seen(self) -> Mapping[str, int]:

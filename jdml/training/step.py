@@ -12,6 +12,7 @@ import optax
 from jdml.data.dataset import check_channels
 from jdml.objectives import Objective
 from jdml.objectives.base import Metrics
+from jdml.ops import checks
 from jdml.training.micro_batch import in_turns
 from jdml.training.models import AnyModel, Model, as_model, embed_in_training
 from jdml.training.optimizing import update
@@ -26,7 +27,7 @@ Variables = dict[str, Tree]
 Pretrained = Callable[[Variables], Mapping[str, Tree]]
 """From a model's fresh variables to those to begin with."""
 Step = Callable[..., tuple["TrainState", Metrics]]
-"""``step(state, images, labels, where=None) -> (state, metrics)``."""
+"""``step(state, images, labels, where=None, ids=None) -> (state, metrics)``."""
 
 
 class TrainState(NamedTuple):
@@ -124,7 +125,7 @@ def _init(model: Model, key: jax.Array, images: Tree) -> Variables:
 
 
 def _pure_loss(spec: StepSpec) -> Callable:
-    """Build ``(params, state, images, labels, where) -> loss, (embeddings, batch_stats, metrics)``."""
+    """Build ``(params, state, images, labels, where, ids) -> loss, (embeddings, batch_stats, metrics)``."""
 
     def at_once(params: Tree, batch_stats: Tree, images: Tree, key: jax.Array) -> tuple[Tree, Tree]:
         return embed_in_training(spec.model, params, batch_stats, spec.preprocess(images), key)
@@ -146,6 +147,7 @@ def _pure_loss(spec: StepSpec) -> Callable:
         images: Tree,
         labels: jax.Array,
         where: jax.Array | None,
+        ids: jax.Array | None,
     ) -> tuple[jax.Array, tuple[jax.Array, Tree, Metrics]]:
         model_key, loss_key = jax.random.split(jax.random.fold_in(state.key, state.step))
         embeddings, batch_stats = embedded(params["model"], state.batch_stats, images, model_key)
@@ -156,22 +158,32 @@ def _pure_loss(spec: StepSpec) -> Callable:
             key=loss_key,
             where=where,
             state=state.objective_state,
+            **_told_ids(spec.objective.loss, ids),
         )
         return value, (embeddings, batch_stats, metrics)
 
     return loss
 
 
+def _told_ids(function: Callable[..., Any], ids: jax.Array | None) -> dict[str, Any]:
+    """Which samples a batch has, as a keyword of a function of an objective that asks for it by name."""
+    return {} if ids is None else checks.taken_settings(function, {"ids": ids})
+
+
 def _pure_step(spec: StepSpec) -> Step:
-    """Build the step as a pure, unjitted function ``(state, images, labels, where)``."""
+    """Build the step as a pure, unjitted function ``(state, images, labels, where, ids)``."""
     objective = spec.objective
     gradient = jax.value_and_grad(_pure_loss(spec), has_aux=True)
 
     def step(
-        state: TrainState, images: Tree, labels: jax.Array, where: jax.Array | None = None
+        state: TrainState,
+        images: Tree,
+        labels: jax.Array,
+        where: jax.Array | None = None,
+        ids: jax.Array | None = None,
     ) -> tuple[TrainState, Metrics]:
         (loss, (embeddings, batch_stats, metrics)), grads = gradient(
-            state.params, state, images, labels, where
+            state.params, state, images, labels, where, ids
         )
         updates, opt_state = update(spec.optimizer, grads, state.opt_state, state.params, loss)
         after = TrainState(
@@ -180,7 +192,11 @@ def _pure_step(spec: StepSpec) -> Step:
             batch_stats=batch_stats,
             opt_state=opt_state,
             objective_state=objective.update_state(
-                state.objective_state, jax.lax.stop_gradient(embeddings), labels, where=where
+                state.objective_state,
+                jax.lax.stop_gradient(embeddings),
+                labels,
+                where=where,
+                **_told_ids(objective.update_state, ids),
             ),
             key=state.key,
         )
@@ -206,7 +222,7 @@ def make_train_step(
     micro_batch: int | None = None,
     skip_nonfinite: bool = False,
 ) -> Step:
-    """Build the jitted train step ``step(state, images, labels, where=None) -> (state, metrics)``.
+    """Build the jitted train step ``step(state, images, labels, where=None, ids=None) -> (state, metrics)``.
 
     One step serves every method: embed, mine and measure (the objective), differentiate, update.
 
@@ -223,8 +239,9 @@ def make_train_step(
 
     Returns:
         The step. ``images [B, H, W, C]``, ``labels [B]`` ints, ``where [B]`` bool (rows that count for
-        the loss and the memory) or None. ``metrics`` holds the objective's own scalars, ``"loss"`` and ``"grad_norm"``
-        (of all roles together, before the optimizer).
+        the loss and the memory) or None, ``ids [B]`` ints (which samples these are: a memory leaves out their older
+        copies) or None. ``metrics`` holds the objective's own scalars, ``"loss"`` and ``"grad_norm"`` (of all roles
+        together, before the optimizer).
 
     Implementation notes:
         Batch normalization sees every row, also those that ``where`` excludes. Random numbers of step ``t`` come from
@@ -262,7 +279,7 @@ def make_indexed_step(
     Returns:
         ``step(state, images [N, H, W, C], labels [N], indices [B], where=None)``, which returns
         ``(state, metrics)``: the batch is gathered inside the compiled step, so that the host sends
-        B integers per step.
+        B integers per step. The indices are the samples' ids.
     """
     settings = (preprocess, placement, micro_batch, skip_nonfinite)
     spec = StepSpec(as_model(model), objective, optimizer, *settings)
@@ -291,7 +308,7 @@ def compiled(spec: StepSpec, *, donate: bool, indexed: bool) -> Step:
         where: jax.Array | None = None,
     ) -> tuple[TrainState, Metrics]:
         batch = jax.tree.map(lambda rows: rows[indices], images)
-        return step(state, batch, labels[indices], where)
+        return step(state, batch, labels[indices], where, indices)
 
     return jax.jit(indexed_step if indexed else step, donate_argnums=(0,) if donate else ())
 

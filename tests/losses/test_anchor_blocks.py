@@ -59,8 +59,9 @@ def test_blocks_change_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", ["contrastive_loss", "lifted_structure_loss", "smooth_ap_loss"])
 def test_references_and_miners_in_blocks(name: str) -> None:
     """References of another number, and miners, one of which draws."""
-    dense = value_and_grads(name, None, **AGAINST, **DRAWN)
-    assert_close(value_and_grads(name, 4, **AGAINST, **DRAWN), dense, 1e-9, "blocks of 4")
+    more = {**AGAINST, **DRAWN, "ids": jnp.arange(B) % 4, "reference_ids": jnp.arange(R) % 5}
+    dense = value_and_grads(name, None, **more)
+    assert_close(value_and_grads(name, 4, **more), dense, 1e-9, "blocks of 4")
 
 
 @pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])

@@ -20,6 +20,10 @@ X = RNG.normal(size=(B, D))
 Y = np.array([0, 1, 2, 0, 1, 2, 0, 1, 0, 3])  # class 3 has one sample
 REFERENCES = RNG.normal(size=(R, D))
 REFERENCE_LABELS = RNG.integers(0, 5, size=R)  # class 4 is in no anchor
+IDS = np.array(
+    [5, 1, -1, 5, 4, 2, 3, 1, 9, -1]
+)  # 0 and 3, 1 and 7 are the same sample; two are not known
+REFERENCE_IDS = np.array([5, 4, -1, 3, 1, 1, 2, -1, 0, 7, 9, 5, 2])
 WHERE = np.arange(B) % 4 != 2
 REFERENCE_WHERE = np.arange(R) % 3 != 1
 WEIGHTS = RNG.uniform(0.5, 2.0, size=B)
@@ -71,6 +75,8 @@ PAIR_OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "references": REFERENCES,
         "reference_where": REFERENCE_WHERE,
     },
+    "ids": {"ids": IDS},
+    "ids, references, eps": REFS | {"ids": IDS, "reference_ids": REFERENCE_IDS, "mine": "eps"},
     "ball": {"embeddings": 0.6 * X, "normalize": "ball"},
     "unnormalized": {"embeddings": 0.3 * X, "normalize": None},
     "eps": {"mine": "eps"},

@@ -44,6 +44,15 @@ def test_slots_are_where_push_stores() -> None:
     np.testing.assert_array_equal(after.labels[slots[jnp.array([0, 2])]], [5, 6])
 
 
+def test_ids_are_stored_with_their_rows_and_are_unknown_by_default() -> None:
+    state = memory.push(memory.init(4, 2), *batch(0, 1, 2), ids=jnp.array([7, 8, 9]))
+    np.testing.assert_array_equal(state.ids, [7, 8, 9, -1])
+    where = jnp.array([True, False])
+    state = jax.jit(memory.push)(state, *batch(3, 4), where, ids=jnp.array([5, 6]))
+    np.testing.assert_array_equal(state.ids, [7, 8, 9, 5])
+    np.testing.assert_array_equal(memory.push(state, *batch(6, 6)).ids, [-1, -1, 9, 5])
+
+
 def test_no_gradient_enters_the_memory() -> None:
     def through(x: jax.Array) -> jax.Array:
         return memory.push(memory.init(4, 2), x, jnp.array([0, 1])).embeddings.sum()
@@ -80,6 +89,21 @@ def test_own_entries_are_left_out_by_index_not_by_similarity() -> None:
     assert (values[:, 3:] == 0).all()
 
 
+def test_an_older_copy_is_neither_positive_nor_negative() -> None:
+    """A memory of the same rows, in the place of the batch of which each is left out by index."""
+    rng = np.random.default_rng(0)
+    x, y, rows = rng.normal(size=(6, 3)), np.arange(6) // 2, np.array([4, 9, 2, 7, 0, 5])
+    order = rng.permutation(6)
+    old = memory.push(memory.init(8, 3), x[order], y[order], ids=rows[order])
+    against = {"references": old.embeddings, "reference_labels": old.labels}
+    for mine in (None, jdml.mining.easy_positive()):
+        settings = {"positive_margin": -1.0, "negative_margin": 2.0, "mine": mine}
+        loss = jax.jit(lambda **more: jdml.contrastive_loss(x, y, **more, **settings))  # noqa: B023
+        apart = loss(**against, ids=rows, reference_ids=old.ids)
+        np.testing.assert_allclose(apart, loss(), rtol=1e-5)
+        assert apart > loss(**against, ids=np.full(6, -1), reference_ids=old.ids)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -105,6 +129,19 @@ def test_own_entries_are_left_out_by_index_not_by_similarity() -> None:
 def test_push_refuses_what_does_not_fit(arguments, error, message) -> None:
     with pytest.raises(error, match=message):
         memory.push(memory.init(4, 2), *arguments)
+
+
+@pytest.mark.parametrize(
+    ("ids", "error", "message"),
+    [
+        (np.arange(3), ValueError, r"ids must have shape \[2\]"),
+        (np.arange(2) * 1.0, TypeError, "ids must be integers"),
+        (np.array([3, 2**40]), ValueError, rf"ids\[1\] is {2**40}"),
+    ],
+)
+def test_push_refuses_ids_that_are_none(ids: np.ndarray, error, message: str) -> None:
+    with pytest.raises(error, match=message):
+        memory.push(memory.init(4, 2), *batch(0, 1), ids=ids)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,9 @@ import jdml
 from jdml.mining import chain, easy_positive, random_positive, semi_hard_negative
 from jdml.ops.meshes import as_axis
 
+IDS = (
+    np.random.default_rng(1).permutation(2 * B)[:B].astype(np.int32) - 1
+)  # one may be −1, not known
 CHECKS = Checks()
 check = CHECKS.add
 
@@ -244,9 +247,9 @@ def boundaries_of_samples_go_with_their_rows() -> None:
 
 @check
 def the_memory_is_the_same_everywhere_in_the_order_of_the_batch() -> None:
-    def step(state: Any, x: Any, y: Any, **more: Any) -> Any:
+    def step(state: Any, x: Any, y: Any, ids: Any, **more: Any) -> Any:
         """As `objectives.with_memory` does it: the batch enters first."""
-        pushed = jdml.memory.push(state, x, y, **more)
+        pushed = jdml.memory.push(state, x, y, ids=ids, **more)
 
         def past(x: Any) -> Any:
             return jdml.contrastive_loss(
@@ -255,24 +258,27 @@ def the_memory_is_the_same_everywhere_in_the_order_of_the_batch() -> None:
                 references=pushed.embeddings,
                 reference_labels=pushed.labels,
                 self_index=jdml.memory.slots(state, y, **more),
+                ids=ids,
+                reference_ids=pushed.ids,
                 **more,
             )
 
         return pushed, jax.value_and_grad(past)(x)
 
-    start = jdml.memory.push(jdml.memory.init(40, D), jnp.asarray(X) + 1.0, jnp.asarray(Y))
+    old = jnp.asarray(X) + 1.0, jnp.asarray(Y)
+    start = jdml.memory.push(jdml.memory.init(40, D), *old, ids=IDS[::-1].copy())
     labels = np.where(WHERE, Y, -1)
-    expected = jax.device_get(jax.jit(step)(start, X, labels))
+    expected = jax.device_get(jax.jit(step)(start, X, labels, IDS))
     grid = mesh(EXPLICIT, 8)
-    placed = put(grid, (X, labels), (P("data"),) * 2)
+    placed = put(grid, (X, labels, IDS), (P("data"),) * 3)
     assert_same(jax.device_get(jax.jit(step)(start, *placed)), expected)
-    pushed = jdml.memory.push(start, *placed)  # outside jit
+    pushed = jdml.memory.push(start, *placed[:2], ids=placed[2])  # outside jit
     assert_same(jax.device_get(pushed), expected[0])
     for check_vma in (True, False):
         mapped = jax.shard_map(
             functools.partial(step, axis_name="data"),
             mesh=grid,
-            in_specs=(P(), P("data"), P("data")),
+            in_specs=(P(), P("data"), P("data"), P("data")),
             out_specs=(P(), (P(), P("data"))),
             check_vma=check_vma,
         )
@@ -283,16 +289,20 @@ def the_memory_is_the_same_everywhere_in_the_order_of_the_batch() -> None:
 @check
 def an_objective_with_a_memory() -> None:
     objective = jdml.objectives.with_memory(jdml.objectives.pair(jdml.contrastive_loss), 40, D)
-    start = objective.update_state(objective.init_state(), jnp.asarray(X) + 1.0, jnp.asarray(Y))
+    old = jnp.asarray(X) + 1.0, jnp.asarray(Y)
+    start = objective.update_state(objective.init_state(), *old, ids=IDS[::-1].copy())
 
-    def step(x: Any, y: Any, **more: Any) -> Any:
+    def step(x: Any, y: Any, ids: Any, **more: Any) -> Any:
+        more["ids"] = ids
         value = jax.value_and_grad(lambda x: objective.loss({}, x, y, state=start, **more)[0])(x)
         return value, objective.update_state(start, x, y, **more)
 
-    expected = jax.device_get(jax.jit(step)(X, Y))
+    expected = jax.device_get(jax.jit(step)(X, Y, IDS))
     grid = mesh(EXPLICIT, 8)
-    placed = put(grid, (X, Y), (P("data"),) * 2)
-    assert_same(jax.device_get(jax.jit(step)(*placed)), expected)
+    for kind in (EXPLICIT, AUTO):
+        placed = put(mesh(kind, 8), (X, Y, IDS), (P("data"),) * 3)
+        assert_same(jax.device_get(jax.jit(step)(*placed)), expected)
+    placed = put(grid, (X, Y, IDS), (P("data"),) * 3)
     mapped = jax.shard_map(
         functools.partial(step, axis_name="data"),
         mesh=grid,

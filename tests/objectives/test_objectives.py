@@ -88,6 +88,33 @@ def test_memory_compares_with_past_batches_and_not_with_oneself() -> None:
     np.testing.assert_allclose(metrics["memory_loss"], past, rtol=1e-5)
 
 
+def test_memory_leaves_out_older_copies_of_a_sample() -> None:
+    """As if the pairs were not there; who has no id is left out by index alone."""
+    objective = objectives.with_memory(
+        objectives.pair(jdml.contrastive_loss, positive_margin=-1.0, negative_margin=2.5), 12, 4
+    )
+    ids = jnp.array([3, 1, 4, 8, 5, -1])
+    state = objective.update_state(objective.init_state(), X[::-1], Y[::-1], ids=ids[::-1])
+    _, metrics = objective.loss({}, X, Y, state=state, ids=ids)
+    old, new = np.asarray(ids[::-1]), np.asarray(ids)
+    same = (new[:, None] == np.concatenate([old, new])[None, :]) & (new >= 0)[:, None]
+    same[5, 11] = True
+    labels = np.concatenate([Y[::-1], Y])
+    terms = jdml.contrastive_loss(
+        X,
+        Y,
+        references=jnp.concatenate([X[::-1], X]),
+        reference_labels=labels,
+        positive_margin=-1.0,
+        negative_margin=2.5,
+        reduce_fn=None,
+    )
+    positive = (np.asarray(Y)[:, None] == labels) & ~same
+    negative = (np.asarray(Y)[:, None] != labels) & ~same
+    expected = terms[positive].mean() + terms[negative].mean()  # all have a positive hinge
+    np.testing.assert_allclose(metrics["memory_loss"], expected, rtol=1e-5)
+
+
 def test_memory_warms_up() -> None:
     plain = objectives.pair(jdml.contrastive_loss)
     objective = objectives.with_memory(plain, 12, 4, warmup=2)

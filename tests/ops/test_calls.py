@@ -97,7 +97,8 @@ def test_options_are_spelled_out() -> None:
     import inspect
 
     parameters = list(inspect.signature(jdml.triplet_loss).parameters)
-    ordered = [p for p in parameters if p not in ("reference_where", "self_index", "positive")]
+    others = ("reference_where", "self_index", "ids", "reference_ids", "positive")
+    ordered = [p for p in parameters if p not in others]
     assert ordered == [
         "embeddings", "labels", "margin", "squared", "references", "reference_labels", "mine", "key",
         "normalize", "where", "weights", "anchor_block", "axis_name", "reduce_fn",

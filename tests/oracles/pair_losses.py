@@ -51,6 +51,8 @@ def compare(
     *,
     references: Array | None = None,
     reference_labels: Array | None = None,
+    ids: Array | None = None,
+    reference_ids: Array | None = None,
     positive: Array | None = None,
     where: Array | None = None,
     reference_where: Array | None = None,
@@ -70,12 +72,15 @@ def compare(
         usable &= np.asarray(reference_labels) >= 0
     if reference_where is not None:
         usable &= np.asarray(reference_where)
+    their_ids = ids if reference_ids is None else reference_ids
     their_labels = labels if reference_labels is None else reference_labels
     is_positive, is_negative = np.zeros((batch, size), bool), np.zeros((batch, size), bool)
     for i in range(batch):
         for j in range(size):
             if not (valid[i] and usable[j]) or (references is None and i == j):
                 continue
+            if ids is not None and ids[i] == their_ids[j] and ids[i] != -1:
+                continue  # the same sample
             same = positive[i, j] if labels is None else labels[i] == their_labels[j]
             (is_positive if same else is_negative)[i, j] = True
     w = np.ones(batch) if weights is None else np.asarray(weights, np.float64)
