@@ -22,6 +22,7 @@ from jdml.training.study import over_seeds
 DIM = 128
 MULTI = 15  # proxies per class, where a loss takes several
 REMEMBERED = 1280  # eight batches
+EVALUATIONS = 8
 WARMUP = 50  # steps before a memory or a flow has a say
 CLIP = 5.0
 """Largest entry of any proxy's gradient: charges that almost touch need it, other losses hardly reach it."""
@@ -52,9 +53,9 @@ def margin(positive: str) -> Recipe:
     return dataclasses.replace(of("margin", f"{positive}+{WEIGHTED}"), learn_beta="class")
 
 
-def remembering(recipe: Recipe) -> Recipe:
+def remembering(recipe: Recipe, memory: int = REMEMBERED) -> Recipe:
     """The same with a cross-batch memory."""
-    return dataclasses.replace(recipe, memory=REMEMBERED, memory_wait=WARMUP)
+    return dataclasses.replace(recipe, memory=memory, memory_wait=WARMUP)
 
 
 def regularized(recipe: Recipe) -> Recipe:
@@ -134,7 +135,8 @@ COMBINED: dict[str, Recipe] = {
         for name in ("ProxyAnchor", "ProxyNCA*", "SoftTriple", "MPA", "MPA-AP", "PFML")
     },
 }
-METHODS: dict[str, Recipe] = {**BASES, **EPS, **COMBINED}
+ALONE = {"EPS + MS + XBM of one batch": remembering(EPS["EPS + MS"], 160)}
+METHODS: dict[str, Recipe] = {**BASES, **EPS, **COMBINED, **ALONE}
 PAPER = {method: figures[0] for method, figures in EPS_PAPER.items()}
 """R@1 on letters at 80×80 with ResNet-50 (EPS, Table 3)."""
 QUICK = ("triplet", "EPS + MS + XBM", "contrastive + CCP", "MPA-AP", "PFML + NIR")
@@ -159,11 +161,8 @@ class OfMethods(Options):
         unknown = sorted(set(self.only) - set(METHODS))
         if unknown:
             raise ValueError(f"--only must name methods among {', '.join(METHODS)}; got {unknown}")
-        names = self.only or (QUICK if self.quick else tuple(METHODS))
+        names = self.only or (QUICK if self.quick else tuple({**BASES, **EPS, **COMBINED}))
         return [(name, seed) for seed in range(1 if self.quick else self.seeds) for name in names]
-
-
-EVALUATIONS = 8
 
 
 class Parts(NamedTuple):

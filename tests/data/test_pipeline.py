@@ -77,6 +77,7 @@ def test_a_batch_is_what_the_sampler_and_the_seeds_say(data, make):
     for step, batch in enumerate(islice(make(), 8)):
         rows = next(sampler)
         np.testing.assert_array_equal(batch.labels, data.labels[rows])
+        np.testing.assert_array_equal(batch.ids, rows)
         assert batch.where.all()
         for place, row in enumerate(rows):
             random = np.random.default_rng([5, step, place])

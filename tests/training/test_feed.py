@@ -6,6 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+import jdml
+from jdml import objectives
 from jdml.data import (
     BadImageError,
     Dataset,
@@ -105,6 +107,18 @@ def test_skipped_rows_do_not_count(toy, identical, data):
         return train(toy, data, batches_of(data, on_bad_image="skip"), evaluate=None)
 
     assert identical(damaged(b"").state, damaged(b"other").state)
+
+
+def test_a_memory_knows_the_rows_of_the_data_set(toy, data):
+    """Those of damaged files are not stored."""
+    data.images.files[5].write_bytes(b"")
+    objective = objectives.with_memory(objectives.pair(jdml.contrastive_loss), 100, 2)
+    batches = batches_of(data, on_bad_image="skip")
+    result = fit(toy.model, objective, toy.optimizer, data, batches, steps=12, progress=False)
+    sampler = RandomBatchSampler(40, 8, seed=1)
+    rows = np.concatenate([next(sampler) for _ in range(12)])
+    rows = rows[rows != 5]
+    np.testing.assert_array_equal(result.state.objective_state.memory.ids[: len(rows)], rows)
 
 
 def test_images_without_a_pipeline_are_those_of_evaluation(toy, data):
