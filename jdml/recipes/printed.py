@@ -392,8 +392,8 @@ def inferred(method: str, protocol: str = "conventional") -> str:
         Words; "" where nothing was.
 
     Example:
-        >>> inferred("mpa")
-        'α = 32 and weight decay 1e-4, which are ProxyAnchor's'
+        >>> print(inferred("mpa"))
+        α = 32 and weight decay 1e-4, which are ProxyAnchor's
     """
     under = [] if protocol == "conventional" else [SHARED_UNDER_MLRC]
     return "; ".join(filter(None, [INFERRED.get(method, ""), *under]))
