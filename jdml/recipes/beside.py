@@ -113,7 +113,7 @@ def told_below(
     if unlike:
         lines.append(f"not the paper's task: {'; '.join(unlike)}")
     if filled := inferred(method, protocol):
-        lines.append(f"what the paper leaves open is here: {filled}")
+        lines.append(f"what the paper leaves open is, in its recipe: {filled}")
     return lines
 
 
