@@ -68,7 +68,9 @@ Part = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 def parts(case: Case, geometry: rules.Geometry) -> dict[str, dict[str, Part]]:
     """By part, every formulation of images, kernel and the incoming gradient."""
-    transforms = {"XLA": rules._xla, "by places": rules._by_places}
+    transforms = {"XLA": rules._xla}
+    if case.groups > 1:
+        transforms["by places"] = rules._by_places
     if case.size == 1:
         transforms["one product"] = rules._pointwise
     parts: dict[str, dict[str, Part]] = {"forward": {}, "images": {}, "kernel": {}}
@@ -92,9 +94,9 @@ def kernel_parts(case: Case) -> list[str]:
 def chosen(geometry: rules.Geometry, kernel: jax.Array, images: jax.Array) -> list[str]:
     """What the rule takes for each part."""
     names = {rules._xla: "XLA", rules._by_places: "by places", rules._pointwise: "one product"}
-    forward, by_images = (names[transform] for transform in rules._rule(geometry, images, kernel))
+    transform = names[rules._rule(geometry, kernel)]
     by_kernel = rules._kernel_rule(geometry, images, kernel)
-    return [forward, by_images, next(n for n, part in KERNEL_PARTS.items() if part is by_kernel)]
+    return [transform, transform, next(n for n, part in KERNEL_PARTS.items() if part is by_kernel)]
 
 
 def measure(case: Case, repeats: int) -> list[dict[str, Any]]:

@@ -6,15 +6,15 @@ of ``jax.lax.conv_general_dilated`` in ``flax.linen.Conv(conv_general_dilated=co
 their initial values stay Flax's. Each of the three parts has one rule, by the shape alone, so that a program is the
 same whenever it is traced (``docs/convolutions.md`` tells how it was found, and with which figures):
 
-===========  =============================  ====================================  ====================================
-kind         forward                        gradient of the images                gradient of the kernel
-===========  =============================  ====================================  ====================================
-pointwise    one product                    one product                           one product
-depthwise    a sum of shifted products      the same, shifted back                sums of shifted products, by chunks
-dense        XLA's                          XLA's at stride 1, else one product   one product, by chunks: at stride 1 of
-                                            a place of the kernel                 both sides shifted, else of patches
-other        XLA's                          XLA's                                 XLA's
-===========  =============================  ====================================  ====================================
+===========  =============================  ============================  ===========================================
+kind         forward                        gradient of the images        gradient of the kernel
+===========  =============================  ============================  ===========================================
+pointwise    one product                    one product                   one product
+depthwise    a sum of shifted products      the same, shifted back        sums of shifted products, by chunks
+dense        XLA's                          XLA's                         one product, by chunks: at stride 1 of both
+                                                                          sides shifted, else of patches
+other        XLA's                          XLA's                         XLA's
+===========  =============================  ============================  ===========================================
 
 On GPUs, TPUs and in programs that are exported for them everything is XLA's (``jax.lax.platform_dependent``).
 """
@@ -186,27 +186,18 @@ def _pointwise(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.
 
 
 def _by_places(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.Array:
-    """The sum over the kernel's places: each sees a slice of the images and has a matrix, or a number a channel."""
+    """A depthwise sum over the kernel's places: each sees a slice of the images and has a number a channel."""
     size = (kernel.shape[0], kernel.shape[1])
     parts = windows(_pad(geometry, images), size, geometry.strides, geometry.dilation)
-    matrices = kernel.reshape(-1, *kernel.shape[2:])
-    if geometry.groups > 1:
-        terms = [part * row[0] for part, row in zip(parts, matrices, strict=True)]
-    else:
-        terms = [
-            _product("bhwi,io->bhwo", geometry, part, matrix)
-            for part, matrix in zip(parts, matrices, strict=True)
-        ]
-    return reduce(jnp.add, terms).astype(images.dtype)
+    numbers = kernel.reshape(-1, kernel.shape[3])
+    return reduce(jnp.add, [part * row for part, row in zip(parts, numbers, strict=True)])
 
 
-def _rule(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> tuple[Transform, Transform]:
-    """What computes the images' convolution on a CPU, and what is transposed for the gradient of the images."""
+def _rule(geometry: Geometry, kernel: jax.Array) -> Transform:
+    """What computes a convolution on a CPU, and is transposed for the gradient of the images."""
     if _is_pointwise(geometry, kernel):
-        return _pointwise, _pointwise
-    if _is_depthwise(geometry, kernel):
-        return _by_places, _by_places
-    return _xla, (_xla if geometry.groups > 1 or geometry.strides == (1, 1) else _by_places)
+        return _pointwise
+    return _by_places if _is_depthwise(geometry, kernel) else _xla
 
 
 def _is_pointwise(geometry: Geometry, kernel: jax.Array) -> bool:
@@ -224,7 +215,7 @@ def _widened(transform: Transform, array: jax.Array) -> Any:
 
 
 def _forward(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.Array:
-    transform, _ = _rule(geometry, images, kernel)
+    transform = _rule(geometry, kernel)
     dtype = _widened(transform, images)
     features = transform(geometry, images.astype(dtype), kernel.astype(dtype))
     return features.astype(images.dtype)
@@ -249,7 +240,7 @@ def _by_kernel(
 def _cpu_by_images(
     geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
-    _, transform = _rule(geometry, images, kernel)
+    transform = _rule(geometry, kernel)
     dtype = _widened(transform, images)
     wide = (array.astype(dtype) for array in (images, kernel, up))
     return _by_images(transform, geometry, *wide).astype(images.dtype)
@@ -258,9 +249,8 @@ def _cpu_by_images(
 def _cpu_by_kernel(
     geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
-    forward, _ = _rule(geometry, images, kernel)
-    if forward is _xla and geometry.groups > 1:
-        return _by_kernel(forward, geometry, images, kernel, up)
+    if geometry.groups > 1 and _rule(geometry, kernel) is _xla:
+        return _by_kernel(_xla, geometry, images, kernel, up)
     return _by_chunks(_kernel_rule(geometry, images, kernel), geometry, images, kernel, up)
 
 
@@ -355,7 +345,7 @@ def _product(text: str, geometry: Geometry, left: jax.Array, right: jax.Array) -
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _convolve(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.Array:
-    if _rule(geometry, images, kernel)[0] is _xla:
+    if _rule(geometry, kernel) is _xla:
         return _xla(geometry, images, kernel)
     return lax.platform_dependent(
         images, kernel, cpu=partial(_forward, geometry), default=partial(_xla, geometry)
