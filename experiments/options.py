@@ -31,32 +31,20 @@ class OnFiles(Options):
     """What a study is asked whose data lie in files."""
 
     data_dir: Path | None = None
-    """Folder with the data set's files: MNIST's four IDX files, Omniglot's two zips, or crops in CUB's layout."""
+    """Folder with the data set's files: MNIST's four IDX files, Omniglot's two zips, or crops in CUB's layout; by
+    default where `jdml data get NAME` prepares it."""
 
     @property
     def folder(self) -> str | None:
-        """The folder as jobs tell it; where there is none the program ends."""
-        if self.data_dir is None:
-            raise SystemExit("--data-dir is needed: the folder with the data set's files")
+        """The folder as jobs tell it."""
         return resolved(self.data_dir)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OnData(OnFiles):
-    """What a study is asked that begins on the embedded digits."""
+class InFolder(OnFiles):
+    """What a study is asked that begins on the embedded digits and writes all it makes into a folder."""
 
     data: str = "digits"
-
-    @property
-    def folder(self) -> str | None:
-        """The folder as jobs tell it; digits need none."""
-        return None if self.data == "digits" and self.data_dir is None else super().folder
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class InFolder(OnData):
-    """What such a study is asked that writes all it makes into a folder."""
-
     seeds: int = 1
     """Runs per method, with seeds 0, 1, …"""
     steps: int | None = None

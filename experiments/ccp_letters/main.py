@@ -92,7 +92,7 @@ class Settings(Kept):
 
 
 @functools.cache
-def load(data_dir: str) -> tuple[data.Dataset, data.Dataset]:
+def load(data_dir: str | None) -> tuple[data.Dataset, data.Dataset]:
     """Letters that train, and those that are scored."""
     train, test = (
         data.load("omniglot", data_dir=data_dir, split=split, image_size=28).relabel("letter")
@@ -142,7 +142,7 @@ def recipe_of(job: dict[str, Any], classes: int) -> Recipe:
     )
 
 
-def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
+def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
     """Train one model of one fold; score its best weights on the unseen letters."""
     everything, test = load(data_dir)
     fold = data.mlrc_folds(everything.labels, FOLDS)[job["fold"]]

@@ -31,7 +31,7 @@ from experiments.ccp_mnist.study import (
     train,
     within,
 )
-from experiments.options import Kept, OnData, start
+from experiments.options import Kept, start
 from experiments.shown import cell
 from jdml import training
 from jdml.metrics import class_covering
@@ -66,7 +66,7 @@ CACHE = Path(__file__).parent / "runs"
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(OnData, Kept):
+class Settings(Kept):
     """What is run."""
 
     data: str = "mnist"

@@ -34,13 +34,15 @@ def pooled(dataset: data.Dataset, weights: str | None) -> np.ndarray:
 
 
 @functools.cache
-def load(data_dir: str, weights: str | None, features: str) -> tuple[data.Dataset, data.Dataset]:
+def load(
+    data_dir: str | None, weights: str | None, features: str
+) -> tuple[data.Dataset, data.Dataset]:
     """Features `[N, 1, 1, 1280]` of the training classes and of the test classes, kept in a file each.
 
     The file's name tells the folder and the weights, so that other features are not taken for these.
     """
     kept, made = Path(features), []
-    digest = hashlib.sha256(data_dir.encode())
+    digest = hashlib.sha256(str(data_dir).encode())
     digest.update(b"" if weights is None else Path(weights).read_bytes())
     for split in ("train", "test"):
         dataset = data.load(

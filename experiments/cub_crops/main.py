@@ -89,7 +89,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
     """Every run by name: all methods with the first seed, then with the next."""
     base = {
-        "data_dir": resolved(settings.data_dir),
+        "data_dir": settings.folder,
         "weights": resolved(settings.weights),
         "features": resolved(out / "features"),
         "steps": 16 if settings.quick else settings.steps,

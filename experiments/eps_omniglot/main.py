@@ -26,7 +26,7 @@ from jax import Array
 
 import jdml
 from experiments.eps_omniglot.tables import CURVES, PAPER, PRINTED, report
-from experiments.options import Options, resolved, start
+from experiments.options import OnFiles, resolved, start
 from experiments.shown import tell
 from jdml import data, metrics, mining, models, training
 from jdml.recipes import Recipe, make_objective
@@ -71,11 +71,9 @@ Part = Literal[
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Options):
+class Settings(OnFiles):
     """What is run."""
 
-    data_dir: Path
-    """Folder with Omniglot's two zips, or the folders in them."""
     seeds: int = 3
     """Runs per method, with seeds 0, 1, …"""
     sweep_seeds: int = 1
@@ -153,7 +151,9 @@ def own_keywords(job: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
 
 
 @functools.cache
-def load(data_dir: str, split: str, image_size: int, alphabets: int | None = None) -> data.Dataset:
+def load(
+    data_dir: str | None, split: str, image_size: int, alphabets: int | None = None
+) -> data.Dataset:
     """Omniglot's 30 training or 20 test alphabets, or the first of them, labelled by alphabet."""
     whole = data.load("omniglot", data_dir=data_dir, split=split, image_size=image_size)
     return whole if alphabets is None else whole.select(whole.labels < alphabets)
@@ -224,7 +224,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run of the study by name, the tables' first."""
     base = {
-        "data_dir": resolved(settings.data_dir),
+        "data_dir": settings.folder,
         "image_size": settings.image_size or (28 if settings.model == "small" else 80),
         "steps": settings.steps,
         "batch": 160,

@@ -126,7 +126,7 @@ def with_reset(recipe: Recipe) -> optax.GradientTransformation:
     return optim.partition_by_role(rules, optim.backbone_and_head, waiting={"backbone": begins})
 
 
-def run(job: dict[str, Any], data_dir: str) -> dict[str, Any]:
+def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
     """Train one network; score its last weights on the letters."""
     way = WAYS[job["way"]]
     recipe = recipe_of(job["base"], way)

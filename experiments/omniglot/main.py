@@ -33,7 +33,7 @@ from experiments.omniglot.methods import (
     table_rows,
     train,
 )
-from experiments.options import resolved, start
+from experiments.options import start
 from jdml import data, metrics
 from jdml.report import markdown_table
 from jdml.training.study import run_study
@@ -55,7 +55,7 @@ class Settings(OfMethods):
 
 
 @functools.cache
-def load(data_dir: str) -> Parts:
+def load(data_dir: str | None) -> Parts:
     """Omniglot with the last alphabets of the training half held out."""
     halves = (data.load("omniglot", data_dir=data_dir, split=split) for split in ("train", "test"))
     return hold_out(*halves, classes=HELD_OUT)
@@ -85,7 +85,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run by name: all methods with the first seed, then with the next."""
     base = {
-        "data_dir": resolved(settings.data_dir),
+        "data_dir": settings.folder,
         "steps": 24 if settings.quick else settings.steps,
     }
     return {

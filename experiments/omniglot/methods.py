@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ import numpy as np
 
 import jdml
 from experiments.eps_omniglot.tables import PAPER as EPS_PAPER
-from experiments.options import Options
+from experiments.options import OnFiles
 from experiments.shown import cell
 from jdml import data, training
 from jdml.recipes import Problems, Recipe, Regularizer
@@ -143,11 +142,9 @@ QUICK = ("triplet", "EPS + MS + XBM", "contrastive + CCP", "MPA-AP", "PFML + NIR
 
 
 @dataclasses.dataclass(frozen=True)
-class OfMethods(Options):
+class OfMethods(OnFiles):
     """What a study of all methods is asked."""
 
-    data_dir: Path
-    """Folder with Omniglot's two zips, or the folders in them; or with crops in CUB's layout."""
     seeds: int = 3
     """Runs per method, with seeds 0, 1, …"""
     only: tuple[str, ...] = ()

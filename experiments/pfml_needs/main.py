@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from experiments.options import Options, start
+from experiments.options import OnFiles, start
 from experiments.pfml_needs.tables import of_task, report
 from experiments.pfml_needs.trials import TASKS, run
 from jdml.training.records import read_results
@@ -57,13 +57,11 @@ Part = Literal["points", "factors", "range", "number", "sphere", "batches", "few
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(Options):
+class Settings(OnFiles):
     """What is run."""
 
     task: Literal["digits", "alphabets", "letters"] = "digits"
     """digits: even and odd, on scikit-learn's. alphabets, letters: Omniglot by its coarse or its fine labels."""
-    data_dir: Path | None = None
-    """Folder with Omniglot's two zips."""
     seeds: int = 3
     """Runs of each setting, with seeds 0, 1, …; another pair of digits, other alphabets are held out by each."""
     parts: tuple[Part, ...] = ("points", "factors", "range", "number", "sphere")
@@ -171,9 +169,6 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 
 def main(settings: Settings) -> str:
     """Run what is missing; return the tables of what is kept."""
-    if settings.task != "digits" and settings.data_dir is None and not settings.tables:
-        needed = "--data-dir, the folder with Omniglot's zips"
-        raise SystemExit(f"--task {settings.task} needs {needed}")
     if "batches" in settings.parts and settings.task == "digits":
         raise SystemExit(
             "--parts batches is for Omniglot: a batch of digits has both classes anyway"
@@ -183,8 +178,7 @@ def main(settings: Settings) -> str:
             raise SystemExit(f"--parts {part} is for --task letters")
     kept = settings.out / "results.jsonl"
     if not settings.tables:
-        data_dir = None if settings.data_dir is None else str(settings.data_dir)
-        work = functools.partial(run, data_dir=data_dir)
+        work = functools.partial(run, data_dir=settings.folder)
         jobs, progress = make_jobs(settings), not settings.quiet
         limits = {"workers": settings.workers, "minutes": settings.minutes}
         run_study(work, jobs, kept, **limits, progress=progress)

@@ -76,7 +76,7 @@ class Benchmark(BenchmarkOptions):
             write_json(self.out / "metrics.json", {"options": self.told(), **rows})
             models = [file.parent for file in sorted(self.out.glob("**/model.safetensors"))]
             if not self.dry_run and models:
-                where = f"{self.dataset}:{self.data_dir}"
+                where = self.dataset + (f":{self.data_dir}" if self.data_dir else "")
                 print(f"next: jdml embed {models[0]} {where} --split test --out embeddings.npz")
                 print(f"      jdml search {models[0]} PHOTO.jpg --gallery {where} -k 10")
 

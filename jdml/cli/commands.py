@@ -102,6 +102,13 @@ COMMANDS: dict[str, Command] = {
             computes=False,
         ),
         Command(
+            "data get",
+            "jdml.cli.data:Get",
+            "download and prepare MNIST, Omniglot, CUB, Cars196 or SOP",
+            "jdml data get mnist",
+            computes=False,
+        ),
+        Command(
             "weights convert",
             "jdml.cli.weights:Convert",
             "make pretrained weights of other libraries fit jdml's networks",

@@ -1,15 +1,36 @@
-"""``jdml data check``: whether a folder holds a data set whole."""
+"""``jdml data check``: whether a folder holds a data set whole. ``jdml data get``: one that comes by itself."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from jdml.registry import folder_sets
+from jdml.registry import folder_sets, tfds_sets
 
 if TYPE_CHECKING:
     Name = str
+    Prepared = str
 else:
     Name = Literal[tuple(sorted(folder_sets()))]
+    Prepared = Literal[tuple(sorted(tfds_sets()))]
+
+
+@dataclass(frozen=True)
+class Get:
+    """Download and prepare a data set with TensorFlow Datasets, where it is not prepared yet.
+
+    Without --data-dir it lies where jdml train --data NAME finds it. Preparing needs pip install 'jdml[tfds]'.
+    """
+
+    name: Prepared
+    """The data set."""
+    data_dir: Path | None = None
+    """Where to prepare it. Default: $TFDS_DATA_DIR, else ~/tensorflow_datasets."""
+
+    def execute(self) -> None:
+        """Prepare it, and say where it lies."""
+        from jdml.data import get
+
+        print(f"{self.name} is prepared in {get(self.name, self.data_dir)}")
 
 
 @dataclass(frozen=True)

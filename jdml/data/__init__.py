@@ -1,4 +1,4 @@
-"""Data sets read from their originals' files, batches that suit metric learning, and label noise.
+"""Data sets from their originals' files or prepared on first use, batches that suit metric learning, label noise.
 
 Everything here is NumPy: images are arrays in memory, or files that are decoded when they are read; a
 sampler yields row indices. What goes onto a device, and when, is for the training loop to say.
@@ -6,6 +6,7 @@ sampler yields row indices. What goes onto a device, and when, is for the traini
 
 from jdml.data.checking import Findings, check
 from jdml.data.dataset import Dataset
+from jdml.data.getting import get
 from jdml.data.images import BadImageError, ImageFiles
 from jdml.data.labels import corrupt_labels, parity_labels
 from jdml.data.loading import IMAGE_FILES, load
@@ -36,6 +37,7 @@ __all__ = [
     "check",
     "conventional",
     "corrupt_labels",
+    "get",
     "load",
     "mlrc",
     "mlrc_folds",

@@ -32,8 +32,8 @@ def read_cars(data_dir: str | Path | None) -> Listing:
         Krause et al. 3D object representations for fine-grained categorization. 3dRR 2013.
     """
     folder = data_folder("cars", data_dir)
-    if prepared(folder, "cars196"):
-        records, columns, known = read_prepared(folder, "cars196", {"class": "label"})
+    if prepared(folder, "cars"):
+        records, columns, known = read_prepared(folder, "cars", {"class": "label"})
         splits = zero_shot(columns["class"] < LAST_TRAINING_CLASS)
         return Listing("cars", records, {"class": columns["class"]}, splits, known)
     root = find_folder("cars", folder, ("cars196",), (ANNOTATIONS,))

@@ -43,8 +43,8 @@ def read_cub(data_dir: str | Path | None) -> Listing:
         Wah et al. The Caltech-UCSD Birds-200-2011 dataset. 2011.
     """
     folder = data_folder("cub", data_dir)
-    if prepared(folder, "caltech_birds2011"):
-        records, columns, known = read_prepared(folder, "caltech_birds2011", {"class": "label"})
+    if prepared(folder, "cub"):
+        records, columns, known = read_prepared(folder, "cub", {"class": "label"})
         splits = zero_shot(columns["class"] < LAST_TRAINING_CLASS)
         return Listing("cub", records, {"class": columns["class"]}, splits, known)
     root = find_folder("cub", folder, ("CUB_200_2011",), LISTS)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from jdml.data.dataset import Dataset
 from jdml.data.folder import read_folder
+from jdml.data.getting import folder_of
 from jdml.data.lists import Listing
 from jdml.data.table import ENDINGS, read_table
 from jdml.data.walk import image_files, unread_kinds
@@ -19,17 +20,18 @@ IMAGE_FILES = file_sets()
 """Names of the data sets whose images are ``ImageFiles``."""
 
 
-def read_listing(name: str, data_dir: str | Path | None) -> Listing:
+def read_listing(name: str, data_dir: str | Path | None, *, download: bool = True) -> Listing:
     """Read the lists of a data set of image files.
 
     Args:
         name: its name, one of ``IMAGE_FILES``.
-        data_dir: its folder.
+        data_dir: its folder; None: where TensorFlow Datasets prepares it.
+        download: whether that may be done.
 
     Returns:
         The listing of all its splits.
     """
-    listing: Listing = DATASETS[name].reader(data_dir)
+    listing: Listing = DATASETS[name].reader(folder_of(name, data_dir, download))
     return listing
 
 
@@ -65,7 +67,12 @@ def recognize(folder: str | Path) -> str:
 
 
 def load(
-    name: str, *, data_dir: str | Path | None = None, split: str = "train", **options: Any
+    name: str,
+    *,
+    data_dir: str | Path | None = None,
+    split: str = "train",
+    download: bool = True,
+    **options: Any,
 ) -> Dataset:
     """Read a data set: small images into memory, large ones as files that are decoded when read.
 
@@ -75,9 +82,11 @@ def load(
 
     Args:
         name: one of these names.
-        data_dir: the folder of the data set's own files. Nothing is ever downloaded.
+        data_dir: the folder of the data set's own files. None: that of TensorFlow Datasets (tfds), which prepares
+            the data set there on first use, if it has it (:func:`get`).
         split: ``"train"``, ``"test"`` or ``"all"``; inshop also has ``"query"`` and ``"gallery"``, which number
             the items as ``"test"`` does.
+        download: whether tfds may prepare it.
         **options: the data set's own: ``image_size`` (pixels, 28 by default) for omniglot; for image files
             ``transform``, how images are cut (``conventional(224)`` by default), and ``check_files``, whether
             missing image files are an error (they are by default).
@@ -87,6 +96,7 @@ def load(
 
     Raises:
         FileNotFoundError: if files are missing; the message says which are expected where.
+        MissingLibraryError: if preparing needs what is not installed.
         TypeError: if the data set has no such option.
         ValueError: if there is no data set of that name or no such split, or a file is damaged.
 
@@ -99,8 +109,9 @@ def load(
         raise ValueError(f"name must be one of {tuple(DATASETS)}, got {name!r}")
     check_local("data_dir", data_dir)
     if name in IMAGE_FILES:
-        return read_listing(name, data_dir).dataset(split, **options)
-    dataset: Dataset = DATASETS[name].reader(data_dir, split, **options)
+        return read_listing(name, data_dir, download=download).dataset(split, **options)
+    folder = folder_of(name, data_dir, download)
+    dataset: Dataset = DATASETS[name].reader(folder, split, **options)
     return dataset
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from jdml.data.dataset import Dataset
 from jdml.data.digits import check_split, digit_dataset
-from jdml.registry.extras import need
+from jdml.data.lists import data_folder
+from jdml.data.prepared import open_prepared, prepared, rows_of
 
 SPLITS = ("train", "test", "all")
 _PREFIXES = {"train": "train", "test": "t10k"}
@@ -36,13 +37,10 @@ def load_mnist(data_dir: str | Path | None, split: str = "train") -> Dataset:
             names the file.
     """
     check_split(split, SPLITS)
-    folder = Path(data_dir).expanduser() if data_dir is not None else None
-    if folder is None:
-        raise ValueError("data_dir must be the folder of the MNIST files, got None")
+    folder = data_folder("mnist", data_dir)
     parts = [part for part in _PREFIXES if split in (part, "all")]
-    prepared = sorted(folder.glob("mnist/*/dataset_info.json"))
     idx_files = any(folder.glob("*-idx?-ubyte*"))
-    read = _read_prepared if prepared and not idx_files else _read_idx_pair
+    read = _read_prepared if prepared(folder, "mnist") and not idx_files else _read_idx_pair
     images, digits = zip(*(read(folder, part) for part in parts), strict=True)
     return digit_dataset("mnist", np.concatenate(images)[..., None], np.concatenate(digits))
 
@@ -111,9 +109,6 @@ def _find(folder: Path, name: str) -> Path:
 
 def _read_prepared(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
     """Images ``[N, H, W]`` and digits ``[N]`` of one part, from a copy prepared by tfds."""
-    need("tensorflow_datasets", "MNIST as TensorFlow Datasets prepared it")
-    import tensorflow_datasets as tfds
-
-    rows = tfds.data_source("mnist", data_dir=str(folder), split=part, download=False)
+    rows = rows_of(open_prepared(folder, "mnist"), part)
     images = np.stack([row["image"][..., 0] for row in rows])
     return images, np.array([row["label"] for row in rows], np.int32)

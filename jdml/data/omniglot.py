@@ -11,6 +11,8 @@ import numpy as np
 
 from jdml.data.dataset import Dataset
 from jdml.data.digits import check_split
+from jdml.data.lists import data_folder
+from jdml.data.prepared import prepared, read_prepared
 from jdml.registry.extras import need
 
 SPLITS = ("train", "test", "all")
@@ -26,7 +28,7 @@ def load_omniglot(
     Args:
         data_dir: a folder with ``images_background.zip`` and ``images_evaluation.zip``, or with the
             folders of these names that they unpack to (``ALPHABET/characterNN/*.png`` in each).
-            Where both are there, the zip is read.
+            Where both are there, the zip is read. Or one in which TensorFlow Datasets has prepared ``omniglot``.
         split: ``"train"`` (the 30 background alphabets: 964 letters, 19,280 images), ``"test"`` (the 20
             evaluation alphabets: 659 letters, 13,180 images), or ``"all"``: train, then test.
         image_size: height and width s of the images, in pixels. 105 is the native size and gives
@@ -35,8 +37,9 @@ def load_omniglot(
 
     Returns:
         A data set with uint8 images ``[N, s, s, 1]``, ink 255 on 0, sorted by alphabet, letter and
-        file name. Views ``alphabet`` and ``letter``: a letter's label is its own in the whole split
-        (0…963 for train), not only in its alphabet. ``class_names`` holds the names of both.
+        file name (which a prepared copy does not tell). Views ``alphabet`` and ``letter``: a letter's label is
+        its own in the whole split (0…963 for train), not only in its alphabet. ``class_names`` holds the names of
+        both.
 
     Raises:
         FileNotFoundError: if a zip and its folder are both missing; the message says where they
@@ -52,18 +55,32 @@ def load_omniglot(
         induction. Science 2015.
     """
     check_split(split, SPLITS)
-    if data_dir is None:
-        raise ValueError("data_dir must be the folder of the Omniglot files, got None")
+    folder = data_folder("omniglot", data_dir)
     if not isinstance(image_size, int) or image_size < 1:
         raise ValueError(f"image_size must be a positive integer, got {image_size!r}")
+    if prepared(folder, "omniglot"):
+        return _read_prepared(folder, split, image_size)
     letters: list[str] = []
     images: list[np.ndarray] = []
     for part, source in _SOURCES.items():
         if split in (part, "all"):
-            for name, image in _read_source(Path(data_dir).expanduser(), source, image_size):
+            for name, image in _read_source(folder, source, image_size):
                 letters.append(name.rsplit("/", 1)[0])
                 images.append(image)
     return _label(np.stack(images)[..., None], letters)
+
+
+def _read_prepared(folder: Path, split: str, image_size: int) -> Dataset:
+    """A copy prepared by tfds, whose letters are called ``ALPHABET_N``, N from 0."""
+    records, columns, names = read_prepared(folder, "omniglot", {"letter": "label"})
+    letters = []
+    for part, label in zip(columns["split"], columns["letter"], strict=True):
+        alphabet, _, number = names["letter"][int(label)].rpartition("_")
+        letters.append(f"{_SOURCES[part]}/{alphabet}/character{int(number) + 1:02d}")
+    wanted = [row for row, part in enumerate(columns["split"]) if split in (part, "all")]
+    wanted.sort(key=lambda row: letters[row].split("/"))
+    images = np.stack([_decode(records[row].read_bytes(), image_size) for row in wanted])
+    return _label(images[..., None], [letters[row] for row in wanted])
 
 
 def _label(images: np.ndarray, letters: list[str]) -> Dataset:

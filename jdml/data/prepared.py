@@ -1,13 +1,14 @@
-"""Copies of image data sets that TensorFlow Datasets has prepared as array_record."""
+"""Copies of data sets that TensorFlow Datasets has prepared, read without TensorFlow."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jdml.registry import DATASETS
 from jdml.registry.extras import need
 
 
@@ -34,9 +35,101 @@ class Record:
         return self.name
 
 
-def prepared(folder: Path, name: str) -> bool:
-    """Whether the folder holds a copy of ``name`` that TensorFlow Datasets prepared."""
-    return any(folder.glob(f"{name}/*/dataset_info.json"))
+def prepared(folder: Path, name: str) -> Path | None:
+    """Find the newest copy of a data set that TensorFlow Datasets prepared in a folder.
+
+    Args:
+        folder: the ``data_dir`` of tfds.
+        name: the data set's name here.
+
+    Returns:
+        The folder of that version; None where there is none.
+    """
+    copies = [info.parent for info in folder.glob(f"{DATASETS[name].tfds}/*/dataset_info.json")]
+    return max(
+        copies, key=lambda place: [int(n) for n in re.findall(r"\d+", place.name)], default=None
+    )
+
+
+def open_prepared(folder: Path, name: str) -> Any:
+    """Open the newest prepared copy.
+
+    Args:
+        folder: the ``data_dir`` of tfds, which holds a copy.
+        name: the data set's name here.
+
+    Returns:
+        The builder of tfds, for :func:`rows_of`.
+    """
+    need("tensorflow_datasets", f"{name} as TensorFlow Datasets prepared it")
+    import tensorflow_datasets as tfds
+
+    return tfds.builder_from_directory(str(prepared(folder, name)))
+
+
+def rows_of(builder: Any, split: str, decoders: Any = None) -> Sequence[Mapping[str, Any]]:
+    """The rows of a split, read when they are asked for.
+
+    Args:
+        builder: of a prepared copy.
+        split: its name.
+        decoders: by feature, such as what leaves images as they were stored.
+
+    Returns:
+        For each row its features.
+
+    Raises:
+        ValueError: the copy has another format than array_record, parquet or tfrecord, or a file is damaged.
+    """
+    formats = {kind.value for kind in builder.info.available_file_formats()}
+    if formats & {"array_record", "parquet"}:
+        rows: Sequence[Mapping[str, Any]] = builder.as_data_source(split=split, decoders=decoders)
+        return rows
+    if "tfrecord" not in formats:
+        raise ValueError(
+            f"{builder.data_dir} must be prepared as array_record or tfrecord, got {', '.join(sorted(formats))}: "
+            "move it away, and `jdml data get` prepares it anew"
+        )
+    files = map(Path, builder.info.splits[split].filepaths)
+    places = [(file, *place) for file in files for place in _tfrecord_places(file)]
+    return TfRecordRows(builder.info.features, decoders, places)
+
+
+@dataclass(frozen=True)
+class TfRecordRows(Sequence[Mapping[str, Any]]):
+    """Rows of tfrecord files, any of which can be read.
+
+    Attributes:
+        features: of tfds, which know how a row is stored.
+        decoders: by feature.
+        places: file, offset and number of bytes of each row.
+    """
+
+    features: Any
+    decoders: Any
+    places: list[tuple[Path, int, int]]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, row: Any) -> Any:
+        file, offset, size = self.places[row]
+        with file.open("rb") as opened:
+            opened.seek(offset)
+            return self.features.deserialize_example_np(opened.read(size), decoders=self.decoders)
+
+
+def _tfrecord_places(file: Path) -> Iterator[tuple[int, int]]:
+    """Offset and number of bytes of each row: before it stand its length and a checksum, behind it a checksum."""
+    end, offset = file.stat().st_size, 0
+    with file.open("rb") as opened:
+        while offset < end:
+            opened.seek(offset)
+            size = int.from_bytes(opened.read(8), "little")
+            if offset + 16 + size > end:
+                raise ValueError(f"{file}: expected whole rows, the last is cut off")
+            yield offset + 12, size
+            offset += 16 + size
 
 
 def read_prepared(
@@ -46,7 +139,7 @@ def read_prepared(
 
     Args:
         folder: the ``data_dir`` of tfds.
-        name: the data set's name there.
+        name: the data set's name here.
         views: for each view, the feature that holds it.
 
     Returns:
@@ -54,29 +147,20 @@ def read_prepared(
         the classes' names for each view, numbered from 0.
 
     Raises:
-        ValueError: if the copy was prepared in another format than array_record.
+        ValueError: if the copy has a format that cannot be read.
     """
-    need("tensorflow_datasets", "what TensorFlow Datasets prepared")
+    builder = open_prepared(folder, name)
     import tensorflow_datasets as tfds
 
-    versions = [path.parent for path in folder.glob(f"{name}/*/dataset_info.json")]
-    newest = max(versions, key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
-    builder = tfds.builder_from_directory(str(newest))
     skip = tfds.decode.SkipDecoding()
     features = builder.info.features
     skipped = {key: skip for key, kind in features.items() if isinstance(kind, tfds.features.Image)}
     records: list[Record] = []
     columns: dict[str, list[Any]] = {view: [] for view in (*views, "split")}
     for split in ("train", "test"):
-        try:
-            source = builder.as_data_source(split=split, decoders=skipped)
-        except NotImplementedError as error:
-            raise ValueError(
-                f"{newest} must be prepared as array_record, which can be read at any place: "
-                f"tfds.builder({name!r}, file_format='array_record')"
-            ) from error
+        source = rows_of(builder, split, skipped)
         for row, values in enumerate(source):
-            records.append(Record(source, row, f"{name} {split}[{row}]"))
+            records.append(Record(source, row, f"{builder.name} {split}[{row}]"))
             columns["split"].append(split)
             for view, feature in views.items():
                 columns[view].append(values[feature])

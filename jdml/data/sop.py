@@ -41,9 +41,9 @@ def read_sop(data_dir: str | Path | None) -> Listing:
         Oh Song et al. Deep metric learning via lifted structured feature embedding. CVPR 2016.
     """
     folder = data_folder("sop", data_dir)
-    if prepared(folder, "stanford_online_products"):
+    if prepared(folder, "sop"):
         features = {"class": "class_id", "super_class": "super_class_id"}
-        records, columns, names = read_prepared(folder, "stanford_online_products", features)
+        records, columns, names = read_prepared(folder, "sop", features)
         views = {view: columns[view] for view in features}
         named = {"super_class": names["super_class"]}
         return Listing("sop", records, views, zero_shot(columns["split"] == "train"), named)

@@ -5,7 +5,7 @@ and the tests. Records are plain values that need neither JAX nor NumPy; what th
 ``"module:name"`` and imported when it is asked for (:func:`resolve`).
 """
 
-from jdml.registry.datasets import DATASETS, Count, DataSet, file_sets, folder_sets
+from jdml.registry.datasets import DATASETS, Count, DataSet, file_sets, folder_sets, tfds_sets
 from jdml.registry.losses import LOSSES, REGULARIZERS, Loss, pair_losses, proxy_losses
 from jdml.registry.methods import METHODS, Method, Problems, Regularizer
 from jdml.registry.miners import MINERS, Miner, miner_builders
@@ -36,4 +36,5 @@ __all__ = [
     "pretrained_networks",
     "proxy_losses",
     "resolve",
+    "tfds_sets",
 ]

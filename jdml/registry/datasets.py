@@ -23,7 +23,7 @@ class DataSet:
         kind: whether it is read into memory ("arrays"), or a list of image files that are decoded when read ("files").
         read: pointer to the function that reads it: from folder and split to a ``Dataset``, or, of files, from the
             folder to a ``Listing`` of all splits.
-        holds: what its folder holds, in words.
+        holds: what its folder holds as the original comes, in words.
         labellings: the names of its labels, the first of which it is labelled by.
         counted: the labelling whose classes are published; "" for the first.
         published: classes and images of each split; of none where nothing is published.
@@ -32,6 +32,7 @@ class DataSet:
         ndcg_at: the ranks k at which papers give nDCG@k.
         sized: whether its reader takes ``image_size=``.
         needs_folder: whether there is nothing without a folder.
+        tfds: its name at TensorFlow Datasets, which prepares it on first use; "" where it has none.
     """
 
     name: str
@@ -46,6 +47,7 @@ class DataSet:
     ndcg_at: tuple[int, ...] = (2, 4, 8)
     sized: bool = False
     needs_folder: bool = True
+    tfds: str = ""
 
     @property
     def reader(self) -> Any:
@@ -71,9 +73,10 @@ DATASETS: dict[str, DataSet] = _records(
         "mnist",
         "arrays",
         "jdml.data.mnist:load_mnist",
-        "the four IDX files, or tfds' prepared copy",
+        "the four IDX files",
         ("digit", "parity"),
         published={"train": Count(10, 60000), "test": Count(10, 10000)},
+        tfds="mnist",
     ),
     DataSet(
         "omniglot",
@@ -84,35 +87,39 @@ DATASETS: dict[str, DataSet] = _records(
         counted="letter",
         published={"train": Count(964, 19280), "test": Count(659, 13180)},
         sized=True,
+        tfds="omniglot",
     ),
     DataSet(
         "cub",
         "files",
         "jdml.data.cub:read_cub",
-        "CUB_200_2011, or tfds' prepared copy",
+        "CUB_200_2011",
         ("class",),
         published={"train": Count(100, 5864), "test": Count(100, 5924)},
         sign="images.txt",
+        tfds="caltech_birds2011",
     ),
     DataSet(
         "cars",
         "files",
         "jdml.data.cars:read_cars",
-        "`cars_annos.mat` and `car_ims/`, or tfds' copy",
+        "`cars_annos.mat` and `car_ims/`",
         ("class",),
         published={"train": Count(98, 8054), "test": Count(98, 8131)},
         sign="cars_annos.mat",
+        tfds="cars196",
     ),
     DataSet(
         "sop",
         "files",
         "jdml.data.sop:read_sop",
-        "Stanford_Online_Products, or tfds' prepared copy",
+        "Stanford_Online_Products",
         ("class", "super_class"),
         published={"train": Count(11318, 59551), "test": Count(11316, 60502)},
         sign="Ebay_train.txt",
         recall_at=(1, 10, 100, 1000),
         ndcg_at=(10, 100),
+        tfds="stanford_online_products",
     ),
     DataSet(
         "inshop",
@@ -165,10 +172,26 @@ def folder_sets() -> tuple[str, ...]:
     return tuple(name for name, dataset in DATASETS.items() if dataset.needs_folder)
 
 
+def tfds_sets() -> tuple[str, ...]:
+    """Name the data sets that TensorFlow Datasets prepares.
+
+    Returns:
+        Their names.
+
+    Example:
+        >>> tfds_sets()
+        ('mnist', 'omniglot', 'cub', 'cars', 'sop')
+    """
+    return tuple(name for name, dataset in DATASETS.items() if dataset.tfds)
+
+
 def table() -> str:
     """Write the data sets as a table of reStructuredText: name, what the folder holds, labellings."""
     head = ("name", "what `data_dir` holds", "views (the first is the labels)")
-    rows = [(name, each.holds, ", ".join(each.labellings)) for name, each in DATASETS.items()]
+    rows = [
+        (name, each.holds + (", or tfds' copy" if each.tfds else ""), ", ".join(each.labellings))
+        for name, each in DATASETS.items()
+    ]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     rule = " ".join("=" * width for width in widths)
     lines = [

@@ -19,6 +19,11 @@ EXTRAS: dict[str, dict[str, str]] = {
         "tyro": "tyro",
     },
     "flows": {"distrax": "distrax"},
+    "tfds": {
+        "tensorflow": "tensorflow",
+        "cv2": "opencv-python-headless",
+        "importlib_resources": "importlib_resources",
+    },
     "all": {"tensorboardX": "tensorboardX"},
 }
 """Modules and their distributions, by the extra of ``jdml`` that brings them."""

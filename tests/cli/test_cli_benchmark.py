@@ -134,9 +134,9 @@ def test_no_steps_score_the_start(small_backbone, capsys, protocol):
 
 
 def test_mistakes_are_told(capsys):
-    code, _, err = benchmark(capsys)
+    code, _, err = benchmark(capsys, "--dataset", "inshop")
     assert code == 2
-    assert "--dataset cub needs --data-dir, the folder with its files" in err
+    assert "--data-dir must be the folder of the inshop files, got None" in err
     for option in ("--dim", "--workers", "--image-size"):
         code, _, err = benchmark(capsys, "--dry-run", option, "0")
         assert code == 2

@@ -142,12 +142,6 @@ def test_unknown_split(name, tmp_path):
         load(name, data_dir=tmp_path, split="valid")
 
 
-@pytest.mark.parametrize("name", ["mnist", "omniglot"])
-def test_missing_folder_argument(name):
-    with pytest.raises(ValueError, match="data_dir must be the folder of .*, got None"):
-        load(name)
-
-
 def test_unknown_name():
     with pytest.raises(ValueError, match=r"one of \('digits', 'mnist', .*, got 'cifar'"):
         load("cifar")

@@ -310,7 +310,7 @@ def test_broken_folders(tmp_path):
         load("folder", data_dir=tmp_path)
 
 
-@pytest.mark.parametrize("name", ["cub", "cars", "sop", "inshop", "folder"])
+@pytest.mark.parametrize("name", ["inshop", "folder"])
 def test_no_folder(name):
     with pytest.raises(ValueError, match=f"data_dir must be the folder of the {name} files, got N"):
         load(name)
@@ -390,10 +390,34 @@ def test_copies_prepared_by_tfds(tmp_path):
     np.testing.assert_array_equal(train.views["super_class"], shades % 2)
     assert "stanford_online_products train[0]" in map(str, train.images.files)
 
-    (info,) = tmp_path.glob("cars196/*/dataset_info.json")
-    info.write_text(info.read_text().replace("array_record", "tfrecord"))
-    with pytest.raises(ValueError, match=r"cars196.* must be prepared as array_record"):
+    as_tfrecord(tmp_path, "cars196")
+    images = load("cars", data_dir=tmp_path, split="test", **SMALL).images
+    assert sorted(images[:][:, 4, 4, 0]) == [98, 99, 100, 101, 102]
+    (shard,) = tmp_path.glob("cars196/*/*-test.tfrecord-*")
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=f"{shard.name}: expected whole rows, the last is cut off"):
         load("cars", data_dir=tmp_path, **SMALL)
+
+    (info,) = tmp_path.glob("cars196/*/dataset_info.json")
+    info.write_text(info.read_text().replace("tfrecord", "riegeli"))
+    with pytest.raises(ValueError, match=r"cars196.* must be prepared as array_record or tfrecord"):
+        load("cars", data_dir=tmp_path, **SMALL)
+
+
+def as_tfrecord(folder, name):
+    """Make tfds's own format of a prepared copy, as its description says; the checksums are not looked at."""
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    (info,) = folder.glob(f"{name}/*/dataset_info.json")
+    info.write_text(info.read_text().replace("array_record", "tfrecord"))
+    for shard in info.parent.glob("*array_record*"):
+        reader = ArrayRecordReader(str(shard))
+        rows = [reader.read([row])[0] for row in range(reader.num_records())]
+        content = b"".join(
+            len(row).to_bytes(8, "little") + bytes(4) + row + bytes(4) for row in rows
+        )
+        shard.with_name(shard.name.replace("array_record", "tfrecord")).write_bytes(content)
+        shard.unlink()
 
 
 # The real lists

@@ -166,8 +166,6 @@ def test_nir_s_gain_is_decided_run_by_run(
     assert (tmp_path / "decided.png").stat().st_size > 10_000
     table_again = study.main(study.Settings(table=True, out=settings.out))
     assert table_again == tables
-    with pytest.raises(SystemExit, match="--data-dir is needed"):
-        study.main(study.Settings())
 
 
 def test_all_else_forgets_when_the_backbone_begins() -> None:

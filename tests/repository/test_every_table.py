@@ -150,5 +150,5 @@ def test_a_command_that_cannot_be_given_is_caught(tmp_path: Path) -> None:
         parse_jdml(
             shlex.split("benchmark --method nir --dry-run --method-setting depht=2"), tmp_path
         )
-    with pytest.raises(ValueError, match="needs --data-dir"):
-        parse_jdml(shlex.split("benchmark --method eps --dataset cars"), tmp_path)
+    with pytest.raises(ValueError, match="--label-noise is for the conventional protocol"):
+        parse_jdml(shlex.split("benchmark --protocol mlrc --label-noise 0.1"), tmp_path)

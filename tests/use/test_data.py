@@ -1,6 +1,7 @@
 """Splits of one's own, and what is passed over or wrong: told by `jdml data check` too, counted, or refused."""
 
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import jdml.cli
 from jdml import data
 from jdml.data.folder import read_folder, read_table
 from jdml.data.splits import read_names, resplit, train_on
+from jdml.registry.extras import MissingLibraryError
 
 
 def counts(listing) -> dict[str, tuple[int, int]]:
@@ -298,3 +300,26 @@ def test_all_blocks_are_tried():
     text = Path(__file__).read_text()
     assert all(f'as_written("{name}"' in text for name in BLOCKS)
     assert len(BLOCKS) == LOADERS.read_text().count("{code-block} python")
+
+
+def test_the_shell_asks_for_what_preparing_needs(tmp_path, monkeypatch, jdml_command):
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "sets"))
+    for words in (("data", "get", "omniglot"), ("train", "--data", "omniglot")):
+        done = jdml_command(*words)
+        assert done.code != 0
+        assert done.err.strip().endswith(
+            "omniglot, where data_dir names no folder with the two zips, or the folders in them, is prepared by "
+            "TensorFlow Datasets, which needs tensorflow: pip install 'jdml[tfds]'"
+        )
+    with pytest.raises(MissingLibraryError, match="needs tensorflow: pip install"):
+        data.load("cub")
+    assert not (tmp_path / "sets").exists()
+
+
+def test_the_shell_says_where_a_data_set_is_prepared(tmp_path, jdml_command):
+    info = tmp_path / "mnist" / "3.0.1" / "dataset_info.json"
+    info.parent.mkdir(parents=True)
+    info.write_text('{"fileFormat": "array_record"}')
+    done = jdml_command("data", "get", "mnist", "--data-dir", str(tmp_path))
+    assert (done.code, done.out) == (0, f"mnist is prepared in {tmp_path}\n")

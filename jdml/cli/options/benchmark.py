@@ -53,10 +53,6 @@ class BenchmarkOptions(Machines, Folder, Steps, PaperMethod, Weights, Images):
             raise ValueError(
                 "--label-noise is for the conventional protocol, and not for ccp: both choose by training classes"
             )
-        if not self.dry_run and self.data_dir is None:
-            raise ValueError(
-                f"--dataset {self.dataset} needs --data-dir, the folder with its files"
-            )
 
     def recipe(self) -> Recipe:
         """Say how the method is trained: its paper's recipe, changed by what was typed.

@@ -33,7 +33,8 @@ class Images(Part):
     """Where images lie, how large they are, how they are decoded."""
 
     data_dir: Annotated[Path | None, ASIDE] = None
-    """Folder with the data set's own files, as the original comes (jdml data check NAME DIR looks at it)."""
+    """Folder with the data set's own files, as the original comes (jdml data check NAME DIR looks at it). Default:
+    where jdml data get NAME prepares it, which is done on first use."""
     image_size: Annotated[int | None, at_least(1)] = None
     """Height and width of the images, in pixels: of Omniglot's (default: 28), or of the crops of image files
     (default: 64 with a small network, else the augmentation's, 224 or 227)."""
