@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from jdml.cli.messages import check_places, check_words
 from jdml.cli.start_of_run import words_of
@@ -18,6 +18,8 @@ from jdml.registry.constraints import nearest
 OWN = ("seed", "out", "quiet")
 """Options of jdml train that a sweep sets itself."""
 
+HELD_OUT = 0.2
+"""Share of the training rows by which a sweep chooses, where the data has no val part of its own."""
 FAILED = "failed"
 """What a run's result has in the place of metrics, where its numbers were no longer finite."""
 
@@ -37,8 +39,9 @@ class Sweep(Train):
     All options of jdml train hold for every run; --set takes one of them and its values, a comma between them. Finished
     runs are kept: the same command goes on after an interruption, and more values or --seeds add to what is there.
     Every run lies in a folder of its own in --out, for jdml report and embed. The first combination is the baseline of
-    the table, here and in jdml compare. With --validation runs are compared by the held-out rows, so that the test
-    part chooses nothing. A run whose loss is no longer finite is named at the end; the others go on.
+    the table, here and in jdml compare. Runs are compared by held-out rows, so that the test part chooses nothing:
+    those of --validation, the data's own val part, or else a fifth of the training rows. A run whose loss is no longer
+    finite is named at the end; the others go on.
 
     Where settings differ only in numbers of the loss that are traced (margins, temperatures, learning rates), one vmap
     over them trains all at once, without compiling anything again: docs/look.md has a tested example, and one with
@@ -51,6 +54,8 @@ class Sweep(Train):
     """Runs of each combination, with seeds from --seed on."""
     jobs: int = 1
     """Runs at a time, each in a process of its own; on a GPU each has its share of the memory."""
+    choose_on: Literal["validation", "test"] = "validation"
+    """test: hold no rows out unless --validation does; the table then shows scores of the test part."""
     metric: tuple[str, ...] = ()
     """Metrics of the table at the end. Default: R@1 and MAP@R."""
 
@@ -85,6 +90,8 @@ class Sweep(Train):
         """The options of every run, by its name, ``VALUES-SEED``."""
         import tyro
 
+        from jdml.cli.training_data import has_validation
+
         assert self.out is not None
         settings = [_values(text) for text in self.set]
         names = [name for name, _ in settings]
@@ -95,6 +102,7 @@ class Sweep(Train):
             Train(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Train)}),
             without=(*names, *OWN),
         )
+        holds_out = self.choose_on == "validation" and "validation" not in names
         runs: dict[str, Train] = {}
         for values in itertools.product(*(values for _, values in settings)):
             chosen: list[str] = []
@@ -103,6 +111,8 @@ class Sweep(Train):
             check_words(Train, chosen)
             options = tyro.cli(Train, prog="jdml sweep", args=[*common, *chosen])
             check_places(options)
+            if holds_out and not options.validation and not has_validation(options):
+                options = dataclasses.replace(options, validation=HELD_OUT)
             title = re.sub(r"[^\w.+=-]+", "_", "_".join(values)) or "run"
             for seed in range(self.seed, self.seed + self.seeds):
                 name = f"{title}-{seed}"

@@ -77,6 +77,11 @@ def read_training_data(options: Data, seed: int) -> TrainingData:
     return TrainingData(train, labels, validation, tests, notes)
 
 
+def has_validation(options: Data) -> bool:
+    """Whether the data has a val part of its own; its files are listed, not read."""
+    return options.of_files and "val" in read_listing(options.data_name, options.data_dir).splits
+
+
 def load_split(name: str, data_dir: Path | None, split: str, **settings: Any) -> data.Dataset:
     """A split of a data set, which must have images: training takes hours, and scoring comes after it."""
     part = data.load(name, data_dir=data_dir, split=split, **settings)

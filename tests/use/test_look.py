@@ -7,6 +7,10 @@ import shutil
 
 import numpy as np
 import pytest
+import tyro
+from PIL import Image
+
+from jdml.cli.sweep import Sweep
 
 pytest.importorskip("jinja2")
 
@@ -127,7 +131,7 @@ def test_a_sweep_trains_what_is_missing_and_compares_all(tmp_path, jdml_command)
 
 def test_a_sweep_says_what_it_tells_and_has_the_baseline_of_compare(tmp_path, jdml_command):
     words = f"sweep --set loss=triplet,contrastive --dim 4 --steps 2 --quiet --out {tmp_path / 's'}".split()
-    done = jdml_command(*words)
+    done = jdml_command(*words, "--choose-on", "test")
     assert done.code == 0, done.err
     assert "these runs cannot tell from triplet-0: contrastive-0" in done.out
     assert "(n = 1)" in done.out
@@ -137,8 +141,8 @@ def test_a_sweep_says_what_it_tells_and_has_the_baseline_of_compare(tmp_path, jd
     assert told == done.out.partition("next:")[0]
 
 
-def test_a_sweep_with_held_out_rows_chooses_by_them(tmp_path, jdml_command):
-    words = f"sweep --set loss=triplet,contrastive --validation .3 --dim 4 --steps 2 --quiet --out {tmp_path}"
+def test_a_sweep_chooses_by_held_out_rows(tmp_path, jdml_command):
+    words = f"sweep --set loss=triplet,contrastive --dim 4 --steps 2 --quiet --out {tmp_path}"
     done = jdml_command(*words.split())
     assert done.code == 0, done.err
     assert "validation digit R@1" in done.out
@@ -149,6 +153,27 @@ def test_a_sweep_with_held_out_rows_chooses_by_them(tmp_path, jdml_command):
     assert scores["validation digit"]["R@1"] == last["digit/R@1"]
     shown = jdml_command("compare", tmp_path, "--metric", "test digit R@1").out
     assert "test digit R@1" in shown
+
+
+@pytest.mark.parametrize(
+    ("said", "share"),
+    [("", 0.2), ("--validation .3", 0.3), ("--choose-on test", 0.0), ("val/", 0.0)],
+)
+def test_what_a_sweep_holds_out(tmp_path, said, share):
+    for part in ("train", "val", "test") if said == "val/" else ():
+        for name in "abc":
+            for number in range(2):
+                path = tmp_path / "photos" / part / name / f"{number}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.new("RGB", (4, 4)).save(path)
+    words = ("--data-dir", str(tmp_path / "photos")) if said == "val/" else said.split()
+    sweep = tyro.cli(Sweep, args=["--set", "lr=1e-4,1e-3", "--out", str(tmp_path), *words])
+    assert {run.validation for run in sweep.runs().values()} == {share}
+
+
+def test_a_sweep_over_what_is_held_out_keeps_to_it(tmp_path):
+    runs = Sweep(set=("validation=0,0.3",), out=tmp_path).runs().values()
+    assert [run.validation for run in runs] == [0, 0.3]
 
 
 def test_a_sweep_goes_on_past_a_run_that_is_not_finite(tmp_path, jdml_command):
