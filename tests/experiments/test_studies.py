@@ -1,6 +1,7 @@
 """The experiments run from end to end, with a step or two, on small data."""
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 import jdml
 from jdml.recipes import make_objective
+from jdml.registry.extras import MissingLibraryError
 from jdml.training import by_recipe
 from jdml.training.records import read_results
 
@@ -35,11 +37,13 @@ def test_eps_mnist_on_the_embedded_digits(
     )
 
 
-def test_eps_mnist_wants_a_folder() -> None:
+def test_mnist_comes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from experiments.eps_mnist import main as study
 
-    with pytest.raises(SystemExit, match="--data-dir"):
-        study.main(study.Settings(data="mnist"))
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    with pytest.raises(MissingLibraryError, match="mnist, where data_dir names no folder"):
+        study.main(study.Settings(data="mnist", out=tmp_path))
 
 
 def test_eps_omniglot_on_small_alphabets(
@@ -154,8 +158,6 @@ def test_potential_fields_on_held_out_alphabets(
         np.unique(pixels, axis=0), np.unique(whole.train.images.reshape(400, -1), axis=0)
     )
     assert len(np.unique(letters)) == 4
-    with pytest.raises(SystemExit, match="--data-dir"):
-        study.main(study.Settings(data="omniglot"))
 
 
 def test_mpa_on_the_embedded_digits(
