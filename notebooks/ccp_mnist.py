@@ -53,9 +53,7 @@ from jdml.metrics import class_covering
 from jdml.ops import ball
 
 FULL_MNIST = False  # True: 28×28 images and ResNet20-v2, an hour on a CPU, minutes on a GPU
-DATA_DIR = (
-    None  # a folder with MNIST's four IDX files; None: tensorflow-datasets prepares it on first use
-)
+DATA_DIR = None  # MNIST's four IDX files; None: prepared by tensorflow-datasets on first use
 STEPS, EVERY, PATIENCE, TOLERANCE = (6000, 50, 3, 0.002) if FULL_MNIST else (1000, 20, 3, 0.01)
 
 # %%

@@ -48,9 +48,7 @@ import jdml
 from jdml.report import gallery, scatter_grid
 
 FULL_MNIST = False  # True: 28×28 images, a minute or two per run on a CPU, six runs
-DATA_DIR = (
-    None  # a folder with MNIST's four IDX files; None: tensorflow-datasets prepares it on first use
-)
+DATA_DIR = None  # MNIST's four IDX files; None: prepared by tensorflow-datasets on first use
 STEPS = 1000 if FULL_MNIST else 200
 SEEDS = range(3)
 
