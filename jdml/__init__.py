@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jdml.mining import Pairs, all_pairs, chain, easy_positive
     from jdml.ops import ball, checked, mean, mean_nonzero, sphere, total, trimmed_mean
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _ROOMS = (
     "ccp",

@@ -219,6 +219,20 @@ def test_relative_links_resolve(page):
             assert (page.parent / target).exists(), f"{page} links to {target}, which is not there"
 
 
+def test_the_version_is_the_same_everywhere():
+    assert f"\n## [{jdml.__version__}]\n" in (REPOSITORY / "CHANGELOG.md").read_text()
+    assert f"\nversion: {jdml.__version__}\n" in (REPOSITORY / "CITATION.cff").read_text()
+
+
+def test_actions_are_pinned_by_hash():
+    for workflow in (REPOSITORY / ".github" / "workflows").glob("*.yml"):
+        for line in re.findall(r"uses: (.*)", workflow.read_text()):
+            assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v[\d.]+", line), (
+                workflow.name,
+                line,
+            )
+
+
 def test_notebooks_agree_with_their_text():
     """Each notebook and its paired text file hold the same cells."""
     jupytext = pytest.importorskip("jupytext", reason="pairs are read by jupytext (the dev extra)")
