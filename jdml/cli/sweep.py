@@ -54,7 +54,7 @@ class Sweep(Train):
     """Runs of each combination, with seeds from --seed on."""
     jobs: int = 1
     """Runs at a time, each in a process of its own; on a GPU each has its share of the memory."""
-    choose_on: Literal["validation", "test"] = "validation"
+    choose_on: Literal["test", "validation"] = "validation"
     """test: hold no rows out unless --validation does; the table then shows scores of the test part."""
     metric: tuple[str, ...] = ()
     """Metrics of the table at the end. Default: R@1 and MAP@R."""
