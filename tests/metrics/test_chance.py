@@ -1,4 +1,4 @@
-"""Violation of chance constraints against plain loops, Markov's bound, lemma 4.4, propositions 4.1 and 4.2."""
+"""Probabilities: of violated constraints by CCP, and of classes by directions."""
 
 import flax.linen
 import jax
@@ -8,6 +8,10 @@ import pytest
 
 import jdml
 from jdml import metrics
+from jdml.metrics import vmf_mixture_likelihood
+from jdml.metrics.directions import _log_bessel, _log_normalizer
+
+# Violation of chance constraints against plain loops, Markov's bound, lemma 4.4, propositions 4.1 and 4.2.
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(30, 3)).astype(np.float32), np.arange(30) % 3
@@ -201,3 +205,97 @@ def test_a_row_that_is_not_finite_is_named(bad: float) -> None:
         metrics.violation_probability(broken, Y, **settings)
     with pytest.raises(ValueError, match="anchors must be finite .* row 1 is not"):
         metrics.violation_probability(X, Y, broken, Y, **settings)
+
+
+# A mixture of von Mises–Fisher distributions: its densities, its posterior, and ProxyNCA++ as a special case.
+
+DRAWS = np.random.default_rng(0)
+POINTS, PROXIES = (
+    DRAWS.normal(size=(12, 3)).astype(np.float32),
+    DRAWS.normal(size=(4, 3)).astype(np.float32),
+)
+OF_POINTS = np.arange(12) % 4
+
+
+def test_with_one_concentration_it_is_proxy_nca_pp() -> None:
+    """Eq. 4: squared distances of unit vectors are 2 − 2s."""
+    loss = jdml.proxy_nca_pp_loss(
+        jnp.asarray(POINTS), jnp.asarray(OF_POINTS), jnp.asarray(PROXIES), temperature=0.2
+    )
+    likelihood = vmf_mixture_likelihood(POINTS, OF_POINTS, PROXIES, concentrations=2 / 0.2)
+    np.testing.assert_allclose(likelihood, -float(loss), rtol=1e-5)
+
+
+def test_densities_integrate_to_one() -> None:
+    """On the sphere of R³ by a fine grid of angles to the direction."""
+    angles = (np.arange(20_000) + 0.5) * np.pi / 20_000
+    for kappa in (0.1, 3.0, 50.0):
+        density = np.exp(_log_normalizer(np.array([kappa]), 3) + kappa * np.cos(angles))
+        total = (density * 2 * np.pi * np.sin(angles)).sum() * np.pi / 20_000
+        np.testing.assert_allclose(total, 1, rtol=1e-5)
+
+
+def test_concentrations_and_weights_of_each_class() -> None:
+    kappas, weights = np.array([1.0, 4.0, 9.0, 2.0]), np.array([0.1, 0.2, 0.3, 0.4])
+    unit, centres = (a / np.linalg.norm(a, axis=1, keepdims=True) for a in (POINTS, PROXIES))
+    normalizers = kappas / (4 * np.pi * np.sinh(kappas))  # C_3
+    parts = weights * normalizers * np.exp(kappas * (unit @ centres.T))
+    expected = np.log(parts[np.arange(12), OF_POINTS] / parts.sum(1)).mean()
+    actual = vmf_mixture_likelihood(
+        POINTS, OF_POINTS, PROXIES, concentrations=kappas, weights=weights
+    )
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+    hidden = np.where(np.arange(12) < 6, OF_POINTS, -1)
+    half = vmf_mixture_likelihood(POINTS, hidden, PROXIES)
+    np.testing.assert_allclose(
+        half, vmf_mixture_likelihood(POINTS[:6], OF_POINTS[:6], PROXIES), rtol=1e-6
+    )
+
+
+def test_bessel_functions_of_large_orders() -> None:
+    from scipy.special import ive
+
+    x = np.array([0.5, 5.0, 40.0, 300.0])
+    for order in (31.0, 63.0):
+        with np.errstate(divide="ignore"):
+            exact = np.log(ive(order, x)) + x
+        np.testing.assert_allclose(_log_bessel(order, x), exact, rtol=1e-8)
+    assert np.isfinite(_log_bessel(255.0, np.array([0.01]))).all()  # where SciPy's underflows
+    wide = np.concatenate([POINTS, np.zeros((12, 509), np.float32)], axis=1)
+    assert np.isfinite(
+        vmf_mixture_likelihood(wide, OF_POINTS, wide[:4], concentrations=[1.0, 2.0, 3.0, 0.1])
+    )
+
+
+def test_bessel_functions_that_underflow() -> None:
+    """There the first term is all: log I_v(2x) − log I_v(x) = v log 2."""
+    for order in (3.0, 29.0):
+        x = np.array([1e-12, 1e-100, 1e-200])
+        value = _log_bessel(order, 2 * x) - _log_bessel(order, x)
+        np.testing.assert_allclose(value, order * np.log(2), rtol=1e-9)
+    wide = np.concatenate([POINTS, np.zeros((12, 57), np.float32)], axis=1)
+    value = vmf_mixture_likelihood(wide, OF_POINTS, wide[:4], concentrations=1e-12)
+    np.testing.assert_allclose(value, -np.log(4), rtol=1e-6)  # all classes alike
+
+
+def test_mistakes_in_a_mixture() -> None:
+    def refuses(message, labels=OF_POINTS, **given):
+        with pytest.raises(ValueError, match=message):
+            vmf_mixture_likelihood(POINTS, labels, PROXIES, **given)
+
+    refuses(
+        r"concentrations must be a number or have shape \[4\], got \[2\]", concentrations=[1, 2]
+    )
+    refuses("concentrations must be finite and above 0, got .-1.0", concentrations=-1.0)
+    refuses("weights must be finite and not negative", weights=[1, -1, 1, 1])
+    refuses(r"labels\[3\] is 4, expected 0…3", labels=np.where(np.arange(12) == 3, 4, OF_POINTS))
+
+
+def test_numbers_that_are_none() -> None:
+    x, y = jnp.eye(2), jnp.array([0, 1])
+    with pytest.raises(ValueError, match="concentrations must be finite and above 0"):
+        vmf_mixture_likelihood(x, y, x, concentrations=np.inf)
+    with pytest.raises(ValueError, match="weights must be finite"):
+        vmf_mixture_likelihood(x, y, x, concentrations=1.0, weights=[np.nan, 1.0])
+    with pytest.raises(TypeError, match="concentrations must be numbers, got 'a'"):
+        vmf_mixture_likelihood(x, y, x, concentrations="a")

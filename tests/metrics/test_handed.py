@@ -6,7 +6,8 @@ import pytest
 from foreign import LIBRARIES, array_of
 
 from jdml import metrics
-from jdml.metrics import evaluate_retrieval, nearest
+from jdml.metrics import evaluate_retrieval, nearest, nmi
+from jdml.metrics.arrays import evaluate_arrays
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(20, 3)).astype(np.float32)
@@ -87,3 +88,45 @@ def test_modes_may_be_names():
     modes = NAMES.astype(object)
     proxies = jnp.asarray(RNG.normal(size=(4, 2, 3)), jnp.float32)
     assert metrics.proxy_spread(proxies, X, Y, modes) == metrics.proxy_spread(proxies, X, Y, Y)
+
+
+# Metrics of arrays by name: what a file holds, measured as its arrays are.
+
+ROWS = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
+CLASSES = np.arange(12) % 3
+
+
+def test_arrays_are_measured_as_they_are():
+    by_name = {
+        "q": ROWS,
+        "c": CLASSES,
+        "g": ROWS[::-1],
+        "gc": CLASSES[::-1],
+        "own": np.arange(12)[::-1],
+    }
+    names = {"embeddings": "q", "labels": "c", "gallery_embeddings": "g", "gallery_labels": "gc"}
+    expected = evaluate_retrieval(ROWS, CLASSES, recall_at=(1,), map_at=(2,))
+    settings = {"recall_at": (1,), "map_at": (2,)}
+    assert evaluate_arrays(by_name, **names, self_index="own", **settings) == expected
+    alone = {"embeddings": ROWS, "labels": CLASSES.astype(str)}
+    assert evaluate_arrays(alone, **settings, clustered=True) == {
+        **expected,
+        "NMI": nmi(ROWS, CLASSES),
+    }
+
+
+def test_a_gallery_on_disk_is_scaled_there(tmp_path):
+    np.save(tmp_path / "g.npy", 3 * ROWS[::-1])
+    gallery = np.load(tmp_path / "g.npy", mmap_mode="r")
+    arrays = {"embeddings": 2 * ROWS, "labels": CLASSES, "gallery_labels": CLASSES[::-1]}
+    arrays["self_index"] = np.arange(12)[::-1]
+    scores = [
+        evaluate_arrays({**arrays, "gallery_embeddings": each}, on_sphere=True)
+        for each in (gallery, np.asarray(gallery))
+    ]
+    assert scores[0] == pytest.approx(scores[1])
+
+
+def test_an_array_that_is_asked_for_must_be_there():
+    with pytest.raises(ValueError, match="no array 'rows'; it has embeddings, labels"):
+        evaluate_arrays({"embeddings": ROWS, "labels": CLASSES}, self_index="rows")

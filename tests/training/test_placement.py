@@ -1,5 +1,6 @@
-"""Processes and preemption, as one process sees them."""
+"""Processes, preemption and compiled programs, as one process sees them."""
 
+import importlib.util
 import os
 import signal
 
@@ -7,8 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from jdml.training import Preempted, fit, initialize
+from jdml.training import Preempted, compiled_programs, fit, initialize
 from jdml.training.placement import HERE, Placement, agreed, class_shards, either
+
+# Processes and preemption, as one process sees them.
 
 
 def train(toy, out_dir, term_at=None, number=signal.SIGTERM, sampler=None, **settings):
@@ -120,3 +123,53 @@ def test_a_placement_that_is_here_changes_nothing(toy):
     mesh = jax.make_mesh((2,), ("data",))
     assert class_shards(mesh, toy.objective) == {"proxies": jax.P("data")}
     assert class_shards(None, toy.objective) == {}
+
+
+# The compilation cache: limited where that can be, and never left so that later writes break.
+
+NAMES = (
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_min_compile_time_secs",
+    "jax_compilation_cache_max_size",
+)
+
+
+@pytest.fixture
+def settings_of_before(monkeypatch, tmp_path):
+    before = {name: jax.config.values[name] for name in NAMES}
+    jax.config.update("jax_compilation_cache_dir", None)
+    monkeypatch.setenv(compiled_programs.SWITCH, str(tmp_path))
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def has_filelock(monkeypatch, there):
+    find = importlib.util.find_spec
+    specs = {"filelock": object() if there else None}
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *a: specs[name] if name in specs else find(name, *a),
+    )
+
+
+@pytest.mark.usefixtures("settings_of_before")
+def test_without_filelock_nothing_is_written_where_there_is_a_limit(monkeypatch, tmp_path):
+    has_filelock(monkeypatch, False)
+    assert compiled_programs.keep_compiled_programs() == tmp_path / "unlimited"
+    assert jax.config.values["jax_compilation_cache_max_size"] == -1
+    has_filelock(monkeypatch, True)
+    jax.config.update("jax_compilation_cache_dir", None)
+    assert compiled_programs.keep_compiled_programs() == tmp_path
+    assert jax.config.values["jax_compilation_cache_max_size"] == 1 << 30
+
+
+@pytest.mark.usefixtures("settings_of_before")
+def test_entries_of_before_are_mended(monkeypatch, tmp_path):
+    has_filelock(monkeypatch, True)
+    for name in ("jit_old-1-cache", "jit_new-2-cache", "jit_new-2-atime"):
+        (tmp_path / name).write_bytes(b"12345678")
+    compiled_programs.keep_compiled_programs()
+    assert len((tmp_path / "jit_old-1-atime").read_bytes()) == 8
+    assert (tmp_path / "jit_new-2-atime").read_bytes() == b"12345678"
