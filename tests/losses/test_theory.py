@@ -1,21 +1,25 @@
-"""Why easy positives: with noisy labels the usual losses prefer a collapsed class, EPS does not.
+"""What papers promise of their losses: easy positives by EPS, potential fields by PFML."""
 
-EPS §4.2 and appendix B. Two classes of n/2 points, each point's label right with probability p > ½
-independently. Embedding one puts each class on a point; embedding two splits the first class in
-two points. All distances that are not 0 are `distance`. The expectation over the labels is exact:
-every labelling of the n points, weighted with its probability.
-"""
-
+import functools
 import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import jdml
+from jdml import fields, metrics, optim
 
 pytestmark = pytest.mark.slow
+
+# Why easy positives: with noisy labels the usual losses prefer a collapsed class, EPS does not.
+#
+# EPS §4.2 and appendix B. Two classes of n/2 points, each point's label right with probability p > ½
+# independently. Embedding one puts each class on a point; embedding two splits the first class in
+# two points. All distances that are not 0 are `distance`. The expectation over the labels is exact:
+# every labelling of the n points, weighted with its probability.
 
 EPS = jdml.mining.easy_positive()
 
@@ -89,3 +93,147 @@ def test_expectation_equals_the_closed_form() -> None:
         hinge = max(0.0, far_positive - far_negative + 1.0)
         total += size * positives * negatives * chance * hinge
     assert expected_loss("triplet_loss", size, p, 1, None) == pytest.approx(total, rel=1e-5)
+
+
+# What potential fields promise: PFML's proposition 1 and corollary 1; CPML, whose forces grow, keeps neither.
+
+ALPHA = 4.0
+SAMPLES = np.array([[0.9, 0.1], [0.1, 0.8], [-0.7, 0.3], [-0.4, -0.8], [0.6, -0.6]])
+NUMBER = len(SAMPLES)
+CLOSEST = min(np.linalg.norm(a - b) for i, a in enumerate(SAMPLES) for b in SAMPLES[:i])
+DELTA = 0.25 * CLOSEST / (2 * (1 + 1 / NUMBER))
+"""Well below the proposition's bound on δ."""
+POTENTIALS = {
+    "pfml": functools.partial(fields.potential, alpha=ALPHA),
+    "cpml": fields.contrastive_potential,
+}
+
+
+def attraction(name: str, points: jax.Array) -> jax.Array:
+    """The field that the samples, all of one class, make at any points."""
+    return fields.class_field(
+        points,
+        0,
+        jnp.asarray(SAMPLES, jnp.float32),
+        jnp.zeros(NUMBER, int),
+        potential=POTENTIALS[name],
+        delta=DELTA,
+    )
+
+
+def rays(reach: float, directions: int = 8, steps: int = 60) -> tuple[np.ndarray, np.ndarray]:
+    """Distances ``[steps]``, and points ``[samples, directions, steps, 2]`` at them around each sample."""
+    angles = 2 * np.pi * np.arange(directions) / directions
+    away = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    distances = np.linspace(0, reach, steps)
+    points = SAMPLES[:, None, None] + distances[:, None] * away[None, :, None]
+    return distances, points
+
+
+def test_pfml_has_a_minimum_within_delta_of_every_sample() -> None:
+    """Proposition 1, first half: on every line from a sample the field is lowest within δ, and rises beyond."""
+    distances, points = rays(1.5 * DELTA)
+    values = np.asarray(attraction("pfml", jnp.asarray(points.reshape(-1, 2), jnp.float32)))
+    values = values.reshape(points.shape[:-1])
+    inside = distances <= DELTA
+    assert (values[..., inside].min(-1) < values[..., ~inside].min(-1)).all()
+    rising = np.diff(values[..., distances > 1.05 * DELTA], axis=-1)
+    assert (rising > 0).all()
+
+
+def test_cpml_has_none_within_delta_of_all_but_one() -> None:
+    """Proposition 1, second half: far samples outweigh, and nowhere within δ of four of five is there rest."""
+    _, points = rays(0.999 * DELTA)
+    slope = jax.vmap(jax.grad(lambda x: attraction("cpml", x[None])[0]))
+    forces = np.linalg.norm(slope(jnp.asarray(points.reshape(-1, 2), jnp.float32)), axis=1)
+    weakest = forces.reshape(NUMBER, -1).min(1)
+    assert (np.sort(weakest)[1:] > 0.1).all()
+
+
+@pytest.mark.parametrize("name", ["pfml", "cpml"])
+def test_proxies_that_samples_attract_come_to_rest_near_them_or_not(name: str) -> None:
+    """Corollary 1: at equilibrium PFML's proxies are within δ of the samples that they stand for, CPML's are not."""
+    samples = jdml.sphere(jnp.asarray(np.random.default_rng(3).normal(size=(8, 6)), jnp.float32))
+    owners, delta = jnp.zeros(8, int), 0.2
+    field = functools.partial(
+        fields.class_field, charges=samples, labels=owners, potential=POTENTIALS[name], delta=delta
+    )
+    step = optax.chain(
+        optax.normalize_by_update_norm(),
+        optax.sgd(lambda i: 0.1 * 0.99**i),
+        optim.retract_to_sphere(),
+    )
+
+    @jax.jit
+    def settle(proxies: jax.Array) -> jax.Array:
+        def move(carried, _):
+            proxies, state = carried
+            slope = jax.grad(lambda p: field(jdml.sphere(p), 0).sum())(proxies)
+            updates, state = step.update(slope, state, proxies)
+            return (optax.apply_updates(proxies, updates), state), None
+
+        return jax.lax.scan(move, (proxies, step.init(proxies)), length=600)[0][0]
+
+    # Each begins nearer to another sample: the paper leaves out that two may go to one.
+    pushed = 0.5 * np.random.default_rng(4).normal(size=(4, 6)) / np.sqrt(6)
+    proxies = settle(jdml.sphere(samples[:4] + jnp.asarray(pushed, jnp.float32)))
+    apart = metrics.proxy_distance(proxies[None], samples, owners)
+    assert (apart <= delta + 1e-3) == (name == "pfml")
+
+
+def test_without_attraction_between_proxies_those_pairs_do_not_count() -> None:
+    rng = np.random.default_rng(0)
+    x, p = rng.normal(size=(5, 3)), rng.normal(size=(2, 4, 3))
+    y, delta, alpha = np.array([0, 1, 1, 0, 0]), 0.5, 2.0
+    points = np.concatenate([x, p.reshape(-1, 3)])
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    labels, is_proxy = np.concatenate([y, np.repeat([0, 1], 4)]), np.arange(13) >= 5
+    expected = np.zeros(13)
+    for i in range(13):
+        for j in range(13):
+            r = np.linalg.norm(points[i] - points[j])
+            if i == j or (labels[i] == labels[j] and is_proxy[i] and is_proxy[j]):
+                continue
+            same = labels[i] == labels[j]
+            expected[i] += -1 / max(r, delta) ** alpha if same else 1 / min(r, delta) ** alpha
+    actual = jdml.potential_field_loss(
+        jnp.asarray(x, jnp.float32),
+        jnp.asarray(y),
+        jnp.asarray(p, jnp.float32),
+        delta=delta,
+        alpha=alpha,
+        proxy_attraction=False,
+        reduce_fn=None,
+    )
+    np.testing.assert_allclose(actual, expected, rtol=1e-4)
+    alone = {"delta": delta, "alpha": alpha}
+    x32, y32 = jnp.asarray(x, jnp.float32), jnp.asarray(y)
+    without = jdml.potential_field_loss(x32, y32, proxy_attraction=False, **alone)
+    assert without == jdml.potential_field_loss(x32, y32, **alone)
+
+
+@pytest.mark.parametrize("repulsion", ["contrastive", "mirrored", "decaying"])
+def test_cpml_repels_as_it_is_told(repulsion: str) -> None:
+    x = jnp.array([[1.0, 0.0], [0.6, 0.8], [0.96, 0.28]])
+    y, delta, alpha = jnp.array([0, 0, 1]), 0.9, 1.5
+    r = np.linalg.norm(np.asarray(x)[:, None] - np.asarray(x)[None], axis=-1)
+    push = {
+        "contrastive": lambda r: max(delta - r, 0) ** 2,
+        "mirrored": lambda r: -(min(r, delta) ** 2),
+        "decaying": lambda r: 1 / min(r, delta) ** alpha,
+    }[repulsion]
+    pull = max(r[0, 1], delta) ** 2
+    expected = [pull + push(r[0, 2]), pull + push(r[1, 2]), push(r[0, 2]) + push(r[1, 2])]
+    settings = {"delta": delta, "alpha": alpha, "repulsion": repulsion}
+    actual = jdml.contrastive_potential_loss(x, y, **settings, reduce_fn=None)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+    slope = jax.grad(lambda x: jdml.contrastive_potential_loss(x, y, **settings))(jnp.ones((3, 2)))
+    assert np.isfinite(slope).all()
+
+
+def test_another_repulsion_is_refused() -> None:
+    x, y = jnp.eye(2), jnp.array([0, 1])
+    with pytest.raises(
+        ValueError, match="repulsion must be one of contrastive, decaying, mirrored, got 'soft'"
+    ):
+        jdml.contrastive_potential_loss(x, y, repulsion="soft")  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """Checks by name, which a script with eight devices tries one after the other, and what they count: operations."""
 
+import functools
 import math
 import time
 import traceback
@@ -7,6 +8,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from losses.registry import REGISTRY, loss
 
 Check = Callable[[], None]
 
@@ -74,3 +80,78 @@ def _operations(equation: Any) -> float:
 
 def _is_jaxpr(value: Any) -> bool:
     return hasattr(value, "eqns") or hasattr(value, "jaxpr")
+
+
+# A batch, meshes, and a loss as it is tried on them.
+
+B, D, C, K = 16, 5, 8, 2
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(B, D)).astype(np.float32)
+Y = RNG.integers(0, 5, B).astype(np.int32)
+WHERE = np.arange(B) >= 5  # two of eight devices have no valid row
+WEIGHTS = RNG.uniform(0.5, 2.0, B).astype(np.float32)
+PROXIES = RNG.normal(size=(C, K, D)).astype(np.float32)
+EXPLICIT, AUTO = AxisType.Explicit, AxisType.Auto
+
+
+def mesh(kind: AxisType, *shape: int) -> jax.sharding.Mesh:
+    names = ("data", "model")[: len(shape)]
+    devices = jax.devices()[: int(np.prod(shape))]
+    return jax.make_mesh(shape, names, axis_types=(kind,) * len(shape), devices=devices)
+
+
+def put(grid: jax.sharding.Mesh, arrays: Any, specs: Any) -> list[jax.Array]:
+    return [jax.device_put(a, NamedSharding(grid, s)) for a, s in zip(arrays, specs, strict=True)]
+
+
+def assert_same(actual: Any, expected: Any, tolerance: float = 1e-5) -> None:
+    for a, e in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        a, e = np.asarray(a, np.float64), np.asarray(e, np.float64)
+        scale = max(1.0, float(np.abs(e).max(initial=0.0)))
+        assert a.shape == e.shape, f"shape {a.shape}, not {e.shape}"
+        error = float(np.abs(a - e).max(initial=0.0)) / scale
+        assert error <= tolerance, f"differs by {error:.2g}: {a}, not {e}"
+
+
+class Case:
+    """A loss as a function of arrays, with the ways in which these lie on a mesh."""
+
+    def __init__(self, name: str, **settings: Any) -> None:
+        self.pair = REGISTRY[name].kind == "pair"
+        settings = {**REGISTRY[name].settings, **settings}
+        self.arrays = [X, Y, WHERE, WEIGHTS] + ([] if self.pair else [PROXIES])
+
+        def value(x: Any, y: Any, where: Any, weights: Any, p: Any = None, **more: Any) -> Any:
+            arrays = (x, y) if p is None else (x, y, p)
+            return loss(name)(*arrays, where=where, weights=weights, **settings, **more)
+
+        self.value = value
+        self.wanted = (0,) if self.pair else (0, 4)
+        self.step = jax.jit(jax.value_and_grad(value, self.wanted))
+
+    @functools.cached_property
+    def expected(self) -> Any:
+        return jax.device_get(self.step(*map(jnp.asarray, self.arrays)))
+
+    def rows(self, proxies: P | None = None) -> list[P]:
+        return [P("data")] * 4 + ([] if self.pair else [proxies or P()])
+
+    def on(self, grid: jax.sharding.Mesh, specs: list[P]) -> None:
+        assert_same(jax.device_get(self.step(*put(grid, self.arrays, specs))), self.expected)
+
+    def inside(self, size: int, check_vma: bool) -> None:
+        """In a shard_map of the user's: the value of all, and the rows of the one-device gradient."""
+        grid, specs = mesh(EXPLICIT, size), self.rows()
+        step = jax.value_and_grad(functools.partial(self.value, axis_name="data"), self.wanted)
+        outs = (P(), tuple(specs[i] for i in self.wanted))
+        mapped = jax.shard_map(
+            step, mesh=grid, in_specs=tuple(specs), out_specs=outs, check_vma=check_vma
+        )
+        sharded = jax.jit(mapped)(*put(grid, self.arrays, specs))
+        assert_same(jax.device_get(sharded), self.expected)
+
+    def in_context(self, size: int) -> None:
+        """Under `jax.set_mesh`, and with classes alone spread where there are some."""
+        grid = mesh(EXPLICIT, size)
+        with jax.set_mesh(grid):
+            self.on(grid, self.rows() if self.pair else [P()] * 4 + [P("data")])

@@ -20,7 +20,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from losses.registry import REGISTRY, loss
-from meshes.cases import (
+from meshes.checks import (
     AUTO,
     EXPLICIT,
     PROXIES,
@@ -28,14 +28,15 @@ from meshes.cases import (
     WHERE,
     B,
     Case,
+    Checks,
     D,
     X,
     Y,
     assert_same,
     mesh,
+    operations,
     put,
 )
-from meshes.checks import Checks, operations
 from mining.test_miners import BUILDERS
 
 import jdml

@@ -6,10 +6,13 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import jdml
-from jdml import memory, objectives
+from jdml import data, memory, objectives, training
+from jdml.objectives.sampling import sample_classes
+from jdml.ops import ball
 
 RNG = np.random.default_rng(0)
 X = jnp.asarray(RNG.normal(size=(6, 4)), jnp.float32)
@@ -217,3 +220,198 @@ def test_a_monitor_adds_its_metrics_to_the_loss() -> None:
     unseen = objectives.proxy(jdml.potential_field_loss, 3, 4, 2, delta=0.5, alpha=1.0)
     plainly, _ = jax.grad(functools.partial(loss, unseen), has_aux=True)(params)
     chex.assert_trees_all_close(grads, plainly, rtol=1e-5)
+
+
+# Some of very many classes: what a step sees, and what it does not.
+
+C, D, B = 40, 3, 6
+DRAWS = np.random.default_rng(0)
+ROWS = jnp.asarray(DRAWS.normal(size=(B, D)), jnp.float32)
+CLASSES = jnp.array([7, 39, 0, 7, 12, 3])
+PROXIES = jnp.asarray(DRAWS.normal(size=(C, 2, D)), jnp.float32)
+draw = jax.jit(sample_classes, static_argnums=2)
+
+
+def sampled(number):
+    return objectives.proxy(jdml.soft_triple_loss, C, D, 2, sampled_classes=number)
+
+
+def test_all_classes_are_exact():
+    params = {"proxies": PROXIES}
+    plain = objectives.proxy(jdml.soft_triple_loss, C, D, 2).loss(params, ROWS, CLASSES)
+    for number in (C, C + 5):
+        chex.assert_trees_all_equal(sampled(number).loss(params, ROWS, CLASSES), plain)
+
+
+def test_the_batchs_classes_are_among_those_drawn():
+    key = jax.random.key(3)
+    drawn, among = draw(PROXIES, CLASSES, 10, key=key)
+    chex.assert_shape(drawn, (10, 2, D))
+    chex.assert_trees_all_equal(drawn[among], PROXIES[CLASSES])
+    again = draw(PROXIES, CLASSES, 10, key=key)
+    chex.assert_trees_all_equal((drawn, among), again)
+    other = draw(PROXIES, CLASSES, 10, key=jax.random.key(4))[0]
+    assert (np.asarray(drawn) != np.asarray(other)).any()
+
+
+def test_others_are_drawn_uniformly_and_never_twice():
+    seen = np.zeros(C)
+    index = jnp.arange(C, dtype=jnp.float32)[:, None, None]
+    for number in range(200):
+        drawn = np.asarray(
+            draw(index, CLASSES, 10, key=jax.random.key(number))[0], np.int64
+        ).ravel()
+        assert len(set(drawn)) == 10
+        seen[drawn] += 1
+    present = np.unique(np.asarray(CLASSES))
+    assert (seen[present] == 200).all()
+    others = np.delete(seen, present) / 200  # 5 of 35: 0.143, with a deviation of 0.025
+    assert 0.04 < others.min() < others.max() < 0.25
+
+
+@pytest.mark.slow
+def test_rows_that_do_not_count_bring_no_class():
+    where = jnp.arange(B) < 2
+    drawn, among = sample_classes(
+        PROXIES, jnp.where(where, CLASSES, 99), 6, key=jax.random.key(0), where=where
+    )
+    assert among[2:].tolist() == [-1] * 4
+    chex.assert_trees_all_equal(drawn[among[:2]], PROXIES[CLASSES[:2]])
+    loss = sampled(6).loss({"proxies": PROXIES}, ROWS, CLASSES, key=jax.random.key(0), where=where)[
+        0
+    ]
+    alone = jdml.soft_triple_loss(ROWS[:2], among[:2], drawn)
+    chex.assert_trees_all_close(loss, alone, rtol=1e-6)
+
+
+def test_only_what_is_drawn_has_a_gradient():
+    key = jax.random.key(1)
+    gradient = jax.grad(lambda p: sampled(10).loss({"proxies": p}, ROWS, CLASSES, key=key)[0])(
+        PROXIES
+    )
+    moved = np.flatnonzero(np.abs(np.asarray(gradient)).sum((1, 2)))
+    index = jnp.arange(C, dtype=jnp.float32)[:, None, None]
+    expected = np.asarray(sample_classes(index, CLASSES, 10, key=key)[0], np.int64).ravel()
+    np.testing.assert_array_equal(moved, expected)
+
+
+def test_refuses():
+    with pytest.raises(ValueError, match="sampled_classes must be at least 6, .* got 5"):
+        sampled(5).loss({"proxies": PROXIES}, ROWS, CLASSES, key=jax.random.key(0))
+    with pytest.raises(ValueError, match="key is missing: sampled_classes=10 is random"):
+        sampled(10).loss({"proxies": PROXIES}, ROWS, CLASSES)
+    with pytest.raises(ValueError, match="sampled_classes must be >= 1, got 0"):
+        sampled(0)
+    with pytest.raises(ValueError, match=r"labels\[1\] is 40, expected 0…39"):
+        jdml.checked(
+            lambda p: sampled(10).loss(
+                {"proxies": p}, ROWS, CLASSES.at[1].set(40), key=jax.random.key(0)
+            )[0]
+        )(PROXIES)
+
+
+def test_a_step_of_a_million_classes_is_small():
+    """1,000,000 classes, 64-D, B = 256, S = 100,000: a gradient's temporaries stay below 1 GiB."""
+    objective = objectives.proxy(
+        jdml.normalized_softmax_loss, 1_000_000, 64, sampled_classes=100_000
+    )
+
+    def value(proxies, x, y):
+        return objective.loss({"proxies": proxies}, x, y, key=jax.random.key(0))[0]
+
+    shapes = (
+        jax.ShapeDtypeStruct((1_000_000, 1, 64), jnp.float32),
+        jax.ShapeDtypeStruct((256, 64), jnp.float32),
+        jax.ShapeDtypeStruct((256,), jnp.int32),
+    )
+    used = jax.jit(jax.grad(value, (0, 1))).lower(*shapes).compile().memory_analysis()
+    assert used.temp_size_in_bytes + used.output_size_in_bytes < 2**30
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_draws_under_vmap_are_those_alone(impl):
+    keys = jax.random.split(jax.random.key(0, impl=impl), 3)
+    mapped, _ = jax.vmap(lambda key: draw(PROXIES, CLASSES, 10, key=key))(keys)
+    for key, drawn in zip(keys, mapped, strict=True):
+        chex.assert_trees_all_equal(drawn, draw(PROXIES, CLASSES, 10, key=key)[0])
+    assert not jnp.array_equal(mapped[0], mapped[1])
+
+
+# Eq. 4.10: the references of a batch are images that go through the network with it.
+
+MARGINS = {"positive_margin": 0.0, "negative_margin": 0.5}
+OBJECTIVE = objectives.as_anchor_objective(jdml.contrastive_loss, 4, **MARGINS)
+POINTS = jax.random.normal(jax.random.key(0), (10, 2))
+LABELS = jnp.array([0, 0, 1, 1, 0, 1, 0, 1, 1, 0])
+
+
+@pytest.mark.slow
+def test_the_loss_is_that_of_proxies_at_the_anchors_own_embeddings() -> None:
+    """And its gradient is theirs, too: what a proxy would feel, its anchor feels."""
+    by_proxies = objectives.as_proxy_objective(jdml.contrastive_loss, 2, 2, 2, **MARGINS)
+
+    def of_proxies(proxies, x):
+        return by_proxies.loss({"proxies": proxies.reshape(2, 2, 2)}, x, LABELS[4:])[0]
+
+    expected, (of_anchors, of_batch) = jax.value_and_grad(of_proxies, (0, 1))(
+        POINTS[:4], POINTS[4:]
+    )
+    actual, gradient = jax.value_and_grad(lambda x: OBJECTIVE.loss({}, x, LABELS)[0])(POINTS)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
+    np.testing.assert_allclose(gradient[:4], of_anchors, atol=1e-6)
+    np.testing.assert_allclose(gradient[4:], of_batch, atol=1e-6)
+    in_batch = jdml.contrastive_loss(POINTS, LABELS, normalize=ball, **MARGINS)
+    assert abs(actual - in_batch) > 1e-3  # plain contrastive loss is a third thing
+
+
+@pytest.mark.slow
+def test_places_that_no_sample_fills_count_for_nothing() -> None:
+    where = jnp.arange(10) % 4 != 1
+    hidden = jnp.where(where[:, None], POINTS, jnp.nan)
+    masked = OBJECTIVE.loss({}, hidden, LABELS, where=where)[0]
+    left = where.tolist()
+    fewer = objectives.as_anchor_objective(jdml.contrastive_loss, sum(left[:4]), **MARGINS)
+    np.testing.assert_allclose(masked, fewer.loss({}, POINTS[where], LABELS[where])[0], rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_it_trains_with_its_sampler() -> None:
+    digits = data.load("digits")
+    sampler = data.AnchorBatchSampler(
+        data.ClassBatchSampler(digits.labels, 4, 4), digits.labels, 2, renew_every=10
+    )
+    objective = objectives.as_anchor_objective(jdml.contrastive_loss, sampler.num_anchors)
+    with jax.numpy_rank_promotion("allow"):  # a network's layers broadcast over channels
+        result = training.fit(
+            jdml.models.create("eps", dim=2), objective, optax.adam(1e-3), digits, sampler,
+            steps=2, progress=False,
+        )  # fmt: skip
+    assert set(result.state.params) == {"model"}
+    chex.assert_tree_all_finite(result.state.params)
+
+
+@pytest.mark.slow
+def test_mistakes() -> None:
+    with pytest.raises(ValueError, match="num_anchors must be >= 1, got 0"):
+        objectives.as_anchor_objective(jdml.contrastive_loss, 0)
+    with pytest.raises(TypeError, match="negative"):
+        objectives.as_anchor_objective(jdml.contrastive_loss, 4, negativ_margin=0.5)
+    with pytest.raises(ValueError, match="samples beside its 4 anchors, got 4 rows in all"):
+        OBJECTIVE.loss({}, POINTS[:4], LABELS[:4])
+
+
+@pytest.mark.slow
+def test_losses_and_settings_that_cannot_be() -> None:
+    def of_anchors(loss, **settings):
+        objectives.as_anchor_objective(loss, 2, **settings)
+
+    def of_proxies(loss, **settings):
+        objectives.as_proxy_objective(loss, 2, 2, **settings)
+
+    message = "loss_fn must be a pair loss that takes references"
+    for make in (of_anchors, of_proxies):
+        for loss in (jdml.potential_field_loss, jdml.proxy_anchor_loss):
+            with pytest.raises(TypeError, match=message):
+                make(loss)
+        with pytest.raises(TypeError, match="references is given by the objective"):
+            make(jdml.triplet_loss, references=jnp.ones((2, 2)))

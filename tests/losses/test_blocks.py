@@ -1,0 +1,276 @@
+"""Losses in blocks and over devices: the same loss and gradients as of one whole."""
+
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from losses.registry import REGISTRY, loss
+
+import jdml
+from jdml.mining import chain, distance_weighted_negative, easy_positive, random_positive
+from jdml.ops.blocks import AT_ONCE, block_size
+from jdml.testing.case import assert_close
+
+# ``class_block``: the same loss and gradients, with memory that does not grow with the number of classes.
+
+B, C, K, D = 9, 7, 3, 5
+RNG = np.random.default_rng(3)
+X, PROXIES = RNG.normal(size=(B, D)), RNG.normal(size=(C, K, D))
+Y = np.array([0, 1, 6, 6, 3, 3, 0, 9, -1])  # two rows that are not valid
+WEIGHTS = RNG.uniform(0.5, 2.0, size=B)
+BLOCKED = [
+    name for name, spec in REGISTRY.items() if spec.kind == "proxy" and "K" not in spec.shape
+]
+
+
+def value_and_grads(name: str, class_block: Any, **more: Any) -> Any:
+    def value(x: jax.Array, p: jax.Array) -> jax.Array:
+        settings = {**REGISTRY[name].settings, "weights": jnp.asarray(WEIGHTS), **more}
+        return loss(name)(x, jnp.asarray(Y), p, class_block=class_block, **settings).sum()
+
+    with jax.enable_x64(True):
+        return jax.jit(jax.value_and_grad(value, (0, 1)))(jnp.asarray(X), jnp.asarray(PROXIES))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BLOCKED)
+def test_blocks_change_nothing(name: str) -> None:
+    dense = value_and_grads(name, None)
+    for block in (3, "auto"):
+        assert_close(value_and_grads(name, block), dense, 1e-12, f"blocks of {block}")
+    terms = value_and_grads(name, None, reduce_fn=None)
+    assert_close(value_and_grads(name, 2, reduce_fn=None), terms, 1e-12, "unreduced, blocks of 2")
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+def test_memory_does_not_grow_with_the_classes(name: str) -> None:
+    """Beside copies of the proxies, temporaries are of the block's size: no matrix [B, C]."""
+    batch, classes, per_class, dim, block = 128, 16_384, 2, 8, 256
+
+    def value(x: jax.Array, p: jax.Array) -> jax.Array:
+        return loss(name)(x, jnp.zeros(batch, int), p, class_block=block)
+
+    shapes = [(batch, dim), (classes, per_class, dim)]
+    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    compiled = jax.jit(jax.value_and_grad(value, (0, 1))).lower(*arguments).compile()
+    used = compiled.memory_analysis().temp_size_in_bytes
+    proxies, tile = 4 * classes * per_class * dim, 4 * batch * block * per_class
+    assert used < 10 * proxies + 12 * tile
+    assert used < 4 * batch * classes * per_class
+
+
+@pytest.mark.parametrize(
+    ("block", "error", "message"),
+    [
+        (0, ValueError, "class_block must be >= 1, got 0"),
+        (2.0, TypeError, "class_block must be a Python integer >= 1, got 2.0"),
+        ("all", ValueError, "class_block must be an integer >= 1, \"auto\" or None, got 'all'"),
+    ],
+)
+def test_what_is_no_block(block: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        jdml.proxy_anchor_loss(
+            jnp.asarray(X), jnp.asarray(Y), jnp.asarray(PROXIES[:, 0]), class_block=block
+        )
+
+
+# ``anchor_block``: the same loss and gradients, in memory that does not grow with the batch squared.
+
+A, R = 11, 7
+DRAWS = np.random.default_rng(4)
+ANCHORS, REFERENCES = DRAWS.normal(size=(A, D)), DRAWS.normal(size=(R, D))
+ANCHOR_LABELS, REFERENCE_LABELS = np.arange(A) % 3, np.arange(R) % 4
+WHERE, ANCHOR_WEIGHTS = np.arange(A) != 4, DRAWS.uniform(0.5, 2.0, size=A)
+PAIR = [name for name, spec in REGISTRY.items() if spec.kind == "pair"]
+
+
+def value_and_grads_of_anchors(name: str, anchor_block: Any, **more: Any) -> Any:
+    """The sum of what the loss gives, and its gradients by anchors and references."""
+    settings = {
+        **REGISTRY[name].settings,
+        "where": jnp.asarray(WHERE),
+        "anchor_block": anchor_block,
+    }
+
+    def value(x: jax.Array, r: jax.Array) -> jax.Array:
+        given = {n: r if v is REFERENCES else v for n, v in more.items()}
+        return loss(name)(x, jnp.asarray(ANCHOR_LABELS), **{**settings, **given}).sum()
+
+    with jax.enable_x64(True):
+        return jax.jit(jax.value_and_grad(value, (0, 1)))(
+            jnp.asarray(ANCHORS), jnp.asarray(REFERENCES)
+        )
+
+
+DRAWN = {
+    "mine": chain(random_positive(), distance_weighted_negative(dim=D)),
+    "key": jax.random.key(5),
+}
+
+
+WEIGHTED = {"weights": jnp.asarray(ANCHOR_WEIGHTS, jnp.float32)}
+AGAINST = {"references": REFERENCES, "reference_labels": jnp.asarray(REFERENCE_LABELS)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAIR)
+def test_blocks_of_anchors_change_nothing(name: str) -> None:
+    """The batch against itself, with weights and a mask."""
+    dense = value_and_grads_of_anchors(name, None, **WEIGHTED)
+    assert_close(value_and_grads_of_anchors(name, 4, **WEIGHTED), dense, 1e-9, "blocks of 4")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["contrastive_loss", "lifted_structure_loss", "smooth_ap_loss"])
+def test_references_and_miners_in_blocks(name: str) -> None:
+    """References of another number, and miners, one of which draws."""
+    more = {**AGAINST, **DRAWN, "ids": jnp.arange(A) % 4, "reference_ids": jnp.arange(R) % 5}
+    dense = value_and_grads_of_anchors(name, None, **more)
+    assert_close(value_and_grads_of_anchors(name, 4, **more), dense, 1e-9, "blocks of 4")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+@pytest.mark.parametrize("name", ["contrastive_loss", "multi_similarity_loss"])
+def test_blocks_draw_the_same_pairs_by_keys_of_every_implementation(name: str, impl: str) -> None:
+    drawn = {**DRAWN, "key": jax.random.key(0, impl=impl)}
+    dense = value_and_grads_of_anchors(name, None, reduce_fn=jdml.total, **drawn)
+    blocked = value_and_grads_of_anchors(name, 4, reduce_fn=jdml.total, **drawn)
+    assert_close(blocked, dense, 1e-9, "blocks of 4")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reduce_fn", [jdml.total, jdml.trimmed_mean(0.3), None])
+@pytest.mark.parametrize("name", ["triplet_loss", "margin_loss"])
+def test_reductions_in_blocks(name: str, reduce_fn: Any) -> None:
+    dense = value_and_grads_of_anchors(name, None, reduce_fn=reduce_fn, mine=easy_positive())
+    blocked = value_and_grads_of_anchors(name, 3, reduce_fn=reduce_fn, mine=easy_positive())
+    assert_close(blocked, dense, 1e-12, "blocks of 3")
+
+
+@pytest.mark.slow
+def test_a_miner_of_ones_own_sees_the_whole_batch() -> None:
+    seen = []
+
+    def near(key: Any, distances: jax.Array, pairs: jdml.Pairs) -> jdml.Pairs:
+        seen.append(distances.shape)
+        return pairs._replace(negative=pairs.negative & (distances < distances.mean()))
+
+    dense = value_and_grads_of_anchors("contrastive_loss", None, mine=near)
+    assert_close(
+        value_and_grads_of_anchors("contrastive_loss", 4, mine=near), dense, 1e-12, "blocks of 4"
+    )
+    assert set(seen) == {(A, A)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["contrastive_loss", "triplet_loss", "lifted_structure_loss", "info_nce_loss"]
+)
+def test_memory_of_large_batches(name: str) -> None:
+    """At most 4 arrays of the embeddings and 128 MiB, with a miner and with references of another size."""
+    rows, columns, dim = 32_768, 16_384, 128
+    shapes = [(rows, dim), (columns, dim)]
+    x, r = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
+    y, z = (jax.ShapeDtypeStruct(shape[:1], jnp.int32) for shape in shapes)
+
+    def value(x: Any, y: Any, r: Any, z: Any) -> jax.Array:
+        mine = easy_positive()
+        return loss(name)(x, y, references=r, reference_labels=z, mine=mine) + loss(name)(x, y)
+
+    compiled = jax.jit(jax.value_and_grad(value)).lower(x, y, r, z).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 2 * (4 * 4 * rows * dim + 128 * 2**20)
+
+
+@pytest.mark.slow
+def test_info_nce_in_64_mebibytes() -> None:
+    x = jax.ShapeDtypeStruct((8192, 256), jnp.float32)
+
+    def value(q: Any, n: Any) -> jax.Array:
+        return jdml.info_nce_loss(q, references=n)
+
+    compiled = jax.jit(jax.value_and_grad(value, (0, 1))).lower(x, x).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes <= 64 * 2**20
+
+
+@pytest.mark.slow
+def test_few_anchors_are_compared_at_once() -> None:
+    side = int(AT_ONCE**0.5)
+    assert block_size("auto", side, side) is None
+    assert block_size("auto", 4 * side, 4 * side) == 176
+    assert block_size("auto", 10**6, 10**6) == 8
+    assert block_size("auto", 5, 10**9) is None
+    assert block_size(None, 10**6, 10**6) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("block", "error", "message"),
+    [
+        (0, ValueError, "anchor_block must be >= 1, got 0"),
+        (2.0, TypeError, "anchor_block must be a Python integer >= 1, got 2.0"),
+        ("all", ValueError, "anchor_block must be an integer >= 1, \"auto\" or None, got 'all'"),
+    ],
+)
+def test_what_is_no_block_of_anchors(block: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        jdml.triplet_loss(ANCHORS, ANCHOR_LABELS, anchor_block=block)
+
+
+# Scaling is JAX's: a batch or proxies sharded over two devices give the loss and gradients of one.
+
+GENERATOR = np.random.default_rng(0)
+BATCH = jnp.asarray(GENERATOR.normal(size=(8, 4)), jnp.float32)
+BATCH_LABELS = jnp.arange(8) // 2
+FOUR_PROXIES = jnp.asarray(GENERATOR.normal(size=(4, 4)), jnp.float32)
+
+
+def mesh() -> jax.sharding.Mesh:
+    if jax.device_count() < 2:
+        pytest.skip("needs two devices (tests/conftest.py asks for two CPU devices)")
+    return jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+
+
+@pytest.mark.parametrize(
+    "name", ["contrastive_loss", "triplet_loss", "multi_similarity_loss", "fast_ap_loss"]
+)
+def test_a_sharded_batch_gives_the_same_loss_and_gradient(name: str) -> None:
+    step = jax.jit(jax.value_and_grad(getattr(jdml, name)))
+    rows = NamedSharding(mesh(), P("data"))
+    sharded = step(jax.device_put(BATCH, rows), jax.device_put(BATCH_LABELS, rows))
+    chex.assert_trees_all_close(
+        jax.device_get(sharded), jax.device_get(step(BATCH, BATCH_LABELS)), rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", ["proxy_anchor_loss", "proxy_nca_pp_loss", "soft_triple_loss"])
+def test_sharded_proxies_give_the_same_loss_and_gradient(name: str) -> None:
+    step = jax.jit(jax.value_and_grad(getattr(jdml, name), argnums=(0, 2)))
+    rows = NamedSharding(mesh(), P("data"))
+    sharded = step(BATCH, BATCH_LABELS, jax.device_put(FOUR_PROXIES, rows))
+    chex.assert_trees_all_close(
+        jax.device_get(sharded),
+        jax.device_get(step(BATCH, BATCH_LABELS, FOUR_PROXIES)),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+
+
+def test_losses_run_inside_shard_map() -> None:
+    """Each device's own batch, averaged: the mean of the two losses."""
+    grid = mesh()
+
+    def local(x: jax.Array, y: jax.Array) -> jax.Array:
+        return jax.lax.pmean(jdml.multi_similarity_loss(x, y), "data")
+
+    rows = P("data")
+    sharded = jax.shard_map(local, mesh=grid, in_specs=(rows, rows), out_specs=P())(
+        BATCH, BATCH_LABELS
+    )
+    halves = [jdml.multi_similarity_loss(BATCH[i : i + 4], BATCH_LABELS[i : i + 4]) for i in (0, 4)]
+    np.testing.assert_allclose(sharded, np.mean(halves), rtol=1e-6)

@@ -1,0 +1,306 @@
+"""The sources, read and not run: one dialect, no circles, typed calls."""
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+
+import jdml
+from jdml.losses import assignment, comparison, potential
+
+# One dialect for docstrings: code in double backticks, entries in lower case, no markup in a command's help.
+
+PACKAGE = Path(jdml.__file__).parent
+# In single backticks, neither a role's nor a link's.
+SINGLE = re.compile(r"(?<![`:\\\w])`[^`]+`(?![`_])")
+ENTRY = re.compile(r"(?:\*{0,2}[\w.]+(?:, )?)+(?: \([^)]*\))?: +(\S+(?: \S\S)?)")
+# An ordinary word, or an article before one; sizes (`B, C`) and names stay as they are.
+CAPITAL = re.compile(
+    r"(?!None|True|False|Adam|Markov)[A-Z][a-z]+(?:-[a-z]+)*(?:[ ,.;:']|$)|A (?:[A-Za-z]{2}|`)"
+)
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
+    """The line and text of each docstring, those of attributes too, and whether a command's help shows it."""
+    for node in ast.walk(tree):
+        body = node.body if isinstance(getattr(node, "body", None), list) else []
+        for statement in body:
+            match statement:
+                case ast.Expr(ast.Constant(str(text))):
+                    shown = any(getattr(part, "name", "") == "execute" for part in body)
+                    yield statement.lineno, text, shown
+
+
+def otherwise(source: str) -> list[str]:
+    """What of a file is in another dialect, as ``line: what``."""
+    wrong = []
+    for line, text, shown in docstrings(ast.parse(source)):
+        first, _, rest = text.partition("\n")
+        text = "\n".join([first, textwrap.dedent(rest)])
+        prose = re.sub(r"^ *>>>(?:.*\n?)+?(?:\n|\Z)", "\n", text, flags=re.M)
+        marks = r"`" if shown else SINGLE
+        wrong += [f"{line}: {mark[0]}" for mark in re.finditer(marks, prose)]
+        for section in re.findall(r"^(?:Args|Attributes|Raises):\n((?: .*\n?)+)", prose, re.M):
+            entries = [ENTRY.match(entry) for entry in re.findall(r"^ {4}(\S.*)", section, re.M)]
+            wrong += [
+                f"{line}: {entry[0]}" for entry in entries if entry and CAPITAL.match(entry[1])
+            ]
+    return wrong
+
+
+@pytest.mark.parametrize("room", sorted(path.name for path in PACKAGE.iterdir()))
+def test_docstrings_are_of_one_dialect(room):
+    files = [PACKAGE / room] if room.endswith(".py") else sorted((PACKAGE / room).rglob("*.py"))
+    assert [f"{file}:{what}" for file in files for what in otherwise(file.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("docstring", "what"),
+    [
+        ("Of `x`.", "1: `x`"),
+        ("Of `a`b`.", "1: `a`"),
+        ("Line.\n\n    Args:\n        x, y: The numbers.\n    ", "1: x, y: The nu"),
+        ("Line.\n\n    Raises:\n        ValueError: A wrong one.\n    ", "1: ValueError: A wr"),
+    ],
+)
+def test_another_dialect_is_caught(docstring, what):
+    assert otherwise(f'"""{docstring}"""') == [what]
+
+
+def test_markup_in_a_command_is_caught():
+    command = 'class C:\n    """Of ``x``."""\n    def execute(self): ...'
+    assert otherwise(command)
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    [
+        "Of ``x``, :func:`fit` and `a page <https://jax.dev>`_.",
+        "Line.\n\n    Args:\n        x: T, D or K ≥ 1.\n        **rest: None, or Adam's ``b2``.\n    ",
+        "Line.\n\n    Returns:\n        The number.\n\n    Example:\n        >>> '`x`'\n        '`x`'\n    ",
+    ],
+)
+def test_the_dialect_is_not(docstring):
+    assert otherwise(f'"""{docstring}"""') == []
+
+
+# No circles: a file of `jdml/` never needs, through others, what needs it, wherever the import stands.
+
+
+def import_graph(package: Path) -> dict[str, set[str]]:
+    """The files that each file imports: at the top, inside functions, for type checkers alone."""
+    files = {name_of(path, package): path for path in sorted(package.rglob("*.py"))}
+    return {name: set(imported(path, name, files)) - {name} for name, path in files.items()}
+
+
+def name_of(path: Path, package: Path) -> str:
+    """A file's module; of a package's own file the package."""
+    parts = path.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(path: Path, name: str, files: Mapping[str, Path]) -> Iterator[str]:
+    """The files that a file imports from; a name that is no file is one of its package's own file."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in files)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1]
+            prefix = ".".join(above) if node.level else ""
+            module = ".".join(filter(None, [prefix, node.module]))
+            for alias in node.names:
+                inside = f"{module}.{alias.name}"
+                yield from [m for m in (inside, module) if m in files][:1]
+
+
+def circles(graph: Mapping[str, set[str]]) -> set[frozenset[str]]:
+    """The sets of files each of which leads to each of the others."""
+    reached = {start: reachable(graph, start) for start in graph}
+    together = {frozenset(b for b in found if a in reached[b]) for a, found in reached.items()}
+    return together - {frozenset()}
+
+
+def reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    """Where the imports of a file lead, itself only if they lead back."""
+    found: set[str] = set()
+    ahead = list(graph[start])
+    while ahead:
+        name = ahead.pop()
+        if name not in found:
+            found.add(name)
+            ahead += graph[name]
+    return found
+
+
+def test_the_imports_of_files_make_no_circle():
+    assert circles(import_graph(PACKAGE)) == set()
+
+
+def test_a_circle_is_caught_wherever_its_imports_stand(tmp_path):
+    package = tmp_path / "jdml"
+    for name, code in {
+        "__init__.py": "",
+        "ops/__init__.py": "from jdml.ops.ranks import sort",
+        "ops/ranks.py": "def sort():\n    from ..losses import pairs",
+        "losses/__init__.py": "",
+        "losses/pairs.py": "if TYPE_CHECKING:\n    from jdml import memory\nimport jdml.losses.terms",
+        "losses/terms.py": "from jdml.losses import pairs as p\nfrom . import VERSION",
+        "memory.py": "from jdml.ops import mean",
+        "data.py": "from jdml.memory import push\nfrom jdml.ops.ranks import sort",
+    }.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(code)
+    names = ("ops", "ops.ranks", "losses.pairs", "losses.terms", "memory")
+    assert circles(import_graph(package)) == {frozenset(f"jdml.{name}" for name in names)}
+
+
+# What an editor and a type checker see of calls: of losses, by the options that they hand on, and of `fit`.
+
+ROOT = Path(jdml.__file__).parents[1]
+
+
+def check_calls(code: str, folder: Path) -> None:
+    """Assert that mypy refuses the lines that end in ``# wrong``, and no other."""
+    file = folder / "calls.py"
+    file.write_text(textwrap.dedent(code))
+    lines = file.read_text().splitlines()
+    wrong = {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    errors = [line for line in done.stdout.splitlines() if ": error: " in line]
+    assert {int(line.split(":")[1]) for line in errors} == wrong, done.stdout + done.stderr
+
+
+DOORS = {
+    comparison.compare: comparison.CompareOptions,
+    assignment.assign: assignment.AssignOptions,
+    potential.charge: potential.ChargeOptions,
+}
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
+def test_typed_options_are_the_keywords_of_their_function(door):
+    hints = get_type_hints(door)
+    parameters = inspect.signature(door).parameters.values()
+    taken = {p.name: hints[p.name] for p in parameters if p.kind is p.KEYWORD_ONLY}
+    options = DOORS[door]
+    assert get_type_hints(options) == taken
+    assert list(options.__annotations__) == list(taken)
+    assert options.__required_keys__ == frozenset()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name in jdml.losses.__all__ if hasattr(getattr(jdml.losses, name), "__wrapped__")],
+)
+def test_a_loss_is_typed_by_the_options_that_it_spells_out(name):
+    loss = getattr(jdml.losses, name)
+    written = inspect.signature(loss.__wrapped__).parameters
+    options = {p.annotation for p in written.values() if p.kind is p.VAR_KEYWORD}
+    handed_on = set(inspect.signature(loss).parameters) - set(written)
+    assert handed_on == {key for option in options for key in get_args(option)[0].__annotations__}
+
+
+OF_LOSSES = """
+    from functools import partial
+
+    import jax.numpy as jnp
+
+    import jdml
+    from jdml.mining import easy_positive, semi_hard_negative
+
+    x, p = jnp.eye(4), jnp.eye(2, 4)
+    y = jnp.array([0, 0, 1, 1])
+    m = y == 0
+
+    jdml.triplet_loss(x, y, margin=0.1, where=m)
+    jdml.triplet_loss(x, y, mergin=0.1)  # wrong
+    jdml.triplet_loss(x, y, wher=m)  # wrong
+    jdml.triplet_loss(x, y, mine=3)  # wrong
+    jdml.triplet_loss(x, y, mine=easy_positive(), normalize=jdml.ball, anchor_block=64)
+    jdml.triplet_loss(x, y, mine=jdml.chain(easy_positive(), semi_hard_negative(0.1)), reduce_fn=jnp.sum)
+    jdml.triplet_loss(x, y, anchor_block="large")  # wrong
+    jdml.losses.triplet_loss(x, y, references=x, reference_labels=y, margin=jnp.float32(0.1))
+    jdml.losses.triplet_loss(x, y, reference=x)  # wrong
+    jdml.losses.triplet_loss(x, y, x)  # wrong
+    jdml.info_nce_loss(x, references=x, axis_name="data")
+    jdml.margin_loss(x, y, beta="1.2")  # wrong
+    jdml.proxy_anchor_loss(x, y, p, class_block="auto", weights=jnp.ones(4))
+    jdml.proxy_anchor_loss(x, y, p, anchor_block="auto")  # wrong
+    jdml.proxy_anchor_loss(x, y)  # wrong
+    jdml.potential_field_loss(x, y, where=m)
+    jdml.potential_field_loss(x, y, class_block=3)  # wrong
+    jdml.nir_loss(x, y, shape="exponential")  # wrong
+    jdml.checked(jdml.sup_con_loss)(x, y, temperature=0.1, where=m)
+    jdml.checked(jdml.sup_con_loss)(x, y, temprature=0.1)  # wrong
+    jdml.matryoshka(jdml.arcface_loss, dims=(2, 4))(x, y, p, margin=0.3, where=m)
+    jdml.matryoshka(jdml.arcface_loss, dims=(2, 4))(x, y, p, mine=None)  # wrong
+    partial(jdml.circle_loss, gamma=64.0, key=None)(x, y)
+    partial(jdml.circle_loss, gama=64.0)  # wrong
+    jdml.nearest(x, x, k=1, exclude_self=True)
+    jdml.nearest(x, x, k=1, without_self=True)  # wrong
+    jdml.tripet_loss(x, y)  # wrong
+    jdml.losses.tripet_loss(x, y)  # wrong
+    jdml.trainig  # wrong
+"""
+
+OF_FIT = """
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    import flax.linen as nn
+    import jax
+    import numpy as np
+    from flax import nnx
+
+    import jdml
+    from jdml.data import ClassBatchSampler, Dataset
+    from jdml.training import Embedder, fit
+
+    class Network(nn.Module):
+        @nn.compact
+        def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+            return x
+
+    class Other(nnx.Module):
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return x
+
+    class Features:
+        images = {"image": np.zeros((4, 2)), "text": np.zeros((4, 3))}
+        labels = np.zeros(4, np.int32)
+
+    def rows() -> Iterator[np.ndarray]:
+        while True:
+            yield np.arange(4)
+
+    def evaluate(embedder: Embedder) -> Mapping[str, float]:
+        return {"score": float(embedder(np.zeros((4, 2))).sum())}
+
+    def make(optimizer: Any, train: Dataset) -> None:
+        objective = jdml.objectives.pair(jdml.triplet_loss, margin=0.1)
+        batches = ClassBatchSampler(train.labels, 2, 2)
+        result = fit(Network(), objective, optimizer, train, batches, steps=3, evaluate=evaluate)
+        result.best_params["model"]
+        result.best_parameters  # wrong
+        fit(Other(), objective, optimizer, Features(), rows(), steps=3, normalize=jdml.sphere)
+        jdml.training.fit(Network(), objective, optimizer, train, batches, step=3)  # wrong
+        fit(Network(), jdml.triplet_loss, optimizer, train, batches, steps=3)  # wrong
+        fit("cub", objective, optimizer, train, batches, steps=3)  # wrong
+        fit(Network(), objective, optimizer, (train.images, train.labels), batches, steps=3)  # wrong
+        fit(Network(), objective, optimizer, train, 32, steps=3)  # wrong
+        fit(Network(), objective, optimizer, train, batches, steps=3, monitor=evaluate)  # wrong
+"""
+
+
+@pytest.mark.parametrize("calls", [OF_LOSSES, OF_FIT], ids=["losses", "fit"])
+def test_mypy_refuses_the_wrong_calls_and_no_other(calls, tmp_path):
+    check_calls(calls, tmp_path)
