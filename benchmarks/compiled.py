@@ -86,7 +86,7 @@ def measured(case: Case, target: compilers.Target, text: Path | None) -> dict[st
         (text / f"{case.what.replace(' ', '_').replace(',', '')}_{case.devices}.txt").write_text(
             told
         )
-    program = compilers.Program(told)
+    program = compilers.Program(told, case.others.get("turns", 1))
     operations = program.operations
     computing = sum(
         n / (target.single if kind == "f32" else target.operations)

@@ -185,9 +185,14 @@ class Program:
 
     A kernel moves its operands and its results; of an operand that it only takes slices from, these. A loop counts as
     often as it turns, a branch as the longer of its ways.
+
+    Args:
+        text: of the program.
+        turns: of loops whose turns depend on the data.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, turns: int = 1) -> None:
+        self.turns = turns
         self.computations: dict[str, dict[str, Instruction]] = {}
         self.entry = ""
         current: dict[str, Instruction] = {}
@@ -236,7 +241,7 @@ class Program:
             for i in self.computations[condition[1]].values()
             if i.opcode == "constant" and i.inner.isdigit()
         ]
-        return max(numbers, default=1)
+        return max(numbers, default=self.turns)
 
     @property
     def kernels(self) -> int:

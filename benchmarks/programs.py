@@ -17,6 +17,7 @@ import jdml
 from jdml import ccp, mining, models, objectives
 from jdml.flows import ConditionalFlow, preset
 from jdml.metrics import neighbors, retrieval
+from jdml.ops import streams
 from jdml.training import TrainState, make_train_step
 from jdml.training.placement import Placement, class_shards
 
@@ -102,8 +103,14 @@ def of_field(name: str, charges: int, batch: int = FIELD_BATCH) -> tuple[Any, ..
     loss = getattr(jdml, f"{name}_loss")
     # Tiles of each unordered pair of charges, written and read once forward and once backward.
     tiles = 4 * 4 * charges * (charges + 1) // 2
-    what = f"{name}, {charges} charges"
-    return what, traced(jax.value_and_grad(loss, (0, 2)), *arrays), 1, None, {"tiles_bytes": tiles}
+    what, others = f"{name}, {charges} charges", {"tiles_bytes": tiles, "turns": visits(charges)}
+    return what, traced(jax.value_and_grad(loss, (0, 2)), *arrays), 1, None, others
+
+
+def visits(charges: int, devices: int = 1) -> int:
+    """How many pairs of tiles a device visits for its gradient, at most."""
+    number = -(-charges // streams._default_side(charges, devices))
+    return -(-number * (number + 1) // 2 // devices)
 
 
 def small(asked: Any, classes: int = CLASSES, batch: int = BATCH) -> Found:
@@ -322,7 +329,10 @@ def steps(asked: Any) -> Found:
 
                 what = f"{network} with {name}, {asked.rows} x {asked.side}"
                 with_plain = beside[0] if network == "resnet50" else None
-                yield what, lowered, devices, with_plain, {"network": network, "method": name}
+                others = {"network": network, "method": name}
+                if name == "PFML":
+                    others["turns"] = visits(2 * STEP_CLASSES + asked.rows * devices, devices)
+                yield what, lowered, devices, with_plain, others
 
 
 def models_have_batch_norm(name: str) -> bool:

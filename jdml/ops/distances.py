@@ -25,13 +25,16 @@ def similarities(x: Array, y: Array) -> Array:
     return jnp.einsum("nd,md->nm", x, y, precision=jax.lax.Precision.HIGHEST)
 
 
-def squared_distances(x: Array, y: Array, y_squares: Array | None = None) -> Array:
+def squared_distances(
+    x: Array, y: Array, y_squares: Array | None = None, x_squares: Array | None = None
+) -> Array:
     """Compute squared Euclidean distances ``‖x_i‖² + ‖y_j‖² − 2 x_i · y_j``, not below 0.
 
     Args:
         x: ``[N, D]``.
         y: ``[M, D]``.
         y_squares: ``[M]``, ``‖y_j‖²``: where some x at a time meet the same y, these are computed once.
+        x_squares: ``[N]``, likewise.
 
     Returns:
         ``[N, M]``. Rounding leaves an absolute error of about ``1e-7 (‖x‖² + ‖y‖²)`` in float32.
@@ -42,7 +45,8 @@ def squared_distances(x: Array, y: Array, y_squares: Array | None = None) -> Arr
         Array([[0., 2.]], dtype=float32)
     """
     y_squares = jnp.sum(y * y, axis=-1) if y_squares is None else y_squares
-    squares = jnp.sum(x * x, axis=-1)[:, None] + y_squares[None, :]
+    x_squares = jnp.sum(x * x, axis=-1) if x_squares is None else x_squares
+    squares = x_squares[:, None] + y_squares[None, :]
     raw = squares - 2.0 * similarities(x, y)
     return jnp.where(raw <= 0, 0.0, raw)
 

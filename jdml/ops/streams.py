@@ -21,6 +21,8 @@ PairTerm = Callable[..., Array]
 
 TILE = (512, 2048)
 """Points along a side of a tile, about: on a CPU, and on a GPU or TPU. Up to twice as many are one tile."""
+ALIGNED = (1, 128)
+"""What divides that side there: a GPU's or TPU's products of other sizes are padded."""
 
 
 def pair_sums(
@@ -141,29 +143,47 @@ def _sums(
 
 
 def _default_side(size: int, devices: int) -> int:
-    tile = by_platform(*TILE)
+    tile, unit = by_platform(*TILE), by_platform(*ALIGNED)
     if devices > 1:  # so many tiles along a side that every device has as many visits
-        return -(-size // (2 * devices * -(-size // (2 * devices * tile))))
-    if size <= 2 * tile:
+        side = -(-size // (2 * devices * -(-size // (2 * devices * tile))))
+    elif size <= 2 * tile:
         return size
-    return -(-size // -(-size // tile))
+    else:
+        side = -(-size // -(-size // tile))
+    return min(size, -(-side // unit) * unit)
 
 
-class _Tile(NamedTuple):
-    """The points ``start : start + t`` as rows or columns of a tile of pairs."""
+class _Points(NamedTuple):
+    """All points, or those of one side of a tile of pairs.
 
-    start: Array
-    points: Array
+    Attributes:
+        vectors: divided by ``scale``.
+        squares: of their norms.
+        groups: their groups.
+        start: the place of the first.
+        scale: a power of two, with which no square overflows.
+    """
+
+    vectors: Array
+    squares: Array
     groups: Array
+    start: Array
+    scale: Array
+
+    def cut(self, index: Array, side: int) -> "_Points":
+        """The points ``index · side : (index + 1) · side``."""
+        start = index * side
+        vectors, squares, groups = (
+            jax.lax.dynamic_slice_in_dim(x, start, side)
+            for x in (self.vectors, self.squares, self.groups)
+        )
+        return _Points(vectors, squares, groups, start, self.scale)
 
 
-def _cut(points: Array, groups: Array, index: Array, side: int) -> _Tile:
-    start = index * side
-    return _Tile(
-        start,
-        jax.lax.dynamic_slice_in_dim(points, start, side),
-        jax.lax.dynamic_slice_in_dim(groups, start, side),
-    )
+def _prepared(points: Array, groups: Array) -> _Points:
+    scale = power_of_two(points, points)
+    vectors = points / scale
+    return _Points(vectors, jnp.sum(vectors * vectors, axis=-1), groups, jnp.zeros((), jnp.int32), scale)
 
 
 def _visits(groups: Array, side: int, axis: Axis) -> tuple[Array, Array]:
@@ -177,21 +197,19 @@ def _visits(groups: Array, side: int, axis: Axis) -> tuple[Array, Array]:
     return jnp.asarray(shares[0])[:, axis.index], jnp.asarray(shares[1])[:, axis.index]
 
 
-def _pairs(rows: _Tile, columns: _Tile) -> tuple[Array, Array, Array]:
-    """Squared distances of a tile, which of its pairs are of one group, and which are pairs at all."""
-    squared = _squared_distances(rows.points, columns.points)
+def _pairs(rows: _Points, columns: _Points) -> tuple[Array, Array, Array]:
+    """Squared distances of a tile, which of its pairs are of one group, and which are pairs at all.
+
+    However far apart points are, the square is at most 10⁻¹² of the largest float: sums stay finite.
+    """
+    squared = squared_distances(rows.vectors, columns.vectors, columns.squares, rows.squares)
+    most = 1e-12 * jnp.finfo(squared.dtype).max / rows.scale / rows.scale
+    squared = jnp.minimum(squared, most) * rows.scale * rows.scale
     same = rows.groups[:, None] == columns.groups[None, :]
     side = jnp.arange(len(rows.groups))
     self_pairs = (rows.start == columns.start) & (side[:, None] == side[None, :])
     real = (rows.groups >= 0)[:, None] & (columns.groups >= 0)[None, :] & ~self_pairs
     return squared, same, real
-
-
-def _squared_distances(x: Array, y: Array) -> Array:
-    """Squared distances, however far apart the points are at most 10⁻¹² of the largest float: sums stay finite."""
-    scale = power_of_two(x, y)
-    most = 1e-12 * jnp.finfo(x.dtype).max / scale / scale
-    return jnp.minimum(squared_distances(x / scale, y / scale), most) * scale * scale
 
 
 def _add(total: Array, start: Array, part: Array) -> Array:
@@ -208,9 +226,11 @@ def _tiled_sums(
     groups: Array,
     parameters: tuple[Array, ...],
 ) -> Array:
+    everyone = _prepared(points, groups)
+
     def step(sums: Array, visit: tuple[Array, Array]) -> tuple[Array, None]:
         visited, counted = visit
-        rows, columns = (_cut(points, groups, index, side) for index in visited)
+        rows, columns = (everyone.cut(index, side) for index in visited)
         squared, same, real = _pairs(rows, columns)
         values = jnp.where(real & counted, lifted(term)(squared, same, *parameters), 0.0)
         return _add_both(sums, rows, columns, values), None
@@ -219,7 +239,7 @@ def _tiled_sums(
     return sums
 
 
-def _add_both(sums: Array, rows: _Tile, columns: _Tile, values: Array) -> Array:
+def _add_both(sums: Array, rows: _Points, columns: _Points, values: Array) -> Array:
     """Add a tile's values to its rows, and to its columns where these are other points."""
     sums = _add(sums, rows.start, values.sum(1))
     other = rows.start != columns.start
@@ -242,22 +262,23 @@ def _tiled_sums_forward(
     groups: CustomVJPPrimal,
     parameters: tuple[CustomVJPPrimal, ...],
 ) -> tuple[Array, Any]:
-    x, g, values = points.value, groups.value, tuple(p.value for p in parameters)
+    everyone, values = _prepared(points.value, groups.value), tuple(p.value for p in parameters)
 
     def step(sums: Array, visit: tuple[Array, Array]) -> tuple[Array, Array]:
         visited, counted = visit
-        rows, columns = (_cut(x, g, index, side) for index in visited)
+        rows, columns = (everyone.cut(index, side) for index in visited)
         squared, same, real = _pairs(rows, columns)
         real = real & counted
         terms, slopes = _slopes(term, squared, same, values)
         acts = jnp.any(real & (slopes != 0))
         return _add_both(sums, rows, columns, jnp.where(real, terms, 0.0)), acts
 
-    visits = _visits(g, side, axis)
-    sums, acts = jax.lax.scan(step, zeros_alike(x, g.shape), visits)
+    visits = _visits(everyone.groups, side, axis)
+    start = zeros_alike(everyone.vectors, everyone.groups.shape)
+    sums, acts = jax.lax.scan(step, start, visits)
     # JAX keeps a traced function and may meet it again with other arguments differentiated: always the same residuals.
     learned = any(parameter.perturbed for parameter in parameters)
-    return sums, (x, g, values, jnp.full((), learned), (acts | learned) & visits[1])
+    return sums, (everyone, values, jnp.full((), learned), (acts | learned) & visits[1])
 
 
 def _tiled_sums_backward(
@@ -275,8 +296,7 @@ def _gradients(
     term: PairTerm,
     side: int,
     axis: Axis,
-    points: Array,
-    groups: Array,
+    everyone: _Points,
     parameters: tuple[Array, ...],
     learned: Array,
     acts: Array,
@@ -284,8 +304,7 @@ def _gradients(
 ) -> tuple[Array, tuple[Array, ...]]:
     """Gradients of the points from the tiles that act, and of the parameters where they are ``learned``, else 0."""
 
-    def pull(carried: Any, rows: _Tile, columns: _Tile) -> Any:
-        gradient, totals = carried
+    def pull(rows: _Points, columns: _Points, totals: tuple[Array, ...]) -> Any:
         squared, same, real = _pairs(rows, columns)
         g_rows, g_columns = (
             jax.lax.dynamic_slice_in_dim(cotangents, part.start, side) for part in (rows, columns)
@@ -302,25 +321,27 @@ def _gradients(
         totals = jax.lax.cond(learned, to_parameters, lambda totals: totals, totals)
         _, slopes = _slopes(term, squared, same, parameters)
         force = 2.0 * jnp.where(real, slopes * received, 0.0)
-        on_rows = force.sum(1)[:, None] * rows.points - _product(force, columns.points)
-        gradient = _add(gradient, rows.start, on_rows)
+        on_rows = force.sum(1)[:, None] * rows.vectors - _product(force, columns.vectors)
 
-        def to_columns(gradient: Array) -> Array:
-            on_columns = force.sum(0)[:, None] * columns.points - _product(force.T, rows.points)
-            return _add(gradient, columns.start, on_columns)
+        def of_columns() -> Array:
+            return force.sum(0)[:, None] * columns.vectors - _product(force.T, rows.vectors)
 
-        return jax.lax.cond(other, to_columns, lambda gradient: gradient, gradient), totals
+        return on_rows, jax.lax.cond(other, of_columns, lambda: jnp.zeros_like(on_rows)), totals
 
-    def step(carried: Any, visited: tuple[Array, Array]) -> tuple[Any, None]:
-        (i, j), active = visited
-        rows, columns = (_cut(points, groups, index, side) for index in (i, j))
-        return jax.lax.cond(active, pull, lambda kept, *_: kept, carried, rows, columns), None
+    # Only the tiles that act, one after the other: a branch would copy what it is handed on a GPU, and that is all.
+    visits = _visits(everyone.groups, side, axis)[0][jnp.argsort(~acts, stable=True)]
 
-    visits, _ = _visits(groups, side, axis)
-    start = (zeros_alike(points, points.shape), tuple(zeros_alike(points, ()) for _ in parameters))
-    gradients: tuple[Array, tuple[Array, ...]]
-    gradients, _ = jax.lax.scan(step, start, (visits, acts))
-    return gradients
+    def step(turn: Array, carried: Any) -> Any:
+        gradient, totals = carried
+        rows, columns = (everyone.cut(index, side) for index in visits[turn])
+        on_rows, on_columns, totals = pull(rows, columns, totals)
+        gradient = _add(_add(gradient, rows.start, on_rows), columns.start, on_columns)
+        return gradient, totals
+
+    vectors = everyone.vectors
+    start = zeros_alike(vectors, vectors.shape), tuple(zeros_alike(vectors, ()) for _ in parameters)
+    gradient, totals = jax.lax.fori_loop(0, acts.sum(), step, start)
+    return gradient * everyone.scale, totals
 
 
 @_gradients.defjvp

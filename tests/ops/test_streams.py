@@ -208,4 +208,4 @@ def test_tiles_and_blocks_are_wider_on_accelerators(monkeypatch: pytest.MonkeyPa
 
     assert sizes() == (511, 32, 520)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert sizes() == (2041, 128, None)
+    assert sizes() == (2048, 128, None)
