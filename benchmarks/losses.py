@@ -3,7 +3,8 @@
     python benchmarks/losses.py --out benchmarks/results.jsonl
 
 Both take the same arrays; ours and theirs are timed in turn, each warmed up, and the ratio compares their medians. The
-floor is what no implementation can do without: the bare matrix products of the forward and the backward pass, by JAX.
+floor are the bare matrix products of the forward and the backward pass, by JAX: three, of which a batch against itself
+needs two, so that a pair loss may be below it.
 Peak memory is what a step adds to the process at its peak. Needs the `parity` extra; without it only jdml is measured.
 
 All sides keep freed memory for their next call, as a process that trains should; `--fresh-memory` measures them as

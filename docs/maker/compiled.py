@@ -21,7 +21,8 @@ device is, and these are properties of their programs, read from `benchmarks/res
 - **least**: a roofline: operations at the published peak (H100: 989 Top/s in bfloat16, 67 in float32; v5e: 197, a sixth of it
   in full float32), or bytes at the published bandwidth (3.35 TB/s; 819 GB/s), whichever takes longer. Not a measurement.
 - **estimate**: the cycles that a TPU's compiler reckons, at 1.5 GHz; it has no model for some kernels, which count as nothing.
-- **before**: moved bytes of the programs before they were made lean, where these are on record.
+- **before**: moved bytes of the programs before they were made lean, where these are on record; where nothing else stands, the
+  lean program was not compiled yet.
 
 On an H100 the compiler is not allowed to try out kernels, as there is nothing to try them on: products are split as it
 guesses. A row that is missing was not compiled yet: a TPU's compiler takes minutes for a network.
@@ -45,29 +46,20 @@ def of_device(name: str, title: str) -> str:
     earlier = {key(row): row for row in before}
     environment = told["environment"]
     lines = []
-    for place, row in rows.items():
-        beside = rows.get((row["beside"], 1))
-        times = f"{row['bytes'] / beside['bytes']:.2f}" if beside else "–"
-        if "tiles_bytes" in row:
-            times = f"{row['bytes'] / row['tiles_bytes']:.2f}*"
-        old = earlier.get(place)
-        sent = sum(row["collectives"].values()) / MIB
-        lines.append(
-            [
-                row["what"],
-                row["devices"],
-                f"{row['temporaries'] / MIB:,.0f}",
-                f"{row['bytes'] / MIB:,.0f}",
-                f"{old['bytes'] / MIB:,.0f}" if old else "–",
-                times,
-                f"{row['operations'] / 1e9:,.2f}",
-                row["kernels"],
-                f"{sent:,.1f}" if row["devices"] > 1 else "–",
-                duration(row["least_us"]),
-                duration(row.get("estimate_us")),
-            ]
-        )
-    head = ["program", "devices", "held, MiB", "moved, MiB", "before", "× bare", "Gop", "kernels"]
+    for place in sorted({**earlier, **rows}):
+        row, old = rows.get(place), earlier.get(place)
+        was = f"{old['bytes'] / MIB:,.0f}" if old else "–"
+        lines.append([*place, was, *(figures(row, rows) if row else ["–"] * 8)])
+    head = [
+        "program",
+        "devices",
+        "before, MiB",
+        "moved, MiB",
+        "× bare",
+        "held, MiB",
+        "Gop",
+        "kernels",
+    ]
     head += ["collectives, MiB", "least", "estimate"]
     return (
         f"\n## {title}\n\nJAX {environment['jax']}, {environment['date']}. * of the tiles of pairs, each written and read once "
@@ -75,6 +67,24 @@ def of_device(name: str, title: str) -> str:
         f"```console\n$ .venv/compilers/bin/python benchmarks/compiled.py --for {name}\n```\n\n"
         + table(head, lines)
     )
+
+
+def figures(row: Mapping[str, Any], rows: Mapping[tuple[str, int], Mapping[str, Any]]) -> list[str]:
+    """Write the figures of a program."""
+    beside = rows.get((row["beside"], 1))
+    times = f"{row['bytes'] / beside['bytes']:.2f}" if beside else "–"
+    if "tiles_bytes" in row:
+        times = f"{row['bytes'] / row['tiles_bytes']:.2f}*"
+    return [
+        f"{row['bytes'] / MIB:,.0f}",
+        times,
+        f"{row['temporaries'] / MIB:,.0f}",
+        f"{row['operations'] / 1e9:,.2f}",
+        str(row["kernels"]),
+        f"{sum(row['collectives'].values()) / MIB:,.1f}" if row["devices"] > 1 else "–",
+        duration(row["least_us"]),
+        duration(row.get("estimate_us")),
+    ]
 
 
 def key(row: Mapping[str, Any]) -> tuple[str, int]:

@@ -53,7 +53,7 @@ def losses() -> str:
     head = ["loss", "classes", "ms", "PML's ms", "times as fast", "over the products", "peak MiB"]
     said = (
         "Value and gradient of 256 embeddings of 512 dimensions, beside pytorch-metric-learning 2.9.0 in one run. *Over the products* is the "
-        "time in units of the bare matrix products that no implementation can do without. † is processor time, of both cores together, "
+        "time in units of the three bare matrix products, of which a batch against itself needs two. † is processor time, of both cores together, "
         f"taken on {on_record['environment']['date']} while other programs ran. "
         "Both sides keep the memory that they free; SoftTriple is without its regularizer, as pytorch-metric-learning's."
     )

@@ -39,6 +39,7 @@ class Comparison(NamedTuple):
         squares: ``[R]``, the references' squared norms, where no vector is longer than 1; else None, as they may
             overflow.
         brought: ``[B]``, what the loss itself brought for each anchor (:meth:`Anchors.bring`), or None.
+        on_sphere: whether all vectors are of norm 1 (or 0).
     """
 
     embeddings: Array
@@ -49,6 +50,7 @@ class Comparison(NamedTuple):
     weights: Array
     squares: Array | None
     brought: Array | None = None
+    on_sphere: bool = False
 
     @property
     def similarities(self) -> Array:
@@ -58,12 +60,16 @@ class Comparison(NamedTuple):
     @property
     def squared_distances(self) -> Array:
         """``[B, R]``."""
-        return ops.squared_distances(self.embeddings, self.references, self.squares)
+        own = jnp.sum(self.embeddings * self.embeddings, axis=-1)
+        own = jax.lax.stop_gradient(own) if self.on_sphere else own  # a constant there
+        return ops.squared_distances(self.embeddings, self.references, self.squares, own)
 
     @property
     def distances(self) -> Array:
         """``[B, R]``, Euclidean."""
-        return _distances(self.embeddings, self.references, self.squares)
+        if self.squares is None:
+            return ops.distances(self.embeddings, self.references)
+        return ops.safe_sqrt(self.squared_distances)
 
     @property
     def row_weights(self) -> Array:
@@ -111,6 +117,7 @@ class Anchors:
         axis: over which devices the anchors are spread.
         squares: ``[R]``, their squared norms, where no vector is longer than 1; else None.
         prepare: what is left to be done to embeddings of valid rows, block by block.
+        on_sphere: whether all vectors are of norm 1 (or 0).
     """
 
     rows: Rows
@@ -125,6 +132,12 @@ class Anchors:
     axis: Axis
     squares: Array | None
     prepare: Callable[[Array, Array], Array] | None
+    on_sphere: bool
+
+    @property
+    def at_once(self) -> bool:
+        """Whether there is one block, the whole batch against itself."""
+        return self.own_batch and self.block is None and not self.axis.names
 
     def bring(self, values: Array) -> "Anchors":
         """Let each anchor have a number of the loss's own: ``values [B]``, :attr:`Comparison.brought` of a block."""
@@ -268,6 +281,7 @@ class Anchors:
             rows.weights,
             self.squares,
             rows.brought,
+            self.on_sphere,
         )
 
     def _pairs(self, rows: Rows) -> Pairs:

@@ -12,7 +12,7 @@ from jax import Array
 from jdml import ops
 from jdml.losses.comparison import Normalize, prepare
 from jdml.ops import ReduceFn, checks
-from jdml.ops.blocks import CLASSES_AT_ONCE, Block, block_size, over_rows
+from jdml.ops.blocks import CLASSES_AT_ONCE, Block, block_size, by_platform, over_rows
 from jdml.ops.meshes import NOWHERE, Axis, as_axis
 from jdml.ops.normalization import inverse_norms
 from jdml.ops.stable import accumulate_in, widen
@@ -325,8 +325,15 @@ def _valid_rows(labels: Array, where: Array | None, classes: int) -> Array:
 
 
 def _normalized(proxies: Array, normalize: Normalize | None) -> tuple[Array, Array]:
-    """Proxies ``[C·K, D]`` and what they are still to be multiplied by: on the sphere products are scaled instead."""
+    """Proxies ``[C·K, D]`` and what they are still to be multiplied by: on the sphere products are scaled instead.
+
+    On a GPU or TPU products of a large batch are the more numbers, and what scales them needs a gradient.
+    """
     if normalize is ops.sphere:
-        return proxies, inverse_norms(proxies)[:, 0]
+        factors = inverse_norms(proxies)
+        return by_platform(
+            lambda: (proxies, factors[:, 0]),
+            lambda: (proxies * factors, (factors[:, 0] > 0).astype(proxies.dtype)),
+        )()
     ones = jnp.ones(len(proxies), proxies.dtype)
     return (proxies if normalize is None else normalize(proxies)), ones

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import TypedDict, Unpack
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -131,6 +132,8 @@ def compare(
     if spread and reference_ids is not None:
         reference_ids = axis.gather(reference_ids)
     check_miner(mine)
+    on_sphere = normalize is ops.sphere
+    squares = jnp.sum(r * r, axis=-1) if on_sphere or normalize is ops.ball else None
     per_anchor = Rows(
         embeddings if in_blocks else x,
         axis.index * size + jnp.arange(size, dtype=jnp.int32),
@@ -152,8 +155,9 @@ def compare(
         key,
         block,
         axis,
-        jnp.sum(r * r, axis=-1) if normalize in (ops.sphere, ops.ball) else None,
+        jax.lax.stop_gradient(squares) if on_sphere else squares,  # constants there
         (lambda x, valid: prepare("embeddings", x, valid, normalize, dtype)) if in_blocks else None,
+        on_sphere,
     )
 
 

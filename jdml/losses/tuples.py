@@ -130,7 +130,9 @@ def lifted_structure_loss(
     def push(distances: Array, pairs: Pairs, axis: int = -1) -> Array:
         return log_sum_exp(negative_margin - distances, where=pairs.negative, axis=axis)
 
-    if anchors.own_batch:
+    if anchors.at_once:
+        of_references = None
+    elif anchors.own_batch:
         of_references = anchors.each(lambda c: push(c.distances, c.pairs))
     else:
         own, parts = anchors.over_blocks(
@@ -141,7 +143,9 @@ def lifted_structure_loss(
 
     def terms(c: Comparison) -> tuple[Array, Array, Array]:
         distances, positive = c.distances, c.pairs.positive
-        of_anchor, of_reference = push(distances, c.pairs)[:, None], of_references[None, :]
+        own = push(distances, c.pairs)
+        others = own if of_references is None else of_references
+        of_anchor, of_reference = own[:, None], others[None, :]
         some = positive & ((of_anchor > -jnp.inf) | (of_reference > -jnp.inf))
         both = jnp.logaddexp(jnp.where(some, of_anchor, 0.0), jnp.where(some, of_reference, 0.0))
         each = jnp.where(some, jnp.square(relu(both + distances - positive_margin)) / 2.0, 0.0)

@@ -1,7 +1,7 @@
 """Some rows at a time: what a function of rows costs in memory, without what it would cost for all of them."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ from jax import Array
 
 from jdml.ops.meshes import NOWHERE, Axis
 
+T = TypeVar("T")
 Tree = Any
 Block = int | Literal["auto"] | None
 
@@ -22,7 +23,7 @@ WIDER = 4
 """Times as many on a GPU or TPU, whose cores small blocks would not fill."""
 
 
-def by_platform(cpu: int, accelerator: int) -> int:
+def by_platform(cpu: T, accelerator: T) -> T:
     """Choose by where programs run.
 
     Args:

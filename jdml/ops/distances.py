@@ -12,7 +12,7 @@ def similarities(x: Array, y: Array) -> Array:
 
     Args:
         x: ``[N, D]``.
-        y: ``[M, D]``.
+        y: ``[M, D]``; if it is the same array, the gradient takes one product, not two.
 
     Returns:
         ``[N, M]``, computed in full float32 (or float64) precision on every device.
@@ -22,7 +22,25 @@ def similarities(x: Array, y: Array) -> Array:
         >>> similarities(jnp.array([[1.0, 0.0]]), jnp.array([[0.6, 0.8], [0.0, 1.0]]))
         Array([[0.6, 0. ]], dtype=float32)
     """
+    return _among(x) if x is y else _between(x, y)
+
+
+def _between(x: Array, y: Array) -> Array:
     return jnp.einsum("nd,md->nm", x, y, precision=jax.lax.Precision.HIGHEST)
+
+
+@jax.custom_jvp
+def _among(x: Array) -> Array:
+    """Inner products of vectors with each other."""
+    return _between(x, x)
+
+
+@_among.defjvp
+def _among_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    # Both sides move alike: one product, of which the other is the transpose, and one in the gradient.
+    (x,), (moved,) = primals, tangents
+    change = _between(moved, x)
+    return _among(x), change + change.T
 
 
 def squared_distances(
@@ -67,7 +85,8 @@ def distances(x: Array, y: Array) -> Array:
         Array([[5., 0.]], dtype=float32)
     """
     scale = power_of_two(x, y)
-    return scale * safe_sqrt(squared_distances(x / scale, y / scale))
+    scaled = x / scale
+    return scale * safe_sqrt(squared_distances(scaled, scaled if y is x else y / scale))
 
 
 def power_of_two(x: Array, y: Array) -> Array:

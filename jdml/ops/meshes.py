@@ -414,7 +414,9 @@ def _plan(mesh: Any, arguments: dict[str, Any]) -> tuple[Axis, frozenset[str]]:
             return Axis(by_class, whole=True), frozenset({"proxies"})
     held = set(ROWS)
     references = arguments.get("references")
-    if isinstance(references, Array) and references.ndim and names:
+    # A memory, in which rows find themselves, is the same on every device: to collect it again would cost more.
+    remembered = arguments.get("self_index") is not None
+    if isinstance(references, Array) and references.ndim and names and not remembered:
         if len(references) % _size(mesh, names) == 0:
             held |= REFERENCES
     return Axis(names, whole=True), frozenset(held)

@@ -183,7 +183,9 @@ class _Points(NamedTuple):
 def _prepared(points: Array, groups: Array) -> _Points:
     scale = power_of_two(points, points)
     vectors = points / scale
-    return _Points(vectors, jnp.sum(vectors * vectors, axis=-1), groups, jnp.zeros((), jnp.int32), scale)
+    return _Points(
+        vectors, jnp.sum(vectors * vectors, axis=-1), groups, jnp.zeros((), jnp.int32), scale
+    )
 
 
 def _visits(groups: Array, side: int, axis: Axis) -> tuple[Array, Array]:

@@ -97,10 +97,19 @@ def test_programs(target: str, tmp_path: Path) -> None:
     for name in ranked:
         for left, right, asked in found[name]["precisions"].values():
             assert (left, right, asked) == ("f32", "f32", "highest,highest"), name
+    among = found["products, 12 x 12"]["operations"]["f32"]
+    for name in LEAN:
+        # Similarities and one gradient: a batch against itself moves on both sides alike.
+        assert found[f"{name}, 12 rows"]["operations"]["f32"] <= 0.7 * among, name
+        assert found[f"{name}, 12 rows"]["kernels"] <= 30, name
+    with_proxies = found["products, 12 x 8"]["operations"]["f32"]
+    assert found[MPA]["operations"]["f32"] <= 1.4 * with_proxies
 
 
 RANKED = ("evaluate_retrieval", "nearest", "greedy_k_center", "triplet with", "contrastive with")
 """Programs in which the least difference may change what comes first."""
+LEAN = ("contrastive", "multi_similarity", "margin", "info_nce", "sup_con", "lifted_structure")
+MPA = "multi_proxy_anchor, 12 x 4 classes x 2"
 
 
 def python() -> str:
