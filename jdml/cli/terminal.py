@@ -15,6 +15,8 @@ def print_table(
 ) -> None:
     """Print a table: the first column is names, the others are numbers, floats with four digits.
 
+    Words are printed as they are: brackets in the name of a class, a file or a run are no markup.
+
     A pipe or a file has no width of its own: nothing is cut there. What is too wide for a terminal stands on its side.
 
     Args:
@@ -49,12 +51,13 @@ def width_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
 def _table(title: str | None, columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> Any:
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    table = Table(title=title and Text(title), box=box.SIMPLE_HEAD, title_justify="left")
     for i, column in enumerate(columns):
         table.add_column(
-            str(column), justify="right" if i else "left", no_wrap=i > 0, overflow="fold"
+            Text(str(column)), justify="right" if i else "left", no_wrap=i > 0, overflow="fold"
         )
     for row in rows:
-        table.add_row(*(f"{v:.4f}" if isinstance(v, float) else str(v) for v in row))
+        table.add_row(*(Text(f"{v:.4f}" if isinstance(v, float) else str(v)) for v in row))
     return table

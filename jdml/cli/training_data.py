@@ -144,10 +144,8 @@ def _held_out(train: data.Dataset, options: Data, seed: int) -> tuple[data.Datas
         validation = data.without_bad_images(validation)
     labels = validation.views[options.labels or next(iter(validation.views))]
     if len(labels) == 0 or np.unique(labels, return_counts=True)[1].max() < 2:
-        raise ValueError(
-            f"--validation {options.validation} holds out {len(labels)} images, no two of a class: "
-            f"hold out more"
-        )
+        few = f"{len(labels)} images, no two of a class: hold out more"
+        raise ValueError(f"--validation {options.validation} holds out {few}")
     return train.select(~held_out), validation
 
 
@@ -178,12 +176,14 @@ def _check_classes(
         raise ValueError(f"training has {count} class ({labels}): at least two are needed")
     if options.data != "folder":
         return
-    for name, (queries, _) in tests.items():
-        count = len(np.unique(queries.labels))
-        if count < 2:
+    for name, (queries, gallery) in tests.items():
+        known, counts = np.unique(queries.labels, return_counts=True)
+        lone = counts.max() < 2 if gallery is None else not np.isin(known, gallery.labels).any()
+        if lone or len(known) < 2:
+            right = "1 class: whatever is found there is right, and R@1 would be 1"
+            why = "no two images of one class: nothing there could be found" if lone else right
             raise ValueError(
-                f"the {name} part has {count} class: whatever is found there is right, and R@1 would be 1; "
-                "write --split images, or --split none to train on all"
+                f"the {name} part has {why}; write --split images, or --split none to train on all"
             )
 
 

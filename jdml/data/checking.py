@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from jdml.data.dataset import Dataset
 from jdml.data.images import ImageFiles
 from jdml.data.lists import Listing, first, missing
 from jdml.data.loading import IMAGE_FILES, load, read_listing
+from jdml.data.walk import copies
 from jdml.registry import DATASETS, Count
 from jdml.registry.extras import MissingLibraryError
 
@@ -141,8 +142,12 @@ def _check_listing(listing: Listing, sample: int | None, progress: bool) -> Find
     if gone:
         listed = [name for name in names if name in gone]
         problems.append(f"{len(listed)} of {len(names)} image files are missing: {first(listed)}")
-    there = [file for file in listing.files if str(file) not in gone]
-    images = ImageFiles(_drawn(there, sample))
+    there = np.flatnonzero([name not in gone for name in names])
+    rows = _drawn(there, sample)
+    images = ImageFiles([listing.files[row] for row in rows])
+    apart, together = _copies(listing, ids, rows)
+    (notes if published else problems).extend(apart)
+    notes += together
     decoded, bad = len(images), list(images.problems(progress=progress).values())
     if bad:
         problems.append(f"{len(bad)} of {decoded} images are damaged: {first(bad)}")
@@ -212,13 +217,36 @@ def _shared_classes(listing: Listing, ids: np.ndarray) -> tuple[str, ...]:
     shared = np.intersect1d(ids[listing.splits["train"]], ids[listing.splits["test"]])
     if not len(shared):
         return ()
-    names = first([str(i) for i in shared])
+    named = next(iter(listing.names.values()), {})
+    names = first([str(named.get(i, i)) for i in shared.tolist()])
     return (f"{len(shared)} classes are both in train and in test: {names}",)
 
 
-def _drawn(files: Sequence[Any], sample: int | None) -> Sequence[Any]:
-    """Some of the files, drawn evenly, in their order; all without a number."""
-    if sample is None or sample >= len(files):
-        return files
-    rows = np.random.default_rng(0).choice(len(files), sample, replace=False)
-    return [files[row] for row in np.sort(rows)]
+def _copies(
+    listing: Listing, ids: np.ndarray, rows: np.ndarray
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """A line for files of the same bytes in two classes or parts, and one for those within a class."""
+    files = [listing.files[row] for row in rows]
+    part = np.zeros(len(ids), int)
+    for number, split in enumerate(("train", "val", "test"), 1):
+        part[listing.splits.get(split, [])] = number
+    place = list(zip(ids[rows].tolist(), part[rows].tolist(), strict=True))
+    lines: dict[bool, list[str]] = {False: [], True: []}
+    for twins in copies(files):
+        lines[len({place[row] for row in twins}) == 1].append(
+            " = ".join(str(files[r]) for r in twins)
+        )
+    apart, together = lines[False], lines[True]
+    return (
+        (f"{len(apart)} images lie in two classes or parts, as copies: {first(apart)}",)
+        * bool(apart),
+        (f"{len(together)} images have copies in their class: {first(together)}",) * bool(together),
+    )
+
+
+def _drawn(rows: np.ndarray, sample: int | None) -> np.ndarray:
+    """Some of the rows, drawn evenly, in their order; all without a number."""
+    if sample is None or sample >= len(rows):
+        return rows
+    drawn: np.ndarray = np.random.default_rng(0).choice(rows, sample, replace=False)
+    return np.sort(drawn)

@@ -103,6 +103,14 @@ def _as_inputs(name: str, images: Any) -> Any:
         several = tuple(_as_inputs(f"{name}[{i}]", part) for i, part in enumerate(images))
         _same_length(name, several)
         return several
+    if isinstance(images, list):
+        shapes = {np.shape(image) for image in images}
+        if len(shapes) > 1:
+            some = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2])
+            raise ValueError(
+                f"{name} must have one shape each, got {some}: cut them to one size first, as "
+                "jdml.data.ImageFiles does with image files"
+            )
     images = np.asarray(images)
     if images.dtype.kind not in "fiu" or (images.ndim == 4 and images.dtype.name not in _PIXELS):
         raise TypeError(f"{name} must be uint8 or float32, got {images.dtype}")

@@ -51,7 +51,8 @@ class ImageFiles:
     Implementation notes:
         Every image becomes RGB: grey and palette images, CMYK, 16-bit grey; transparency is laid
         over white; EXIF orientation is applied. 16 bits that hold fewer (8, 10, 12 or 14, by the
-        largest value of the image) are scaled from these, and the log says so once.
+        largest value of the image) are scaled from these, and of several pages of a TIFF file the
+        first is read; the log says so once.
 
     Example:
         >>> import pathlib
@@ -197,6 +198,8 @@ def decode(content: bytes) -> "Image":
     except UnidentifiedImageError:
         raise ValueError("its format is not known") from None
     sixteen = any(";16" in str(tile.args) for tile in getattr(image, "tile", ()))
+    if image.format == "TIFF" and getattr(image, "n_frames", 1) > 1:
+        _say_pages()
     image.load()
     image = _upright(image)
     deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
@@ -281,6 +284,14 @@ def _bits(most: int) -> int:
 def _say_depth(bits: int) -> None:
     """Say once how such images are read."""
     _log.warning("16-bit images with no value of %d or more are read as of %d bits", 2**bits, bits)
+
+
+@cache
+def _say_pages() -> None:
+    """Say once that a file may hold several pictures."""
+    _log.warning(
+        "of TIFF files of several pages the first page is read: save the others as files of their own"
+    )
 
 
 def cores() -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jdml.data.lists import Listing, zero_shot
+from jdml.data.lists import Listing, first, zero_shot
 from jdml.data.walk import RealFiles, unread, unread_kinds
 
 PARTS = {
@@ -25,6 +25,8 @@ PARTS = {
     "gallery": "gallery",
 }
 """The names of parts, as folders and as values of a list."""
+NO_NAMES = ("nan", "<na>", "null")
+"""What is written for a value that is missing."""
 UNLIKE = 0.25
 """Where one half of the classes has fewer of the images than this share, halves are not made by names."""
 
@@ -101,11 +103,28 @@ def as_listing(
         {"class": ids},
         parts,
         {"class": dict(enumerate(names))},
-        (*notes, *unread_kinds(others)),
+        (*notes, *_odd_names(names), *unread_kinds(others)),
         own,
         unread(others),
         told,
     )
+
+
+def _odd_names(names: Sequence[str]) -> tuple[str, ...]:
+    """A line for classes whose names differ in case or spaces alone, and one for a missing value that became a name."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault("".join(name.casefold().split()), []).append(name)
+    groups = ["/".join(map(repr, group)) for group in alike.values() if len(group) > 1]
+    lines = [f"classes with names that differ in case or spaces alone: {first(groups)}"] * bool(
+        groups
+    )
+    lines += [
+        f"a class is called {name!r}: rows without a label?"
+        for name in names
+        if name.lower() in NO_NAMES
+    ]
+    return tuple(lines)
 
 
 def _each_once(rows: Sequence[Labelled], repeats: bool) -> list[Labelled]:

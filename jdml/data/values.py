@@ -36,10 +36,14 @@ def value_range(images: Any) -> Range | None:
         return None
     if images.dtype.kind != "f" or not images.size:
         return None
-    rows = np.unique(np.linspace(0, len(images) - 1, LOOKED_AT).astype(int))
-    seen = images[rows]
+    seen = images[_rows(images)]
     seen = seen[np.isfinite(seen)]
     return Range(float(seen.min()), float(seen.max())) if seen.size else None
+
+
+def _rows(images: np.ndarray) -> np.ndarray:
+    """The rows that are looked at."""
+    return np.unique(np.linspace(0, len(images) - 1, LOOKED_AT).astype(int))
 
 
 def check_unit(name: str, images: Any, why: str) -> None:
@@ -63,7 +67,7 @@ def check_unit(name: str, images: Any, why: str) -> None:
 
 
 def check_no_bytes(name: str, images: Any) -> None:
-    """Refuse floating-point photographs that look like bytes.
+    """Refuse floating-point photographs that look like bytes, and bytes that are 0 and 1 alone.
 
     Args:
         name: the argument's name.
@@ -72,6 +76,13 @@ def check_no_bytes(name: str, images: Any) -> None:
     Raises:
         ValueError: naming the range, and what to write.
     """
+    if isinstance(images, np.ndarray) and images.ndim == 4 and images.dtype == np.uint8:
+        if images[_rows(images)].max(initial=0) == 1:
+            raise ValueError(
+                f"{name} must be uint8 in 0…255, which become 0…1, got uint8 of 0 and 1 alone: write "
+                f"{name}.astype(numpy.float32); if they are meant so, give preprocess="
+            )
+        return
     seen = value_range(images)
     if seen is not None and seen.least >= 0 and seen.most > LIKE_BYTES:
         raise ValueError(

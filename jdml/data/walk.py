@@ -1,10 +1,12 @@
 """The image files below a folder: what one reader of folders sees, all see; and which paths lead to one file."""
 
+import hashlib
 import os
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from jdml.registry.extras import need
 
@@ -193,3 +195,23 @@ def same_content(first: str | Path, second: str | Path) -> bool:
         return Path(first).read_bytes() == Path(second).read_bytes()
     except OSError:
         return False
+
+
+def copies(files: Sequence[Any]) -> list[list[int]]:
+    """Find files that hold the same bytes; of those of one size all are read.
+
+    Args:
+        files: what is no ``pathlib.Path`` is passed over.
+
+    Returns:
+        For each content that is there more than once its rows, in their order.
+    """
+    of_size: dict[int, list[int]] = defaultdict(list)
+    for row, file in enumerate(files):
+        if isinstance(file, Path):
+            of_size[os.path.getsize(file)].append(row)
+    of_content: dict[bytes, list[int]] = defaultdict(list)
+    for rows in of_size.values():
+        for row in rows if len(rows) > 1 else ():
+            of_content[hashlib.sha256(files[row].read_bytes()).digest()].append(row)
+    return sorted(rows for rows in of_content.values() if len(rows) > 1)

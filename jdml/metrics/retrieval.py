@@ -1,6 +1,7 @@
 """Retrieval metrics of a whole data set: embeddings and labels in, the table of a paper out."""
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -96,7 +97,7 @@ def evaluate_retrieval(
 
     Warns:
         UserWarning: a query equals its nearest row of a gallery, bit by bit, and ``self_index`` does not say whether
-            both are one item.
+            both are one item; or no query has a reference, so that there is nothing to measure.
 
     Implementation notes:
         Exact, in float32, in blocks of queries: memory O(block × N) whatever R. Ties go to the lowest index. A k
@@ -150,7 +151,7 @@ def evaluate_retrieval(
     if judged.any():
         search = _prepare(queries, gallery, own)
         ranks = (*cutoffs.recall, *cutoffs.ndcg, *cutoffs.average_precision)
-        depth = _depth(max(truth.num_relevant.max(), *ranks), gallery.shape[0])
+        depth = _depth(max(1, truth.num_relevant.max(), *ranks), gallery.shape[0])
         on_disk = isinstance(gallery, np.memmap)
         at_a_time = disk.rows_of_a_piece(gallery) if on_disk else gallery.shape[0]
         rows = block_size or closeness.rows_per_block(judged.size, at_a_time)
@@ -162,6 +163,12 @@ def evaluate_retrieval(
         scores = {name: np.where(judged, value, np.nan) for name, value in scores.items()}
         if is_unsaid:
             twins.warn(queries, gallery, found, judged)
+    elif judged.size:
+        warnings.warn(
+            f"none of {judged.size} queries has another row of its class to find: there is nothing to measure",
+            UserWarning,
+            stacklevel=3,
+        )
     if per_query:
         return scores | {"queries": int(judged.sum())}
     averages = {name: _average(value[judged]) for name, value in scores.items()}

@@ -21,9 +21,8 @@ def accumulate_in(*arrays: Array) -> jnp.dtype:
     Returns:
         ``float64`` if any input is, ``float32`` otherwise.
     """
-    return jnp.result_type(
-        jnp.float32, *(a.dtype for a in arrays if jnp.issubdtype(a.dtype, jnp.floating))
-    )
+    is_double = any(a.dtype == jnp.float64 for a in arrays)  # floats of 8 bits promote to nothing
+    return jnp.result_type(jnp.float64 if is_double else jnp.float32)
 
 
 def widen(values: Array, dtype: jnp.dtype) -> Array:

@@ -27,6 +27,11 @@ def non_negative(value: Any) -> str | None:
     return None if value >= 0 else "must not be negative"
 
 
+def of_32_bits(value: Any) -> str | None:
+    """A seed: of a larger one a key of JAX keeps 32 bits, which are another seed's."""
+    return None if 0 <= value < 2**32 else "must be from 0 to 4294967295"
+
+
 def share(value: Any) -> str | None:
     """A part of a whole, which is never all of it."""
     return None if 0 <= value < 1 else "must be from 0 to below 1"

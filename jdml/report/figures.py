@@ -74,6 +74,16 @@ def scatter_grid(
     return Path(path)
 
 
+def literal(name: str) -> str:
+    r"""Write a name so that a figure shows it as it is: no formula between dollars, no legend that hides ``_name``.
+
+    Example:
+        >>> literal("$5"), literal("_rest")
+        ('\\$5', ' _rest')
+    """
+    return (" " if name.startswith("_") else "") + name.replace("$", r"\$")
+
+
 def _color(index: int) -> tuple[float, float, float, float]:
     need("matplotlib", "a figure")
     from matplotlib import colormaps
@@ -107,7 +117,7 @@ def _legend(figure: object, classes: np.ndarray, names: Sequence[str] | None) ->
             marker="o",
             linestyle="",
             color=_color(i),
-            label=str(c if names is None else names[c]),
+            label=literal(str(c if names is None else names[c])),
         )
         for i, c in enumerate(classes)
     ]

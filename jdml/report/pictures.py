@@ -8,6 +8,7 @@ import numpy as np
 
 from jdml.registry.extras import need
 from jdml.report import seen
+from jdml.report.figures import literal
 from jdml.report.runs import NOT_CURVES
 from jdml.report.thumbnails import picture_of
 
@@ -245,7 +246,7 @@ def curves(
                 points = [(r["step"], r[metric]) for r in log if r.get(metric) is not None]
                 if points:
                     style = ("-", "--", ":", "-.")[place % 4]
-                    label = name if number == 0 else None
+                    label = literal(name) if number == 0 else None
                     axes.plot(
                         *zip(*points, strict=True), style, color=f"C{place}", label=label, lw=1.4
                     )
@@ -319,4 +320,4 @@ def _with_verdicts(neighbours: seen.Neighbours, row: int) -> list[tuple[int, str
 
 def _name(names: Sequence[str] | None, label: Any) -> str:
     name = str(label) if names is None else str(names[int(label)])
-    return name if len(name) <= 24 else name[:23] + "…"
+    return literal(name if len(name) <= 24 else name[:23] + "…")

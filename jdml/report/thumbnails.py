@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jdml.registry.extras import need
+from jdml.report.figures import literal
 
 SIDES = (96, 72, 56, 40, 28)
 """Longest sides that are tried, until the pictures fit."""
@@ -132,7 +133,7 @@ def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> P
         row[0].set_title("query", fontsize=7, fontweight="bold")
         for axes, hit in zip(row[1:], answer["found"], strict=False):
             axes.imshow(_thumbnail(hit["file"]))
-            name = _short(str(hit.get("label", "")))
+            name = literal(_short(str(hit.get("label", ""))))
             axes.set_title(f"{name}\n{hit['distance']:.3f}".strip(), fontsize=6)
     figure.savefig(path, dpi=150)
     return Path(path)

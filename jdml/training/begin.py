@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jdml.losses.comparison import Normalize
+from jdml.ops import checks
 from jdml.training import door
 from jdml.training.checkpoint import RunFolder
 from jdml.training.description import describe, versions
@@ -28,8 +29,8 @@ class Beginning:
         start: from a fresh state to the one to begin with.
 
     Raises:
-        TypeError: no function of the right arguments.
-        ValueError: a state, and what makes another.
+        TypeError: no function of the right arguments, a seed that is no integer.
+        ValueError: a state, and what makes another; a seed of more than 32 bits.
     """
 
     seed: int
@@ -38,6 +39,7 @@ class Beginning:
     start: Start | None = None
 
     def __post_init__(self) -> None:
+        checks.seed("seed", self.seed)
         for name in ("pretrained", "start"):
             if self.state is not None and getattr(self, name) is not None:
                 raise ValueError(f"state and {name} both say what to begin with: give one of them")

@@ -15,6 +15,7 @@ import numpy as np
 
 from jdml.registry.extras import need
 from jdml.registry.places import check_local
+from jdml.training.log import LOG
 from jdml.training.placement import Tree, wait_for_all, writes
 
 CONFIG = "config.json"
@@ -211,8 +212,12 @@ class RunFolder:
         file = self.path / CONFIG
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"out_dir must be a folder, {self.path} is a file")
-        if not file.exists():
-            if self._checkpoints.exists() and any(self._checkpoints.iterdir()):
+        if not file.exists() or not self._kept():
+            if (
+                not file.exists()
+                and self._checkpoints.exists()
+                and any(self._checkpoints.iterdir())
+            ):
                 raise ValueError(f"out_dir {self.path} has checkpoints but no {CONFIG}")
             self.path.mkdir(parents=True, exist_ok=True)
             if writes():
@@ -231,6 +236,11 @@ class RunFolder:
             )
         if differing and writes():
             write_json(file, config)
+
+    def _kept(self) -> bool:
+        """Whether anything is kept of a run but its configuration: nothing is of one refused in its first step."""
+        log = self.path / LOG
+        return any(self._checkpoints.glob("*")) or (log.exists() and log.stat().st_size > 0)
 
     def _hint(self, changed: list[str], differing: list[str], there: Any, now: Any) -> str:
         """What is to be said where a memory had no ids, or the same run has more steps, another optimizer at most."""

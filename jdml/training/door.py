@@ -1,6 +1,7 @@
 """What :func:`jdml.training.fit` looks at before any work: each wrong argument in one sentence, with what to write."""
 
 import inspect
+import logging
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -19,6 +20,8 @@ from jdml.training.placement import Tree
 from jdml.training.preprocess import standard, to_float
 from jdml.training.spec import Sampler
 from jdml.training.step import TrainState
+
+_log = logging.getLogger(__name__)
 
 
 def check_evaluation(evaluate: object, monitor: str | None, hook: object) -> None:
@@ -110,6 +113,8 @@ def check_train(train: Any) -> None:
         )
     if not len(labels):
         raise ValueError("train must hold at least one row, got none")
+    if len(labels) > 1 and (labels == labels[0]).all():
+        _log.warning("train has one class: from its labels there is nothing to tell apart")
 
 
 def check_values(images: Tree, preprocess: object) -> None:

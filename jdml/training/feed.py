@@ -16,6 +16,8 @@ from jdml.training.spec import Sampler, StepSpec, TrainSet
 from jdml.training.step import TrainState, compiled
 
 DEVICE_BYTES = 1 << 30  # data sets up to this size are put on the device once
+POSITIVES = "two rows of one class, a pair loss's positives"
+NEGATIVES = "rows of two classes, a pair loss's negatives"
 
 Outcome = tuple[TrainState, Metrics]
 
@@ -32,12 +34,16 @@ class _Feed:
         self.spec, self.sampler = spec, sampler
         self.placement = spec.placement
         self._may_fill = False
-        self.paired = jax.process_count() > 1  # of which each sees its own rows alone
+        self.lacking = (
+            [] if jax.process_count() > 1 else [POSITIVES, NEGATIVES]
+        )  # of all processes' rows
 
     def look(self, labels: np.ndarray) -> None:
-        """Note whether any batch so far had two rows of one class; nothing is looked at once one had."""
-        if not self.paired:
-            self.paired = len(np.unique(labels)) < len(labels)
+        """Note what no batch so far had of what a pair loss needs; nothing is looked at once all of it came."""
+        if self.lacking:
+            classes = len(np.unique(labels))
+            there = {POSITIVES: classes < len(labels), NEGATIVES: classes > 1}
+            self.lacking = [pairs for pairs in self.lacking if not there[pairs]]
 
     @property
     def sample(self) -> Tree:

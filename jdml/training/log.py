@@ -11,6 +11,7 @@ from typing import Any
 from jdml.registry.extras import need
 from jdml.training.process import most_memory
 
+LOG = "log.jsonl"
 RESOURCES = "resources.json"
 
 
@@ -37,7 +38,7 @@ class Log:
             return
         if tensorboard:
             need("tensorboardX", "writing TensorBoard's files")
-        path = folder / "log.jsonl"
+        path = folder / LOG
         cut(path, after_step)
         self._before = _seconds(path)
         self._file = path.open("a", encoding="utf-8")

@@ -23,8 +23,10 @@ from jdml.training.models import AnyModel, as_model
 from jdml.training.network_check import check_network
 from jdml.training.optimizing import (
     check_average,
+    check_descends,
     check_moves,
     check_optimizer_works,
+    tell_narrow,
     with_average,
 )
 from jdml.training.placement import Placement, together, writes
@@ -137,7 +139,7 @@ def fit(
             which of objective, optimizer, model and data is another), a checkpoint that cannot be read, fewer proxies
             than classes; roles that are not there or cannot be divided; batch normalization that is trained, with
             ``micro_batch`` or a batch that does not divide among the devices. After 50 steps: batches without two rows
-            of one class, from which nothing was learned.
+            of one class, or of one class alone, from which nothing was learned.
         FloatingPointError: naming the step, when a loss or a gradient is not finite, or ``skip_nonfinite`` in a row are
             not; nothing of it is saved.
         Preempted: SIGTERM came, and a last checkpoint was saved (with ``out_dir``, in the main thread).
@@ -202,6 +204,8 @@ def fit(
     going_on = folder is not None and folder.begun
     state = begin.make(spec, train, feed.sample, going_on=going_on)
     door.check_proxies(state.params, train.labels)
+    check_descends(optimizer, state.params)
+    tell_narrow(state.params)
     feed.check(state)
     run = Run(
         feed,

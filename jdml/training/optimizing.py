@@ -1,6 +1,7 @@
 """What optimizers of every kind need around them: the loss, parameters of their own to evaluate with, an average."""
 
 import functools
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -20,6 +21,9 @@ CANNOT = re.compile(r"missing|must be provided|required|unexpected keyword|batch
 
 TRIED = 16
 """Updates that are tried where one may be 0: of a batch that is only accumulated."""
+
+
+_log = logging.getLogger(__name__)
 
 
 class AverageState(NamedTuple):
@@ -152,6 +156,46 @@ def check_optimizer_works(optimizer: Any, objective: Objective, *, averaged: boo
     if averaged and _holding(state):
         raise ValueError(
             "ema: the optimizer (schedule_free) has evaluation parameters of its own, leave it out"
+        )
+
+
+def check_descends(optimizer: Any, params: Mapping[str, Tree]) -> None:
+    """Refuse an optimizer that hands gradients on as they are: added to the parameters, they lead uphill.
+
+    Args:
+        optimizer: the transformation.
+        params: of the run, by role.
+
+    Raises:
+        ValueError: naming the first such parameter, and what leaves parameters alone.
+    """
+
+    def updates(grads: Tree, params: Tree) -> Tree:
+        return update(optimizer, grads, optimizer.init(params), params, jnp.zeros(()))[0]
+
+    shapes = jax.eval_shape(lambda: params)
+    program = jax.make_jaxpr(updates)(shapes, shapes).jaxpr
+    grads = program.invars[: len(jax.tree.leaves(shapes))]
+    same = [after is grad for after, grad in zip(program.outvars, grads, strict=True)]
+    if any(same):
+        names = [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(shapes)]
+        raise ValueError(
+            f"optimizer adds the gradients of {sum(same)} of {len(same)} parameters to them as they are, those of "
+            f"params{names[same.index(True)]} first: optax.masked does so with what it leaves out; to leave "
+            "parameters alone write optax.partition({…, 'frozen': optax.set_to_zero()}, labels)"
+        )
+
+
+def tell_narrow(params: Tree) -> None:
+    """Tell of parameters of 16 bits: they lose small updates, and training stands still without a word."""
+    kinds = sorted({str(leaf.dtype) for leaf in jax.tree.leaves(params)} & {"bfloat16", "float16"})
+    for kind in kinds:
+        _log.warning(
+            "parameters are %s: updates below %.1g of a parameter are lost; keep them in float32 (param_dtype) and "
+            "compute in %s (dtype)",
+            kind,
+            float(jnp.finfo(kind).eps) / 2,
+            kind,
         )
 
 

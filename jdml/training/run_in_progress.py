@@ -61,9 +61,8 @@ class Run:
         self.watched: dict[str, float] = {}
         self.waiting: Mapping[str, float] = {}
         self.idle = 0
-        self.feed.paired |= bool(
-            jax.tree.leaves(state.objective_state)
-        )  # a memory has positives, too
+        if jax.tree.leaves(state.objective_state):
+            self.feed.lacking = []  # a memory has positives and negatives, too
         self.scores: Record = {}
         if not self._restore() and hook is not None:
             self.carried, self.state = self.place(hook.start(self.state))
@@ -158,16 +157,15 @@ class Run:
         return {**means, **counted}
 
     def _check_idle(self, values: list[Metrics]) -> None:
-        """Stop where nothing is learned: no step so far had a gradient, and no batch two rows of one class."""
-        if self.feed.paired or any(metrics["grad_norm"] != 0 for metrics in values):
-            self.feed.paired = True  # it learns: nothing is looked at any more
+        """Stop where nothing is learned: no step so far had a gradient, and no batch positives, or negatives."""
+        if not self.feed.lacking or any(metrics["grad_norm"] != 0 for metrics in values):
+            self.feed.lacking = []  # it learns: nothing is looked at any more
             return
         self.idle += len(values)
         if self.idle >= min(PATIENCE, self.schedule.steps):
             raise ValueError(
-                f"sampler must yield batches with two rows of one class, a pair loss's positives: none of the first "
-                f"{self.idle} had any, and the gradient was 0 in all of them; write "
-                "jdml.data.ClassBatchSampler(labels, 16, 4)"
+                f"sampler must yield batches with {self.feed.lacking[0]}: none of the first {self.idle} had any, and "
+                "the gradient was 0 in all of them; write jdml.data.ClassBatchSampler(labels, 16, 4)"
             )
 
     def _evaluate(self) -> Record:

@@ -60,7 +60,7 @@ def start_on_samples(
         (2, 3, 2)
     """
     checks.count("rows_at_a_time", rows_at_a_time)
-    checks.count("seed", seed, least=0)
+    checks.seed("seed", seed)
     checks.check_function("preprocess", preprocess)
     if not isinstance(state, TrainState):
         raise TypeError(f"state must be a TrainState, got a {type(state).__name__}")

@@ -81,8 +81,10 @@ def create_state(
         The state before the first step.
 
     Raises:
-        ValueError: if the objective calls one of its parameters ``"model"``, or images are ``[B, C, H, W]``.
+        ValueError: if the objective calls one of its parameters ``"model"``, images are ``[B, C, H, W]``, or the seed
+            has more than 32 bits.
     """
+    checks.seed("seed", seed)
     check_channels("sample_images", sample_images)
     model_key, objective_key, run_key = jax.random.split(jax.random.key(seed), 3)
     first = preprocess(jax.tree.map(lambda rows: jnp.asarray(rows[:1]), sample_images))

@@ -104,7 +104,8 @@ class Trained:
             BadImageError: an image file that cannot be decoded, by its name.
             FileNotFoundError: a path that is not there.
             TypeError: what is none of these, integers other than uint8.
-            ValueError: images of another shape, or in another range, saying which are expected.
+            ValueError: images of another shape, or in another range, saying which are expected; an embedding that
+            is not finite, by its row.
         """
         images = self.images_of(source)
         files = images.images if isinstance(images, _Grey) else images
@@ -121,6 +122,12 @@ class Trained:
         if self.normalize is not None:
             normalize = self.normalize
             vectors = jax.tree.map(lambda x: np.asarray(normalize(jnp.asarray(x))), vectors)
+        for part in jax.tree.leaves(vectors):
+            if not np.isfinite(part).all():
+                row = np.isfinite(part).all(axis=-1).argmin()
+                raise ValueError(
+                    f"source must be finite, but the embedding of row {row} is not: look for NaN in its values"
+                )
         if isinstance(files, _Tolerant) and files.bad:
             vectors = np.where(
                 np.isin(np.arange(len(vectors)), list(files.bad))[:, None], np.nan, vectors

@@ -373,6 +373,7 @@ def test_train_refuses_the_folder_of_another_run(capsys, tmp_path):
     (tmp_path / "config.json").write_text(
         json.dumps({**Train(dim=3).config(), "fit": {"steps": 7}})
     )
+    (tmp_path / "log.jsonl").write_text('{"step": 7}\n')
     code, _, err = jdml_main(capsys, "train", "--dim", 2, "--out", tmp_path)
     assert code == 2
     assert "another configuration" in err
@@ -389,6 +390,15 @@ def test_tables_lose_no_digit(terminal, capsys, monkeypatch):
     shown = capsys.readouterr().out
     assert all(str(1000 + i) in shown and name in shown for i, name in enumerate(names))
     assert ("metric 0" in shown.splitlines()[2]) != terminal  # on its side
+
+
+def test_names_in_tables_are_no_markup(capsys):
+    names = ["[bold]", "n[1]", "[/red]", "a[/b]c"]
+    print_table("[t]", ["class", "[k]"], [[name, name] for name in names])
+    shown = capsys.readouterr().out
+    assert all(shown.count(name) == 2 for name in names)
+    assert "[t]" in shown
+    assert "[k]" in shown
 
 
 def test_evaluate_files_on_disk(capsys, tmp_path):

@@ -1,5 +1,7 @@
 """What `check` finds: counts, missing files, damaged images, broken lists."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -42,6 +44,33 @@ def test_damaged_images_are_named(animals):
     assert problem.startswith("2 of 6 images are damaged: ")
     assert "cat/1.jpg: expected a whole image" in problem
     assert "dog/2.jpg: expected a whole image" in problem
+
+
+def test_copies_are_found(animals):
+    (animals / "cat" / "again.jpg").write_bytes((animals / "cat" / "1.jpg").read_bytes())
+    findings = check("folder", animals)
+    assert findings.problems == ()
+    copies = f"{animals}/cat/1.jpg = {animals}/cat/again.jpg"
+    assert f"1 images have copies in their class: {copies}" in findings.notes
+    (animals / "dog" / "cat.jpg").write_bytes((animals / "cat" / "2.jpg").read_bytes())
+    (problem,) = check("folder", animals).problems
+    assert problem == (
+        f"1 images lie in two classes or parts, as copies: {animals}/cat/2.jpg = {animals}/dog/cat.jpg"
+    )
+
+
+def test_shared_classes_are_named(animals):
+    for part in ("train", "test"):
+        (animals / part).mkdir()
+        for name in ("cat", "dog"):
+            (animals / part / name).mkdir()
+            number = "1" if part == "train" else "2"
+            for i in range(2):
+                content = (animals / name / f"{number if i else 0}.jpg").read_bytes()
+                (animals / part / name / f"{i}.jpg").write_bytes(content + part.encode())
+    for name in ("cat", "dog"):
+        shutil.rmtree(animals / name)
+    assert "2 classes are both in train and in test: cat, dog" in check("folder", animals).notes
 
 
 def test_one_folder_too_high(animals, tmp_path_factory):

@@ -66,6 +66,11 @@ def test_float_images_stay():
             ValueError,
             r"images must have shape \[N, H, W, C\], got \[2, 2, 2\]",
         ),
+        (
+            {"images": [np.zeros((4, 6, 3), np.uint8), np.zeros((4, 5, 3), np.uint8)]},
+            ValueError,
+            r"images must have one shape each, got \[4, 5, 3\] and \[4, 6, 3\]: cut them to one size",
+        ),
         ({"labels": np.zeros(2)}, TypeError, "labels must be integers, got float64"),
         (
             {"labels": np.zeros(3, int)},

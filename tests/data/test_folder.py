@@ -218,6 +218,14 @@ def test_accents_are_one_label(tmp_path):
     assert len(read_folder(tmp_path).splits["train"]) == 6
 
 
+def test_names_that_look_alike_are_told(tmp_path):
+    classes(tmp_path, ["Cat", "cat", "red fox", "red  fox", "Ox", "nan"])
+    assert read_folder(tmp_path).notes == (
+        "classes with names that differ in case or spaces alone: 'Cat'/'cat', 'red  fox'/'red fox'",
+        "a class is called 'nan': rows without a label?",
+    )
+
+
 def test_numbers_in_names_count(tmp_path):
     classes(tmp_path, ["1", "2", "9", "10", "11", "100"])
     assert found(tmp_path) == {"train": ["1", "2", "9"], "test": ["10", "11", "100"]}

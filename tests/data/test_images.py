@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jdml.data import BadImageError, Dataset, ImageFiles, conventional
+from jdml.data import BadImageError, Dataset, ImageFiles, conventional, images
 from jdml.data.images import decode
 
 Image = pytest.importorskip("PIL.Image")
@@ -244,6 +244,18 @@ def test_numbers_without_a_known_range_are_refused(tmp_path, kind):
     Image.fromarray(np.arange(64, dtype=kind).reshape(8, 8)).save(path)
     with pytest.raises(BadImageError, match="expected 8 or 16 bits"):
         ImageFiles([path], SMALL)[:]
+
+
+def test_pages_that_are_not_read_are_told(caplog):
+    images._say_pages.cache_clear()
+    one, two = (Image.new("RGB", (4, 4), colour) for colour in ("red", "blue"))
+    decode(encoded(one, "tiff"))
+    assert not caplog.messages
+    for _ in range(2):
+        decoded = decode(encoded(one, "tiff", save_all=True, append_images=[two]))
+        assert decoded.getpixel((0, 0)) == (255, 0, 0)
+    (message,) = caplog.messages
+    assert "TIFF files of several pages the first page is read" in message
 
 
 def test_bad_threads(files):

@@ -130,5 +130,21 @@ def test_arrays_that_are_not_numbers(changes: dict[str, Any], message: str) -> N
         jdml.arcface_loss(*positional, **arrays)
 
 
-def test_small_floats_of_jax_are_numbers() -> None:
-    assert jnp.isfinite(jdml.arcface_loss(X.astype(ml_dtypes.bfloat16), Y, PROXIES))
+SMALL = ["bfloat16", "float8_e4m3fn", "float8_e5m2"]
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_small_floats_of_jax_are_numbers(kind: str) -> None:
+    small = X.astype(getattr(ml_dtypes, kind))
+    for compute in (pair, proxy):
+        for embeddings in (small, jnp.asarray(small)):
+            expected = compute(small.astype(np.float32), Y)
+            np.testing.assert_allclose(compute(embeddings, Y), expected, rtol=1e-2)
+
+
+@DOORS
+def test_labels_of_jax_beyond_int32_are_not_negative(compute: Door) -> None:
+    """Unsigned ones would be cut down to negative ones, rows of no class."""
+    assert compute(X, jnp.asarray(Y, jnp.uint32)) == compute(X, Y)
+    with pytest.raises(ValueError, match=r"labels\[0\] is 2147483648, expected an int32"):
+        compute(X, jnp.asarray(Y + 2**31, jnp.uint32))

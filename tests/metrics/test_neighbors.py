@@ -1,6 +1,7 @@
 import chex
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -55,6 +56,14 @@ def test_types():
         wide, indices = nearest(points.astype(np.float64), points, 3)
     assert wide.dtype == np.float64
     np.testing.assert_array_equal(indices, expected[1])
+
+
+def test_floats_of_eight_bits():
+    small = np.random.default_rng(0).normal(size=(9, 3)).astype(ml_dtypes.float8_e4m3fn)
+    for ours, theirs in zip(
+        nearest(small, small, 2), nearest(*[small.astype(np.float32)] * 2, 2), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_jit_vmap_and_one_trace():

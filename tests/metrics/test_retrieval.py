@@ -139,14 +139,24 @@ def test_queries_without_a_reference_are_left_out():
     vectors, _ = embedded(4)
     labels = np.array([0, 0, *range(1, 59)])
     assert evaluate_retrieval(vectors, labels)["queries"] == 2
-    alone = evaluate_retrieval(vectors, np.arange(60), ndcg_at=(8,))
+    nothing = evaluate_retrieval(vectors[:0], labels[:0], vectors[:0], labels[:0])
+    assert nothing["queries"] == 0
+
+
+def test_where_nothing_can_be_found_it_is_told():
+    vectors, _ = embedded(4)
+    lone, others = np.arange(60), np.arange(60) + 60
+    with pytest.warns(UserWarning, match="none of 60 queries has another row of its") as told:
+        alone = evaluate_retrieval(vectors, lone, ndcg_at=(8,))
+    assert told[0].filename == __file__
     assert alone == dict.fromkeys(alone, 0)
-    rows = evaluate_retrieval(vectors, np.arange(60), per_query=True)
+    with pytest.warns(UserWarning, match="none of 60 queries"):
+        rows = evaluate_retrieval(vectors, lone, per_query=True)
     assert np.isnan(rows["MAP@R"]).all()
     assert rows["queries"] == 0
-    for some in (vectors[:0], vectors):
-        nothing = evaluate_retrieval(some, labels[: len(some)], vectors[:0], labels[:0])
-        assert nothing["queries"] == 0
+    for gallery, labels in ((vectors[:0], others[:0]), (vectors + 1, others)):
+        with pytest.warns(UserWarning, match="none of 60 queries"):
+            assert evaluate_retrieval(vectors, lone, gallery, labels)["queries"] == 0
 
 
 def test_other_values_are_the_same_program(path, monkeypatch):
@@ -205,6 +215,23 @@ def test_a_query_that_equals_what_it_finds_is_told_once():
     evaluate_retrieval(vectors, labels)
 
 
+def test_labels_beyond_int64_are_not_negative():
+    """As hashes of names are: such a label would be no class, and its row no query."""
+    vectors, labels = embedded(0)
+    labels = np.abs(labels)
+    hashed = labels.astype(np.uint64) + np.uint64(2**62)
+    assert evaluate_retrieval(vectors, hashed) == evaluate_retrieval(vectors, labels)
+    with pytest.raises(ValueError, match=r"query_labels\[0\] is \d{19}, expected an int64: number"):
+        evaluate_retrieval(vectors, labels.astype(np.uint64) + np.uint64(2**63))
+
+
+def test_no_ranks_are_no_recall():
+    vectors, labels = embedded(0)
+    scores = evaluate_retrieval(vectors, labels, recall_at=())
+    assert scores.items() <= evaluate_retrieval(vectors, labels).items()
+    assert list(scores) == ["P@1", "RP", "MAP@R", "queries"]
+
+
 def test_negative_labels_are_no_class():
     """They rank as what is wrong, and ask for nothing."""
     vectors, _ = embedded(0, queries=30)
@@ -214,7 +241,8 @@ def test_negative_labels_are_no_class():
     assert scores["queries"] == (labels >= 0).sum()
     names = np.where(labels < 0, 100 + np.arange(30), labels)  # each a class of one row
     assert scores == evaluate_retrieval(vectors, names)
-    nobody = evaluate_retrieval(vectors, np.full(30, -1))
+    with pytest.warns(UserWarning, match="none of 30 queries"):
+        nobody = evaluate_retrieval(vectors, np.full(30, -1))
     assert nobody == dict.fromkeys(nobody, 0)
 
 

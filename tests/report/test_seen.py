@@ -174,6 +174,21 @@ def test_figures_for_programs(cloud):
     )
 
 
+def test_names_in_figures_are_no_formulas(cloud, tmp_path):
+    """Dollars and a first underscore are text: a name is seen as it is, in legends, too."""
+    x, y = cloud
+    names = ["$5", "a$b$", "_$\\foo$"]
+    figure = report.embedding_map(x, y, class_names=names)
+    shown = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert shown == [r"\$5", r"a\$b\$", r" _\$\foo\$"]  # an escaped dollar is drawn as one
+    figure.savefig(tmp_path / "map.png")
+    report.confusions(x, np.roll(y, 1), class_names=names).savefig(tmp_path / "c.png")
+    report.gallery(np.zeros((48, 4, 4, 1), np.uint8), x, y, queries=2, class_names=names).savefig(
+        tmp_path / "g.png"
+    )
+    report.scatter_grid([("p", x[:, :2], y)], tmp_path / "s.png", class_names=names)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

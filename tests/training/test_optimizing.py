@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import linen as nn
 from optax import contrib
 
 import jdml
@@ -32,6 +33,35 @@ WANT_THE_LOSS = {
     "in MultiSteps": optax.MultiSteps(contrib.momo(1e-2), 2),
     "injected": optax.inject_hyperparams(optax.polyak_sgd)(1e-2),
 }
+
+
+def kernels(params):
+    """Whether each parameter is one of the network's kernels."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: "kernel" in str(path[-1]), params)
+
+
+def test_what_adds_gradients_as_they_are_is_refused(toy):
+    """optax.masked leaves other gradients alone, and so adds them; a partition does not."""
+    masked = optax.masked(optax.adamw(1e-2), kernels)
+    with pytest.raises(ValueError, match=r"of 5 of 7 .* params\['model'\].*: optax.masked does so"):
+        run(toy, masked, steps=1)
+    frozen = optax.partition(
+        {True: optax.adamw(1e-2, weight_decay=0.1), False: optax.set_to_zero()}, kernels
+    )
+    start, end = (run(toy, frozen, steps=steps).state.params for steps in (0, 3))
+    stays = jax.tree.map(lambda a, b: bool((a == b).all()), start, end)
+    assert stays == jax.tree.map(lambda moved: not moved, kernels(start))
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "float32"])
+def test_parameters_that_lose_updates_are_told(toy, caplog, kind):
+    class Narrow(nn.Module):
+        @nn.compact
+        def __call__(self, images):
+            return nn.Dense(2, param_dtype=kind)(images.reshape(len(images), -1))
+
+    fit(Narrow(), toy.objective, optax.sgd(1e-3), toy.data, toy.batches(), steps=1, progress=False)
+    assert (f"parameters are {kind}: updates below" in caplog.text) == (kind != "float32")
 
 
 @pytest.mark.parametrize("kind", WANT_THE_LOSS)

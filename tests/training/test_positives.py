@@ -129,6 +129,14 @@ def test_fit_stops_where_no_positive_comes(steps, mine, tmp_path):
     assert not (tmp_path / "model.safetensors").exists()
 
 
+@pytest.mark.parametrize("labels", [CLASSES, np.zeros(200, int)])
+def test_fit_stops_where_no_negative_comes(labels, caplog):
+    sampler = data.ClassBatchSampler(labels, 1, 5)
+    with pytest.raises(ValueError, match="rows of two classes, .*: none of the first 50 had any"):
+        fitted(objectives.pair(jdml.triplet_loss), labels, sampler, 60)
+    assert ("train has one class" in caplog.text) == (labels.max() == 0)
+
+
 def test_fit_goes_on_where_something_is_learned():
     """One positive in many batches; a loss of proxies; a memory that fills first."""
     rare = np.concatenate([np.arange(39), [0]])

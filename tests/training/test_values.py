@@ -85,6 +85,23 @@ def test_fit_takes_no_bytes_as_numbers():
     fit(BYTES, preprocess=normalizer("resnet18"))
 
 
+def test_bytes_that_are_0_and_1_alone_are_refused():
+    drawn = (BYTES > 128).astype(np.uint8)
+    with pytest.raises(
+        ValueError, match=r"got uint8 of 0 and 1 alone: write .*astype\(numpy.float"
+    ):
+        fit(drawn)
+    fit(drawn, preprocess=lambda images: images.astype(np.float32))
+    fit(255 * drawn)
+
+
+def test_what_is_not_finite_is_not_embedded(tmp_path):
+    run = trained(UNIT, tmp_path)
+    holed = np.where(np.arange(24).reshape(-1, 1, 1, 1) == 5, np.nan, UNIT).astype(np.float32)
+    with pytest.raises(ValueError, match="the embedding of row 5 is not"):
+        run.embed(holed)
+
+
 def test_what_fit_returns_refuses_them_too():
     embedder = fit(BYTES).embedder
     assert embedder(BYTES).shape == embedder(UNIT).shape == (24, 2)

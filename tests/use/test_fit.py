@@ -251,6 +251,10 @@ def generator():
             ValueError,
             r"got \[24, 3, 8, 8\], which looks like \[N, C, H, W\]: write numpy.moveaxis",
         ),
+        ({"seed": 2**32}, ValueError, "seed must be from 0 to 4294967295, got 4294967296"),
+        ({"seed": -1}, ValueError, "seed must be >= 0, got -1"),
+        ({"seed": 2**64}, ValueError, "seed must be from 0 to 4294967295"),
+        ({"seed": jax.random.key(0)}, TypeError, "seed must be a Python integer >= 0, got Array"),
         ({"sampler": 64}, TypeError, r"an iterator of row indices \[B\], got 64: write jdml.data.Rand"),
         ({"sampler": [LABELS]}, TypeError, "an iterator of row indices .*, got a list"),
         (
@@ -420,6 +424,16 @@ def test_another_run_is_never_this_one(run, changes, part):
             normalize=jdml.sphere, **changes,
         )  # fmt: skip
     assert (run.folder / "metrics.json").read_text() == before
+
+
+def test_a_refused_run_leaves_its_folder_to_the_next(tmp_path):
+    """What was wrong shows in the first step: nothing is kept but what the run was to be."""
+    with pytest.raises(ValueError, match="proxies must have the dimension of embeddings"):
+        fit(tmp_path, objective=objectives.proxy(jdml.proxy_anchor_loss, 4, 7))
+    right = fit(tmp_path, objective=objectives.proxy(jdml.proxy_anchor_loss, 4, 3))
+    assert right.stopped == "steps"
+    with pytest.raises(ValueError, match="the objective is another"):
+        fit(tmp_path, objective=objectives.proxy(jdml.proxy_anchor_loss, 5, 3))
 
 
 def test_the_same_run_is_its_result_again(run):

@@ -19,6 +19,8 @@ def places(tmp_path_factory, draw, photos):
     layout = root / "layout"
     draw(layout / "train", 3, 2)
     draw(layout / "val", 1, 2)
+    draw(root / "lone" / "train", 3, 2)
+    draw(root / "lone" / "test", 3, 1)
     (root / "file").write_text("")
     (root / "names.txt").write_text("kind0\nkind9\n")
     (root / "empty").mkdir()
@@ -43,6 +45,9 @@ def places(tmp_path_factory, draw, photos):
         ("train --data-dir {one}", "one has 1 class: at least two are needed, a folder of images each"),
         ("train --data-dir {three}", "the test part has 1 class: whatever is found there is right"),
         ("train --data-dir {layout}", "the validation part has 1 class: whatever is found"),
+        ("train --data-dir {lone}", "the test part has no two images of one class: nothing there"),
+        ("train --seed 4294967296", "--seed must be from 0 to 4294967295, got 4294967296"),
+        ("train --seed -1", "--seed must be from 0 to 4294967295, got -1"),
         ("train --data-dir {layout} --split images", "--split is not for .*, which says itself what trains"),
         ("train --data-dir {empty}", "empty: expected a folder for each class, found none"),
         ("train --data-dir {file}", "folder needs a folder of classes: .*file is none"),

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from jdml.cli.options.base import ASIDE, Part, flag
-from jdml.registry.constraints import non_negative, positive
+from jdml.registry.constraints import of_32_bits, positive
 from jdml.registry.places import check_folder
 
 
@@ -13,7 +13,7 @@ from jdml.registry.places import check_folder
 class Folder(Part):
     """Where a run is kept, and what its random numbers come from."""
 
-    seed: Annotated[int, non_negative] = 0
+    seed: Annotated[int, of_32_bits] = 0
     """Of the initial parameters, the batches, the miners, augmentation, --split and the held-out rows."""
     out: Annotated[Path | None, ASIDE] = None
     """Folder of the run: config.json, log.jsonl, checkpoints, metrics.json, model.safetensors."""

@@ -39,6 +39,7 @@ from jdml.ops.checks.constraints import (
     nonzero_integer,
     optional,
     positive,
+    seed,
     unit_interval,
 )
 from jdml.ops.checks.running import (
@@ -94,6 +95,7 @@ __all__ = [
     "positive",
     "require",
     "require_finite",
+    "seed",
     "taken_settings",
     "takes",
     "unit_interval",

@@ -186,7 +186,7 @@ def check_labels(name: str, labels: Any, size: int) -> None:
 
     Raises:
         TypeError: not an array, or not integers.
-        ValueError: another shape.
+        ValueError: another shape, or a label beyond int64, which would be taken for a negative one.
     """
     if not isinstance(labels, Array | np.ndarray):
         raise TypeError(
@@ -198,6 +198,8 @@ def check_labels(name: str, labels: Any, size: int) -> None:
         raise TypeError(f"{name} must be integers, got dtype {labels.dtype}{hint}")
     if labels.shape != (size,):
         raise ValueError(f"{name} must have shape [{size}], got {list(labels.shape)}")
+    if labels.dtype == np.uint64 and is_at_hand(labels):
+        _check_within(name, np.asarray(labels), np.int64, "")
 
 
 def widen_labels(labels: Array) -> Array:
@@ -225,7 +227,7 @@ def is_integer(value: Any) -> bool:
 
 
 def check_label_values(name: str, labels: Any) -> None:
-    """Refuse labels that are names, and those of NumPy that JAX would cut down to 32 bits, and so take for others.
+    """Refuse labels that are names, and those that JAX would cut down to 32 bits, and so take for others.
 
     Args:
         name: the argument's name.
@@ -247,6 +249,8 @@ def check_label_values(name: str, labels: Any) -> None:
         raise TypeError(
             f"{name} must be integers, got {got}: write numpy.unique({text}, return_inverse=True)[1]"
         )
+    if isinstance(labels, Array) and labels.dtype == jnp.uint32 and is_at_hand(labels):
+        labels = np.asarray(labels)
     if not isinstance(labels, np.ndarray) or labels.dtype.itemsize < 4 or labels.dtype == np.int32:
         return
     if (
@@ -255,12 +259,17 @@ def check_label_values(name: str, labels: Any) -> None:
         or labels.size == 0
     ):
         return
-    limit = np.iinfo(np.int32)
+    _check_within(name, labels, np.int32, ", or enable 64-bit types")
+
+
+def _check_within(name: str, labels: np.ndarray, kind: type[np.signedinteger], also: str) -> None:
+    """Refuse a label that a type of integers cannot hold."""
+    limit = np.iinfo(kind)
     outside = (labels < limit.min) | (labels > limit.max)
     if outside.any():
         row = int(np.argmax(outside))
         raise ValueError(
-            f"{name}[{row}] is {labels.flat[row]}, expected an int32: number the classes, or enable 64-bit types"
+            f"{name}[{row}] is {labels.flat[row]}, expected an {kind.__name__}: number the classes{also}"
         )
 
 

@@ -59,6 +59,13 @@ def count(name: str, value: Any, *, least: int = 1) -> None:
         raise ValueError(f"{name} must be >= {least}, got {value}")
 
 
+def seed(name: str, value: Any) -> None:
+    """Constraint of a seed: 0…2³² − 1. Of a larger one a key of JAX keeps 32 bits, which are another seed's."""
+    count(name, value, least=0)
+    if value >= 2**32:
+        raise ValueError(f"{name} must be from 0 to {2**32 - 1}, got {value}")
+
+
 def counts(name: str, value: Any) -> None:
     """Constraint of one or several static whole numbers ≥ 1."""
     several = isinstance(value, Sequence) and not isinstance(value, str)
