@@ -212,18 +212,14 @@ class RunFolder:
         file = self.path / CONFIG
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"out_dir must be a folder, {self.path} is a file")
-        if not file.exists() or not self._kept():
-            if (
-                not file.exists()
-                and self._checkpoints.exists()
-                and any(self._checkpoints.iterdir())
-            ):
+        there = read_json(file) if file.exists() else None
+        if there is None or not self._kept():
+            if there is None and any(self._checkpoints.glob("*")):
                 raise ValueError(f"out_dir {self.path} has checkpoints but no {CONFIG}")
             self.path.mkdir(parents=True, exist_ok=True)
             if writes():
                 write_json(file, config)
             return
-        there = read_json(file)
         differing = differences(_compared(there), _compared(config))
         changed = [
             line for line in differing if not (self._growing and _grown(line, there, config))

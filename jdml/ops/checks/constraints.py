@@ -61,9 +61,11 @@ def count(name: str, value: Any, *, least: int = 1) -> None:
 
 def seed(name: str, value: Any) -> None:
     """Constraint of a seed: 0…2³² − 1. Of a larger one a key of JAX keeps 32 bits, which are another seed's."""
-    count(name, value, least=0)
-    if value >= 2**32:
-        raise ValueError(f"{name} must be from 0 to {2**32 - 1}, got {value}")
+    expected = f"{name} must be an integer from 0 to {2**32 - 1}"
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{expected}, got a {type(value).__name__}")
+    if not 0 <= value < 2**32:
+        raise ValueError(f"{expected}, got {value}")
 
 
 def counts(name: str, value: Any) -> None:
