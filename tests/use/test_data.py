@@ -26,8 +26,8 @@ def counts(listing) -> dict[str, tuple[int, int]]:
 def layout(tmp_path_factory, draw) -> Path:
     """`train/`, `val/` and `test/`, each with classes; two of those in val train, too."""
     root = tmp_path_factory.mktemp("layout")
-    for split, kinds in (("train", 4), ("val", 2), ("test", 3)):
-        draw(root / split, kinds, 2)
+    for split, kinds, size in (("train", 4, 24), ("val", 2, 32), ("test", 3, 40)):
+        draw(root / split, kinds, 2, size)
     return root
 
 
@@ -179,7 +179,7 @@ def write_pixels(folder, count=2):
     for name in ("cat", "dog"):
         (folder / name).mkdir(parents=True)
         for i in range(count):
-            Image.new("RGB", (9, 9), (i, 0, 0)).save(folder / name / f"{i}.png")
+            Image.new("RGB", (9, 9), (i, ord(name[0]), 0)).save(folder / name / f"{i}.png")
 
 
 def test_data_check_says_that_all_is_well(capsys, tmp_path):
