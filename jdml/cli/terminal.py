@@ -13,9 +13,7 @@ def print_table(
     *,
     width: int = WIDE,
 ) -> None:
-    """Print a table: the first column is names, the others are numbers, floats with four digits.
-
-    Words are printed as they are: brackets in the name of a class, a file or a run are no markup.
+    """Print a table: the first column is names, never markup, the others are numbers, floats with four digits.
 
     A pipe or a file has no width of its own: nothing is cut there. What is too wide for a terminal stands on its side.
 
@@ -50,8 +48,7 @@ def width_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
 
 def _table(title: str | None, columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> Any:
     from rich import box
-    from rich.table import Table
-    from rich.text import Text
+    from rich.table import Table, Text
 
     table = Table(title=title and Text(title), box=box.SIMPLE_HEAD, title_justify="left")
     for i, column in enumerate(columns):

@@ -64,7 +64,7 @@ def seed(name: str, value: Any) -> None:
     expected = f"{name} must be an integer from 0 to {2**32 - 1}"
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{expected}, got a {type(value).__name__}")
-    if not 0 <= value < 2**32:
+    if not 0 <= int(value) < 2**32:
         raise ValueError(f"{expected}, got {value}")
 
 
