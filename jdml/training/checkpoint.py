@@ -15,11 +15,11 @@ import numpy as np
 
 from jdml.registry.extras import need
 from jdml.registry.places import check_local
-from jdml.training.log import LOG
 from jdml.training.placement import Tree, wait_for_all, writes
 
 CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
+LOG = "log.jsonl"
 MODEL = "model.safetensors"
 METRICS = "metrics.json"
 DESCRIPTION = "jdml"

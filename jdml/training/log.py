@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from jdml.registry.extras import need
+from jdml.training.checkpoint import LOG
 from jdml.training.process import most_memory
 
-LOG = "log.jsonl"
 RESOURCES = "resources.json"
 
 
