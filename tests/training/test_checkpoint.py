@@ -16,7 +16,6 @@ from jdml.training.checkpoint import (
     RunFolder,
     _told_apart,
     differences,
-    read_checkpoint,
     write_json,
 )
 from jdml.training.embedded import Embedded, read_embeddings, write_embeddings
@@ -152,17 +151,25 @@ folder.close()
 """
 
 
+ONE_DEVICE = """
+import sys, jax, numpy as np
+from pathlib import Path
+from jdml.training.checkpoint import read_checkpoint
+assert jax.device_count() == 1
+found = read_checkpoint(Path(sys.argv[1]))
+np.testing.assert_array_equal(found["state"]["proxies"], np.arange(8.0).reshape(4, 2))
+assert found["state"]["half"].dtype == jax.numpy.bfloat16
+assert found["step"] == 3
+"""
+
+
 @pytest.mark.slow
 def test_what_two_devices_wrote_is_read_on_one(tmp_path):
-    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
-    command = [sys.executable, "-c", TWO_DEVICES, str(tmp_path)]
-    subprocess.run(
-        command, env={**os.environ, "XLA_FLAGS": flags, "JAX_NUM_CPU_DEVICES": "2"}, check=True
-    )
-    found = read_checkpoint(tmp_path)
-    np.testing.assert_array_equal(found["state"]["proxies"], np.arange(8.0).reshape(4, 2))
-    assert found["state"]["half"].dtype == jnp.bfloat16
-    assert found["step"] == 3
+    """By processes of their own: this one has two devices."""
+    for devices, code in (("2", TWO_DEVICES), ("1", ONE_DEVICE)):
+        environment = {**os.environ, "JAX_NUM_CPU_DEVICES": devices}
+        command = [sys.executable, "-c", code, str(tmp_path)]
+        subprocess.run(command, env=environment, check=True)
 
 
 def test_a_key_of_another_kind_names_the_setting(tmp_path):
