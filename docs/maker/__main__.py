@@ -135,7 +135,7 @@ def main() -> None:
     if code := subprocess.run(sphinx, check=False).returncode:
         sys.exit(code)
     from maker.checks import problems
-    from maker.names import symbols
+    from maker.pages import symbols
 
     wrong = problems(SITE, symbols())
     print("\n".join(wrong))

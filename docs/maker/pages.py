@@ -1,4 +1,4 @@
-"""Pages from docstrings, registries and records."""
+"""The library's public names, and the page that documents each: from docstrings, registries and records."""
 
 import ast
 import contextlib
@@ -12,16 +12,17 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import jdml
 from jdml.cli.commands import COMMANDS
 from jdml.registry import MINERS, REGULARIZERS, miner_builders, pair_losses, proxy_losses
 from maker import records
-from maker.names import ROOMS, directive, lookup, public_names, summary
 from maker.scene import Subject
 
 REPOSITORY = Path(__file__).parents[2]
+ROOMS = tuple(room for room in jdml._ROOMS if room != "cli")
 PAIRS = [f"{name}_loss" for name in pair_losses()]
 PROXIES = [f"{name}_loss" for name in proxy_losses()]
 RULES = miner_builders()
@@ -47,6 +48,45 @@ devices of a mesh, or rows over `axis_name=` inside `jax.shard_map`. `class_bloc
 [blocks](../guides/large_batches.md).""",
 }
 ALT = "Left: sixty points of three classes, one of them with two modes. Middle: the force on a point of that class. Right: where they end."
+
+
+def public_names(room: str) -> list[str]:
+    """List what a room exports: its ``__all__``, or what is written in it."""
+    module = importlib.import_module(f"jdml.{room}")
+    if hasattr(module, "__all__"):
+        return sorted(module.__all__)
+    return sorted(name for name, value in vars(module).items() if is_own(name, value, module))
+
+
+def is_own(name: str, value: Any, module: ModuleType) -> bool:
+    """Tell whether a name is public and its value written in the module."""
+    return name[0] != "_" and getattr(value, "__module__", None) == module.__name__
+
+
+def symbols() -> list[str]:
+    """List every public symbol by its dotted name, as its page declares it."""
+    return [f"jdml.{room}.{name}" for room in ROOMS for name in public_names(room)]
+
+
+def directive(symbol: str) -> str:
+    """Choose autodoc's directive for a symbol."""
+    value = lookup(symbol)
+    if inspect.isclass(value):
+        return "autoclass"
+    if callable(value) and isinstance(inspect.unwrap(value), FunctionType):
+        return "autofunction"
+    return "autodata"
+
+
+def lookup(symbol: str) -> Any:
+    """Find the object of a dotted name ``jdml.room.name``."""
+    module, _, name = symbol.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def summary(symbol: str) -> str:
+    """Read the first line of a symbol's docstring."""
+    return (inspect.getdoc(lookup(symbol)) or "").partition("\n\n")[0].replace("\n", " ")
 
 
 def picture(name: str) -> str:

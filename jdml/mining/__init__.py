@@ -12,8 +12,7 @@ built here are pytrees: their numbers are traced, and other values recompile not
 
 from jdml.mining import miners
 from jdml.mining.miners import *
-from jdml.mining.pairs import Miner, Pairs, all_pairs
-from jdml.mining.running import is_by_rows, row_keys
+from jdml.mining.pairs import Miner, Pairs, all_pairs, is_by_rows, row_keys
 
 __all__ = ["Miner", "Pairs", "all_pairs", "is_by_rows", "row_keys"]
 __all__ += miners.__all__

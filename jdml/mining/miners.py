@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.mining.pairs import Miner, Pairs
-from jdml.mining.running import Chain, Rule, fold_each
+from jdml.mining.pairs import Chain, Miner, Pairs, Rule, fold_each
 from jdml.ops import checks
 
 __all__ = [

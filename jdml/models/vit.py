@@ -1,18 +1,24 @@
-"""The vision transformer ViT-S/16."""
+"""The vision transformer ViT-S/16; its positions, resampled as the program does that the weights come from."""
 
 from functools import partial
-from typing import Any
+from typing import Any, Literal, get_args
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jdml.models.convolution import convolve
 from jdml.models.heads import POOLINGS, EmbeddingHead
 from jdml.models.layers import as_floating
-from jdml.models.positions import Resampling, resample
+from jdml.registry.constraints import one_of
 
 CLASS_TOKEN = "token"
+Resampling = Literal["timm", "transformers", "dino"]
+"""timm: bicubic with a = −½, antialiased where the grid is smaller. The others: PyTorch's bicubic, a = −¾, not
+antialiased, with its borders repeated; DINO's program scales by (n + 0.1)/grid."""
+SHARPNESS = -0.75
+DINO_MORE = 0.1
 
 
 class VisionTransformer(nn.Module):
@@ -31,7 +37,7 @@ class VisionTransformer(nn.Module):
         patch: side of a patch in pixels.
         grid: patches along each side of the images that the positions belong to: 14 for 224×224.
         resampling: how positions are resampled for images of another size: as by ``"timm"`` (whose file it is),
-            ``"transformers"`` or ``"dino"``; see ``jdml.models.positions``.
+            ``"transformers"`` or ``"dino"``; see ``jdml.models.vit.resample``.
         dtype: type to compute in; parameters and output stay float32, and so does the softmax.
 
     Implementation notes:
@@ -141,3 +147,61 @@ class Block(nn.Module):
         y = nn.Dense(4 * x.shape[-1], dtype=self.dtype, name="dense0")(y)
         y = nn.Dense(x.shape[-1], dtype=self.dtype, name="dense1")(_gelu(y))
         return x + y
+
+
+# Learned positions of a grid of patches, resampled for another grid as the program does that the weights come from.
+
+
+def resample(
+    positions: jax.Array, grid: int, shape: tuple[int, int], resampling: Resampling = "timm"
+) -> jax.Array:
+    """Resample positions bicubically; the first, of the class token, stays.
+
+    Args:
+        positions: ``[1, 1 + grid², C]``.
+        grid: patches along each side of the images that they belong to.
+        shape: rows and columns of the new grid.
+        resampling: whose bicubic it is.
+
+    Returns:
+        ``[1, 1 + rows · columns, C]``; the positions themselves where the grid is the same.
+
+    Raises:
+        ValueError: another resampling.
+
+    Example:
+        >>> resample(jnp.ones((1, 10, 2)), 3, (4, 5), "transformers").shape
+        (1, 21, 2)
+    """
+    one_of("resampling", resampling, get_args(Resampling))
+    if shape == (grid, grid):
+        return positions
+    width = positions.shape[-1]
+    patches = positions[0, 1:].reshape(grid, grid, width)
+    if resampling == "timm":
+        patches = jax.image.resize(patches, (*shape, width), "bicubic")
+    else:
+        more = DINO_MORE if resampling == "dino" else 0.0
+        rows, columns = (_cubic(grid, size, more).astype(positions.dtype) for size in shape)
+        precision = jax.lax.Precision.HIGHEST
+        patches = jnp.einsum("rh,cw,hwd->rcd", rows, columns, patches, precision=precision)
+    return jnp.concatenate([positions[:, :1], patches.reshape(1, -1, width)], 1)
+
+
+def _cubic(size: int, new: int, more: float) -> np.ndarray:
+    """The weights ``[new, size]`` of PyTorch's bicubic along one axis, of a scale that is made for ``new + more``."""
+    places = (np.arange(new) + 0.5) * size / (new + more) - 0.5
+    first = np.floor(places).astype(int)
+    weights = np.zeros((new, size))
+    for tap in range(-1, 3):
+        column = np.clip(first + tap, 0, size - 1)
+        np.add.at(weights, (np.arange(new), column), _keys(np.abs(places - first - tap)))
+    return weights
+
+
+def _keys(r: np.ndarray) -> np.ndarray:
+    """Keys' cubic kernel at distances r ≤ 2."""
+    a = SHARPNESS
+    near = ((a + 2) * r - (a + 3)) * r * r + 1
+    far = ((a * r - 5 * a) * r + 8 * a) * r - 4 * a
+    return np.where(r <= 1, near, far)

@@ -18,6 +18,7 @@ import jdml
 from jdml.data import (
     BadImageError,
     ClassBatchSampler,
+    Crops,
     Dataset,
     ImageBatches,
     ImageFiles,
@@ -29,8 +30,6 @@ from jdml.data import (
 
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("grain")
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -71,6 +70,7 @@ def same(a, b) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
+@pytest.mark.slow
 def test_a_batch_is_what_the_sampler_and_the_seeds_say(data, make):
     """By hand: the sampler's rows, each augmented by a generator of (seed, step, place)."""
     sampler = ClassBatchSampler(data.labels, 2, 2, seed=3)
@@ -84,6 +84,7 @@ def test_a_batch_is_what_the_sampler_and_the_seeds_say(data, make):
             np.testing.assert_array_equal(batch.images[place], data.images.read(row, random))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -97,12 +98,14 @@ def test_workers_change_nothing(make, settings):
         assert same(one, other)
 
 
+@pytest.mark.slow
 def test_without_augmentation_images_are_those_of_evaluation(data, make):
     sampler = RandomBatchSampler(12, 4)
     batch = next(make(sampler=sampler, augment=False))
     np.testing.assert_array_equal(batch.images, data.images[RandomBatchSampler(12, 4).batch_at(0)])
 
 
+@pytest.mark.slow
 def test_the_augmentation_changes_from_step_to_step(data, make):
     batches = make(sampler=RandomBatchSampler(12, 12))
     first, second = next(batches), next(batches)
@@ -115,6 +118,7 @@ def test_the_augmentation_changes_from_step_to_step(data, make):
 # State
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [0, 1, 2, 3, 7])
 def test_a_state_is_a_place(make, stop):
     batches = make(workers=2)
@@ -131,12 +135,14 @@ def test_a_state_is_a_place(make, stop):
     assert same(next(batches), whole[stop])
 
 
+@pytest.mark.slow
 def test_starts_where_its_sampler_stands(data, make):
     sampler = ClassBatchSampler(data.labels, 2, 2, seed=3)
     next(sampler)
     assert same(next(make(sampler=sampler)), list(islice(make(), 2))[1])
 
 
+@pytest.mark.slow
 def test_states_of_others_are_refused(data, make):
     state = make().get_state()
     with pytest.raises(ValueError, match="another pipeline: augmentation_seed must be 6, got 5"):
@@ -164,6 +170,7 @@ def damage(data: Dataset, *rows: int) -> list[Path]:
     return paths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_a_damaged_image_stops_the_run(data, make, kind):
     damage(data, 7)
@@ -175,6 +182,7 @@ def test_a_damaged_image_stops_the_run(data, make, kind):
     assert batches.get_state()["batch"] == 0
 
 
+@pytest.mark.slow
 def test_damaged_images_are_skipped_named_once_and_counted(data, make, caplog):
     damage(data, 7)
     data.images.files[2].unlink()
@@ -196,6 +204,7 @@ def test_damaged_images_are_skipped_named_once_and_counted(data, make, caplog):
     assert fresh.bad_images == 2
 
 
+@pytest.mark.slow
 def test_without_bad_images(data, caplog):
     damage(data, 7, 3)
     whole = without_bad_images(data)
@@ -222,6 +231,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
 def test_worker_processes_end_with_a_killed_run(data, tmp_path):
     (tmp_path / "run.py").write_text(KILLED)
@@ -243,6 +253,7 @@ def test_worker_processes_end_with_a_killed_run(data, tmp_path):
 # Samplers at random
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampler",
     [ClassBatchSampler(np.arange(12) % 4, 2, 2, seed=1), RandomBatchSampler(12, 5, seed=1)],
@@ -263,6 +274,7 @@ def test_batch_at_any_step(sampler):
 # Mistakes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "error", "match"),
     [
@@ -292,3 +304,108 @@ def test_mistakes(data, settings, error, match):
     parts = {"dataset": data, "sampler": RandomBatchSampler(12, 2)} | settings
     with pytest.raises(error, match=match):
         ImageBatches(parts.pop("dataset"), parts.pop("sampler"), **parts)
+
+
+# Augmentation: where crops may lie, what evaluation cuts out, that randomness is the generator's.
+
+
+def gradient(width: int, height: int):
+    """Red grows to the right, green to the bottom, from 0 to 240: a pixel's colour tells its place."""
+    x, y = np.meshgrid(np.linspace(0, 240, width), np.linspace(0, 240, height))
+    return Image.fromarray(np.stack([x, y, 0 * x], 2).round().astype(np.uint8))
+
+
+@pytest.mark.parametrize("crops", [mlrc(), conventional()])
+@pytest.mark.parametrize("size", [(500, 375), (375, 500), (100, 100), (1200, 30), (1, 1), (3, 900)])
+def test_sizes(crops, size):
+    image = Image.new("RGB", size, (10, 20, 30))
+    for random in (None, np.random.default_rng(0)):
+        out = crops(image, random)
+        assert out.shape == (crops.size, crops.size, 3)
+        assert out.dtype == np.uint8
+        assert (out == [10, 20, 30]).all()
+
+
+def test_evaluation_is_the_centre():
+    """Of 512 × 256, resized to 512 × 256, the middle 224 columns and rows."""
+    out = conventional()(gradient(512, 256)).astype(int)
+    np.testing.assert_allclose(out[112, [0, -1], 0], [240 * 144 / 511, 240 * 367 / 511], atol=1)
+    np.testing.assert_allclose(out[[0, -1], 112, 1], [240 * 16 / 255, 240 * 239 / 255], atol=1)
+
+
+def test_evaluation_resizes_the_short_side():
+    wide, high = mlrc(), mlrc()
+    np.testing.assert_allclose(
+        wide(gradient(1024, 512)).astype(int),
+        np.swapaxes(high(gradient(512, 1024)), 0, 1)[..., [1, 0, 2]].astype(int),
+        atol=1,
+    )
+
+
+@pytest.mark.parametrize("size", [(500, 375), (375, 500), (333, 217), (90, 61), (227, 900)])
+def test_evaluation_is_resizing_then_cropping(size):
+    """As its words say, with Pillow's own resize and crop of the whole image."""
+    noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    image = Image.fromarray(noise)
+    width, height = (side * 256 // min(size) for side in size)
+    left, upper = (width - 227) // 2, (height - 227) // 2
+    whole = image.resize((width, height), Image.Resampling.BILINEAR)
+    expected = np.asarray(whole.crop((left, upper, left + 227, upper + 227))).astype(int)
+    np.testing.assert_allclose(mlrc()(image).astype(int), expected, atol=1)
+
+
+@pytest.mark.parametrize(("crops", "smallest"), [(mlrc(64), 0.16), (conventional(64), 0.08)])
+def test_random_boxes_keep_to_scale_and_ratio(crops, smallest):
+    random = np.random.default_rng(1)
+    boxes = np.array([crops._draw(400, 300, random) for _ in range(2000)])
+    widths, heights = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    assert (boxes[:, :2] >= 0).all()
+    assert (boxes[:, 2] <= 400).all()
+    assert (boxes[:, 3] <= 300).all()
+    shares, aspects = widths * heights / (400 * 300), widths / heights
+    assert smallest * 0.98 < shares.min() < smallest * 1.1
+    assert 0.95 < shares.max() <= 1
+    assert 0.74 < aspects.min() < 0.76
+    assert 1.32 < aspects.max() < 1.35
+
+
+def test_half_of_the_crops_are_mirrored():
+    crops = Crops(8, 8, (1.0, 1.0))
+    image = gradient(16, 16)
+    random = np.random.default_rng(0)
+    outs = [crops(image, random) for _ in range(400)]
+    mirrored = [out[4, 0, 0] > out[4, -1, 0] for out in outs]
+    assert 0.4 < np.mean(mirrored) < 0.6
+
+
+def test_an_extreme_aspect_falls_back_to_the_centre():
+    crops = conventional(16)
+    left, upper, right, lower = crops._draw(3000, 30, np.random.default_rng(0))
+    assert (right - left, lower - upper) == (40, 30)
+    assert left == (3000 - 40) // 2
+
+
+def test_the_generator_decides():
+    image = gradient(90, 70)
+    one, again, other = (mlrc(32)(image, np.random.default_rng(s)) for s in (3, 3, 4))
+    np.testing.assert_array_equal(one, again)
+    assert (one != other).any()
+
+
+def test_pickles():
+    assert pickle.loads(pickle.dumps(mlrc())) == mlrc()
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"size": 0}, "size must be from 1 to short_side = 256, got 0"),
+        ({"size": 300}, "size must be from 1 to short_side = 256, got 300"),
+        ({"scale": (0, 1)}, r"scale must be 0 < low ≤ high ≤ 1, got \(0, 1\)"),
+        ({"scale": (0.5, 1.5)}, r"scale must be .* got \(0.5, 1.5\)"),
+        ({"ratio": (2, 1)}, r"ratio must be 0 < low ≤ high ≤ inf, got \(2, 1\)"),
+    ],
+)
+def test_bad_settings(settings, match):
+    with pytest.raises(ValueError, match=match):
+        Crops(**({"size": 224, "short_side": 256, "scale": (0.1, 1)} | settings))

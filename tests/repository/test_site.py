@@ -15,7 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 sys.path.insert(0, str(DOCS))
 
 from maker import __main__ as build  # noqa: E402
-from maker import checks, compiled, names, pages, records, speed, stamps  # noqa: E402
+from maker import checks, compiled, pages, records, speed, stamps  # noqa: E402
 from maker.scene import move, start, to_plane, to_sphere  # noqa: E402
 from maker.subjects import subjects  # noqa: E402
 
@@ -33,7 +33,7 @@ def test_every_loss_and_miner_has_a_page_and_a_picture():
     losses = {name for name in jdml.losses.__all__ if name.endswith("_loss")}
     rules = {
         name
-        for name in names.public_names("mining")
+        for name in pages.public_names("mining")
         if inspect.signature(getattr(jdml.mining, name)).return_annotation is jdml.mining.Miner
     } - {"chain"}
     assert SUBJECTS.keys() == losses | rules | {"center_regularizer"}
@@ -84,17 +84,17 @@ def test_signatures_name_functions():
 
 
 def test_every_public_symbol_has_words():
-    for symbol in names.symbols():
-        if names.directive(symbol) == "autodata":
+    for symbol in pages.symbols():
+        if pages.directive(symbol) == "autodata":
             assert pages.words_about(symbol)
         else:
-            assert names.summary(symbol), symbol
+            assert pages.summary(symbol), symbol
 
 
 def functions():
     """Public functions, and the methods of public classes that have words of their own, by name."""
-    for symbol in names.symbols():
-        value, kind = names.lookup(symbol), names.directive(symbol)
+    for symbol in pages.symbols():
+        value, kind = pages.lookup(symbol), pages.directive(symbol)
         if kind == "autofunction":
             yield symbol, value
         for name in vars(value) if kind == "autoclass" else ():

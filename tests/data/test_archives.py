@@ -1,6 +1,10 @@
-"""Omniglot from zips and folders, whole and damaged, at several sizes, and the real archives."""
+"""MNIST and Omniglot from the files of their authors, whole and damaged."""
 
+import gzip
 import io
+import struct
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -9,9 +13,9 @@ import pytest
 
 from jdml.data import load
 
-Image = pytest.importorskip("PIL.Image")
+# Omniglot from zips and folders, whole and damaged, at several sizes, and the real archives.
 
-pytestmark = pytest.mark.slow
+Image = pytest.importorskip("PIL.Image")
 
 LETTERS = {
     "images_background": {"Greek": 3, "Latin": 2},
@@ -63,6 +67,7 @@ def data_dir(request, tmp_path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_native_size_gives_the_original_pixels(data_dir):
     data = load("omniglot", data_dir=data_dir, image_size=105)
     assert data.images.shape == (10, 105, 105, 1)
@@ -76,6 +81,7 @@ def test_native_size_gives_the_original_pixels(data_dir):
     np.testing.assert_array_equal(data.images[..., 0], 255 * np.array(expected))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [21, 35])
 def test_smaller_images_are_area_averages(data_dir, size):
     native = load("omniglot", data_dir=data_dir, image_size=105).images[..., 0]
@@ -85,10 +91,12 @@ def test_smaller_images_are_area_averages(data_dir, size):
     np.testing.assert_allclose(small, means, atol=1.01)
 
 
+@pytest.mark.slow
 def test_the_default_size_is_28(data_dir):
     assert load("omniglot", data_dir=data_dir).images.shape == (10, 28, 28, 1)
 
 
+@pytest.mark.slow
 def test_labels_are_sorted_and_letters_global(data_dir):
     train = load("omniglot", data_dir=data_dir)
     np.testing.assert_array_equal(train.labels, [0] * 6 + [1] * 4)
@@ -98,6 +106,7 @@ def test_labels_are_sorted_and_letters_global(data_dir):
     assert train.class_names["letter"][2:4] == ("Greek/character03", "Latin/character01")
 
 
+@pytest.mark.slow
 def test_all_is_train_then_test(data_dir):
     whole = load("omniglot", data_dir=data_dir, split="all", image_size=8)
     parts = [load("omniglot", data_dir=data_dir, split=s, image_size=8) for s in ("train", "test")]
@@ -107,6 +116,7 @@ def test_all_is_train_then_test(data_dir):
     assert whole.num_classes == 5
 
 
+@pytest.mark.slow
 def test_a_truncated_zip_is_named(tmp_path):
     path = write_zip(tmp_path, "images_background", files("images_background"))
     path.write_bytes(path.read_bytes()[:-40])
@@ -114,6 +124,7 @@ def test_a_truncated_zip_is_named(tmp_path):
         load("omniglot", data_dir=tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage", [lambda b: b[:-30], lambda b: b[:20], lambda b: b"GIF", lambda b: b""]
 )
@@ -126,6 +137,7 @@ def test_a_damaged_image_is_named(tmp_path, damage):
         load("omniglot", data_dir=tmp_path)
 
 
+@pytest.mark.slow
 def test_flipped_bytes_in_a_zip_are_noticed(tmp_path):
     contents = files("images_background")
     member = "images_background/Latin/character02/0002_01.png"
@@ -137,6 +149,7 @@ def test_flipped_bytes_in_a_zip_are_noticed(tmp_path):
         load("omniglot", data_dir=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_damaged_file_in_a_folder_is_named(tmp_path):
     path = tmp_path / "images_evaluation/Angelic/character01/0965_01.png"
     path.parent.mkdir(parents=True)
@@ -145,23 +158,27 @@ def test_a_damaged_file_in_a_folder_is_named(tmp_path):
         load("omniglot", data_dir=tmp_path, split="test")
 
 
+@pytest.mark.slow
 def test_missing_files_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"needs images_evaluation\.zip, or the folder "):
         load("omniglot", data_dir=tmp_path, split="test")
 
 
+@pytest.mark.slow
 def test_an_archive_of_something_else(tmp_path):
     write_zip(tmp_path, "images_background", {"cats/1.png": b""})
     with pytest.raises(ValueError, match=r"expected images_background/ALPHABET/.*, found none"):
         load("omniglot", data_dir=tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, -28, 28.0])
 def test_bad_image_size(tmp_path, size):
     with pytest.raises(ValueError, match=f"image_size must be a positive integer, got {size}"):
         load("omniglot", data_dir=tmp_path, image_size=size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("split", "alphabets", "letters", "images"),
     [("train", 30, 964, 19280), ("test", 20, 659, 13180)],
@@ -175,3 +192,167 @@ def test_the_real_archives(shared_data, split, alphabets, letters, images):
     assert 15 < data.images.mean() < 25  # ink is bright and rare
     by_letter = data.labels[::20]
     np.testing.assert_array_equal(data.labels, np.repeat(by_letter, 20))
+
+
+# MNIST from IDX files, whole and damaged, from a copy prepared by tfds, and the real files.
+
+RANDOM = np.random.default_rng(0)
+IMAGES = {
+    part: RANDOM.integers(0, 256, (n, 5, 4), np.uint8) for part, n in (("train", 6), ("t10k", 3))
+}
+DIGITS = {"train": np.array([3, 1, 4, 1, 5, 9], np.uint8), "t10k": np.array([2, 6, 5], np.uint8)}
+
+
+def idx(values: np.ndarray) -> bytes:
+    """The IDX format, written from its definition."""
+    header = struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape)
+    return header + values.tobytes()
+
+
+def write(folder: Path, name: str, content: bytes, packed: bool) -> Path:
+    path = folder / (f"{name}.gz" if packed else name)
+    path.write_bytes(gzip.compress(content) if packed else content)
+    return path
+
+
+def write_all(folder: Path, packed: bool) -> None:
+    for part in ("train", "t10k"):
+        write(folder, f"{part}-images-idx3-ubyte", idx(IMAGES[part]), packed)
+        write(folder, f"{part}-labels-idx1-ubyte", idx(DIGITS[part]), packed)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_idx_files_round_trip(tmp_path, packed):
+    write_all(tmp_path, packed)
+    for split, part in (("train", "train"), ("test", "t10k")):
+        data = load("mnist", data_dir=tmp_path, split=split)
+        np.testing.assert_array_equal(data.images[..., 0], IMAGES[part])
+        np.testing.assert_array_equal(data.labels, DIGITS[part])
+        np.testing.assert_array_equal(data.views["parity"], DIGITS[part] % 2)
+    whole = load("mnist", data_dir=str(tmp_path), split="all")
+    np.testing.assert_array_equal(whole.labels, np.concatenate([DIGITS["train"], DIGITS["t10k"]]))
+
+
+GOOD = idx(IMAGES["train"])
+NAME = "train-images-idx3-ubyte"
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (GOOD[:-1], r"expected 136 bytes for an array of shape \[6, 5, 4\], got 135"),
+        (GOOD + b"x", r"expected 136 bytes for an array of shape \[6, 5, 4\], got 137"),
+        (GOOD[:10], "expected a header of 16 bytes, got 10 bytes"),
+        (b"", "magic number must be 2051, got 0"),
+        (idx(DIGITS["train"]), "magic number must be 2051, got 2049"),
+        (b"\x00\x00\x0d\x03" + GOOD[4:], "magic number must be 2051, got 3331"),
+    ],
+)
+def test_damaged_idx(tmp_path, packed, content, match):
+    write_all(tmp_path, packed)
+    path = write(tmp_path, NAME, content, packed)
+    with pytest.raises(ValueError, match=f"{path.name}: {match}"):
+        load("mnist", data_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-9], lambda b: b"no" + b, lambda b: b[:20] + b"~" * 40]
+)
+def test_damaged_gzip(tmp_path, damage):
+    write_all(tmp_path, packed=True)
+    path = tmp_path / f"{NAME}.gz"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=f"{path.name}: expected a whole gzip file"):
+        load("mnist", data_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("digits", "match"),
+    [
+        (np.zeros(5, np.uint8), "expected 6 labels, as many as .*images.* has images, got 5"),
+        (np.full(6, 10, np.uint8), "labels must be 0…9, got 10"),
+    ],
+)
+def test_labels_that_do_not_fit(tmp_path, digits, match):
+    write_all(tmp_path, packed=False)
+    path = write(tmp_path, "train-labels-idx1-ubyte", idx(digits), packed=False)
+    with pytest.raises(ValueError, match=f"{path.name}: {match}"):
+        load("mnist", data_dir=tmp_path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=r"train-images-idx3-ubyte or .*\.gz .* in .*" + tmp_path.name
+    ):
+        load("mnist", data_dir=tmp_path)
+    write_all(tmp_path, packed=True)
+    (tmp_path / "t10k-labels-idx1-ubyte.gz").unlink()
+    assert len(load("mnist", data_dir=tmp_path)) == 6
+    with pytest.raises(FileNotFoundError, match="needs t10k-labels-idx1-ubyte or"):
+        load("mnist", data_dir=tmp_path, split="test")
+
+
+# Run apart: defining a builder registers its name, and preparing prints.
+PREPARE = """
+import io, sys
+import numpy as np
+import tensorflow_datasets as tfds
+from PIL import Image
+
+def png(value):
+    file = io.BytesIO()
+    Image.fromarray(np.full((28, 28), value, np.uint8)).save(file, "png")
+    file.seek(0)
+    return file
+
+class Mnist(tfds.core.GeneratorBasedBuilder):
+    name, VERSION = "mnist", tfds.core.Version("3.0.1")
+
+    def _info(self):
+        image = tfds.features.Image(shape=(28, 28, 1))
+        label = tfds.features.ClassLabel(num_classes=10)
+        features = tfds.features.FeaturesDict({"image": image, "label": label})
+        return tfds.core.DatasetInfo(builder=self, features=features)
+
+    def _split_generators(self, manager):
+        return {"train": self._generate_examples(10), "test": self._generate_examples(4)}
+
+    def _generate_examples(self, count):
+        for digit in range(count):
+            yield digit, {"image": png(20 * digit), "label": digit}
+
+Mnist(data_dir=sys.argv[1], file_format="array_record").download_and_prepare()
+"""
+
+
+def test_a_copy_prepared_by_tfds(tmp_path):
+    pytest.importorskip("tensorflow_datasets")
+    subprocess.run([sys.executable, "-c", PREPARE, tmp_path], check=True, capture_output=True)
+    for split, count in (("train", 10), ("test", 4), ("all", 14)):
+        data = load("mnist", data_dir=tmp_path, split=split)
+        assert data.images.shape == (count, 28, 28, 1)
+        np.testing.assert_array_equal(data.images[:, 5, 5, 0], 20 * data.labels)
+        assert set(data.labels) == set(range(min(count, 10)))
+
+
+def test_the_real_files(shared_data):
+    train = load("mnist", data_dir=shared_data / "mnist")
+    test = load("mnist", data_dir=shared_data / "mnist", split="test")
+    counts = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert train.images.shape == (60000, 28, 28, 1)
+    assert np.bincount(train.labels).tolist() == counts
+    assert np.bincount(test.labels).tolist() == [
+        980,
+        1135,
+        1032,
+        1010,
+        982,
+        892,
+        958,
+        1028,
+        974,
+        1009,
+    ]
+    assert train.images.mean() / 255 == pytest.approx(0.13066, abs=1e-5)
+    assert test.images.mean() / 255 == pytest.approx(0.13251, abs=1e-5)
