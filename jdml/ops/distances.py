@@ -37,10 +37,11 @@ def _among(x: Array) -> Array:
 
 @_among.defjvp
 def _among_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    # Both sides move alike: one product, of which the other is the transpose, and one in the gradient.
+    # Both sides move alike: one product, of which the other is the transpose, and one in the gradient. Without the
+    # barrier a TPU's compiler lays out what comes before the transpose one way and the other, in copies.
     (x,), (moved,) = primals, tangents
     change = _between(moved, x)
-    return _among(x), change + change.T
+    return _among(x), jax.lax.optimization_barrier(change + change.T)
 
 
 def squared_distances(
