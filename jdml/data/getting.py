@@ -58,7 +58,7 @@ names a folder with the four IDX files
             f"{name} is not prepared in {folder}: `jdml data get {name}{where}` does it, or data_dir names a folder "
             f"with {original}"
         )
-    what = f"{name}, where data_dir names no folder with {original}, is prepared by TensorFlow Datasets, which"
+    what = f"{name}, without a folder of {original} (data_dir), is prepared by TensorFlow Datasets, which"
     for module in ("filelock", "tensorflow_datasets", *EXTRAS["tfds"]):
         need(module, what)
     from filelock import FileLock

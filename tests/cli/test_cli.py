@@ -137,7 +137,7 @@ def test_nobody_reads_on(words):
         ),
         (["train", "--lr", "0"], "--lr must be positive, got 0"),
         (["train", "--steps", "-1"], "--steps must not be negative, got -1"),
-        (["train", "--data", "mnist"], "--data-dir must be the folder of the MNIST files"),
+        (["train", "--data", "inshop"], "--data-dir must be the folder of the inshop files"),
         (["train", "--data", "omniglot", "--data-dir", "/no/such"], "omniglot needs"),
     ],
 )

@@ -42,7 +42,7 @@ def test_mnist_comes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    with pytest.raises(MissingLibraryError, match="mnist, where data_dir names no folder"):
+    with pytest.raises(MissingLibraryError, match="mnist, without a folder of the four IDX files"):
         study.main(study.Settings(data="mnist", out=tmp_path))
 
 

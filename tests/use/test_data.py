@@ -309,7 +309,7 @@ def test_the_shell_asks_for_what_preparing_needs(tmp_path, monkeypatch, jdml_com
         done = jdml_command(*words)
         assert done.code != 0
         assert done.err.strip().endswith(
-            "omniglot, where data_dir names no folder with the two zips, or the folders in them, is prepared by "
+            "omniglot, without a folder of the two zips, or the folders in them (data_dir), is prepared by "
             "TensorFlow Datasets, which needs tensorflow: pip install 'jdml[tfds]'"
         )
     with pytest.raises(MissingLibraryError, match="needs tensorflow: pip install"):
