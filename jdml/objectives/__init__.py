@@ -14,12 +14,12 @@ from jdml.objectives.base import (
     Metrics,
     Objective,
     Params,
+    as_anchor_objective,
     as_proxy_objective,
     pair,
     proxy,
 )
 from jdml.objectives.cross_batch import MemoryState, with_memory
-from jdml.objectives.image_references import as_anchor_objective
 from jdml.objectives.isotropy import NirState, with_nir
 
 __all__ = [
