@@ -280,7 +280,7 @@ def superpose(
         potential: static; ``(r, same, *parameters) -> value`` of one pair, scalars all of them; ``jax.vmap`` lifts it.
         charges: ``[N, D]``.
         labels: ``[N]`` integers; charges of a negative label, whatever they hold, neither act nor are acted upon.
-        parameters: scalars handed to the potential.
+        parameters: scalars handed to the potential: what is learned comes in here, not from around the function.
         tile: see :func:`jdml.ops.pair_sums`, which does the work.
         axis: likewise.
 
@@ -307,6 +307,7 @@ def superpose(
         >>> jax.grad(lambda x: -superpose(gravity, x, labels, (2.0,)).sum() / 2)(charges)[:, 0]
         Array([ 0.5, -0.5,  0. ], dtype=float32)
     """
+    _check_potential(potential)
     checks.check_embeddings("charges", charges)
     checks.check_labels("labels", labels, len(charges))
     checks.require_finite("charges", charges, labels >= 0)
@@ -353,6 +354,7 @@ def class_field(
     checks.check_embeddings("points", points)
     checks.check_embeddings("charges", charges, dim=points.shape[1], like="points")
     checks.check_labels("labels", labels, len(charges))
+    _check_potential(potential)
     if not checks.is_integer(label) or jnp.ndim(label) != 0:
         raise TypeError(f"label must be one integer, got {label!r}")
     checks.require_finite("points", points)
@@ -381,8 +383,14 @@ def _distances(r: Array) -> Array:
 def _by_distance(potential: Potential) -> Callable[..., Array]:
     """The potential as a function of the squared distance; one function per potential, so that nothing recompiles."""
 
-    @functools.wraps(potential)
     def of_squared(squared: Array, same: Array, *parameters: Array) -> Array:
         return potential(safe_sqrt(squared), same, *parameters)
 
+    of_squared.__name__ = getattr(potential, "__name__", repr(potential))
     return of_squared
+
+
+def _check_potential(potential: Any) -> None:
+    """Refuse what is no function."""
+    if not callable(potential):
+        raise TypeError(f"potential must be a function (r, same, …) of one pair, got {potential!r}")

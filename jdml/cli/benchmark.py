@@ -182,7 +182,7 @@ class Benchmark(BenchmarkOptions):
             "benchmark": {**self.defining(), "data_checksum": images},
             "started": {
                 **started("jdml benchmark", self),
-                "paper": dict(next(iter(rows[0].rows.values()))) if rows else {},
+                "paper": rows[0].values if rows else {},
             },
         }
 

@@ -293,7 +293,10 @@ class Anchors:
             kept = kept & (places != itself[:, None])
         if rows.ids is not None and self.reference_ids is not None:
             ids = rows.ids[:, None]
-            kept = kept & ((ids < 0) | (ids != self.reference_ids[None, :]))
+            again = (ids >= 0) & (ids == self.reference_ids[None, :])
+            if rows.partner is not None:  # which is the row's positive, whatever its id
+                again = again & (places != rows.partner[:, None])
+            kept = kept & ~again
         if rows.positive is not None:
             same = rows.positive
         elif rows.partner is not None:

@@ -71,7 +71,8 @@ def compare(
         self_index: ``[B]`` integers, where among ``references`` an anchor itself stands (-1: nowhere); that pair is
             left out.
         ids: ``[B]`` integers, which sample each anchor is, such as its row in the data set (-1: not known). Pairs of a
-            sample with itself, such as an older copy of it in a memory, are left out.
+            sample with itself, such as an older copy of it in a memory, are left out; not those of a row and its
+            reference where neither labels nor ``positive`` tells the positives.
         reference_ids: ``[R]`` integers, likewise of ``references``.
         positive: ``[B, R]`` bool, given instead of labels: True for positive pairs, False for negative ones.
         mine: a miner, which chooses among the pairs (see :mod:`jdml.mining`); an anchor that is left without a

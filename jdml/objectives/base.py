@@ -76,7 +76,8 @@ def pair(
 
     Args:
         loss_fn: a pair loss ``(embeddings, labels, **settings)``, or a field loss, whose charges are then the samples
-            alone. A loss that takes no ``key`` gets none.
+            alone. A loss that takes no ``key`` gets none, and one that takes no ``ids`` is not told them: older copies of
+            a sample in a memory are then compared with it.
         learned: hyper-parameters that are learned, with their initial values, such as ``{"beta": jnp.full(C, 1.2)}``
             for :func:`jdml.margin_loss`. They are the objective's parameters.
         **settings: the loss's other keywords.
@@ -103,6 +104,7 @@ def pair(
         )
     start = {name: jnp.asarray(value, jnp.float32) for name, value in (learned or {}).items()}
     draws = checks.takes(loss_fn, "key")
+    untold = {name for name in ("ids", "reference_ids") if not checks.takes(loss_fn, name)}
 
     def init(key: Array) -> Params:
         return dict(start)
@@ -117,7 +119,8 @@ def pair(
         state: Any = None,
         **extra: Any,
     ) -> tuple[Array, Metrics]:
-        chosen = {**settings, **{name: params[name] for name in start}, **extra}
+        told = {name: value for name, value in extra.items() if name not in untold}
+        chosen = {**settings, **{name: params[name] for name in start}, **told}
         if draws:
             chosen["key"] = key
         value = loss_fn(embeddings, labels, where=where, **chosen)

@@ -71,6 +71,8 @@ def with_memory(
             "objective already has a state; put with_memory around the pair objective itself"
         )
 
+    told = checks.takes(objective.loss, "reference_ids")
+
     def init_state() -> MemoryState:
         return MemoryState(memory.init(capacity, dim), jnp.zeros((), jnp.int32))
 
@@ -93,7 +95,7 @@ def with_memory(
             state.memory, embeddings, labels, where, ids=ids, axis_name=axis_name
         )
         own_slots = memory.slots(state.memory, labels, where, axis_name=axis_name)
-        copies = {} if ids is None else {"ids": ids, "reference_ids": remembered.ids}
+        copies = {} if ids is None or not told else {"ids": ids, "reference_ids": remembered.ids}
         other_key = None if key is None else jax.random.fold_in(key, 1)
         past, _ = objective.loss(
             params,

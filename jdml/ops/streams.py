@@ -95,7 +95,8 @@ def lifted(term: PairTerm) -> PairTerm:
         The same of ``r`` and ``same`` of shape ``[t, u]``: ``[t, u]``, of the type of ``r``.
 
     Raises:
-        ValueError: on call, where the term is no scalar.
+        TypeError: on call, where the term is no real number.
+        ValueError: likewise, where it is no scalar.
 
     Example:
         >>> import jax.numpy as jnp
@@ -106,16 +107,23 @@ def lifted(term: PairTerm) -> PairTerm:
     def of_tile(r: Array, same: Array, *parameters: Any, **settings: Any) -> Array:
         def of_pair(r: Array, same: Array) -> Array:
             value = term(r, same, *parameters, **settings)
-            if jnp.ndim(value) != 0:
-                name, shape = getattr(term, "__name__", repr(term)), list(jnp.shape(value))
-                raise ValueError(
-                    f"{name} must return a scalar for one pair, got an array of shape {shape}"
-                )
+            _check_number(getattr(term, "__name__", repr(term)), value)
             return jnp.asarray(value, r.dtype)
 
         return jax.vmap(jax.vmap(of_pair))(r, same)
 
     return of_tile
+
+
+def _check_number(name: str, value: Any) -> None:
+    """Refuse what a term returned for one pair and is no real number."""
+    known = isinstance(value, Array | np.ndarray | np.number | np.bool_ | int | float)
+    if not known or jnp.iscomplexobj(value):
+        got = "a complex number" if jnp.iscomplexobj(value) else f"a {type(value).__name__}"
+        raise TypeError(f"{name} must return a real number for one pair, got {got}")
+    if jnp.ndim(value) != 0:
+        shape = list(jnp.shape(value))
+        raise ValueError(f"{name} must return a scalar for one pair, got an array of shape {shape}")
 
 
 @replicated

@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jdml.recipes.base import Recipe
-from jdml.recipes.papers import recipe, settings_of
+from jdml.recipes.papers import RECIPES, recipe, settings_of
 from jdml.recipes.printed import ENTRIES, Entry, Row, inferred
 from jdml.recipes.words import write_batch
+from jdml.registry import NETWORKS
+from jdml.registry.constraints import one_of
 
 CROPS = {"ablation": 227, "conventional": 224, "mlrc": 227}
 """Height and width of the papers' crops, by protocol."""
@@ -44,6 +46,16 @@ class Beside:
     rows: Mapping[str, Row]
     unlike: tuple[str, ...]
 
+    @property
+    def values(self) -> dict[str, float]:
+        """All its numbers by metric, as a run tells its own: those of a part of it as ``"separated P@1"``."""
+        parts = {called: called.removeprefix(self.table).lstrip(", ") for called in self.rows}
+        return {
+            f"{part} {metric}".strip(): value
+            for called, part in parts.items()
+            for metric, value in self.rows[called].items()
+        }
+
 
 def beside(
     run: Recipe,
@@ -69,11 +81,17 @@ def beside(
     Returns:
         The rows of this task; none where the papers have none.
 
+    Raises:
+        ValueError: if there is no such method, protocol or backbone.
+
     Example:
         >>> row = beside(recipe("pfml", "cub", preset="found"), "pfml", "cub")[0]
         >>> row.table, row.rows[row.table]["R@1"], row.unlike[0]
-        ('PFML, Table 1', 73.4, 'alpha 1.0 (paper: 4.0)')
+        ('PFML, Table 1', 73.4, 'alpha 1 (paper: 4)')
     """
+    one_of("method", method, RECIPES)
+    one_of("protocol", protocol, CROPS)
+    one_of("backbone", backbone, (*NETWORKS, "vit_s16_dino"))
     if crop not in (None, CROPS[protocol]):
         return []
     asked = (protocol, method, backbone, dataset)
@@ -167,4 +185,6 @@ def _told(made: Recipe) -> dict[str, Any]:
 
 
 def _word(value: Any) -> str:
-    return "none" if value is None else str(value)
+    if value is None:
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)

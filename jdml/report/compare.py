@@ -129,7 +129,7 @@ def compare_runs(
         for metric in measured
         for run in runs
         for name, value in run.paper.items()
-        if metric.split()[-1] == name
+        if name in (metric, metric.split()[-1])
     }
     return Comparison(rows, differing, measured, _shown(measured, metrics), paper, confidence)
 

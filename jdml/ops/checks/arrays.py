@@ -269,7 +269,7 @@ def _check_within(name: str, labels: np.ndarray, kind: type[np.signedinteger], a
     if outside.any():
         row = int(np.argmax(outside))
         raise ValueError(
-            f"{name}[{row}] is {labels.flat[row]}, expected an {kind.__name__}: number the classes{also}"
+            f"{name}[{row}] is {labels.flat[row]}, expected an {kind.__name__}: number them from 0{also}"
         )
 
 
