@@ -76,8 +76,8 @@ def pair(
 
     Args:
         loss_fn: a pair loss ``(embeddings, labels, **settings)``, or a field loss, whose charges are then the samples
-            alone. A loss that takes no ``key`` gets none, and one that takes no ``ids`` is not told them: older copies of
-            a sample in a memory are then compared with it.
+            alone. A loss that takes no ``key`` gets none. One that takes no ``ids`` is not told them, and compares a
+            sample with its older copies in a memory.
         learned: hyper-parameters that are learned, with their initial values, such as ``{"beta": jnp.full(C, 1.2)}``
             for :func:`jdml.margin_loss`. They are the objective's parameters.
         **settings: the loss's other keywords.

@@ -1,5 +1,6 @@
 """Potentials at a distance, superposed at the charges and felt anywhere."""
 
+import functools
 from typing import Any
 
 import chex
@@ -169,6 +170,32 @@ def test_a_potential_is_a_scalar_and_counts_as_a_number() -> None:
     np.testing.assert_array_equal(
         jax.grad(lambda x: fields.superpose(near, x, labels).sum())(charges), 0
     )
+
+
+@pytest.mark.parametrize(
+    ("returned", "got"),
+    [(None, "a NoneType"), ((1.0, 2.0), "a tuple"), ("1", "a str"), (1j, "a complex number")],
+)
+def test_a_potential_that_is_no_number_is_told_by_its_name(returned, got: str) -> None:
+    def strange(r, same):
+        return returned
+
+    with pytest.raises(
+        TypeError, match=f"strange must return a real number for one pair, got {got}"
+    ):
+        fields.superpose(strange, CHARGES, LABELS)
+    with pytest.raises(TypeError, match=f"strange must .* got {got}"):
+        fields.class_field(CHARGES, 0, CHARGES, LABELS, potential=strange)
+
+
+def test_a_potential_that_is_no_function_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"potential must be a function .* got 3"):
+        fields.superpose(3, CHARGES, LABELS)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"potential must be a function .* got None"):
+        fields.class_field(CHARGES, 0, CHARGES, LABELS, potential=None)  # type: ignore[arg-type]
+    pair = functools.partial(lambda r, same, size: jnp.ones(size), size=3)
+    with pytest.raises(ValueError, match=r"partial\(.* must return a scalar for one pair"):
+        fields.superpose(pair, CHARGES, LABELS)
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,22 @@ def test_towers_say_what_is_missing() -> None:
         jdml.both_ways(jdml.info_nce_loss)(Q, N[:3])
 
 
+def test_ids_leave_out_copies_of_a_partner_and_not_the_partner() -> None:
+    """Two queries of one document: neither is the other's negative."""
+    ids = np.array([0, 1, 0, 3, 4, 5])
+    value = jdml.info_nce_loss(Q, references=N, ids=ids, reference_ids=ids)
+    rows = jnp.stack(
+        [
+            jdml.info_nce_loss(
+                Q[i : i + 1],
+                references=N[[i, *(j for j in range(6) if ids[j] != ids[i])]],
+            )
+            for i in range(6)
+        ]
+    )
+    np.testing.assert_allclose(value, rows.mean(), rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", [*TOWERS, "triplet_loss"])
 def test_both_ways(name: str) -> None:
     loss = getattr(jdml, name)

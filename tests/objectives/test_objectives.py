@@ -118,6 +118,23 @@ def test_memory_leaves_out_older_copies_of_a_sample() -> None:
     np.testing.assert_allclose(metrics["memory_loss"], expected, rtol=1e-5)
 
 
+def test_a_loss_that_knows_of_no_ids_may_have_a_memory() -> None:
+    def near(embeddings, labels, *, where=None, references=None, **of_references):
+        against = embeddings if references is None else references
+        return jnp.mean(jnp.square(embeddings[:, None] - against[None]))
+
+    def plain(
+        embeddings, labels, *, where=None, references=None, reference_labels=None, self_index=None
+    ):
+        return near(embeddings, labels, references=references)
+
+    objective = objectives.with_memory(objectives.pair(plain), 12, 4)
+    ids = jnp.arange(len(X))
+    state = objective.update_state(objective.init_state(), X, Y, ids=ids)
+    expected = objectives.with_memory(objectives.pair(near), 12, 4).loss({}, X, Y, state=state)[0]
+    np.testing.assert_allclose(objective.loss({}, X, Y, state=state, ids=ids)[0], expected)
+
+
 def test_memory_warms_up() -> None:
     plain = objectives.pair(jdml.contrastive_loss)
     objective = objectives.with_memory(plain, 12, 4, warmup=2)

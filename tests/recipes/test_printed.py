@@ -217,10 +217,10 @@ def test_every_row_of_the_record_is_the_row_of_its_own_run_and_of_no_other_s() -
 @pytest.mark.parametrize(
     ("method", "preset", "unlike"),
     [
-        ("pfml", "found", "alpha 1.0 (paper: 4.0)"),
+        ("pfml", "found", "alpha 1 (paper: 4)"),
         ("nir", "released", "flow released (paper: paper)"),
         ("nir_baseline", "released", "rate of proxies 0.02 (paper: 0.04)"),
-        ("ccp", "released", "in_batch_weight 0.1 (paper: 0.0)"),
+        ("ccp", "released", "in_batch_weight 0.1 (paper: 0)"),
     ],
 )
 def test_the_paper_s_settings_are_the_default_and_ours_say_that_they_are_not(
@@ -278,3 +278,36 @@ def test_what_is_inferred_is_said() -> None:
     assert "norm 10 at most, which are the program's" in inferred("ccp")
     assert "between 40 and 256" in inferred("contrastive", "mlrc")
     assert inferred("proxy_anchor") == ""
+
+
+def test_what_is_inferred_is_of_the_protocol() -> None:
+    """Under MLRC batches, rates and pooling are the protocol's."""
+    assert inferred("multi_similarity", "mlrc") == inferred("contrastive", "mlrc")
+    field, made = inferred("pfml", "mlrc"), recipe("pfml", "cub", protocol="mlrc")
+    assert "α = 4" in field
+    assert "rate 1e-4" not in field
+    assert "maximum" not in field
+    assert (made.rate, made.pooling) == (1e-5, "average")
+    assert "γ divides" in inferred("soft_triple", "mlrc")
+
+
+def test_a_note_on_other_methods_is_not_beside_the_paper_s_own() -> None:
+    for method, unlike in (("pfml", 0), ("proxy_anchor", 1)):
+        (row,) = beside(recipe(method, "cub"), method, "cub", label_noise=0.2)
+        assert row.table == "PFML, Table 2"
+        assert len(row.unlike) == unlike
+
+
+def test_the_parts_of_a_row_have_their_own_numbers() -> None:
+    made = recipe("ccp", "cub", backbone="bn_inception", protocol="mlrc")
+    (row,) = beside(made, "ccp", "cub", backbone="bn_inception", protocol="mlrc")
+    assert row.values["separated P@1"] == 62.39
+    assert row.values["concatenated P@1"] == 69.73
+    (plain,) = beside(recipe("pfml", "cub"), "pfml", "cub")
+    assert plain.values == plain.rows[plain.table]
+
+
+@pytest.mark.parametrize("wrong", [{"protocol": "mlcr"}, {"backbone": "resnet-50"}])
+def test_what_no_run_has_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be one of"):
+        beside(recipe("pfml", "cub"), "pfml", "cub", **wrong)

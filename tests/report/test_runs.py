@@ -87,6 +87,18 @@ def test_the_runs_of_benchmark_are_read(tmp_path):
     assert rows == [["b", "2", "50.0 ± 35.4"], ["paper", "–", "73.4"]]
 
 
+def test_each_part_of_a_row_stands_beside_its_own(tmp_path):
+    told = {
+        "options": {"protocol": "mlrc"},
+        "separated": {"P@1": 0.6},
+        "concatenated": {"P@1": 0.7},
+    }
+    paper = {"separated P@1": 62.39, "concatenated P@1": 69.73}
+    write_run(tmp_path / "b" / "fold0", {"started": {"paper": paper}})
+    (tmp_path / "b" / "metrics.json").write_text(json.dumps(told))
+    assert compare_runs(read_runs(tmp_path / "b")).paper == paper
+
+
 def test_four_folds_are_one_run(tmp_path):
     rows = {"separated": {"MAP@R": 0.25}, "concatenated": {"MAP@R": 0.5}, "std": {"MAP@R": 0.1}}
     write_run(tmp_path / "m" / "fold0", {"benchmark": {}}, log=[{"step": 7, "loss": 1}])
