@@ -51,9 +51,7 @@ def _run(words: list[str], *, own_process: bool) -> int:
         print(overview())
         return 0
     if name in ("-V", "--version", "version"):
-        from jdml import __version__
-
-        print(f"jdml {__version__}")
+        print(f"jdml {sys.modules['jdml'].__version__}")
         return 0
     if set(rest[:1]) <= {"-h", "--help"} and overview(name):
         print(overview(name))
