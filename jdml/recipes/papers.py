@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 from jdml.recipes.base import Recipe
+from jdml.recipes.ccp import PRESETS as OF_PROBLEMS
 from jdml.recipes.ccp import anchored
+from jdml.recipes.nir import PRESETS as OF_FLOWS
 from jdml.recipes.nir import regularized, unregularized
 from jdml.recipes.shared import (
     DATASETS,
@@ -264,8 +266,10 @@ def settings_of(method: str, *, of_paper: bool = True) -> dict[str, Any]:
         Settings of :func:`recipe` by name.
 
     Example:
-        >>> settings_of("ccp")["preset"], settings_of("nir")["warmup"], settings_of("mpa")
-        ('paper', 1, {})
+        >>> settings_of("ccp")["preset"], settings_of("nir")["flow"], settings_of("mpa")
+        ('paper', 'paper', {})
+        >>> settings_of("nir", of_paper=False)["flow"]
+        'released'
     """
     defaults: dict[str, Any] = {}
     makers: list[Any] = [RECIPES[method]] if of_paper else []
@@ -278,7 +282,8 @@ def settings_of(method: str, *, of_paper: bool = True) -> dict[str, Any]:
         for parameter in inspect.signature(maker).parameters.values():
             if parameter.default is not parameter.empty:
                 defaults[parameter.name] = parameter.default
-    return defaults
+    presets = {"ccp": OF_PROBLEMS, "nir": OF_FLOWS}.get(method, {})
+    return {**defaults, **presets.get(defaults.get("preset", ""), {})}
 
 
 def recipe(

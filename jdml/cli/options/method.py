@@ -36,12 +36,12 @@ def _settings_help() -> Any:
     told = [f"{name}: {typed(settings)}" for name, settings in own.items()]
     also = []
     for name in RECIPES:
-        settings = settings_of(name)
-        more = {key: settings[key] for key in settings if key not in own.get(name, {})}
+        known = own.get(name, {})
+        more = {k: v for k, v in settings_of(name).items() if k not in known or known[k] != v}
         also += [f"{name}: {typed(more)}"] if more else []
     return tyro.conf.arg(
         help="The method's own settings, as name=value; their defaults: "
-        f"{'; '.join(told)}. Where the paper chooses, jdml benchmark has its choice, and also {'; '.join(also)}."
+        f"{'; '.join(told)}. In jdml benchmark {'; '.join(also)}."
     )
 
 
