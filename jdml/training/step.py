@@ -242,8 +242,8 @@ def make_train_step(
     Returns:
         The step. ``images [B, H, W, C]``, ``labels [B]`` ints, ``where [B]`` bool (rows that count for
         the loss and the memory) or None, ``ids [B]`` ints (which samples these are: a memory leaves out their older
-        copies) or None. ``metrics`` holds the objective's own scalars, ``"loss"`` and ``"grad_norm"`` (of all roles
-        together, before the optimizer).
+        copies) or None; ``jit`` cuts integers to 32 bits. ``metrics`` holds the objective's own scalars, ``"loss"`` and
+        ``"grad_norm"`` (of all roles together, before the optimizer).
 
     Implementation notes:
         Batch normalization sees every row, also those that ``where`` excludes. Random numbers of step ``t`` come from

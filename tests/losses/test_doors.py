@@ -130,6 +130,12 @@ def test_arrays_that_are_not_numbers(changes: dict[str, Any], message: str) -> N
         jdml.arcface_loss(*positional, **arrays)
 
 
+def test_names_of_two_sides_are_numbered_together() -> None:
+    names = np.array(["a", "b"] * 3)
+    with pytest.raises(TypeError, match=r"reference_labels must be .* of both sides in one call"):
+        jdml.contrastive_loss(X, Y, references=X, reference_labels=names)
+
+
 SMALL = ["bfloat16", "float8_e4m3fn", "float8_e5m2"]
 
 

@@ -248,6 +248,7 @@ def check_label_values(name: str, labels: Any) -> None:
         text = f"{name}.astype(str)" if objects else name
         raise TypeError(
             f"{name} must be integers, got {got}: write numpy.unique({text}, return_inverse=True)[1]"
+            + (", of both sides in one call" if name.startswith("reference_") else "")
         )
     if isinstance(labels, Array) and labels.dtype == jnp.uint32 and is_at_hand(labels):
         labels = np.asarray(labels)
