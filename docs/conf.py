@@ -22,6 +22,7 @@ exclude_patterns = ["jdml", "benchmarks"]
 nitpicky = True
 # Types are told in the docstrings' words; what those name of other libraries is not linked, as the site builds offline.
 nitpick_ignore_regex = [
+    (r"py:exc", r"MissingLibraryError"),  # a ModuleNotFoundError that names the extra
     (r"py:.*", r"(jax|flax|optax|numpy|orbax|collections|distrax|pathlib)\b.*"),
     # Modules and parts that docstrings name for those who read the code; they are no names for users.
     (

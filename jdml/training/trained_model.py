@@ -105,7 +105,7 @@ class Trained:
             FileNotFoundError: a path that is not there.
             TypeError: what is none of these, integers other than uint8.
             ValueError: images of another shape, or in another range, saying which are expected; an embedding that
-            is not finite, by its row.
+                is not finite, by its row.
         """
         images = self.images_of(source)
         files = images.images if isinstance(images, _Grey) else images
