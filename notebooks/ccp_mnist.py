@@ -16,8 +16,6 @@
 # %% [markdown]
 # # Proxies that come together, and problems that spread them
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/#upload=true)
-#
 # Four proxies per class should cover a class better than one. Left alone they do not: the loss draws all four to the
 # same point. CCP (Gürbüz et al.) solves one proxy problem after the other instead. When a problem has converged, new
 # proxies are chosen among samples that the old ones cover worst, and the weights are anchored where they are, so that
@@ -26,17 +24,40 @@
 # The embedded 8×8 digits make this run in under a minute; one switch below takes full MNIST.
 
 # %%
-import importlib.util
+# Where jdml is not here yet, it comes from a checkout at or above this folder, else from ADDRESS.
 import subprocess
 import sys
+from importlib import invalidate_caches, metadata, util
 from pathlib import Path
+from re import match
 
-SOURCE = ""  # "git+https://…" takes a git address; "" the checkout that this lies in, else the package index
-if importlib.util.find_spec("jdml") is None:
-    here = Path.cwd().parent
-    source = SOURCE or (f"file://{here}" if (here / "pyproject.toml").is_file() else "")
-    wanted = "jdml[train]" + (f" @ {source}" if source else "")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", wanted], check=True)
+ADDRESS = ""  # where pip finds jdml: "git+https://…" or a wheel's "https://…", not a mere name
+if not all((spec := util.find_spec(name)) and spec.origin for name in ("jdml", "jax", "grain")):
+    folders = [here := Path.cwd(), *here.parents, here / "jdml"]
+    checkouts = [folder.as_uri() for folder in folders if (folder / "jdml" / "registry").is_dir()]
+    if not (source := [*checkouts, ADDRESS][0]):
+        sys.exit(
+            "jdml is not here: fill in ADDRESS in this cell, where pip finds it (git+https://…)."
+        )
+    old = next((jax.version for jax in metadata.distributions(name="jax")), "0.0")
+    keep = f"=={old}" if [int(part) for part in old.split(".")[:2]] >= [0, 9] else ""
+    ask = "nvidia-smi --query-gpu=driver_version,compute_cap --format=csv,noheader"
+    gpu = match(r"(\d+)\.\S+ (\d+\.\d+)", subprocess.getoutput(ask))  # "580.65.06, 9.0"
+    modern = gpu and int(gpu[1]) >= 580 and float(gpu[2]) >= 7.5  # what CUDA 13 asks for
+    cuda = "[cuda13]" if modern and not util.find_spec("jax_cuda12_plugin") else "[cuda12]"
+    wanted = [f"jdml[train,flows] @ {source}", f"jax{cuda if gpu else ''}{keep}"]
+    print("pip install", *wanted, flush=True)
+    pip = [sys.executable, "-m", "pip", "install", "-q", *wanted]
+    if (done := subprocess.run(pip, capture_output=True, text=True)).returncode:
+        sys.exit(done.stderr)
+    invalidate_caches()
+    loaded = [sys.modules[name] for name in ("jax", "numpy") if name in sys.modules]
+    changed = any(part.__version__ != metadata.version(part.__name__) for part in loaded)
+    if changed or (gpu and "jax" in sys.modules):
+        sys.exit("Restart the runtime, then go on from this cell: an older JAX or NumPy is loaded.")
+import jax
+
+print(jax.devices())
 
 # %%
 import dataclasses

@@ -2,12 +2,16 @@
 
     python notebooks/store.py           # all of them
     python notebooks/store.py eps_mnist
+    python notebooks/store.py --start   # the first cell alone; what the others show stays
 
-A notebook's text is its .py file beside it (`jupytext`); this makes the .ipynb of it.
+A notebook's text is its .py file beside it (`jupytext`); this makes the .ipynb of it. The first cell is start.py in all
+of them, with the repository's address from pyproject.toml, which gives the link to Colab as well.
 """
 
 import argparse
 import os
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +22,46 @@ from nbclient import NotebookClient
 HERE = Path(__file__).parent
 NOTEBOOKS = sorted(file.stem for file in HERE.glob("*.ipynb"))
 METADATA = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+TEXTS = sorted({file.stem for file in HERE.glob("*.py")} - {"start", "store", "test_notebooks"})
+START = 2  # cells: the title, and that of start.py
 
 
-def execute(name: str, timeout: int = 600) -> Any:
+def repository() -> str:
+    """Read the repository's address, "" before there is one."""
+    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]
+    return project["urls"]["Repository"].removesuffix("/").removesuffix(".git")
+
+
+def first_cell(address: str) -> str:
+    """Give the code that every notebook begins with."""
+    source = f"git+{address}" if address else ""
+    code = (HERE / "start.py").read_text().strip()
+    return re.sub('^ADDRESS = ".*?"', lambda _: f'ADDRESS = "{source}"', code, flags=re.M)
+
+
+def badge(name: str, address: str) -> str:
+    """Give the link that opens a notebook of a GitHub repository in Colab; "" of any other."""
+    if not (place := re.fullmatch(r"https://github\.com/([^/]+/[^/]+)", address)):
+        return ""
+    colab = "https://colab.research.google.com"
+    page = f"{colab}/github/{place[1]}/blob/main/notebooks/{name}.ipynb"
+    return f"[![Open in Colab]({colab}/assets/colab-badge.svg)]({page})"
+
+
+def begin(name: str, text: str, address: str) -> str:
+    """Write into a notebook's text the link below its title, and its first cell."""
+    head, _, rest = text.partition("\n# %%\n")
+    rest = rest[rest.index("\n# %%") :]
+    head = re.sub(r"# \[!\[Open in Colab\].*\n#\n", "", head)
+    if link := badge(name, address):
+        head = re.sub(r"(?m)^# # .*\n#\n", lambda title: f"{title[0]}# {link}\n#\n", head, count=1)
+    return f"{head}\n# %%\n{first_cell(address)}\n{rest}"
+
+
+def execute(name: str, timeout: int = 600, cells: int | None = None) -> Any:
     """Run a notebook from its text, in its folder, and give it with outputs that could be the same again."""
     notebook = jupytext.read(HERE / f"{name}.py")
+    notebook.cells = notebook.cells[:cells]
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     NotebookClient(notebook, timeout=timeout, resources={"metadata": {"path": str(HERE)}}).execute()
     return tidy(notebook)
@@ -67,10 +106,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    known = sorted({file.stem for file in HERE.glob("*.py")} - {"store", "test_notebooks"})
-    parser.add_argument("names", nargs="*", default=known, metavar="NAME")
-    for name in parser.parse_args().names:
-        nbformat.write(execute(name), HERE / f"{name}.ipynb")
+    parser.add_argument("names", nargs="*", default=TEXTS, metavar="NAME")
+    parser.add_argument("--start", action="store_true", help="run and store the first cell alone")
+    options = parser.parse_args()
+    for name in options.names:
+        text = HERE / f"{name}.py"
+        text.write_text(begin(name, text.read_text(), repository()))
+        file = HERE / f"{name}.ipynb"
+        notebook = execute(name, cells=START if options.start else None)
+        if options.start:
+            notebook.cells += nbformat.read(file, 4).cells[START:]
+        nbformat.write(notebook, file)
         print(f"{name}: stored", flush=True)
 
 
