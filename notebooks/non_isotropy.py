@@ -36,9 +36,7 @@ if not all((spec := util.find_spec(name)) and spec.origin for name in ("jdml", "
     folders = [here := Path.cwd(), *here.parents, here / "jdml"]
     checkouts = [folder.as_uri() for folder in folders if (folder / "jdml" / "registry").is_dir()]
     if not (source := [*checkouts, ADDRESS][0]):
-        sys.exit(
-            "jdml is not here: fill in ADDRESS in this cell, where pip finds it (git+https://…)."
-        )
+        sys.exit("jdml is not here: fill in ADDRESS in this cell, its repository as git+https://….")
     old = next((jax.version for jax in metadata.distributions(name="jax")), "0.0")
     keep = f"=={old}" if [int(part) for part in old.split(".")[:2]] >= [0, 9] else ""
     ask = "nvidia-smi --query-gpu=driver_version,compute_cap --format=csv,noheader"

@@ -194,7 +194,7 @@ def test_the_first_cell_never_asks_for_a_mere_name(place):
     asked, _, ended = place.run(address="")
     assert asked == []
     assert ended == (
-        "jdml is not here: fill in ADDRESS in this cell, where pip finds it (git+https://…).\n"
+        "jdml is not here: fill in ADDRESS in this cell, its repository as git+https://….\n"
     )
 
 
