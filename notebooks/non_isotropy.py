@@ -52,7 +52,7 @@ if not all((spec := util.find_spec(name)) and spec.origin for name in ("jdml", "
     loaded = [sys.modules[name] for name in ("jax", "numpy") if name in sys.modules]
     changed = any(part.__version__ != metadata.version(part.__name__) for part in loaded)
     if changed or (gpu and "jax" in sys.modules):
-        sys.exit("Restart the runtime, then go on from this cell: an older JAX or NumPy is loaded.")
+        sys.exit("Restart the runtime, then go on from this cell: JAX or NumPy was loaded before.")
 import jax
 
 print(jax.devices())
