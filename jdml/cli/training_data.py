@@ -182,8 +182,9 @@ def _check_classes(
         if lone or len(known) < 2:
             right = "1 class: whatever is found there is right, and R@1 would be 1"
             why = "no two images of one class: nothing there could be found" if lone else right
+            other = "a larger --test-share" if options.split == "images" else "--split images"
             raise ValueError(
-                f"the {name} part has {why}; write --split images, or --split none to train on all"
+                f"the {name} part has {why}; write {other}, or --split none to train on all"
             )
 
 

@@ -167,7 +167,7 @@ def test_a_data_set_without_test_images_is_refused_at_once(capsys, shared_data, 
         (["--augmentation", "mlrc"], "--augmentation is for image files"),
         (["--on-bad-image", "skip"], "--on-bad-image is for image files"),
         (["--data", "cub", "--train-classes", 1], "--train-classes is for digits, mnist and omni"),
-        (["--data", "cub"], "--data-dir must be the folder of the cub files"),
+        (["--data", "inshop"], "--data-dir must be the folder of the inshop files"),
         (["--data", "cub", "--data-dir", "/no/such"], "cub needs images.txt"),
     ],
 )

@@ -252,10 +252,10 @@ def test_the_flow_is_the_run_s_own():
     from jdml import recipes
     from jdml.report.method import _flow
 
-    own = recipes.recipe("nir", "cub", flow="paper", conditioning="start", weight=0.01)
+    own = recipes.recipe("nir", "cub", conditioning="start", weight=0.01)
     flow = _flow(own.to_json(), 4)
     assert (flow.num_blocks, flow.conditioning, flow.dim) == (8, "start", 4)
-    assert _flow(recipes.recipe("nir", "cub").to_json(), 4).num_blocks == 5
+    assert _flow(recipes.recipe("nir", "cub", preset="released").to_json(), 4).num_blocks == 5
     assert _flow({}, 4).conditioning == "dense"
 
 

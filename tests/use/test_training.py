@@ -90,9 +90,11 @@ def test_splits(photos, tmp_path):
     drawn = [parts_of(data_dir=photos, split="classes", seed=seed) for seed in (0, 1)]
     assert classes(drawn[0].train) != classes(drawn[1].train)
     assert not set(classes(drawn[0].train)) & set(classes(drawn[0].tests["test"][0]))
-    by_image = parts_of(data_dir=photos, split="images")
+    by_image = parts_of(data_dir=photos, split="images", test_share=0.4)
     assert classes(by_image.train) == classes(by_image.tests["test"][0])
-    assert (len(by_image.train), len(by_image.tests["test"][0])) == (30, 6)
+    assert (len(by_image.train), len(by_image.tests["test"][0])) == (24, 12)
+    with pytest.raises(ValueError, match="could be found; write a larger --test-share, or"):
+        parts_of(data_dir=photos, split="images")  # one image of each
     everything = parts_of(data_dir=photos, split="none")
     assert (len(everything.train), everything.tests) == (36, {})
     (tmp_path / "names.txt").write_text("kind4\nkind1\n")
