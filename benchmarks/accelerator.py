@@ -32,14 +32,6 @@ ROWS = (2_048, 8_192, 32_768, 131_072, 262_144)
 DENSE_ROWS = 16_384
 GALLERIES = ((60_502, 512), (1_000_000, 128))
 IMAGES, SIDE, BACKBONE = 64, 224, "resnet50"
-EVERYDAY = (
-    "info_nce",
-    "sup_con",
-    "sigmoid_contrastive",
-    "contrastive",
-    "multi_similarity",
-    "triplet",
-)
 PEAKS = {"A100": 156.0, "H100": 495.0, "H200": 495.0, "L4": 60.0, "TPU v4": 275.0, "TPU v5": 197.0}
 """TFLOP/s of matrix products in the fastest kind that float32 inputs are rounded to there."""
 
@@ -149,7 +141,7 @@ def everyday(repeats: int, clock: Clock) -> list[Row]:
                     jax.value_and_grad(getattr(jdml, f"{name}_loss")),
                     (x, y),
                 )
-                for name in EVERYDAY
+                for name in judged.EVERYDAY
             }
             ways["info_nce, towers"] = (
                 jax.value_and_grad(lambda q, n: jdml.info_nce_loss(q, references=n), (0, 1)),
@@ -237,10 +229,11 @@ SECTIONS = {
 
 def shrink() -> None:
     """Sizes with which a test runs it on a CPU."""
-    global CHARGES, ROWS, GALLERIES, IMAGES, SIDE, BACKBONE, DIM, EVERYDAY
+    global CHARGES, ROWS, GALLERIES, IMAGES, SIDE, BACKBONE, DIM
     CHARGES, ROWS, GALLERIES = (60,), (16,), ((30, 8),)
-    IMAGES, SIDE, BACKBONE, DIM, EVERYDAY = 4, 32, "resnet18", 8, ("sup_con",)
+    IMAGES, SIDE, BACKBONE, DIM = 4, 32, "resnet18", 8
     judged.BATCH, judged.DIM, judged.CLASSES, judged.JUDGED = 16, 8, (5,), ("contrastive",)
+    judged.EVERYDAY = ("sup_con",)
     field.BATCH, field.DIM = 12, 8
     machine.PAUSE = machine.WARM = 0.0
 

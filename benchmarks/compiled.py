@@ -63,6 +63,7 @@ if __name__ == "__main__":
     ASKED = _asked()
     compilers.prepare(ASKED.target)
 
+# Below, as the target is told to JAX before it is loaded.
 import jax  # noqa: E402
 import machine  # noqa: E402
 import programs  # noqa: E402

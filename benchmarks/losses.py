@@ -39,6 +39,15 @@ JUDGED = (
     "arcface",
     "soft_triple",
 )
+EVERYDAY = (
+    "info_nce",
+    "sup_con",
+    "sigmoid_contrastive",
+    "contrastive",
+    "multi_similarity",
+    "triplet",
+)
+"""Those that are also measured in very large batches."""
 
 
 # How pytorch-metric-learning builds its own from (module, classes, dim).

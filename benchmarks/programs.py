@@ -24,14 +24,6 @@ from jdml.training.placement import Placement, class_shards
 BATCH, DIM, CLASSES = 1_024, 512, 1_000
 MANY, MANY_CLASSES, MOST = 32_768, 11_318, 262_144
 CHARGES, FIELD_BATCH = (22_816, 131_072), 180
-EVERYDAY = (
-    "info_nce",
-    "sup_con",
-    "sigmoid_contrastive",
-    "contrastive",
-    "multi_similarity",
-    "triplet",
-)
 GALLERY = 60_502
 MEMORY = 8_192
 STEP_CLASSES = 11_264
@@ -115,13 +107,7 @@ def visits(charges: int, devices: int = 1) -> int:
 
 def small(asked: Any, classes: int = CLASSES, batch: int = BATCH) -> Found:
     """Every loss of a usual batch."""
-    yield bare(batch, batch)
-    yield bare(batch, classes)
-    yield bare(batch, judged.CENTRES * classes)
-    for name in judged.PAIRS:
-        yield of_pairs(name, batch)
-    for name in judged.PROXIES:
-        yield of_proxies(name, batch, classes)
+    yield from _every(batch, batch, classes)
 
 
 def mined(asked: Any) -> Found:
@@ -143,13 +129,18 @@ def mined(asked: Any) -> Found:
 
 def large(asked: Any) -> Found:
     """Pair losses of a large batch, proxy losses of many classes."""
-    yield bare(MANY, MANY)
-    yield bare(BATCH, MANY_CLASSES)
-    yield bare(BATCH, judged.CENTRES * MANY_CLASSES)
+    yield from _every(MANY, BATCH, MANY_CLASSES)
+
+
+def _every(rows: int, batch: int, classes: int) -> Found:
+    """Pair losses of so many rows, proxy losses of a batch and so many classes, and the bare products of both."""
+    yield bare(rows, rows)
+    yield bare(batch, classes)
+    yield bare(batch, judged.CENTRES * classes)
     for name in judged.PAIRS:
-        yield of_pairs(name, MANY)
+        yield of_pairs(name, rows)
     for name in judged.PROXIES:
-        yield of_proxies(name, BATCH, MANY_CLASSES)
+        yield of_proxies(name, batch, classes)
 
 
 def fields(asked: Any) -> Found:
@@ -161,7 +152,7 @@ def fields(asked: Any) -> Found:
 
 def everyday(asked: Any) -> Found:
     """Everyday losses of very large batches."""
-    for name in EVERYDAY:
+    for name in judged.EVERYDAY:
         yield of_pairs(name, MOST)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import io
 import itertools
 import re
@@ -102,6 +103,7 @@ class Sweep(Train):
             Train(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Train)}),
             without=(*names, *OWN),
         )
+        has_own = functools.cache(has_validation)  # combinations share their data
         holds_out = self.choose_on == "validation" and "validation" not in names
         runs: dict[str, Train] = {}
         for values in itertools.product(*(values for _, values in settings)):
@@ -111,7 +113,8 @@ class Sweep(Train):
             check_words(Train, chosen)
             options = tyro.cli(Train, prog="jdml sweep", args=[*common, *chosen])
             check_places(options)
-            if holds_out and not options.validation and not has_validation(options):
+            place = (options.data_name, options.data_dir)
+            if holds_out and not options.validation and not has_own(*place):
                 options = dataclasses.replace(options, validation=HELD_OUT)
             title = re.sub(r"[^\w.+=-]+", "_", "_".join(values)) or "run"
             for seed in range(self.seed, self.seed + self.seeds):

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jdml import data
+from jdml import data, registry
 from jdml.cli.options.data import Data
 from jdml.data.checking import alone
 from jdml.data.loading import read_listing
@@ -77,9 +77,9 @@ def read_training_data(options: Data, seed: int) -> TrainingData:
     return TrainingData(train, labels, validation, tests, notes)
 
 
-def has_validation(options: Data) -> bool:
-    """Whether the data has a val part of its own; its files are listed, not read."""
-    return options.of_files and "val" in read_listing(options.data_name, options.data_dir).splits
+def has_validation(name: str, data_dir: Path | None) -> bool:
+    """Whether a data set has a val part of its own; its files are listed, not read."""
+    return name in registry.file_sets() and "val" in read_listing(name, data_dir).splits
 
 
 def load_split(name: str, data_dir: Path | None, split: str, **settings: Any) -> data.Dataset:

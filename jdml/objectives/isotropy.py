@@ -220,14 +220,7 @@ class _Regularizer:
         flow_params = {"params": params["flow"]}
         latents, log_dets = self.flow.apply(flow_params, x, seen)
         value = isotropy.nir_loss(latents, log_dets, where=rows, **self.shaped)
-        surprise = isotropy.nir_loss(
-            latents,
-            log_dets,
-            norm_weight=self.shaped["norm_weight"],
-            where=rows,
-            shape="identity",
-            reduce_fn=None,
-        )
+        surprise = _surprise(latents, log_dets, rows, self.shaped)
         weight = self.wrong_class_weight
         if not (isinstance(weight, int | float) and weight == 0):
             value += weight * _of_wrong_classes(
@@ -256,6 +249,18 @@ def _conditions(
     return x, jnp.take_along_axis(own, nearest[:, None, None], axis=1)[:, 0], rows
 
 
+def _surprise(latents: Array, log_dets: Array, rows: Array, shaped: dict[str, Any]) -> Array:
+    """``NLL`` of each row, ``[B]``, before f."""
+    return isotropy.nir_loss(
+        latents,
+        log_dets,
+        norm_weight=shaped["norm_weight"],
+        where=rows,
+        shape="identity",
+        reduce_fn=None,
+    )
+
+
 def _of_wrong_classes(
     flow: Any,
     flow_params: Params,
@@ -272,14 +277,7 @@ def _of_wrong_classes(
     wrong = rows & others.any(1)
     next_other = jnp.take_along_axis(following, others.argmax(1)[:, None], axis=1)[:, 0]
     latents, log_dets = flow.apply(flow_params, x, condition[next_other])
-    surprise = isotropy.nir_loss(
-        latents,
-        log_dets,
-        norm_weight=shaped["norm_weight"],
-        where=wrong,
-        shape="identity",
-        reduce_fn=None,
-    )
+    surprise = _surprise(latents, log_dets, wrong, shaped)
     # A zero latent of log-determinant u has the negative log-likelihood −u.
     return isotropy.nir_loss(jnp.zeros_like(latents), surprise, where=wrong, **shaped)
 

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from jdml.registry.places import check_local
-from jdml.training.checkpoint import CHECKPOINTS, CONFIG, METRICS, MODEL, read_json
+from jdml.training.checkpoint import CHECKPOINTS, CONFIG, LOG, METRICS, MODEL, read_json
 from jdml.training.embedded import read_embeddings
 from jdml.training.log import RESOURCES
 from jdml.training.records import read_results
 
-LOG = "log.jsonl"
 RESULTS = "results.jsonl"
 ORDER = "sweep.json"
 """The names of a sweep's runs, in their order."""

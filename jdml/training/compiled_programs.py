@@ -1,4 +1,4 @@
-"""What the command line sets up once: programs compiled before are read again instead of compiled again."""
+"""Programs compiled before are read again instead of compiled again, as the command line sets it up."""
 
 import contextlib
 import importlib.util

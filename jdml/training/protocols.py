@@ -107,9 +107,7 @@ def conventional(
     validation = None
     if plan.recipe.has_hook:
         train, validation = next(_parts(train))
-    folder = None if out_dir is None else Path(out_dir)
-    result = _train(plan, train, validation, folder)
-    return _score(plan, [_embed_test(plan, result.embedder, test)], test)
+    return _one_model(plan, train, validation, test, out_dir)[1]
 
 
 def mlrc(
@@ -125,8 +123,8 @@ def mlrc(
 
     Returns:
         ``"separated"``: the mean of the four models' metrics and, as ``step``, of the steps until each had stopped;
-        ``"concatenated"``: those of their normalized embeddings
-        side by side, normalized as each is (CCP: into the ball); ``"std"``: the four models' sample standard deviation.
+        ``"concatenated"``: those of their normalized embeddings side by side, normalized as each is (CCP: into the
+        ball); ``"std"``: the four models' sample standard deviation.
 
     Raises:
         ValueError: a fold in which no class has two images to validate with, or settings that do not fit the data.
@@ -134,14 +132,13 @@ def mlrc(
     Reference:
         Musgrave, Belongie & Lim, *A Metric Learning Reality Check*.
     """
-    folder = None if out_dir is None else Path(out_dir)
     scores, vectors = [], []
     for number, (part, validation) in enumerate(list(_parts(train))):
         own = dataclasses.replace(plan, seed=plan.seed + number)
-        result = _train(own, part, validation, None if folder is None else folder / f"fold{number}")
-        vectors.append(_embed_test(own, result.embedder, test))
-        steps = {"step": float(result.state.step)}
-        scores.append({**_score(own, vectors[-1:], test), **steps})
+        folder = None if out_dir is None else Path(out_dir) / f"fold{number}"
+        embeddings, measured, step = _one_model(own, part, validation, test, folder)
+        vectors.append(embeddings)
+        scores.append({**measured, "step": step})
     values = {name: [metrics[name] for metrics in scores] for name in scores[0]}
     return {
         "separated": {name: float(np.mean(each)) for name, each in values.items()},
@@ -171,9 +168,21 @@ def ablation(
         Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, supplement, section 2.1.
     """
     part, validation = next(_parts(train, THIRDS))
-    result = _train(plan, part, validation, None if out_dir is None else Path(out_dir))
-    scores = _score(plan, [_embed_test(plan, result.embedder, test)], test)
-    return {**scores, "step": float(result.state.step)}
+    _, scores, step = _one_model(plan, part, validation, test, out_dir)
+    return {**scores, "step": step}
+
+
+def _one_model(
+    plan: Plan,
+    train: Dataset,
+    validation: Dataset | None,
+    test: Retrieval,
+    out_dir: str | Path | None,
+) -> tuple[Vectors, dict[str, float], float]:
+    """Train a model: its embeddings of the test part, their metrics, and the step it had stopped at."""
+    result = _train(plan, train, validation, None if out_dir is None else Path(out_dir))
+    embeddings = _embed_test(plan, result.embedder, test)
+    return embeddings, _score(plan, [embeddings], test), float(result.state.step)
 
 
 def _parts(train: Dataset, folds: int = FOLDS) -> Iterator[tuple[Dataset, Dataset]]:
