@@ -2,12 +2,14 @@
 
     make .venv/.compilers
     .venv/compilers/bin/python benchmarks/compiled.py --for h100
-    .venv/compilers/bin/python benchmarks/compiled.py --for v5e --only small steps
+    .venv/compilers/bin/python benchmarks/compiled.py --for v5e --only small steps --again
+    .venv/compilers/bin/python benchmarks/compiled.py --for v5e --only small arcface
 
 Value and gradient of every loss, the fields, the metrics, the flow, and training steps of a network with each
 method, on one device and on eight. Nothing runs: bytes are operands and results of all kernels, operations those of
-products and convolutions, temporaries and collectives the compiler's own. `least` is a roofline: the longer of
-operations at the published peak and bytes at the published bandwidth; `estimate` is what a TPU's compiler reckons.
+products and convolutions, temporaries and collectives the compiler's own, `bare_bytes` what the bare products (or the
+plain network, or the tiles of a field) move. `least_seconds` is a roofline: the longer of operations at the published
+peak and bytes at the published bandwidth; `estimate_seconds` is what a TPU's compiler reckons.
 A program is written to the line compiled_DEVICE of benchmarks/results.jsonl as soon as it is compiled; what is
 there already is left out, unless --again asks for it anew.
 """
@@ -25,8 +27,12 @@ def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--for", dest="target", choices=compilers.TARGETS, required=True, help="which accelerator")
-    add("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="sections")
-    add("--named", nargs="+", help="only programs in whose name one of these stands")
+    add(
+        "--only",
+        nargs="+",
+        default=[],
+        help=f"sections ({', '.join(SECTIONS)}), and parts of programs' names",
+    )
     add("--devices", nargs="+", type=int, default=[1, 8], help="meshes of the steps")
     add("--networks", nargs="+", default=["resnet50"], help="of jdml.models, for the steps")
     add("--methods", nargs="+", help="of the steps (default all)")
@@ -70,15 +76,19 @@ import programs  # noqa: E402
 
 
 def cases(asked: argparse.Namespace) -> Iterator[Case]:
-    """All that is asked for."""
-    for section in asked.only:
-        for case in (Case(*told) for told in getattr(programs, section)(asked)):
-            if not asked.named or any(name in case.what for name in asked.named):
-                yield case
+    """All that is asked for, and what it is compared with."""
+    names = [name for name in asked.only if name not in SECTIONS]
+    for section in [name for name in SECTIONS if name in asked.only] or SECTIONS:
+        found = [Case(*told) for told in getattr(programs, section)(asked)]
+        wanted = [case for case in found if any(name in case.what for name in names or [""])]
+        beside = {case.beside for case in wanted}
+        yield from (case for case in found if case in wanted or case.what in beside)
 
 
-def measured(case: Case, target: compilers.Target, text: Path | None) -> dict[str, Any]:
-    """One row."""
+def measured(
+    case: Case, target: compilers.Target, text: Path | None, rows: dict[Any, Any]
+) -> dict[str, Any]:
+    """One row, beside those that there are."""
     start = time.perf_counter()
     compiled = case.lowered().compile()
     told = compiled.as_text()
@@ -98,18 +108,19 @@ def measured(case: Case, target: compilers.Target, text: Path | None) -> dict[st
         "what": case.what,
         "devices": case.devices,
         "beside": case.beside,
+        "bare_bytes": rows.get((case.beside, 1), {}).get("bytes"),
         "temporaries": int(memory.temp_size_in_bytes),
         "arguments": int(memory.argument_size_in_bytes),
         "bytes": program.bytes,
         "operations": sum(operations.values()),
         "kernels": program.kernels,
         "collectives": program.collectives,
-        "least_us": round(1e6 * max(computing, program.bytes / target.bandwidth), 1),
+        "least_seconds": round(max(computing, program.bytes / target.bandwidth), 7),
         "compile_seconds": round(time.perf_counter() - start, 1),
         **case.others,
     }
     if target.clock:
-        row["estimate_us"] = round(1e6 * program.cycles / target.clock, 1)
+        row["estimate_seconds"] = round(program.cycles / target.clock, 7)
     if wrong := program.on_host:
         row["on_host_or_float64"] = wrong
     return row
@@ -121,8 +132,8 @@ def show(row: dict[str, Any]) -> None:
     print(
         f"{row['what']:44} {row['devices']:3}  {machine.mebibytes(row['temporaries']):>6} MiB held "
         f"{machine.mebibytes(row['bytes']):>7} MiB moved {row['operations'] / 1e9:9.2f} Gop "
-        f"{row['kernels']:5} kernels  least {row['least_us']:9.1f} us  estimate "
-        f"{row.get('estimate_us', '-'):>9} us  {sent or ''}",
+        f"{row['kernels']:5} kernels  least {1e6 * row['least_seconds']:9.1f} us  estimate "
+        f"{1e6 * row.get('estimate_seconds', float('nan')):9.1f} us  {sent or ''}",
         flush=True,
     )
 
@@ -140,7 +151,7 @@ def main() -> None:
         if time.monotonic() > ends or (key in rows and not ASKED.again):
             continue
         try:
-            rows[key] = measured(case, target, ASKED.text)
+            rows[key] = measured(case, target, ASKED.text, rows)
         except jax.errors.JaxRuntimeError as error:  # too large for the device, most often
             failed.append(case.what)
             print(f"{case.what}: {str(error).splitlines()[0][:200]}", flush=True)

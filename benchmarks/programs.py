@@ -95,7 +95,7 @@ def of_field(name: str, charges: int, batch: int = FIELD_BATCH) -> tuple[Any, ..
     loss = getattr(jdml, f"{name}_loss")
     # Tiles of each unordered pair of charges, written and read once forward and once backward.
     tiles = 4 * 4 * charges * (charges + 1) // 2
-    what, others = f"{name}, {charges} charges", {"tiles_bytes": tiles, "turns": visits(charges)}
+    what, others = f"{name}, {charges} charges", {"bare_bytes": tiles, "turns": visits(charges)}
     return what, traced(jax.value_and_grad(loss, (0, 2)), *arrays), 1, None, others
 
 

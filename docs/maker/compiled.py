@@ -49,7 +49,7 @@ def of_device(name: str, title: str) -> str:
     for place in sorted({**earlier, **rows}):
         row, old = rows.get(place), earlier.get(place)
         was = f"{old['bytes'] / MIB:,.0f}" if old else "–"
-        lines.append([*place, was, *(figures(row, rows) if row else ["–"] * 8)])
+        lines.append([*place, was, *(figures(row) if row else ["–"] * 8)])
     head = [
         "program",
         "devices",
@@ -69,12 +69,10 @@ def of_device(name: str, title: str) -> str:
     )
 
 
-def figures(row: Mapping[str, Any], rows: Mapping[tuple[str, int], Mapping[str, Any]]) -> list[str]:
+def figures(row: Mapping[str, Any]) -> list[str]:
     """Write the figures of a program."""
-    beside = rows.get((row["beside"], 1))
-    times = f"{row['bytes'] / beside['bytes']:.2f}" if beside else "–"
-    if "tiles_bytes" in row:
-        times = f"{row['bytes'] / row['tiles_bytes']:.2f}*"
+    bare = row["bare_bytes"]
+    times = f"{row['bytes'] / bare:.2f}{'' if row['beside'] else '*'}" if bare else "–"
     return [
         f"{row['bytes'] / MIB:,.0f}",
         times,
@@ -82,8 +80,8 @@ def figures(row: Mapping[str, Any], rows: Mapping[tuple[str, int], Mapping[str, 
         f"{row['operations'] / 1e9:,.2f}",
         str(row["kernels"]),
         f"{sum(row['collectives'].values()) / MIB:,.1f}" if row["devices"] > 1 else "–",
-        duration(row["least_us"]),
-        duration(row.get("estimate_us")),
+        duration(row["least_seconds"]),
+        duration(row.get("estimate_seconds")),
     ]
 
 
@@ -92,10 +90,8 @@ def key(row: Mapping[str, Any]) -> tuple[str, int]:
     return row["what"], row["devices"]
 
 
-def duration(microseconds: float | None) -> str:
+def duration(seconds: float | None) -> str:
     """Write a time."""
-    if microseconds is None:
+    if seconds is None:
         return "–"
-    if microseconds < 1000:
-        return f"{microseconds:.0f} µs"
-    return f"{microseconds / 1000:,.1f} ms"
+    return f"{1e6 * seconds:.0f} µs" if seconds < 1e-3 else f"{1e3 * seconds:,.1f} ms"
