@@ -6,10 +6,11 @@
     .venv/compilers/bin/python benchmarks/compiled.py --for v5e --only small arcface
 
 Value and gradient of every loss, the fields, the metrics, the flow, and training steps of a network with each
-method, on one device and on eight. Nothing runs: bytes are operands and results of all kernels, operations those of
-products and convolutions, temporaries and collectives the compiler's own, `bare_bytes` what the bare products (or the
-plain network, or the tiles of a field) move. `least_seconds` is a roofline: the longer of operations at the published
-peak and bytes at the published bandwidth; `estimate_seconds` is what a TPU's compiler reckons.
+method, on one device and on eight. Nothing runs: bytes are operands and results of all kernels that go through the
+device's memory, operations those of products and convolutions, temporaries and collectives the compiler's own,
+`bare_bytes` what the bare products (or the plain network, or the tiles of a field) move. `least_seconds` is a roofline:
+the longer of operations at the published peak and bytes at the published bandwidth; `estimate_seconds` is what a TPU's
+compiler reckons, `accessed_bytes` its own count, in the memory beside its units too.
 A program is written to the line compiled_DEVICE of benchmarks/results.jsonl as soon as it is compiled; what is
 there already is left out, unless --again asks for it anew.
 """
@@ -121,6 +122,7 @@ def measured(
     }
     if target.clock:
         row["estimate_seconds"] = round(program.cycles / target.clock, 7)
+        row["accessed_bytes"] = int(compiled.cost_analysis()["bytes accessed"])
     if wrong := program.on_host:
         row["on_host_or_float64"] = wrong
     return row

@@ -5,6 +5,7 @@ Nothing runs and nothing is timed. The extra `compilers` brings them, best into 
 """
 
 import importlib.util
+import itertools
 import math
 import os
 import re
@@ -124,7 +125,10 @@ SILENT = frozenset(
     "opt-barrier add-dependency".split()
 )
 """What is no kernel and moves nothing."""
-SHAPE = re.compile(r"(\w+)\[([\d,]*)\]")
+SHAPE = re.compile(r"(\w+)\[([\d,]*)\](?:\{([^}]*)\})?")
+"""The type, sizes and layout of an array: the order of its axes, a TPU's tiles, and where it lies."""
+COPIES = ("copy-start", "slice-start", "dynamic-slice-start")
+"""What carries arrays from one memory to another beside the kernels."""
 
 
 class Instruction(NamedTuple):
@@ -139,10 +143,28 @@ class Instruction(NamedTuple):
     is_root: bool
 
 
+def sizes_of(type_: str) -> list[int]:
+    """Bytes of each array of a type, a TPU's filled up to whole tiles."""
+    found = []
+    for kind, told, layout in SHAPE.findall(type_):
+        sizes = [int(n) for n in told.split(",") if n]
+        axes, _, rest = layout.partition(":")
+        if tile := re.match(r"T\(([\d,]+)\)", rest):
+            units = [int(n) for n in reversed(tile[1].split(","))]
+            for axis, unit in zip(map(int, filter(None, axes.split(","))), units, strict=False):
+                sizes[axis] = -(-sizes[axis] // unit) * unit
+        found.append(math.prod(sizes) * BYTES.get(kind, 4))
+    return found
+
+
 def size_of(type_: str) -> int:
     """Bytes of a type, of all parts of a tuple."""
-    parts = SHAPE.findall(re.sub(r"\{.*?\}", "", type_))
-    return sum(math.prod(map(int, filter(None, d.split(",")))) * BYTES.get(k, 4) for k, d in parts)
+    return sum(sizes_of(type_))
+
+
+def in_memory(type_: str) -> list[bool]:
+    """Which arrays of a type lie in the device's memory: a TPU keeps small ones in another, beside its units."""
+    return ["S(" not in layout for _, _, layout in SHAPE.findall(type_)]
 
 
 def _shape(type_: str) -> list[int]:
@@ -245,12 +267,12 @@ class Program:
 
     @property
     def kernels(self) -> int:
-        """How many different kernels there are; a TPU's copies into its own memory are none."""
-        return sum(1 for _, _, step in self.steps if not self._is_copy(step))
+        """How many different kernels there are: copies from memory to memory and sums of two numbers are none."""
+        return sum(1 for _, _, step in self.steps if self._is_kernel(step))
 
     @property
     def bytes(self) -> int:
-        """Bytes that all kernels read and write."""
+        """Bytes that all kernels read from the device's memory and write to it."""
         return int(sum(n * self._moved(where, step) for n, where, step in self.steps))
 
     @property
@@ -311,19 +333,24 @@ class Program:
             if bad.search(f"{s.opcode} {s.rest}") or "f64[" in s.type
         ]
 
-    def _is_copy(self, step: Instruction) -> bool:
-        return step.opcode.endswith(("-start", "-done")) or "ConcatBitcast" in step.rest
+    def _is_kernel(self, step: Instruction) -> bool:
+        if step.opcode.endswith("-done") or step.opcode in COPIES or "ConcatBitcast" in step.rest:
+            return False
+        alone = step.opcode not in ("fusion", "custom-call") and step.opcode not in COLLECTIVES
+        return not (alone and re.match(r"\w+\[\]", step.type) and len(step.operands) <= 2)
 
     def _moved(self, where: str, step: Instruction) -> int:
-        if self._is_copy(step):
+        if "ConcatBitcast" in step.rest:
             return 0
         inside = self._inside(step)
         of = self.computations[where]
-        read = sum(
-            self._read(inside, place, of[name].type if name in of else "")
-            for place, name in enumerate(step.operands)
-        )
-        return read + self._written(inside, step)
+        if step.opcode.endswith("-done"):
+            return self._written(None, step)
+        written = 0 if step.opcode.endswith("-start") else self._written(inside, step)
+        types = [of[name].type if name in of else "" for name in step.operands]
+        if step.opcode in COPIES:
+            return min(sizes_of(step.type)[:2]) if all(in_memory(types[0])) else 0
+        return written + sum(self._read(inside, place, type_) for place, type_ in enumerate(types))
 
     def _inside(self, step: Instruction) -> dict[str, Instruction] | None:
         called = re.search(r"calls=%?([\w.\-]+)", step.rest)
@@ -331,8 +358,9 @@ class Program:
 
     def _read(self, inside: dict[str, Instruction] | None, place: int, type_: str) -> int:
         """Bytes of an operand that are read: of what is only sliced, the slices."""
-        if inside is None:
-            return size_of(type_)
+        whole = sum(itertools.compress(sizes_of(type_), in_memory(type_)))
+        if inside is None or not whole:
+            return whole
         name = next(
             (i.name for i in inside.values() if i.opcode == "parameter" and i.inner == str(place)),
             "",
@@ -343,23 +371,21 @@ class Program:
             if user.opcode in ("dynamic-slice", "gather", "slice") and first:
                 total += size_of(user.type)
             elif user.opcode != "dynamic-update-slice" or not first:  # which is done in place
-                return size_of(type_)
-        return min(total, size_of(type_))
+                return whole
+        return min(total, whole)
 
     def _written(self, inside: dict[str, Instruction] | None, step: Instruction) -> int:
         """Bytes of the results: of what is updated in place, the update."""
         if step.opcode == "dynamic-update-slice":
             return 0
+        sizes = sizes_of(step.type)
         root = next((i for i in (inside or {}).values() if i.is_root), None)
-        if inside is None or root is None:
-            return size_of(step.type)
-        parts = [inside[n] for n in root.operands] if root.opcode == "tuple" else [root]
-        return sum(
-            size_of(inside[part.operands[1]].type)
-            if part.opcode == "dynamic-update-slice"
-            else size_of(part.type)
-            for part in parts
-        )
+        if inside is not None and root is not None:
+            parts = [inside[n] for n in root.operands] if root.opcode == "tuple" else [root]
+            for place, part in enumerate(parts):
+                if part.opcode == "dynamic-update-slice":
+                    sizes[place] = size_of(inside[part.operands[1]].type)
+        return sum(itertools.compress(sizes, in_memory(step.type)))
 
     def _products(self, where: str, step: Instruction) -> Iterator[tuple[str, Instruction]]:
         """The products of a kernel, with the computation they stand in."""

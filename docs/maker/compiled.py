@@ -14,10 +14,14 @@ device is, and these are properties of their programs, read from `benchmarks/res
 
 - **held**: temporaries beside arguments and results, as the compiler allots them.
 - **moved**: operands and results of all kernels, which is more than what reaches the memory where caches help. A loop counts
-  as often as it turns, a branch as its longer way, a slice as what it takes.
+  as often as it turns, a branch as its longer way, a slice as what it takes. A TPU keeps arrays of some MiB in a memory
+  beside its units: what stays there is not moved, what is carried there or back is, once.
+- **accessed**: what the TPU's compiler counts itself, `cost_analysis()["bytes accessed"]`: both memories, copies from one to the
+  other twice, a loop once.
 - **× bare**: moved bytes in units of the bare matrix products of the same size, in full float32, or of a plain ResNet-50.
 - **Gop**: of matrix products and convolutions.
-- **kernels**: how many different ones, copies of a TPU into its own memory not counted. A loop's kernels count once.
+- **kernels**: how many different ones: not copies from one memory of a TPU to the other, and not its sums of two single numbers,
+  which need no launch. A loop's kernels count once.
 - **least**: a roofline: operations at the published peak (H100: 989 Top/s in bfloat16, 67 in float32; v5e: 197, a sixth of it
   in full float32), or bytes at the published bandwidth (3.35 TB/s; 819 GB/s), whichever takes longer. Not a measurement.
 - **estimate**: the cycles that a TPU's compiler reckons, at 1.5 GHz; it has no model for some kernels, which count as nothing.
@@ -49,13 +53,14 @@ def of_device(name: str, title: str) -> str:
     for place in sorted({**earlier, **rows}):
         row, old = rows.get(place), earlier.get(place)
         was = f"{old['bytes'] / MIB:,.0f}" if old else "–"
-        lines.append([*place, was, *(figures(row) if row else ["–"] * 8)])
+        lines.append([*place, was, *(figures(row) if row else ["–"] * 9)])
     head = [
         "program",
         "devices",
         "before, MiB",
         "moved, MiB",
         "× bare",
+        "accessed, MiB",
         "held, MiB",
         "Gop",
         "kernels",
@@ -76,6 +81,7 @@ def figures(row: Mapping[str, Any]) -> list[str]:
     return [
         f"{row['bytes'] / MIB:,.0f}",
         times,
+        f"{row['accessed_bytes'] / MIB:,.0f}" if "accessed_bytes" in row else "–",
         f"{row['temporaries'] / MIB:,.0f}",
         f"{row['operations'] / 1e9:,.2f}",
         str(row["kernels"]),

@@ -85,6 +85,37 @@ def test_what_is_counted() -> None:
     assert list(program.precisions.values()) == [["f32", "f32", "highest,highest"]]
 
 
+TILED = """HloModule jit_f, is_scheduled=true
+
+%inner (a.1: f32[100,256], b.1: f32[8,256]) -> (f32[100,256], f32[]) {
+  %a.1 = f32[100,256]{1,0:T(8,128)} parameter(0)
+  %b.1 = f32[8,256]{1,0:T(8,128)} parameter(1)
+  %one = f32[]{:T(128)} constant(1)
+  ROOT %both = (f32[100,256]{1,0:T(8,128)}, f32[]{:T(128)}) tuple(%a.1, %one)
+}
+
+ENTRY %main (p: f32[100,256]) -> f32[100,256] {
+  %p = f32[100,256]{1,0:T(8,128)} parameter(0)
+  %cut = ((f32[100,256]{1,0:T(8,128)}), f32[8,256]{1,0:T(8,128)S(1)}, s32[]{:S(2)}) slice-start(%p)
+  %b = f32[8,256]{1,0:T(8,128)S(1)} slice-done(%cut)
+  %near = (f32[100,256]{1,0:T(8,128)S(1)}, f32[]{:T(128)}) fusion(%p, %b), kind=kLoop, calls=%inner
+  %c = f32[100,256]{1,0:T(8,128)S(1)} get-tuple-element(%near), index=0
+  %d = f32[]{:T(128)} get-tuple-element(%near), index=1
+  %twice = f32[]{:T(128)} add(%d, %d)
+  %sent = (f32[100,256]{1,0:T(8,128)}, f32[100,256]{1,0:T(8,128)S(1)}, u32[]{:S(2)}) copy-start(%c)
+  ROOT %e = f32[100,256]{1,0:T(8,128)} copy-done(%sent)
+}
+"""
+
+
+def test_memories_of_a_tpu() -> None:
+    """Only what goes through the device's memory is moved, in whole tiles, by copies too, which are no kernels."""
+    program = compilers.Program(TILED)
+    assert program.kernels == 1
+    padded, cut = 104 * 256 * 4, 8 * 256 * 4
+    assert program.bytes == cut + (padded + 4) + 3 * 4 + padded
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", compilers.TARGETS)
 def test_programs(target: str, tmp_path: Path) -> None:
