@@ -91,7 +91,7 @@ def measured(
 ) -> dict[str, Any]:
     """One row, beside those that there are."""
     start = time.perf_counter()
-    compiled = case.lowered().compile()
+    compiled, options = compilers.compiled(case.lowered())
     told = compiled.as_text()
     if text is not None:
         text.mkdir(parents=True, exist_ok=True)
@@ -119,6 +119,7 @@ def measured(
         "least_seconds": round(max(computing, program.bytes / target.bandwidth), 7),
         "compile_seconds": round(time.perf_counter() - start, 1),
         **case.others,
+        **options,
     }
     if target.clock:
         row["estimate_seconds"] = round(program.cycles / target.clock, 7)

@@ -134,8 +134,8 @@ def max_pool(x: jax.Array, size: int, stride: int, padding: Sequence[tuple[int, 
 
     Implementation notes:
         The value is ``nn.max_pool``'s. Its gradient compares each window's places with the maximum, one pass over
-        slices; XLA's (select-and-scatter) takes several times as long on a CPU. Forward-mode derivatives raise JAX's
-        TypeError.
+        slices; XLA's (select-and-scatter) takes several times as long on a CPU. A TPU takes XLA's, where the first of
+        the largest has the gradient: it would write down each slice. Forward-mode derivatives raise JAX's TypeError.
 
     Example:
         >>> print(max_pool(jnp.arange(9.0).reshape(1, 3, 3, 1), 3, 2, ((1, 1), (1, 1)))[0, :, :, 0])
@@ -148,7 +148,15 @@ def max_pool(x: jax.Array, size: int, stride: int, padding: Sequence[tuple[int, 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _max_pool(size: int, stride: int, padding: Padding, x: jax.Array) -> jax.Array:
-    return reduce(jnp.maximum, _pooled_places(size, stride, padding, x))
+    return jax.lax.platform_dependent(
+        x,
+        tpu=partial(_xla_max_pool, size, stride, padding),
+        default=lambda x: reduce(jnp.maximum, _pooled_places(size, stride, padding, x)),
+    )
+
+
+def _xla_max_pool(size: int, stride: int, padding: Padding, x: jax.Array) -> jax.Array:
+    return nn.max_pool(x, (size, size), (stride, stride), padding)
 
 
 def _pooled_places(size: int, stride: int, padding: Padding, x: jax.Array) -> list[jax.Array]:
@@ -166,7 +174,18 @@ def _max_pool_forward(
 def _max_pool_backward(
     size: int, stride: int, padding: Padding, kept: tuple[jax.Array, jax.Array], up: jax.Array
 ) -> tuple[jax.Array]:
-    x, largest = kept
+    return jax.lax.platform_dependent(
+        *kept,
+        up,
+        tpu=lambda x, _, up: jax.vjp(partial(_xla_max_pool, size, stride, padding), x)[1](up),
+        default=lambda x, largest, up: (_shared(size, stride, padding, x, largest, up),),
+    )
+
+
+def _shared(
+    size: int, stride: int, padding: Padding, x: jax.Array, largest: jax.Array, up: jax.Array
+) -> jax.Array:
+    """The gradient, in equal shares for all the largest places of a window."""
     is_largest = [place == largest for place in _pooled_places(size, stride, padding, x)]
     # At least 1: a compiler may compute x anew with other rounding, and then no place is the largest.
     share = up / jnp.maximum(reduce(jnp.add, [here.astype(up.dtype) for here in is_largest]), 1)
@@ -175,9 +194,10 @@ def _max_pool_backward(
         padded = jnp.pad(x, ((0, 0), *padding, (0, 0)))
         return windows(padded, (size, size), (stride, stride))
 
-    return tuple(
-        jax.linear_transpose(places, x)([jnp.where(here, share, 0) for here in is_largest])
+    (gradient,) = jax.linear_transpose(places, x)(
+        [jnp.where(here, share, 0) for here in is_largest]
     )
+    return gradient
 
 
 _max_pool.defvjp(_max_pool_forward, _max_pool_backward)

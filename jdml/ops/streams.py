@@ -330,7 +330,7 @@ def _gradients(
 
         totals = jax.lax.cond(learned, to_parameters, lambda totals: totals, totals)
         _, slopes = _slopes(term, squared, same, parameters)
-        force = 2.0 * jnp.where(real, slopes * received, 0.0)
+        force = jnp.where(real, slopes * received, 0.0)  # the 2 of the square comes last
         on_rows = force.sum(1)[:, None] * rows.vectors - _product(force, columns.vectors)
 
         def of_columns() -> Array:
@@ -351,7 +351,7 @@ def _gradients(
     vectors = everyone.vectors
     start = zeros_alike(vectors, vectors.shape), tuple(zeros_alike(vectors, ()) for _ in parameters)
     gradient, totals = jax.lax.fori_loop(0, acts.sum(), step, start)
-    return gradient * everyone.scale, totals
+    return gradient * (2.0 * everyone.scale), totals
 
 
 @_gradients.defjvp

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flax.errors import ModifyScopeVariableError
 
-from jdml.models import EpsNet, ResNet, ResNet20V2, SmallConvNet, create
+from jdml.models import EpsNet, ResNet, ResNet20V2, SmallConvNet, create, layers
 from jdml.models.convnets import max_pool_2x2
 from jdml.models.heads import POOLINGS
 from jdml.registry import NETWORKS
@@ -381,6 +381,23 @@ def test_pooling_by_reshape_is_max_pool(shape):
     chex.assert_trees_all_close(
         jax.jit(value_and_gradient, static_argnums=0)(max_pool_2x2),
         jax.jit(value_and_gradient, static_argnums=0)(lambda x: nn.max_pool(x, (2, 2), (2, 2))),
+        rtol=1e-6,
+    )
+
+
+def test_pooling_of_a_tpu_is_that_of_the_others():
+    """Without equal pixels: these share the gradient elsewhere."""
+    x = jax.random.permutation(jax.random.key(0), 2 * 7 * 6 * 3).reshape(2, 7, 6, 3) / 100
+
+    def value_and_gradient(pool):
+        pooled, pull = jax.vjp(partial(pool, 3, 2, ((1, 1), (0, 1))), x)
+        return pooled, pull(jnp.cos(pooled))[0]
+
+    chex.assert_trees_all_close(
+        *(
+            jax.jit(value_and_gradient, static_argnums=0)(pool)
+            for pool in (layers._max_pool, layers._xla_max_pool)
+        ),
         rtol=1e-6,
     )
 
