@@ -3,6 +3,7 @@
 import json
 import sys
 import warnings
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,10 @@ GALLERY = ("gallery_embeddings", "gallery_labels")
 class Evaluate:
     """Measure embeddings that lie in a .npz file, or in .npy files: retrieval metrics and, on request, NMI.
 
-    The file holds embeddings [N, D] and labels [N], and optionally a separate gallery,
-    gallery_embeddings [M, D] and gallery_labels [M]. Without one, every row is searched among all
-    others. Neighbours are ranked by Euclidean distance. All values are fractions, 0 to 1. Rows with a
-    negative label belong to no class: they are no queries and no right answers.
+    The file holds embeddings [N, D] and labels [N] ([N, L] by level, coarsest first), and optionally
+    a separate gallery, gallery_embeddings [M, D] and gallery_labels [M]. Without one, every row is
+    searched among all others. Neighbours are ranked by Euclidean distance. All values are fractions,
+    0 to 1. Rows with a negative label belong to no class: they are no queries and no right answers.
 
     Example: np.savez("e.npz", embeddings=x, labels=y), then
     jdml evaluate e.npz --normalize sphere --recall-at 1 10 --map-at 1000 --json metrics.json
@@ -53,6 +54,10 @@ class Evaluate:
     self_index: str = "self_index"
     """Name of an array [N] of the gallery's row that each query is itself, which it is not to find (-1: none), or its
     .npy file; where there is one."""
+    ignore_same: str | None = None
+    """Name of an array [N] (gallery_NAME [M] for a gallery), such as camera: what is of one class and equal there does
+    not count, neither right nor wrong. Or TABLE.csv:COLUMN, of the files that jdml embed wrote; or an .npy file (for
+    a gallery beside it gallery_FILE.npy)."""
     json: str | None = None
     """Write the metrics as JSON to this file; - is the screen, instead of the table."""
 
@@ -62,12 +67,15 @@ class Evaluate:
         from jdml.data.arrays import read_arrays
         from jdml.training.checkpoint import write_json
 
-        arrays = self._read_files() if self.file.suffix == ".npy" else read_arrays(self.file)
-        metrics = self._measure(arrays)
+        lone = self.file.suffix == ".npy"
+        arrays: Mapping[str, Any] = self._read_files() if lone else read_arrays(self.file)
+        metrics = self._measure(self._grouped(arrays))
         if self.json == "-":
             print(json.dumps(metrics, indent=2))
             return
-        print_table(f"{self.file}", ["metric", "value"], [[k, v] for k, v in metrics.items()])
+        rows = [[k, *(v if isinstance(v, list) else [v])] for k, v in metrics.items()]
+        levels = ["value"] if len(rows[0]) == 2 else [f"level {n}" for n in range(len(rows[0]) - 1)]
+        print_table(f"{self.file}", ["metric", *levels], rows)
         if self.json is not None:
             write_json(self.json, metrics)
 
@@ -83,6 +91,7 @@ class Evaluate:
                 gallery_embeddings=self.gallery_embeddings,
                 gallery_labels=self.gallery_labels,
                 self_index=self.self_index,
+                ignore_same=self.ignore_same,
                 recall_at=self.recall_at,
                 ndcg_at=self.ndcg_at,
                 map_at=self.map_at,
@@ -92,6 +101,29 @@ class Evaluate:
         for warning in told:
             print(f"note: {warning.message}", file=sys.stderr)
         return metrics
+
+    def _grouped(self, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arrays, with a column of a table where one was named."""
+        from jdml.data.table import read_column
+
+        table, _, column = (self.ignore_same or "").rpartition(":")
+        if not table:
+            return arrays
+        values = read_column(Path(table).expanduser(), column)
+        found = {}
+        for prefix in ("", "gallery_") if self.gallery_embeddings in arrays else ("",):
+            if f"{prefix}files" not in arrays:
+                raise ValueError(
+                    f"--ignore-same {self.ignore_same} needs an array {prefix}files, as jdml embed writes"
+                )
+            files = arrays[f"{prefix}files"].tolist()
+            gone = [file for file in files if file not in values]
+            if gone:
+                raise ValueError(
+                    f"{table} does not name {len(gone)} of {len(files)} files: {gone[0]}"
+                )
+            found[f"{prefix}{self.ignore_same}"] = np.array([values[file] for file in files])
+        return ChainMap(found, arrays)  # type: ignore[arg-type]  # nothing is written
 
     def _read_files(self) -> dict[str, np.ndarray]:
         """The arrays that lie in .npy files, by the names of the options."""
@@ -105,4 +137,9 @@ class Evaluate:
             files[self.gallery_labels] = Path(self.gallery_labels)
         if self.self_index != "self_index":
             files[self.self_index] = Path(self.self_index)
+        if self.ignore_same is not None:
+            path = Path(self.ignore_same)
+            files[self.ignore_same] = path
+            if self.gallery_embeddings in files:
+                files[f"gallery_{self.ignore_same}"] = path.with_name(f"gallery_{path.name}")
         return {name: read_array(file) for name, file in files.items()}

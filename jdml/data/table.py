@@ -49,6 +49,38 @@ def read_table(path: Path) -> Listing:
     return as_listing(rows, repeats=False)
 
 
+def read_column(path: Path, column: str) -> dict[str, str]:
+    """Read what a table says of its files in one more column, such as the camera that took them.
+
+    Args:
+        path: as for :func:`read_table`, with any columns beside ``file``.
+        column: one of them.
+
+    Returns:
+        The value of each file, by its absolute path.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it has no such column, or a line has another number of fields; the message names the line.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist")
+    lines = _records(path)
+    number, names = next(lines, (1, []))
+    header = [name.strip().lower() for name in names]
+    if not {"file", column.lower()} <= set(header):
+        raise ValueError(f"{path}:{number}: expected file and {column}, got {','.join(names)!r}")
+    rows = {}
+    for number, values in lines:
+        if len(values) != len(header):
+            raise ValueError(
+                f"{path}:{number}: expected {','.join(header)}, got {','.join(values)!r}"
+            )
+        row = dict(zip(header, values, strict=True))
+        rows[str(_file(path.parent, row["file"].strip()).absolute())] = row[column.lower()].strip()
+    return rows
+
+
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The lines of a table that are not empty, with their numbers: of a record of several lines its first."""
     try:

@@ -24,22 +24,25 @@ def evaluate_arrays(
     gallery_embeddings: str = "gallery_embeddings",
     gallery_labels: str = "gallery_labels",
     self_index: str = "self_index",
+    ignore_same: str | None = None,
     recall_at: Sequence[int] = (1, 2, 4, 8),
     ndcg_at: Sequence[int] = (),
     map_at: Sequence[int] = (),
     on_sphere: bool = False,
     clustered: bool = False,
-) -> dict[str, int | float]:
+) -> dict[str, Any]:
     """Measure embeddings that lie with their labels among other arrays, such as those of a ``.npz`` file.
 
     Args:
         arrays: by name; of a gallery that is a ``numpy.memmap`` no more is read than at a time is looked at.
         embeddings: name of the queries ``[N, D]``.
-        labels: name of their classes ``[N]``, integers or names.
+        labels: name of their classes ``[N]``, integers or names; ``[N, L]`` for a hierarchy, coarsest first.
         gallery_embeddings: name of what is searched ``[M, D]``; without one every query is searched among the others.
         gallery_labels: name of its classes ``[M]``.
         self_index: name of the gallery's row that each query is itself ``[N]``, where there is such an array; another
             name than the default must be there.
+        ignore_same: name of an array of groups ``[N]``, integers or names, and ``gallery_NAME`` for the gallery's
+            ``[M]``: pairs of one group and one class do not count.
         recall_at: k of ``"R@k"``.
         ndcg_at: k of ``"nDCG@k"``.
         map_at: k of ``"MAP@k"``.
@@ -47,7 +50,8 @@ def evaluate_arrays(
         clustered: also ``"NMI"``.
 
     Returns:
-        The metrics of :func:`jdml.metrics.evaluate_retrieval`, and of :func:`jdml.metrics.nmi` where asked for.
+        The metrics of :func:`jdml.metrics.evaluate_retrieval`, and of :func:`jdml.metrics.nmi` where asked for; lists
+        ``[L]`` by level.
 
     Raises:
         ValueError: an array that is missing, or of another shape or kind, by its name.
@@ -71,6 +75,10 @@ def evaluate_arrays(
     own = None
     if self_index != "self_index" or self_index in arrays:
         own = np.asarray(_named(arrays, self_index))
+    groups = None
+    if ignore_same is not None:
+        theirs = ignore_same if gallery is None else f"gallery_{ignore_same}"
+        groups = tuple(np.asarray(_named(arrays, name)) for name in (ignore_same, theirs))
     with ExitStack() as stack:
         if on_sphere:
             queries = _unit(queries)
@@ -78,17 +86,21 @@ def evaluate_arrays(
                 gallery = stack.enter_context(_unit_on_disk(gallery))
             elif gallery is not None:
                 gallery = _unit(gallery)
-        measured: dict[str, int | float] = evaluate_retrieval(
+        measured: dict[str, Any] = evaluate_retrieval(
             queries,
             classes,
             gallery,
             gallery_classes,
             self_index=own,
+            ignore=groups,
             recall_at=recall_at,
             ndcg_at=ndcg_at,
             map_at=map_at,
         )
-    return {**measured, "NMI": nmi(queries, classes)} if clustered else measured
+    if clustered:
+        scores = [nmi(queries, level) for level in np.atleast_2d(classes.T)]
+        measured |= {"NMI": scores[0] if classes.ndim == 1 else np.array(scores)}
+    return {name: value.tolist() if classes.ndim > 1 else value for name, value in measured.items()}
 
 
 def _named(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
@@ -106,7 +118,7 @@ def _pair(
         raise ValueError(f"{vectors} must have shape [N, D], got {list(embeddings.shape)}")
     if not np.issubdtype(embeddings.dtype, np.floating):
         raise ValueError(f"{vectors} must be floating point, got {embeddings.dtype}")
-    if labels.shape != (len(embeddings),):
+    if labels.ndim not in (1, 2) or len(labels) != len(embeddings):
         raise ValueError(
             f"{classes} must have shape [N] = [{len(embeddings)}], got {list(labels.shape)}"
         )

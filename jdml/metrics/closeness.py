@@ -5,6 +5,7 @@ of one matrix product. Equal gallery rows get equal closeness, so that duplicate
 """
 
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -63,15 +64,14 @@ def in_frame(vectors: Array, frame: tuple[Array, Array]) -> Array:
     return jnp.ldexp(vectors, -exponent) - centre
 
 
-def closeness(queries: Array, gallery: Array, half_squares: Array, itself: Array | None) -> Array:
+def closeness(queries: Array, gallery: Array, half_squares: Array, out: Array | None) -> Array:
     """``q · g − ‖g‖²/2`` for all pairs: greater is nearer.
 
     Args:
         queries: ``[B, D]``.
         gallery: ``[N, D]``.
         half_squares: ``‖g‖²/2``, ``[N]``; infinite or NaN where a row takes no part.
-        itself: ``[B]``, the gallery row that each query is, and which is excluded from its ranking; a row that is not
-            there excludes nothing, None likewise.
+        out: ``[B, N]`` bool, the pairs that are excluded, see :func:`barred`; None for none.
 
     Returns:
         ``[B, N]``, −∞ for what is excluded.
@@ -79,10 +79,36 @@ def closeness(queries: Array, gallery: Array, half_squares: Array, itself: Array
     scores = similarities(queries, gallery) - half_squares[None, :]
     scores = jnp.where(scores == 0, 0.0, scores)  # 0 and −0 are a tie
     scores = jnp.where(half_squares[None, :] < jnp.inf, scores, -jnp.inf)
-    if itself is None:
-        return scores
-    columns = jax.lax.broadcasted_iota(jnp.int32, scores.shape, 1)
-    return jnp.where(columns == itself[:, None], -jnp.inf, scores)
+    return scores if out is None else jnp.where(out, -jnp.inf, scores)
+
+
+def barred(
+    askers: Sequence[Array | None], gallery_kin: Array | None, start: Array | int, size: int
+) -> Array | None:
+    """Which rows of a piece of the gallery take no part in which query's ranking.
+
+    Args:
+        askers: ``[B]``, the gallery's row that each query is, one that is not there bars nothing; and its kin,
+            ``[B]`` integers, which bar the gallery's rows of the same, or ``[B, N]`` bool, which say it for the whole
+            gallery. None: nobody.
+        gallery_kin: ``[n]``, of the piece.
+        start: the first row of the piece.
+        size: n.
+
+    Returns:
+        ``[B, n]`` bool; None for nothing.
+    """
+    own, kin = askers
+    rows = start + jnp.arange(size, dtype=jnp.int32)
+    masks = []
+    if own is not None:
+        masks.append(rows[None, :] == own[:, None])
+    if kin is not None and gallery_kin is not None:
+        masks.append(gallery_kin[None, :] == kin[:, None])
+    elif kin is not None:
+        whole = kin.shape[1] == size
+        masks.append(kin if whole else jnp.take(kin, rows, axis=1, mode="clip"))
+    return functools.reduce(jnp.logical_or, masks) if masks else None
 
 
 @jax.jit

@@ -58,26 +58,32 @@ def frame_of(queries: Array, rows: np.memmap) -> tuple[Array, Array]:
 
 
 def rank(
-    blocks: Sequence[tuple[Array, Array | None]], gallery: Gallery, depth: int
+    blocks: Sequence[tuple[Array, Array | None, Array | None]],
+    gallery: Gallery,
+    depth: int,
+    kin: np.ndarray | None = None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The nearest rows of each block of queries; the gallery is read once.
 
     Args:
-        blocks: queries ``[B, D]`` in the gallery's frame, all of one size, and the row ``[B]`` that each is (−1: none),
-            or None.
+        blocks: queries ``[B, D]`` in the gallery's frame, all of one size, the row ``[B]`` that each is (−1: none), or
+            None, and what else is barred, or None: ``own`` and ``kin`` of :func:`jdml.metrics.closeness.barred`.
         gallery: where to search.
         depth: how many ranks, at most N.
+        kin: ``[N]``, its ``gallery_kin``.
 
     Yields:
         For each block, indices ``[B, depth]``, and whether they take part.
     """
-    best = [_nothing(len(block), depth) for block, _ in blocks]
+    best = [_nothing(len(block), depth) for block, *_ in blocks]
     longest = rows_of_a_piece(gallery.rows)
     for start, piece in _pieces(gallery.rows):
-        padded = jnp.asarray(np.pad(piece, ((0, longest - len(piece)), (0, 0))))
+        missing = longest - len(piece)
+        padded = jnp.asarray(np.pad(piece, ((0, missing), (0, 0))))
         references = closeness.in_frame(padded, gallery.frame)
-        for turn, (block, itself) in enumerate(blocks):
-            best[turn] = _better(best[turn], block, itself, references, len(piece), start)
+        theirs = None if kin is None else np.pad(kin[start : start + longest], (0, missing))
+        for turn, block in enumerate(blocks):
+            best[turn] = _better(best[turn], block, references, theirs, len(piece), start)
     for scores, indices in best:
         yield np.asarray(indices), np.asarray(scores > -jnp.inf)
 
@@ -89,9 +95,9 @@ def _nothing(rows: int, depth: int) -> tuple[Array, Array]:
 @functools.partial(jax.jit, donate_argnums=0)
 def _better(
     best: tuple[Array, Array],
-    queries: Array,
-    itself: Array | None,
+    block: tuple[Array, Array | None, Array | None],
     references: Array,
+    kin: Array | None,
     number: Array | int,
     start: Array | int,
 ) -> tuple[Array, Array]:
@@ -99,8 +105,9 @@ def _better(
     scores, indices = best
     half_squares = 0.5 * jnp.sum(jnp.square(references), axis=-1)
     half_squares = jnp.where(jnp.arange(len(references)) < number, half_squares, jnp.inf)
-    here = None if itself is None else itself - start
-    new = closeness.closeness(queries, references, half_squares, here)
+    queries, *askers = block
+    out = closeness.barred(askers, kin, start, len(references))
+    new = closeness.closeness(queries, references, half_squares, out)
     depth = scores.shape[1]
     new, places = _top(new, min(depth, len(references)))
     every = jnp.concatenate([scores, new], axis=1)
@@ -147,7 +154,7 @@ def nearest(
     missing = -size % at_a_time
     probes = jnp.pad(closeness.in_frame(queries, gallery.frame), ((0, missing), (0, 0)))
     rows_of = np.split(np.arange(len(probes), dtype=np.int32), len(probes) // at_a_time)
-    blocks = [(probes[own], jnp.asarray(own) if exclude_self else None) for own in rows_of]
+    blocks = [(probes[own], jnp.asarray(own) if exclude_self else None, None) for own in rows_of]
     indices = np.concatenate([found for found, _ in rank(blocks, gallery, k)])[:size]
     distances = [
         closeness.exact(

@@ -128,19 +128,26 @@ def _numbered(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
     for name in _LABELS:
         if arguments.get(name) is not None and name not in named:
             raise TypeError(f"{name} must be names as {', '.join(named)} are, got numbers")
-    numbers = np.unique(np.concatenate(list(named.values())), return_inverse=True)[1]
-    ends = np.cumsum([len(names) for names in named.values()])[:-1]
+    numbers = np.unique(
+        np.concatenate([names.ravel() for names in named.values()]), return_inverse=True
+    )[1]
+    ends = np.cumsum([names.size for names in named.values()])[:-1]
     parts = np.split(numbers.reshape(-1).astype(np.int32), ends)
-    return dict(zip(named, parts, strict=True))
+    return {
+        name: part.reshape(names.shape)
+        for (name, names), part in zip(named.items(), parts, strict=True)
+    }
 
 
 def _as_names(labels: Any) -> np.ndarray | None:
     """Class names as a NumPy array of text, or None where labels are something else."""
     if isinstance(labels, list | tuple) and labels and all(isinstance(n, str) for n in labels):
         return np.asarray(labels)
-    if not isinstance(labels, np.ndarray) or labels.ndim != 1:
+    if not isinstance(labels, np.ndarray) or labels.ndim not in (1, 2):
         return None
     if labels.dtype.kind in "US":
         return labels
-    is_text = labels.dtype.kind in "OT" and labels.size and all(isinstance(n, str) for n in labels)
+    is_text = (
+        labels.dtype.kind in "OT" and labels.size and all(isinstance(n, str) for n in labels.flat)
+    )
     return labels.astype(np.str_) if is_text else None

@@ -9,7 +9,14 @@ import numpy as np
 from jax import Array
 
 from jdml.metrics import disk
-from jdml.metrics.closeness import closeness, common_frame, in_frame, merge, rows_per_block
+from jdml.metrics.closeness import (
+    barred,
+    closeness,
+    common_frame,
+    in_frame,
+    merge,
+    rows_per_block,
+)
 from jdml.metrics.handed import handed_in
 from jdml.ops import checks, safe_norm
 from jdml.ops.meshes import Axis, by_parts
@@ -122,8 +129,9 @@ def _search(
     def search(block: tuple[Array, Array]) -> tuple[Array, Array]:
         rows, start = block
         probes = in_frame(jax.lax.stop_gradient(rows), frame)
-        itself = start - offset + jnp.arange(len(rows)) if exclude_self else None
-        score = closeness(probes, references, half_squares, itself)
+        own = start + jnp.arange(len(rows)) if exclude_self else None
+        out = barred((own, None), None, offset, len(gallery))
+        score = closeness(probes, references, half_squares, out)
         score, here = jax.lax.top_k(score, min(k, len(gallery)))
         distances = safe_norm(rows[:, None, :] - gallery[here])[..., 0]
         distances, indices = merge(axis, k, score, distances, here.astype(jnp.int32) + offset)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics import closeness, disk, ranking, twins
+from jdml.metrics import answers, closeness, disk, ranking
 from jdml.metrics.handed import handed_in
 from jdml.ops import checks
 from jdml.ops.meshes import Axis, by_parts, by_rows, mesh_of
@@ -37,14 +37,7 @@ class _Search(NamedTuple):
     gallery: Any  # [N, D], or a gallery on disk
     own: Array | None = None  # [Q], the gallery's row that each query is itself, −1 for none
     half_squares: Array | None = None  # [N], where the gallery is on one device
-
-
-class _Truth(NamedTuple):
-    """What is right."""
-
-    query_classes: Any  # [Q]
-    gallery_classes: Any  # [N]
-    num_relevant: Any  # [Q]
+    kin: answers.Kin = answers.Kin()  # what does not count
 
 
 @handed_in
@@ -55,6 +48,7 @@ def evaluate_retrieval(
     gallery_labels: Array | None = None,
     *,
     self_index: Any = None,
+    ignore: Any = None,
     recall_at: Sequence[int] = (1, 2, 4, 8),
     ndcg_at: Sequence[int] = (),
     map_at: Sequence[int] = (),
@@ -72,13 +66,17 @@ def evaluate_retrieval(
 
     Args:
         queries: ``[Q, D]`` floating; ranked by Euclidean distance of the vectors as given, not normalized.
-        query_labels: ``[Q]`` integers, negative for no class; or class names.
+        query_labels: ``[Q]`` integers, negative for no class; or class names. ``[Q, L]`` for L levels of a hierarchy,
+            coarsest first, each column a labelling of its own: a letter's number is not that of another alphabet's.
         gallery: ``[N, D]`` references. Default: the queries, each excluded (by index) from its own ranking. On a mesh
             each device ranks its own rows; a ``numpy.memmap`` is read from disk in pieces, once to be checked and once
             to be ranked.
         gallery_labels: ``[N]``, likewise.
         self_index: ``[Q]`` integers, the gallery's row that a query is itself, which is excluded from its ranking and
             is none of its references; −1: it is not in the gallery. Default: −1, without a gallery the query's index.
+        ignore: pairs that are neither right nor wrong and take no rank. ``(query_groups [Q], gallery_groups [N])``,
+            integers or names: pairs of one group and one class, such as pictures of a person by one camera. Or
+            ``[Q, N]`` boolean: any pairs.
         recall_at: k of ``"R@k"``.
         ndcg_at: k of ``"nDCG@k"``.
         map_at: k of ``"MAP@k"``.
@@ -88,12 +86,14 @@ def evaluate_retrieval(
 
     Returns:
         ``"R@k"``, ``"P@1"``, ``"RP"``, ``"MAP@R"``, ``"nDCG@k"``, ``"MAP@k"`` as fractions (0…1), and
-        ``"queries"``: how many queries had a reference. The others are left out; if none had, all averages are 0.
+        ``"queries"``: how many queries had a reference. The others are left out; if none had, all averages are 0. Where
+        some with a class had none, ``"unanswered"`` is how many. Of labels ``[Q, L]`` each is an array ``[L]``
+        (``[Q, L]`` with ``per_query``), what that column gives alone.
 
     Raises:
         TypeError: arguments of the wrong kind.
         ValueError: shapes that do not fit, a gallery without labels, k < 1, a row that is not finite, a
-            ``self_index`` outside −1…N−1.
+            ``self_index`` outside −1…N−1, ``ignore`` neither groups nor an array.
 
     Warns:
         UserWarning: a query equals its nearest row of a gallery, bit by bit, and ``self_index`` does not say whether
@@ -104,7 +104,8 @@ def evaluate_retrieval(
         beyond the gallery counts the missing ranks as misses. ``jax.lax.top_k`` ranks; for R in the hundreds or
         thousands on a CPU it is NumPy's partial sort of (closeness, index), per block. One program per shape, number
         of ranks (the largest k or R, rounded up to a power of two) and choice of metrics: other values recompile
-        nothing. A host function: call it outside ``jit``.
+        nothing. Groups are one number a row, compared where distances are; every level of labels is ranked anew. A host
+        function: call it outside ``jit``.
 
     Paper settings:
         In-shop has a query and a gallery set; the others search among themselves.
@@ -117,10 +118,13 @@ def evaluate_retrieval(
         >>> x = jnp.array([[0.0], [1.0], [5.0], [6.0], [2.0], [9.0]])
         >>> scores = evaluate_retrieval(x, jnp.array([0, 0, 1, 1, 1, 2]), recall_at=(1, 2))
         >>> {name: round(value, 3) for name, value in scores.items()}
-        {'R@1': 0.8, 'R@2': 0.8, 'P@1': 0.8, 'RP': 0.7, 'MAP@R': 0.7, 'queries': 5}
+        {'R@1': 0.8, 'R@2': 0.8, 'P@1': 0.8, 'RP': 0.7, 'MAP@R': 0.7, 'queries': 5, 'unanswered': 1}
+        >>> camera = jnp.array([0, 0, 0, 1, 1, 1])  # what one camera saw twice does not count
+        >>> evaluate_retrieval(x, jnp.array([0, 0, 1, 1, 1, 2]), ignore=(camera, camera), recall_at=())["queries"]
+        3
     """
     checks.check_concrete(
-        "evaluate_retrieval", queries, query_labels, gallery, gallery_labels, self_index
+        "evaluate_retrieval", queries, query_labels, gallery, gallery_labels, self_index, ignore
     )
     is_unsaid = gallery is not None and self_index is None
     if (gallery is None) != (gallery_labels is None):
@@ -139,40 +143,64 @@ def evaluate_retrieval(
         self_index = np.arange(queries.shape[0]) if self_index is None else self_index
     elif isinstance(gallery, np.memmap):
         checks.check_embeddings("gallery", gallery, dim=queries.shape[1], like="queries")
-        checks.check_labels("gallery_labels", gallery_labels, gallery.shape[0])
+        answers.check_levels("gallery_labels", gallery_labels, gallery.shape[0])
     else:
         gallery = _checked_rows("gallery", gallery, "gallery_labels", gallery_labels, like=queries)
+    own = answers.checked_own(self_index, queries.shape[0], gallery.shape[0])
+    ignored = answers.checked_ignore(ignore, queries.shape[0], gallery.shape[0])
+    search = None
+    levels = []
+    for labels in answers.by_level(query_labels, gallery_labels):
+        truth, kin = answers.truth(*labels, own, ignored)
+        judged = truth.num_relevant > 0
+        if judged.any():
+            search = search or _prepare(queries, gallery, own)
+            scores, found = _ranked(_among(search, kin), truth, cutoffs, block_size)
+        else:
+            scores = dict.fromkeys(_names(cutoffs), np.full(judged.shape, np.nan))
+            if judged.size:
+                warnings.warn(
+                    f"none of {judged.size} queries has another row of its class to find: there is nothing to measure",
+                    UserWarning,
+                    stacklevel=3,
+                )
+        levels.append(_summary(scores, truth, per_query=per_query))
+    if is_unsaid and judged.any():
+        answers.warn_of_twins(queries, gallery, found, judged)
+    if query_labels.ndim == 1:
+        return levels[0]
+    names = {name: None for level in levels for name in level}
+    return {name: np.stack([level.get(name, 0) for level in levels], axis=-1) for name in names}
 
-    own = None if self_index is None else _checked_rows_of_queries(self_index, queries, gallery)
 
-    truth = _truth(query_labels, gallery_labels, own)
+def _ranked(
+    search: _Search, truth: answers.Truth, cutoffs: _Cutoffs, block_size: int | None
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """All metrics of every query, NaN where it has no reference, and what is nearest to it."""
     judged = truth.num_relevant > 0
+    ranks = (*cutoffs.recall, *cutoffs.ndcg, *cutoffs.average_precision)
+    depth = _depth(max(1, truth.num_relevant.max(), *ranks), search.gallery.shape[0])
+    on_disk = isinstance(search.gallery, disk.Gallery)
+    at_a_time = disk.rows_of_a_piece(search.gallery.rows) if on_disk else search.gallery.shape[0]
+    rows = block_size or closeness.rows_per_block(judged.size, at_a_time)
     scores = {name: np.full(judged.shape, np.nan) for name in _names(cutoffs)}
-    if judged.any():
-        search = _prepare(queries, gallery, own)
-        ranks = (*cutoffs.recall, *cutoffs.ndcg, *cutoffs.average_precision)
-        depth = _depth(max(1, truth.num_relevant.max(), *ranks), gallery.shape[0])
-        on_disk = isinstance(gallery, np.memmap)
-        at_a_time = disk.rows_of_a_piece(gallery) if on_disk else gallery.shape[0]
-        rows = block_size or closeness.rows_per_block(judged.size, at_a_time)
-        found = np.zeros(judged.shape, np.int32)
-        for start, values, first in _blocks(search, truth, min(rows, judged.size), depth, cutoffs):
-            found[start : start + first.size] = first
-            for name, value in values.items():
-                scores[name][start : start + value.size] = value
-        scores = {name: np.where(judged, value, np.nan) for name, value in scores.items()}
-        if is_unsaid:
-            twins.warn(queries, gallery, found, judged)
-    elif judged.size:
-        warnings.warn(
-            f"none of {judged.size} queries has another row of its class to find: there is nothing to measure",
-            UserWarning,
-            stacklevel=3,
-        )
-    if per_query:
-        return scores | {"queries": int(judged.sum())}
+    found = np.zeros(judged.shape, np.int32)
+    for start, values, first in _blocks(search, truth, min(rows, judged.size), depth, cutoffs):
+        found[start : start + first.size] = first
+        for name, value in values.items():
+            scores[name][start : start + value.size] = value
+    return {name: np.where(judged, value, np.nan) for name, value in scores.items()}, found
+
+
+def _summary(
+    scores: dict[str, np.ndarray], truth: answers.Truth, *, per_query: bool
+) -> dict[str, Any]:
+    """Averages, unless the numbers of every query are wanted, and how many queries could be answered."""
+    judged = truth.num_relevant > 0
     averages = {name: _average(value[judged]) for name, value in scores.items()}
-    return averages | {"queries": int(judged.sum())}
+    summary = (scores if per_query else averages) | {"queries": int(judged.sum())}
+    unanswered = int(((truth.query_classes >= 0) & ~judged).sum())
+    return summary | {"unanswered": unanswered} if unanswered else summary
 
 
 def _checked_rows(
@@ -181,21 +209,8 @@ def _checked_rows(
     """The vectors in float32, checked with their labels."""
     dim = None if like is None else like.shape[1]
     checks.check_embeddings(name, vectors, dim=dim, like="queries")
-    checks.check_labels(labels_name, labels, vectors.shape[0])
+    answers.check_levels(labels_name, labels, vectors.shape[0])
     return checks.as_finite(name, vectors)
-
-
-def _checked_rows_of_queries(self_index: Any, queries: Array, gallery: Any) -> np.ndarray:
-    checks.check_labels("self_index", self_index, queries.shape[0])
-    own = np.asarray(self_index).astype(np.int64)
-    size = gallery.shape[0]
-    outside = (own < -1) | (own >= size)
-    if outside.any():
-        row = outside.argmax()
-        raise ValueError(
-            f"self_index[{row}] is {own[row]}, expected a row of the gallery, 0…{size - 1}, or -1 for none"
-        )
-    return own.astype(np.int32)
 
 
 def _checked_ranks(name: str, ranks: Any) -> tuple[int, ...]:
@@ -216,22 +231,6 @@ def _names(cutoffs: _Cutoffs) -> list[str]:
     ]
 
 
-def _truth(query_labels: Any, gallery_labels: Any, own: np.ndarray | None) -> _Truth:
-    """Labels of any integers as classes 0…C−1, −1 where they are negative, and how many references a query has."""
-    size = query_labels.shape[0]
-    labels = np.concatenate(
-        [np.asarray(some).astype(np.int64) for some in (query_labels, gallery_labels)]
-    )
-    classes = np.full(labels.shape, -1, np.int32)
-    classes[labels >= 0] = np.unique(labels[labels >= 0], return_inverse=True)[1]
-    queries, gallery = classes[:size], classes[size:]
-    in_gallery = np.bincount(gallery[gallery >= 0], minlength=classes.max(initial=0) + 1)
-    relevant = np.where(queries >= 0, in_gallery[queries], 0).astype(np.int32)
-    if own is not None and gallery.size:
-        relevant -= (own >= 0) & (queries >= 0) & (gallery[own] == queries)
-    return _Truth(queries, gallery, relevant)
-
-
 def _prepare(queries: Array, gallery: Any, own: np.ndarray | None) -> _Search:
     """Everything on the device, in a frame where distances lose no digits. A gallery on disk stays there."""
     itself = None if own is None else jnp.asarray(own)
@@ -248,6 +247,13 @@ def _prepare(queries: Array, gallery: Any, own: np.ndarray | None) -> _Search:
     moved = closeness.in_frame(queries, frame)
     references = moved if gallery is queries else closeness.in_frame(gallery, frame)
     return _Search(moved, references, itself, _half_squares(references))
+
+
+def _among(search: _Search, kin: answers.Kin) -> _Search:
+    """The search of what counts; the gallery's kin lie where the gallery does."""
+    if isinstance(search.gallery, disk.Gallery):
+        return search._replace(kin=kin)
+    return search._replace(kin=jax.tree.map(jnp.asarray, kin))
 
 
 def _half_squares(references: Array) -> Array:
@@ -269,7 +275,7 @@ def _depth(wanted: int, size: int) -> int:
 
 def _blocks(
     search: _Search,
-    truth: _Truth,
+    truth: answers.Truth,
     rows: int,
     depth: int,
     cutoffs: _Cutoffs,
@@ -277,7 +283,7 @@ def _blocks(
     """The row at which each block of queries starts, its metrics, and what is nearest; the last may overlap another."""
     size = search.queries.shape[0]
     starts = [min(start, size - rows) for start in range(0, size, rows)]
-    truth = _Truth(*map(jnp.asarray, truth))
+    truth = answers.Truth(*map(jnp.asarray, truth))
     measured = [
         (start, _measure(truth, start, *neighbors, cutoffs), neighbors[0][:, 0])
         for start, neighbors in zip(
@@ -302,9 +308,8 @@ def _rank_on_mesh(
 ) -> Iterator[tuple[Any, Any]]:
     """The same as :func:`_rank_on_device`, each device ranking its rows of the gallery."""
     for start in starts:
-        queries, own = _block(search, start, rows)
-        neighbors = _top_on_mesh(search.gallery, queries, own, depth)
-        yield jax.device_get(neighbors)
+        block = _block(search, start, rows)
+        yield jax.device_get(_top_on_mesh((search.gallery, search.kin.of_gallery), block, depth))
 
 
 def _rank_on_disk(
@@ -312,7 +317,7 @@ def _rank_on_disk(
 ) -> Iterator[tuple[Any, Any]]:
     """The same, one piece of the gallery after the other, each for all queries."""
     blocks = [_block(search, start, rows) for start in starts]
-    yield from disk.rank(blocks, search.gallery, depth)
+    yield from disk.rank(blocks, search.gallery, depth, search.kin.of_gallery)
 
 
 def _rank_on_device(
@@ -348,19 +353,17 @@ def _top(search: _Search, start: Array | int, rows: int, depth: int) -> tuple[Ar
 
 
 @functools.partial(jax.jit, static_argnames="depth")
-def _top_on_mesh(
-    gallery: Array, queries: Array, own: Array | None, depth: int
-) -> tuple[Array, Array]:
-    def top(axis: Axis, gallery: Array, others: tuple[Array, Array | None]) -> tuple[Array, ...]:
-        queries, own = others
-        offset = axis.index * len(gallery)
-        itself = None if own is None else own - offset
-        scores = closeness.closeness(queries, gallery, _half_squares(gallery), itself)
-        scores, indices = jax.lax.top_k(scores, min(depth, len(gallery)))
+def _top_on_mesh(gallery: Any, block: Any, depth: int) -> tuple[Array, Array]:
+    def top(axis: Axis, gallery: Any, block: Any) -> tuple[Array, ...]:
+        (references, kin), (queries, *askers) = gallery, block
+        offset = axis.index * len(references)
+        out = closeness.barred(askers, kin, offset, len(references))
+        scores = closeness.closeness(queries, references, _half_squares(references), out)
+        scores, indices = jax.lax.top_k(scores, min(depth, len(references)))
         found = indices.astype(jnp.int32) + offset, scores > -jnp.inf
         return closeness.merge(axis, depth, scores, *found)
 
-    ranked: tuple[Array, Array] = by_parts(top, gallery, (queries, own))
+    ranked: tuple[Array, Array] = by_parts(top, gallery, block)
     return ranked
 
 
@@ -370,20 +373,23 @@ def _places(search: _Search, start: Array | int, rows: int) -> Array:
 
 
 def _closeness(search: _Search, start: Array | int, rows: int) -> Array:
-    queries, own = _block(search, start, rows)
+    queries, *askers = _block(search, start, rows)
     assert search.half_squares is not None
-    return closeness.closeness(queries, search.gallery, search.half_squares, own)
+    out = closeness.barred(askers, search.kin.of_gallery, 0, search.gallery.shape[0])
+    return closeness.closeness(queries, search.gallery, search.half_squares, out)
 
 
-def _block(search: _Search, start: Array | int, rows: int) -> tuple[Array, Array | None]:
-    """Some of the queries, and the rows of the gallery that they are."""
-    of_all = (search.queries, search.own)
+def _block(
+    search: _Search, start: Array | int, rows: int
+) -> tuple[Array, Array | None, Array | None]:
+    """Some of the queries, the rows of the gallery that they are, and which do not count."""
+    of_all = (search.queries, search.own, search.kin.of_queries)
     return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, rows), of_all)
 
 
 @functools.partial(jax.jit, static_argnames="cutoffs")
 def _measure(
-    truth: _Truth, start: Array | int, indices: Array, valid: Array, cutoffs: _Cutoffs
+    truth: answers.Truth, start: Array | int, indices: Array, valid: Array, cutoffs: _Cutoffs
 ) -> dict[str, Array]:
     """All metrics of a block of queries, from the ranked indices of their neighbours."""
     rows = indices.shape[0]

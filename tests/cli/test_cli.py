@@ -321,6 +321,62 @@ def test_evaluate_tells_of_queries_in_the_gallery(capsys, embeddings, tmp_path):
     assert json.loads(out)["queries"] == len(y) - 2  # the other of its class has none
 
 
+def test_evaluate_ignores_what_is_of_one_group(capsys, embeddings, tmp_path):
+    """By a key, a column of a table, a file; and what has no other of its class then is told."""
+    content = dict(np.load(embeddings))
+    x, camera = content["embeddings"], np.array(list("lrlrll"))
+    ignore, file = "--ignore-same", tmp_path / "both.npz"
+    files = np.array([str(tmp_path / f"{row}.jpg") for row in range(6)])
+    np.savez(file, **content, camera=camera, files=files)
+    lines = [f"{row}.jpg,1,{c}" for row, c in enumerate(camera)]
+    (tmp_path / "t.csv").write_text("\n".join(["file,label,Camera", *lines]))
+    for name, array in (("x", x), ("y", content["labels"]), ("c", camera)):
+        np.save(tmp_path / f"{name}.npy", array)
+    expected = {"R@1": 0.75, "queries": 4, "unanswered": 2}
+    lone = (tmp_path / "x.npy", "--labels", tmp_path / "y.npy")
+    for options in (
+        (file, ignore, "camera"),
+        (file, ignore, f"{tmp_path / 't.csv'}:camera"),
+        (*lone, ignore, tmp_path / "c.npy"),
+    ):
+        code, out, err = jdml_main(capsys, "evaluate", *options, "--json", "-")
+        assert (code, err) == (0, "")
+        assert json.loads(out).items() >= expected.items()
+    arrays = {
+        f"{part}{name}": array for part in ("", "gallery_") for name, array in content.items()
+    }
+    twice = {"camera": camera, "gallery_camera": camera, "self_index": np.arange(6)}
+    np.savez(file, **arrays, **twice, files=files, gallery_files=files[::-1])
+    _, out, _ = jdml_main(capsys, "evaluate", file, ignore, "camera", "--json", "-")
+    assert json.loads(out).items() >= expected.items()
+    np.savez(file, **content, files=files)
+    for key, message in (
+        ("camera", "the file has no array 'camera'"),
+        (f"{tmp_path / 't.csv'}:lens", "t.csv:1: expected file and lens, got 'file,label,Camera'"),
+        (f"{tmp_path / 'u.csv'}:camera", "u.csv does not exist"),
+    ):
+        code, _, err = jdml_main(capsys, "evaluate", file, ignore, key)
+        assert code == 2
+        assert message in err
+    (tmp_path / "t.csv").write_text("\n".join(["file,camera", "0.jpg,l"]))
+    code, _, err = jdml_main(capsys, "evaluate", file, ignore, f"{tmp_path / 't.csv'}:camera")
+    assert "t.csv does not name 5 of 6 files" in err
+    np.savez(file, **content)
+    code, _, err = jdml_main(capsys, "evaluate", file, ignore, f"{tmp_path / 't.csv'}:camera")
+    assert "needs an array files, as jdml embed writes" in err
+
+
+def test_evaluate_by_level(capsys, embeddings, tmp_path):
+    content = dict(np.load(embeddings))
+    labels = np.stack([content["labels"] // 2, content["labels"]], axis=1).astype(str)
+    np.savez(tmp_path / "levels.npz", embeddings=content["embeddings"], labels=labels)
+    _, out, _ = jdml_main(capsys, "evaluate", tmp_path / "levels.npz", "--nmi", "--json", "-")
+    assert json.loads(out)["R@1"] == pytest.approx([4 / 6, 4 / 6])
+    assert len(json.loads(out)["NMI"]) == 2
+    _, out, _ = jdml_main(capsys, "evaluate", tmp_path / "levels.npz")
+    assert "level 0" in out
+
+
 @pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04 broken"])
 def test_evaluate_refuses_other_files(capsys, tmp_path, content):
     (tmp_path / "e.npz").write_bytes(content)

@@ -434,6 +434,9 @@ def nearest_and_retrieval_in_a_gallery_on_a_mesh() -> None:
         own = np.where(np.arange(32) % 3, np.arange(32)[::-1], -1)
         some = functools.partial(evaluate, gallery[::-1].copy(), labels[::-1], self_index=own)
         assert some(there, labels) == some(gallery, labels)
+        groups, pairs = (np.arange(32) % 3,) * 2, np.arange(32 * 32).reshape(32, 32) % 5 < 2
+        for ignore in (groups, pairs):
+            assert some(there, labels, ignore=ignore) == some(gallery, labels, ignore=ignore)
         with pytest.warns(UserWarning, match="32 of 32 queries equal what they find first"):
             evaluate(gallery, labels, there, labels)
         with pytest.raises(ValueError, match="gallery must be finite .* row 17 is not"):

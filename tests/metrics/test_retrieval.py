@@ -26,8 +26,9 @@ def embedded(seed, queries=60, classes=9, dim=5, whole=False):
     return vectors.astype(np.float32), labels
 
 
-def assert_equal_to_oracle(*data, self_index=None, **options):
-    expected = oracle.per_query(*data, self_index=self_index, **CUTOFFS)
+def assert_equal_to_oracle(*data, self_index=None, ignore=None, **options):
+    expected = oracle.per_query(*data, self_index=self_index, ignore=ignore, **CUTOFFS)
+    options["ignore"] = ignore
     if len(data) == 4 and self_index is None:
         options["self_index"] = np.full(
             len(data[0]), -1
@@ -35,11 +36,13 @@ def assert_equal_to_oracle(*data, self_index=None, **options):
     elif self_index is not None:
         options["self_index"] = self_index
     actual = evaluate_retrieval(*data, **CUTOFFS, per_query=True, **options)
+    judged = ~np.isnan(expected["RP"])
+    without = int((data[1] >= 0).sum() - judged.sum())
+    assert actual.pop("unanswered", 0) == without
     assert set(actual) == {*expected, "queries"}
     for name, values in expected.items():
         np.testing.assert_allclose(actual[name], values, rtol=1e-6, atol=1e-7, err_msg=name)
     averages = evaluate_retrieval(*data, **CUTOFFS, **options)
-    judged = ~np.isnan(expected["RP"])
     assert averages["queries"] == actual["queries"] == judged.sum()
     for name, values in expected.items():
         assert type(averages[name]) is float
@@ -149,7 +152,7 @@ def test_where_nothing_can_be_found_it_is_told():
     with pytest.warns(UserWarning, match="none of 60 queries has another row of its") as told:
         alone = evaluate_retrieval(vectors, lone, ndcg_at=(8,))
     assert told[0].filename == __file__
-    assert alone == dict.fromkeys(alone, 0)
+    assert alone == dict.fromkeys(alone, 0) | {"unanswered": 60}
     with pytest.warns(UserWarning, match="none of 60 queries"):
         rows = evaluate_retrieval(vectors, lone, per_query=True)
     assert np.isnan(rows["MAP@R"]).all()
@@ -187,6 +190,69 @@ def some_of_a_gallery(seed, whole):
 def test_queries_that_are_rows_of_the_gallery_are_left_out(path, whole, block_size):
     data, own = some_of_a_gallery(3, whole)
     assert_equal_to_oracle(*data, self_index=own, block_size=block_size)
+
+
+@pytest.mark.parametrize("kind", ["groups", "names", "pairs"])
+def test_pairs_that_do_not_count(path, kind):
+    """Of one group and one class, or any: as if the row were not in this query's gallery."""
+    data, own = some_of_a_gallery(4, whole=True)
+    rng = np.random.default_rng(4)
+    groups = tuple(rng.integers(0, 3, size) for size in (23, 45))
+    if kind == "names":
+        groups = tuple(np.array(["left", "right", "top"])[some] for some in groups)
+    ignore = rng.random((23, 45)) < 0.4 if kind == "pairs" else groups
+    for self_index in (own, np.full(23, -1)):
+        assert_equal_to_oracle(*data, self_index=self_index, ignore=ignore, block_size=7)
+    if kind == "groups":
+        assert_equal_to_oracle(*data[2:], ignore=(groups[1], groups[1]))
+        assert evaluate_retrieval(*data[2:], ignore=[jnp.asarray(groups[1])] * 2) != (
+            evaluate_retrieval(*data[2:])
+        )
+
+
+def test_people_seen_by_other_cameras():
+    """Market-1501's protocol, of a gallery with distractors."""
+    rng = np.random.default_rng(1)
+    people, cameras = rng.integers(0, 8, (2, 63)) // np.array([[1], [2]])
+    people[50:] = np.where(rng.random(13) < 0.5, -1, people[50:])
+    x = rng.normal(size=(63, 4)).astype(np.float32) + people[:, None]
+    distances = np.linalg.norm(x[:18, None].astype(float) - x[18:], axis=-1)
+    curve, precision = oracle.reidentified(
+        distances, people[:18], cameras[:18], people[18:], cameras[18:]
+    )
+    scores = evaluate_retrieval(
+        *(x[:18], people[:18], x[18:], people[18:]),
+        ignore=(cameras[:18], cameras[18:]),
+        recall_at=(1, 2, 5, 10),
+        map_at=(45,),
+        map_divisor="relevant",
+    )
+    np.testing.assert_allclose([scores[f"R@{k}"] for k in (1, 2, 5, 10)], curve[[0, 1, 4, 9]])
+    assert scores["MAP@45"] == pytest.approx(precision, rel=1e-6)
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["numbers", "names"])
+def test_levels_are_labellings_of_their_own(named):
+    vectors, _ = embedded(6, whole=True)
+    fine = np.random.default_rng(6).integers(-1, 12, 60)
+    labels = np.stack([fine // 4, fine, np.arange(60)], axis=1)
+    groups = (np.arange(60) % 2,) * 2
+    if named:
+        labels = np.abs(labels)
+    given = labels.astype(str) if named else jnp.asarray(labels)
+    for per_query in (False, True):
+        options = {**CUTOFFS, "ignore": groups, "per_query": per_query}
+        with pytest.warns(UserWarning, match="none of 60 queries"):
+            together = evaluate_retrieval(vectors, given, **options)
+        for level in range(2):
+            alone = evaluate_retrieval(vectors, labels[:, level], **options)
+            assert set(together) - set(alone) <= {"unanswered"}
+            for name, value in alone.items():
+                np.testing.assert_array_equal(together[name][..., level], value)
+    assert together["R@1"].shape == (60, 3)
+    assert together["unanswered"].tolist()[2] == 60
+    gallery = evaluate_retrieval(vectors[:9], labels[:9, :2], vectors[9:], labels[9:, :2])
+    assert gallery["R@1"].shape == (2,)
 
 
 def test_a_gallery_of_the_queries_is_no_gallery():
@@ -239,8 +305,9 @@ def test_negative_labels_are_no_class():
     labels[::4] = -1
     scores = evaluate_retrieval(vectors, labels)
     assert scores["queries"] == (labels >= 0).sum()
+    assert "unanswered" not in scores
     names = np.where(labels < 0, 100 + np.arange(30), labels)  # each a class of one row
-    assert scores == evaluate_retrieval(vectors, names)
+    assert scores | {"unanswered": 8} == evaluate_retrieval(vectors, names)
     with pytest.warns(UserWarning, match="none of 30 queries"):
         nobody = evaluate_retrieval(vectors, np.full(30, -1))
     assert nobody == dict.fromkeys(nobody, 0)
@@ -306,6 +373,30 @@ BAD[4, 1] = np.nan
             r"self_index\[1\] is 6, expected a row of the gallery, 0…5, or -1 for none",
         ),
         (lambda: evaluate_retrieval(X, Y, X, Y, self_index=-2 * Y), ValueError, r"\[1\] is -2"),
+        (lambda: evaluate_retrieval(X, Y, ignore=Y), TypeError, "ignore must be a boolean array"),
+        (lambda: evaluate_retrieval(X, Y, ignore=X > 0), ValueError, r"ignore must .* \[6, 6\]"),
+        (lambda: evaluate_retrieval(X, Y, ignore=(Y,)), ValueError, "ignore must .* got 1 of them"),
+        (lambda: evaluate_retrieval(X, Y, ignore=(Y, Y[:2])), ValueError, r"ignore\[1\] .* \[6\]"),
+        (
+            lambda: evaluate_retrieval(X, Y, ignore=(Y, Y / 2)),
+            TypeError,
+            r"ignore\[1\] must be int",
+        ),
+        (
+            lambda: evaluate_retrieval(X, Y, ignore=(Y, Y.astype(str))),
+            TypeError,
+            "must both be integers or both be names",
+        ),
+        (
+            lambda: evaluate_retrieval(X, np.stack([Y, Y], 1), X, Y),
+            ValueError,
+            r"same levels, got shapes \[6, 2\] and \[6\]",
+        ),
+        (
+            lambda: evaluate_retrieval(X, np.zeros((5, 2), int)),
+            ValueError,
+            r"query_labels must have shape \[6\], got \[5\]",
+        ),
         (lambda: evaluate_retrieval(np.full((6, 3), 1e300), Y), ValueError, "row 0 is not"),
         (lambda: evaluate_retrieval(X, Y, recall_at=(1, 0)), ValueError, r"recall_at\[1\] must be"),
         (lambda: evaluate_retrieval(X, Y, ndcg_at=8), TypeError, "ndcg_at must be a sequence"),
@@ -352,8 +443,11 @@ def test_a_gallery_on_disk(tmp_path, monkeypatch):
     there = np.memmap(tmp_path / "gallery", np.float32, "w+", shape=gallery.shape)
     there[:] = gallery
     own = np.full(23, -1)
-    for self_index in (own, np.where(np.arange(23) % 3 == 0, own, np.arange(23)[::-1] * 2)):
-        options = {**CUTOFFS, "self_index": self_index}
+    groups = np.arange(23) % 3, np.arange(45) % 3
+    others = np.where(np.arange(23) % 3 == 0, own, np.arange(23)[::-1] * 2)
+    pairs = np.random.default_rng(4).random((23, 45)) < 0.4
+    for self_index, ignore in ((own, None), (others, None), (others, groups), (own, pairs)):
+        options = {**CUTOFFS, "self_index": self_index, "ignore": ignore}
         expected = evaluate_retrieval(queries, query_labels, gallery, labels, **options)
         actual = evaluate_retrieval(queries, query_labels, there, labels, **options, block_size=10)
         assert actual == pytest.approx(expected, rel=1e-6)

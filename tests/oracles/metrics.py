@@ -2,17 +2,18 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 Array = np.ndarray
 
 
-def ranked(query: Array, gallery: Array, skip: int | None = None) -> list[int]:
-    """Gallery rows by (distance, index), without the row `skip`."""
+def ranked(query: Array, gallery: Array, skip: Sequence[int] = ()) -> list[int]:
+    """Gallery rows by (distance, index), without the rows `skip`."""
     query, gallery = query.astype(np.float64), gallery.astype(np.float64)
     distances = [math.sqrt(float(np.sum((query - row) ** 2))) for row in gallery]
-    rows = [j for j in range(len(gallery)) if j != skip]
+    rows = [j for j in range(len(gallery)) if j not in skip]
     return sorted(rows, key=lambda j: (distances[j], j))
 
 
@@ -55,6 +56,7 @@ def per_query(
     gallery: Array | None = None,
     gallery_labels: Array | None = None,
     self_index: Array | None = None,
+    ignore: Any = None,
     *,
     recall_at: Sequence[int] = (),
     ndcg_at: Sequence[int] = (),
@@ -67,9 +69,11 @@ def per_query(
     itself = np.full(len(queries), -1) if self_index is None else self_index
     rows: list[dict[str, float]] = []
     for i, query in enumerate(queries):
+        skip = {itself[i]} | {
+            j for j in range(len(gallery)) if is_ignored(ignore, query_labels, gallery_labels, i, j)
+        }
         hits = [
-            bool(gallery_labels[j] == query_labels[i] >= 0)
-            for j in ranked(query, gallery, skip=itself[i])
+            bool(gallery_labels[j] == query_labels[i] >= 0) for j in ranked(query, gallery, skip)
         ]
         relevant = sum(hits)
         if not relevant:
@@ -83,6 +87,35 @@ def per_query(
         rows.append(row)
     names = {name for row in rows for name in row}
     return {name: np.array([row.get(name, math.nan) for row in rows]) for name in names}
+
+
+def is_ignored(ignore: Any, query_labels: Array, gallery_labels: Array, i: int, j: int) -> bool:
+    """Whether a pair does not count: by a matrix, or of one group and one class."""
+    if ignore is None or not isinstance(ignore, tuple):
+        return ignore is not None and bool(ignore[i, j])
+    groups, theirs = ignore
+    return bool(groups[i] == theirs[j] and query_labels[i] == gallery_labels[j] >= 0)
+
+
+def reidentified(
+    distances: Array, people: Array, cameras: Array, their_people: Array, their_cameras: Array
+) -> tuple[Array, float]:
+    """The curve of matches by rank and the mean average precision, by the protocol of Market-1501.
+
+    Zheng et al., *Scalable Person Re-identification: A Benchmark*, §5.1: of each query's ranked list good images are
+    those of the person by another camera, junk those by the same camera, which are taken off the list.
+    """
+    curves, precisions = [], []
+    for row, person, camera in zip(distances, people, cameras, strict=True):
+        order = np.argsort(row, kind="stable")
+        junk = (their_people[order] == person) & (their_cameras[order] == camera)
+        good = (their_people[order] == person)[~junk]
+        if not good.any():
+            continue  # never seen by another camera
+        places = np.flatnonzero(good) + 1
+        curves.append(np.arange(1, len(order) + 1) >= places[0])
+        precisions.append(np.mean(np.arange(1, len(places) + 1) / places))
+    return np.mean(curves, axis=0), float(np.mean(precisions))
 
 
 def nmi(classes: Array, clusters: Array) -> float:

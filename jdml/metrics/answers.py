@@ -1,0 +1,230 @@
+"""Which rows of a gallery may answer a query, and which of the answers are right."""
+
+import warnings
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jdml.metrics.handed import as_array
+from jdml.ops import checks
+from jdml.ops.meshes import Axis, by_parts, mesh_of
+
+AT_A_TIME = 1 << 24
+"""Entries of a matrix ``[Q, N]`` that are counted at a time."""
+
+
+class Truth(NamedTuple):
+    """What is right."""
+
+    query_classes: Any  # [Q]
+    gallery_classes: Any  # [N]
+    num_relevant: Any  # [Q]
+
+
+class Kin(NamedTuple):
+    """What is neither right nor wrong: see :func:`jdml.metrics.closeness.barred`."""
+
+    of_queries: Any = None  # [Q] integers, or [Q, N] bool
+    of_gallery: Any = None  # [N] integers
+
+
+def check_levels(name: str, labels: Any, size: int) -> None:
+    """Refuse what is neither labels ``[size]`` nor ``[size, L]``."""
+    many = getattr(labels, "ndim", 1) == 2 and 0 not in labels.shape
+    for level in _levels(labels) if many else [labels]:
+        checks.check_labels(name, level, size)
+
+
+def by_level(query_labels: Any, gallery_labels: Any) -> list[tuple[Any, Any]]:
+    """The labels ``([Q], [N])`` of each level.
+
+    Args:
+        query_labels: ``[Q]`` or ``[Q, L]``, checked.
+        gallery_labels: ``[N]`` or ``[N, L]``.
+
+    Returns:
+        L of them.
+
+    Raises:
+        ValueError: other levels here and there.
+    """
+    if query_labels.shape[1:] != gallery_labels.shape[1:]:
+        raise ValueError(
+            "query_labels and gallery_labels must have the same levels, got shapes "
+            f"{list(query_labels.shape)} and {list(gallery_labels.shape)}"
+        )
+    return list(zip(_levels(query_labels), _levels(gallery_labels), strict=True))
+
+
+def _levels(labels: Any) -> list[Any]:
+    return [labels] if labels.ndim == 1 else list(np.asarray(labels).T)
+
+
+def checked_own(self_index: Any, queries: int, gallery: int) -> np.ndarray | None:
+    """The gallery's row that each query is, checked.
+
+    Args:
+        self_index: ``[Q]``, as a user gives it.
+        queries: Q.
+        gallery: N.
+
+    Returns:
+        ``[Q]`` int32; None for None.
+    """
+    if self_index is None:
+        return None
+    checks.check_labels("self_index", self_index, queries)
+    own = np.asarray(self_index).astype(np.int64)
+    outside = (own < -1) | (own >= gallery)
+    if outside.any():
+        row = outside.argmax()
+        raise ValueError(
+            f"self_index[{row}] is {own[row]}, expected a row of the gallery, 0…{gallery - 1}, or -1 for none"
+        )
+    return own.astype(np.int32)
+
+
+def checked_ignore(ignore: Any, queries: int, gallery: int) -> Any:
+    """The pairs that do not count, checked.
+
+    Args:
+        ignore: as a user gives it.
+        queries: Q.
+        gallery: N.
+
+    Returns:
+        ``[Q, N]`` bool, or the groups ``([Q], [N])`` by number; None for None.
+    """
+    if not isinstance(ignore, tuple | list):
+        ignore = as_array(ignore)
+        if ignore is not None:
+            checks.check_mask("ignore", ignore, (queries, gallery))
+        return ignore
+    if len(ignore) != 2:
+        raise ValueError(
+            "ignore must be a boolean array [Q, N], or the groups (of queries [Q], of the gallery [N]), got "
+            f"{len(ignore)} of them"
+        )
+    groups = [np.asarray(as_array(some)) for some in ignore]
+    groups = [some.astype(str) if some.dtype == object else some for some in groups]
+    for turn, (some, size) in enumerate(zip(groups, (queries, gallery), strict=True)):
+        if some.dtype.kind not in "iubUS":
+            raise TypeError(f"ignore[{turn}] must be integers or names, got dtype {some.dtype}")
+        if some.shape != (size,):
+            raise ValueError(f"ignore[{turn}] must have shape [{size}], got {list(some.shape)}")
+    if len({some.dtype.kind in "US" for some in groups}) > 1:
+        raise TypeError("ignore[0] and ignore[1] must both be integers or both be names")
+    return np.split(_numbered(np.concatenate(groups)), [queries])
+
+
+def truth(
+    query_labels: Any, gallery_labels: Any, own: np.ndarray | None, ignore: Any
+) -> tuple[Truth, Kin]:
+    """What is right, and what does not count.
+
+    Args:
+        query_labels: ``[Q]``, any integers; negative: no class.
+        gallery_labels: ``[N]``.
+        own: of :func:`checked_own`.
+        ignore: of :func:`checked_ignore`.
+
+    Returns:
+        Labels as classes 0…C−1, −1 where they are negative, and how many references a query has; and the pairs that do
+        not count.
+    """
+    size = query_labels.shape[0]
+    labels = np.concatenate(
+        [np.asarray(some).astype(np.int64) for some in (query_labels, gallery_labels)]
+    )
+    classes = np.full(labels.shape, -1, np.int32)
+    classes[labels >= 0] = _numbered(labels[labels >= 0])
+    queries, gallery = classes[:size], classes[size:]
+    relevant = _alike(queries, gallery)
+    kin = Kin()
+    if isinstance(ignore, list):
+        groups = np.concatenate(ignore)
+        both = _numbered(classes.astype(np.int64) * (groups.max(initial=0) + 1) + groups)
+        both[classes < 0] = -1
+        kin = Kin(both[:size], np.where(gallery < 0, -2, both[size:]))
+        relevant -= _alike(*kin)
+    elif ignore is not None:
+        kin = Kin(np.asarray(ignore))
+        relevant -= _ignored(kin.of_queries, queries, gallery)
+    if own is not None and gallery.size:
+        right = (own >= 0) & (queries >= 0) & (gallery[own] == queries)
+        if isinstance(ignore, list):
+            right &= kin.of_gallery[own] != kin.of_queries
+        elif ignore is not None:
+            right &= ~kin.of_queries[np.arange(size), own]
+        relevant -= right
+    return Truth(queries, gallery, relevant), kin
+
+
+def _numbered(values: np.ndarray) -> np.ndarray:
+    """Equal values by the same number, from 0."""
+    return np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.int32)
+
+
+def _alike(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
+    """How many of the gallery have the number of each query; negative ones are nobody's."""
+    counts = np.bincount(gallery[gallery >= 0], minlength=queries.max(initial=0) + 1)
+    return np.where(queries >= 0, counts[queries], 0).astype(np.int32)
+
+
+def _ignored(ignore: np.ndarray, queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
+    """How many right answers to each query do not count."""
+    counts = np.zeros(queries.shape, np.int32)
+    rows = max(1, AT_A_TIME // max(1, gallery.size))
+    for start in range(0, queries.size, rows):
+        some = slice(start, start + rows)
+        right = (queries[some, None] == gallery) & (gallery >= 0)
+        counts[some] = (ignore[some] & right).sum(axis=1)
+    return counts
+
+
+def warn_of_twins(queries: Array, gallery: Any, found: np.ndarray, judged: np.ndarray) -> None:
+    """Warn where queries equal the row that was found first, bit by bit: both may be one item.
+
+    Args:
+        queries: ``[Q, D]`` float32.
+        gallery: ``[N, D]`` float32, on a mesh or not; or on disk.
+        found: ``[Q]``, the row of the gallery that is nearest.
+        judged: ``[Q]`` bool, the queries that count.
+    """
+    twins = judged & _equal(queries, gallery, found)
+    if twins.any():
+        row = twins.argmax()
+        warnings.warn(
+            f"{twins.sum()} of {judged.sum()} queries equal what they find first (queries[{row}] and "
+            f"gallery[{found[row]}] are the same vector): if they are the same item, say so by self_index [Q], the "
+            "gallery's row that each query is (-1: none), and it is left out; self_index of -1 says that they are not",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _equal(queries: Array, gallery: Any, found: np.ndarray) -> np.ndarray:
+    """Whether each query ``[Q]`` is the row that it found."""
+    if isinstance(gallery, np.memmap):
+        with np.errstate(over="ignore"):
+            rows = np.asarray(gallery[found], np.float32)
+        return (np.asarray(queries) == rows).all(axis=1)
+    if mesh_of((queries, gallery)) is not None:
+        queries = jnp.asarray(np.asarray(queries))
+    return np.asarray(_are_rows(gallery, queries, jnp.asarray(found)))
+
+
+@jax.jit
+def _are_rows(gallery: Array, queries: Array, found: Array) -> Array:
+    def are_rows(axis: Axis, gallery: Array, others: tuple[Array, Array]) -> Array:
+        queries, found = others
+        here = found - axis.index * len(gallery)
+        is_here = (here >= 0) & (here < len(gallery))
+        equal = (queries == gallery[jnp.where(is_here, here, 0)]).all(axis=1)
+        return axis.total((is_here & equal).astype(jnp.int32)) > 0
+
+    equal: Array = by_parts(are_rows, gallery, (queries, found))
+    return equal
