@@ -17,7 +17,7 @@ GALLERY = ("gallery_embeddings", "gallery_labels")
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure embeddings that lie in a .npz file, or in .npy files: retrieval metrics and, on request, NMI.
+    """Measure embeddings that lie in a .npz file, or in .npy files: retrieval metrics and, on request, clusters.
 
     The file holds embeddings [N, D] and labels [N] ([N, L] by level, coarsest first), and optionally
     a separate gallery, gallery_embeddings [M, D] and gallery_labels [M]. Without one, every row is
@@ -34,13 +34,17 @@ class Evaluate:
     file: Path
     """The .npz file with the arrays (numpy.savez), or the .npy file with the query embeddings (numpy.save)."""
     recall_at: tuple[int, ...] = (1, 2, 4, 8)
-    """R@k: share of queries with a neighbour of their class among the k nearest."""
+    """R@k, the hit rate: share of queries with a neighbour of their class among the k nearest."""
+    precision_at: tuple[int, ...] = ()
+    """P@k: the share of right ones among the k nearest."""
+    found_at: tuple[int, ...] = ()
+    """found@k, recommenders' recall@k: the share of all right ones that are among the k nearest."""
     ndcg_at: tuple[int, ...] = ()
     """nDCG@k for each k given."""
     map_at: tuple[int, ...] = ()
     """MAP@k for each k given (MAP@R is always shown)."""
     nmi: bool = False
-    """Also cluster by k-means, one cluster per class, and compare with the labels (NMI)."""
+    """Also cluster by k-means, one cluster per class, and compare with the labels (NMI, AMI)."""
     normalize: Literal["none", "sphere"] = "none"
     """sphere: scale every vector to length 1 first, so that the ranking is by cosine."""
     embeddings: str = "embeddings"
@@ -93,6 +97,8 @@ class Evaluate:
                 self_index=self.self_index,
                 ignore_same=self.ignore_same,
                 recall_at=self.recall_at,
+                precision_at=self.precision_at,
+                found_at=self.found_at,
                 ndcg_at=self.ndcg_at,
                 map_at=self.map_at,
                 on_sphere=self.normalize == "sphere",

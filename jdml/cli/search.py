@@ -37,6 +37,9 @@ class Search:
     of jdml embed."""
     k: Annotated[int, _one_letter()] = 10
     """How many are found for each query."""
+    max_distance: float | Literal["auto"] | None = None
+    """What is farther is not found: a query without an answer is not in the gallery. auto: the distance within which
+    one in 100 of the gallery's own images finds another class."""
     json: Path | None = None
     """Also write what was found into this file."""
     out: Path | None = None
@@ -60,12 +63,15 @@ class Search:
         queries = _queries(self.query)
         gallery = self._gallery(trained)
         vectors = trained.embed([Path(name) for name in queries])
-        neighbours = search_images(vectors, queries, gallery, self.k)
+        limit = self._limit(gallery)
+        neighbours = search_images(vectors, queries, gallery, self.k, limit)
         rows = []
         for answer in neighbours:
             for hit in answer["found"]:
                 told = hit["rank"], hit["distance"], hit.get("label", ""), _from_here(hit["file"])
                 rows.append([Path(answer["query"]).name, *told])
+            if not answer["found"] and np.isfinite(limit):
+                rows.append([Path(answer["query"]).name, "", "", "", "not in the gallery"])
         print_table(None, ["query", "rank", "distance", "class", "file"], rows)
         if self.json is not None:
             write_json(self.json, neighbours)
@@ -83,10 +89,26 @@ class Search:
             raise ValueError("QUERY is missing: an image, or several")
         if self.k < 1:
             raise ValueError(f"-k must be at least 1, got {self.k}")
+        if isinstance(self.max_distance, float) and not self.max_distance >= 0:
+            raise ValueError(f"--max-distance must be at least 0, got {self.max_distance}")
         if self.out is not None:
             check_file("--out", self.out, PICTURES)
         if self.json is not None:
             check_file("--json", self.json, (".json",))
+
+    def _limit(self, gallery: Embedded) -> float:
+        """The distance beyond which nothing is found."""
+        from jdml.metrics import rejection_threshold
+
+        if self.max_distance != "auto":
+            return np.inf if self.max_distance is None else self.max_distance
+        if gallery.labels is None or len(np.unique(gallery.labels)) < 2:
+            raise ValueError(
+                "--max-distance auto needs a gallery with the classes of its images, two at least"
+            )
+        limit = rejection_threshold(gallery.vectors, gallery.labels)
+        print(f"max distance: {limit:.4g}, within which 1 % of the gallery finds another class")
+        return limit
 
     def _gallery(self, trained: Any) -> Embedded:
         """What is searched."""

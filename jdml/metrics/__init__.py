@@ -2,20 +2,22 @@
 
 :func:`evaluate_retrieval` takes embeddings and labels and gives the table of a paper; the functions on a ranked
 relevance matrix are its parts, for rankings that come from elsewhere. The hit rate of recommenders is Recall@k,
-:func:`recall_at_k`.
+:func:`recall_at_k`; what they call recall@k is :func:`found_at_k`.
 """
 
 from jdml.metrics.chance import Violation, violation_probability
-from jdml.metrics.clustering import nmi
+from jdml.metrics.clustering import adjusted_mutual_information, nmi
 from jdml.metrics.covering import ClassCovering, class_covering
 from jdml.metrics.directions import vmf_mixture_likelihood
 from jdml.metrics.neighbors import nearest
 from jdml.metrics.proxies import ProxySpread, proxy_distance, proxy_spread
 from jdml.metrics.ranking import (
+    found_at_k,
     map_at_k,
     map_at_r,
     ndcg_at_k,
     precision_at_1,
+    precision_at_k,
     r_precision,
     recall_at_k,
 )
@@ -27,28 +29,35 @@ from jdml.metrics.structure import (
     spectral_decay,
     uniformity,
 )
+from jdml.metrics.verification import open_set, rejection_threshold, verification
 
 __all__ = [
     "ClassCovering",
     "ProxySpread",
     "Violation",
+    "adjusted_mutual_information",
     "class_covering",
     "class_density",
     "concentration_variance",
     "covering_radius",
     "evaluate_retrieval",
+    "found_at_k",
     "map_at_k",
     "map_at_r",
     "ndcg_at_k",
     "nearest",
     "nmi",
+    "open_set",
     "precision_at_1",
+    "precision_at_k",
     "proxy_distance",
     "proxy_spread",
     "r_precision",
     "recall_at_k",
+    "rejection_threshold",
     "spectral_decay",
     "uniformity",
+    "verification",
     "violation_probability",
     "vmf_mixture_likelihood",
 ]

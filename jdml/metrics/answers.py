@@ -16,6 +16,17 @@ AT_A_TIME = 1 << 24
 """Entries of a matrix ``[Q, N]`` that are counted at a time."""
 
 
+class Task(NamedTuple):
+    """What is asked of what, checked."""
+
+    queries: Array  # [Q, D] float32
+    gallery: Any  # [N, D] float32, on a mesh or not; or on disk
+    levels: list[tuple[Any, Any]]  # the labels ([Q], [N]) of each level
+    own: np.ndarray | None  # [Q], the gallery's row that each query is, −1 for none
+    ignored: Any  # the pairs that do not count: [Q, N] bool, or the groups by number
+    alone: bool  # whether the gallery are the queries
+
+
 class Truth(NamedTuple):
     """What is right."""
 
@@ -29,6 +40,51 @@ class Kin(NamedTuple):
 
     of_queries: Any = None  # [Q] integers, or [Q, N] bool
     of_gallery: Any = None  # [N] integers
+
+
+def task(
+    function: str,
+    names: tuple[str, str],
+    queries: Any,
+    labels: Any,
+    gallery: Any,
+    gallery_labels: Any,
+    self_index: Any,
+    ignore: Any,
+) -> Task:
+    """Check what a user gives.
+
+    Args:
+        function: the function's name.
+        names: what the labels are called.
+        queries: ``[Q, D]``.
+        labels: ``[Q]`` or ``[Q, L]``.
+        gallery: ``[N, D]``; None: the queries, each excluded from its own ranking.
+        gallery_labels: ``[N]`` or ``[N, L]``.
+        self_index: see :func:`checked_own`.
+        ignore: see :func:`checked_ignore`.
+
+    Returns:
+        The task.
+    """
+    checks.check_concrete(function, queries, labels, gallery, gallery_labels, self_index, ignore)
+    alone = gallery is None
+    if alone != (gallery_labels is None):
+        raise ValueError("gallery and gallery_labels must be given together")
+    checks.check_embeddings("queries", queries)
+    check_levels(names[0], labels, queries.shape[0])
+    queries = checks.as_finite("queries", queries)
+    if alone:
+        gallery, gallery_labels = queries, labels
+        self_index = np.arange(len(queries)) if self_index is None else self_index
+    else:
+        checks.check_embeddings("gallery", gallery, dim=queries.shape[1], like="queries")
+        check_levels(names[1], gallery_labels, gallery.shape[0])
+        on_disk = isinstance(gallery, np.memmap)  # checked when it is read
+        gallery = gallery if on_disk else checks.as_finite("gallery", gallery)
+    own = checked_own(self_index, len(queries), len(gallery))
+    ignored = checked_ignore(ignore, len(queries), len(gallery))
+    return Task(queries, gallery, by_level(labels, gallery_labels), own, ignored, alone)
 
 
 def check_levels(name: str, labels: Any, size: int) -> None:

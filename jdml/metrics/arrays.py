@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jdml.metrics.clustering import nmi
+from jdml.metrics.clustering import agreement
 from jdml.metrics.retrieval import evaluate_retrieval
 from jdml.ops import sphere
 
@@ -26,6 +26,8 @@ def evaluate_arrays(
     self_index: str = "self_index",
     ignore_same: str | None = None,
     recall_at: Sequence[int] = (1, 2, 4, 8),
+    precision_at: Sequence[int] = (),
+    found_at: Sequence[int] = (),
     ndcg_at: Sequence[int] = (),
     map_at: Sequence[int] = (),
     on_sphere: bool = False,
@@ -44,14 +46,15 @@ def evaluate_arrays(
         ignore_same: name of an array of groups ``[N]``, integers or names, and ``gallery_NAME`` for the gallery's
             ``[M]``: pairs of one group and one class do not count.
         recall_at: k of ``"R@k"``.
+        precision_at: k of ``"P@k"``.
+        found_at: k of ``"found@k"``.
         ndcg_at: k of ``"nDCG@k"``.
         map_at: k of ``"MAP@k"``.
         on_sphere: scale every vector to length 1 first.
-        clustered: also ``"NMI"``.
+        clustered: also ``"NMI"`` and ``"AMI"``.
 
     Returns:
-        The metrics of :func:`jdml.metrics.evaluate_retrieval`, and of :func:`jdml.metrics.nmi` where asked for; lists
-        ``[L]`` by level.
+        The metrics of :func:`jdml.metrics.evaluate_retrieval`, and of clusters where asked for; lists ``[L]`` by level.
 
     Raises:
         ValueError: an array that is missing, or of another shape or kind, by its name.
@@ -94,12 +97,15 @@ def evaluate_arrays(
             self_index=own,
             ignore=groups,
             recall_at=recall_at,
+            precision_at=precision_at,
+            found_at=found_at,
             ndcg_at=ndcg_at,
             map_at=map_at,
         )
     if clustered:
-        scores = [nmi(queries, level) for level in np.atleast_2d(classes.T)]
-        measured |= {"NMI": scores[0] if classes.ndim == 1 else np.array(scores)}
+        scores = [agreement(queries, level) for level in np.atleast_2d(classes.T)]
+        by_name = {name: np.array([score[name] for score in scores]) for name in scores[0]}
+        measured |= scores[0] if classes.ndim == 1 else by_name
     return {name: value.tolist() if classes.ndim > 1 else value for name, value in measured.items()}
 
 

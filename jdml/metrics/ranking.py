@@ -26,7 +26,7 @@ def recall_at_k(hits: Array, num_relevant: Array | None = None, k: int | None = 
         ``1[Σ_{i≤k} hit_i > 0]``
 
     Also known as hit rate, hit@k, success@k. What recommenders call recall@k is another number, the share of all right
-    answers that are among the k nearest, ``hits[..., :k].sum(-1) / num_relevant``; both are one where R = 1.
+    answers that are among the k nearest: :func:`found_at_k`.
 
     Args:
         hits: ``[..., K]`` boolean, nearest first.
@@ -78,6 +78,70 @@ def precision_at_1(hits: Array, num_relevant: Array | None = None) -> Array:
         Array([0., 1.], dtype=float32)
     """
     return recall_at_k(hits, num_relevant, 1)
+
+
+@functools.partial(jax.jit, static_argnames="k")
+def precision_at_k(hits: Array, num_relevant: Array | None = None, k: int | None = None) -> Array:
+    """Compute precision@k: the share of right ones among the k nearest.
+
+    Formula:
+        ``(1/k) Σ_{i≤k} hit_i``
+
+    Args:
+        hits: ``[..., K]`` boolean, nearest first.
+        num_relevant: not needed; taken so that all functions here are called alike.
+        k: how many ranks count, default K; ranks beyond K count as misses.
+
+    Returns:
+        ``[...]`` in 0…1; at most R/k.
+
+    Raises:
+        TypeError: hits or num_relevant of another type.
+        ValueError: shapes that do not fit, k < 1.
+
+    Reference:
+        Manning, Raghavan & Schütze, *Introduction to Information Retrieval*, §8.4.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> precision_at_k(jnp.array([[True, False, True, True]]), k=4)
+        Array([0.75], dtype=float32)
+    """
+    hits, _, k = _ranked(hits, num_relevant, k)
+    return (hits[..., :k].sum(-1) / k).astype(jnp.float32)
+
+
+@functools.partial(jax.jit, static_argnames="k")
+def found_at_k(hits: Array, num_relevant: Array, k: int | None = None) -> Array:
+    """Compute the share of all right answers that are among the k nearest: what recommenders call recall@k.
+
+    Formula:
+        ``(1/R) Σ_{i≤k} hit_i``
+
+    Metric learning's :func:`recall_at_k` asks for one right answer; here all are wanted. Both are one where R = 1.
+
+    Args:
+        hits: ``[..., K]`` boolean, nearest first.
+        num_relevant: R, ``[...]`` integers.
+        k: how many ranks count, default K; ranks beyond K count as misses.
+
+    Returns:
+        ``[...]`` in 0…1; at most k/R.
+
+    Raises:
+        TypeError: hits or num_relevant of another type.
+        ValueError: shapes that do not fit, k < 1.
+
+    Reference:
+        Manning, Raghavan & Schütze, *Introduction to Information Retrieval*, §8.3.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> found_at_k(jnp.array([[True, False, True, True]]), jnp.array([4]), k=3)
+        Array([0.5], dtype=float32)
+    """
+    hits, relevant, k = _ranked(hits, num_relevant, k)
+    return _ratio(hits[..., :k].sum(-1), relevant)
 
 
 @jax.jit

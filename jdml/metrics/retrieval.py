@@ -22,9 +22,11 @@ _DEEP = 64
 
 
 class _Cutoffs(NamedTuple):
-    """The ranks at which recall, nDCG and average precision are taken."""
+    """The ranks at which metrics are taken."""
 
     recall: tuple[int, ...]
+    precision: tuple[int, ...]
+    found: tuple[int, ...]
     ndcg: tuple[int, ...]
     average_precision: tuple[int, ...]
     divisor: ranking.Divisor = "min"
@@ -50,6 +52,8 @@ def evaluate_retrieval(
     self_index: Any = None,
     ignore: Any = None,
     recall_at: Sequence[int] = (1, 2, 4, 8),
+    precision_at: Sequence[int] = (),
+    found_at: Sequence[int] = (),
     ndcg_at: Sequence[int] = (),
     map_at: Sequence[int] = (),
     map_divisor: ranking.Divisor = "min",
@@ -77,7 +81,9 @@ def evaluate_retrieval(
         ignore: pairs that are neither right nor wrong and take no rank. ``(query_groups [Q], gallery_groups [N])``,
             integers or names: pairs of one group and one class, such as pictures of a person by one camera. Or
             ``[Q, N]`` boolean: any pairs.
-        recall_at: k of ``"R@k"``.
+        recall_at: k of ``"R@k"``, is any of the k nearest right.
+        precision_at: k of ``"P@k"``, the share of right ones among the k nearest.
+        found_at: k of ``"found@k"``, the share of the R references that are among them: recommenders' recall@k.
         ndcg_at: k of ``"nDCG@k"``.
         map_at: k of ``"MAP@k"``.
         map_divisor: what MAP@k is divided by, see :func:`jdml.metrics.map_at_k`; default min(k, R).
@@ -85,7 +91,7 @@ def evaluate_retrieval(
         per_query: give arrays ``[Q]`` instead of averages, NaN for a query without a reference.
 
     Returns:
-        ``"R@k"``, ``"P@1"``, ``"RP"``, ``"MAP@R"``, ``"nDCG@k"``, ``"MAP@k"`` as fractions (0…1), and
+        ``"R@k"``, ``"P@1"``, ``"RP"``, ``"MAP@R"``, and those asked for, as fractions (0…1), and
         ``"queries"``: how many queries had a reference. The others are left out; if none had, all averages are 0. Where
         some with a class had none, ``"unanswered"`` is how many. Of labels ``[Q, L]`` each is an array ``[L]``
         (``[Q, L]`` with ``per_query``), what that column gives alone.
@@ -100,12 +106,14 @@ def evaluate_retrieval(
             both are one item; or no query has a reference, so that there is nothing to measure.
 
     Implementation notes:
-        Exact, in float32, in blocks of queries: memory O(block × N) whatever R. Ties go to the lowest index. A k
-        beyond the gallery counts the missing ranks as misses. ``jax.lax.top_k`` ranks; for R in the hundreds or
-        thousands on a CPU it is NumPy's partial sort of (closeness, index), per block. One program per shape, number
-        of ranks (the largest k or R, rounded up to a power of two) and choice of metrics: other values recompile
-        nothing. Groups are one number a row, compared where distances are; every level of labels is ranked anew. A host
-        function: call it outside ``jit``.
+        Exact, in float32 whatever the embeddings' type, in blocks of queries: memory O(block × N) whatever R. Ties go
+        to the lowest index: of rows that have collapsed to one point the first of the gallery are found, so that its
+        order decides (R@8 is near 0 where it is sorted by class, near chance where it is shuffled). A k beyond the
+        gallery counts the missing ranks as misses. ``jax.lax.top_k`` ranks; for R in the hundreds or thousands on a CPU
+        it is NumPy's partial sort of (closeness, index), per block. One program per shape, number of ranks (the largest
+        k or R, rounded up to a power of two) and choice of metrics: other values recompile nothing. Groups are one
+        number a row, compared where distances are; every level of labels is ranked anew. A host function: call it
+        outside ``jit``.
 
     Paper settings:
         In-shop has a query and a gallery set; the others search among themselves.
@@ -123,38 +131,25 @@ def evaluate_retrieval(
         >>> evaluate_retrieval(x, jnp.array([0, 0, 1, 1, 1, 2]), ignore=(camera, camera), recall_at=())["queries"]
         3
     """
-    checks.check_concrete(
-        "evaluate_retrieval", queries, query_labels, gallery, gallery_labels, self_index, ignore
-    )
-    is_unsaid = gallery is not None and self_index is None
-    if (gallery is None) != (gallery_labels is None):
-        raise ValueError("gallery and gallery_labels must be given together")
     cutoffs = _Cutoffs(
         _checked_ranks("recall_at", recall_at),
+        _checked_ranks("precision_at", precision_at),
+        _checked_ranks("found_at", found_at),
         _checked_ranks("ndcg_at", ndcg_at),
         _checked_ranks("map_at", map_at),
         map_divisor,
     )
     if block_size is not None:
         checks.count("block_size", block_size)
-    queries = _checked_rows("queries", queries, "query_labels", query_labels)
-    if gallery is None:
-        gallery, gallery_labels = queries, query_labels
-        self_index = np.arange(queries.shape[0]) if self_index is None else self_index
-    elif isinstance(gallery, np.memmap):
-        checks.check_embeddings("gallery", gallery, dim=queries.shape[1], like="queries")
-        answers.check_levels("gallery_labels", gallery_labels, gallery.shape[0])
-    else:
-        gallery = _checked_rows("gallery", gallery, "gallery_labels", gallery_labels, like=queries)
-    own = answers.checked_own(self_index, queries.shape[0], gallery.shape[0])
-    ignored = answers.checked_ignore(ignore, queries.shape[0], gallery.shape[0])
+    named = "evaluate_retrieval", ("query_labels", "gallery_labels")
+    task = answers.task(*named, queries, query_labels, gallery, gallery_labels, self_index, ignore)
     search = None
     levels = []
-    for labels in answers.by_level(query_labels, gallery_labels):
-        truth, kin = answers.truth(*labels, own, ignored)
+    for labels in task.levels:
+        truth, kin = answers.truth(*labels, task.own, task.ignored)
         judged = truth.num_relevant > 0
         if judged.any():
-            search = search or _prepare(queries, gallery, own)
+            search = search or _prepare(task)
             scores, found = _ranked(_among(search, kin), truth, cutoffs, block_size)
         else:
             scores = dict.fromkeys(_names(cutoffs), np.full(judged.shape, np.nan))
@@ -165,12 +160,19 @@ def evaluate_retrieval(
                     stacklevel=3,
                 )
         levels.append(_summary(scores, truth, per_query=per_query))
-    if is_unsaid and judged.any():
-        answers.warn_of_twins(queries, gallery, found, judged)
+    if gallery is not None and self_index is None and judged.any():
+        answers.warn_of_twins(task.queries, task.gallery, found, judged)
     if query_labels.ndim == 1:
         return levels[0]
     names = {name: None for level in levels for name in level}
     return {name: np.stack([level.get(name, 0) for level in levels], axis=-1) for name in names}
+
+
+def first(task: answers.Task, truth: answers.Truth, kin: answers.Kin) -> np.ndarray:
+    """The row of the gallery ``[Q]`` that is nearest to each query; any where all are barred."""
+    everyone = truth._replace(num_relevant=np.ones_like(truth.num_relevant))
+    cutoffs = _Cutoffs((1,), (), (), (), ())
+    return _ranked(_among(_prepare(task), kin), everyone, cutoffs, None)[1]
 
 
 def _ranked(
@@ -178,15 +180,15 @@ def _ranked(
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """All metrics of every query, NaN where it has no reference, and what is nearest to it."""
     judged = truth.num_relevant > 0
-    ranks = (*cutoffs.recall, *cutoffs.ndcg, *cutoffs.average_precision)
+    ranks = [k for several in cutoffs[:-1] for k in several]
     depth = _depth(max(1, truth.num_relevant.max(), *ranks), search.gallery.shape[0])
     on_disk = isinstance(search.gallery, disk.Gallery)
     at_a_time = disk.rows_of_a_piece(search.gallery.rows) if on_disk else search.gallery.shape[0]
     rows = block_size or closeness.rows_per_block(judged.size, at_a_time)
     scores = {name: np.full(judged.shape, np.nan) for name in _names(cutoffs)}
     found = np.zeros(judged.shape, np.int32)
-    for start, values, first in _blocks(search, truth, min(rows, judged.size), depth, cutoffs):
-        found[start : start + first.size] = first
+    for start, values, nearest in _blocks(search, truth, min(rows, judged.size), depth, cutoffs):
+        found[start : start + nearest.size] = nearest
         for name, value in values.items():
             scores[name][start : start + value.size] = value
     return {name: np.where(judged, value, np.nan) for name, value in scores.items()}, found
@@ -203,16 +205,6 @@ def _summary(
     return summary | {"unanswered": unanswered} if unanswered else summary
 
 
-def _checked_rows(
-    name: str, vectors: Any, labels_name: str, labels: Any, like: Array | None = None
-) -> Array:
-    """The vectors in float32, checked with their labels."""
-    dim = None if like is None else like.shape[1]
-    checks.check_embeddings(name, vectors, dim=dim, like="queries")
-    answers.check_levels(labels_name, labels, vectors.shape[0])
-    return checks.as_finite(name, vectors)
-
-
 def _checked_ranks(name: str, ranks: Any) -> tuple[int, ...]:
     if isinstance(ranks, str) or not isinstance(ranks, Sequence):
         raise TypeError(f"{name} must be a sequence of integers >= 1, got {ranks!r}")
@@ -226,13 +218,16 @@ def _names(cutoffs: _Cutoffs) -> list[str]:
     return [
         *(f"R@{k}" for k in cutoffs.recall),
         *("P@1", "RP", "MAP@R"),
+        *(f"P@{k}" for k in cutoffs.precision),
+        *(f"found@{k}" for k in cutoffs.found),
         *(f"nDCG@{k}" for k in cutoffs.ndcg),
         *(f"MAP@{k}" for k in cutoffs.average_precision),
     ]
 
 
-def _prepare(queries: Array, gallery: Any, own: np.ndarray | None) -> _Search:
+def _prepare(task: answers.Task) -> _Search:
     """Everything on the device, in a frame where distances lose no digits. A gallery on disk stays there."""
+    queries, gallery, own = task.queries, task.gallery, task.own
     itself = None if own is None else jnp.asarray(own)
     if isinstance(gallery, np.memmap):
         frame = disk.frame_of(queries, gallery)
@@ -401,6 +396,8 @@ def _measure(
         ranking.precision_at_1(hits, relevant),
         ranking.r_precision(hits, relevant),
         ranking.map_at_r(hits, relevant),
+        *(ranking.precision_at_k(hits, relevant, k) for k in cutoffs.precision),
+        *(ranking.found_at_k(hits, relevant, k) for k in cutoffs.found),
         *(ranking.ndcg_at_k(hits, relevant, k) for k in cutoffs.ndcg),
         *(
             ranking.map_at_k(hits, relevant, k, divisor=cutoffs.divisor)

@@ -13,7 +13,11 @@ from jdml.training.embedded import Embedded
 
 
 def search_images(
-    vectors: np.ndarray, queries: Sequence[str], gallery: Embedded, k: int
+    vectors: np.ndarray,
+    queries: Sequence[str],
+    gallery: Embedded,
+    k: int,
+    max_distance: float = np.inf,
 ) -> list[dict[str, Any]]:
     """Find the nearest images of a gallery, by Euclidean distance; never the query itself, nor copies of it.
 
@@ -22,6 +26,7 @@ def search_images(
         queries: Q names of their files.
         gallery: what is searched.
         k: how many are found for each, at most.
+        max_distance: what is farther is not found.
 
     Returns:
         For each query ``{"query": FILE, "found": [{"rank", "file", "distance", "label"}, …]}``, the nearest first: what
@@ -59,6 +64,8 @@ def search_images(
     for query, near, of_rows, places in zip(queries, distances, indices, others, strict=True):
         hits: list[dict[str, Any]] = []
         for rank, place in enumerate(places, 1):
+            if near[place] > max_distance:
+                break
             row = of_rows[place]
             hit = {"rank": rank, "file": files[row], "distance": round(float(near[place]), 6)}
             if gallery.labels is not None:

@@ -181,7 +181,7 @@ def test_evaluate_prints_a_table(capsys, embeddings):
 
 
 def test_evaluate_json(capsys, embeddings, tmp_path):
-    options = ("--recall-at", 1, 2, "--ndcg-at", 2)
+    options = ("--recall-at", 1, 2, "--ndcg-at", 2, "--precision-at", 2, "--found-at", 2)
     code, out, _ = jdml_main(capsys, "evaluate", embeddings, *options, "--json", "-")
     assert code == 0
     metrics = json.loads(out)
@@ -189,7 +189,7 @@ def test_evaluate_json(capsys, embeddings, tmp_path):
     assert metrics["R@1"] == pytest.approx(4 / 6)
     assert metrics["MAP@R"] == pytest.approx(4 / 6)
     assert metrics["queries"] == 6
-    assert "nDCG@2" in metrics
+    assert {"nDCG@2", "P@2", "found@2"} <= set(metrics)
     jdml_main(capsys, "evaluate", embeddings, *options, "--json", tmp_path / "m.json")
     assert json.loads((tmp_path / "m.json").read_text()) == metrics
 
@@ -228,7 +228,7 @@ def test_evaluate_nmi(capsys, tmp_path):
     y = np.arange(60) % 2
     np.savez(tmp_path / "e.npz", embeddings=10 * np.eye(2)[y] + rng.normal(size=(60, 2)), labels=y)
     _, out, _ = jdml_main(capsys, "evaluate", tmp_path / "e.npz", "--nmi", "--json", "-")
-    assert json.loads(out)["NMI"] == pytest.approx(1.0)
+    assert (json.loads(out)["NMI"], json.loads(out)["AMI"]) == pytest.approx((1.0, 1.0))
 
 
 X, Y = np.zeros((4, 2), np.float32), np.zeros(4, int)

@@ -28,7 +28,7 @@ def test_table_3_of_the_mpa_paper(ranking, expected):
     relevant = jnp.array(4)
     actual = (
         metrics.recall_at_k(hits, relevant, 10),
-        metrics.r_precision(hits, jnp.array(10)),  # the same as Precision@10
+        metrics.precision_at_k(hits, relevant, 10),
         metrics.map_at_r(hits, relevant),
         metrics.map_at_k(hits, relevant, 10, divisor="k"),
         metrics.ndcg_at_k(hits, relevant, 10),
@@ -51,12 +51,16 @@ def test_every_metric_equals_its_oracle(k):
         "recall": [oracle.recall(h, k) for h, _ in rows],
         "ndcg": [oracle.ndcg(h, r, k) for h, r in rows],
         **{d: [oracle.map_at_k(h, r, k, d) for h, r in rows] for d in ("min", "k", "relevant")},
+        "p": [sum(h[:k]) / k for h, _ in rows],
+        "found": [sum(h[:k]) / r for h, r in rows],
         "p@1": [float(h[0]) for h, _ in rows],
         "rp": [oracle.r_precision(h, r) for h, r in rows],
         "map@r": [oracle.map_at_r(h, r) for h, r in rows],
     }
     actual = {
         "recall": metrics.recall_at_k(hits, relevant, k),
+        "p": metrics.precision_at_k(hits, relevant, k),
+        "found": metrics.found_at_k(hits, relevant, k),
         "ndcg": metrics.ndcg_at_k(hits, relevant, k),
         **{d: metrics.map_at_k(hits, relevant, k, divisor=d) for d in ("min", "k", "relevant")},
         "p@1": metrics.precision_at_1(hits, relevant),
@@ -212,6 +216,35 @@ def test_rows_with_a_negative_label_take_no_part():
 def test_the_size_of_embeddings_changes_nothing(exponent):
     points, labels = blobs(noise=5.0)
     assert nmi(np.ldexp(points, exponent), labels) == nmi(points, labels)
+
+
+def test_agreement_beyond_chance():
+    """By going through all deals, and by scikit-learn."""
+    from sklearn.metrics import adjusted_mutual_info_score
+
+    rng = np.random.default_rng(0)
+    for classes, clusters in (
+        ((0, 0, 1, 1, 1, 2), (0, 1, 1, 2, 2, 2)),
+        ((3, 3, 3, 5), (1, 1, 0, 0)),
+    ):
+        both = np.array(classes), np.array(clusters)
+        expected = oracle.adjusted_mutual_information(*both)
+        assert metrics.adjusted_mutual_information(*both) == pytest.approx(expected, abs=1e-12)
+    for size, parts in ((50, 3), (300, 40), (2000, 500), (5000, 2)):
+        classes = rng.integers(0, parts, size)
+        clusters = np.where(rng.random(size) < 0.5, classes, rng.integers(0, 2 * parts, size))
+        expected = adjusted_mutual_info_score(classes, clusters)
+        assert metrics.adjusted_mutual_information(classes, clusters) == pytest.approx(
+            expected, abs=1e-9
+        )
+        names = np.where(rng.random(size) < 0.2, -1, classes)  # take no part
+        kept = adjusted_mutual_info_score(names[names >= 0], clusters[names >= 0])
+        assert metrics.adjusted_mutual_information(names, clusters) == pytest.approx(kept, abs=1e-9)
+    for same in (np.zeros(4, int), np.arange(4), classes):
+        assert metrics.adjusted_mutual_information(same, same) == 1.0
+    assert metrics.adjusted_mutual_information(np.zeros(4, int), np.arange(4)) == 0.0
+    with pytest.raises(ValueError, match=r"one number or name for each row, .* \[3\] and \[4\]"):
+        metrics.adjusted_mutual_information(np.zeros(3, int), np.arange(4))
 
 
 def test_a_collapsed_embedding_is_no_error():

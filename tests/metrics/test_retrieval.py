@@ -7,7 +7,13 @@ import pytest
 from jdml.metrics import closeness, disk, evaluate_retrieval, nearest, retrieval
 from oracles import metrics as oracle
 
-CUTOFFS = {"recall_at": (1, 2, 4, 8), "ndcg_at": (1, 8), "map_at": (3, 100)}
+CUTOFFS = {
+    "recall_at": (1, 2, 4, 8),
+    "precision_at": (1, 5),
+    "found_at": (3,),
+    "ndcg_at": (1, 8),
+    "map_at": (3, 100),
+}
 
 
 @pytest.fixture(params=["device", "host"])
@@ -100,6 +106,28 @@ def test_duplicates_tie_exactly(path, size, dim):
     expected = np.where(np.arange(size) == 0, labels[0] == labels[1], labels == labels[0])
     judged = ~np.isnan(actual["P@1"])
     np.testing.assert_array_equal(actual["P@1"][judged], expected[judged])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
+def test_half_precision_is_ranked_in_float32(dtype):
+    """Closeness in half precision would tie most of them: the vectors' own digits decide."""
+    vectors, labels = embedded(7, dim=16)
+    vectors = (vectors / 64 + 1).astype(dtype)
+    assert_equal_to_oracle(vectors, labels)
+    gallery, _ = embedded(8, dim=16)
+    gallery = (gallery / 64 + 1).astype(dtype)
+    expected = nearest(vectors.astype(np.float32), gallery.astype(np.float32), 5)
+    chex.assert_trees_all_equal(nearest(jnp.asarray(vectors), jnp.asarray(gallery), 5), expected)
+
+
+def test_where_all_rows_are_one_point_their_order_decides():
+    labels = np.arange(1024) // 8
+    shuffled = np.random.default_rng(0).permutation(labels)
+    point = np.ones((1024, 3), np.float32)
+    (in_order, mixed) = (evaluate_retrieval(point, some)["R@8"] for some in (labels, shuffled))
+    assert in_order == 8 / 1024  # only the first class is found
+    chance = evaluate_retrieval(np.random.default_rng(1).normal(size=(1024, 3)), shuffled)["R@8"]
+    assert mixed == pytest.approx(chance, abs=0.05)
 
 
 def test_large_classes_equal_the_oracle(path):

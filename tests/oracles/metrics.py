@@ -1,6 +1,8 @@
 """Retrieval metrics query by query, rank by rank, in Python and NumPy float64."""
 
+import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,6 +61,8 @@ def per_query(
     ignore: Any = None,
     *,
     recall_at: Sequence[int] = (),
+    precision_at: Sequence[int] = (),
+    found_at: Sequence[int] = (),
     ndcg_at: Sequence[int] = (),
     map_at: Sequence[int] = (),
 ) -> dict[str, Array]:
@@ -82,6 +86,8 @@ def per_query(
         row = {"P@1": float(hits[0])}
         row["RP"], row["MAP@R"] = r_precision(hits, relevant), map_at_r(hits, relevant)
         row |= {f"R@{k}": recall(hits, k) for k in recall_at}
+        row |= {f"P@{k}": sum(hits[:k]) / k for k in precision_at}
+        row |= {f"found@{k}": sum(hits[:k]) / relevant for k in found_at}
         row |= {f"nDCG@{k}": ndcg(hits, relevant, k) for k in ndcg_at}
         row |= {f"MAP@{k}": map_at_k(hits, relevant, k) for k in map_at}
         rows.append(row)
@@ -134,3 +140,114 @@ def nmi(classes: Array, clusters: Array) -> float:
                 apart = float(np.mean(classes == a)) * float(np.mean(clusters == b))
                 information += joint * math.log(joint / apart)
     return 2 * information / (entropy(classes) + entropy(clusters))
+
+
+def adjusted_mutual_information(classes: Array, clusters: Array) -> float:
+    """Beyond the expectation over all ways to deal the clusters to the rows: each is gone through."""
+    size = len(classes)
+
+    def entropy(*partitions: Array) -> float:
+        counts = Counter(zip(*(some.tolist() for some in partitions), strict=True))
+        return -sum(n / size * math.log(n / size) for n in counts.values())
+
+    def information(dealt: Array) -> float:
+        return entropy(classes) + entropy(dealt) - entropy(classes, dealt)
+
+    every = [information(np.array(dealt)) for dealt in itertools.permutations(clusters.tolist())]
+    by_chance = sum(every) / len(every)
+    best = (entropy(classes) + entropy(clusters)) / 2
+    return (information(clusters) - by_chance) / (best - by_chance)
+
+
+def couples(
+    queries: Array,
+    labels: Array,
+    gallery: Array | None = None,
+    gallery_labels: Array | None = None,
+    *,
+    self_index: Array | None = None,
+    ignore: Any = None,
+) -> tuple[Array, Array]:
+    """Distance and kin of every couple of rows that have a class; of the queries alone each once."""
+    alone = gallery is None
+    others, theirs = (queries, labels) if alone else (gallery, gallery_labels)
+    apart, same = [], []
+    for i, query in enumerate(queries):
+        for j, row in enumerate(others):
+            if labels[i] < 0 or theirs[j] < 0 or (alone and j <= i):
+                continue
+            if self_index is not None and self_index[i] == j:
+                continue
+            if not is_ignored(ignore, labels, theirs, i, j):
+                difference = query.astype(np.float64) - row.astype(np.float64)
+                apart.append(math.sqrt(float(np.sum(difference**2))))
+                same.append(labels[i] == theirs[j])
+    return np.array(apart), np.array(same)
+
+
+def verification(*data: Array, **options: Any) -> dict[str, float]:
+    """Rates at every distance that there is; the last argument says at which false accept rates."""
+    *data, rates = data  # type: ignore[assignment]
+    apart, same = couples(*data, **options)
+    right, wrong = apart[same], apart[~same]
+    values = sorted(set(apart.tolist()))
+    points = [(0.0, 0.0)]
+    points += [(float(np.mean(wrong <= v)), float(np.mean(right <= v))) for v in values]
+    beats = sum(float(np.sum(r < wrong) + 0.5 * np.sum(r == wrong)) for r in right)
+    told = {"AUC": beats / len(right) / len(wrong), "right": len(right), "wrong": len(wrong)}
+    for (x0, y0), (x1, y1) in itertools.pairwise(points):
+        if x1 >= 1 - y1:
+            share = (1 - y0 - x0) / (x1 - x0 + y1 - y0)  # of the way, where x = 1 − y
+            told["EER"] = x0 + share * (x1 - x0)
+            break
+    for rate in rates:
+        last = max(n for n, (x, _) in enumerate(points) if x <= rate)
+        told[f"TAR@FAR={rate:g}"] = points[last][1]
+        told[f"threshold@FAR={rate:g}"] = threshold(values, last)
+    return told
+
+
+def threshold(values: Sequence[float], accepted: int) -> float:
+    """Halfway from the last distance that is accepted to the next."""
+    if not accepted:
+        return 0.0 if values[0] > 0 else -1.0
+    return (values[accepted - 1] + values[min(accepted, len(values) - 1)]) / 2
+
+
+def open_set(
+    queries: Array,
+    labels: Array,
+    gallery: Array,
+    theirs: Array,
+    rates: Sequence[float],
+    **options: Any,
+) -> dict[str, float]:
+    """Each query's first answer; those of no class in the gallery should have none."""
+    own, ignore = options.get("self_index"), options.get("ignore")
+    known, unknown = [], []
+    for i, query in enumerate(queries):
+        rows = [
+            j
+            for j in range(len(gallery))
+            if (own is None or own[i] != j) and not is_ignored(ignore, labels, theirs, i, j)
+        ]
+        first = ranked(query, gallery, set(range(len(gallery))) - set(rows))[0]
+        apart = math.sqrt(float(np.sum((query.astype(np.float64) - gallery[first]) ** 2)))
+        if any(theirs[j] == labels[i] >= 0 for j in rows):
+            known.append((apart, bool(theirs[first] == labels[i])))
+        else:
+            unknown.append(apart)
+    values = sorted({apart for apart, _ in known} | set(unknown))
+    told = {"R@1": sum(right for _, right in known) / len(known)}
+    for rate in rates:
+        fits = [
+            n
+            for n, v in enumerate(values, 1)
+            if sum(u <= v for u in unknown) / len(unknown) <= rate
+        ]
+        accepted = max(fits, default=0)
+        limit = values[accepted - 1] if accepted else -1.0
+        answered = sum(right and apart <= limit for apart, right in known)
+        told[f"DIR@FAR={rate:g}"] = answered / len(known)
+        told[f"threshold@FAR={rate:g}"] = threshold(values, accepted)
+    return told | {"known": len(known), "unknown": len(unknown)}

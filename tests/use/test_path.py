@@ -1,5 +1,6 @@
 """From a folder of photographs to embeddings, search and export: the whole path, as a person walks it."""
 
+import functools
 import json
 import re
 import subprocess
@@ -151,6 +152,18 @@ def test_search_by_photograph(run, photos, tmp_path, jdml_command):
     )
     assert "kind" in done.out
     assert sheet.stat().st_size > 1000
+    search = functools.partial(
+        jdml_command, "search", run.folder, query, "--gallery", gallery, *options
+    )
+    done = search("--max-distance", distances[nearest[0]] / 2)
+    assert (done.code, "not in the gallery" in done.out) == (0, True)
+    assert json.loads(neighbours.read_text())[0]["found"] == []
+    done = search("--max-distance", "auto")
+    limit = float(re.search(r"max distance: ([\d.]+), within which 1 %", done.out)[1])
+    (answer,) = json.loads(neighbours.read_text())
+    assert [hit["distance"] for hit in answer["found"]] == pytest.approx(
+        [d for d in distances[nearest] if d <= limit], abs=1e-5
+    )
 
 
 def test_a_gallery_of_another_model_is_refused(run, photos, tmp_path, jdml_command):

@@ -1,0 +1,424 @@
+"""Are two of one class? Errors at thresholds of the distance, over all couples; and whether a query is known at all."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jdml.metrics import answers, closeness, disk, retrieval
+from jdml.metrics.answers import Task, Truth
+from jdml.metrics.handed import handed_in
+from jdml.ops import checks, similarities
+from jdml.ops.meshes import Axis, from_parts, mesh_of
+
+EXACT = 1 << 24
+"""Couples up to which every distance is kept and compared as it is."""
+STEPS = 1 << 20
+"""Of more the distances are counted in so many steps, from 0 to the largest there can be."""
+PIECE = 1 << 12
+"""Rows, of the gallery and of the queries, that are compared at a time."""
+AT_ONCE = 1 << 24
+"""Couples that are."""
+NORMAL = 1.959964
+"""How many standard errors an interval of 95 % reaches on either side."""
+
+
+class Curve(NamedTuple):
+    """Couples by distance, the nearest first.
+
+    Attributes:
+        distances: ``[K]``, growing.
+        right: ``[K]``, how many couples of one class are at most so far apart.
+        wrong: ``[K]``, how many of two classes.
+    """
+
+    distances: np.ndarray
+    right: np.ndarray
+    wrong: np.ndarray
+
+    def place(self, far: float) -> int:
+        """The last point with at most this share of wrong couples accepted; −1: before the first."""
+        return int(np.searchsorted(self.wrong, far * self.wrong[-1] * (1 + 1e-12), "right")) - 1
+
+    def threshold(self, place: int) -> float:
+        """A distance between this point and the next: what is at most so far apart is accepted."""
+        if place < 0:
+            return 0.0 if self.distances[0] > 0 else -1.0  # nothing is accepted
+        after = min(place + 1, len(self.distances) - 1)
+        return float(self.distances[place] + self.distances[after]) / 2
+
+    def rates(self) -> tuple[np.ndarray, np.ndarray]:
+        """The shares of wrong and of right couples that are accepted, from none to all."""
+        shares = [np.append(0, counts) / counts[-1] for counts in (self.wrong, self.right)]
+        return shares[0], shares[1]
+
+
+@handed_in
+def verification(
+    queries: Array,
+    labels: Array,
+    gallery: Any = None,
+    gallery_labels: Array | None = None,
+    *,
+    far: Sequence[float] = (1e-1, 1e-2, 1e-3),
+    self_index: Any = None,
+    ignore: Any = None,
+    roc: bool = False,
+) -> dict[str, Any]:
+    """Measure verification: are two of one class, told by a threshold of their distance, over all couples.
+
+    Formula:
+        ``FAR(t)``, ``TAR(t)``: the shares of the couples of two classes, and of one, with ``‖q − g‖ ≤ t``. AUC is the
+        area below TAR over FAR, ties counted half; EER the error where ``FAR = 1 − TAR``, between the points in a
+        straight line; ``TAR@FAR=f`` and ``threshold@FAR=f`` belong to the largest t with ``FAR(t) ≤ f``.
+
+    Args:
+        queries: ``[Q, D]`` floating; by Euclidean distance of the vectors as given.
+        labels: ``[Q]`` integers, or class names; rows with a negative label take no part.
+        gallery: ``[N, D]``, on one device, on a mesh or on disk (``numpy.memmap``). Default: the queries, each
+            unordered couple once.
+        gallery_labels: ``[N]``, likewise.
+        far: the false accept rates f that are asked for.
+        self_index: ``[Q]``, the gallery's row that a query is itself, no couple; −1: none.
+        ignore: couples that do not count, as for :func:`jdml.metrics.evaluate_retrieval`.
+        roc: also ``"ROC"``: FAR, TAR and threshold ``[K]`` of every point.
+
+    Returns:
+        ``"AUC"``, ``"EER"``, and for each f ``"TAR@FAR=f"``, ``"threshold@FAR=f"`` (midway to the next distance; 0, or
+        −1 where wrong couples are 0 apart, if nothing may be accepted) and ``"interval@FAR=f"``, in which that
+        threshold lies in 95 of 100 samples of as many classes; ``"right"`` and ``"wrong"``, the numbers of couples.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, f outside 0…1, a row that is not finite, no couple of one class or of two.
+
+    Implementation notes:
+        Up to 2²⁴ couples exactly: distances from differences, in float64. More are counted in 2²⁰ steps from 0 to the
+        largest distance there can be, from matrix products in float32: a threshold is known to a millionth of that
+        distance, and two that differ by less tie; memory does not grow with the couples. Couples that share a class
+        are not independent: the interval takes classes for what was drawn (the couples with a member in a class vary
+        together), and reads the threshold off at ``f ± 1.96`` standard errors of FAR. It is for many classes: with
+        three it says little. A host function: call it outside ``jit``.
+
+    Reference:
+        Grother & Ngan, *Face Recognition Vendor Test*, NIST IR 8009 (rates); Woodruff, *Confidence Intervals for
+        Medians and Other Position Measures* (1952).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.array([[0.0], [1.0], [5.0], [6.5]])
+        >>> told = verification(x, jnp.array([0, 0, 1, 1]), far=(0.25,))
+        >>> told["AUC"], told["TAR@FAR=0.25"], told["threshold@FAR=0.25"]
+        (1.0, 1.0, 4.5)
+    """
+    task, truth, kin = _task(
+        "verification", queries, labels, gallery, gallery_labels, self_index, ignore
+    )
+    for turn, rate in enumerate(far):
+        checks.unit_interval(f"far[{turn}]", rate)
+    couples = _Couples(task, truth, kin)
+    curve = couples.curve()
+    for name, counts in (("one class", curve.right), ("two classes", curve.wrong)):
+        if not len(counts) or not counts[-1]:
+            raise ValueError(f"there is no couple of {name} among the rows that have a label")
+    false, true = curve.rates()
+    told: dict[str, Any] = {"AUC": float(np.trapezoid(true, false)), "EER": _equal(false, true)}
+    places = [curve.place(rate) for rate in far]
+    errors = couples.errors([curve.threshold(place) for place in places])
+    for rate, place, error in zip(far, places, errors, strict=True):
+        bounds = (curve.place(min(max(rate + NORMAL * e, 0.0), 1.0)) for e in (-error, error))
+        told[f"TAR@FAR={rate:g}"] = float(true[place + 1])
+        told[f"threshold@FAR={rate:g}"] = curve.threshold(place)
+        told[f"interval@FAR={rate:g}"] = tuple(curve.threshold(bound) for bound in bounds)
+    told |= {"right": int(curve.right[-1]), "wrong": int(curve.wrong[-1])}
+    if roc:
+        told["ROC"] = false, true, np.append(curve.threshold(-1), curve.distances)
+    return told
+
+
+@handed_in
+def open_set(
+    queries: Array,
+    labels: Array,
+    gallery: Any,
+    gallery_labels: Array,
+    *,
+    far: Sequence[float] = (1e-1, 1e-2, 1e-3),
+    self_index: Any = None,
+    ignore: Any = None,
+) -> dict[str, Any]:
+    """Measure identification of queries of which some have no class in the gallery, and are to be told so.
+
+    Formula:
+        A query is answered by its nearest row where that is at most t away. FAR(t): the share of the queries without a
+        class in the gallery that are answered; DIR(t): the share of the others whose answer is there and right.
+        ``DIR@FAR=f`` and ``threshold@FAR=f`` belong to the largest t with ``FAR(t) ≤ f``.
+
+    Args:
+        queries: ``[Q, D]`` floating, compared as given.
+        labels: ``[Q]`` integers, or class names; a negative one is of no class of the gallery.
+        gallery: ``[N, D]``, on one device, on a mesh or on disk.
+        gallery_labels: ``[N]``, likewise.
+        far: the rates f of false answers that are asked for.
+        self_index: ``[Q]``, the gallery's row that a query is itself, and no answer; −1: none.
+        ignore: pairs that do not count, as for :func:`jdml.metrics.evaluate_retrieval`.
+
+    Returns:
+        For each f ``"DIR@FAR=f"`` and ``"threshold@FAR=f"``; ``"R@1"`` of the known queries, without a threshold;
+        ``"known"`` and ``"unknown"``, how many there are.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, f outside 0…1, a row that is not finite, no known or no unknown query.
+
+    Implementation notes:
+        The nearest row as :func:`jdml.metrics.evaluate_retrieval` finds it, its distance from differences. A host
+        function.
+
+    Reference:
+        Phillips, Grother & Micheals, *Evaluation Methods in Face Recognition* (Handbook of Face Recognition, ch. 21).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> gallery, known = jnp.array([[0.0], [5.0]]), jnp.array([0, 1])
+        >>> told = open_set(jnp.array([[0.2], [3.5], [9.0]]), jnp.array([0, 1, 7]), gallery, known, far=(0.0,))
+        >>> told["R@1"], told["DIR@FAR=0"], told["threshold@FAR=0"]
+        (1.0, 1.0, 2.75)
+    """
+    task, truth, kin = _task(
+        "open_set", queries, labels, gallery, gallery_labels, self_index, ignore
+    )
+    for turn, rate in enumerate(far):
+        checks.unit_interval(f"far[{turn}]", rate)
+    distances, right = _nearest(task, truth, kin)
+    known = truth.num_relevant > 0
+    for name, some in (("known", known), ("unknown", ~known)):
+        if not some.any():
+            raise ValueError(
+                f"there is no {name} query: each has {'no' if name == 'known' else 'a'} right answer"
+            )
+    order = np.unique(distances[np.isfinite(distances)])
+    counts = (
+        np.searchsorted(np.sort(distances[some]), order, "right")
+        for some in (known & right, ~known)
+    )
+    curve = Curve(order, *counts)
+    told: dict[str, Any] = {"R@1": float(right[known].mean())}
+    for rate in far:
+        place = int(np.searchsorted(curve.wrong, rate * (~known).sum() * (1 + 1e-12), "right")) - 1
+        told[f"DIR@FAR={rate:g}"] = float(curve.right[place] / known.sum()) if place >= 0 else 0.0
+        told[f"threshold@FAR={rate:g}"] = curve.threshold(place)
+    return told | {"known": int(known.sum()), "unknown": int((~known).sum())}
+
+
+@handed_in
+def rejection_threshold(gallery: Any, gallery_labels: Any, *, far: float = 0.01) -> float:
+    """Choose the distance beyond which an answer is none, from a labelled gallery alone.
+
+    Formula:
+        the largest t with ``‖g − g'‖ ≤ t`` for at most a share ``far`` of the rows g, where g' is the nearest row of
+        another class: what a query finds whose class is not in the gallery.
+
+    Args:
+        gallery: ``[N, D]`` floating.
+        gallery_labels: ``[N]`` integers, or class names, of two classes at least.
+        far: how many of the queries of no class may be answered.
+
+    Returns:
+        The distance.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, fewer than two classes, ``far`` outside 0…1.
+
+    Implementation notes:
+        Assumes that classes to come are as far from those of the gallery as these are from each other. Where there are
+        queries of no class, :func:`open_set` measures it.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> rejection_threshold(jnp.array([[0.0], [1.0], [5.0], [9.0]]), jnp.array([0, 0, 1, 2]), far=0.25)
+        4.0
+    """
+    everyone = np.zeros(gallery.shape[:1], int)
+    task, truth, kin = _task(
+        "rejection_threshold", gallery, gallery_labels, None, None, None, (everyone, everyone)
+    )
+    checks.unit_interval("far", far)
+    distances = np.sort(_nearest(task, truth, kin)[0][truth.query_classes >= 0])
+    if not np.isfinite(distances).any():
+        raise ValueError("gallery_labels must be of two classes at least")
+    first = int(far * len(distances) * (1 + 1e-12))  # that may not be answered
+    if first == len(distances):
+        return float(distances[-1])
+    nearer = distances[distances < distances[first]]
+    if not nearer.size:
+        return float(np.nextafter(distances[first], 0))
+    return float(nearer[-1] + distances[first]) / 2
+
+
+def _task(function: str, *given: Any) -> tuple[Task, Truth, answers.Kin]:
+    """The checked arguments of a function, and what is right."""
+    task = answers.task(function, ("labels", "gallery_labels"), *given)
+    if len(task.levels) > 1:
+        raise ValueError(f"labels of {function} must have shape [Q], got {len(task.levels)} levels")
+    truth, kin = answers.truth(*task.levels[0], task.own, task.ignored)
+    return task, truth, kin
+
+
+def _equal(false: np.ndarray, true: np.ndarray) -> float:
+    """The rate at which both errors are equal, between points of the curve in a straight line."""
+    apart = false - (1 - true)  # grows from −1 to 1
+    after = int(np.argmax(apart >= 0))
+    step = apart[after] - apart[after - 1]
+    share = apart[after] / step
+    return float(false[after] - share * (false[after] - false[after - 1]))
+
+
+def _nearest(task: Task, truth: Truth, kin: answers.Kin) -> tuple[np.ndarray, np.ndarray]:
+    """Each query's distance to its nearest row, infinite where nothing may answer; and whether that is right."""
+    found = retrieval.first(task, truth, kin)
+    rows = np.arange(len(found))
+    out = np.zeros(len(found), bool) if task.own is None else task.own == found
+    if kin.of_gallery is not None:
+        out |= kin.of_gallery[found] == kin.of_queries
+    elif kin.of_queries is not None:
+        out |= kin.of_queries[rows, found]
+    with np.errstate(over="ignore"):
+        there = np.asarray(task.gallery[found], np.float64)
+    distances = np.linalg.norm(np.asarray(task.queries, np.float64) - there, axis=1)
+    right = (
+        ~out & (truth.query_classes >= 0) & (truth.gallery_classes[found] == truth.query_classes)
+    )
+    return np.where(out, np.inf, distances), right
+
+
+class _Couples:
+    """All couples of a task, some at a time: how far apart, of one class or of two."""
+
+    def __init__(self, task: Task, truth: Truth, kin: answers.Kin) -> None:
+        self.task, self.truth, self.kin = task, truth, kin
+        queries, rows = len(task.queries), len(task.gallery)
+        self.exact = queries * rows // (2 if task.alone else 1) <= EXACT
+        self.at_a_time = rows if mesh_of(task.gallery) is not None else PIECE
+        self.frame: Any = None
+        if not self.exact:
+            on_disk = isinstance(task.gallery, np.memmap)
+            find = disk.frame_of if on_disk else lambda q, _: closeness.common_frame(q, q)
+            self.frame = jax.device_get(find(task.queries, task.gallery))
+
+    def curve(self) -> Curve:
+        """How many couples of one class and of two lie within which distance."""
+        distances, *counts = self._sorted() if self.exact else self._in_steps()
+        return Curve(distances, *(np.cumsum(some) for some in counts))
+
+    def errors(self, thresholds: Sequence[float]) -> np.ndarray:
+        """The standard error of FAR at each threshold, if classes are what was drawn."""
+        classes = int(max(some.max(initial=0) for some in self.truth[:2])) + 1
+        accepted, every = np.zeros((len(thresholds), classes)), np.zeros(classes)
+        for rows, columns, apart, _, wrong in self._blocks():
+            own = self.truth.gallery_classes[rows], self.truth.query_classes[columns]
+            for axis, of_rows in zip((1, 0), own, strict=True):
+                kept = of_rows >= 0
+                every += np.bincount(of_rows[kept], wrong.sum(axis)[kept], classes)
+                for turn, threshold in enumerate(thresholds):
+                    near = (wrong & (apart <= threshold)).sum(axis)
+                    accepted[turn] += np.bincount(of_rows[kept], near[kept], classes)
+        total = every.sum()  # each couple twice, for both of its classes
+        excess = accepted - accepted.sum(axis=1, keepdims=True) / total * every
+        errors: np.ndarray = np.sqrt(np.square(excess).sum(axis=1)) / (total / 2)
+        return errors
+
+    def _sorted(self) -> tuple[np.ndarray, ...]:
+        """Every distance that there is, and how many couples of one class and of two have it."""
+        found = [(apart[right], apart[wrong]) for _, _, apart, right, wrong in self._blocks()]
+        one, two = (np.concatenate([np.zeros(0), *some]) for some in zip(*found, strict=True))
+        distances, places = np.unique(np.concatenate([one, two]), return_inverse=True)
+        size = len(distances)
+        return distances, *(
+            np.bincount(some, minlength=size) for some in np.split(places, [len(one)])
+        )
+
+    def _in_steps(self) -> tuple[np.ndarray, ...]:
+        """The middle of every step that is not empty, and how many couples of either kind lie in it."""
+        away = (_reach(part, self.frame) for _, part in self._pieces())
+        step = (float(_reach(self.task.queries, self.frame)) + max(map(float, away))) / STEPS
+        step = max(step * np.exp2(float(self.frame[1])), np.finfo(np.float32).tiny)
+        counts = np.zeros((2, STEPS), np.int64)
+        for _, _, apart, *kinds in self._blocks():
+            places = np.minimum(apart / step, STEPS - 1).astype(np.int32)
+            for turn, kind in enumerate(kinds):
+                counts[turn] += np.bincount(places[kind], minlength=STEPS)
+        there = np.flatnonzero(counts.any(axis=0))
+        return (there + 0.5) * step, *counts[:, there]
+
+    def _pieces(self) -> Iterator[tuple[int, Array]]:
+        """Pieces of the gallery in float32, and where they start; on a mesh all of it is one."""
+        gallery = self.task.gallery
+        if len(gallery) <= self.at_a_time and not isinstance(gallery, np.memmap):
+            yield 0, gallery
+            return
+        for start in range(0, len(gallery), self.at_a_time):
+            yield start, jnp.asarray(gallery[start : start + self.at_a_time], jnp.float32)
+
+    def _blocks(self) -> Iterator[tuple[slice, slice, np.ndarray, np.ndarray, np.ndarray]]:
+        """Rows of the gallery, queries, their distances ``[n, b]``, and which are couples of one class and of two."""
+        queries, at_a_time = self.task.queries, max(8, AT_ONCE // self.at_a_time)
+        for start, part in self._pieces():
+            rows = slice(start, start + len(part))
+            for first in range(0, len(queries), at_a_time):
+                columns = slice(first, min(first + at_a_time, len(queries)))
+                if self.task.alone and rows.stop <= columns.start + 1:
+                    continue  # seen from the other side
+                yield (
+                    rows,
+                    columns,
+                    self._apart(part, queries[columns]),
+                    *self._kinds(rows, columns),
+                )
+
+    def _apart(self, part: Array, queries: Array) -> np.ndarray:
+        if self.exact:
+            from scipy.spatial.distance import cdist
+
+            return cdist(np.asarray(part, np.float64), np.asarray(queries, np.float64))
+        apart = np.asarray(_distances(part, queries, self.frame)[0])
+        return np.ldexp(apart, self.frame[1])
+
+    def _kinds(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
+        """Which of some couples are of one class, and which of two; the others do not count."""
+        own, other = self.truth.gallery_classes[rows], self.truth.query_classes[columns]
+        here = np.arange(rows.start, rows.stop)[:, None]
+        counts = (own >= 0)[:, None] & (other >= 0)
+        if self.task.alone:
+            counts &= here > np.arange(columns.start, columns.stop)
+        if self.task.own is not None:
+            counts &= here != self.task.own[columns]
+        if self.kin.of_gallery is not None:
+            counts &= self.kin.of_gallery[rows, None] != self.kin.of_queries[columns]
+        elif self.kin.of_queries is not None:
+            ignored = self.kin.of_queries[columns, rows].T
+            both = self.task.alone and self.kin.of_queries[rows, columns]
+            counts &= ~(ignored | both)
+        one = own[:, None] == other
+        return counts & one, counts & ~one
+
+
+@jax.jit
+def _reach(vectors: Array, frame: tuple[Array, Array]) -> Array:
+    """How far from the frame's centre the farthest is."""
+    return jnp.sqrt(jnp.max(jnp.sum(jnp.square(closeness.in_frame(vectors, frame)), axis=-1)))
+
+
+@jax.jit
+def _distances(part: Array, queries: Array, frame: tuple[Array, Array]) -> tuple[Array, Array]:
+    def apart(axis: Axis, part: Array, queries: Array) -> tuple[Array, tuple[()]]:
+        x, y = (closeness.in_frame(some, frame) for some in (part, queries))
+        squares = (0.5 * jnp.sum(jnp.square(some), axis=-1) for some in (x, y))
+        half = next(squares)[:, None] + next(squares)[None, :] - similarities(x, y)
+        return jnp.sqrt(2 * jnp.maximum(half, 0)), ()
+
+    return from_parts(apart, part, queries)

@@ -1,0 +1,155 @@
+"""Couples told by their distance, by loops over all of them and by scikit-learn; queries of no class."""
+
+import chex
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jdml.metrics import open_set, rejection_threshold, verification
+from jdml.metrics import verification as function
+from oracles import metrics as oracle
+
+FAR = (0.3, 0.1, 1e-2, 0.0)
+module = __import__("sys").modules[function.__module__]
+
+
+def some(seed, rows=40, whole=False, classes=7):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(-1, classes, rows)
+    near = labels[:, None] * 0.4 + rng.normal(size=(rows, 4))
+    return (np.round(near) if whole else near).astype(np.float32), labels
+
+
+def assert_equal_to_oracle(*data, rel=1e-9, **options):
+    expected = oracle.verification(*data, FAR, **options)
+    told = verification(*data, far=FAR, **options)
+    assert told.keys() - expected.keys() == {f"interval@FAR={rate:g}" for rate in FAR}
+    for name, value in expected.items():
+        assert told[name] == pytest.approx(value, rel=rel), name
+    for rate in FAR:
+        low, high = told[f"interval@FAR={rate:g}"]
+        assert low <= told[f"threshold@FAR={rate:g}"] <= high
+    return told
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["generic", "ties"])
+def test_all_couples_equal_the_oracle(whole):
+    x, y = some(0, whole=whole)
+    gallery, labels = some(1, 30, whole=whole)
+    rng = np.random.default_rng(0)
+    cameras = rng.integers(0, 3, 40), rng.integers(0, 3, 30)
+    own = np.where(rng.random(40) < 0.5, rng.integers(0, 30, 40), -1)
+    pairs = rng.random((40, 30)) < 0.3
+    assert_equal_to_oracle(x, y)
+    assert_equal_to_oracle(x, y, ignore=(cameras[0], cameras[0]))
+    assert_equal_to_oracle(x, y, gallery, labels, self_index=own)
+    assert_equal_to_oracle(x, y, gallery, labels, self_index=own, ignore=cameras)
+    assert_equal_to_oracle(x, y, gallery, labels, ignore=pairs)
+
+
+def test_curve_and_area_are_those_of_scikit_learn():
+    from_sklearn = pytest.importorskip("sklearn.metrics", reason="compares with scikit-learn")
+    x, y = some(2, 60, whole=True)
+    y = np.abs(y)
+    apart, same = oracle.couples(x, y)
+    told = verification(x, y, far=(0.1,), roc=True)
+    false, true, _ = from_sklearn.roc_curve(same, -apart, drop_intermediate=False)
+    np.testing.assert_allclose(told["ROC"][0], false, atol=1e-12)
+    np.testing.assert_allclose(told["ROC"][1], true, atol=1e-12)
+    assert told["AUC"] == pytest.approx(from_sklearn.roc_auc_score(same, -apart), rel=1e-12)
+    assert told["TAR@FAR=0.1"] == pytest.approx(true[false <= 0.1].max())
+    accepted = apart <= told["threshold@FAR=0.1"]
+    assert accepted[~same].mean() <= 0.1
+    assert accepted[same].mean() == pytest.approx(told["TAR@FAR=0.1"])
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_many_couples_are_counted_in_steps(monkeypatch, tmp_path, where):
+    """In pieces, of rows and of queries: the same to the width of a step."""
+    x, y = some(3, 61)
+    gallery, labels = some(4, 45)
+    cameras = np.arange(61) % 3, np.arange(45) % 3
+    expected = [verification(x, y, far=FAR, ignore=(cameras[0],) * 2)]
+    expected.append(verification(x, y, gallery, labels, far=FAR, ignore=cameras))
+    for name, value in (("EXACT", 0), ("PIECE", 16), ("AT_ONCE", 16 * 16)):
+        monkeypatch.setattr(module, name, value)
+    if where == "disk":
+        there = np.memmap(tmp_path / "gallery", np.float32, "w+", shape=gallery.shape)
+        there[:] = gallery
+        gallery = there
+    actual = [verification(x, y, far=FAR, ignore=(cameras[0],) * 2)]
+    actual.append(verification(x, y, gallery, labels, far=FAR, ignore=cameras))
+    chex.assert_trees_all_close(actual, expected, rtol=1e-4)
+    moved = verification(jnp.asarray(x) * 2.0**20 + 2.0**20, y, far=FAR, ignore=(cameras[0],) * 2)
+    assert moved["AUC"] == pytest.approx(expected[0]["AUC"], abs=1e-3)
+
+
+def test_the_interval_holds_the_threshold_of_all_classes():
+    """Of many samples of classes nearly all: as often as it says, and not where couples were taken for independent."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(400, 3))
+    rows = np.repeat(centres, 3, axis=0) + 0.2 * rng.normal(size=(1200, 3))
+    labels = np.repeat(np.arange(400), 3)
+    truth = verification(rows, labels, far=(0.1,))["threshold@FAR=0.1"]
+    held, width = [], []
+    for _ in range(60):
+        chosen = np.isin(labels, rng.choice(400, 40, replace=False))
+        low, high = verification(rows[chosen], labels[chosen], far=(0.1,))["interval@FAR=0.1"]
+        held.append(low <= truth <= high)
+        width.append(high - low)
+    assert np.mean(held) > 0.88
+    assert np.mean(width) < 0.5 * truth
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["generic", "ties"])
+def test_queries_of_no_class(whole):
+    x, y = some(5, whole=whole, classes=9)
+    gallery, labels = some(6, 30, whole=whole)
+    cameras = np.arange(40) % 3, np.arange(30) % 3
+    own = np.where(np.arange(40) % 4 == 0, np.arange(40) % 30, -1)
+    for options in ({}, {"self_index": own}, {"ignore": cameras}):
+        expected = oracle.open_set(x, y, gallery, labels, FAR, **options)
+        told = open_set(x, y, gallery, labels, far=FAR, **options)
+        assert told == pytest.approx(expected, rel=1e-6)
+    nobody = np.ones((40, 30), bool)
+    nobody[1:] = False
+    told = open_set(x, np.maximum(y, 8), gallery, np.full(30, 8), far=(0.0,), ignore=nobody)
+    assert (told["known"], told["unknown"]) == (39, 1)
+    assert told["DIR@FAR=0"] == told["R@1"] == 1.0  # what nothing may answer is not answered
+
+
+def test_a_threshold_from_the_gallery_alone():
+    x, y = some(7, 50)
+    apart = np.linalg.norm(x[:, None].astype(float) - x, axis=-1)
+    nearest = np.where((y[:, None] == y) & (y >= 0), np.inf, apart).min(axis=1)[y >= 0]
+    for far in (0.0, 0.1, 0.5):
+        threshold = rejection_threshold(x, y, far=far)
+        beyond = nearest[
+            nearest > threshold
+        ].min()  # of two rows, where they are each other's nearest
+        assert (nearest <= threshold).mean() <= far < (nearest <= beyond).mean()
+    names = np.array(list("abcdefgh"))[y]
+    assert rejection_threshold(x, names, far=0.1) > 0
+
+
+X, Y = np.arange(12.0, dtype=np.float32).reshape(6, 2), np.arange(6) % 2
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: verification(X, Y[:5]), ValueError, r"labels must have shape \[6\], got \[5\]"),
+        (lambda: verification(X, Y, far=(2.0,)), ValueError, r"far\[0\] must be in \[0, 1\]"),
+        (lambda: verification(X, np.arange(6)), ValueError, "no couple of one class"),
+        (lambda: verification(X, np.zeros(6, int)), ValueError, "no couple of two classes"),
+        (lambda: verification(X, Y, X), ValueError, "gallery_labels must be given together"),
+        (lambda: verification(X, np.stack([Y, Y], 1)), ValueError, "got 2 levels"),
+        (lambda: open_set(X, Y, X, Y), ValueError, "there is no unknown query"),
+        (lambda: open_set(X, Y, X, Y + 2), ValueError, "there is no known query"),
+        (lambda: rejection_threshold(X, Y * 0), ValueError, "must be of two classes at least"),
+        (lambda: rejection_threshold(X, Y, far=-1), ValueError, r"far must be in \[0, 1\]"),
+    ],
+)
+def test_bad_input(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
