@@ -62,6 +62,9 @@ class Evaluate:
     """Name of an array [N] (gallery_NAME [M] for a gallery), such as camera: what is of one class and equal there does
     not count, neither right nor wrong. Or TABLE.csv:COLUMN, of the files that jdml embed wrote; or an .npy file (for
     a gallery beside it gallery_FILE.npy)."""
+    rerank: Literal["none", "reciprocal", "expand", "augment"] = "none"
+    """A second look: reciprocal prefers neighbours that are each other's (k-reciprocal), expand moves queries towards
+    what they find, augment every row of the gallery towards its neighbours."""
     json: str | None = None
     """Write the metrics as JSON to this file; - is the screen, instead of the table."""
 
@@ -96,6 +99,7 @@ class Evaluate:
                 gallery_labels=self.gallery_labels,
                 self_index=self.self_index,
                 ignore_same=self.ignore_same,
+                second_look=self.rerank,
                 recall_at=self.recall_at,
                 precision_at=self.precision_at,
                 found_at=self.found_at,

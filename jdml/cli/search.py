@@ -40,6 +40,9 @@ class Search:
     max_distance: float | Literal["auto"] | None = None
     """What is farther is not found: a query without an answer is not in the gallery. auto: the distance within which
     one in 100 of the gallery's own images finds another class."""
+    rerank: Literal["none", "reciprocal", "expand", "augment"] = "none"
+    """A second look: reciprocal prefers neighbours that are each other's (k-reciprocal), expand moves queries towards
+    what they find, augment every image of the gallery towards its neighbours. Distances are then other ones."""
     json: Path | None = None
     """Also write what was found into this file."""
     out: Path | None = None
@@ -64,7 +67,7 @@ class Search:
         gallery = self._gallery(trained)
         vectors = trained.embed([Path(name) for name in queries])
         limit = self._limit(gallery)
-        neighbours = search_images(vectors, queries, gallery, self.k, limit)
+        neighbours = search_images(vectors, queries, gallery, self.k, limit, self.rerank)
         rows = []
         for answer in neighbours:
             for hit in answer["found"]:
@@ -89,6 +92,10 @@ class Search:
             raise ValueError("QUERY is missing: an image, or several")
         if self.k < 1:
             raise ValueError(f"-k must be at least 1, got {self.k}")
+        if self.max_distance == "auto" and self.rerank != "none":
+            raise ValueError(
+                "--max-distance auto is of plain distances: give a number with --rerank"
+            )
         if isinstance(self.max_distance, float) and not self.max_distance >= 0:
             raise ValueError(f"--max-distance must be at least 0, got {self.max_distance}")
         if self.out is not None:

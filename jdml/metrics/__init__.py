@@ -21,6 +21,7 @@ from jdml.metrics.ranking import (
     r_precision,
     recall_at_k,
 )
+from jdml.metrics.reranking import augment_gallery, expand_queries, rerank
 from jdml.metrics.retrieval import evaluate_retrieval
 from jdml.metrics.structure import (
     class_density,
@@ -36,11 +37,13 @@ __all__ = [
     "ProxySpread",
     "Violation",
     "adjusted_mutual_information",
+    "augment_gallery",
     "class_covering",
     "class_density",
     "concentration_variance",
     "covering_radius",
     "evaluate_retrieval",
+    "expand_queries",
     "found_at_k",
     "map_at_k",
     "map_at_r",
@@ -55,6 +58,7 @@ __all__ = [
     "r_precision",
     "recall_at_k",
     "rejection_threshold",
+    "rerank",
     "spectral_decay",
     "uniformity",
     "verification",

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.metrics.clustering import agreement
+from jdml.metrics.reranking import SecondLook, look_again
 from jdml.metrics.retrieval import evaluate_retrieval
 from jdml.ops import sphere
 
@@ -25,6 +26,7 @@ def evaluate_arrays(
     gallery_labels: str = "gallery_labels",
     self_index: str = "self_index",
     ignore_same: str | None = None,
+    second_look: SecondLook = "none",
     recall_at: Sequence[int] = (1, 2, 4, 8),
     precision_at: Sequence[int] = (),
     found_at: Sequence[int] = (),
@@ -45,6 +47,7 @@ def evaluate_arrays(
             name than the default must be there.
         ignore_same: name of an array of groups ``[N]``, integers or names, and ``gallery_NAME`` for the gallery's
             ``[M]``: pairs of one group and one class do not count.
+        second_look: rank again by :func:`jdml.metrics.rerank`, with expanded queries, or in an augmented gallery.
         recall_at: k of ``"R@k"``.
         precision_at: k of ``"P@k"``.
         found_at: k of ``"found@k"``.
@@ -89,6 +92,7 @@ def evaluate_arrays(
                 gallery = stack.enter_context(_unit_on_disk(gallery))
             elif gallery is not None:
                 gallery = _unit(gallery)
+        queries, gallery, distances = look_again(second_look, queries, gallery)
         measured: dict[str, Any] = evaluate_retrieval(
             queries,
             classes,
@@ -96,6 +100,7 @@ def evaluate_arrays(
             gallery_classes,
             self_index=own,
             ignore=groups,
+            distances=distances,
             recall_at=recall_at,
             precision_at=precision_at,
             found_at=found_at,

@@ -40,6 +40,7 @@ class _Search(NamedTuple):
     own: Array | None = None  # [Q], the gallery's row that each query is itself, −1 for none
     half_squares: Array | None = None  # [N], where the gallery is on one device
     kin: answers.Kin = answers.Kin()  # what does not count
+    distances: Array | None = None  # [Q, N], that were given
 
 
 @handed_in
@@ -51,6 +52,7 @@ def evaluate_retrieval(
     *,
     self_index: Any = None,
     ignore: Any = None,
+    distances: Any = None,
     recall_at: Sequence[int] = (1, 2, 4, 8),
     precision_at: Sequence[int] = (),
     found_at: Sequence[int] = (),
@@ -81,6 +83,7 @@ def evaluate_retrieval(
         ignore: pairs that are neither right nor wrong and take no rank. ``(query_groups [Q], gallery_groups [N])``,
             integers or names: pairs of one group and one class, such as pictures of a person by one camera. Or
             ``[Q, N]`` boolean: any pairs.
+        distances: ``[Q, N]`` to rank by in place of the vectors', such as :func:`jdml.metrics.rerank`'s.
         recall_at: k of ``"R@k"``, is any of the k nearest right.
         precision_at: k of ``"P@k"``, the share of right ones among the k nearest.
         found_at: k of ``"found@k"``, the share of the R references that are among them: recommenders' recall@k.
@@ -143,13 +146,15 @@ def evaluate_retrieval(
         checks.count("block_size", block_size)
     named = "evaluate_retrieval", ("query_labels", "gallery_labels")
     task = answers.task(*named, queries, query_labels, gallery, gallery_labels, self_index, ignore)
+    if distances is not None:
+        checks.check_weights("distances", distances, (len(task.queries), len(task.gallery)))
     search = None
     levels = []
     for labels in task.levels:
         truth, kin = answers.truth(*labels, task.own, task.ignored)
         judged = truth.num_relevant > 0
         if judged.any():
-            search = search or _prepare(task)
+            search = search or _prepare(task, distances)
             scores, found = _ranked(_among(search, kin), truth, cutoffs, block_size)
         else:
             scores = dict.fromkeys(_names(cutoffs), np.full(judged.shape, np.nan))
@@ -225,10 +230,13 @@ def _names(cutoffs: _Cutoffs) -> list[str]:
     ]
 
 
-def _prepare(task: answers.Task) -> _Search:
+def _prepare(task: answers.Task, distances: Any = None) -> _Search:
     """Everything on the device, in a frame where distances lose no digits. A gallery on disk stays there."""
     queries, gallery, own = task.queries, task.gallery, task.own
     itself = None if own is None else jnp.asarray(own)
+    if distances is not None:
+        given = checks.as_finite("distances", distances)
+        return _Search(queries, jnp.arange(given.shape[1]), itself, distances=given)
     if isinstance(gallery, np.memmap):
         frame = disk.frame_of(queries, gallery)
         moved = closeness.in_frame(queries, frame)
@@ -369,8 +377,11 @@ def _places(search: _Search, start: Array | int, rows: int) -> Array:
 
 def _closeness(search: _Search, start: Array | int, rows: int) -> Array:
     queries, *askers = _block(search, start, rows)
-    assert search.half_squares is not None
     out = closeness.barred(askers, search.kin.of_gallery, 0, search.gallery.shape[0])
+    if search.distances is not None:
+        scores = 0.0 - jax.lax.dynamic_slice_in_dim(search.distances, start, rows)
+        return scores if out is None else jnp.where(out, -jnp.inf, scores)
+    assert search.half_squares is not None
     return closeness.closeness(queries, search.gallery, search.half_squares, out)
 
 

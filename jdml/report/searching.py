@@ -9,6 +9,7 @@ import numpy as np
 
 from jdml.data.walk import RealFiles, same_content
 from jdml.metrics import nearest
+from jdml.metrics.reranking import SecondLook, look_again
 from jdml.training.embedded import Embedded
 
 
@@ -18,6 +19,7 @@ def search_images(
     gallery: Embedded,
     k: int,
     max_distance: float = np.inf,
+    second_look: SecondLook = "none",
 ) -> list[dict[str, Any]]:
     """Find the nearest images of a gallery, by Euclidean distance; never the query itself, nor copies of it.
 
@@ -27,6 +29,7 @@ def search_images(
         gallery: what is searched.
         k: how many are found for each, at most.
         max_distance: what is farther is not found.
+        second_look: see :func:`jdml.metrics.arrays.evaluate_arrays`; distances are then those of the second look.
 
     Returns:
         For each query ``{"query": FILE, "found": [{"rank", "file", "distance", "label"}, …]}``, the nearest first: what
@@ -49,10 +52,12 @@ def search_images(
     named = gallery.files is not None
     files = gallery.files.tolist() if gallery.files is not None else [*map(str, range(len(rows)))]
     itself = _Itself(vectors, queries, rows, files)
-    searched = jnp.asarray(rows, jnp.float32)
+    asked, searched, apart = look_again(
+        second_look, jnp.asarray(vectors), jnp.asarray(rows, jnp.float32)
+    )
     most = min(k + 1, len(rows))
     while True:
-        distances, indices = map(np.asarray, nearest(jnp.asarray(vectors), searched, most))
+        distances, indices = map(np.asarray, _first(asked, searched, apart, most))
         others = [
             [place for place, row in enumerate(near) if not (named and itself(query, row))][:k]
             for query, near in enumerate(indices)
@@ -73,6 +78,14 @@ def search_images(
             hits.append(hit)
         answers.append({"query": query, "found": hits})
     return answers
+
+
+def _first(queries: Any, gallery: Any, apart: Any, k: int) -> tuple[Any, Any]:
+    """The nearest of a gallery, by given distances where there are any."""
+    if apart is None:
+        return nearest(queries, gallery, k)
+    order = np.argsort(apart, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(np.asarray(apart), order, axis=1), order
 
 
 class _Itself:

@@ -114,6 +114,13 @@ def test_arrays_are_measured_as_they_are():
         **expected,
         **agreement(ROWS, CLASSES),
     }
+    for kind in ("reciprocal", "expand", "augment"):
+        again = evaluate_arrays(by_name, **names, self_index="own", second_look=kind, **settings)
+        assert again.keys() == expected.keys()
+    again = evaluate_arrays(alone, second_look="reciprocal", **settings)
+    assert again == evaluate_retrieval(ROWS, CLASSES, distances=metrics.rerank(ROWS), **settings)
+    again = evaluate_arrays(alone, second_look="augment", **settings)
+    assert again == evaluate_retrieval(metrics.augment_gallery(ROWS), CLASSES, **settings)
 
 
 def test_a_gallery_on_disk_is_scaled_there(tmp_path):

@@ -5,13 +5,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jdml.metrics import closeness, nearest
+from jdml.metrics import augment_gallery, closeness, expand_queries, nearest, rerank
 from oracles import metrics as oracle
 
 
 def expected_nearest(queries, gallery, k, exclude_self=False):
     rows = [
-        oracle.ranked(q, gallery, skip=i if exclude_self else None)[:k]
+        oracle.ranked(q, gallery, skip=(i,) if exclude_self else ())[:k]
         for i, q in enumerate(queries)
     ]
     wide = queries.astype(np.float64)[:, None] - gallery.astype(np.float64)[np.array(rows)]
@@ -163,3 +163,58 @@ X = np.zeros((6, 3), np.float32)
 def test_bad_input(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("released", [False, True], ids=["paper", "program"])
+@pytest.mark.parametrize("whole", [False, True], ids=["generic", "ties"])
+def test_neighbours_that_are_each_others(whole, released):
+    rng = np.random.default_rng(0)
+    x = rng.integers(-2, 3, (34, 3)) if whole else rng.normal(size=(34, 3))
+    x = (x / 4).astype(np.float32)
+    for k1, k2, weight in ((6, 3, 0.3), (5, 1, 0.0), (50, 60, 0.5)):
+        settings = {"k1": k1, "k2": k2, "weight": weight, "released": released}
+        expected = oracle.reranked(x[:9], x[9:], **settings)
+        np.testing.assert_allclose(rerank(x[:9], x[9:], **settings), expected, atol=2e-6)
+    alone = oracle.reranked(x[:0], x, 6, 3, 0.3, released)
+    assert alone.shape == (0, 34)
+    np.testing.assert_allclose(
+        np.diagonal(rerank(x, k1=6, k2=3, released=released)), np.zeros(34), atol=1e-6
+    )
+    if not released:
+        apart = np.linalg.norm(x[:9, None] - x[9:], axis=-1)
+        np.testing.assert_allclose(rerank(x[:9], x[9:], weight=1.0), apart, rtol=1e-5)
+
+
+def test_vectors_moved_towards_their_neighbours(tmp_path):
+    rng = np.random.default_rng(0)
+    x, gallery = rng.normal(size=(9, 4)).astype(np.float32), rng.normal(size=(30, 4)).astype("f4")
+    x, gallery = (some / np.linalg.norm(some, axis=1, keepdims=True) for some in (x, gallery))
+    there = np.memmap(tmp_path / "gallery", np.float32, "w+", shape=gallery.shape)
+    there[:] = gallery
+    for alpha in (3.0, 0.0):
+        expected = oracle.moved(x, gallery, 4, alpha, alone=False)
+        for lies in (gallery, there):
+            np.testing.assert_allclose(
+                expand_queries(x, lies, k=4, alpha=alpha), expected, atol=1e-5
+            )
+        expected = oracle.moved(gallery, gallery, 4, alpha, alone=True)
+        np.testing.assert_allclose(augment_gallery(gallery, k=4, alpha=alpha), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: rerank(x, k1=0), "k1 must be >= 1"),
+        (lambda x: rerank(x, weight=1.5), r"weight must be in \[0, 1\]"),
+        (lambda x: rerank(x, x[:, :2]), "gallery must have the dimension of queries"),
+        (
+            lambda x: expand_queries(x, x, k=9),
+            "k must be at most the number of the gallery rows, 6",
+        ),
+        (lambda x: augment_gallery(x, k=6), "the other gallery rows, 5"),
+        (lambda x: augment_gallery(x, k=1, alpha=-1.0), "alpha must be >= 0"),
+    ],
+)
+def test_bad_input_of_second_looks(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(np.ones((6, 3), np.float32))

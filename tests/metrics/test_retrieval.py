@@ -238,6 +238,18 @@ def test_pairs_that_do_not_count(path, kind):
         )
 
 
+def test_given_distances_are_ranked(path):
+    """As the vectors' own; what takes no part stays away."""
+    data, own = some_of_a_gallery(4, whole=True)
+    apart = np.linalg.norm(data[0][:, None].astype(float) - data[2], axis=-1)
+    options = {**CUTOFFS, "self_index": own, "ignore": (np.arange(23) % 3, np.arange(45) % 3)}
+    expected = evaluate_retrieval(*data, **options)
+    zeros = np.zeros_like(data[0]), data[1], np.zeros_like(data[2]), data[3]
+    assert evaluate_retrieval(*zeros, distances=apart, block_size=7, **options) == expected
+    with pytest.raises(ValueError, match=r"distances must have shape \[23, 45\], got \[45, 23\]"):
+        evaluate_retrieval(*data, distances=apart.T, **options)
+
+
 def test_people_seen_by_other_cameras():
     """Market-1501's protocol, of a gallery with distractors."""
     rng = np.random.default_rng(1)

@@ -251,3 +251,55 @@ def open_set(
         told[f"DIR@FAR={rate:g}"] = answered / len(known)
         told[f"threshold@FAR={rate:g}"] = threshold(values, accepted)
     return told | {"known": len(known), "unknown": len(unknown)}
+
+
+def reranked(
+    queries: Array, gallery: Array, k1: int, k2: int, weight: float, released: bool = False
+) -> Array:
+    """k-reciprocal re-ranking by sets, row by row (Zhong et al., eq. 1 to 12, or as their program differs)."""
+    every = np.concatenate([queries, gallery]).astype(np.float64)
+    apart = np.sqrt(((every[:, None] - every[None]) ** 2).sum(-1))
+    if released:
+        apart = apart**2 / (apart**2).max(axis=1, keepdims=True)
+    order = [
+        [i, *sorted(set(range(len(every))) - {i}, key=lambda j, i=i: (apart[i, j], j))]
+        for i in range(len(every))
+    ]
+
+    def mutual(p: int, k: int) -> set[int]:
+        return {g for g in order[p][: k + 1] if p in order[g][: k + 1]}
+
+    encoded = np.zeros_like(apart)
+    for p in range(len(every)):
+        own = mutual(p, k1)
+        wide = set(own)
+        for q in own:
+            half = mutual(q, round(k1 / 2))
+            share = len(own & half) / len(half)
+            if share > 2 / 3 + 1e-9 or (not released and share >= 2 / 3 - 1e-9):
+                wide |= half
+        for g in wide:
+            encoded[p, g] = math.exp(-apart[p, g])
+        if released:
+            encoded[p] /= encoded[p].sum()
+    encoded = np.array([np.mean([encoded[q] for q in near[:k2]], axis=0) for near in order])
+    final = np.zeros((len(queries), len(gallery)))
+    for i in range(len(queries)):
+        for j in range(len(gallery)):
+            one, other = encoded[i], encoded[len(queries) + j]
+            jaccard = 1 - np.minimum(one, other).sum() / np.maximum(one, other).sum()
+            final[i, j] = (1 - weight) * jaccard + weight * apart[i, len(queries) + j]
+    return final
+
+
+def moved(vectors: Array, gallery: Array, k: int, alpha: float, alone: bool) -> Array:
+    """Each vector with its k nearest, weighted by their cosines, at length 1."""
+    rows = []
+    for i, own in enumerate(vectors.astype(np.float64)):
+        total = own.copy()
+        for j in ranked(own, gallery, {i} if alone else ())[:k]:
+            other = gallery[j].astype(np.float64)
+            cosine = own @ other / np.linalg.norm(own) / np.linalg.norm(other)
+            total += max(cosine, 0.0) ** alpha * other
+        rows.append(total / np.linalg.norm(total))
+    return np.array(rows)

@@ -100,6 +100,7 @@ def places(tmp_path_factory, draw, photos):
         ("embed {empty} {photos} --out no/e.npz", "--out must lie in a folder that exists"),
         ("search {empty} {file}", "--gallery is missing: a folder of images, or a .npz file"),
         ("search {empty} {file} --gallery {photos} -k 0", "-k must be at least 1, got 0"),
+        ("search {empty} {file} --gallery {photos} --max-distance auto --rerank expand", "give a number"),
         ("search {empty} {file} --gallery {photos} --max-distance -1", "--max-distance must be at l"),
         ("export {empty} --out m.onnx", "--out must end in .safetensors or .stablehlo, got m.onnx"),
     ],

@@ -158,6 +158,10 @@ def test_search_by_photograph(run, photos, tmp_path, jdml_command):
     done = search("--max-distance", distances[nearest[0]] / 2)
     assert (done.code, "not in the gallery" in done.out) == (0, True)
     assert json.loads(neighbours.read_text())[0]["found"] == []
+    for second_look in ("reciprocal", "expand", "augment"):
+        assert search("--rerank", second_look).code == 0
+        (answer,) = json.loads(neighbours.read_text())
+        assert [hit["rank"] for hit in answer["found"]] == [1, 2, 3]
     done = search("--max-distance", "auto")
     limit = float(re.search(r"max distance: ([\d.]+), within which 1 %", done.out)[1])
     (answer,) = json.loads(neighbours.read_text())

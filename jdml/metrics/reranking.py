@@ -1,0 +1,261 @@
+"""A second look at a ranking: neighbours that are each other's, vectors moved towards their neighbours."""
+
+from typing import Any, Literal
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jdml.metrics.handed import handed_in
+from jdml.metrics.neighbors import nearest
+from jdml.ops import checks, sphere
+
+SecondLook = Literal["none", "reciprocal", "expand", "augment"]
+AT_A_TIME = 1 << 16
+"""Pairs of vectors whose distances are taken at once."""
+
+
+@handed_in
+def rerank(
+    queries: Array,
+    gallery: Array | None = None,
+    *,
+    k1: int = 20,
+    k2: int = 6,
+    weight: float = 0.3,
+    released: bool = False,
+) -> Array:
+    """Compute distances by which neighbours that are each other's come first: k-reciprocal re-ranking.
+
+    Formula:
+        Among queries and gallery together, N(p, k): p and its k nearest; R(p, k) = {g ∈ N(p, k): p ∈ N(g, k)};
+        R*(p): R(p, k1) and every R(q, k1/2) of a q in it that has at least 2/3 of its rows in R(p, k1).
+        ``V_pg = exp(−d_pg)`` for g in R*(p), else 0, averaged over p's k2 nearest (with p);
+        ``d* = (1 − weight) (1 − Σ_g min(V_p, V_q) / Σ_g max(V_p, V_q)) + weight d_pq`` with Euclidean d.
+
+    Args:
+        queries: ``[Q, D]`` floating, on the sphere as a rule: d is compared with a share.
+        gallery: ``[N, D]``. Default: the queries.
+        k1: how many neighbours are looked at; about as many as a class has rows.
+        k2: over how many the neighbourhoods are averaged; 1 for none.
+        weight: λ, of the distance that was; 1 changes nothing.
+        released: as the authors' program has it: d² over the largest of its row in place of d, V divided by its sum,
+            and *more* than 2/3.
+
+    Returns:
+        ``[Q, N]`` float32, for ``evaluate_retrieval(distances=…)``.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, k1 or k2 < 1, ``weight`` outside 0…1, a row that is not finite.
+
+    Implementation notes:
+        The neighbourhoods are sparse matrices on the host: memory O((Q + N)·k1²) at most and the result. Other queries
+        count among the neighbours, so that a query's answers depend on who else asks. Not for ``jit``.
+
+    Reference:
+        Zhong, Zheng, Cao & Li, *Re-ranking Person Re-identification with k-reciprocal Encoding*, eq. 1 to 12.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.array([[0.0], [0.3], [-0.2], [-0.32], [-0.34], [-0.36]])
+        >>> rerank(x[:1], x[1:], k1=2, k2=1)[0].argsort()  # -0.2 is nearer, but has nearer ones
+        Array([0, 1, 2, 3, 4], dtype=int32)
+    """
+    checks.check_concrete("rerank", queries, gallery)
+    checks.check_embeddings("queries", queries)
+    checks.count("k1", k1)
+    checks.count("k2", k2)
+    checks.unit_interval("weight", weight)
+    parts = [checks.as_finite("queries", queries)]
+    if gallery is not None:
+        checks.check_embeddings("gallery", gallery, dim=queries.shape[1], like="queries")
+        parts.append(checks.as_finite("gallery", gallery))
+    every = jnp.asarray(np.concatenate([np.asarray(some) for some in parts]))
+    size = len(every)
+    near = np.arange(size)[:, None]
+    most = min(max(k1, k2 - 1), size - 1)
+    if most:
+        near = np.concatenate(
+            [near, np.asarray(nearest(every, every, most, exclude_self=True)[1])], 1
+        )
+    vectors = np.asarray(every, np.float64)
+    scale = _farthest(vectors) if released else np.ones(size)
+    neighbours = _neighbourhoods(near, k1, strict=released)
+    rows, columns = neighbours.nonzero()
+    apart = np.concatenate([np.zeros(0), *_apart(vectors, rows, columns)])
+    apart = np.square(apart) / scale[rows] if released else apart
+    encoded = neighbours.astype(np.float64)
+    encoded.data = np.exp(-apart)
+    if released:
+        encoded = encoded.multiply(1 / encoded.sum(axis=1)[:, None]).tocsr()
+    encoded = _listed(near[:, :k2]).astype(np.float64) @ encoded / min(k2, near.shape[1])
+    first = 0 if gallery is None else len(queries)
+    return jnp.asarray(_final(vectors, encoded, len(queries), first, weight, scale, released))
+
+
+def _listed(near: np.ndarray) -> Any:
+    """Lists of neighbours ``[M, k]`` as a sparse matrix ``[M, M]`` of ones."""
+    from scipy.sparse import csr_array
+
+    rows = np.repeat(np.arange(len(near)), near.shape[1])
+    ones = np.ones(near.size, np.int32)
+    return csr_array((ones, (rows, near.reshape(-1))), shape=(len(near), len(near)))
+
+
+def _neighbourhoods(near: np.ndarray, k1: int, *, strict: bool) -> Any:
+    """R* of every row: a sparse matrix whose entries count, sorted by row and column."""
+    whole, half = (_listed(near[:, : k + 1]) for k in (k1, int(np.around(k1 / 2))))
+    mutual, close = whole.multiply(whole.T).tocsr(), half.multiply(half.T).tocsr()
+    shared = (mutual @ close.T).multiply(mutual).tocoo()  # how much of R(q, k1/2) lies in R(p, k1)
+    thirds = 3 * shared.data - 2 * close.sum(axis=1)[shared.col]
+    shared.data = (thirds > 0 if strict else thirds >= 0).astype(np.int32)
+    joined = (mutual + shared.tocsr() @ close).tocsr()
+    joined.eliminate_zeros()
+    joined.sort_indices()
+    return joined
+
+
+def _apart(vectors: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> list[np.ndarray]:
+    """The distances of pairs of rows, some at a time."""
+    starts = range(0, len(rows), AT_A_TIME)
+    parts = [slice(start, start + AT_A_TIME) for start in starts]
+    return [np.linalg.norm(vectors[rows[p]] - vectors[columns[p]], axis=1) for p in parts]
+
+
+def _farthest(vectors: np.ndarray) -> np.ndarray:
+    """The squared distance of each row to the farthest; 1 where all are one point."""
+    from scipy.spatial.distance import cdist
+
+    step = max(1, AT_A_TIME * 16 // len(vectors))
+    blocks = (cdist(vectors[n : n + step], vectors) for n in range(0, len(vectors), step))
+    most = np.square(np.concatenate([block.max(axis=1) for block in blocks]))
+    return np.where(most > 0, most, 1.0)
+
+
+def _final(
+    vectors: np.ndarray,
+    encoded: Any,
+    queries: int,
+    first: int,
+    weight: float,
+    scale: np.ndarray,
+    released: bool,
+) -> np.ndarray:
+    """The final distances ``[Q, N]`` of the first rows to those of the gallery, query by query."""
+    from scipy.spatial.distance import cdist
+
+    gallery, sums = encoded[first:].tocsc(), encoded.sum(axis=1)
+    final = np.empty((queries, len(vectors) - first), np.float32)
+    for query in range(queries):
+        own = encoded[[query]].tocoo()
+        there = gallery[:, own.col].tocsc()
+        there.data = np.minimum(there.data, np.repeat(own.data, np.diff(there.indptr)))
+        shared = there.sum(axis=1)
+        jaccard = 1 - shared / (sums[query] + sums[first:] - shared)
+        apart = cdist(vectors[[query]], vectors[first:])[0]
+        apart = np.square(apart) / scale[query] if released else apart
+        final[query] = (1 - weight) * jaccard + weight * apart
+    return final
+
+
+@handed_in
+def expand_queries(queries: Array, gallery: Any, *, k: int = 10, alpha: float = 3.0) -> Array:
+    """Move queries towards what they find: query expansion by similarity (αQE).
+
+    Formula:
+        ``sphere(q + Σ_{i≤k} max(cos(q, g_i), 0)^α g_i)`` over the k nearest g_i of the gallery.
+
+    Args:
+        queries: ``[Q, D]`` floating, on the sphere.
+        gallery: ``[N, D]``, likewise; on a mesh, or a ``numpy.memmap``, too.
+        k: how many neighbours.
+        alpha: α; 0 is the plain average (AQE), large ones trust the nearest only.
+
+    Returns:
+        ``[Q, D]`` float32 on the sphere, to be searched with in place of the queries.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, k beyond the gallery, α < 0, a row that is not finite.
+
+    Reference:
+        Chum et al., *Total Recall* (AQE); Radenović, Tolias & Chum, *Fine-tuning CNN Image Retrieval with No Human
+        Annotation*, §3.3 (αQE).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> expand_queries(jnp.array([[1.0, 0.0]]), jnp.array([[0.0, 1.0], [-1.0, 0.0]]), k=1, alpha=0.0).round(4)
+        Array([[0.7071, 0.7071]], dtype=float32)
+    """
+    return _moved(queries, gallery, k, alpha, exclude_self=False)
+
+
+@handed_in
+def augment_gallery(gallery: Array, *, k: int = 10, alpha: float = 0.0) -> Array:
+    """Replace every row of a gallery by the average of itself and its neighbours: database-side augmentation.
+
+    Formula:
+        ``sphere(g + Σ_{i≤k} max(cos(g, g_i), 0)^α g_i)`` over the k nearest other rows g_i.
+
+    Args:
+        gallery: ``[N, D]`` floating, on the sphere.
+        k: how many neighbours; fewer than a class has rows.
+        alpha: α; 0 is the plain average.
+
+    Returns:
+        ``[N, D]`` float32 on the sphere. Done once, it costs a search nothing.
+
+    Raises:
+        TypeError: arguments of the wrong kind.
+        ValueError: shapes that do not fit, k beyond the other rows, α < 0, a row that is not finite.
+
+    Reference:
+        Arandjelović & Zisserman, *Three Things Everyone Should Know to Improve Object Retrieval*, §5.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> augment_gallery(jnp.array([[1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]), k=1).round(4)
+        Array([[ 0.7071,  0.7071],
+               [ 0.7071,  0.7071],
+               [ 0.7071, -0.7071]], dtype=float32)
+    """
+    return _moved(gallery, gallery, k, alpha, exclude_self=True)
+
+
+def look_again(
+    kind: SecondLook, queries: Any, gallery: Any = None
+) -> tuple[Any, Any, Array | None]:
+    """What is ranked instead, by one of the ways of this module.
+
+    Args:
+        kind: which.
+        queries: ``[Q, D]``.
+        gallery: ``[N, D]``; None: the queries among each other.
+
+    Returns:
+        Queries, gallery, and distances ``[Q, N]`` where these are to be ranked.
+    """
+    if kind == "reciprocal":
+        return queries, gallery, rerank(queries, gallery)
+    size = len(queries) - 1 if gallery is None else len(gallery)
+    if kind == "expand" and gallery is None:
+        queries = _moved(queries, queries, min(10, size), 3.0, exclude_self=True)
+    elif kind == "expand":
+        queries = expand_queries(queries, gallery, k=min(10, size))
+    elif kind == "augment" and gallery is None:
+        queries = augment_gallery(queries, k=min(10, size))
+    elif kind == "augment":
+        gallery = augment_gallery(gallery, k=min(10, size - 1))
+    return queries, gallery, None
+
+
+def _moved(vectors: Array, gallery: Any, k: int, alpha: float, *, exclude_self: bool) -> Array:
+    """Vectors moved towards their neighbours, on the sphere."""
+    checks.non_negative("alpha", alpha)
+    rows = np.asarray(nearest(vectors, gallery, k, exclude_self=exclude_self)[1])
+    near = jnp.asarray(gallery[rows], jnp.float32)  # of a gallery on disk only these
+    own = jnp.asarray(vectors, jnp.float32)
+    cosines = jnp.sum(sphere(own)[:, None, :] * sphere(near), axis=-1)
+    weights = jnp.maximum(cosines, 0.0) ** alpha
+    return sphere(own + jnp.sum(weights[..., None] * near, axis=1))
