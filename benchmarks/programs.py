@@ -239,15 +239,25 @@ class Plain(nn.Module):
 
 def plain(rows: int, side: int) -> tuple[Any, ...]:
     """Forward and backward of the plain network."""
-    module = Plain(DIM)
+    return f"plain resnet50, {rows} x {side}", _network(Plain(DIM), rows, side)
+
+
+def alone(network: str, model: Any, rows: int, side: int) -> tuple[Any, ...]:
+    """Forward and backward of one of our networks, without a loss and an optimizer."""
+    return f"{network} alone, {rows} x {side}", _network(model, rows, side)
+
+
+def _network(module: Any, rows: int, side: int) -> Callable[[], Any]:
     images = shape(rows, side, side, 3, dtype=jnp.uint8)
     floats = jnp.zeros((1, side, side, 3), jnp.bfloat16)
-    params = shapes(jax.eval_shape(module.init, jax.random.key(0), floats))
+    variables = shapes(jax.eval_shape(module.init, jax.random.key(0), floats))
+    statistics = {k: v for k, v in variables.items() if k != "params"}
 
-    def value(params: Any, images: jax.Array) -> jax.Array:
-        return module.apply(params, images.astype(jnp.bfloat16) / 255).sum()
+    def value(params: Any, statistics: Any, images: jax.Array) -> jax.Array:
+        given = {"params": params, **statistics}
+        return module.apply(given, images.astype(jnp.bfloat16) / 255).sum()
 
-    return f"plain resnet50, {rows} x {side}", traced(jax.value_and_grad(value), params, images)
+    return traced(jax.value_and_grad(value), variables["params"], statistics, images)
 
 
 def methods(classes: int, dim: int) -> dict[str, Callable[[], Any]]:
@@ -304,12 +314,14 @@ def step(model: Any, objective: Any, devices: int, rows: int, side: int) -> Any:
 
 def steps(asked: Any) -> Found:
     """A training step of each network with each method."""
-    beside = plain(asked.rows, asked.side)
-    if "resnet50" in asked.networks:
-        yield beside
     for network in asked.networks:
         settings = {"freeze_batch_norm": True} if models_have_batch_norm(network) else {}
         model = models.create(network, dim=DIM, dtype=jnp.bfloat16, **settings)
+        if network == "resnet50":
+            beside = plain(asked.rows, asked.side)
+        else:
+            beside = alone(network, model, asked.rows, asked.side)
+        yield beside
         for devices in asked.devices:
             for name, make in methods(STEP_CLASSES, DIM).items():
                 if asked.methods and name not in asked.methods:
@@ -319,11 +331,10 @@ def steps(asked: Any) -> Found:
                     return step(model, make(), devices, asked.rows, asked.side)
 
                 what = f"{network} with {name}, {asked.rows} x {asked.side}"
-                with_plain = beside[0] if network == "resnet50" else None
                 others = {"network": network, "method": name}
                 if name == "PFML":
                     others["turns"] = visits(2 * STEP_CLASSES + asked.rows * devices, devices)
-                yield what, lowered, devices, with_plain, others
+                yield what, lowered, devices, beside[0], others
 
 
 def models_have_batch_norm(name: str) -> bool:
