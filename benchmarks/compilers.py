@@ -426,4 +426,8 @@ class Program:
             kernel, moved = right, left
         else:
             kernel, moved = right, result
-        return 2.0 * math.prod(moved) * math.prod(kernel) / kernel[labels[2].index("o")]
+        apart = re.search(
+            r"lhs_dilate=([\dx]+)", product.rest
+        )  # with zeros, which are not multiplied
+        zeros = math.prod(int(n) for n in apart[1].split("x")) if apart else 1
+        return 2.0 * math.prod(moved) * math.prod(kernel) / kernel[labels[2].index("o")] / zeros

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import programs
 from jax import export
 
-from jdml.models import SmallConvNet
+from jdml.models import SmallConvNet, layers
 from jdml.training.exporting import PLATFORMS
 
 LEAN = {"exec_time_optimization_effort": -1.0, "memory_fitting_effort": -1.0}
@@ -45,9 +45,19 @@ def exported(dim: int) -> tuple[str, Callable[[], Any]]:
     return "exported", programs.traced(read.call, programs.shape(4, 8, 8, 3, dtype=jnp.uint8))
 
 
+def pooled() -> tuple[str, Callable[[], Any]]:
+    """Max-pooling and its gradient."""
+
+    def value(x: jax.Array) -> jax.Array:
+        return layers.max_pool(x, 3, 2, ((1, 1), (1, 1))).sum()
+
+    return "max_pool", programs.traced(jax.value_and_grad(value), programs.shape(2, 16, 16, 8))
+
+
 def everything() -> Iterator[tuple[Any, ...]]:
     """Each program's name, how it is traced, and more that is not of interest here."""
     yield exported(programs.DIM)
+    yield pooled()
     yield from programs.small(None, classes=4, batch=12)
     yield from programs.mined(None)
     for name in programs.judged.FIELDS:

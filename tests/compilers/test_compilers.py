@@ -133,6 +133,7 @@ def test_programs(target: str, tmp_path: Path) -> None:
         # Similarities and one gradient: a batch against itself moves on both sides alike.
         assert found[f"{name}, 12 rows"]["operations"]["f32"] <= 0.7 * among, name
         assert found[f"{name}, 12 rows"]["kernels"] <= 30, name
+    assert found["max_pool"]["kernels"] <= 8  # and not one for each place of a window
     with_proxies = found["products, 12 x 8"]["operations"]["f32"]
     assert found[MPA]["operations"]["f32"] <= 1.4 * with_proxies
 
