@@ -258,7 +258,7 @@ class Program:
                 ways += re.findall(r"(?:true|false)_computation=%?([\w.\-]+)", found.rest)
                 yield from max(
                     (list(self._walk(way, times)) for way in ways),
-                    key=lambda steps: sum(n * self._moved(w, i) for n, w, i in steps),
+                    key=lambda steps: (sum(n * self._moved(w, i) for n, w, i in steps), len(steps)),
                 )
             elif found.opcode == "call" and (
                 called := re.search(r"to_apply=%?([\w.\-]+)", found.rest)
@@ -385,6 +385,10 @@ class Program:
             first = user.operands[0] == name
             if user.opcode in ("dynamic-slice", "gather", "slice") and first:
                 total += size_of(user.type)
+            elif user.opcode == "fusion":
+                within = self._inside(user)
+                places = [place for place, given in enumerate(user.operands) if given == name]
+                total += sum(self._read(within, place, type_) for place in places)
             elif user.opcode != "dynamic-update-slice" or not first:  # which is done in place
                 return whole
         return min(total, whole)

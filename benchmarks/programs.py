@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 import jdml
 from jdml import ccp, mining, models, objectives
 from jdml.flows import ConditionalFlow, preset
-from jdml.metrics import neighbors, retrieval
+from jdml.metrics import answers, neighbors, retrieval
 from jdml.ops import streams
 from jdml.training import TrainState, make_train_step
 from jdml.training.placement import Placement, class_shards
@@ -160,13 +160,13 @@ def ranked(size: int, dim: int, rows: int, depth: int) -> tuple[Any, ...]:
     """A block of `evaluate_retrieval`."""
     own = shape(size, dtype=jnp.int32)
     search = retrieval._Search(shape(size, dim), shape(size, dim), own, shape(size))
-    cutoffs = retrieval._Cutoffs((1, 10), (), ())
+    cutoffs = retrieval._Cutoffs((1, 10), (), (), (), ())
 
     def block(search: Any, truth: Any, start: Any) -> Any:
         found = retrieval._top(search, start, rows, depth)
         return retrieval._measure(truth, start, *found, cutoffs)
 
-    truth = retrieval._Truth(own, own, own)
+    truth = answers.Truth(own, own, own)
     return (
         f"evaluate_retrieval, {rows} of {size} x {dim}",
         traced(block, search, truth, shape(dtype=jnp.int32)),
