@@ -49,7 +49,7 @@ types: $(VENV)/.dev ## mypy
 parity: $(VENV)/.parity ## the tests again, beside pytorch-metric-learning and faiss
 	$(MAKE) --no-print-directory test
 
-notebooks: $(VENV)/.dev ## run every notebook on its embedded data, and compare what it prints with what it stores
+notebooks: $(VENV)/.dev ## run every notebook on small digits, and compare what it prints with what it did
 	$(BIN)/python -m pytest -q -n $(WORKERS) -W default notebooks
 
 docs: $(VENV)/.docs ## the site, strictly and offline, into build/docs/html (five minutes; a minute once cached)

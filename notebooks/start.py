@@ -17,7 +17,7 @@ if not all((spec := util.find_spec(name)) and spec.origin for name in ("jdml", "
     gpu = match(r"(\d+)\.\S+ (\d+\.\d+)", subprocess.getoutput(ask))  # "580.65.06, 9.0"
     modern = gpu and int(gpu[1]) >= 580 and float(gpu[2]) >= 7.5  # what CUDA 13 asks for
     cuda = "[cuda13]" if modern and not util.find_spec("jax_cuda12_plugin") else "[cuda12]"
-    wanted = [f"jdml[train,flows] @ {source}", f"jax{cuda if gpu else ''}{keep}"]
+    wanted = [f"jdml[train,flows,tfds] @ {source}", f"jax{cuda if gpu else ''}{keep}"]
     print("pip install", *wanted, flush=True)
     pip = [sys.executable, "-m", "pip", "install", "-q", *wanted]
     if (done := subprocess.run(pip, capture_output=True, text=True)).returncode:

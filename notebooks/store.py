@@ -1,14 +1,17 @@
-"""Run the notebooks and store their outputs, without what is different at each run.
+"""Run the notebooks on MNIST and store their outputs, without what is different at each run.
 
-    python notebooks/store.py           # all of them
-    python notebooks/store.py eps_mnist
-    python notebooks/store.py --start   # the first cell alone; what the others show stays
+    python notebooks/store.py                           # all of them
+    python notebooks/store.py eps_mnist --data-dir DIR  # MNIST's files are in DIR
+    python notebooks/store.py --start                   # the first cell and the text; what is shown stays
 
 A notebook's text is its .py file beside it (`jupytext`); this makes the .ipynb of it. The first cell is start.py in all
-of them, with the repository's address from pyproject.toml, which gives the link to Colab as well.
+of them, with the repository's address from pyproject.toml, which gives the link to Colab as well. What a notebook
+prints with `SMALL = True` is kept in its metadata, for the tests to compare with.
 """
 
 import argparse
+import base64
+import io
 import os
 import re
 import tomllib
@@ -18,6 +21,7 @@ from typing import Any
 import jupytext
 import nbformat
 from nbclient import NotebookClient
+from PIL import Image
 
 HERE = Path(__file__).parent
 NOTEBOOKS = sorted(file.stem for file in HERE.glob("*.ipynb"))
@@ -58,18 +62,43 @@ def begin(name: str, text: str, address: str) -> str:
     return f"{head}\n# %%\n{first_cell(address)}\n{rest}"
 
 
-def execute(name: str, timeout: int = 600, cells: int | None = None) -> Any:
-    """Run a notebook from its text, in its folder, and give it with outputs that could be the same again."""
+def execute(name: str, cells: int | None = None, **settings: Any) -> Any:
+    """Run a notebook from its text, in its folder, and give it with outputs that could be the same again.
+
+    Settings are lines of it, such as `SMALL`, which for this run have another value.
+    """
     notebook = jupytext.read(HERE / f"{name}.py")
     notebook.cells = notebook.cells[:cells]
+    sources = [cell.source for cell in notebook.cells]
+    for cell in notebook.cells:
+        for setting, value in settings.items():
+            line = f"{setting} = {value!r}"
+            cell.source = re.sub(rf"(?m)^{setting} = \S+", lambda _, line=line: line, cell.source)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    NotebookClient(notebook, timeout=timeout, resources={"metadata": {"path": str(HERE)}}).execute()
+    os.environ.pop("MPLBACKEND", None)  # which would leave plt.show() without a picture
+    NotebookClient(notebook, timeout=3600, resources={"metadata": {"path": str(HERE)}}).execute()
+    for cell, source in zip(notebook.cells, sources, strict=True):
+        cell.source = source
+    return tidy(notebook)
+
+
+def begin_again(name: str) -> Any:
+    """Run the first cell alone, take the text, and leave what the other cells show."""
+    notebook, stored = execute(name, cells=START), nbformat.read(HERE / f"{name}.ipynb", 4)
+    shown = {cell.source: cell.outputs for cell in stored.cells if cell.cell_type == "code"}
+    rest = jupytext.read(HERE / f"{name}.py").cells[START:]
+    for cell in rest:
+        if cell.cell_type == "code":
+            cell.outputs = shown[cell.source]
+    notebook.cells += rest
+    notebook.metadata["small"] = stored.metadata["small"]
     return tidy(notebook)
 
 
 def tidy(notebook: Any) -> Any:
     """Leave out counts, times, warnings and addresses; join what is printed piece by piece."""
-    notebook.metadata = nbformat.from_dict(METADATA)
+    kept = {"small": notebook.metadata["small"]} if "small" in notebook.metadata else {}
+    notebook.metadata = nbformat.from_dict(METADATA | kept)
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"
         cell.metadata = nbformat.from_dict({})
@@ -89,10 +118,22 @@ def tidy_outputs(outputs: list[Any]) -> list[Any]:
             elif output.name == "stdout":
                 kept.append(output)
         elif "data" in output:
-            picture = {kind: data for kind, data in output.data.items() if kind == "image/png"}
-            text = {kind: data for kind, data in output.data.items() if kind == "text/plain"}
-            kept.append(nbformat.v4.new_output("display_data", data=picture or text))
+            if "image/png" in output.data:
+                data = {"image/png": smaller(output.data["image/png"])}
+            else:
+                data = {kind: text for kind, text in output.data.items() if kind == "text/plain"}
+            kept.append(nbformat.v4.new_output("display_data", data=data))
     return kept
+
+
+def smaller(picture: str) -> str:
+    """Give a picture with a palette of 256 colours, a third as large; one that has it stays."""
+    image = Image.open(io.BytesIO(base64.b64decode(picture)))
+    if image.mode == "P":
+        return picture
+    file = io.BytesIO()
+    image.convert("RGB").quantize(256).save(file, "PNG", optimize=True)
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def printed(notebook: Any) -> str:
@@ -107,16 +148,19 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("names", nargs="*", default=TEXTS, metavar="NAME")
-    parser.add_argument("--start", action="store_true", help="run and store the first cell alone")
+    parser.add_argument("--data-dir", help="where MNIST is; by default where the notebooks look")
+    parser.add_argument("--start", action="store_true", help="run the first cell alone")
     options = parser.parse_args()
     for name in options.names:
         text = HERE / f"{name}.py"
         text.write_text(begin(name, text.read_text(), repository()))
-        file = HERE / f"{name}.ipynb"
-        notebook = execute(name, cells=START if options.start else None)
         if options.start:
-            notebook.cells += nbformat.read(file, 4).cells[START:]
-        nbformat.write(notebook, file)
+            notebook = begin_again(name)
+        else:
+            small = printed(execute(name, SMALL=True))
+            notebook = execute(name, DATA_DIR=options.data_dir)
+            notebook.metadata["small"] = small
+        nbformat.write(notebook, HERE / f"{name}.ipynb")
         print(f"{name}: stored", flush=True)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from urllib.request import getproxies
 
 from jdml.data.prepared import prepared
 from jdml.registry import DATASETS, tfds_sets
-from jdml.registry.extras import EXTRAS, need
+from jdml.registry.extras import EXTRAS, MissingLibraryError, need
 from jdml.registry.places import check_local
 
 PORTS = {"ftp": 21, "http": 80, "https": 443}
@@ -71,8 +72,17 @@ names a folder with the four IDX files
 
 
 def folder_of(name: str, data_dir: str | Path | None, download: bool = True) -> str | Path | None:
-    """The folder to read a data set from: the one given, else where TensorFlow Datasets prepares it."""
-    return get(name, download=download) if data_dir is None and DATASETS[name].tfds else data_dir
+    """The folder to read a data set from: the one given, else where tfds prepares it, else one with a part of it."""
+    if data_dir is not None or not DATASETS[name].tfds:
+        return data_dir
+    try:
+        return get(name, download=download)
+    except (FileNotFoundError, MissingLibraryError) as error:
+        beside = Path(DATASETS[name].beside)
+        if not beside.is_file():
+            raise
+        warnings.warn(f"{beside} is read, a part of {name}, for {error}", stacklevel=3)
+        return beside.parent
 
 
 def _prepare(folder: Path, name: str) -> None:

@@ -83,7 +83,8 @@ def load(
     Args:
         name: one of these names.
         data_dir: the folder of the data set's own files. None: that of TensorFlow Datasets (tfds), which prepares
-            the data set there on first use, if it has it (:func:`get`).
+            the data set there on first use, if it has it (:func:`get`). Where that fails, the 20,000 training images
+            of MNIST that Colab has are read, with a warning.
         split: ``"train"``, ``"test"`` or ``"all"``; inshop also has ``"query"`` and ``"gallery"``, which number
             the items as ``"test"`` does.
         download: whether tfds may prepare it.

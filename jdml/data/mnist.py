@@ -1,7 +1,8 @@
-"""MNIST from its four IDX files, or from a copy prepared by TensorFlow Datasets."""
+"""MNIST from its four IDX files, from a copy prepared by TensorFlow Datasets, or from the tables that Colab has."""
 
 import gzip
 import math
+import re
 import zlib
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from jdml.data.prepared import open_prepared, prepared, rows_of
 
 SPLITS = ("train", "test", "all")
 _PREFIXES = {"train": "train", "test": "t10k"}
+_TABLES = {"train": "mnist_train_small.csv", "test": "mnist_test.csv"}
+_LINE = re.compile(r"\d(,(25[0-5]|2[0-4]\d|1\d\d|\d?\d)){784}")
 _UNSIGNED_BYTE = 8
 
 
@@ -24,7 +27,8 @@ def load_mnist(data_dir: str | Path | None, split: str = "train") -> Dataset:
         data_dir: a folder with the four IDX files (``train-images-idx3-ubyte``,
             ``train-labels-idx1-ubyte``, ``t10k-images-idx3-ubyte``, ``t10k-labels-idx1-ubyte``; each
             unpacked or with ``.gz``), or one in which TensorFlow Datasets has prepared MNIST as
-            array_record (it has a folder ``mnist/VERSION``).
+            array_record (it has a folder ``mnist/VERSION``), or Colab's ``sample_data``:
+            ``mnist_train_small.csv``, 20,000 of the training images, and ``mnist_test.csv``.
         split: ``"train"``, ``"test"``, or ``"all"``: train, then test.
 
     Returns:
@@ -32,15 +36,19 @@ def load_mnist(data_dir: str | Path | None, split: str = "train") -> Dataset:
         ``digit`` and ``parity``.
 
     Raises:
-        FileNotFoundError: if the folder holds neither; the message says what is expected where.
+        FileNotFoundError: if the folder holds none of these; the message says what is expected where.
         ValueError: if there is no such split, or a file is not what its name says; the message
-            names the file.
+            names the file, and of a table the line.
     """
     check_split(split, SPLITS)
     folder = data_folder("mnist", data_dir)
     parts = [part for part in _PREFIXES if split in (part, "all")]
-    idx_files = any(folder.glob("*-idx?-ubyte*"))
-    read = _read_prepared if prepared(folder, "mnist") and not idx_files else _read_idx_pair
+    read = _read_idx_pair
+    if not any(folder.glob("*-idx?-ubyte*")):
+        if prepared(folder, "mnist"):
+            read = _read_prepared
+        elif (folder / _TABLES["train"]).is_file():
+            read = _read_table
     images, digits = zip(*(read(folder, part) for part in parts), strict=True)
     return digit_dataset("mnist", np.concatenate(images)[..., None], np.concatenate(digits))
 
@@ -103,7 +111,7 @@ def _find(folder: Path, name: str) -> Path:
             return path
     raise FileNotFoundError(
         f"mnist needs {name} or {name}.gz (or a folder mnist/VERSION that TensorFlow Datasets "
-        f"prepared) in {folder.absolute()}"
+        f"prepared, or Colab's {_TABLES['train']}) in {folder.absolute()}"
     )
 
 
@@ -112,3 +120,19 @@ def _read_prepared(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
     rows = rows_of(open_prepared(folder, "mnist"), part)
     images = np.stack([row["image"][..., 0] for row in rows])
     return images, np.array([row["label"] for row in rows], np.int32)
+
+
+def _read_table(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images ``[N, 28, 28]`` and digits ``[N]`` of one part, from a line for each: its digit, and its pixels by row."""
+    path = folder / _TABLES[part]
+    if not path.is_file():
+        raise FileNotFoundError(f"mnist needs {path.name} in {folder.absolute()}")
+    lines = path.read_text(errors="replace").splitlines()
+    wrong = next((row for row, line in enumerate(lines) if not _LINE.fullmatch(line)), None)
+    if wrong is not None or not lines:
+        got = "no line" if wrong is None else repr(lines[wrong][:40])
+        raise ValueError(
+            f"{path}:{(wrong or 0) + 1}: expected a digit and 784 pixels of 0…255, with commas, got {got}"
+        )
+    rows = np.loadtxt(lines, np.uint8, delimiter=",", ndmin=2)
+    return rows[:, 1:].reshape(-1, 28, 28), rows[:, 0]

@@ -33,6 +33,7 @@ class DataSet:
         sized: whether its reader takes ``image_size=``.
         needs_folder: whether there is nothing without a folder.
         tfds: its name at TensorFlow Datasets, which prepares it on first use; "" where it has none.
+        beside: a file that Colab has, in a folder from which a part of it can be read; "" where it has none.
     """
 
     name: str
@@ -48,6 +49,7 @@ class DataSet:
     sized: bool = False
     needs_folder: bool = True
     tfds: str = ""
+    beside: str = ""
 
     @property
     def reader(self) -> Any:
@@ -77,6 +79,7 @@ DATASETS: dict[str, DataSet] = _records(
         ("digit", "parity"),
         published={"train": Count(10, 60000), "test": Count(10, 10000)},
         tfds="mnist",
+        beside="/content/sample_data/mnist_train_small.csv",
     ),
     DataSet(
         "omniglot",

@@ -1,5 +1,6 @@
 """MNIST and Omniglot from the files of their authors, whole and damaged."""
 
+import dataclasses
 import gzip
 import io
 import struct
@@ -291,6 +292,55 @@ def test_a_missing_file_is_named(tmp_path):
     assert len(load("mnist", data_dir=tmp_path)) == 6
     with pytest.raises(FileNotFoundError, match="needs t10k-labels-idx1-ubyte or"):
         load("mnist", data_dir=tmp_path, split="test")
+
+
+def table(rows, path):
+    """Colab's tables: of each image a line with its digit, and its pixels by row."""
+    path.write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
+
+
+def test_mnist_from_the_tables_that_colab_has(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (5, 28, 28))
+    digits = np.array([3, 1, 4, 1, 9])
+    rows = np.concatenate([digits[:, None], images.reshape(5, -1)], axis=1)
+    table(rows[:3], tmp_path / "mnist_train_small.csv")
+    with pytest.raises(FileNotFoundError, match=r"mnist needs mnist_test.csv in /"):
+        load("mnist", data_dir=tmp_path, split="test")
+    table(rows[3:], tmp_path / "mnist_test.csv")
+    for split, part in {"train": slice(3), "test": slice(3, 5), "all": slice(5)}.items():
+        data = load("mnist", data_dir=tmp_path, split=split)
+        assert data.images.dtype == np.uint8
+        np.testing.assert_array_equal(data.images[..., 0], images[part])
+        np.testing.assert_array_equal(data.labels, digits[part])
+
+
+@pytest.mark.parametrize("wrong", ["10,0", "3", "3,256", "3,-1", "3,0.5", "x,0", "", "3,0,"])
+def test_a_bad_line_of_a_table(tmp_path, wrong):
+    rest = ",0" * (784 - wrong.count(",") - (wrong == "3"))
+    path = tmp_path / "mnist_train_small.csv"
+    path.write_text(f"5{',7' * 784}\n{wrong}{rest}\n")
+    with pytest.raises(ValueError, match=rf"^{path}:2: expected a digit and 784 pixels of 0…255"):
+        load("mnist", data_dir=tmp_path)
+
+
+def test_an_empty_table(tmp_path):
+    (tmp_path / "mnist_train_small.csv").touch()
+    with pytest.raises(ValueError, match=r"mnist_train_small.csv:1: expected .* got no line"):
+        load("mnist", data_dir=tmp_path)
+
+
+def test_where_mnist_does_not_come_the_tables_are_read(tmp_path, monkeypatch):
+    from jdml.registry import DATASETS
+
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    beside = tmp_path / "mnist_train_small.csv"
+    record = dataclasses.replace(DATASETS["mnist"], beside=str(beside))
+    monkeypatch.setitem(DATASETS, "mnist", record)
+    with pytest.raises(FileNotFoundError, match="mnist is not prepared"):
+        load("mnist", download=False)
+    table(np.eye(2, 785, dtype=int), beside)
+    with pytest.warns(UserWarning, match=f"{beside} is read, a part of mnist, for mnist is not"):
+        assert len(load("mnist", download=False)) == 2
 
 
 # Run apart: defining a builder registers its name, and preparing prints.
