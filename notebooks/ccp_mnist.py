@@ -21,7 +21,7 @@
 # proxies are chosen among samples that the old ones cover worst, and the weights are anchored where they are, so that
 # the next solution stays near.
 #
-# What is stored here is of MNIST: five minutes of two CPU cores. With `SMALL = True` it is of 8×8 digits, in under one.
+# What is stored is of MNIST: five minutes of two CPU cores. With `SMALL = True` it is of 8×8 digits, in under one.
 
 # %%
 # Where jdml is not here yet, it comes from a checkout at or above this folder, else from ADDRESS.

@@ -21,7 +21,7 @@
 # positive sampling (EPS, Levi et al.) pulls each sample to its **nearest** positive only, and the digits stay apart,
 # though nobody has named them.
 #
-# What is stored here is of MNIST: five minutes of two CPU cores. With `SMALL = True` it is of 8×8 digits, in under one.
+# What is stored is of MNIST: five minutes of two CPU cores. With `SMALL = True` it is of 8×8 digits, in under one.
 
 # %%
 # Where jdml is not here yet, it comes from a checkout at or above this folder, else from ADDRESS.

@@ -20,7 +20,7 @@
 # together. The multi-proxies anchor losses (MPA, Saeki et al.) give each class several, and let each sample choose
 # softly among them: `S(x, c) = Σ_k softmax_k(x·w_ck / γ) x·w_ck`, in the place where ProxyAnchor has the cosine to one.
 #
-# What is stored here is of MNIST: three minutes of two CPU cores. With `SMALL = True` it is of 8×8 digits, in under one.
+# What is stored is of MNIST: three minutes of two CPU cores. With `SMALL = True` it is of 8×8 digits, in under one.
 
 # %%
 # Where jdml is not here yet, it comes from a checkout at or above this folder, else from ADDRESS.

@@ -21,7 +21,7 @@
 # that every sample be a likely outcome of a flow that begins at its proxy. The flow can bend, so a class may have a
 # shape of its own.
 #
-# What is stored here is of MNIST: two minutes of two CPU cores. With `SMALL = True` it is of 8×8 digits, in under one.
+# What is stored is of MNIST: two minutes of two CPU cores. With `SMALL = True` it is of 8×8 digits, in under one.
 
 # %%
 # Where jdml is not here yet, it comes from a checkout at or above this folder, else from ADDRESS.
