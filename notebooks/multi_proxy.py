@@ -137,6 +137,9 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
+# MPA rises with the number of its proxies, as in the paper; MPA-DW and MPA-AP do not. All are at the beginning of their
+# training, and a point is one run: five times as long, in `experiments/mpa`, all numbers of proxies are level.
+#
 # ## Where the proxies go
 #
 # New images by digit, in the two directions in which they differ most (principal axes of the 16 dimensions), and the
@@ -149,5 +152,9 @@ for k in (1, 8):
     display(embedding_map(x, new.labels, proxies=proxies, title=title, max_points=1500))
 
 # %% [markdown]
+# Of one proxy each class is a band, odd digits left and even ones right, along which the digits overlap; only the ones
+# are a group. The proxies lie far outside. Eight spread around the samples, further apart than these are, and zeros,
+# ones and sevens lie at edges of their own.
+#
 # One run, one seed: an illustration. How many proxies are worth their while, on Omniglot with three seeds, is in
 # `experiments/mpa`.
