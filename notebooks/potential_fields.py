@@ -21,7 +21,7 @@
 # that are near it, and a wrong label far away does little harm. Its foil, CPML, attracts more strongly the farther
 # two samples are apart, as most losses do.
 #
-# What is stored is of MNIST: three minutes of two CPU cores. With `SMALL = True` it is of 8×8 digits, in under one.
+# What is stored is of MNIST: two minutes of two CPU cores. With `SMALL = True` it is of 8×8 digits, in under one.
 
 # %%
 # Where jdml is not here yet, it comes from a checkout at or above this folder, else from ADDRESS.
