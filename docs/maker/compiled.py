@@ -18,15 +18,16 @@ device is, and these are properties of their programs, read from `benchmarks/res
   beside its units: what stays there is not moved, what is carried there or back is, once.
 - **accessed**: what the TPU's compiler counts itself, `cost_analysis()["bytes accessed"]`: both memories, copies from one to the
   other twice, a loop once.
-- **× bare**: moved bytes in units of the bare matrix products of the same size, in full float32, or of a plain ResNet-50.
+- **× bare**: moved bytes in units of the bare matrix products of the same size, in full float32, or of a plain ResNet-50;
+  the other networks beside themselves, without a loss and an optimizer.
 - **Gop**: of matrix products and convolutions.
 - **kernels**: how many different ones: not copies from one memory of a TPU to the other, and not its sums of two single numbers,
   which need no launch. A loop's kernels count once.
 - **least**: a roofline: operations at the published peak (H100: 989 Top/s in bfloat16, 67 in float32; v5e: 197, a sixth of it
   in full float32), or bytes at the published bandwidth (3.35 TB/s; 819 GB/s), whichever takes longer. Not a measurement.
 - **estimate**: the cycles that a TPU's compiler reckons, at 1.5 GHz; it has no model for some kernels, which count as nothing.
-- **before**: moved bytes of the programs before they were made lean, where these are on record; where nothing else stands, the
-  lean program was not compiled yet.
+- **before**: moved bytes of earlier programs: for an H100 of those before the losses were made lean, for a TPU of those after a
+  first round of that; where nothing else stands, the program was not compiled since.
 
 On an H100 the compiler is not allowed to try out kernels, as there is nothing to try them on: products are split as it
 guesses. A row that is missing was not compiled yet: a TPU's compiler takes minutes for a network.
