@@ -15,6 +15,7 @@ from jdml import ops
 from jdml.mining import Miner, Pairs, is_by_rows, row_keys
 from jdml.ops import ReduceFn, checks
 from jdml.ops.blocks import over_rows
+from jdml.ops.distances import Narrow, Narrowed
 from jdml.ops.meshes import NOWHERE, Axis
 from jdml.ops.reductions import ratio, reduced_by_rows, sum_rows
 
@@ -40,6 +41,7 @@ class Comparison(NamedTuple):
             overflow.
         brought: ``[B]``, what the loss itself brought for each anchor (:meth:`Anchors.bring`), or None.
         on_sphere: whether all vectors are of norm 1 (or 0).
+        narrow: what both embeddings and references are multiples of, where there is such.
     """
 
     embeddings: Array
@@ -51,18 +53,21 @@ class Comparison(NamedTuple):
     squares: Array | None
     brought: Array | None = None
     on_sphere: bool = False
+    narrow: Narrowed = None
 
     @property
     def similarities(self) -> Array:
         """``[B, R]`` inner products: cosines on the sphere."""
-        return ops.similarities(self.embeddings, self.references)
+        return ops.similarities(self.embeddings, self.references, self.narrow)
 
     @property
     def squared_distances(self) -> Array:
         """``[B, R]``."""
         own = jnp.sum(self.embeddings * self.embeddings, axis=-1)
         own = jax.lax.stop_gradient(own) if self.on_sphere else own  # a constant there
-        return ops.squared_distances(self.embeddings, self.references, self.squares, own)
+        return ops.squared_distances(
+            self.embeddings, self.references, self.squares, own, self.narrow
+        )
 
     @property
     def distances(self) -> Array:
@@ -98,6 +103,7 @@ class Rows(NamedTuple):
     )
     mined: Pairs | None = None  # [B, R], where a miner had to see them all
     brought: Array | None = None  # [B], a number of the loss's own
+    narrow: Narrow | None = None  # [B, D], what the embeddings were before they were normalized
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +124,7 @@ class Anchors:
         squares: ``[R]``, their squared norms, where no vector is longer than 1; else None.
         prepare: what is left to be done to embeddings of valid rows, block by block.
         on_sphere: whether all vectors are of norm 1 (or 0).
+        narrow: what the references are multiples of, where anchors and they were of 16 bits.
     """
 
     rows: Rows
@@ -133,6 +140,7 @@ class Anchors:
     squares: Array | None
     prepare: Callable[[Array, Array], Array] | None
     on_sphere: bool
+    narrow: Narrow | None = None
 
     @property
     def at_once(self) -> bool:
@@ -269,7 +277,7 @@ class Anchors:
         pairs = self._pairs(rows) if rows.mined is None else rows.mined
         vectors = self._vectors(rows)
         if self.mine is not None and rows.mined is None:
-            distances = _distances(vectors, self.references, self.squares)
+            distances = _distances(vectors, self.references, self.squares, self._narrow(rows))
             keys = None if self.key is None else row_keys(self.key, rows.place)
             pairs = _mined(self.mine, keys, jax.lax.stop_gradient(distances), pairs)
         return Comparison(
@@ -282,7 +290,11 @@ class Anchors:
             self.squares,
             rows.brought,
             self.on_sphere,
+            self._narrow(rows),
         )
+
+    def _narrow(self, rows: Rows) -> Narrowed:
+        return None if rows.narrow is None or self.narrow is None else (rows.narrow, self.narrow)
 
     def _pairs(self, rows: Rows) -> Pairs:
         """The pairs that labels, or a mask in their place, make of rows and references."""
@@ -311,7 +323,9 @@ class Anchors:
         """Anchors whose pairs are mined: where a miner must see the distances of the whole batch."""
         rows = self.axis.gather(self.rows) if self.axis.names else self.rows
         pairs = self._pairs(rows)
-        distances = _distances(self._vectors(rows), self.references, self.squares)
+        distances = _distances(
+            self._vectors(rows), self.references, self.squares, self._narrow(rows)
+        )
         distances = jax.lax.stop_gradient(distances)
         assert self.mine is not None
         mined = _mined(self.mine, self.key, distances, pairs)
@@ -327,10 +341,10 @@ def _slice(vectors: Array, start: Array, size: int, inside: bool) -> Array:
     return rows if inside else jnp.roll(rows, first - start, axis=0)
 
 
-def _distances(x: Array, y: Array, y_squares: Array | None) -> Array:
+def _distances(x: Array, y: Array, y_squares: Array | None, narrow: Narrowed) -> Array:
     if y_squares is None:
         return ops.distances(x, y)
-    return ops.safe_sqrt(ops.squared_distances(x, y, y_squares))
+    return ops.safe_sqrt(ops.squared_distances(x, y, y_squares, narrow=narrow))
 
 
 def _mined(mine: Miner, key: Array | None, distances: Array, pairs: Pairs) -> Pairs:

@@ -12,7 +12,8 @@ from jdml import ops
 from jdml.losses.anchors import Anchors, Rows
 from jdml.mining import Miner, check_miner
 from jdml.ops import checks
-from jdml.ops.blocks import Block, block_size
+from jdml.ops.blocks import Block, block_size, by_platform
+from jdml.ops.distances import Narrow
 from jdml.ops.meshes import as_axis
 from jdml.ops.stable import accumulate_in, widen
 
@@ -117,8 +118,10 @@ def compare(
     dtype = accumulate_in(embeddings, embeddings if references is None else references)
     x = prepare("embeddings", embeddings, rows, normalize, dtype)
     r = x if references is None else prepare("references", references, columns, normalize, dtype)
+    own_narrow = _narrow(embeddings, rows, x, normalize)
+    narrow = own_narrow if references is None else _narrow(references, columns, r, normalize)
     if spread:
-        r, columns = axis.gather((r, columns))
+        r, columns, narrow = axis.gather((r, columns, narrow))
     shape = (size, len(r))
     block = block_size(anchor_block, *shape)
     in_blocks = block is not None and references is not None
@@ -144,6 +147,7 @@ def compare(
         ids,
         None if positive is None else jnp.asarray(positive),
         _as_weights(weights, shape, dtype),
+        narrow=own_narrow,
     )
     return Anchors(
         per_anchor,
@@ -159,6 +163,7 @@ def compare(
         jax.lax.stop_gradient(squares) if on_sphere else squares,  # constants there
         (lambda x, valid: prepare("embeddings", x, valid, normalize, dtype)) if in_blocks else None,
         on_sphere,
+        narrow,
     )
 
 
@@ -257,6 +262,15 @@ def prepare(
     vectors = widen(jnp.where(valid[:, None], vectors, 0), dtype)
     checks.require_finite(name, vectors)
     return vectors if normalize is None else normalize(vectors)
+
+
+def _narrow(
+    vectors: Array, valid: Array, unit: Array, normalize: Normalize | None
+) -> Narrow | None:
+    """What normalized vectors are multiples of, where a product of it takes fewer passes."""
+    if normalize is not ops.sphere or vectors.dtype != jnp.bfloat16 or by_platform(True, False):
+        return None
+    return Narrow.of(jnp.where(valid[:, None], vectors, 0), unit)
 
 
 def _as_weights(weights: Array | None, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:

@@ -1,5 +1,7 @@
 """Similarities and distances of all pairs, by one matrix product: never an array ``[N, M, D]``."""
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -7,12 +9,42 @@ from jax import Array
 from jdml.ops.stable import safe_sqrt
 
 
-def similarities(x: Array, y: Array) -> Array:
+class Narrow(NamedTuple):
+    """What float32 vectors are multiples of: vectors of 16 bits, which a GPU or TPU multiplies in one pass.
+
+    A product of two such numbers is exact in float32, where it is summed: it loses nothing that the vectors had.
+
+    Attributes:
+        vectors: ``[N, D]`` bfloat16.
+        factors: ``[N]`` float32.
+    """
+
+    vectors: Array
+    factors: Array
+
+    @classmethod
+    def of(cls, narrow: Array, unit: Array) -> "Narrow":
+        """Vectors ``[N, D]`` in bfloat16 that were normalized to ``unit``, at a scale at which products stay finite."""
+        largest = jnp.max(jnp.abs(narrow), axis=-1, keepdims=True).astype(jnp.float32)
+        exponents = jnp.frexp(largest)[1]
+        scaled = jnp.ldexp(narrow.astype(jnp.float32), -exponents)
+        squares = jnp.sum(jnp.square(scaled), axis=-1)
+        some = jnp.any(unit != 0, axis=-1)
+        factors = jnp.where(some, jax.lax.rsqrt(jnp.where(some, squares, 1.0)), 0.0)
+        return jax.lax.stop_gradient(cls(scaled.astype(narrow.dtype), factors))
+
+
+Narrowed = tuple[Narrow, Narrow] | None
+"""Both sides of a product."""
+
+
+def similarities(x: Array, y: Array, narrow: Narrowed = None) -> Array:
     """Compute inner products ``x_i · y_j``; cosines for vectors on the sphere.
 
     Args:
         x: ``[N, D]``.
         y: ``[M, D]``; if it is the same array, the gradient takes one product, not two.
+        narrow: what both are multiples of, where there is such.
 
     Returns:
         ``[N, M]``, computed in full float32 (or float64) precision on every device.
@@ -22,6 +54,8 @@ def similarities(x: Array, y: Array) -> Array:
         >>> similarities(jnp.array([[1.0, 0.0]]), jnp.array([[0.6, 0.8], [0.0, 1.0]]))
         Array([[0.6, 0. ]], dtype=float32)
     """
+    if narrow is not None:
+        return _among_narrow(x, narrow[0]) if x is y else _between_narrow(x, y, *narrow)
     return _among(x) if x is y else _between(x, y)
 
 
@@ -44,8 +78,42 @@ def _among_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Ar
     return _among(x), jax.lax.optimization_barrier(change + change.T)
 
 
+def _moved(moved: Array, x: Narrow) -> Array:
+    """Products with tangents, of which only one side is narrow; a TPU sees that, and takes half the passes."""
+    return _between(moved, x.vectors.astype(moved.dtype)) * x.factors[None, :]
+
+
+@jax.custom_jvp
+def _between_narrow(x: Array, y: Array, left: Narrow, right: Narrow) -> Array:
+    products = jnp.einsum(
+        "nd,md->nm", left.vectors, right.vectors, preferred_element_type=left.factors.dtype
+    )
+    return products * left.factors[:, None] * right.factors[None, :]
+
+
+@_between_narrow.defjvp
+def _between_narrow_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (_, _, left, right), (x, y, *_) = primals, tangents
+    return _between_narrow(*primals), _moved(x, right) + _moved(y, left).T
+
+
+@jax.custom_jvp
+def _among_narrow(x: Array, narrow: Narrow) -> Array:
+    return _between_narrow(x, x, narrow, narrow)
+
+
+@_among_narrow.defjvp
+def _among_narrow_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    change = _moved(tangents[0], primals[1])
+    return _among_narrow(*primals), jax.lax.optimization_barrier(change + change.T)
+
+
 def squared_distances(
-    x: Array, y: Array, y_squares: Array | None = None, x_squares: Array | None = None
+    x: Array,
+    y: Array,
+    y_squares: Array | None = None,
+    x_squares: Array | None = None,
+    narrow: Narrowed = None,
 ) -> Array:
     """Compute squared Euclidean distances ``‖x_i‖² + ‖y_j‖² − 2 x_i · y_j``, not below 0.
 
@@ -54,6 +122,7 @@ def squared_distances(
         y: ``[M, D]``.
         y_squares: ``[M]``, ``‖y_j‖²``: where some x at a time meet the same y, these are computed once.
         x_squares: ``[N]``, likewise.
+        narrow: what both are multiples of, where there is such.
 
     Returns:
         ``[N, M]``. Rounding leaves an absolute error of about ``1e-7 (‖x‖² + ‖y‖²)`` in float32.
@@ -66,7 +135,7 @@ def squared_distances(
     y_squares = jnp.sum(y * y, axis=-1) if y_squares is None else y_squares
     x_squares = jnp.sum(x * x, axis=-1) if x_squares is None else x_squares
     squares = x_squares[:, None] + y_squares[None, :]
-    raw = squares - 2.0 * similarities(x, y)
+    raw = squares - 2.0 * similarities(x, y, narrow)
     return jnp.where(raw <= 0, 0.0, raw)
 
 
