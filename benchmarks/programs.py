@@ -69,10 +69,12 @@ def bare(rows: int, columns: int) -> tuple[Any, ...]:
     return f"products, {rows} x {columns}", traced(products, *arrays)
 
 
-def of_pairs(name: str, rows: int, more: str = "", **settings: Any) -> tuple[Any, ...]:
+def of_pairs(
+    name: str, rows: int, more: str = "", dtype: Any = jnp.float32, **settings: Any
+) -> tuple[Any, ...]:
     """Value and gradient of a pair loss."""
     loss = functools.partial(getattr(jdml, f"{name}_loss"), **settings)
-    arrays = shape(rows, DIM), shape(rows, dtype=jnp.int32)
+    arrays = shape(rows, DIM, dtype=dtype), shape(rows, dtype=jnp.int32)
     what = f"{name}{more}, {rows} rows"
     return what, traced(jax.value_and_grad(loss), *arrays), 1, bare(rows, rows)[0]
 

@@ -60,6 +60,7 @@ def everything() -> Iterator[tuple[Any, ...]]:
     yield pooled()
     yield from programs.small(None, classes=4, batch=12)
     yield from programs.mined(None)
+    yield programs.of_pairs("multi_similarity", 12, " in bfloat16", jnp.bfloat16)
     for name in programs.judged.FIELDS:
         yield programs.of_field(name, 24, 8)
     yield from programs.flow(None, rows=4, num_blocks=1, hidden=8, depth=2)

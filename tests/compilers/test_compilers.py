@@ -123,11 +123,16 @@ def test_programs(target: str, tmp_path: Path) -> None:
     found = compiled(target, tmp_path / "found.json")
     assert {name: row["error"] for name, row in found.items() if "error" in row} == {}
     assert {name: row["on_host"] for name, row in found.items() if row["on_host"]} == {}
-    ranked = [name for name in found if name.startswith(RANKED)]
-    assert len(ranked) == 5
-    for name in ranked:
-        for left, right, asked in found[name]["precisions"].values():
+    ranked = {name: row["precisions"] for name, row in found.items() if name.startswith(RANKED)}
+    assert len(ranked) == 6
+    for name, precisions in ranked.items():
+        # k-center takes differences.
+        assert bool(precisions) == (not name.startswith("greedy_k_center")), name
+        for left, right, asked in precisions.values():
             assert (left, right, asked) == ("f32", "f32", "highest,highest"), name
+    halves = found["multi_similarity in bfloat16, 12 rows"]["precisions"].values()
+    assert ["bf16", "bf16", "default"] in halves  # the similarities: exact, accumulated in float32
+    assert {asked for left, right, asked in halves if "f32" in (left, right)} == {"highest,highest"}
     among = found["products, 12 x 12"]["operations"]["f32"]
     for name in LEAN:
         # Similarities and one gradient: a batch against itself moves on both sides alike.
@@ -138,7 +143,8 @@ def test_programs(target: str, tmp_path: Path) -> None:
     assert found[MPA]["operations"]["f32"] <= 1.4 * with_proxies
 
 
-RANKED = ("evaluate_retrieval", "nearest", "greedy_k_center", "triplet with", "contrastive with")
+RANKED = ("evaluate_retrieval", "nearest", "greedy_k_center")
+RANKED += ("triplet with", "contrastive with", "multi_similarity with")  # miners
 """Programs in which the least difference may change what comes first."""
 LEAN = ("contrastive", "multi_similarity", "margin", "info_nce", "sup_con", "lifted_structure")
 MPA = "multi_proxy_anchor, 12 x 4 classes x 2"

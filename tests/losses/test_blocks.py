@@ -274,3 +274,39 @@ def test_losses_run_inside_shard_map() -> None:
     )
     halves = [jdml.multi_similarity_loss(BATCH[i : i + 4], BATCH_LABELS[i : i + 4]) for i in (0, 4)]
     np.testing.assert_allclose(sharded, np.mean(halves), rtol=1e-6)
+
+
+# bfloat16 embeddings on a GPU or TPU: the product takes them as they are.
+
+HALVES, OTHERS = (jnp.asarray(RNG.normal(size=(n, 6)), jnp.bfloat16) for n in (11, 7))
+HALF_LABELS = jnp.arange(11) % 4
+
+
+@pytest.mark.parametrize("name", ["contrastive_loss", "multi_similarity_loss"])
+def test_products_of_16_bits_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jdml.losses.comparison.by_platform", lambda cpu, accelerator: accelerator)
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
+    ways: dict[str, dict[str, Any]] = {
+        "at once": {},
+        "in blocks": {"anchor_block": 4},
+        "with references": {"references": OTHERS, "reference_labels": HALF_LABELS[:7]},
+        "mined": {"mine": easy_positive()},
+        "on a mesh": {"axis_name": "data"},
+    }
+    for way, settings in ways.items():
+
+        def value(x: jax.Array, settings: dict[str, Any] = settings) -> jax.Array:
+            halves = {k: v.astype(x.dtype) for k, v in settings.items() if k == "references"}
+            return loss(name)(x, HALF_LABELS, **{**settings, **halves})
+
+        whole = value
+        if "axis_name" in settings:
+            whole = jax.shard_map(value, mesh=mesh, in_specs=P("data"), out_specs=P())
+        (got, gradient), (expected, wide) = (
+            jax.jit(jax.value_and_grad(whole))(HALVES.astype(kind))
+            for kind in (jnp.bfloat16, jnp.float32)
+        )
+        np.testing.assert_allclose(got, expected, rtol=2e-6, err_msg=way)
+        assert gradient.dtype == jnp.bfloat16
+        scale = np.abs(wide).max()
+        np.testing.assert_allclose(gradient.astype(float), wide, atol=4e-3 * scale, err_msg=way)

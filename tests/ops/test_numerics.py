@@ -8,6 +8,7 @@ import pytest
 
 from jdml import ops
 from jdml.ops import mean, mean_nonzero, reduce_groups, reduce_terms, total, trimmed_mean
+from jdml.ops.distances import Narrow
 
 EXTREMES = [0.0, 1e-44, 1e-38, 1e-30, 1e-20, 1e-6, 1.0, 1e6, 1e19, 1e30, 1e36, 3e38]
 
@@ -117,6 +118,36 @@ def test_distance_zero_has_gradient_zero() -> None:
 
 
 # Masked reductions: none is 0, nothing leaks, a true NaN shows.
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1.0, 1e20, 3e38])
+def test_products_of_16_bits_lose_nothing(scale: float) -> None:
+    """Cosines of bfloat16 vectors by one pass, and their gradients, as by products in float32."""
+    rng = np.random.default_rng(0)
+    x, y = (jnp.asarray(rng.uniform(-1, 1, (n, 16)), jnp.bfloat16) for n in (5, 6))
+    x = (jnp.float32(scale) * x).astype(x.dtype).at[2].set(0)
+    weights = jnp.asarray(rng.normal(size=(5, 6)), jnp.float32)
+
+    def cosines(x: jax.Array, y: jax.Array, by_narrow: bool) -> jax.Array:
+        a, b = (ops.sphere(v.astype(jnp.float32)) for v in (x, y))
+        both = (Narrow.of(x, a), Narrow.of(y, b)) if by_narrow else None
+        return ops.similarities(a, b, both)
+
+    wide = np.asarray(x, np.float64) / scale, np.asarray(y, np.float64)
+    unit = [v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-9) for v in wide]
+    expected = unit[0] @ unit[1].T if scale > 1e-30 and scale < 1e37 else 0.0
+    np.testing.assert_allclose(cosines(x, y, True), expected, atol=2e-7)
+    got, plain = (
+        jax.grad(lambda *v, way=way: (weights * cosines(*v, way)).sum(), (0, 1))(x, y)
+        for way in (True, False)
+    )
+    for left, right in zip(got, plain, strict=True):
+        assert left.dtype == jnp.bfloat16
+        np.testing.assert_allclose(*(np.asarray(v, np.float64) for v in (left, right)), rtol=8e-3)
+    own = ops.sphere(x.astype(jnp.float32))
+    among = ops.similarities(own, own, (Narrow.of(x, own),) * 2)
+    np.testing.assert_allclose(among, unit[0] @ unit[0].T if np.any(expected) else 0.0, atol=2e-7)
+
 
 VALUES = jnp.array([4.0, 0.0, 1.0, -2.0])
 MASK = jnp.array([True, True, True, False])
