@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jdml.mining.pairs import Chain, Miner, Pairs, Rule, fold_each
-from jdml.ops import checks
+from jdml.mining.pairs import Chain, Guided, Miner, Pairs, Rule, fold_each
+from jdml.ops import checks, distances, sphere
 
 __all__ = [
     "chain",
@@ -19,6 +19,7 @@ __all__ = [
     "random_positive",
     "semi_hard_negative",
     "soft_hard_pairs",
+    "trusted_negative",
 ]
 
 
@@ -259,6 +260,53 @@ def multi_similarity_pairs(epsilon: float | Array = 0.1, *, mine_positives: bool
     return Rule(rule, {"epsilon": _number(epsilon)})
 
 
+def trusted_negative(
+    margin: float | Array = 0.0,
+    *,
+    embeddings: Array | None = None,
+    references: Array | None = None,
+) -> Miner:
+    """Leave out negatives that are more similar to their anchor than its positive: they may be none.
+
+    Kept are negatives with ``s_an ≤ s_ap − margin``, where s is the cosine and p the nearest positive that is left. In
+    a batch of pairs without classes, such as questions and answers, a passage that fits better than the answer is more
+    likely an answer that nobody has marked. An anchor without a positive keeps all negatives.
+
+    Args:
+        margin: a cosine; the greater, the fewer are trusted.
+        embeddings: ``[B, D]``, by which similarity is told: a teacher's. Default: the model's own.
+        references: ``[R, D]``, likewise of the references. Default: ``embeddings``.
+
+    Returns:
+        A deterministic miner. With ``embeddings`` it looks at a batch as a whole, whatever ``anchor_block`` says.
+
+    Raises:
+        ValueError: the margin is not finite, shapes that do not fit, ``references`` without ``embeddings``.
+
+    Reference:
+        Solatorio, *GISTEmbed* (a teacher's); Moreira et al., *NV-Retriever* (margin below the positive).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> pairs = Pairs(jnp.array([[True, False, False]]), jnp.array([[False, True, True]]))
+        >>> trusted_negative()(None, jnp.array([[0.5, 0.4, 0.6]]), pairs).negative.astype(int)
+        Array([[0, 0, 1]], dtype=int32)
+    """
+    checks.finite("margin", margin)
+    rule = Rule(_trusted_negative, {"margin": _number(margin)})
+    if embeddings is None:
+        if references is not None:
+            raise ValueError("references need embeddings, which is missing")
+        return rule
+    checks.check_embeddings("embeddings", embeddings)
+    if references is not None:
+        checks.check_embeddings(
+            "references", references, dim=embeddings.shape[1], like="embeddings"
+        )
+    x = sphere(jnp.asarray(embeddings))
+    return Guided(rule, distances(x, x if references is None else sphere(jnp.asarray(references))))
+
+
 def chain(*miners: Miner) -> Miner:
     """Run miners in turn, each on the pairs that the one before it kept.
 
@@ -370,6 +418,13 @@ def _multi_similarity_negatives(
     squares = jnp.square(distances)
     hard = squares - 2.0 * epsilon < -_smallest(-squares, pairs.positive)
     return pairs._replace(negative=pairs.negative & hard)
+
+
+def _trusted_negative(key: Array | None, distances: Array, pairs: Pairs, *, margin: Array) -> Pairs:
+    squares = jnp.square(distances)
+    nearest = _smallest(squares, pairs.positive)
+    trusted = (squares >= nearest + 2.0 * margin) | (nearest == jnp.inf)
+    return pairs._replace(negative=pairs.negative & trusted)
 
 
 def _smallest(values: Array, where: Array) -> Array:

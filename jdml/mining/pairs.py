@@ -118,6 +118,24 @@ class Rule:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
+class Guided:
+    """A miner that looks at other distances ``[B, R]`` than those of the embeddings: a teacher's."""
+
+    miner: Miner
+    distances: Array
+
+    def __call__(self, key: Array | None, distances: Array, pairs: Pairs) -> Pairs:
+        """Keep what the miner keeps by its own distances."""
+        if self.distances.shape != distances.shape:
+            raise ValueError(
+                f"the miner's embeddings must have the batch's rows: pairs {list(distances.shape)}, "
+                f"got {list(self.distances.shape)}"
+            )
+        return self.miner(key, self.distances, pairs)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Chain:
     """Miners that run in turn."""
 

@@ -65,6 +65,7 @@ MINERS: dict[str, Miner] = _records(
         needs_dim=True,
     ),
     Miner("multi_similarity_pairs", ("multi_similarity",)),
+    Miner("trusted_negative", ("trusted_negative",)),
     Miner("multi_similarity_pairs", ("multi_similarity_negative",), {"mine_positives": False}),
 )
 """Every miner by each of its words."""

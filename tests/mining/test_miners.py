@@ -30,6 +30,7 @@ BUILDERS = {
     "hard_positive": mining.hard_positive,
     "hard_negative": mining.hard_negative,
     "multi_similarity_pairs": mining.multi_similarity_pairs,
+    "trusted_negative": mining.trusted_negative,
     "random_positive": mining.random_positive,
     "random_negative": mining.random_negative,
     "semi_hard_negative": lambda: mining.semi_hard_negative(margin=0.3),
@@ -40,7 +41,10 @@ BUILDERS = {
     ),
     "chain of draws": lambda: mining.chain(mining.random_positive(), mining.semi_hard_negative()),
 }
-DETERMINISTIC = ("easy_positive", "hard_positive", "hard_negative", "multi_similarity_pairs")
+DETERMINISTIC = (
+    *("easy_positive", "hard_positive", "hard_negative"),
+    *("multi_similarity_pairs", "trusted_negative"),
+)
 RANDOM = (
     "random_positive",
     "random_negative",
@@ -94,6 +98,46 @@ def test_multi_similarity_pairs(epsilon: float, mine_positives: bool) -> None:
     )
     np.testing.assert_array_equal(np.asarray(mined.positive)[both], positive[both])
     np.testing.assert_array_equal(np.asarray(mined.negative)[both], negative[both])
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.2])
+def test_negatives_that_may_be_positives(margin: float) -> None:
+    """By the distances of the batch, and by those of a teacher."""
+    distances = DISTANCES.astype(np.float64)
+    expected = oracles.trusted_negative(distances, POSITIVE, NEGATIVE, margin)
+    mined = mining.trusted_negative(margin)(None, jnp.asarray(DISTANCES), PAIRS)
+    x, references = (some.astype(np.float32) * 3 for some in (POINTS[:B], POINTS[B:]))
+    guided = mining.trusted_negative(margin, embeddings=x, references=references)
+    for kept in (mined, guided(None, jnp.ones((B, R)), PAIRS)):
+        np.testing.assert_array_equal(kept.positive, expected[0])
+        np.testing.assert_array_equal(kept.negative, expected[1])
+    assert NEGATIVE.sum() > expected[1].sum() > 0
+    with pytest.raises(
+        ValueError, match=r"must have the batch's rows: pairs \[5, 15\], got \[9, 15\]"
+    ):
+        guided(None, jnp.ones((5, R)), Pairs(PAIRS.positive[:5], PAIRS.negative[:5]))
+    with pytest.raises(ValueError, match="references need embeddings, which is missing"):
+        mining.trusted_negative(references=jnp.asarray(POINTS))
+
+
+def test_a_teacher_in_a_loss_of_two_towers() -> None:
+    """A passage that the teacher finds nearer than the answer is no negative; under jit, in both directions."""
+    queries, documents = (
+        jnp.asarray(some, jnp.float32) for some in (POINTS[:B], POINTS[B : 2 * B - 3])
+    )
+    documents = jnp.concatenate([documents, queries[:3]])  # rows 6 to 8 answer queries 0 to 2
+
+    @jax.jit
+    def loss(teacher: jax.Array) -> jax.Array:
+        mine = mining.trusted_negative(embeddings=teacher, references=documents)
+        return jdml.info_nce_loss(queries, references=documents, mine=mine)
+
+    similarity = np.asarray(queries @ documents.T, np.float64)
+    exponents = np.exp(similarity / 0.07)
+    kept = similarity <= np.diagonal(similarity)[:, None]
+    expected = -np.log(np.diagonal(exponents) / np.where(kept, exponents, 0).sum(1))
+    some = kept.sum(1) > 1  # an anchor without a negative contributes nothing
+    np.testing.assert_allclose(loss(queries), expected[some].mean(), rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["easy_positive", "hard_positive", "hard_negative"])

@@ -64,6 +64,18 @@ def hard_negative(distances: Array, positive: Array, negative: Array) -> Masks:
     return positive, extreme(distances, negative, 1)
 
 
+def trusted_negative(
+    distances: Array, positive: Array, negative: Array, margin: float = 0.0
+) -> Masks:
+    """Negatives at most as similar as the most similar positive, less the margin."""
+    similarity = 1 - distances**2 / 2
+    kept = negative.copy()
+    for i in range(len(positive)):
+        for j in np.flatnonzero(negative[i] & positive[i].any()):
+            kept[i, j] = similarity[i, j] <= similarity[i, positive[i]].max() - margin
+    return positive, kept
+
+
 def multi_similarity_pairs(
     distances: Array,
     positive: Array,
