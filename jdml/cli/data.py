@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from jdml.registry import folder_sets, tfds_sets
+from jdml.registry.pointers import is_pointer
 
 if TYPE_CHECKING:
     Name = str
@@ -43,7 +44,8 @@ class Check:
     name: Name
     """The data set. folder: any folder with a folder of images for each class."""
     dir: Path
-    """Its folder, as the original comes; for folder also a .csv file of file,label[,split]."""
+    """Its folder, as the original comes; for folder also a .csv file of file,label[,split], a Parquet file, or
+    module:name."""
     sample: int | None = None
     """Decode this many images only, drawn evenly. Default: all."""
     quiet: bool = False
@@ -54,7 +56,8 @@ class Check:
         from jdml.cli.terminal import print_table
         from jdml.data import check
 
-        if not self.dir.is_dir() and not (self.name == "folder" and self.dir.is_file()):
+        other = self.dir.is_file() or is_pointer(str(self.dir))
+        if not self.dir.is_dir() and not (self.name == "folder" and other):
             raise ValueError(f"DIR must be a folder, got {self.dir}")
         checked = check(self.name, self.dir, sample=self.sample, progress=not self.quiet)
         rows = [

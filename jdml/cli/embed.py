@@ -24,8 +24,8 @@ class Embed:
     run: Path
     """Folder of a run of jdml train, jdml benchmark or jdml.training.fit; or a .safetensors file of jdml export."""
     source: str
-    """A folder of images (of classes or flat), an image, a .csv file of file,label[,split], or a data set with its
-    folder, such as cub:CUB_200_2011."""
+    """A folder of images (of classes or flat), an image, a .csv file of file,label[,split], a Parquet file, or a data
+    set with its folder, such as cub:CUB_200_2011; or module:name, a data set of your own module."""
     out: Path | None = None
     """The file to write: .npz, .npy or .parquet. Default: SOURCE.npz in this folder."""
     data_dir: Path | None = None

@@ -24,8 +24,8 @@ class Report:
     out: Path = Path("report.html")
     """The page to write."""
     source: str | None = None
-    """What all runs embed, instead of the images that they were scored on: a folder of images, a .csv file, or a data
-    set with its folder, such as cub:CUB_200_2011."""
+    """What all runs embed, instead of the images that they were scored on: a folder of images, a .csv or Parquet file,
+    module:name, or a data set with its folder, such as cub:CUB_200_2011."""
     data_dir: Path | None = None
     """Folder of the runs' data sets, where it is another one now."""
     labels: str | None = None

@@ -31,10 +31,10 @@ class Search:
     run: Path
     """Folder of a run of jdml train, jdml benchmark or jdml.training.fit; or a .safetensors file of jdml export."""
     query: tuple[str, ...]
-    """Images, or folders of images."""
+    """Images, or folders of images; a Parquet file, or a row of one, FILE[ROW]."""
     gallery: str | None = None
-    """What is searched: a folder of images, a .csv file, a data set with its folder (cub:CUB_200_2011), or a .npz file
-    of jdml embed."""
+    """What is searched: a folder of images, a .csv or Parquet file, module:name, a data set with its folder
+    (cub:CUB_200_2011), or a .npz file of jdml embed."""
     k: Annotated[int, _one_letter()] = 10
     """How many are found for each query."""
     max_distance: float | Literal["auto"] | None = None
@@ -146,11 +146,12 @@ def _of_file(path: Path, trained: Any, *, drawn: bool) -> Embedded:
 
 def _check_drawable(path: Path, files: np.ndarray | None) -> None:
     """Refuse a gallery that cannot be drawn, before any work."""
+    from jdml.data.columns import image_named
     from jdml.data.lists import first, missing
 
     if files is None:
         raise ValueError(f"--out needs the names of image files, {path} has none")
-    gone = missing([Path(file) for file in files.tolist()])
+    gone = missing([image_named(file) for file in files.tolist()])
     if gone:
         raise ValueError(
             f"--out needs the gallery's images, {len(gone)} of {len(files)} are gone: {first(gone)}; embed them again "
@@ -160,18 +161,20 @@ def _check_drawable(path: Path, files: np.ndarray | None) -> None:
 
 def _queries(names: tuple[str, ...]) -> list[str]:
     """The images that queries stand for."""
+    from jdml.data.columns import image_named
     from jdml.data.loading import read_path
+    from jdml.data.source import name_of
 
     files: list[str] = []
     for path in (Path(name).expanduser() for name in names):
-        if not path.exists():
+        if isinstance(image_named(str(path)), Path) and not path.exists():
             raise FileNotFoundError(
                 f"QUERY must be an image or a folder of images, {path} does not exist"
             )
         images = read_path(path)
         for note in images.notes:
             print(f"note: {path}: {note}")
-        files += [str(Path(str(file)).absolute()) for file in images.files]
+        files += [name_of(file) for file in images.files]
     return files
 
 

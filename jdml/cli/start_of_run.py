@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jdml.registry.pointers import is_pointer
+
 if TYPE_CHECKING:
     from jdml.data import Dataset
 
@@ -55,9 +57,11 @@ def started(command: str, options: Any) -> dict[str, Any]:
         JSON-able ``command`` and ``data_dir``.
     """
     folder = options.data_dir
+    if folder is not None and not is_pointer(str(folder)):
+        folder = Path(folder).expanduser().absolute()
     return {
         "command": shlex.join([*command.split(), *words_of(options)]),
-        "data_dir": None if folder is None else str(Path(folder).expanduser().absolute()),
+        "data_dir": None if folder is None else str(folder),
     }
 
 

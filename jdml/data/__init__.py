@@ -10,6 +10,7 @@ from jdml.data.getting import get
 from jdml.data.images import BadImageError, ImageFiles
 from jdml.data.labels import corrupt_labels, parity_labels
 from jdml.data.loading import IMAGE_FILES, load
+from jdml.data.own import from_huggingface, from_parquet, from_rows, from_torch
 from jdml.data.pipeline import Batch, ImageBatches, without_bad_images
 from jdml.data.samplers import (
     AnchorBatchSampler,
@@ -37,6 +38,10 @@ __all__ = [
     "check",
     "conventional",
     "corrupt_labels",
+    "from_huggingface",
+    "from_parquet",
+    "from_rows",
+    "from_torch",
     "get",
     "load",
     "mlrc",

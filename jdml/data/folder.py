@@ -1,14 +1,22 @@
-"""Any folder of classes: a folder for each class, with its images, or parts (``train/``, ``test/``) of such."""
+"""Any folder of classes: a folder for each class, with its images, or parts (``train/``, ``test/``) of such.
+
+And what stands in its place: a list, tables, or what a user's own module has.
+"""
 
 import re
+import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
+from jdml.data.columns import Images, read_columns, tables_in
 from jdml.data.labelled import PARTS, Labelled, as_listing, in_one_form
 from jdml.data.lists import Listing, data_folder
+from jdml.data.rows import images_of
 from jdml.data.table import ENDINGS, read_table
 from jdml.data.walk import image_files, images_in, kinds, subfolders, suffixes
+from jdml.registry.pointers import is_pointer, resolve
 
 FILLERS = ("box", "bounding", "data", "folder", "image", "images", "img", "imgs", "seg", "set")
 """Words beside a part's name: ``training_set``, ``test2017``."""
@@ -31,7 +39,8 @@ def read_folder(data_dir: str | Path | None) -> Listing:
     Args:
         data_dir: the folder. Each folder in it is a class; images lie in it at any depth, and through links. Hidden
             files and folders, ``__MACOSX``, and files that are no images by their suffix are passed over, the latter
-            counted. Or a ``.csv`` file, see ``read_table``.
+            counted. Or a ``.csv`` file, see ``read_table``; a Parquet file, a folder of such without images, or what
+            Hugging Face's ``save_to_disk`` wrote, see ``tables_in``; or ``module:name``, see ``read_pointer``.
 
     Returns:
         The listing, with the view ``class``.
@@ -44,6 +53,13 @@ def read_folder(data_dir: str | Path | None) -> Listing:
     root = data_folder("folder", data_dir)
     if root.suffix.lower() in ENDINGS and not root.is_dir():
         return read_table(root)
+    if is_pointer(str(root)) and not root.exists():
+        return read_pointer(str(root))
+    tables = tables_of(root)
+    if tables:
+        parts = dict.fromkeys(part for part, _ in tables)
+        found = {part: [file for of, file in tables if of == part] for part in parts}
+        return _of_images((part, read_columns(files)) for part, files in found.items())
     if not root.is_dir():
         raise FileNotFoundError(f"folder needs a folder of classes: {root.absolute()} is none")
     others: Counter[str] = Counter()
@@ -65,6 +81,58 @@ def read_folder(data_dir: str | Path | None) -> Listing:
         if loose:
             notes.append(f"{loose} images lie beside the classes' folders, in none of them")
     return as_listing(rows, repeats=True, others=others, notes=notes)
+
+
+def tables_of(root: Path) -> list[tuple[str, Path]]:
+    """The tables that a path stands for; none where a folder holds images, too, and is a folder of these."""
+    tables = tables_in(root)
+    return [] if tables and root.is_dir() and image_files(root)[0] else tables
+
+
+@cache
+def read_pointer(pointer: str) -> Listing:
+    """Read what a name of a user's module stands for; modules are looked for in the working directory, too.
+
+    Args:
+        pointer: ``"module:name"``, a :class:`jdml.data.Dataset` or what ``from_huggingface``, ``from_torch`` or
+            ``from_rows`` take; a dictionary of such by part (``train``, ``val``, ``test``); or a function that returns
+            it.
+
+    Returns:
+        The listing, with the view ``class``.
+
+    Raises:
+        TypeError: anything else, or a part of another name.
+        ValueError: no such module, or no such name in it.
+    """
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        made = resolve(pointer)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{pointer} cannot be imported: {error}") from error
+    made = made() if callable(made) else made
+    if not isinstance(made, Mapping):
+        return _of_images([("", images_of(made, pointer))])
+    unknown = next((part for part in made if part not in PARTS), None)
+    if unknown is not None:
+        raise ValueError(f"{pointer} must have parts of {', '.join(PARTS)}, got {unknown!r}")
+    return _of_images(
+        (PARTS[part], images_of(of, f"{pointer} {part}")) for part, of in made.items()
+    )
+
+
+def _of_images(parts: Iterable[tuple[str, Images]]) -> Listing:
+    """Images that are no files of their own; classes are called by their names, or their numbers."""
+    rows = []
+    for part, images in parts:
+        labels = images.labels.tolist()
+        names = labels if images.names is None else [images.names[label] for label in labels]
+        rows += [
+            Labelled(file, in_one_form(str(name)), part, str(file), str(file))
+            for file, name in zip(images.files, names, strict=True)
+        ]
+    return as_listing(rows, repeats=False)
 
 
 def _holders(root: Path, notes: list[str], others: Counter[str]) -> Iterator[tuple[str, Path]]:

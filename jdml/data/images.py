@@ -3,8 +3,10 @@
 import io
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -30,6 +32,28 @@ class Readable(Protocol):
     def read_bytes(self) -> bytes:
         """The whole file."""
         ...
+
+
+@dataclass(frozen=True)
+class Row:
+    """One image of what holds many, called ``OF[NUMBER]``.
+
+    Attributes:
+        of: ``of[number]`` are the bytes of an image file.
+        number: which.
+    """
+
+    of: Any
+    number: int
+
+    def read_bytes(self) -> bytes:
+        """The image file."""
+        content: bytes = self.of[self.number]
+        return content
+
+    def __str__(self) -> str:
+        """What it is called."""
+        return f"{self.of}[{self.number}]"
 
 
 class BadImageError(ValueError):
@@ -140,12 +164,8 @@ class ImageFiles:
             BadImageError: if it cannot be decoded.
         """
         file = self.files[row]
-        try:
+        with named_if_bad(file):
             image = decode(file.read_bytes())
-        except MissingLibraryError:
-            raise
-        except Exception as error:  # Pillow's readers raise many kinds on damaged files
-            raise BadImageError(f"{file}: expected a whole image: {error}") from error
         return self.transform(image, random)
 
     def problems(self, *, progress: bool = False) -> dict[int, str]:
@@ -176,6 +196,17 @@ class ImageFiles:
         return ImageFiles(
             self.files[np.arange(len(self))[rows]], self.transform, threads=self.threads
         )
+
+
+@contextmanager
+def named_if_bad(file: Readable) -> Iterator[None]:
+    """Raise a ``BadImageError`` with a file's name where it cannot be read or decoded."""
+    try:
+        yield
+    except MissingLibraryError:
+        raise
+    except Exception as error:  # Pillow's readers raise many kinds on damaged files
+        raise BadImageError(f"{file}: expected a whole image: {error}") from error
 
 
 def decode(content: bytes) -> "Image":
@@ -213,6 +244,14 @@ def decode(content: bytes) -> "Image":
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def is_grey(content: bytes) -> bool:
+    """Whether an image file that can be decoded has no colours."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(content)) as image:
+        return image.mode in ("1", "F", "I", "L", "LA", "La") or image.mode.startswith("I;")
 
 
 def _upright(image: "Image") -> "Image":

@@ -5,10 +5,10 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
+from jdml.data.images import Readable
 from jdml.data.lists import Listing, first, zero_shot
 from jdml.data.walk import RealFiles, unread, unread_kinds
 
@@ -36,14 +36,14 @@ class Labelled:
     """An image file and what is said of it.
 
     Attributes:
-        file: where it lies.
+        file: what holds it.
         label: its class.
         part: one of the values of ``PARTS``, or nothing.
         where: what says so, for error messages.
         name: what it is called there.
     """
 
-    file: Path
+    file: Readable
     label: str
     part: str
     where: str
@@ -132,7 +132,7 @@ def _each_once(rows: Sequence[Labelled], repeats: bool) -> list[Labelled]:
     real = RealFiles()
     seen: dict[str, Labelled] = {}
     for row in rows:
-        first = seen.setdefault(real(row.file), row)
+        first = seen.setdefault(real(str(row.file)), row)
         if first is row or (repeats and (first.label, first.part) == (row.label, row.part)):
             continue
         said = [f"{of.label!r}{' in ' + of.part if of.part else ''}" for of in (row, first)]

@@ -6,15 +6,17 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any, NamedTuple
 
+from jdml.data.columns import TABLES, row_named
 from jdml.data.dataset import Dataset
-from jdml.data.folder import read_folder
+from jdml.data.folder import read_folder, tables_of
 from jdml.data.getting import folder_of
 from jdml.data.lists import Listing
-from jdml.data.table import ENDINGS, read_table
+from jdml.data.table import ENDINGS
 from jdml.data.walk import image_files, unread_kinds
 from jdml.registry import DATASETS, file_sets
 from jdml.registry.datasets import table
 from jdml.registry.places import check_local
+from jdml.registry.pointers import is_pointer
 
 IMAGE_FILES = file_sets()
 """Names of the data sets whose images are ``ImageFiles``."""
@@ -129,7 +131,7 @@ class Found(NamedTuple):
         notes: what was passed over, a line each.
     """
 
-    files: list[Path]
+    files: list[Any]
     listing: Listing | None = None
     notes: tuple[str, ...] = ()
 
@@ -138,7 +140,8 @@ def read_path(path: Path) -> Found:
     """Find the images that a path stands for.
 
     Args:
-        path: an image, a folder of images, of classes or of parts, a data set's own folder, a ``.csv`` file.
+        path: an image, a folder of images, of classes or of parts, a data set's own folder, a ``.csv`` file; a table,
+            a folder of such, or an image of one, ``FILE[ROW]``; or ``module:name`` of a user's.
 
     Returns:
         The images. Those of a listing are in the order of its part ``all``.
@@ -151,6 +154,8 @@ def read_path(path: Path) -> Found:
         kind = recognize(path)
         if kind != "folder":
             return _of(read_listing(kind, path))
+        if tables_of(path):
+            return _of(read_folder(path))
         found, others = image_files(path)
         if not found:
             raise FileNotFoundError(f"{path} has no images in it")
@@ -158,8 +163,14 @@ def read_path(path: Path) -> Found:
             return Found(found, None, unread_kinds(others))
         return _of(read_folder(path))
     if not path.is_file():
+        row = row_named(str(path))
+        if row is not None:
+            return Found([row])
+        if is_pointer(str(path)):
+            return _of(read_folder(path))
         raise FileNotFoundError(f"{path} does not exist")
-    return _of(read_table(path)) if path.suffix.lower() in ENDINGS else Found([path])
+    of_many = path.suffix.lower() in (*ENDINGS, *TABLES)
+    return _of(read_folder(path)) if of_many else Found([path])
 
 
 def _of(listing: Listing) -> Found:

@@ -8,30 +8,29 @@ from typing import Any
 
 import numpy as np
 
+from jdml.data.images import Row
 from jdml.registry import DATASETS
 from jdml.registry.extras import need
 
 
 @dataclass(frozen=True)
-class Record:
-    """One image of a prepared data set.
+class Undecoded:
+    """The images of a split as they were stored.
 
     Attributes:
-        source: the data source, with images left as they were stored.
-        row: its row there.
-        name: what to call it in messages.
+        source: the rows, whose images are left undecoded.
+        name: of data set and split.
     """
 
     source: Any
-    row: int
     name: str
 
-    def read_bytes(self) -> bytes:
-        """The image file."""
-        return self.source[self.row]["image"]
+    def __getitem__(self, row: int) -> bytes:
+        content: bytes = self.source[row]["image"]
+        return content
 
     def __str__(self) -> str:
-        """``NAME SPLIT[ROW]``."""
+        """``NAME SPLIT``."""
         return self.name
 
 
@@ -134,7 +133,7 @@ def _tfrecord_places(file: Path) -> Iterator[tuple[int, int]]:
 
 def read_prepared(
     folder: Path, name: str, views: Mapping[str, str]
-) -> tuple[list[Record], dict[str, np.ndarray], dict[str, dict[int, str]]]:
+) -> tuple[list[Row], dict[str, np.ndarray], dict[str, dict[int, str]]]:
     """All images of the splits ``train`` and ``test``, undecoded, and their labels.
 
     Args:
@@ -155,12 +154,13 @@ def read_prepared(
     skip = tfds.decode.SkipDecoding()
     features = builder.info.features
     skipped = {key: skip for key, kind in features.items() if isinstance(kind, tfds.features.Image)}
-    records: list[Record] = []
+    records: list[Row] = []
     columns: dict[str, list[Any]] = {view: [] for view in (*views, "split")}
     for split in ("train", "test"):
         source = rows_of(builder, split, skipped)
+        images = Undecoded(source, f"{builder.name} {split}")
         for row, values in enumerate(source):
-            records.append(Record(source, row, f"{builder.name} {split}[{row}]"))
+            records.append(Row(images, row))
             columns["split"].append(split)
             for view, feature in views.items():
                 columns[view].append(values[feature])

@@ -6,12 +6,15 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from jdml.data.columns import row_named
 from jdml.data.dataset import Dataset
+from jdml.data.images import Row
 from jdml.data.lists import Listing
 from jdml.data.loading import IMAGE_FILES, load, read_listing, read_path
 from jdml.data.splits import resplit, train_on
 from jdml.registry import DATASETS
 from jdml.registry.constraints import nearest
+from jdml.registry.pointers import is_pointer
 
 Split = Literal["all", "gallery", "query", "test", "train", "val"]
 
@@ -40,10 +43,10 @@ def read_source(
     view: str | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Source:
-    """Read what a user named: a folder, an image, a ``.csv`` file, or a data set with its folder.
+    """Read what a user named: a folder, an image, a ``.csv`` or Parquet file, or a data set with its folder.
 
     Args:
-        source: a path, the name of a data set, or ``NAME:FOLDER``.
+        source: a path, the name of a data set, ``NAME:FOLDER``, or ``module:name`` of a user's own.
         data_dir: the folder of a data set that was given by its name alone.
         split: which part. That of a folder of classes is the run's.
         view: the labelling; by default the run's, else the first.
@@ -66,9 +69,11 @@ def read_source(
         return _data_set(name, Path(folder), split, view, config)
     if source in known:
         return _data_set(source, data_dir, split, view, config)
+    if is_pointer(source) or row_named(source) is not None:
+        return _of_path(path, split, view, config)
     hint = nearest(name, known)
     raise FileNotFoundError(
-        "source must be a folder of images, an image, a .csv file, or a data set such as cub:FOLDER; "
+        "source must be a folder of images, an image, a .csv or .parquet file, or a data set such as cub:FOLDER; "
         f"{source} is none{hint}"
     )
 
@@ -90,7 +95,7 @@ def _of_path(path: Path, split: str, view: str | None, config: Mapping[str, Any]
         return _of_listing(images.listing, split, view, config)
     if split != "all":
         raise ValueError(f"split {split} needs classes, each a folder: {path} holds images without")
-    files = np.array([str(file.absolute()) for file in images.files])
+    files = np.array([name_of(file) for file in images.files])
     return Source(images.files, files, None, images.notes)
 
 
@@ -104,7 +109,7 @@ def _of_listing(
                 f"split {split}: there is no such part, only {', '.join(listing.splits)}"
             )
     part = listing.dataset(split)
-    files = np.array([str(Path(str(file)).absolute()) for file in part.images.files])
+    files = np.array([name_of(file) for file in part.images.files])
     return Source(part, files, _labels(part, view, config), listing.notes)
 
 
@@ -116,6 +121,11 @@ def _as_the_run(listing: Listing, config: Mapping[str, Any]) -> Listing:
         return resplit(listing, "images", seed=config["seed"], share=config.get("test_share"))
     trained = config.get("embedding", {}).get("class_names")
     return train_on(listing, trained) if trained else listing
+
+
+def name_of(file: Any) -> str:
+    """What an image is called from everywhere: its absolute path, or ``FILE[ROW]``."""
+    return str(file) if isinstance(file, Row) else str(Path(str(file)).absolute())
 
 
 def _labels(part: Dataset, view: str | None, config: Mapping[str, Any]) -> np.ndarray:

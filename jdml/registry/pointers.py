@@ -1,6 +1,7 @@
 """Pointers into code that is imported only when it is used."""
 
 import importlib
+import re
 from typing import Any
 
 
@@ -26,3 +27,13 @@ def resolve(pointer: str) -> Any:
     if not (module and colon and name):
         raise ValueError(f'pointer must be "module:name", got {pointer!r}')
     return getattr(importlib.import_module(module), name)
+
+
+def is_pointer(text: str) -> bool:
+    """Whether a text looks like ``"module:name"``.
+
+    Example:
+        >>> is_pointer("birds:train"), is_pointer("data.birds:train"), is_pointer("C:/birds"), is_pointer("birds.csv")
+        (True, True, False, False)
+    """
+    return re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", text) is not None

@@ -226,6 +226,7 @@ def _of_study(results: Mapping[str, Mapping[str, Any]]) -> Iterator[Run]:
 def _of_arrays(place: Path) -> Run:
     """Embeddings that lie in a file."""
     from jdml.data import Dataset, ImageFiles
+    from jdml.data.columns import image_named
 
     embedded = read_embeddings(place)
     vectors = embedded.vectors
@@ -237,7 +238,7 @@ def _of_arrays(place: Path) -> Run:
     views: dict[str, Any] = {"class": numbers.reshape(-1)} if names else {}
     images: Any = vectors
     if embedded.files is not None:
-        images = ImageFiles([Path(str(name)) for name in embedded.files])
+        images = ImageFiles([image_named(str(name)) for name in embedded.files])
     data = Dataset(
         place.stem, images, numbers.reshape(-1), views, {"class": names} if names else {}
     )

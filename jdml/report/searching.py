@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jdml.data.columns import image_named
 from jdml.data.walk import RealFiles, same_content
 from jdml.metrics import nearest
 from jdml.metrics.reranking import SecondLook, look_again
@@ -100,12 +101,22 @@ class _Itself:
 
     def __call__(self, query: int, row: int) -> bool:
         asked, file = self.queries[query], self.files[row]
-        if self.real(asked) == self.real(file) or same_content(asked, file):
+        if self.real(asked) == self.real(file) or self._same(asked, file):
             return True
         moved = Path(asked).name == Path(file).name and not Path(file).exists()
         return moved and bool(
             np.allclose(self.vectors[query], self.gallery[row], rtol=0, atol=self._rounding(query))
         )
+
+    def _same(self, asked: str, file: str) -> bool:
+        """Whether two images hold the same bytes."""
+        one, other = map(image_named, (asked, file))
+        if isinstance(one, Path) and isinstance(other, Path):
+            return same_content(one, other)
+        try:
+            return one.read_bytes() == other.read_bytes()
+        except OSError:
+            return False
 
     def _rounding(self, query: int) -> float:
         """How far apart one image's embeddings may be, computed in different batches."""

@@ -140,10 +140,11 @@ def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> P
 
 
 def _thumbnail(file: str) -> Any:
+    from jdml.data.columns import image_named
     from jdml.data.images import decode
 
     try:
-        image = decode(Path(file).read_bytes())
+        image = decode(image_named(file).read_bytes())
     except Exception as error:  # Pillow's readers raise many kinds on damaged files
         raise ValueError(f"{file}: expected a whole image: {error}") from error
     image.thumbnail((SIDE, SIDE))

@@ -20,36 +20,33 @@ def instead_of_train(train: Any) -> str | None:
     kind, name = _library(train), type(train).__name__
     if kind == "torch" and "Loader" in name:
         return (
-            "got a PyTorch DataLoader, which has drawn its batches already: collect them once, images, labels = "
-            f"(numpy.concatenate(part) for part in zip(*loader)), and write {WRITE}; a sampler draws the batches"
+            "got a PyTorch DataLoader, which has drawn its batches already: write jdml.data.from_torch(loader), which "
+            "collects them once; a sampler draws the batches"
         )
     if kind == "torch":
-        return (
-            f"got a PyTorch {name}: images, labels = (numpy.stack(part) for part in zip(*dataset)), with images "
-            f"[N, H, W, C], and write {WRITE}"
-        )
+        return f"got a PyTorch {name}: write jdml.data.from_torch(dataset)"
     if kind == "datasets":
-        split = ' of its splits, such as dataset["train"]' if isinstance(train, Mapping) else ""
-        return (
-            f"got a Hugging Face {name}: take the columns{split}, images = numpy.stack([numpy.asarray(image) for "
-            f'image in dataset["image"]]), labels = numpy.asarray(dataset["label"]), and write {WRITE}'
-        )
+        split = '["train"], one of its splits' if isinstance(train, Mapping) else ""
+        return f"got a Hugging Face {name}: write jdml.data.from_huggingface(dataset{split})"
     if kind == "grain":
         return (
-            f"got a {name} of Grain: images, labels = (numpy.stack(part) for part in zip(*source)), over one epoch and "
-            f"before batches are made, and write {WRITE}; a sampler draws the batches"
+            f"got a {name} of Grain: write jdml.data.from_rows(source), of one epoch and before batches are made; a "
+            "sampler draws the batches"
         )
     if kind in ("tensorflow", "tensorflow_datasets"):
         return (
-            f"got a {name} of TensorFlow: images, labels = (numpy.stack(part) for part in "
-            f"zip(*dataset.as_numpy_iterator())), of it, and write {WRITE}"
+            f"got a {name} of TensorFlow: write jdml.data.from_rows(dataset.as_numpy_iterator()), of one epoch and "
+            "before batches are made"
         )
     if kind == "pandas":
         return f'got a pandas {name}: write {WRITE}, with labels=numpy.asarray(frame["label"])'
     if isinstance(train, Mapping):
         return f"got a dictionary of {', '.join(map(str, train))}: write {WRITE}"
     if isinstance(train, str | Path):
-        return f"got the path {str(train)!r}: write jdml.data.load(path), or jdml train --data-dir on the command line"
+        path = f"{str(train)!r}"
+        if path.endswith((".parquet'", ".arrow'")):
+            return f"got the path {path}: write jdml.data.from_parquet(path)"
+        return f'got the path {path}: write jdml.data.load("folder", data_dir=path)'
     if isinstance(train, Iterator):
         return (
             f"got a {name}, which gives each batch once and in its own order: collect it, images, labels = "

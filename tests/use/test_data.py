@@ -1,5 +1,6 @@
 """Splits of one's own, and what is passed over or wrong: told by `jdml data check` too, counted, or refused."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from PIL import Image
 
 import jdml.cli
 from jdml import data
+from jdml.data.arrays import read_arrays
 from jdml.data.folder import read_folder, read_table
 from jdml.data.splits import read_names, resplit, train_on
 from jdml.registry.extras import MissingLibraryError
@@ -224,10 +226,10 @@ def test_mistakes_of_data_check(capsys, tmp_path):
 
 # Loaders of other libraries: what the guide says to write, on theirs where they are installed, else on stand-ins.
 
-LOADERS = Path(__file__).parents[2] / "docs" / "guides" / "loaders.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "own_data.md"
 BLOCKS = dict(
     re.findall(
-        r"^```\{code-block\} python\n:name: ([\w-]+)\n\n(.*?)^```", LOADERS.read_text(), re.M | re.S
+        r"^```\{code-block\} python\n:name: ([\w-]+)\n\n(.*?)^```", GUIDE.read_text(), re.M | re.S
     )
 )
 IMAGES = np.random.default_rng(0).integers(0, 256, (10, 8, 6, 3), dtype=np.uint8)
@@ -279,8 +281,11 @@ def test_a_sampler_of_pytorch_begins_again(torch):
 
 
 def test_columns_of_hugging_face():
+    hub = pytest.importorskip("datasets", reason="reads its data sets: pip install datasets")
+    features = hub.Features(image=hub.Image(), label=hub.Value("int64"))
     rows = {"image": [Image.fromarray(image) for image in IMAGES], "label": LABELS.tolist()}
-    check_pairs(as_written("hugging-face", dataset={"train": rows})["train"])
+    dataset = {"train": hub.Dataset.from_dict(rows, features=features)}
+    check_pairs(as_written("hugging-face", dataset=dataset)["train"])
 
 
 def test_examples_of_tf_data():
@@ -299,7 +304,7 @@ def test_photographs_are_drawn_as_files(draw, tmp_path, monkeypatch):
 def test_all_blocks_are_tried():
     text = Path(__file__).read_text()
     assert all(f'as_written("{name}"' in text for name in BLOCKS)
-    assert len(BLOCKS) == LOADERS.read_text().count("{code-block} python")
+    assert len(BLOCKS) == GUIDE.read_text().count("{code-block} python")
 
 
 def test_the_shell_asks_for_what_preparing_needs(tmp_path, monkeypatch, jdml_command):
@@ -323,3 +328,89 @@ def test_the_shell_says_where_a_data_set_is_prepared(tmp_path, jdml_command):
     info.write_text('{"fileFormat": "array_record"}')
     done = jdml_command("data", "get", "mnist", "--data-dir", str(tmp_path))
     assert (done.code, done.out) == (0, f"mnist is prepared in {tmp_path}\n")
+
+
+# The same images in a table, and behind a name: every command sees them as those of the folder.
+
+
+@pytest.fixture(scope="module")
+def table(photos, tmp_path_factory):
+    """The photographs in a Parquet file."""
+    arrow = pytest.importorskip("pyarrow", reason="reads tables: pip install 'jdml[parquet]'")
+    from pyarrow import parquet
+
+    listing = read_folder(photos)
+    rows = {
+        "image": [file.read_bytes() for file in listing.files],
+        "label": [listing.names["class"][number] for number in listing.views["class"].tolist()],
+    }
+    file = tmp_path_factory.mktemp("table") / "table.parquet"
+    parquet.write_table(arrow.table(rows), file, row_group_size=7)
+    return file
+
+
+def scores(printed: str) -> str:
+    (line,) = re.findall("^ *test class .*", printed, re.M)
+    return line
+
+
+def test_a_table_trains_and_is_searched_as_the_folder_is(
+    table, photos, run, tiny, tmp_path, jdml_command, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    done = jdml_command("train", "--data", table, *tiny, "--out", "run")
+    assert done.code == 0, done.err
+    assert scores(done.out) == scores(run.out)
+    assert f"next: jdml embed run {table} --split test" in done.out
+    for source in (table, photos):
+        done = jdml_command("embed", "run", source, "--out", f"{source.stem}.npz", "--quiet")
+        assert done.code == 0, done.err
+    one, other = (read_arrays(Path(f"{source.stem}.npz")) for source in (table, photos))
+    np.testing.assert_allclose(one["embeddings"], other["embeddings"], atol=1e-6)
+    np.testing.assert_array_equal(one["labels"], other["labels"])
+    assert one["files"][3] == f"{table}[3]"
+    query = ("search", "run", f"{table}[3]", "-k", 2, "--out", "found.png", "--json", "found.json")
+    done = jdml_command(*query, "--gallery", f"{table.stem}.npz", "--quiet")
+    assert done.code == 0, done.err
+    (answer,) = json.loads(Path("found.json").read_text())
+    assert len(answer["found"]) == 2
+    assert all(hit["file"] != answer["query"] for hit in answer["found"])
+    assert Path("found.png").exists()
+    checked = data.check("folder", table)
+    assert (checked.problems, checked.decoded) == ((), 36)
+    report = jdml_command("report", "run", "--out", "report.html")
+    assert (report.code, "not at hand" in report.out) == (0, False)
+    assert "data:image/webp" in Path("report.html").read_text()
+
+
+def test_a_name_of_a_module_trains_as_the_folder_does(
+    photos, run, tiny, tmp_path, jdml_command, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("their_photos.py").write_text(
+        "import jdml\n"
+        f"listing = jdml.data.folder.read_folder({str(photos)!r})\n"
+        "labels = [listing.names['class'][n] for n in listing.views['class'].tolist()]\n"
+        "rows = list(zip(listing.files, labels))\n"
+    )
+    done = jdml_command("train", "--data", "their_photos:rows", *tiny, "--out", "run")
+    assert done.code == 0, done.err
+    assert scores(done.out) == scores(run.out)
+    report = jdml_command("report", "run", "--out", "report.html")
+    assert (report.code, "not at hand" in report.out) == (0, False)
+    done = jdml_command("data", "check", "folder", "their_photos:rows", "--quiet")
+    assert (done.code, "all is well" in done.out) == (0, True)
+
+
+def test_what_is_no_data_is_told_with_all_that_would_be(tmp_path, jdml_command):
+    done = jdml_command("train", "--data", "mnst")
+    assert done.code == 2
+    assert "--data must be one of cars, cub, " in done.err
+    assert "a path or module:name, got 'mnst'; did you mean mnist?" in done.err
+    done = jdml_command("train", "--data", "nothing_there:rows")
+    assert done.err.endswith(
+        "nothing_there:rows cannot be imported: No module named 'nothing_there'\n"
+    )
+    (tmp_path / "no.parquet").write_text("")
+    done = jdml_command("train", "--data", tmp_path / "no.parquet")
+    assert "no.parquet is not a readable .parquet file" in done.err

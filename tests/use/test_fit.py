@@ -299,18 +299,22 @@ LOADER = {"__iter__": lambda self: iter(())}
         ),
         (
             of("torchvision", "ImageFolder"),
-            r"PyTorch ImageFolder: images, labels = .*\[N, H, W, C\]",
+            r"PyTorch ImageFolder: write jdml.data.from_torch\(dataset\)",
         ),
         (
             of("datasets", "Dataset"),
-            r'Hugging Face Dataset: take the columns, .*dataset\["label"\]',
+            r"Hugging Face Dataset: write jdml.data.from_huggingface\(dataset\)",
         ),
-        (of("datasets", "DatasetDict", (dict,)), r'of its splits, such as dataset\["train"\]'),
-        (of("grain", "MapDataset"), "a MapDataset of Grain: .*before batches are made"),
+        (
+            of("datasets", "DatasetDict", (dict,)),
+            r'from_huggingface\(dataset\["train"\], one of its',
+        ),
+        (of("grain", "MapDataset"), "a MapDataset of Grain: .*from_rows.*before batches are made"),
         (of("tensorflow.python", "_PrefetchDataset"), "of TensorFlow: .*as_numpy_iterator"),
         (of("pandas.core", "DataFrame"), "got a pandas DataFrame: write"),
         ({"image": FEATURES, "label": LABELS}, "got a dictionary of image, label: write"),
-        ("photos", r"got the path 'photos': write jdml.data.load"),
+        ("photos", r"got the path 'photos': write jdml.data.load\(.folder., data_dir=path\)"),
+        ("a.parquet", r"got the path 'a.parquet': write jdml.data.from_parquet\(path\)"),
         (generator(), "got a generator, which gives each batch once"),
     ],
 )

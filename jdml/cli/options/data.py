@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from jdml import registry
 from jdml.cli.options.base import ASIDE, Part, as_help, flag
-from jdml.registry.constraints import at_least, inside_unit, positive, share
+from jdml.registry.constraints import at_least, inside_unit, nearest, positive, share
+from jdml.registry.pointers import is_pointer
 
 if TYPE_CHECKING:
-    DataName = str
     PaperData = str
 else:
-    DataName = Literal[tuple(sorted(registry.DATASETS))]
     PaperData = Literal[tuple(sorted(registry.file_sets()))]
 
 
@@ -25,6 +24,17 @@ def _labels_help() -> Any:
     ]
     return as_help(
         f"The labels to train on: {'; '.join(several)}. Default: the first. The table scores all of them."
+    )
+
+
+def _data_help() -> Any:
+    """All data sets by their names, and what else images lie in."""
+    return as_help(
+        f"Data set: {', '.join(sorted(registry.DATASETS))}; or where images lie, as --data-dir has it. Default: what "
+        "--data-dir holds, else digits (1,797 real 8x8 images, which need no files). folder: a folder of images for "
+        "each class; or train/, val/ and test/ of such; or a .csv file of file,label[,split]; a Parquet file, a folder "
+        "of such, or what Hugging Face's save_to_disk wrote, with columns image and label; or module:name, a data set "
+        "of your own module, of any library."
     )
 
 
@@ -51,9 +61,7 @@ class Images(Part):
 class Data(Images):
     """Which data set, how it is split, which labels train."""
 
-    data: DataName | None = None
-    """Data set. Default: what --data-dir holds, else digits (1,797 real 8x8 images, which need no files). folder: a
-    folder of images for each class; or train/, val/ and test/ of such; or a .csv file of file,label[,split]."""
+    data: Annotated[str | None, _data_help()] = None
     split: Literal["classes", "images", "none"] | None = None
     """What of image files is scored. classes: half of the classes; images: a fifth of each class's images, both drawn
     by --seed; none: nothing, all train, for a final model. Default: as the data set comes; of a folder of classes the
@@ -72,6 +80,15 @@ class Data(Images):
     scores seen and unseen classes apart. Default: all."""
     validation: Annotated[float, share] = 0.0
     """Share of the training rows held out for evaluation during training, 0 to below 1."""
+
+    def __post_init__(self) -> None:
+        """Take a place for what lies there."""
+        place = self.data
+        if place is None or place in registry.DATASETS or self.data_dir is not None:
+            return
+        if is_pointer(place) or Path(place).expanduser().exists():
+            object.__setattr__(self, "data_dir", Path(place))
+            object.__setattr__(self, "data", None)
 
     @property
     def data_name(self) -> str:
@@ -97,6 +114,12 @@ class Data(Images):
     def check(self) -> None:
         """Refuse what the data set does not have."""
         super().check()
+        if self.data is not None and self.data not in registry.DATASETS:
+            known = sorted(registry.DATASETS)
+            raise ValueError(
+                f"--data must be one of {', '.join(known)}, a path or module:name, got {self.data!r}"
+                f"{nearest(self.data, known)}"
+            )
         name, files = self.data_name, self.of_files
         if not registry.DATASETS[name].needs_folder and self.data_dir is not None:
             raise ValueError(

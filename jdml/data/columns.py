@@ -1,0 +1,417 @@
+"""Images that lie in tables, Parquet files or what Hugging Face's ``datasets`` saved: rows are read when asked for."""
+
+import json
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jdml.data.images import Readable, Row
+from jdml.data.labelled import PARTS
+from jdml.registry.extras import need
+
+TABLES = (".arrow", ".parquet")
+"""Endings of such files."""
+HELD = 1 << 30
+"""Bytes of row groups that a process keeps."""
+LARGE = 1 << 26
+"""Bytes of a row group beyond which reading any row is slow, where not all groups are kept."""
+_log = logging.getLogger(__name__)
+
+
+class Classes(NamedTuple):
+    """The classes of rows.
+
+    Attributes:
+        labels: ``[N]``, numbers or names.
+        names: of the numbers, where they have names.
+    """
+
+    labels: np.ndarray
+    names: tuple[str, ...] | None = None
+
+
+class Images(NamedTuple):
+    """Images and their classes.
+
+    Attributes:
+        files: what to read.
+        labels: ``[N]``, numbers or names of classes.
+        names: of the numbers, where they have names.
+    """
+
+    files: Sequence[Readable]
+    labels: np.ndarray
+    names: tuple[str, ...] | None = None
+
+
+def read_columns(
+    files: Sequence[Path], image: str | None = None, label: str | None = None
+) -> Images:
+    """Read the labels of tables; of the images no more than how many there are.
+
+    Args:
+        files: tables, Parquet or Arrow.
+        image: the column of the images, as bytes or as Hugging Face has them. None: ``image``, else the only one.
+        label: the column of the labels, integers, ``ClassLabel`` or strings. None: ``label``, else the only
+            ``ClassLabel``, else the only column of integers or strings.
+
+    Returns:
+        The rows of all files in their order.
+
+    Raises:
+        MissingLibraryError: pyarrow is not installed.
+        TypeError: a column of another kind.
+        ValueError: no such column, naming those there are; a row without a label; a file that is damaged.
+    """
+    tables = [open_table(file) for file in files]
+    rows: list[Readable] = []
+    labels: list[np.ndarray] = []
+    names: dict[tuple[str, ...] | None, Path] = {}
+    for table in tables:
+        column = Column(table, image_column(table, image))
+        rows += [Row(column, number) for number in range(len(table))]
+        chosen = label_column(table, column.name, label)
+        own = table.class_names(chosen)
+        labels.append(labels_of(str(table.file), chosen, table.read(chosen), own))
+        names[own] = table.file
+    if len(names) > 1:
+        one, other = list(names.values())[:2]
+        raise ValueError(f"{one} and {other} name their classes differently")
+    _tell_large(tables, sum(table.size for table in tables))
+    return Images(rows, np.concatenate(labels), next(iter(names)))
+
+
+def tables_in(path: Path) -> list[tuple[str, Path]]:
+    """The tables that a path stands for, each with its part of the data.
+
+    Args:
+        path: a Parquet or Arrow file; a folder of Parquet files, named after parts (``train-00000-of-00002.parquet``)
+            or in folders that are, perhaps in ``data/``, as Hugging Face's hub has them; or what ``save_to_disk``
+            wrote.
+
+    Returns:
+        Parts, ``""`` where there is one alone, and files; nothing for any other path.
+
+    Raises:
+        ValueError: files that are named after no part beside some that are.
+    """
+    if path.suffix.lower() in TABLES and path.is_file():
+        return [("", path)]
+    if not path.is_dir():
+        return []
+    if (path / "dataset_dict.json").is_file():
+        splits = _json(path / "dataset_dict.json")["splits"]
+        found = [(split, file) for split in splits for file in _saved(path / split)]
+    elif (path / "state.json").is_file():
+        found = [("", file) for file in _saved(path)]
+    else:
+        inside = (path, path / "data", *(path / part for part in PARTS))
+        files = [file for place in inside for file in sorted(place.glob("*.parquet"))]
+        found = [(_called(file), file) for file in files]
+    parts = [(PARTS.get(part, ""), file) for part, file in found]
+    if len({part for part, _ in parts}) < 2:
+        return [("", file) for _, file in parts]
+    unknown = next((file for part, file in parts if not part), None)
+    if unknown is not None:
+        raise ValueError(f"{unknown} is named after none of {', '.join(PARTS)}, others are")
+    return parts
+
+
+def row_named(name: str) -> Row | None:
+    """The image of a table that is called ``FILE[ROW]``; None for any other name, and where there is no such file."""
+    called = re.fullmatch(r"(.+)\[(\d+)\]", name)
+    if not called or not called[1].lower().endswith(TABLES) or not Path(called[1]).is_file():
+        return None
+    table = open_table(Path(called[1]))
+    return Row(Column(table, image_column(table, None)), int(called[2]))
+
+
+def image_named(name: str) -> Readable:
+    """The image that a name stands for: a row of a table, ``FILE[ROW]``, or a file."""
+    row = row_named(name)
+    return Path(name) if row is None else row
+
+
+class Table:
+    """A Parquet or Arrow file: its columns, and any of its row groups.
+
+    Attributes:
+        file: where it lies.
+        schema: of Arrow.
+        size: bytes of what is not kept on disk; 0 of an Arrow file, which the system maps.
+        largest: those of the largest row group.
+    """
+
+    def __init__(self, file: Path) -> None:
+        """Open it; no row is read."""
+        need("pyarrow", f"reading {file}")
+        import pyarrow as pa
+
+        self.file = file
+        self.size = self.largest = 0
+        self._batches: Any = None
+        try:
+            rows = self._open_parquet() if file.suffix.lower() == ".parquet" else self._open_arrow()
+        except (OSError, pa.ArrowException) as error:
+            raise ValueError(f"{file} is not a readable {file.suffix} file: {error}") from error
+        self.ends = np.cumsum([0, *rows])
+
+    def __reduce__(self) -> Any:
+        """Another process opens it again."""
+        return open_table, (self.file,)
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return int(self.ends[-1])
+
+    def _open_parquet(self) -> list[int]:
+        from pyarrow import parquet
+
+        opened = parquet.ParquetFile(self.file)
+        self.schema, self._metadata = opened.schema_arrow, opened.metadata
+        groups = [self._metadata.row_group(n) for n in range(self._metadata.num_row_groups)]
+        sizes = [group.total_byte_size for group in groups]
+        self.size, self.largest = sum(sizes), max(sizes, default=0)
+        return [group.num_rows for group in groups]
+
+    def _open_arrow(self) -> list[int]:
+        import pyarrow as pa
+
+        mapped = pa.memory_map(str(self.file))
+        try:
+            table = pa.ipc.open_stream(mapped).read_all()
+        except pa.ArrowInvalid:
+            table = pa.ipc.open_file(mapped).read_all()
+        self.schema, self._batches = table.schema, table.to_batches()
+        return [len(batch) for batch in self._batches]
+
+    def read(self, column: str) -> Any:
+        """A whole column, Arrow's ``ChunkedArray``."""
+        import pyarrow as pa
+
+        if self._batches is not None:
+            kind = self.schema.field(column).type
+            return pa.chunked_array([batch[column] for batch in self._batches], kind)
+        from pyarrow import parquet
+
+        with parquet.ParquetFile(self.file, metadata=self._metadata) as opened:
+            return opened.read([column])[column]
+
+    def group(self, number: int, column: str) -> Any:
+        """A column of one row group."""
+        if self._batches is not None:
+            return self._batches[number][column]
+        from pyarrow import parquet
+
+        with parquet.ParquetFile(self.file, metadata=self._metadata) as opened:
+            return opened.read_row_group(number, [column], use_threads=False)[column]
+
+    def class_names(self, column: str) -> tuple[str, ...] | None:
+        """The names of a column's numbers, where Hugging Face's ``ClassLabel`` has noted them."""
+        noted = json.loads((self.schema.metadata or {}).get(b"huggingface", b"{}"))
+        feature = noted.get("info", {}).get("features", {}).get(column)
+        names = feature.get("names") if isinstance(feature, Mapping) else None
+        return None if names is None else tuple(names)
+
+
+def open_table(file: Path) -> Table:
+    """Open a file, once for as long as it stays as it is."""
+    try:
+        told = file.stat()
+    except OSError as error:
+        raise FileNotFoundError(f"{file} does not exist") from error
+    return _opened(file.absolute(), told.st_mtime_ns, told.st_size)
+
+
+@lru_cache(maxsize=4096)
+def _opened(file: Path, changed: int, size: int) -> Table:
+    return Table(file)
+
+
+class Column:
+    """The images of a table: ``column[row]`` are the bytes of one.
+
+    Attributes:
+        table: whose column it is.
+        name: the column's.
+    """
+
+    def __init__(self, table: Table, name: str) -> None:
+        self.table, self.name = table, name
+
+    def __str__(self) -> str:
+        """The file."""
+        return str(self.table.file)
+
+    def __getitem__(self, row: int) -> bytes:
+        """The bytes of an image file.
+
+        Raises:
+            ValueError: there is none in this row.
+        """
+        number = int(np.searchsorted(self.table.ends, row, "right")) - 1
+        value = _kept(self.table, number, self.name)[row - int(self.table.ends[number])].as_py()
+        if isinstance(value, Mapping):
+            place = value.get("path")
+            value = value["bytes"]
+            if value is None and place:
+                return (self.table.file.parent / place).read_bytes()
+        if value is None:
+            raise ValueError("there is none in this row")
+        content: bytes = value
+        return content
+
+
+class _Kept:
+    """The row groups that were read last, ``HELD`` bytes of them at most, or one; each is read by one thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._gates: dict[Any, Lock] = {}
+        self._groups: OrderedDict[Any, Any] = OrderedDict()
+        self.held = 0
+
+    def __call__(self, table: Table, number: int, column: str) -> Any:
+        """A column of a row group."""
+        if not table.size:  # the system keeps what it has mapped
+            return table.group(number, column)
+        key = table, number, column
+        with self._lock:
+            gate = self._gates.setdefault(key, Lock())
+        with gate:
+            with self._lock:
+                if key in self._groups:
+                    self._groups.move_to_end(key)
+                    return self._groups[key]
+            group = table.group(number, column)
+            with self._lock:
+                self._groups[key] = group
+                self.held += group.nbytes
+                while self.held > HELD and len(self._groups) > 1:
+                    self.held -= self._groups.popitem(last=False)[1].nbytes
+            return group
+
+
+_kept = _Kept()
+
+
+def image_column(table: Table, wanted: str | None) -> str:
+    """The column of the images."""
+    kinds = {field.name: field.type for field in table.schema}
+    if wanted is None:
+        several = [name for name, kind in kinds.items() if _holds_images(kind)]
+        wanted = several[0] if len(several) == 1 and "image" not in several else "image"
+    if wanted not in kinds:
+        raise ValueError(f"{table.file} has no column {wanted!r}: it has {', '.join(kinds)}")
+    if not _holds_images(kinds[wanted]):
+        raise TypeError(
+            f"{table.file}: the column {wanted!r} must hold images as bytes, or as Hugging Face's struct of bytes and "
+            f"path, got {kinds[wanted]}"
+        )
+    return wanted
+
+
+def label_column(table: Table, image: str, wanted: str | None) -> str:
+    """The column of the labels."""
+    import pyarrow.types as types
+
+    kinds = {field.name: field.type for field in table.schema}
+    if wanted is None and "label" not in kinds:
+        named = [name for name in kinds if table.class_names(name)]
+        plain = [
+            name
+            for name, kind in kinds.items()
+            if name != image and (types.is_integer(kind) or types.is_string(kind))
+        ]
+        wanted = next((some[0] for some in (named, plain) if len(some) == 1), None)
+    wanted = wanted or "label"
+    if wanted not in kinds:
+        raise ValueError(
+            f"{table.file} has no column {wanted!r}: it has {', '.join(kinds)} (label= of jdml.data.from_parquet "
+            "names another)"
+        )
+    return wanted
+
+
+def labels_of(where: str, name: str, column: Any, names: Sequence[str] | None) -> np.ndarray:
+    """A column of labels as numbers or names.
+
+    Args:
+        where: the file, for messages.
+        name: the column's.
+        column: a ``ChunkedArray`` of Arrow.
+        names: of the numbers, where they have names.
+
+    Returns:
+        Integers or strings ``[N]``.
+
+    Raises:
+        TypeError: neither integers nor strings.
+        ValueError: a row without a label, or with a number that has no name.
+    """
+    import pyarrow.types as types
+
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if column.null_count:
+        row = column.is_null().to_pylist().index(True)
+        raise ValueError(f"{where}[{row}] has no {name}")
+    if types.is_string(column.type) or types.is_large_string(column.type):
+        return np.array(column.to_pylist(), dtype=str)
+    if not types.is_integer(column.type):
+        raise TypeError(
+            f"{where}: the column {name!r} must hold integers, ClassLabel or strings, got {column.type}"
+        )
+    labels: np.ndarray = column.to_numpy()
+    if names is not None and len(labels) and not 0 <= labels.min() <= labels.max() < len(names):
+        row = int(np.argmax((labels < 0) | (labels >= len(names))))
+        raise ValueError(f"{where}[{row}] has the {name} {labels[row]}, which is no class")
+    return labels
+
+
+def _holds_images(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    if types.is_struct(kind):
+        return kind.get_field_index("bytes") >= 0
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+def _tell_large(tables: Sequence[Table], size: int) -> None:
+    """Say how a file is made that can be read in any order, where it cannot."""
+    slow = next((table for table in tables if table.largest > LARGE), None)
+    if slow is not None and size > HELD:
+        _log.warning(
+            "%s has row groups of %.0f MB, one of which is read for an image: write it anew in groups of a hundred "
+            "rows (pyarrow.parquet.write_table(table, file, row_group_size=100))",
+            slow.file,
+            slow.largest / 1e6,
+        )
+
+
+def _saved(folder: Path) -> list[Path]:
+    """The files that ``save_to_disk`` wrote."""
+    return [folder / each["filename"] for each in _json(folder / "state.json")["_data_files"]]
+
+
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{file} is not what Hugging Face's save_to_disk writes: {error}"
+        ) from error
+
+
+def _called(file: Path) -> str:
+    """The part that a file is named after, by itself or by its folder."""
+    word = re.match("[a-z]*", file.name.lower())
+    own = word[0] if word else ""
+    return own if own in PARTS else file.parent.name.lower()
