@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from foreign import LIBRARIES, array_of
 from losses.registry import REGISTRY, loss
 
 import jdml
+from oracles.numerics import LIBRARIES, array_of
 
 RNG = np.random.default_rng(1)
 B, D, C = 6, 3, 3

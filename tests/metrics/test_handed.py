@@ -3,12 +3,12 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from foreign import LIBRARIES, array_of
 
 from jdml import metrics
 from jdml.metrics import evaluate_retrieval, nearest
 from jdml.metrics.arrays import evaluate_arrays
 from jdml.metrics.clustering import agreement
+from oracles.numerics import LIBRARIES, array_of
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(20, 3)).astype(np.float32)
