@@ -14,13 +14,13 @@ from jdml.metrics.handed import handed_in
 from jdml.ops import checks, similarities
 from jdml.ops.meshes import Axis, from_parts, mesh_of
 
-EXACT = 1 << 24
+EXACT = 1 << 22
 """Couples up to which every distance is kept and compared as it is."""
 STEPS = 1 << 20
 """Of more the distances are counted in so many steps, from 0 to the largest there can be."""
-PIECE = 1 << 12
+PIECE = 1 << 11
 """Rows, of the gallery and of the queries, that are compared at a time."""
-AT_ONCE = 1 << 24
+AT_ONCE = 1 << 22
 """Couples that are."""
 NORMAL = 1.959964
 """How many standard errors an interval of 95 % reaches on either side."""
@@ -96,7 +96,7 @@ def verification(
         ValueError: shapes that do not fit, f outside 0…1, a row that is not finite, no couple of one class or of two.
 
     Implementation notes:
-        Up to 2²⁴ couples exactly: distances from differences, in float64. More are counted in 2²⁰ steps from 0 to the
+        Up to 2²² couples exactly: distances from differences, in float64. More are counted in 2²⁰ steps from 0 to the
         largest distance there can be, from matrix products in float32: a threshold is known to a millionth of that
         distance, and two that differ by less tie; memory does not grow with the couples. Couples that share a class
         are not independent: the interval takes classes for what was drawn (the couples with a member in a class vary
