@@ -4,45 +4,72 @@
 
 Every loss is checked against the values and gradients of the CPU. Then value and gradient are timed of the judged
 losses, of the fields (2,000 to 131,072 charges) and of the everyday losses (2,048 to 262,144 rows x 512, float32 and
-bfloat16), beside plain dense JAX, and PyTorch with pytorch-metric-learning where these are installed; then retrieval
-metrics, and a ResNet-50 step with each method. With memory, and the share of the device's peak of the bare matrix
-products where that peak is known (--peak-tflops). Writes the line accelerator_DEVICE of benchmarks/results.jsonl; a
-section that fails is told and does not stop the others, and what there is no time for (--budget) is left out and named.
+bfloat16), beside plain dense JAX; then retrieval
+metrics, and a ResNet-50 step with each method. With memory, the share of the device's peak of the bare matrix
+products where that peak is known (--peak-tflops), and how often the least time that `compiled.py` reckoned for the same
+program fits. Writes the line accelerator_DEVICE of benchmarks/results.jsonl; a section that fails is told and does not
+stop the others. It begins with its plan, each section's share of the time (--budget); what there is no time for is left
+out and named.
+
+    .venv/compilers/bin/python benchmarks/accelerator.py --compile-for h100
+
+compiles what it would time, by the compiler of a device that is not there.
 """
 
 import argparse
+import itertools
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import compilers
 import jax
 import jax.numpy as jnp
 import losses as judged
 import machine
 import numpy as np
+import optax
 import potential_field as field
+import programs
 
 import jdml
+from jdml import models
+from jdml.training import create_state, make_train_step
 
 DIM = 512
 CHARGES = (2_000, 8_372, 22_816, 65_536, 131_072)
-ROWS = (2_048, 8_192, 32_768, 131_072, 262_144)
+ROWS = (2_048, 32_768, 262_144)
+DTYPES = {"float32": "", "bfloat16": " in bfloat16"}
 DENSE_ROWS = 16_384
 GALLERIES = ((60_502, 512), (1_000_000, 128))
-IMAGES, SIDE, BACKBONE = 64, 224, "resnet50"
+IMAGES, SIDE, BACKBONE = 32, 224, "resnet50"
+judged.BATCH, judged.CLASSES = 1_024, (1_000,)
 PEAKS = {"A100": 156.0, "H100": 495.0, "H200": 495.0, "L4": 60.0, "TPU v4": 275.0, "TPU v5": 197.0}
 """TFLOP/s of matrix products in the fastest kind that float32 inputs are rounded to there."""
 
 Row = dict[str, Any]
 
 
-class Clock:
-    """What is left of the time."""
+RECKONED = {"H100": "h100", "TPU v5 lite": "v5e", "TPU v5e": "v5e"}
+"""Devices for which `compiled.py` has reckoned."""
 
-    def __init__(self, budget: float) -> None:
-        self.ends, self.left_out = time.monotonic() + budget, list[str]()
+
+class Clock:
+    """What is left of the time: each section has its share, and what those before it have left."""
+
+    def __init__(self, budget: float, sections: list[str]) -> None:
+        self.starts, self.left_out = time.monotonic(), list[str]()
+        whole = sum(SHARES[name] for name in sections)
+        self.plan = {name: budget * SHARES[name] / whole for name in sections}
+        self.ends = self.starts
+
+    def begin(self, section: str) -> None:
+        """A section's turn."""
+        names = list(self.plan)
+        self.ends = self.starts + sum(self.plan[n] for n in names[: names.index(section) + 1])
 
     def allows(self, what: str) -> bool:
         """Whether there is time for something; notes it where there is none."""
@@ -75,6 +102,8 @@ def check(repeats: int, clock: Clock) -> list[Row]:
     x, y, p = normal(0, 64, 32), np.arange(64) % 8, normal(1, 8, 2, 32)
     for name in sorted(n for n in jdml.losses.__all__ if n.endswith("_loss") and n != "nir_loss"):
         loss = getattr(jdml, name)
+        if not clock.allows(name):
+            continue
         of_proxies = "proxies" in str(jdml_signature(loss))
         arrays = (x, p) if of_proxies else (x,)
 
@@ -101,13 +130,14 @@ def jdml_signature(loss: Callable[..., Any]) -> Any:
 
 
 def judged_losses(repeats: int, clock: Clock) -> list[Row]:
-    """The losses of `losses.py` beside the bare products, and beside pytorch-metric-learning."""
-    rows = []
+    """The losses of `losses.py` beside the bare products."""
+    rows, size = [], judged.BATCH
     for classes, several in ((None, judged.PAIRS), *((n, judged.PROXIES) for n in judged.CLASSES)):
         for name, loss in several.items():
-            what = f"{name}, {classes or 'batch'}"
+            what = f"{name}, {size} x {classes} classes" if classes else f"{name}, {size} rows"
+            what += f" x {loss.per_class}" if classes and loss.per_class > 1 else ""
             if name in judged.JUDGED and clock.allows(what):
-                measured = judged.measure(name, loss, classes, repeats)
+                measured = judged.measure(name, loss._replace(theirs=None), classes, repeats)
                 rows.append({"what": what, **measured})
     return rows
 
@@ -116,9 +146,10 @@ def fields(repeats: int, clock: Clock) -> list[Row]:
     """PFML in tiles, beside the dense forms."""
     rows = []
     for charges in CHARGES:
-        if clock.allows(f"{charges} charges"):
+        what = f"potential_field, {charges} charges"
+        if clock.allows(what):
             dense = charges if charges <= DENSE_ROWS else 0
-            rows.append({"what": f"{charges} charges", **field.measure(charges, repeats, dense)})
+            rows.append({"what": what, **field.measure(charges, repeats, dense)})
     return rows
 
 
@@ -132,7 +163,7 @@ def dense_info_nce(q: jax.Array, n: jax.Array) -> jax.Array:
 def everyday(repeats: int, clock: Clock) -> list[Row]:
     """Losses by the size of the batch and its type."""
     rows = []
-    for dtype in ("float32", "bfloat16"):
+    for dtype, more in DTYPES.items():
         for size in ROWS:
             x, n = (jnp.asarray(normal(s, size, DIM), dtype) for s in (0, 1))
             y = jnp.arange(size) // 4
@@ -153,7 +184,7 @@ def everyday(repeats: int, clock: Clock) -> list[Row]:
                     (x, n),
                 )
             for name, (step, arrays) in ways.items():
-                what = f"{name}, {size} x {DIM}, {dtype}"
+                what = f"{name}{more}, {size} rows"
                 if clock.allows(what):
                     measured = timed(step, *arrays, repeats=repeats)
                     products = 6.0 * size * size * DIM
@@ -181,27 +212,19 @@ def retrieval(repeats: int, clock: Clock) -> list[Row]:
     return rows
 
 
+def trained() -> Iterator[tuple[str, Any, Any]]:
+    """What a step is called, its network and its objective."""
+    model = models.create(BACKBONE, dim=DIM, freeze_batch_norm=True, dtype=jnp.bfloat16)
+    for name, make in programs.methods(programs.STEP_CLASSES, DIM).items():
+        yield f"{BACKBONE} with {name}, {IMAGES} x {SIDE}", model, make()
+
+
 def training(repeats: int, clock: Clock) -> list[Row]:
-    """A step of a network with each method."""
-    import optax
-
-    from jdml import models, objectives
-    from jdml.training import create_state, make_train_step
-
+    """A step of a network in bfloat16 with each method."""
     images = jnp.asarray(normal(0, IMAGES, SIDE, SIDE, 3))
     labels = jnp.arange(IMAGES) // 4
-    model = models.create(BACKBONE, dim=DIM, freeze_batch_norm=True)
-    methods = {
-        "EPS": objectives.pair(jdml.triplet_loss, mine=jdml.mining.easy_positive()),
-        "InfoNCE": objectives.pair(jdml.info_nce_loss),
-        "ProxyAnchor": objectives.proxy(jdml.proxy_anchor_loss, 100, DIM),
-        "PFML": objectives.proxy(jdml.potential_field_loss, 100, DIM, 15),
-        "MPA": objectives.proxy(jdml.multi_proxy_anchor_loss, 100, DIM, 10),
-        "CCP": objectives.as_proxy_objective(jdml.contrastive_loss, 100, DIM, 8),
-    }
     rows, optimizer = [], optax.adam(1e-4)
-    for name, objective in methods.items():
-        what = f"{BACKBONE} step, {IMAGES} x {SIDE}, {name}"
+    for what, model, objective in trained():
         if not clock.allows(what):
             continue
         state = create_state(model, objective, optimizer, images[:1], seed=0)
@@ -217,14 +240,59 @@ def training(repeats: int, clock: Clock) -> list[Row]:
     return rows
 
 
+def programs_of(section: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """What a section times, by name, and how it is traced where nothing runs."""
+    programs.BATCH, programs.DIM = judged.BATCH, DIM
+    if section == "judged":
+        for name in (n for n in judged.PAIRS if n in judged.JUDGED):
+            yield programs.of_pairs(name, judged.BATCH)[:2]
+        for classes in judged.CLASSES:
+            for name in (n for n in judged.PROXIES if n in judged.JUDGED):
+                yield programs.of_proxies(name, judged.BATCH, classes)[:2]
+    if section == "training":
+        for what, model, objective in trained():
+            yield what, partial(programs.step, model, objective, 1, IMAGES, SIDE)
+    if section == "fields":
+        for charges in CHARGES:
+            yield programs.of_field("potential_field", charges, field.BATCH)[:2]
+    if section == "everyday":
+        for (dtype, more), size in itertools.product(DTYPES.items(), ROWS):
+            for name in judged.EVERYDAY:
+                yield programs.of_pairs(name, size, more, dtype)[:2]
+    if section == "retrieval":
+        for size, dim in GALLERIES:
+            yield programs.ranked(size, dim, min(size, 512), 16)
+
+
+def compile_for(target: str, sections: list[str]) -> None:
+    """Compile all that is timed with the compiler of a device that is not here."""
+    compilers.prepare(target)
+    jax.config.update("jax_platforms", "cpu")
+    programs.place(lambda number: compilers.devices(target, 8)[:number])
+    failed = []
+    for what, lowered in itertools.chain.from_iterable(map(programs_of, sections)):
+        start = time.perf_counter()
+        try:
+            compilers.compiled(lowered())
+            told = "compiled"
+        except jax.errors.JaxRuntimeError as error:
+            failed.append(what)
+            told = str(error).splitlines()[0][:200]
+        print(f"{what:48} {told}, {time.perf_counter() - start:.0f} s", flush=True)
+    if failed:
+        raise SystemExit(f"not compiled: {', '.join(failed)}")
+
+
 SECTIONS = {
     "check": check,
     "judged": judged_losses,
+    "training": training,
     "fields": fields,
     "everyday": everyday,
     "retrieval": retrieval,
-    "training": training,
 }
+SHARES = {"check": 3, "judged": 2, "training": 6, "fields": 2, "everyday": 5, "retrieval": 2}
+"""Of the time: most of it compiles."""
 
 
 def shrink() -> None:
@@ -235,7 +303,20 @@ def shrink() -> None:
     judged.BATCH, judged.DIM, judged.CLASSES, judged.JUDGED = 16, 8, (5,), ("contrastive",)
     judged.EVERYDAY = ("sup_con",)
     field.BATCH, field.DIM = 12, 8
+    programs.STEP_CLASSES, programs.MEMORY = 8, 16
     machine.PAUSE = machine.WARM = 0.0
+
+
+def compare(rows: list[Row], kind: str) -> None:
+    """How many of the least times that were reckoned of the same program a measured one takes."""
+    known = next((name for part, name in RECKONED.items() if part in kind), "")
+    record = machine.read(machine.RESULTS, f"compiled_{known}") or {"rows": []}
+    least = {row["what"]: row["least_seconds"] for row in record["rows"] if row["devices"] == 1}
+    for row in rows:
+        seconds = row.get("seconds") or row.get("milliseconds", {}).get("jdml", 0.0) / 1e3
+        seconds = seconds["jdml"] if isinstance(seconds, dict) else seconds
+        if seconds and row["what"] in least:
+            row["times_least"] = seconds / least[row["what"]]
 
 
 def show(rows: list[Row], peak: float | None) -> None:
@@ -254,6 +335,8 @@ def show(rows: list[Row], peak: float | None) -> None:
         if "products_tflops" in row and peak:
             row["share_of_peak"] = row["products_tflops"] / peak
             cells.append(f"{100 * row['share_of_peak']:.0f} % of peak")
+        if "times_least" in row:
+            cells.append(f"{row['times_least']:.1f} x the least reckoned")
         if "right" in row:
             cells.append("right" if row["right"] else f"WRONG by {row['largest_difference']:.1e}")
         print("  ".join(cells), flush=True)
@@ -264,7 +347,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--repeats", type=int, default=5, help="timed steps of each (default 5)")
-    parser.add_argument("--budget", type=float, default=450.0, help="seconds in all (default 450)")
+    parser.add_argument("--budget", type=float, default=400.0, help="seconds in all (default 400)")
+    parser.add_argument("--compile-for", choices=compilers.TARGETS, help="compile, run nothing")
     parser.add_argument("--peak-tflops", type=float, help="the device's peak, if not known")
     parser.add_argument("--small", action="store_true", help="tiny sizes: does it run at all?")
     parser.add_argument(
@@ -276,18 +360,25 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.small:
         shrink()
+    sections = [name for name in SECTIONS if name in arguments.only]
+    if arguments.compile_for:
+        compile_for(arguments.compile_for, sections)
+        return
     kind = jax.devices()[0].device_kind
     known = [peak for name, peak in PEAKS.items() if name.lower() in kind.lower()]
     peak = arguments.peak_tflops or next(iter(known), None)
-    clock, rows, failed = Clock(arguments.budget), {}, {}
-    print(f"{kind}, jax {jax.__version__}")
-    for name in arguments.only:
+    clock, rows, failed = Clock(arguments.budget, sections), {}, {}
+    plan = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in clock.plan.items())
+    print(f"{kind}, jax {jax.__version__}; plan: {plan}", flush=True)
+    for name in sections:
+        clock.begin(name)
         try:
             rows[name] = SECTIONS[name](arguments.repeats, clock)
         except Exception as error:  # out of memory, most often: the other sections still count
             failed[name] = f"{type(error).__name__}: {error}"
             print(f"{name} failed: {failed[name]}")
             continue
+        compare(rows[name], kind)
         show(rows[name], peak)
     for what in clock.left_out:
         print(f"left out for lack of time: {what}")

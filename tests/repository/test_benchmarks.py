@@ -248,7 +248,7 @@ def test_accelerator(
     assert not content["failed"]
     assert all(row["right"] for row in content["rows"]["check"])
     run(module, monkeypatch, "--small", "--budget", "0", "--only", "fields", "--out", str(out))
-    assert "left out for lack of time: 60 charges" in capsys.readouterr().out
+    assert "left out for lack of time: potential_field, 60 charges" in capsys.readouterr().out
 
 
 def test_retrieval(
