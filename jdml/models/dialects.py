@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jdml.models.efficientnet import STAGES
 from jdml.registry import NETWORKS, resolve
@@ -21,7 +21,7 @@ class Dialect(NamedTuple):
     origin: str
     name: Callable[[str], str]
     transposed: bool = True
-    settings: Mapping[str, str] = {}
+    settings: Mapping[str, Any] = {}
 
 
 TORCH_LEAVES = {
@@ -97,62 +97,6 @@ def _timm_efficientnet(layer: str) -> str:
     return f"blocks.{stage}.{block}." + (names[part] if kind == "conv" else f"bn{norm}")
 
 
-def _vit(block: str, names: dict[str, str], layer: str) -> str:
-    """A transformer's layer by a table, which has the layers of a block under their own names."""
-    number, _, part = layer.removeprefix("block").partition("/")
-    return f"{block.format(number)}{names[part]}" if part else names[layer]
-
-
-_TIMM_VIT = {
-    "class_token": "cls_token",
-    "positions": "pos_embed",
-    "patches": "patch_embed.proj",
-    "norm": "norm",
-    "norm0": "norm1",
-    "norm1": "norm2",
-    "attention/query": "attn.qkv",
-    "attention/key": "attn.qkv",
-    "attention/value": "attn.qkv",
-    "attention/out": "attn.proj",
-    "dense0": "mlp.fc1",
-    "dense1": "mlp.fc2",
-}
-_TRANSFORMERS_VIT = {
-    "class_token": "embeddings.cls_token",
-    "positions": "embeddings.position_embeddings",
-    "patches": "embeddings.patch_embeddings.projection",
-    "norm": "layernorm",
-    "norm0": "layernorm_before",
-    "norm1": "layernorm_after",
-    "attention/query": "attention.attention.query",
-    "attention/key": "attention.attention.key",
-    "attention/value": "attention.attention.value",
-    "attention/out": "attention.output.dense",
-    "dense0": "intermediate.dense",
-    "dense1": "output.dense",
-}
-_JAX_VIT = {
-    "class_token": "cls",
-    "positions": "Transformer/posembed_input/pos_embedding",
-    "patches": "embedding",
-    "norm": "Transformer/encoder_norm",
-    "norm0": "LayerNorm_0",
-    "norm1": "LayerNorm_2",
-    "attention/query": "MultiHeadDotProductAttention_1/query",
-    "attention/key": "MultiHeadDotProductAttention_1/key",
-    "attention/value": "MultiHeadDotProductAttention_1/value",
-    "attention/out": "MultiHeadDotProductAttention_1/out",
-    "dense0": "MlpBlock_3/Dense_0",
-    "dense1": "MlpBlock_3/Dense_1",
-}
-
-
-def _jax_vit(path: str) -> str:
-    layer, _, leaf = path.rpartition("/")
-    block = "Transformer/encoderblock_{}/"
-    return f"{_vit(block, _JAX_VIT, layer)}/{leaf}" if layer else _JAX_VIT[leaf]
-
-
 def _parts(pattern: str, layer: str) -> tuple[str, ...]:
     match = re.fullmatch(pattern, layer)
     assert match, layer
@@ -167,13 +111,6 @@ BN_INCEPTION = (torch_dialect("pretrainedmodels", _bn_inception),)
 EFFICIENTNET_LITE0 = (
     torch_dialect("efficientnet_lite_pytorch", _efficientnet_lite),
     torch_dialect("timm", _timm_efficientnet),
-)
-VIT_S16 = (
-    torch_dialect("timm and DINO", lambda layer: _vit("blocks.{}.", _TIMM_VIT, layer)),
-    torch_dialect(
-        "transformers", lambda layer: _vit("encoder.layer.{}.", _TRANSFORMERS_VIT, layer)
-    )._replace(settings={"resampling": "transformers"}),
-    Dialect("the ViT paper's program", _jax_vit, transposed=False),
 )
 
 

@@ -1,6 +1,5 @@
-"""The vision transformer ViT-S/16; its positions, resampled as the program does that the weights come from."""
+"""Vision transformers, one module for all by its settings; positions resampled as where the weights come from."""
 
-from functools import partial
 from typing import Any, Literal, get_args
 
 import flax.linen as nn
@@ -13,7 +12,10 @@ from jdml.models.heads import POOLINGS, EmbeddingHead
 from jdml.models.layers import as_floating
 from jdml.registry.constraints import one_of
 
-CLASS_TOKEN = "token"
+CLASS_TOKEN, ATTENTION = "token", "attention"
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu"]
+"""The exact one; by a tanh (SigLIP's program); x σ(1.702 x) (CLIP's)."""
+QUICK = 1.702
 Resampling = Literal["timm", "transformers", "dino"]
 """timm: bicubic with a = −½, antialiased where the grid is smaller. The others: PyTorch's bicubic, a = −¾, not
 antialiased, with its borders repeated; DINO's program scales by (n + 0.1)/grid."""
@@ -22,34 +24,45 @@ DINO_MORE = 0.1
 
 
 class VisionTransformer(nn.Module):
-    """ViT-S/16 with an embedding head on its 384 channels.
+    """A vision transformer with an embedding head; ViT-S/16 if nothing else is said.
 
-    The image is cut into patches of 16×16 pixels, each one a token of 384 numbers; a learned class token goes before
-    them, and learned positions are added to all. Twelve blocks ``x + attention(norm(x))``, ``x + mlp(norm(x))`` and a
-    last layer norm follow. The embedding is a dense layer of the class token, or of the pooled patch tokens.
+    The image is cut into patches, each one a token; a learned class token goes before them, and learned positions are
+    added to all. Blocks ``x + attention(norm(x))``, ``x + mlp(norm(x))`` and a last layer norm follow. A dense layer
+    embeds what is pooled of the tokens.
 
     Attributes:
         dim: width D of the embeddings.
-        pooling: ``"token"``, the class token, or how the head pools over the patch tokens; see ``EmbeddingHead``.
+        pooling: ``"token"``, the class token; ``"attention"``, a learned query that attends to all tokens, and an MLP
+            (SigLIP's); or how the head pools over the patch tokens, see ``EmbeddingHead``.
         width: width of the tokens.
         depth: number of blocks.
         heads: attention heads per block.
+        hidden: width within the MLPs; None is four times ``width``.
         patch: side of a patch in pixels.
-        grid: patches along each side of the images that the positions belong to: 14 for 224×224.
+        grid: patches along each side of the images that the positions belong to: 14 for 224×224 by 16.
+        class_token: whether there is a class token.
+        registers: learned tokens without a position, between the class token and the patches.
+        projection: width of a linear layer without bias before the head, as CLIP ends; 0 is none.
+        activation: of the MLPs.
+        epsilon: of the layer norms.
+        norm_before: whether a layer norm precedes the blocks, and patches have no bias, as in CLIP.
+        layer_scale: whether both parts of a block are multiplied by learned numbers, one a channel, as in DINOv2.
         resampling: how positions are resampled for images of another size: as by ``"timm"`` (whose file it is),
             ``"transformers"`` or ``"dino"``; see ``jdml.models.vit.resample``.
+        remat: whether blocks are computed anew for the gradient, so that only their inputs are kept.
         dtype: type to compute in; parameters and output stay float32, and so does the softmax.
 
     Implementation notes:
-        As in the ViT paper's program, timm and DINO: the MLP is four times as wide with the exact GELU, layer norm has
-        ε = 1e-6, and there is no dropout. Images whose patches make another grid get the positions resampled
-        bicubically, so that one set of parameters fits all sizes, with the bicubic of the weights' origin (their
-        features differ by some percent otherwise); sides that are no multiple of ``patch`` lose the rest. Features of
-        patch tokens have both signs, while GeM pooling is meant for non-negative ones.
+        As in the programs of their papers there is no dropout. Images whose patches make another grid get the positions
+        resampled bicubically, so that one set of parameters fits all sizes, with the bicubic of the weights' origin
+        (their features differ by some percent otherwise); sides that are no multiple of ``patch`` lose the rest.
+        Features of patch tokens have both signs, while GeM pooling is meant for non-negative ones.
 
     Reference:
         Dosovitskiy et al., *An Image is Worth 16x16 Words*; Steiner et al., *How to train your ViT?* (ImageNet-21k);
-        Caron et al., *Emerging Properties in Self-Supervised Vision Transformers* (DINO).
+        Caron et al., *Emerging Properties in Self-Supervised Vision Transformers* (DINO); Oquab et al., *DINOv2*;
+        Darcet et al., *Vision Transformers Need Registers*; Radford et al., *Learning Transferable Visual Models From
+        Natural Language Supervision* (CLIP); Tschannen et al., *SigLIP 2*.
 
     Example:
         >>> images = jax.ShapeDtypeStruct((2, 224, 224, 3), jnp.float32)
@@ -62,9 +75,18 @@ class VisionTransformer(nn.Module):
     width: int = 384
     depth: int = 12
     heads: int = 6
+    hidden: int | None = None
     patch: int = 16
     grid: int = 14
+    class_token: bool = True
+    registers: int = 0
+    projection: int = 0
+    activation: Activation = "gelu"
+    epsilon: float = 1e-6
+    norm_before: bool = False
+    layer_scale: bool = False
     resampling: Resampling = "timm"
+    remat: bool = False
     dtype: Any = jnp.float32
 
     @nn.compact
@@ -80,49 +102,81 @@ class VisionTransformer(nn.Module):
 
         Raises:
             TypeError: if the images are not floating-point.
-            ValueError: if they are not of rank 4 or smaller than a patch, or ``dim`` or ``pooling`` is not a valid
-                choice.
+            ValueError: if they are not of rank 4 or smaller than a patch, or ``dim``, ``pooling``, ``activation`` or
+                ``resampling`` is not a valid choice.
         """
-        if self.pooling not in (CLASS_TOKEN, *POOLINGS):
-            known = (CLASS_TOKEN, *POOLINGS)
-            raise ValueError(f"pooling must be one of {known}, got {self.pooling!r}")
+        own = (CLASS_TOKEN,) * self.class_token + (ATTENTION,)
+        one_of("pooling", self.pooling, (*own, *POOLINGS))
+        one_of("activation", self.activation, get_args(Activation))
         x = as_floating(images, self.dtype)
         if min(x.shape[1:3]) < self.patch:
             raise ValueError(
                 f"images must be at least {self.patch}×{self.patch}, got {x.shape[1]}×{x.shape[2]}"
             )
-        size = (self.patch, self.patch)
+        x, grid = self._tokens(x)
+        hidden = self.hidden or 4 * self.width
+        parts = (self.heads, hidden, self.activation, self.epsilon, self.dtype)
+        block = nn.remat(Block) if self.remat else Block
+        for index in range(self.depth):
+            x = block(*parts, self.layer_scale, name=f"block{index}")(x)
+        x = nn.LayerNorm(self.epsilon, dtype=self.dtype, name="norm")(x)
+        pooling, features = self.pooling, x[:, -grid[0] * grid[1] :]
+        features = features.reshape(-1, *grid, self.width)
+        if pooling == CLASS_TOKEN:
+            pooling, features = "average", x[:, :1, None]
+        elif pooling == ATTENTION:
+            pooling, features = "average", AttentionPool(*parts, name="pool")(x)[:, :, None]
+        if self.projection:
+            features = nn.Dense(self.projection, False, self.dtype, name="projection")(features)
+        return EmbeddingHead(self.dim, pooling, dtype=self.dtype, name="head")(features)
+
+    def _tokens(self, images: jax.Array) -> tuple[jax.Array, tuple[int, int]]:
+        """The tokens that enter the first block, and how many patches there are down and across."""
         x = nn.Conv(
             self.width,
-            size,
-            size,
+            (self.patch, self.patch),
+            (self.patch, self.patch),
             padding="VALID",
+            use_bias=not self.norm_before,
             dtype=self.dtype,
             conv_general_dilated=convolve,
             name="patches",
-        )(x)
-        batch, height, width, _ = x.shape
-        token = self.param("class_token", nn.initializers.zeros, (1, 1, self.width))
-        token = jnp.broadcast_to(token.astype(self.dtype), (batch, 1, self.width))
-        x = jnp.concatenate([token, x.reshape(batch, height * width, self.width)], 1)
-        x = x + self._positions(height, width).astype(self.dtype)
-        for index in range(self.depth):
-            x = Block(self.heads, self.dtype, name=f"block{index}")(x)
-        x = nn.LayerNorm(1e-6, dtype=self.dtype, name="norm")(x)
-        pooling, features = self.pooling, x[:, 1:].reshape(batch, height, width, self.width)
-        if pooling == CLASS_TOKEN:
-            pooling, features = "average", x[:, :1, None]
-        return EmbeddingHead(self.dim, pooling, dtype=self.dtype, name="head")(features)
+        )(images)
+        batch, grid = x.shape[0], (x.shape[1], x.shape[2])
+        x = x.reshape(batch, -1, self.width)
 
-    def _positions(self, height: int, width: int) -> jax.Array:
-        """The positions ``[1, 1 + height · width, C]``, resampled where the grid is another."""
-        shape = (1, 1 + self.grid**2, self.width)
+        def learned(name: str, number: int, start: Any) -> jax.Array:
+            tokens = self.param(name, start, (1, number, self.width)).astype(self.dtype)
+            return jnp.broadcast_to(tokens, (batch, number, self.width))
+
+        if self.class_token:
+            x = jnp.concatenate([learned("class_token", 1, nn.initializers.zeros), x], 1)
+        shape = (1, self.class_token + self.grid**2, self.width)
         positions = self.param("positions", nn.initializers.normal(0.02), shape)
-        return resample(positions, self.grid, (height, width), self.resampling)
+        x = x + resample(positions, self.grid, grid, self.resampling).astype(self.dtype)
+        if self.registers:
+            registers = learned("registers", self.registers, nn.initializers.normal(0.02))
+            first = int(self.class_token)
+            x = jnp.concatenate([x[:, :first], registers, x[:, first:]], 1)
+        if self.norm_before:
+            x = nn.LayerNorm(self.epsilon, dtype=self.dtype, name="norm_before")(x)
+        return x, grid
 
 
-_gelu = jax.checkpoint(partial(nn.gelu, approximate=False))
+def _activate(x: jax.Array, kind: Activation) -> jax.Array:
+    if kind == "quick_gelu":
+        return x * nn.sigmoid(QUICK * x)
+    return nn.gelu(x, approximate=kind == "gelu_tanh")
+
+
+_activated = jax.checkpoint(_activate, static_argnums=1)
 """Its derivative is computed anew: kept, it would be a fifth of what a training step holds."""
+
+
+def _mlp(x: jax.Array, hidden: int, activation: Activation, dtype: Any) -> jax.Array:
+    """Two dense layers ``C → hidden → C`` of the module that calls."""
+    y = nn.Dense(hidden, dtype=dtype, name="dense0")(x)
+    return nn.Dense(x.shape[-1], dtype=dtype, name="dense1")(_activated(y, activation))
 
 
 class Block(nn.Module):
@@ -130,23 +184,66 @@ class Block(nn.Module):
 
     Attributes:
         heads: attention heads.
+        hidden: width within the MLP.
+        activation: of the MLP.
+        epsilon: of the layer norms.
         dtype: type to compute in; the softmax stays float32.
+        layer_scale: whether both parts are multiplied by learned numbers, one a channel, 1e-5 at the start.
     """
 
     heads: int
+    hidden: int
+    activation: Activation
+    epsilon: float
     dtype: Any
+    layer_scale: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map tokens ``[B, T, C]`` to tokens of the same shape."""
-        y = nn.LayerNorm(1e-6, dtype=self.dtype, name="norm0")(x)
-        x = x + nn.MultiHeadDotProductAttention(
+        y = nn.LayerNorm(self.epsilon, dtype=self.dtype, name="norm0")(x)
+        y = nn.MultiHeadDotProductAttention(
             self.heads, dtype=self.dtype, force_fp32_for_softmax=True, name="attention"
         )(y)
-        y = nn.LayerNorm(1e-6, dtype=self.dtype, name="norm1")(x)
-        y = nn.Dense(4 * x.shape[-1], dtype=self.dtype, name="dense0")(y)
-        y = nn.Dense(x.shape[-1], dtype=self.dtype, name="dense1")(_gelu(y))
-        return x + y
+        x = x + self._scaled("scale0", y)
+        y = nn.LayerNorm(self.epsilon, dtype=self.dtype, name="norm1")(x)
+        return x + self._scaled("scale1", _mlp(y, self.hidden, self.activation, self.dtype))
+
+    def _scaled(self, name: str, y: jax.Array) -> jax.Array:
+        if not self.layer_scale:
+            return y
+        scale = self.param(name, nn.initializers.constant(1e-5), (y.shape[-1],))
+        return y * scale.astype(self.dtype)
+
+
+class AttentionPool(nn.Module):
+    """One learned query that attends to all tokens, then an MLP, added to its input: SigLIP's pooling.
+
+    Attributes:
+        heads: attention heads.
+        hidden: width within the MLP.
+        activation: of the MLP.
+        epsilon: of the layer norm.
+        dtype: type to compute in; the softmax stays float32.
+    """
+
+    heads: int
+    hidden: int
+    activation: Activation
+    epsilon: float
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map tokens ``[B, T, C]`` to one, ``[B, 1, C]``."""
+        batch, _, width = x.shape
+        query = self.param("query", nn.initializers.xavier_uniform(), (1, 1, width))
+        query = jnp.broadcast_to(query.astype(self.dtype), (batch, 1, width))
+        x = nn.MultiHeadDotProductAttention(
+            self.heads, dtype=self.dtype, force_fp32_for_softmax=True, name="attention"
+        )(query, x)
+        y = nn.LayerNorm(self.epsilon, dtype=self.dtype, name="norm")(x)
+        return x + _mlp(y, self.hidden, self.activation, self.dtype)
 
 
 # Learned positions of a grid of patches, resampled for another grid as the program does that the weights come from.
@@ -155,16 +252,16 @@ class Block(nn.Module):
 def resample(
     positions: jax.Array, grid: int, shape: tuple[int, int], resampling: Resampling = "timm"
 ) -> jax.Array:
-    """Resample positions bicubically; the first, of the class token, stays.
+    """Resample positions bicubically; that of the class token, the first where there is one, stays.
 
     Args:
-        positions: ``[1, 1 + grid², C]``.
+        positions: ``[1, 1 + grid², C]``, or ``[1, grid², C]`` without a class token.
         grid: patches along each side of the images that they belong to.
         shape: rows and columns of the new grid.
         resampling: whose bicubic it is.
 
     Returns:
-        ``[1, 1 + rows · columns, C]``; the positions themselves where the grid is the same.
+        ``[1, 1 + rows · columns, C]``, or without the first; the positions themselves where the grid is the same.
 
     Raises:
         ValueError: another resampling.
@@ -177,7 +274,8 @@ def resample(
     if shape == (grid, grid):
         return positions
     width = positions.shape[-1]
-    patches = positions[0, 1:].reshape(grid, grid, width)
+    first = positions.shape[1] - grid**2
+    patches = positions[0, first:].reshape(grid, grid, width)
     if resampling == "timm":
         patches = jax.image.resize(patches, (*shape, width), "bicubic")
     else:
@@ -185,7 +283,7 @@ def resample(
         rows, columns = (_cubic(grid, size, more).astype(positions.dtype) for size in shape)
         precision = jax.lax.Precision.HIGHEST
         patches = jnp.einsum("rh,cw,hwd->rcd", rows, columns, patches, precision=precision)
-    return jnp.concatenate([positions[:, :1], patches.reshape(1, -1, width)], 1)
+    return jnp.concatenate([positions[:, :first], patches.reshape(1, -1, width)], 1)
 
 
 def _cubic(size: int, new: int, more: float) -> np.ndarray:

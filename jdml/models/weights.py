@@ -1,7 +1,6 @@
 """Pretrained weights: from other libraries' files to ours, and from ours into a network."""
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from functools import cache, partial
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from jdml.models import layouts
 from jdml.models.creation import create
 from jdml.models.dialects import Dialect, dialects
 from jdml.models.tensors import read_metadata, read_tensors, write_tensors
@@ -20,7 +20,20 @@ from jdml.registry import pretrained_networks
 from jdml.registry.places import check_local
 
 # What programs put before all names.
-PREFIXES = ("", "module.", "model.", "backbone.", "module.backbone.", "resnet.", "vit.")
+PREFIXES = (
+    "",
+    "module.",
+    "model.",
+    "backbone.",
+    "module.backbone.",
+    "resnet.",
+    "vit.",
+    "dinov2.",
+    "dinov2_with_registers.",
+    "visual.",
+    "vision_model.",
+    "model.vision_model.",
+)
 HEAD = "params/head/"
 ARCHITECTURE = "architecture"
 SETTINGS = "settings"
@@ -96,23 +109,26 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
     dialect, names = _recognize(tensors, shapes, arch, path)
     converted = {}
     for target, name in names.items():
-        wanted = _stored_shape(target, shapes[target], dialect, name)
-        if tensors[name].shape != wanted:
+        array = layouts.as_ours(tensors[name], target, shapes[target], dialect, name)
+        if isinstance(array, tuple):
             raise ValueError(
-                f"{path}: {name} has shape {list(tensors[name].shape)}, {arch} needs {list(wanted)} for {target}"
+                f"{path}: {name} has shape {list(tensors[name].shape)}, {arch} needs {list(array)} for {target}"
             )
-        if not np.isfinite(tensors[name]).all():
+        if not np.isfinite(array).all():
             raise ValueError(f"{path}: {name} has values that are not finite")
-        converted[target] = _as_flax(tensors[name], target, shapes[target], dialect, name)
+        converted[target] = array
     used = set(names.values())
     unused = tuple(name for name in tensors if name not in used)
-    foreign = _foreign(unused, names, dialect)
+    foreign = [
+        name for name in _foreign(unused, names, dialect) if not _adds_nothing(name, tensors[name])
+    ]
     if foreign:
         raise ValueError(
             f"{path} holds another network than {arch}: it has {len(foreign)} arrays more between those of "
             f"{arch}, such as {', '.join(foreign[:3])}"
         )
-    told = {SETTINGS: json.dumps(dict(dialect.settings))} if dialect.settings else {}
+    settings = {**dialect.settings, **layouts.grid_of(converted, shapes)}
+    told = {SETTINGS: json.dumps(settings)} if settings else {}
     write_tensors(out, converted, {ARCHITECTURE: arch, **told})
     return Conversion(arch, dialect.origin, names, unused)
 
@@ -229,51 +245,23 @@ def _recognize(
 
 
 def _foreign(unused: tuple[str, ...], names: Mapping[str, str], dialect: Dialect) -> list[str]:
-    """Unused names that lie within the network: beside its layers, where a classifier never is."""
+    """Unused names that lie within the network: beside its layers, or in none, where a classifier never is."""
     target, name = next(iter(names.items()))
     prefix = name.removesuffix(dialect.name(target.partition("/")[2]))
     within = {name.removeprefix(prefix).replace("/", ".").split(".")[0] for name in names.values()}
+    parts = {name: re.split(r"[./]", name.removeprefix(prefix)) for name in unused}
     return [
         name
         for name in unused
         if name.startswith(prefix)
         and not name.endswith(HARMLESS)
-        and re.split(r"[./]", name.removeprefix(prefix))[0] in within
+        and (len(parts[name]) == 1 or parts[name][0] in within)
     ]
 
 
-def _third(target: str, name: str) -> int | None:
-    """Which third of an array that holds query, key and value in one is meant."""
-    if ".qkv." not in name:
-        return None
-    return ("query", "key", "value").index(target.split("/")[-2])
-
-
-def _stored_shape(target: str, shape: Shape, dialect: Dialect, name: str) -> Shape:
-    """The shape that a parameter has in a file of the dialect."""
-    if not dialect.transposed:
-        return shape
-    if target.endswith("/kernel") and len(shape) == 4:
-        shape = (shape[3], shape[2], shape[0], shape[1])
-    elif target.endswith("/out/kernel"):
-        shape = (shape[-1], math.prod(shape[:-1]))
-    elif target.endswith("/kernel"):
-        shape = (math.prod(shape[1:]), shape[0])
-    elif target.endswith("/bias"):
-        shape = (math.prod(shape),)
-    return shape if _third(target, name) is None else (3 * shape[0], *shape[1:])
-
-
-def _as_flax(
-    array: np.ndarray, target: str, shape: Shape, dialect: Dialect, name: str
-) -> np.ndarray:
-    """A stored array in the layout of our parameter."""
-    third = _third(target, name)
-    if third is not None:
-        array = np.split(array, 3)[third]
-    if dialect.transposed and target.endswith("/kernel"):
-        array = array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T
-    return array.reshape(shape)
+def _adds_nothing(name: str, array: np.ndarray) -> bool:
+    """Whether an array that is not used is a bias of zeros."""
+    return name.endswith(".bias") and not array.any()
 
 
 def _shape_in(arrays: Mapping[str, Any], name: str) -> str:

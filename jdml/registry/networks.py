@@ -1,6 +1,6 @@
 """The networks, one record each."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -79,6 +79,116 @@ def for_images(side: int | None) -> str:
 
 
 IMAGENET = Images((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
+CLIP = Images((122.7709383, 116.7460125, 104.09373615), (68.5005327, 66.6321579, 70.32316305))
+SIGNED = Images((127.5, 127.5, 127.5), (127.5, 127.5, 127.5))
+
+
+Sizes = tuple[int, int, int]
+SIZES: dict[str, tuple[str, Sizes]] = {
+    "s": ("small", (384, 12, 6)),
+    "b": ("base", (768, 12, 12)),
+    "l": ("large", (1024, 24, 16)),
+}
+"""Usual widths, depths and numbers of heads."""
+
+
+def _vit(name: str, sizes: Sizes, patch: int, grid: int, **others: Any) -> Network:
+    """A vision transformer; of ``others``, ``settings`` go to its own."""
+    settings = dict(zip(("width", "depth", "heads"), sizes, strict=True), patch=patch, grid=grid)
+    others["settings"] = {**settings, **others.pop("settings", {})}
+    return Network(name, "jdml.models.vit:VisionTransformer", batch_norm=False, **others)
+
+
+def _or_other(name: str, images: Images, **settings: Any) -> dict[str, Any]:
+    """Other weights of a network, which their file does not tell apart."""
+    return {"other_images": {name: images}, "other_settings": {name: settings}}
+
+
+def _vits() -> Iterator[Network]:
+    dino = {"s": "dino_deitsmall16_pretrain.pth", "b": "dino_vitbase16_pretrain.pth"}
+    for size, (word, sizes) in SIZES.items():
+        name = f"vit_{size}16"
+        weights = f"model.safetensors of timm/vit_{word}_patch16_224.augreg_in21k on huggingface.co"
+        others: dict[str, Any] = {}
+        if size in dino:
+            weights += f", or DINO's {dino[size]} of dl.fbaipublicfiles.com/dino (then train with "
+            weights += f"--input-stats {name}_dino)"
+            others = _or_other(f"{name}_dino", IMAGENET, resampling="dino")
+        dialects = "jdml.models.vit_dialects:VIT"
+        others |= {"images": SIGNED, "dialects": dialects, "weights": weights}
+        yield _vit(name, sizes, 16, 14, **others)
+
+
+def _dinov2() -> Iterator[Network]:
+    for size, (word, sizes) in SIZES.items():
+        name = f"dinov2_{size}14"
+        yield _vit(
+            name,
+            sizes,
+            14,
+            37,
+            settings={"layer_scale": True},
+            images=IMAGENET,
+            dialects="jdml.models.vit_dialects:DINOV2",
+            weights=f"model.safetensors of facebook/dinov2-{word} on huggingface.co, or "
+            f"dinov2_vit{size}14_pretrain.pth of dl.fbaipublicfiles.com/dinov2 (then train with "
+            f"--input-stats {name}_meta)",
+            **_or_other(f"{name}_meta", IMAGENET, resampling="dino"),
+        )
+        yield _vit(
+            f"{name}_reg",
+            sizes,
+            14,
+            37,
+            settings={"layer_scale": True, "registers": 4},
+            images=IMAGENET,
+            dialects="jdml.models.vit_dialects:DINOV2_REGISTERS",
+            weights=f"model.safetensors of facebook/dinov2-with-registers-{word} on huggingface.co",
+        )
+
+
+def _clips() -> Iterator[Network]:
+    for size, patch, grid, projection in (
+        ("b", 32, 7, 512),
+        ("b", 16, 14, 512),
+        ("l", 14, 16, 768),
+    ):
+        word, sizes = SIZES[size]
+        name = f"clip_{size}{patch}"
+        own = {"norm_before": True, "projection": projection, "epsilon": 1e-5}
+        yield _vit(
+            name,
+            sizes,
+            patch,
+            grid,
+            settings={**own, "activation": "quick_gelu"},
+            images=CLIP,
+            dialects="jdml.models.vit_dialects:CLIP",
+            weights=f"model.safetensors of openai/clip-vit-{word}-patch{patch} on huggingface.co, or "
+            f"open_clip_model.safetensors of LAION's (then train with --input-stats {name}_laion)",
+            **_or_other(f"{name}_laion", CLIP, activation="gelu"),
+        )
+
+
+def _siglips() -> Iterator[Network]:
+    own = {"class_token": False, "pooling": "attention", "activation": "gelu_tanh"}
+    towers: dict[str, tuple[str, Sizes, int, int, dict[str, Any]]] = {
+        "b16": ("base-patch16-224", SIZES["b"][1], 16, 14, own),
+        "l16": ("large-patch16-256", SIZES["l"][1], 16, 16, own),
+        "so400m14": ("so400m-patch14-224", (1152, 27, 16), 14, 16, {**own, "hidden": 4304}),
+    }
+    for size, (file, sizes, patch, grid, settings) in towers.items():
+        yield _vit(
+            f"siglip_{size}",
+            sizes,
+            patch,
+            grid,
+            settings=settings,
+            images=SIGNED,
+            dialects="jdml.models.vit_dialects:SIGLIP",
+            weights=f"model.safetensors of google/siglip2-{file} (or of the first, siglip-{file}) on huggingface.co",
+        )
+
 
 NETWORKS: dict[str, Network] = _records(
     Network(
@@ -130,17 +240,10 @@ NETWORKS: dict[str, Network] = _records(
         dialects="jdml.models.dialects:EFFICIENTNET_LITE0",
         weights="model.safetensors of timm/tf_efficientnet_lite0.in1k on huggingface.co",
     ),
-    Network(
-        "vit_s16",
-        "jdml.models.vit:VisionTransformer",
-        batch_norm=False,
-        images=Images((127.5, 127.5, 127.5), (127.5, 127.5, 127.5)),
-        other_images={"vit_s16_dino": IMAGENET},
-        other_settings={"vit_s16_dino": {"resampling": "dino"}},
-        dialects="jdml.models.dialects:VIT_S16",
-        weights="model.safetensors of timm/vit_small_patch16_224.augreg_in21k on huggingface.co, or DINO's "
-        "dino_deitsmall16_pretrain.pth of dl.fbaipublicfiles.com/dino (then train with --input-stats vit_s16_dino)",
-    ),
+    *_vits(),
+    *_dinov2(),
+    *_clips(),
+    *_siglips(),
 )
 """Every network by its name, those for small images first."""
 

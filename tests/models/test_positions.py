@@ -10,7 +10,15 @@ import pytest
 
 from jdml import registry
 from jdml.cli.options.network import Network
-from jdml.models import convert_weights, create, load_weights, normalizer, weights, weights_settings
+from jdml.models import (
+    convert_weights,
+    create,
+    layouts,
+    load_weights,
+    normalizer,
+    weights,
+    weights_settings,
+)
 from jdml.models.dialects import dialects
 from jdml.models.vit import resample
 
@@ -101,7 +109,7 @@ def file_of(origin: str, folder: Path) -> Path:
     rng, arrays = np.random.default_rng(1), {}
     for target, shape in weights._shapes("vit_s16").items():
         name = named.name(target.partition("/")[2])
-        stored = weights._stored_shape(target, shape, named, name)
+        stored = layouts.stored_shape(target, shape, named, name)
         arrays[name] = rng.normal(0, 0.05, size=stored).astype(np.float32)
     np.savez(folder / "in.npz", **arrays)
     convert_weights(folder / "in.npz", folder / "out.safetensors", arch="vit_s16")
