@@ -83,8 +83,8 @@ def normalizer(name: str) -> Callable[[jax.Array], jax.Array]:
     """Return the ``preprocess=`` of training for a network with pretrained weights.
 
     Args:
-        name: the network's name as in ``create``: ``"resnet18"``, ``"resnet50"``, ``"bn_inception"``,
-            ``"efficientnet_lite0"`` or ``"vit_s16"`` (its ImageNet-21k weights; ``"vit_s16_dino"`` for those of DINO).
+        name: the name of a network with pretrained weights, as in ``create``, or of other weights of it:
+            ``"vit_s16"`` for those of ImageNet-21k, ``"vit_s16_dino"`` for DINO's.
 
     Returns:
         A function of RGB images ``[…, H, W, 3]``, uint8 in 0…255 or floating-point in 0…1, that returns float32. Equal
@@ -94,8 +94,9 @@ def normalizer(name: str) -> Callable[[jax.Array], jax.Array]:
         ValueError: if no network of that name has pretrained weights.
 
     Implementation notes:
-        ResNets and DINO: ImageNet's mean and standard deviation per channel. ViT of ImageNet-21k: −1…1. BN-Inception:
-        BGR in 0…255 minus (104, 117, 128), as its Caffe model. EfficientNet-Lite0: (x − 127) / 128.
+        ResNets, DINO and DINOv2: ImageNet's mean and standard deviation per channel. ViT of ImageNet-21k and SigLIP:
+        −1…1. CLIP: its own. BN-Inception: BGR in 0…255 minus (104, 117, 128), as its Caffe model. EfficientNet-Lite0:
+        (x − 127) / 128.
 
     Example:
         >>> white = jnp.full((1, 1, 3), 255, jnp.uint8)

@@ -12,9 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jdml.models import layouts
 from jdml.models.creation import create
-from jdml.models.dialects import Dialect, dialects
+from jdml.models.dialects import Dialect, Shape, as_ours, dialects, grid_of
 from jdml.models.tensors import read_metadata, read_tensors, write_tensors
 from jdml.registry import pretrained_networks
 from jdml.registry.places import check_local
@@ -40,8 +39,6 @@ SETTINGS = "settings"
 # What stands inside networks and changes nothing of what they compute here.
 HARMLESS = ("num_batches_tracked", "mask_token")
 
-Shape = tuple[int, ...]
-
 
 class Conversion(NamedTuple):
     """What became of a file of weights.
@@ -65,11 +62,11 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
     Args:
         path: a ``.safetensors``, ``.npz`` or PyTorch (``.pth``, ``.pt``, ``.bin``) file. ResNets may have the names of
             torchvision and timm or of transformers; ``bn_inception`` those of pretrainedmodels; ``efficientnet_lite0``
-            those of efficientnet_lite_pytorch or of timm's ``tf_efficientnet_lite0``; ``vit_s16`` those of timm and
-            DINO, of transformers or of the ViT paper's program (``.npz``).
+            those of efficientnet_lite_pytorch or of timm's ``tf_efficientnet_lite0``; vision transformers those of
+            timm, of transformers, and of their own programs: DINO's and DINOv2's (``.pth``), the ViT paper's
+            (``.npz``), open_clip's.
         out: the ``.safetensors`` file to write, atomically.
-        arch: the architecture: ``"resnet18"``, ``"resnet50"``, ``"bn_inception"``, ``"efficientnet_lite0"`` or
-            ``"vit_s16"``.
+        arch: the architecture, a name of ``jdml.registry.pretrained_networks()``.
 
     Returns:
         What was converted, and what was left.
@@ -85,13 +82,15 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
         Everything but the embedding head is converted, or nothing: a network that is pretrained in parts would run
         and be wrong. The names of the file are recognized by themselves, behind any of the usual prefixes such as
         ``"module."``. Arrays are stored as float32, as ``"params/…"`` and ``"batch_stats/…"``, with what the network
-        is to be made with (:func:`weights_settings`): positions of transformers' ``vit_s16`` are resampled as there.
-        DINO's file has timm's names, and is to be told: ``create("vit_s16", resampling="dino")``.
+        is to be made with (:func:`weights_settings`): positions that were learned with transformers are resampled as
+        there, timm's SigLIP has the exact GELU, a file for images of another size brings its grid. What no file tells
+        is to be told: ``create("vit_s16", resampling="dino")`` for DINO's, ``create("clip_b32", activation="gelu")``
+        for LAION's CLIP, or ``--input-stats vit_s16_dino``, ``clip_b32_laion`` on the command line.
 
     Example:
         >>> convert_weights("resnet50.bin", "resnet50.safetensors", arch="resnet152")
         Traceback (most recent call last):
-        ValueError: arch must be one of ('resnet18', ..., 'vit_s16'), got 'resnet152'
+        ValueError: arch must be one of ('resnet18', ..., 'siglip_so400m14'), got 'resnet152'
     """
     check_local("path", path)
     check_local("out", out)
@@ -109,7 +108,7 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
     dialect, names = _recognize(tensors, shapes, arch, path)
     converted = {}
     for target, name in names.items():
-        array = layouts.as_ours(tensors[name], target, shapes[target], dialect, name)
+        array = as_ours(tensors[name], target, shapes[target], dialect, name)
         if isinstance(array, tuple):
             raise ValueError(
                 f"{path}: {name} has shape {list(tensors[name].shape)}, {arch} needs {list(array)} for {target}"
@@ -127,7 +126,7 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
             f"{path} holds another network than {arch}: it has {len(foreign)} arrays more between those of "
             f"{arch}, such as {', '.join(foreign[:3])}"
         )
-    settings = {**dialect.settings, **layouts.grid_of(converted, shapes)}
+    settings = {**dialect.settings, **grid_of(converted, shapes)}
     told = {SETTINGS: json.dumps(settings)} if settings else {}
     write_tensors(out, converted, {ARCHITECTURE: arch, **told})
     return Conversion(arch, dialect.origin, names, unused)

@@ -89,7 +89,7 @@ def test_pretrained_weights(capsys, animals, tmp_path, monkeypatch):
 def test_weights_that_do_not_fit(capsys, animals, tmp_path):
     data = ("--data", "folder", "--data-dir", animals)
     assert (
-        "--weights are those of bn_inception, efficientnet_lite0, resnet18, resnet50 or vit_s16, got --model small"
+        "vit_l16 or vit_s16, got --model small"
         in run(capsys, *data, "--weights", "r.safetensors")[2]
     )
     code, _, err = run(capsys, *data, "--model", "resnet50", "--weights", tmp_path / "nowhere")

@@ -13,13 +13,12 @@ from jdml.cli.options.network import Network
 from jdml.models import (
     convert_weights,
     create,
-    layouts,
     load_weights,
     normalizer,
     weights,
     weights_settings,
 )
-from jdml.models.dialects import dialects
+from jdml.models.dialects import dialects, stored_shape
 from jdml.models.vit import resample
 
 # Positions of another grid: each program's own bicubic, by a small reference, by PyTorch, and in a whole network.
@@ -109,7 +108,7 @@ def file_of(origin: str, folder: Path) -> Path:
     rng, arrays = np.random.default_rng(1), {}
     for target, shape in weights._shapes("vit_s16").items():
         name = named.name(target.partition("/")[2])
-        stored = layouts.stored_shape(target, shape, named, name)
+        stored = stored_shape(target, shape, named, name)
         arrays[name] = rng.normal(0, 0.05, size=stored).astype(np.float32)
     np.savez(folder / "in.npz", **arrays)
     convert_weights(folder / "in.npz", folder / "out.safetensors", arch="vit_s16")

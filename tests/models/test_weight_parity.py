@@ -12,7 +12,6 @@ import pytest
 from jdml.models import convert_weights, create, load_weights, normalizer
 from jdml.models.dialects import dialects
 from jdml.models.tensors import read_tensors
-from jdml.registry import pretrained_networks
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +74,7 @@ def assert_near(ours: np.ndarray, theirs: np.ndarray) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
 
 
-@pytest.mark.parametrize("arch", pretrained_networks())
+@pytest.mark.parametrize("arch", WIDTHS)
 def test_features_are_those_of_pytorch(arch, tmp_path):
     net = published(arch)
     images = np.random.default_rng(0).normal(size=(2, 64, 64, 3)).astype(np.float32)

@@ -104,7 +104,9 @@ def test_a_network_is_as_its_record_says(name):
 
 def test_image_statistics_are_those_of_all_weights():
     statistics = registry.image_statistics()
-    assert statistics.keys() == {*registry.pretrained_networks(), "vit_s16_dino"}
+    others = {name for record in NETWORKS.values() for name in record.other_images}
+    assert {"vit_s16_dino", "clip_b16_laion"} <= others
+    assert statistics.keys() == {*registry.pretrained_networks(), *others}
     assert statistics["vit_s16_dino"] == statistics["resnet50"] != statistics["vit_s16"]
 
 

@@ -1,0 +1,368 @@
+"""Vision transformers beside the programs that their weights come from, at two sizes; every file's names."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from jdml.models import convert_weights, create, load_weights, weights_settings
+from jdml.models.weights import _shapes
+from jdml.registry import NETWORKS
+
+pytestmark = pytest.mark.slow
+
+WIDTH, DEPTH, HEADS, PROJECTED, GRID = 48, 2, 4, 20, 4
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A family's network, small: a record beside the others."""
+
+    def made(name: str) -> str:
+        record, few = NETWORKS[name], f"few_{name}"
+        sizes = {"width": WIDTH, "depth": DEPTH, "heads": HEADS, "grid": GRID, "hidden": None}
+        if "projection" in record.settings:
+            sizes["projection"] = PROJECTED
+        settings = {**record.settings, **sizes}
+        monkeypatch.setitem(NETWORKS, few, dataclasses.replace(record, name=few, settings=settings))
+        return few
+
+    yield made
+    _shapes.cache_clear()
+
+
+class Reference(NamedTuple):
+    """A program with weights.
+
+    Attributes:
+        network: ours.
+        make: theirs.
+        pooled: what theirs makes of images.
+        origin: whose names its file has.
+        settings: what the converted file says of the network.
+        any_size: whether it takes images of any size.
+    """
+
+    network: str
+    make: Callable[[], Any]
+    pooled: Callable[[Any, Any], Any]
+    origin: str
+    settings: dict[str, Any]
+    any_size: bool = True
+
+
+def transformers(kind: str, **others: Any) -> Callable[[], Any]:
+    """A model of this kind."""
+
+    def make() -> Any:
+        library = pytest.importorskip(
+            "transformers", reason="compares with transformers: pip install jdml[parity]"
+        )
+        sizes = {"hidden_size": WIDTH, "num_hidden_layers": DEPTH, "num_attention_heads": HEADS}
+        config = kind.replace("WithProjection", "").replace("Model", "Config")
+        config = getattr(library, config)(**sizes, **others)
+        return getattr(library, kind)(config)
+
+    return make
+
+
+def other(module: str, make: Callable[[Any], Any]) -> Callable[[], Any]:
+    """A model of a library that wants torchvision, which may not fit the torch that is there."""
+
+    def made() -> Any:
+        try:
+            return make(__import__(module))
+        except (ImportError, RuntimeError) as error:
+            pytest.skip(f"compares with {module}, with the torchvision that fits torch: {error}")
+
+    return made
+
+
+def timm(name: str, patch: int) -> Callable[[], Any]:
+    sizes = {"embed_dim": WIDTH, "depth": DEPTH, "num_heads": HEADS, "img_size": patch * GRID}
+    others = {"num_classes": 0, "dynamic_img_size": True}
+    return other("timm", lambda timm: timm.create_model(name, **sizes, **others))
+
+
+def open_clip(library: Any) -> Any:
+    from open_clip.transformer import QuickGELU, VisionTransformer
+
+    sizes = (16 * GRID, 16, WIDTH, DEPTH, HEADS, 4.0)
+    return VisionTransformer(*sizes, output_dim=PROJECTED, act_layer=QuickGELU)
+
+
+def as_is(model: Any, images: Any) -> Any:
+    return model(images)
+
+
+def pooler(model: Any, images: Any) -> Any:
+    return model(images, interpolate_pos_encoding=True).pooler_output
+
+
+SIZES = {"intermediate_size": 4 * WIDTH, "patch_size": 16, "image_size": 16 * GRID}
+BY_14 = {"patch_size": 14, "image_size": 14 * GRID}
+THEIRS = {"resampling": "transformers"}
+REFERENCES = {
+    "vit transformers": Reference(
+        "vit_s16",
+        transformers("ViTModel", **SIZES, layer_norm_eps=1e-6),
+        lambda m, x: m(x, interpolate_pos_encoding=True).last_hidden_state[:, 0],
+        "transformers",
+        THEIRS,
+    ),
+    "dinov2 transformers": Reference(
+        "dinov2_s14",
+        transformers("Dinov2Model", **BY_14),
+        lambda m, x: m(x).pooler_output,
+        "transformers",
+        THEIRS,
+    ),
+    "registers transformers": Reference(
+        "dinov2_s14_reg",
+        transformers("Dinov2WithRegistersModel", **BY_14),
+        lambda m, x: m(x).pooler_output,
+        "transformers",
+        {},
+    ),
+    "clip transformers": Reference(
+        "clip_b16",
+        transformers("CLIPVisionModelWithProjection", **SIZES, projection_dim=PROJECTED),
+        lambda m, x: m(x, interpolate_pos_encoding=True).image_embeds,
+        "transformers",
+        THEIRS,
+    ),
+    "siglip transformers": Reference(
+        "siglip_b16", transformers("SiglipVisionModel", **SIZES), pooler, "transformers", THEIRS
+    ),
+    "vit timm": Reference("vit_b16", timm("vit_base_patch16_224", 16), as_is, "timm and DINO", {}),
+    "dinov2 timm": Reference(
+        "dinov2_s14", timm("vit_small_patch14_dinov2", 14), as_is, "timm and DINO", {}
+    ),
+    "registers timm": Reference(
+        "dinov2_s14_reg", timm("vit_small_patch14_reg4_dinov2", 14), as_is, "timm", {}
+    ),
+    "siglip timm": Reference(
+        "siglip_b16",
+        timm("vit_base_patch16_siglip_224", 16),
+        as_is,
+        "timm",
+        {"activation": "gelu"},
+    ),
+    "clip open_clip": Reference(
+        "clip_b16", other("open_clip", open_clip), as_is, "open_clip and CLIP", {}, False
+    ),
+}
+
+
+def randomized(model: Any) -> Any:
+    """A model with every parameter drawn anew, norms and scales too."""
+    import torch
+
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.3 if parameter.ndim == 1 else 0.1)
+    return model.eval()
+
+
+def written(model: Any, folder: Path) -> Path:
+    """A model's file, by the names that its library writes."""
+    from safetensors.torch import save_file
+
+    if hasattr(model, "save_pretrained"):
+        model.save_pretrained(folder)
+        return folder / "model.safetensors"
+    arrays = {name: array.contiguous() for name, array in model.state_dict().items()}
+    save_file(arrays, folder / "model.safetensors")
+    return folder / "model.safetensors"
+
+
+@pytest.mark.filterwarnings("ignore")  # what other libraries deprecate
+@pytest.mark.parametrize("name", REFERENCES)
+def test_embeddings_are_those_of_the_program(name, small, tmp_path):
+    reference = REFERENCES[name]
+    pytest.importorskip("torch", reason="compares with PyTorch: pip install jdml[parity]")
+    import torch
+
+    model = randomized(reference.make())
+    network, file = small(reference.network), tmp_path / "ours.safetensors"
+    done = convert_weights(written(model, tmp_path), file, arch=network)
+    assert done.origin == reference.origin
+    assert {part.split(".")[-1] for part in done.unused} <= {"mask_token"}
+    assert weights_settings(file) == reference.settings
+    record = NETWORKS[network]
+    width = record.settings.get("projection") or WIDTH
+    net = create(network, dim=width, **reference.settings)
+    patch = record.settings["patch"]
+    for grid in [(GRID, GRID), (6, 5)][: 1 + reference.any_size]:
+        shape = (2, patch * grid[0], patch * grid[1], 3)
+        images = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+        variables = load_weights(file, jax.jit(net.init)(jax.random.key(0), images))
+        variables["params"]["head"]["embedding"]["kernel"] = np.eye(width, dtype=np.float32)
+        with torch.no_grad():
+            theirs = reference.pooled(model, torch.from_numpy(images.transpose(0, 3, 1, 2).copy()))
+        ours, theirs = jax.jit(net.apply)(variables, images), theirs.numpy()
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
+
+
+# The names that other programs write, where these are not at hand: timm 1.0, open_clip 3.3 and DINOv2's own.
+C, P = WIDTH, PROJECTED
+MLP = {
+    "mlp.fc1.weight": (4 * C, C), "mlp.fc1.bias": (4 * C,), "mlp.fc2.weight": (C, 4 * C), "mlp.fc2.bias": (C,),
+}  # fmt: skip
+TIMM_BLOCK = {
+    "norm1.weight": (C,), "norm1.bias": (C,), "norm2.weight": (C,), "norm2.bias": (C,),
+    "attn.qkv.weight": (3 * C, C), "attn.qkv.bias": (3 * C,), "attn.proj.weight": (C, C), "attn.proj.bias": (C,), **MLP,
+}  # fmt: skip
+OPEN_CLIP_BLOCK = {
+    "ln_1.weight": (C,), "ln_1.bias": (C,), "ln_2.weight": (C,), "ln_2.bias": (C,),
+    "attn.in_proj_weight": (3 * C, C), "attn.in_proj_bias": (3 * C,),
+    "attn.out_proj.weight": (C, C), "attn.out_proj.bias": (C,),
+    "mlp.c_fc.weight": (4 * C, C), "mlp.c_fc.bias": (4 * C,), "mlp.c_proj.weight": (C, 4 * C), "mlp.c_proj.bias": (C,),
+}  # fmt: skip
+SCALES = {"ls1.gamma": (C,), "ls2.gamma": (C,)}
+TIMM = {"patch_embed.proj.bias": (C,), "norm.weight": (C,), "norm.bias": (C,)}
+FILES = {
+    "timm's DINOv2 with registers": ("dinov2_s14_reg", "blocks.{}.", {**TIMM_BLOCK, **SCALES}, {
+        **TIMM, "cls_token": (1, 1, C), "reg_token": (1, 4, C), "pos_embed": (1, 16, C),
+        "patch_embed.proj.weight": (C, 3, 14, 14),
+    }),
+    "DINOv2's own with registers": ("dinov2_s14_reg", "blocks.{}.", {**TIMM_BLOCK, **SCALES}, {
+        **TIMM, "cls_token": (1, 1, C), "register_tokens": (1, 4, C), "pos_embed": (1, 17, C), "mask_token": (1, C),
+        "patch_embed.proj.weight": (C, 3, 14, 14),
+    }),
+    "timm's CLIP": ("clip_b16", "blocks.{}.", TIMM_BLOCK, {
+        "cls_token": (1, 1, C), "pos_embed": (1, 17, C), "patch_embed.proj.weight": (C, 3, 16, 16),
+        "norm_pre.weight": (C,), "norm_pre.bias": (C,), "norm.weight": (C,), "norm.bias": (C,),
+        "head.weight": (P, C), "head.bias": (P,),
+    }),
+    "timm's SigLIP": ("siglip_b16", "blocks.{}.", TIMM_BLOCK, {
+        **TIMM, "pos_embed": (1, 16, C), "patch_embed.proj.weight": (C, 3, 16, 16),
+        "attn_pool.latent": (1, 1, C), "attn_pool.q.weight": (C, C), "attn_pool.q.bias": (C,),
+        "attn_pool.kv.weight": (2 * C, C), "attn_pool.kv.bias": (2 * C,), "attn_pool.proj.weight": (C, C),
+        "attn_pool.proj.bias": (C,), "attn_pool.norm.weight": (C,), "attn_pool.norm.bias": (C,),
+        **{f"attn_pool.{name}": shape for name, shape in MLP.items()},
+    }),
+    "open_clip": ("clip_b16", "visual.transformer.resblocks.{}.", OPEN_CLIP_BLOCK, {
+        "visual.class_embedding": (C,), "visual.positional_embedding": (17, C), "visual.proj": (C, P),
+        "visual.conv1.weight": (C, 3, 16, 16), "visual.ln_pre.weight": (C,), "visual.ln_pre.bias": (C,),
+        "visual.ln_post.weight": (C,), "visual.ln_post.bias": (C,),
+        "token_embedding.weight": (7, C), "positional_embedding": (5, C), "logit_scale": (1,),
+        "transformer.resblocks.0.ln_1.weight": (C,),
+    }),
+}  # fmt: skip
+TEXT = {
+    "token_embedding.weight",
+    "positional_embedding",
+    "logit_scale",
+    "transformer.resblocks.0.ln_1.weight",
+}
+
+
+def arrays_of(file: str) -> dict[str, np.ndarray]:
+    """A file's arrays, each of its own numbers; biases of a linear layer that CLIP has not are zero."""
+    _, block, of_block, others = FILES[file]
+    shapes = {**others}
+    for number in range(DEPTH):
+        shapes |= {block.format(number) + name: shape for name, shape in of_block.items()}
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    return {name: array * (name != "head.bias") for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_array_of_a_file_is_used(file, small, tmp_path):
+    network, arrays = small(FILES[file][0]), arrays_of(file)
+    save_file(arrays, tmp_path / "in.safetensors")
+    done = convert_weights(tmp_path / "in.safetensors", tmp_path / "out.safetensors", arch=network)
+    assert set(done.unused) <= {*TEXT, "mask_token", "head.bias"}
+    images = np.zeros((1, 64, 64, 3), np.float32)
+    shapes = jax.eval_shape(create(network, dim=8).init, jax.random.key(0), images)
+    variables = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
+    params = load_weights(tmp_path / "out.safetensors", variables)["params"]
+    fused = next(name for name in arrays if name.endswith(("0.attn.qkv.weight", "in_proj_weight")))
+    value = params["block0"]["attention"]["value"]["kernel"]
+    np.testing.assert_array_equal(value.reshape(C, C), arrays[fused][2 * C :].T)
+    if file == "open_clip":
+        np.testing.assert_array_equal(params["projection"]["kernel"], arrays["visual.proj"])
+    if file == "timm's DINOv2 with registers":  # its class token holds its position
+        np.testing.assert_array_equal(params["positions"][0, 0], np.zeros(C))
+        np.testing.assert_array_equal(params["positions"][0, 1:], arrays["pos_embed"][0])
+    if file == "timm's SigLIP":
+        key = params["pool"]["attention"]["key"]["kernel"].reshape(C, C)
+        np.testing.assert_array_equal(key, arrays["attn_pool.kv.weight"][:C].T)
+
+
+def test_positions_of_another_grid_come_with_their_grid(small, tmp_path):
+    network, arrays = small("siglip_b16"), arrays_of("timm's SigLIP")
+    arrays["pos_embed"] = np.ones((1, 36, C), np.float32)
+    save_file(arrays, tmp_path / "in.safetensors")
+    convert_weights(tmp_path / "in.safetensors", tmp_path / "out.safetensors", arch=network)
+    assert weights_settings(tmp_path / "out.safetensors") == {"activation": "gelu", "grid": 6}
+    arrays["pos_embed"] = np.ones((1, 35, C), np.float32)
+    save_file(arrays, tmp_path / "in.safetensors")
+    message = r"pos_embed has shape \[1, 35, 48\], few_siglip_b16 needs \[1, 16, 48\]"
+    with pytest.raises(ValueError, match=message):
+        convert_weights(tmp_path / "in.safetensors", tmp_path / "out.safetensors", arch=network)
+
+
+@pytest.mark.parametrize(
+    ("file", "network", "change", "message"),
+    [
+        ("DINOv2's own with registers", "dinov2_s14", {}, "another network .* register_tokens"),
+        ("timm's CLIP", "clip_b16", {"head.bias": np.ones(P, np.float32)}, "such as head.bias"),
+        ("open_clip", "siglip_b16", {}, "parameters of few_siglip_b16 are missing"),
+    ],
+)
+def test_another_network_s_file_is_refused(file, network, change, message, small, tmp_path):
+    save_file({**arrays_of(file), **change}, tmp_path / "in.safetensors")
+    with pytest.raises(ValueError, match=message):
+        convert_weights(
+            tmp_path / "in.safetensors", tmp_path / "out.safetensors", arch=small(network)
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [
+        ("vit_b16", 85.798656),
+        ("vit_l16", 303.301632),
+        ("dinov2_s14", 22.056192),
+        ("dinov2_b14_reg", 86.582784),
+        ("dinov2_l14", 304.367616),
+        ("clip_b32", 87.849216),
+        ("clip_l14", 303.966208),
+        ("siglip_b16", 92.884224),
+        ("siglip_l16", 315.956224),
+        ("siglip_so400m14", 427.680704),
+    ],
+)
+def test_sizes_are_the_published_ones(name, millions):
+    """As the libraries count them, without DINOv2's mask token and a classifier."""
+    assert sum(np.prod(shape) for shape in _shapes(name).values()) == 1e6 * millions
+
+
+def test_blocks_computed_anew_give_the_same_gradient():
+    sizes = {"dim": 4, "width": 16, "depth": 2, "heads": 2, "patch": 4, "grid": 3}
+    net, anew = create("vit_s16", **sizes), create("vit_s16", **sizes, remat=True)
+    images = np.random.default_rng(0).normal(size=(2, 12, 12, 3)).astype(np.float32)
+    variables = jax.jit(net.init)(jax.random.key(0), images)
+    gradients = [
+        jax.jit(jax.grad(lambda v, net=net: (net.apply(v, images) ** 2).sum()))(variables)
+        for net in (net, anew)
+    ]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *gradients)
+
+
+def test_settings_that_are_refused():
+    images = np.zeros((1, 16, 16, 3), np.float32)
+    with pytest.raises(ValueError, match="activation must be one of .*quick_gelu.*, got 'relu'"):
+        create("vit_s16", dim=4, activation="relu").init(jax.random.key(0), images)
+    with pytest.raises(
+        ValueError, match="pooling must be one of attention, average, .*, got 'token'"
+    ):
+        create("siglip_b16", dim=4, pooling="token").init(jax.random.key(0), images)
