@@ -3,7 +3,8 @@
     python benchmarks/input_pipeline.py --folder CUB_200_2011/images --out benchmarks/results.jsonl
 
 Decoding is what no pipeline can do without: a file's bytes to RGB pixels. The pipeline also crops, resizes, mirrors,
-gathers batches and hands them over. Without a folder the images are generated JPEGs of 500 × 375.
+gathers batches and hands them over. Without a folder the images are generated JPEGs of 500 × 375. With `--parquet` the
+same images also come out of a Parquet file, of which everything is held, or a third of its row groups.
 """
 
 import argparse
@@ -17,7 +18,16 @@ from pathlib import Path
 import machine
 import numpy as np
 
-from jdml.data import Dataset, ImageBatches, ImageFiles, RandomBatchSampler, conventional, mlrc
+from jdml.data import (
+    Dataset,
+    ImageBatches,
+    ImageFiles,
+    RandomBatchSampler,
+    columns,
+    conventional,
+    from_parquet,
+    mlrc,
+)
 from jdml.data.images import cores, decode
 
 BATCH = 32
@@ -35,6 +45,32 @@ def generate(folder: Path, count: int) -> list[Path]:
         pixels = np.clip(np.asarray(coarse) + fine, 0, 255).astype(np.uint8)
         Image.fromarray(pixels).save(folder / f"{i:03}.jpg", quality=90)
     return sorted(folder.glob("*.jpg"))
+
+
+def as_table(files: list[Path], folder: Path) -> ImageFiles:
+    """The images in a Parquet file, in twelve row groups."""
+    import pyarrow
+    from pyarrow import parquet
+
+    rows = {"image": [file.read_bytes() for file in files], "label": range(len(files))}
+    file = folder / "images.parquet"
+    parquet.write_table(pyarrow.table(rows), file, row_group_size=-(-len(files) // 12))
+    columns.HELD = file.stat().st_size
+    return from_parquet(file, transform=conventional()).images
+
+
+def holding(share: float, run: Callable[[int], float]) -> Callable[[int], float]:
+    """The same, where this share of a file's row groups is held."""
+
+    def measured(images: int) -> float:
+        whole = columns.HELD
+        columns.HELD = int(whole * share)
+        try:
+            return run(images)
+        finally:
+            columns.HELD = whole
+
+    return measured
 
 
 def bare(files: list[Path], threads: int) -> Callable[[int], float]:
@@ -73,6 +109,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="turns of each (default 5)")
     parser.add_argument("--batches", type=int, default=8, help="batches a turn and worker")
     parser.add_argument("--no-processes", action="store_true", help="threads only")
+    parser.add_argument("--parquet", action="store_true", help="also rows of a Parquet file")
     parser.add_argument("--out", type=Path, help=machine.OUT)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -81,7 +118,8 @@ def main() -> None:
             if arguments.folder
             else generate(Path(temporary), 64)
         )
-        rows = measure(files, arguments)
+        table = as_table(files, Path(temporary)) if arguments.parquet else None
+        rows = measure(files, table, arguments)
     print(f"{len(files)} images, batches of {BATCH}")
     print(f"{'':>28} {'workers':>8} {'images/s':>9} {'of decoding':>12}")
     for row in rows:
@@ -91,7 +129,9 @@ def main() -> None:
     machine.write(arguments.out, rows)
 
 
-def measure(files: list[Path], arguments: argparse.Namespace) -> list[dict]:
+def measure(
+    files: list[Path], table: ImageFiles | None, arguments: argparse.Namespace
+) -> list[dict]:
     """All kinds, one turn each, several times around."""
     runs: dict[tuple[str, int], Callable[[int], float]] = {}
     pipelines = []
@@ -104,6 +144,12 @@ def measure(files: list[Path], arguments: argparse.Namespace) -> list[dict]:
                 sampler = RandomBatchSampler(len(files), BATCH)
                 pipelines.append(ImageBatches(data, sampler, workers=workers, worker_kind=kind))
                 runs[f"{name}, {kind}", workers] = piped(pipelines[-1], 2 + 2 * workers)
+        for name, share in (("Parquet, held", 1.0), ("Parquet, a third", 0.3)) if table else ():
+            data = Dataset("rows", table, np.arange(len(files)))
+            pipelines.append(
+                ImageBatches(data, RandomBatchSampler(len(files), BATCH), workers=workers)
+            )
+            runs[name, workers] = holding(share, piped(pipelines[-1], 2 + 2 * workers))
     seconds: dict[tuple[str, int], list[float]] = {key: [] for key in runs}
     for _ in range(arguments.repeats):
         for (name, workers), run in runs.items():
