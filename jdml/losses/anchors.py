@@ -63,18 +63,21 @@ class Comparison(NamedTuple):
     @property
     def squared_distances(self) -> Array:
         """``[B, R]``."""
-        own = jnp.sum(self.embeddings * self.embeddings, axis=-1)
-        own = jax.lax.stop_gradient(own) if self.on_sphere else own  # a constant there
         return ops.squared_distances(
-            self.embeddings, self.references, self.squares, own, self.narrow
+            self.embeddings, self.references, self.squares, self._own_squares, self.narrow
         )
 
     @property
     def distances(self) -> Array:
         """``[B, R]``, Euclidean."""
-        if self.squares is None:
-            return ops.distances(self.embeddings, self.references)
-        return ops.safe_sqrt(self.squared_distances)
+        return ops.distances(
+            self.embeddings, self.references, self.squares, self._own_squares, self.narrow
+        )
+
+    @property
+    def _own_squares(self) -> Array:
+        own = jnp.sum(self.embeddings * self.embeddings, axis=-1)
+        return jax.lax.stop_gradient(own) if self.on_sphere else own  # a constant there
 
     @property
     def row_weights(self) -> Array:
@@ -277,7 +280,8 @@ class Anchors:
         pairs = self._pairs(rows) if rows.mined is None else rows.mined
         vectors = self._vectors(rows)
         if self.mine is not None and rows.mined is None:
-            distances = _distances(vectors, self.references, self.squares, self._narrow(rows))
+            narrow = self._narrow(rows)
+            distances = ops.distances(vectors, self.references, self.squares, narrow=narrow)
             keys = None if self.key is None else row_keys(self.key, rows.place)
             pairs = _mined(self.mine, keys, jax.lax.stop_gradient(distances), pairs)
         return Comparison(
@@ -323,8 +327,8 @@ class Anchors:
         """Anchors whose pairs are mined: where a miner must see the distances of the whole batch."""
         rows = self.axis.gather(self.rows) if self.axis.names else self.rows
         pairs = self._pairs(rows)
-        distances = _distances(
-            self._vectors(rows), self.references, self.squares, self._narrow(rows)
+        distances = ops.distances(
+            self._vectors(rows), self.references, self.squares, narrow=self._narrow(rows)
         )
         distances = jax.lax.stop_gradient(distances)
         assert self.mine is not None
@@ -339,12 +343,6 @@ def _slice(vectors: Array, start: Array, size: int, inside: bool) -> Array:
     first = jnp.minimum(start, len(vectors) - size)
     rows = jax.lax.dynamic_slice_in_dim(vectors, first, size)
     return rows if inside else jnp.roll(rows, first - start, axis=0)
-
-
-def _distances(x: Array, y: Array, y_squares: Array | None, narrow: Narrowed) -> Array:
-    if y_squares is None:
-        return ops.distances(x, y)
-    return ops.safe_sqrt(ops.squared_distances(x, y, y_squares, narrow=narrow))
 
 
 def _mined(mine: Miner, key: Array | None, distances: Array, pairs: Pairs) -> Pairs:

@@ -2,7 +2,6 @@
 
 from typing import Unpack
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -10,6 +9,7 @@ from jdml import ops
 from jdml.losses.anchors import Comparison
 from jdml.losses.comparison import CompareOptions, compare, compare_towers
 from jdml.ops import ReduceFn, checks, log_sum_exp, mean
+from jdml.ops.stable import softplus
 
 __all__ = ["info_nce_loss", "nca_loss", "sigmoid_contrastive_loss", "sup_con_loss"]
 
@@ -75,7 +75,7 @@ def info_nce_loss(
         exponents = c.similarities / temperature
         push = log_sum_exp(exponents, where=c.pairs.negative)[:, None]
         some = c.pairs.positive & (push > -jnp.inf)
-        each = jnp.where(some, jax.nn.softplus(jnp.where(some, push - exponents, 0.0)), 0.0)
+        each = jnp.where(some, softplus(jnp.where(some, push - exponents, 0.0)), 0.0)
         count = c.pairs.positive.sum(-1)
         return each.sum(-1) / jnp.maximum(count, 1), count > 0
 
@@ -196,7 +196,7 @@ def sigmoid_contrastive_loss(
 
     def terms(c: Comparison) -> Array:
         logits, (positive, negative) = scale * c.similarities + bias, c.pairs
-        each = jax.nn.softplus(jnp.where(positive, -logits, logits))
+        each = softplus(jnp.where(positive, -logits, logits))
         return jnp.where(positive | negative, each, 0.0).sum(-1)
 
     return compare_towers(embeddings, labels, **options).reduce_rows(reduce_fn, terms)
@@ -254,6 +254,6 @@ def nca_loss(
         some = c.pairs.positive.any(-1)
         both = some & (push > -jnp.inf)
         apart = jnp.where(both, push, 0.0) - jnp.where(both, pull, 0.0)  # never ∞ − ∞
-        return jnp.where(both, jax.nn.softplus(apart), 0.0), some
+        return jnp.where(both, softplus(apart), 0.0), some
 
     return compare(embeddings, labels, **options).reduce_rows(reduce_fn, terms)

@@ -10,6 +10,7 @@ from jdml import ops
 from jdml.losses.anchors import Comparison
 from jdml.losses.comparison import CompareOptions, compare
 from jdml.ops import ReduceFn, checks, mean
+from jdml.ops.blocks import by_platform
 from jdml.ops.ranks import soft_ranks
 
 __all__ = ["fast_ap_loss", "recall_at_k_loss", "smooth_ap_loss"]
@@ -72,7 +73,8 @@ def fast_ap_loss(
             return jnp.where(positive, pulse, 0.0).sum(-1), jnp.where(negative, pulse, 0.0).sum(-1)
 
         centres = jnp.linspace(0.0, 4.0, num_bins + 1, dtype=squares.dtype)
-        hits, misses = jax.lax.map(histogram, centres)  # [bins, B]
+        together = by_platform(None, num_bins + 1)
+        hits, misses = jax.lax.map(histogram, centres, batch_size=together)  # [bins, B]
         retrieved = jnp.cumsum(hits, axis=0)
         seen = retrieved + jnp.cumsum(misses, axis=0)
         some = hits * retrieved > 0
@@ -136,9 +138,10 @@ def smooth_ap_loss(
     """
 
     def terms(c: Comparison) -> tuple[Array, Array]:
-        similarities, (positive, negative) = c.similarities, c.pairs
-        ranks = soft_ranks(similarities, positive, positive | negative, temperature)
-        among_positives = soft_ranks(similarities, positive, positive, temperature)
+        positive, negative = c.pairs
+        ranks, among_positives = soft_ranks(
+            c.similarities, positive, (positive | negative, positive), temperature
+        )
         precision = jnp.where(positive, among_positives, 0.0) / jnp.where(positive, ranks, 1.0)
         count = positive.sum(-1)
         return 1.0 - precision.sum(-1) / jnp.maximum(count, 1), count > 0
@@ -199,7 +202,7 @@ def recall_at_k_loss(
 
     def terms(c: Comparison) -> tuple[Array, Array]:
         positive, negative = c.pairs
-        ranks = soft_ranks(c.similarities, positive, positive | negative, temperature)
+        (ranks,) = soft_ranks(c.similarities, positive, (positive | negative,), temperature)
         count = jnp.maximum(positive.sum(-1), 1)
         recalled = [
             jnp.where(positive, jax.nn.sigmoid((cutoff - ranks) / k_temperature), 0.0).sum(-1)

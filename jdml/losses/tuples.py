@@ -11,7 +11,7 @@ from jdml.losses.anchors import Comparison, PairTerms
 from jdml.losses.comparison import CompareOptions, compare
 from jdml.mining import Pairs
 from jdml.ops import ReduceFn, checks, log_sum_exp, mean, mean_nonzero
-from jdml.ops.stable import SQUARABLE, bounded
+from jdml.ops.stable import SQUARABLE, bounded, log_add_exp, softplus
 
 __all__ = ["circle_loss", "lifted_structure_loss", "n_pair_loss", "snr_contrastive_loss"]
 
@@ -65,7 +65,7 @@ def n_pair_loss(
         similarities = c.similarities
         push = log_sum_exp(similarities, where=c.pairs.negative)[:, None]
         some = c.pairs.positive & (push > -jnp.inf)
-        each = jnp.where(some, jax.nn.softplus(jnp.where(some, push - similarities, 0.0)), 0.0)
+        each = jnp.where(some, softplus(jnp.where(some, push - similarities, 0.0)), 0.0)
         count = c.pairs.positive.sum(-1)
         return each.sum(-1) / jnp.maximum(count, 1), count > 0
 
@@ -147,7 +147,7 @@ def lifted_structure_loss(
         others = own if of_references is None else of_references
         of_anchor, of_reference = own[:, None], others[None, :]
         some = positive & ((of_anchor > -jnp.inf) | (of_reference > -jnp.inf))
-        both = jnp.logaddexp(jnp.where(some, of_anchor, 0.0), jnp.where(some, of_reference, 0.0))
+        both = log_add_exp(jnp.where(some, of_anchor, 0.0), jnp.where(some, of_reference, 0.0))
         each = jnp.where(some, jnp.square(relu(both + distances - positive_margin)) / 2.0, 0.0)
         return each.sum(-1), some.sum(-1), (each > 0).sum(-1)
 
@@ -206,7 +206,7 @@ def circle_loss(
         pull = log_sum_exp(-gamma * pull_weight * (similarities - (1.0 - margin)), where=positive)
         push = log_sum_exp(gamma * push_weight * (similarities - margin), where=negative)
         both = positive.any(-1) & negative.any(-1)
-        return jax.nn.softplus(jnp.where(both, pull + push, 0.0)), both
+        return softplus(jnp.where(both, pull + push, 0.0)), both
 
     return compare(embeddings, labels, **options).reduce_rows(reduce_fn, terms)
 
@@ -264,11 +264,10 @@ def snr_contrastive_loss(
     signals = jnp.sum(jnp.square(centred(anchors.references)), axis=-1)
 
     def terms(c: Comparison) -> PairTerms:
-        own = centred(c.embeddings)
+        references = centred(c.references)
+        own = references if c.embeddings is c.references else centred(c.embeddings)
         signal = jnp.sum(jnp.square(own), axis=-1, keepdims=True)
         some = signal > jnp.finfo(signal.dtype).eps ** 2
-        # The products with anchors, whose entries sum to 0, have no slope by the references' means.
-        references = c.references - jax.lax.stop_gradient(c.references.mean(-1, keepdims=True))
         noise = ops.squared_distances(own, references, signals)
         distances = noise / jnp.where(some, signal, 1.0)
         pull = jnp.where(some, relu(distances - positive_margin), 0.0)

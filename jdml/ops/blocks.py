@@ -22,6 +22,9 @@ AT_A_TIME = 2**20
 WIDER = 4
 """Times as many on a GPU or TPU, whose cores small blocks would not fill."""
 
+ROWS = 512
+"""Rows that it takes at a time there at least: each block reads all columns' vectors, and sums up their gradients."""
+
 
 def by_platform(cpu: T, accelerator: T) -> T:
     """Choose by where programs run.
@@ -59,7 +62,8 @@ def block_size(block: Block, rows: int, columns: int, at_once: int = AT_ONCE) ->
     if block == "auto":
         wider = by_platform(1, WIDER)
         few = max(rows, 1) * columns <= wider * at_once
-        block = None if few else max(8, wider * AT_A_TIME // columns // 8 * 8)
+        least = by_platform(8, ROWS)
+        block = None if few else max(least, wider * AT_A_TIME // columns // 8 * 8)
     return None if block is None or block >= rows else block
 
 

@@ -132,19 +132,38 @@ def squared_distances(
         >>> squared_distances(jnp.array([[1.0, 0.0]]), jnp.array([[1.0, 0.0], [0.0, 1.0]]))
         Array([[0., 2.]], dtype=float32)
     """
+    rounded = _rounded_squares(x, y, y_squares, x_squares, narrow)
+    return jnp.where(rounded <= 0, 0.0, rounded)
+
+
+def _rounded_squares(
+    x: Array,
+    y: Array,
+    y_squares: Array | None = None,
+    x_squares: Array | None = None,
+    narrow: Narrowed = None,
+) -> Array:
+    """Squared distances, of which some may be below 0."""
     y_squares = jnp.sum(y * y, axis=-1) if y_squares is None else y_squares
     x_squares = jnp.sum(x * x, axis=-1) if x_squares is None else x_squares
-    squares = x_squares[:, None] + y_squares[None, :]
-    raw = squares - 2.0 * similarities(x, y, narrow)
-    return jnp.where(raw <= 0, 0.0, raw)
+    return x_squares[:, None] + y_squares[None, :] - 2.0 * similarities(x, y, narrow)
 
 
-def distances(x: Array, y: Array) -> Array:
+def distances(
+    x: Array,
+    y: Array,
+    y_squares: Array | None = None,
+    x_squares: Array | None = None,
+    narrow: Narrowed = None,
+) -> Array:
     """Compute Euclidean distances ``‖x_i − y_j‖``; where a distance is 0, its gradient is 0.
 
     Args:
         x: ``[N, D]``.
         y: ``[M, D]``.
+        y_squares: ``[M]``, ``‖y_j‖²``, where these are known not to overflow.
+        x_squares: ``[N]``, likewise.
+        narrow: what both are multiples of, where there is such, and ``y_squares``.
 
     Returns:
         ``[N, M]``.
@@ -154,9 +173,11 @@ def distances(x: Array, y: Array) -> Array:
         >>> distances(jnp.array([[3.0, 0.0]]), jnp.array([[0.0, 4.0], [3.0, 0.0]]))
         Array([[5., 0.]], dtype=float32)
     """
+    if y_squares is not None:
+        return safe_sqrt(_rounded_squares(x, y, y_squares, x_squares, narrow))
     scale = power_of_two(x, y)
     scaled = x / scale
-    return scale * safe_sqrt(squared_distances(scaled, scaled if y is x else y / scale))
+    return scale * safe_sqrt(_rounded_squares(scaled, scaled if y is x else y / scale))
 
 
 def power_of_two(x: Array, y: Array) -> Array:

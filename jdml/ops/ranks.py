@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jdml.ops.blocks import by_platform
 from jdml.ops.meshes import zeros_alike
 
 Tree = Any
+Masks = tuple[Array, ...]
 FEW = 32
 """Entries of a row that are counted one after the other sooner than by sorting (256 columns: as fast; 2,048: twice)."""
 
@@ -38,31 +40,53 @@ def active_couples(
         >>> active_couples(jnp.array([[1.0, 2.0, 1.5, 3.0]]), some, ~some, 0.1)
         Array([[0, 1, 1, 0]], dtype=int32)
     """
-    limits = (distances + margin).astype(distances.dtype)
-    number = positive.sum(-1, dtype=jnp.int32)
     if distances.size == 0:
-        return jnp.zeros(distances.shape, number.dtype)
+        return jnp.zeros(distances.shape, jnp.int32)
 
     def in_turn() -> Array:
         def count(here: Array, place: Array, counts: Array) -> Array:
-            limit = jnp.take_along_axis(limits, place[:, None], axis=1)
-            active = negative & (distances < limit) & here.any(-1, keepdims=True)
+            limit = (_entries(distances, place, -jnp.inf) + margin).astype(distances.dtype)
+            active = negative & (distances < limit)
             nearer = active.sum(-1, keepdims=True, dtype=counts.dtype)
             return counts + active + jnp.where(here, nearer, 0)
 
         return fold_entries(positive, count, zeros_alike(number, distances.shape))
 
     def by_sorting() -> Array:
-        bounds, values = _as_ordered_integers(limits), _as_ordered_integers(distances)
-        last = jnp.iinfo(values.dtype).max
-        sorted_bounds = jnp.sort(jnp.where(positive, bounds, last), axis=-1)
-        sorted_values = jnp.sort(jnp.where(negative, values, last), axis=-1)
-        negatives_before = _places(sorted_values, bounds, side="left")
-        positives_after = number[:, None] - _places(sorted_bounds, values, side="right")
-        counts = jnp.where(positive, negatives_before, jnp.where(negative, positives_after, 0))
-        return counts.astype(number.dtype)
+        bounds = _as_ordered_integers((distances + margin).astype(distances.dtype))
+        return by_platform(_counted_by_search, _counted_by_place)(
+            bounds, _as_ordered_integers(distances), positive, negative
+        )
 
+    number = positive.sum(-1, dtype=jnp.int32)
     return jax.lax.cond(number.max(initial=0) <= FEW, in_turn, by_sorting)
+
+
+def _counted_by_search(bounds: Array, values: Array, positive: Array, negative: Array) -> Array:
+    """Both kinds sorted, and each searched for the entries of the other: fast where branches are cheap."""
+    last = jnp.iinfo(values.dtype).max
+    sorted_bounds = jnp.sort(jnp.where(positive, bounds, last), axis=-1)
+    sorted_values = jnp.sort(jnp.where(negative, values, last), axis=-1)
+    number = positive.sum(-1, keepdims=True, dtype=jnp.int32)
+    negatives_before = _places(sorted_values, bounds, side="left")
+    positives_after = number - _places(sorted_bounds, values, side="right")
+    counts = jnp.where(positive, negatives_before, jnp.where(negative, positives_after, 0))
+    return counts.astype(jnp.int32)
+
+
+def _counted_by_place(bounds: Array, values: Array, positive: Array, negative: Array) -> Array:
+    """Both kinds sorted together, counted along the row, and put back by another sort: a few passes."""
+    size = values.shape[1]
+    last = jnp.iinfo(values.dtype).max
+    keys = jnp.where(positive, bounds, jnp.where(negative, values, last))
+    # Of equals the positive comes first, as their couple is not active; what is neither comes last.
+    kind = jnp.where(positive, 0, jnp.where(negative, 1, 2)).astype(jnp.int32)
+    tickets = kind * size + jnp.arange(size, dtype=jnp.int32)
+    kind, columns = jnp.divmod(jax.lax.sort((keys, tickets), num_keys=2)[1], size)
+    positives = jnp.cumsum(kind == 0, axis=-1, dtype=jnp.int32)
+    negatives = jnp.arange(1, size + 1, dtype=jnp.int32) - positives
+    counts = jnp.where(kind == 0, negatives, jnp.where(kind == 1, positives[:, -1:] - positives, 0))
+    return jax.lax.sort((columns, counts), num_keys=1)[1]
 
 
 def fold_entries(
@@ -73,7 +97,7 @@ def fold_entries(
     Args:
         wanted: ``[B, R]`` bool, the entries that are wanted.
         function: ``(here, place, carried) -> carried``, with where in the matrix the entries stand ``[B, R]``, nowhere
-            in a row that has none left, and the entry's place in each row ``[B]`` (any in such a row).
+            in a row that has none left, and the entry's place in each row ``[B]`` (beyond the end in such a row).
         start: what is carried at first.
 
     Returns:
@@ -86,16 +110,22 @@ def fold_entries(
         last, carried = state
         left = wanted & (columns > last[:, None])
         place = jnp.where(left, columns, size).min(-1, initial=size)
-        here = columns == place[:, None]
-        return place, function(here, jnp.minimum(place, size - 1), carried)
+        return place, function(columns == place[:, None], place, carried)
 
     turns = wanted.sum(-1, dtype=jnp.int32)
     before = zeros_alike(turns, turns.shape) - 1
     return jax.lax.fori_loop(0, turns.max(initial=0), turn, (before, start))[1]
 
 
-def soft_ranks(values: Array, wanted: Array, among: Array, temperature: float | Array) -> Array:
-    """The rank of some entries of each row by falling value, every comparison softened to a sigmoid.
+def _entries(values: Array, place: Array, default: float) -> Array:
+    """What stands in a place of each row ``[B, 1]``, or the default beyond its end."""
+    return jnp.take_along_axis(values, place[:, None], axis=1, mode="fill", fill_value=default)
+
+
+def soft_ranks(
+    values: Array, wanted: Array, among: tuple[Array, ...], temperature: float | Array
+) -> tuple[Array, ...]:
+    """The ranks of some entries of each row by falling value, every comparison softened to a sigmoid.
 
     Formula:
         ``r_ij = 1 + Σ_{z≠j, among_iz} σ((v_iz − v_ij) / T)`` where ``wanted_ij``, else 0.
@@ -103,11 +133,11 @@ def soft_ranks(values: Array, wanted: Array, among: Array, temperature: float | 
     Args:
         values: ``[B, R]``.
         wanted: ``[B, R]`` bool, the entries whose ranks are wanted.
-        among: ``[B, R]`` bool, the entries that are counted.
+        among: masks ``[B, R]``, each the entries that one rank counts.
         temperature: T.
 
     Returns:
-        ``[B, R]``.
+        ``[B, R]`` for each mask.
 
     Implementation notes:
         One wanted entry of each row at a time, as many times as the row with the most of them has: ``O(B R P)`` time
@@ -117,8 +147,8 @@ def soft_ranks(values: Array, wanted: Array, among: Array, temperature: float | 
     Example:
         >>> import jax.numpy as jnp
         >>> v, some = jnp.array([[3.0, 1.0, 2.0]]), jnp.array([[False, True, True]])
-        >>> soft_ranks(v, some, jnp.ones((1, 3), bool), 0.01)
-        Array([[0., 3., 2.]], dtype=float32)
+        >>> soft_ranks(v, some, (jnp.ones((1, 3), bool), some), 0.01)
+        (Array([[0., 3., 2.]], dtype=float32), Array([[0., 2., 1.]], dtype=float32))
     """
     return _ranks(
         values, wanted, among, jnp.asarray(temperature, values.dtype) + zeros_alike(values, ())
@@ -126,40 +156,44 @@ def soft_ranks(values: Array, wanted: Array, among: Array, temperature: float | 
 
 
 @jax.custom_vjp
-def _ranks(values: Array, wanted: Array, among: Array, temperature: Array) -> Array:
+def _ranks(values: Array, wanted: Array, among: Masks, temperature: Array) -> tuple[Array, ...]:
     return _softly_counted(values, wanted, among, temperature)
 
 
-def _softly_counted(values: Array, wanted: Array, among: Array, temperature: Array) -> Array:
+def _softly_counted(
+    values: Array, wanted: Array, among: Masks, temperature: Array
+) -> tuple[Array, ...]:
     if values.size == 0:
-        return values
+        return (values,) * len(among)
 
-    def count(here: Array, place: Array, ranks: Array) -> Array:
-        exponents, counted = _apart(values, place, temperature), among & ~here
-        shares = jnp.where(counted, jax.nn.sigmoid(exponents), 0.0)
-        return jnp.where(here, 1.0 + shares.sum(-1, keepdims=True), ranks)
+    def count(here: Array, place: Array, ranks: tuple[Array, ...]) -> tuple[Array, ...]:
+        shares = jax.nn.sigmoid(_apart(values, place, temperature))
+        sums = [jnp.where(counted & ~here, shares, 0.0).sum(-1, keepdims=True) for counted in among]
+        return tuple(jnp.where(here, 1.0 + s, r) for s, r in zip(sums, ranks, strict=True))
 
-    return fold_entries(wanted, count, zeros_alike(values, values.shape))
+    return fold_entries(wanted, count, (zeros_alike(values, values.shape),) * len(among))
 
 
-def _ranks_forward(values: Array, wanted: Array, among: Array, temperature: Array) -> Any:
+def _ranks_forward(values: Array, wanted: Array, among: Masks, temperature: Array) -> Any:
     # Not `_ranks` again: its gradient can be differentiated forwards.
     ranks = _softly_counted(values, wanted, among, temperature)
     return ranks, (values, wanted, among, temperature)
 
 
-def _ranks_backward(saved: Any, cotangents: Array) -> Any:
+def _ranks_backward(saved: Any, cotangents: tuple[Array, ...]) -> Any:
     values, wanted, among, temperature = saved
     if values.size == 0:
         return jnp.zeros_like(values), None, None, jnp.zeros_like(temperature)
 
     def pull(here: Array, place: Array, gradients: tuple[Array, Array]) -> tuple[Array, Array]:
         by_value, by_temperature = gradients
-        exponents, counted = _apart(values, place, temperature), among & ~here
+        exponents = _apart(values, place, temperature)
         shares = jax.nn.sigmoid(exponents)
-        received = jnp.take_along_axis(cotangents, place[:, None], axis=1)
-        received = jnp.where(here.any(-1, keepdims=True), received, 0.0) / temperature
-        slopes = jnp.where(counted, shares * (1.0 - shares), 0.0) * received
+        received = sum(
+            jnp.where(counted & ~here, _entries(cotangent, place, 0.0), 0.0)
+            for counted, cotangent in zip(among, cotangents, strict=True)
+        )
+        slopes = shares * (1.0 - shares) * received / temperature
         by_value = by_value + slopes - jnp.where(here, slopes.sum(-1, keepdims=True), 0.0)
         return by_value, by_temperature - jnp.sum(slopes * exponents)
 
@@ -173,7 +207,7 @@ _ranks.defvjp(_ranks_forward, _ranks_backward)
 
 def _apart(values: Array, place: Array, temperature: Array) -> Array:
     """How far each value lies above the one in a place of its row."""
-    return (values - jnp.take_along_axis(values, place[:, None], axis=1)) / temperature
+    return (values - _entries(values, place, 0.0)) / temperature
 
 
 def _as_ordered_integers(values: Array) -> Array:

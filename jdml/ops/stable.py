@@ -75,6 +75,7 @@ def bounded(value: float | Array, *, least: float = -SHARPEST, most: float = SHA
     return jnp.clip(value, least, most) if jnp.issubdtype(value.dtype, jnp.floating) else value
 
 
+@jax.custom_jvp
 def safe_sqrt(values: Array) -> Array:
     """Take a square root that is 0, with gradient 0, where its argument is not positive.
 
@@ -89,8 +90,15 @@ def safe_sqrt(values: Array) -> Array:
         >>> jax.grad(lambda v: safe_sqrt(v).sum())(jnp.array([0.0, 4.0]))
         Array([0.  , 0.25], dtype=float32)
     """
-    flat = values <= 0
-    return jnp.where(flat, 0.0, jnp.sqrt(jnp.where(flat, 1.0, values)))
+    return jnp.sqrt(jnp.where(values <= 0, 0.0, values))
+
+
+@safe_sqrt.defjvp
+def _safe_sqrt_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    # By the root alone: the values need not be kept.
+    root = safe_sqrt(*primals)
+    flat = root == 0
+    return root, jnp.where(flat, 0.0, tangents[0] / (2.0 * jnp.where(flat, 1.0, root)))
 
 
 def safe_norm(vectors: Array, *, axis: int = -1) -> Array:
@@ -196,6 +204,52 @@ def _shifted_sum(values: Array, peak: Array, where: Array | None, axis: int) -> 
     return jnp.sum(
         jnp.exp(below if where is None else jnp.where(where, below, -jnp.inf)), axis=axis
     )
+
+
+@jax.custom_jvp
+def log_add_exp(x: Array, y: Array) -> Array:
+    """Compute ``log(eˣ + eʸ)``, with slopes that are functions of ``x − y`` alone: nothing is kept for the gradient.
+
+    Args:
+        x: any shape.
+        y: broadcastable to it.
+
+    Returns:
+        The logarithms.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> log_add_exp(jnp.array([0.0, 1000.0]), jnp.array([0.0, 1.0])).round(4)
+        Array([6.931e-01, 1.000e+03], dtype=float32)
+    """
+    return jnp.logaddexp(x, y)
+
+
+log_add_exp.defjvps(
+    lambda moved, _, x, y: jax.nn.sigmoid(x - y) * moved,
+    lambda moved, _, x, y: jax.nn.sigmoid(y - x) * moved,
+)
+
+
+@jax.custom_jvp
+def softplus(values: Array) -> Array:
+    """Compute ``log(1 + eᵛ)``, likewise with the slope ``σ(v)``.
+
+    Args:
+        values: any shape.
+
+    Returns:
+        The same shape.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> softplus(jnp.array([0.0, 1000.0])).round(4)
+        Array([6.931e-01, 1.000e+03], dtype=float32)
+    """
+    return jax.nn.softplus(values)
+
+
+softplus.defjvps(lambda moved, _, values: jax.nn.sigmoid(values) * moved)
 
 
 def below_peak(values: Array, peak: Array) -> Array:

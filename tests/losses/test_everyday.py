@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import jdml
+from jdml.ops import ranks
 from oracles import everyday_losses
 
 pytestmark = pytest.mark.slow
@@ -179,6 +180,29 @@ def test_soft_ranks_have_slopes_by_values_and_temperature() -> None:
         by_temperature = jax.grad(value, 1)(jnp.asarray(Q), 0.3)
         ends = [value(jnp.asarray(Q), 0.3 + s * 1e-6) for s in (1, -1)]
         np.testing.assert_allclose(by_temperature, (ends[0] - ends[1]) / 2e-6, rtol=1e-5)
+
+
+def test_couples_are_counted_alike_by_search_and_by_place() -> None:
+    """Ties, entries that are neither, rows without one kind."""
+    rng = np.random.default_rng(1)
+    values = jnp.asarray(rng.integers(0, 9, (5, 20)), jnp.int32)
+    kinds = jnp.asarray(rng.integers(0, 3, (5, 20)))
+    positive, negative = kinds == 0, kinds == 1
+    positive = positive.at[3].set(False)
+    bounds = values + 2
+    active = (bounds[:, :, None] > values[:, None, :]) & positive[:, :, None] & negative[:, None, :]
+    listed = active.sum(2) + active.sum(1)
+    for counted in (ranks._counted_by_search, ranks._counted_by_place):
+        np.testing.assert_array_equal(counted(bounds, values, positive, negative), listed)
+
+
+def test_all_bins_at_once_on_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same histograms; one row more, which is not valid, has the program made anew."""
+    slope = jax.grad(jdml.fast_ap_loss)
+    expected = slope(jnp.asarray(Q), Y)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    more, labels = np.concatenate([Q, Q[:1]]), np.append(Y, -1)
+    np.testing.assert_allclose(slope(jnp.asarray(more), labels)[:-1], expected, atol=1e-6)
 
 
 def test_recall_takes_one_rank_or_several() -> None:

@@ -9,6 +9,7 @@ import pytest
 from jdml import ops
 from jdml.ops import mean, mean_nonzero, reduce_groups, reduce_terms, total, trimmed_mean
 from jdml.ops.distances import Narrow
+from jdml.ops.stable import log_add_exp, softplus
 
 EXTREMES = [0.0, 1e-44, 1e-38, 1e-30, 1e-20, 1e-6, 1.0, 1e6, 1e19, 1e30, 1e36, 3e38]
 
@@ -229,3 +230,15 @@ def test_a_share_that_cannot_be_trimmed(fraction: float) -> None:
 
 def test_the_same_trimming_is_the_same_function() -> None:
     assert trimmed_mean(0.25) is trimmed_mean(0.25)
+
+
+def test_slopes_of_what_is_not_kept() -> None:
+    """At ties, at ends, at infinity: the slopes of sums of exponentials and of roots are finite."""
+    x, y = jnp.array([0.0, 1e30, -1e30, -jnp.inf]), jnp.array([0.0, 0.0, 5.0, 1.0])
+    slopes = jax.grad(lambda x, y: log_add_exp(x, y).sum(), (0, 1))(x, y)
+    np.testing.assert_allclose(slopes, ([0.5, 1, 0, 0], [0.5, 0, 1, 1]))
+    np.testing.assert_allclose(jax.grad(lambda x: softplus(x).sum())(x), [0.5, 1, 0, 0])
+    values = jnp.array([-1.0, 0.0, 4.0, jnp.inf])
+    np.testing.assert_allclose(jax.grad(lambda v: ops.safe_sqrt(v).sum())(values), [0, 0, 0.25, 0])
+    curve = jax.grad(lambda v: jax.grad(ops.safe_sqrt)(v))
+    np.testing.assert_allclose([curve(v) for v in (0.0, 4.0)], [0.0, -1 / 32])

@@ -202,10 +202,11 @@ def test_tiles_and_blocks_are_wider_on_accelerators(monkeypatch: pytest.MonkeyPa
     def sizes() -> tuple[Any, ...]:
         return (
             streams._default_side(100_000, 1),
+            block_size("auto", 4_096, 4_096),
             block_size("auto", 32_768, 32_768),
             block_size("auto", 2_000, 2_000),
         )
 
-    assert sizes() == (511, 32, 520)
+    assert sizes() == (511, 256, 32, 520)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert sizes() == (2048, 128, None)
+    assert sizes() == (2048, 1024, 512, None)
