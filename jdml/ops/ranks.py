@@ -81,10 +81,10 @@ def _counted_by_place(bounds: Array, values: Array, positive: Array, negative: A
     keys = jnp.where(positive, bounds, jnp.where(negative, values, last))
     # Of equals the positive comes first, as their couple is not active; what is neither comes last.
     kind = jnp.where(positive, 0, jnp.where(negative, 1, 2)).astype(jnp.int32)
-    tickets = kind * size + jnp.arange(size, dtype=jnp.int32)
+    tickets = kind * size + jnp.arange(size, dtype=jnp.int32)[None, :]
     kind, columns = jnp.divmod(jax.lax.sort((keys, tickets), num_keys=2)[1], size)
     positives = jnp.cumsum(kind == 0, axis=-1, dtype=jnp.int32)
-    negatives = jnp.arange(1, size + 1, dtype=jnp.int32) - positives
+    negatives = jnp.arange(1, size + 1, dtype=jnp.int32)[None, :] - positives
     counts = jnp.where(kind == 0, negatives, jnp.where(kind == 1, positives[:, -1:] - positives, 0))
     return jax.lax.sort((columns, counts), num_keys=1)[1]
 
