@@ -147,6 +147,7 @@ RANKED = ("evaluate_retrieval", "nearest", "greedy_k_center")
 RANKED += ("triplet with", "contrastive with", "multi_similarity with")  # miners
 """Programs in which the least difference may change what comes first."""
 LEAN = ("contrastive", "multi_similarity", "margin", "info_nce", "sup_con", "lifted_structure")
+LEAN += ("n_pair", "snr_contrastive", "triplet", "fast_ap")
 MPA = "multi_proxy_anchor, 12 x 4 classes x 2"
 
 
