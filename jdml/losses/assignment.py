@@ -13,6 +13,7 @@ from jdml import ops
 from jdml.losses.comparison import Normalize, prepare
 from jdml.ops import ReduceFn, checks
 from jdml.ops.blocks import CLASSES_AT_ONCE, Block, block_size, by_platform, over_rows
+from jdml.ops.distances import scaled
 from jdml.ops.meshes import NOWHERE, Axis, as_axis
 from jdml.ops.normalization import inverse_norms
 from jdml.ops.stable import accumulate_in, widen
@@ -26,14 +27,13 @@ class Assignment(NamedTuple):
     """Embeddings against the proxies of all classes, or of a block of them.
 
     Attributes:
-        embeddings: ``[B, D]``, normalized; rows that are not valid are 0. On a mesh, those of this device.
+        embeddings: ``[B, D]``; rows that are not valid are 0. On a mesh, those of this device.
         labels: ``[B]``, theirs; −1 for rows that are not valid.
-        proxies: ``[C, K, D]``, normalized once they are multiplied by their ``factors``.
-        factors: ``[C, K]``: products are scaled, not the proxies themselves, which may be many more numbers.
+        proxies: ``[C, K, D]``.
         class_index: ``[C]``, the proxies' classes.
         batch: the labels, validity and weights of all rows ``[B]``.
         classes: how many classes there are in all.
-        on_sphere: whether all vectors are of norm 1 (or 0).
+        on_sphere: whether the vectors are to be divided by their norms: products are. Else they are normalized.
         class_block: how many classes :meth:`over_classes` takes at a time, None for all.
         axis: the devices that share the work.
         by_class: whether they share the classes, not the rows.
@@ -43,7 +43,6 @@ class Assignment(NamedTuple):
     embeddings: Array
     labels: Array
     proxies: Array
-    factors: Array
     class_index: Array
     batch: "Batch"
     classes: int
@@ -81,28 +80,34 @@ class Assignment(NamedTuple):
     @property
     def similarities(self) -> Array:
         """``[B, C]`` cosine to each class: to the nearest of its proxies where it has several."""
-        return functools.reduce(jnp.maximum, self.proxy_similarities)
+        return functools.reduce(_larger, self.proxy_similarities)
 
     @property
-    def normalized_proxies(self) -> Array:
-        """``[C, K, D]``."""
-        return self.proxies * self.factors[..., None]
+    def normalized(self) -> tuple[Array, Array]:
+        """Embeddings ``[B, D]`` and proxies ``[C, K, D]``."""
+        if not self.on_sphere:
+            return self.embeddings, self.proxies
+        return ops.sphere(self.embeddings), ops.sphere(self.proxies)
 
     @property
     def proxy_similarities(self) -> tuple[Array, ...]:
         """For each of a class's K proxies ``[B, C]``: K arrays, so that no short axis is in the way."""
-        return self._products(self.factors)
-
-    def _products(self, factors: Array) -> tuple[Array, ...]:
         classes, per_class, dim = self.proxies.shape
-        flat = ops.similarities(self.embeddings, self.proxies.reshape(-1, dim))
-        products = flat.reshape(-1, classes, per_class)
+        # A TPU would fill up a last axis of K; the others take one matrix.
+        proxies = self.proxies if _on_tpu() else self.proxies.reshape(-1, dim)
 
-        def scaled(k: int) -> Array:
-            # A proxy too long for floats counts as zero, whatever its products overflowed to.
-            return jnp.where(factors[None, :, k] > 0, products[..., k], 0.0) * factors[None, :, k]
+        def of_each(products: Array) -> tuple[Array, ...]:
+            split = products.reshape(-1, classes, per_class)
+            return tuple(split[..., k] for k in range(per_class))
 
-        return tuple(scaled(k) for k in range(per_class))
+        if not self.on_sphere:
+            return of_each(ops.similarities(self.embeddings, proxies))
+        if by_platform(False, True):
+            return of_each(ops.cosines(self.embeddings, proxies, per_class == 1))
+        # A CPU keeps what it multiplies: there products are scaled one by one, as what comes after takes them.
+        products = of_each(ops.similarities(ops.sphere(self.embeddings), proxies))
+        factors = inverse_norms(self.proxies)
+        return tuple(scaled(each, factors[:, k, 0]) for k, each in enumerate(products))
 
     @property
     def squared_distances(self) -> Array:
@@ -110,18 +115,18 @@ class Assignment(NamedTuple):
 
         Rounding may take it below 0.
         """
-        squares = jnp.sum(jnp.square(self.embeddings), axis=-1)
-        if self.on_sphere:
-            # Norms are constants there.
-            squares = jax.lax.stop_gradient(squares)
-            by_proxy = (self.factors > 0).astype(squares.dtype)
-        else:
-            by_proxy = jnp.sum(jnp.square(self.normalized_proxies), axis=-1)
+
+        def squares(vectors: Array) -> Array:
+            if self.on_sphere:
+                return (inverse_norms(vectors) > 0).astype(vectors.dtype)[..., 0]
+            return jnp.sum(jnp.square(vectors), axis=-1)
+
+        of_rows, by_proxy = squares(self.embeddings), squares(self.proxies)
         apart = [
-            squares[:, None] + by_proxy[None, :, k] - twice
-            for k, twice in enumerate(self._products(2.0 * self.factors))
+            of_rows[:, None] + by_proxy[None, :, k] - 2.0 * values
+            for k, values in enumerate(self.proxy_similarities)
         ]
-        return functools.reduce(jnp.minimum, apart)
+        return -functools.reduce(_larger, [-a for a in apart])
 
     def of_own(self, values: Array) -> Array:
         """Pick ``[B]``: the entry of ``values [B, C]`` at each row's own class, 0 for rows that have none here."""
@@ -160,17 +165,15 @@ class Assignment(NamedTuple):
             ``[T, B]`` and ``[S, C]``: parts per block of classes, and parts per share of the rows.
         """
 
-        def of_block(part: tuple[Array, Array, Array]) -> tuple[Tree, Tree]:
-            proxies, factors, index = part
+        def of_block(part: tuple[Array, Array]) -> tuple[Tree, Tree]:
+            proxies, index = part
             in_blocks = self.class_block is not None and self.proxies.shape[0] % self.class_block
-            block = self._replace(
-                proxies=proxies, factors=factors, class_index=index, in_blocks=bool(in_blocks)
-            )
+            block = self._replace(proxies=proxies, class_index=index, in_blocks=bool(in_blocks))
             per_row, per_class = function(block)
             return per_class, per_row
 
         everywhere, nowhere = (self.axis, NOWHERE) if self.by_class else (NOWHERE, self.axis)
-        part = (self.proxies, self.factors, self.class_index)
+        part = (self.proxies, self.class_index)
         per_class, per_row = over_rows(of_block, part, block=self.class_block, axis=everywhere)
         per_row = jax.tree.map(lambda x: nowhere.rows(x.T).T, per_row)
         return per_row, nowhere.everyone(per_class)
@@ -207,20 +210,45 @@ class Batch(NamedTuple):
     weights: Array
 
 
+def _on_tpu() -> bool:
+    return jax.default_backend() == "tpu"
+
+
 @jax.custom_jvp
+def _larger(left: Array, right: Array) -> Array:
+    """The larger of each two entries; at ties the left has all of the gradient."""
+    return jnp.maximum(left, right)
+
+
+@_larger.defjvp
+def _larger_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    left, right = primals
+    return _larger(left, right), jnp.where(right > left, tangents[1], tangents[0])
+
+
 def _entries(values: Array, places: Array) -> Array:
     """``[B]``: one entry of each row of ``values [B, C]``, 0 where its place is −1."""
+    return by_platform(lambda: _taken(values, places), lambda: _summed(values, places))()
+
+
+def _summed(values: Array, places: Array) -> Array:
+    """As a masked sum, which goes along with whatever else passes over the matrix."""
+    here = places[:, None] == jnp.arange(values.shape[1])[None, :]
+    return jnp.sum(jnp.where(here, values, 0.0), axis=1)
+
+
+@jax.custom_jvp
+def _taken(values: Array, places: Array) -> Array:
+    """By index."""
     taken = jnp.take_along_axis(values, jnp.maximum(places, 0)[:, None], axis=1)[:, 0]
     return jnp.where(places >= 0, taken, 0.0)
 
 
-@_entries.defjvp
-def _entries_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Any]) -> tuple[Array, Array]:
-    # The same entries as a masked sum: its gradient is one more term of the matrix's, where that of an index would be
-    # written into a matrix of its own.
+@_taken.defjvp
+def _taken_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Any]) -> tuple[Array, Array]:
+    # A sum's gradient is one more term of the matrix's, that of an index would be written into a matrix of its own.
     (values, places), (moved, _) = primals, tangents
-    here = places[:, None] == jnp.arange(values.shape[1])[None, :]
-    return _entries(values, places), jnp.sum(jnp.where(here, moved, 0.0), axis=1)
+    return _taken(values, places), _summed(moved, places)
 
 
 class AssignOptions(TypedDict, total=False):
@@ -284,9 +312,12 @@ def assign(
     classes = here * axis.size if by_class else here
     rows = _valid_rows(labels, where, classes)
     dtype = accumulate_in(embeddings, centres)
-    x = prepare("embeddings", embeddings, rows, normalize, dtype)
+    on_sphere = normalize is ops.sphere
+    before = None if on_sphere else normalize
+    x = prepare("embeddings", embeddings, rows, before, dtype)
     checks.require_finite("proxies", centres)
-    p, factors = _normalized(widen(centres.reshape(-1, dim), dtype), normalize)
+    p = widen(centres, dtype)
+    p = p if before is None else before(p)
     if weights is not None:
         checks.check_weights("weights", weights, (size,))
     scale = jnp.ones(size, dtype) if weights is None else jnp.asarray(weights, dtype)
@@ -301,12 +332,11 @@ def assign(
     return Assignment(
         x,
         own_labels,
-        p.reshape(centres.shape),
-        factors.reshape(centres.shape[:2]),
+        p,
         index.astype(labels.dtype),
         batch,
         classes,
-        normalize is ops.sphere,
+        on_sphere,
         block_size(class_block, here, len(x) * per_class, CLASSES_AT_ONCE),
         axis,
         by_class,
@@ -322,18 +352,3 @@ def _valid_rows(labels: Array, where: Array | None, classes: int) -> Array:
         rows, known = known & where, known | ~where
     checks.require(known, f"labels[{{row}}] is {{0}}, expected 0…{classes - 1}", labels)
     return rows
-
-
-def _normalized(proxies: Array, normalize: Normalize | None) -> tuple[Array, Array]:
-    """Proxies ``[C·K, D]`` and what they are still to be multiplied by: on the sphere products are scaled instead.
-
-    On a GPU or TPU products of a large batch are the more numbers, and what scales them needs a gradient.
-    """
-    if normalize is ops.sphere:
-        factors = inverse_norms(proxies)
-        return by_platform(
-            lambda: (proxies, factors[:, 0]),
-            lambda: (proxies * factors, (factors[:, 0] > 0).astype(proxies.dtype)),
-        )()
-    ones = jnp.ones(len(proxies), proxies.dtype)
-    return (proxies if normalize is None else normalize(proxies)), ones

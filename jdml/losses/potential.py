@@ -85,7 +85,7 @@ def charge(
             weights=weights,
             axis_name=axis_name,
         )
-        x, p = a.embeddings, a.normalized_proxies
+        x, p = a.normalized
         x, p = (x, a.axis.gather(p)) if a.by_class else (a.all_rows(x), p)
         classes, per_class, dim = p.shape
         owners = jnp.repeat(jnp.arange(classes, dtype=a.batch.labels.dtype), per_class)

@@ -145,7 +145,7 @@ def regularizer(a: Assignment, tau: float | Array | None) -> float | Array:
     """τR, with R of an assignment's proxies on the sphere; 0 where τ is None."""
     if tau is None:
         return 0.0
-    factors = a.factors if a.on_sphere else inverse_norms(a.proxies)[..., 0]
+    factors = inverse_norms(a.proxies)[..., 0]
     if a.by_class:
         return tau * a.axis.total(spread(a.proxies, factors).sum()) / a.classes
     (proxies, factors), real = a.axis.part((a.proxies, factors))

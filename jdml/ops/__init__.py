@@ -5,7 +5,7 @@ masked reductions, argument checks, and the decorator that turns a formula into 
 """
 
 from jdml.ops.calls import checked, public
-from jdml.ops.distances import distances, similarities, squared_distances
+from jdml.ops.distances import cosines, distances, similarities, squared_distances
 from jdml.ops.normalization import ball, sphere
 from jdml.ops.reductions import (
     ReduceFn,
@@ -23,6 +23,7 @@ __all__ = [
     "ReduceFn",
     "ball",
     "checked",
+    "cosines",
     "distances",
     "log1p_sum_exp",
     "log_sum_exp",

@@ -1,11 +1,13 @@
 """Similarities and distances of all pairs, by one matrix product: never an array ``[N, M, D]``."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jdml.ops.normalization import inverse_norms
 from jdml.ops.stable import safe_sqrt
 
 
@@ -43,11 +45,11 @@ def similarities(x: Array, y: Array, narrow: Narrowed = None) -> Array:
 
     Args:
         x: ``[N, D]``.
-        y: ``[M, D]``; if it is the same array, the gradient takes one product, not two.
+        y: ``[M, D]`` or ``[..., D]``; if it is the same array, the gradient takes one product, not two.
         narrow: what both are multiples of, where there is such.
 
     Returns:
-        ``[N, M]``, computed in full float32 (or float64) precision on every device.
+        ``[N, M]`` or ``[N, ...]``, computed in full float32 (or float64) precision on every device.
 
     Example:
         >>> import jax.numpy as jnp
@@ -60,7 +62,8 @@ def similarities(x: Array, y: Array, narrow: Narrowed = None) -> Array:
 
 
 def _between(x: Array, y: Array) -> Array:
-    return jnp.einsum("nd,md->nm", x, y, precision=jax.lax.Precision.HIGHEST)
+    along = (((x.ndim - 1,), (y.ndim - 1,)), ((), ()))
+    return jax.lax.dot_general(x, y, along, precision=jax.lax.Precision.HIGHEST)
 
 
 @jax.custom_jvp
@@ -106,6 +109,60 @@ def _among_narrow(x: Array, narrow: Narrow) -> Array:
 def _among_narrow_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     change = _moved(tangents[0], primals[1])
     return _among_narrow(*primals), jax.lax.optimization_barrier(change + change.T)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def cosines(x: Array, y: Array, by_sums: bool = True) -> Array:
+    """Compute ``x_i · y_j / (‖x_i‖ ‖y_j‖)``: :func:`similarities` of vectors on the sphere, 0 where one counts as zero.
+
+    Products are scaled in place of the y, which may be many more numbers.
+
+    Args:
+        x: ``[N, D]``.
+        y: ``[..., D]``.
+        by_sums: the gradient of a normalization leaves out what is along the vector: whether that is found by sums over
+            rows and columns of the products, or in more passes over the vectors.
+
+    Returns:
+        ``[N, ...]``.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> cosines(jnp.array([[2.0, 0.0]]), jnp.array([[3.0, 4.0], [0.0, 0.0]]))
+        Array([[0.6, 0. ]], dtype=float32)
+    """
+    return scaled(_between(x * inverse_norms(x), y), inverse_norms(y)[..., 0])
+
+
+def scaled(products: Array, factors: Array) -> Array:
+    """Multiply products ``[N, ...]`` by the :func:`inverse_norms` of their second vectors.
+
+    Args:
+        products: ``[N, ...]``.
+        factors: ``[...]``; where one is 0, its vector counts as zero, whatever its products overflowed to.
+
+    Returns:
+        ``[N, ...]``.
+    """
+    return jnp.where(factors[None] > 0, products, 0.0) * factors[None]
+
+
+@cosines.defjvp
+def _cosines_jvp(
+    by_sums: bool, primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    (x, y), (x_moved, y_moved) = primals, tangents
+    values, of_x, of_y = cosines(x, y, by_sums), inverse_norms(x), inverse_norms(y)
+    x_unit, y_unit, x_moved = x * of_x, y * of_y, x_moved * of_x
+    along_x = jnp.sum(x_unit * x_moved, axis=-1, keepdims=True)
+    if not by_sums:
+        x_moved = x_moved - x_unit * along_x
+        y_moved = y_moved - y_unit * jnp.sum(y_unit * y_moved, axis=-1, keepdims=True)
+    change = scaled(_between(x_moved, y) + _between(x_unit, y_moved), of_y[..., 0])
+    if by_sums:
+        along_y = jnp.sum(y_unit * (y_moved * of_y), axis=-1)
+        change -= values * (along_x.reshape(-1, *(1,) * along_y.ndim) + along_y[None])
+    return values, change
 
 
 def squared_distances(

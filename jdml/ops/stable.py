@@ -1,8 +1,13 @@
 """Square roots, norms and logarithms of sums whose values and gradients stay finite."""
 
+import functools
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+from jdml.ops.blocks import by_platform
 
 SHARPEST = 2.0**100
 """About 1e30: scales beyond it, and temperatures below its inverse, count as these. Their products stay finite."""
@@ -159,10 +164,7 @@ def log_sum_exp(values: Array, *, where: Array | None = None, axis: int = -1) ->
         >>> log_sum_exp(v, where=jnp.array([[True, True, False]]))
         Array([1000.6931], dtype=float32)
     """
-    peak, some = _peak(values, where, axis, floor=-jnp.inf)
-    summed = _shifted_sum(values, peak, where, axis)
-    logarithm = jnp.squeeze(peak, axis) + jnp.log(jnp.where(summed == 0, 1.0, summed))
-    return jnp.where(some, logarithm, -jnp.inf)
+    return _log_sum(values, where, axis, beside=-jnp.inf)
 
 
 def log1p_sum_exp(values: Array, *, where: Array | None = None, axis: int = -1) -> Array:
@@ -181,29 +183,38 @@ def log1p_sum_exp(values: Array, *, where: Array | None = None, axis: int = -1) 
         >>> log1p_sum_exp(jnp.array([-2.0, 0.0, 100.0]), where=jnp.array([False, True, False]))
         Array(0.6931472, dtype=float32)
     """
-    peak, _ = _peak(values, where, axis, floor=0.0)
-    summed = _shifted_sum(values, peak, where, axis)
-    peak = jnp.squeeze(peak, axis)
-    more = summed + jnp.expm1(-peak)
-    return peak + jnp.log1p(jnp.where(more < -0.5, 0.0, more))  # not below 0, but for rounding
+    return _log_sum(values, where, axis, beside=0.0)
 
 
-def _peak(values: Array, where: Array | None, axis: int, *, floor: float) -> tuple[Array, Array]:
-    """The largest kept value, 0 where that is infinite, and whether there is one above −inf."""
-    kept = jax.lax.stop_gradient(values if where is None else jnp.where(where, values, floor))
-    peak = jnp.max(kept, axis=axis, keepdims=True, initial=floor)
-    some = jnp.squeeze(peak != -jnp.inf, axis)
-    return jnp.where(
-        jnp.isfinite(peak), peak, 0.0
-    ), some  # what is infinite stays so, ∞ − ∞ would not
+def _log_sum(values: Array, where: Array | None, axis: int, beside: float) -> Array:
+    """``log(exp(beside) + Σ exp(values))`` over what is kept."""
+    kept = values if where is None else jnp.where(where, values, -jnp.inf)
+    highest = jnp.max(jax.lax.stop_gradient(kept), axis=axis, keepdims=True, initial=beside)
+    finite = jnp.isfinite(highest)  # what is infinite stays so, ∞ − ∞ would not
+    peak = jnp.where(finite, highest, 0.0)
+    logarithm = peak + _log1p_sum(kept, peak, jnp.expm1(beside - peak), axis)
+    return jnp.squeeze(jnp.where(finite, logarithm, highest), axis)
 
 
-def _shifted_sum(values: Array, peak: Array, where: Array | None, axis: int) -> Array:
-    """Σ exp(values − peak) over what is kept."""
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
+def _log1p_sum(values: Array, peak: Array, more: Array, axis: int) -> Array:
+    """``log(1 + more + Σ exp(values − peak))``; peak and more have no gradient. The axis stays, with length 1."""
+    more += jnp.sum(jnp.exp(below_peak(values, peak)), axis=axis, keepdims=True)
+    return jnp.log1p(jnp.where(more < -0.5, 0.0, more))  # not below 0, but for rounding
+
+
+@_log1p_sum.defjvp
+def _log1p_sum_jvp(
+    axis: int, primals: tuple[Array, Array, Array], tangents: tuple[Array, Any, Any]
+) -> tuple[Array, Array]:
+    (values, peak, more), (moved, _, _) = primals, tangents
+    logarithm = _log1p_sum(values, peak, more, axis)
     below = below_peak(values, peak)
-    return jnp.sum(
-        jnp.exp(below if where is None else jnp.where(where, below, -jnp.inf)), axis=axis
-    )
+    # Elsewhere exponentials of their own: those of the sum would be kept, a matrix, until the gradient needs them.
+    shares = by_platform(
+        lambda: jnp.exp(below) * jnp.exp(-logarithm), lambda: jnp.exp(below - logarithm)
+    )()
+    return logarithm, jnp.sum(shares * moved, axis=axis, keepdims=True)
 
 
 @jax.custom_jvp
@@ -252,15 +263,16 @@ def softplus(values: Array) -> Array:
 softplus.defjvps(lambda moved, _, values: jax.nn.sigmoid(values) * moved)
 
 
+@jax.custom_jvp
 def below_peak(values: Array, peak: Array) -> Array:
-    """``values − peak``, none of which is above 0 if the values are finite, and the largest is 0.
+    """``values − peak``, none of which is above 0, and the largest is 0.
 
     Compilers round a product anew where it is used again, so that a value may lie above the peak, or all of them below
     it. So none counts as above, and beside a loud peak all within its rounding count as equal to it.
 
     Args:
         values: any shape.
-        peak: the largest of those that belong together, without a gradient; broadcast to the values.
+        peak: the largest of those that belong together, finite, without a gradient; broadcast to the values.
 
     Returns:
         The differences, with a gradient of 1 by the values.
@@ -269,7 +281,14 @@ def below_peak(values: Array, peak: Array) -> Array:
         >>> below_peak(jnp.array([1.0, 3.0]), jnp.array(2.9999998)).round(3)
         Array([-2.,  0.], dtype=float32)
     """
-    loud = jnp.abs(peak) > LOUD
-    below = values - peak + jnp.where(loud, 4.0 * jnp.finfo(peak.dtype).eps * jnp.abs(peak), 0.0)
-    above = jax.lax.stop_gradient(jnp.maximum(below, 0.0))
-    return below - jnp.where(above < jnp.inf, above, 0.0)
+    loudness = jnp.abs(peak)
+    rounding = jnp.where(loudness > LOUD, 4.0 * jnp.finfo(peak.dtype).eps * loudness, 0.0)
+    return jnp.minimum(values - (peak - rounding), 0.0)
+
+
+below_peak.defjvps(
+    lambda moved, _, values, peak: jnp.broadcast_to(
+        moved, jnp.broadcast_shapes(moved.shape, peak.shape)
+    ),
+    None,
+)

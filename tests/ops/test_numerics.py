@@ -94,6 +94,24 @@ def test_a_log_sum_of_zeros_passes_no_gradient(where) -> None:
     assert jnp.isnan(ops.log_sum_exp(jnp.array([jnp.nan, 1.0, 2.0]), where=where))
 
 
+@pytest.mark.parametrize("by_sums", [True, False])
+def test_cosines_are_products_on_the_sphere(by_sums: bool) -> None:
+    """Values and gradients, of zeros, and of vectors whose products overflow."""
+    x, y = jax.random.normal(jax.random.key(0), (2, 4, 3))
+    x, y = x.at[1].set(0.0), y.at[2].set(0.0).at[3].multiply(1e38).at[1].multiply(1e25)
+
+    def plain(x: jax.Array, y: jax.Array) -> jax.Array:
+        return ops.similarities(ops.sphere(x), ops.sphere(y))
+
+    def both(function, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+        value, gradients = jax.vjp(function, *arrays)
+        return value, *gradients(jnp.arange(16.0).reshape(4, 4) - 3.0)
+
+    found = both(lambda x, y: ops.cosines(x, y, by_sums), x, y)
+    for own, expected in zip(found, both(plain, x, y), strict=True):
+        np.testing.assert_allclose(own, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_distances_match_numpy_and_have_no_pair_of_vectors_in_memory() -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(7, 5)), rng.normal(size=(9, 5))
