@@ -228,7 +228,8 @@ def decode(content: bytes) -> "Image":
         image: Image.Image = Image.open(io.BytesIO(content))
     except UnidentifiedImageError:
         raise ValueError("its format is not known") from None
-    sixteen = any(";16" in str(tile.args) for tile in getattr(image, "tile", ()))
+    # By place: a tile of the lowest Pillow is a mere tuple.
+    sixteen = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
     if image.format == "TIFF" and getattr(image, "n_frames", 1) > 1:
         _say_pages()
     image.load()
