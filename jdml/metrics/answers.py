@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics.handed import as_array
+from jdml.metrics.handed import as_array, as_groups
 from jdml.ops import checks
 from jdml.ops.meshes import Axis, by_parts, mesh_of
 
@@ -89,7 +89,7 @@ def task(
 
 def check_levels(name: str, labels: Any, size: int) -> None:
     """Refuse what is neither labels ``[size]`` nor ``[size, L]``."""
-    many = getattr(labels, "ndim", 1) == 2 and 0 not in labels.shape
+    many = getattr(labels, "ndim", 1) == 2 and labels.shape[1] > 0
     for level in _levels(labels) if many else [labels]:
         checks.check_labels(name, level, size)
 
@@ -164,11 +164,8 @@ def checked_ignore(ignore: Any, queries: int, gallery: int) -> Any:
             "ignore must be a boolean array [Q, N], or the groups (of queries [Q], of the gallery [N]), got "
             f"{len(ignore)} of them"
         )
-    groups = [np.asarray(as_array(some)) for some in ignore]
-    groups = [some.astype(str) if some.dtype == object else some for some in groups]
+    groups = [as_groups(f"ignore[{turn}]", some) for turn, some in enumerate(ignore)]
     for turn, (some, size) in enumerate(zip(groups, (queries, gallery), strict=True)):
-        if some.dtype.kind not in "iubUS":
-            raise TypeError(f"ignore[{turn}] must be integers or names, got dtype {some.dtype}")
         if some.shape != (size,):
             raise ValueError(f"ignore[{turn}] must have shape [{size}], got {list(some.shape)}")
     if len({some.dtype.kind in "US" for some in groups}) > 1:

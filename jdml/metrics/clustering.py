@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from jdml.metrics.handed import as_array, handed_in
+from jdml.metrics.handed import as_groups, handed_in
 from jdml.ops import checks
 from jdml.registry.extras import need
 
@@ -121,6 +121,7 @@ def adjusted_mutual_information(labels: Any, clusters: Any) -> float:
         At most 1, which equal partitions have; below 0 where they agree less than by chance.
 
     Raises:
+        TypeError: neither integers nor names.
         ValueError: shapes that do not fit.
 
     Implementation notes:
@@ -135,13 +136,13 @@ def adjusted_mutual_information(labels: Any, clusters: Any) -> float:
         >>> round(adjusted_mutual_information([0, 0, 1, 1], [0, 1, 2, 3]), 4)  # 0.6667 by nmi
         0.0
     """
-    classes, parts = (np.asarray(as_array(some)) for some in (labels, clusters))
+    classes, parts = as_groups("labels", labels), as_groups("clusters", clusters)
     if classes.ndim != 1 or classes.shape != parts.shape:
         raise ValueError(
             "labels and clusters must be one number or name for each row, [N] and [N], got "
             f"{list(classes.shape)} and {list(parts.shape)}"
         )
-    if classes.dtype.kind not in "USOT":
+    if classes.dtype.kind not in "US":
         classes, parts = classes[classes >= 0], parts[classes >= 0]
     (rows, by_class), (columns, by_part) = (
         np.unique(some, return_inverse=True, return_counts=True)[1:] for some in (classes, parts)

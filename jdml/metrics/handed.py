@@ -109,6 +109,27 @@ def as_array(value: Any) -> Any:
         return (tensor.float() if tensor.is_floating_point() else tensor).numpy()
 
 
+def as_groups(name: str, groups: Any) -> np.ndarray:
+    """What rows belong to, by number or by name.
+
+    Args:
+        name: the argument's name.
+        groups: integers or names, in an array of any library or a list; other objects count as what they print.
+
+    Returns:
+        A NumPy array of integers or of text.
+
+    Raises:
+        TypeError: other numbers.
+    """
+    values = np.asarray(as_array(groups))
+    if values.dtype.kind in "OT":
+        values = values.astype(np.str_)
+    if values.size and values.dtype.kind not in "iubUS":
+        raise TypeError(f"{name} must be integers or names, got dtype {values.dtype}")
+    return values
+
+
 def _is_tensor(value: Any) -> bool:
     return all(hasattr(value, name) for name in ("__dlpack__", "detach", "is_floating_point"))
 

@@ -73,6 +73,8 @@ def rerank(
         parts.append(checks.as_finite("gallery", gallery))
     every = jnp.asarray(np.concatenate([np.asarray(some) for some in parts]))
     size = len(every)
+    if not size:
+        return jnp.zeros((0, 0), jnp.float32)
     near = np.arange(size)[:, None]
     most = min(max(k1, k2 - 1), size - 1)
     if most:
@@ -188,6 +190,7 @@ def expand_queries(queries: Array, gallery: Any, *, k: int = 10, alpha: float = 
         >>> expand_queries(jnp.array([[1.0, 0.0]]), jnp.array([[0.0, 1.0], [-1.0, 0.0]]), k=1, alpha=0.0).round(4)
         Array([[0.7071, 0.7071]], dtype=float32)
     """
+    checks.check_concrete("expand_queries", queries, gallery)
     return _moved(queries, gallery, k, alpha, exclude_self=False)
 
 
@@ -220,7 +223,11 @@ def augment_gallery(gallery: Array, *, k: int = 10, alpha: float = 0.0) -> Array
                [ 0.7071,  0.7071],
                [ 0.7071, -0.7071]], dtype=float32)
     """
-    return _moved(gallery, gallery, k, alpha, exclude_self=True)
+    checks.check_concrete("augment_gallery", gallery)
+    checks.check_embeddings("gallery", gallery)
+    vectors = checks.as_finite("gallery", gallery)
+    on_disk = isinstance(gallery, np.memmap)
+    return _moved(vectors, gallery if on_disk else vectors, k, alpha, exclude_self=True)
 
 
 def look_again(
@@ -234,19 +241,22 @@ def look_again(
         gallery: ``[N, D]``; None: the queries among each other.
 
     Returns:
-        Queries, gallery, and distances ``[Q, N]`` where these are to be ranked.
+        Queries, gallery, and distances ``[Q, N]`` where these are to be ranked. A row without neighbours stays.
     """
     if kind == "reciprocal":
         return queries, gallery, rerank(queries, gallery)
-    size = len(queries) - 1 if gallery is None else len(gallery)
-    if kind == "expand" and gallery is None:
-        queries = _moved(queries, queries, min(10, size), 3.0, exclude_self=True)
+    alone = gallery is None
+    k = min(10, len(queries if alone else gallery) - (alone or kind == "augment"))
+    if kind == "none" or k < 1:
+        return queries, gallery, None
+    if kind == "expand" and alone:
+        queries = _moved(queries, queries, k, 3.0, exclude_self=True)
     elif kind == "expand":
-        queries = expand_queries(queries, gallery, k=min(10, size))
-    elif kind == "augment" and gallery is None:
-        queries = augment_gallery(queries, k=min(10, size))
-    elif kind == "augment":
-        gallery = augment_gallery(gallery, k=min(10, size - 1))
+        queries = expand_queries(queries, gallery, k=k)
+    elif alone:
+        queries = augment_gallery(queries, k=k)
+    else:
+        gallery = augment_gallery(gallery, k=k)
     return queries, gallery, None
 
 

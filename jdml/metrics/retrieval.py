@@ -243,7 +243,7 @@ def _prepare(task: answers.Task, distances: Any = None) -> _Search:
         return _Search(moved, disk.Gallery(gallery, frame), itself)
     if mesh_of((queries, gallery)) is not None:
         here = jnp.asarray(np.asarray(queries))
-        frame = jax.device_get(_spread_frame(gallery, here))
+        frame = jax.device_get(spread_frame(gallery, here))
         references = by_rows(closeness.in_frame, gallery, frame)
         return _Search(closeness.in_frame(here, frame), references, itself)
     frame = closeness.common_frame(queries, gallery)
@@ -264,7 +264,9 @@ def _half_squares(references: Array) -> Array:
 
 
 @jax.jit
-def _spread_frame(gallery: Array, queries: Array) -> tuple[Array, Array]:
+def spread_frame(gallery: Array, queries: Array) -> tuple[Array, Array]:
+    """The common frame of queries and a gallery, which may be on a mesh."""
+
     def frame(axis: Axis, gallery: Array, queries: Array) -> Any:
         return closeness.common_frame(queries, gallery, axis=axis)
 

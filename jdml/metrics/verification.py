@@ -98,7 +98,8 @@ def verification(
     Implementation notes:
         Up to 2²² couples exactly: distances from differences, in float64. More are counted in 2²⁰ steps from 0 to the
         largest distance there can be, from matrix products in float32: a threshold is known to a millionth of that
-        distance, and two that differ by less tie; memory does not grow with the couples. Couples that share a class
+        distance, and two that differ by less tie; those below a thousandth of it are known to that, or count as 0.
+        Memory does not grow with the couples. Couples that share a class
         are not independent: the interval takes classes for what was drawn (the couples with a member in a class vary
         together), and reads the threshold off at ``f ± 1.96`` standard errors of FAR. It is for many classes: with
         three it says little. A host function: call it outside ``jit``.
@@ -117,8 +118,7 @@ def verification(
     task, truth, kin = _task(
         "verification", queries, labels, gallery, gallery_labels, self_index, ignore
     )
-    for turn, rate in enumerate(far):
-        checks.unit_interval(f"far[{turn}]", rate)
+    _check_rates(far)
     couples = _Couples(task, truth, kin)
     curve = couples.curve()
     for name, counts in (("one class", curve.right), ("two classes", curve.wrong)):
@@ -191,15 +191,14 @@ def open_set(
     task, truth, kin = _task(
         "open_set", queries, labels, gallery, gallery_labels, self_index, ignore
     )
-    for turn, rate in enumerate(far):
-        checks.unit_interval(f"far[{turn}]", rate)
-    distances, right = _nearest(task, truth, kin)
+    _check_rates(far)
     known = truth.num_relevant > 0
     for name, some in (("known", known), ("unknown", ~known)):
         if not some.any():
             raise ValueError(
                 f"there is no {name} query: each has {'no' if name == 'known' else 'a'} right answer"
             )
+    distances, right = _nearest(task, truth, kin)
     order = np.unique(distances[np.isfinite(distances)])
     counts = (
         np.searchsorted(np.sort(distances[some]), order, "right")
@@ -224,11 +223,12 @@ def rejection_threshold(gallery: Any, gallery_labels: Any, *, far: float = 0.01)
 
     Args:
         gallery: ``[N, D]`` floating.
-        gallery_labels: ``[N]`` integers, or class names, of two classes at least.
+        gallery_labels: ``[N]`` integers, or class names, of two classes at least; rows with a negative label ask
+            nothing, but are found, as of another class.
         far: how many of the queries of no class may be answered.
 
     Returns:
-        The distance.
+        The distance; −1 where even equal vectors are too many.
 
     Raises:
         TypeError: arguments of the wrong kind.
@@ -243,28 +243,42 @@ def rejection_threshold(gallery: Any, gallery_labels: Any, *, far: float = 0.01)
         >>> rejection_threshold(jnp.array([[0.0], [1.0], [5.0], [9.0]]), jnp.array([0, 0, 1, 2]), far=0.25)
         4.0
     """
-    everyone = np.zeros(gallery.shape[:1], int)
-    task, truth, kin = _task(
-        "rejection_threshold", gallery, gallery_labels, None, None, None, (everyone, everyone)
-    )
+    function, names = "rejection_threshold", "gallery_labels"
+    checks.check_concrete(function, gallery, gallery_labels)
+    checks.check_embeddings("gallery", gallery)
     checks.unit_interval("far", far)
-    distances = np.sort(_nearest(task, truth, kin)[0][truth.query_classes >= 0])
-    if not np.isfinite(distances).any():
+    vectors = checks.as_finite("gallery", gallery)
+    everyone = (np.zeros(len(vectors), int),) * 2
+    task, truth, kin = _task(
+        function, vectors, gallery_labels, None, None, None, everyone, labels=names
+    )
+    if truth.query_classes.max(initial=-1) < 1:
         raise ValueError("gallery_labels must be of two classes at least")
+    distances = np.sort(_nearest(task, truth, kin)[0][truth.query_classes >= 0])
     first = int(far * len(distances) * (1 + 1e-12))  # that may not be answered
     if first == len(distances):
         return float(distances[-1])
     nearer = distances[distances < distances[first]]
-    if not nearer.size:
-        return float(np.nextafter(distances[first], 0))
+    if not nearer.size:  # just below it, also when float32 is compared
+        below = np.nextafter(np.float32(distances[first]), np.float32(0))
+        return float(below) if distances[first] > 0 else -1.0
     return float(nearer[-1] + distances[first]) / 2
 
 
-def _task(function: str, *given: Any) -> tuple[Task, Truth, answers.Kin]:
+def _check_rates(far: Sequence[float]) -> None:
+    if np.ndim(far) != 1:
+        raise TypeError(f"far must be a sequence of numbers in [0, 1], got {far!r}")
+    for turn, rate in enumerate(far):
+        checks.unit_interval(f"far[{turn}]", rate)
+
+
+def _task(function: str, *given: Any, labels: str = "labels") -> tuple[Task, Truth, answers.Kin]:
     """The checked arguments of a function, and what is right."""
-    task = answers.task(function, ("labels", "gallery_labels"), *given)
+    task = answers.task(function, (labels, "gallery_labels"), *given)
     if len(task.levels) > 1:
-        raise ValueError(f"labels of {function} must have shape [Q], got {len(task.levels)} levels")
+        raise ValueError(
+            f"{labels} of {function} must have shape [Q], got {len(task.levels)} levels"
+        )
     truth, kin = answers.truth(*task.levels[0], task.own, task.ignored)
     return task, truth, kin
 
@@ -307,8 +321,9 @@ class _Couples:
         self.frame: Any = None
         if not self.exact:
             on_disk = isinstance(task.gallery, np.memmap)
-            find = disk.frame_of if on_disk else lambda q, _: closeness.common_frame(q, q)
-            self.frame = jax.device_get(find(task.queries, task.gallery))
+            here = jnp.asarray(np.asarray(task.queries))
+            find = disk.frame_of if on_disk else lambda q, g: retrieval.spread_frame(g, q)
+            self.frame = jax.device_get(find(here, task.gallery))
 
     def curve(self) -> Curve:
         """How many couples of one class and of two lie within which distance."""
@@ -335,7 +350,7 @@ class _Couples:
     def _sorted(self) -> tuple[np.ndarray, ...]:
         """Every distance that there is, and how many couples of one class and of two have it."""
         found = [(apart[right], apart[wrong]) for _, _, apart, right, wrong in self._blocks()]
-        one, two = (np.concatenate([np.zeros(0), *some]) for some in zip(*found, strict=True))
+        one, two = map(np.concatenate, zip((np.zeros(0),) * 2, *found, strict=True))
         distances, places = np.unique(np.concatenate([one, two]), return_inverse=True)
         size = len(distances)
         return distances, *(
@@ -343,7 +358,7 @@ class _Couples:
         )
 
     def _in_steps(self) -> tuple[np.ndarray, ...]:
-        """The middle of every step that is not empty, and how many couples of either kind lie in it."""
+        """The middle of every step that has couples, 0 for the first; how many of either kind lie in it."""
         away = (_reach(part, self.frame) for _, part in self._pieces())
         step = (float(_reach(self.task.queries, self.frame)) + max(map(float, away))) / STEPS
         step = max(step * np.exp2(float(self.frame[1])), np.finfo(np.float32).tiny)
@@ -353,7 +368,7 @@ class _Couples:
             for turn, kind in enumerate(kinds):
                 counts[turn] += np.bincount(places[kind], minlength=STEPS)
         there = np.flatnonzero(counts.any(axis=0))
-        return (there + 0.5) * step, *counts[:, there]
+        return np.where(there > 0, there + 0.5, 0.0) * step, *counts[:, there]
 
     def _pieces(self) -> Iterator[tuple[int, Array]]:
         """Pieces of the gallery in float32, and where they start; on a mesh all of it is one."""
@@ -392,11 +407,14 @@ class _Couples:
         """Which of some couples are of one class, and which of two; the others do not count."""
         own, other = self.truth.gallery_classes[rows], self.truth.query_classes[columns]
         here = np.arange(rows.start, rows.stop)[:, None]
+        there = np.arange(columns.start, columns.stop)
         counts = (own >= 0)[:, None] & (other >= 0)
         if self.task.alone:
-            counts &= here > np.arange(columns.start, columns.stop)
+            counts &= here > there
         if self.task.own is not None:
             counts &= here != self.task.own[columns]
+            if self.task.alone:
+                counts &= self.task.own[rows, None] != there
         if self.kin.of_gallery is not None:
             counts &= self.kin.of_gallery[rows, None] != self.kin.of_queries[columns]
         elif self.kin.of_queries is not None:

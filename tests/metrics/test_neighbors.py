@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jdml.metrics import augment_gallery, closeness, expand_queries, nearest, rerank
+from jdml.metrics.reranking import look_again
 from oracles import metrics as oracle
 
 
@@ -213,8 +214,19 @@ def test_vectors_moved_towards_their_neighbours(tmp_path):
         ),
         (lambda x: augment_gallery(x, k=6), "the other gallery rows, 5"),
         (lambda x: augment_gallery(x, k=1, alpha=-1.0), "alpha must be >= 0"),
+        (lambda x: augment_gallery(x * np.nan, k=1), "gallery must be finite"),
     ],
 )
 def test_bad_input_of_second_looks(call, message):
     with pytest.raises(ValueError, match=message):
         call(np.ones((6, 3), np.float32))
+
+
+def test_second_looks_at_nothing():
+    x = np.ones((1, 3), np.float32)
+    assert rerank(x[:0]).shape == (0, 0)
+    for kind in ("none", "reciprocal", "expand", "augment"):
+        for queries, gallery in ((x[:0], None), (x, None), (x, x)):
+            assert len(look_again(kind, queries, gallery)[0]) == len(queries)
+    with pytest.raises(TypeError, match="expand_queries runs on the host"):
+        jax.eval_shape(lambda x: expand_queries(x, x, k=1), x)

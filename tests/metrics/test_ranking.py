@@ -243,6 +243,8 @@ def test_agreement_beyond_chance():
     for same in (np.zeros(4, int), np.arange(4), classes):
         assert metrics.adjusted_mutual_information(same, same) == 1.0
     assert metrics.adjusted_mutual_information(np.zeros(4, int), np.arange(4)) == 0.0
+    with pytest.raises(TypeError, match="clusters must be integers or names, got dtype float64"):
+        metrics.adjusted_mutual_information(np.zeros(3, int), np.full(3, np.nan))
     with pytest.raises(ValueError, match=r"one number or name for each row, .* \[3\] and \[4\]"):
         metrics.adjusted_mutual_information(np.zeros(3, int), np.arange(4))
 

@@ -293,6 +293,7 @@ def test_levels_are_labellings_of_their_own(named):
     assert together["unanswered"].tolist()[2] == 60
     gallery = evaluate_retrieval(vectors[:9], labels[:9, :2], vectors[9:], labels[9:, :2])
     assert gallery["R@1"].shape == (2,)
+    assert evaluate_retrieval(vectors[:0], labels[:0])["R@1"].shape == (3,)
 
 
 def test_a_gallery_of_the_queries_is_no_gallery():

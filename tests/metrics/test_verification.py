@@ -45,6 +45,9 @@ def test_all_couples_equal_the_oracle(whole):
     assert_equal_to_oracle(x, y, gallery, labels, self_index=own)
     assert_equal_to_oracle(x, y, gallery, labels, self_index=own, ignore=cameras)
     assert_equal_to_oracle(x, y, gallery, labels, ignore=pairs)
+    there = verification(X, Y, far=())["wrong"]
+    for own in ([1, -1, -1, -1, -1, -1], [-1, 0, -1, -1, -1, -1]):  # whichever of both says it
+        assert verification(X, Y, far=(), self_index=np.array(own))["wrong"] == there - 1
 
 
 def test_curve_and_area_are_those_of_scikit_learn():
@@ -80,6 +83,10 @@ def test_many_couples_are_counted_in_steps(monkeypatch, tmp_path, where):
     actual = [verification(x, y, far=FAR, ignore=(cameras[0],) * 2)]
     actual.append(verification(x, y, gallery, labels, far=FAR, ignore=cameras))
     chex.assert_trees_all_close(actual, expected, rtol=1e-4)
+    long = verification(x, y, gallery * np.float32(1e25), labels, far=FAR)
+    assert long["threshold@FAR=0.1"] > 1e24
+    point = verification(x * 0, y, far=FAR)
+    assert (point["AUC"], point["threshold@FAR=0.1"]) == (0.5, -1.0)  # nothing is accepted
     moved = verification(jnp.asarray(x) * 2.0**20 + 2.0**20, y, far=FAR, ignore=(cameras[0],) * 2)
     assert moved["AUC"] == pytest.approx(expected[0]["AUC"], abs=1e-3)
 
@@ -130,6 +137,9 @@ def test_a_threshold_from_the_gallery_alone():
         assert (nearest <= threshold).mean() <= far < (nearest <= beyond).mean()
     names = np.array(list("abcdefgh"))[y]
     assert rejection_threshold(x, names, far=0.1) > 0
+    assert rejection_threshold(x * 0, y) == -1.0  # not even equal vectors are accepted
+    few = rejection_threshold(X, Y)
+    assert np.float32(few) < np.sqrt(np.float32(8)) == pytest.approx(few, rel=1e-6)
 
 
 X, Y = np.arange(12.0, dtype=np.float32).reshape(6, 2), np.arange(6) % 2
@@ -144,9 +154,19 @@ X, Y = np.arange(12.0, dtype=np.float32).reshape(6, 2), np.arange(6) % 2
         (lambda: verification(X, np.zeros(6, int)), ValueError, "no couple of two classes"),
         (lambda: verification(X, Y, X), ValueError, "gallery_labels must be given together"),
         (lambda: verification(X, np.stack([Y, Y], 1)), ValueError, "got 2 levels"),
+        (lambda: verification(X[:0], Y[:0]), ValueError, "no couple of one class"),
+        (lambda: verification(X[:1], Y[:1]), ValueError, "no couple of one class"),
+        (lambda: verification(X, Y, far=0.1), TypeError, "far must be a sequence of numbers"),
+        (lambda: open_set(X[:0], Y[:0], X, Y), ValueError, "there is no known query"),
+        (lambda: open_set(X, Y, X[:0], Y[:0]), ValueError, "there is no known query"),
         (lambda: open_set(X, Y, X, Y), ValueError, "there is no unknown query"),
         (lambda: open_set(X, Y, X, Y + 2), ValueError, "there is no known query"),
         (lambda: rejection_threshold(X, Y * 0), ValueError, "must be of two classes at least"),
+        (lambda: rejection_threshold(X[:0], Y[:0]), ValueError, "must be of two classes at least"),
+        (lambda: rejection_threshold(X, -Y), ValueError, "must be of two classes at least"),
+        (lambda: rejection_threshold([[0.0]], Y), TypeError, "gallery must be an array"),
+        (lambda: rejection_threshold(X * np.nan, Y), ValueError, "gallery must be finite"),
+        (lambda: rejection_threshold(X, Y[:5]), ValueError, "gallery_labels must have shape"),
         (lambda: rejection_threshold(X, Y, far=-1), ValueError, r"far must be in \[0, 1\]"),
     ],
 )
