@@ -1,5 +1,6 @@
 """``jdml benchmark``: a method, a data set, a protocol; the paper's row beside ours."""
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -76,9 +77,10 @@ class Benchmark(BenchmarkOptions):
             write_json(self.out / "metrics.json", {"options": self.told(), **rows})
             models = [file.parent for file in sorted(self.out.glob("**/model.safetensors"))]
             if not self.dry_run and models:
-                where = self.dataset + (f":{self.data_dir}" if self.data_dir else "")
-                print(f"next: jdml embed {models[0]} {where} --split test --out embeddings.npz")
-                print(f"      jdml search {models[0]} PHOTO.jpg --gallery {where} -k 10")
+                where = shlex.quote(self.dataset + (f":{self.data_dir}" if self.data_dir else ""))
+                model = shlex.quote(str(models[0]))
+                print(f"next: jdml embed {model} {where} --split test --out embeddings.npz")
+                print(f"      jdml search {model} PHOTO.jpg --gallery {where} -k 10")
 
     def _measure_all(self, source: "Benchmark") -> tuple[list[Rows], tuple[str, ...]]:
         """Metrics by row of each seed, and which counts are not the published ones."""

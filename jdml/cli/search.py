@@ -146,7 +146,7 @@ def _of_file(path: Path, trained: Any, *, drawn: bool) -> Embedded:
 
 def _check_drawable(path: Path, files: np.ndarray | None) -> None:
     """Refuse a gallery that cannot be drawn, before any work."""
-    from jdml.data.columns import image_named
+    from jdml.data.folder import image_named
     from jdml.data.lists import first, missing
 
     if files is None:
@@ -161,7 +161,7 @@ def _check_drawable(path: Path, files: np.ndarray | None) -> None:
 
 def _queries(names: tuple[str, ...]) -> list[str]:
     """The images that queries stand for."""
-    from jdml.data.columns import image_named
+    from jdml.data.folder import image_named
     from jdml.data.loading import read_path
     from jdml.data.source import name_of
 

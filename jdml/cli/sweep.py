@@ -85,7 +85,7 @@ class Sweep(Train):
             show(compare_runs(read_runs(*done), metrics=self.metric))
         for name, why in failed.items():
             print(f"failed: {name}: {why}")
-        print(f"next: jdml report {self.out} --out report.html")
+        print(f"next: jdml report {shlex.quote(str(self.out))} --out report.html")
 
     def runs(self) -> dict[str, Train]:
         """The options of every run, by its name, ``VALUES-SEED``."""

@@ -1,5 +1,6 @@
 """A run of ``jdml train``: what its options read, what trains, how it is scored and told."""
 
+import shlex
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -162,11 +163,12 @@ class TrainingRun:
         where = str(options.data_dir) if options.data == "folder" else str(options.data)
         if options.data != "folder" and options.data_dir is not None:
             where += f":{options.data_dir}"
+        where, out = shlex.quote(where), shlex.quote(str(options.out))
         split = " --split test" if "test" in self.data.tests else ""
-        embed = f"next: jdml embed {options.out} {where}{split} --out embeddings.npz"
+        embed = f"next: jdml embed {out} {where}{split} --out embeddings.npz"
         if not options.of_files:
-            return [embed, f"      jdml export {options.out} --out model.stablehlo"]
-        return [embed, f"      jdml search {options.out} PHOTO.jpg --gallery {where} -k 10"]
+            return [embed, f"      jdml export {out} --out model.stablehlo"]
+        return [embed, f"      jdml search {out} PHOTO.jpg --gallery {where} -k 10"]
 
     def _check(self) -> None:
         """Refuse what the data do not have."""

@@ -67,10 +67,12 @@ def read_columns(
 
     Raises:
         MissingLibraryError: pyarrow is not installed.
-        TypeError: a column of another kind.
-        ValueError: no such column, naming those there are; a row without a label; a file that is damaged.
+        TypeError: a column of another kind; labels of two kinds.
+        ValueError: no such column, naming those there are; no row; a row without a label; a file that is damaged.
     """
-    tables = [open_table(file) for file in files]
+    tables = [table for table in map(open_table, files) if len(table)]
+    if not tables:
+        raise ValueError(f"{files[0]} must hold at least one row, got none")
     rows: list[Readable] = []
     labels: list[np.ndarray] = []
     names: dict[tuple[str, ...] | None, Path] = {}
@@ -81,6 +83,10 @@ def read_columns(
         own = table.class_names(chosen)
         labels.append(labels_of(str(table.file), chosen, table.read(chosen), own))
         names[own] = table.file
+    if len({own.dtype.kind == "U" for own in labels}) > 1:
+        raise TypeError(
+            f"{files[0]} and others must hold labels of one kind, got integers and strings"
+        )
     if len(names) > 1:
         one, other = list(names.values())[:2]
         raise ValueError(f"{one} and {other} name their classes differently")
@@ -131,12 +137,6 @@ def row_named(name: str) -> Row | None:
         return None
     table = open_table(Path(called[1]))
     return Row(Column(table, image_column(table, None)), int(called[2]))
-
-
-def image_named(name: str) -> Readable:
-    """The image that a name stands for: a row of a table, ``FILE[ROW]``, or a file."""
-    row = row_named(name)
-    return Path(name) if row is None else row
 
 
 class Table:
@@ -254,8 +254,11 @@ class Column:
         """The bytes of an image file.
 
         Raises:
+            IndexError: there is no such row.
             ValueError: there is none in this row.
         """
+        if row >= len(self.table):
+            raise IndexError(f"there are {len(self.table)} rows, from 0")
         number = int(np.searchsorted(self.table.ends, row, "right")) - 1
         value = _kept(self.table, number, self.name)[row - int(self.table.ends[number])].as_py()
         if isinstance(value, Mapping):

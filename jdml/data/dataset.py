@@ -113,7 +113,8 @@ def _as_inputs(name: str, images: Any) -> Any:
             )
     images = np.asarray(images)
     if images.dtype.kind not in "fiu" or (images.ndim == 4 and images.dtype.name not in _PIXELS):
-        raise TypeError(f"{name} must be uint8 or float32, got {images.dtype}")
+        instead = f": write {name}.astype(numpy.float32)" if images.dtype.kind == "f" else ""
+        raise TypeError(f"{name} must be uint8 or float32, got {images.dtype}{instead}")
     if images.ndim == 0 or (images.dtype == np.uint8 and images.ndim != 4):
         raise ValueError(f"{name} must have shape [N, H, W, C], got {list(images.shape)}")
     check_channels(name, images)
@@ -176,7 +177,12 @@ def as_labels(name: str, labels: np.ndarray, size: int | None = None) -> np.ndar
     """
     labels = np.asarray(labels)
     if not np.issubdtype(labels.dtype, np.integer):
-        raise TypeError(f"{name} must be integers, got {labels.dtype}")
+        names = (
+            f": write numpy.unique({name}, return_inverse=True)[1]"
+            if labels.dtype.kind in "SU"
+            else ""
+        )
+        raise TypeError(f"{name} must be integers, got {labels.dtype}{names}")
     if labels.ndim != 1 or (size is not None and len(labels) != size):
         expected = "[N]" if size is None else f"[N] = [{size}]"
         raise ValueError(f"{name} must have shape {expected}, got {list(labels.shape)}")

@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from traceback import extract_tb
 
-from jdml.data.columns import Images, read_columns, tables_in
+from jdml.data.columns import Images, read_columns, row_named, tables_in
+from jdml.data.images import Readable
 from jdml.data.labelled import PARTS, Labelled, as_listing, in_one_form
 from jdml.data.lists import Listing, data_folder
 from jdml.data.rows import images_of
@@ -63,7 +65,7 @@ def read_folder(data_dir: str | Path | None) -> Listing:
     if not root.is_dir():
         raise FileNotFoundError(f"folder needs a folder of classes: {root.absolute()} is none")
     others: Counter[str] = Counter()
-    notes: list[str] = []
+    notes = [f"{file} is passed over, for the images beside it" for _, file in tables_in(root)]
     rows: list[Labelled] = []
     for part, holder in _holders(root, notes, others):
         classes = _classes(holder)
@@ -102,8 +104,8 @@ def read_pointer(pointer: str) -> Listing:
         The listing, with the view ``class``.
 
     Raises:
-        TypeError: anything else, or a part of another name.
-        ValueError: no such module, or no such name in it.
+        TypeError: anything else.
+        ValueError: no such module, or no such name in it; a part of another name; what the module raises.
     """
     if "" not in sys.path:
         sys.path.insert(0, "")
@@ -111,9 +113,16 @@ def read_pointer(pointer: str) -> Listing:
         made = resolve(pointer)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"{pointer} cannot be imported: {error}") from error
-    made = made() if callable(made) else made
+    except Exception as error:
+        raise _raised(pointer, error) from error
+    try:
+        made = made() if callable(made) else made
+    except Exception as error:
+        raise _raised(pointer, error) from error
     if not isinstance(made, Mapping):
         return _of_images([("", images_of(made, pointer))])
+    if not made:
+        raise ValueError(f"{pointer} must have parts of {', '.join(PARTS)}, got none")
     unknown = next((part for part in made if part not in PARTS), None)
     if unknown is not None:
         raise ValueError(f"{pointer} must have parts of {', '.join(PARTS)}, got {unknown!r}")
@@ -122,11 +131,45 @@ def read_pointer(pointer: str) -> Listing:
     )
 
 
+def _raised(pointer: str, error: Exception) -> ValueError:
+    """What a user's module raised, and where."""
+    last = extract_tb(error.__traceback__)[-1]
+    own = last.filename == __file__ or isinstance(error, SyntaxError)
+    where = "" if own else f" ({last.filename}:{last.lineno})"
+    return ValueError(f"{pointer} raised {type(error).__name__}: {error}{where}")
+
+
+@cache
+def _rows_of(pointer: str) -> dict[str, Readable]:
+    return {str(file): file for file in read_pointer(pointer).files}
+
+
+def image_named(name: str) -> Readable:
+    """The image that a name stands for: a row of a table, ``FILE[ROW]``, one of ``module:name``, or a file.
+
+    Raises:
+        ValueError: a module that cannot be imported, or has no such row.
+    """
+    row = row_named(name)
+    if row is not None:
+        return row
+    pointer = re.split(r"[ \[]", name, maxsplit=1)[0]
+    if not name.endswith("]") or not is_pointer(pointer):
+        return Path(name)
+    found = _rows_of(pointer).get(name)
+    if found is None:
+        raise ValueError(f"{name}: {pointer} has no such row")
+    return found
+
+
 def _of_images(parts: Iterable[tuple[str, Images]]) -> Listing:
     """Images that are no files of their own; classes are called by their names, or their numbers."""
     rows = []
     for part, images in parts:
         labels = images.labels.tolist()
+        if images.labels.dtype.kind == "i" and images.labels.min() < 0:
+            row = int(images.labels.argmin())
+            raise ValueError(f"{images.files[row]}: label must be at least 0, got {labels[row]}")
         names = labels if images.names is None else [images.names[label] for label in labels]
         rows += [
             Labelled(file, in_one_form(str(name)), part, str(file), str(file))

@@ -233,7 +233,7 @@ def decode(content: bytes) -> "Image":
     if image.format == "TIFF" and getattr(image, "n_frames", 1) > 1:
         _say_pages()
     image.load()
-    image = _upright(image)
+    image = upright(image)
     deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
     if image.mode in ("I", "F") and not deep:
         raise ValueError(f"its pixels are of mode {image.mode!r}, expected 8 or 16 bits")
@@ -255,7 +255,7 @@ def is_grey(content: bytes) -> bool:
         return image.mode in ("1", "F", "I", "L", "LA", "La") or image.mode.startswith("I;")
 
 
-def _upright(image: "Image") -> "Image":
+def upright(image: "Image") -> "Image":
     """An image turned as its EXIF data say; as it is, where they cannot be read."""
     from PIL.Image import Transpose
 

@@ -11,7 +11,7 @@ import numpy as np
 from jdml.data.columns import HELD, Classes, Images, read_columns, tables_in
 from jdml.data.dataset import Dataset, as_labels
 from jdml.data.images import ImageFiles, Readable, Row, decode, is_grey, named_if_bad
-from jdml.data.labelled import by_number
+from jdml.data.labelled import by_number, in_one_form
 from jdml.data.rows import (
     Rows,
     as_classes,
@@ -53,8 +53,8 @@ def from_parquet(
         BadImageError: a picture that cannot be decoded, by file and row.
         FileNotFoundError: no such file.
         MissingLibraryError: pyarrow is not installed.
-        TypeError: a column of another kind.
-        ValueError: no such column, naming those there are; a row without a label.
+        TypeError: no path; a column of another kind.
+        ValueError: no such column, naming those there are; no row; a row without a label.
 
     Example:
         Photographs into a training::
@@ -69,8 +69,11 @@ def from_parquet(
         FileNotFoundError: path must name Parquet files, a folder of them or a pattern, birds.parquet names none
     """
     given = [path] if isinstance(path, str | Path) else path
+    if not isinstance(given, Sequence) or not given:
+        raise TypeError(f"path must be a path, a pattern or several, got {given!r}")
     files = [file for each in given for file in _files(each)]
-    return _dataset(Path(files[0]).stem, read_columns(files, image, label), label, transform)
+    named = Path(given[0]) if Path(given[0]).exists() else files[0]
+    return _dataset(named.stem, read_columns(files, image, label), label, transform)
 
 
 def from_huggingface(
@@ -103,9 +106,9 @@ def from_huggingface(
         TypeError: dataset must be one split, got train, test: write dataset['train']
     """
     if isinstance(dataset, Mapping):
-        raise TypeError(
-            f"dataset must be one split, got {', '.join(map(str, dataset))}: write dataset[{next(iter(dataset))!r}]"
-        )
+        splits = ", ".join(map(str, dataset)) or "none"
+        first = next(iter(dataset), "train")
+        raise TypeError(f"dataset must be one split, got {splits}: write dataset[{first!r}]")
     if not hasattr(dataset, "features") or not hasattr(dataset, "column_names"):
         raise TypeError(f"dataset must be a datasets.Dataset, got a {type(dataset).__name__}")
     rows, labels = of_huggingface(dataset, image, label)
@@ -122,8 +125,8 @@ def from_torch(
 ) -> Dataset:
     """Take a data set of PyTorch, or what a ``DataLoader`` yields in one epoch.
 
-    Tensors ``[C, H, W]`` become arrays ``[N, H, W, C]``, as they are. Pillow's images become arrays where they are
-    small and of one size; else they are read when they are drawn.
+    Tensors ``[C, H, W]`` become arrays ``[N, H, W, C]``; those whose last axis alone has 1, 3 or 4 channels stay as
+    they are. Pillow's images become arrays where they are small and of one size; else they are read when drawn.
 
     Args:
         dataset: of pairs ``(image, label)``, or of dictionaries; or a ``DataLoader`` of such.
@@ -168,7 +171,7 @@ def from_rows(
     they are drawn. What has no length and numbers is read once, and must fit into memory.
 
     Args:
-        rows: pairs ``(image, label)``, or dictionaries, not in batches and without end. Several threads read them.
+        rows: pairs ``(image, label)``, or dictionaries; neither batches nor without end. Several threads read them.
         image: where a row has its image. None: the first of a pair, ``"image"`` of a dictionary.
         label: where it has its label. None: the second of a pair, ``"label"`` of a dictionary.
         labels: all labels ``[N]``, where they are known. None: every row is read once.
@@ -261,6 +264,8 @@ def _given(labels: Any) -> Classes | None:
     """Labels that were handed in."""
     if labels is None:
         return None
+    if not hasattr(labels, "__len__") or isinstance(labels, str):
+        raise TypeError(f"labels must be integers or strings [N], got {labels!r}")
     return as_classes([label_of(label, f"labels[{row}]") for row, label in enumerate(labels)])
 
 
@@ -275,6 +280,7 @@ def _labelled(name: str, images: Any, classes: Classes, view: str) -> Dataset:
     """A data set whose classes have numbers; those with names alone in the order of their names."""
     labels, names = classes
     if labels.dtype.kind == "U":
+        labels = np.array([in_one_form(label) for label in labels.tolist()])
         known, place = np.unique(labels, return_inverse=True)
         order = sorted(range(len(known)), key=lambda n: by_number(str(known[n])))
         labels = np.argsort(order)[place.reshape(-1)]
@@ -309,7 +315,9 @@ def _files(path: str | Path) -> list[Path]:
     """The tables of a path or a pattern."""
     place = Path(path).expanduser()
     found = [file for _, file in tables_in(place)]
-    found = found or [Path(file) for file in sorted(glob.glob(str(place))) if Path(file).is_file()]
+    found = found or [
+        file for of in sorted(glob.glob(str(place))) for _, file in tables_in(Path(of))
+    ]
     if not found:
         raise FileNotFoundError(
             f"path must name Parquet files, a folder of them or a pattern, {path} names none"

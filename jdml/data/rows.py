@@ -1,6 +1,7 @@
 """Rows of other libraries' data sets: an image and a label by number, read when asked for."""
 
 import io
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +14,16 @@ import numpy as np
 
 from jdml.data.columns import Classes, Images, labels_of
 from jdml.data.dataset import Dataset
-from jdml.data.images import ImageFiles, Row, cores
+from jdml.data.images import ImageFiles, Row, cores, upright
 from jdml.registry.extras import need
 
 BLOCK = 64
 """Rows that a thread takes at a time."""
+CHANNELS = (1, 3, 4)
+"""Of pictures."""
+MANY = 1 << 20
+"""Rows of an iterator after which is said that it has not ended."""
+_log = logging.getLogger(__name__)
 
 
 class Rows:
@@ -71,9 +77,17 @@ class Rows:
             value = Path(place).read_bytes() if value is None else value  # type: ignore[arg-type]
         if isinstance(value, str | os.PathLike):
             return Path(value).read_bytes()
+        if isinstance(value, bytearray | memoryview):
+            return bytes(value)
         if isinstance(value, bytes) or hasattr(value, "getbands"):
             return value
-        return self._array(_host(value), row)
+        try:
+            array = _host(value)
+        except ValueError as error:  # lists of several lengths
+            raise ValueError(
+                f"{self}[{row}]: image must be an array or an image: {error}"
+            ) from error
+        return self._array(array, row)
 
     def _array(self, value: np.ndarray, row: int) -> np.ndarray:
         if value.dtype.kind not in "fiu":
@@ -123,8 +137,10 @@ class _PyTorch(Rows):
     def _image(self, found: Any, row: int) -> Any:
         value = self.part(found, 0, row)
         image = super()._image(found, row)
-        tensor = hasattr(value, "detach") and isinstance(image, np.ndarray) and image.ndim == 3
-        return np.moveaxis(image, 0, -1) if tensor and value.ndim == 3 else image
+        if not _is_tensor(value) or value.ndim != 3:
+            return image
+        last = image.shape[-1] in CHANNELS and image.shape[0] not in CHANNELS
+        return image if last else np.moveaxis(image, 0, -1)
 
 
 def images_of(source: Any, name: str) -> Images:
@@ -151,7 +167,10 @@ def images_of(source: Any, name: str) -> Images:
         rows, classes = of_huggingface(source, "image", "label")
     else:
         torch = any(base.__module__.split(".")[0] == "torch" for base in type(source).__mro__)
-        rows = (of_torch if torch else of_anything)(source, None, None)
+        try:
+            rows = (of_torch if torch else of_anything)(source, None, None)
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}") from error
     rows.name = name
     if not len(rows):
         raise ValueError(f"{name} must hold at least one row, got none")
@@ -180,7 +199,10 @@ def of_torch(dataset: Any, image: Any, label: Any) -> Rows:
     rows: list[Any] = []
     for batch in dataset:
         of = Rows([batch], image, label, name)
-        rows += zip(of.part(batch, 0, 0), of.part(batch, 1, 0), strict=True)
+        images, labels = of.part(batch, 0, 0), of.part(batch, 1, 0)
+        if np.ndim(labels) == 0:  # batch_size=None
+            images, labels = [images], [labels]
+        rows += zip(images, labels, strict=True)
     return _PyTorch(rows, None, None, name)
 
 
@@ -190,6 +212,9 @@ def of_huggingface(dataset: Any, image: str, label: str) -> tuple[Rows, Classes]
     import datasets
 
     there = dataset.column_names or list(dataset.features or ())
+    if not there:  # it is streamed, and tells its columns by its rows
+        rows = Rows(list(dataset), image, label, "huggingface")
+        return rows, read_labels(rows)
     for column in (image, label):
         if column not in there:
             raise ValueError(f"dataset has no column {column!r}: it has {', '.join(there)}")
@@ -243,7 +268,7 @@ def as_bytes(image: Any) -> bytes:
         The bytes.
 
     Raises:
-        TypeError: an array of another kind.
+        TypeError: an array of another kind; pixels of more than 16 bits.
 
     Example:
         >>> as_bytes(np.zeros((1, 2, 3), np.uint8))
@@ -254,17 +279,33 @@ def as_bytes(image: Any) -> bytes:
     if isinstance(image, np.ndarray):
         from PIL import Image
 
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] not in (1, 3, 4):
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] not in CHANNELS:
             got = f"{image.dtype} {list(image.shape)}"
-            raise TypeError(f"images must be uint8 [H, W, C], got {got}")
+            scaled = image.dtype.kind == "f" and image.ndim == 3
+            instead = ": leave their scaling (ToTensor) out" if scaled else ""
+            raise TypeError(f"images must be uint8 [H, W, C], got {got}{instead}")
         grey = image.shape[-1] == 1
         image = Image.fromarray(np.ascontiguousarray(image[..., 0] if grey else image))
+    image = upright(image)
+    if image.mode == "F" or (image.mode == "I" and not _fits(image)):
+        raise TypeError(f"images must have 8 or 16 bits, got mode {image.mode!r}")
+    if image.mode[0] == "I" and image.mode != "I;16":
+        image = image.convert("I").convert("I;16")
+    clear = image.has_transparency_data
+    if clear and image.mode not in ("I;16", "L", "LA", "P", "RGB"):
+        image = image.convert("RGBA")
     file = io.BytesIO()
-    if image.mode in ("1", "I", "I;16", "LA", "P", "RGBA"):
+    if clear or image.mode in ("1", "I;16", "P"):
         image.save(file, "PNG", compress_level=1)
     else:  # no more than a copy
         (image if image.mode in ("L", "RGB") else image.convert("RGB")).save(file, "PPM")
     return file.getvalue()
+
+
+def _fits(image: Any) -> bool:
+    """Whether whole numbers fit into 16 bits."""
+    least, most = image.getextrema()
+    return bool(0 <= least <= most < 2**16)
 
 
 class _Zipped:
@@ -282,29 +323,57 @@ class _Zipped:
 
 def label_of(value: Any, where: str) -> int | str:
     """One label."""
+    if isinstance(value, np.ndarray) and not value.shape:
+        value = value.item()
     if value is None:
         raise ValueError(f"{where} has no label")
     if isinstance(value, str):
-        return value
+        return str(value)
     if isinstance(value, bytes):
-        return value.decode()
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{where}: label must be UTF-8, got {value!r}") from error
     number = _host(value)
     if number.shape or number.dtype.kind not in "iub":
-        got = f"an array {list(number.shape)}" if number.shape else type(value).__name__
+        got = type(value).__name__ if number.dtype.kind == "O" else str(number.dtype)
+        got = f"an array {list(number.shape)}" if number.shape else got
         raise TypeError(f"{where}: label must be an integer or a string, got {got}")
     return int(number)
 
 
 def _host(value: Any) -> np.ndarray:
     """A tensor of any library as an array."""
-    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+    if not _is_tensor(value):
+        return np.asarray(value)
+    value = value.detach().cpu()
+    return np.asarray(value.float() if "bfloat16" in str(value.dtype) else value)
+
+
+def _is_tensor(value: Any) -> bool:
+    """Whether it is of PyTorch."""
+    return hasattr(value, "detach") and hasattr(value, "cpu")
 
 
 def _numbered(rows: Any) -> Any:
     """Rows with numbers; what has none is read once."""
+    if isinstance(rows, Mapping):
+        there = ", ".join(map(str, rows))
+        raise TypeError(
+            f"rows must be a sequence or an iterable of rows, got a dictionary of {there}: write rows[…] of one, or "
+            "of two arrays jdml.data.Dataset(name, images, labels)"
+        )
     streamed = any(base.__name__ == "IterableDataset" for base in type(rows).__mro__)
     if not streamed and hasattr(rows, "__len__") and hasattr(rows, "__getitem__"):
         return rows
     if not hasattr(rows, "__iter__") and not hasattr(rows, "__getitem__"):
         raise TypeError(f"rows must be a sequence or an iterable, got a {type(rows).__name__}")
-    return list(rows)
+    read = []
+    for row in rows:
+        read.append(row)
+        if len(read) == MANY:
+            _log.warning(
+                "%s rows are read and there are more: rows that never end are not for this",
+                f"{MANY:,}",
+            )
+    return read

@@ -8,7 +8,7 @@ import numpy as np
 
 from jdml.data.columns import row_named
 from jdml.data.dataset import Dataset
-from jdml.data.images import Row
+from jdml.data.images import ImageFiles, Row
 from jdml.data.lists import Listing
 from jdml.data.loading import IMAGE_FILES, load, read_listing, read_path
 from jdml.data.splits import resplit, train_on
@@ -96,7 +96,8 @@ def _of_path(path: Path, split: str, view: str | None, config: Mapping[str, Any]
     if split != "all":
         raise ValueError(f"split {split} needs classes, each a folder: {path} holds images without")
     files = np.array([name_of(file) for file in images.files])
-    return Source(images.files, files, None, images.notes)
+    rows = any(isinstance(file, Row) for file in images.files)
+    return Source(ImageFiles(images.files) if rows else images.files, files, None, images.notes)
 
 
 def _of_listing(

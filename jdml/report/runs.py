@@ -226,7 +226,7 @@ def _of_study(results: Mapping[str, Mapping[str, Any]]) -> Iterator[Run]:
 def _of_arrays(place: Path) -> Run:
     """Embeddings that lie in a file."""
     from jdml.data import Dataset, ImageFiles
-    from jdml.data.columns import image_named
+    from jdml.data.folder import image_named
 
     embedded = read_embeddings(place)
     vectors = embedded.vectors

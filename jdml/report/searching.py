@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jdml.data.columns import image_named
+from jdml.data.folder import image_named
 from jdml.data.walk import RealFiles, same_content
 from jdml.metrics import nearest
 from jdml.metrics.reranking import SecondLook, look_again
@@ -110,12 +110,12 @@ class _Itself:
 
     def _same(self, asked: str, file: str) -> bool:
         """Whether two images hold the same bytes."""
-        one, other = map(image_named, (asked, file))
-        if isinstance(one, Path) and isinstance(other, Path):
-            return same_content(one, other)
         try:
+            one, other = map(image_named, (asked, file))
+            if isinstance(one, Path) and isinstance(other, Path):
+                return same_content(one, other)
             return one.read_bytes() == other.read_bytes()
-        except OSError:
+        except (OSError, ValueError):
             return False
 
     def _rounding(self, query: int) -> float:

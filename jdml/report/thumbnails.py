@@ -140,7 +140,7 @@ def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> P
 
 
 def _thumbnail(file: str) -> Any:
-    from jdml.data.columns import image_named
+    from jdml.data.folder import image_named
     from jdml.data.images import decode
 
     try:

@@ -23,7 +23,7 @@ from jdml.data import (
     from_rows,
     from_torch,
 )
-from jdml.data.folder import read_folder, read_pointer
+from jdml.data.folder import image_named, read_folder, read_pointer
 
 RANDOM = np.random.default_rng(0)
 PICTURES = RANDOM.integers(0, 256, (12, 10, 8, 3), np.uint8)
@@ -171,6 +171,7 @@ def test_parts_are_those_that_files_are_called_after(write, tmp_path):
             r"birds.parquet\[2\] has no label",
         ),
         ({"label": [0, -1] * 6}, ValueError, r"label must be at least 0, got -1 in row 1"),
+        ({"image": [], "label": []}, ValueError, "birds.parquet must hold at least one row"),
         (
             {"label": [0, -1] * 6, "features": FEATURES},
             ValueError,
@@ -194,12 +195,22 @@ def test_tables_are_refused_in_a_sentence(write, values, error, message):
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_table(arrow, tmp_path):
+def test_what_is_no_table(write, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"path must name Parquet files, .* names none"):
         from_parquet(tmp_path / "none.parquet")
     (tmp_path / "text.parquet").write_text("no table")
     with pytest.raises(ValueError, match=r"text.parquet is not a readable .parquet file"):
         from_parquet(tmp_path / "text.parquet")
+    write("two/1.parquet", label=list("abcd") * 3)
+    with pytest.raises(TypeError, match="labels of one kind, got integers and strings"):
+        from_parquet([write("two/0.parquet"), tmp_path / "two" / "1.parquet"])
+    with pytest.raises(FileNotFoundError, match=r"files, .*\*.txt names none"):
+        from_parquet(tmp_path / "*.txt")
+    for path in ([], 3):
+        with pytest.raises(
+            TypeError, match=r"path must be a path, a pattern or several, got [\[3]"
+        ):
+            from_parquet(path)
     (tmp_path / "state.json").write_text("{")
     with pytest.raises(ValueError, match=r"state.json is not what Hugging Face's save_to_disk"):
         read_folder(tmp_path)
@@ -207,8 +218,6 @@ def test_what_is_no_table(arrow, tmp_path):
 
 def test_a_table_is_asked_for_by_its_extra(write, monkeypatch):
     file = write()
-    monkeypatch.setattr(columns, "need", None)
-    monkeypatch.undo()
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     columns._opened.cache_clear()
     with pytest.raises(
@@ -366,8 +375,11 @@ def test_pytorch_tensors_are_an_array_as_they_are(torch):
         (PICTURES / np.float32(255)).astype(np.float32),
     )
     same(from_torch(torch_data(torch, tensors[:, 0])), PICTURES[..., :1])
-    loader = torch.utils.data.DataLoader(torch_data(torch, tensors), 5)
-    same(from_torch(loader))
+    same(from_torch(torch_data(torch, torch.from_numpy(PICTURES))))  # [H, W, C]
+    halves = from_torch(torch_data(torch, (tensors / 256).bfloat16())).images
+    np.testing.assert_array_equal(halves, (tensors / 256).bfloat16().float().permute(0, 2, 3, 1))
+    for size in (5, None):
+        same(from_torch(torch.utils.data.DataLoader(torch_data(torch, tensors), size)))
 
     class Stream(torch.utils.data.IterableDataset):
         def __iter__(self):
@@ -405,6 +417,8 @@ def test_rows_of_anything():
     )
     same(from_rows([(Image.fromarray(image), label) for image, label in pairs]))
     same(from_rows([(image.tolist(), label) for image, label in pairs]))
+    same(from_rows([(bytearray(file), label) for file, label in zip(FILES, LABELS, strict=True)]))
+    same(from_rows([(image, np.array(NAMES[label])) for image, label in pairs]), names=NAMES)
     same(from_rows([(5, label, image) for image, label in pairs], image=2, label=1))
     same(from_rows([(image, None) for image in PICTURES], labels=LABELS))
     features = from_rows([(image.ravel() / 255, label) for image, label in pairs])
@@ -421,6 +435,34 @@ def test_files_and_transparent_pictures(tmp_path):
         files.append((str(tmp_path / f"{n}.png"), n))
     assert from_rows(files).images.shape == (4, 9, 9, 3)
     assert from_rows([(picture, 0) for picture in pictures]).images.shape == (6, 9, 9, 3)
+
+
+def test_pictures_of_pillow_are_as_their_files(tmp_path):
+    deep = Image.fromarray(np.arange(72, dtype=np.uint16).reshape(8, 9) * 900)
+    clear = Image.new("RGB", (9, 8), "red")
+    turned = Image.fromarray(PICTURES[0])
+    turned.getexif()[0x0112] = 6
+    clear.save(tmp_path / "0.png", transparency=(255, 0, 0))
+    turned.save(tmp_path / "1.png", exif=turned.getexif())
+    deep.save(tmp_path / "2.png")
+    deep.convert("I").save(tmp_path / "3.tif")
+    for n, name in enumerate(("0.png", "1.png", "2.png")):
+        file = tmp_path / name
+        with Image.open(file) as picture:
+            expected = from_rows([(file, n)]).images
+            np.testing.assert_array_equal(from_rows([(picture, n)]).images, expected)
+    wide = from_rows([(deep.convert("I"), 0)]).images  # as TIFF files of 32 bits are read
+    np.testing.assert_array_equal(wide, expected)
+
+
+def test_rows_that_do_not_end_are_told_of(monkeypatch, caplog):
+    monkeypatch.setattr("jdml.data.rows.MANY", 5)
+    from_rows(iter([(PICTURES[0], 0)] * 4))
+    assert not caplog.messages
+    from_rows(iter([(PICTURES[0], 0)] * 9))
+    assert caplog.messages == [
+        "5 rows are read and there are more: rows that never end are not for this"
+    ]
 
 
 def test_a_source_of_grain():
@@ -446,6 +488,7 @@ def test_rows_are_read_by_threads():
     ("rows", "error", "message"),
     [
         (5, TypeError, "rows must be a sequence or an iterable, got a int"),
+        ({"image": 0}, TypeError, "iterable of rows, got a dictionary of image: write rows"),
         ([], ValueError, "list must hold at least one row, got none"),
         (
             [PICTURES[0]],
@@ -461,6 +504,10 @@ def test_rows_are_read_by_threads():
             TypeError,
             r"list\[0\]: label must be an integer or a .*, got float",
         ),
+        ([(PICTURES[0], b"\xff")], ValueError, r"list\[0\]: label must be UTF-8, got b'\\xff'"),
+        ([([[1], [2, 3]], 0)], ValueError, r"list\[0\]: image must be an array or an image: "),
+        ([(io.BytesIO(), 0)], TypeError, r"list\[0\]: image must be an array or .* got object"),
+        ([(Image.new("F", (9, 9)), 0)], TypeError, "must have 8 or 16 bits, got mode 'F'"),
         ([(PICTURES[0], np.eye(3)[0])], TypeError, r"list\[0\]: .* got an array \[3\]"),
         ([(PICTURES[0], 0), (PICTURES[0], "a")], TypeError, "integers or strings, got int and str"),
         (
@@ -485,8 +532,12 @@ def test_rows_are_refused_in_a_sentence(rows, error, message):
 
 
 def test_what_cannot_be_cut_or_does_not_fit(monkeypatch):
-    with pytest.raises(TypeError, match=r"must be uint8 \[H, W, C\], got float64 \[3, 3, 3\]"):
+    with pytest.raises(TypeError, match=r"got float64 \[3, 3, 3\]: leave their scaling"):
         from_rows([(np.zeros((3, 3, 3)), 0)], transform=small)
+    with pytest.raises(TypeError, match=r"got float64: write images.astype\(numpy.float32\)"):
+        from_rows([(np.zeros((3, 3, 3)), 0)])
+    with pytest.raises(TypeError, match=r"labels must be integers or strings \[N\], got 3"):
+        from_rows([(PICTURES[0], 0)], labels=3)
     with pytest.raises(ValueError, match=r"labels must have shape \[N\] = \[1\], got \[2\]"):
         from_rows([(PICTURES[0], 0)], labels=[0, 1])
     monkeypatch.setattr("os.sysconf", lambda _: 10)
@@ -508,7 +559,10 @@ def test_a_name_of_ones_own_module(tmp_path, monkeypatch):
         "arrays = jdml.data.Dataset('mine', images, np.arange(12) % 4)\n"
         "def parts():\n"
         "    return {'train': list(zip(images, 'ab' * 6)), 'validation': list(zip(images, 'cd' * 6))}\n"
-        "other = {'holdout': arrays}\n"
+        "other, none = {'holdout': arrays}, None\n"
+        "negative = [(images[0], -1), (images[1], 0)]\n"
+        "def broken(): raise KeyError('disk')\n"
+        "def asking(path): return arrays\n"
         "numbers = jdml.data.Dataset('mine', np.zeros((4, 3)), np.arange(4))\n"
     )
     listing = read_pointer("my_birds:arrays")
@@ -532,6 +586,18 @@ def test_a_name_of_ones_own_module(tmp_path, monkeypatch):
         read_pointer("my_birds:other")
     with pytest.raises(TypeError, match=r"images must be uint8 \[H, W, C\], got float32 \[3\]"):
         read_pointer("my_birds:numbers")
+    for name, message in {
+        "negative": r"my_birds:negative\[0\]: label must be at least 0, got -1",
+        "broken": r"my_birds:broken raised KeyError: 'disk' \(.*my_birds.py:\d+\)$",
+        "asking": r"my_birds:asking raised TypeError: asking\(\) missing 1 .* 'path'$",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            read_pointer(f"my_birds:{name}")
+    with pytest.raises(TypeError, match="my_birds:none: rows must be a sequence .* got a NoneType"):
+        read_pointer("my_birds:none")
+    assert image_named("my_birds:parts validation[3]") is parts.files[15]
+    with pytest.raises(ValueError, match=r"my_birds:arrays\[99\]: my_birds:arrays has no such row"):
+        image_named("my_birds:arrays[99]")
     with pytest.raises(
         ValueError, match="nowhere:birds cannot be imported: No module named 'nowhere'"
     ):
