@@ -205,6 +205,6 @@ for name, objective in objectives.items():
 
 # %% [markdown]
 # After so short a training ProxyAnchor is ahead, with wrong labels, too, and PFML is ahead of CPML in all four columns.
-# A fifth of wrong labels costs each of them about two points of R@1, and twenty to thirty of MAP@R, which asks for the
-# whole class. One run, one seed: an illustration. Five seeds, more losses and larger data are in
+# A fifth of wrong labels costs each of them about two points of R@1, and nineteen to thirty of MAP@R, which asks for
+# the whole class. One run, one seed: an illustration. Five seeds, more losses and larger data are in
 # `experiments/potential_fields`.

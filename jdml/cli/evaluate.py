@@ -62,7 +62,7 @@ class Evaluate:
     """Name of an array [N] (gallery_NAME [M] for a gallery), such as camera: what is of one class and equal there does
     not count, neither right nor wrong. Or TABLE.csv:COLUMN, of the files that jdml embed wrote; or an .npy file (for
     a gallery beside it gallery_FILE.npy)."""
-    rerank: Literal["none", "reciprocal", "expand", "augment"] = "none"
+    rerank: Literal["augment", "expand", "none", "reciprocal"] = "none"
     """A second look: reciprocal prefers neighbours that are each other's (k-reciprocal), expand moves queries towards
     what they find, augment every row of the gallery towards its neighbours."""
     json: str | None = None

@@ -40,7 +40,7 @@ class Search:
     max_distance: float | Literal["auto"] | None = None
     """What is farther is not found: a query without an answer is not in the gallery. auto: the distance within which
     one in 100 of the gallery's own images finds another class."""
-    rerank: Literal["none", "reciprocal", "expand", "augment"] = "none"
+    rerank: Literal["augment", "expand", "none", "reciprocal"] = "none"
     """A second look: reciprocal prefers neighbours that are each other's (k-reciprocal), expand moves queries towards
     what they find, augment every image of the gallery towards its neighbours. Distances are then other ones."""
     json: Path | None = None
