@@ -318,12 +318,12 @@ def test_examples_run(place, photos, jdml_command, monkeypatch, command):
 
 def test_weights_are_converted(place, jdml_command, monkeypatch):
     torch = pytest.importorskip("torch")
-    from jdml.models.dialects import dialects
-    from jdml.models.weights import _shapes, _stored_shape
+    from jdml.models.dialects import dialects, stored_shape
+    from jdml.models.weights import _shapes
 
     dialect = dialects("resnet18")[0]
     named = {
-        dialect.name(target.partition("/")[2]): _stored_shape(target, shape, dialect, "")
+        dialect.name(target.partition("/")[2]): stored_shape(target, shape, dialect, "")
         for target, shape in _shapes("resnet18").items()
     }
     monkeypatch.chdir(place)
