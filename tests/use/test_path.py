@@ -322,10 +322,10 @@ def test_weights_are_converted(place, jdml_command, monkeypatch):
     from jdml.models.weights import _shapes
 
     dialect = dialects("resnet18")[0]
-    named = {
-        dialect.name(target.partition("/")[2]): stored_shape(target, shape, dialect, "")
-        for target, shape in _shapes("resnet18").items()
-    }
+    named = {}
+    for target, shape in _shapes("resnet18").items():
+        name = dialect.name(target.partition("/")[2])
+        named[name] = stored_shape(target, shape, dialect, name)
     monkeypatch.chdir(place)
     torch.save({name: torch.zeros(shape) for name, shape in named.items()}, "resnet18.pth")
     done = jdml_command(*shlex.split(COMMANDS["weights convert"].example)[1:])
