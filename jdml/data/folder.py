@@ -14,7 +14,7 @@ from traceback import extract_tb
 from jdml.data.columns import Images, read_columns, row_named, tables_in
 from jdml.data.images import Readable
 from jdml.data.labelled import PARTS, Labelled, as_listing, in_one_form
-from jdml.data.lists import Listing, data_folder
+from jdml.data.lists import Listing, data_folder, first
 from jdml.data.rows import images_of
 from jdml.data.table import ENDINGS, read_table
 from jdml.data.walk import image_files, images_in, kinds, subfolders, suffixes
@@ -65,7 +65,8 @@ def read_folder(data_dir: str | Path | None) -> Listing:
     if not root.is_dir():
         raise FileNotFoundError(f"folder needs a folder of classes: {root.absolute()} is none")
     others: Counter[str] = Counter()
-    notes = [f"{file} is passed over, for the images beside it" for _, file in tables_in(root)]
+    beside = [file.name for _, file in tables_in(root)]
+    notes = [f"tables are passed over, for the images beside them: {first(beside)}"] * bool(beside)
     rows: list[Labelled] = []
     for part, holder in _holders(root, notes, others):
         classes = _classes(holder)

@@ -151,7 +151,9 @@ def test_parts_are_those_that_files_are_called_after(write, tmp_path):
         (photos / name).mkdir(parents=True)
         (photos / name / "0.png").write_bytes(FILES[0])
     write("photos/embedded.parquet")
-    assert len(read_folder(photos).files) == 4
+    listing = read_folder(photos)
+    assert len(listing.files) == 4
+    assert "tables are passed over, for the images beside them: embedded.parquet" in listing.notes
 
 
 @pytest.mark.parametrize(
