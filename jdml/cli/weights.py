@@ -16,9 +16,10 @@ else:
 class Convert:
     """Convert pretrained weights into a file for jdml.models.load_weights.
 
-    Reads files of torchvision, timm, transformers (Hugging Face), DINO, pretrainedmodels, efficientnet_lite_pytorch and
-    the ViT paper's program, and checks every parameter's name and shape. A file that lacks one, or has another shape,
-    is refused; what it has beyond the network, such as a classifier, is left out and listed.
+    Reads files of torchvision, timm, transformers (Hugging Face), open_clip, DINO and DINOv2, pretrainedmodels,
+    efficientnet_lite_pytorch and the ViT paper's program, and checks every parameter's name and shape. A file that
+    lacks one, or has another shape, is refused; what it has beyond the network, such as a classifier, is left out and
+    listed.
 
     Which file of which library (jdml downloads nothing):
 

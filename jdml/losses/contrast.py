@@ -74,7 +74,7 @@ def info_nce_loss(
     def terms(c: Comparison) -> tuple[Array, Array]:
         exponents = c.similarities / temperature
         push = log_sum_exp(exponents, where=c.pairs.negative)[:, None]
-        some = c.pairs.positive & (push > -jnp.inf)
+        some = c.pairs.positive & (push != -jnp.inf)
         each = jnp.where(some, softplus(jnp.where(some, push - exponents, 0.0)), 0.0)
         count = c.pairs.positive.sum(-1)
         return each.sum(-1) / jnp.maximum(count, 1), count > 0
@@ -137,7 +137,7 @@ def sup_con_loss(
         others = negative if decoupled else positive | negative
         push = log_sum_exp(exponents, where=others)
         count = positive.sum(-1)
-        some = (count > 0) & (push > -jnp.inf)
+        some = (count > 0) & (push != -jnp.inf)
         pull = jnp.where(positive, exponents, 0.0).sum(-1) / jnp.maximum(count, 1)
         return jnp.where(some, push, 0.0) - pull, some
 
@@ -252,7 +252,7 @@ def nca_loss(
         pull = log_sum_exp(exponents, where=c.pairs.positive)
         push = log_sum_exp(exponents, where=c.pairs.negative)
         some = c.pairs.positive.any(-1)
-        both = some & (push > -jnp.inf)
+        both = some & (push != -jnp.inf)
         apart = jnp.where(both, push, 0.0) - jnp.where(both, pull, 0.0)  # never ∞ − ∞
         return jnp.where(both, softplus(apart), 0.0), some
 

@@ -77,7 +77,7 @@ def fast_ap_loss(
         hits, misses = jax.lax.map(histogram, centres, batch_size=together)  # [bins, B]
         retrieved = jnp.cumsum(hits, axis=0)
         seen = retrieved + jnp.cumsum(misses, axis=0)
-        some = hits * retrieved > 0
+        some = hits * retrieved != 0
         precision = jnp.where(some, hits * retrieved, 0.0) / jnp.where(some, seen, 1.0)
         count = positive.sum(-1)
         return 1.0 - precision.sum(0) / jnp.maximum(count, 1), count > 0

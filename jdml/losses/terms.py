@@ -46,7 +46,7 @@ def class_wise(
         return block.of_own(values), log_sum_exp(exponents, where=block.others & counted, axis=0)
 
     own, pushes = a.over_both(terms)
-    push = log1p_sum_exp(pushes, where=pushes > -jnp.inf, axis=0)
+    push = log1p_sum_exp(pushes, where=pushes != -jnp.inf, axis=0)
     # Each valid row pulls at its own class only, so that the pull is a sum over rows, not over a matrix.
     exponents = jnp.where(counted, -alpha * (own.sum(0) - delta) + log_weights, -jnp.inf)
     segment = jnp.where(a.rows, a.batch.labels, a.classes)
@@ -57,7 +57,7 @@ def class_wise(
 
 def _log1p_segment_sum_exp(values: Array, segment: Array, number: int) -> Array:
     """``[number]``: log(1 + Σ exp(values)) over each segment, without entries of −inf and segments past the last."""
-    kept = values > -jnp.inf
+    kept = values != -jnp.inf
     finite = jnp.where(kept, values, 0.0)
     peak = jnp.zeros(number + 1, values.dtype).at[segment].max(jax.lax.stop_gradient(finite))
     scaled = jnp.where(kept, jnp.exp(below_peak(finite, peak[segment])), 0.0)
@@ -155,7 +155,7 @@ def regularizer(a: Assignment, tau: float | Array | None) -> float | Array:
 
 def over_blocks(log_sum: Callable[..., Array], parts: Array, a: Assignment) -> Array:
     """``[B]``: the logarithm of a sum whose parts ``[T, B]`` are logarithms; 0 for rows that are not valid."""
-    summed = log_sum(parts, where=parts > -jnp.inf, axis=0)
+    summed = log_sum(parts, where=parts != -jnp.inf, axis=0)
     return jnp.where(a.rows, summed, 0.0)
 
 

@@ -64,7 +64,7 @@ def n_pair_loss(
     def terms(c: Comparison) -> tuple[Array, Array]:
         similarities = c.similarities
         push = log_sum_exp(similarities, where=c.pairs.negative)[:, None]
-        some = c.pairs.positive & (push > -jnp.inf)
+        some = c.pairs.positive & (push != -jnp.inf)
         each = jnp.where(some, softplus(jnp.where(some, push - similarities, 0.0)), 0.0)
         count = c.pairs.positive.sum(-1)
         return each.sum(-1) / jnp.maximum(count, 1), count > 0
@@ -138,7 +138,7 @@ def lifted_structure_loss(
         own, parts = anchors.over_blocks(
             lambda c: (push(c.distances, c.pairs), push(c.distances, c.pairs, axis=0))
         )
-        of_references = log_sum_exp(parts, where=parts > -jnp.inf, axis=0)
+        of_references = log_sum_exp(parts, where=parts != -jnp.inf, axis=0)
         of_references = anchors.put_own(of_references, own)
 
     def terms(c: Comparison) -> tuple[Array, Array, Array]:
@@ -146,7 +146,7 @@ def lifted_structure_loss(
         own = push(distances, c.pairs)
         others = own if of_references is None else of_references
         of_anchor, of_reference = own[:, None], others[None, :]
-        some = positive & ((of_anchor > -jnp.inf) | (of_reference > -jnp.inf))
+        some = positive & ((of_anchor != -jnp.inf) | (of_reference != -jnp.inf))
         both = log_add_exp(jnp.where(some, of_anchor, 0.0), jnp.where(some, of_reference, 0.0))
         each = jnp.where(some, jnp.square(relu(both + distances - positive_margin)) / 2.0, 0.0)
         return each.sum(-1), some.sum(-1), (each > 0).sum(-1)
@@ -267,7 +267,7 @@ def snr_contrastive_loss(
         references = centred(c.references)
         own = references if c.embeddings is c.references else centred(c.embeddings)
         signal = jnp.sum(jnp.square(own), axis=-1, keepdims=True)
-        some = signal > jnp.finfo(signal.dtype).eps ** 2
+        some = ~(signal <= jnp.finfo(signal.dtype).eps ** 2)
         noise = ops.squared_distances(own, references, signals)
         distances = noise / jnp.where(some, signal, 1.0)
         pull = jnp.where(some, relu(distances - positive_margin), 0.0)

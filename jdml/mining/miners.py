@@ -303,6 +303,8 @@ def trusted_negative(
         checks.check_embeddings(
             "references", references, dim=embeddings.shape[1], like="embeddings"
         )
+        checks.require_finite("references", references)
+    checks.require_finite("embeddings", embeddings)
     x = sphere(jnp.asarray(embeddings))
     return Guided(rule, distances(x, x if references is None else sphere(jnp.asarray(references))))
 
@@ -363,7 +365,7 @@ def _semi_hard_negative(
     key: Array | None, distances: Array, pairs: Pairs, *, margin: Array
 ) -> Pairs:
     pull = _smallest(distances, pairs.positive)
-    candidates = pairs.negative & (pull < jnp.inf)
+    candidates = pairs.negative & (pull != jnp.inf)
     band = candidates & (distances > pull) & (distances < pull + margin)
     candidates = jnp.where(band.any(-1, keepdims=True), band, candidates)
     return pairs._replace(negative=_draw(key, "semi_hard_negative()", candidates))
@@ -405,7 +407,7 @@ def _multi_similarity_pairs(
     key: Array | None, distances: Array, pairs: Pairs, *, epsilon: Array
 ) -> Pairs:
     squares = jnp.square(distances)
-    hard = squares + 2.0 * epsilon > _smallest(squares, pairs.negative)
+    hard = ~(squares + 2.0 * epsilon <= _smallest(squares, pairs.negative))
     return Pairs(
         positive=pairs.positive & hard,
         negative=_multi_similarity_negatives(key, distances, pairs, epsilon=epsilon).negative,
@@ -416,14 +418,14 @@ def _multi_similarity_negatives(
     key: Array | None, distances: Array, pairs: Pairs, *, epsilon: Array
 ) -> Pairs:
     squares = jnp.square(distances)
-    hard = squares - 2.0 * epsilon < -_smallest(-squares, pairs.positive)
+    hard = ~(squares - 2.0 * epsilon >= -_smallest(-squares, pairs.positive))
     return pairs._replace(negative=pairs.negative & hard)
 
 
 def _trusted_negative(key: Array | None, distances: Array, pairs: Pairs, *, margin: Array) -> Pairs:
     squares = jnp.square(distances)
     nearest = _smallest(squares, pairs.positive)
-    trusted = (squares >= nearest + 2.0 * margin) | (nearest == jnp.inf)
+    trusted = ~(squares < nearest + 2.0 * margin) | (nearest == jnp.inf)
     return pairs._replace(negative=pairs.negative & trusted)
 
 

@@ -103,11 +103,16 @@ class VisionTransformer(nn.Module):
         Raises:
             TypeError: if the images are not floating-point.
             ValueError: if they are not of rank 4 or smaller than a patch, or ``dim``, ``pooling``, ``activation`` or
-                ``resampling`` is not a valid choice.
+                ``resampling`` is not a valid choice, sizes are below 1, or ``heads`` do not divide ``width``.
         """
         own = (CLASS_TOKEN,) * self.class_token + (ATTENTION,)
         one_of("pooling", self.pooling, (*own, *POOLINGS))
         one_of("activation", self.activation, get_args(Activation))
+        for name in ("width", "depth", "heads", "patch", "grid"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.width % self.heads:
+            raise ValueError(f"width must be a multiple of heads, {self.heads}, got {self.width}")
         x = as_floating(images, self.dtype)
         if min(x.shape[1:3]) < self.patch:
             raise ValueError(
@@ -121,7 +126,7 @@ class VisionTransformer(nn.Module):
             x = block(*parts, self.layer_scale, name=f"block{index}")(x)
         x = nn.LayerNorm(self.epsilon, dtype=self.dtype, name="norm")(x)
         pooling, features = self.pooling, x[:, -grid[0] * grid[1] :]
-        features = features.reshape(-1, *grid, self.width)
+        features = features.reshape(len(x), *grid, self.width)
         if pooling == CLASS_TOKEN:
             pooling, features = "average", x[:, :1, None]
         elif pooling == ATTENTION:
@@ -143,7 +148,7 @@ class VisionTransformer(nn.Module):
             name="patches",
         )(images)
         batch, grid = x.shape[0], (x.shape[1], x.shape[2])
-        x = x.reshape(batch, -1, self.width)
+        x = x.reshape(batch, grid[0] * grid[1], self.width)
 
         def learned(name: str, number: int, start: Any) -> jax.Array:
             tokens = self.param(name, start, (1, number, self.width)).astype(self.dtype)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jdml
-from jdml import registry
+from jdml import mining, registry
 from jdml.losses import terms
 
 pytestmark = pytest.mark.slow
@@ -45,6 +45,20 @@ def test_labels_that_would_be_cut_down_are_refused() -> None:
 def test_empty_batches_reduce_to_zero(reduce_fn) -> None:
     assert jdml.multi_similarity_loss(X[:0], Y[:0], reduce_fn=reduce_fn) == 0
     assert jdml.contrastive_loss(X[:0], Y[:0], reduce_fn=reduce_fn) == 0
+
+
+@pytest.mark.parametrize("name", ["fast_ap", "info_nce", "lifted_structure", "snr_contrastive"])
+def test_a_loss_of_nan_is_nan(name: str) -> None:
+    """A model that has diverged is not one that has learned all: comparisons with NaN are false, on either side."""
+    assert jnp.isnan(getattr(jdml, f"{name}_loss")(X * jnp.nan, Y))
+
+
+def test_one_nan_is_not_left_out() -> None:
+    one = X.at[2].set(jnp.nan)
+    assert jnp.isnan(jdml.sup_con_loss(one, Y))
+    assert jnp.isnan(jdml.proxy_anchor_loss(one, Y, X[:3]))
+    for mine in (mining.multi_similarity_pairs(), mining.trusted_negative()):
+        assert jnp.isnan(jdml.contrastive_loss(one, Y, mine=mine))
 
 
 @pytest.mark.parametrize("scale", [1e15, 1e20, 1e30])

@@ -360,6 +360,14 @@ def test_blocks_computed_anew_give_the_same_gradient():
 
 def test_settings_that_are_refused():
     images = np.zeros((1, 16, 16, 3), np.float32)
+    for sizes, message in (
+        ({"heads": 5}, "width must be a multiple of heads, 5, got 384"),
+        ({"patch": 0}, "patch must be at least 1, got 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            create("vit_s16", dim=4, **sizes).init(jax.random.key(0), images)
+    none = create("siglip_b16", dim=4, width=12, heads=3, depth=1).init_with_output
+    assert jax.eval_shape(none, jax.random.key(0), images[:0])[0].shape == (0, 4)
     with pytest.raises(ValueError, match="activation must be one of .*quick_gelu.*, got 'relu'"):
         create("vit_s16", dim=4, activation="relu").init(jax.random.key(0), images)
     with pytest.raises(
