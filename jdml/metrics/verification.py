@@ -240,8 +240,8 @@ def rejection_threshold(gallery: Any, gallery_labels: Any, *, far: float = 0.01)
 
     Example:
         >>> import jax.numpy as jnp
-        >>> rejection_threshold(jnp.array([[0.0], [1.0], [5.0], [9.0]]), jnp.array([0, 0, 1, 2]), far=0.25)
-        4.0
+        >>> rejection_threshold(jnp.array([[0.0], [1.0], [5.0], [8.0]]), jnp.array([0, 0, 1, 2]), far=0.5)
+        3.5
     """
     function, names = "rejection_threshold", "gallery_labels"
     checks.check_concrete(function, gallery, gallery_labels)
