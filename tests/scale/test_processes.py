@@ -93,16 +93,17 @@ def test_two_processes_one_killed_and_one_that_goes_on(images: Path, tmp_path: P
     assert expected["history"][-1]["problem"] >= 2
     for ours, theirs in zip(actual["history"], expected["history"], strict=True):
         assert ours.keys() == theirs.keys()
-        # The classes lie in one heap here: a distance between them of 0.004 multiplies rounding, in a gradient, too.
-        rough = [name for name in ("covering_ratio", "grad_norm") if name in ours]
+        # The classes lie in one heap here: a distance between them of 0.004 multiplies rounding, of a gradient, too, and
+        # two devices add up in another order than four. Bit for bit goes what is resumed on the same devices.
+        rough = [name for name in ours if name.startswith(("covering", "grad_norm"))]
         for name in rough:
             np.testing.assert_allclose(ours[name], theirs[name], 1e-2, err_msg=name)
         numbers = [name for name in ours if name not in ("model", *rough)]
         np.testing.assert_allclose(
             [ours[name] for name in numbers], [theirs[name] for name in numbers], 1e-4, 1e-4
         )
-    np.testing.assert_allclose(actual["kernel"], expected["kernel"], atol=1e-4)
-    np.testing.assert_allclose(actual["embeddings"], expected["embeddings"], atol=1e-4)
+    np.testing.assert_allclose(actual["kernel"], expected["kernel"], atol=5e-4)
+    np.testing.assert_allclose(actual["embeddings"], expected["embeddings"], atol=5e-4)
 
 
 def test_two_processes_one_of_which_is_asked_to_end(images: Path, tmp_path: Path) -> None:
