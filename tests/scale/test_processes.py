@@ -93,8 +93,8 @@ def test_two_processes_one_killed_and_one_that_goes_on(images: Path, tmp_path: P
     assert expected["history"][-1]["problem"] >= 2
     for ours, theirs in zip(actual["history"], expected["history"], strict=True):
         assert ours.keys() == theirs.keys()
-        # The classes lie in one heap here: a distance between them of 0.004 multiplies rounding, of a gradient, too, and
-        # two devices add up in another order than four. Bit for bit goes what is resumed on the same devices.
+        # Two devices add up in another order than four, and the classes lie in one heap here: a distance between them
+        # of 0.004 multiplies rounding, of a gradient, too. What goes on with as many devices does so bit for bit.
         rough = [name for name in ours if name.startswith(("covering", "grad_norm"))]
         for name in rough:
             np.testing.assert_allclose(ours[name], theirs[name], 1e-2, err_msg=name)
