@@ -431,5 +431,7 @@ def test_bad_dim(name):
 def test_create_makes_the_named_network():
     assert create("eps", dim=2) == EpsNet(2)
     assert create("small", dim=4, pooling="gem") == SmallConvNet(4, pooling="gem")
-    with pytest.raises(ValueError, match=r"name must be one of \('eps', .*'vit_s16', .*\), got 'vgg'"):
+    with pytest.raises(
+        ValueError, match=r"name must be one of \('eps', .*'vit_s16', .*\), got 'vgg'"
+    ):
         create("vgg", dim=8)
