@@ -66,6 +66,13 @@ def by_number(name: str) -> tuple[list[str | int], str]:
     return [int(word) if odd % 2 else word for odd, word in enumerate(words)], name
 
 
+def numbered(labels: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Number classes in the order of their names: the labels' numbers ``[N]``, and the names."""
+    names = tuple(sorted(set(labels), key=by_number))
+    number = {name: n for n, name in enumerate(names)}
+    return np.array([number[label] for label in labels]), names
+
+
 def as_listing(
     rows: Sequence[Labelled],
     *,
@@ -92,9 +99,7 @@ def as_listing(
     twice = len(rows) - len(once)
     if twice:
         notes = (*notes, f"{twice} files are links to others of their class: each is taken once")
-    names = sorted({row.label for row in once}, key=by_number)
-    number = {name: n for n, name in enumerate(names)}
-    ids = np.array([number[row.label] for row in once])
+    ids, names = numbered([row.label for row in once])
     own = any(row.part for row in once)
     parts, told = (_own_parts(once), ()) if own else _halves(ids, len(names))
     return Listing(

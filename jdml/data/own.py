@@ -11,7 +11,7 @@ import numpy as np
 from jdml.data.columns import HELD, Classes, Images, read_columns, tables_in
 from jdml.data.dataset import Dataset, as_labels
 from jdml.data.images import ImageFiles, Readable, Row, decode, is_grey, named_if_bad
-from jdml.data.labelled import by_number, in_one_form
+from jdml.data.labelled import in_one_form, numbered
 from jdml.data.rows import (
     Rows,
     as_classes,
@@ -280,11 +280,7 @@ def _labelled(name: str, images: Any, classes: Classes, view: str) -> Dataset:
     """A data set whose classes have numbers; those with names alone in the order of their names."""
     labels, names = classes
     if labels.dtype.kind == "U":
-        labels = np.array([in_one_form(label) for label in labels.tolist()])
-        known, place = np.unique(labels, return_inverse=True)
-        order = sorted(range(len(known)), key=lambda n: by_number(str(known[n])))
-        labels = np.argsort(order)[place.reshape(-1)]
-        names = tuple(str(known[n]) for n in order)
+        labels, names = numbered([in_one_form(label) for label in labels.tolist()])
     labels = as_labels(view, labels)
     return Dataset(name, images, labels, {view: labels}, {} if names is None else {view: names})
 

@@ -41,6 +41,14 @@ class Kin(NamedTuple):
     of_queries: Any = None  # [Q] integers, or [Q, N] bool
     of_gallery: Any = None  # [N] integers
 
+    def bars(self, rows: np.ndarray) -> np.ndarray:
+        """Whether each query ``[Q]`` and one row of the gallery ``[Q]`` are a pair that does not count."""
+        if self.of_gallery is not None:
+            return np.asarray(self.of_gallery[rows] == self.of_queries)
+        if self.of_queries is not None:
+            return np.asarray(self.of_queries[np.arange(len(rows)), rows])
+        return np.zeros(len(rows), bool)
+
 
 def task(
     function: str,
@@ -207,12 +215,7 @@ def truth(
         kin = Kin(np.asarray(ignore))
         relevant -= _ignored(kin.of_queries, queries, gallery)
     if own is not None and gallery.size:
-        right = (own >= 0) & (queries >= 0) & (gallery[own] == queries)
-        if isinstance(ignore, list):
-            right &= kin.of_gallery[own] != kin.of_queries
-        elif ignore is not None:
-            right &= ~kin.of_queries[np.arange(size), own]
-        relevant -= right
+        relevant -= (own >= 0) & (queries >= 0) & (gallery[own] == queries) & ~kin.bars(own)
     return Truth(queries, gallery, relevant), kin
 
 

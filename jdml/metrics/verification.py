@@ -39,9 +39,10 @@ class Curve(NamedTuple):
     right: np.ndarray
     wrong: np.ndarray
 
-    def place(self, far: float) -> int:
-        """The last point with at most this share of wrong couples accepted; −1: before the first."""
-        return int(np.searchsorted(self.wrong, far * self.wrong[-1] * (1 + 1e-12), "right")) - 1
+    def place(self, far: float, every: int | None = None) -> int:
+        """The last point with at most this share of wrong couples accepted, of as many or all; −1: before the first."""
+        most = far * (self.wrong[-1] if every is None else every)
+        return int(np.searchsorted(self.wrong, most * (1 + 1e-12), "right")) - 1
 
     def threshold(self, place: int) -> float:
         """A distance between this point and the next: what is at most so far apart is accepted."""
@@ -207,7 +208,7 @@ def open_set(
     curve = Curve(order, *counts)
     told: dict[str, Any] = {"R@1": float(right[known].mean())}
     for rate in far:
-        place = int(np.searchsorted(curve.wrong, rate * (~known).sum() * (1 + 1e-12), "right")) - 1
+        place = curve.place(rate, int((~known).sum()))
         told[f"DIR@FAR={rate:g}"] = float(curve.right[place] / known.sum()) if place >= 0 else 0.0
         told[f"threshold@FAR={rate:g}"] = curve.threshold(place)
     return told | {"known": int(known.sum()), "unknown": int((~known).sum())}
@@ -295,12 +296,7 @@ def _equal(false: np.ndarray, true: np.ndarray) -> float:
 def _nearest(task: Task, truth: Truth, kin: answers.Kin) -> tuple[np.ndarray, np.ndarray]:
     """Each query's distance to its nearest row, infinite where nothing may answer; and whether that is right."""
     found = retrieval.first(task, truth, kin)
-    rows = np.arange(len(found))
-    out = np.zeros(len(found), bool) if task.own is None else task.own == found
-    if kin.of_gallery is not None:
-        out |= kin.of_gallery[found] == kin.of_queries
-    elif kin.of_queries is not None:
-        out |= kin.of_queries[rows, found]
+    out = kin.bars(found) if task.own is None else kin.bars(found) | (task.own == found)
     with np.errstate(over="ignore"):
         there = np.asarray(task.gallery[found], np.float64)
     distances = np.linalg.norm(np.asarray(task.queries, np.float64) - there, axis=1)
