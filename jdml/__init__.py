@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jdml.registry import LOSSES, REGULARIZERS
 
 if TYPE_CHECKING:
+    from jdml import adapt as adapt
     from jdml import ccp as ccp
     from jdml import cli as cli
     from jdml import data as data
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _ROOMS = (
+    "adapt",
     "ccp",
     "cli",
     "data",

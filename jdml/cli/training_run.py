@@ -23,7 +23,7 @@ from jdml.recipes.sampler import (
 )
 from jdml.recipes.words import write_batch
 from jdml.training import Embedder, FitResult, metric_names, recall_ranks, score
-from jdml.training.by_recipe import make_network, train
+from jdml.training.by_recipe import make_network, pattern_of, train
 from jdml.training.placement import writes
 
 
@@ -87,6 +87,8 @@ class TrainingRun:
             progress=not options.quiet,
             tensorboard=options.tensorboard,
             micro_batch=options.micro_batch,
+            features=options.features,
+            tell=partial(print, flush=True),
         )
 
     def validate(self, embedder: Embedder) -> dict[str, float]:
@@ -186,6 +188,7 @@ class TrainingRun:
         with as_typed():
             # tells wrong settings before any work
             make_objective(self.recipe, self.train.num_classes)
+            pattern_of(self.recipe, self.model, self.train, self.preprocess)
 
     def _sampler(self) -> Any:
         options, recipe = self.options, self.recipe
@@ -193,7 +196,7 @@ class TrainingRun:
             sampler = make_sampler(recipe, self.train.labels, options.seed)
         except ValueError as error:
             raise ValueError(f"--batch {write_batch(recipe.batch)}: {error}") from error
-        if not options.of_files:
+        if not options.of_files or recipe.keeps:
             return sampler
         return data.ImageBatches(
             self.train,

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from jdml.registry import LOSSES, METHODS, NETWORKS, Method, resolve
 from jdml.registry.constraints import (
     check_fields,
+    inside_unit,
     nearest,
     non_negative,
     number,
@@ -18,6 +19,8 @@ from jdml.registry.constraints import (
 )
 
 Batch = int | tuple[int, int]
+BACKBONE = "backbone"
+"""What a recipe freezes: all of the network but its embedding head."""
 
 
 class RecipeError(ValueError):
@@ -68,7 +71,20 @@ class Recipe:
             ``small`` for others.
         dim: width D of the embeddings.
         pooling: of the embedding head; None: the network's own.
-        freeze_batch_norm: whether batch norm keeps its running statistics.
+        freeze_batch_norm: whether batch norm keeps its running statistics; it does where anything is frozen.
+        freeze: what of the network stays: ``"backbone"``, all but the embedding head, or a pattern of parameters' paths
+            (:func:`jdml.adapt.matching`).
+        kept_views: where the backbone is frozen, how many views of each image its features are computed of, once: 1 is
+            the image as in evaluation, more are augmented ones; 0: images go through the backbone at each step.
+        last_blocks: so many of the network's last blocks learn, with what comes after them; the rest stays.
+        layer_decay: what the learning rate is multiplied by from each block to the one before it
+            (:func:`jdml.adapt.scale_by_depth`).
+        lora: rank of the changes that arrays of the network learn, while all of it but the embedding head stays
+            (:class:`jdml.training.WithLora`).
+        lora_alpha: α: changes are multiplied by α / rank; None: by 1.
+        lora_paths: pattern of these arrays' paths; None: the kernels of the network's blocks.
+        ema: what an average of the parameters, which is scored and kept, forgets by: as of
+            :func:`jdml.training.fit`.
         dtype: what the network computes in.
         batch: random samples, or (classes, samples per class).
         small_classes: what a class of fewer samples is: ``pad``: it leaves places empty; ``refuse``: an error.
@@ -128,6 +144,14 @@ class Recipe:
     dim: Annotated[int, positive] = 64
     pooling: str | None = None
     freeze_batch_norm: bool = False
+    freeze: str | None = None
+    kept_views: Annotated[int, non_negative] = 1
+    last_blocks: Annotated[int | None, positive] = None
+    layer_decay: Annotated[float | None, inside_unit] = None
+    lora: Annotated[int | None, positive] = None
+    lora_alpha: Annotated[float | None, positive] = None
+    lora_paths: str | None = None
+    ema: Annotated[float | None, inside_unit] = None
     dtype: Literal["bfloat16", "float32"] = "float32"
     batch: Batch = 128
     small_classes: Literal["pad", "refuse"] = "pad"
@@ -191,6 +215,7 @@ class Recipe:
         _check_batch(batch)
         _check_loss(self)
         _check_time(self)
+        _check_adapted(self)
 
     def __hash__(self) -> int:
         return hash(tuple(v for v in vars(self).values() if not isinstance(v, Mapping | Method)))
@@ -200,6 +225,16 @@ class Recipe:
         """Whether samples are compared with vectors of their classes."""
         brought = self.method is not None and self.method.proxies is not None
         return brought or (LOSSES[self.loss].kind == "proxy" and self.proxies_per_class != 0)
+
+    @property
+    def freezes(self) -> bool:
+        """Whether anything of the network stays."""
+        return any(x is not None for x in (self.freeze, self.last_blocks, self.lora))
+
+    @property
+    def keeps(self) -> bool:
+        """Whether features of the backbone are computed once."""
+        return self.freeze == BACKBONE and self.kept_views > 0
 
     @property
     def has_hook(self) -> bool:
@@ -335,6 +370,38 @@ def _check_time(recipe: Recipe) -> None:
         )
     if recipe.decay_every is not None and recipe.schedule != "constant":
         raise RecipeError(f"{{decay_every}} goes with {{schedule}} constant, got {recipe.schedule}")
+
+
+def _check_adapted(recipe: Recipe) -> None:
+    """Refuse parts of the network that stay, or learn slowly, where they are not known."""
+    for name in ("freeze", "lora_paths"):
+        value = getattr(recipe, name)
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{name} must be a text, got a {type(value).__name__}")
+    given = [n for n in ("freeze", "last_blocks", "lora") if getattr(recipe, n) is not None]
+    if len(given) > 1:
+        raise RecipeError(
+            f"{{{given[0]}}} and {{{given[1]}}} both say what stays: give one of them"
+        )
+    if recipe.kept_views != 1 and recipe.freeze != BACKBONE:
+        raise RecipeError(f"{{kept_views}} needs {{freeze}} {BACKBONE}, got {recipe.freeze}")
+    for name in ("lora_alpha", "lora_paths"):
+        if getattr(recipe, name) is not None and recipe.lora is None:
+            raise RecipeError(f"{{{name}}} needs {{lora}}, a rank")
+    for name in ("last_blocks", "layer_decay"):
+        if getattr(recipe, name) is not None and recipe.network is not None:
+            check_blocks(recipe, name)
+
+
+def check_blocks(recipe: Recipe, field: str) -> tuple[str, str]:
+    """Give the patterns of what comes before the network's blocks, and of these, for a field that needs them."""
+    record = NETWORKS.get(recipe.network or "")
+    if record is None or record.blocks is None:
+        known = ", ".join(name for name, network in NETWORKS.items() if network.blocks)
+        raise RecipeError(
+            f"{{{field}}} needs a {{network}} with blocks ({known}), got {recipe.network}"
+        )
+    return record.blocks
 
 
 def _as_json(value: Any) -> Any:

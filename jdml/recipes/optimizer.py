@@ -5,8 +5,8 @@ from typing import Any
 
 import optax
 
-from jdml import optim
-from jdml.recipes.base import Recipe, RecipeError
+from jdml import adapt, optim
+from jdml.recipes.base import Recipe, RecipeError, check_blocks
 from jdml.registry import resolve
 
 
@@ -58,8 +58,10 @@ def make_optimizer(
     rules = {"backbone": rule("model", waits), "head": rule("model")}
     rules |= {role: _guarded(recipe, rule(role)) if role == "proxies" else rule(role) for role in roles}  # fmt: skip
     by_role = optim.partition_by_role(rules, optim.backbone_and_head, waiting={"backbone": waits})
-    first = _of_all_roles(recipe)
-    return optax.chain(*first, by_role) if first else by_role
+    parts = [*_of_all_roles(recipe), by_role]
+    if recipe.layer_decay is not None:
+        parts.append(adapt.scale_by_depth(recipe.layer_decay, *check_blocks(recipe, "layer_decay")))
+    return optax.chain(*parts) if len(parts) > 1 else by_role
 
 
 def learning_rate(

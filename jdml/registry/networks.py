@@ -38,6 +38,8 @@ class Network:
         other_settings: attributes with which the network is made for these other weights, by the same names.
         dialects: pointer to what other libraries call its parameters; "" where no weights are converted.
         weights: where published weights are, in words.
+        blocks: patterns of the first names of its parameters: what comes before its blocks, and a block; None where it
+            has none.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Network:
     other_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     dialects: str = ""
     weights: str = ""
+    blocks: tuple[str, str] | None = None
 
     @property
     def kind(self) -> Callable[..., Any]:
@@ -96,6 +99,8 @@ def _vit(name: str, sizes: Sizes, patch: int, grid: int, **others: Any) -> Netwo
     """A vision transformer; of ``others``, ``settings`` go to its own."""
     settings = dict(zip(("width", "depth", "heads"), sizes, strict=True), patch=patch, grid=grid)
     others["settings"] = {**settings, **others.pop("settings", {})}
+    before = "patches|positions|class_token|registers|norm_before"
+    others["blocks"] = (before, r"block\d+")
     return Network(name, "jdml.models.vit:VisionTransformer", batch_norm=False, **others)
 
 
@@ -190,6 +195,8 @@ def _siglips() -> Iterator[Network]:
         )
 
 
+RESIDUAL = ("stem.*", r"stage\d+_block\d+")
+"""What residual networks call their parameters."""
 NETWORKS: dict[str, Network] = _records(
     Network(
         "eps",
@@ -217,6 +224,7 @@ NETWORKS: dict[str, Network] = _records(
         images=IMAGENET,
         dialects="jdml.models.dialects:RESNET",
         weights="resnet18-f37072fd.pth of download.pytorch.org/models, or model.safetensors of timm/resnet18.tv_in1k",
+        blocks=RESIDUAL,
     ),
     Network(
         "resnet50",
@@ -225,6 +233,7 @@ NETWORKS: dict[str, Network] = _records(
         images=IMAGENET,
         dialects="jdml.models.dialects:RESNET",
         weights="resnet50-0676ba61.pth (the papers' weights) or resnet50-11ad3fa6.pth of download.pytorch.org/models",
+        blocks=RESIDUAL,
     ),
     Network(
         "bn_inception",
@@ -232,6 +241,7 @@ NETWORKS: dict[str, Network] = _records(
         images=Images((104.0, 117.0, 128.0), (1.0, 1.0, 1.0), bgr=True),
         dialects="jdml.models.dialects:BN_INCEPTION",
         weights="bn_inception-52deb4733.pth of pretrainedmodels (data.lip6.fr/cadene/pretrainedmodels)",
+        blocks=("conv.*", r"inception_\w\w"),
     ),
     Network(
         "efficientnet_lite0",
@@ -239,6 +249,7 @@ NETWORKS: dict[str, Network] = _records(
         images=Images((127.0, 127.0, 127.0), (128.0, 128.0, 128.0)),
         dialects="jdml.models.dialects:EFFICIENTNET_LITE0",
         weights="model.safetensors of timm/tf_efficientnet_lite0.in1k on huggingface.co",
+        blocks=RESIDUAL,
     ),
     *_vits(),
     *_dinov2(),

@@ -11,6 +11,7 @@ from jdml.training.by_recipe import train
 from jdml.training.fit_result import Embedder, FitResult
 from jdml.training.hooks import Hook, HookResult
 from jdml.training.loop import fit
+from jdml.training.lora import WithLora
 from jdml.training.placement import initialize
 from jdml.training.preprocess import standard, to_float
 from jdml.training.process import Preempted, keep_freed_memory
@@ -37,6 +38,7 @@ __all__ = [
     "Preempted",
     "TrainState",
     "Trained",
+    "WithLora",
     "create_state",
     "embed",
     "fit",

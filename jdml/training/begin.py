@@ -11,6 +11,7 @@ from jdml.training import door
 from jdml.training.checkpoint import RunFolder
 from jdml.training.description import describe, versions
 from jdml.training.fingerprint import fingerprint, of_data
+from jdml.training.lora import WithLora
 from jdml.training.models import Model, unwrapped
 from jdml.training.placement import Tree
 from jdml.training.spec import StepSpec, TrainSet
@@ -73,6 +74,7 @@ class Beginning:
             seed=self.seed,
             preprocess=spec.preprocess,
             pretrained=self.pretrained,
+            freeze=spec.freeze,
         )
         if self.start is None or going_on:
             return fresh
@@ -130,6 +132,8 @@ def open_run(
 
 def _of_model(model: Model) -> Any:
     """What tells models apart: of a module that holds its parameters these, beside its kind."""
+    if isinstance(model, WithLora):
+        return model.settings, _of_model(model.base)
     if isinstance(model, Wrapped) and model.holds_parameters:
         return type(model.module).__qualname__, model.init(None, None)
     return unwrapped(model)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jdml import metrics
+from jdml import adapt, metrics
 from jdml.data import Dataset, ImageBatches, ImageFiles
+from jdml.recipes.adapting import frozen_pattern, lora_pattern
 from jdml.recipes.base import Recipe
 from jdml.recipes.objective import make_objective, normalization
 from jdml.recipes.optimizer import make_optimizer
@@ -23,6 +24,8 @@ from jdml.training.door import check_train
 from jdml.training.fit_result import Embedder, Evaluate, FitResult
 from jdml.training.hooks import Hook
 from jdml.training.loop import fit
+from jdml.training.lora import WithLora
+from jdml.training.models import as_model
 from jdml.training.placement import class_shards
 from jdml.training.preprocess import Preprocess, standard
 from jdml.training.start import start_on_samples
@@ -43,6 +46,10 @@ class RunSettings(TypedDict, total=False):
     tensorboard: bool
     micro_batch: int | None
     ema: float | None
+    freeze: str | None
+    kept_views: int | None
+    features: str | Path | None
+    tell: Callable[[str], None] | None
     async_saves: bool
 
 
@@ -130,6 +137,7 @@ def train(
         from jdml.models import weights_settings
 
         model = make_network(recipe, train, **weights_settings(pretrained))
+    model = adapted(recipe, model)
     if sampler is None and objective is None:
         check_positives(recipe, train.labels)
     drawn = make_sampler(recipe, train.labels, seed) if sampler is None else sampler
@@ -140,7 +148,7 @@ def train(
         objective, of_recipe = parts_of_step(recipe, train.num_classes, per_epoch, steps)
     else:
         of_recipe = make_optimizer(recipe, roles_of(objective), per_epoch, steps)
-    if sampler is None and isinstance(train.images, ImageFiles):
+    if sampler is None and isinstance(train.images, ImageFiles) and not recipe.keeps:
         drawn = ImageBatches(train, drawn, seed=seed)
     if evaluate is None and validation is not None:
         evaluate, monitor = retrieval_in(validation, recipe), monitor or MONITOR
@@ -148,6 +156,10 @@ def train(
         made = resolve(recipe.method.hook)
         hook = made(recipe, model, train, monitor, seed=seed, preprocess=preprocess)
     settings.setdefault("log_every", max(1, min(per_epoch, 50)))
+    settings.setdefault("ema", recipe.ema)
+    if recipe.keeps:
+        settings.setdefault("kept_views", recipe.kept_views)
+    settings.setdefault("freeze", pattern_of(recipe, model, train, preprocess))
     return fit(
         model,
         objective,
@@ -183,7 +195,7 @@ def make_network(recipe: Recipe, train: Dataset, **own: Any) -> Any:
         **own: more attributes of the network, such as :func:`jdml.models.weights_settings`.
 
     Returns:
-        The Linen module.
+        The Linen module, with the low-rank changes of the recipe.
 
     Raises:
         ValueError: a pooling, or batch norm to freeze, that the network does not have.
@@ -199,13 +211,44 @@ def make_network(recipe: Recipe, train: Dataset, **own: Any) -> Any:
         if not NETWORKS[name].pooling:
             raise ValueError(f"pooling is not for network {name}, which has its own")
         settings["pooling"] = recipe.pooling
-    if recipe.freeze_batch_norm:
+    if recipe.freeze_batch_norm or (recipe.freezes and NETWORKS[name].batch_norm):
         if not NETWORKS[name].batch_norm:
             raise ValueError(f"network {name} has no batch norm to freeze")
         settings["freeze_batch_norm"] = True
     if recipe.dtype != "float32":
         settings["dtype"] = jnp.dtype(recipe.dtype).type
-    return models.create(name, dim=recipe.dim, **settings, **own)
+    return adapted(recipe, models.create(name, dim=recipe.dim, **settings, **own))
+
+
+def adapted(recipe: Recipe, model: Any) -> Any:
+    """Give a network the low-rank changes of a recipe; the network itself where there are none, or it has them."""
+    if recipe.lora is None or isinstance(model, WithLora):
+        return model
+    return WithLora(model, recipe.lora, lora_pattern(recipe), alpha=recipe.lora_alpha)
+
+
+def pattern_of(
+    recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess = standard
+) -> str | None:
+    """Tell which parameters of a network stay, by their paths.
+
+    Args:
+        recipe: the recipe.
+        model: its network, or one's own.
+        train: whose images it takes.
+        preprocess: what stands between stored images and the model.
+
+    Returns:
+        What ``fit`` takes as ``freeze``.
+    """
+    if recipe.freeze is None and recipe.last_blocks is None:
+        return None
+    images = jax.eval_shape(
+        preprocess, jax.ShapeDtypeStruct((1, *train.images.shape[1:]), train.images.dtype)
+    )
+    init = functools.partial(as_model(model).init, train=False)
+    params = jax.eval_shape(init, jax.random.key(0), images)["params"]
+    return frozen_pattern(recipe, dict.fromkeys(path.split("/")[0] for path in adapt.paths(params)))
 
 
 def retrieval_in(validation: Dataset, recipe: Recipe) -> Evaluate:

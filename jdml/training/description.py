@@ -14,6 +14,7 @@ from jdml.losses.comparison import Normalize
 from jdml.models.creation import Normalizer, create
 from jdml.recipes.objective import NORMALIZATIONS
 from jdml.registry import NETWORKS
+from jdml.training.lora import WithLora
 from jdml.training.models import Model, unwrapped
 from jdml.training.preprocess import Preprocess, standard, to_float
 from jdml.training.spec import TrainSet
@@ -39,6 +40,7 @@ def describe(
     images = train.images
     return {
         **_of_model(unwrapped(model)),
+        **({"lora": model.scale} if isinstance(model, WithLora) else {}),
         "input": of_input(images),
         "crop": _of_crop(images.transform) if isinstance(images, ImageFiles) else None,
         "preprocess": _of_preprocess(preprocess),

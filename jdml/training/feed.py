@@ -1,19 +1,23 @@
 """What each step of a run is fed with: rows of a data set in memory, or batches of image files."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import numpy as np
 
 from jdml.data import ImageBatches
 from jdml.objectives.base import Metrics
+from jdml.training import costs
 from jdml.training.description import of_input
 from jdml.training.door import next_rows
+from jdml.training.fit_result import Embedder
+from jdml.training.frozen import check_freeze
 from jdml.training.micro_batch import check_rows_apart
 from jdml.training.placement import Tree, either
 from jdml.training.spec import Sampler, StepSpec, TrainSet
-from jdml.training.step import TrainState, compiled
+from jdml.training.step import Step, TrainState, compiled
 
 DEVICE_BYTES = 1 << 30  # data sets up to this size are put on the device once
 POSITIVES = "two rows of one class, a pair loss's positives"
@@ -22,18 +26,21 @@ NEGATIVES = "rows of two classes, a pair loss's negatives"
 Outcome = tuple[TrainState, Metrics]
 
 
-class _Feed:
-    """What feeds share: what their step is made from, and whether a batch may be filled up.
+class Feed:
+    """What each step is fed with; and what feeds share: what their step is made from, whether a batch may be filled up.
 
     Args:
         spec: of the step.
         sampler: whose state is saved with the run's.
     """
 
+    input: Mapping[str, Any]
+
     def __init__(self, spec: StepSpec, sampler: Sampler) -> None:
         self.spec, self.sampler = spec, sampler
         self.placement = spec.placement
         self._may_fill = False
+        self.tell: Callable[[str], None] | None = None
         self.lacking = (
             [] if jax.process_count() > 1 else [POSITIVES, NEGATIVES]
         )  # of all processes' rows
@@ -50,9 +57,31 @@ class _Feed:
         """One row: an image ``[1, H, W, C]``, or what else the model takes."""
         raise NotImplementedError
 
+    def step(self, state: TrainState) -> Outcome:
+        """One step on the next batch."""
+        raise NotImplementedError
+
+    def embedder(self, state: TrainState) -> Embedder:
+        """What embeds in evaluations."""
+        return Embedder(self.spec.model, state, self.spec.preprocess, input=self.input)
+
+    def seen(self) -> Mapping[str, int]:
+        """What the history tells of the data."""
+        return {}
+
+    def waiting(self) -> Mapping[str, float]:
+        """What the log alone tells."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
     def check(self, state: TrainState) -> None:
-        """Refuse, before any step, a state that cannot be partitioned, and rows that cannot be apart."""
+        """Refuse, before any step, a state that cannot be partitioned or frozen, and rows that cannot be apart."""
         self.placement.check(state.params)
+        if self.spec.freeze is not None:
+            inputs = self.spec.preprocess(self.sample)
+            check_freeze(self.spec, state.params, state.batch_stats, inputs)
         if self.spec.micro_batch is not None:
             self._check_apart(state, f"micro_batch={self.spec.micro_batch}")
 
@@ -69,12 +98,19 @@ class _Feed:
             self._may_fill = True
         return size
 
+    def run(self, step: Step, state: TrainState, *batch: Any) -> Outcome:
+        """Take a step; before the first one say what it costs, where somebody wants to know."""
+        if self.tell is not None:
+            self.tell(costs.told(self.spec, state, step, batch))
+            self.tell = None
+        return step(state, *batch)
+
     def _check_apart(self, state: TrainState, why: str) -> None:
         variables = {"params": state.params["model"], "batch_stats": state.batch_stats}
         check_rows_apart(self.spec.model, variables, self.spec.preprocess(self.sample), why)
 
 
-class RowFeed(_Feed):
+class RowFeed(Feed):
     """Steps on the rows that a sampler yields; small data sets are gathered on the device, others on the host.
 
     Args:
@@ -113,24 +149,13 @@ class RowFeed(_Feed):
         masked = where if self._masks else None
         if self.on_device:
             there = self.placement.spread((filled, masked), size)
-            return self._step(state, self.images, self.labels, *there)
+            return self.run(self._step, state, self.images, self.labels, *there)
         batch = jax.tree.map(lambda rows: rows[filled], self.train.images)
         there = self.placement.spread((batch, self.train.labels[filled], masked, rows), size)
-        return self._step(state, *there)
-
-    def seen(self) -> Mapping[str, int]:
-        """What the history tells of the data."""
-        return {}
-
-    def waiting(self) -> Mapping[str, float]:
-        """What the log alone tells."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing is open."""
+        return self.run(self._step, state, *there)
 
 
-class ImageFeed(_Feed):
+class ImageFeed(Feed):
     """Steps on batches of image files, and how long the device waits for them.
 
     The host waits for a step before it takes the next batch, so that its waiting for the batch is the
@@ -175,7 +200,8 @@ class ImageFeed(_Feed):
         batch = next(self.batches)
         self._waited += time.perf_counter() - asked
         self.look(batch.labels[batch.where])
-        state, metrics = self._step(state, *self.placement.spread(batch, self._size))
+        there = self.placement.spread(batch, self._size)
+        state, metrics = self.run(self._step, state, *there)
         self._last = metrics
         return state, metrics
 
@@ -196,10 +222,3 @@ class ImageFeed(_Feed):
     def close(self) -> None:
         """Stop the workers."""
         self.batches.close()
-
-
-def make_feed(spec: StepSpec, train: TrainSet, sampler: Sampler) -> RowFeed | ImageFeed:
-    """Return the feed for what ``sampler`` yields."""
-    if isinstance(sampler, ImageBatches):
-        return ImageFeed(spec, train, sampler)
-    return RowFeed(spec, train, sampler)

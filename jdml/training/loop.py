@@ -1,6 +1,6 @@
 """The training loop: steps, evaluations, early stopping, log lines and checkpoints, all scheduled by step."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from jdml.registry.extras import progress_bar
 from jdml.registry.places import check_local
 from jdml.training import door
 from jdml.training.begin import Beginning, open_run
-from jdml.training.feed import make_feed
 from jdml.training.fit_result import Evaluate, FitResult
 from jdml.training.hooks import Hook
+from jdml.training.kept import FEATURES, Keep, make_feed
+from jdml.training.lora import WithLora
 from jdml.training.models import AnyModel, as_model
 from jdml.training.network_check import check_network
 from jdml.training.optimizing import (
@@ -70,7 +71,11 @@ def fit(
     micro_batch: int | None = None,
     skip_nonfinite: int | None = None,
     ema: float | None = None,
+    freeze: str | None = None,
+    kept_views: int | None = None,
+    features: str | Path | None = None,
     async_saves: bool = False,
+    tell: Callable[[str], None] | None = None,
 ) -> FitResult:
     """Train a model with any objective.
 
@@ -127,7 +132,18 @@ def fit(
         ema: keep an average of the parameters after each step, in which a step counts this much more than the one
             before, such as 0.999: evaluations, ``best``, ``model.safetensors`` and the embedder have the average, with
             the latest running statistics; ``state`` goes on with the parameters themselves. Not with a hook.
+        freeze: pattern of the paths of the model's parameters that stay as they are, with their running statistics
+            (:func:`jdml.adapt.matching`), such as ``"block[0-8]|patches"``, or ``"(?!head/).*"``, all but the head. No
+            gradient is computed of them, and the optimizer sees and keeps nothing of them. A model's batch norm in
+            frozen parts must use its running statistics in training, too (``freeze_batch_norm=True``).
+        kept_views: compute what a network whose head alone learns (``freeze="(?!head/).*"``; Linen, its last layer
+            called ``head``) makes of each image once, and train on that: 1, of images as in evaluation; of image files
+            also more augmented views, of which each step draws one. None: images go through the network at each step.
+        features: folder in which these are kept for other runs; by default ``features/`` in ``out_dir``. Without both
+            they are kept in memory, above 1 GiB in a temporary file.
         async_saves: write checkpoints while training goes on; a copy of the state is kept meanwhile.
+        tell: called before the first step with a line, such as ``print``: how many of the network's parameters learn,
+            and how much memory they, the optimizer and a step take.
 
     Returns:
         A :class:`FitResult`. A finished run that is started again returns its result again.
@@ -161,6 +177,8 @@ def fit(
     )
     door.check_evaluation(evaluate, monitor, hook)
     network = as_model(model)
+    if isinstance(network, WithLora):
+        freeze = network.frozen if freeze is None else f"{network.frozen}|{freeze}"
     door.check_parts(objective, optimizer, train)
     door.check_values(train.images, preprocess)
     batches = door.as_sampler(sampler, len(train.labels), saved=out_dir is not None)
@@ -180,10 +198,17 @@ def fit(
         placement=Placement.on(mesh, shard),
         micro_batch=micro_batch,
         skip_nonfinite=skips,
+        freeze=freeze,
     )
-    feed = make_feed(spec, train, batches)
+    keep = None
+    if kept_views is not None:
+        folder_of = Path(out_dir) / FEATURES if features is None and out_dir else features
+        keep = Keep(kept_views, None if folder_of is None else Path(folder_of), seed)
+    feed = make_feed(spec, train, batches, keep)
+    feed.tell = tell if writes() else None
     if state is None:
-        check_network(network, preprocess, feed.sample)
+        bare = network.base if isinstance(network, WithLora) else network
+        check_network(bare, preprocess, feed.sample)
     folder = None
     if out_dir is not None:
         folder = open_run(
@@ -192,7 +217,13 @@ def fit(
                 **(config or {}),
                 **({"hook": dict(hook.config)} if hook is not None and hook.config else {}),
             },
-            {"seed": seed, **asdict(schedule), **({"skip_nonfinite": True} if skips else {})},
+            {
+                "seed": seed,
+                **asdict(schedule),
+                **({"skip_nonfinite": True} if skips else {}),
+                **({"freeze": freeze} if freeze is not None else {}),
+                **({"kept_views": kept_views} if kept_views is not None else {}),
+            },
             spec,
             train,
             begin,
@@ -204,9 +235,9 @@ def fit(
     going_on = folder is not None and folder.begun
     state = begin.make(spec, train, feed.sample, going_on=going_on)
     door.check_proxies(state.params, train.labels)
-    check_descends(optimizer, state.params)
-    tell_narrow(state.params)
     feed.check(state)
+    check_descends(optimizer, spec.split(state.params)[0])
+    tell_narrow(state.params)
     run = Run(
         feed,
         schedule,
@@ -220,7 +251,7 @@ def fit(
     with together(), run:
         given = begin.state is not None and not going_on and int(begin.state.step) > 0
         if run.grown or given:
-            check_moves(optimizer, run.state, steps)
+            check_moves(optimizer, run.state, spec.split(run.state.params)[0], steps)
         _take_steps(run, shown=progress and writes())
     return run.result()
 

@@ -199,12 +199,13 @@ def tell_narrow(params: Tree) -> None:
         )
 
 
-def check_moves(optimizer: Any, state: Any, steps: int) -> None:
+def check_moves(optimizer: Any, state: Any, params: Mapping[str, Tree], steps: int) -> None:
     """Refuse to go on with an optimizer whose schedule has ended at a rate of 0.
 
     Args:
         optimizer: the transformation.
         state: a train state that goes on.
+        params: its parameters that learn, by role.
         steps: to which it is to go on.
 
     Raises:
@@ -213,8 +214,8 @@ def check_moves(optimizer: Any, state: Any, steps: int) -> None:
 
     @jax.jit
     def one(opt_state: Tree) -> tuple[Tree, Array]:
-        grads = jax.tree.map(jnp.ones_like, state.params)
-        updates, opt_state = update(optimizer, grads, opt_state, state.params, jnp.ones(()))
+        grads = jax.tree.map(jnp.ones_like, params)
+        updates, opt_state = update(optimizer, grads, opt_state, params, jnp.ones(()))
         return opt_state, optax.tree.norm(updates["model"]) > 0
 
     def moves(opt_state: Tree) -> bool:
@@ -224,7 +225,7 @@ def check_moves(optimizer: Any, state: Any, steps: int) -> None:
                 return True
         return False
 
-    if not moves(state.opt_state) and moves(optimizer.init(state.params)):
+    if not moves(state.opt_state) and moves(optimizer.init(params)):
         raise ValueError(
             f"optimizer makes updates of 0 from step {int(state.step)} on: its schedule has ended, and steps={steps} "
             "would change nothing; begin again with a schedule of so many steps, or with a constant rate"

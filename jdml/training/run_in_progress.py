@@ -10,10 +10,11 @@ import numpy as np
 
 from jdml.objectives.base import Metrics
 from jdml.training.checkpoint import MODEL, RunFolder
-from jdml.training.feed import ImageFeed, RowFeed
-from jdml.training.fit_result import Embedder, Evaluate, FitResult
+from jdml.training.feed import Feed
+from jdml.training.fit_result import Evaluate, FitResult
 from jdml.training.hooks import Hook
 from jdml.training.log import Log
+from jdml.training.lora import as_saved
 from jdml.training.optimizing import evaluation_params
 from jdml.training.placement import Tree, agreed, whole, writes
 from jdml.training.schedule import Best, Progress, Record, Schedule, improve
@@ -39,7 +40,7 @@ class Run:
 
     def __init__(
         self,
-        feed: RowFeed | ImageFeed,
+        feed: Feed,
         schedule: Schedule,
         state: TrainState,
         folder: RunFolder | None,
@@ -120,7 +121,7 @@ class Run:
             best_params=params,
             best_batch_stats=batch_stats,
             stopped=str(self.done.stopped),
-            embedder=self._embedder(state),
+            embedder=Feed.embedder(self.feed, state),
         )
 
     def _weights(self) -> tuple[dict[str, Tree], Tree]:
@@ -170,7 +171,7 @@ class Run:
 
     def _evaluate(self) -> Record:
         assert self.evaluate is not None
-        scores = self.evaluate(self._embedder(self._evaluated(self.state)))
+        scores = self.evaluate(self.feed.embedder(self._evaluated(self.state)))
         metrics = agreed({name: float(value) for name, value in scores.items()})
         record: Record = {**metrics}
         monitor = self.schedule.monitor
@@ -193,10 +194,6 @@ class Run:
             self.state = self.place(result.state)  # after the last step there is nothing to prepare
             self.done.stopped = "hook" if result.ended else None
         return {**record, **result.seen}
-
-    def _embedder(self, state: TrainState) -> Embedder:
-        spec = self.feed.spec
-        return Embedder(spec.model, state, spec.preprocess, input=self.feed.input)
 
     def _tree(self) -> dict[str, Tree]:
         tree = {"state": self.state, "best": self.best if self.best is not None else ()}
@@ -221,7 +218,11 @@ class Run:
         if self.best is not None and self.done.best.step > 0:
             params, batch_stats = self.best
         objective = {role: value for role, value in params.items() if role != "model"}
-        variables = {"params": params["model"], "batch_stats": batch_stats, "objective": objective}
+        variables = {
+            "params": as_saved(self.feed.spec.model, params["model"]),
+            "batch_stats": batch_stats,
+            "objective": objective,
+        }
         self.folder.save_model(whole(variables), self._chosen(), self._scored())
 
     def _chosen(self) -> int:

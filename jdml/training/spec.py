@@ -1,5 +1,6 @@
 """What a run is made from: a data set, a sampler, and all that its step is compiled from."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,8 +10,9 @@ import optax
 
 from jdml.objectives import Objective
 from jdml.ops import checks
+from jdml.training.frozen import split_frozen
 from jdml.training.models import Model
-from jdml.training.placement import HERE, Placement
+from jdml.training.placement import HERE, Placement, Tree
 from jdml.training.preprocess import Preprocess, standard
 
 
@@ -57,6 +59,7 @@ class StepSpec:
         micro_batch: rows that go through the network at a time; None: all.
         skip_nonfinite: whether a step of which loss or gradient norm is not finite leaves all but the number of steps
             as it was.
+        freeze: pattern of the model's parameters that stay, by their paths; None: all learn.
 
     Raises:
         TypeError: a ``micro_batch`` that is no integer.
@@ -70,7 +73,12 @@ class StepSpec:
     placement: Placement = HERE
     micro_batch: int | None = None
     skip_nonfinite: bool = False
+    freeze: str | None = None
 
     def __post_init__(self) -> None:
         if self.micro_batch is not None:
             checks.count("micro_batch", self.micro_batch)
+
+    def split(self, params: Mapping[str, Tree]) -> tuple[Tree, Tree]:
+        """Split parameters by role in those that learn and those that stay, hidden from each other."""
+        return split_frozen(params, self.freeze)

@@ -9,10 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from jdml import adapt
 from jdml.data.dataset import check_channels
 from jdml.objectives import Objective
 from jdml.objectives.base import Metrics
 from jdml.ops import checks
+from jdml.training.frozen import split_frozen, with_frozen
+from jdml.training.lora import WithLora
 from jdml.training.micro_batch import in_turns
 from jdml.training.models import AnyModel, Model, as_model, embed_in_training
 from jdml.training.optimizing import update
@@ -63,6 +66,7 @@ def create_state(
     seed: int,
     preprocess: Preprocess = standard,
     pretrained: Pretrained | None = None,
+    freeze: str | None = None,
 ) -> TrainState:
     """Initialize the model, the objective's parameters, the optimizer and the objective's memory.
 
@@ -76,13 +80,15 @@ def create_state(
         preprocess: what stands between stored images and the model (see :func:`make_train_step`).
         pretrained: from the model's fresh variables ``{"params", "batch_stats"}`` to those to begin with, such as
             :func:`jdml.models.load_weights` of a file.
+        freeze: pattern of the model's parameters that are to stay (:func:`jdml.adapt.matching`): the optimizer knows
+            nothing of them.
 
     Returns:
         The state before the first step.
 
     Raises:
         ValueError: if the objective calls one of its parameters ``"model"``, images are ``[B, C, H, W]``, or the seed
-            has more than 32 bits.
+            has more than 32 bits, ``freeze`` names no parameter.
     """
     checks.seed("seed", seed)
     check_channels("sample_images", sample_images)
@@ -94,16 +100,18 @@ def create_state(
         **_fresh(as_model(model), model_key, first),
     }
     if pretrained is not None:
-        variables = {**variables, **pretrained(variables)}
+        given = model.around(pretrained) if isinstance(model, WithLora) else pretrained
+        variables = {**variables, **given(variables)}
     objective_params = dict(objective.init(objective_key))
     if "model" in objective_params:
         raise ValueError('the objective must not name a parameter "model": that is the model\'s')
     params = {"model": variables["params"], **objective_params}
+    adapt.check_pattern("freeze", freeze, params["model"])
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
         batch_stats=variables["batch_stats"],
-        opt_state=_quick_jit(optimizer.init)(params),
+        opt_state=_quick_jit(optimizer.init)(split_frozen(params, freeze)[0]),
         objective_state=objective.init_state(),
         key=run_key,
     )
@@ -127,7 +135,7 @@ def _init(model: Model, key: jax.Array, images: Tree) -> Variables:
 
 
 def _pure_loss(spec: StepSpec) -> Callable:
-    """Build ``(params, state, images, labels, where, ids) -> loss, (embeddings, batch_stats, metrics)``."""
+    """Build ``(learning, frozen, state, …) -> loss, (embeddings, batch_stats, metrics)``, parameters in two parts."""
 
     def at_once(params: Tree, batch_stats: Tree, images: Tree, key: jax.Array) -> tuple[Tree, Tree]:
         return embed_in_training(spec.model, params, batch_stats, spec.preprocess(images), key)
@@ -144,13 +152,15 @@ def _pure_loss(spec: StepSpec) -> Callable:
         return in_turns(turn, images, spec.micro_batch), batch_stats
 
     def loss(
-        params: Mapping[str, Tree],
+        learning: Mapping[str, Tree],
+        frozen: Mapping[str, Tree],
         state: TrainState,
         images: Tree,
         labels: jax.Array,
         where: jax.Array | None,
         ids: jax.Array | None,
     ) -> tuple[jax.Array, tuple[jax.Array, Tree, Metrics]]:
+        params = adapt.joined(learning, frozen)
         model_key, loss_key = jax.random.split(jax.random.fold_in(state.key, state.step))
         embeddings, batch_stats = embedded(params["model"], state.batch_stats, images, model_key)
         value, metrics = spec.objective.loss(
@@ -184,14 +194,15 @@ def _pure_step(spec: StepSpec) -> Step:
         where: jax.Array | None = None,
         ids: jax.Array | None = None,
     ) -> tuple[TrainState, Metrics]:
+        learning, frozen = spec.split(state.params)
         (loss, (embeddings, batch_stats, metrics)), grads = gradient(
-            state.params, state, images, labels, where, ids
+            learning, frozen, state, images, labels, where, ids
         )
-        updates, opt_state = update(spec.optimizer, grads, state.opt_state, state.params, loss)
+        updates, opt_state = update(spec.optimizer, grads, state.opt_state, learning, loss)
         after = TrainState(
             step=state.step + 1,
-            params=optax.apply_updates(state.params, updates),
-            batch_stats=batch_stats,
+            params=adapt.joined(optax.apply_updates(learning, updates), frozen),
+            batch_stats=with_frozen(batch_stats, state.batch_stats, spec.freeze),
             opt_state=opt_state,
             objective_state=objective.update_state(
                 state.objective_state,
@@ -223,6 +234,7 @@ def make_train_step(
     placement: Placement = HERE,
     micro_batch: int | None = None,
     skip_nonfinite: bool = False,
+    freeze: str | None = None,
 ) -> Step:
     """Build the jitted train step ``step(state, images, labels, where=None, ids=None) -> (state, metrics)``.
 
@@ -238,6 +250,8 @@ def make_train_step(
         micro_batch: rows that go through the network at a time; None: all.
         skip_nonfinite: whether a step of which loss or gradient norm is not finite leaves all but the number of steps
             as it was.
+        freeze: pattern of the model's parameters that stay (:func:`jdml.adapt.matching`): no gradient is computed of
+            them, and the state is one of :func:`create_state` with the same pattern.
 
     Returns:
         The step. ``images [B, H, W, C]``, ``labels [B]`` ints, ``where [B]`` bool (rows that count for
@@ -250,7 +264,7 @@ def make_train_step(
         ``fold_in(state.key, t)``, so that a restored state goes on exactly. The same model, objective and optimizer
         objects give the same compiled step again.
     """
-    settings = (preprocess, placement, micro_batch, skip_nonfinite)
+    settings = (preprocess, placement, micro_batch, skip_nonfinite, freeze)
     spec = StepSpec(as_model(model), objective, optimizer, *settings)
     return compiled(spec, donate=donate, indexed=False)
 
@@ -265,6 +279,7 @@ def make_indexed_step(
     placement: Placement = HERE,
     micro_batch: int | None = None,
     skip_nonfinite: bool = False,
+    freeze: str | None = None,
 ) -> Step:
     """Build :func:`make_train_step`'s step over a data set that lies on the device.
 
@@ -277,13 +292,14 @@ def make_indexed_step(
         placement: see :func:`make_train_step`.
         micro_batch: see :func:`make_train_step`.
         skip_nonfinite: see :func:`make_train_step`.
+        freeze: see :func:`make_train_step`.
 
     Returns:
         ``step(state, images [N, H, W, C], labels [N], indices [B], where=None)``, which returns
         ``(state, metrics)``: the batch is gathered inside the compiled step, so that the host sends
         B integers per step. The indices are the samples' ids.
     """
-    settings = (preprocess, placement, micro_batch, skip_nonfinite)
+    settings = (preprocess, placement, micro_batch, skip_nonfinite, freeze)
     spec = StepSpec(as_model(model), objective, optimizer, *settings)
     return compiled(spec, donate=donate, indexed=True)
 

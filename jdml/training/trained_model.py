@@ -33,6 +33,7 @@ from jdml.training.description import (
 )
 from jdml.training.door import check_as_trained
 from jdml.training.fingerprint import fingerprint
+from jdml.training.lora import merged
 from jdml.training.models import AnyModel, Model, as_model
 from jdml.training.optimizing import evaluation_params_as_read
 from jdml.training.placement import Tree
@@ -295,7 +296,9 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
     if which == "best" and best:
         (params, stats), step = best, int(checkpoint["progress"]["best"][1])
     objective = {role: value for role, value in params.items() if role != "model"}
-    variables = {"params": params["model"], "batch_stats": stats, "objective": objective}
+    own, scale = params["model"], config.get("embedding", {}).get("lora")
+    own = own if scale is None else merged(own, scale)
+    variables = {"params": own, "batch_stats": stats, "objective": objective}
     arrays = {name: np.asarray(value) for name, value in named_leaves(variables).items()}
     return config, arrays, {"embedding": config.get("embedding"), "step": step}
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from jdml.adapt import path_texts
 from jdml.training import mode_flags
 from jdml.training.placement import Tree
 
@@ -80,7 +81,7 @@ class Names:
     """
 
     def __init__(self, tree: Tree) -> None:
-        self._paths = [_texts(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+        self._paths = [path_texts(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
         self._structure = jax.tree.structure(tree)
 
     def named(self, tree: Tree) -> dict[str, Any]:
@@ -98,19 +99,6 @@ class Names:
                 leaf = leaf[part]
             leaves.append(leaf)
         return jax.tree.unflatten(self._structure, leaves)
-
-
-def _texts(path: tuple[Any, ...]) -> tuple[str, ...]:
-    """A path in texts, without the ``value`` in which each variable of NNX ends."""
-    parts = []
-    for part in path:
-        for attribute in ("key", "idx", "name"):
-            if hasattr(part, attribute):
-                parts.append(str(getattr(part, attribute)))
-                break
-    if len(parts) > 1 and isinstance(path[-1], jax.tree_util.GetAttrKey) and parts[-1] == "value":
-        parts.pop()
-    return tuple(parts)
 
 
 KEYS = ("key", "rng")

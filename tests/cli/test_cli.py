@@ -137,6 +137,12 @@ def test_nobody_reads_on(words):
         ),
         (["train", "--lr", "0"], "--lr must be positive, got 0"),
         (["train", "--steps", "-1"], "--steps must not be negative, got -1"),
+        (
+            ["train", "--freeze", "backbone"],
+            "--freeze backbone needs a network whose embedding lay",
+        ),
+        (["train", "--last-blocks", "2"], "--last-blocks needs a --model with blocks .*, got eps"),
+        (["train", "--lora-alpha", "2"], "--lora-alpha needs --lora, a rank"),
         (["train", "--data", "inshop"], "--data-dir must be the folder of the inshop files"),
         (["train", "--data", "omniglot", "--data-dir", "/no/such"], "omniglot needs"),
     ],

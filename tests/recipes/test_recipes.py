@@ -520,6 +520,12 @@ def test_a_recipe_is_plain_values(method, dataset, protocol):
         ({"start": "samples"}, ValueError, "start samples needs proxies that are learned"),
         ({"steps": 5, "rate_warmup": 5}, ValueError, "rate_warmup must be below steps, 5, got 5"),
         ({"schedule": "cosine", "decay_every": 2}, ValueError, "goes with schedule constant"),
+        ({"freeze": 3}, TypeError, "freeze must be a text, got a int"),
+        ({"freeze": "a", "lora": 2}, ValueError, "freeze and lora both say what stays"),
+        ({"lora_paths": "a"}, ValueError, "lora_paths needs lora, a rank"),
+        ({"kept_views": 2}, ValueError, "kept_views needs freeze backbone, got None"),
+        ({"network": "small", "last_blocks": 2}, ValueError, "needs a network with blocks .vit_s"),
+        ({"layer_decay": 1.0}, ValueError, "layer_decay must be between 0 and 1, got 1.0"),
         ({"freeze_batch_norm": "yes"}, TypeError, "freeze_batch_norm must be True or False"),
     ],
 )

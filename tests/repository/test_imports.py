@@ -22,7 +22,7 @@ PACKAGE = Path(jdml.__file__).parent
 
 # room -> the rooms that it may import (its own modules, and the records of `registry`, always).
 NUMERICS = {"ops", "mining", "memory", "fields", "losses", "metrics"}
-METHODS = NUMERICS | {"flows", "ccp", "objectives", "optim", "models", "data"}
+METHODS = NUMERICS | {"flows", "ccp", "objectives", "optim", "adapt", "models", "data"}
 DOORS = {
     "registry": set(),
     "ops": set(),
@@ -35,6 +35,7 @@ DOORS = {
     "ccp": {"ops", "mining", "metrics"},
     "objectives": {"ops", "mining", "memory", "losses", "flows", "ccp"},
     "optim": {"ops"},
+    "adapt": {"ops"},
     "models": {"ops"},
     "data": {"ops"},
     "testing": {"ops", "mining", "losses"},

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from jdml import registry
-from jdml.cli.options.base import IN_RECIPE, Part, as_help
+from jdml.cli.options.base import ASIDE, IN_RECIPE, Part, as_help
 from jdml.recipes import Recipe
-from jdml.registry.constraints import positive
+from jdml.registry.constraints import non_negative, positive
 from jdml.registry.networks import SMALL_IMAGES, for_images
 
 if TYPE_CHECKING:
@@ -94,6 +94,24 @@ class Network(Weights):
     """How the network pools over space. Default: average."""
     freeze_batch_norm: Annotated[bool, IN_RECIPE] = False
     """Batch norm keeps its running statistics, as pretrained weights bring them; --micro-batch needs it."""
+    freeze: Annotated[str | None, IN_RECIPE] = None
+    """What of the network stays as it is: backbone, all but the embedding head; or a regular expression of parameters'
+    paths or of their first names, such as "block[0-8]|patches". Batch norm keeps its statistics then. Default: all
+    learns."""
+    kept_views: Annotated[int | None, non_negative, IN_RECIPE] = None
+    """With --freeze backbone: of how many views of each image the backbone's features are computed, once. 1 (the
+    default): the image as in evaluation; more: augmented ones; 0: images go through the backbone at each step."""
+    features: Annotated[Path | None, ASIDE] = None
+    """Folder in which these features are kept for other runs. Default: features/ in --out."""
+    last_blocks: Annotated[int | None, positive, IN_RECIPE] = None
+    """Only so many of the network's last blocks learn, with what comes after them."""
+    lora: Annotated[int | None, positive, IN_RECIPE] = None
+    """Rank of the changes that the kernels of the network's blocks learn, while all of it but the embedding head stays;
+    what is kept is merged."""
+    lora_alpha: Annotated[float | None, positive, IN_RECIPE] = None
+    """These changes are multiplied by this over --lora. Default: by 1."""
+    lora_paths: Annotated[str | None, IN_RECIPE] = None
+    """Which arrays learn such changes: a regular expression of their paths. Default: the kernels of the blocks."""
 
     def check(self) -> None:
         """Refuse what the network does not have."""
@@ -130,7 +148,18 @@ class Network(Weights):
 
     def changes(self, base: Recipe) -> dict[str, Any]:
         """Also the network itself."""
-        own = self.typed({"model": "network", "pooling": "pooling"})
+        own = self.typed(
+            {
+                "model": "network",
+                "pooling": "pooling",
+                "freeze": "freeze",
+                "kept_views": "kept_views",
+                "last_blocks": "last_blocks",
+                "lora": "lora",
+                "lora_alpha": "lora_alpha",
+                "lora_paths": "lora_paths",
+            }
+        )
         return {**super().changes(base), **own, "freeze_batch_norm": self.freeze_batch_norm}
 
     def preprocess(self, network: str) -> Any:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from jdml.cli.options.base import IN_RECIPE, Part
 from jdml.recipes import Recipe
 from jdml.recipes.words import parse_batch
-from jdml.registry.constraints import non_negative, positive
+from jdml.registry.constraints import inside_unit, non_negative, positive
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,18 @@ class Optimizer(Steps):
     """A learned boundary moves this many times as fast as the model. Default: 1."""
     weight_decay: Annotated[float, non_negative, IN_RECIPE] = 0.0
     """Weight decay of the model: decoupled with adamw, added to the gradient with adam and sgd."""
+    layer_decay: Annotated[float | None, inside_unit, IN_RECIPE] = None
+    """What the learning rate is multiplied by from each block of the network to the one before it, such as 0.75."""
+    ema: Annotated[float | None, inside_unit, IN_RECIPE] = None
+    """Score and keep an average of the parameters over the steps, in which each step counts this much more than the one
+    before, such as 0.99. Default: the parameters of a step."""
 
     def changes(self, base: Recipe) -> dict[str, Any]:
         """Also rule, schedule, and rates by role."""
         rates = self.typed({"proxies_lr_factor": "proxies", "beta_lr_factor": "beta"})
         return {
             **super().changes(base),
+            **self.typed({"layer_decay": "layer_decay", "ema": "ema"}),
             "rule": self.optimizer,
             "schedule": self.schedule,
             "rate_warmup": self.warmup,

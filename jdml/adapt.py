@@ -1,0 +1,343 @@
+"""Adapt a network that knows much already: which parameters learn, how fast by depth, and in how many numbers.
+
+Parameters are told by their paths, names joined by ``/`` such as ``block0/attention/query/kernel``, and paths by
+patterns. All here are functions of a pytree of parameters, whoever's network it is.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+from jax.tree_util import GetAttrKey, KeyPath
+
+from jdml.ops import checks
+
+Tree = Any
+HIDDEN = optax.MaskedNode()
+"""Stands in a tree where a parameter is left out: JAX sees no array there, as within ``optax.masked``."""
+SHOWN = 4
+"""So many paths are told where a pattern names none."""
+
+
+def path_texts(path: KeyPath) -> tuple[str, ...]:
+    """Give a path in texts, without the ``value`` in which each variable of NNX ends.
+
+    Args:
+        path: of a leaf, as ``jax.tree_util.tree_leaves_with_path`` gives it.
+
+    Returns:
+        The names.
+    """
+    parts = []
+    for part in path:
+        for attribute in ("key", "idx", "name"):
+            if hasattr(part, attribute):
+                parts.append(str(getattr(part, attribute)))
+                break
+    if len(parts) > 1 and isinstance(path[-1], GetAttrKey) and parts[-1] == "value":
+        parts.pop()
+    return tuple(parts)
+
+
+def paths(params: Tree) -> list[str]:
+    """Name every parameter by its path.
+
+    Args:
+        params: a pytree of arrays.
+
+    Returns:
+        The paths, in the order of the leaves.
+
+    Example:
+        >>> paths({"head": {"kernel": 1, "bias": 0}, "blocks": [2, 3]})
+        ['blocks/0', 'blocks/1', 'head/bias', 'head/kernel']
+    """
+    return ["/".join(path_texts(path)) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+
+
+def matching(params: Tree, pattern: str | None) -> Tree:
+    """Mark the parameters that a pattern of paths names.
+
+    Args:
+        params: a pytree of arrays.
+        pattern: a regular expression of a whole path, or of its first names: ``"block0"`` is all of this block and
+            nothing of ``block01``; ``"block[0-8]|patches"``, ``".*/attention"``, ``"(?!head/).*"`` (all but the head).
+            None names nothing.
+
+    Returns:
+        A pytree of booleans.
+
+    Raises:
+        TypeError: no text.
+        ValueError: no regular expression.
+
+    Example:
+        >>> matching({"block1": {"bias": 0}, "block10": 0, "head": 0}, "block1|head")
+        {'block1': {'bias': True}, 'block10': False, 'head': True}
+    """
+    if pattern is None:
+        return jax.tree.map(lambda _: False, params)
+    whole = _whole(pattern)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: whole.fullmatch("/".join(path_texts(path))) is not None, params
+    )
+
+
+def check_pattern(name: str, pattern: Any, params: Tree) -> None:
+    """Refuse a pattern that names none of the parameters.
+
+    Args:
+        name: what the pattern is called.
+        pattern: of paths; None is none.
+        params: a pytree of arrays.
+
+    Raises:
+        TypeError: no text.
+        ValueError: no regular expression, or one that names nothing, telling some paths.
+    """
+    if pattern is None or any(jax.tree.leaves(matching(params, pattern))):
+        return
+    there = paths(params)
+    step = -(-len(there) // SHOWN)
+    raise ValueError(
+        f"{name} must be a pattern of parameters' paths, {pattern!r} names none of {len(there)}: "
+        f"{', '.join(there[::step])}, …"
+    )
+
+
+def _whole(pattern: Any) -> re.Pattern[str]:
+    if not isinstance(pattern, str):
+        raise TypeError(f"pattern must be a text, got a {type(pattern).__name__}")
+    try:
+        return re.compile(f"(?:{pattern})(?:/.*)?")
+    except re.error as error:
+        raise ValueError(
+            f"pattern must be a regular expression, got {pattern!r}: {error}"
+        ) from error
+
+
+def split(params: Tree, marked: Tree) -> tuple[Tree, Tree]:
+    """Split parameters in two trees, in each of which the other's are hidden.
+
+    Args:
+        params: a pytree of arrays.
+        marked: a pytree of booleans, see :func:`matching`.
+
+    Returns:
+        Those that are not marked, and those that are. What differentiates, or makes an optimizer's state, of the first
+        does it for these alone.
+
+    Example:
+        >>> rest, frozen = split({"body": 1, "head": 2}, {"body": True, "head": False})
+        >>> jax.tree.leaves(rest), jax.tree.leaves(frozen), joined(rest, frozen)
+        ([2], [1], {'body': 1, 'head': 2})
+    """
+    rest = jax.tree.map(lambda leaf, mark: HIDDEN if mark else leaf, params, marked)
+    return rest, jax.tree.map(lambda leaf, mark: leaf if mark else HIDDEN, params, marked)
+
+
+def joined(first: Tree, second: Tree) -> Tree:
+    """Undo :func:`split`.
+
+    Args:
+        first: a tree, parts of which are hidden.
+        second: the tree with these parts.
+
+    Returns:
+        The whole tree.
+    """
+    return jax.tree.map(
+        lambda one, other: other if _is_hidden(one) else one, first, second, is_leaf=_is_hidden
+    )
+
+
+def _is_hidden(node: Any) -> bool:
+    return isinstance(node, optax.MaskedNode)
+
+
+# Depth.
+
+
+def depths(names: Iterable[str], before: str, blocks: str) -> dict[str, int]:
+    """Tell how deep each part of a network lies, as BEiT's program and timm count it.
+
+    Args:
+        names: of the parts, such as ``params``.
+        before: pattern of what comes before the blocks (patches, positions, the stem).
+        blocks: pattern with which a block's parts begin; blocks are ordered by it, numbers as numbers.
+
+    Returns:
+        By name: 0 before the blocks, 1 … L for the L blocks, L + 1 for all that comes after them.
+
+    Example:
+        >>> depths(["patches", "block0", "block2", "block10", "norm", "head"], "patches", "block[0-9]+")
+        {'patches': 0, 'block0': 1, 'block2': 2, 'block10': 3, 'norm': 4, 'head': 4}
+    """
+    of_block = {name: match[0] for name in names if (match := re.match(blocks, name))}
+    order = sorted(set(of_block.values()), key=_natural)
+    number = {block: place for place, block in enumerate(order, 1)}
+    after = len(order) + 1
+    return {
+        name: number[of_block[name]]
+        if name in of_block
+        else 0
+        if re.fullmatch(before, name)
+        else after
+        for name in names
+    }
+
+
+def _natural(text: str) -> list[tuple[bool, int, str]]:
+    parts = re.split(r"(\d+)", text)
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+
+
+def scale_by_depth(
+    decay: float, before: str, blocks: str, role: str | None = "model"
+) -> optax.GradientTransformation:
+    """Let deep layers learn faster than those near the images: layer-wise learning-rate decay.
+
+    Formula:
+        ``u ← d^(L + 1 − l) u`` for the layer l of L + 2 (:func:`depths`): the head keeps its learning rate, the last
+        block has d times it, and what comes before the first of L blocks d^(L+1) times.
+
+    Args:
+        decay: d, such as 0.65.
+        before: see :func:`depths`.
+        blocks: see :func:`depths`.
+        role: of the parameters which the model's are; None: they are all parameters.
+
+    Returns:
+        The transformation: after the optimizer's rule, so that it scales the learning rate.
+
+    Raises:
+        TypeError: d is not a number.
+        ValueError: d not above 0; on ``update``: a model without such blocks.
+
+    Paper settings:
+        BEiT and timm count layers so. BEiT: 0.65 for ViT-B; MAE: 0.65 to 0.75.
+
+    Reference:
+        Bao, Dong, Piao & Wei, *BEiT: BERT Pre-Training of Image Transformers*.
+
+    Example:
+        >>> tx = scale_by_depth(0.5, "stem", "block[0-9]", role=None)
+        >>> params = {"block0": jnp.ones(1), "block1": jnp.ones(1), "head": jnp.ones(1), "stem": jnp.ones(1)}
+        >>> print(*tx.update(params, tx.init(params))[0].values())
+        [0.25] [0.5] [1.] [0.125]
+    """
+    checks.positive("decay", decay)
+
+    def scale(updates: Tree, _: Tree) -> Tree:
+        parts = updates if role is None else updates[role]
+        depth = depths(parts, before, blocks)
+        if len(set(depth.values()) - {0}) < 2:
+            raise ValueError(
+                f"blocks must be a pattern of the model's parts, {blocks!r} names none of {', '.join(parts)}"
+            )
+        last = max(depth.values())
+        scaled = {
+            name: jax.tree.map(lambda u, n=name: u * decay ** (last - depth[n]), part)
+            for name, part in parts.items()
+        }
+        return scaled if role is None else {**updates, role: scaled}
+
+    return optax.stateless(scale)
+
+
+# LoRA.
+
+
+def lora_factors(key: Array, params: Tree, rank: int, pattern: str) -> dict[str, Any]:
+    """Draw the factors of low-rank changes of some parameters: A at random, B = 0, so that nothing is changed yet.
+
+    Args:
+        key: a random key.
+        params: nested dictionaries of arrays.
+        rank: r, the width between both factors.
+        pattern: of the paths of the parameters, arrays of two axes or more (others are left out).
+
+    Returns:
+        Nested dictionaries as the parameters', with ``{"a": [in, r], "b": [r, out]}`` in the place of each.
+
+    Raises:
+        TypeError: parameters that are no dictionary.
+        ValueError: a pattern that names none, a rank below 1.
+
+    Implementation notes:
+        The axes of an array are cut in two where ``in + out`` is smallest: those of attention between channels and
+        heads, those of a convolution between what it reads and what it makes. A is uniform with the variance
+        ``1/(3 in)``, as in the program of the paper.
+
+    Reference:
+        Hu et al., *LoRA: Low-Rank Adaptation of Large Language Models*.
+
+    Example:
+        >>> factors = lora_factors(jax.random.key(0), {"query": {"kernel": jnp.ones((8, 2, 4))}}, 3, "query")
+        >>> jax.tree.map(jnp.shape, factors)
+        {'query': {'kernel': {'a': (8, 3), 'b': (3, 8)}}}
+    """
+    checks.count("rank", rank)
+    if not isinstance(params, Mapping):
+        raise TypeError(f"params must be nested dictionaries, got a {type(params).__name__}")
+    check_pattern("pattern", pattern, params)
+    wide = jax.tree.map(
+        lambda leaf, mark: mark and np.ndim(leaf) > 1, params, matching(params, pattern)
+    )
+    if not any(jax.tree.leaves(wide)):
+        raise ValueError(f"pattern must name kernels, {pattern!r} names vectors alone")
+    factors: dict[str, Any] = {}
+    leaves = jax.tree_util.tree_leaves_with_path(split(params, wide)[1])
+    for (path, leaf), own in zip(leaves, jax.random.split(key, len(leaves)), strict=True):
+        into, out = _matrix(np.shape(leaf))
+        bound = 1 / math.sqrt(into)
+        a = jax.random.uniform(own, (into, rank), jnp.float32, -bound, bound)
+        *names, last = path_texts(path)
+        place = factors
+        for name in names:
+            place = place.setdefault(name, {})
+        place[last] = {"a": a, "b": jnp.zeros((rank, out))}
+    return factors
+
+
+def lora_merged(params: Tree, factors: Mapping[str, Any], scale: float) -> Tree:
+    """Add low-rank changes to parameters.
+
+    Formula:
+        ``W + s A B``, s = α / r.
+
+    Args:
+        params: nested dictionaries of arrays.
+        factors: of :func:`lora_factors`.
+        scale: s.
+
+    Returns:
+        The parameters, of the types that they had.
+
+    Example:
+        >>> params = {"kernel": jnp.zeros((2, 2))}
+        >>> factors = {"kernel": {"a": jnp.array([[1.0], [2.0]]), "b": jnp.array([[3.0, 4.0]])}}
+        >>> print(lora_merged(params, factors, 0.5)["kernel"])
+        [[1.5 2. ]
+         [3.  4. ]]
+    """
+
+    def merged(part: Any, own: Any) -> Any:
+        if not isinstance(part, Mapping):
+            change = jnp.matmul(own["a"], own["b"], precision=jax.lax.Precision.HIGHEST)
+            return (part + scale * change.reshape(np.shape(part))).astype(part.dtype)
+        return {name: merged(p, own[name]) if name in own else p for name, p in part.items()}
+
+    return merged(params, factors)
+
+
+def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and columns of an array as a matrix, whose axes are cut where both together are fewest."""
+    cuts = [(math.prod(shape[:n]), math.prod(shape[n:])) for n in range(1, len(shape))]
+    return min(cuts, key=sum)

@@ -1,0 +1,81 @@
+"""Parameters that stay: apart from those that learn, with their running statistics."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from jdml import adapt
+from jdml.training.models import embed_in_training
+from jdml.training.placement import Tree
+
+if TYPE_CHECKING:
+    from jdml.training.spec import StepSpec
+
+
+def split_frozen(params: Mapping[str, Tree], freeze: str | None) -> tuple[Tree, Tree]:
+    """Split parameters by role in those that learn and those of the model that stay, hidden from each other.
+
+    Args:
+        params: by role.
+        freeze: pattern of the model's paths; None: all learn.
+
+    Returns:
+        Both.
+    """
+    stay = {role: adapt.matching(part, None) for role, part in params.items()}
+    return adapt.split(params, {**stay, "model": adapt.matching(params["model"], freeze)})
+
+
+def with_frozen(batch_stats: Tree, before: Tree, freeze: str | None) -> Tree:
+    """Running statistics after a step, those of frozen parts as before.
+
+    Args:
+        batch_stats: after the step.
+        before: before it.
+        freeze: see :func:`split_frozen`.
+
+    Returns:
+        The statistics.
+    """
+    stay = adapt.matching(before, freeze)
+    return jax.tree.map(lambda new, old, stays: old if stays else new, batch_stats, before, stay)
+
+
+def check_freeze(
+    spec: "StepSpec", params: Mapping[str, Tree], batch_stats: Tree, inputs: Tree
+) -> None:
+    """Refuse to freeze all that learns, or what goes on to change with each batch.
+
+    Args:
+        spec: of the step, with a model and a pattern to freeze.
+        params: by role.
+        batch_stats: the model's running statistics.
+        inputs: one row, as the model takes it.
+
+    Raises:
+        ValueError: naming the parameters, or the statistics of a frozen part that a batch would change.
+    """
+    freeze = str(spec.freeze)
+    adapt.check_pattern("freeze", freeze, params["model"])
+    if not jax.tree.leaves(split_frozen(params, freeze)[0]):
+        raise ValueError(f"freeze must leave something to learn, {freeze!r} is all parameters")
+
+    def statistics(stats: Tree) -> Tree:
+        return embed_in_training(spec.model, params["model"], stats, inputs, jax.random.key(0))[1]
+
+    traced = jax.make_jaxpr(statistics)(batch_stats).jaxpr
+    leaves = jax.tree.leaves(batch_stats)
+    stay = jax.tree.leaves(adapt.matching(batch_stats, freeze))
+    rows = zip(adapt.paths(batch_stats), leaves, stay, traced.invars, traced.outvars, strict=True)
+    changed: list[Any] = [
+        path
+        for path, leaf, stays, before, after in rows
+        if stays and after is not before and jnp.issubdtype(leaf.dtype, jnp.floating)
+    ]
+    if changed:
+        raise ValueError(
+            f"freeze: the running statistics of {len(changed)} frozen parts change in training, {changed[0]} first, "
+            "and with them what they compute: freeze batch norm in the model (freeze_batch_norm=True)"
+        )
