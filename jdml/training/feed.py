@@ -79,9 +79,10 @@ class Feed:
     def check(self, state: TrainState) -> None:
         """Refuse, before any step, a state that cannot be partitioned or frozen, and rows that cannot be apart."""
         self.placement.check(state.params)
-        if self.spec.freeze is not None:
+        freeze, model = self.spec.freeze, self.spec.model
+        if freeze is not None:
             inputs = self.spec.preprocess(self.sample)
-            check_freeze(self.spec, state.params, state.batch_stats, inputs)
+            check_freeze(freeze, model, state.params, state.batch_stats, inputs)
         if self.spec.micro_batch is not None:
             self._check_apart(state, f"micro_batch={self.spec.micro_batch}")
 

@@ -1,17 +1,14 @@
 """Parameters that stay: apart from those that learn, with their running statistics."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jdml import adapt
-from jdml.training.models import embed_in_training
+from jdml.training.models import Model, embed_in_training
 from jdml.training.placement import Tree
-
-if TYPE_CHECKING:
-    from jdml.training.spec import StepSpec
 
 
 def split_frozen(params: Mapping[str, Tree], freeze: str | None) -> tuple[Tree, Tree]:
@@ -44,12 +41,13 @@ def with_frozen(batch_stats: Tree, before: Tree, freeze: str | None) -> Tree:
 
 
 def check_freeze(
-    spec: "StepSpec", params: Mapping[str, Tree], batch_stats: Tree, inputs: Tree
+    freeze: str, model: Model, params: Mapping[str, Tree], batch_stats: Tree, inputs: Tree
 ) -> None:
     """Refuse to freeze all that learns, or what goes on to change with each batch.
 
     Args:
-        spec: of the step, with a model and a pattern to freeze.
+        freeze: see :func:`split_frozen`.
+        model: with ``apply``.
         params: by role.
         batch_stats: the model's running statistics.
         inputs: one row, as the model takes it.
@@ -57,13 +55,12 @@ def check_freeze(
     Raises:
         ValueError: naming the parameters, or the statistics of a frozen part that a batch would change.
     """
-    freeze = str(spec.freeze)
     adapt.check_pattern("freeze", freeze, params["model"])
     if not jax.tree.leaves(split_frozen(params, freeze)[0]):
         raise ValueError(f"freeze must leave something to learn, {freeze!r} is all parameters")
 
     def statistics(stats: Tree) -> Tree:
-        return embed_in_training(spec.model, params["model"], stats, inputs, jax.random.key(0))[1]
+        return embed_in_training(model, params["model"], stats, inputs, jax.random.key(0))[1]
 
     traced = jax.make_jaxpr(statistics)(batch_stats).jaxpr
     leaves = jax.tree.leaves(batch_stats)

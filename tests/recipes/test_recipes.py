@@ -524,7 +524,7 @@ def test_a_recipe_is_plain_values(method, dataset, protocol):
         ({"freeze": "a", "lora": 2}, ValueError, "freeze and lora both say what stays"),
         ({"lora_paths": "a"}, ValueError, "lora_paths needs lora, a rank"),
         ({"kept_views": 2}, ValueError, "kept_views needs freeze backbone, got None"),
-        ({"network": "small", "last_blocks": 2}, ValueError, "needs a network with blocks .vit_s"),
+        ({"network": "small", "last_blocks": 2}, ValueError, "needs a network with blocks .resnet"),
         ({"layer_decay": 1.0}, ValueError, "layer_decay must be between 0 and 1, got 1.0"),
         ({"freeze_batch_norm": "yes"}, TypeError, "freeze_batch_norm must be True or False"),
     ],
