@@ -1,0 +1,195 @@
+"""Numbers that last: values and gradients of every loss, miners, metrics, and twenty steps of every method, as on file.
+
+The numbers on file are no truth of their own, that is the oracles' office: they tell that a change of jdml, of JAX, of
+flags or of the device moved something, and what. Where one is meant to move, write them anew, look at the difference,
+and say in the changelog what moved:
+
+    python tests/golden/test_golden.py
+"""
+
+import dataclasses
+import json
+import sys
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jdml
+from jdml import data, metrics, mining, recipes, registry, training
+from jdml.flows import PRESETS, preset
+
+FILE = Path(__file__).with_name("values.json")
+CLASSES, DIM, STEPS = 6, 8, 20
+LABELS = np.arange(24) % CLASSES
+SEVERAL = 2
+EXACT = 1e-5
+"""Of one computation in float32: another order of its sums."""
+TRAINED = 2e-3
+"""Of twenty steps, which multiply a difference."""
+
+Numbers = Mapping[str, list[float]]
+
+
+def wave(*shape: int, pace: float = 0.7) -> np.ndarray:
+    """Numbers in -1…1 without a pattern, which hang on no generator."""
+    count = np.arange(1, 1 + np.prod(shape), dtype=np.float64)
+    return np.cos(pace * count**2).reshape(shape).astype(np.float32)
+
+
+def digest(values: Any, name: str) -> list[float]:
+    """An array in three numbers: its sum, its norm, and its product with a wave that belongs to its name."""
+    flat = np.asarray(values, np.float64).ravel()
+    pace = 0.3 + zlib.crc32(name.encode()) % 1000 / 1000
+    return [
+        float(flat.sum()),
+        float(np.linalg.norm(flat)),
+        float(flat @ wave(flat.size, pace=pace)),
+    ]
+
+
+X = wave(len(LABELS), DIM) + 0.7 * wave(CLASSES, DIM, pace=1.1)[LABELS]
+
+
+def of_loss(name: str) -> Numbers:
+    """Value, and gradients by embeddings and proxies."""
+    record = registry.LOSSES[name]
+    loss = getattr(jdml, f"{name}_loss")
+    arrays = [X]
+    if record.kind == "proxy":
+        several = (SEVERAL,) if record.several else ()
+        arrays.append(wave(CLASSES, *several, DIM, pace=1.3))
+
+    def value(x: jax.Array, *proxies: jax.Array) -> jax.Array:
+        return loss(x, LABELS, *proxies)
+
+    found, gradients = jax.jit(jax.value_and_grad(value, tuple(range(len(arrays)))))(*arrays)
+    told = {"value": [float(found)]}
+    return told | {
+        f"gradient {i}": digest(gradient, f"{name} {i}") for i, gradient in enumerate(gradients)
+    }
+
+
+def of_flow(name: str) -> Numbers:
+    """Latents, logarithms of determinants, and the gradient by what the flow sees."""
+    flow = preset(name, DIM, DIM)
+    params = jax.eval_shape(flow.init, jax.random.key(0), X, X)
+    params = jax.tree.map(lambda leaf: 0.05 * wave(*leaf.shape), params)
+
+    def value(x: jax.Array) -> Any:
+        latents, determinant = flow.apply(params, x, 0.5 * X)
+        return jnp.mean(determinant - 0.5 * jnp.square(latents).sum(-1)), latents
+
+    (found, latents), gradient = jax.jit(jax.value_and_grad(value, has_aux=True))(X)
+    told = {"value": [float(found)], "latents": digest(latents, name)}
+    return told | {"gradient": digest(gradient, f"{name} gradient")}
+
+
+MINERS: Mapping[str, Callable[[], Any]] = {
+    "easy_positive": mining.easy_positive,
+    "hard_positive": mining.hard_positive,
+    "hard_negative": mining.hard_negative,
+    "multi_similarity_pairs": mining.multi_similarity_pairs,
+    "trusted_negative": mining.trusted_negative,
+    "random_positive": mining.random_positive,
+    "random_negative": mining.random_negative,
+    "semi_hard_negative": mining.semi_hard_negative,
+    "soft_hard_pairs": mining.soft_hard_pairs,
+    "distance_weighted_negative": lambda: mining.distance_weighted_negative(dim=DIM),
+}
+
+
+def of_miner(name: str) -> Numbers:
+    """Which pairs are kept."""
+
+    def kept(x: jax.Array) -> Any:
+        distances = jnp.sqrt(jnp.square(x[:, None] - x[None]).sum(-1) + 1e-6)
+        same = LABELS[:, None] == LABELS[None]
+        pairs = mining.Pairs(same & ~np.eye(len(x), dtype=bool), ~same)
+        return MINERS[name]()(jax.random.key(0), distances, pairs)
+
+    pairs = jax.jit(kept)(X / np.linalg.norm(X, axis=1, keepdims=True))
+    return {part: digest(value, f"{name} {part}") for part, value in pairs._asdict().items()}
+
+
+def of_metrics() -> Numbers:
+    """All that `evaluate_retrieval` tells, clusters, and couples."""
+    scores = metrics.evaluate_retrieval(
+        X, LABELS, recall_at=(1, 2, 4), ndcg_at=(4,), precision_at=(2,), found_at=(2,)
+    )
+    couples = metrics.verification(X, LABELS, far=(0.1,))
+    return {
+        **{name: [float(value)] for name, value in scores.items()},
+        "NMI": [float(metrics.nmi(X, LABELS, key=jax.random.key(0)))],
+        "spectral decay": [float(metrics.spectral_decay(X))],
+        "uniformity": [float(metrics.uniformity(X))],
+        **{f"couples' {name}": [float(couples[name])] for name in ("AUC", "EER")},
+    }
+
+
+class Network(nn.Module):
+    """A layer, batch norm, a head."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, train: bool = False) -> jax.Array:
+        x = nn.BatchNorm(use_running_average=not train)(nn.Dense(12)(x.reshape(len(x), -1)))
+        return nn.Dense(DIM, name="head")(nn.relu(x))
+
+
+def of_method(name: str) -> Numbers:
+    """The loss of every fifth step of twenty, and where the embeddings come to lie."""
+    images = 0.5 + 0.25 * (wave(48, 16) + wave(CLASSES, 16, pace=1.1)[np.arange(48) % CLASSES])
+    blobs = data.Dataset("waves", images.reshape(48, 4, 4, 1), np.arange(48) % CLASSES)
+    plan = dataclasses.replace(recipes.recipe(name, "cub"), dim=DIM, batch=(6, 4))
+    if plan.memory:
+        plan = dataclasses.replace(plan, memory=24, memory_wait=2)
+    result = training.train(
+        plan, blobs, validation=blobs, steps=STEPS, model=Network(), progress=False, log_every=5
+    )
+    losses = [row["loss"] for row in result.history if "loss" in row]
+    return {"losses": losses, "embeddings": digest(result.embedder(blobs.images), name)}
+
+
+PARTS: Mapping[str, tuple[Callable[..., Numbers], float]] = {
+    **{f"loss {name}": (lambda name=name: of_loss(name), EXACT) for name in registry.LOSSES},
+    **{f"miner {name}": (lambda name=name: of_miner(name), EXACT) for name in MINERS},
+    **{f"flow {name}": (lambda name=name: of_flow(name), EXACT) for name in PRESETS},
+    "metrics": (of_metrics, EXACT),
+    **{f"method {name}": (lambda name=name: of_method(name), TRAINED) for name in recipes.RECIPES},
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_as_on_file(part: str) -> None:
+    compute, tolerance = PARTS[part]
+    on_file = json.loads(FILE.read_text())[part]
+    found = compute()
+    assert found.keys() == on_file.keys()
+    for what, numbers in found.items():
+        scale = max(
+            map(abs, on_file[what])
+        )  # an array's norm is among its numbers: sums may cancel
+        np.testing.assert_allclose(
+            numbers, on_file[what], rtol=0, atol=tolerance * scale, err_msg=f"{part}, {what}"
+        )
+
+
+def test_nothing_else_is_on_file() -> None:
+    assert json.loads(FILE.read_text()).keys() == PARTS.keys()
+
+
+if __name__ == "__main__":
+    only = sys.argv[1:]
+    new = json.loads(FILE.read_text()) if only and FILE.exists() else {}
+    for part, (compute, _) in PARTS.items():
+        if not only or any(word in part for word in only):
+            new[part] = compute()
+            print(part, new[part], flush=True)
+    lines = [f" {json.dumps(part)}: {json.dumps(new[part])}" for part in PARTS if part in new]
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
