@@ -4,6 +4,7 @@
     .venv/compilers/bin/python benchmarks/compiled.py --for h100
     .venv/compilers/bin/python benchmarks/compiled.py --for v5e --only small steps --again
     .venv/compilers/bin/python benchmarks/compiled.py --for v5e --only small arcface
+    .venv/compilers/bin/python benchmarks/compiled.py --for h100 --only precision --networks vit_b16 --rows 256
 
 Value and gradient of every loss, the fields, the metrics, the flow, and training steps of a network with each
 method, on one device and on eight. Nothing runs: bytes are operands and results of all kernels that go through the
@@ -64,7 +65,17 @@ class Case(NamedTuple):
     others: dict[str, Any] = {}
 
 
-SECTIONS = ("small", "mined", "large", "fields", "everyday", "metrics", "flow", "steps")
+SECTIONS = (
+    "small",
+    "mined",
+    "large",
+    "fields",
+    "everyday",
+    "metrics",
+    "flow",
+    "steps",
+    "precision",
+)
 
 if __name__ == "__main__":
     ASKED = _asked()

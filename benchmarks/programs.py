@@ -19,6 +19,7 @@ from jdml.flows import ConditionalFlow, preset
 from jdml.metrics import answers, neighbors, retrieval
 from jdml.ops import streams
 from jdml.training import TrainState, make_train_step
+from jdml.training.loss_scale import with_loss_scale
 from jdml.training.placement import Placement, class_shards
 
 BATCH, DIM, CLASSES = 1_024, 512, 1_000
@@ -287,12 +288,14 @@ def methods(classes: int, dim: int) -> dict[str, Callable[[], Any]]:
     }
 
 
-def step(model: Any, objective: Any, devices: int, rows: int, side: int) -> Any:
-    """The training step, with so many images of a batch on each device."""
+def step(
+    model: Any, objective: Any, devices: int, rows: int, side: int, *, scaled: bool = False
+) -> Any:
+    """The training step, with so many images of a batch on each device; with a scaled loss."""
     found = _devices(devices)
     mesh = Mesh(np.array(found), ("data",))
     placement = Placement(mesh, tuple(class_shards(mesh, objective).items()))
-    optimizer = optax.adam(1e-4)
+    optimizer = with_loss_scale(optax.adam(1e-4)) if scaled else optax.adam(1e-4)
     image = jnp.zeros((1, side, side, 3))
     variables = jax.eval_shape(lambda key: model.init(key, image, train=False), jax.random.key(0))
     params = {
@@ -307,7 +310,8 @@ def step(model: Any, objective: Any, devices: int, rows: int, side: int) -> Any:
         objective_state=jax.eval_shape(objective.init_state),
         key=jax.eval_shape(lambda: jax.random.key(0)),
     )
-    made = make_train_step(model, objective, optimizer, placement=placement, donate=True)
+    settings: Any = {"placement": placement, "donate": True, "skip_nonfinite": scaled}
+    made = make_train_step(model, objective, optimizer, **settings)
     at = NamedSharding(mesh, P("data"))
     images = jax.ShapeDtypeStruct((rows * devices, side, side, 3), jnp.uint8, sharding=at)
     labels = jax.ShapeDtypeStruct((rows * devices,), jnp.int32, sharding=at)
@@ -337,6 +341,23 @@ def steps(asked: Any) -> Found:
                 if name == "PFML":
                     others["turns"] = visits(2 * STEP_CLASSES + asked.rows * devices, devices)
                 yield what, lowered, devices, beside[0], others
+
+
+def precision(asked: Any) -> Found:
+    """A training step of each network whose blocks can be computed again, by what it computes in."""
+    kinds = [(dtype, remat) for remat in (False, True) for dtype in ("float32", "bfloat16")]
+    for network in asked.networks:
+        if not hasattr(jdml.registry.NETWORKS[network].kind, "remat"):
+            continue
+        for dtype, remat in [*kinds, ("float16", False)]:
+            model = models.create(network, dim=DIM, dtype=jnp.dtype(dtype).type, remat=remat)
+
+            def lowered(model: Any = model, scaled: bool = dtype == "float16") -> Any:
+                make = methods(STEP_CLASSES, DIM)["EPS"]
+                return step(model, make(), 1, asked.rows, asked.side, scaled=scaled)
+
+            kind = f"{dtype}, remat" if remat else dtype
+            yield f"{network} in {kind}, {asked.rows} x {asked.side}", lowered
 
 
 def models_have_batch_norm(name: str) -> bool:

@@ -16,6 +16,7 @@ from jdml.cli.training_data import read_training_data, scored_views
 from jdml.recipes import Recipe, make_objective, make_sampler
 from jdml.recipes.objective import normalization
 from jdml.recipes.sampler import (
+    check_batches,
     check_positives,
     positive_pairs,
     with_batch_that_fits,
@@ -49,8 +50,10 @@ class TrainingRun:
         self.train = self.data.train
         self.recipe, self.notes = fitted(recipe, options.batch, self.train.labels)
         own = options.network_settings(str(recipe.network))
-        self.model = make_network(recipe, self.train, **own)
         self.preprocess = options.preprocess(str(recipe.network))
+        settings = {"seed": options.seed, "preprocess": self.preprocess}
+        with as_typed():
+            self.model = make_network(self.recipe, self.train, **settings, **own)
         self.recall_at = recall_ranks(str(options.data))
         self._check()
         self.sampler = self._sampler()
@@ -189,11 +192,12 @@ class TrainingRun:
             # tells wrong settings before any work
             make_objective(self.recipe, self.train.num_classes)
             pattern_of(self.recipe, self.model, self.train, self.preprocess)
+            check_batches(self.recipe, self.train.views)
 
     def _sampler(self) -> Any:
         options, recipe = self.options, self.recipe
         try:
-            sampler = make_sampler(recipe, self.train.labels, options.seed)
+            sampler = make_sampler(recipe, self.train.labels, options.seed, self.train.views)
         except ValueError as error:
             raise ValueError(f"--batch {write_batch(recipe.batch)}: {error}") from error
         if not options.of_files or recipe.keeps:

@@ -122,6 +122,8 @@ def _as_inputs(name: str, images: Any) -> Any:
 
 
 _PIXELS = ("uint8", "float32")
+CHANNELS = (1, 3, 4)
+"""Of a photograph: grey, coloured, with transparency."""
 
 
 def check_channels(name: str, images: Any) -> None:
@@ -135,7 +137,7 @@ def check_channels(name: str, images: Any) -> None:
         ValueError: if they look like ``[N, C, H, W]``.
     """
     shape = tuple(getattr(images, "shape", ()))
-    if len(shape) == 4 and shape[1] in (1, 3, 4) and shape[2] > 4 and shape[3] > 4:
+    if len(shape) == 4 and shape[1] in CHANNELS and shape[2] > 4 and shape[3] > 4:
         raise ValueError(
             f"{name} must have shape [N, H, W, C], got {list(shape)}, which looks like [N, C, H, W]: "
             f"write numpy.moveaxis({name}, 1, -1)"

@@ -4,12 +4,10 @@ And what stands in its place: a list, tables, or what a user's own module has.
 """
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from traceback import extract_tb
 
 from jdml.data.columns import Images, read_columns, row_named, tables_in
 from jdml.data.images import Readable
@@ -18,7 +16,7 @@ from jdml.data.lists import Listing, data_folder, first
 from jdml.data.rows import images_of
 from jdml.data.table import ENDINGS, read_table
 from jdml.data.walk import image_files, images_in, kinds, subfolders, suffixes
-from jdml.registry.pointers import is_pointer, resolve
+from jdml.registry.pointers import call_own, is_pointer, resolve_own
 
 FILLERS = ("box", "bounding", "data", "folder", "image", "images", "img", "imgs", "seg", "set")
 """Words beside a part's name: ``training_set``, ``test2017``."""
@@ -108,18 +106,8 @@ def read_pointer(pointer: str) -> Listing:
         TypeError: anything else.
         ValueError: no such module, or no such name in it; a part of another name; what the module raises.
     """
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        made = resolve(pointer)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"{pointer} cannot be imported: {error}") from error
-    except Exception as error:
-        raise _raised(pointer, error) from error
-    try:
-        made = made() if callable(made) else made
-    except Exception as error:
-        raise _raised(pointer, error) from error
+    made = resolve_own(pointer)
+    made = call_own(pointer, made) if callable(made) else made
     if not isinstance(made, Mapping):
         return _of_images([("", images_of(made, pointer))])
     if not made:
@@ -130,14 +118,6 @@ def read_pointer(pointer: str) -> Listing:
     return _of_images(
         (PARTS[part], images_of(of, f"{pointer} {part}")) for part, of in made.items()
     )
-
-
-def _raised(pointer: str, error: Exception) -> ValueError:
-    """What a user's module raised, and where."""
-    last = extract_tb(error.__traceback__)[-1]
-    own = last.filename == __file__ or isinstance(error, SyntaxError)
-    where = "" if own else f" ({last.filename}:{last.lineno})"
-    return ValueError(f"{pointer} raised {type(error).__name__}: {error}{where}")
 
 
 @cache

@@ -4,18 +4,22 @@ A sampler's batches are a pure function of (seed, epoch): its whole state is whe
 integers, and a few more that tell whether a saved state belongs to it.
 """
 
+import time
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Literal
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from typing import Any, Literal
 
 import numpy as np
 
 from jdml.data.dataset import as_labels
+from jdml.data.seats import Classes, classes_of, draw_epoch
 from jdml.ops import checks
 
-MANY = 10**8
-"""Batches times classes, beyond which an epoch's classes are no longer drawn batch by batch."""
+LONG = 0.05
+"""Seconds: where an epoch took longer to draw, the next one is drawn beside the training."""
 
 
 class EpochSampler(ABC):
@@ -34,6 +38,7 @@ class EpochSampler(ABC):
         self._seed = _at_least(0, "seed", seed)
         self._step = 0
         self._epochs: dict[int, np.ndarray] = {}
+        self._ahead: dict[int, Future[np.ndarray]] = {}
 
     @abstractmethod
     def epoch(self, number: int) -> np.ndarray:
@@ -67,10 +72,24 @@ class EpochSampler(ABC):
         number, batch = divmod(_at_least(0, "step", step), self.batches_per_epoch)
         batches = self._epochs.get(number)
         if batches is None:
-            batches = self.epoch(number)
+            batches = self._drawn(number)
             near = {n: drawn for n, drawn in self._epochs.items() if abs(n - number) == 1}
             self._epochs = {**near, number: batches}
         return batches[batch].copy()
+
+    def _drawn(self, number: int) -> np.ndarray:
+        """An epoch, which may have been drawn ahead; where that takes long, the next one is."""
+        ahead, began = self._ahead.get(number), time.monotonic()
+        batches = self.epoch(number) if ahead is None else ahead.result()
+        lasted = time.monotonic() - began > LONG
+        self._ahead = {}
+        if ahead is not None or lasted:
+            self._ahead = {number + 1: _beside().submit(self.epoch, number + 1)}
+        return batches
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy has, or another process is given: nothing that is being drawn."""
+        return {**self.__dict__, "_ahead": {}}
 
     def get_state(self) -> dict[str, int]:
         """Tell where the sampler stands, as a flat dictionary of integers (JSON-able)."""
@@ -122,11 +141,17 @@ class ClassBatchSampler(EpochSampler):
         seed: an integer ≥ 0.
         small_classes: what a class of fewer than S samples is: ``"refuse"``, an error; ``"pad"``: it brings all
             its samples, and the rest of its S places hold the row −1, which training leaves out.
+        within: a coarser labelling of the same rows ``[N]``, such as SOP's twelve kinds of product: all classes of a
+            batch are of one group, so that they are hard to tell apart. Each group has the batches of its own rows;
+            those of all groups come in a random order.
+        power: from 0 to 1, for long tails: a class of n samples is drawn in proportion to ``n ** power``, all alike
+            with 0, as in the data with 1. No class stands in a batch twice; an epoch has about as many places as there
+            are samples, but shows not each of them. None: each sample in every epoch, as above.
 
     Raises:
         TypeError: if labels are not integers.
-        ValueError: if there are fewer than P classes, a class has fewer than S samples (the message
-            names it), or a number is too small.
+        ValueError: if there are fewer than P classes (in a group), a class has fewer than S samples (the message
+            names it) or stands in several groups, or a number is out of range.
 
     Implementation notes:
         P · T seats are to be filled. The classes' groups come first, and the seats left over go to
@@ -134,7 +159,8 @@ class ClassBatchSampler(EpochSampler):
         groups of class c still to seat in t batches, Σ r_c = P · t and r_c ≤ t, and systematic
         sampling seats class c with probability r_c / t: exactly P distinct classes in each batch,
         in changing company, and a class with r_c = t for certain, so all of them fit. An epoch
-        costs O(N + T · C).
+        costs O(N + T · C); of very many classes O(N log N), and where that lasts, the next one is drawn in a thread
+        while this one trains.
 
     Example:
         >>> sampler = ClassBatchSampler([0, 0, 1, 1, 1, 2, 2], 2, 2, seed=1)
@@ -158,39 +184,58 @@ class ClassBatchSampler(EpochSampler):
         seed: int = 0,
         *,
         small_classes: Literal["refuse", "pad"] = "refuse",
+        within: np.ndarray | None = None,
+        power: float | None = None,
     ) -> None:
         """See the class."""
         super().__init__(seed)
         if small_classes not in ("refuse", "pad"):
             raise ValueError(f'small_classes must be "refuse" or "pad", got {small_classes!r}')
         labels = as_labels("labels", labels)
-        self._pads = small_classes == "pad"
+        checks.optional(checks.unit_interval)("power", power)
+        self._pads, self._power = small_classes == "pad", power
         self._classes_per_batch = _at_least(1, "classes_per_batch", classes_per_batch)
         self._samples_per_class = _at_least(1, "samples_per_class", samples_per_class)
-        self._members = _members_by_class(
-            labels, classes_per_batch, 1 if self._pads else samples_per_class
-        )
-        self._groups = np.array([-(-len(rows) // samples_per_class) for rows in self._members])
         self._size = len(labels)
         self._checksum = zlib.crc32(labels.tobytes())
+        if within is None:
+            self._parts = [self._part(np.arange(self._size), labels)]
+        else:
+            groups = as_labels("within", within, self._size)
+            self._checksum = zlib.crc32(groups.tobytes(), self._checksum)
+            self._parts = self._apart(labels, groups)
         self.batch_size = classes_per_batch * samples_per_class
-        self.batches_per_epoch = max(
-            int(self._groups.max()), -(-int(self._groups.sum()) // classes_per_batch)
-        )
+        self.batches_per_epoch = sum(part.batches for part in self._parts)
+
+    def _part(self, rows: np.ndarray, labels: np.ndarray) -> Classes:
+        """Rows whose classes may stand in one batch."""
+        per_batch, samples = self._classes_per_batch, self._samples_per_class
+        return classes_of(rows, labels, per_batch, samples, pads=self._pads, power=self._power)
+
+    def _apart(self, labels: np.ndarray, groups: np.ndarray) -> list[Classes]:
+        """The rows of each group; no class is in two of them."""
+        order = np.lexsort((groups, labels))
+        torn = (np.diff(labels[order]) == 0) & (np.diff(groups[order]) != 0)
+        if torn.any():
+            row = order[torn.argmax()]
+            raise ValueError(
+                f"within must have all rows of a class in one group, but class {labels[row]} is in several"
+            )
+        parts = []
+        for group in np.unique(groups):
+            rows = np.flatnonzero(groups == group)
+            try:
+                parts.append(self._part(rows, labels[rows]))
+            except ValueError as error:
+                raise ValueError(f"{error} (of group {group} of within)") from None
+        return parts
 
     def epoch(self, number: int) -> np.ndarray:
         """Give all batches of an epoch: int32 row indices ``[batches_per_epoch, P · S]``."""
         random = np.random.default_rng([self._seed, number])
-        shape = self.batches_per_epoch, self._classes_per_batch
-        groups = _share_seats(self._groups, shape[0] * shape[1], random)
-        seats = _seat_classes(groups, shape, random)
-        seats_of_class = np.split(
-            np.argsort(seats, axis=None, kind="stable"), np.cumsum(groups)[:-1]
-        )
-        batches = np.empty((seats.size, self._samples_per_class), np.int32)
-        for rows, where in zip(self._members, seats_of_class, strict=True):
-            batches[where] = _deal(rows, len(where), self._samples_per_class, random)
-        return batches.reshape(self.batches_per_epoch, self.batch_size)
+        shape = self._classes_per_batch, self._samples_per_class
+        parts = [draw_epoch(part, *shape, self._power, random) for part in self._parts]
+        return parts[0] if len(parts) == 1 else random.permutation(np.concatenate(parts))
 
     def _settings(self) -> dict[str, int]:
         return {
@@ -200,6 +245,7 @@ class ClassBatchSampler(EpochSampler):
             "num_samples": self._size,
             "labels_checksum": self._checksum,
             **({"pads": 1} if self._pads else {}),
+            **({} if self._power is None else {"power_in_thousandths": round(1000 * self._power)}),
         }
 
 
@@ -253,104 +299,10 @@ class RandomBatchSampler(EpochSampler):
         return {"batch_size": self.batch_size, "seed": self._seed, "num_samples": self._size}
 
 
-def _members_by_class(
-    labels: np.ndarray, classes_per_batch: int, samples_per_class: int
-) -> list[np.ndarray]:
-    """The rows of each class, in the order of the class's label; every class has enough."""
-    classes, counts = np.unique(labels, return_counts=True)
-    if classes_per_batch > len(classes):
-        raise ValueError(
-            f"classes_per_batch must be at most the number of classes {len(classes)}, "
-            f"got {classes_per_batch}"
-        )
-    smallest = counts.argmin()
-    if samples_per_class > counts[smallest]:
-        raise ValueError(
-            f"samples_per_class must be at most the size of every class, got {samples_per_class}: "
-            f"class {classes[smallest]} has {counts[smallest]} samples"
-        )
-    return np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
-
-
-def _share_seats(groups: np.ndarray, seats: int, random: np.random.Generator) -> np.ndarray:
-    """Raise the classes' numbers of groups, always the smallest, until they fill all seats."""
-    groups = groups.copy()
-    if seats * len(groups) > MANY:
-        groups = np.maximum(groups, _level(groups, seats))
-    while free := seats - int(groups.sum()):
-        groups[random.permutation(np.flatnonzero(groups == groups.min()))[:free]] += 1
-    return groups
-
-
-def _level(groups: np.ndarray, seats: int) -> int:
-    """The highest number up to which all classes may be raised without more than all seats being taken."""
-    ascending = np.sort(groups)
-    below = np.arange(1, len(groups) + 1)
-    # Seats that are taken where the k smallest classes are as large as the k-th.
-    taken = ascending * below + ascending.sum() - np.cumsum(ascending)
-    number = int(below[taken <= seats][-1])
-    return int(ascending[number - 1] + (seats - taken[number - 1]) // number)
-
-
-def _seat_classes(
-    groups: np.ndarray, shape: tuple[int, int], random: np.random.Generator
-) -> np.ndarray:
-    """The classes of each batch ``[T, P]``: class c in groups[c] of them, distinct within each."""
-    if shape[0] * len(groups) > MANY:
-        return _seat_many_classes(groups, shape, random)
-    left = groups.copy()
-    seats = np.empty(shape, np.int64)
-    for batch in range(shape[0]):
-        step = shape[0] - batch
-        order = random.permutation(len(left))
-        points = random.integers(step) + step * np.arange(shape[1])
-        seats[batch] = order[np.searchsorted(np.cumsum(left[order]), points, side="right")]
-        left[seats[batch]] -= 1
-    return seats
-
-
-def _seat_many_classes(
-    groups: np.ndarray, shape: tuple[int, int], random: np.random.Generator
-) -> np.ndarray:
-    """The same in ``O(T · P)``: classes sit down in a random order, seat by seat of all batches.
-
-    All batches' first seats are taken in a random order of the batches, then their second ones in another, and so on.
-    A class that takes a batch's seat and goes on in the next round goes on in batches where it does not sit yet.
-    """
-    batches, per_batch = shape
-    order = random.permutation(len(groups))
-    queue = np.repeat(order, groups[order]).reshape(per_batch, batches)
-    seats = np.empty(shape, np.int64)
-    turn = random.permutation(batches)
-    seats[turn, 0] = queue[0]
-    for seat in range(1, per_batch):
-        sitting = turn[queue[seat - 1] == queue[seat, 0]]
-        again = np.count_nonzero(queue[seat] == queue[seat, 0]) if len(sitting) else 0
-        turn = random.permutation(batches)
-        free = ~np.isin(turn, sitting)
-        first = np.flatnonzero(free)[:again]
-        turn = np.concatenate([turn[first], np.delete(turn, first)])
-        seats[turn, seat] = queue[seat]
-    return seats
-
-
-def _deal(rows: np.ndarray, groups: int, size: int, random: np.random.Generator) -> np.ndarray:
-    """Deal a class's rows into ``[groups, size]``, shuffle after shuffle, none twice in a group.
-
-    A class smaller than a group comes whole, with −1 in the places that are left.
-    """
-    if len(rows) < size:
-        rows = np.concatenate([rows, np.full(size - len(rows), -1, rows.dtype)])
-        return np.stack([random.permutation(rows) for _ in range(groups)]).astype(np.int32)
-    dealt = np.empty((groups, size), np.int32)
-    deck = random.permutation(rows)
-    for group in range(groups):
-        if len(deck) < size:
-            again = random.permutation(rows)
-            held = np.isin(again, deck)
-            deck = np.concatenate([deck, again[~held], again[held]])
-        dealt[group], deck = deck[:size], deck[size:]
-    return dealt
+@cache
+def _beside() -> ThreadPoolExecutor:
+    """A thread that draws epochs ahead."""
+    return ThreadPoolExecutor(1, "jdml-sampler")
 
 
 def _at_least(smallest: int, name: str, value: int) -> int:

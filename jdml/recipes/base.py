@@ -16,7 +16,10 @@ from jdml.registry.constraints import (
     plain_settings,
     positive,
     share,
+    unit,
 )
+from jdml.registry.networks import OWN
+from jdml.registry.pointers import is_pointer
 
 Batch = int | tuple[int, int]
 BACKBONE = "backbone"
@@ -67,8 +70,8 @@ class Recipe:
         weight: of the whole loss.
         normalize: what the loss does to embeddings, and so retrieval too.
         method: what is made of the loss: one of ``jdml.registry.METHODS`` with its numbers; None: the loss alone.
-        network: name of the network, as in ``jdml.registry.NETWORKS``; None: ``eps`` for small pictures in memory,
-            ``small`` for others.
+        network: name of the network, as in ``jdml.registry.NETWORKS``, or of what makes one of one's own,
+            ``"package.module:factory"``; None: ``eps`` for small pictures in memory, ``small`` for others.
         dim: width D of the embeddings.
         pooling: of the embedding head; None: the network's own.
         freeze_batch_norm: whether batch norm keeps its running statistics; it does where anything is frozen.
@@ -85,9 +88,13 @@ class Recipe:
         lora_paths: pattern of these arrays' paths; None: the kernels of the network's blocks.
         ema: what an average of the parameters, which is scored and kept, forgets by: as of
             :func:`jdml.training.fit`.
-        dtype: what the network computes in.
+        dtype: what the network computes in; with float16 the loss is scaled.
+        remat: whether a vision transformer's blocks are computed again for the gradient, which takes less memory.
         batch: random samples, or (classes, samples per class).
         small_classes: what a class of fewer samples is: ``pad``: it leaves places empty; ``refuse``: an error.
+        batch_within: a view of the data set, coarser than the labels: the classes of a batch are of one of its groups.
+        class_power: in a batch of classes a class of n samples is drawn in proportion to ``n ** class_power``; None:
+            so that each sample is shown in every epoch.
         epochs: passes over the training images.
         steps: steps, in the place of epochs; 0 scores the start.
         rule: ``"adam"`` (weight decay added to the gradient), ``"adamw"`` (decoupled), or ``"sgd"`` (momentum .9).
@@ -152,9 +159,12 @@ class Recipe:
     lora_alpha: Annotated[float | None, positive] = None
     lora_paths: str | None = None
     ema: Annotated[float | None, inside_unit] = None
-    dtype: Literal["bfloat16", "float32"] = "float32"
+    dtype: Literal["bfloat16", "float16", "float32"] = "float32"
+    remat: bool = False
     batch: Batch = 128
     small_classes: Literal["pad", "refuse"] = "pad"
+    batch_within: str | None = None
+    class_power: Annotated[float | None, unit] = None
     epochs: Annotated[int, positive] = 100
     steps: Annotated[int | None, non_negative] = None
     rule: Literal["adam", "adamw", "sgd"] = "adam"
@@ -188,8 +198,8 @@ class Recipe:
             name, _, wrong = str(error).partition(" ")
             raise RecipeError(f"{{{name}}} {wrong}") from None
         one_of("loss", self.loss, LOSSES)
-        if self.network is not None:
-            one_of("network", self.network, NETWORKS)
+        if self.network is not None and not is_pointer(self.network):
+            one_of("network", self.network, (*NETWORKS, OWN))
         if self.method is not None and type(self.method) not in METHODS.values():
             raise TypeError(
                 f"method must be one of jdml.registry.METHODS, with its numbers, got {self.method!r}"

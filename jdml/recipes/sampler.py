@@ -1,41 +1,85 @@
 """From a recipe to its batches."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
 from jdml.data import ClassBatchSampler, EpochSampler, RandomBatchSampler
 from jdml.recipes.base import Recipe, RecipeError
 from jdml.recipes.words import write_batch
+from jdml.registry.constraints import nearest
 
 ROWS, SAMPLES = 64, 4
 """Of a batch that nobody has chosen: its rows at most, and of a class the samples at least, where there are as many."""
 
 
-def make_sampler(recipe: Recipe, labels: np.ndarray, seed: int = 0) -> EpochSampler:
+def make_sampler(
+    recipe: Recipe,
+    labels: np.ndarray,
+    seed: int = 0,
+    views: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> EpochSampler:
     """Make what draws the batches of a recipe.
 
     Args:
-        recipe: whose ``batch`` and ``small_classes`` are meant.
+        recipe: whose ``batch``, ``small_classes``, ``batch_within`` and ``class_power`` are meant.
         labels: ``[N]``, of the training images.
         seed: of the draw.
+        views: other labels of the same images, which ``batch_within`` names.
 
     Returns:
         The sampler.
 
     Raises:
-        ValueError: fewer classes than a batch needs.
+        ValueError: fewer classes than a batch needs, see :func:`check_batches`.
 
     Example:
         >>> len(next(make_sampler(Recipe(batch=(2, 3)), np.repeat(np.arange(4), 5))))
         6
     """
+    check_batches(recipe, views)
     if isinstance(recipe.batch, int):
         return RandomBatchSampler(len(labels), min(recipe.batch, len(labels)), seed=seed)
-    classes, samples = recipe.batch
+    within = None if recipe.batch_within is None else views[recipe.batch_within]
     return ClassBatchSampler(
-        labels, classes, samples, seed=seed, small_classes=recipe.small_classes
+        labels,
+        *recipe.batch,
+        seed=seed,
+        small_classes=recipe.small_classes,
+        within=within,
+        power=recipe.class_power,
     )
+
+
+def check_batches(recipe: Recipe, views: Mapping[str, np.ndarray]) -> None:
+    """Refuse what only batches of classes have, and a view that there is not.
+
+    Args:
+        recipe: the recipe.
+        views: labels of the training images by name.
+
+    Raises:
+        ValueError: naming the field.
+
+    Example:
+        >>> check_batches(Recipe(batch=64, class_power=0.5), {})
+        Traceback (most recent call last):
+        ...
+        jdml.recipes.base.RecipeError: class_power needs batch as classes x samples, such as 16x4, got 64
+    """
+    for name in ("batch_within", "class_power"):
+        if getattr(recipe, name) is not None and isinstance(recipe.batch, int):
+            raise RecipeError(
+                f"{{{name}}} needs {{batch}} as classes x samples, such as 16x4, got {recipe.batch}"
+            )
+    view = recipe.batch_within
+    if view is not None and view not in views:
+        known = ", ".join(sorted(views)) or "the data set's views, of which it has none"
+        raise RecipeError(
+            f"{{batch_within}} must be one of {known}, got {view!r}{nearest(view, views)}"
+        )
 
 
 def with_usual_batch(recipe: Recipe, labels: np.ndarray) -> Recipe:
@@ -110,8 +154,9 @@ def positive_pairs(recipe: Recipe, labels: np.ndarray) -> float:
         of_one_class = (sizes * (sizes - 1)).sum() / max(1, len(labels) * (len(labels) - 1))
         return float(rows * (rows - 1) / 2 * of_one_class)
     classes, samples = recipe.batch
-    held, groups = np.minimum(sizes, samples), np.ceil(sizes / samples)
-    return float(classes * np.average(held * (held - 1) / 2, weights=groups))
+    held, power = np.minimum(sizes, samples), recipe.class_power
+    drawn = np.ceil(sizes / samples) if power is None else sizes**power
+    return float(classes * np.average(held * (held - 1) / 2, weights=drawn))
 
 
 def check_positives(recipe: Recipe, labels: np.ndarray) -> None:

@@ -37,6 +37,11 @@ def share(value: Any) -> str | None:
     return None if 0 <= value < 1 else "must be from 0 to below 1"
 
 
+def unit(value: Any) -> str | None:
+    """A number from 0 to 1, or one of them."""
+    return None if 0 <= value <= 1 else "must be from 0 to 1"
+
+
 def inside_unit(value: Any) -> str | None:
     """A number between 0 and 1, neither of them."""
     return None if 0 < value < 1 else "must be between 0 and 1"
@@ -90,7 +95,7 @@ def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
             raise TypeError(f"{name} must be True or False, got {value!r}")
         if constraints and float not in kinds and isinstance(value, float):
             raise TypeError(f"{name} must be a whole number, got {value!r}")
-        if words:
+        if words and str not in kinds:  # beside any word they are suggestions
             one_of(name, value, words)
         for constraint in constraints:
             if isinstance(value, bool) or not isinstance(value, int | float):

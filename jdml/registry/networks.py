@@ -71,6 +71,12 @@ SMALL_IMAGES = 64
 """Up to this height and width images are what the network ``eps`` is for."""
 
 
+OWN = "package.module:factory"
+"""How a network of one's own is named: by what makes it."""
+OFFERED = ("dim", "image_size", "seed", "dtype", "remat", "pooling", "freeze_batch_norm")
+"""What such a factory is called with, as far as it has arguments of these names."""
+
+
 def for_images(side: int | None) -> str:
     """The network of those who name none: by how large images in memory are; None: image files.
 

@@ -2,6 +2,9 @@
 
 import importlib
 import re
+import sys
+from collections.abc import Callable
+from traceback import extract_tb
 from typing import Any
 
 
@@ -27,6 +30,56 @@ def resolve(pointer: str) -> Any:
     if not (module and colon and name):
         raise ValueError(f'pointer must be "module:name", got {pointer!r}')
     return getattr(importlib.import_module(module), name)
+
+
+def resolve_own(pointer: str) -> Any:
+    """Import what a pointer into a user's module names; modules are looked for in the working directory, too.
+
+    Args:
+        pointer: ``"module:name"``.
+
+    Returns:
+        The module's attribute.
+
+    Raises:
+        ValueError: no such module, or no such name in it; what the module raises, and where.
+    """
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return resolve(pointer)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{pointer} cannot be imported: {error}") from error
+    except Exception as error:
+        raise _raised(pointer, error) from error
+
+
+def call_own(pointer: str, function: Callable[..., Any], **settings: Any) -> Any:
+    """Call what :func:`resolve_own` gave.
+
+    Args:
+        pointer: its name, for the message.
+        function: the function.
+        **settings: its arguments.
+
+    Returns:
+        What it returns.
+
+    Raises:
+        ValueError: what it raises, and where.
+    """
+    try:
+        return function(**settings)
+    except Exception as error:
+        raise _raised(pointer, error) from error
+
+
+def _raised(pointer: str, error: Exception) -> ValueError:
+    """What a user's module raised, and where."""
+    last = extract_tb(error.__traceback__)[-1]
+    own = last.filename == __file__ or isinstance(error, SyntaxError)
+    where = "" if own else f" ({last.filename}:{last.lineno})"
+    return ValueError(f"{pointer} raised {type(error).__name__}: {error}{where}")
 
 
 def is_pointer(text: str) -> bool:

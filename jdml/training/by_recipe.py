@@ -13,14 +13,16 @@ import numpy as np
 from jdml import adapt, metrics
 from jdml.data import Dataset, ImageBatches, ImageFiles
 from jdml.recipes.adapting import frozen_pattern, lora_pattern
-from jdml.recipes.base import Recipe
+from jdml.recipes.base import Recipe, RecipeError
 from jdml.recipes.objective import make_objective, normalization
 from jdml.recipes.optimizer import make_optimizer
 from jdml.recipes.sampler import check_positives, make_sampler
 from jdml.registry import NETWORKS, resolve
 from jdml.registry.networks import for_images
 from jdml.registry.places import check_local
+from jdml.registry.pointers import is_pointer
 from jdml.training.door import check_train
+from jdml.training.factory import make_own
 from jdml.training.fit_result import Embedder, Evaluate, FitResult
 from jdml.training.hooks import Hook
 from jdml.training.loop import fit
@@ -136,11 +138,14 @@ def train(
     if model is None:
         from jdml.models import weights_settings
 
-        model = make_network(recipe, train, **weights_settings(pretrained))
+        own = weights_settings(pretrained)
+        model = make_network(recipe, train, seed=seed, preprocess=preprocess, **own)
     model = adapted(recipe, model)
     if sampler is None and objective is None:
         check_positives(recipe, train.labels)
-    drawn = make_sampler(recipe, train.labels, seed) if sampler is None else sampler
+    drawn = sampler
+    if drawn is None:
+        drawn = make_sampler(recipe, train.labels, seed, getattr(train, "views", {}))
     rows = getattr(drawn, "batch_size", recipe.batch_size)
     per_epoch = max(1, len(train) // rows)
     steps = recipe.epochs * per_epoch if recipe.steps is None else recipe.steps
@@ -182,20 +187,31 @@ def train(
         mesh=mesh,
         shard=class_shards(mesh, objective),
         skip_nonfinite=recipe.skip_nonfinite,
+        loss_scale=recipe.dtype == "float16",
         **settings,
     )
 
 
-def make_network(recipe: Recipe, train: Dataset, **own: Any) -> Any:
+def make_network(
+    recipe: Recipe,
+    train: Dataset,
+    *,
+    seed: int = 0,
+    preprocess: Preprocess = standard,
+    **own: Any,
+) -> Any:
     """Make the network of a recipe.
 
     Args:
         recipe: the recipe.
         train: whose images it is for, where the recipe names none.
-        **own: more attributes of the network, such as :func:`jdml.models.weights_settings`.
+        seed: of parameters that a factory draws.
+        preprocess: what stands between stored images and a factory's network.
+        **own: more attributes of one of the library's networks, such as :func:`jdml.models.weights_settings`.
 
     Returns:
-        The Linen module, with the low-rank changes of the recipe.
+        The Linen module, or what a factory makes (:func:`jdml.training.factory.make_own`), with the low-rank changes of
+        the recipe.
 
     Raises:
         ValueError: a pooling, or batch norm to freeze, that the network does not have.
@@ -206,6 +222,8 @@ def make_network(recipe: Recipe, train: Dataset, **own: Any) -> Any:
     if name is None:
         of_files = isinstance(train.images, ImageFiles)
         name = for_images(None if of_files else max(train.images.shape[1:3]))
+    if is_pointer(name):
+        return adapted(recipe, make_own(recipe, name, train, seed, preprocess))
     settings: dict[str, Any] = {}
     if recipe.pooling is not None:
         if not NETWORKS[name].pooling:
@@ -215,6 +233,12 @@ def make_network(recipe: Recipe, train: Dataset, **own: Any) -> Any:
         if not NETWORKS[name].batch_norm:
             raise ValueError(f"network {name} has no batch norm to freeze")
         settings["freeze_batch_norm"] = True
+    if recipe.remat:
+        if not hasattr(NETWORKS[name].kind, "remat"):
+            raise RecipeError(
+                f"{{remat}} is for vision transformers, {{network}} {name} has no blocks"
+            )
+        settings["remat"] = True
     if recipe.dtype != "float32":
         settings["dtype"] = jnp.dtype(recipe.dtype).type
     return adapted(recipe, models.create(name, dim=recipe.dim, **settings, **own))

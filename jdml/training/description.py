@@ -2,9 +2,8 @@
 
 import dataclasses
 import importlib.metadata
-from typing import Any
+from typing import Any, cast
 
-import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
@@ -14,10 +13,12 @@ from jdml.losses.comparison import Normalize
 from jdml.models.creation import Normalizer, create
 from jdml.recipes.objective import NORMALIZATIONS
 from jdml.registry import NETWORKS
+from jdml.training.factory import from_factory
 from jdml.training.lora import WithLora
 from jdml.training.models import Model, unwrapped
 from jdml.training.preprocess import Preprocess, standard, to_float
 from jdml.training.spec import TrainSet
+from jdml.training.wrapped import Wrapped
 
 Description = dict[str, Any]
 PACKAGES = ("jdml", "jax", "flax", "optax", "numpy")
@@ -39,7 +40,7 @@ def describe(
     """
     images = train.images
     return {
-        **_of_model(unwrapped(model)),
+        **_of_model(model),
         **({"lora": model.scale} if isinstance(model, WithLora) else {}),
         "input": of_input(images),
         "crop": _of_crop(images.transform) if isinstance(images, ImageFiles) else None,
@@ -69,12 +70,14 @@ def class_names(train: TrainSet) -> list[str]:
     return []
 
 
-def build_model(description: Description) -> nn.Module:
+def build_model(description: Description) -> Model:
     """Make the network that a description names.
 
     Raises:
-        ValueError: if it is not one of :mod:`jdml.models`.
+        ValueError: if it is not one of :mod:`jdml.models`, and no factory made it.
     """
+    if "factory" in description:
+        return from_factory(description["factory"], description["settings"])
     if description.get("network") not in NETWORKS:
         kind = description.get("class", description.get("network"))
         raise ValueError(f"its model, {kind}, is not one of jdml.models: load(run, model=…)")
@@ -82,7 +85,7 @@ def build_model(description: Description) -> nn.Module:
     if "dtype" in settings:
         settings["dtype"] = jnp.dtype(settings["dtype"]).type
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
-    return create(description["network"], dim=description["dim"], **settings)
+    return cast(Model, create(description["network"], dim=description["dim"], **settings))
 
 
 def build_preprocess(description: Description) -> Preprocess:
@@ -128,7 +131,10 @@ def build_crop(description: Description) -> Crops | None:
     return Crops(**{**crop, **pairs})
 
 
-def _of_model(model: Any) -> Description:
+def _of_model(described: Model) -> Description:
+    if isinstance(described, Wrapped) and described.factory:
+        return dict(described.factory)
+    model = unwrapped(described)
     for name, record in NETWORKS.items():
         fixed = record.settings
         if type(model) is not record.kind or any(getattr(model, k) != fixed[k] for k in fixed):

@@ -49,7 +49,15 @@ def export_stablehlo(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) 
     (batch,) = export.symbolic_shape("batch")
     shape = (batch, *trained.input["shape"])
     images = jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(trained.input["dtype"]))
-    program = export.export(jax.jit(trained.function()), platforms=tuple(platforms))(images)
+    embedded = trained.function()
+
+    def each(images: jax.Array) -> jax.Array:
+        return jax.vmap(lambda image: embedded(image[None])[0])(images)
+
+    try:
+        program = export.export(jax.jit(embedded), platforms=tuple(platforms))(images)
+    except Exception:  # of a network that asks for the number of images, which is any
+        program = export.export(jax.jit(each), platforms=tuple(platforms))(images)
     return bytes(program.serialize())
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jdml.data.dataset import CHANNELS
 from jdml.training import mode_flags
 from jdml.training.placement import Tree
 from jdml.training.wrapped import Names, Wrapped
@@ -51,7 +52,8 @@ class FromEquinox(Wrapped):
         shapes = jax.tree.map(lambda x: f"{x.dtype}{x.shape}", (self._params, self._fixed, state))
         identity = [jax.tree.flatten(part) for part in (self._static, shapes)]
         super().__init__(module, tuple((tuple(leaves), tree) for leaves, tree in identity))
-        self._arguments = tuple(inspect.signature(type(module).__call__).parameters)[2:]
+        arguments = dict(list(inspect.signature(type(module).__call__).parameters.items())[2:])
+        self._key, self._takes_state = arguments.get("key"), "state" in arguments
         self._flags = mode_flags.flags_of(type(module).__call__, given=2, also=("key", "state"))
         self._axis = _axis_of(module)
         self._check(eqx)
@@ -63,7 +65,7 @@ class FromEquinox(Wrapped):
                 "model has a state, as batch norm has: give the pair (model, state) that "
                 f"equinox.nn.make_with_state({type(self.module).__name__}) returns"
             )
-        if self._state is not None and "state" not in self._arguments:
+        if self._state is not None and not self._takes_state:
             raise TypeError(
                 "model was given with a state, but its __call__ takes no argument state"
             )
@@ -131,30 +133,44 @@ class FromEquinox(Wrapped):
 
         def call(rows: Tree, state: Any, key: jax.Array | None) -> tuple[Tree, Any]:
             given = dict(settings)
-            if "key" in self._arguments:
+            if key is not None:
                 given["key"] = key
             if state is None:
                 return module(rows, **given), None
             out: tuple[Tree, Any] = module(rows, state=state, **given)
             return out
 
-        mapped = jax.vmap(call, in_axes=(0, None, 0), out_axes=(0, None), axis_name=self._axis)
-        size = len(jax.tree.leaves(images)[0])
-        keys = None if key is None else jax.random.split(key, size)
-        try:
-            shapes = jax.eval_shape(lambda *given: mapped(*given)[0], images, state, keys)
-            if all(leaf.ndim == 2 for leaf in jax.tree.leaves(shapes)):
-                return mapped(images, state, keys)
-            told = f"arrays of shape {[leaf.shape[1:] for leaf in jax.tree.leaves(shapes)]}"
-        except Exception as error:  # whatever a module for batches does with one row
-            told = f"{type(error).__name__}: {(str(error) or ' ').splitlines()[0][:200]}"
+        if self._key is None:
+            key = None
+        elif key is None and self._key.default is inspect.Parameter.empty:
+            key = jax.random.key(0)  # where nothing draws, for a module that hands it on
+        keys, place = key, None
+        if train and key is not None:
+            keys, place = jax.random.split(key, len(jax.tree.leaves(images)[0])), 0
+        axes = (0, None, place)
+        mapped = jax.vmap(call, in_axes=axes, out_axes=(0, None), axis_name=self._axis)
+        told = []
+        for turned in _layouts(images):
+            try:
+                shapes = jax.eval_shape(lambda *given: mapped(*given)[0], turned, state, keys)
+                if all(leaf.ndim == 2 for leaf in jax.tree.leaves(shapes)):
+                    return mapped(turned, state, keys)
+                told.append(f"arrays of shape {[x.shape[1:] for x in jax.tree.leaves(shapes)]}")
+            except Exception as error:  # whatever a module for batches does with one row
+                told.append(f"{type(error).__name__}: {(str(error) or ' ').splitlines()[0][:200]}")
         try:
             return call(images, state, key)
         except Exception as error:  # and a module for single images with a batch
             raise ValueError(
-                "model must turn one image, or a batch, into embeddings (Equinox has images [C, H, W]: preprocess= may "
-                f"turn them); one gave {told}; a batch gave {type(error).__name__}"
+                "model must turn one image [H, W, C] or [C, H, W], or a batch, into embeddings; one gave "
+                f"{'; turned, '.join(told)}; a batch gave {type(error).__name__}"
             ) from error
+
+
+def _layouts(images: Tree) -> list[Tree]:
+    """Images as they are, and with channels first, as Equinox has them."""
+    photographs = getattr(images, "ndim", 0) == 4 and images.shape[-1] in CHANNELS
+    return [images, jnp.moveaxis(images, -1, 1)] if photographs else [images]
 
 
 def _parts(module: Any) -> list[Any]:

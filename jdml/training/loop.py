@@ -20,6 +20,7 @@ from jdml.training.fit_result import Evaluate, FitResult
 from jdml.training.hooks import Hook
 from jdml.training.kept import FEATURES, Keep, make_feed
 from jdml.training.lora import WithLora
+from jdml.training.loss_scale import LEFT_OUT, with_loss_scale
 from jdml.training.models import AnyModel, as_model
 from jdml.training.network_check import check_network
 from jdml.training.optimizing import (
@@ -74,6 +75,7 @@ def fit(
     freeze: str | None = None,
     kept_views: int | None = None,
     features: str | Path | None = None,
+    loss_scale: bool = False,
     async_saves: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> FitResult:
@@ -141,6 +143,9 @@ def fit(
             also more augmented views, of which each step draws one. None: images go through the network at each step.
         features: folder in which these are kept for other runs; by default ``features/`` in ``out_dir``. Without both
             they are kept in memory, above 1 GiB in a temporary file.
+        loss_scale: for a model that computes in float16: multiply the loss before it is differentiated, from 2**15 on
+            twice as much after 2000 steps, half as much after one whose gradient is not finite and is left out (as with
+            ``skip_nonfinite``, by default 40 in a row). The scale is saved, and the loss told as it is.
         async_saves: write checkpoints while training goes on; a copy of the state is kept meanwhile.
         tell: called before the first step with a line, such as ``print``: how many of the network's parameters learn,
             and how much memory they, the optimizer and a step take.
@@ -183,6 +188,8 @@ def fit(
     door.check_values(train.images, preprocess)
     batches = door.as_sampler(sampler, len(train.labels), saved=out_dir is not None)
     begin = Beginning(seed, state, pretrained, start)
+    if checks.check_flag("loss_scale", loss_scale) and skip_nonfinite is None:
+        skip_nonfinite = LEFT_OUT
     skips = skip_nonfinite is not None
     if skips:
         checks.count("skip_nonfinite", skip_nonfinite)
@@ -190,6 +197,8 @@ def fit(
     check_optimizer_works(optimizer, objective, averaged=ema is not None)
     if ema is not None:
         optimizer = with_average(optimizer, float(ema))
+    if loss_scale:
+        optimizer = with_loss_scale(optimizer)
     spec = StepSpec(
         network,
         objective,

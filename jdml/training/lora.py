@@ -68,6 +68,7 @@ class WithLora(Wrapped):
         self.scale = 1.0 if alpha is None else float(alpha) / rank
         self.settings = (rank, paths, self.scale, also)
         self.holds_parameters = getattr(self.base, "holds_parameters", False)
+        self.factory = getattr(self.base, "factory", {})
         super().__init__(unwrapped(self.base), (self.base, *self.settings))
 
     @property

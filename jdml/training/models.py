@@ -108,13 +108,18 @@ def embed_in_training(
     return embeddings, updates.get("batch_stats", batch_stats)
 
 
-class _Object(Wrapped):
-    """An object with the two functions that cannot be hashed."""
+class Object(Wrapped):
+    """An object with the two functions, such as one that cannot be hashed."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model, model)
 
     def init(self, key: Any, images: Any, /, *, train: bool = False) -> Any:
+        """Its own."""
         return self.module.init(key, images, train=train)
 
     def apply(self, variables: Any, images: Any, /, **settings: Any) -> Any:
+        """Its own."""
         return self.module.apply(variables, images, **settings)
 
 
@@ -143,7 +148,7 @@ def _of_object(model: Any) -> Model:
     try:
         hash(model)
     except TypeError:
-        return _Object(model, model)
+        return Object(model)
     return cast(Model, model)
 
 

@@ -218,7 +218,9 @@ def _train(
         mesh=plan.mesh,
         steps=plan.steps,
         model=plan.model,
-        sampler=plan.batches(train, make_sampler(plan.recipe, train.labels, plan.seed)),
+        sampler=plan.batches(
+            train, make_sampler(plan.recipe, train.labels, plan.seed, train.views)
+        ),
         evaluate_every=plan.evaluate_every if watched else None,
         patience=RUN_PATIENCE if watched else None,
         preprocess=plan.preprocess,

@@ -14,6 +14,7 @@ from jdml.data.dataset import check_channels
 from jdml.objectives import Objective
 from jdml.objectives.base import Metrics
 from jdml.ops import checks
+from jdml.training import loss_scale
 from jdml.training.frozen import split_frozen, with_frozen
 from jdml.training.lora import WithLora
 from jdml.training.micro_batch import in_turns
@@ -185,7 +186,13 @@ def _told_ids(function: Callable[..., Any], ids: jax.Array | None) -> dict[str, 
 def _pure_step(spec: StepSpec) -> Step:
     """Build the step as a pure, unjitted function ``(state, images, labels, where, ids)``."""
     objective = spec.objective
-    gradient = jax.value_and_grad(_pure_loss(spec), has_aux=True)
+    pure = _pure_loss(spec)
+
+    def loss_of(learning: Tree, frozen: Tree, state: TrainState, *batch: Any) -> tuple[Any, Any]:
+        loss, others = pure(learning, frozen, state, *batch)
+        return loss_scale.scaled(loss, state.opt_state), (loss, *others)
+
+    gradient = jax.value_and_grad(loss_of, has_aux=True)
 
     def step(
         state: TrainState,
@@ -195,9 +202,10 @@ def _pure_step(spec: StepSpec) -> Step:
         ids: jax.Array | None = None,
     ) -> tuple[TrainState, Metrics]:
         learning, frozen = spec.split(state.params)
-        (loss, (embeddings, batch_stats, metrics)), grads = gradient(
+        (_, (loss, embeddings, batch_stats, metrics)), grads = gradient(
             learning, frozen, state, images, labels, where, ids
         )
+        grads = loss_scale.unscaled(grads, state.opt_state)
         updates, opt_state = update(spec.optimizer, grads, state.opt_state, learning, loss)
         after = TrainState(
             step=state.step + 1,
@@ -219,6 +227,7 @@ def _pure_step(spec: StepSpec) -> Step:
             done = jnp.isfinite(loss) & jnp.isfinite(norm)
             stays = state._replace(step=after.step)
             after = jax.tree.map(partial(jnp.where, done), after, stays)
+            after = after._replace(opt_state=loss_scale.after_step(after.opt_state, done))
         return spec.placement.keep(after), {**metrics, "loss": loss, "grad_norm": norm}
 
     return step

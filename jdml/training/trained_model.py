@@ -214,7 +214,7 @@ def load(
         run: the run's folder, or a ``.safetensors`` file of ``jdml export``.
         which: ``"best"``: the parameters that ``metrics.json`` scores, the best by the run's monitor, or the last where
             it had none; ``"last"``: those of the last checkpoint.
-        model: the module, where it is not one of :mod:`jdml.models`.
+        model: the module, where it is not one of :mod:`jdml.models`, and no factory that the recipe names made it.
         preprocess: the function, where it was one of your own.
         normalize: another normalization than the run's; None for none.
 
@@ -248,12 +248,12 @@ def load(
         raise ValueError(
             f"{path} does not say what its images and network were (embedding in {CONFIG}): train again"
         )
-    if model is None:
-        module: Model = build_model(told)
+    module: Model = build_model(told) if model is None else as_model(model)
+    preprocess = preprocess or build_preprocess(told)
+    if model is None and "network" in told:
         variables = _nested(arrays)
     else:
-        module = as_model(model)
-        variables = _fitted(module, arrays, told, path)
+        variables = _fitted(module, arrays, told, path, preprocess)
     metrics = path / METRICS
     return Trained(
         model=module,
@@ -263,7 +263,7 @@ def load(
         class_names=tuple(told.get("class_names", ())),
         step=description["step"],
         metrics=read_json(metrics) if metrics.is_file() else description.get("metrics", {}),
-        preprocess=preprocess or build_preprocess(told),
+        preprocess=preprocess,
         normalize=build_normalize(told) if normalize is UNSET else normalize,
         crop=build_crop(told),
         input=told["input"],
@@ -311,10 +311,14 @@ def _nested(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _fitted(
-    model: Model, arrays: Mapping[str, np.ndarray], told: dict[str, Any], path: Path
+    model: Model,
+    arrays: Mapping[str, np.ndarray],
+    told: dict[str, Any],
+    path: Path,
+    preprocess: Preprocess,
 ) -> dict[str, Any]:
     """Arrays in the structure of a model's variables, which must be theirs."""
-    template = _template(model, told)
+    template = _template(model, told, preprocess)
     wanted = named_leaves(template)
     there = {n: a for n, a in arrays.items() if not n.startswith("objective/")}
     for name in sorted(wanted.keys() | there.keys()):
@@ -327,7 +331,7 @@ def _fitted(
     return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
 
-def _template(model: Model, told: dict[str, Any]) -> dict[str, Any]:
+def _template(model: Model, told: dict[str, Any], preprocess: Preprocess) -> dict[str, Any]:
     """The shapes of a model's variables."""
 
     def one(part: Any) -> Any:
@@ -340,7 +344,7 @@ def _template(model: Model, told: dict[str, Any]) -> dict[str, Any]:
         return jax.ShapeDtypeStruct((1, *part["shape"]), dtype)
 
     def init(inputs: Tree) -> Tree:
-        return model.init(jax.random.key(0), build_preprocess(told)(inputs), train=False)
+        return model.init(jax.random.key(0), preprocess(inputs), train=False)
 
     variables = jax.eval_shape(init, one(told["input"]))
     return {"params": variables.get("params", {}), "batch_stats": variables.get("batch_stats", {})}

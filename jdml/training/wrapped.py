@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Hashable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -24,6 +25,8 @@ class Wrapped:
 
     holds_parameters = False
     """Whether ``init`` returns the arrays of the module, whatever the key."""
+    factory: Mapping[str, Any] = MappingProxyType({})
+    """How it is made again, where a factory made it: ``factory``, a pointer, and ``settings``."""
 
     def __init__(self, module: Any, identity: Any) -> None:
         self.module = module

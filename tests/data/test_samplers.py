@@ -1,5 +1,6 @@
 """What the samplers promise: whole distinct batches, coverage, reproducibility, resumption; anchors in front."""
 
+import copy
 import json
 from itertools import islice
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from jdml.data import AnchorBatchSampler, ClassBatchSampler, RandomBatchSampler
-from jdml.data import samplers as samplers_module
+from jdml.data import seats as seats_module
 
 
 def labels_of_sizes(*sizes: int) -> np.ndarray:
@@ -69,9 +70,9 @@ def test_spare_seats_go_to_the_smallest_classes():
     assert drawn[:3].max() - drawn[:3].min() <= 2
 
 
-@pytest.mark.parametrize("many", [samplers_module.MANY, 0])
+@pytest.mark.parametrize("many", [seats_module.MANY, 0])
 def test_classes_meet_in_changing_company(many, monkeypatch):
-    monkeypatch.setattr(samplers_module, "MANY", many)
+    monkeypatch.setattr(seats_module, "MANY", many)
     labels = labels_of_sizes(*[40] * 6)
     sampler = ClassBatchSampler(labels, 2, 2)
     batches = labels[np.concatenate([sampler.epoch(number) for number in range(8)])[:, ::2]]
@@ -83,7 +84,7 @@ def test_very_many_classes_are_seated_by_the_same_rules(labels, classes, samples
     """By the way for data sets too large for the other."""
     usual = ClassBatchSampler(labels, classes, samples, seed=3)
     drawn = np.unique(labels[usual.epoch(0)[:, ::samples]], return_counts=True)[1]
-    monkeypatch.setattr(samplers_module, "MANY", 0)
+    monkeypatch.setattr(seats_module, "MANY", 0)
     sampler = ClassBatchSampler(labels, classes, samples, seed=3)
     epochs = [sampler.epoch(number) for number in range(4)]
     for epoch in epochs:
@@ -119,10 +120,10 @@ def test_the_work_for_an_epoch_grows_with_the_data_not_with_its_square(largest):
     groups = np.random.default_rng(1).integers(1, 3, classes)
     groups[7] = largest
     shape = max(largest, -(-int(groups.sum()) // 32)), 32
-    shared = samplers_module._share_seats(groups, shape[0] * shape[1], random)
+    shared = seats_module._share_seats(groups, shape[0] * shape[1], random)
     assert shared.sum() == shape[0] * shape[1]
     assert (shared >= groups).all()
-    seats = samplers_module._seat_classes(shared, shape, random)
+    seats = seats_module._seat_classes(shared, shape, random)
     np.testing.assert_array_equal(np.bincount(seats.ravel()), shared)
     ordered = np.sort(seats, axis=1)
     assert (ordered[:, 1:] > ordered[:, :-1]).all()
@@ -352,3 +353,74 @@ def test_a_state_is_of_one_sampler() -> None:
 def test_the_sampler_must_be_of_the_same_data() -> None:
     with pytest.raises(ValueError, match="it has 8 samples, got 2 labels"):
         AnchorBatchSampler(RandomBatchSampler(np.arange(8) % 2, 4), np.array([0, 1]), 1)
+
+
+GROUPED = labels_of_sizes(*[9] * 4, *[6] * 8, *[12] * 3)
+GROUPS = np.searchsorted([12, 36], GROUPED, side="right")  # 4, 8 and 3 classes
+
+
+@pytest.mark.parametrize("many", [seats_module.MANY, 0])
+def test_batches_within_a_group_show_every_sample(many, monkeypatch):
+    monkeypatch.setattr(seats_module, "MANY", many)
+    sampler = ClassBatchSampler(GROUPED, 3, 2, seed=1, within=GROUPS)
+    epoch = sampler.epoch(0)
+    kinds = GROUPS[epoch]
+    assert (kinds == kinds[:, :1]).all()
+    assert (np.diff(kinds[:, 0]) < 0).any()  # in a random order
+    assert set(epoch.ravel()) == set(range(len(GROUPED)))
+    assert all(len(set(batch)) == 6 for batch in epoch.tolist())
+    assert all(len(set(GROUPED[batch])) == 3 for batch in epoch)
+    assert np.bincount(kinds[:, 0]).tolist() == [7, 8, 6]
+    state = sampler.get_state()
+    plain = ClassBatchSampler(GROUPED, 3, 2, seed=1)
+    with pytest.raises(ValueError, match="labels_checksum"):
+        plain.set_state(state)
+
+
+@pytest.mark.parametrize("many", [seats_module.MANY, 0])
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+def test_classes_come_by_a_power_of_their_frequency(power, many, monkeypatch):
+    monkeypatch.setattr(seats_module, "MANY", many)
+    sizes = np.array([400, 100, 36, 16, 4, 2, 2, 1])
+    labels = labels_of_sizes(*sizes)
+    sampler = ClassBatchSampler(labels, 3, 2, small_classes="pad", power=power)
+    seen = np.zeros(len(sizes))
+    for number in range(20):
+        epoch = sampler.epoch(number).reshape(-1, 3, 2)
+        classes = labels[epoch[..., 0].clip(epoch.max(axis=-1))] // 3
+        assert all(len(set(batch)) == 3 for batch in classes.tolist())
+        assert len(epoch) == 94
+        seen += np.bincount(classes.ravel(), minlength=len(sizes))
+        assert all(a != b for a, b in epoch.reshape(-1, 2).tolist())
+    for full in range(3):  # so many of the largest stand in every batch
+        wanted = np.ones(len(sizes))
+        wanted[full:] = (3 - full) * sizes[full:] ** power / (sizes[full:] ** power).sum()
+        if wanted.max() <= 1:
+            break
+    np.testing.assert_allclose(seen / 20 / 94, wanted, atol=0.006)
+
+
+def test_a_long_epoch_is_drawn_while_the_one_before_trains(monkeypatch):
+    samplers = [ClassBatchSampler(GROUPED, 3, 2, within=GROUPS, power=0.5) for _ in range(2)]
+    monkeypatch.setattr("jdml.data.samplers.LONG", -1.0)
+    batches = [next(samplers[0]) for _ in range(3 * samplers[0].batches_per_epoch)]
+    assert samplers[0]._ahead
+    monkeypatch.setattr("jdml.data.samplers.LONG", 1e9)
+    np.testing.assert_array_equal(batches, [next(samplers[1]) for _ in batches])
+    copied = copy.deepcopy(samplers[0])
+    assert not copied._ahead
+    np.testing.assert_array_equal(next(copied), next(samplers[0]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"power": 2.0}, r"power must be in \[0, 1\], got 2.0"),
+        ({"within": np.arange(len(GROUPED))}, "within must have all rows of a class in one group"),
+        ({"within": GROUPS[:5]}, "within"),
+        ({"classes_per_batch": 4, "within": GROUPS}, "number of classes 3, got 4 .of group 2 of within"),
+    ],
+)  # fmt: skip
+def test_bad_groups_and_powers(settings, match):
+    with pytest.raises(ValueError, match=match):
+        ClassBatchSampler(GROUPED, **{"classes_per_batch": 3, "samples_per_class": 2, **settings})

@@ -359,7 +359,15 @@ def test_equinox_modules(tmp_path):
     class Flagged(OfBatch):
         training: bool = False
 
+    class Splits(eqx.Module):
+        linear: eqx.nn.Linear
+        drop: eqx.nn.Dropout = eqx.nn.Dropout(0.2)
+
+        def __call__(self, x, key=key, inference=None):
+            return self.drop(self.linear(x), key=jax.random.split(key)[0], inference=inference)
+
     trained(eqx.nn.MLP(6, 3, 8, 1, key=key), tmp_path / "mlp")
+    trained(Splits(eqx.nn.Linear(6, 3, key=key)), tmp_path / "splits")
     trained(OfBatch(eqx.nn.Linear(6, 3, key=key)), tmp_path / "batch")
     stats = trained(eqx.nn.make_with_state(WithState)(), tmp_path / "state").batch_stats
     assert set(stats) == {"fixed", "state"}
@@ -369,7 +377,7 @@ def test_equinox_modules(tmp_path):
         (eqx.nn.make_with_state(WithState)()[0], r"give the pair \(model, state\)"),
         (Unknown(linear, eqx.nn.Dropout(0.2)), "learning of its __call__ is no flag"),
         (Flagged(linear, True), "switched by its attribute training, .*: call it inference"),
-        (eqx.nn.Linear(7, 3, key=key), "must turn one image, or a batch, into embeddings"),
+        (eqx.nn.Linear(7, 3, key=key), r"must turn one image .* or a batch, into embeddings"),
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             fit(model, tmp_path / "run")

@@ -10,6 +10,7 @@ from optax import contrib
 
 import jdml
 from jdml.training import fit, load
+from jdml.training.loss_scale import after_step, with_loss_scale
 
 pytestmark = pytest.mark.slow
 
@@ -234,3 +235,55 @@ def test_what_has_not_ended_goes_on(toy, tmp_path):
     optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, 6, alpha=0.1))
     run(toy, optimizer, tmp_path)
     assert run(toy, optimizer, tmp_path, steps=8, longer=True).history[-1]["step"] == 8
+
+
+class Half(nn.Module):
+    dtype: type = jnp.float16
+
+    @nn.compact
+    def __call__(self, images):
+        return nn.Dense(2, dtype=self.dtype)(images.reshape(len(images), -1)).astype(jnp.float32)
+
+
+def of_size(weight):
+    return jdml.objectives.pair(lambda x, labels, **_: weight * jnp.mean(x**2))
+
+
+def half(toy, weight, out_dir=None, dtype=jnp.float16, **settings):
+    given = {"steps": 1, "log_every": 1, "progress": False, "loss_scale": True, **settings}
+    parts = of_size(weight), optax.sgd(1e-3 / weight), toy.data, toy.batches()
+    return fit(Half(dtype), *parts, out_dir=out_dir, **given)
+
+
+def test_a_scaled_loss_has_gradients_where_float16_has_none(toy):
+    norms = [
+        half(toy, 1e-9, loss_scale=scaled, dtype=dtype).history[-1]["grad_norm"]
+        for scaled, dtype in ((False, jnp.float16), (True, jnp.float16), (False, jnp.float32))
+    ]
+    assert norms[0] == 0
+    assert norms[1] == pytest.approx(norms[2], rel=0.02)
+
+
+def test_steps_whose_scaled_gradients_overflow_are_left_out(toy, tmp_path):
+    whole = half(toy, 1e3, steps=12)
+    skipped = [record["skipped"] for record in whole.history]
+    assert skipped[0] == 1
+    assert skipped[-1] == 0
+    assert float(whole.state.opt_state.scale) == 2.0 ** (15 - sum(skipped))
+    assert np.isfinite(whole.history[-1]["loss"])
+    half(toy, 1e3, tmp_path, steps=2)
+    again = half(toy, 1e3, tmp_path, steps=12, longer=True)
+    jax.tree.map(np.testing.assert_array_equal, again.state.opt_state, whole.state.opt_state)
+    jax.tree.map(np.testing.assert_array_equal, again.state.params, whole.state.params)
+    with pytest.raises(FloatingPointError, match="loss is inf at step 40, as in the 39 before"):
+        half(toy, jnp.inf, steps=41)
+
+
+def test_the_scale_is_doubled_after_a_while():
+    optimizer = with_loss_scale(optax.sgd(1.0))
+    state = optimizer.init(jnp.ones(2))._replace(steps=jnp.int32(1998))
+    scales = []
+    for done in (True, True, False, True):
+        state = after_step(state, jnp.bool_(done))
+        scales.append((float(state.scale), int(state.steps)))
+    assert scales == [(2.0**15, 1999), (2.0**16, 0), (2.0**15, 0), (2.0**15, 1)]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from jdml import registry
 from jdml.cli.options.base import ASIDE, IN_RECIPE, Part, as_help
 from jdml.recipes import Recipe
-from jdml.registry.constraints import non_negative, positive
-from jdml.registry.networks import SMALL_IMAGES, for_images
+from jdml.registry.constraints import non_negative, one_of, positive
+from jdml.registry.networks import OFFERED, OWN, SMALL_IMAGES, for_images
+from jdml.registry.pointers import is_pointer
 
 if TYPE_CHECKING:
     NetworkName = str
@@ -31,7 +32,8 @@ def _networks_help() -> Any:
     return as_help(
         f"{' '.join(small)} The others are for photographs. Default: that of --weights; without, "
         f"{for_images(SMALL_IMAGES)} for images in memory ({in_memory}) of at most {SMALL_IMAGES} pixels, "
-        f"{for_images(None)} for others."
+        f"{for_images(None)} for others. Or {OWN}, which makes a network of your own: it is called "
+        f"with those of {', '.join(OFFERED)} that it has arguments for."
     )
 
 
@@ -44,11 +46,14 @@ class Weights(Part):
     Default: random ones, which take many images to learn from photographs."""
     input_stats: Statistics | None = None
     """Whose weights they are, where not the network's usual ones: how images are normalized, and positions resampled.
-    vit_s16_dino for DINO's of a vit_s16."""
+    vit_s16_dino for DINO's of a vit_s16. Of --model package.module:factory: as whose weights its images are normalized;
+    by default they are numbers from 0 to 1."""
     dim: Annotated[int | None, positive, IN_RECIPE] = None
     """Dimension of the embeddings. Default: 64; jdml benchmark: the paper's."""
-    dtype: Annotated[Literal["bfloat16", "float32"], IN_RECIPE] = "float32"
-    """What the network computes in; parameters stay float32."""
+    dtype: Annotated[Literal["bfloat16", "float16", "float32"], IN_RECIPE] = "float32"
+    """What the network computes in; parameters stay float32. float16, for cards without bfloat16, scales the loss."""
+    remat: Annotated[bool, IN_RECIPE] = False
+    """Compute a vision transformer's blocks again for the gradient: less memory, a third more time."""
 
     def check(self) -> None:
         """Refuse weights that are no file."""
@@ -58,7 +63,8 @@ class Weights(Part):
 
     def changes(self, base: Recipe) -> dict[str, Any]:
         """Width and numbers."""
-        return {**super().changes(base), **self.typed({"dim": "dim", "dtype": "dtype"})}
+        own = self.typed({"dim": "dim", "dtype": "dtype", "remat": "remat"})
+        return {**super().changes(base), **own}
 
     def pretrained(self) -> Any:
         """Return what the model's fresh variables become; None where they stay."""
@@ -70,7 +76,7 @@ class Weights(Part):
         """Return the attributes with which a network computes what its weights were trained in."""
         from jdml import models
 
-        by_weights = registry.NETWORKS[network].other_settings
+        by_weights = {} if is_pointer(network) else registry.NETWORKS[network].other_settings
         if not by_weights:  # all weights of this network are computed with alike
             return {}
         return {
@@ -89,7 +95,7 @@ class Weights(Part):
 class Network(Weights):
     """Which network, and how it is built."""
 
-    model: Annotated[NetworkName | None, IN_RECIPE, _networks_help()] = None
+    model: Annotated[NetworkName | str | None, IN_RECIPE, _networks_help()] = None
     pooling: Annotated[PoolingName | None, IN_RECIPE] = None
     """How the network pools over space. Default: average."""
     freeze_batch_norm: Annotated[bool, IN_RECIPE] = False
@@ -116,15 +122,17 @@ class Network(Weights):
     def check(self) -> None:
         """Refuse what the network does not have."""
         known = sorted(registry.pretrained_networks())
-        if self.input_stats is not None and self.weights is None:
+        own = self.model is not None and is_pointer(self.model)
+        if self.input_stats is not None and self.weights is None and not own:
             raise ValueError("--input-stats needs --weights, whose images are normalized")
         if self.weights is not None and self.model is not None and self.model not in known:
             raise ValueError(
                 f"--weights are those of {', '.join(known[:-1])} or {known[-1]}, got --model {self.model}"
             )
         super().check()
-        if self.model is None:
+        if self.model is None or own:
             return
+        one_of("--model", self.model, (*sorted(registry.NETWORKS), OWN))
         network = registry.NETWORKS[self.model]
         if self.pooling is not None and not network.pooling:
             raise ValueError(f"--pooling is not for --model {self.model}, which has its own")
@@ -166,4 +174,5 @@ class Network(Weights):
         """Return what stands between stored images and a network: nothing that weights expect, where there are none."""
         from jdml.training import standard
 
-        return standard if self.weights is None else super().preprocess(network)
+        named = self.weights is not None or self.input_stats is not None
+        return super().preprocess(network) if named else standard

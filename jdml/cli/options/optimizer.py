@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from jdml.cli.options.base import IN_RECIPE, Part
 from jdml.recipes import Recipe
 from jdml.recipes.words import parse_batch
-from jdml.registry.constraints import inside_unit, non_negative, positive
+from jdml.registry.constraints import inside_unit, non_negative, positive, unit
 
 
 @dataclass(frozen=True)
@@ -19,13 +19,20 @@ class Steps(Part):
     """CLASSESxSAMPLES, such as 4x40, or a number of random samples; larger than the data it shrinks to them.
     Default: 64 random samples for a proxy loss, 16x4 for a pair loss or what fits the classes; jdml benchmark: the
     paper's."""
+    batch_within: Annotated[str | None, IN_RECIPE] = None
+    """A second labelling of the images, such as super_class of sop: the classes of a batch are of one of its groups."""
+    class_power: Annotated[float | None, unit, IN_RECIPE] = None
+    """For long tails: a class of n images comes into batches in proportion to n to this power, all alike with 0.
+    Default: each image once an epoch."""
     steps: Annotated[int | None, non_negative, IN_RECIPE] = None
     """Training steps, one batch each; 0 scores the start. Default: 1000; jdml benchmark: the paper's epochs
     (conventional), at most 600 evaluations (mlrc, which stops after 60 without improvement)."""
 
     def changes(self, base: Recipe) -> dict[str, Any]:
         """Rate, batch and steps."""
-        own = self.typed({"lr": "rate", "steps": "steps"})
+        fields = {"lr": "rate", "steps": "steps"}
+        fields |= {"batch_within": "batch_within", "class_power": "class_power"}
+        own = self.typed(fields)
         if self.batch is not None:
             own["batch"] = parse_batch(self.batch)
         return {**super().changes(base), **own}

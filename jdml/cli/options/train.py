@@ -18,6 +18,7 @@ from jdml.recipes import Recipe
 from jdml.recipes.words import write_batch
 from jdml.registry import NETWORKS, pretrained_networks
 from jdml.registry.networks import SMALL_IMAGES, for_images
+from jdml.registry.pointers import is_pointer
 
 PAIRED = (16, 4)
 """Classes × samples of a pair loss's batch that nobody has chosen."""
@@ -64,13 +65,14 @@ class TrainOptions(Machines, RunOptions, Optimizer, Method, Network, Data):
     def _shrinks(self, model: str) -> bool:
         """Whether image files are cut to what a small network is for, as nobody has said how large they are."""
         said = self.image_size is not None or self.augmentation is not None
-        return self.of_files and not said and NETWORKS[model].small_images
+        own = is_pointer(model)
+        return self.of_files and not said and not own and NETWORKS[model].small_images
 
     def hints(self) -> list[str]:
         """Say, before the first step, what would train photographs better; of options as typed."""
-        if not self.of_files or self.weights is not None:
-            return []
         model, lines = self.model or for_images(None), []
+        if not self.of_files or self.weights is not None or is_pointer(model):
+            return []
         if self._shrinks(model):
             lines.append(
                 f"note: images are cut to {SMALL_IMAGES} pixels, which fit the network {model}: --image-size for others"
