@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 import jdml
 from jdml import ccp, mining, models, objectives
 from jdml.flows import ConditionalFlow, preset
-from jdml.metrics import answers, neighbors, retrieval
+from jdml.metrics import answers, galleries, neighbors, retrieval
 from jdml.ops import streams
 from jdml.training import TrainState, make_train_step
 from jdml.training.loss_scale import with_loss_scale
@@ -162,11 +162,11 @@ def everyday(asked: Any) -> Found:
 def ranked(size: int, dim: int, rows: int, depth: int) -> tuple[Any, ...]:
     """A block of `evaluate_retrieval`."""
     own = shape(size, dtype=jnp.int32)
-    search = retrieval._Search(shape(size, dim), shape(size, dim), own, shape(size))
+    search = galleries.Search(shape(size, dim), shape(size, dim), own, shape(size))
     cutoffs = retrieval._Cutoffs((1, 10), (), (), (), ())
 
     def block(search: Any, truth: Any, start: Any) -> Any:
-        found = retrieval._top(search, start, rows, depth)
+        found = galleries._top(search, start, rows, depth)
         return retrieval._measure(truth, start, *found, cutoffs)
 
     truth = answers.Truth(own, own, own)

@@ -1,12 +1,17 @@
 """Time and memory of `jdml.metrics.evaluate_retrieval` beside pytorch-metric-learning with faiss, in one run.
 
     python benchmarks/retrieval.py --out benchmarks/results.jsonl
+    python benchmarks/retrieval.py --groups 1000000 --out benchmarks/results.jsonl
 
 Both compute P@1, R-precision and MAP@R of the same embeddings and are timed in turn after a warm-up, because the
 machine may be shared; the ratio compares their medians. Needs the `parity` extra; without it only jdml is measured.
+
+With --groups instead: what it costs that pairs of one class and one group do not count, beside the same search in which
+all do. On record as `retrieval_groups`.
 """
 
 import argparse
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +22,7 @@ import jax.numpy as jnp
 import machine
 import numpy as np
 
-from jdml.metrics import closeness, evaluate_retrieval, retrieval
+from jdml.metrics import closeness, evaluate_retrieval, galleries
 
 PML_NAMES = {
     "precision_at_1": "P@1",
@@ -63,12 +68,12 @@ def temporaries(size: int, dim: int, depth: int, kind: str) -> int:
     vectors = jax.ShapeDtypeStruct((size, dim), jnp.float32)
     numbers = jax.ShapeDtypeStruct((size,), jnp.float32)
     own = jax.ShapeDtypeStruct((size,), jnp.int32)
-    search = retrieval._Search(vectors, vectors, own, numbers)
+    search = galleries.Search(vectors, vectors, own, numbers)
     rows = closeness.rows_per_block(size, size)
     if kind == "top_k":
-        lowered = retrieval._top.lower(search, 0, rows, depth)
+        lowered = galleries._top.lower(search, 0, rows, depth)
     else:
-        lowered = retrieval._places.lower(search, 0, rows)
+        lowered = galleries._places.lower(search, 0, rows)
     used = lowered.compile().memory_analysis()
     return used.temp_size_in_bytes + used.output_size_in_bytes
 
@@ -105,6 +110,38 @@ def measure(size: int, dim: int, per_class: int, repeats: int, compare: bool) ->
     return row
 
 
+def measure_groups(size: int, dim: int, queries: int, repeats: int) -> dict[str, Any]:
+    """A search of a gallery by some of its rows, with `ignore=` by groups and without."""
+    vectors, labels = embeddings(size, dim, 6)
+    group = np.random.default_rng(1).integers(0, 8, size)
+    own = np.linspace(0, size - 1, queries).astype(int)
+    gallery = jax.block_until_ready(jnp.asarray(vectors))
+    search = functools.partial(
+        evaluate_retrieval, gallery[own], labels[own], gallery, labels, self_index=own
+    )
+    functions: dict[str, Callable[[], dict[str, Any]]] = {
+        "all count": search,
+        "by groups": lambda: search(ignore=(group[own], group)),
+    }
+    seconds = machine.timed_in_turn(functions, repeats)
+    median = machine.median(seconds)
+    return {
+        "shape": f"{queries} queries, {size} x {dim}",
+        "seconds": median,
+        "fastest": {name: min(values) for name, values in seconds.items()},
+        "ratio": median["by groups"] / median["all count"],
+        "peak_bytes": {name: machine.peak_memory(call) for name, call in functions.items()},
+    }
+
+
+def print_groups(row: dict[str, Any]) -> None:
+    """For people."""
+    print(f"{row['shape']}: {row['ratio']:.2f} times the seconds")
+    for name, seconds in row["seconds"].items():
+        memory = machine.mebibytes(row["peak_bytes"][name])
+        print(f"{name}: {seconds:.2f} s (fastest {row['fastest'][name]:.2f}), {memory} MiB")
+
+
 def print_table(rows: list[dict[str, Any]], memory: dict[str, int]) -> None:
     """For people."""
     print(
@@ -131,8 +168,19 @@ def main() -> None:
     parser.add_argument(
         "--large", action="store_true", help="also MNIST's size: 60,000 x 64, R = 5,999"
     )
+    parser.add_argument(
+        "--groups",
+        type=int,
+        metavar="N",
+        help="only 256 queries in N rows, with and without groups",
+    )
     parser.add_argument("--out", type=Path, help=machine.OUT)
     arguments = parser.parse_args()
+    if arguments.groups:
+        row = measure_groups(arguments.groups, 128, min(256, arguments.groups), arguments.repeats)
+        print_groups(row)
+        machine.write(arguments.out, [row], "retrieval_groups")
+        return
     rows = [measure(arguments.size, 128, 6, arguments.repeats, compare=True)]
     if arguments.large:
         rows.append(measure(60_000, 64, 6_000, min(2, arguments.repeats), compare=False))

@@ -69,7 +69,7 @@ class Column(NamedTuple):
 
 def same(name: str) -> str | None:
     """The method is the run's name; points of sweeps are none."""
-    sweeps = "memory: positives batches trimmed positives_margin trimmed_margin curve".split()
+    sweeps = "memory: levels: open positives batches trimmed positives_margin trimmed_margin curve".split()
     return None if name.split(" ")[0] in sweeps else name
 
 

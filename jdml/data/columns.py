@@ -261,15 +261,18 @@ class Column:
             raise IndexError(f"there are {len(self.table)} rows, from 0")
         number = int(np.searchsorted(self.table.ends, row, "right")) - 1
         value = _kept(self.table, number, self.name)[row - int(self.table.ends[number])].as_py()
-        if isinstance(value, Mapping):
-            place = value.get("path")
-            value = value["bytes"]
-            if value is None and place:
-                return (self.table.file.parent / place).read_bytes()
-        if value is None:
+        content: bytes | None = unwrapped(value, self.table.file.parent)
+        if content is None:
             raise ValueError("there is none in this row")
-        content: bytes = value
         return content
+
+
+def unwrapped(value: Any, folder: Path = Path()) -> Any:
+    """What is in Hugging Face's struct of an image, ``bytes`` or a ``path`` in a folder; anything else as it is."""
+    if not isinstance(value, Mapping) or "bytes" not in value:
+        return value
+    content, place = value["bytes"], value.get("path")
+    return (folder / place).read_bytes() if content is None and place else content
 
 
 class _Kept:

@@ -3,12 +3,12 @@
 import io
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from jdml.registry.extras import MissingLibraryError, need, progress_bar
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+T = TypeVar("T")
 
 DEPTHS = (8, 10, 12, 14, 16)
 """Bits of a pixel that are stored in 16."""
@@ -174,22 +175,32 @@ class ImageFiles:
         Args:
             progress: show a progress bar.
         """
+        found = enumerate(self.each(lambda image: None, progress=progress))
+        return {row: str(error) for row, error in found if error is not None}
 
-        def problem(row: int) -> str | None:
+    def each(
+        self, see: Callable[["Image"], T], *, progress: bool = False
+    ) -> Iterator[T | BadImageError]:
+        """See every image as it was decoded, one after the other; in place of one that cannot be, the error.
+
+        Args:
+            see: what is to be known of a Pillow image.
+            progress: show a progress bar.
+        """
+
+        def seen(file: Readable) -> T | BadImageError:
             try:
-                self.read(row)
+                with named_if_bad(file):
+                    image = decode(file.read_bytes())
             except BadImageError as error:
-                return str(error)
-            return None
+                return error
+            return see(image)
 
-        found = {}
         bar = progress_bar(progress, total=len(self), desc="decoding")
         with bar, ThreadPoolExecutor(self.threads or cores()) as pool:
-            for row, line in enumerate(pool.map(problem, range(len(self)))):
+            for found in pool.map(seen, self.files):
                 bar.update()
-                if line is not None:
-                    found[row] = line
-        return found
+                yield found
 
     def select(self, rows: np.ndarray) -> "ImageFiles":
         """Select some of the files, none of them decoded: indices or a mask."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jdml.data.columns import Classes, Images, labels_of
+from jdml.data.columns import Classes, Images, labels_of, unwrapped
 from jdml.data.dataset import Dataset
 from jdml.data.images import ImageFiles, Row, cores, upright
 from jdml.registry.extras import need
@@ -67,14 +67,9 @@ class Rows:
         return self.rows[int(row)]
 
     def _image(self, found: Any, row: int) -> Any:
-        value = self.part(found, 0, row)
+        value = unwrapped(self.part(found, 0, row))
         if value is None:
             raise ValueError(f"{self}[{row}] has no image")
-        if isinstance(value, Mapping) and "bytes" in value:
-            place, value = value.get("path"), value["bytes"]
-            if value is None and place is None:
-                raise ValueError(f"{self}[{row}] has no image")
-            value = Path(place).read_bytes() if value is None else value  # type: ignore[arg-type]
         if isinstance(value, str | os.PathLike):
             return Path(value).read_bytes()
         if isinstance(value, bytearray | memoryview):

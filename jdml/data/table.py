@@ -4,7 +4,7 @@ import csv
 import io
 import os
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jdml.data.labelled import PARTS, Labelled, as_listing, in_one_form
@@ -31,18 +31,7 @@ def read_table(path: Path) -> Listing:
         ValueError: if a line cannot be read as that, or names a file that another line names, whatever it is called
             there; the message names the lines.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist")
-    lines = _records(path)
-    number, names = next(lines, (1, []))
-    header = [name.strip().lower() for name in names]
-    if not {"file", "label"} <= set(header) <= set(COLUMNS):
-        raise ValueError(
-            f"{path}:{number}: expected file,label or file,label,split, got {','.join(names)!r}"
-        )
-    twice = next((name for name in header if header.count(name) > 1), None)
-    if twice:
-        raise ValueError(f"{path}:{number}: the column {twice} is there twice")
+    header, lines = _headed(path, COLUMNS[:2], COLUMNS, "file,label or file,label,split")
     rows = [_row(path, number, header, values) for number, values in lines]
     if not rows:
         raise ValueError(f"{path}: expected at least one image, got none")
@@ -63,13 +52,7 @@ def read_column(path: Path, column: str) -> dict[str, str]:
         FileNotFoundError: if there is no such file.
         ValueError: if it has no such column, or a line has another number of fields; the message names the line.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist")
-    lines = _records(path)
-    number, names = next(lines, (1, []))
-    header = [name.strip().lower() for name in names]
-    if not {"file", column.lower()} <= set(header):
-        raise ValueError(f"{path}:{number}: expected file and {column}, got {','.join(names)!r}")
+    header, lines = _headed(path, ("file", column.lower()), None, f"file and {column}")
     rows = {}
     for number, values in lines:
         if len(values) != len(header):
@@ -79,6 +62,23 @@ def read_column(path: Path, column: str) -> dict[str, str]:
         row = dict(zip(header, values, strict=True))
         rows[str(_file(path.parent, row["file"].strip()).absolute())] = row[column.lower()].strip()
     return rows
+
+
+def _headed(
+    path: Path, needed: Sequence[str], known: Sequence[str] | None, expected: str
+) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """The names of a table's columns, in lower case, and the lines below."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist")
+    lines = _records(path)
+    number, names = next(lines, (1, []))
+    header = [name.strip().lower() for name in names]
+    if not set(needed) <= set(header) <= set(header if known is None else known):
+        raise ValueError(f"{path}:{number}: expected {expected}, got {','.join(names)!r}")
+    twice = next((name for name in header if header.count(name) > 1), None)
+    if twice:
+        raise ValueError(f"{path}:{number}: the column {twice} is there twice")
+    return header, lines
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.metrics.clustering import agreement
-from jdml.metrics.reranking import SecondLook, look_again
+from jdml.metrics.reranking import look_again
 from jdml.metrics.retrieval import evaluate_retrieval
 from jdml.ops import sphere
+from jdml.registry.constraints import SecondLook
 
 AT_A_TIME = 1 << 16
 """Rows of a gallery on disk that are scaled at a time."""

@@ -1,6 +1,6 @@
 """A second look at a ranking: neighbours that are each other's, vectors moved towards their neighbours."""
 
-from typing import Any, Literal
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +9,8 @@ from jax import Array
 from jdml.metrics.handed import handed_in
 from jdml.metrics.neighbors import nearest
 from jdml.ops import checks, sphere
+from jdml.registry.constraints import SecondLook
 
-SecondLook = Literal["none", "reciprocal", "expand", "augment"]
 AT_A_TIME = 1 << 16
 """Pairs of vectors whose distances are taken at once."""
 

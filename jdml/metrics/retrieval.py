@@ -2,23 +2,18 @@
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics import answers, closeness, disk, ranking
+from jdml.metrics import answers, ranking
+from jdml.metrics.galleries import Search, prepare, ranked
 from jdml.metrics.handed import handed_in
 from jdml.ops import checks
-from jdml.ops.meshes import Axis, by_parts, by_rows, mesh_of
-
-T = TypeVar("T")
-
-# From this many ranks on, a partial sort in NumPy beats a CPU's top_k (17 times at 6,000 of 60,000).
-_DEEP = 64
 
 
 class _Cutoffs(NamedTuple):
@@ -30,17 +25,6 @@ class _Cutoffs(NamedTuple):
     ndcg: tuple[int, ...]
     average_precision: tuple[int, ...]
     divisor: ranking.Divisor = "min"
-
-
-class _Search(NamedTuple):
-    """What is searched, in the frame of :func:`jdml.metrics.closeness.common_frame`."""
-
-    queries: Array  # [Q, D]
-    gallery: Any  # [N, D], or a gallery on disk
-    own: Array | None = None  # [Q], the gallery's row that each query is itself, −1 for none
-    half_squares: Array | None = None  # [N], where the gallery is on one device
-    kin: answers.Kin = answers.Kin()  # what does not count
-    distances: Array | None = None  # [Q, N], that were given
 
 
 @handed_in
@@ -154,8 +138,8 @@ def evaluate_retrieval(
         truth, kin = answers.truth(*labels, task.own, task.ignored)
         judged = truth.num_relevant > 0
         if judged.any():
-            search = search or _prepare(task, distances)
-            scores, found = _ranked(_among(search, kin), truth, cutoffs, block_size)
+            search = search or prepare(task, distances)
+            scores, found = _measured(search.among(kin), truth, cutoffs, block_size)
         else:
             scores = dict.fromkeys(_names(cutoffs), np.full(judged.shape, np.nan))
             if judged.size:
@@ -173,26 +157,21 @@ def evaluate_retrieval(
     return {name: np.stack([level.get(name, 0) for level in levels], axis=-1) for name in names}
 
 
-def first(task: answers.Task, truth: answers.Truth, kin: answers.Kin) -> np.ndarray:
-    """The row of the gallery ``[Q]`` that is nearest to each query; any where all are barred."""
-    everyone = truth._replace(num_relevant=np.ones_like(truth.num_relevant))
-    cutoffs = _Cutoffs((1,), (), (), (), ())
-    return _ranked(_among(_prepare(task), kin), everyone, cutoffs, None)[1]
-
-
-def _ranked(
-    search: _Search, truth: answers.Truth, cutoffs: _Cutoffs, block_size: int | None
+def _measured(
+    search: Search, truth: answers.Truth, cutoffs: _Cutoffs, block_size: int | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """All metrics of every query, NaN where it has no reference, and what is nearest to it."""
     judged = truth.num_relevant > 0
-    ranks = [k for several in cutoffs[:-1] for k in several]
-    depth = _depth(max(1, truth.num_relevant.max(), *ranks), search.gallery.shape[0])
-    on_disk = isinstance(search.gallery, disk.Gallery)
-    at_a_time = disk.rows_of_a_piece(search.gallery.rows) if on_disk else search.gallery.shape[0]
-    rows = block_size or closeness.rows_per_block(judged.size, at_a_time)
     scores = {name: np.full(judged.shape, np.nan) for name in _names(cutoffs)}
     found = np.zeros(judged.shape, np.int32)
-    for start, values, nearest in _blocks(search, truth, min(rows, judged.size), depth, cutoffs):
+    ranks = [k for several in cutoffs[:-1] for k in several]
+    wanted = max(1, truth.num_relevant.max(), *ranks)
+    truth = answers.Truth(*map(jnp.asarray, truth))
+    measured = [
+        (start, _measure(truth, start, indices, valid, cutoffs), indices[:, 0])
+        for start, indices, valid in ranked(search, wanted, block_size)
+    ]
+    for start, values, nearest in jax.device_get(measured):
         found[start : start + nearest.size] = nearest
         for name, value in values.items():
             scores[name][start : start + value.size] = value
@@ -228,171 +207,6 @@ def _names(cutoffs: _Cutoffs) -> list[str]:
         *(f"nDCG@{k}" for k in cutoffs.ndcg),
         *(f"MAP@{k}" for k in cutoffs.average_precision),
     ]
-
-
-def _prepare(task: answers.Task, distances: Any = None) -> _Search:
-    """Everything on the device, in a frame where distances lose no digits. A gallery on disk stays there."""
-    queries, gallery, own = task.queries, task.gallery, task.own
-    itself = None if own is None else jnp.asarray(own)
-    if distances is not None:
-        given = checks.as_finite("distances", distances)
-        return _Search(queries, jnp.arange(given.shape[1]), itself, distances=given)
-    if isinstance(gallery, np.memmap):
-        frame = disk.frame_of(queries, gallery)
-        moved = closeness.in_frame(queries, frame)
-        return _Search(moved, disk.Gallery(gallery, frame), itself)
-    if mesh_of((queries, gallery)) is not None:
-        here = jnp.asarray(np.asarray(queries))
-        frame = jax.device_get(spread_frame(gallery, here))
-        references = by_rows(closeness.in_frame, gallery, frame)
-        return _Search(closeness.in_frame(here, frame), references, itself)
-    frame = closeness.common_frame(queries, gallery)
-    moved = closeness.in_frame(queries, frame)
-    references = moved if gallery is queries else closeness.in_frame(gallery, frame)
-    return _Search(moved, references, itself, _half_squares(references))
-
-
-def _among(search: _Search, kin: answers.Kin) -> _Search:
-    """The search of what counts; the gallery's kin lie where the gallery does."""
-    if isinstance(search.gallery, disk.Gallery):
-        return search._replace(kin=kin)
-    return search._replace(kin=jax.tree.map(jnp.asarray, kin))
-
-
-def _half_squares(references: Array) -> Array:
-    return 0.5 * jnp.sum(jnp.square(references), axis=-1)
-
-
-@jax.jit
-def spread_frame(gallery: Array, queries: Array) -> tuple[Array, Array]:
-    """The common frame of queries and a gallery, which may be on a mesh."""
-
-    def frame(axis: Axis, gallery: Array, queries: Array) -> Any:
-        return closeness.common_frame(queries, gallery, axis=axis)
-
-    return by_parts(frame, gallery, queries)
-
-
-def _depth(wanted: int, size: int) -> int:
-    """How many ranks to compute: a power of two, so that similar class sizes share a program."""
-    return min(size, 1 << (int(wanted) - 1).bit_length())
-
-
-def _blocks(
-    search: _Search,
-    truth: answers.Truth,
-    rows: int,
-    depth: int,
-    cutoffs: _Cutoffs,
-) -> Iterator[tuple[int, dict[str, np.ndarray], np.ndarray]]:
-    """The row at which each block of queries starts, its metrics, and what is nearest; the last may overlap another."""
-    size = search.queries.shape[0]
-    starts = [min(start, size - rows) for start in range(0, size, rows)]
-    truth = answers.Truth(*map(jnp.asarray, truth))
-    measured = [
-        (start, _measure(truth, start, *neighbors, cutoffs), neighbors[0][:, 0])
-        for start, neighbors in zip(
-            starts, _ranker(search, depth)(search, starts, rows, depth), strict=True
-        )
-    ]
-    yield from jax.device_get(measured)
-
-
-def _ranker(search: _Search, depth: int) -> Callable[..., Iterator[tuple[Any, Any]]]:
-    """How to rank: by where the gallery is."""
-    if isinstance(search.gallery, disk.Gallery):
-        return _rank_on_disk
-    if mesh_of(search.gallery) is not None:
-        return _rank_on_mesh
-    on_cpu = all(device.platform == "cpu" for device in search.gallery.devices())
-    return _rank_on_host if on_cpu and depth > _DEEP else _rank_on_device
-
-
-def _rank_on_mesh(
-    search: _Search, starts: list[int], rows: int, depth: int
-) -> Iterator[tuple[Any, Any]]:
-    """The same as :func:`_rank_on_device`, each device ranking its rows of the gallery."""
-    for start in starts:
-        block = _block(search, start, rows)
-        yield jax.device_get(_top_on_mesh((search.gallery, search.kin.of_gallery), block, depth))
-
-
-def _rank_on_disk(
-    search: _Search, starts: list[int], rows: int, depth: int
-) -> Iterator[tuple[Any, Any]]:
-    """The same, one piece of the gallery after the other, each for all queries."""
-    blocks = [_block(search, start, rows) for start in starts]
-    yield from disk.rank(blocks, search.gallery, depth, search.kin.of_gallery)
-
-
-def _rank_on_device(
-    search: _Search, starts: list[int], rows: int, depth: int
-) -> Iterator[tuple[Any, Any]]:
-    """Indices ``[rows, depth]`` of the nearest of each block, and whether they take part, by ``top_k``."""
-    for start in starts:
-        yield _top(search, start, rows, depth)
-
-
-def _rank_on_host(
-    search: _Search, starts: list[int], rows: int, depth: int
-) -> Iterator[tuple[Any, Any]]:
-    """The same by a partial sort in NumPy, while the device computes the next block."""
-    places = (_places(search, start, rows) for start in starts)
-    for block in _one_ahead(places):
-        yield closeness.first_in_order(np.asarray(block), depth)
-
-
-def _one_ahead(items: Iterator[T]) -> Iterator[T]:
-    """The same items; each is asked for before its predecessor is handed out, to be computed meanwhile."""
-    ready = next(items)
-    for item in items:
-        yield ready
-        ready = item
-    yield ready
-
-
-@functools.partial(jax.jit, static_argnames=("rows", "depth"))
-def _top(search: _Search, start: Array | int, rows: int, depth: int) -> tuple[Array, Array]:
-    scores, indices = jax.lax.top_k(_closeness(search, start, rows), depth)
-    return indices.astype(jnp.int32), scores > -jnp.inf
-
-
-@functools.partial(jax.jit, static_argnames="depth")
-def _top_on_mesh(gallery: Any, block: Any, depth: int) -> tuple[Array, Array]:
-    def top(axis: Axis, gallery: Any, block: Any) -> tuple[Array, ...]:
-        (references, kin), (queries, *askers) = gallery, block
-        offset = axis.index * len(references)
-        out = closeness.barred(askers, kin, offset, len(references))
-        scores = closeness.closeness(queries, references, _half_squares(references), out)
-        scores, indices = jax.lax.top_k(scores, min(depth, len(references)))
-        found = indices.astype(jnp.int32) + offset, scores > -jnp.inf
-        return closeness.merge(axis, depth, scores, *found)
-
-    ranked: tuple[Array, Array] = by_parts(top, gallery, block)
-    return ranked
-
-
-@functools.partial(jax.jit, static_argnames="rows")
-def _places(search: _Search, start: Array | int, rows: int) -> Array:
-    return closeness.order(_closeness(search, start, rows))
-
-
-def _closeness(search: _Search, start: Array | int, rows: int) -> Array:
-    queries, *askers = _block(search, start, rows)
-    out = closeness.barred(askers, search.kin.of_gallery, 0, search.gallery.shape[0])
-    if search.distances is not None:
-        scores = 0.0 - jax.lax.dynamic_slice_in_dim(search.distances, start, rows)
-        return scores if out is None else jnp.where(out, -jnp.inf, scores)
-    assert search.half_squares is not None
-    return closeness.closeness(queries, search.gallery, search.half_squares, out)
-
-
-def _block(
-    search: _Search, start: Array | int, rows: int
-) -> tuple[Array, Array | None, Array | None]:
-    """Some of the queries, the rows of the gallery that they are, and which do not count."""
-    of_all = (search.queries, search.own, search.kin.of_queries)
-    return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, rows), of_all)
 
 
 @functools.partial(jax.jit, static_argnames="cutoffs")

@@ -11,6 +11,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 Constraint = Callable[[Any], str | None]
 """From a value to what it must be, where it is not: "must be positive"."""
 
+SecondLook = Literal["augment", "expand", "none", "reciprocal"]
+"""How what was found is ranked again."""
+
 
 def number(value: Any) -> str | None:
     """Any number; of a field of integers a whole one."""

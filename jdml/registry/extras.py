@@ -25,6 +25,7 @@ EXTRAS: dict[str, dict[str, str]] = {
         "importlib_resources": "importlib_resources",
     },
     "parquet": {"pyarrow": "pyarrow"},
+    "duplicates": {"imagehash": "ImageHash"},
     "all": {"tensorboardX": "tensorboardX"},
 }
 """Modules and their distributions, by the extra of ``jdml`` that brings them."""

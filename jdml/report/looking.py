@@ -15,6 +15,8 @@ NEAR = 8
 """Neighbours that are looked up."""
 SHOWN = 6
 """Neighbours that are shown."""
+DOUBTFUL = 24
+"""Images with doubtful labels that are shown."""
 TRAINED = 2000
 """Images of the training part that are embedded, to see where proxies stand."""
 ACROSS = 4096
@@ -192,8 +194,14 @@ def _look_as_data(look: Look, number: int, queries: Sequence[int]) -> dict[str, 
             continue
         labels = np.unique(look.data.views.get(view, look.data.labels), return_inverse=True)[1]
         labels = labels.reshape(-1)
+        doubtful = near.doubtful[:DOUBTFUL]
         views[view] = {
             "quality": [_rounded(near.quality[row]) for row in queries],
+            "doubtful": {
+                "count": len(near.doubtful),
+                "rows": doubtful,
+                **_near_as_data(near, doubtful),
+            },
             "wrong": _packed(near.first == 0),
             "classes": [
                 [label, count, _rounded(first), _rounded(quality)]
@@ -212,8 +220,7 @@ def _look_as_data(look: Look, number: int, queries: Sequence[int]) -> dict[str, 
         "dim": look.embeddings.shape[1],
         "notes": look.notes,
         "queries": list(queries),
-        "near": any_view.indices[list(queries), :SHOWN].tolist(),
-        "distances": np.round(any_view.distances[list(queries), :SHOWN], 3).tolist(),
+        **_near_as_data(any_view, queries),
         "views": views,
         "hubs": hubs,
         "skew": round(skew, 2),
@@ -224,6 +231,13 @@ def _look_as_data(look: Look, number: int, queries: Sequence[int]) -> dict[str, 
         "proxies": {name: _rounded(value) for name, value in look.proxy_numbers.items()},
         "maps": {name: _map_as_data(*drawn, look.proxy_names) for name, drawn in look.maps.items()},
         "panels": look.panels,
+    }
+
+
+def _near_as_data(near: seen.Neighbours, rows: Sequence[int]) -> dict[str, Any]:
+    return {
+        "near": near.indices[list(rows), :SHOWN].tolist(),
+        "distances": np.round(near.distances[list(rows), :SHOWN], 3).tolist(),
     }
 
 
@@ -249,6 +263,10 @@ def _chosen(looks: Sequence[Look], pictures: int) -> tuple[list[int], list[int]]
     room = pictures if pictures > 0 else 200
     queries: list[int] = []
     rows: dict[int, None] = {}
+    for look in looks:
+        for row in next(iter(look.neighbours.values())).doubtful[:DOUBTFUL]:
+            if len(rows) <= 0.25 * room:
+                rows |= dict.fromkeys([row, *_near(look)[row, :SHOWN].tolist()])
     for row in _worst_and_others(looks):
         near = [int(i) for look in looks for i in _near(look)[row, :SHOWN]]
         new = [i for i in dict.fromkeys([row, *near]) if i not in rows]

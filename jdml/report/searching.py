@@ -10,7 +10,8 @@ import numpy as np
 from jdml.data.folder import image_named
 from jdml.data.walk import RealFiles, same_content
 from jdml.metrics import nearest
-from jdml.metrics.reranking import SecondLook, look_again
+from jdml.metrics.reranking import look_again
+from jdml.registry.constraints import SecondLook
 from jdml.training.embedded import Embedded
 
 

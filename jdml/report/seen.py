@@ -22,6 +22,7 @@ class Neighbours(NamedTuple):
         right: ``[N, k]``, whether they are of the row's class.
         quality: ``[N]``, each row's MAP@R; NaN where no other row is of its class.
         first: ``[N]``, whether the nearest is right (R@1); NaN likewise.
+        doubtful: rows of :func:`doubtful`, the one whose neighbours are nearest first.
     """
 
     indices: np.ndarray
@@ -29,6 +30,7 @@ class Neighbours(NamedTuple):
     right: np.ndarray
     quality: np.ndarray
     first: np.ndarray
+    doubtful: list[int]
 
 
 def look_up(embeddings: Any, labels: Any, k: int = 8) -> Neighbours:
@@ -52,7 +54,9 @@ def look_up(embeddings: Any, labels: Any, k: int = 8) -> Neighbours:
     right = (y[indices] == y[:, None]) & (y >= 0)[:, None]
     scores = evaluate_retrieval(x, jnp.asarray(y), recall_at=(1,), per_query=True)
     quality, first = (np.asarray(scores[name], np.float64) for name in ("MAP@R", "R@1"))
-    return Neighbours(indices, np.asarray(near), right, quality, first)
+    doubts = doubtful(indices, y)
+    doubts = doubts[np.argsort(np.asarray(near)[doubts, 0], kind="stable")]
+    return Neighbours(indices, np.asarray(near), right, quality, first, doubts.tolist())
 
 
 def hubs(indices: np.ndarray, most: int = 24) -> tuple[list[tuple[int, int]], float]:
@@ -110,6 +114,33 @@ def confused_pairs(
             (int(known[a]), int(known[b]), int(count), float(count / (sizes[a] + sizes[b])))
         )
     return sorted(pairs, key=lambda pair: (-pair[3], -pair[2], pair[0], pair[1]))[:most]
+
+
+def doubtful(indices: np.ndarray, labels: np.ndarray, agree: int = 5, least: int = 3) -> np.ndarray:
+    """Find rows whose neighbours all say one other class: their labels may be wrong.
+
+    Args:
+        indices: ``[N, k]``, of :class:`Neighbours`.
+        labels: ``[N]``; negative ones are no class.
+        agree: how many neighbours, the nearest, must say it; of a class with fewer rows all of these.
+        least: rows of a class that may say so.
+
+    Returns:
+        The rows.
+
+    Example:
+        >>> near = np.array([[1, 2, 3], [0, 2, 3], [0, 1, 3], [4, 5, 6], [5, 6, 3], [4, 6, 3], [4, 5, 3]])
+        >>> doubtful(near, np.array([0, 0, 0, 0, 1, 1, 1]))
+        array([3])
+    """
+    known, own, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    own = own.reshape(-1)
+    said = own[indices]
+    other = said[:, 0]
+    asked = np.minimum(agree, sizes[other])
+    same = (said == other[:, None]).cumprod(axis=1).sum(axis=1) >= asked
+    classes = (known[own] >= 0) & (known[other] >= 0) & (other != own)
+    return np.flatnonzero(same & classes & (sizes[other] >= least))
 
 
 def by_class(neighbours: Neighbours, labels: np.ndarray) -> list[tuple[int, int, float, float]]:

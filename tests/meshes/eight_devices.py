@@ -451,6 +451,28 @@ def nearest_and_retrieval_in_a_gallery_on_a_mesh() -> None:
 
 
 @check
+def couples_and_queries_of_no_class_in_a_gallery_on_a_mesh() -> None:
+    """Couples one by one, and counted in steps."""
+    verification, open_set = jdml.metrics.verification, jdml.metrics.open_set
+    gallery = RNG.normal(size=(32, 3)).astype(np.float32)
+    labels = RNG.integers(0, 6, 32)
+    queries, asked = gallery[:10] + 0.25, np.where(np.arange(10) % 3, labels[:10], 9)
+    groups = np.arange(10) % 3, np.arange(32) % 3
+    for kind in (EXPLICIT, AUTO):
+        there = put(mesh(kind, 8), (gallery, labels), [P("data")] * 2)
+        for ignore in (None, groups):
+            for function in (verification, open_set):
+                measure = functools.partial(function, queries, asked, far=(0.2,), ignore=ignore)
+                assert measure(*there) == measure(gallery, labels)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(jdml.metrics.couples, "EXACT", 0)
+                measure = functools.partial(verification, queries, asked, ignore=ignore)
+                assert_same(measure(*there), measure(gallery, labels))
+        for measure in (verification, jdml.metrics.rejection_threshold):
+            assert measure(*there) == measure(gallery, labels)
+
+
+@check
 def structural_metrics() -> None:
     for kind in (EXPLICIT, AUTO):
         there = put(mesh(kind, 8), (X, Y), (P("data"),) * 2)

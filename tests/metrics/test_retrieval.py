@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jdml.metrics import closeness, disk, evaluate_retrieval, nearest, retrieval
+from jdml.metrics import closeness, disk, evaluate_retrieval, galleries, nearest
 from oracles import metrics as oracle
 
 CUTOFFS = {
@@ -19,7 +19,7 @@ CUTOFFS = {
 @pytest.fixture(params=["device", "host"])
 def path(request, monkeypatch):
     """Both ways of ranking: by `top_k`, and by the partial sort that a CPU uses for many ranks."""
-    monkeypatch.setattr(retrieval, "_DEEP", 10**9 if request.param == "device" else 0)
+    monkeypatch.setattr(galleries, "_DEEP", 10**9 if request.param == "device" else 0)
     return request.param
 
 
@@ -360,10 +360,10 @@ def test_temporaries_of_sixty_thousand_queries_are_small(path):
     vectors = jax.ShapeDtypeStruct((size, dim), jnp.float32)
     numbers = jax.ShapeDtypeStruct((size,), jnp.float32)
     own = jax.ShapeDtypeStruct((size,), jnp.int32)
-    search = retrieval._Search(vectors, vectors, own, numbers)
+    search = galleries.Search(vectors, vectors, own, numbers)
     rows = closeness.rows_per_block(size, size)
     depth = (8192,) if path == "_top" else ()
-    compiled = getattr(retrieval, path).lower(search, 0, rows, *depth).compile()
+    compiled = getattr(galleries, path).lower(search, 0, rows, *depth).compile()
     used = compiled.memory_analysis()
     assert used.temp_size_in_bytes + used.output_size_in_bytes < 128 * 2**20  # the issue: 512 MiB
 

@@ -39,6 +39,23 @@ def test_neighbours_of_a_line():
     assert seen.by_class(neighbours, LABELS)[0][:3] == (0, 3, pytest.approx(2 / 3))
 
 
+def test_doubtful_labels_are_those_whose_neighbours_agree_on_another():
+    rng = np.random.default_rng(0)
+    sizes = [9, 8, 4, 9]
+    labels = np.repeat([3, 5, 8, -1], sizes)
+    x = 9 * np.eye(4)[np.repeat(range(4), sizes)] + rng.normal(size=(30, 4))
+    wrong = labels.copy()
+    wrong[[2, 20]] = 5  # one among eight, one among the three that a small class still has
+    wrong[12:16] = 3  # half of a class: its neighbours do not agree
+    wrong[29] = 3  # among rows without a class, which say nothing
+    assert seen.look_up(x, labels).doubtful == []
+    found = seen.look_up(x, wrong)
+    assert sorted(found.doubtful) == [2, 20]
+    nearest = found.distances[found.doubtful, 0]
+    assert nearest.tolist() == sorted(nearest)
+    assert seen.doubtful(np.array([[1], [0], [1]]), np.array([0, 1, 1])).tolist() == []
+
+
 def test_hubs_are_counted():
     indices = np.array([[1, 2], [2, 0], [1, 0], [2, 1], [2, 1]])
     hubs, skew = seen.hubs(indices)

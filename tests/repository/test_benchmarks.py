@@ -262,6 +262,11 @@ def test_retrieval(
     assert row["seconds"]["jdml"] > 0
     assert row.get("largest_difference", 0) < 1e-6
     assert "120 x 128, R = 5" in capsys.readouterr().out
+    out = tmp_path / "groups.jsonl"
+    run(module, monkeypatch, "--groups", "120", "--repeats", "1", "--out", str(out))
+    (row,) = read_results(out)["retrieval_groups"]["rows"]
+    assert row["ratio"] == row["seconds"]["by groups"] / row["seconds"]["all count"]
+    assert "120 queries, 120 x 128: " in capsys.readouterr().out
 
 
 def test_shares_of_a_flow(monkeypatch: pytest.MonkeyPatch) -> None:

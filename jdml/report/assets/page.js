@@ -61,7 +61,7 @@ const parts = [() => document.querySelectorAll("main > section table.sortable").
 if (page.looks.length) parts.push(buildGallery);
 if (page.curves.length) parts.push(buildCurves);
 if (page.looks.length) {
-  parts.push(() => perRun("confused-here", confusions), buildMap, buildStructure, () => perRun("classes-here", byClass));
+  parts.push(() => perRun("confused-here", confusions), () => perRun("doubtful-here", doubts), buildMap, buildStructure, () => perRun("classes-here", byClass));
   if (document.getElementById("method-here")) parts.push(buildMethod);
 }
 begin(parts);

@@ -143,6 +143,14 @@ function confusions(look, view) {
       el("button", { type: "button", class: "plain", text: "queries", "aria-label": `See queries of ${short(names[a], 60)} and ${short(names[b], 60)}`, onclick: () => gallery.show(look, view, [a, b]) })]),
   "Pairs of classes that are confused");
 }
+function doubts(look, view) {
+  const found = look.views[view]?.doubtful, of = setOf(look).views[view];
+  if (!found || !found.count) return el("p", { text: found ? "There is no such image." : "There are no labels." });
+  const items = found.rows.map((row, i) => el("li", { tabindex: 0 }, card(look, view, row, "query", short(fileName(look, row).split("/").pop(), 40)),
+    ...found.near[i].map((other, n) => card(look, view, other, of.labels[other] === of.labels[row] ? "right" : "wrong", number(found.distances[i][n])))));
+  return el("div", {}, el("p", { class: "quiet", text: `${items.length} of ${found.count} such images among ${setOf(look).count} are shown; the one whose nearest is nearest comes first.` }),
+    el("ul", { class: "found", "aria-label": "Images whose neighbours all say another class" }, ...items));
+}
 function byClass(look, view) {
   const found = look.views[view];
   if (!found) return el("p", { text: "There are no labels." });

@@ -1,0 +1,187 @@
+"""All couples of queries and rows of a gallery by their distance, in memory that does not grow with them."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jdml.metrics import answers, closeness, disk
+from jdml.metrics.answers import Task, Truth
+from jdml.metrics.galleries import spread_frame
+from jdml.ops import similarities
+from jdml.ops.meshes import Axis, from_parts, mesh_of
+
+EXACT = 1 << 22
+"""Couples up to which every distance is kept and compared as it is."""
+STEPS = 1 << 20
+"""Of more the distances are counted in so many steps, from 0 to the largest there can be."""
+PIECE = 1 << 11
+"""Rows, of the gallery and of the queries, that are compared at a time."""
+AT_ONCE = 1 << 22
+"""Couples that are."""
+
+
+class Curve(NamedTuple):
+    """Couples by distance, the nearest first.
+
+    Attributes:
+        distances: ``[K]``, growing.
+        right: ``[K]``, how many couples of one class are at most so far apart.
+        wrong: ``[K]``, how many of two classes.
+    """
+
+    distances: np.ndarray
+    right: np.ndarray
+    wrong: np.ndarray
+
+    def place(self, far: float, every: int | None = None) -> int:
+        """The last point with at most this share of wrong couples accepted, of as many or all; −1: before the first."""
+        most = far * (self.wrong[-1] if every is None else every)
+        return int(np.searchsorted(self.wrong, most * (1 + 1e-12), "right")) - 1
+
+    def threshold(self, place: int) -> float:
+        """A distance between this point and the next: what is at most so far apart is accepted."""
+        if place < 0:
+            return 0.0 if self.distances[0] > 0 else -1.0  # nothing is accepted
+        after = min(place + 1, len(self.distances) - 1)
+        return float(self.distances[place] + self.distances[after]) / 2
+
+    def rates(self) -> tuple[np.ndarray, np.ndarray]:
+        """The shares of wrong and of right couples that are accepted, from none to all."""
+        shares = [np.append(0, counts) / counts[-1] for counts in (self.wrong, self.right)]
+        return shares[0], shares[1]
+
+
+class Couples:
+    """All couples of a task, some at a time: how far apart, of one class or of two."""
+
+    def __init__(self, task: Task, truth: Truth, kin: answers.Kin) -> None:
+        self.task, self.truth, self.kin = task, truth, kin
+        queries, rows = len(task.queries), len(task.gallery)
+        self.exact = queries * rows // (2 if task.alone else 1) <= EXACT
+        self.at_a_time = rows if mesh_of(task.gallery) is not None else PIECE
+        self.frame: Any = None
+        if not self.exact:
+            on_disk = isinstance(task.gallery, np.memmap)
+            here = jnp.asarray(np.asarray(task.queries))
+            find = disk.frame_of if on_disk else lambda q, g: spread_frame(g, q)
+            self.frame = jax.device_get(find(here, task.gallery))
+
+    def curve(self) -> Curve:
+        """How many couples of one class and of two lie within which distance."""
+        distances, *counts = self._sorted() if self.exact else self._in_steps()
+        return Curve(distances, *(np.cumsum(some) for some in counts))
+
+    def errors(self, thresholds: Sequence[float]) -> np.ndarray:
+        """The standard error of FAR at each threshold, if classes are what was drawn."""
+        classes = int(max(some.max(initial=0) for some in self.truth[:2])) + 1
+        accepted, every = np.zeros((len(thresholds), classes)), np.zeros(classes)
+        for rows, columns, apart, _, wrong in self._blocks():
+            own = self.truth.gallery_classes[rows], self.truth.query_classes[columns]
+            for axis, of_rows in zip((1, 0), own, strict=True):
+                kept = of_rows >= 0
+                every += np.bincount(of_rows[kept], wrong.sum(axis)[kept], classes)
+                for turn, threshold in enumerate(thresholds):
+                    near = (wrong & (apart <= threshold)).sum(axis)
+                    accepted[turn] += np.bincount(of_rows[kept], near[kept], classes)
+        total = every.sum()  # each couple twice, for both of its classes
+        excess = accepted - accepted.sum(axis=1, keepdims=True) / total * every
+        errors: np.ndarray = np.sqrt(np.square(excess).sum(axis=1)) / (total / 2)
+        return errors
+
+    def _sorted(self) -> tuple[np.ndarray, ...]:
+        """Every distance that there is, and how many couples of one class and of two have it."""
+        found = [(apart[right], apart[wrong]) for _, _, apart, right, wrong in self._blocks()]
+        one, two = map(np.concatenate, zip((np.zeros(0),) * 2, *found, strict=True))
+        distances, places = np.unique(np.concatenate([one, two]), return_inverse=True)
+        size = len(distances)
+        return distances, *(
+            np.bincount(some, minlength=size) for some in np.split(places, [len(one)])
+        )
+
+    def _in_steps(self) -> tuple[np.ndarray, ...]:
+        """The middle of every step that has couples, 0 for the first; how many of either kind lie in it."""
+        away = (_reach(part, self.frame) for _, part in self._pieces())
+        step = (float(_reach(self.task.queries, self.frame)) + max(map(float, away))) / STEPS
+        step = max(step * np.exp2(float(self.frame[1])), np.finfo(np.float32).tiny)
+        counts = np.zeros((2, STEPS), np.int64)
+        for _, _, apart, *kinds in self._blocks():
+            places = np.minimum(apart / step, STEPS - 1).astype(np.int32)
+            for turn, kind in enumerate(kinds):
+                counts[turn] += np.bincount(places[kind], minlength=STEPS)
+        there = np.flatnonzero(counts.any(axis=0))
+        return np.where(there > 0, there + 0.5, 0.0) * step, *counts[:, there]
+
+    def _pieces(self) -> Iterator[tuple[int, Array]]:
+        """Pieces of the gallery in float32, and where they start; on a mesh all of it is one."""
+        gallery = self.task.gallery
+        if len(gallery) <= self.at_a_time and not isinstance(gallery, np.memmap):
+            yield 0, gallery
+            return
+        for start in range(0, len(gallery), self.at_a_time):
+            yield start, jnp.asarray(gallery[start : start + self.at_a_time], jnp.float32)
+
+    def _blocks(self) -> Iterator[tuple[slice, slice, np.ndarray, np.ndarray, np.ndarray]]:
+        """Rows of the gallery, queries, their distances ``[n, b]``, and which are couples of one class and of two."""
+        queries, at_a_time = self.task.queries, max(8, AT_ONCE // self.at_a_time)
+        for start, part in self._pieces():
+            rows = slice(start, start + len(part))
+            for first in range(0, len(queries), at_a_time):
+                columns = slice(first, min(first + at_a_time, len(queries)))
+                if self.task.alone and rows.stop <= columns.start + 1:
+                    continue  # seen from the other side
+                yield (
+                    rows,
+                    columns,
+                    self._apart(part, queries[columns]),
+                    *self._kinds(rows, columns),
+                )
+
+    def _apart(self, part: Array, queries: Array) -> np.ndarray:
+        if self.exact:
+            from scipy.spatial.distance import cdist
+
+            return cdist(np.asarray(part, np.float64), np.asarray(queries, np.float64))
+        apart = np.asarray(_distances(part, queries, self.frame)[0])
+        return np.ldexp(apart, self.frame[1])
+
+    def _kinds(self, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
+        """Which of some couples are of one class, and which of two; the others do not count."""
+        own, other = self.truth.gallery_classes[rows], self.truth.query_classes[columns]
+        here = np.arange(rows.start, rows.stop)[:, None]
+        there = np.arange(columns.start, columns.stop)
+        counts = (own >= 0)[:, None] & (other >= 0)
+        if self.task.alone:
+            counts &= here > there
+        if self.task.own is not None:
+            counts &= here != self.task.own[columns]
+            if self.task.alone:
+                counts &= self.task.own[rows, None] != there
+        if self.kin.of_gallery is not None:
+            counts &= self.kin.of_gallery[rows, None] != self.kin.of_queries[columns]
+        elif self.kin.of_queries is not None:
+            ignored = self.kin.of_queries[columns, rows].T
+            both = self.task.alone and self.kin.of_queries[rows, columns]
+            counts &= ~(ignored | both)
+        one = own[:, None] == other
+        return counts & one, counts & ~one
+
+
+@jax.jit
+def _reach(vectors: Array, frame: tuple[Array, Array]) -> Array:
+    """How far from the frame's centre the farthest is."""
+    return jnp.sqrt(jnp.max(jnp.sum(jnp.square(closeness.in_frame(vectors, frame)), axis=-1)))
+
+
+@jax.jit
+def _distances(part: Array, queries: Array, frame: tuple[Array, Array]) -> tuple[Array, Array]:
+    def apart(axis: Axis, part: Array, queries: Array) -> tuple[Array, tuple[()]]:
+        x, y = (closeness.in_frame(some, frame) for some in (part, queries))
+        squares = (0.5 * jnp.sum(jnp.square(some), axis=-1) for some in (x, y))
+        half = next(squares)[:, None] + next(squares)[None, :] - similarities(x, y)
+        return jnp.sqrt(2 * jnp.maximum(half, 0)), ()
+
+    return from_parts(apart, part, queries)

@@ -1,0 +1,203 @@
+"""The ranking of a gallery for every query, in blocks of queries: in memory, on a mesh or on disk."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jdml.metrics import answers, closeness, disk
+from jdml.ops import checks
+from jdml.ops.meshes import Axis, by_parts, by_rows, mesh_of
+
+T = TypeVar("T")
+
+# From this many ranks on, a partial sort in NumPy beats a CPU's top_k (17 times at 6,000 of 60,000).
+_DEEP = 64
+
+
+class Search(NamedTuple):
+    """What is searched, in the frame of :func:`jdml.metrics.closeness.common_frame`."""
+
+    queries: Array  # [Q, D]
+    gallery: Any  # [N, D], or a gallery on disk
+    own: Array | None = None  # [Q], the gallery's row that each query is itself, −1 for none
+    half_squares: Array | None = None  # [N], where the gallery is on one device
+    kin: answers.Kin = answers.Kin()  # what does not count
+    distances: Array | None = None  # [Q, N], that were given
+
+    def among(self, kin: answers.Kin) -> "Search":
+        """The search of what counts; the gallery's kin lie where the gallery does."""
+        if not isinstance(self.gallery, disk.Gallery):
+            kin = jax.tree.map(jnp.asarray, kin)
+        return self._replace(kin=kin)
+
+
+def prepare(task: answers.Task, distances: Any = None) -> Search:
+    """Everything on the device, in a frame where distances lose no digits. A gallery on disk stays there."""
+    queries, gallery, own = task.queries, task.gallery, task.own
+    itself = None if own is None else jnp.asarray(own)
+    if distances is not None:
+        given = checks.as_finite("distances", distances)
+        return Search(queries, jnp.arange(given.shape[1]), itself, distances=given)
+    if isinstance(gallery, np.memmap):
+        frame = disk.frame_of(queries, gallery)
+        moved = closeness.in_frame(queries, frame)
+        return Search(moved, disk.Gallery(gallery, frame), itself)
+    if mesh_of((queries, gallery)) is not None:
+        here = jnp.asarray(np.asarray(queries))
+        frame = jax.device_get(spread_frame(gallery, here))
+        references = by_rows(closeness.in_frame, gallery, frame)
+        return Search(closeness.in_frame(here, frame), references, itself)
+    frame = closeness.common_frame(queries, gallery)
+    moved = closeness.in_frame(queries, frame)
+    references = moved if gallery is queries else closeness.in_frame(gallery, frame)
+    return Search(moved, references, itself, _half_squares(references))
+
+
+def _half_squares(references: Array) -> Array:
+    return 0.5 * jnp.sum(jnp.square(references), axis=-1)
+
+
+@jax.jit
+def spread_frame(gallery: Array, queries: Array) -> tuple[Array, Array]:
+    """The common frame of queries and a gallery, which may be on a mesh."""
+
+    def frame(axis: Axis, gallery: Array, queries: Array) -> Any:
+        return closeness.common_frame(queries, gallery, axis=axis)
+
+    return by_parts(frame, gallery, queries)
+
+
+def ranked(
+    search: Search, wanted: int, block_size: int | None = None
+) -> Iterator[tuple[int, Array, Array]]:
+    """Rank the gallery for every query.
+
+    Args:
+        search: of one query at least.
+        wanted: how many ranks; more come, so that similar numbers share a program.
+        block_size: queries at a time; None: a few tens of MiB.
+
+    Yields:
+        The first query of a block, indices ``[rows, depth]`` of the nearest, and whether they take part. The last block
+        may overlap another.
+    """
+    size, gallery = len(search.queries), search.gallery
+    depth = min(gallery.shape[0], 1 << (int(wanted) - 1).bit_length())
+    on_disk = isinstance(gallery, disk.Gallery)
+    at_a_time = disk.rows_of_a_piece(gallery.rows) if on_disk else gallery.shape[0]
+    rows = min(block_size or closeness.rows_per_block(size, at_a_time), size)
+    starts = [min(start, size - rows) for start in range(0, size, rows)]
+    blocks = _ranker(search, depth)(search, starts, rows, depth)
+    for start, (indices, valid) in zip(starts, blocks, strict=True):
+        yield start, indices, valid
+
+
+def first(search: Search) -> np.ndarray:
+    """The row of the gallery ``[Q]`` that is nearest to each query; any where all are barred."""
+    found = np.zeros(len(search.queries), np.int32)
+    blocks = [(start, indices[:, 0]) for start, indices, _ in ranked(search, 1)]
+    for start, nearest in jax.device_get(blocks):
+        found[start : start + len(nearest)] = nearest
+    return found
+
+
+def _ranker(search: Search, depth: int) -> Callable[..., Iterator[tuple[Any, Any]]]:
+    """How to rank: by where the gallery is."""
+    if isinstance(search.gallery, disk.Gallery):
+        return _rank_on_disk
+    if mesh_of(search.gallery) is not None:
+        return _rank_on_mesh
+    on_cpu = all(device.platform == "cpu" for device in search.gallery.devices())
+    return _rank_on_host if on_cpu and depth > _DEEP else _rank_on_device
+
+
+def _rank_on_mesh(
+    search: Search, starts: list[int], rows: int, depth: int
+) -> Iterator[tuple[Any, Any]]:
+    """The same as :func:`_rank_on_device`, each device ranking its rows of the gallery."""
+    for start in starts:
+        block = _block(search, start, rows)
+        yield jax.device_get(_top_on_mesh((search.gallery, search.kin.of_gallery), block, depth))
+
+
+def _rank_on_disk(
+    search: Search, starts: list[int], rows: int, depth: int
+) -> Iterator[tuple[Any, Any]]:
+    """The same, one piece of the gallery after the other, each for all queries."""
+    blocks = [_block(search, start, rows) for start in starts]
+    yield from disk.rank(blocks, search.gallery, depth, search.kin.of_gallery)
+
+
+def _rank_on_device(
+    search: Search, starts: list[int], rows: int, depth: int
+) -> Iterator[tuple[Any, Any]]:
+    """Indices ``[rows, depth]`` of the nearest of each block, and whether they take part, by ``top_k``."""
+    for start in starts:
+        yield _top(search, start, rows, depth)
+
+
+def _rank_on_host(
+    search: Search, starts: list[int], rows: int, depth: int
+) -> Iterator[tuple[Any, Any]]:
+    """The same by a partial sort in NumPy, while the device computes the next block."""
+    places = (_places(search, start, rows) for start in starts)
+    for block in _one_ahead(places):
+        yield closeness.first_in_order(np.asarray(block), depth)
+
+
+def _one_ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items; each is asked for before its predecessor is handed out, to be computed meanwhile."""
+    ready = next(items)
+    for item in items:
+        yield ready
+        ready = item
+    yield ready
+
+
+@functools.partial(jax.jit, static_argnames=("rows", "depth"))
+def _top(search: Search, start: Array | int, rows: int, depth: int) -> tuple[Array, Array]:
+    scores, indices = jax.lax.top_k(_closeness(search, start, rows), depth)
+    return indices.astype(jnp.int32), scores > -jnp.inf
+
+
+@functools.partial(jax.jit, static_argnames="depth")
+def _top_on_mesh(gallery: Any, block: Any, depth: int) -> tuple[Array, Array]:
+    def top(axis: Axis, gallery: Any, block: Any) -> tuple[Array, ...]:
+        (references, kin), (queries, *askers) = gallery, block
+        offset = axis.index * len(references)
+        out = closeness.barred(askers, kin, offset, len(references))
+        scores = closeness.closeness(queries, references, _half_squares(references), out)
+        scores, indices = jax.lax.top_k(scores, min(depth, len(references)))
+        found = indices.astype(jnp.int32) + offset, scores > -jnp.inf
+        return closeness.merge(axis, depth, scores, *found)
+
+    ranked: tuple[Array, Array] = by_parts(top, gallery, block)
+    return ranked
+
+
+@functools.partial(jax.jit, static_argnames="rows")
+def _places(search: Search, start: Array | int, rows: int) -> Array:
+    return closeness.order(_closeness(search, start, rows))
+
+
+def _closeness(search: Search, start: Array | int, rows: int) -> Array:
+    queries, *askers = _block(search, start, rows)
+    out = closeness.barred(askers, search.kin.of_gallery, 0, search.gallery.shape[0])
+    if search.distances is not None:
+        scores = 0.0 - jax.lax.dynamic_slice_in_dim(search.distances, start, rows)
+        return scores if out is None else jnp.where(out, -jnp.inf, scores)
+    assert search.half_squares is not None
+    return closeness.closeness(queries, search.gallery, search.half_squares, out)
+
+
+def _block(
+    search: Search, start: Array | int, rows: int
+) -> tuple[Array, Array | None, Array | None]:
+    """Some of the queries, the rows of the gallery that they are, and which do not count."""
+    of_all = (search.queries, search.own, search.kin.of_queries)
+    return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, rows), of_all)
