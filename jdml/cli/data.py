@@ -59,7 +59,7 @@ class Check:
     """With --duplicates: compare embeddings of this run instead; they also know mirrored images and larger crops, as
     far as it was trained to."""
     within: float | None = None
-    """With --duplicates: how near two images are. Default: 24 bits of 256 of their hashes; with --by a fifth of the
+    """With --duplicates: how near two images are. Default: 40 bits of 256 of their hashes; with --by a fifth of the
     median distance of two images."""
     json: Path | None = None
     """Also write what was found into this file, with all images that are nearly the same."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from jdml.data.walk import copies
 from jdml.registry import DATASETS, Count
 from jdml.registry.extras import MissingLibraryError, need
 
-T = TypeVar("T")
 Embed = Callable[[Dataset], np.ndarray]
 """From images to embeddings ``[N, D]``, NaN for those that cannot be read."""
 
@@ -80,7 +79,7 @@ def check(
         duplicates: also find images that are nearly the same in two parts (train, val, test) or under two labels: by a
             perceptual hash (needs ImageHash), which knows an image that was resized, compressed or cropped by a few
             per cent; or by a function from images to embeddings ``[N, D]``, NaN for those that it cannot read.
-        within: how near they are: bits of 256 in which hashes differ, by default 24; the distance of embeddings, by
+        within: how near they are: bits of 256 in which hashes differ, by default 40; the distance of embeddings, by
             default a fifth of the median distance of two images.
         progress: show a progress bar.
 
@@ -104,9 +103,9 @@ def check(
         raise ValueError(f"within must be at least 0, got {within}")
     if duplicates is True:
         need("imagehash", "a search for duplicates by a hash")
+    if name not in IMAGE_FILES:
+        return _check_arrays(name, data_dir, duplicates, within)
     try:
-        if name not in IMAGE_FILES:
-            return _check_arrays(name, data_dir, duplicates, within)
         listing = read_listing(name, data_dir)
     except MissingLibraryError:
         raise
@@ -125,9 +124,8 @@ def _check_arrays(
     for split, published in record.published.items():
         try:
             data: Dataset = load(name, data_dir=data_dir, split=split)
-            labels = data.views[record.counted] if record.counted else data.labels
-            count = Count(len(np.unique(labels)), len(data))
-            loaded[split] = data
+            loaded[split] = data.relabel(record.counted) if record.counted else data
+            count = Count(len(np.unique(loaded[split].labels)), len(data))
         except MissingLibraryError:
             raise
         except (OSError, ValueError) as error:
@@ -136,7 +134,7 @@ def _check_arrays(
         parts.append(Part(split, count, published, 0))
     decoded = sum(part.found.images for part in parts)
     problems += _other_counts([part for part in parts if part.found != unread])
-    alike = _alike_arrays(loaded, duplicates, within) if duplicates else ()
+    alike = _alike_arrays(loaded, duplicates, within) if duplicates and loaded else ()
     told = tuple(dict.fromkeys(problems))
     return Findings(tuple(parts), decoded, told, _told(alike), alike)
 
@@ -145,21 +143,35 @@ def _alike_arrays(
     parts: Mapping[str, Dataset], duplicates: bool | Embed, within: float | None
 ) -> tuple[Alike, ...]:
     """Images in memory that are nearly the same in two parts or under two labels."""
-    places, hashes, vectors = [], [], []
+    files: list[Any] = []
+    places = []
     for split, data in parts.items():
-        images = images_of(data, split)
-        names = images.labels if images.names is None else np.array(images.names)[images.labels]
+        of = images_of(data, split)
+        files += of.files
+        names = of.labels if of.names is None else np.array(of.names)[of.labels]
         places += [
-            Place(str(file), split, str(label))
-            for file, label in zip(images.files, names, strict=True)
+            Place(str(file), split, str(label)) for file, label in zip(of.files, names, strict=True)
         ]
-        if callable(duplicates):
-            vectors.append(duplicates(data))
-        else:
-            hashes += _whole(ImageFiles(images.files).each(perceptual_hash))
+    images, labels = (
+        np.concatenate([getattr(data, field) for data in parts.values()])
+        for field in ("images", "labels")
+    )
+    seen = ImageFiles(files).each(perceptual_hash) if duplicates is True else ()
+    return _alike(Dataset("all", images, labels), seen, places, duplicates, within)
+
+
+def _alike(
+    data: Dataset,
+    seen: Iterable[Any],
+    places: Sequence[Place],
+    duplicates: bool | Embed,
+    within: float | None,
+) -> tuple[Alike, ...]:
+    """Images that are nearly the same, by what was seen of them or by their embeddings."""
     if callable(duplicates):
-        return by_embedding(np.concatenate(vectors), places, within)
-    return by_hash(hashes, places, within)
+        return by_embedding(duplicates(data), places, within)
+    hashes = [None if isinstance(one, BadImageError) else one for one in seen]
+    return by_hash(hashes, places, within) if duplicates else ()
 
 
 def _check_listing(
@@ -197,15 +209,10 @@ def _check_listing(
     rows = _drawn(there, sample)
     images = ImageFiles([listing.files[row] for row in rows])
     places = _places(listing, ids, rows)
-    apart, together = _copies(images.files, places)
+    apart, together = _copies(list(images.files), places)
     seen = list(images.each(perceptual_hash if duplicates is True else _nothing, progress=progress))
-    alike: tuple[Alike, ...] = ()
-    if callable(duplicates):
-        numbers = np.unique(ids[rows], return_inverse=True)[1].reshape(-1)
-        vectors = duplicates(Dataset(listing.name, images, numbers))
-        alike = by_embedding(vectors, places, within)
-    elif duplicates:
-        alike = by_hash(_whole(seen), places, within)
+    numbers = np.unique(ids[rows], return_inverse=True)[1].reshape(-1)
+    alike = _alike(Dataset(listing.name, images, numbers), seen, places, duplicates, within)
     (notes if published else problems).extend([*apart, *_told(alike)])
     notes += together
     bad = [str(error) for error in seen if isinstance(error, BadImageError)]
@@ -216,11 +223,6 @@ def _check_listing(
 
 def _nothing(image: object) -> None:
     """What is looked at in an image that only has to be whole."""
-
-
-def _whole(seen: Iterable[T | BadImageError]) -> list[T | None]:
-    """What was seen of each image, None where it cannot be decoded."""
-    return [None if isinstance(one, BadImageError) else one for one in seen]
 
 
 def _told(alike: Sequence[Alike]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from jax import Array
 
 from jdml.metrics.handed import as_array, as_groups
 from jdml.ops import checks
-from jdml.ops.meshes import Axis, by_parts, mesh_of
+from jdml.ops.meshes import Axis, by_parts
 
 AT_A_TIME = 1 << 24
 """Entries of a matrix ``[Q, N]`` that are counted at a time."""
@@ -264,23 +264,33 @@ def warn_of_twins(queries: Array, gallery: Any, found: np.ndarray, judged: np.nd
 
 def _equal(queries: Array, gallery: Any, found: np.ndarray) -> np.ndarray:
     """Whether each query ``[Q]`` is the row that it found."""
+    with np.errstate(over="ignore"):
+        rows = rows_of(gallery, found).astype(np.float32)
+    return np.asarray((np.asarray(queries) == rows).all(axis=1))
+
+
+def rows_of(gallery: Any, found: np.ndarray) -> np.ndarray:
+    """Some rows ``[Q, D]`` of a gallery, on one device, on a mesh or on disk.
+
+    Args:
+        gallery: ``[N, D]``.
+        found: ``[Q]``, which.
+
+    Returns:
+        The rows.
+    """
     if isinstance(gallery, np.memmap):
-        with np.errstate(over="ignore"):
-            rows = np.asarray(gallery[found], np.float32)
-        return (np.asarray(queries) == rows).all(axis=1)
-    if mesh_of((queries, gallery)) is not None:
-        queries = jnp.asarray(np.asarray(queries))
-    return np.asarray(_are_rows(gallery, queries, jnp.asarray(found)))
+        return np.asarray(gallery[found])
+    return np.asarray(_gathered(gallery, jnp.asarray(found)))
 
 
 @jax.jit
-def _are_rows(gallery: Array, queries: Array, found: Array) -> Array:
-    def are_rows(axis: Axis, gallery: Array, others: tuple[Array, Array]) -> Array:
-        queries, found = others
+def _gathered(gallery: Array, found: Array) -> Array:
+    def gathered(axis: Axis, gallery: Array, found: Array) -> Array:
         here = found - axis.index * len(gallery)
         is_here = (here >= 0) & (here < len(gallery))
-        equal = (queries == gallery[jnp.where(is_here, here, 0)]).all(axis=1)
-        return axis.total((is_here & equal).astype(jnp.int32)) > 0
+        own = gallery[jnp.where(is_here, here, 0)]
+        return axis.total(jnp.where(is_here[:, None], own, 0))
 
-    equal: Array = by_parts(are_rows, gallery, (queries, found))
-    return equal
+    rows: Array = by_parts(gathered, gallery, found)
+    return rows

@@ -216,14 +216,14 @@ def rejection_threshold(gallery: Any, gallery_labels: Any, *, far: float = 0.01)
     if truth.query_classes.max(initial=-1) < 1:
         raise ValueError("gallery_labels must be of two classes at least")
     distances = np.sort(_nearest(task, truth, kin)[0][truth.query_classes >= 0])
-    first = int(far * len(distances) * (1 + 1e-12))  # that may not be answered
-    if first == len(distances):
+    refused = int(far * len(distances) * (1 + 1e-12))  # the first of them
+    if refused == len(distances):
         return float(distances[-1])
-    nearer = distances[distances < distances[first]]
+    nearer = distances[distances < distances[refused]]
     if not nearer.size:  # just below it, also when float32 is compared
-        below = np.nextafter(np.float32(distances[first]), np.float32(0))
-        return float(below) if distances[first] > 0 else -1.0
-    return float(nearer[-1] + distances[first]) / 2
+        below = np.nextafter(np.float32(distances[refused]), np.float32(0))
+        return float(below) if distances[refused] > 0 else -1.0
+    return float(nearer[-1] + distances[refused]) / 2
 
 
 def _check_rates(far: Sequence[float]) -> None:
@@ -257,8 +257,7 @@ def _nearest(task: Task, truth: Truth, kin: answers.Kin) -> tuple[np.ndarray, np
     """Each query's distance to its nearest row, infinite where nothing may answer; and whether that is right."""
     found = first(prepare(task).among(kin))
     out = kin.bars(found) if task.own is None else kin.bars(found) | (task.own == found)
-    with np.errstate(over="ignore"):
-        there = np.asarray(task.gallery[found], np.float64)
+    there = answers.rows_of(task.gallery, found).astype(np.float64)
     distances = np.linalg.norm(np.asarray(task.queries, np.float64) - there, axis=1)
     right = (
         ~out & (truth.query_classes >= 0) & (truth.gallery_classes[found] == truth.query_classes)

@@ -188,7 +188,7 @@ def _set_as_data(look: Look, pictures: Mapping[int, str]) -> dict[str, Any]:
 def _look_as_data(look: Look, number: int, queries: Sequence[int]) -> dict[str, Any]:
     any_view = next(iter(look.neighbours.values()))
     hubs, skew = seen.hubs(any_view.indices)
-    views = {}
+    views: dict[str, dict[str, Any]] = {}
     for view, near in look.neighbours.items():
         if not view:
             continue
