@@ -254,6 +254,10 @@ def test_omniglot_one_table(
     results = read_results(tmp_path / "out" / "results.jsonl")
     assert len(results) == 6
     assert study.main(settings).count("|") == table.count("|")  # nothing is run again
+    by_letter = dataclasses.replace(settings, labels=("letter",), seeds=1, only=("triplet",))
+    assert "| triplet, by letter | " in study.main(by_letter)
+    metrics = read_results(tmp_path / "out" / "results.jsonl")["triplet, by letter-0"]["metrics"]
+    assert 0 < metrics["letters R@1"] <= metrics["languages R@1"] <= 1
     with pytest.raises(ValueError, match=r"--only must name methods among .*; got \['tripplet'\]"):
         study.make_jobs(study.Settings(tmp_path, only=("tripplet",)))
 
@@ -299,3 +303,9 @@ def test_cub_crops_on_random_features(
     assert "EPS + MS" in table
     assert (tmp_path / "gallery.png").stat().st_size > 50_000
     assert (tmp_path / "map.png").stat().st_size > 10_000
+    table = study.main(dataclasses.replace(settings, seeds=2, open_set=True))
+    assert table.count("| open set: ") == 2
+    kept = read_results(tmp_path / "results.jsonl")
+    one, other = (kept[f"open set: frozen features-{seed}"]["metrics"] for seed in range(2))
+    assert one.keys() >= set(study.OPEN_SET)
+    assert one != other  # a seed draws which species are known

@@ -272,6 +272,27 @@ def test_a_confused_pair_leads_to_its_queries(tab):
     tab.page.get_by_role("button", name="All classes again").click()
 
 
+def test_labels_that_all_neighbours_contradict_are_shown(browser, tmp_path):
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1], 8)
+    x = np.eye(2)[labels] + 0.05 * rng.normal(size=(16, 2))
+    labels[3] = 1
+    images = rng.integers(0, 256, (16, 8, 8, 1)).astype(np.uint8)
+    run = Run("a", embeddings=x, data=Dataset("d", images, labels, {"kind": labels}))
+    page = report.html_report(run, tmp_path / "report.html", thumbnails=8)
+    told = content(page)
+    found = told["looks"][0]["views"]["kind"]["doubtful"]
+    assert (found["count"], found["rows"]) == (1, [3])
+    assert {str(row) for row in (3, *found["near"][0])} <= told["sets"][0]["pictures"].keys()
+    opened = Tab(browser, page)
+    shown = opened.page.locator("#doubtful-here li figure")
+    assert shown.count() == 1 + len(found["near"][0])
+    assert shown.first.get_attribute("class") == "query"
+    assert opened.page.locator("#doubtful-here img").count() == shown.count()
+    assert opened.complaints == []
+    opened.context.close()
+
+
 def test_tables_are_sorted_by_their_heads(tab):
     head = tab.page.locator("#classes th", has_text="R@1")
     cells = tab.page.locator("#classes tbody td:nth-child(3)")
