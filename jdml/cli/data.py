@@ -54,12 +54,12 @@ class Check:
     """Decode this many images only, drawn evenly. Default: all."""
     duplicates: bool = False
     """Also look for images that are nearly the same in two parts (train, val, test) or under two labels, by a
-    perceptual hash: resized, compressed, cropped by a few per cent. Needs pip install 'jdml[duplicates]'."""
+    perceptual hash: resized, compressed, cropped by a per cent or two. Needs pip install 'jdml[duplicates]'."""
     by: Path | None = None
     """With --duplicates: compare embeddings of this run instead; they also know mirrored images and larger crops, as
     far as it was trained to."""
     within: float | None = None
-    """With --duplicates: how near two images are. Default: 40 bits of 256 of their hashes; with --by a fifth of the
+    """With --duplicates: how near two images are. Default: 48 bits of 256 of their hashes; with --by a fifth of the
     median distance of two images."""
     json: Path | None = None
     """Also write what was found into this file, with all images that are nearly the same."""
@@ -103,11 +103,11 @@ class Check:
         if checked.lists_are_whole:
             print("the lists are whole: every count is the published one")
         if checked.alike:
-            couples = [[f"{a.distance:.4g}", str(a.first), str(a.second)] for a in checked.alike]
-            more = len(couples) - SHOWN
-            print_table("nearly the same", ["distance", "image", "image"], couples[:SHOWN])
-            if more > 0:
-                print(f"and {more:,} couples more: --json FILE has all of them")
+            print("nearly the same, by distance:")
+            for couple in checked.alike[:SHOWN]:
+                print(f"{couple.distance:8.4g}  {couple.first}\n{'':8}  {couple.second}")
+            if len(checked.alike) > SHOWN:
+                print(f"and {len(checked.alike) - SHOWN:,} more: --json FILE has all of them")
         for note in checked.notes:
             print(f"note: {note}")
         for problem in checked.problems:

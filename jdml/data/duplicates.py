@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 SIDE = 16
 """A hash has so many bits squared: the signs of an image's lowest frequencies."""
-BITS = 40
+BITS = 48
 """Images are alike whose hashes differ in no more of 256 bits."""
 SHARE = 0.2
 """And embeddings no farther apart than this share of the median distance."""
@@ -72,7 +72,7 @@ def by_hash(
     Args:
         hashes: N of :func:`perceptual_hash`; None for an image that has none.
         places: N.
-        within: in how many bits two differ at most; None: 40.
+        within: in how many bits two differ at most; None: 48.
 
     Returns:
         As :func:`by_embedding`, with bits for distances.
