@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jdml.data.columns import HELD, Classes, Images, read_columns, tables_in
+from jdml.data.columns import Classes, Images, read_columns, tables_in
 from jdml.data.dataset import Dataset, as_labels
 from jdml.data.images import ImageFiles, Readable, Row, decode, is_grey, named_if_bad
 from jdml.data.labelled import in_one_form, numbered
@@ -22,6 +22,7 @@ from jdml.data.rows import (
     of_torch,
     read_labels,
 )
+from jdml.data.tables import HELD
 from jdml.data.transforms import Crops
 from jdml.registry.networks import SMALL_IMAGES
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from jdml.data.columns import Classes, Images, labels_of, unwrapped
+from jdml.data.columns import Classes, Images, labels_of
 from jdml.data.dataset import Dataset
 from jdml.data.images import ImageFiles, Row, cores, upright
+from jdml.data.tables import unwrapped
 from jdml.registry.extras import need
 
 BLOCK = 64

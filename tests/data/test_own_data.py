@@ -22,6 +22,7 @@ from jdml.data import (
     from_parquet,
     from_rows,
     from_torch,
+    tables,
 )
 from jdml.data.folder import image_named, read_folder, read_pointer
 
@@ -95,7 +96,7 @@ def test_small_pictures_of_a_table_are_an_array_as_they_are(write, name):
 
 def test_photographs_are_read_when_they_are_asked_for(write, monkeypatch):
     file = write(image=PHOTOS)
-    table, group = columns.Table, columns.Table.group
+    table, group = tables.Table, tables.Table.group
     read = []
     monkeypatch.setattr(
         table, "group", lambda self, n, name: read.append(n) or group(self, n, name)
@@ -221,7 +222,7 @@ def test_what_is_no_table(write, tmp_path):
 def test_a_table_is_asked_for_by_its_extra(write, monkeypatch):
     file = write()
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    columns._opened.cache_clear()
+    tables._opened.cache_clear()
     with pytest.raises(
         ValueError, match=r"birds.parquet needs pyarrow: pip install 'jdml\[parquet\]'"
     ):
@@ -232,8 +233,9 @@ def test_of_a_large_file_few_row_groups_are_held(write, arrow, monkeypatch, capl
     noise = [RANDOM.bytes(100_000) for _ in range(60)]
     labels = list(range(60))
     file = write("large.parquet", size=5, image=noise, label=labels)
-    monkeypatch.setattr(columns, "HELD", 1_500_000)
-    monkeypatch.setattr(columns, "_kept", columns._Kept())
+    for module in (columns, tables):
+        monkeypatch.setattr(module, "HELD", 1_500_000)
+    monkeypatch.setattr(tables, "_kept", tables._Kept())
     before = arrow.total_allocated_bytes()
     images = from_parquet(file, transform=small).images
     most = 0
@@ -241,7 +243,7 @@ def test_of_a_large_file_few_row_groups_are_held(write, arrow, monkeypatch, capl
         assert images.files[row].read_bytes() == noise[row]
         most = max(most, arrow.total_allocated_bytes() - before)
     assert 1_000_000 < most < 2_600_000  # of 6,000,000: what is held, and the group that comes
-    assert columns._kept.held <= 1_500_000
+    assert tables._kept.held <= 1_500_000
     monkeypatch.setattr(columns, "LARGE", 400_000)
     from_parquet(file, transform=small)
     assert (
@@ -252,14 +254,14 @@ def test_of_a_large_file_few_row_groups_are_held(write, arrow, monkeypatch, capl
 
 def test_threads_read_a_row_group_once(write, monkeypatch):
     file = write("once.parquet", size=12)
-    group, read = columns.Table.group, []
+    group, read = tables.Table.group, []
 
     def slow(self, number, name):
         read.append(number)
         time.sleep(0.05)
         return group(self, number, name)
 
-    monkeypatch.setattr(columns.Table, "group", slow)
+    monkeypatch.setattr(tables.Table, "group", slow)
     images = from_parquet(file, transform=small).images
     ImageFiles(images.files, small, threads=4)[:]
     assert read == [0]
