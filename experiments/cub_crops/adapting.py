@@ -32,12 +32,14 @@ from jdml.training.study import by_seed
 
 HERE = Path(__file__).parent
 HELD_OUT, SEEDS, FROZEN = 4, (1, 2, 3), "frozen features"
+SMALLER = 160
+"""What the whole network learns on, where it does: half of the pixels, which two cores can do. It is scored at 224."""
 BASE = Recipe(
     loss="proxy_anchor",
     network=BACKBONE,
     dim=CHANNELS,
     freeze_batch_norm=True,
-    batch=(8, 4),
+    batch=(8, 3),
     start="samples",
 )
 WAYS: dict[str, Recipe] = {
@@ -45,8 +47,8 @@ WAYS: dict[str, Recipe] = {
     "LoRA": dataclasses.replace(BASE, lora=8),
     "all": BASE,
 }
-RATES = {"head": (1e-5, 1e-4, 1e-3), "LoRA": (1e-4, 1e-3), "all": (1e-5, 1e-4)}
-STEPS = {"head": [20, 40, 80, 160], "LoRA": [10, 20], "all": [10, 20]}
+RATES = {"head": (1e-5, 1e-4, 1e-3), "LoRA": (3e-4, 1e-3), "all": (3e-5, 1e-4)}
+STEPS = {"head": [20, 40, 80, 160], "LoRA": [5, 10], "all": [5, 10]}
 """Of which the best on the held-out species is taken."""
 COLUMNS = ("R@1", "R@8", "MAP@R")
 
@@ -57,6 +59,8 @@ class Settings(Kept):
 
     weights: Path | None = None
     """Pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
+    features: Path = Path("runs/cub_crops/kept")
+    """Folder of kept features."""
     out: Path = HERE / "adapted.jsonl"
     """File of the runs."""
 
@@ -68,20 +72,30 @@ def begin(weights: str | None, variables: Mapping[str, Any]) -> dict[str, Any]:
     return {**loaded, "params": {**loaded["params"], "head": {"embedding": identity}}}
 
 
-def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str | None) -> dict[str, Any]:
-    """Train one way, and score it: on the held-out species at several steps, or on the test species at the end."""
-    sets = [
-        data.load("cub", data_dir=data_dir, split=split, transform=data.conventional(SIDE))
+@functools.cache
+def parts(data_dir: str | None, side: int, *, test: bool) -> tuple[data.Dataset, data.Dataset]:
+    """What trains, and what is scored: the test species, or some of those that would train."""
+    crop = data.conventional(side)
+    train, scored = (
+        data.load("cub", data_dir=data_dir, split=split, transform=crop)
         for split in ("train", "test")
-    ]
-    train, scored = sets if job["test"] else hold_out(sets[0], sets[1], HELD_OUT)[:2]
+    )
+    return (train, scored) if test else hold_out(train, scored, HELD_OUT)[:2]
+
+
+def run(
+    job: Mapping[str, Any], *, data_dir: str | None, weights: str | None, features: str
+) -> dict[str, Any]:
+    """Train one way, and score it: on the held-out species at several steps, or on the test species at the end."""
+    recipe = dataclasses.replace(WAYS.get(job["way"], BASE), rate=job["rate"])
+    train, _ = parts(data_dir, SIDE if recipe.keeps else SMALLER, test=job["test"])
+    _, scored = parts(data_dir, SIDE, test=job["test"])
 
     def evaluate(embedder: Any) -> dict[str, float]:
         x = np.asarray(jdml.sphere(jnp.asarray(embedder(scored.images))))
         found = jdml.evaluate_retrieval(x, scored.labels, recall_at=(1, 8))
         return {name: found[name] for name in COLUMNS}
 
-    recipe = dataclasses.replace(WAYS.get(job["way"], BASE), rate=job["rate"])
     result = by_recipe.train(
         recipe,
         train,
@@ -91,6 +105,7 @@ def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str | None) ->
         evaluate_every=min(job["steps"]) if max(job["steps"]) else 1,
         pretrained=functools.partial(begin, weights),
         preprocess=models.normalizer(BACKBONE),
+        features=features,
         log_every=1000,
         progress=False,
     )
@@ -168,7 +183,7 @@ def report(results: Mapping[str, Any]) -> str:
 
 def main(settings: Settings) -> str:
     """Do the runs that are missing; the tables."""
-    places = {"weights": resolved(settings.weights)}
+    places = {"weights": resolved(settings.weights), "features": resolved(settings.features)}
     results = settings.results(run, trials(), settings.out, **places)
     results = settings.results(run, tests(results), settings.out, **places)
     return report(results)

@@ -211,23 +211,13 @@ class FeatureFeed(Feed):
         for there, features in self._sets:
             if there is images:
                 return features
-        features = self._computed(images, 1, state, None)
+        features = self._computed(images, 1, state)
         self._sets = [*self._sets[1 - SETS :], (images, features)]
         return features
 
     def _begin(self, state: TrainState) -> RowFeed:
         """The steps on features, which are read where they were kept."""
-        file = None
-        if self.keep.folder is not None:
-            frozen = split_frozen(state.params, self.spec.freeze)[1]["model"]
-            told = (
-                jax.device_get((frozen, state.batch_stats)),
-                self.spec.preprocess,
-                self.keep[::2],
-            )
-            digits = fingerprint(of_data(self.train), told, self.head.path)
-            file = Path(self.keep.folder) / f"{digits}.npy"
-        features = self._computed(self.train.images, self.keep.views, state, file)
+        features = self._computed(self.train.images, self.keep.views, state)
         spec = dataclasses.replace(
             self.spec, model=OnFeatures(self.head), preprocess=_same, micro_batch=None
         )
@@ -235,10 +225,19 @@ class FeatureFeed(Feed):
         rows.tell = self.tell
         return rows
 
-    def _computed(
-        self, images: Any, views: int, state: TrainState, file: Path | None
-    ) -> np.ndarray:
+    def _file(self, images: Any, views: int, state: TrainState) -> Path | None:
+        """Where features are kept: by the backbone, the images, and how they are seen."""
+        if self.keep.folder is None:
+            return None
+        frozen = split_frozen(state.params, self.spec.freeze)[1]["model"]
+        backbone = jax.device_get((frozen, state.batch_stats)), self.spec.preprocess, self.head.path
+        seen = (self.keep.seed, views) if views > 1 else ()
+        digits = fingerprint(of_data(_Features(images, ())), backbone, seen)
+        return Path(self.keep.folder) / f"{digits}.npy"
+
+    def _computed(self, images: Any, views: int, state: TrainState) -> np.ndarray:
         """Features ``[N, views, …]``: in memory where they are small, else mapped from a file."""
+        file = self._file(images, views, state)
         if file is not None and file.is_file():
             return _read(file)
         shape = (len(images), views, *self._shape(state))

@@ -48,7 +48,7 @@ class WithLora(Wrapped):
         >>> images = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
         >>> params = jax.eval_shape(adapted.init, jax.random.key(0), images)["params"]
         >>> sum(leaf.size for leaf in jax.tree.leaves(params["lora"]))
-        73728
+        55296
     """
 
     def __init__(
