@@ -44,8 +44,8 @@ BASE = Recipe(
 )
 WAYS: dict[str, Recipe] = {
     "head": dataclasses.replace(BASE, freeze="backbone"),
-    "LoRA": dataclasses.replace(BASE, lora=8),
     "all": BASE,
+    "LoRA": dataclasses.replace(BASE, lora=8),
 }
 RATES = {"head": (1e-5, 1e-4, 1e-3), "LoRA": (3e-4, 1e-3), "all": (3e-5, 1e-4)}
 STEPS = {"head": [20, 40, 80, 160], "LoRA": [5, 10], "all": [5, 10]}
@@ -156,29 +156,18 @@ def tests(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def report(results: Mapping[str, Any]) -> str:
     """What each way scored, with its settings; and how far it is from the frozen features."""
     still, held = (results[name]["metrics"] for name in (FROZEN, f"try {FROZEN}"))
-    rows = [
-        [
-            FROZEN,
-            "",
-            "",
-            f"{100 * held['MAP@R at 0']:.1f}",
-            *(f"{100 * still[c]:.1f}" for c in COLUMNS),
-        ]
-    ]
-    values: dict[str, Any] = {
-        column: {FROZEN: dict.fromkeys(SEEDS, still[column])} for column in COLUMNS
-    }
-    for way in WAYS:
+    scores: dict[str, Any] = {c: {FROZEN: dict.fromkeys(SEEDS, still[c])} for c in COLUMNS}
+    cells = [[FROZEN, "", "", f"{100 * held['MAP@R at 0']:.1f}"]]
+    for way in (name for name in WAYS if f"{name}-{SEEDS[0]}" in results):
         rate, steps = chosen(results, way)
         best = results[f"try {way} {rate:g}"]["metrics"][f"MAP@R at {steps}"]
-        scores = {column: by_seed(results, column, way=way, test=True) for column in COLUMNS}
+        cells.append([way, f"{rate:g}", str(steps), f"{100 * best:.1f}"])
         for column in COLUMNS:
-            values[column][way] = scores[column]
-        cells = [mean_std(list(scores[column].values())) for column in COLUMNS]
-        rows.append([way, f"{rate:g}", str(steps), f"{100 * best:.1f}", *cells])
+            scores[column][way] = by_seed(results, column, way=way, test=True)
+    rows = [[*row, *(mean_std(list(scores[c][row[0]].values())) for c in COLUMNS)] for row in cells]
     head = ["what learns", "rate", "steps", "held-out MAP@R", *COLUMNS]
-    compared = {way: (way, FROZEN) for way in WAYS}
-    return f"{markdown_table(head, rows)}\n{paired_table('difference', compared, values)}"
+    compared = {way: (way, FROZEN) for way, *_ in cells[1:]}
+    return f"{markdown_table(head, rows)}\n{paired_table('difference', compared, scores)}"
 
 
 def main(settings: Settings) -> str:

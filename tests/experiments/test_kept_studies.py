@@ -249,3 +249,37 @@ def test_problems_of_a_run_by_letter() -> None:
     ]
     assert study.by_problem([{"curve": curve}]) == ["300", "30.0", "1", "1", "1 of 2", "+20.00"]
     assert study.by_step([{"curve": curve}]) == ["40.0", *4 * ["70.0"], "1"]
+
+
+def test_adapted_birds_are_chosen_on_held_out_species_and_compared_by_seed() -> None:
+    from experiments.cub_crops import adapting as study
+
+    jobs = study.trials()
+    results = {name: {"job": job, "metrics": {"MAP@R at 0": 0.5}} for name, job in jobs.items()}
+    still = dict.fromkeys(study.COLUMNS, 0.8)
+    results[study.FROZEN]["metrics"] = still
+    for name, job in jobs.items():
+        if job["way"] in study.WAYS:
+            best = (job["rate"], 10) if job["way"] != "head" else (1e-4, 40)
+            results[name]["metrics"] = {
+                f"MAP@R at {step}": 0.9 if (job["rate"], step) == best else 0.4
+                for step in job["steps"]
+            }
+    counted = study.tests(results)
+    assert [(job["rate"], job["steps"]) for job in counted.values()][::3] == [
+        (1e-4, [40]),
+        (3e-5, [10]),
+        (3e-4, [10]),
+    ]
+    assert len(counted) == 9
+    for name, job in counted.items():
+        if job["way"] == "head":
+            gained = {column: 0.8 + 0.01 * job["seed"] for column in study.COLUMNS}
+            results[name] = {"job": job, "metrics": gained}
+    told = study.report(results)
+    assert "| head            | 0.0001 | 40    | 90.0           | 82.0 ± 1.0 |" in told
+    assert "| head: head − frozen features | +2 [-0.484, +4.48], p = 0.074, n = 3 |" in told
+    assert "LoRA" not in told
+    variables = {"params": {"stem": 1, "head": {"embedding": None}}}
+    begun = study.begin(None, variables)["params"]
+    np.testing.assert_array_equal(begun["head"]["embedding"]["kernel"], np.eye(study.CHANNELS))
