@@ -33,6 +33,10 @@ def path_texts(path: KeyPath) -> tuple[str, ...]:
 
     Returns:
         The names.
+
+    Example:
+        >>> [path_texts(path) for path, _ in jax.tree_util.tree_leaves_with_path({"blocks": [2, 3]})]
+        [('blocks', '0'), ('blocks', '1')]
     """
     parts = []
     for part in path:
@@ -100,6 +104,12 @@ def check_pattern(name: str, pattern: Any, params: Tree) -> None:
     Raises:
         TypeError: no text.
         ValueError: no regular expression, or one that names nothing, telling some paths.
+
+    Example:
+        >>> check_pattern("freeze", "body", {"head": 0})
+        Traceback (most recent call last):
+        ...
+        ValueError: freeze must be a pattern of parameters' paths, 'body' names none of 1: head, …
     """
     if pattern is None or any(jax.tree.leaves(matching(params, pattern))):
         return
@@ -151,6 +161,10 @@ def joined(first: Tree, second: Tree) -> Tree:
 
     Returns:
         The whole tree.
+
+    Example:
+        >>> joined({"body": HIDDEN, "head": 2}, {"body": 1, "head": HIDDEN})
+        {'body': 1, 'head': 2}
     """
     return jax.tree.map(
         lambda one, other: other if _is_hidden(one) else one, first, second, is_leaf=_is_hidden
