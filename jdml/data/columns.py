@@ -1,6 +1,5 @@
 """Images that lie in tables, Parquet files or what Hugging Face's ``datasets`` saved: rows are read when asked for."""
 
-import json
 import logging
 import re
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ import numpy as np
 from jdml.data.images import Readable, Row
 from jdml.data.labelled import PARTS
 from jdml.data.tables import HELD, Column, Table, open_table
+from jdml.registry.places import json_of
 
 TABLES = (".arrow", ".parquet")
 """Endings of such files."""
@@ -235,7 +235,7 @@ def _saved(folder: Path) -> list[Path]:
 
 def _json(file: Path) -> Any:
     try:
-        return json.loads(file.read_text())
+        return json_of(file.read_bytes(), file, dict)
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{file} is not what Hugging Face's save_to_disk writes: {error}"

@@ -1,6 +1,5 @@
 """Opened Parquet and Arrow files: their columns, and the row groups that were read last."""
 
-import json
 from collections import OrderedDict
 from collections.abc import Mapping
 from functools import lru_cache
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from jdml.registry.extras import need
+from jdml.registry.places import json_of
 
 HELD = 1 << 30
 """Bytes of row groups that a process keeps."""
@@ -92,7 +92,7 @@ class Table:
 
     def class_names(self, column: str) -> tuple[str, ...] | None:
         """The names of a column's numbers, where Hugging Face's ``ClassLabel`` has noted them."""
-        noted = json.loads((self.schema.metadata or {}).get(b"huggingface", b"{}"))
+        noted = json_of((self.schema.metadata or {}).get(b"huggingface", b"{}"), self.file, dict)
         feature = noted.get("info", {}).get("features", {}).get(column)
         names = feature.get("names") if isinstance(feature, Mapping) else None
         return None if names is None else tuple(names)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pickle
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -119,7 +120,10 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
     need("torch", f"reading {path}")
     import torch
 
-    content = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:  # whose own words advise to run the code
+        raise ValueError("it holds more than tensors, and its code is not run") from error
     for key in WRAPPERS:
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]

@@ -16,7 +16,7 @@ from jdml.models.creation import create
 from jdml.models.dialects import Dialect, Shape, as_ours, dialects, grid_of
 from jdml.models.tensors import read_metadata, read_tensors, write_tensors
 from jdml.registry import pretrained_networks
-from jdml.registry.places import check_local
+from jdml.registry.places import check_local, json_of
 
 # What programs put before all names.
 PREFIXES = (
@@ -207,7 +207,9 @@ def weights_settings(pretrained: Any) -> dict[str, Any]:
         pretrained = pretrained.args[0]
     if not isinstance(pretrained, str | Path) or Path(pretrained).suffix != ".safetensors":
         return {}
-    settings: dict[str, Any] = json.loads(read_metadata(Path(pretrained)).get(SETTINGS, "{}"))
+    settings: dict[str, Any] = json_of(
+        read_metadata(Path(pretrained)).get(SETTINGS, "{}"), pretrained, dict
+    )
     return settings
 
 

@@ -1,7 +1,9 @@
 """Where files are read and written: paths of this machine, and nothing that only looks like one."""
 
+import json
 import os
 from pathlib import Path, PurePath
+from typing import Any
 
 
 def check_local(name: str, place: object) -> None:
@@ -39,6 +41,34 @@ from a local folder
         f"{name} must be a path of this machine, got the address {address}: mount it, or copy to and from a local "
         "folder"
     )
+
+
+def json_of(text: str | bytes, where: object, kind: type = object) -> Any:
+    """Parse JSON that a file holds.
+
+    Args:
+        text: the JSON.
+        where: what the message names: the file.
+        kind: what it must be: ``dict``, of an object.
+
+    Raises:
+        ValueError: naming the file, if it is no JSON, nested without end, or of another kind.
+
+    Example:
+        >>> json_of('{"a": 1}', "config.json")
+        {'a': 1}
+        >>> json_of("[1]", "config.json", dict)
+        Traceback (most recent call last):
+        ...
+        ValueError: config.json must hold a JSON object, got a list
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is not valid JSON: {error}") from error
+    if not isinstance(value, kind):
+        raise ValueError(f"{where} must hold a JSON object, got a {type(value).__name__}")
+    return value
 
 
 def check_file(name: str, file: Path, endings: tuple[str, ...]) -> None:

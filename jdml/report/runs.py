@@ -1,6 +1,5 @@
 """Runs, read back from where they were written: what was run, what it logged, what it scored."""
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jdml.registry.places import check_local
+from jdml.registry.places import check_local, json_of
 from jdml.training.checkpoint import CHECKPOINTS, CONFIG, LOG, METRICS, MODEL, read_json
 from jdml.training.embedded import read_embeddings
 from jdml.training.log import RESOURCES
@@ -267,7 +266,7 @@ def _read_log(path: Path) -> list[dict[str, Any]]:
     records = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            record = json.loads(line)
+            record = json_of(line, path)
         except ValueError:
             continue
         if isinstance(record, dict) and "step" in record:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.registry.extras import need
-from jdml.registry.places import check_local
+from jdml.registry.places import check_local, json_of
 from jdml.training.placement import Tree, wait_for_all, writes
 
 CONFIG = "config.json"
@@ -269,10 +269,7 @@ def read_json(path: Path) -> Any:
     Raises:
         ValueError: naming the file, if it is none.
     """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from error
+    return json_of(path.read_bytes(), path)
 
 
 def write_model(path: Path, variables: Mapping[str, Tree], description: Mapping[str, Any]) -> None:
@@ -306,14 +303,14 @@ def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         ) from error
     if DESCRIPTION not in metadata:
         raise ValueError(f"{path} was not written by a run of jdml: it does not say what it holds")
-    return arrays, json.loads(metadata[DESCRIPTION])
+    return arrays, json_of(metadata[DESCRIPTION], path, dict)
 
 
 def read_description(path: Path) -> dict[str, Any]:
     """Read what a model file says of itself; empty where it says nothing."""
     from jdml.models.tensors import read_metadata
 
-    return json.loads(read_metadata(path).get(DESCRIPTION, "{}"))
+    return json_of(read_metadata(path).get(DESCRIPTION, "{}"), path, dict)
 
 
 def read_checkpoint(run: Path) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jdml.registry.places import check_local
+from jdml.registry.places import check_local, json_of
 
 
 def read_results(path: str | Path) -> dict[str, dict[str, Any]]:
@@ -73,7 +73,7 @@ def keep_result(path: str | Path, name: str, result: Mapping[str, Any]) -> None:
 
 def _read(line: str, where: str) -> tuple[str, dict[str, Any]]:
     try:
-        record = json.loads(line)
+        record = json_of(line, where)
         return record.pop("name"), record
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ValueError(f"{where} is not a run's record, JSON with its name: {error}") from error

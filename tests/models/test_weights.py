@@ -177,8 +177,8 @@ def test_code_in_a_pickle_is_not_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": Harmful()}, "in.pth")
     np.savez("in.npz", a=np.array([Harmful()], dtype=object))
-    for file in ("in.pth", "in.npz"):
-        with pytest.raises(ValueError, match=f"{file} is not a readable"):
+    for file, why in (("in.pth", "it holds more than tensors"), ("in.npz", "Object arrays")):
+        with pytest.raises(ValueError, match=f"{file} is not a readable .*file: {why}"):
             convert_weights(file, "out.safetensors", arch=ARCH)
     assert not Path("harm").exists()
 

@@ -92,8 +92,9 @@ def test_checkpoints_without_configuration(tmp_path):
         RunFolder(tmp_path, {})
 
 
-def test_broken_configuration(tmp_path):
-    (tmp_path / "config.json").write_text("{")
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, "\xff"])
+def test_broken_configuration(tmp_path, text):
+    (tmp_path / "config.json").write_text(text, encoding="latin-1")
     with pytest.raises(ValueError, match=r"config\.json is not valid JSON"):
         RunFolder(tmp_path, {})
 
