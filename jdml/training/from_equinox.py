@@ -87,7 +87,10 @@ class FromEquinox(Wrapped):
         """Whether layers within it behave otherwise in training."""
         import equinox as eqx
 
-        return any(isinstance(p, eqx.nn.BatchNorm | eqx.nn.Dropout) for p in _parts(self.module))
+        return any(
+            isinstance(part, eqx.nn.BatchNorm) or (isinstance(part, eqx.nn.Dropout) and part.p)
+            for part in _parts(self.module)
+        )
 
     def init(self, key: Any, images: Any, *, train: bool = False) -> dict[str, Any]:
         """The arrays that the module and its state hold."""

@@ -56,8 +56,10 @@ class FromNnx(Wrapped):
         """Whether layers within it behave otherwise in training."""
         from flax import nnx
 
-        kinds = (nnx.BatchNorm, nnx.Dropout)
-        return any(isinstance(part, kinds) for _, part in nnx.iter_modules(self.module))
+        return any(
+            isinstance(part, nnx.BatchNorm) or (isinstance(part, nnx.Dropout) and part.rate)
+            for _, part in nnx.iter_modules(self.module)
+        )
 
     def init(self, key: Any, images: Any, *, train: bool = False) -> dict[str, Any]:
         """The variables that the module holds."""
