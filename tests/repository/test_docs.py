@@ -18,10 +18,13 @@ from functools import cache
 from pathlib import Path
 from types import FunctionType
 
+import numpy as np
 import pytest
 
 import jdml
+from jdml.recipes import Recipe
 from jdml.registry.extras import ALONE, EXTRAS
+from jdml.training.by_recipe import make_network
 
 PACKAGE = Path(jdml.__file__).parent
 REPOSITORY = Path(__file__).parents[2]
@@ -79,6 +82,25 @@ def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
             continue
         exec(compile("\n" * (line - 1) + text, str(page), "exec"), namespace)
         printed = capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["equimo.models", "jaxnn", "eqx_zoo"])
+def test_networks_of_other_libraries_are_made(library, tmp_path, monkeypatch):
+    """The guide's factories, in blocks of `py`, where the library is installed: traced from images to embeddings."""
+    why = f"docs/guides/zoos.md has networks of {library}, which is not installed"
+    pytest.importorskip(library, reason=why, exc_type=ImportError)
+    codes = [code for _, _, code in blocks(REPOSITORY / "docs/guides/zoos.md", "py")]
+    (code,) = [code for code in codes if library.split(".")[0] in code]
+    name = f"zoo_of_{library.split('.')[0]}"
+    (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    inputs = np.zeros((2, 12) if library == "eqx_zoo" else (2, 28, 28, 3), np.uint8)
+    train = jdml.data.Dataset("inputs", inputs, np.arange(2))
+    for factory in re.findall(r"^def (\w+)\(", code, re.MULTILINE):
+        recipe = Recipe(network=f"{name}:{factory}", dim=32)
+        made = make_network(recipe, train)
+        assert made.factory["settings"]["dim"] == 32
 
 
 @pytest.mark.slow
