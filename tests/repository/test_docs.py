@@ -85,6 +85,7 @@ def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default:::")  # those of the libraries themselves
 @pytest.mark.parametrize("library", ["equimo.models", "jaxnn", "eqx_zoo"])
 def test_networks_of_other_libraries_are_made(library, tmp_path, monkeypatch):
     """The guide's factories, in blocks of `py`, where the library is installed: traced from images to embeddings."""
@@ -95,7 +96,8 @@ def test_networks_of_other_libraries_are_made(library, tmp_path, monkeypatch):
     name = f"zoo_of_{library.split('.')[0]}"
     (tmp_path / f"{name}.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    inputs = np.zeros((2, 12) if library == "eqx_zoo" else (2, 28, 28, 3), np.uint8)
+    tokens, photographs = np.zeros((2, 12), np.int32), np.zeros((2, 32, 32, 3), np.uint8)
+    inputs = tokens if library == "eqx_zoo" else photographs
     train = jdml.data.Dataset("inputs", inputs, np.arange(2))
     for factory in re.findall(r"^def (\w+)\(", code, re.MULTILINE):
         recipe = Recipe(network=f"{name}:{factory}", dim=32)
