@@ -1,5 +1,7 @@
 """Batches from which a pair loss learns nothing: refused, stopped, and not met by default."""
 
+from dataclasses import replace
+
 import numpy as np
 import optax
 import pytest
@@ -17,6 +19,7 @@ from jdml.recipes.sampler import (
     with_batch_that_fits,
     with_usual_batch,
 )
+from jdml.training.by_recipe import make_network
 
 CLASSES = np.repeat(np.arange(40), 5)
 UNEQUAL = np.repeat(np.arange(6), [1, 1, 2, 5, 30, 60])
@@ -34,6 +37,35 @@ def test_expected_pairs_are_those_that_come(batch):
     sampler = make_sampler(recipe, CLASSES)
     seen = np.mean([pairs(next(sampler), CLASSES) for _ in range(2000)])
     assert positive_pairs(recipe, CLASSES) == pytest.approx(seen, rel=0.05)
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5])
+def test_expected_pairs_of_classes_that_come_by_a_power(power):
+    labels = np.repeat(np.arange(12), [1, 2, 3, 5, 8, 13, 2, 3, 5, 8, 2, 3])
+    recipe = Recipe(batch=(3, 4), class_power=power)
+    sampler = make_sampler(recipe, labels)
+    seen = np.mean([pairs(next(sampler), labels) for _ in range(2000)])
+    assert positive_pairs(recipe, labels) == pytest.approx(seen, rel=0.05)
+
+
+def test_batches_within_a_view_are_typed_and_refused():
+    typed = Train(batch="2x3", batch_within="kind", class_power=0.5, remat=True, dtype="float16")
+    recipe = typed.recipe()
+    assert Recipe.from_json(recipe.to_json()) == recipe
+    assert (recipe.batch_within, recipe.class_power) == ("kind", 0.5)
+    assert (recipe.remat, recipe.dtype) == (True, "float16")
+    rows = next(make_sampler(recipe, CLASSES, views={"kind": CLASSES // 5}))
+    assert len(set(CLASSES[rows] // 5)) == 1
+    for changed, message in (
+        ({"batch_within": "kinds"}, "batch_within must be one of kind, got 'kinds'; did you mean"),
+        ({"batch": 8}, "batch_within needs batch as classes x samples, such as 16x4, got 8"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make_sampler(replace(recipe, **changed), CLASSES, views={"kind": CLASSES // 5})
+    with pytest.raises(ValueError, match="class_power must be from 0 to 1, got 2"):
+        replace(recipe, class_power=2.0)
+    with pytest.raises(ValueError, match="remat is for vision transformers, network eps has no"):
+        make_network(replace(recipe, network="eps"), None)
 
 
 @pytest.mark.parametrize(
