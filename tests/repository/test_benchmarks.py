@@ -1,6 +1,7 @@
 """The benchmarks run, on small sizes; their times are not looked at."""
 
 import importlib.util
+import io
 import json
 import platform
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import textwrap
 import types
 from pathlib import Path
+from typing import Any
 
 import chex
 import flax.linen as nn
@@ -44,8 +46,9 @@ def load(name: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    timing = sys.modules.get("machine", module)  # shared, or a benchmark's own
     for setting in ("PAUSE", "WARM"):
-        monkeypatch.setattr(sys.modules["machine"], setting, 0.0)
+        monkeypatch.setattr(timing, setting, 0.0)
     return module
 
 
@@ -53,6 +56,29 @@ def run(module: types.ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: s
     """Its main with these arguments."""
     monkeypatch.setattr(sys, "argv", [module.__file__, *arguments])
     module.main()
+
+
+def test_two_checkouts_take_turns(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    beside = load("beside", monkeypatch)
+    monkeypatch.setitem(beside.CASES, "losses", lambda: iter([("still", lambda: lambda: None)]))
+    monkeypatch.setattr(sys, "stdin", io.StringIO('"still"\n2\n3\n\n"still"\n\n'))
+    beside.child(str(BENCHMARKS.parent), "losses")
+    cases, made, *seconds, again = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (cases, made, again) == (["still"], "made", "made")
+    assert len(seconds) == 2
+    assert all(0 <= each < 1 for each in seconds)
+
+    def side(milliseconds: float) -> Any:
+        told: list[str] = []
+        return types.SimpleNamespace(
+            ask=lambda question: told.append(question) or milliseconds / 1e3, tell=told.append
+        )
+
+    sides = {"now": side(3.0), "before": side(2.0), "again": side(3.0)}
+    assert beside.measure("still", sides, 4, 5) == 1.5
+    assert "3.00 ms, before      2.00:  1.50  (with itself  1.00)" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="is hidden by"):
+        beside.child("/elsewhere", "losses")
 
 
 def test_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,162 @@
+"""The same benchmark on this code and on another checkout of it, in turn: what a change costs.
+
+    git worktree add ../before HEAD~20
+    python benchmarks/beside.py ../before --of losses
+    python benchmarks/beside.py ../before --of image_training --only small eps
+
+Three processes take turns at each case: this code, the other, and this code once more, whose ratio to the first says
+how much is noise. Ratios are medians over the rounds. Other programs of the machine should rest. Nothing is written.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parents[1]
+PAUSE, WARM = 0.1, 0.03
+
+
+def cases_of_losses() -> Iterator[tuple[str, Callable[[], Any]]]:
+    """A step of each loss, of pairs and with few and many classes."""
+    import jax.numpy as jnp
+    import losses
+    import numpy as np
+
+    numbers = ((None, losses.PAIRS), *((n, losses.PROXIES) for n in losses.CLASSES))
+    for classes, group in numbers:
+        for name, loss in group.items():
+            rng = np.random.default_rng(0)
+            x = jnp.asarray(rng.normal(size=(losses.BATCH, losses.DIM)), jnp.float32)
+            labels = np.arange(losses.BATCH) // 4
+            y = jnp.asarray(labels if classes is None else rng.integers(0, classes, losses.BATCH))
+            shape = (classes or 1, *((loss.per_class,) if loss.per_class > 1 else ()), losses.DIM)
+            p = None if classes is None else jnp.asarray(rng.normal(size=shape), jnp.float32)
+            what = name if classes is None else f"{name}, {classes} classes"
+            yield what, lambda name=name, loss=loss, p=p, x=x, y=y: losses.step(name, loss, x, y, p)
+
+
+def cases_of_image_training() -> Iterator[tuple[str, Callable[[], Any]]]:
+    """A training step and an embedding pass of each network."""
+    import image_training
+
+    for case in image_training.CASES:
+        for part in ("step", "embedding"):
+            what = f"{case.network}, {case.size}², {part}"
+            yield what, lambda case=case, part=part: image_training.ours(case, 1)[part]
+
+
+CASES = {"losses": cases_of_losses, "image_training": cases_of_image_training}
+
+
+def child(root: str, of: str) -> None:
+    """Names its cases, then makes the one that it is told, and times calls of it."""
+    sys.path[:0] = [root, f"{root}/benchmarks"]
+    import jdml
+
+    if not Path(jdml.__file__).is_relative_to(root):
+        raise SystemExit(f"jdml of {root} is hidden by {jdml.__file__}")
+    from jdml.training import keep_freed_memory
+
+    keep_freed_memory()
+    made = dict(CASES[of]())
+    print(json.dumps(list(made)), flush=True)
+    for line in sys.stdin:
+        call = made[json.loads(line)]()
+        call()
+        print(json.dumps("made"), flush=True)
+        for calls in map(int, iter(sys.stdin.readline, "\n")):
+            until = time.perf_counter() + WARM
+            while time.perf_counter() < until:
+                call()
+            seconds = []
+            for _ in range(calls):
+                start = time.perf_counter()
+                call()
+                seconds.append(time.perf_counter() - start)
+            print(json.dumps(statistics.median(seconds)), flush=True)
+
+
+class Side:
+    """A process with one of the checkouts."""
+
+    def __init__(self, root: Path, of: str) -> None:
+        command = [sys.executable, __file__, "--child", str(root.resolve()), of]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        self.cases: list[str] = self._answer()
+
+    def ask(self, question: str) -> Any:
+        """Send a line, and wait for what it prints."""
+        self.tell(question)
+        return self._answer()
+
+    def tell(self, line: str) -> None:
+        """Send a line."""
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+
+    def _answer(self) -> Any:
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit("one of the checkouts failed: see above")
+        return json.loads(line)
+
+
+def measure(case: str, sides: dict[str, Side], rounds: int, calls: int) -> float:
+    """Time a case on all sides in turn; print a line, return the ratio."""
+    for side in sides.values():
+        side.ask(json.dumps(case))
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(rounds):
+        first = turn % len(sides)
+        for name in [*sides][first:] + [*sides][:first]:
+            time.sleep(PAUSE)
+            seconds[name].append(sides[name].ask(str(calls)))
+    for side in sides.values():
+        side.tell("")
+    now, before, again = seconds.values()
+    ratio, noise = (
+        statistics.median(a / b for a, b in zip(now, other, strict=True))
+        for other in (before, again)
+    )
+    print(
+        f"{case:42} {1e3 * statistics.median(now):9.2f} ms, before "
+        f"{1e3 * statistics.median(before):9.2f}: {ratio:5.2f}  (with itself {noise:5.2f})",
+        flush=True,
+    )
+    return ratio
+
+
+def main() -> None:
+    """Take turns, print ratios."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("before", type=Path, help="another checkout")
+    parser.add_argument("--of", choices=CASES, default="losses", help="which (default losses)")
+    parser.add_argument("--only", nargs="*", default=[], help="parts of cases' names (default all)")
+    parser.add_argument("--rounds", type=int, default=15, help="turns of each (default 15)")
+    parser.add_argument("--calls", type=int, default=5, help="timed calls of a turn (default 5)")
+    asked = parser.parse_args()
+    roots = {"now": HERE, "before": asked.before, "again": HERE}
+    sides = {name: Side(root, asked.of) for name, root in roots.items()}
+    both = [case for case in sides["now"].cases if case in sides["before"].cases]
+    chosen = [case for case in both if any(word in case for word in asked.only or [""])]
+    if not chosen:
+        raise SystemExit(f"no case has {' or '.join(asked.only)} in its name: {', '.join(both)}")
+    ratios = [measure(case, sides, asked.rounds, asked.calls) for case in chosen]
+    print(
+        f"{len(ratios)} cases: {min(ratios):.2f} to {max(ratios):.2f}, "
+        f"geometric mean {statistics.geometric_mean(ratios):.3f}"
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        child(*sys.argv[2:])
+    else:
+        main()
