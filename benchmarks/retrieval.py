@@ -7,7 +7,7 @@ Both compute P@1, R-precision and MAP@R of the same embeddings and are timed in 
 machine may be shared; the ratio compares their medians. Needs the `parity` extra; without it only jdml is measured.
 
 With --groups instead: what it costs that pairs of one class and one group do not count, beside the same search in which
-all do. On record as `retrieval_groups`.
+all do, in seconds of the processor's cores together. On record as `retrieval_groups`.
 """
 
 import argparse
@@ -123,7 +123,7 @@ def measure_groups(size: int, dim: int, queries: int, repeats: int) -> dict[str,
         "all count": search,
         "by groups": lambda: search(ignore=(group[own], group)),
     }
-    seconds = machine.timed_in_turn(functions, repeats)
+    seconds = machine.timed_in_turn(functions, repeats, time.process_time)
     median = machine.median(seconds)
     return {
         "shape": f"{queries} queries, {size} x {dim}",
@@ -139,7 +139,9 @@ def print_groups(row: dict[str, Any]) -> None:
     print(f"{row['shape']}: {row['ratio']:.2f} times the seconds")
     for name, seconds in row["seconds"].items():
         memory = machine.mebibytes(row["peak_bytes"][name])
-        print(f"{name}: {seconds:.2f} s (fastest {row['fastest'][name]:.2f}), {memory} MiB")
+        print(
+            f"{name}: {seconds:.2f} core seconds (fastest {row['fastest'][name]:.2f}), {memory} MiB"
+        )
 
 
 def print_table(rows: list[dict[str, Any]], memory: dict[str, int]) -> None:

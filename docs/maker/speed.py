@@ -144,7 +144,7 @@ def groups() -> str:
     ]
     said = (
         f"`evaluate_retrieval`, {row['shape']}: with [`ignore=` by groups](guides/retrieval.md), beside the same search in which all pairs count; "
-        f"{row['ratio']:.2f} times the seconds. Memory is what a call adds beside the gallery."
+        f"{row['ratio']:.2f} times the seconds, of both cores together, which other programs on the machine hardly change. Memory is what a call adds beside the gallery."
     )
     command = "python benchmarks/retrieval.py --groups 1000000"
     begin = heading("Pairs that do not count", "retrieval_groups", command, said)
