@@ -243,6 +243,10 @@ def training(repeats: int, clock: Clock) -> list[Row]:
 def programs_of(section: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     """What a section times, by name, and how it is traced where nothing runs."""
     programs.BATCH, programs.DIM = judged.BATCH, DIM
+    if section == "check":
+        programs.BATCH, programs.DIM = 64, 32
+        yield from (told[:2] for told in programs.small(None, classes=8, batch=64))
+        yield from (programs.of_field(name, 80, 64)[:2] for name in judged.FIELDS)
     if section == "judged":
         for name in (n for n in judged.PAIRS if n in judged.JUDGED):
             yield programs.of_pairs(name, judged.BATCH)[:2]
@@ -273,7 +277,7 @@ def compile_for(target: str, sections: list[str]) -> None:
     for what, lowered in itertools.chain.from_iterable(map(programs_of, sections)):
         start = time.perf_counter()
         try:
-            compilers.compiled(lowered())
+            compilers.compiled(lowered(), compilers.QUICK)
             told = "compiled"
         except jax.errors.JaxRuntimeError as error:
             failed.append(what)

@@ -27,6 +27,8 @@ device_description_str: "NVIDIA H100 80GB HBM3"
 """What XLA must know of the card: an SXM one."""
 PACKAGES = {"gpu": ("jax_cuda12_plugin", "jax_plugins.xla_cuda12"), "tpu": ("libtpu",)}
 """Modules without which there is no compiler for a platform."""
+QUICK = {"exec_time_optimization_effort": -1.0, "memory_fitting_effort": -1.0}
+"""Half of a TPU compiler's time, for what need not be the best program."""
 
 
 class Target(NamedTuple):
@@ -117,19 +119,20 @@ def devices(name: str, number: int) -> list[Any]:
     return list(found.devices[:number])
 
 
-def compiled(lowered: Any) -> tuple[Any, dict[str, Any]]:
+def compiled(lowered: Any, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
     """Compile a traced program, and say with which options.
 
     Without a card to try kernels on, XLA takes its own (Triton) for each product, and finds no tiles for some of a
     transformer, of 6,304 = 32 · 197 rows: those programs take cuBLAS's, as XLA does with a card.
     """
+    given = dict(options or {})
     try:
-        return lowered.compile(), {}
+        return lowered.compile(compiler_options=given), {"options": given} if given else {}
     except Exception as error:
         if "output tile sizes" not in str(error):
             raise
-    options = {"xla_gpu_enable_triton_gemm": False}
-    return lowered.compile(compiler_options=options), {"options": options}
+    given["xla_gpu_enable_triton_gemm"] = False
+    return lowered.compile(compiler_options=given), {"options": given}
 
 
 BYTES = {"pred": 1, "u8": 1, "s8": 1, "bf16": 2, "f16": 2, "u16": 2, "s16": 2}

@@ -26,9 +26,6 @@ from jax import export
 from jdml.models import SmallConvNet, layers
 from jdml.training.exporting import PLATFORMS
 
-LEAN = {"exec_time_optimization_effort": -1.0, "memory_fitting_effort": -1.0}
-"""Half of a TPU compiler's time."""
-
 
 def exported(dim: int) -> tuple[str, Callable[[], Any]]:
     """A network, exported for every platform as `jdml export` does, and compiled from there."""
@@ -77,7 +74,7 @@ def main(target: str, out: Path) -> None:
     found = {}
     for what, lowered, *_ in everything():
         try:
-            text = lowered().compile(compiler_options=LEAN).as_text()
+            text = compilers.compiled(lowered(), compilers.QUICK)[0].as_text()
             program = compilers.Program(text)
             found[what] = {
                 "kernels": program.kernels,
