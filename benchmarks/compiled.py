@@ -5,6 +5,7 @@
     .venv/compilers/bin/python benchmarks/compiled.py --for v5e --only small steps --again
     .venv/compilers/bin/python benchmarks/compiled.py --for v5e --only small arcface
     .venv/compilers/bin/python benchmarks/compiled.py --for h100 --only precision --networks vit_b16 --rows 256
+    .venv/compilers/bin/python benchmarks/compiled.py --for v5e --quick --only steps --devices 1 8 256
 
 Value and gradient of every loss, the fields, the metrics, the flow, and training steps of a network with each
 method, on one device and on eight. Nothing runs: bytes are operands and results of all kernels that go through the
@@ -13,7 +14,9 @@ device's memory, operations those of products and convolutions, temporaries and 
 the longer of operations at the published peak and bytes at the published bandwidth; `estimate_seconds` is what a TPU's
 compiler reckons, `accessed_bytes` its own count, in the memory beside its units too.
 A program is written to the line compiled_DEVICE of benchmarks/results.jsonl as soon as it is compiled; what is
-there already is left out, unless --again asks for it anew.
+there already is left out, unless --again asks for it anew. With --quick the compiler takes its least effort, a tenth of
+a TPU's compiler's time and another program: operations and collectives are the same, bytes and times are larger. Those
+are on the line compiled_DEVICE_quick, beside bare products and networks of the same kind.
 """
 
 import argparse
@@ -41,6 +44,7 @@ def _asked() -> argparse.Namespace:
     add("--rows", type=int, default=32, help="images of a batch, on each device (default 32)")
     add("--side", type=int, default=224, help="their size (default 224)")
     add("--again", action="store_true", help="compile also what is on record")
+    add("--quick", action="store_true", help="with the compiler's least effort")
     add("--text", type=Path, help="a folder for the programs' texts")
     add("--budget", type=float, default=1e9, help="seconds after which none is begun")
     add("--out", type=Path, default=Path(__file__).with_name("results.jsonl"), help="the record")
@@ -98,11 +102,12 @@ def cases(asked: argparse.Namespace) -> Iterator[Case]:
 
 
 def measured(
-    case: Case, target: compilers.Target, text: Path | None, rows: dict[Any, Any]
+    case: Case, target: compilers.Target, asked: argparse.Namespace, rows: dict[Any, Any]
 ) -> dict[str, Any]:
     """One row, beside those that there are."""
-    start = time.perf_counter()
-    compiled, options = compilers.compiled(case.lowered())
+    start, text = time.perf_counter(), asked.text
+    effort = compilers.QUICK if asked.quick else None
+    compiled, options = compilers.compiled(case.lowered(), effort)
     told = compiled.as_text()
     if text is not None:
         text.mkdir(parents=True, exist_ok=True)
@@ -156,7 +161,7 @@ def main() -> None:
     """Compile, count, print, write after every program."""
     name, target = ASKED.target, compilers.TARGETS[ASKED.target]
     programs.place(lambda number: compilers.devices(name, number))
-    record = f"compiled_{name}"
+    record = f"compiled_{name}_quick" if ASKED.quick else f"compiled_{name}"
     known = (machine.read(ASKED.out, record) or {"rows": []})["rows"]
     rows = {(row["what"], row["devices"]): row for row in known}
     ends, failed = time.monotonic() + ASKED.budget, []
@@ -165,7 +170,7 @@ def main() -> None:
         if time.monotonic() > ends or (key in rows and not ASKED.again):
             continue
         try:
-            rows[key] = measured(case, target, ASKED.text, rows)
+            rows[key] = measured(case, target, ASKED, rows)
         except jax.errors.JaxRuntimeError as error:  # too large for the device, most often
             failed.append(case.what)
             print(f"{case.what}: {str(error).splitlines()[0][:200]}", flush=True)

@@ -28,7 +28,7 @@ device_description_str: "NVIDIA H100 80GB HBM3"
 PACKAGES = {"gpu": ("jax_cuda12_plugin", "jax_plugins.xla_cuda12"), "tpu": ("libtpu",)}
 """Modules without which there is no compiler for a platform."""
 QUICK = {"exec_time_optimization_effort": -1.0, "memory_fitting_effort": -1.0}
-"""Half of a TPU compiler's time, for what need not be the best program."""
+"""A tenth of a TPU compiler's time, for what need not be the best program."""
 
 
 class Target(NamedTuple):
