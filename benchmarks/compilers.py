@@ -433,8 +433,11 @@ class Program:
             kernel, moved = right, left
         else:
             kernel, moved = right, result
-        apart = re.search(
-            r"lhs_dilate=([\dx]+)", product.rest
-        )  # with zeros, which are not multiplied
+        # Zeros between entries are not multiplied; nor those around one, by which a TPU writes products along a short
+        # axis.
+        apart = re.search(r"lhs_dilate=([\dx]+)", product.rest)
         zeros = math.prod(int(n) for n in apart[1].split("x")) if apart else 1
+        for axis in filter(str.isdigit, labels[1] if moved is result else ""):
+            if left[labels[1].index(axis)] == 1:
+                zeros *= max(kernel[labels[2].index(axis)], result[labels[3].index(axis)])
         return 2.0 * math.prod(moved) * math.prod(kernel) / kernel[labels[2].index("o")] / zeros

@@ -6,7 +6,7 @@ from typing import Any
 from maker.records import benchmarks, table
 
 MIB = 2**20
-DEVICES = {"h100": "H100", "v5e": "TPU v5e"}
+DEVICES = {"h100": "H100", "v5e": "TPU v5e", "v5e_quick": "TPU v5e, with least effort"}
 SAID = """# Compiled for GPU and TPU
 
 Nothing on this page was run. The compilers for an H100 and a TPU v5e compile on any machine what they compile where the
@@ -26,11 +26,13 @@ device is, and these are properties of their programs, read from `benchmarks/res
 - **least**: a roofline: operations at the published peak (H100: 989 Top/s in bfloat16, 67 in float32; v5e: 197, a sixth of it
   in full float32), or bytes at the published bandwidth (3.35 TB/s; 819 GB/s), whichever takes longer. Not a measurement.
 - **estimate**: the cycles that a TPU's compiler reckons, at 1.5 GHz; it has no model for some kernels, which count as nothing.
-- **before**: moved bytes of earlier programs: for an H100 of those before the losses were made lean, for a TPU of those after a
-  first round of that; where nothing else stands, the program was not compiled since.
+- **before**: moved bytes of programs of the code before the losses were made lean; where nothing else stands, the program was
+  not compiled since.
 
 On an H100 the compiler is not allowed to try out kernels, as there is nothing to try them on: products are split as it
-guesses. A row that is missing was not compiled yet: a TPU's compiler takes minutes for a network.
+guesses. A TPU's compiler takes up to a minute for a loss and minutes for a network. With its least effort it takes a tenth:
+operations, kernels and collectives stay as they are, but it keeps less beside the units, so that bytes and times are larger,
+to be compared with each other only. The last table has what was compiled so, beside products and networks compiled so.
 """
 
 
@@ -49,7 +51,7 @@ def of_device(name: str, title: str) -> str:
     rows = {key(row): row for row in told["rows"]}
     before = benchmarks().get(f"compiled_{name}_before", {"rows": []})["rows"]
     earlier = {key(row): row for row in before}
-    environment = told["environment"]
+    environment, asked = told["environment"], name.replace("_quick", " --quick")
     lines = []
     for place in sorted({**earlier, **rows}):
         row, old = rows.get(place), earlier.get(place)
@@ -70,7 +72,7 @@ def of_device(name: str, title: str) -> str:
     return (
         f"\n## {title}\n\nJAX {environment['jax']}, {environment['date']}. * of the tiles of pairs, each written and read once "
         "forward and once backward.\n\n"
-        f"```console\n$ .venv/compilers/bin/python benchmarks/compiled.py --for {name}\n```\n\n"
+        f"```console\n$ .venv/compilers/bin/python benchmarks/compiled.py --for {asked}\n```\n\n"
         + table(head, lines)
     )
 

@@ -85,6 +85,21 @@ def test_what_is_counted() -> None:
     assert list(program.precisions.values()) == [["f32", "f32", "highest,highest"]]
 
 
+ALONG = """HloModule jit_f, is_scheduled=true
+
+ENTRY %main (a: f32[16,4,1], b: f32[8,2,4]) -> f32[16,8,2] {
+  %a = f32[16,4,1]{0,1,2} parameter(0)
+  %b = f32[8,2,4]{2,1,0} parameter(1)
+  ROOT %c = f32[16,8,2]{0,1,2} convolution(%a, %b), window={size=2 pad=1_1 rhs_reversal=1}, dim_labels=bf0_o0i->bf0
+}
+"""
+
+
+def test_products_along_a_short_axis() -> None:
+    """A TPU writes them as a convolution over one entry and zeros, which are not multiplied."""
+    assert compilers.Program(ALONG).operations == {"f32": 2 * 16 * 8 * 2 * 4}
+
+
 TILED = """HloModule jit_f, is_scheduled=true
 
 %inner (a.1: f32[100,256], b.1: f32[8,256]) -> (f32[100,256], f32[]) {
