@@ -188,33 +188,42 @@ def log1p_sum_exp(values: Array, *, where: Array | None = None, axis: int = -1) 
 
 def _log_sum(values: Array, where: Array | None, axis: int, beside: float) -> Array:
     """``log(exp(beside) + Σ exp(values))`` over what is kept."""
-    kept = values if where is None else jnp.where(where, values, -jnp.inf)
+    kept = _kept(values, where, -jnp.inf)
+    # Elsewhere masked anew for all that is computed from the values: they would be kept with the mask and without.
+    values, where = by_platform((kept, None), (values, where))
     highest = jnp.max(jax.lax.stop_gradient(kept), axis=axis, keepdims=True, initial=beside)
     finite = jnp.isfinite(highest)  # what is infinite stays so, ∞ − ∞ would not
     peak = jnp.where(finite, highest, 0.0)
-    logarithm = peak + _log1p_sum(kept, peak, jnp.expm1(beside - peak), axis)
+    logarithm = peak + _log1p_sum(values, where, peak, jnp.expm1(beside - peak), axis)
     return jnp.squeeze(jnp.where(finite, logarithm, highest), axis)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
-def _log1p_sum(values: Array, peak: Array, more: Array, axis: int) -> Array:
+def _kept(values: Array, where: Array | None, others: float) -> Array:
+    return values if where is None else jnp.where(where, values, others)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
+def _log1p_sum(values: Array, where: Array | None, peak: Array, more: Array, axis: int) -> Array:
     """``log(1 + more + Σ exp(values − peak))``; peak and more have no gradient. The axis stays, with length 1."""
-    more += jnp.sum(jnp.exp(below_peak(values, peak)), axis=axis, keepdims=True)
+    below = _kept(below_peak(values, peak), where, -jnp.inf)
+    more += jnp.sum(jnp.exp(below), axis=axis, keepdims=True)
     return jnp.log1p(jnp.where(more < -0.5, 0.0, more))  # not below 0, but for rounding
 
 
 @_log1p_sum.defjvp
 def _log1p_sum_jvp(
-    axis: int, primals: tuple[Array, Array, Array], tangents: tuple[Array, Any, Any]
+    axis: int,
+    primals: tuple[Array, Array | None, Array, Array],
+    tangents: tuple[Array, Any, Any, Any],
 ) -> tuple[Array, Array]:
-    (values, peak, more), (moved, _, _) = primals, tangents
-    logarithm = _log1p_sum(values, peak, more, axis)
-    below = below_peak(values, peak)
+    (values, where, peak, more), (moved, *_) = primals, tangents
+    logarithm = _log1p_sum(values, where, peak, more, axis)
+    below = _kept(below_peak(values, peak), where, -jnp.inf)
     # Elsewhere exponentials of their own: those of the sum would be kept, a matrix, until the gradient needs them.
     shares = by_platform(
         lambda: jnp.exp(below) * jnp.exp(-logarithm), lambda: jnp.exp(below - logarithm)
     )()
-    return logarithm, jnp.sum(shares * moved, axis=axis, keepdims=True)
+    return logarithm, jnp.sum(shares * _kept(moved, where, 0.0), axis=axis, keepdims=True)
 
 
 @jax.custom_jvp

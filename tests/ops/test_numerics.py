@@ -14,6 +14,12 @@ from jdml.ops.stable import log_add_exp, softplus
 EXTREMES = [0.0, 1e-44, 1e-38, 1e-30, 1e-20, 1e-6, 1.0, 1e6, 1e19, 1e30, 1e36, 3e38]
 
 
+@pytest.fixture(params=["cpu", "gpu"])
+def platform(request, monkeypatch) -> None:
+    """Formulas as they are for a CPU, and as they are elsewhere."""
+    monkeypatch.setattr(jax, "default_backend", lambda: request.param)
+
+
 @pytest.mark.parametrize("scale", EXTREMES)
 @pytest.mark.parametrize("normalize", [ops.sphere, ops.ball], ids=["sphere", "ball"])
 def test_normalization_is_finite_at_every_scale(normalize, scale: float) -> None:
@@ -40,6 +46,7 @@ def test_ball_is_the_identity_inside() -> None:
     np.testing.assert_allclose(jax.jacobian(lambda u: ops.ball(u).sum(0))(v)[:, 1], np.eye(2))
 
 
+@pytest.mark.usefixtures("platform")
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("scale", [0.0, 1.0, 80.0, 1e4])
 def test_log_sums_match_float64(axis: int, scale: float) -> None:
@@ -64,6 +71,7 @@ def test_log1p_sum_keeps_tiny_sums() -> None:
     np.testing.assert_allclose(value, np.exp(-30.0), rtol=1e-5)
 
 
+@pytest.mark.usefixtures("platform")
 @pytest.mark.parametrize("function", [ops.log_sum_exp, ops.log1p_sum_exp])
 def test_log_sums_of_nothing_pass_no_gradient(function) -> None:
     def finite_part(values: jax.Array) -> jax.Array:
@@ -75,6 +83,7 @@ def test_log_sums_of_nothing_pass_no_gradient(function) -> None:
     assert jnp.isfinite(gradient).all()
 
 
+@pytest.mark.usefixtures("platform")
 @pytest.mark.parametrize("function", [ops.log_sum_exp, ops.log1p_sum_exp])
 def test_log_sums_of_infinities(function) -> None:
     values = jnp.array([[jnp.inf, 1.0, 0.0], [jnp.inf, jnp.inf, 0.0], [jnp.nan, jnp.inf, 0.0]])
@@ -82,6 +91,7 @@ def test_log_sums_of_infinities(function) -> None:
     np.testing.assert_array_equal(function(values, where=where), [jnp.inf, jnp.inf, jnp.nan])
 
 
+@pytest.mark.usefixtures("platform")
 @pytest.mark.parametrize("where", [None, jnp.array([True, True, False])])
 def test_a_log_sum_of_zeros_passes_no_gradient(where) -> None:
     def sums(values: jax.Array) -> jax.Array:
