@@ -106,7 +106,7 @@ class Assignment(NamedTuple):
         if not self.on_sphere:
             return of_each(ops.similarities(self.embeddings, proxies))
         if by_platform(False, True):
-            by_sums = per_class == 1 and classes <= FEW
+            by_sums = per_class == 1 and (classes <= FEW or _on_tpu())
             return of_each(ops.cosines(self.embeddings, proxies, by_sums))
         # A CPU keeps what it multiplies: there products are scaled one by one, as what comes after takes them.
         products = of_each(ops.similarities(ops.sphere(self.embeddings), proxies))
