@@ -77,7 +77,7 @@ class WithLora(Wrapped):
         return f"(?!(?:{FACTORS}|{self.settings[-1]})(?:/|$)).*"
 
     def init(self, key: Any, images: Any, /, *, train: bool = False) -> dict[str, Any]:
-        """The network's fresh variables, and fresh factors."""
+        """Make the network's fresh variables, and fresh factors."""
         variables = self.base.init(key, images, train=train)
         rank, paths, *_ = self.settings
         own = jax.random.fold_in(key, 1)
@@ -85,16 +85,16 @@ class WithLora(Wrapped):
         return {**variables, "params": {**variables["params"], FACTORS: factors}}
 
     def apply(self, variables: Any, images: Any, /, **settings: Any) -> Any:
-        """The network's embeddings, of merged parameters."""
+        """Embed with merged parameters."""
         merged = {**variables, "params": self.merged(variables["params"])}
         return self.base.apply(merged, images, **settings)
 
     def merged(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The network's own parameters, with the factors in them."""
+        """Give the network's own parameters, with the factors in them."""
         return merged(params, self.scale)
 
     def around(self, pretrained: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """What becomes of fresh variables where ``pretrained`` knows the network alone."""
+        """Tell what becomes of fresh variables where ``pretrained`` knows the network alone."""
 
         def begin(variables: Mapping[str, Any]) -> dict[str, Any]:
             params, factors = _apart(variables["params"])
