@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import types
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from jdml.registry.constraints import nearest
@@ -64,27 +65,32 @@ def check_words(options: Any, words: Sequence[str]) -> None:
     fields = {field.name.replace("_", "-"): field for field in dataclasses.fields(options)}
     hints = get_type_hints(options)
     short = {alias for hint in SHORT.values() for alias in hint}
+    required = [f for f in fields.values() if f.default is f.default_factory is dataclasses.MISSING]
+    named = {name: field for name, field in fields.items() if field not in required}
     for place, word in enumerate(words):
         if not word.startswith("--") or word in ("--", "--help"):
             continue
         typed, _, value = word[2:].partition("=")
         name = typed.replace("_", "-")
         name = name if name in fields else name.removeprefix("no-")
-        if name not in fields:
+        if name in fields and name not in named:
+            raise UsageError(f"{name.upper()} is written without --{typed}")
+        if name not in named:
             other = SYNONYMS.get(name)
-            hint = f"; did you mean --{other}?" if other in fields else ""
-            hint = hint or nearest(f"--{name}", [f"--{known}" for known in fields])
+            hint = f"; did you mean --{other}?" if other in named else ""
+            hint = hint or nearest(f"--{name}", [f"--{known}" for known in named])
             raise UsageError(f"there is no option --{typed}{hint or '; see --help'}")
         if "=" not in word and place + 1 < len(words):
             value = words[place + 1]
         known = choices(hints[fields[name].name])
         if known and value and not value.startswith("--") and value not in short:
             check_choice(f"--{name}", value, known)
-    required = [f for f in fields.values() if f.default is f.default_factory is dataclasses.MISSING]
     for field, word in zip(required, words, strict=False):
         if word.startswith("-"):
             break
         known = choices(hints[field.name])
+        if "folder" in known and word not in known and Path(word).exists():
+            raise UsageError(f"{field.name.upper()} is missing before {word}: write folder {word}")
         if known:
             check_choice(field.name.upper(), word, known)
 
