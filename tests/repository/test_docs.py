@@ -232,7 +232,7 @@ def test_commands_exist(page):
 
 
 # The build of the site makes these, checks all links of the site, and runs the pages' `{code-cell}`s.
-MADE = re.compile(r"(\.\./)?(losses|api|speed\.md|compiled\.md|every_table\.md)")
+MADE = re.compile(r"(\.\./)?(losses|api|changelog\.md|speed\.md|compiled\.md|every_table\.md)")
 
 
 @pytest.mark.parametrize("page", [page for page in MANUALS if page.is_file()], ids=page_id)
