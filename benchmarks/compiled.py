@@ -15,7 +15,7 @@ the longer of operations at the published peak and bytes at the published bandwi
 compiler reckons, `accessed_bytes` its own count, in the memory beside its units too.
 A program is written to the line compiled_DEVICE of benchmarks/results.jsonl as soon as it is compiled; what is
 there already is left out, unless --again asks for it anew. With --quick the compiler takes its least effort, a tenth of
-a TPU's compiler's time and another program: operations and collectives are the same, bytes and times are larger. Those
+a TPU's compiler's time and another program: operations are the same, bytes and times are larger. Those
 are on the line compiled_DEVICE_quick, beside bare products and networks of the same kind.
 """
 

@@ -31,7 +31,7 @@ device is, and these are properties of their programs, read from `benchmarks/res
 
 On an H100 the compiler is not allowed to try out kernels, as there is nothing to try them on: products are split as it
 guesses. A TPU's compiler takes up to a minute for a loss and minutes for a network. With its least effort it takes a tenth:
-operations, kernels and collectives stay as they are, but it keeps less beside the units, so that bytes and times are larger,
+operations and kernels stay as they are, but it keeps less beside the units, so that bytes and times are larger,
 to be compared with each other only. The last table has what was compiled so, beside products and networks compiled so.
 """
 
