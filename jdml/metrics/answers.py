@@ -10,7 +10,7 @@ from jax import Array
 
 from jdml.metrics.handed import as_array, as_groups
 from jdml.ops import checks
-from jdml.ops.meshes import Axis, by_parts
+from jdml.ops.meshes import Axis, by_parts, off_mesh
 
 AT_A_TIME = 1 << 24
 """Entries of a matrix ``[Q, N]`` that are counted at a time."""
@@ -19,7 +19,7 @@ AT_A_TIME = 1 << 24
 class Task(NamedTuple):
     """What is asked of what, checked."""
 
-    queries: Array  # [Q, D] float32
+    queries: Array  # [Q, D] float32, on one device
     gallery: Any  # [N, D] float32, on a mesh or not; or on disk
     levels: list[tuple[Any, Any]]  # the labels ([Q], [N]) of each level
     own: np.ndarray | None  # [Q], the gallery's row that each query is, −1 for none
@@ -92,7 +92,8 @@ def task(
         gallery = gallery if on_disk else checks.as_finite("gallery", gallery)
     own = checked_own(self_index, len(queries), len(gallery))
     ignored = checked_ignore(ignore, len(queries), len(gallery))
-    return Task(queries, gallery, by_level(labels, gallery_labels), own, ignored, alone)
+    levels = by_level(labels, gallery_labels)
+    return Task(off_mesh(queries), gallery, levels, own, ignored, alone)
 
 
 def check_levels(name: str, labels: Any, size: int) -> None:

@@ -46,8 +46,9 @@ class Curve(NamedTuple):
         """A distance between this point and the next: what is at most so far apart is accepted."""
         if place < 0:
             return 0.0 if self.distances[0] > 0 else -1.0  # nothing is accepted
-        after = min(place + 1, len(self.distances) - 1)
-        return float(self.distances[place] + self.distances[after]) / 2
+        here, after = self.distances[place], self.distances[min(place + 1, len(self.distances) - 1)]
+        middle = (here + after) / 2
+        return float(middle if middle < after else here)  # of neighbouring numbers it may round up
 
     def rates(self) -> tuple[np.ndarray, np.ndarray]:
         """The shares of wrong and of right couples that are accepted, from none to all."""
@@ -64,11 +65,10 @@ class Couples:
         self.exact = queries * rows // (2 if task.alone else 1) <= EXACT
         self.at_a_time = rows if mesh_of(task.gallery) is not None else PIECE
         self.frame: Any = None
-        if not self.exact:
-            on_disk = isinstance(task.gallery, np.memmap)
-            here = jnp.asarray(np.asarray(task.queries))
+        on_disk = isinstance(task.gallery, np.memmap)
+        if on_disk or not self.exact:  # what is on disk is checked thereby
             find = disk.frame_of if on_disk else lambda q, g: spread_frame(g, q)
-            self.frame = jax.device_get(find(here, task.gallery))
+            self.frame = jax.device_get(find(task.queries, task.gallery))
 
     def curve(self) -> Curve:
         """How many couples of one class and of two lie within which distance."""

@@ -47,7 +47,8 @@ def frame_of(queries: Array, rows: np.memmap) -> tuple[Array, Array]:
     Raises:
         ValueError: a row that is not finite.
     """
-    low, high = np.asarray(queries.min(axis=0)), np.asarray(queries.max(axis=0))
+    low = np.asarray(queries.min(axis=0, initial=jnp.inf))
+    high = np.asarray(queries.max(axis=0, initial=-jnp.inf))
     for start, piece in _pieces(rows):
         finite = np.isfinite(piece).all(axis=1)
         if not finite.all():
@@ -149,6 +150,8 @@ def nearest(
         Distances and indices ``[Q, k]``.
     """
     size, dim = queries.shape
+    if not size:
+        return jnp.zeros((0, k)), jnp.zeros((0, k), jnp.int32)
     gallery = Gallery(rows, frame_of(queries, rows))
     at_a_time = block_size or closeness.rows_per_block(size, rows_of_a_piece(rows) + k * dim)
     missing = -size % at_a_time

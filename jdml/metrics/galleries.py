@@ -11,7 +11,7 @@ from jax import Array
 
 from jdml.metrics import answers, closeness, disk
 from jdml.ops import checks
-from jdml.ops.meshes import Axis, by_parts, by_rows, mesh_of
+from jdml.ops.meshes import Axis, by_parts, by_rows, mesh_of, off_mesh
 
 T = TypeVar("T")
 
@@ -41,17 +41,16 @@ def prepare(task: answers.Task, distances: Any = None) -> Search:
     queries, gallery, own = task.queries, task.gallery, task.own
     itself = None if own is None else jnp.asarray(own)
     if distances is not None:
-        given = checks.as_finite("distances", distances)
+        given = off_mesh(checks.as_finite("distances", distances))
         return Search(queries, jnp.arange(given.shape[1]), itself, distances=given)
     if isinstance(gallery, np.memmap):
         frame = disk.frame_of(queries, gallery)
         moved = closeness.in_frame(queries, frame)
         return Search(moved, disk.Gallery(gallery, frame), itself)
-    if mesh_of((queries, gallery)) is not None:
-        here = jnp.asarray(np.asarray(queries))
-        frame = jax.device_get(spread_frame(gallery, here))
+    if mesh_of(gallery) is not None:
+        frame = jax.device_get(spread_frame(gallery, queries))
         references = by_rows(closeness.in_frame, gallery, frame)
-        return Search(closeness.in_frame(here, frame), references, itself)
+        return Search(closeness.in_frame(queries, frame), references, itself)
     frame = closeness.common_frame(queries, gallery)
     moved = closeness.in_frame(queries, frame)
     references = moved if gallery is queries else closeness.in_frame(gallery, frame)

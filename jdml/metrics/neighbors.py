@@ -19,7 +19,7 @@ from jdml.metrics.closeness import (
 )
 from jdml.metrics.handed import handed_in
 from jdml.ops import checks, safe_norm
-from jdml.ops.meshes import Axis, by_parts
+from jdml.ops.meshes import Axis, by_parts, off_mesh
 from jdml.ops.stable import accumulate_in
 
 
@@ -77,7 +77,7 @@ def nearest(
     """
     if isinstance(gallery, np.memmap):
         _check_search(queries, gallery, k, exclude_self, block_size)
-        vectors = checks.as_finite("queries", queries)
+        vectors = off_mesh(checks.as_finite("queries", queries))
         return disk.nearest(vectors, gallery, k, exclude_self=exclude_self, block_size=block_size)
     distances, indices, whole = _nearest(
         queries, gallery, k, exclude_self=exclude_self, block_size=block_size

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jdml.metrics.answers import rows_of
 from jdml.metrics.handed import handed_in
 from jdml.metrics.neighbors import nearest
 from jdml.ops import checks, sphere
@@ -261,11 +263,21 @@ def look_again(
 
 
 def _moved(vectors: Array, gallery: Any, k: int, alpha: float, *, exclude_self: bool) -> Array:
-    """Vectors moved towards their neighbours, on the sphere."""
+    """Vectors moved towards their neighbours, some at a time, on the sphere; they lie where they lay."""
     checks.non_negative("alpha", alpha)
     rows = np.asarray(nearest(vectors, gallery, k, exclude_self=exclude_self)[1])
-    near = jnp.asarray(gallery[rows], jnp.float32)  # of a gallery on disk only these
-    own = jnp.asarray(vectors, jnp.float32)
+    every = jnp.asarray(vectors, jnp.float32)
+    own, step = np.asarray(every), max(1, AT_A_TIME // k)
+    moved = [own[:0]]
+    for part in (slice(start, start + step) for start in range(0, len(own), step)):
+        near = rows_of(gallery, rows[part].reshape(-1)).astype(np.float32)
+        moved.append(np.asarray(_towards(own[part], near.reshape(-1, k, own.shape[1]), alpha)))
+    return jax.device_put(np.concatenate(moved), every.sharding)
+
+
+@jax.jit
+def _towards(own: Array, near: Array, alpha: Array | float) -> Array:
+    """Vectors ``[n, D]`` moved towards their neighbours ``[n, k, D]``."""
     cosines = jnp.sum(sphere(own)[:, None, :] * sphere(near), axis=-1)
     weights = jnp.maximum(cosines, 0.0) ** alpha
     return sphere(own + jnp.sum(weights[..., None] * near, axis=1))

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -345,6 +346,18 @@ def mesh_of(tree: Tree) -> Any:
             return None
         return mesh if mesh.size > 1 or AxisType.Explicit in mesh.axis_types else None
     return None
+
+
+def off_mesh(array: Array) -> Array:
+    """An array on one device, by way of the host where it lies on a mesh.
+
+    Args:
+        array: of any shape, no tracer.
+
+    Returns:
+        The same values.
+    """
+    return array if mesh_of(array) is None else jnp.asarray(np.asarray(array))
 
 
 def zeros_alike(like: Array, shape: tuple[int, ...]) -> Array:

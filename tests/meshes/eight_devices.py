@@ -437,6 +437,11 @@ def nearest_and_retrieval_in_a_gallery_on_a_mesh() -> None:
         groups, pairs = (np.arange(32) % 3,) * 2, np.arange(32 * 32).reshape(32, 32) % 5 < 2
         for ignore in (groups, pairs):
             assert some(there, labels, ignore=ignore) == some(gallery, labels, ignore=ignore)
+        few = put(mesh(kind, 8), (queries[:8], query_labels[:8]), [P("data")] * 2)
+        for searched in ((gallery, labels), (there, labels)):
+            assert evaluate(*few, *searched) == evaluate(queries[:8], query_labels[:8], *searched)
+        apart = jax.device_put(np.square(gallery[:, None] - gallery).sum(axis=-1), rows)
+        assert evaluate(there, labels, distances=apart) == evaluate(gallery, labels)
         with pytest.warns(UserWarning, match="32 of 32 queries equal what they find first"):
             evaluate(gallery, labels, there, labels)
         with pytest.raises(ValueError, match="gallery must be finite .* row 17 is not"):
@@ -466,10 +471,24 @@ def couples_and_queries_of_no_class_in_a_gallery_on_a_mesh() -> None:
                 assert measure(*there) == measure(gallery, labels)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(jdml.metrics.couples, "EXACT", 0)
+                patch.setattr(jdml.metrics.couples, "AT_ONCE", 100)
                 measure = functools.partial(verification, queries, asked, ignore=ignore)
                 assert_same(measure(*there), measure(gallery, labels))
+                assert_same(verification(*there), verification(gallery, labels))
         for measure in (verification, jdml.metrics.rejection_threshold):
             assert measure(*there) == measure(gallery, labels)
+
+
+@check
+def queries_and_a_gallery_on_a_mesh_moved_towards_their_neighbours() -> None:
+    expand, augment = jdml.metrics.expand_queries, jdml.metrics.augment_gallery
+    x = RNG.normal(size=(32, 3)).astype(np.float32)
+    for kind in (EXPLICIT, AUTO):
+        (there,) = put(mesh(kind, 8), [x], [P("data")])
+        assert_same(expand(there, there, k=3), expand(x, x, k=3))
+        moved = augment(there, k=3)
+        assert moved.sharding == there.sharding
+        assert_same(moved, augment(x, k=3))
 
 
 @check

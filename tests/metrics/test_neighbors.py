@@ -5,7 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jdml.metrics import augment_gallery, closeness, expand_queries, nearest, rerank
+from jdml.metrics import augment_gallery, closeness, expand_queries, nearest, rerank, reranking
 from jdml.metrics.reranking import look_again
 from oracles import metrics as oracle
 
@@ -186,7 +186,7 @@ def test_neighbours_that_are_each_others(whole, released):
         np.testing.assert_allclose(rerank(x[:9], x[9:], weight=1.0), apart, rtol=1e-5)
 
 
-def test_vectors_moved_towards_their_neighbours(tmp_path):
+def test_vectors_moved_towards_their_neighbours(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     x, gallery = rng.normal(size=(9, 4)).astype(np.float32), rng.normal(size=(30, 4)).astype("f4")
     x, gallery = (some / np.linalg.norm(some, axis=1, keepdims=True) for some in (x, gallery))
@@ -200,6 +200,8 @@ def test_vectors_moved_towards_their_neighbours(tmp_path):
             )
         expected = oracle.moved(gallery, gallery, 4, alpha, alone=True)
         np.testing.assert_allclose(augment_gallery(gallery, k=4, alpha=alpha), expected, atol=1e-5)
+        monkeypatch.setattr(reranking, "AT_A_TIME", 30)  # in pieces, the last one short
+    assert expand_queries(x[:0], there, k=4).shape == (0, 4)
 
 
 @pytest.mark.parametrize(

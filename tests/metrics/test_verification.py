@@ -89,6 +89,23 @@ def test_many_couples_are_counted_in_steps(monkeypatch, tmp_path, where):
     assert moved["AUC"] == pytest.approx(expected[0]["AUC"], abs=1e-3)
 
 
+def test_a_row_on_disk_that_is_not_finite_is_refused(tmp_path):
+    x, y = some(3, 8)
+    there = np.memmap(tmp_path / "gallery", np.float32, "w+", shape=x.shape)
+    there[:] = x
+    there[5, 1] = np.nan
+    with pytest.raises(ValueError, match="gallery must be finite .* row 5 is not"):
+        verification(x, y, there, y)
+
+
+def test_a_threshold_between_neighbouring_numbers_is_the_lower():
+    lower = np.nextafter(1.0, 2.0)  # midway rounds up
+    assert (
+        couples.Curve(np.array([lower, np.nextafter(lower, 2.0)]), *[np.ones(2)] * 2).threshold(0)
+        == lower
+    )
+
+
 def test_the_interval_holds_the_threshold_of_all_classes():
     """Of many samples of classes nearly all: as often as it says, and not where couples were taken for independent."""
     rng = np.random.default_rng(0)
