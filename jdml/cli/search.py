@@ -116,6 +116,11 @@ class Search:
             )
         limit = rejection_threshold(gallery.vectors, gallery.labels)
         print(f"max distance: {limit:.4g}, within which 1 % of the gallery finds another class")
+        if limit < 0:
+            print(
+                "note: nothing is near enough, as more of the gallery equal an image of another class: "
+                "jdml data check --duplicates finds such"
+            )
         return limit
 
     def _gallery(self, trained: Any) -> Embedded:
@@ -142,7 +147,8 @@ def _of_file(path: Path, trained: Any, *, drawn: bool) -> Embedded:
         )
     if drawn:
         _check_drawable(path, gallery.files)
-    return gallery
+    labels = gallery.labels
+    return gallery if labels is None or labels.ndim == 1 else gallery._replace(labels=labels[:, -1])
 
 
 def _check_drawable(path: Path, files: np.ndarray | None) -> None:

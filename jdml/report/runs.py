@@ -229,21 +229,27 @@ def _of_arrays(place: Path) -> Run:
 
     embedded = read_embeddings(place)
     vectors = embedded.vectors
-    names: tuple[str, ...] = ()
-    numbers: Any = np.zeros(len(vectors), np.int32)
-    if embedded.labels is not None:
-        known, numbers = np.unique(embedded.labels, return_inverse=True)
-        names = tuple(str(name) for name in known)
-    views: dict[str, Any] = {"class": numbers.reshape(-1)} if names else {}
+    names: dict[str, tuple[str, ...]] = {}
+    views: dict[str, Any] = {}
+    for view, labels in _by_level(embedded.labels):
+        known, numbers = np.unique(labels, return_inverse=True)
+        names[view] = tuple(str(name) for name in known)
+        views[view] = numbers.reshape(-1)
+    finest = [np.zeros(len(vectors), np.int32), *views.values()][-1]
     images: Any = vectors
     if embedded.files is not None:
         images = ImageFiles([image_named(str(name)) for name in embedded.files])
-    data = Dataset(
-        place.stem, images, numbers.reshape(-1), views, {"class": names} if names else {}
-    )
+    data = Dataset(place.stem, images, finest, views, names)
     return Run(
         place.stem, {"embeddings": str(place.name)}, path=place, embeddings=vectors, data=data
     )
+
+
+def _by_level(labels: np.ndarray | None) -> list[tuple[str, np.ndarray]]:
+    """The labels of each level, with the level's name."""
+    if labels is None or labels.ndim == 1:
+        return [] if labels is None else [("class", labels)]
+    return [(f"level {level}", column) for level, column in enumerate(labels.T)]
 
 
 def _is_demo(scores: Any) -> bool:

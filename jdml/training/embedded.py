@@ -17,7 +17,7 @@ class Embedded(NamedTuple):
 
     Attributes:
         vectors: ``[N, D]``.
-        labels: ``[N]``, names or numbers of classes; None where there are none.
+        labels: ``[N]``, names or numbers of classes, or ``[N, L]`` by level; None where there are none.
         files: ``[N]``, names of image files; None where there are none.
         model: which model made them (:attr:`jdml.training.Trained.identity`); empty where that is not known.
     """
@@ -89,7 +89,10 @@ def read_embeddings(path: Path) -> Embedded:
         raise ValueError(f"embeddings of {path} must be finite, row {int(broken.argmax())} is not")
     columns = {name: arrays.get(name) for name in ("labels", "files")}
     for name, values in columns.items():
-        if values is not None and values.shape != (len(vectors),):
+        if values is None or values.shape == (len(vectors),):
+            continue
+        by_level = name == "labels" and values.ndim == 2 and values.shape[1] > 0
+        if not by_level or len(values) != len(vectors):
             raise ValueError(
                 f"{name} of {path} must have shape [N] = [{len(vectors)}], got {list(values.shape)}"
             )

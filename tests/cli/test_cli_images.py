@@ -15,6 +15,8 @@ import pytest
 
 import jdml.cli
 from jdml import models, training
+from jdml.cli.search import Search
+from jdml.training.embedded import Embedded
 
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("grain")
@@ -95,6 +97,13 @@ def test_weights_that_do_not_fit(capsys, animals, tmp_path):
     code, _, err = run(capsys, *data, "--model", "resnet50", "--weights", tmp_path / "nowhere")
     assert code == 2
     assert f"--weights must be a file, got {tmp_path / 'nowhere'}" in err
+
+
+def test_where_classes_share_a_vector_it_is_told_that_nothing_is_near_enough(capsys):
+    search = Search(Path("run"), ("query.png",), max_distance="auto")
+    same = Embedded(np.ones((4, 2), np.float32), np.array(list("aabb")))
+    assert search._limit(same) == -1.0
+    assert "nothing is near enough" in capsys.readouterr().out
 
 
 def test_inshop_is_searched_in_its_gallery(capsys, tmp_path):

@@ -10,6 +10,7 @@ from scipy import stats
 
 from jdml import report
 from jdml.cli import main
+from jdml.cli.search import _of_file
 from jdml.report import Run, compare_runs, comparison_records, comparison_table, read_runs, verdict
 from jdml.report.compare import duration, is_share, size
 from jdml.training.records import write_results
@@ -144,6 +145,12 @@ def test_embeddings_in_a_file_are_read(tmp_path):
     np.savez(tmp_path / "bare.npz", embeddings=x)
     (bare,) = read_runs(tmp_path / "bare.npz")
     assert bare.data.views == {}
+    levels = np.array([["b", "q"], ["a", "p"], ["b", "r"], ["a", "p"]])
+    np.savez(tmp_path / "levels.npz", embeddings=x, labels=levels)
+    (by_level,) = read_runs(tmp_path / "levels.npz")
+    assert by_level.data.class_names == {"level 0": ("a", "b"), "level 1": ("p", "q", "r")}
+    assert by_level.data.labels.tolist() == [1, 0, 2, 0]
+    assert _of_file(tmp_path / "levels.npz", None, drawn=False).labels.tolist() == list("qprp")
 
 
 @pytest.mark.parametrize(
