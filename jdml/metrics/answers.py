@@ -75,7 +75,8 @@ def task(
     Returns:
         The task.
     """
-    checks.check_concrete(function, queries, labels, gallery, gallery_labels, self_index, ignore)
+    pairs = ignore if isinstance(ignore, tuple | list) else [ignore]
+    checks.check_concrete(function, queries, labels, gallery, gallery_labels, self_index, *pairs)
     alone = gallery is None
     if alone != (gallery_labels is None):
         raise ValueError("gallery and gallery_labels must be given together")

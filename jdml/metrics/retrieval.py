@@ -129,6 +129,7 @@ def evaluate_retrieval(
     if block_size is not None:
         checks.count("block_size", block_size)
     named = "evaluate_retrieval", ("query_labels", "gallery_labels")
+    checks.check_concrete(named[0], distances)
     task = answers.task(*named, queries, query_labels, gallery, gallery_labels, self_index, ignore)
     if distances is not None:
         checks.check_weights("distances", distances, (len(task.queries), len(task.gallery)))

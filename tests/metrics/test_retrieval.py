@@ -450,9 +450,15 @@ def test_bad_input(call, error, message):
         call()
 
 
-def test_traced_embeddings_are_refused_in_words():
+@pytest.mark.parametrize("traced", ["queries", "ignore", "distances"])
+def test_traced_arrays_are_refused_in_words(traced):
+    given = {"queries": X, "query_labels": Y}
     with pytest.raises(TypeError, match="evaluate_retrieval runs on the host and cannot be traced"):
-        jax.jit(lambda x: evaluate_retrieval(x, np.zeros(4, int))["R@1"])(np.eye(4))
+        jax.jit(
+            lambda x, y: evaluate_retrieval(
+                **given | {traced: {"queries": x, "ignore": (y, y), "distances": x}[traced]}
+            )
+        )(X, Y)
 
 
 @pytest.mark.slow
