@@ -316,7 +316,7 @@ def lora_factors(key: Array, params: Tree, rank: int, pattern: str) -> dict[str,
         place = factors
         for name in names:
             place = place.setdefault(name, {})
-        place[last] = {"a": a, "b": jnp.zeros((rank, out))}
+        place[last] = {"a": a, "b": jnp.zeros((rank, out), jnp.float32)}
     return factors
 
 

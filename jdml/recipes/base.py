@@ -398,6 +398,12 @@ def _check_adapted(recipe: Recipe) -> None:
     for name in ("lora_alpha", "lora_paths"):
         if getattr(recipe, name) is not None and recipe.lora is None:
             raise RecipeError(f"{{{name}}} needs {{lora}}, a rank")
+    whole = recipe.lora is None and recipe.freeze != BACKBONE
+    if recipe.layer_decay is not None and not whole:
+        name = "lora" if recipe.freeze is None else "freeze"
+        raise RecipeError(
+            f"{{layer_decay}} is for blocks that learn, with {{{name}}} {getattr(recipe, name)} they stay"
+        )
     for name in ("last_blocks", "layer_decay"):
         if getattr(recipe, name) is not None and recipe.network is not None:
             check_blocks(recipe, name)

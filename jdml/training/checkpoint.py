@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jdml.recipes.base import Recipe
 from jdml.registry.extras import need
 from jdml.registry.places import check_local, json_of
 from jdml.training.placement import Tree, wait_for_all, writes
@@ -369,7 +370,11 @@ def _description(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _compared(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in config.items() if name not in UNCOMPARED}
+    """What two runs agree in; fields that a recipe did not have when it was written have their defaults."""
+    compared = {name: value for name, value in config.items() if name not in UNCOMPARED}
+    if isinstance(compared.get("recipe"), Mapping):
+        compared["recipe"] = {**Recipe().to_json(), **compared["recipe"]}
+    return compared
 
 
 def _grown(line: str, there: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

@@ -1,7 +1,9 @@
 """Features of a frozen backbone, computed once and kept: a step then trains the head alone."""
 
 import dataclasses
+import hashlib
 import logging
+import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +20,7 @@ from jdml.models.tensors import replacing
 from jdml.ops import checks
 from jdml.training.description import of_input
 from jdml.training.feed import DEVICE_BYTES, Feed, ImageFeed, Outcome, RowFeed
-from jdml.training.fingerprint import fingerprint, of_data
+from jdml.training.fingerprint import fingerprint
 from jdml.training.fit_result import Embedder
 from jdml.training.frozen import split_frozen
 from jdml.training.models import Model
@@ -79,7 +81,8 @@ class Head:
         self.path: tuple[str, ...] = (HEAD,)
         if self.path not in seen:
             raise ValueError(
-                "kept_views: the model must be a Flax Linen network that ends in a layer called head, of one argument"
+                "kept_views: the model must be a Flax Linen network that ends in a layer called head, of one argument; "
+                "without them (0 in a recipe) images go through the network at each step"
             )
         head = seen[self.path]
         if isinstance(head, EmbeddingHead) and head.pooling != "gem":
@@ -226,21 +229,32 @@ class FeatureFeed(Feed):
         return rows
 
     def _file(self, images: Any, views: int, state: TrainState) -> Path | None:
-        """Where features are kept: by the backbone, the images, and how they are seen."""
+        """Where features are kept: by the backbone, its program, the images, and how they are seen."""
         if self.keep.folder is None:
             return None
         frozen = split_frozen(state.params, self.spec.freeze)[1]["model"]
-        backbone = jax.device_get((frozen, state.batch_stats)), self.spec.preprocess, self.head.path
+        backbone = jax.device_get((frozen, state.batch_stats)), self.spec.preprocess
         seen = (self.keep.seed, views) if views > 1 else ()
-        digits = fingerprint(of_data(_Features(images, ())), backbone, seen)
+        digits = fingerprint(_content(images), backbone, self._program(state).as_text(), seen)
         return Path(self.keep.folder) / f"{digits}.npy"
+
+    def _program(self, state: TrainState) -> Any:
+        """What computes the features of one image, whatever its head, lowered: dtype, pooling and all are in it."""
+        before = Before(self.spec.model, self.head.path)
+
+        def features(variables: Tree, image: Tree) -> Tree:
+            return before.apply(variables, self.spec.preprocess(image))[0]
+
+        variables = {"params": state.params["model"], "batch_stats": state.batch_stats}
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), variables)
+        return jax.jit(features).lower(shapes, self.sample)
 
     def _computed(self, images: Any, views: int, state: TrainState) -> np.ndarray:
         """Features ``[N, views, …]``: in memory where they are small, else mapped from a file."""
         file = self._file(images, views, state)
         if file is not None and file.is_file():
             return _read(file)
-        shape = (len(images), views, *self._shape(state))
+        shape = (len(images), views, *self._program(state).out_info.shape[1:])
         if file is None and 4 * np.prod(shape) <= DEVICE_BYTES:
             features = np.empty(shape, np.float32)
             self._fill(features, images, state)
@@ -259,13 +273,6 @@ class FeatureFeed(Feed):
                 while block := content.read(1 << 24):
                     whole.write(block)
         return _read(file)
-
-    def _shape(self, state: TrainState) -> tuple[int, ...]:
-        """The shape of one image's features."""
-        before = Before(self.spec.model, self.head.path)
-        variables = {"params": state.params["model"], "batch_stats": state.batch_stats}
-        inputs = self.spec.preprocess(self.sample)
-        return tuple(jax.eval_shape(before.apply, variables, inputs)[0].shape[1:])
 
     def _fill(self, features: np.ndarray, images: Any, state: TrainState) -> None:
         """Compute features, some images at a time, and look whether the head makes of them what the network does."""
@@ -317,6 +324,24 @@ class _OfFeatures(Embedder):
 
 def _same(features: Tree) -> Tree:
     return features
+
+
+def _content(images: Any) -> Any:
+    """What images are: every number of an array; of files their names, sizes and times, or bytes."""
+    if isinstance(images, ImageFiles):
+        return images.transform, [_of_file(file) for file in images.files]
+    digest = hashlib.sha256()
+    for start in range(0, len(images), AT_ONCE):
+        digest.update(np.asarray(images[start : start + AT_ONCE]).tobytes())
+    return images.shape, str(images.dtype), digest.hexdigest()
+
+
+def _of_file(file: Any) -> tuple[Any, ...]:
+    path = str(getattr(file, "of", file))  # a row's table
+    if not os.path.isfile(path):
+        return str(file), hashlib.sha256(file.read_bytes()).hexdigest()
+    there = os.stat(path)
+    return str(file), there.st_size, there.st_mtime_ns
 
 
 def _read(file: Path) -> np.ndarray:

@@ -523,6 +523,7 @@ def test_a_recipe_is_plain_values(method, dataset, protocol):
         ({"freeze": 3}, TypeError, "freeze must be a text, got a int"),
         ({"freeze": "a", "lora": 2}, ValueError, "freeze and lora both say what stays"),
         ({"lora_paths": "a"}, ValueError, "lora_paths needs lora, a rank"),
+        ({"lora": 2, "layer_decay": 0.5}, ValueError, "blocks that learn, with lora 2 they stay"),
         ({"kept_views": 2}, ValueError, "kept_views needs freeze backbone, got None"),
         ({"network": "small", "last_blocks": 2}, ValueError, "needs a network with blocks .resnet"),
         ({"layer_decay": 1.0}, ValueError, "layer_decay must be between 0 and 1, got 1.0"),

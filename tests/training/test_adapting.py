@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 from flax import linen as nn
+from PIL import Image
 
 import jdml
 from jdml import adapt, data, models
@@ -265,6 +266,40 @@ def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path, poo
     np.testing.assert_allclose(
         trained.embed(pictures.images), jdml.sphere(kept.embedder(pictures.images)), atol=1e-6
     )
+
+
+def test_kept_features_are_those_of_the_images_and_of_the_network(tmp_path):
+    """Not of files of these names in another folder, or before; nor of a network with the same parameters."""
+
+    def written(folder, seed):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        files = [tmp_path / folder / f"{n}.png" for n in range(4)]
+        pixels = np.random.default_rng(seed).integers(0, 256, (4, 8, 8, 3), dtype=np.uint8)
+        for file, image in zip(files, pixels, strict=True):
+            Image.fromarray(image).save(file)
+        images = data.ImageFiles(files, data.conventional(8))
+        return data.Dataset(folder, images, np.array([0, 0, 1, 1], np.int32))
+
+    def kept(plan):
+        embedded = []
+
+        def evaluate(embedder):
+            embedded.append(embedder(test.images))
+            return {}
+
+        folder = tmp_path / "features"
+        settings = {"features": folder, "evaluate": evaluate, "progress": False}
+        result = train(plan, train_set, **settings)
+        np.testing.assert_allclose(embedded[-1], result.embedder(test.images), atol=1e-6)
+        return len(list(folder.iterdir()))
+
+    train_set, test = written("train", 0), written("test", 1)
+    plan = Recipe(network="small", dim=4, batch=(2, 2), steps=1, freeze="backbone", loss="triplet")
+    assert kept(plan) == 2
+    assert kept(dataclasses.replace(plan, dim=3)) == 2
+    assert kept(dataclasses.replace(plan, pooling="max")) == 4
+    test = written("test", 2)
+    assert kept(plan) == 5
 
 
 def test_low_ranks_by_hand():

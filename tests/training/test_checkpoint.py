@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 
+from jdml.recipes import Recipe
 from jdml.training.checkpoint import (
     RunFolder,
     _told_apart,
@@ -102,6 +103,15 @@ def test_broken_configuration(tmp_path, text):
 def test_configuration_must_be_json(tmp_path):
     with pytest.raises(TypeError, match="config must be JSON-able"):
         RunFolder(tmp_path, {"f": np.sin})
+
+
+def test_fields_that_a_recipe_did_not_have_are_at_their_defaults(tmp_path):
+    now = Recipe().to_json()
+    before = {name: value for name, value in now.items() if name not in ("freeze", "kept_views")}
+    RunFolder(tmp_path, {"recipe": before}).save(3, state(), {})
+    RunFolder(tmp_path, {"recipe": now})
+    with pytest.raises(ValueError, match=r"configuration: recipe\.freeze: null there, .head. now$"):
+        RunFolder(tmp_path, {"recipe": {**now, "freeze": "head"}})
 
 
 def test_differences():
