@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jdml.adapt import path_texts
 from jdml.data.dataset import CHANNELS
 from jdml.training import mode_flags
 from jdml.training.placement import Tree
@@ -91,6 +92,17 @@ class FromEquinox(Wrapped):
             isinstance(part, eqx.nn.BatchNorm) or (isinstance(part, eqx.nn.Dropout) and part.p)
             for part in _parts(self.module)
         )
+
+    @property
+    def norms(self) -> list[str]:
+        """The paths of what keeps running statistics, of which the state does not tell whose they are."""
+        import equinox as eqx
+
+        def kind(node: Any) -> bool:
+            return isinstance(node, eqx.nn.BatchNorm)
+
+        parts = jax.tree_util.tree_leaves_with_path(self.module, is_leaf=kind)
+        return ["/".join(path_texts(path)) for path, part in parts if kind(part)]
 
     def init(self, key: Any, images: Any, *, train: bool = False) -> dict[str, Any]:
         """The arrays that the module and its state hold."""

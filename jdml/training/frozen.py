@@ -66,11 +66,16 @@ def check_freeze(
     leaves = jax.tree.leaves(batch_stats)
     stay = jax.tree.leaves(adapt.matching(batch_stats, freeze))
     rows = zip(adapt.paths(batch_stats), leaves, stay, traced.invars, traced.outvars, strict=True)
-    changed: list[Any] = [
-        path
+    moving = [
+        (path, stays)
         for path, leaf, stays, before, after in rows
-        if stays and after is not before and jnp.issubdtype(leaf.dtype, jnp.floating)
+        if after is not before and jnp.issubdtype(leaf.dtype, jnp.floating)
     ]
+    changed: list[Any] = [path for path, stays in moving if stays]
+    if moving and not changed:
+        means = {f"{part}/mean": part for part in getattr(model, "norms", ())}
+        marks = adapt.matching(means, freeze)
+        changed = [part for mean, part in means.items() if marks[mean]]
     if changed:
         raise ValueError(
             f"freeze: the running statistics of {len(changed)} frozen parts change in training, {changed[0]} first, "

@@ -131,9 +131,10 @@ def fit(
             gradient is that of the whole batch, with the activations of so many rows. Dropout draws by the turn.
         skip_nonfinite: leave out a step whose loss or gradient is not finite, as if it had not been, and tell in the
             log how many were ``skipped``; so many of them in a row still stop the run. None: the first one does.
-        ema: keep an average of the parameters after each step, in which a step counts this much more than the one
-            before, such as 0.999: evaluations, ``best``, ``model.safetensors`` and the embedder have the average, with
-            the latest running statistics; ``state`` goes on with the parameters themselves. Not with a hook.
+        ema: keep an average of the parameters after each step, in which a step counts this many times what the
+            next one does, such as 0.999: evaluations, ``best``, ``model.safetensors`` and the embedder have the
+            average, with the latest running statistics; ``state`` goes on with the parameters themselves. Not with a
+            hook.
         freeze: pattern of the paths of the model's parameters that stay as they are, with their running statistics
             (:func:`jdml.adapt.matching`), such as ``"block[0-8]|patches"``, or ``"(?!head/).*"``, all but the head. No
             gradient is computed of them, and the optimizer sees and keeps nothing of them. A model's batch norm in

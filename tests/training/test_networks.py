@@ -22,9 +22,10 @@ SET = data.Dataset("features", FEATURES, LABELS)
 PARTS = (objectives.pair(jdml.triplet_loss), optax.adam(1e-2))
 
 
-def fit(model, out_dir=None):
+def fit(model, out_dir=None, **settings):
     batches = data.RandomBatchSampler(24, 8)
-    return training.fit(model, *PARTS, SET, batches, steps=2, progress=False, out_dir=out_dir)
+    settings = {"steps": 2, "progress": False, "out_dir": out_dir, **settings}
+    return training.fit(model, *PARTS, SET, batches, **settings)
 
 
 def trained(model, folder):
@@ -381,6 +382,8 @@ def test_equinox_modules(tmp_path):
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             fit(model, tmp_path / "run")
+    with pytest.raises(ValueError, match="running statistics of 1 frozen parts .*, norm first"):
+        fit(eqx.nn.make_with_state(WithState)(), freeze="norm/.*")
     assert not (tmp_path / "run").exists()
 
 

@@ -57,8 +57,8 @@ class Optimizer(Steps):
     layer_decay: Annotated[float | None, inside_unit, IN_RECIPE] = None
     """What the learning rate is multiplied by from each block of the network to the one before it, such as 0.75."""
     ema: Annotated[float | None, inside_unit, IN_RECIPE] = None
-    """Score and keep an average of the parameters over the steps, in which each step counts this much more than the one
-    before, such as 0.99. Default: the parameters of a step."""
+    """Score and keep an average of the parameters over the steps, in which each step counts this many times what the
+    next one does, such as 0.99. Default: the parameters of a step."""
 
     def changes(self, base: Recipe) -> dict[str, Any]:
         """Also rule, schedule, and rates by role."""
