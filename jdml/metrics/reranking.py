@@ -204,7 +204,7 @@ def augment_gallery(gallery: Array, *, k: int = 10, alpha: float = 0.0) -> Array
         ``sphere(g + Σ_{i≤k} max(cos(g, g_i), 0)^α g_i)`` over the k nearest other rows g_i.
 
     Args:
-        gallery: ``[N, D]`` floating, on the sphere.
+        gallery: ``[N, D]`` floating, on the sphere; on a mesh, too.
         k: how many neighbours; fewer than a class has rows.
         alpha: α; 0 is the plain average.
 

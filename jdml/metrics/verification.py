@@ -88,7 +88,7 @@ def verification(
     false, true = curve.rates()
     told: dict[str, Any] = {"AUC": float(np.trapezoid(true, false)), "EER": _equal(false, true)}
     places = [curve.place(rate) for rate in far]
-    errors = couples.errors([curve.threshold(place) for place in places])
+    errors = couples.errors([curve.threshold(place) for place in places]) if places else ()
     for rate, place, error in zip(far, places, errors, strict=True):
         bounds = (curve.place(min(max(rate + NORMAL * e, 0.0), 1.0)) for e in (-error, error))
         told[f"TAR@FAR={rate:g}"] = float(true[place + 1])
