@@ -69,4 +69,5 @@ def lora_pattern(recipe: Recipe) -> str:
     """
     if recipe.lora_paths is not None:
         return recipe.lora_paths
-    return f"(?:{check_blocks(recipe, 'lora')[1]}).*/kernel"
+    _, blocks = check_blocks(recipe, "lora", ": of others {lora_paths} says what changes")
+    return f"(?:{blocks}).*/kernel"

@@ -409,13 +409,13 @@ def _check_adapted(recipe: Recipe) -> None:
             check_blocks(recipe, name)
 
 
-def check_blocks(recipe: Recipe, field: str) -> tuple[str, str]:
+def check_blocks(recipe: Recipe, field: str, instead: str = "") -> tuple[str, str]:
     """Give the patterns of what comes before the network's blocks, and of these, for a field that needs them."""
     record = NETWORKS.get(recipe.network or "")
     if record is None or record.blocks is None:
         known = ", ".join(name for name, network in NETWORKS.items() if network.blocks)
         raise RecipeError(
-            f"{{{field}}} needs a {{network}} with blocks ({known}), got {recipe.network}"
+            f"{{{field}}} needs a {{network}} with blocks ({known}), got {recipe.network}{instead}"
         )
     return record.blocks
 

@@ -202,6 +202,8 @@ def test_the_last_blocks_of_a_network(pictures):
     assert moved == {name: name not in stay for name in start.params["model"]}
     with pytest.raises(ValueError, match="last_blocks must be below the network's 2 blocks, got 2"):
         tiny(dataclasses.replace(PLAN, last_blocks=2), pictures)
+    with pytest.raises(ValueError, match="got small: of others lora_paths says what changes"):
+        make_network(Recipe(network="small", lora=2), pictures)
     lite = Recipe(network="efficientnet_lite0", last_blocks=1)
     assert make_network(lite, pictures).freeze_batch_norm
     pattern = pattern_of(lite, make_network(lite, pictures), pictures)
@@ -300,6 +302,10 @@ def test_kept_features_are_those_of_the_images_and_of_the_network(tmp_path):
     assert kept(dataclasses.replace(plan, pooling="max")) == 4
     test = written("test", 2)
     assert kept(plan) == 5
+    assert kept(dataclasses.replace(plan, kept_views=2)) == 6
+    (views,) = (x for x in map(np.load, (tmp_path / "features").iterdir()) if x.shape[1] == 2)
+    assert views.shape == (4, 2, 64)
+    assert (views[:, 0] != views[:, 1]).any(-1).all()
 
 
 def test_low_ranks_by_hand():
