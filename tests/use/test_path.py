@@ -1,5 +1,6 @@
 """From a folder of photographs to embeddings, search and export: the whole path, as a person walks it."""
 
+import dataclasses
 import functools
 import json
 import re
@@ -17,6 +18,7 @@ from jdml import models, training
 from jdml.cli import main
 from jdml.cli.commands import COMMANDS
 from jdml.models import SmallConvNet
+from jdml.registry import NETWORKS
 
 pytestmark = pytest.mark.slow
 
@@ -282,6 +284,32 @@ def place(tmp_path_factory, photos, run) -> Path:
     embed = ["embed", str(run.folder), str(folder / "photos"), "--out", str(folder / "photos.npz")]
     assert main([*embed, "--quiet"]) == 0
     return folder
+
+
+def test_the_recipe_of_an_evening_on_real_birds(shared_data, tmp_path, jdml_command, monkeypatch):
+    """The page's own commands, from the folder to a search; a smaller network, less training."""
+    record = NETWORKS["vit_s16"]
+    tiny = {**record.settings, "width": 24, "depth": 2, "heads": 2}
+    monkeypatch.setitem(NETWORKS, "vit_s16", dataclasses.replace(record, settings=tiny))
+    crops = sorted((shared_data / "cub_crops227" / "images").iterdir())[:6]
+    for place in crops:
+        (tmp_path / "photos" / place.name).mkdir(parents=True)
+        for file in sorted(place.glob("*.jpg"))[:8]:
+            (tmp_path / "photos" / place.name / file.name).symlink_to(file)
+    query = next((tmp_path / "photos").glob("*/*.jpg")).relative_to(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "evening.md").read_text()
+    cells = "".join(re.findall(r"%%bash\n(.*?)```", page, re.S)).replace("\\\n", " ")
+    commands = [line.split() for line in cells.splitlines() if line.startswith("jdml ")]
+    assert [words[1] for words in commands] == [
+        *("data", "train", "train", "compare", "report", "embed", "search", "export")
+    ]
+    monkeypatch.chdir(tmp_path)
+    for words in commands:
+        shorter = re.sub(r"--steps \d+", "--steps 2", " ".join(words[1:]))
+        done = jdml_command(*shorter.replace("photos/fern/0.png", str(query)).split())
+        assert done.code == 0, (words, done.err)
+        if words[1] == "search":
+            assert done.out.count(".jpg") >= 3, done.out  # three neighbours
 
 
 def test_every_help_ends_with_its_example(jdml_command):
