@@ -31,7 +31,7 @@ def gather() -> Iterator[tuple[str, bytes]]:
             yield name, on_site(name).encode() if file.suffix == ".md" else file.read_bytes()
     for file in sorted((REPOSITORY / "notebooks").glob("*.ipynb")):
         yield f"notebooks/{file.name}", file.read_bytes()
-    for pattern in ("*.png", "results.jsonl"):
+    for pattern in ("*.png", "*.jsonl"):
         for file in sorted((REPOSITORY / "experiments").glob(f"*/{pattern}")):
             yield str(file.relative_to(REPOSITORY)), file.read_bytes()
     yield "changelog.md", (REPOSITORY / "CHANGELOG.md").read_bytes()

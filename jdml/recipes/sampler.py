@@ -33,7 +33,7 @@ def make_sampler(
         The sampler.
 
     Raises:
-        ValueError: fewer classes than a batch needs, see :func:`check_batches`.
+        ValueError: what only batches of classes have, fewer classes than a batch needs, or a view that there is not.
 
     Example:
         >>> len(next(make_sampler(Recipe(batch=(2, 3)), np.repeat(np.arange(4), 5))))
