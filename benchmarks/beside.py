@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,29 +27,26 @@ def cases_of_losses() -> Iterator[tuple[str, Callable[[], Any]]]:
     """A step of each loss, of pairs and with few and many classes."""
     import jax.numpy as jnp
     import losses
-    import numpy as np
 
-    numbers = ((None, losses.PAIRS), *((n, losses.PROXIES) for n in losses.CLASSES))
-    for classes, group in numbers:
-        for name, loss in group.items():
-            rng = np.random.default_rng(0)
-            x = jnp.asarray(rng.normal(size=(losses.BATCH, losses.DIM)), jnp.float32)
-            labels = np.arange(losses.BATCH) // 4
-            y = jnp.asarray(labels if classes is None else rng.integers(0, classes, losses.BATCH))
-            shape = (classes or 1, *((loss.per_class,) if loss.per_class > 1 else ()), losses.DIM)
-            p = None if classes is None else jnp.asarray(rng.normal(size=shape), jnp.float32)
-            what = name if classes is None else f"{name}, {classes} classes"
-            yield what, lambda name=name, loss=loss, p=p, x=x, y=y: losses.step(name, loss, x, y, p)
+    def made(name: str, loss: Any, classes: int | None) -> Callable[[], Any]:
+        x, y, p = losses.arrays(loss, classes)
+        return losses.step(name, loss, jnp.asarray(x), jnp.asarray(y), p)
+
+    for name, loss, classes in losses.cases():
+        what = name if classes is None else f"{name}, {classes} classes"
+        yield what, partial(made, name, loss, classes)
 
 
 def cases_of_image_training() -> Iterator[tuple[str, Callable[[], Any]]]:
     """A training step and an embedding pass of each network."""
     import image_training
 
+    def made(case: Any, part: str) -> Callable[[], Any]:
+        return image_training.ours(case, 1)[part]
+
     for case in image_training.CASES:
         for part in ("step", "embedding"):
-            what = f"{case.network}, {case.size}², {part}"
-            yield what, lambda case=case, part=part: image_training.ours(case, 1)[part]
+            yield f"{case.network}, {case.size}², {part}", partial(made, case, part)
 
 
 CASES = {"losses": cases_of_losses, "image_training": cases_of_image_training}
@@ -56,7 +54,7 @@ CASES = {"losses": cases_of_losses, "image_training": cases_of_image_training}
 
 def child(root: str, of: str) -> None:
     """Names its cases, then makes the one that it is told, and times calls of it."""
-    sys.path[:0] = [root, f"{root}/benchmarks"]
+    sys.path.insert(0, root)  # its library, and the benchmark beside this file
     import jdml
 
     if not Path(jdml.__file__).is_relative_to(root):

@@ -14,7 +14,7 @@ glibc starts, where the system clears the pages of large arrays at each call: on
 import argparse
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,6 +102,23 @@ FIELDS = {name: loss for name, loss in EVERY.items() if loss.all_pairs}
 PROXIES = {name: EVERY[name] for name in registry.proxy_losses() if name not in FIELDS}
 
 
+def cases() -> Iterator[tuple[str, Loss, int | None]]:
+    """Which are measured, and with how many classes."""
+    parts = ((None, PAIRS), *((number, PROXIES) for number in CLASSES), (CLASSES[0], FIELDS))
+    for classes, losses in parts:
+        for name, loss in losses.items():
+            yield name, loss, classes
+
+
+def arrays(loss: Loss, classes: int | None) -> tuple[np.ndarray, np.ndarray, Any | None]:
+    """Embeddings, labels, and proxies where there are classes."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(BATCH, DIM)).astype(np.float32)
+    y = np.arange(BATCH) // 4 if classes is None else rng.integers(0, classes, BATCH)
+    shape = (classes or 1, *((loss.per_class,) if loss.per_class > 1 else ()), DIM)
+    return x, y, None if classes is None else jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+
 def step(name: str, loss: Loss, x: Any, y: Any, p: Any | None) -> Callable[[], Any]:
     """Our compiled step: value and gradients."""
     function = getattr(jdml, f"{name}_loss")
@@ -154,11 +171,7 @@ def measure(
     name: str, loss: Loss, classes: int | None, repeats: int, processor_time: bool = False
 ) -> dict[str, Any]:
     """One row: medians, ratios, memory."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(BATCH, DIM)).astype(np.float32)
-    y = np.arange(BATCH) // 4 if classes is None else rng.integers(0, classes, BATCH)
-    shape = (classes or 1, *((loss.per_class,) if loss.per_class > 1 else ()), DIM)
-    p = None if classes is None else jnp.asarray(rng.normal(size=shape), jnp.float32)
+    x, y, p = arrays(loss, classes)
     functions = {
         "jdml": step(name, loss, jnp.asarray(x), jnp.asarray(y), p),
         "floor": floor(jnp.asarray(x), p, loss.all_pairs),
@@ -218,14 +231,10 @@ def main() -> None:
         f"{'MiB':>9} {'PML MiB':>9}"
     )
     rows = []
-    parts = ((None, PAIRS), *((number, PROXIES) for number in CLASSES), (CLASSES[0], FIELDS))
-    for classes, losses in parts:
-        for name, loss in losses.items():
-            if not arguments.only or name in arguments.only:
-                rows.append(
-                    measure(name, loss, classes, arguments.repeats, arguments.processor_time)
-                )
-                print_row(rows[-1])
+    for name, loss, classes in cases():
+        if not arguments.only or name in arguments.only:
+            rows.append(measure(name, loss, classes, arguments.repeats, arguments.processor_time))
+            print_row(rows[-1])
     record = "losses_fresh" if arguments.fresh_memory else "losses"
     if arguments.only and (known := machine.read(arguments.out, record)):
         rows = merged(known, rows)

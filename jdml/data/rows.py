@@ -13,15 +13,13 @@ from typing import Any
 import numpy as np
 
 from jdml.data.columns import Classes, Images, labels_of
-from jdml.data.dataset import Dataset
+from jdml.data.dataset import CHANNELS, Dataset
 from jdml.data.images import ImageFiles, Row, cores, upright
 from jdml.data.tables import unwrapped
 from jdml.registry.extras import need
 
 BLOCK = 64
 """Rows that a thread takes at a time."""
-CHANNELS = (1, 3, 4)
-"""Of pictures."""
 MANY = 1 << 20
 """Rows of an iterator after which is said that it has not ended."""
 _log = logging.getLogger(__name__)

@@ -50,7 +50,7 @@ def resolve_own(pointer: str) -> Any:
         return resolve(pointer)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"{pointer} cannot be imported: {error}") from error
-    except Exception as error:
+    except Exception as error:  # whatever a user's own code raises
         raise _raised(pointer, error) from error
 
 
@@ -70,7 +70,7 @@ def call_own(pointer: str, function: Callable[..., Any], **settings: Any) -> Any
     """
     try:
         return function(**settings)
-    except Exception as error:
+    except Exception as error:  # whatever a user's own code raises
         raise _raised(pointer, error) from error
 
 

@@ -42,9 +42,10 @@ def from_factory(pointer: str, settings: Mapping[str, Any]) -> Wrapped:
         network = as_model(made)
     except TypeError as error:
         raise TypeError(f"{pointer}: {error}") from error
-    if not isinstance(network, Wrapped):
-        wrap = FromLinen if isinstance(network, nn.Module) else Object
-        network = wrap(network)  # type: ignore[arg-type]
+    if isinstance(network, nn.Module):
+        network = FromLinen(network)
+    elif not isinstance(network, Wrapped):
+        network = Object(network)
     network.factory = {"factory": pointer, "settings": given}
     return network
 

@@ -55,11 +55,11 @@ class Feed:
     @property
     def sample(self) -> Tree:
         """One row: an image ``[1, H, W, C]``, or what else the model takes."""
-        raise NotImplementedError
+        raise NotImplementedError  # each feed's own
 
     def step(self, state: TrainState) -> Outcome:
         """One step on the next batch."""
-        raise NotImplementedError
+        raise NotImplementedError  # each feed's own
 
     def embedder(self, state: TrainState) -> Embedder:
         """What embeds in evaluations."""

@@ -22,7 +22,6 @@ from jdml.training.description import of_input
 from jdml.training.feed import DEVICE_BYTES, Feed, ImageFeed, Outcome, RowFeed
 from jdml.training.fingerprint import fingerprint
 from jdml.training.fit_result import Embedder
-from jdml.training.frozen import split_frozen
 from jdml.training.models import Model
 from jdml.training.placement import Tree
 from jdml.training.spec import Sampler, StepSpec, TrainSet
@@ -180,7 +179,7 @@ class FeatureFeed(Feed):
     def check(self, state: TrainState) -> None:
         """Also refuse what has more to learn than a head."""
         super().check(state)
-        learning = split_frozen(state.params, self.spec.freeze)[0]["model"]
+        learning = self.spec.split(state.params)[0]["model"]
         if set(learning) != {HEAD} and any(
             jax.tree.leaves(part) for name, part in learning.items() if name != HEAD
         ):
@@ -189,6 +188,7 @@ class FeatureFeed(Feed):
             )
         variables = {"params": state.params["model"], "batch_stats": state.batch_stats}
         self.head = Head(self.spec.model, variables, self.spec.preprocess(self.sample))
+        self.before = Before(self.spec.model, self.head.path)
 
     def step(self, state: TrainState) -> Outcome:
         """One step on the next batch; before the first, all features are computed or read."""
@@ -228,22 +228,21 @@ class FeatureFeed(Feed):
         rows.tell = self.tell
         return rows
 
-    def _file(self, images: Any, views: int, state: TrainState) -> Path | None:
+    def _file(self, images: Any, views: int, state: TrainState, program: Any) -> Path | None:
         """Where features are kept: by the backbone, its program, the images, and how they are seen."""
         if self.keep.folder is None:
             return None
-        frozen = split_frozen(state.params, self.spec.freeze)[1]["model"]
+        frozen = self.spec.split(state.params)[1]["model"]
         backbone = jax.device_get((frozen, state.batch_stats)), self.spec.preprocess
         seen = (self.keep.seed, views) if views > 1 else ()
-        digits = fingerprint(_content(images), backbone, self._program(state).as_text(), seen)
+        digits = fingerprint(_content(images), backbone, program.as_text(), seen)
         return Path(self.keep.folder) / f"{digits}.npy"
 
     def _program(self, state: TrainState) -> Any:
         """What computes the features of one image, whatever its head, lowered: dtype, pooling and all are in it."""
-        before = Before(self.spec.model, self.head.path)
 
         def features(variables: Tree, image: Tree) -> Tree:
-            return before.apply(variables, self.spec.preprocess(image))[0]
+            return self.before.apply(variables, self.spec.preprocess(image))[0]
 
         variables = {"params": state.params["model"], "batch_stats": state.batch_stats}
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), variables)
@@ -251,10 +250,11 @@ class FeatureFeed(Feed):
 
     def _computed(self, images: Any, views: int, state: TrainState) -> np.ndarray:
         """Features ``[N, views, …]``: in memory where they are small, else mapped from a file."""
-        file = self._file(images, views, state)
+        program = self._program(state)
+        file = self._file(images, views, state, program)
         if file is not None and file.is_file():
             return _read(file)
-        shape = (len(images), views, *self._program(state).out_info.shape[1:])
+        shape = (len(images), views, *program.out_info.shape[1:])
         if file is None and 4 * np.prod(shape) <= DEVICE_BYTES:
             features = np.empty(shape, np.float32)
             self._fill(features, images, state)
@@ -290,9 +290,8 @@ class FeatureFeed(Feed):
                 self._check(features[rows, view], embeddings, state)
 
     def _of(self, batch: Any, state: TrainState) -> Any:
-        before = Before(self.spec.model, self.head.path)
         params, stats = state.params["model"], state.batch_stats
-        return embed(before, params, stats, batch, preprocess=self.spec.preprocess)
+        return embed(self.before, params, stats, batch, preprocess=self.spec.preprocess)
 
     def _check(self, features: np.ndarray, embeddings: np.ndarray, state: TrainState) -> None:
         params = {"params": state.params["model"]}

@@ -12,6 +12,7 @@ import json
 import sys
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,28 +92,16 @@ def of_flow(name: str) -> Numbers:
     return told | {"gradient": digest(gradient, f"{name} gradient")}
 
 
-MINERS: Mapping[str, Callable[[], Any]] = {
-    "easy_positive": mining.easy_positive,
-    "hard_positive": mining.hard_positive,
-    "hard_negative": mining.hard_negative,
-    "multi_similarity_pairs": mining.multi_similarity_pairs,
-    "trusted_negative": mining.trusted_negative,
-    "random_positive": mining.random_positive,
-    "random_negative": mining.random_negative,
-    "semi_hard_negative": mining.semi_hard_negative,
-    "soft_hard_pairs": mining.soft_hard_pairs,
-    "distance_weighted_negative": lambda: mining.distance_weighted_negative(dim=DIM),
-}
-
-
 def of_miner(name: str) -> Numbers:
     """Which pairs are kept."""
+    record = next(miner for miner in registry.MINERS.values() if miner.builder == name)
+    miner = record.build(DIM)
 
     def kept(x: jax.Array) -> Any:
         distances = jnp.sqrt(jnp.square(x[:, None] - x[None]).sum(-1) + 1e-6)
         same = LABELS[:, None] == LABELS[None]
         pairs = mining.Pairs(same & ~np.eye(len(x), dtype=bool), ~same)
-        return MINERS[name]()(jax.random.key(0), distances, pairs)
+        return miner(jax.random.key(0), distances, pairs)
 
     pairs = jax.jit(kept)(X / np.linalg.norm(X, axis=1, keepdims=True))
     return {part: digest(value, f"{name} {part}") for part, value in pairs._asdict().items()}
@@ -157,11 +146,11 @@ def of_method(name: str) -> Numbers:
 
 
 PARTS: Mapping[str, tuple[Callable[..., Numbers], float]] = {
-    **{f"loss {name}": (lambda name=name: of_loss(name), EXACT) for name in registry.LOSSES},
-    **{f"miner {name}": (lambda name=name: of_miner(name), EXACT) for name in MINERS},
-    **{f"flow {name}": (lambda name=name: of_flow(name), EXACT) for name in PRESETS},
+    **{f"loss {name}": (partial(of_loss, name), EXACT) for name in registry.LOSSES},
+    **{f"miner {name}": (partial(of_miner, name), EXACT) for name in registry.miner_builders()},
+    **{f"flow {name}": (partial(of_flow, name), EXACT) for name in PRESETS},
     "metrics": (of_metrics, EXACT),
-    **{f"method {name}": (lambda name=name: of_method(name), TRAINED) for name in recipes.RECIPES},
+    **{f"method {name}": (partial(of_method, name), TRAINED) for name in recipes.RECIPES},
 }
 
 
@@ -172,9 +161,8 @@ def test_as_on_file(part: str) -> None:
     found = compute()
     assert found.keys() == on_file.keys()
     for what, numbers in found.items():
-        scale = max(
-            map(abs, on_file[what])
-        )  # an array's norm is among its numbers: sums may cancel
+        # An array's norm is among its numbers: sums may cancel.
+        scale = max(map(abs, on_file[what]))
         np.testing.assert_allclose(
             numbers, on_file[what], rtol=0, atol=tolerance * scale, err_msg=f"{part}, {what}"
         )

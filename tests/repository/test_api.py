@@ -7,14 +7,18 @@ import difflib
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 import jdml
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+
+from maker.pages import public_names
 
 pytestmark = pytest.mark.slow
 
@@ -45,24 +49,12 @@ def members(kind: type) -> Iterator[str]:
         yield f"    .{name}{told(member) if callable(member) else ''}"
 
 
-def public(module: ModuleType) -> list[str]:
-    """What a room offers: its list, or what it defines itself."""
-    defined = [name for name, value in vars(module).items() if is_own(value, module)]
-    return sorted(getattr(module, "__all__", defined))
-
-
-def is_own(value: Any, module: ModuleType) -> bool:
-    """Whether a module defines a public function or class."""
-    name = getattr(value, "__name__", "_")
-    return getattr(value, "__module__", None) == module.__name__ and not name.startswith("_")
-
-
 def lines() -> Iterator[str]:
     """The flat names; then a line for each public name of a room, and what its classes have."""
     yield from (f"jdml.{name}" for name in sorted(jdml.__all__))
     for room in jdml._ROOMS:
         module = importlib.import_module(f"jdml.{room}")
-        for name in public(module):
+        for name in public_names(room):
             value = getattr(module, name)
             if inspect.ismodule(value):
                 continue

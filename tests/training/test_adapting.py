@@ -41,13 +41,11 @@ class Two(nn.Module):
 
 def test_patterns_name_whole_parts_of_paths():
     params = {"block1": {"kernel": 1, "bias": 1}, "block10": {"kernel": 1}, "blocks": [1, 1]}
-    named = lambda pattern: [  # noqa: E731
-        path
-        for path, mark in zip(
-            adapt.paths(params), jax.tree.leaves(adapt.matching(params, pattern)), strict=True
-        )
-        if mark
-    ]
+
+    def named(pattern):
+        marks = jax.tree.leaves(adapt.matching(params, pattern))
+        return [path for path, mark in zip(adapt.paths(params), marks, strict=True) if mark]
+
     assert named("block1") == ["block1/bias", "block1/kernel"]
     assert named(".*/kernel") == ["block1/kernel", "block10/kernel"]
     assert named("blocks/0|block10") == ["block10/kernel", "blocks/0"]
@@ -333,7 +331,10 @@ def test_low_ranks_by_hand():
 def test_low_ranks_of_anyone_s_network_beside_weights(toy):
     """What pretrained weights are for knows nothing of the factors."""
     model = WithLora(Two(), 1, "block1", also="block0/bias|head")
-    ones = lambda variables: {"params": jax.tree.map(jnp.ones_like, variables["params"])}  # noqa: E731
+
+    def ones(variables):
+        return {"params": jax.tree.map(jnp.ones_like, variables["params"])}
+
     start, end = (
         run(toy, model=model, steps=n, pretrained=ones).state.params["model"] for n in (0, 2)
     )

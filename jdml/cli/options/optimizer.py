@@ -30,8 +30,12 @@ class Steps(Part):
 
     def changes(self, base: Recipe) -> dict[str, Any]:
         """Rate, batch and steps."""
-        fields = {"lr": "rate", "steps": "steps"}
-        fields |= {"batch_within": "batch_within", "class_power": "class_power"}
+        fields = {
+            "lr": "rate",
+            "steps": "steps",
+            "batch_within": "batch_within",
+            "class_power": "class_power",
+        }
         own = self.typed(fields)
         if self.batch is not None:
             own["batch"] = parse_batch(self.batch)
