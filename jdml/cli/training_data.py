@@ -10,6 +10,7 @@ from jdml.cli.options.data import Data
 from jdml.data.checking import alone
 from jdml.data.loading import read_listing
 from jdml.data.splits import read_names
+from jdml.data.walk import counted
 
 Scored = tuple[data.Dataset, data.Dataset | None]
 
@@ -144,7 +145,7 @@ def _held_out(train: data.Dataset, options: Data, seed: int) -> tuple[data.Datas
         validation = data.without_bad_images(validation)
     labels = validation.views[options.labels or next(iter(validation.views))]
     if len(labels) == 0 or np.unique(labels, return_counts=True)[1].max() < 2:
-        few = f"{len(labels)} images, no two of a class: hold out more"
+        few = f"{counted(len(labels), 'image', 'images')}, no two of a class: hold out more"
         raise ValueError(f"--validation {options.validation} holds out {few}")
     return train.select(~held_out), validation
 

@@ -13,7 +13,7 @@ from jdml.data.images import BadImageError, ImageFiles
 from jdml.data.lists import Listing, first, missing
 from jdml.data.loading import IMAGE_FILES, load, read_listing
 from jdml.data.rows import images_of
-from jdml.data.walk import copies
+from jdml.data.walk import copies, counted
 from jdml.registry import DATASETS, Count
 from jdml.registry.extras import MissingLibraryError, need
 
@@ -231,7 +231,7 @@ def _told(alike: Sequence[Alike]) -> tuple[str, ...]:
     """A line if images are nearly the same."""
     if not alike:
         return ()
-    couples = "1 couple of images is" if len(alike) == 1 else f"{len(alike)} couples of images are"
+    couples = counted(len(alike), "couple of images is", "couples of images are")
     listed = first([str(couple) for couple in alike])
     return (f"{couples} nearly the same in two parts or under two labels: {listed}",)
 
@@ -269,7 +269,8 @@ def unlike_published(name: str, parts: Mapping[str, Dataset]) -> tuple[str, ...]
 def _other_counts(parts: Sequence[Part]) -> tuple[str, ...]:
     """A line for each split whose counts are not the published ones."""
     return tuple(
-        f"{part.split} has {part.found.classes} classes and {part.found.images} images, "
+        f"{part.split} has {counted(part.found.classes, 'class', 'classes')} and "
+        f"{counted(part.found.images, 'image', 'images')}, "
         f"published are {part.published.classes} and {part.published.images}"
         for part in parts
         if part.published is not None and part.found != part.published
@@ -312,7 +313,8 @@ def _shared_classes(listing: Listing, ids: np.ndarray) -> tuple[str, ...]:
         return ()
     named = next(iter(listing.names.values()), {})
     names = first([str(named.get(i, i)) for i in shared.tolist()])
-    return (f"{len(shared)} classes are both in train and in test: {names}",)
+    both = counted(len(shared), "class is", "classes are")
+    return (f"{both} both in train and in test: {names}",)
 
 
 def _copies(
@@ -325,10 +327,11 @@ def _copies(
             " = ".join(places[row].file for row in twins)
         )
     apart, together = lines[False], lines[True]
+    lie = counted(len(apart), "image lies", "images lie")
+    have = counted(len(together), "image has", "images have")
     return (
-        (f"{len(apart)} images lie in two classes or parts, as copies: {first(apart)}",)
-        * bool(apart),
-        (f"{len(together)} images have copies in their class: {first(together)}",) * bool(together),
+        (f"{lie} in two classes or parts, as copies: {first(apart)}",) * bool(apart),
+        (f"{have} copies in their class: {first(together)}",) * bool(together),
     )
 
 

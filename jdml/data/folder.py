@@ -15,7 +15,7 @@ from jdml.data.labelled import PARTS, Labelled, as_listing, in_one_form
 from jdml.data.lists import Listing, data_folder, first
 from jdml.data.rows import images_of
 from jdml.data.table import ENDINGS, read_table
-from jdml.data.walk import image_files, images_in, kinds, subfolders, suffixes
+from jdml.data.walk import counted, image_files, images_in, kinds, subfolders, suffixes
 from jdml.registry.pointers import call_own, is_pointer, resolve_own
 
 FILLERS = ("box", "bounding", "data", "folder", "image", "images", "img", "imgs", "seg", "set")
@@ -80,7 +80,8 @@ def read_folder(data_dir: str | Path | None) -> Listing:
             rows += [Labelled(file, label, part, str(file), file.name) for file in images]
         loose = images_in(holder)
         if loose:
-            notes.append(f"{loose} images lie beside the classes' folders, in none of them")
+            lie = counted(loose, "image lies", "images lie")
+            notes.append(f"{lie} beside the classes' folders, in none of them")
     return as_listing(rows, repeats=True, others=others, notes=notes)
 
 
@@ -240,7 +241,8 @@ def _is_unlabeled(place: Path) -> bool:
 
 
 def _left_out(place: Path, images: Sequence[Path]) -> str:
-    return f"{place.name}/: {len(images)} images have no class, and are left out"
+    left = counted(len(images), "image has no class, and is", "images have no class, and are")
+    return f"{place.name}/: {left} left out"
 
 
 def _inner(place: Path, part: str) -> Path:
@@ -268,7 +270,8 @@ def _classes(root: Path) -> list[Path]:
     classes = subfolders(root)
     if not classes:
         loose = images_in(root)
-        also = f", and {loose} images: their labels may come from a .csv file" if loose else ""
+        there = counted(loose, "image", "images")
+        also = f", and {there}: their labels may come from a .csv file" if loose else ""
         raise ValueError(f"{root}: expected a folder for each class, found none{also}")
     return classes
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from jdml.data.images import Readable
 from jdml.data.lists import Listing, first, zero_shot
-from jdml.data.walk import RealFiles, unread, unread_kinds
+from jdml.data.walk import RealFiles, counted, unread, unread_kinds
 
 PARTS = {
     "train": "train",
@@ -98,7 +98,8 @@ def as_listing(
     once = _each_once(rows, repeats)
     twice = len(rows) - len(once)
     if twice:
-        notes = (*notes, f"{twice} files are links to others of their class: each is taken once")
+        links = counted(twice, "file is a link to another", "files are links to others")
+        notes = (*notes, f"{links} of their class: each is taken once")
     ids, names = numbered([row.label for row in once])
     own = any(row.part for row in once)
     parts, told = (_own_parts(once), ()) if own else _halves(ids, len(names))

@@ -103,7 +103,8 @@ def unread_kinds(others: Mapping[str, int]) -> tuple[str, ...]:
     if images:
         lines.append(f"{kinds(images)} left out: convert them to .jpg or .png")
     if others.get(NOWHERE):
-        lines.append(f"{others[NOWHERE]} {NOWHERE} left out")
+        links = counted(others[NOWHERE], "link that leads", "links that lead")
+        lines.append(f"{links} nowhere left out")
     if rest:
         lines.append(f"{kinds(rest)} left out")
     return tuple(lines)
@@ -118,7 +119,17 @@ def kinds(others: Mapping[str, int]) -> str:
     """Numbers by suffix, as words."""
     total = sum(others.values())
     listed = ", ".join(f"{count} {kind}" for kind, count in sorted(others.items()))
-    return f"{total} file{'s' if total > 1 else ''} of other kinds ({listed})"
+    return f"{counted(total, 'file', 'files')} of other kinds ({listed})"
+
+
+def counted(number: int, one: str, more: str) -> str:
+    """A number and what it counts.
+
+    Example:
+        >>> counted(1, "image lies", "images lie"), counted(2, "image lies", "images lie")
+        ('1 image lies', '2 images lie')
+    """
+    return f"{number} {one if number == 1 else more}"
 
 
 def _walk(folder: str, above: tuple[str, ...], images: list[Path], others: Counter[str]) -> None:

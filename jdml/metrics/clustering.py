@@ -69,10 +69,18 @@ def agreement(embeddings: Array, labels: Array) -> dict[str, float]:
         labels: likewise.
 
     Returns:
-        ``"NMI"`` and ``"AMI"``.
+        ``"NMI"`` and ``"AMI"``; 0 where no row has a class, as of retrieval.
     """
+    if not np.any(np.asarray(labels) >= 0):
+        return {"NMI": 0.0, "AMI": 0.0}
     both = _clustered(embeddings, labels, None, None, 20)
     return {"NMI": _normalized(*both), "AMI": adjusted_mutual_information(*both)}
+
+
+def _check_some(classes: np.ndarray) -> None:
+    """Refuse rows none of which has a class: there is nothing to agree with."""
+    if not len(classes):
+        raise ValueError("labels must have a row of a class, got none that is not negative")
 
 
 def _normalized(classes: np.ndarray, clusters: np.ndarray) -> float:
@@ -90,6 +98,7 @@ def _clustered(
     checks.check_labels("labels", labels, embeddings.shape[0])
     labelled = np.asarray(labels) >= 0
     classes = np.asarray(labels)[labelled]
+    _check_some(classes)
     clusters = len(np.unique(classes)) if num_clusters is None else num_clusters
     checks.count("num_clusters", clusters)
     checks.count("max_iterations", max_iterations)
@@ -144,6 +153,7 @@ def adjusted_mutual_information(labels: Any, clusters: Any) -> float:
         )
     if classes.dtype.kind not in "US":
         classes, parts = classes[classes >= 0], parts[classes >= 0]
+    _check_some(classes)
     (rows, by_class), (columns, by_part) = (
         np.unique(some, return_inverse=True, return_counts=True)[1:] for some in (classes, parts)
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from jdml.report import method, seen
 from jdml.report.compare import Comparison
-from jdml.report.runs import Run
+from jdml.report.runs import NO_CLASS, Run
 from jdml.report.thumbnails import thumbnails
 
 NEAR = 8
@@ -33,7 +33,8 @@ class Look:
         rows: of the whole data set, which.
         embeddings: ``[N, D]``.
         view: the labelling that is shown first.
-        neighbours: by labelling.
+        views: by labelling the labels ``[N]``, −1 of rows without a class.
+        neighbours: likewise.
         maps: by projection: points, proxies, words.
         structure: numbers by name.
         proxy_numbers: of proxies, by name.
@@ -46,6 +47,7 @@ class Look:
     rows: np.ndarray
     embeddings: np.ndarray
     view: str | None
+    views: Mapping[str, np.ndarray]
     neighbours: dict[str, seen.Neighbours] = field(default_factory=dict)
     maps: dict[str, tuple[np.ndarray, np.ndarray, str]] = field(default_factory=dict)
     structure: dict[str, float] = field(default_factory=dict)
@@ -109,14 +111,15 @@ def look_at(
         return "it has fewer than three embeddings to show"
     if not whole.all():
         rows, data, vectors = rows[whole], data.select(whole), vectors[whole]
-    views = {view: numbers for view, numbers in data.views.items() if len(np.unique(numbers)) > 1}
+    views = {view: _without_class(data, view) for view in data.views}
+    views = {view: numbers for view, numbers in views.items() if len(np.unique(numbers)) > 1}
     if not data.views and len(np.unique(data.labels)) > 1:
         views = {"class": data.labels}
     if labels is not None and labels not in views:
         raise ValueError(f"labels must be one of {', '.join(views) or 'none'}, got {labels!r}")
     first = labels or next(iter(views), None)
     views = {view: views[view] for view in sorted(views, key=lambda view: view != first)}
-    look = Look(run.name, data, rows, vectors, first)
+    look = Look(run.name, data, rows, vectors, first, views)
     for view, numbers in views.items():
         look.neighbours[view] = seen.look_up(vectors, numbers, NEAR)
     if not views:
@@ -165,13 +168,14 @@ def _set_as_data(look: Look, pictures: Mapping[int, str]) -> dict[str, Any]:
     from jdml.data import ImageFiles
 
     views = {}
-    for view in look.neighbours:
-        if not view:
-            continue
-        labels = look.data.views.get(view, look.data.labels)
+    for view, labels in look.views.items():
         known, numbers = np.unique(labels, return_inverse=True)
-        names = [seen.class_names(look.data.class_names, view, int(label)) for label in known]
-        views[view] = {"names": names, "labels": numbers.reshape(-1).tolist()}
+        names = [
+            NO_CLASS if label < 0 else seen.class_names(look.data.class_names, view, int(label))
+            for label in known
+        ]
+        none = 0 if known[0] < 0 else None
+        views[view] = {"names": names, "labels": numbers.reshape(-1).tolist(), "none": none}
     images = look.data.images
     files = [str(name) for name in images.files] if isinstance(images, ImageFiles) else None
     if files is not None:
@@ -189,11 +193,8 @@ def _look_as_data(look: Look, number: int, queries: Sequence[int]) -> dict[str, 
     any_view = next(iter(look.neighbours.values()))
     hubs, skew = seen.hubs(any_view.indices)
     views: dict[str, dict[str, Any]] = {}
-    for view, near in look.neighbours.items():
-        if not view:
-            continue
-        labels = np.unique(look.data.views.get(view, look.data.labels), return_inverse=True)[1]
-        labels = labels.reshape(-1)
+    for view, labels in look.views.items():
+        near, known = look.neighbours[view], np.unique(labels).tolist()
         doubtful = near.doubtful[:DOUBTFUL]
         views[view] = {
             "quality": [_rounded(near.quality[row]) for row in queries],
@@ -204,16 +205,15 @@ def _look_as_data(look: Look, number: int, queries: Sequence[int]) -> dict[str, 
             },
             "wrong": _packed(near.first == 0),
             "classes": [
-                [label, count, _rounded(first), _rounded(quality)]
+                [known.index(label), count, _rounded(first), _rounded(quality)]
                 for label, count, first, quality in seen.by_class(near, labels)
             ],
             "confused": [
-                [a, b, count, _rounded(share)]
+                [known.index(a), known.index(b), count, _rounded(share)]
                 for a, b, count, share in seen.confused_pairs(near.indices, labels)
             ],
         }
-    first = look.data.views.get(look.view or "", look.data.labels)
-    histogram = seen.distance_histogram(look.embeddings, first) if look.view else None
+    histogram = look.view and seen.distance_histogram(look.embeddings, look.views[look.view])
     return {
         "name": look.name,
         "set": number,
@@ -295,8 +295,7 @@ def _worst_and_others(looks: Sequence[Look]) -> Iterator[int]:
     orders = []
     for look in looks:
         near = next(iter(look.neighbours.values()))
-        view = next(iter(look.neighbours))
-        labels = look.data.views.get(view, look.data.labels)
+        labels = next(iter(look.views.values()), look.data.labels)
         quality = np.where(np.isnan(near.quality), np.inf, near.quality)
         worst = np.argsort(quality, kind="stable")
         rank = np.zeros(len(worst), int)
@@ -382,6 +381,13 @@ def _same_images(a: Any, b: Any) -> bool:
         return list(map(str, a.files)) == list(map(str, b.files))
     pictures = [getattr(images, "ndim", 0) == 4 for images in (a, b)]
     return pictures == [False, False] or (all(pictures) and np.array_equal(a, b))
+
+
+def _without_class(data: Any, view: str) -> np.ndarray:
+    """The labels of a view, −1 of rows without a class."""
+    names = data.class_names.get(view, ())
+    none = [number for number, name in enumerate(names) if name == NO_CLASS]
+    return np.where(np.isin(data.views[view], none), -1, data.views[view])
 
 
 def _some(count: int, most: int) -> np.ndarray:

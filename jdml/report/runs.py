@@ -22,6 +22,8 @@ NOT_SETTINGS = ("data_checksum", "data_dir")
 OF_THE_LOOP = ("embedding", "fingerprint", "fit", "hook", "started", "versions")
 """What the loop adds to a run's configuration."""
 NOT_CURVES = ("seconds", "step")
+NO_CLASS = "(no class)"
+"""What a negative label is called, of rows that are of no class."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,7 +235,8 @@ def _of_arrays(place: Path) -> Run:
     views: dict[str, Any] = {}
     for view, labels in _by_level(embedded.labels):
         known, numbers = np.unique(labels, return_inverse=True)
-        names[view] = tuple(str(name) for name in known)
+        without = known.dtype.kind in "if" and known < 0
+        names[view] = tuple(np.where(without, NO_CLASS, known.astype(str)).tolist())
         views[view] = numbers.reshape(-1)
     finest = [np.zeros(len(vectors), np.int32), *views.values()][-1]
     images: Any = vectors

@@ -103,7 +103,7 @@ def confused_pairs(
     known, own = np.unique(labels, return_inverse=True)
     own = own.reshape(-1)
     query, answer = np.repeat(own, indices.shape[1]), own[indices].reshape(-1)
-    wrong = query != answer
+    wrong = (query != answer) & (known[query] >= 0) & (known[answer] >= 0)
     low, high = np.minimum(query, answer)[wrong], np.maximum(query, answer)[wrong]
     codes, counts = np.unique(low.astype(np.int64) * len(known) + high, return_counts=True)
     sizes = np.bincount(own, minlength=len(known)) * indices.shape[1]
@@ -151,10 +151,10 @@ def by_class(neighbours: Neighbours, labels: np.ndarray) -> list[tuple[int, int,
         labels: ``[N]``.
 
     Returns:
-        ``(class, rows, R@1, MAP@R)``; classes of one row, which has nothing to find, are left out.
+        ``(class, rows, R@1, MAP@R)``; classes of one row, which has nothing to find, are left out, and negative labels.
     """
     rows = []
-    for label in np.unique(labels):
+    for label in np.unique(labels[labels >= 0]):
         members = np.flatnonzero(labels == label)
         if len(members) > 1:
             first, quality = neighbours.first[members].mean(), neighbours.quality[members].mean()
@@ -363,8 +363,8 @@ def _sample(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _pair_distances(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distances of all pairs of one class, and of all pairs of two classes."""
-    few = np.random.default_rng(1).permutation(len(x))[:2000]
+    """Distances of all pairs of one class, and of all pairs of two classes; negative labels are none."""
+    few = np.random.default_rng(1).permutation(np.flatnonzero(y >= 0))[:2000]
     from scipy.spatial.distance import pdist
 
     a, b = np.triu_indices(len(few), 1)

@@ -16,6 +16,7 @@ import numpy as np
 from jdml.recipes.base import Recipe
 from jdml.registry.extras import need
 from jdml.registry.places import check_local, json_of
+from jdml.training.description import at_defaults
 from jdml.training.placement import Tree, wait_for_all, writes
 
 CONFIG = "config.json"
@@ -213,7 +214,8 @@ class RunFolder:
         file = self.path / CONFIG
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"out_dir must be a folder, {self.path} is a file")
-        there = read_json(file) if file.exists() else None
+        there = json_of(file.read_bytes(), file, dict) if file.exists() else None
+        there = there and at_defaults(there, config)
         if there is None or not self._kept():
             if there is None and any(self._checkpoints.glob("*")):
                 raise ValueError(f"out_dir {self.path} has checkpoints but no {CONFIG}")

@@ -131,6 +131,38 @@ def build_crop(description: Description) -> Crops | None:
     return Crops(**{**crop, **pairs})
 
 
+def at_defaults(there: Any, now: Description) -> Any:
+    """A configuration with the settings that its network did not have when it was written, at their defaults.
+
+    Args:
+        there: a run's ``config.json``.
+        now: the configuration that it is compared with.
+
+    Returns:
+        The configuration. Where its network is then the one of now, so is its fingerprint, which counts all settings.
+    """
+    old, new = _part(there, "embedding"), _part(now, "embedding")
+    settings = _part(old, "settings")
+    lacking = _part(new, "settings").keys() - settings.keys()
+    if not lacking or old.get("network") not in NETWORKS or old["network"] != new["network"]:
+        return there
+    kind: Any = NETWORKS[old["network"]].kind
+    fields = dataclasses.fields(kind)
+    defaults = {f.name: _plain(f.default, f.name) for f in fields if f.name in lacking}
+    told = {**old, "settings": {**defaults, **settings}}
+    made = {**there, "embedding": told}
+    if told == new and "lora" not in told:
+        model = {"model": now["fingerprint"]["model"]}
+        made["fingerprint"] = _part(there, "fingerprint") | model
+    return made
+
+
+def _part(config: Any, name: str) -> Description:
+    """What a configuration says under a name; nothing where that is no mapping."""
+    part = config.get(name) if isinstance(config, dict) else None
+    return part if isinstance(part, dict) else {}
+
+
 def _of_model(described: Model) -> Description:
     if isinstance(described, Wrapped) and described.factory:
         return dict(described.factory)

@@ -379,6 +379,10 @@ def test_evaluate_by_level(capsys, embeddings, tmp_path):
     _, out, _ = jdml_main(capsys, "evaluate", tmp_path / "levels.npz", "--nmi", "--json", "-")
     assert json.loads(out)["R@1"] == pytest.approx([4 / 6, 4 / 6])
     assert len(json.loads(out)["NMI"]) == 2
+    labels = np.stack([content["labels"], np.full_like(content["labels"], -1)], axis=1)
+    np.savez(tmp_path / "levels.npz", embeddings=content["embeddings"], labels=labels)
+    code, out, _ = jdml_main(capsys, "evaluate", tmp_path / "levels.npz", "--nmi", "--json", "-")
+    assert (code, [json.loads(out)[name][1] for name in ("R@1", "NMI", "AMI")]) == (0, [0, 0, 0])
     _, out, _ = jdml_main(capsys, "evaluate", tmp_path / "levels.npz")
     assert "level 0" in out
 

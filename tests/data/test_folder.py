@@ -89,7 +89,7 @@ def test_one_file_twice_in_a_class_is_taken_once(tmp_path):
     (tmp_path / "ant" / "x.png").symlink_to(tmp_path / "ant" / "0.png")
     listing = read_folder(tmp_path)
     assert len(listing.files) == 4
-    assert listing.notes == ("1 files are links to others of their class: each is taken once",)
+    assert listing.notes == ("1 file is a link to another of their class: each is taken once",)
 
 
 # Parts
@@ -123,7 +123,7 @@ def test_what_lies_beside_parts(tmp_path):
     assert found(tmp_path) == {"train": ["ant", "bee"], "test": ["ant", "bee"]}
     assert listing.notes == (
         "unlabeled/: 3 images have no class, and are left out",
-        "1 images lie beside the classes' folders, in none of them",
+        "1 image lies beside the classes' folders, in none of them",
         "1 file of other kinds (1 .xml) left out",
     )
     classes(tmp_path, ["extra"])
@@ -294,11 +294,11 @@ def test_copies_are_found(animals):
     findings = check("folder", animals)
     assert findings.problems == ()
     copies = f"{animals}/cat/1.jpg = {animals}/cat/again.jpg"
-    assert f"1 images have copies in their class: {copies}" in findings.notes
+    assert f"1 image has copies in their class: {copies}" in findings.notes
     (animals / "dog" / "cat.jpg").write_bytes((animals / "cat" / "2.jpg").read_bytes())
     (problem,) = check("folder", animals).problems
     assert problem == (
-        f"1 images lie in two classes or parts, as copies: {animals}/cat/2.jpg = {animals}/dog/cat.jpg"
+        f"1 image lies in two classes or parts, as copies: {animals}/cat/2.jpg = {animals}/dog/cat.jpg"
     )
 
 
@@ -344,9 +344,9 @@ def test_lists_that_are_wrong(tmp_path):
     findings = check("sop", tmp_path)
     assert findings.problems[:2] == (
         "train has 2 classes and 2 images, published are 11318 and 59551",
-        "test has 1 classes and 1 images, published are 11316 and 60502",
+        "test has 1 class and 1 image, published are 11316 and 60502",
     )
-    assert findings.problems[2] == "1 classes are both in train and in test: 2"
+    assert findings.problems[2] == "1 class is both in train and in test: 2"
     assert findings.problems[3] == "1 of 3 images are in the lists twice"
     assert findings.problems[4].startswith("3 of 3 image files are missing: ")
     assert [part.missing for part in findings.parts] == [2, 1]

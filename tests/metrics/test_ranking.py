@@ -210,6 +210,11 @@ def test_rows_with_a_negative_label_take_no_part():
     labels[45:], points[50:] = -1, np.nan
     labels[47:] = -7
     assert nmi(points, labels) == expected
+    nowhere = np.full(len(labels), -1)
+    with pytest.raises(ValueError, match="labels must have a row of a class, got none"):
+        nmi(points, nowhere)
+    with pytest.raises(ValueError, match="labels must have a row of a class, got none"):
+        metrics.adjusted_mutual_information(nowhere, labels)
 
 
 @pytest.mark.parametrize("exponent", [-100, -40, 64, 120])

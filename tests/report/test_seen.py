@@ -10,7 +10,7 @@ from scipy.spatial.distance import pdist
 import jdml
 from jdml import report
 from jdml.data import Dataset, ImageFiles
-from jdml.report import Run, seen
+from jdml.report import Run, looking, seen
 from jdml.report.method import panels
 from jdml.report.thumbnails import address, picture_of, thumbnails
 
@@ -54,6 +54,27 @@ def test_doubtful_labels_are_those_whose_neighbours_agree_on_another():
     nearest = found.distances[found.doubtful, 0]
     assert nearest.tolist() == sorted(nearest)
     assert seen.doubtful(np.array([[1], [0], [1]]), np.array([0, 1, 1])).tolist() == []
+
+
+def test_rows_without_a_class_are_none_on_the_page(tmp_path):
+    x = np.concatenate([LINE, LINE + 0.4])
+    labels = np.stack([np.r_[LABELS, np.full(6, -1)], np.r_[np.full(6, -2), LABELS - 1]], 1)
+    np.savez(tmp_path / "e.npz", embeddings=x, labels=labels)
+    (run,) = report.read_runs(tmp_path / "e.npz")
+    look = looking.look_at(run, labels=None, projections=("pca",), most=99)
+    for view, own in zip(look.views, labels.T, strict=True):
+        np.testing.assert_array_equal(look.views[view] < 0, own < 0)
+        scores = jdml.evaluate_retrieval(x, own, recall_at=(1,))
+        assert np.nanmean(look.neighbours[view].first) == pytest.approx(scores["R@1"])
+    page = looking.looks_as_data([look], 0, 0)
+    shown = page["sets"][0]["views"]["level 1"]
+    assert shown["names"] == ["(no class)", "0"]
+    assert shown["none"] == 0
+    of = page["looks"][0]["views"]["level 0"]
+    assert [row[:2] for row in of["classes"]] == [[1, 3], [2, 3]]
+    assert {n for pair in of["confused"] for n in pair[:2]} == {1, 2}
+    labelled = seen.structure(LINE, LABELS)
+    assert look.structure["within"] == pytest.approx(labelled["within"])
 
 
 def test_hubs_are_counted():

@@ -114,6 +114,24 @@ def test_fields_that_a_recipe_did_not_have_are_at_their_defaults(tmp_path):
         RunFolder(tmp_path, {"recipe": {**now, "freeze": "head"}})
 
 
+def test_settings_that_a_network_did_not_have_are_at_their_defaults(tmp_path):
+    settings = {"pooling": "gem", "remat": False}
+    now = {"embedding": {"network": "vit_s16", "dim": 4, "settings": settings}}
+    before = {"embedding": {**now["embedding"], "settings": {"pooling": "gem"}}}
+    now["fingerprint"], before["fingerprint"] = (
+        {"model": "new", "data": "d"},
+        {"model": "old", "data": "d"},
+    )
+    RunFolder(tmp_path, before).save(3, state(), {})
+    RunFolder(tmp_path, now)
+    for change in ({"dim": 8}, {"settings": {**settings, "remat": True}}, {"network": "vit_b16"}):
+        other = {**now, "embedding": {**now["embedding"], **change}}
+        with pytest.raises(ValueError, match=r"configuration: .*; the model is another$"):
+            RunFolder(tmp_path, other)
+    with pytest.raises(ValueError, match="configuration: the data is another$"):
+        RunFolder(tmp_path, {**now, "fingerprint": {"model": "new", "data": "other"}})
+
+
 def test_differences():
     assert differences({"a": [1, 2]}, {"a": [1, 2]}) == []
     assert differences({"a": 1, "b": {"c": 2}}, {"b": {"c": 3}, "d": None}) == [

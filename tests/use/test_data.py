@@ -140,7 +140,7 @@ def test_files_of_other_kinds_are_counted(tmp_path, draw, jdml_command):
     listing = read_folder(root)
     assert counts(listing)["all"] == (4, 8)
     assert listing.notes == (
-        "1 images lie beside the classes' folders, in none of them",
+        "1 image lies beside the classes' folders, in none of them",
         "2 files of other kinds (2 .heic) left out: convert them to .jpg or .png",
         "1 file of other kinds (1 .txt) left out",
     )

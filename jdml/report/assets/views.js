@@ -41,7 +41,8 @@ function buildGallery() {
   const list = el("ul", { class: "found", "aria-label": "Queries and their nearest neighbours" }), status = el("p", { class: "quiet", role: "status" });
   const classes = el("span"), byView = el("span");
   const button = el("button", { type: "button", class: "plain", text: "Show more", onclick: () => { more += MORE_ROWS; draw(); } });
-  const right = (row) => (other) => { const of = setOf(look).views[view]; return !!of && of.labels[row] === of.labels[other]; };
+  const classed = (row) => { const of = setOf(look).views[view]; return !!of && of.labels[row] !== of.none; };
+  const right = (row) => (other) => { const of = setOf(look).views[view]; return classed(row) && of.labels[row] === of.labels[other]; };
   const goodness = (i) => look.views[view]?.quality[i] ?? 2;
   function sorted() {
     let places = look.queries.map((_, i) => i);
@@ -57,7 +58,7 @@ function buildGallery() {
     const places = sorted();
     list.replaceChildren(...places.slice(0, more).map((i) => {
       const row = look.queries[i], of = right(row), score = look.views[view]?.quality[i];
-      const cards = look.near[i].map((other, n) => card(look, view, other, view ? (of(other) ? "right" : "wrong") : "plain", number(look.distances[i][n])));
+      const cards = look.near[i].map((other, n) => card(look, view, other, classed(row) ? (of(other) ? "right" : "wrong") : "plain", number(look.distances[i][n])));
       return el("li", { tabindex: 0 }, card(look, view, row, "query", score === null || score === undefined ? "" : `MAP@R ${percent(score)} %`), ...cards);
     }));
     const what = gallery.pair ? ` of ${gallery.pair.map((label) => short(setOf(look).views[view].names[label], 40)).join(" and ")}` : "";
