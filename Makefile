@@ -46,7 +46,7 @@ lint: $(VENV)/.dev ## ruff's rules and format
 types: $(VENV)/.dev ## mypy
 	$(BIN)/mypy
 
-parity: $(VENV)/.parity ## the tests again, beside pytorch-metric-learning and faiss
+parity: $(VENV)/.parity ## the tests again, beside PyTorch's libraries and faiss
 	$(MAKE) --no-print-directory test
 
 notebooks: $(VENV)/.dev ## run every notebook on small digits, and compare what it prints with what it did

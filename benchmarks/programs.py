@@ -1,6 +1,7 @@
 """The programs that `compiled.py` compiles: each section yields what a program is called, and how it is traced."""
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -345,11 +346,11 @@ def steps(asked: Any) -> Found:
 
 def precision(asked: Any) -> Found:
     """A training step of each network whose blocks can be computed again, by what it computes in."""
-    kinds = [(dtype, remat) for remat in (False, True) for dtype in ("float32", "bfloat16")]
+    dtypes = ("float32", "bfloat16", "float16")
     for network in asked.networks:
         if not hasattr(jdml.registry.NETWORKS[network].kind, "remat"):
             continue
-        for dtype, remat in [*kinds, ("float16", False)]:
+        for dtype, remat in itertools.product(dtypes, (False, True)):
             model = models.create(network, dim=DIM, dtype=jnp.dtype(dtype).type, remat=remat)
 
             def lowered(model: Any = model, scaled: bool = dtype == "float16") -> Any:

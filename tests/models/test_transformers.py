@@ -56,44 +56,46 @@ class Reference(NamedTuple):
     any_size: bool = True
 
 
+def library(name: str) -> Any:
+    """A library of PyTorch's. They import torchvision, whose package on PyPI is built for CUDA: beside a torch for the
+    CPU alone its operators are not loaded, and those that it asks for are declared here. No network calls them.
+    """
+    reason = f"compares with {name}: pip install jdml[parity]"
+    torch = pytest.importorskip("torch", reason=reason)
+    try:
+        import torchvision  # noqa: F401
+    except ImportError:
+        pass  # the library says what it lacks
+    except RuntimeError:
+        for operator in ("nms", "qnms"):
+            schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            torch.library.define(f"torchvision::{operator}", schema)
+    return pytest.importorskip(name, reason=reason, exc_type=ImportError)
+
+
 def transformers(kind: str, **others: Any) -> Callable[[], Any]:
     """A model of this kind."""
 
     def make() -> Any:
-        library = pytest.importorskip(
-            "transformers", reason="compares with transformers: pip install jdml[parity]"
-        )
+        theirs = library("transformers")
         sizes = {"hidden_size": WIDTH, "num_hidden_layers": DEPTH, "num_attention_heads": HEADS}
         config = kind.replace("WithProjection", "").replace("Model", "Config")
-        config = getattr(library, config)(**sizes, **others)
-        return getattr(library, kind)(config)
+        config = getattr(theirs, config)(**sizes, **others)
+        return getattr(theirs, kind)(config)
 
     return make
-
-
-def other(module: str, make: Callable[[Any], Any]) -> Callable[[], Any]:
-    """A model of a library that wants torchvision, which may not fit the torch that is there."""
-
-    def made() -> Any:
-        try:
-            return make(__import__(module))
-        except (ImportError, RuntimeError) as error:
-            pytest.skip(f"compares with {module}, with the torchvision that fits torch: {error}")
-
-    return made
 
 
 def timm(name: str, patch: int) -> Callable[[], Any]:
     sizes = {"embed_dim": WIDTH, "depth": DEPTH, "num_heads": HEADS, "img_size": patch * GRID}
     others = {"num_classes": 0, "dynamic_img_size": True}
-    return other("timm", lambda timm: timm.create_model(name, **sizes, **others))
+    return lambda: library("timm").create_model(name, **sizes, **others)
 
 
-def open_clip(library: Any) -> Any:
-    from open_clip.transformer import QuickGELU, VisionTransformer
-
+def open_clip() -> Any:
+    theirs = library("open_clip").transformer
     sizes = (16 * GRID, 16, WIDTH, DEPTH, HEADS, 4.0)
-    return VisionTransformer(*sizes, output_dim=PROJECTED, act_layer=QuickGELU)
+    return theirs.VisionTransformer(*sizes, output_dim=PROJECTED, act_layer=theirs.QuickGELU)
 
 
 def as_is(model: Any, images: Any) -> Any:
@@ -153,9 +155,7 @@ REFERENCES = {
         "timm",
         {"activation": "gelu"},
     ),
-    "clip open_clip": Reference(
-        "clip_b16", other("open_clip", open_clip), as_is, "open_clip and CLIP", {}, False
-    ),
+    "clip open_clip": Reference("clip_b16", open_clip, as_is, "open_clip and CLIP", {}, False),
 }
 
 
