@@ -1,9 +1,12 @@
 """Studies that are kept run by run: nothing is run twice, and the tables say what they hold."""
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 
+import chex
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -283,3 +286,160 @@ def test_adapted_birds_are_chosen_on_held_out_species_and_compared_by_seed() -> 
     variables = {"params": {"stem": 1, "head": {"embedding": None}}}
     begun = study.begin(None, variables)["params"]
     np.testing.assert_array_equal(begun["head"]["embedding"]["kernel"], np.eye(study.CHANNELS))
+
+
+@pytest.fixture
+def letters(monkeypatch: pytest.MonkeyPatch, write_omniglot: Callable[..., None], tmp_path: Path):
+    """The letters' study with a method, two steps and a trial, on eight letters; which parts of the data it read."""
+    from experiments.letters import main as study
+
+    write_omniglot(tmp_path / "data", ("Aa", "Bb"))
+    methods = {"MS": dataclasses.replace(study.METHODS["MS"], batch=(4, 4))}
+    changes = {"METHODS": methods, "STEPS": 2, "EVERY": 1, "TRIALS": 1, "FOLDS": 2}
+    columns = {"COLUMNS": {"tuned": (1,), "papers": (1,), "resnet": (1,)}}
+    for name, value in {**changes, **columns}.items():
+        monkeypatch.setattr(study, name, value)
+    values = {"rate": 2e-3, "per_class": 16}  # 4 × 16 rows, of the letters that there are
+    monkeypatch.setattr(study, "trial", lambda recipe, number: values)
+    read: list[str] = []
+    load = jdml.data.load
+
+    def told(*names: object, split: str, **where: object) -> jdml.data.Dataset:
+        read.append(split)
+        return load(*names, split=split, **where)
+
+    monkeypatch.setattr(jdml.data, "load", told)
+    study.letters.cache_clear()
+    folder = {"runs": tmp_path / "runs", "frozen": tmp_path / "frozen.json"}
+    yield study, study.Settings(tmp_path / "data", out=tmp_path / "kept.jsonl", **folder), read
+    study.letters.cache_clear()
+
+
+def test_letters_are_scored_when_settings_are_frozen(letters) -> None:
+    study, settings, read = letters
+    first = study.main(settings)
+    assert "PARTIAL, from which nothing follows: 1 of 1 pilot runs, 1 of 1 trial runs" in first
+    assert set(read) == {"train"}
+    assert not any(settings.runs.iterdir())
+    frozen = json.loads(settings.frozen.read_text())
+    assert frozen["settings"] == {"MS": {"rate": 2e-3, "per_class": 16}}
+    assert [frozen[column]["MS"]["rate"] for column in study.COLUMNS] == [2e-3, 1e-3, 2e-3]
+    study.main(dataclasses.replace(settings, minutes=0))  # no time: nothing is begun
+    assert set(read) == {"train"}
+    told = study.main(settings)
+    assert set(read) == {"train", "test"}
+    assert told.startswith("All runs: 1 of 1 pilot runs, 1 of 1 trial runs, 6 of 6 scored runs")
+    kept = read_results(settings.out)
+    together = [name for name in kept if "together" in name]
+    assert len(kept) == 2 + 6 + 3
+    assert len(together) == 3
+    assert all(0 < kept[name]["metrics"]["MAP@R"] <= 1 for name in together)
+    assert [step for step, _ in kept["pilot: MS, fold 0-0"]["metrics"]["curve"]] == [1, 2]
+    assert study.main(dataclasses.replace(settings, table=True)) == told
+    with pytest.raises(ValueError, match=r"--only must name methods among MS; got \['Ms'\]"):
+        study.main(dataclasses.replace(settings, only=("Ms",)))
+
+
+def test_unseen_letters_are_not_read_for_other_settings(letters) -> None:
+    study, settings, read = letters
+    job = study.make_job("MS", "papers", 1, 0, {})
+    where = {"data_dir": settings.folder, "runs": str(settings.runs)}
+    with pytest.raises(ValueError, match="MS, papers: the test letters are for settings that are"):
+        study.run(job, frozen=str(settings.frozen), **where)
+    recipe = study.told(study.recipe_of({**job, "settings": {"rate": 0.5}}))
+    settings.frozen.write_text(json.dumps({"papers": {"MS": recipe}}))
+    with pytest.raises(ValueError, match="has none of this method, or others"):
+        study.run(job, frozen=str(settings.frozen), **where)
+    assert not read
+    settings.frozen.write_text(json.dumps({"papers": {"MS": study.told(study.recipe_of(job))}}))
+    assert len(study.load_test(job, settings.folder, settings.frozen)) == 160
+
+
+def test_folds_of_letters_are_disjoint_and_cover_all(letters) -> None:
+    study, settings, _ = letters
+    held_out = []
+    for fold in range(study.FOLDS):
+        train, validation = study.load_fold(settings.folder, fold)
+        assert set(train.views["letter"]).isdisjoint(validation.views["letter"])
+        assert len(train) + len(validation) == 160
+        np.testing.assert_array_equal(np.unique(train.labels), np.arange(4))
+        held_out += np.unique(validation.views["letter"]).tolist()
+    assert sorted(held_out) == list(range(8))
+
+
+def test_a_letters_run_that_was_stopped_goes_on(letters, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, settings, _ = letters
+    job = study.make_job("MS", "papers", 1, 0, {})
+    whole = study.fit_one(job, 0, settings.folder, settings.runs / "whole")
+    seen, retrieval_in = [], study.by_recipe.retrieval_in
+
+    def stopped(validation: object, recipe: object) -> Callable[..., object]:
+        evaluate = retrieval_in(validation, recipe)
+
+        def once(embedder: object) -> object:
+            seen.append(int(embedder.state.step))
+            if seen == [1, 2]:
+                raise KeyboardInterrupt
+            return evaluate(embedder)
+
+        return once
+
+    monkeypatch.setattr(study.by_recipe, "retrieval_in", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        study.fit_one(job, 0, settings.folder, settings.runs)
+    again = study.fit_one(job, 0, settings.folder, settings.runs)
+    assert seen == [1, 2, 2]
+    chex.assert_trees_all_equal(again.best_params, whole.best_params)
+    assert again.history == whole.history
+
+
+def test_trials_of_letters_stay_in_their_ranges() -> None:
+    from experiments.letters import methods
+
+    for name, recipe in methods.METHODS.items():
+        ranges = methods.ranges_of(recipe)
+        values = [methods.trial(recipe, number) for number in range(10)]
+        assert len({str(methods.tuned(recipe, own)) for own in values}) == 10, name
+        for setting, span in ranges.items():
+            ((kind, ends),) = span.items()
+            tried = [own[setting] for own in values]
+            assert set(tried) == set(ends) if kind == "of" else min(ends) <= min(tried), name
+            assert kind == "of" or max(tried) <= max(ends), name
+    points = np.array([methods.spread(3, number) for number in range(1000)])
+    np.testing.assert_allclose(points.mean(0), 0.5, atol=5e-3)
+    np.testing.assert_allclose(np.cov(points.T), np.eye(3) / 12, atol=5e-3)
+
+
+def test_a_nested_loss_of_letters_is_the_sum_over_its_prefixes() -> None:
+    from experiments.letters import methods
+
+    x, y = jax.random.normal(jax.random.key(0), (8, 128)), jnp.arange(8) // 2
+    recipe = methods.METHODS["SupCon, matryoshka"]
+    objective = methods.objective_of("SupCon, matryoshka", recipe, 4)
+    value, _ = objective.loss({}, x, y, key=jax.random.key(0), state=objective.init_state())
+    alone = [jdml.sup_con_loss(x[:, :size], y) for size in (128, 64, 32, 16)]
+    np.testing.assert_allclose(value, np.sum(alone), rtol=1e-5)
+    assert methods.objective_of("SupCon", recipe, 4) is None
+
+
+def test_intervals_of_letters_are_student_s() -> None:
+    """Against the density of t, integrated in float64 until 97.5 % lie below."""
+    from experiments.letters import tables
+
+    values = {
+        (seed, fold): 0.4 + 0.01 * seed + 0.003 * fold**2 for seed in range(3) for fold in range(4)
+    }
+    x, freedom = np.linspace(0, 60, 2_000_001), len(values) - 1
+    density = (1 + x**2 / freedom) ** (-(freedom + 1) / 2)
+    area = np.cumsum((density[1:] + density[:-1]) / 2)
+    quantile = x[1 + np.searchsorted(area / area[-1], 0.95)]
+    runs = 100 * np.array(list(values.values()))
+    half = quantile * runs.std(ddof=1) / len(runs) ** 0.5
+    expected = f"{runs.mean():.1f} [{runs.mean() - half:.1f}, {runs.mean() + half:.1f}]"
+    assert tables.interval(values) == expected
+    assert tables.interval({(0, 0): 0.25}) == "25.0"
+    assert tables.interval({}) == "–"
+    worse = {key: value - 0.02 - 0.001 * key[0] for key, value in values.items()}
+    near = {key: value - 0.004 - 0.0001 * key[1] for key, value in values.items()}
+    told = tables.differences({"a": worse, "b": values, "c": near})
+    assert [line[:7] for line in told.splitlines()[2:]] == ["| b − a", "| c − a"]

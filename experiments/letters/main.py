@@ -1,0 +1,299 @@
+"""Every method on Omniglot by letter, tuned alike, under the protocol of *A Metric Learning Reality Check*.
+
+What is run, in which order, and which differences count is written in README.md, before the runs. All of it goes on by
+one command, which may be stopped anywhere:
+
+    python -m experiments.letters.main --data-dir DIR                  # all that is missing
+    python -m experiments.letters.main --data-dir DIR --minutes 8      # begin nothing after eight minutes
+    python -m experiments.letters.main --table                         # the tables of the runs that there are
+
+A run that has ended is a line of results.jsonl and never run twice; one that was stopped goes on in its folder under
+--runs. When the trials are done, the settings that they choose are written into frozen.json: commit it, and go on.
+"""
+
+import dataclasses
+import functools
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.letters.methods import METHODS, objective_of, trial, tuned
+from experiments.letters.tables import report
+from experiments.options import Kept, start
+from jdml import data
+from jdml.metrics import evaluate_retrieval
+from jdml.recipes import Recipe
+from jdml.training import FitResult, by_recipe
+from jdml.training.checkpoint import write_json
+from jdml.training.records import read_results
+
+STEPS, EVERY, FOLDS = 2000, 250, 4
+TRIALS, LEADING, DEEP = 10, 12, 6
+CHOOSING = 0
+"""Seed of all that chooses; what is scored has others."""
+COLUMNS: dict[str, tuple[int, ...]] = {"tuned": (1, 2, 3), "papers": (1,), "resnet": (1,)}
+"""What is scored on the test letters, and with which seeds."""
+SCORES = ("P@1", "RP", "MAP@R")
+HERE = Path(__file__).parent
+Job = dict[str, Any]
+Results = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Kept):
+    """What is run."""
+
+    only: tuple[str, ...] = ()
+    """Of the methods these only, by name."""
+    out: Path = HERE / "results.jsonl"
+    """File of the kept runs."""
+    frozen: Path = HERE / "frozen.json"
+    """File of the settings that are scored."""
+    runs: Path = Path("runs/letters")
+    """Folder of the runs that have not ended, and of models that are not yet scored together."""
+
+
+@functools.cache
+def letters(data_dir: str | None, split: str) -> data.Dataset:
+    """Drawings at 28×28, labelled by letter."""
+    return data.load("omniglot", data_dir=data_dir, split=split).relabel("letter")
+
+
+def load_fold(data_dir: str | None, fold: int) -> tuple[data.Dataset, data.Dataset]:
+    """Three quarters of the training letters, numbered anew, and the quarter that chooses the weights."""
+    whole = letters(data_dir, "train")
+    parts = data.mlrc_folds(whole.labels, FOLDS)[fold]
+    train, validation = whole.select(parts.train), whole.select(parts.validation)
+    own = np.unique(train.labels, return_inverse=True)[1]
+    return dataclasses.replace(train, labels=own), validation
+
+
+def load_test(job: Job, data_dir: str | None, frozen: Path) -> data.Dataset:
+    """The letters that are scored, for a recipe alone that stands in the file of frozen settings.
+
+    Raises:
+        ValueError: it does not, or is another there.
+    """
+    kept = json.loads(frozen.read_text()) if frozen.exists() else {}
+    if kept.get(job["column"], {}).get(job["method"]) != told(recipe_of(job)):
+        raise ValueError(
+            f"{job['method']}, {job['column']}: the test letters are for settings that are frozen, and {frozen} has "
+            "none of this method, or others"
+        )
+    return letters(data_dir, "test")
+
+
+def recipe_of(job: Job) -> Recipe:
+    """How a job trains."""
+    made = tuned(METHODS[job["method"]], job["settings"])
+    return dataclasses.replace(made, network="resnet20v2" if job["column"] == "resnet" else "small")
+
+
+def told(recipe: Recipe) -> dict[str, Any]:
+    """What of a recipe is no default, as JSON has it."""
+    usual = Recipe().to_json()
+    own = {name: value for name, value in recipe.to_json().items() if value != usual[name]}
+    return dict(json.loads(json.dumps(own)))
+
+
+def fit_one(job: Job, fold: int, data_dir: str | None, runs: Path) -> FitResult:
+    """One model of one fold, from where its folder is; the best of its evaluations."""
+    train, validation = load_fold(data_dir, fold)
+    recipe = recipe_of(job)
+    return by_recipe.train(
+        recipe,
+        train,
+        validation=validation,
+        objective=objective_of(job["method"], recipe, train.num_classes),
+        steps=job["steps"],
+        seed=FOLDS * job["seed"] + fold,
+        evaluate_every=min(EVERY, job["steps"]),
+        log_every=min(EVERY, job["steps"]),
+        out_dir=folder_of(job, fold, runs),
+        progress=False,
+    )
+
+
+def folder_of(job: Job, fold: int, runs: Path) -> Path:
+    """The folder of a model."""
+    return runs / f"{job['column']}, {job['method']}, fold {fold}-{job['seed']}"
+
+
+def run(job: Job, data_dir: str | None, runs: str, frozen: str) -> dict[str, Any]:
+    """Train a model of a fold, and score it where its settings are frozen; or score the four of a seed together."""
+    scored = job["column"] in COLUMNS
+    test = load_test(job, data_dir, Path(frozen)) if scored else None
+    if job["fold"] is None:
+        assert test is not None
+        return together(job, test, data_dir, Path(runs))
+    try:
+        result = fit_one(job, job["fold"], data_dir, Path(runs))
+    except FloatingPointError as error:
+        return {"diverged": str(error)}
+    assert result.best is not None
+    if test is None:
+        shutil.rmtree(folder_of(job, job["fold"], Path(runs)))
+        scores = {}
+    else:
+        vectors = by_recipe.normalized(recipe_of(job), result.embedder(test.images))
+        scores = score(vectors, test)
+    return {
+        **scores,
+        "validation": round(result.best.value, 5),
+        "best step": result.best.step,
+        "steps": int(result.history[-1]["step"]),
+        "curve": [
+            [record["step"], round(float(record["MAP@R"]), 5)]
+            for record in result.history
+            if "MAP@R" in record
+        ],
+    }
+
+
+def together(job: Job, test: data.Dataset, data_dir: str | None, runs: Path) -> dict[str, float]:
+    """The four models' normalized embeddings side by side, normalized again; a model that is gone is trained again."""
+    recipe = recipe_of(job)
+    vectors = [
+        by_recipe.normalized(recipe, fit_one(job, fold, data_dir, runs).embedder(test.images))
+        for fold in range(FOLDS)
+    ]
+    scores = score(by_recipe.normalized(recipe, jnp.concatenate(vectors, axis=1)), test)
+    for fold in range(FOLDS):
+        shutil.rmtree(folder_of(job, fold, runs))
+    return scores
+
+
+def score(vectors: Any, test: data.Dataset) -> dict[str, float]:
+    """Retrieval among all test drawings."""
+    measured = evaluate_retrieval(vectors, jnp.asarray(test.labels), recall_at=(1,))
+    return {name: round(float(measured[name]), 5) for name in SCORES}
+
+
+def make_job(method: str, column: str, seed: int, fold: int | None, values: dict[str, Any]) -> Job:
+    """A model, or four of them together."""
+    at = {"method": method, "column": column, "seed": seed, "fold": fold}
+    return {**at, "settings": values, "steps": STEPS}
+
+
+def name_of(job: Job) -> str:
+    """Its name in the file of results."""
+    fold = "together" if job["fold"] is None else f"fold {job['fold']}"
+    return f"{job['column']}: {job['method']}, {fold}-{job['seed']}"
+
+
+def pilots() -> list[Job]:
+    """All methods with their papers' settings on the first fold."""
+    return [make_job(method, "pilot", CHOOSING, 0, {}) for method in METHODS]
+
+
+def trials(results: Results) -> list[Job]:
+    """The leading methods' trials on the same fold: of all the first, then the next; none before all pilots."""
+    return [
+        make_job(method, f"trial {number}", CHOOSING, 0, trial(METHODS[method], number))
+        for number in range(TRIALS)
+        for method in leading(results)
+    ]
+
+
+def leading(results: Results) -> list[str]:
+    """The methods that are tuned: the best pilots, by the held-out letters."""
+    values = {job["method"]: validation(results, job) for job in pilots()}
+    known = {method: value for method, value in values.items() if value is not None}
+    if len(known) < len(METHODS):
+        return []
+    return sorted(known, key=lambda method: -known[method])[:LEADING]
+
+
+def validation(results: Results, job: Job) -> float | None:
+    """What a run found on the held-out letters, nothing where it diverged; None where it was not run."""
+    kept = results.get(name_of(job))
+    return None if kept is None else kept["metrics"].get("validation", -1.0)
+
+
+def freeze(results: Results) -> dict[str, Any] | None:
+    """What is scored: each tuned method's best trial, and all papers' settings; None before all trials are done."""
+    done = {name_of(job): (job, validation(results, job)) for job in trials(results)}
+    values = {name: value for name, (_, value) in done.items() if value is not None}
+    if not done or len(values) < len(done):
+        return None
+    ranked = [done[name][0] for name in sorted(values, key=lambda name: -values[name])]
+    best = {job["method"]: job["settings"] for job in reversed(ranked)}
+    best = {method: best[method] for method in dict.fromkeys(job["method"] for job in ranked)}
+    jobs = [make_job(method, "papers", 1, None, {}) for method in METHODS]
+    jobs += [make_job(method, "tuned", 1, None, values) for method, values in best.items()]
+    jobs += [make_job(method, "resnet", 1, None, best[method]) for method in list(best)[:DEEP]]
+    columns: dict[str, Any] = {"settings": best, **{column: {} for column in COLUMNS}}
+    for job in jobs:
+        columns[job["column"]][job["method"]] = told(recipe_of(job))
+    return columns
+
+
+def models(frozen: Path) -> list[Job]:
+    """All that is scored: seed by seed and method by method four models, the tuned ones first; none before they are."""
+    if not frozen.exists():
+        return []
+    kept = json.loads(frozen.read_text())
+    return [
+        make_job(method, column, seed, fold, {} if column == "papers" else kept["settings"][method])
+        for seed in sorted({seed for seeds in COLUMNS.values() for seed in seeds})
+        for column, seeds in COLUMNS.items()
+        if seed in seeds
+        for method in kept[column]
+        for fold in range(FOLDS)
+    ]
+
+
+def joined(results: Results, frozen: Path) -> list[Job]:
+    """Four models each of which all are there."""
+    units = [{**job, "fold": None} for job in models(frozen) if job["fold"] == 0]
+    return [
+        unit
+        for unit in units
+        if all(
+            "MAP@R" in results.get(name_of({**unit, "fold": fold}), {}).get("metrics", {})
+            for fold in range(FOLDS)
+        )
+    ]
+
+
+def stages(settings: Settings) -> Iterator[list[Job]]:
+    """What is to be done, one after the other; each asks what was done before."""
+    yield pilots()
+    yield trials(read_results(settings.out))
+    if not settings.frozen.exists() and not settings.table:
+        columns = freeze(read_results(settings.out))
+        if columns is not None:
+            write_json(settings.frozen, columns)
+            print(
+                f"the settings are frozen in {settings.frozen}: commit it, then go on", flush=True
+            )
+        return
+    yield joined(read_results(settings.out), settings.frozen)
+    yield models(settings.frozen)
+    yield joined(read_results(settings.out), settings.frozen)
+
+
+def main(settings: Settings) -> str:
+    """Run what is missing, as far as time goes; return the tables."""
+    unknown = sorted(set(settings.only) - set(METHODS))
+    if unknown:
+        raise ValueError(f"--only must name methods among {', '.join(METHODS)}; got {unknown}")
+    end = None if settings.minutes is None else time.monotonic() + 60 * settings.minutes
+    where = {"runs": str(settings.runs.resolve()), "frozen": str(settings.frozen.resolve())}
+    for stage in stages(settings):
+        left = None if end is None else max(0.0, (end - time.monotonic()) / 60)
+        jobs = {name_of(job): job for job in stage if job["method"] in (settings.only or METHODS)}
+        dataclasses.replace(settings, minutes=left).results(run, jobs, settings.out, **where)
+    kept = read_results(settings.out)
+    planned = {"pilot": pilots(), "trial": trials(kept), "scored": models(settings.frozen)}
+    return report(kept, {part: [name_of(job) for job in jobs] for part, jobs in planned.items()})
+
+
+if __name__ == "__main__":
+    start(main, Settings, __doc__)

@@ -1,0 +1,113 @@
+"""The tables of the letters' study: what chose, what was scored, and which differences count."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jdml.report import holm, markdown_table, paired
+
+SCORES = ("P@1", "RP", "MAP@R")
+LEAST = 0.5
+"""Points of MAP@R below which a difference does not count, however sure it is."""
+Results = Mapping[str, Any]
+Model = tuple[int, int]
+"""Seed and fold."""
+
+
+def interval(values: Mapping[Any, float]) -> str:
+    """Mean and 95 % interval in percent, by Student's t."""
+    whole = paired(values, dict.fromkeys(values, 0.0))
+    if not whole.seeds:
+        return "–"
+    low_high = "" if whole.seeds == 1 else f" [{whole.low:.1f}, {whole.high:.1f}]"
+    return f"{whole.mean:.1f}{low_high}"
+
+
+def models_of(results: Results, column: str, metric: str) -> dict[str, dict[Model, float]]:
+    """A metric by method, seed and fold; fold None are four models together."""
+    found: dict[str, dict[Model, float]] = {}
+    for result in results.values():
+        job, metrics = result["job"], result["metrics"]
+        if job["column"] == column and metric in metrics:
+            found.setdefault(job["method"], {})[job["seed"], job["fold"]] = metrics[metric]
+    return found
+
+
+def report(results: Results, planned: Mapping[str, Sequence[str]]) -> str:
+    """All tables; what is not whole says so.
+
+    Args:
+        results: the runs that are kept.
+        planned: names of all runs by part, as far as they are known.
+    """
+    done = {part: sum(name in results for name in names) for part, names in planned.items()}
+    counts = ", ".join(
+        f"{done[part]} of {len(names)} {part} runs" for part, names in planned.items()
+    )
+    whole = all(names and done[part] == len(names) for part, names in planned.items())
+    sections = [
+        f"All runs: {counts}.\n" if whole else f"PARTIAL, from which nothing follows: {counts}.\n"
+    ]
+    sections.append(chosen(results))
+    for column in ("tuned", "papers", "resnet"):
+        if models_of(results, column, "MAP@R"):
+            sections.append(scored(results, column))
+    if whole:
+        sections.append(differences(models_of(results, "tuned", "MAP@R")))
+    return "\n".join(sections)
+
+
+def chosen(results: Results) -> str:
+    """What the held-out letters of the first fold say of papers' settings and of trials."""
+    by_method: dict[str, dict[str, float]] = {}
+    for result in results.values():
+        column = result["job"]["column"]
+        if column == "pilot" or column.startswith("trial"):
+            value = result["metrics"].get("validation", 0.0)
+            by_method.setdefault(result["job"]["method"], {})[column] = value
+    rows = []
+    for method, values in sorted(by_method.items(), key=lambda item: -item[1].get("pilot", 0.0)):
+        tried = {column: value for column, value in values.items() if column != "pilot"}
+        pilot = f"{100 * values['pilot']:.1f}" if "pilot" in values else "–"
+        best = f"{100 * max(tried.values()):.1f}" if tried else "–"
+        rows.append([method, pilot, best, str(len(tried))])
+    return markdown_table(["held-out MAP@R", "paper's settings", "best trial", "trials"], rows)
+
+
+def scored(results: Results, column: str) -> str:
+    """The unseen letters: single models, and four together."""
+    metrics = {name: models_of(results, column, name) for name in SCORES}
+    rows = []
+    for method, values in metrics["MAP@R"].items():
+        single = {key: value for key, value in values.items() if key[1] is not None}
+        mean = sum(single.values()) / max(1, len(single))
+        cells = [
+            interval(
+                {key: metrics[name][method][key] for key in values if (key[1] is None) == four}
+            )
+            for four in (False, True)
+            for name in SCORES
+        ]
+        rows.append((-mean, [method, *cells, str(len(single))]))
+    titles = [column, *SCORES, *(f"together {name}" for name in SCORES), "models"]
+    return markdown_table(titles, [cells for _, cells in sorted(rows)])
+
+
+def differences(values: Mapping[str, Mapping[Model, float]]) -> str:
+    """The pairs of tuned methods whose difference counts: sure after Holm's correction, and not small."""
+    single = {
+        method: {key: value for key, value in models.items() if key[1] is not None}
+        for method, models in values.items()
+    }
+    ranked = sorted(single, key=lambda method: -sum(single[method].values()))
+    pairs = {
+        (one, other): paired(single[one], single[other])
+        for one, other in itertools.combinations(ranked, 2)
+    }
+    p = holm({pair: difference.p for pair, difference in pairs.items()})
+    rows = [
+        [f"{one} − {other}", str(pairs[one, other]), f"{p[one, other]:.2g}"]
+        for one, other in pairs
+        if p.get((one, other), 1.0) < 0.05 and pairs[one, other].mean >= LEAST
+    ]
+    return markdown_table(["MAP@R, points", "difference that counts", "p after Holm"], rows)
