@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.letters.methods import METHODS, objective_of, trial, tuned
-from experiments.letters.tables import report
+from experiments.letters.tables import SCORES, report
 from experiments.options import Kept, start
 from jdml import data
 from jdml.metrics import evaluate_retrieval
@@ -39,7 +39,6 @@ CHOOSING = 0
 """Seed of all that chooses; what is scored has others."""
 COLUMNS: dict[str, tuple[int, ...]] = {"tuned": (1, 2, 3), "papers": (1,), "resnet": (1,)}
 """What is scored on the test letters, and with which seeds."""
-SCORES = ("P@1", "RP", "MAP@R")
 HERE = Path(__file__).parent
 Job = dict[str, Any]
 Results = dict[str, Any]
@@ -80,8 +79,7 @@ def load_test(job: Job, data_dir: str | None, frozen: Path) -> data.Dataset:
     Raises:
         ValueError: it does not, or is another there.
     """
-    kept = json.loads(frozen.read_text()) if frozen.exists() else {}
-    if kept.get(job["column"], {}).get(job["method"]) != told(recipe_of(job)):
+    if read_frozen(frozen)[job["column"]].get(job["method"]) != job["recipe"]:
         raise ValueError(
             f"{job['method']}, {job['column']}: the test letters are for settings that are frozen, and {frozen} has "
             "none of this method, or others"
@@ -89,10 +87,10 @@ def load_test(job: Job, data_dir: str | None, frozen: Path) -> data.Dataset:
     return letters(data_dir, "test")
 
 
-def recipe_of(job: Job) -> Recipe:
-    """How a job trains."""
-    made = tuned(METHODS[job["method"]], job["settings"])
-    return dataclasses.replace(made, network="resnet20v2" if job["column"] == "resnet" else "small")
+def read_frozen(path: Path) -> dict[str, dict[str, Any]]:
+    """The recipes that are scored, by column and method; none before the file is there."""
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    return {column: kept.get(column, {}) for column in COLUMNS}
 
 
 def told(recipe: Recipe) -> dict[str, Any]:
@@ -105,7 +103,7 @@ def told(recipe: Recipe) -> dict[str, Any]:
 def fit_one(job: Job, fold: int, data_dir: str | None, runs: Path) -> FitResult:
     """One model of one fold, from where its folder is; the best of its evaluations."""
     train, validation = load_fold(data_dir, fold)
-    recipe = recipe_of(job)
+    recipe = Recipe.from_json(job["recipe"])
     return by_recipe.train(
         recipe,
         train,
@@ -141,7 +139,9 @@ def run(job: Job, data_dir: str | None, runs: str, frozen: str) -> dict[str, Any
         shutil.rmtree(folder_of(job, job["fold"], Path(runs)))
         scores = {}
     else:
-        vectors = by_recipe.normalized(recipe_of(job), result.embedder(test.images))
+        vectors = by_recipe.normalized(
+            Recipe.from_json(job["recipe"]), result.embedder(test.images)
+        )
         scores = score(vectors, test)
     return {
         **scores,
@@ -158,7 +158,7 @@ def run(job: Job, data_dir: str | None, runs: str, frozen: str) -> dict[str, Any
 
 def together(job: Job, test: data.Dataset, data_dir: str | None, runs: Path) -> dict[str, float]:
     """The four models' normalized embeddings side by side, normalized again; a model that is gone is trained again."""
-    recipe = recipe_of(job)
+    recipe = Recipe.from_json(job["recipe"])
     vectors = [
         by_recipe.normalized(recipe, fit_one(job, fold, data_dir, runs).embedder(test.images))
         for fold in range(FOLDS)
@@ -175,10 +175,10 @@ def score(vectors: Any, test: data.Dataset) -> dict[str, float]:
     return {name: round(float(measured[name]), 5) for name in SCORES}
 
 
-def make_job(method: str, column: str, seed: int, fold: int | None, values: dict[str, Any]) -> Job:
+def make_job(method: str, column: str, seed: int, fold: int | None, recipe: dict[str, Any]) -> Job:
     """A model, or four of them together."""
     at = {"method": method, "column": column, "seed": seed, "fold": fold}
-    return {**at, "settings": values, "steps": STEPS}
+    return {**at, "recipe": recipe, "steps": STEPS}
 
 
 def name_of(job: Job) -> str:
@@ -187,79 +187,56 @@ def name_of(job: Job) -> str:
     return f"{job['column']}: {job['method']}, {fold}-{job['seed']}"
 
 
+def ranked(results: Results, jobs: list[Job]) -> list[Job]:
+    """Jobs by what they found on the held-out letters, the best first; none before all are done."""
+    done = {name_of(job): results.get(name_of(job)) for job in jobs}
+    values = {n: run["metrics"].get("validation", -1.0) for n, run in done.items() if run}
+    return [] if len(values) < len(jobs) else sorted(jobs, key=lambda job: -values[name_of(job)])
+
+
 def pilots() -> list[Job]:
     """All methods with their papers' settings on the first fold."""
-    return [make_job(method, "pilot", CHOOSING, 0, {}) for method in METHODS]
+    return [make_job(name, "pilot", CHOOSING, 0, told(made)) for name, made in METHODS.items()]
 
 
 def trials(results: Results) -> list[Job]:
     """The leading methods' trials on the same fold: of all the first, then the next; none before all pilots."""
     return [
-        make_job(method, f"trial {number}", CHOOSING, 0, trial(METHODS[method], number))
+        make_job(name, f"trial {number}", CHOOSING, 0, told(tuned(made, trial(made, number))))
         for number in range(TRIALS)
-        for method in leading(results)
+        for job in ranked(results, pilots())[:LEADING]
+        for name, made in [(job["method"], METHODS[job["method"]])]
     ]
 
 
-def leading(results: Results) -> list[str]:
-    """The methods that are tuned: the best pilots, by the held-out letters."""
-    values = {job["method"]: validation(results, job) for job in pilots()}
-    known = {method: value for method, value in values.items() if value is not None}
-    if len(known) < len(METHODS):
-        return []
-    return sorted(known, key=lambda method: -known[method])[:LEADING]
-
-
-def validation(results: Results, job: Job) -> float | None:
-    """What a run found on the held-out letters, nothing where it diverged; None where it was not run."""
-    kept = results.get(name_of(job))
-    return None if kept is None else kept["metrics"].get("validation", -1.0)
-
-
-def freeze(results: Results) -> dict[str, Any] | None:
-    """What is scored: each tuned method's best trial, and all papers' settings; None before all trials are done."""
-    done = {name_of(job): (job, validation(results, job)) for job in trials(results)}
-    values = {name: value for name, (_, value) in done.items() if value is not None}
-    if not done or len(values) < len(done):
-        return None
-    ranked = [done[name][0] for name in sorted(values, key=lambda name: -values[name])]
-    best = {job["method"]: job["settings"] for job in reversed(ranked)}
-    best = {method: best[method] for method in dict.fromkeys(job["method"] for job in ranked)}
-    jobs = [make_job(method, "papers", 1, None, {}) for method in METHODS]
-    jobs += [make_job(method, "tuned", 1, None, values) for method, values in best.items()]
-    jobs += [make_job(method, "resnet", 1, None, best[method]) for method in list(best)[:DEEP]]
-    columns: dict[str, Any] = {"settings": best, **{column: {} for column in COLUMNS}}
-    for job in jobs:
-        columns[job["column"]][job["method"]] = told(recipe_of(job))
-    return columns
+def freeze(results: Results) -> dict[str, dict[str, Any]]:
+    """What is scored: each tuned method's best trial, the best of them also deep, and all papers' settings."""
+    best: dict[str, Any] = {}
+    for job in ranked(results, trials(results)):
+        best.setdefault(job["method"], job["recipe"])
+    deep = {name: {**best[name], "network": "resnet20v2"} for name in list(best)[:DEEP]}
+    papers = {name: told(made) for name, made in METHODS.items()}
+    return {"tuned": best, "papers": papers, "resnet": deep}
 
 
 def models(frozen: Path) -> list[Job]:
     """All that is scored: seed by seed and method by method four models, the tuned ones first; none before they are."""
-    if not frozen.exists():
-        return []
-    kept = json.loads(frozen.read_text())
     return [
-        make_job(method, column, seed, fold, {} if column == "papers" else kept["settings"][method])
+        make_job(method, column, seed, fold, recipe)
         for seed in sorted({seed for seeds in COLUMNS.values() for seed in seeds})
-        for column, seeds in COLUMNS.items()
-        if seed in seeds
-        for method in kept[column]
+        for column, recipes in read_frozen(frozen).items()
+        if seed in COLUMNS[column]
+        for method, recipe in recipes.items()
         for fold in range(FOLDS)
     ]
 
 
 def joined(results: Results, frozen: Path) -> list[Job]:
     """Four models each of which all are there."""
-    units = [{**job, "fold": None} for job in models(frozen) if job["fold"] == 0]
-    return [
-        unit
-        for unit in units
-        if all(
-            "MAP@R" in results.get(name_of({**unit, "fold": fold}), {}).get("metrics", {})
-            for fold in range(FOLDS)
-        )
-    ]
+    scored = {name for name, result in results.items() if "MAP@R" in result["metrics"]}
+    jobs = models(frozen)
+    units = [jobs[first : first + FOLDS] for first in range(0, len(jobs), FOLDS)]
+    return [{**unit[0], "fold": None} for unit in units if scored.issuperset(map(name_of, unit))]
 
 
 def stages(settings: Settings) -> Iterator[list[Job]]:
@@ -268,11 +245,9 @@ def stages(settings: Settings) -> Iterator[list[Job]]:
     yield trials(read_results(settings.out))
     if not settings.frozen.exists() and not settings.table:
         columns = freeze(read_results(settings.out))
-        if columns is not None:
+        if columns["tuned"]:
             write_json(settings.frozen, columns)
-            print(
-                f"the settings are frozen in {settings.frozen}: commit it, then go on", flush=True
-            )
+            print(f"frozen in {settings.frozen}: commit it, then go on", flush=True)
         return
     yield joined(read_results(settings.out), settings.frozen)
     yield models(settings.frozen)

@@ -322,8 +322,9 @@ def test_letters_are_scored_when_settings_are_frozen(letters) -> None:
     assert set(read) == {"train"}
     assert not any(settings.runs.iterdir())
     frozen = json.loads(settings.frozen.read_text())
-    assert frozen["settings"] == {"MS": {"rate": 2e-3, "per_class": 16}}
-    assert [frozen[column]["MS"]["rate"] for column in study.COLUMNS] == [2e-3, 1e-3, 2e-3]
+    rates = [frozen[column]["MS"].get("rate") for column in ("tuned", "papers", "resnet")]
+    assert rates == [2e-3, 1e-3, 2e-3]
+    assert frozen["resnet"]["MS"]["network"] == "resnet20v2"
     study.main(dataclasses.replace(settings, minutes=0))  # no time: nothing is begun
     assert set(read) == {"train"}
     told = study.main(settings)
@@ -342,16 +343,16 @@ def test_letters_are_scored_when_settings_are_frozen(letters) -> None:
 
 def test_unseen_letters_are_not_read_for_other_settings(letters) -> None:
     study, settings, read = letters
-    job = study.make_job("MS", "papers", 1, 0, {})
+    recipe = study.told(study.METHODS["MS"])
+    job = study.make_job("MS", "papers", 1, 0, recipe)
     where = {"data_dir": settings.folder, "runs": str(settings.runs)}
     with pytest.raises(ValueError, match="MS, papers: the test letters are for settings that are"):
         study.run(job, frozen=str(settings.frozen), **where)
-    recipe = study.told(study.recipe_of({**job, "settings": {"rate": 0.5}}))
-    settings.frozen.write_text(json.dumps({"papers": {"MS": recipe}}))
+    settings.frozen.write_text(json.dumps({"papers": {"MS": {**recipe, "rate": 0.5}}}))
     with pytest.raises(ValueError, match="has none of this method, or others"):
         study.run(job, frozen=str(settings.frozen), **where)
     assert not read
-    settings.frozen.write_text(json.dumps({"papers": {"MS": study.told(study.recipe_of(job))}}))
+    settings.frozen.write_text(json.dumps({"papers": {"MS": recipe}}))
     assert len(study.load_test(job, settings.folder, settings.frozen)) == 160
 
 
@@ -369,7 +370,7 @@ def test_folds_of_letters_are_disjoint_and_cover_all(letters) -> None:
 
 def test_a_letters_run_that_was_stopped_goes_on(letters, monkeypatch: pytest.MonkeyPatch) -> None:
     study, settings, _ = letters
-    job = study.make_job("MS", "papers", 1, 0, {})
+    job = study.make_job("MS", "papers", 1, 0, study.told(study.METHODS["MS"]))
     whole = study.fit_one(job, 0, settings.folder, settings.runs / "whole")
     seen, retrieval_in = [], study.by_recipe.retrieval_in
 
