@@ -120,7 +120,7 @@ def fit_one(job: Job, fold: int, data_dir: str | None, runs: Path) -> FitResult:
 
 def folder_of(job: Job, fold: int, runs: Path) -> Path:
     """The folder of a model."""
-    return runs / f"{job['column']}, {job['method']}, fold {fold}-{job['seed']}"
+    return runs / name_of({**job, "fold": fold}).replace(":", ",")
 
 
 def run(job: Job, data_dir: str | None, runs: str, frozen: str) -> dict[str, Any]:

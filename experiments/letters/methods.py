@@ -10,18 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jdml
-from experiments.omniglot.methods import (
-    BASES,
-    EASY,
-    EPS,
-    FIELD,
-    against_proxies,
-    of,
-    on_data,
-    regularized,
-    remembering,
-    several,
-)
+from experiments.omniglot import methods as known
 from jdml.objectives import Objective
 from jdml.recipes import Recipe
 from jdml.recipes.objective import loss_settings, of_proxies, of_samples
@@ -37,27 +26,25 @@ PREFIXES = (128, 64, 32, 16)
 RANGES = Path(__file__).parent / "ranges.toml"
 
 EVERYDAY = {
-    "InfoNCE": of("info_nce"),
-    "SupCon": of("sup_con"),
-    "NCA": of("nca", scale=10.0),
-    "sigmoid contrastive": of("sigmoid_contrastive"),
-    "Smooth-AP": of("smooth_ap"),
-    "Recall@k surrogate": of("recall_at_k"),
-    "sub-centre ArcFace": of("subcenter_arcface"),
+    "InfoNCE": known.of("info_nce"),
+    "SupCon": known.of("sup_con"),
+    "NCA": known.of("nca", scale=10.0),
+    "sigmoid contrastive": known.of("sigmoid_contrastive"),
+    "Smooth-AP": known.of("smooth_ap"),
+    "Recall@k surrogate": known.of("recall_at_k"),
+    "sub-centre ArcFace": known.of("subcenter_arcface"),
 }
+FIELD = known.several("potential_field", alpha=4.0, **known.FIELD)
+FOUND = known.several("potential_field", alpha=1.0, **known.FIELD)
 FIELDS = {
-    "PFML": dataclasses.replace(
-        several("potential_field", alpha=4.0, **FIELD), max_proxy_entry=None
-    ),
-    "PFML, found": dataclasses.replace(
-        several("potential_field", alpha=1.0, **FIELD), start="samples"
-    ),
+    "PFML": dataclasses.replace(FIELD, max_proxy_entry=None),
+    "PFML, found": dataclasses.replace(FOUND, start="samples"),
 }
 ALSO_EASY = {
-    "EPS + contrastive (similarity)": of("similarity_contrastive", EASY),
-    "EPS + SupCon": of("sup_con", EASY),
+    "EPS + contrastive (similarity)": known.of("similarity_contrastive", known.EASY),
+    "EPS + SupCon": known.of("sup_con", known.EASY),
 }
-ALONE = {**BASES, **EVERYDAY, **FIELDS, **EPS, **ALSO_EASY}
+ALONE = {**known.BASES, **EVERYDAY, **FIELDS, **known.EPS, **ALSO_EASY}
 REMEMBERING = ("contrastive", "triplet", "MS", "EPS + MS")
 ALTERNATING = ("contrastive", "MS")
 REGULARIZED = ("ProxyAnchor", "ProxyNCA*", "SoftTriple", "MPA-AP", "PFML, found")
@@ -67,7 +54,7 @@ NESTED = {f"{name}, matryoshka": name for name in ("MS", "SupCon", "ProxyAnchor"
 def on_letters(recipe: Recipe) -> Recipe:
     """The recipe as all are trained that are not tuned."""
     random = recipe.has_proxies and not recipe.has_hook
-    made = on_data(recipe, ROWS if random else (ROWS // PER_CLASS, PER_CLASS), RATE, POOL)
+    made = known.on_data(recipe, ROWS if random else (ROWS // PER_CLASS, PER_CLASS), RATE, POOL)
     number = 4 if recipe.has_hook else PROXIES if LOSSES[recipe.loss].several else None
     rates = {**made.role_rates, "beta": 50.0}
     return dataclasses.replace(made, proxies_per_class=number, role_rates=rates, schedule="cosine")
@@ -77,9 +64,9 @@ METHODS: dict[str, Recipe] = {
     name: on_letters(recipe)
     for name, recipe in {
         **ALONE,
-        **{f"{name} + XBM": remembering(ALONE[name], MEMORY) for name in REMEMBERING},
-        **{f"{name} + CCP": against_proxies(ALONE[name], PATIENCE) for name in ALTERNATING},
-        **{f"{name} + NIR": regularized(ALONE[name]) for name in REGULARIZED},
+        **{f"{name} + XBM": known.remembering(ALONE[name], MEMORY) for name in REMEMBERING},
+        **{f"{name} + CCP": known.against_proxies(ALONE[name], PATIENCE) for name in ALTERNATING},
+        **{f"{name} + NIR": known.regularized(ALONE[name]) for name in REGULARIZED},
         **{nested: ALONE[name] for nested, name in NESTED.items()},
     }.items()
 }
@@ -104,7 +91,7 @@ def tuned(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
     if recipe.method is not None:
         fields["method"] = dataclasses.replace(recipe.method, **method)
     made = dataclasses.replace(recipe, settings=loss, **fields)
-    return on_data(made, made.batch, made.rate, POOL)
+    return known.on_data(made, made.batch, made.rate, POOL)
 
 
 def ranges_of(recipe: Recipe) -> dict[str, dict[str, list[Any]]]:

@@ -34,12 +34,7 @@ def models_of(results: Results, column: str, metric: str) -> dict[str, dict[Mode
 
 
 def report(results: Results, planned: Mapping[str, Sequence[str]]) -> str:
-    """All tables; what is not whole says so.
-
-    Args:
-        results: the runs that are kept.
-        planned: names of all runs by part, as far as they are known.
-    """
+    """All tables; what is not whole of the runs that are planned, by part, says so."""
     done = {part: sum(name in results for name in names) for part, names in planned.items()}
     counts = ", ".join(
         f"{done[part]} of {len(names)} {part} runs" for part, names in planned.items()
