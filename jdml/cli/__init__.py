@@ -1,6 +1,7 @@
 """The command line: ``jdml demo``, ``train``, ``embed``, ``search``, ``export``, ``report`` and the others."""
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -31,6 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         0
     """
     words = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name of a file may be no text
+            stream.reconfigure(errors="backslashreplace")
     try:
         try:
             return _run(words, own_process=argv is None)

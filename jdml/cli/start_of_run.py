@@ -76,7 +76,7 @@ def data_checksum(dataset: "Dataset") -> int:
 
     if isinstance(dataset.images, ImageFiles):
         names = ["/".join(str(file).split("/")[-2:]) for file in dataset.images.files]
-        content = "\n".join(names).encode()
+        content = "\n".join(names).encode(errors="surrogateescape")
     else:
         content = np.ascontiguousarray(dataset.images).tobytes()
     return zlib.crc32(np.asarray(dataset.labels, np.int64).tobytes(), zlib.crc32(content))

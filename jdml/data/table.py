@@ -60,7 +60,7 @@ def read_column(path: Path, column: str) -> dict[str, str]:
                 f"{path}:{number}: expected {','.join(header)}, got {','.join(values)!r}"
             )
         row = dict(zip(header, values, strict=True))
-        rows[str(_file(path.parent, row["file"].strip()).absolute())] = row[column.lower()].strip()
+        rows[str(_file(path.parent, row["file"]).absolute())] = row[column.lower()].strip()
     return rows
 
 
@@ -117,12 +117,15 @@ def _row(path: Path, number: int, header: list[str], values: list[str]) -> Label
         raise ValueError(
             f"{where}: split must be train, val or test, got {split!r} (or query and gallery for test)"
         )
-    file = _file(path.parent, row["file"])
+    file = _file(path.parent, values[header.index("file")])
     return Labelled(file, in_one_form(row["label"]), PARTS.get(split, ""), where, row["file"])
 
 
 def _file(folder: Path, name: str) -> Path:
-    """A file of a list; where it is not there, as another system writes its name."""
+    """A file of a list; where it is not there, without spaces around, or as another system writes its name."""
+    if name != name.strip() and os.path.isfile(folder / name):
+        return folder / name
+    name = name.strip()
     path = folder / (os.path.expanduser(name) if name.startswith("~") else name)
     if os.path.isfile(path):
         return path

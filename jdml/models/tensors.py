@@ -73,9 +73,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically; see ``replacing``."""
+    """Write a text file atomically, what UTF-8 has no characters for (names of files) in words; see ``replacing``."""
     with replacing(path) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str]) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -69,6 +71,31 @@ def json_of(text: str | bytes, where: object, kind: type = object) -> Any:
     if not isinstance(value, kind):
         raise ValueError(f"{where} must hold a JSON object, got a {type(value).__name__}")
     return value
+
+
+@contextmanager
+def as_written(where: object) -> Iterator[None]:
+    """Tell that a file is not what jdml writes, whatever reading it stumbles over.
+
+    Args:
+        where: what the message names: the file, or its folder.
+
+    Raises:
+        ValueError: in place of what JSON of another form leads to.
+
+    Example:
+        >>> with as_written("config.json"):
+        ...     {"seed": 0}["step"]
+        Traceback (most recent call last):
+        ...
+        ValueError: config.json is not what jdml writes (KeyError: 'step')
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        raise ValueError(
+            f"{where} is not what jdml writes ({type(error).__name__}: {error})"
+        ) from error
 
 
 def check_file(name: str, file: Path, endings: tuple[str, ...]) -> None:

@@ -1,5 +1,6 @@
 """Runs, read back from where they were written: what was run, what it logged, what it scored."""
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jdml.registry.places import check_local, json_of
+from jdml.registry.places import as_written, check_local, json_of
 from jdml.training.checkpoint import CHECKPOINTS, CONFIG, LOG, METRICS, MODEL, read_json
 from jdml.training.embedded import read_embeddings
 from jdml.training.log import RESOURCES
@@ -99,7 +100,8 @@ def read_runs(*places: str | Path) -> list[Run]:
     for place in (Path(place).expanduser() for place in places):
         if not place.exists():
             raise FileNotFoundError(f"run {place} does not exist")
-        here = list(_read(place))
+        with as_written(place):
+            here = list(_read(place))
         if not here:
             raise ValueError(
                 f"{place} holds no run: expected a folder with {CONFIG} or of such folders, the results of a study, "
@@ -142,7 +144,7 @@ def _in_order(place: Path) -> list[Path]:
 
 def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
     """A run of :func:`jdml.training.fit`, by itself or under ``jdml train``."""
-    config = read_json(place / CONFIG)
+    config = _read_config(place / CONFIG)
     log = _read_log(place / LOG)
     own = {name: value for name, value in config.items() if name not in OF_THE_LOOP}
     told = {**own.pop("recipe", {}), **own}
@@ -152,9 +154,12 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
         prints = config.get("fingerprint", {})
         settings |= fit | {f"its {k}": prints[k] for k in ("objective", "optimizer") if k in prints}
     seed = settings.pop("seed", config.get("fit", {}).get("seed"))
+    if seed is not None and not isinstance(seed, int):
+        raise ValueError(f"{place / CONFIG}: seed must be an integer, got {json.dumps(seed)}")
     last: Mapping[str, Any] = log[-1] if log else {}
     started = config.get("started", {})
     resources = read_json(place / RESOURCES) if (place / RESOURCES).is_file() else {}
+    memory = resources.get("memory_mib")
     return Run(
         place.name,
         settings,
@@ -166,7 +171,7 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
         started.get("command"),
         config.get("versions", {}),
         seconds=last.get("seconds"),
-        memory=resources.get("memory_mib"),
+        memory=memory if _is_number(memory) else None,
     )
 
 
@@ -198,7 +203,7 @@ def _of_benchmark(place: Path, scores: dict[str, Any]) -> Iterator[Run]:
 
 
 def _of_demo(place: Path, scores: Mapping[str, Any]) -> Iterator[Run]:
-    config = read_json(place / CONFIG) if (place / CONFIG).is_file() else {}
+    config = _read_config(place / CONFIG) if (place / CONFIG).is_file() else {}
     for method, columns in scores.items():
         for seed in range(len(next(iter(columns.values())))):
             metrics = {name: float(values[seed]) for name, values in columns.items()}
@@ -268,19 +273,33 @@ def _is_demo(scores: Any) -> bool:
     )
 
 
+def _read_config(path: Path) -> dict[str, Any]:
+    """A configuration, whose parts are what others look into."""
+    config: dict[str, Any] = json_of(path.read_bytes(), path, dict)
+    for name in ("recipe", "benchmark", *OF_THE_LOOP):
+        part = config.get(name, {})
+        if name != "hook" and not isinstance(part, dict):
+            raise ValueError(f"{path}: {name} must be a JSON object, got {json.dumps(part)}")
+    return config
+
+
 def _read_log(path: Path) -> list[dict[str, Any]]:
     """The lines of a log that can be read: the last one may be in the making."""
     if not path.is_file():
         return []
     records = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_bytes().splitlines():
         try:
             record = json_of(line, path)
         except ValueError:
             continue
-        if isinstance(record, dict) and "step" in record:
-            records.append(record)
+        if isinstance(record, dict) and _is_number(record.get("step")):
+            records.append({k: v for k, v in record.items() if v is None or _is_number(v)})
     return records
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

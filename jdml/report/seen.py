@@ -1,5 +1,6 @@
 """What embeddings look like: neighbours, hubs, confusions, classes, spectrum, distances, maps."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -52,7 +53,9 @@ def look_up(embeddings: Any, labels: Any, k: int = 8) -> Neighbours:
     near, rows = nearest(x, x, min(k, len(x) - 1), exclude_self=True)
     indices = np.asarray(rows)
     right = (y[indices] == y[:, None]) & (y >= 0)[:, None]
-    scores = evaluate_retrieval(x, jnp.asarray(y), recall_at=(1,), per_query=True)
+    with warnings.catch_warnings():  # queries without an answer are NaN
+        warnings.simplefilter("ignore", UserWarning)
+        scores = evaluate_retrieval(x, jnp.asarray(y), recall_at=(1,), per_query=True)
     quality, first = (np.asarray(scores[name], np.float64) for name in ("MAP@R", "R@1"))
     doubts = doubtful(indices, y)
     doubts = doubts[np.argsort(np.asarray(near)[doubts, 0], kind="stable")]

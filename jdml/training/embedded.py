@@ -81,7 +81,10 @@ def read_embeddings(path: Path) -> Embedded:
     arrays = read_arrays(path)
     if "embeddings" not in arrays:
         raise ValueError(f"{path} has no array 'embeddings'; it has {', '.join(sorted(arrays))}")
-    vectors = np.asarray(arrays["embeddings"], np.float32)
+    stored = arrays["embeddings"]
+    if stored.dtype.kind not in "fiu":
+        raise ValueError(f"embeddings of {path} must be real numbers, got {stored.dtype}")
+    vectors = np.asarray(stored, np.float32)
     if vectors.ndim != 2 or not len(vectors):
         raise ValueError(f"embeddings of {path} must be [N, D], got {list(vectors.shape)}")
     broken = ~np.isfinite(vectors).all(axis=1)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jdml.registry.extras import need
+from jdml.registry.places import json_of
 from jdml.training.checkpoint import LOG
 from jdml.training.process import most_memory
 
@@ -78,10 +79,10 @@ class Log:
 
 def _write_resources(path: Path) -> None:
     """The most memory that any process of the run has held."""
-    from jdml.training.checkpoint import read_json, write_json
+    from jdml.training.checkpoint import write_json
 
-    before = read_json(path).get("memory_mib") if path.is_file() else None
-    known = [held for held in (before, most_memory()) if held is not None]
+    before = json_of(path.read_bytes(), path, dict).get("memory_mib") if path.is_file() else None
+    known = [held for held in (before, most_memory()) if isinstance(held, int | float)]
     write_json(path, {"memory_mib": max(known, default=None)})
 
 
@@ -89,7 +90,7 @@ def cut(path: Path, after_step: int) -> None:
     """Remove, atomically, the lines whose ``step`` is after ``after_step`` or that do not parse."""
     if not path.exists():
         return
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     kept = [line for line in lines if _step(line) <= after_step]
     if len(kept) < len(lines):
         from jdml.models.tensors import write_text
@@ -100,7 +101,8 @@ def cut(path: Path, after_step: int) -> None:
 def _seconds(path: Path) -> float:
     """The seconds of the last line; 0 where there is none."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return float(json.loads(lines[-1]).get("seconds", 0.0)) if lines else 0.0
+    seconds = json.loads(lines[-1]).get("seconds") if lines else 0.0
+    return float(seconds) if isinstance(seconds, int | float) else 0.0
 
 
 def _step(line: str) -> float:

@@ -34,7 +34,7 @@ def read_results(path: str | Path) -> dict[str, dict[str, Any]]:
     path = Path(path)
     if not path.exists():
         return {}
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         results = dict(_read(line, f"{path}, line {n}") for n, line in enumerate(lines, 1))
     return dict(sorted(results.items()))
 
@@ -71,7 +71,7 @@ def keep_result(path: str | Path, name: str, result: Mapping[str, Any]) -> None:
         write_results(path, {**read_results(path), name: result})
 
 
-def _read(line: str, where: str) -> tuple[str, dict[str, Any]]:
+def _read(line: bytes, where: str) -> tuple[str, dict[str, Any]]:
     try:
         record = json_of(line, where)
         return record.pop("name"), record

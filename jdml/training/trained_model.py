@@ -1,21 +1,24 @@
 """Use what was trained: a run's folder as one object that embeds."""
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.errors import FlaxError
 
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import check_channels
 from jdml.data.loading import read_path
 from jdml.losses.comparison import Normalize
 from jdml.registry.extras import need, progress_bar
-from jdml.registry.places import check_local
+from jdml.registry.places import as_written, check_local
 from jdml.training.checkpoint import (
     CONFIG,
     METRICS,
@@ -112,14 +115,15 @@ class Trained:
         files = images.images if isinstance(images, _Grey) else images
         if isinstance(files, _Tolerant):
             files.stops = on_bad_image == "stop"
-        vectors = embed(
-            self.model,
-            self.params,
-            self.batch_stats,
-            _Watched(images) if progress and hasattr(images, "shape") else images,
-            batch_size=batch_size,
-            preprocess=self.preprocess,
-        )
+        with self._fitting():
+            vectors = embed(
+                self.model,
+                self.params,
+                self.batch_stats,
+                _Watched(images) if progress and hasattr(images, "shape") else images,
+                batch_size=batch_size,
+                preprocess=self.preprocess,
+            )
         if self.normalize is not None:
             normalize = self.normalize
             vectors = jax.tree.map(lambda x: np.asarray(normalize(jnp.asarray(x))), vectors)
@@ -127,7 +131,8 @@ class Trained:
             if not np.isfinite(part).all():
                 row = np.isfinite(part).all(axis=-1).argmin()
                 raise ValueError(
-                    f"source must be finite, but the embedding of row {row} is not: look for NaN in its values"
+                    f"source must be finite, but the embedding of row {row} is not: look for NaN in its values, and in "
+                    "what was trained"
                 )
         if isinstance(files, _Tolerant) and files.bad:
             vectors = np.where(
@@ -145,10 +150,22 @@ class Trained:
         variables = {"params": self.params, "batch_stats": self.batch_stats}
 
         def embed_batch(inputs: Tree) -> jax.Array:
-            vectors = self.model.apply(variables, self.preprocess(inputs), train=False)
+            with self._fitting():
+                vectors = self.model.apply(variables, self.preprocess(inputs), train=False)
             return vectors if self.normalize is None else self.normalize(vectors)
 
         return embed_batch
+
+    @contextlib.contextmanager
+    def _fitting(self) -> Iterator[None]:
+        """Refuse parameters that are not the model's: a network that is told in words takes them as they are."""
+        try:
+            yield
+        except FlaxError as error:
+            raise ValueError(
+                f"the run's parameters are not those of its network, {type(self.model).__name__}: "
+                f"{str(error).partition(' (https')[0]}"
+            ) from error
 
     def images_of(self, source: Any) -> Any:
         """Give what the model is given of a source: an array, or files that are cut as the run cuts them."""
@@ -242,33 +259,39 @@ def load(
     path = Path(run).expanduser()
     if not path.exists():
         raise FileNotFoundError(f"run must be the folder of a run, {path} does not exist")
-    config, arrays, description = _read(path, which)
-    told = description.get("embedding")
-    if told is None:
-        raise ValueError(
-            f"{path} does not say what its images and network were (embedding in {CONFIG}): train again"
+    with as_written(path):
+        config, arrays, description = _read(path, which)
+        told = description.get("embedding")
+        if told is None:
+            raise ValueError(
+                f"{path} does not say what its images and network were (embedding in {CONFIG}): train again"
+            )
+        in_words = model is None and "factory" not in told
+        module: Any = build_model(told) if in_words else model
+        preprocess = preprocess or build_preprocess(told)
+        _one_row(told["input"])
+        variables, metrics = _nested(arrays), path / METRICS
+        trained = Trained(
+            model=module,
+            params=variables.get("params", {}),
+            batch_stats=variables.get("batch_stats", {}),
+            config=config,
+            class_names=tuple(told.get("class_names", ())),
+            step=int(description["step"]),
+            metrics=read_json(metrics) if metrics.is_file() else description.get("metrics", {}),
+            preprocess=preprocess,
+            normalize=build_normalize(told) if normalize is UNSET else normalize,
+            crop=build_crop(told),
+            input=told["input"],
+            objective_params=variables.get("objective", {}),
+            description={**told, "step": description["step"]},
         )
-    module: Model = build_model(told) if model is None else as_model(model)
-    preprocess = preprocess or build_preprocess(told)
-    if model is None and "network" in told:
-        variables = _nested(arrays)
-    else:
-        variables = _fitted(module, arrays, told, path, preprocess)
-    metrics = path / METRICS
-    return Trained(
-        model=module,
-        params=variables.get("params", {}),
-        batch_stats=variables.get("batch_stats", {}),
-        config=config,
-        class_names=tuple(told.get("class_names", ())),
-        step=description["step"],
-        metrics=read_json(metrics) if metrics.is_file() else description.get("metrics", {}),
-        preprocess=preprocess,
-        normalize=build_normalize(told) if normalize is UNSET else normalize,
-        crop=build_crop(told),
-        input=told["input"],
-        objective_params=_nested(arrays).get("objective", {}),
-        description={**told, "step": description["step"]},
+    if in_words:
+        return trained
+    module = build_model(told) if model is None else as_model(model)
+    variables = _fitted(module, arrays, told, path, preprocess)
+    return replace(
+        trained, model=module, params=variables["params"], batch_stats=variables["batch_stats"]
     )
 
 
@@ -334,20 +357,22 @@ def _fitted(
 def _template(model: Model, told: dict[str, Any], preprocess: Preprocess) -> dict[str, Any]:
     """The shapes of a model's variables."""
 
-    def one(part: Any) -> Any:
-        if "parts" in part:
-            parts = part["parts"]
-            if isinstance(parts, dict):
-                return {name: one(value) for name, value in parts.items()}
-            return tuple(one(value) for value in parts)
-        dtype = jax.dtypes.canonicalize_dtype(part["dtype"])  # int64 tokens are int32 in JAX
-        return jax.ShapeDtypeStruct((1, *part["shape"]), dtype)
-
     def init(inputs: Tree) -> Tree:
         return model.init(jax.random.key(0), preprocess(inputs), train=False)
 
-    variables = jax.eval_shape(init, one(told["input"]))
+    variables = jax.eval_shape(init, _one_row(told["input"]))
     return {"params": variables.get("params", {}), "batch_stats": variables.get("batch_stats", {})}
+
+
+def _one_row(told: Any) -> Any:
+    """The shape and type of one row of inputs, as they are told."""
+    if "parts" in told:
+        parts = told["parts"]
+        if isinstance(parts, dict):
+            return {name: _one_row(value) for name, value in parts.items()}
+        return tuple(_one_row(value) for value in parts)
+    dtype = jax.dtypes.canonicalize_dtype(told["dtype"])  # int64 tokens are int32 in JAX
+    return jax.ShapeDtypeStruct((1, *map(operator.index, told["shape"])), dtype)
 
 
 def _paths(given: Sequence[str | Path]) -> list[Any]:
