@@ -58,20 +58,10 @@ def check_freeze(
     adapt.check_pattern("freeze", freeze, params["model"])
     if not jax.tree.leaves(split_frozen(params, freeze)[0]):
         raise ValueError(f"freeze must leave something to learn, {freeze!r} is all parameters")
-
-    def statistics(stats: Tree) -> Tree:
-        return embed_in_training(model, params["model"], stats, inputs, jax.random.key(0))[1]
-
-    traced = jax.make_jaxpr(statistics)(batch_stats).jaxpr
-    leaves = jax.tree.leaves(batch_stats)
     stay = jax.tree.leaves(adapt.matching(batch_stats, freeze))
-    rows = zip(adapt.paths(batch_stats), leaves, stay, traced.invars, traced.outvars, strict=True)
-    moving = [
-        (path, stays)
-        for path, leaf, stays, before, after in rows
-        if after is not before and jnp.issubdtype(leaf.dtype, jnp.floating)
-    ]
-    changed: list[Any] = [path for path, stays in moving if stays]
+    stays = dict(zip(adapt.paths(batch_stats), stay, strict=True))
+    moving = moving_statistics(model, params["model"], batch_stats, inputs)
+    changed: list[Any] = [path for path in moving if stays[path]]
     if moving and not changed:
         means = {f"{part}/mean": part for part in getattr(model, "norms", ())}
         marks = adapt.matching(means, freeze)
@@ -81,3 +71,30 @@ def check_freeze(
             f"freeze: the running statistics of {len(changed)} frozen parts change in training, {changed[0]} first, "
             "and with them what they compute: freeze batch norm in the model (freeze_batch_norm=True)"
         )
+
+
+def moving_statistics(model: Model, params: Tree, batch_stats: Tree, inputs: Tree) -> list[str]:
+    """Name the running statistics that a batch changes in training.
+
+    Args:
+        model: with ``apply``.
+        params: its parameters, or their shapes; so the others.
+        batch_stats: its running statistics.
+        inputs: one row, as the model takes it.
+
+    Returns:
+        Their paths.
+    """
+
+    def statistics(stats: Tree, params: Tree, rows: Tree) -> Tree:
+        return embed_in_training(model, params, stats, rows, jax.random.key(0))[1]
+
+    traced = jax.make_jaxpr(statistics)(batch_stats, params, inputs).jaxpr
+    leaves = jax.tree.leaves(batch_stats)
+    before = traced.invars[: len(leaves)]
+    rows = zip(adapt.paths(batch_stats), leaves, before, traced.outvars, strict=True)
+    return [
+        path
+        for path, leaf, was, after in rows
+        if after is not was and jnp.issubdtype(leaf.dtype, jnp.floating)
+    ]

@@ -5,38 +5,30 @@ import hashlib
 import logging
 import os
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jdml.data import ImageBatches, ImageFiles
-from jdml.models import EmbeddingHead
 from jdml.models.tensors import replacing
 from jdml.ops import checks
+from jdml.training.cut import Before, Cut, OnFeatures
 from jdml.training.description import of_input
 from jdml.training.feed import DEVICE_BYTES, Feed, ImageFeed, Outcome, RowFeed
 from jdml.training.fingerprint import fingerprint
 from jdml.training.fit_result import Embedder
-from jdml.training.models import Model
 from jdml.training.placement import Tree
 from jdml.training.spec import Sampler, StepSpec, TrainSet
 from jdml.training.step import TrainState, embed
-from jdml.training.wrapped import Wrapped
 
-HEAD = "head"
 FEATURES = "features"
 """The folder of kept features within a run's."""
 AT_ONCE = 512
 """Images that are decoded, and whose features are computed, before these are stored."""
 SETS = 4
 """Of so many sets of images the features are kept for evaluations."""
-CLOSE = 1e-2
-"""What the head makes of features differs so much at most from what the network makes of images, by its size."""
 _log = logging.getLogger(__name__)
 
 
@@ -53,92 +45,6 @@ class Keep(NamedTuple):
     views: int = 1
     folder: Path | None = None
     seed: int = 0
-
-
-class Head:
-    """The end of a Linen network that learns: its parameters' place, and the module.
-
-    Args:
-        model: whose last module is called ``"head"``.
-        variables: its variables, or their shapes.
-        inputs: a batch as it takes it.
-
-    Raises:
-        ValueError: a network without such an end.
-    """
-
-    def __init__(self, model: Model, variables: Mapping[str, Tree], inputs: Tree) -> None:
-        seen: dict[tuple[str, ...], nn.Module] = {}
-
-        def look(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-            if context.method_name == "__call__" and len(args) == 1 and not kwargs:
-                seen[context.module.path] = context.module.clone(parent=None)
-            return call(*args, **kwargs)
-
-        with nn.intercept_methods(look):
-            jax.eval_shape(lambda v, x: model.apply(v, x, train=False), variables, inputs)
-        self.path: tuple[str, ...] = (HEAD,)
-        if self.path not in seen:
-            raise ValueError(
-                "kept_views: the model must be a Flax Linen network that ends in a layer called head, of one argument; "
-                "without them (0 in a recipe) images go through the network at each step"
-            )
-        head = seen[self.path]
-        if isinstance(head, EmbeddingHead) and head.pooling != "gem":
-            self.path = (HEAD, "embedding")  # what is pooled is all that is to be kept
-        self.module = seen[self.path]
-
-
-class Before(Wrapped):
-    """A network as far as its head: of images to features, beside the embeddings.
-
-    Args:
-        model: the network.
-        path: of the head within it.
-    """
-
-    def __init__(self, model: Model, path: tuple[str, ...]) -> None:
-        super().__init__(model, (model, path))
-        self._path = path
-
-    def apply(self, variables: Any, images: Any, /, **_: Any) -> Any:
-        """The features, and the embeddings."""
-        kept: list[Any] = []
-
-        def look(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-            if context.method_name == "__call__" and context.module.path == self._path:
-                kept.append(args[0].astype(jnp.float32))
-            return call(*args, **kwargs)
-
-        with nn.intercept_methods(look):
-            embeddings = self.module.apply(variables, images, train=False)
-        return kept[-1], embeddings
-
-
-class OnFeatures(Wrapped):
-    """A network's head on kept features, with the parameters of the whole network.
-
-    Args:
-        head: of the network.
-    """
-
-    def __init__(self, head: Head) -> None:
-        super().__init__(head.module, (head.module, head.path))
-        self._path = head.path
-
-    def apply(self, variables: Any, features: Any, /, **settings: Any) -> Any:
-        """Embeddings of one view ``[B, views, …]`` of each row: in training drawn, else the first."""
-        params = variables["params"]
-        for name in self._path:
-            params = params[name]
-        views = features.shape[1]
-        drawn = jnp.zeros(len(features), jnp.int32)
-        if settings.get("train") and views > 1:
-            drawn = jax.random.randint(settings["rngs"]["dropout"], drawn.shape, 0, views)
-        x = jax.vmap(lambda row, view: row[view])(features, drawn)
-        embeddings = self.module.apply({"params": params}, x).astype(jnp.float32)
-        stats = {"batch_stats": variables.get("batch_stats", {})}
-        return (embeddings, stats) if settings.get("mutable") else embeddings
 
 
 class FeatureFeed(Feed):
@@ -177,18 +83,12 @@ class FeatureFeed(Feed):
         return np.zeros((1, *images.shape[1:]), images.dtype)
 
     def check(self, state: TrainState) -> None:
-        """Also refuse what has more to learn than a head."""
+        """Also refuse a network that cannot be cut where what learns begins."""
         super().check(state)
-        learning = self.spec.split(state.params)[0]["model"]
-        if set(learning) != {HEAD} and any(
-            jax.tree.leaves(part) for name, part in learning.items() if name != HEAD
-        ):
-            raise ValueError(
-                f"kept_views needs a network of which all but the head is frozen: freeze='(?!{HEAD}/).*'"
-            )
         variables = {"params": state.params["model"], "batch_stats": state.batch_stats}
-        self.head = Head(self.spec.model, variables, self.spec.preprocess(self.sample))
-        self.before = Before(self.spec.model, self.head.path)
+        rows = jax.eval_shape(self.spec.preprocess, self.sample)
+        self.cut = Cut(self.spec.model, self.spec.freeze, variables, rows)
+        self.before = Before(self.cut)
 
     def step(self, state: TrainState) -> Outcome:
         """One step on the next batch; before the first, all features are computed or read."""
@@ -222,7 +122,7 @@ class FeatureFeed(Feed):
         """The steps on features, which are read where they were kept."""
         features = self._computed(self.train.images, self.keep.views, state)
         spec = dataclasses.replace(
-            self.spec, model=OnFeatures(self.head), preprocess=_same, micro_batch=None
+            self.spec, model=OnFeatures(self.cut), preprocess=_same, micro_batch=None
         )
         rows = RowFeed(spec, _Features(features, self.train.labels), self.sampler)
         rows.tell = self.tell
@@ -242,7 +142,7 @@ class FeatureFeed(Feed):
         """What computes the features of one image, whatever its head, lowered: dtype, pooling and all are in it."""
 
         def features(variables: Tree, image: Tree) -> Tree:
-            return self.before.apply(variables, self.spec.preprocess(image))[0]
+            return self.before.apply(variables, self.spec.preprocess(image))
 
         variables = {"params": state.params["model"], "batch_stats": state.batch_stats}
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), variables)
@@ -275,8 +175,9 @@ class FeatureFeed(Feed):
         return _read(file)
 
     def _fill(self, features: np.ndarray, images: Any, state: TrainState) -> None:
-        """Compute features, some images at a time, and look whether the head makes of them what the network does."""
+        """Compute features, some images at a time."""
         number, views = features.shape[:2]
+        params, stats = state.params["model"], state.batch_stats
         for start in range(0, number, AT_ONCE):
             rows = np.arange(start, min(start + AT_ONCE, number))
             for view in range(views):
@@ -285,22 +186,9 @@ class FeatureFeed(Feed):
                     if views == 1
                     else images.augmented(rows, (self.keep.seed, view))
                 )
-                features[rows, view], embeddings = self._of(batch, state)
-            if start == 0:
-                self._check(features[rows, view], embeddings, state)
-
-    def _of(self, batch: Any, state: TrainState) -> Any:
-        params, stats = state.params["model"], state.batch_stats
-        return embed(self.before, params, stats, batch, preprocess=self.spec.preprocess)
-
-    def _check(self, features: np.ndarray, embeddings: np.ndarray, state: TrainState) -> None:
-        params = {"params": state.params["model"]}
-        made = OnFeatures(self.head).apply(params, jnp.asarray(features)[:, None])
-        off = np.abs(np.asarray(made) - embeddings).max()
-        if made.shape != embeddings.shape or off > CLOSE * np.abs(embeddings).max():
-            raise ValueError(
-                "kept_views: the model must end in its head, but makes something else of what that gives"
-            )
+                features[rows, view] = embed(
+                    self.before, params, stats, batch, preprocess=self.spec.preprocess
+                )
 
 
 class _Features(NamedTuple):
@@ -317,8 +205,9 @@ class _OfFeatures(Embedder):
 
     def __call__(self, images: Tree) -> np.ndarray:
         features = self.feed.features_of(images, self.state)
-        head, params = OnFeatures(self.feed.head), self.state.params["model"]
-        return embed(head, params, {}, features, batch_size=AT_ONCE, preprocess=_same)
+        params, stats = self.state.params["model"], self.state.batch_stats
+        after = OnFeatures(self.feed.cut)
+        return embed(after, params, stats, features, batch_size=AT_ONCE, preprocess=_same)
 
 
 def _same(features: Tree) -> Tree:

@@ -139,9 +139,10 @@ def fit(
             (:func:`jdml.adapt.matching`), such as ``"block[0-8]|patches"``, or ``"(?!head/).*"``, all but the head. No
             gradient is computed of them, and the optimizer sees and keeps nothing of them. A model's batch norm in
             frozen parts must use its running statistics in training, too (``freeze_batch_norm=True``).
-        kept_views: compute what a network whose head alone learns (``freeze="(?!head/).*"``; Linen, its last layer
-            called ``head``) makes of each image once, and train on that: 1, of images as in evaluation; of image files
-            also more augmented views, of which each step draws one. None: images go through the network at each step.
+        kept_views: compute what of a network comes before anything that learns (``freeze="(?!head/).*"``: all but its
+            head, of whatever library it is) of each image once, and train on that: 1, of images as in evaluation; of
+            image files also more augmented views, of which each step draws one. What learns must be without dropout and
+            batch norm. None: images go through the network at each step.
         features: folder in which these are kept for other runs; by default ``features/`` in ``out_dir``. Without both
             they are kept in memory, above 1 GiB in a temporary file.
         loss_scale: for a model that computes in float16: multiply the loss before it is differentiated, from 2**15 on

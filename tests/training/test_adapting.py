@@ -251,7 +251,7 @@ def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path, poo
     kept = train(plan, pictures, out_dir=tmp_path / "kept", **settings)
     (file,) = (tmp_path / "kept" / "features").iterdir()
     features = np.load(file)
-    assert features.shape == {"average": (24, 1, 64), "gem": (24, 1, 1, 1, 64)}[pooling]
+    assert features.shape == (24, 1, {"average": 64, "gem": 2 * 64}[pooling])
     assert told[0].startswith(f"learns {260 + (pooling == 'gem')} of the network's ")
     if pooling == "average":
         each = train(dataclasses.replace(plan, kept_views=0), pictures, **settings)
@@ -304,6 +304,117 @@ def test_kept_features_are_those_of_the_images_and_of_the_network(tmp_path):
     (views,) = (x for x in map(np.load, (tmp_path / "features").iterdir()) if x.shape[1] == 2)
     assert views.shape == (4, 2, 64)
     assert (views[:, 0] != views[:, 1]).any(-1).all()
+
+
+def of_nnx():
+    from flax import nnx
+
+    class Net(nnx.Module):
+        def __init__(self):
+            rngs = nnx.Rngs(0)
+            self.body, self.head = nnx.Linear(9, 5, rngs=rngs), nnx.Linear(5, 2, rngs=rngs)
+
+        def __call__(self, images):
+            return self.head(nnx.relu(self.body(images.reshape(len(images), -1))))
+
+    return Net()
+
+
+def of_equinox():
+    eqx = pytest.importorskip("equinox", reason="trains its modules: pip install equinox")
+
+    class Net(eqx.Module):
+        body: eqx.nn.Linear
+        head: eqx.nn.Linear
+
+        def __call__(self, image):
+            return self.head(jax.nn.relu(self.body(image.reshape(-1))))
+
+    keys = jax.random.split(jax.random.key(0))
+    return Net(eqx.nn.Linear(9, 5, key=keys[0]), eqx.nn.Linear(5, 2, key=keys[1]))
+
+
+def of_functions():
+    """Compiled as a whole, in half precision, and with a head that takes what it gets twice."""
+    keys = jax.random.split(jax.random.key(0))
+    params = {
+        "body": jax.random.normal(keys[0], (9, 5)) / 3,
+        "head": [jax.random.normal(keys[1], (5, 5)) / 3, jnp.ones((5, 2))],
+    }
+
+    @jax.jit
+    def apply(params, images):
+        x = images.reshape(len(images), -1).astype(jnp.bfloat16)
+        x = jax.nn.relu(x @ params["body"].astype(jnp.bfloat16))
+        return (x + jax.nn.relu(x @ params["head"][0])) @ params["head"][1]
+
+    return lambda key, images: params, apply
+
+
+@pytest.mark.parametrize(
+    ("made", "width"), [(Two, 5), (of_nnx, 5), (of_equinox, 5), (of_functions, 2 * 5)]
+)
+def test_features_are_kept_of_anyone_s_network(toy, tmp_path, made, width):
+    """Each step is the one on images, and only the head moves."""
+    settings = {"model": made(), "freeze": "(?!head/).*", "evaluate_every": 1, "log_every": 1}
+    each = run(toy, **settings)
+    kept = run(toy, tmp_path, kept_views=1, **settings)
+    (file,) = (tmp_path / "features").iterdir()
+    assert np.load(file).shape == (40, 1, width)
+    chex.assert_trees_all_close(kept.state.params, each.state.params, rtol=1e-4, atol=1e-6)
+    for name in ("loss", "spread"):
+        told = ([record[name] for record in result.history] for result in (kept, each))
+        np.testing.assert_allclose(*told, rtol=1e-4)
+    start = run(toy, **{**settings, "steps": 0}).state.params["model"]
+    same = jax.tree.map(np.array_equal, start, kept.state.params["model"])
+    head = jax.tree.leaves(same.pop("head"))
+    assert all(jax.tree.leaves(same))
+    assert not any(head)
+
+
+HEADS = {
+    "images": lambda x, train: nn.Dense(2, name="body")(nn.Dense(2, name="head")(x)),
+    "rows": lambda x, train: (
+        nn.Dense(2, name="head")(nn.Dense(2, name="body")(x).mean(0)) + x[:, :2]
+    ),
+    "norm": lambda x, train: nn.BatchNorm(not train, name="head")(nn.Dense(2, name="body")(x)),
+    "plain norm": lambda x, train: nn.Dense(2, name="head")(
+        nn.BatchNorm(not train, use_scale=False, use_bias=False, name="head_norm")(
+            nn.Dense(2, name="body")(x)
+        )
+    ),
+    "dropout": lambda x, train: nn.Dropout(0.5, deterministic=not train)(
+        nn.Dense(2, name="head")(nn.Dense(2, name="body")(x))
+    ),
+}
+
+
+class Odd(nn.Module):
+    """A network with a head of which no features can be kept."""
+
+    head: str
+
+    @nn.compact
+    def __call__(self, images, *, train=False):
+        return HEADS[self.head](images.reshape(len(images), -1), train)
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        ("images", "kept_views: what learns takes the images themselves, so that nothing"),
+        (
+            "rows",
+            r"takes \[\[2\], \[1009, 2\]\] of 1009 images; without kept_views \(None; 0 in a recipe\) ",
+        ),
+        ("norm", "kept_views: what learns must be the same in training and evaluation, without"),
+        ("plain norm", "kept_views: what learns must be the same in training and evaluation, wi"),
+        ("dropout", "kept_views: what learns must be the same in training and evaluation, with"),
+    ],
+)
+def test_networks_of_which_no_features_are_kept(toy, head, message):
+    with pytest.raises(ValueError, match=message):
+        run(toy, model=Odd(head), freeze="body", kept_views=1)
 
 
 def test_low_ranks_by_hand():
