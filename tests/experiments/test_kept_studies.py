@@ -283,6 +283,16 @@ def test_adapted_birds_are_chosen_on_held_out_species_and_compared_by_seed() -> 
     assert "| head            | 0.0001 | 40    | 90.0           | 82.0 ± 1.0 |" in told
     assert "| head: head − frozen features | +2 [-0.484, +4.48], p = 0.074, n = 3 |" in told
     assert "LoRA" not in told
+    scores = {"loss at first": 9.0, "MAP@R": 0.5}
+    runs = {
+        f"{way}-{seed}": {"job": {"way": way, "seed": seed}, "metrics": {**scores, "loss": loss}}
+        for way, loss in zip(study.RANDOM, (2.0, 1.0), strict=True)
+        for seed in study.SEEDS
+    }
+    rows = study.compared_on_digits(runs).splitlines()
+    assert rows[-1].startswith(
+        "| second − first        | +0 [+0, +0], p = 1, n = 3 | -1 [-1, -1], p = 0"
+    )
     variables = {"params": {"stem": 1, "head": {"embedding": None}}}
     begun = study.begin(None, variables)["params"]
     np.testing.assert_array_equal(begun["head"]["embedding"]["kernel"], np.eye(study.CHANNELS))
