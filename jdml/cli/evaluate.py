@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jdml.registry.constraints import SecondLook
+from jdml.registry.places import at_home
 
 GALLERY = ("gallery_embeddings", "gallery_labels")
 """Names of arrays that are searched."""
@@ -121,7 +122,7 @@ class Evaluate:
         table, _, column = (self.ignore_same or "").rpartition(":")
         if not table:
             return arrays
-        values = read_column(Path(table).expanduser(), column)
+        values = read_column(at_home(table), column)
         found = {}
         for prefix in ("", "gallery_") if self.gallery_embeddings in arrays else ("",):
             if f"{prefix}files" not in arrays:

@@ -82,10 +82,14 @@ def check_words(options: Any, words: Sequence[str]) -> None:
             raise UsageError(f"there is no option --{typed}{hint or '; see --help'}")
         if "=" not in word and place + 1 < len(words):
             value = words[place + 1]
+        if value == "" and ("=" in word or place + 1 < len(words)) and name not in TEXTS:
+            raise UsageError(f"--{name} is empty")
         known = choices(hints[fields[name].name])
         if known and value and not value.startswith("--") and value not in short:
             check_choice(f"--{name}", value, known)
     for field, word in zip(required, words, strict=False):
+        if word == "":
+            raise UsageError(f"{field.name.upper()} is empty")
         if word.startswith("-"):
             break
         known = choices(hints[field.name])

@@ -9,7 +9,7 @@ import numpy as np
 from jdml.cli.embed import embed_source
 from jdml.data.source import read_source
 from jdml.registry.constraints import SecondLook
-from jdml.registry.places import check_file
+from jdml.registry.places import at_home, check_file
 from jdml.training.embedded import Embedded, read_embeddings
 
 PICTURES = (".png", ".jpg", ".pdf", ".svg")
@@ -126,7 +126,7 @@ class Search:
     def _gallery(self, trained: Any) -> Embedded:
         """What is searched."""
         assert self.gallery is not None
-        path = Path(self.gallery).expanduser()
+        path = at_home(self.gallery)
         if path.suffix == ".npz":
             return _of_file(path, trained, drawn=self.out is not None)
         source = read_source(self.gallery, self.data_dir, config=trained.config)
@@ -173,7 +173,7 @@ def _queries(names: tuple[str, ...]) -> list[str]:
     from jdml.data.source import name_of
 
     files: list[str] = []
-    for path in (Path(name).expanduser() for name in names):
+    for path in (at_home(name) for name in names):
         if isinstance(image_named(str(path)), Path) and not path.exists():
             raise FileNotFoundError(
                 f"QUERY must be an image or a folder of images, {path} does not exist"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jdml.registry.places import at_home
 from jdml.registry.pointers import is_pointer
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def started(command: str, options: Any) -> dict[str, Any]:
     """
     folder = options.data_dir
     if folder is not None and not is_pointer(str(folder)):
-        folder = Path(folder).expanduser().absolute()
+        folder = at_home(folder).absolute()
     return {
         "command": shlex.join([*command.split(), *words_of(options)]),
         "data_dir": None if folder is None else str(folder),

@@ -69,8 +69,9 @@ def read_arrays(file: Path) -> Arrays:
     """
     if not file.exists():
         raise FileNotFoundError(f"{file} does not exist")
-    if file.is_dir():
-        raise ValueError(f"{file} is a folder, expected a .npz file (numpy.savez)")
+    if not file.is_file():
+        kind = "a folder" if file.is_dir() else "no file"
+        raise ValueError(f"{file} is {kind}, expected a .npz file (numpy.savez)")
     return Arrays(file)
 
 

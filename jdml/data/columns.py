@@ -11,7 +11,7 @@ import numpy as np
 from jdml.data.images import Readable, Row
 from jdml.data.labelled import PARTS
 from jdml.data.tables import HELD, Column, Table, open_table
-from jdml.registry.places import json_of
+from jdml.registry.places import as_written, json_of
 
 TABLES = (".arrow", ".parquet")
 """Endings of such files."""
@@ -108,7 +108,8 @@ def tables_in(path: Path) -> list[tuple[str, Path]]:
     if not path.is_dir():
         return []
     if (path / "dataset_dict.json").is_file():
-        splits = _json(path / "dataset_dict.json")["splits"]
+        with as_written(path / "dataset_dict.json"):
+            splits = [str(split) for split in _json(path / "dataset_dict.json")["splits"]]
         found = [(split, file) for split in splits for file in _saved(path / split)]
     elif (path / "state.json").is_file():
         found = [("", file) for file in _saved(path)]
@@ -230,7 +231,8 @@ def _tell_large(tables: Sequence[Table], size: int) -> None:
 
 def _saved(folder: Path) -> list[Path]:
     """The files that ``save_to_disk`` wrote."""
-    return [folder / each["filename"] for each in _json(folder / "state.json")["_data_files"]]
+    with as_written(folder / "state.json"):
+        return [folder / each["filename"] for each in _json(folder / "state.json")["_data_files"]]
 
 
 def _json(file: Path) -> Any:

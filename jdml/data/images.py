@@ -8,12 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 from jdml.data.transforms import Crops, conventional
 from jdml.registry.extras import MissingLibraryError, need, progress_bar
+from jdml.registry.places import contents
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -166,7 +168,7 @@ class ImageFiles:
         """
         file = self.files[row]
         with named_if_bad(file):
-            image = decode(file.read_bytes())
+            image = decode(content_of(file))
         return self.transform(image, random)
 
     def problems(self, *, progress: bool = False) -> dict[int, str]:
@@ -191,7 +193,7 @@ class ImageFiles:
         def seen(file: Readable) -> T | BadImageError:
             try:
                 with named_if_bad(file):
-                    image = decode(file.read_bytes())
+                    image = decode(content_of(file))
             except BadImageError as error:
                 return error
             return see(image)
@@ -236,7 +238,7 @@ def decode(content: bytes) -> "Image":
     from PIL import Image, UnidentifiedImageError
 
     try:
-        image: Image.Image = Image.open(io.BytesIO(content))
+        image: Image.Image = Image.open(io.BytesIO(content), formats=_formats())
     except UnidentifiedImageError:
         raise ValueError("its format is not known") from None
     # By place: a tile of the lowest Pillow is a mere tuple.
@@ -256,6 +258,21 @@ def decode(content: bytes) -> "Image":
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image if image.mode == "RGB" else image.convert("RGB")
+
+
+@cache
+def _formats() -> tuple[str, ...]:
+    """Pillow's formats but PostScript, a program that would be run."""
+    from PIL import Image
+
+    Image.preinit()
+    Image.init()
+    return tuple(kind for kind in Image.ID if kind != "EPS")
+
+
+def content_of(file: Readable) -> bytes:
+    """The bytes of an image file."""
+    return contents(file) if isinstance(file, Path) else file.read_bytes()
 
 
 def is_grey(content: bytes) -> bool:

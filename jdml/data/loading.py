@@ -15,7 +15,7 @@ from jdml.data.table import ENDINGS
 from jdml.data.walk import image_files, unread_kinds
 from jdml.registry import DATASETS, file_sets
 from jdml.registry.datasets import table
-from jdml.registry.places import check_local
+from jdml.registry.places import at_home, check_local
 from jdml.registry.pointers import is_pointer
 
 IMAGE_FILES = file_sets()
@@ -60,7 +60,7 @@ def recognize(folder: str | Path) -> str:
         ('cub', 'cub')
     """
     check_local("folder", folder)
-    place = Path(folder).expanduser()
+    place = at_home(folder)
     for name, dataset in DATASETS.items():
         sign = dataset.sign
         if sign and ((place / sign).is_file() or any(place.glob(f"*/{sign}"))):

@@ -5,6 +5,7 @@ import math
 import re
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,8 @@ _PREFIXES = {"train": "train", "test": "t10k"}
 _TABLES = {"train": "mnist_train_small.csv", "test": "mnist_test.csv"}
 _LINE = re.compile(r"\d(,(25[0-5]|2[0-4]\d|1\d\d|\d?\d)){784}")
 _UNSIGNED_BYTE = 8
+LARGEST = 1 << 30
+"""Bytes of an array; MNIST's largest has 47 million."""
 
 
 def load_mnist(data_dir: str | Path | None, split: str = "train") -> Dataset:
@@ -70,23 +73,32 @@ def read_idx(path: Path, rank: int) -> np.ndarray:
         ValueError: if the file is damaged, truncated, too long, or of another type or rank.
     """
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return _read_array(path, file, rank)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"{path}: expected a whole gzip file: {error}") from error
-    magic = int.from_bytes(content[:4], "big")
-    expected = _UNSIGNED_BYTE << 8 | rank
-    if magic != expected or len(content) < 4:
-        raise ValueError(f"{path}: magic number must be {expected}, got {magic}")
+
+
+def _read_array(path: Path, file: Any, rank: int) -> np.ndarray:
+    """The array of an opened IDX file, of which no more is read than its header says."""
     header = 4 + 4 * rank
-    if len(content) < header:
-        raise ValueError(f"{path}: expected a header of {header} bytes, got {len(content)} bytes")
-    shape = [int(n) for n in np.frombuffer(content, ">u4", rank, offset=4)]
-    size = header + math.prod(shape)
+    head = file.read(header)
+    magic = int.from_bytes(head[:4], "big")
+    expected = _UNSIGNED_BYTE << 8 | rank
+    if magic != expected or len(head) < 4:
+        raise ValueError(f"{path}: magic number must be {expected}, got {magic}")
+    if len(head) < header:
+        raise ValueError(f"{path}: expected a header of {header} bytes, got {len(head)} bytes")
+    shape = [int(n) for n in np.frombuffer(head, ">u4", rank, offset=4)]
+    size = math.prod(shape)
+    if size > LARGEST:
+        raise ValueError(f"{path}: expected {LARGEST:,} bytes at most, got the shape {shape}")
+    content = file.read(size + 1)
     if len(content) != size:
         raise ValueError(
-            f"{path}: expected {size} bytes for an array of shape {shape}, got {len(content)}"
+            f"{path}: expected {header + size} bytes for an array of shape {shape}, got {header + len(content)}"
         )
-    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+    return np.frombuffer(content, np.uint8).reshape(shape)
 
 
 def _read_idx_pair(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:

@@ -5,6 +5,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,11 @@ from jdml.registry.extras import need
 
 SPLITS = ("train", "test", "all")
 _SOURCES = {"train": "images_background", "test": "images_evaluation"}
-_DAMAGED = (OSError, EOFError, SyntaxError, ValueError, zlib.error, zipfile.BadZipFile)
+_DAMAGED = (  # RuntimeError, of which NotImplementedError is one: encrypted, or packed in another way
+    OSError, EOFError, SyntaxError, ValueError, RuntimeError, zlib.error, zipfile.BadZipFile
+)  # fmt: skip
+LARGEST = 1 << 20
+"""Bytes of a drawing in an archive; Omniglot's have some hundred."""
 
 
 def load_omniglot(
@@ -131,7 +136,7 @@ def _open_source(
         except _DAMAGED as error:
             raise ValueError(f"{archive}: expected a whole zip archive: {error}") from error
         with opened:
-            yield archive, opened.namelist(), opened.read
+            yield archive, opened.namelist(), partial(_member, opened)
     elif unpacked.is_dir():
         files = [path.relative_to(folder).as_posix() for path in unpacked.glob("*/*/*.png")]
         yield unpacked, files, lambda name: (folder / name).read_bytes()
@@ -140,6 +145,13 @@ def _open_source(
             f"omniglot needs {source}.zip, or the folder {source} that it unpacks to, "
             f"in {folder.absolute()}"
         )
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """A file of an archive, which is to be a drawing of some hundred bytes."""
+    if archive.getinfo(name).file_size > LARGEST:
+        raise ValueError(f"it has {archive.getinfo(name).file_size:,} bytes")
+    return archive.read(name)
 
 
 def _is_image(name: str, source: str) -> bool:
@@ -153,7 +165,7 @@ def _decode(content: bytes, image_size: int) -> np.ndarray:
     need("PIL", "Omniglot")
     from PIL import Image
 
-    with Image.open(io.BytesIO(content)) as png:
+    with Image.open(io.BytesIO(content), formats=("PNG",)) as png:
         grey = png.convert("L")
     if grey.size != (image_size, image_size):
         grey = grey.resize((image_size, image_size), Image.Resampling.BOX)

@@ -25,6 +25,7 @@ from jdml.data.rows import (
 from jdml.data.tables import HELD
 from jdml.data.transforms import Crops
 from jdml.registry.networks import SMALL_IMAGES
+from jdml.registry.places import at_home
 
 
 def from_parquet(
@@ -310,7 +311,7 @@ def _pictures(files: Sequence[Readable]) -> np.ndarray | None:
 
 def _files(path: str | Path) -> list[Path]:
     """The tables of a path or a pattern."""
-    place = Path(path).expanduser()
+    place = at_home(path)
     found = [file for _, file in tables_in(place)]
     found = found or [
         file for of in sorted(glob.glob(str(place))) for _, file in tables_in(Path(of))

@@ -17,6 +17,7 @@ from jdml.data.dataset import CHANNELS, Dataset
 from jdml.data.images import ImageFiles, Row, cores, upright
 from jdml.data.tables import unwrapped
 from jdml.registry.extras import need
+from jdml.registry.places import contents
 
 BLOCK = 64
 """Rows that a thread takes at a time."""
@@ -70,7 +71,7 @@ class Rows:
         if value is None:
             raise ValueError(f"{self}[{row}] has no image")
         if isinstance(value, str | os.PathLike):
-            return Path(value).read_bytes()
+            return contents(Path(value))
         if isinstance(value, bytearray | memoryview):
             return bytes(value)
         if isinstance(value, bytes) or hasattr(value, "getbands"):

@@ -14,6 +14,7 @@ from jdml.data.loading import IMAGE_FILES, load, read_listing, read_path
 from jdml.data.splits import resplit, train_on
 from jdml.registry import DATASETS
 from jdml.registry.constraints import nearest
+from jdml.registry.places import at_home
 from jdml.registry.pointers import is_pointer
 
 Split = Literal["all", "gallery", "query", "test", "train", "val"]
@@ -60,7 +61,7 @@ def read_source(
         ValueError: what is neither path nor data set.
     """
     config = config or {}
-    path = Path(source).expanduser()
+    path = at_home(source)
     name, colon, folder = source.partition(":")
     known = tuple(DATASETS)
     if path.is_file() or (path.is_dir() and not (data_dir is not None and source in known)):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jdml.registry.extras import need
-from jdml.registry.places import json_of
+from jdml.registry.places import as_written, contents, json_of
 
 HELD = 1 << 30
 """Bytes of row groups that a process keeps."""
@@ -93,9 +93,10 @@ class Table:
     def class_names(self, column: str) -> tuple[str, ...] | None:
         """The names of a column's numbers, where Hugging Face's ``ClassLabel`` has noted them."""
         noted = json_of((self.schema.metadata or {}).get(b"huggingface", b"{}"), self.file, dict)
-        feature = noted.get("info", {}).get("features", {}).get(column)
-        names = feature.get("names") if isinstance(feature, Mapping) else None
-        return None if names is None else tuple(names)
+        with as_written(self.file):
+            feature = noted.get("info", {}).get("features", {}).get(column)
+            names = feature.get("names") if isinstance(feature, Mapping) else None
+            return None if names is None else tuple(names)
 
 
 def open_table(file: Path) -> Table:
@@ -149,7 +150,7 @@ def unwrapped(value: Any, folder: Path = Path()) -> Any:
     if not isinstance(value, Mapping) or "bytes" not in value:
         return value
     content, place = value["bytes"], value.get("path")
-    return (folder / place).read_bytes() if content is None and place else content
+    return contents(folder / place) if content is None and place else content
 
 
 class _Kept:

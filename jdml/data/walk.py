@@ -71,7 +71,9 @@ def image_files(place: Path) -> tuple[list[Path], Counter[str]]:
     """
     images: list[Path] = []
     others: Counter[str] = Counter()
-    _walk(str(place), (os.path.realpath(place),), images, others)
+    folders: list[tuple[str, tuple[str, ...]]] = [(str(place), (os.path.realpath(place),))]
+    while folders:
+        folders += _look_into(*folders.pop(), images, others)
     return sorted(images, key=lambda path: path.parts), others
 
 
@@ -132,7 +134,11 @@ def counted(number: int, one: str, more: str) -> str:
     return f"{number} {one if number == 1 else more}"
 
 
-def _walk(folder: str, above: tuple[str, ...], images: list[Path], others: Counter[str]) -> None:
+def _look_into(
+    folder: str, above: tuple[str, ...], images: list[Path], others: Counter[str]
+) -> list[tuple[str, tuple[str, ...]]]:
+    """Put aside the files of a folder; give the folders in it, each with those above."""
+    inner = []
     with os.scandir(folder) as entries:
         for entry in entries:
             if _passed_over(entry.name):
@@ -140,13 +146,14 @@ def _walk(folder: str, above: tuple[str, ...], images: list[Path], others: Count
             if not _is(entry, os.path.isfile):
                 inside = _enters(entry, above)
                 if inside is not None:
-                    _walk(entry.path, (*above, inside), images, others)
+                    inner.append((entry.path, (*above, inside)))
                 elif not os.path.exists(entry.path):
                     others[NOWHERE] += 1
             elif _is_image(entry.name):
                 images.append(Path(entry.path))
             else:
                 others[os.path.splitext(entry.name)[1].lower() or "without a suffix"] += 1
+    return inner
 
 
 def _is(entry: os.DirEntry[str], kind: Callable[[str], bool]) -> bool:

@@ -8,6 +8,23 @@ from pathlib import Path, PurePath
 from typing import Any
 
 
+def at_home(place: str | os.PathLike[str]) -> Path:
+    """A path, ``~`` as the user's home; where there is no such user, as it is."""
+    return Path(os.path.expanduser(place))
+
+
+def contents(file: Path) -> bytes:
+    """The bytes of a file; of a device or a pipe, which may have no end, none.
+
+    Raises:
+        ValueError: it is there, and no file.
+        FileNotFoundError: it is not there.
+    """
+    if file.exists() and not file.is_file():
+        raise ValueError(f"{file} is not a file")
+    return file.read_bytes()
+
+
 def check_local(name: str, place: object) -> None:
     """Refuse an address: ``Path("s3://bucket/run")`` is the folder ``s3:`` of where one happens to be.
 
@@ -140,7 +157,7 @@ def check_folder(name: str, folder: Path) -> None:
     Example:
         >>> check_folder("out", Path("runs/photos"))
     """
-    place = folder.expanduser().absolute()
+    place = at_home(folder).absolute()
     if place.exists() and not place.is_dir():
         raise ValueError(f"{name} must be a folder, {folder} is a file")
     while not place.exists():

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jdml.registry.places import as_written, check_local, json_of
+from jdml.registry.places import as_written, at_home, check_local, json_of
 from jdml.training.checkpoint import CHECKPOINTS, CONFIG, LOG, METRICS, MODEL, read_json
 from jdml.training.embedded import read_embeddings
 from jdml.training.log import RESOURCES
@@ -97,7 +97,7 @@ def read_runs(*places: str | Path) -> list[Run]:
     runs: list[Run] = []
     for each in places:
         check_local("run", each)
-    for place in (Path(place).expanduser() for place in places):
+    for place in (at_home(place) for place in places):
         if not place.exists():
             raise FileNotFoundError(f"run {place} does not exist")
         with as_written(place):
@@ -112,7 +112,7 @@ def read_runs(*places: str | Path) -> list[Run]:
 
 
 def _read(place: Path) -> Iterator[Run]:
-    if place.is_file():
+    if not place.is_dir():
         if place.suffix == ".npz":
             yield _of_arrays(place)
         elif place.suffix == ".jsonl":

@@ -73,8 +73,8 @@ def keep_result(path: str | Path, name: str, result: Mapping[str, Any]) -> None:
 
 def _read(line: bytes, where: str) -> tuple[str, dict[str, Any]]:
     try:
-        record = json_of(line, where)
-        return record.pop("name"), record
+        record = json_of(line, where, dict)
+        return str(record.pop("name")), record
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ValueError(f"{where} is not a run's record, JSON with its name: {error}") from error
 

@@ -18,7 +18,7 @@ from jdml.data.dataset import check_channels
 from jdml.data.loading import read_path
 from jdml.losses.comparison import Normalize
 from jdml.registry.extras import need, progress_bar
-from jdml.registry.places import as_written, check_local
+from jdml.registry.places import as_written, at_home, check_local, json_of
 from jdml.training.checkpoint import (
     CONFIG,
     METRICS,
@@ -256,7 +256,7 @@ def load(
     if which not in ("best", "last"):
         raise ValueError(f'which must be "best" or "last", got {which!r}')
     check_local("run", run)
-    path = Path(run).expanduser()
+    path = at_home(run)
     if not path.exists():
         raise FileNotFoundError(f"run must be the folder of a run, {path} does not exist")
     with as_written(path):
@@ -300,7 +300,8 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
     if path.is_file():
         arrays, description = read_model(path)
         return {}, arrays, description
-    config = read_json(path / CONFIG) if (path / CONFIG).is_file() else None
+    file = path / CONFIG
+    config = json_of(file.read_bytes(), file, dict) if file.is_file() else None
     if config is None:
         parts = sorted(part.parent.name for part in path.glob(f"*/{CONFIG}"))
         if parts:
@@ -380,7 +381,7 @@ def _paths(given: Sequence[str | Path]) -> list[Any]:
     files: list[Any] = []
     for address in given:
         check_local("source", address)
-    for path in (Path(path).expanduser() for path in given):
+    for path in (at_home(path) for path in given):
         found = read_path(path)
         for note in found.notes:
             _log.warning("%s: %s", path, note)

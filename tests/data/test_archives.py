@@ -264,7 +264,7 @@ def test_damaged_gzip(tmp_path, damage):
     write_all(tmp_path, packed=True)
     path = tmp_path / f"{NAME}.gz"
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ValueError, match=f"{path.name}: expected a whole gzip file"):
+    with pytest.raises(ValueError, match=f"{path.name}: expected (a whole gzip file|.* bytes at most)"):
         load("mnist", data_dir=tmp_path)
 
 

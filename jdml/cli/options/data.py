@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from jdml import registry
 from jdml.cli.options.base import ASIDE, Part, as_help, flag
 from jdml.registry.constraints import at_least, inside_unit, nearest, positive, share
+from jdml.registry.places import at_home
 from jdml.registry.pointers import is_pointer
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Data(Images):
         place = self.data
         if place is None or place in registry.DATASETS or self.data_dir is not None:
             return
-        if is_pointer(place) or Path(place).expanduser().exists():
+        if is_pointer(place) or at_home(place).exists():
             object.__setattr__(self, "data_dir", Path(place))
             object.__setattr__(self, "data", None)
 
