@@ -57,8 +57,16 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the place of ``path`` when it is written: a killed process leaves the old or the new one."""
+def replacing(path: Path, before: Callable[[], object] | None = None) -> Iterator[IO[bytes]]:
+    """A file that takes the place of ``path`` when it is written: a killed process leaves the old or the new one.
+
+    Args:
+        path: the file.
+        before: called when all is written, and about to take its place.
+
+    Returns:
+        What to write into.
+    """
     check_local("path", path)
     partial = path.with_name(path.name + ".tmp")
     try:
@@ -66,6 +74,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        if before is not None:
+            before()
         os.replace(partial, path)
     except BaseException:  # a full disk: nothing half-written stays
         partial.unlink(missing_ok=True)

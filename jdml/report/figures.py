@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from jdml.models.tensors import replacing
 from jdml.registry.extras import need
 
 Panel = tuple[str, np.ndarray, np.ndarray]
@@ -70,8 +72,15 @@ def scatter_grid(
             axes.set_ylabel(row_titles[i // columns])
     figure.suptitle(title)
     _legend(figure, classes, class_names)
-    figure.savefig(path, dpi=150)
-    return Path(path)
+    return save_figure(figure, path)
+
+
+def save_figure(figure: Any, path: str | Path) -> Path:
+    """Write a figure of matplotlib atomically, in the format that the file's ending names."""
+    path = Path(path)
+    with replacing(path) as file:
+        figure.savefig(file, format=path.suffix[1:] or None, dpi=150)
+    return path
 
 
 def literal(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jdml.registry.extras import need
-from jdml.report.figures import literal
+from jdml.report.figures import literal, save_figure
 
 SIDES = (96, 72, 56, 40, 28)
 """Longest sides that are tried, until the pictures fit."""
@@ -135,8 +135,7 @@ def neighbour_sheet(answers: Sequence[Mapping[str, Any]], path: str | Path) -> P
             axes.imshow(_thumbnail(hit["file"]))
             name = literal(_short(str(hit.get("label", ""))))
             axes.set_title(f"{name}\n{hit['distance']:.3f}".strip(), fontsize=6)
-    figure.savefig(path, dpi=150)
-    return Path(path)
+    return save_figure(figure, path)
 
 
 def _thumbnail(file: str) -> Any:

@@ -51,7 +51,12 @@ def write_json(path: str | Path, content: Any) -> None:
     """Write JSON to a file atomically: a reader, or a killed process, leaves the old file or the new one."""
     from jdml.models.tensors import write_text
 
-    write_text(Path(path), json.dumps(content, indent=2, sort_keys=True) + "\n")
+    write_text(Path(path), json_text(content))
+
+
+def json_text(content: Any) -> str:
+    """JSON as it is written to files."""
+    return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
 
 def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
@@ -94,9 +99,9 @@ class RunFolder:
 
     Implementation notes:
         Orbax writes a checkpoint beside the others and renames it when complete, so a killed save leaves the one before
-        and a temporary folder, which the next start removes. The step donates its buffers: what is written in the
-        background is a copy. Arrays of a mesh are written by the processes that hold them, all else by the first one,
-        and read back onto whatever mesh there is then.
+        and a temporary folder, or a part of one that was being removed, which the next start removes. The step donates
+        its buffers: what is written in the background is a copy. Arrays of a mesh are written by the processes that
+        hold them, all else by the first one, and read back onto whatever mesh there is then.
     """
 
     def __init__(
@@ -200,6 +205,11 @@ class RunFolder:
             write_model(self.path / MODEL, variables, described)
         self._written = step
 
+    def has_metrics(self, step: int) -> bool:
+        """Whether ``metrics.json`` tells what the parameters of a step scored."""
+        file = self.path / METRICS
+        return file.is_file() and read_json(file, dict).get("step") == step
+
     def save_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Write ``metrics.json``."""
         if writes():
@@ -257,7 +267,9 @@ class RunFolder:
         import orbax.checkpoint as ocp
 
         if writes():
-            for leftover in self._checkpoints.glob("*.orbax-checkpoint-tmp*"):
+            steps = sorted(_steps(self._checkpoints))
+            removed = [self._checkpoints / str(step) for step in steps[:-keep]]
+            for leftover in (*self._checkpoints.glob("*.orbax-checkpoint-tmp*"), *removed):
                 _remove(leftover)
         wait_for_all("the run's folder")
         options = ocp.CheckpointManagerOptions(
@@ -266,13 +278,13 @@ class RunFolder:
         return ocp.CheckpointManager(self._checkpoints, options=options)
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, kind: type = object) -> Any:
     """Read a JSON file.
 
     Raises:
-        ValueError: naming the file, if it is none.
+        ValueError: naming the file, if it is none, or holds another kind.
     """
-    return json_of(path.read_bytes(), path)
+    return json_of(path.read_bytes(), path, kind)
 
 
 def write_model(path: Path, variables: Mapping[str, Tree], description: Mapping[str, Any]) -> None:
@@ -329,7 +341,7 @@ def read_checkpoint(run: Path) -> dict[str, Any] | None:
     need("orbax.checkpoint", "reading a checkpoint")
     import orbax.checkpoint as ocp
 
-    steps = [int(path.name) for path in (run / CHECKPOINTS).glob("*") if path.name.isdigit()]
+    steps = _steps(run / CHECKPOINTS)
     if not steps:
         return None
     path = run / CHECKPOINTS / str(max(steps))
@@ -464,6 +476,11 @@ def _lacks_ids(arrays: Mapping[str, str]) -> bool:
     """Whether among arrays, by their paths, there is a cross-batch memory that does not know its samples."""
     memories = (name.removesuffix("next_slot") for name in arrays if name.endswith(".next_slot"))
     return any(f"{memory}ids" not in arrays for memory in memories)
+
+
+def _steps(checkpoints: Path) -> list[int]:
+    """The steps of which there are checkpoints, whole or partly removed."""
+    return [int(path.name) for path in checkpoints.glob("*") if path.name.isdigit()]
 
 
 def _remove(folder: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 SWITCH = "JDML_CACHE"
 MOST_BYTES = 1 << 30
 UNLIMITED = "unlimited"
-ENTRY, TIMES = "-cache", "-atime"
-"""How the names of JAX's files end."""
+ENTRY, TIMES, LOCK = "-cache", "-atime", ".lockfile"
+"""How the names of JAX's files end, and what it locks to write one."""
 
 
 def keep_compiled_programs() -> Path | None:
@@ -41,18 +41,22 @@ def keep_compiled_programs() -> Path | None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     if importlib.util.find_spec("filelock") is not None:  # what JAX limits the size with
-        _give_times(folder)
+        _remove_parts(folder)
         jax.config.update("jax_compilation_cache_max_size", MOST_BYTES)
     return folder
 
 
-def _give_times(folder: Path) -> None:
-    """Give entries that were written without a limit the times that JAX looks for when it makes room."""
-    for entry in folder.glob(f"*{ENTRY}"):
-        times = entry.with_name(entry.name.removesuffix(ENTRY) + TIMES)
-        with contextlib.suppress(OSError):  # another process is just removing it
-            if not times.exists():
-                times.write_bytes(entry.stat().st_mtime_ns.to_bytes(8, "little"))
+def _remove_parts(folder: Path) -> None:
+    """Remove entries that a killed process was writing: JAX would fail to read them, and tell so, in every process.
+
+    A whole entry has its time beside it, which JAX writes last; at one without it every later write stops.
+    """
+    from filelock import FileLock, Timeout
+
+    with contextlib.suppress(OSError, Timeout), FileLock(folder / LOCK, timeout=1):
+        for entry in folder.glob(f"*{ENTRY}"):
+            if not entry.with_name(entry.name.removesuffix(ENTRY) + TIMES).exists():
+                entry.unlink()
 
 
 def user_cache() -> Path:

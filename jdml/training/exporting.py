@@ -1,6 +1,7 @@
 """Write what was trained as one file: parameters with their description, or a program without jdml."""
 
 import json
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +11,7 @@ import jax
 from jdml.models.tensors import replacing
 from jdml.registry.extras import need
 from jdml.registry.places import check_local
-from jdml.training.checkpoint import write_json, write_model
+from jdml.training.checkpoint import json_text, write_model
 from jdml.training.trained_model import Trained
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -95,9 +96,13 @@ def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
     if out.suffix != ".stablehlo":
         raise ValueError(f"out must end in .safetensors or .stablehlo, got {out}")
     content = export_stablehlo(trained)
-    with replacing(out) as file:
-        file.write(content)
     beside = out.with_name(out.name + ".json")
     written = {"jax": jax.__version__, "date": datetime.now(UTC).date().isoformat()}
-    write_json(beside, {**told, "written": written})
+    # Both are whole on the disk before either takes its place, and no program lies beside what tells of another.
+    with replacing(beside) as description:
+        description.write(json_text({**told, "written": written}).encode())
+        description.flush()
+        os.fsync(description.fileno())
+        with replacing(out, before=lambda: beside.unlink(missing_ok=True)) as program:
+            program.write(content)
     return out, beside

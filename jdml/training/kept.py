@@ -161,17 +161,14 @@ class FeatureFeed(Feed):
             return features
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            dir=None if file is None else file.parent, suffix=".part"
-        ) as part:
-            features = np.lib.format.open_memmap(part.name, "w+", np.float32, shape)
-            self._fill(features, images, state)
-            if file is None:
-                return features  # whose file has no name any more, and goes with it
-            features.flush()
-            with replacing(file) as whole, open(part.name, "rb") as content:
-                while block := content.read(1 << 24):
-                    whole.write(block)
+        # A file without a name, which goes with the array, and with a process that is killed.
+        with tempfile.TemporaryFile(dir=None if file is None else file.parent) as part:
+            features = np.memmap(part, np.float32, "w+", shape=shape)
+        self._fill(features, images, state)
+        if file is None:
+            return features
+        with replacing(file) as whole:
+            np.save(whole, features)
         return _read(file)
 
     def _fill(self, features: np.ndarray, images: Any, state: TrainState) -> None:

@@ -70,8 +70,8 @@ class Log:
     def close(self) -> None:
         """Close the files, and say what the run has needed so far: ``resources.json``."""
         if self._file is not None:
-            self._file.close()
             with contextlib.suppress(OSError, ValueError):  # a full disk is told by what needs it
+                self._file.close()
                 _write_resources(Path(self._file.name).parent / RESOURCES)
         if self._writer is not None:
             self._writer.close()
@@ -87,15 +87,15 @@ def _write_resources(path: Path) -> None:
 
 
 def cut(path: Path, after_step: int) -> None:
-    """Remove, atomically, the lines whose ``step`` is after ``after_step`` or that do not parse."""
+    """Remove, atomically, the lines whose ``step`` is after ``after_step`` or that do not parse; end the last one."""
     if not path.exists():
         return
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    kept = [line for line in lines if _step(line) <= after_step]
-    if len(kept) < len(lines):
+    text = path.read_text(encoding="utf-8", errors="replace")
+    kept = "".join(line + "\n" for line in text.splitlines() if _step(line) <= after_step)
+    if kept != text:
         from jdml.models.tensors import write_text
 
-        write_text(path, "".join(line + "\n" for line in kept))
+        write_text(path, kept)
 
 
 def _seconds(path: Path) -> float:

@@ -64,12 +64,11 @@ class Run:
         self.idle = 0
         if jax.tree.leaves(state.objective_state):
             self.feed.lacking = []  # a memory has positives and negatives, too
-        self.scores: Record = {}
-        if not self._restore() and hook is not None:
+        if self._restore():
+            self._save_result()  # as far as a process that was killed had not come
+        elif hook is not None:
             self.carried, self.state = self.place(hook.start(self.state))
             self.best = None if schedule.monitor is None else self._weights()
-        if self.done.stopped is not None:
-            self._save_model()
         path = folder.path if folder is not None and writes() else None
         self.log = Log(path, after_step=self.done.step, tensorboard=tensorboard and writes())
 
@@ -94,16 +93,18 @@ class Run:
         record: Record = {"step": step, **self._collect(), **self.feed.seen()}
         self.waiting = self.feed.waiting()
         if self.evaluate is not None and self.schedule.evaluates(step):
-            self.scores = self._evaluate()
-            record |= self.scores
+            scores = self._evaluate()
+            self.done.scored = list(scores)
+            record |= scores
         if step == self.schedule.steps and self.done.stopped is None:
             self.done.stopped = "steps"
         if self.folder is not None and self.done.stopped is not None:
             record["model"] = MODEL
         self.done.history.append(record)
+        # Before the checkpoint: a run that goes on from it finds no line after its step, and would not write this one.
+        self.log.write({**record, **self.waiting})
         if self.schedule.saves(step) or self.done.stopped is not None:
             self.save()
-        self.log.write({**record, **self.waiting})
 
     def summary(self) -> Mapping[str, float | int | str]:
         """Return what the progress bar shows: the last loss, the last watched metric, the waiting for images."""
@@ -206,9 +207,14 @@ class Run:
             progress["best"] = list(self.done.best)
             progress["pending"] = jax.tree.map(float, jax.device_get(self.pending))
             self.folder.save(self.done.step, self._tree(), progress)
-            self._save_model()
-            if self.done.stopped is not None and self.scores:
-                self.folder.save_metrics({"step": self._chosen(), **self._scored()})
+            self._save_result()
+
+    def _save_result(self) -> None:
+        """Write what the run has come to so far, where it is not there."""
+        self._save_model()
+        ended = self.done.stopped is not None and self.done.scored
+        if self.folder is not None and ended and not self.folder.has_metrics(self._chosen()):
+            self.folder.save_metrics({"step": self._chosen(), **self._scored()})
 
     def _save_model(self) -> None:
         """Write the parameters that are the run's result so far, unless they are there."""
@@ -234,7 +240,7 @@ class Run:
         """What was measured at that step, and nothing that belongs to steps before it."""
         records = {record["step"]: record for record in self.done.history}
         chosen = records.get(self._chosen(), {})
-        return {name: chosen[name] for name in self.scores if name in chosen}
+        return {name: chosen[name] for name in self.done.scored if name in chosen}
 
     def _restore(self) -> bool:
         """Go on from the folder's last checkpoint, if there is one."""

@@ -88,3 +88,4 @@ class Progress:
     best: Best = field(default_factory=Best)
     stopped: str | None = None
     skipped_in_a_row: int = 0
+    scored: list[str] = field(default_factory=list)

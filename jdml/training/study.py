@@ -9,6 +9,7 @@ import os
 import pickle
 import platform
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -256,6 +257,15 @@ def _begin(shares: Any, workers: int) -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, shares.get())
     keep_freed_memory()
+    threading.Thread(
+        target=_end_with, args=(multiprocessing.parent_process(),), daemon=True
+    ).start()
+
+
+def _end_with(study: Any) -> None:
+    """End this worker when the study is killed: begun again, it would train in the same folders."""
+    study.join()
+    os._exit(1)
 
 
 def _timed(run: Callable[[Job], Metrics], job: Job) -> dict[str, Any]:

@@ -61,13 +61,13 @@ def _node(code: types.CodeType, source: str) -> Node | None:
     parsed = _parsed(source, code.co_filename)
     if parsed is None:
         return None
-    tree, compiled = parsed
+    functions, compiled = parsed
     if not any(
         other.co_firstlineno == code.co_firstlineno and _instructions(other) == _instructions(code)
-        for other in _inside(compiled)
+        for other in compiled
     ):
         return None
-    candidates = [n for n in ast.walk(tree) if isinstance(n, Node) and _begins(n, code)]
+    candidates = [n for n in functions if _begins(n, code)]
     if len(candidates) == 1:
         return candidates[0]
     # Lambdas in one line: the innermost that has all instructions.
@@ -76,11 +76,13 @@ def _node(code: types.CodeType, source: str) -> Node | None:
 
 
 @functools.lru_cache(maxsize=16)
-def _parsed(source: str, file: str) -> tuple[ast.Module, types.CodeType] | None:
+def _parsed(source: str, file: str) -> tuple[list[Node], list[types.CodeType]] | None:
+    """All functions of a file, as written and as compiled."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they were given at import
         try:
-            return ast.parse(source), compile(source, file, "exec", dont_inherit=True)
+            functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, Node)]
+            return functions, list(_inside(compile(source, file, "exec", dont_inherit=True)))
         except (SyntaxError, ValueError):  # a cell that awaits, a file that is no longer Python
             return None
 

@@ -1,6 +1,8 @@
 """Figures and tables, and what is found for a query."""
 
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
@@ -18,6 +20,20 @@ from jdml.training.embedded import Embedded
 def panel(classes, size=50):
     rng = np.random.default_rng(0)
     return "points", rng.normal(size=(size, 2)), rng.integers(0, classes, size)
+
+
+@pytest.mark.slow
+def test_a_picture_is_the_old_or_the_new_one(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "full")
+
+    path = scatter_grid([panel(2)], tmp_path / "f.png")
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="full"):
+        scatter_grid([panel(4)], path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.slow

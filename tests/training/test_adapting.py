@@ -18,6 +18,7 @@ from jdml.recipes import Recipe, make_optimizer
 from jdml.registry import NETWORKS
 from jdml.training import WithLora, create_state, fit, load, train
 from jdml.training.by_recipe import make_network, pattern_of
+from jdml.training.kept import FeatureFeed
 
 pytestmark = pytest.mark.slow
 
@@ -242,13 +243,21 @@ def test_low_ranks_change_nothing_at_first(pictures, tmp_path):
 
 
 @pytest.mark.parametrize("pooling", ["average", "gem"])
-def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path, pooling):
+def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path, pooling, monkeypatch):
     """The same head as of images at each step; read again where they were kept; the run is one of the network."""
+    fill, named = FeatureFeed._fill, []
+
+    def seen(feed, *parts):
+        named.extend((tmp_path / "kept").glob("features/*"))
+        fill(feed, *parts)
+
+    monkeypatch.setattr(FeatureFeed, "_fill", seen)
     plan = Recipe(network="small", dim=4, batch=8, steps=3, rate=1e-2, loss="proxy_anchor")
     plan = dataclasses.replace(plan, freeze="backbone", pooling=pooling)
     told = []
     settings = {"progress": False, "validation": pictures, "evaluate_every": 1, "tell": told.append}
     kept = train(plan, pictures, out_dir=tmp_path / "kept", **settings)
+    assert named == []  # nothing large is left by a process that is killed meanwhile
     (file,) = (tmp_path / "kept" / "features").iterdir()
     features = np.load(file)
     assert features.shape == (24, 1, {"average": 64, "gem": 2 * 64}[pooling])

@@ -155,6 +155,18 @@ def test_cut(tmp_path):
     path.write_text('{"step": 1}\n{"step": 4}\n[]\n{"step": 3}\n{"st')
     cut(path, 3)
     assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
+    path.write_text('{"step": 1}\n{"step": 3}')  # what comes next begins a line
+    cut(path, 3)
+    assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
+
+
+def test_a_log_whose_disk_is_full_is_closed(tmp_path):
+    log = Log(tmp_path)
+    log._file.close()
+    log._file = open("/dev/full", "w")
+    with pytest.raises(OSError, match="No space left"):
+        log.write({"step": 1})
+    log.close()
 
 
 def test_log_has_no_nan(tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jdml.training.feed as feed
-from jdml.training import Best, fit, improve
+from jdml.training import Best, checkpoint, fit, improve
 
 pytestmark = pytest.mark.slow
 
@@ -174,6 +174,38 @@ def test_leftovers_of_a_killed_save(toy, identical, tmp_path):
     assert identical(unbroken.state, resumed.state)
     assert not list(checkpoints.glob("*tmp*"))
     assert [line["step"] for line in log_lines(tmp_path / "b")] == [3, 4, 5, 6, 8, 9, 10, 12]
+
+
+@pytest.mark.parametrize("dies_after", [3, 9, 12])
+def test_a_kill_between_a_checkpoint_and_the_rest(toy, tmp_path, monkeypatch, dies_after):
+    """What is written after a checkpoint is written when the run goes on from it: log line, model, metrics."""
+    settings = {"checkpoint_every": 3, "evaluate_every": 4, "monitor": "spread"}
+    train(toy, out_dir=tmp_path / "a", **settings)
+    save = checkpoint.RunFolder.save
+
+    def killed(folder, step, *rest):
+        save(folder, step, *rest)
+        if step == dies_after:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.RunFolder, "save", killed)
+        with pytest.raises(Killed):
+            train(toy, out_dir=tmp_path / "b", **settings)
+    train(toy, out_dir=tmp_path / "b", **settings)
+    for name in ("model.safetensors", "metrics.json"):
+        assert (tmp_path / "b" / name).read_bytes() == (tmp_path / "a" / name).read_bytes(), name
+    logged = [[{**line, "seconds": 0} for line in log_lines(tmp_path / run)] for run in ("a", "b")]
+    assert logged[0] == logged[1]
+
+
+def test_what_is_left_of_a_checkpoint_that_was_being_removed(toy, identical, tmp_path):
+    first = train(toy, out_dir=tmp_path, checkpoint_every=4)
+    checkpoints = tmp_path / "checkpoints"
+    (checkpoints / "4" / "state" / "d").mkdir(parents=True)
+    again = train(toy, out_dir=tmp_path, checkpoint_every=4)
+    assert identical(first.state, again.state)
+    assert {path.name for path in checkpoints.iterdir()} == {"8", "12"}
 
 
 def test_finished_run_reports_again(toy, identical, tmp_path):

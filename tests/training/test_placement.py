@@ -166,10 +166,12 @@ def test_without_filelock_nothing_is_written_where_there_is_a_limit(monkeypatch,
 
 
 @pytest.mark.usefixtures("settings_of_before")
-def test_entries_of_before_are_mended(monkeypatch, tmp_path):
+def test_entries_that_a_killed_process_was_writing_are_removed(monkeypatch, tmp_path):
     has_filelock(monkeypatch, True)
-    for name in ("jit_old-1-cache", "jit_new-2-cache", "jit_new-2-atime"):
+    for name in ("jit_part-1-cache", "jit_whole-2-cache", "jit_whole-2-atime"):
         (tmp_path / name).write_bytes(b"12345678")
     compiled_programs.keep_compiled_programs()
-    assert len((tmp_path / "jit_old-1-atime").read_bytes()) == 8
-    assert (tmp_path / "jit_new-2-atime").read_bytes() == b"12345678"
+    assert {path.name for path in tmp_path.glob("jit*")} == {
+        "jit_whole-2-cache",
+        "jit_whole-2-atime",
+    }

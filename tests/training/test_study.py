@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import subprocess
 import sys
 import time
 import types
@@ -252,6 +253,36 @@ def test_a_worker_that_is_killed_is_told_with_its_jobs(tmp_path: Path) -> None:
     jobs = {"one": {"x": 1}, "two": {"x": 2}}
     with pytest.raises(RuntimeError, match="a worker was ended, .* one of the jobs .*(one|two)"):
         run_study(killed, jobs, tmp_path / "s.jsonl", workers=2, progress=False)
+
+
+ENDLESS = """
+import os, sys, time
+from pathlib import Path
+from jdml.training.study import run_study
+
+def job(settings):
+    Path(settings["told"]).write_text(str(os.getpid()))
+    time.sleep(600)
+
+if __name__ == "__main__":
+    run_study(job, {n: {"told": sys.argv[1] + n} for n in "ab"}, sys.argv[1] + ".jsonl", workers=2, progress=False)
+"""
+
+
+def test_workers_end_with_a_study_that_is_killed(tmp_path: Path) -> None:
+    """Else a study that is begun again would train in folders in which they still train."""
+    (tmp_path / "run.py").write_text(ENDLESS)
+    told = [tmp_path / f"s{name}" for name in "ab"]
+    words = [sys.executable, str(tmp_path / "run.py"), str(tmp_path / "s")]
+    with subprocess.Popen(words, env={**os.environ, "JAX_PLATFORMS": "cpu"}) as study_of_two:
+        while not all(file.exists() and file.read_text() for file in told):
+            time.sleep(0.05)
+        study_of_two.kill()
+    workers = [int(file.read_text()) for file in told]
+    until = time.monotonic() + 20
+    while any(Path(f"/proc/{worker}/cmdline").exists() for worker in workers):
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("kind", ["lambda", "notebook"])

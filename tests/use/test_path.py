@@ -1,14 +1,17 @@
 """From a folder of photographs to embeddings, search and export: the whole path, as a person walks it."""
 
+import contextlib
 import dataclasses
 import functools
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -19,6 +22,7 @@ from jdml.cli import main
 from jdml.cli.commands import COMMANDS
 from jdml.models import SmallConvNet
 from jdml.registry import NETWORKS
+from jdml.training import exporting
 
 pytestmark = pytest.mark.slow
 
@@ -215,6 +219,34 @@ def test_export_runs_without_jdml(run, photos, tmp_path, jdml_command):
     done = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     np.testing.assert_allclose(np.load(names[2]), trained.embed(images), atol=1e-5)
+
+
+@pytest.mark.parametrize("dies_at", [0, 1, 2])
+def test_a_killed_export_leaves_no_program_beside_what_tells_of_another(
+    dies_at, tmp_path, monkeypatch
+):
+    trained = SimpleNamespace(description={"of": "old"}, step=1, metrics={})
+    monkeypatch.setattr(
+        exporting, "export_stablehlo", lambda trained: trained.description["of"].encode()
+    )
+    program, beside = exporting.export_file(trained, tmp_path / "m.stablehlo")
+    replace, replaced = os.replace, []
+
+    def dying(old, new):
+        if len(replaced) == dies_at:
+            raise KeyboardInterrupt
+        replaced.append(new)
+        replace(old, new)
+
+    trained.description["of"] = "new"
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(os, "replace", dying)
+        exporting.export_file(trained, program)
+    assert program.read_bytes() == (b"old", b"new", b"new")[dies_at]
+    assert beside.exists() == (dies_at == 2)
+    if beside.exists():
+        assert json.loads(beside.read_text())["embedding"] == {"of": "new"}
+    assert {path.name for path in tmp_path.iterdir()} <= {program.name, beside.name}
 
 
 def test_an_exported_file_is_used_like_a_run(run, photos, tmp_path, jdml_command):
