@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-devices test-quick test-slowest hunt properties lint types parity notebooks docs clean
+.PHONY: help demo test test-devices test-quick test-slowest hunt kills properties lint types parity notebooks docs clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -38,6 +38,11 @@ test-slowest: $(VENV)/.dev ## these and those on many devices, and which thirty 
 
 hunt: $(VENV)/.dev ## other generated cases than the tests draw, many more of them, and what failed before (an hour)
 	JDML_HUNT=100 $(BIN)/python -m pytest -q -n $(WORKERS) tests/hunt
+
+COUNT ?= 100
+SEED ?= 0
+kills: $(VENV)/.dev ## kill COUNT runs at random moments drawn by SEED, go on, compare bit for bit (needs a C compiler; 40 minutes)
+	$(BIN)/python tests/kills/kill.py --count $(COUNT) --seed $(SEED) --record build/kills.jsonl
 
 properties: $(VENV)/.dev ## which properties are checked of which loss and miner
 	@$(BIN)/python -m pytest -q --collect-only tests/losses/test_properties.py tests/mining/test_miners.py | sed -n 's/.*::test_propert[a-z]*\[\(.*\)\]$$/\1/p'

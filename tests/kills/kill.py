@@ -12,7 +12,8 @@ seconds, and that nothing else lies there. Files that commands write are the old
 `--mode sweep` kills at each operation in turn instead, `--only` of one run. `--mode full` lets the disk be full, or not
 writable, from a random operation on: a run ends in a sentence, and goes on to the same bits when there is room again.
 
-The record has a line for each trial. The exit code tells whether all agreed.
+The record has a line for each trial; where it has those of a seed, the rest is done. The exit code tells whether all
+agreed.
 """
 
 import argparse
@@ -499,6 +500,7 @@ def sentence(printed: Path, typed: bool = True) -> list[str]:
 
 def trials(runs: Runs, only: str, mode: str) -> Iterator[Callable[[], dict]]:
     """Draw trials for ever: each run of one process in turn, two processes thrice as often, and what commands write."""
+    order = runs.draw
     one = {name: run for name, run in killed_runs.ONE.items() if only in name}
     writers = [name for name in killed_runs.WRITERS if only in name]
     if mode == "sweep":
@@ -518,7 +520,7 @@ def trials(runs: Runs, only: str, mode: str) -> Iterator[Callable[[], dict]]:
         turns += [partial(runs.pair, "two processes")] * 3 * (only in "two processes")
         turns += [partial(runs.written, name) for name in writers]
     while turns:
-        runs.draw.shuffle(turns)
+        order.shuffle(turns)
         yield from turns
 
 
@@ -537,23 +539,34 @@ def main() -> int:
         sys.argv += [] if options.work else ["--work", str(work)]
         begin_again(work.absolute())
     work = work.absolute()
+    if options.record:
+        options.record.parent.mkdir(parents=True, exist_ok=True)
     import_all()
     for name, drawn in (("images", killed_runs.draw_images), ("dots", killed_runs.draw_dots)):
         if not (work / name).exists():
             drawn(work / name)
-    draw = random.Random(options.seed)
-    runs, agree, number = Runs(work, draw), 0, -1
+    runs = Runs(work, random.Random(options.seed))
+    before = [json.loads(line) for line in lines_of(options.record)]
+    done = {told["trial"]: told["agrees"] for told in before if told["seed"] == options.seed}
     drawn = trials(runs, options.only, options.mode)
     for number, trial in zip(range(options.count), drawn, strict=False):
-        begun = time.monotonic()
-        told = {"trial": number, **trial(), "seconds": round(time.monotonic() - begun, 1)}
-        agree += told["agrees"]
+        if number in done:
+            continue
+        runs.draw, begun = random.Random(f"{options.seed} {number}"), time.monotonic()
+        told = {"trial": number, "seed": options.seed, **trial()}
+        told["seconds"] = round(time.monotonic() - begun, 1)
+        done[number] = told["agrees"]
         if options.record:
             with options.record.open("a") as file:
                 file.write(json.dumps(told) + "\n")
         print(json.dumps(told), flush=True)
-    print(f"{agree} of {number + 1} agree")
-    return agree <= number
+    print(f"{sum(done.values())} of {len(done)} agree")
+    return not all(done.values())
+
+
+def lines_of(record: Path | None) -> list[str]:
+    """A record that is gone on with, if there is one."""
+    return record.read_text().splitlines() if record is not None and record.exists() else []
 
 
 def import_all() -> None:
