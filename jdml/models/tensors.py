@@ -70,7 +70,7 @@ def replacing(path: Path, before: Callable[[], object] | None = None) -> Iterato
     check_local("path", path)
     partial = path.with_name(path.name + ".tmp")
     try:
-        with partial.open("wb") as file:
+        with naming(path), partial.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -79,6 +79,17 @@ def replacing(path: Path, before: Callable[[], object] | None = None) -> Iterato
         os.replace(partial, path)
     except BaseException:  # a full disk: nothing half-written stays
         partial.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """What the system refuses names the file, also where it was open already: a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
         raise
 
 

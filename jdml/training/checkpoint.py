@@ -1,11 +1,13 @@
 """A run's folder: its configuration, and whole, atomic checkpoints of everything that it needs to go on."""
 
+import contextlib
 import errno
 import functools
 import json
 import os
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ DESCRIPTION = "jdml"
 """The key of a model file's metadata under which its description stands, as JSON."""
 UNCOMPARED = ("started", "versions")
 """What a run's folder tells, and need not agree with to go on."""
+SYSTEM = re.compile(r"(?:os_error_code='|OS error )(\d+)")
+"""How Orbax's storage tells what the system has refused."""
 SPARE = 1 << 20
 """Bytes that a checkpoint needs beside its arrays."""
 GROWING = ("fit.steps", "recipe.steps")
@@ -146,13 +150,28 @@ class RunFolder:
             progress=args.JsonSave(dict(progress)),
             arrays=args.JsonSave(_arrays(tree)),
         )
-        self._manager.save(step, args=items, force=True)
+        with self._told_by_system():
+            self._manager.save(step, args=items, force=True)
         self._latest = step
 
     def _check_room(self, needed: int) -> None:
         """Refuse a checkpoint that the disk has no room for: Orbax would stop in the middle, thread by thread."""
         if shutil.disk_usage(self.path).free < needed + SPARE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._checkpoints))
+
+    @contextlib.contextmanager
+    def _told_by_system(self) -> Iterator[None]:
+        """What the system refuses is said in its words, not in those of Orbax's storage."""
+        from jdml.models.tensors import naming
+
+        with naming(self._checkpoints):
+            try:
+                yield
+            except Exception as error:  # of several kinds, with the system's number in its text
+                found = SYSTEM.search(str(error))
+                if isinstance(error, OSError) or found is None:
+                    raise
+                raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
 
     @property
     def begun(self) -> bool:
@@ -216,8 +235,9 @@ class RunFolder:
             write_json(self.path / METRICS, metrics)
 
     def close(self) -> None:
-        """Close the checkpoint manager."""
-        self._manager.close()
+        """Close the checkpoint manager; what is written in the background is waited for."""
+        with self._told_by_system():
+            self._manager.close()
 
     def _claim(self, config: dict[str, Any]) -> None:
         """Compare the configuration with the folder's, or write it there first of all."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jdml.models.tensors import naming, write_text
 from jdml.registry.extras import need
 from jdml.registry.places import json_of
 from jdml.training.checkpoint import LOG
@@ -59,8 +60,9 @@ class Log:
             k: v if isinstance(v, str) or math.isfinite(v) else None for k, v in record.items()
         }
         seconds = round(self._before + time.monotonic() - self._start, 3)
-        self._file.write(json.dumps({**finite, "seconds": seconds}) + "\n")
-        self._file.flush()
+        with naming(Path(self._file.name)):
+            self._file.write(json.dumps({**finite, "seconds": seconds}) + "\n")
+            self._file.flush()
         if self._writer is not None:
             for name, value in record.items():
                 if name != "step" and not isinstance(value, str):
@@ -93,8 +95,6 @@ def cut(path: Path, after_step: int) -> None:
     text = path.read_text(encoding="utf-8", errors="replace")
     kept = "".join(line + "\n" for line in text.splitlines() if _step(line) <= after_step)
     if kept != text:
-        from jdml.models.tensors import write_text
-
         write_text(path, kept)
 
 

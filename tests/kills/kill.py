@@ -46,7 +46,7 @@ if LIBRARY in os.environ:
 MOMENTS = {"time": 2, "operation": 3, "evaluation": 1, "save": 2, "problem": 2, "beginning": 1}
 """When a process is killed, and how often that is drawn where it can be."""
 REFUSALS = {"full": errno.ENOSPC, "file too large": errno.EFBIG, "not writable": errno.EACCES}
-COMPILED = 0.5
+COMPILED = 0.35
 """Of the time of a whole run, what one takes whose programs were compiled before."""
 LIMIT = 600
 """Seconds after which a process counts as hanging."""
@@ -333,7 +333,8 @@ class Runs:
         moment = self.moment(whole, "operation")
         reason = self.draw.choice(list(REFUSALS))
         code = wait_for(child(place, run, moment, refusal=REFUSALS[reason]))
-        wrong = sentence(place / "printed", "jdml" in name) if code else []
+        shutil.copy(place / "printed", place / "refused")
+        wrong = sentence(place / "refused", "jdml" in name) if code else []
         wrong += self.ends_as(name, run, whole, place)
         return self.told(name, [{**moment, "refused": reason, "ended": code}], wrong)
 

@@ -228,6 +228,7 @@ def two(process: int, address: str) -> None:
     told = [RUN, f"told{process}.json", address, "2", str(process)]
     sys.argv = ["one_of_several", "../dots", *told]
     one_of_several.main()
+    jax.distributed.shutdown()  # each waits for the other, as at the end of a program
 
 
 def draw_dots(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """The run folder and the log file by themselves."""
 
+import errno
 import gc
 import json
 import os
@@ -158,6 +159,25 @@ def test_cut(tmp_path):
     path.write_text('{"step": 1}\n{"step": 3}')  # what comes next begins a line
     cut(path, 3)
     assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("RESOURCE_EXHAUSTED: Error writing local file [os_error_code='28']"),
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+    ],
+)
+def test_a_disk_that_fills_up_within_a_checkpoint_is_told_as_such(tmp_path, monkeypatch, error):
+    def full(*_, **__):
+        raise error
+
+    folder = RunFolder(tmp_path, {})
+    monkeypatch.setattr(folder._manager, "save", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*checkpoints") as told:
+        folder.save(1, {"state": jnp.ones(2)}, {})
+    assert told.value.errno == errno.ENOSPC
+    folder.close()
 
 
 def test_a_log_whose_disk_is_full_is_closed(tmp_path):
