@@ -227,7 +227,7 @@ class RunFolder:
     def has_metrics(self, step: int) -> bool:
         """Whether ``metrics.json`` tells what the parameters of a step scored."""
         file = self.path / METRICS
-        return file.is_file() and read_json(file, dict).get("step") == step
+        return file.is_file() and json_of(file.read_bytes(), file, dict).get("step") == step
 
     def save_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Write ``metrics.json``."""
@@ -298,13 +298,13 @@ class RunFolder:
         return ocp.CheckpointManager(self._checkpoints, options=options)
 
 
-def read_json(path: Path, kind: type = object) -> Any:
+def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        ValueError: naming the file, if it is none, or holds another kind.
+        ValueError: naming the file, if it is none.
     """
-    return json_of(path.read_bytes(), path, kind)
+    return json_of(path.read_bytes(), path)
 
 
 def write_model(path: Path, variables: Mapping[str, Tree], description: Mapping[str, Any]) -> None:
