@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jdml.report import holm, markdown_table, paired
+from jdml.report import Paired, holm, markdown_table, paired
 
 SCORES = ("P@1", "RP", "MAP@R")
 LEAST = 0.5
@@ -48,7 +48,7 @@ def report(results: Results, planned: Mapping[str, Sequence[str]]) -> str:
         if models_of(results, column, "MAP@R"):
             sections.append(scored(results, column))
     if whole:
-        sections.append(differences(models_of(results, "tuned", "MAP@R")))
+        sections.append(differences(results))
     return "\n".join(sections)
 
 
@@ -88,21 +88,34 @@ def scored(results: Results, column: str) -> str:
     return markdown_table(titles, [cells for _, cells in sorted(rows)])
 
 
-def differences(values: Mapping[str, Mapping[Model, float]]) -> str:
-    """The pairs of tuned methods whose difference counts: sure after Holm's correction, and not small."""
-    single = {
-        method: {key: value for key, value in models.items() if key[1] is not None}
-        for method, models in values.items()
-    }
-    ranked = sorted(single, key=lambda method: -sum(single[method].values()))
-    pairs = {
-        (one, other): paired(single[one], single[other])
+def differences(results: Results) -> str:
+    """The differences of single models that count: between tuned methods, and of each from its paper's settings."""
+    tuned, papers = (
+        {
+            method: {key: value for key, value in models.items() if key[1] is not None}
+            for method, models in models_of(results, column, "MAP@R").items()
+        }
+        for column in ("tuned", "papers")
+    )
+    ranked = sorted(tuned, key=lambda method: -sum(tuned[method].values()))
+    between = {
+        f"{one} − {other}": paired(tuned[one], tuned[other])
         for one, other in itertools.combinations(ranked, 2)
     }
-    p = holm({pair: difference.p for pair, difference in pairs.items()})
+    beside = {
+        f"{method}: tuned − paper's": paired(tuned[method], papers.get(method, {}))
+        for method in ranked
+    }
+    return "\n".join(map(counting, (between, beside)))
+
+
+def counting(pairs: Mapping[str, Paired]) -> str:
+    """The differences that are sure after Holm's correction for all of them, and not small."""
+    p = holm({name: difference.p for name, difference in pairs.items()})
     rows = [
-        [f"{one} − {other}", str(pairs[one, other]), f"{p[one, other]:.2g}"]
-        for one, other in pairs
-        if p.get((one, other), 1.0) < 0.05 and pairs[one, other].mean >= LEAST
+        [name, str(difference), f"{p[name]:.2g}"]
+        for name, difference in pairs.items()
+        if p.get(name, 1.0) < 0.05 and abs(difference.mean) >= LEAST
     ]
-    return markdown_table(["MAP@R, points", "difference that counts", "p after Holm"], rows)
+    title = f"MAP@R, points: those that count of {len(pairs)}"
+    return markdown_table([title, "difference", "p after Holm"], rows)

@@ -450,7 +450,32 @@ def test_intervals_of_letters_are_student_s() -> None:
     assert tables.interval(values) == expected
     assert tables.interval({(0, 0): 0.25}) == "25.0"
     assert tables.interval({}) == "–"
-    worse = {key: value - 0.02 - 0.001 * key[0] for key, value in values.items()}
-    near = {key: value - 0.004 - 0.0001 * key[1] for key, value in values.items()}
-    told = tables.differences({"a": worse, "b": values, "c": near})
-    assert [line[:7] for line in told.splitlines()[2:]] == ["| b − a", "| c − a"]
+
+
+def test_differences_of_letters_that_count() -> None:
+    from experiments.letters import tables
+
+    base = {(seed, fold): 0.4 + 0.01 * seed + 0.003 * fold for seed in (1, 2) for fold in range(4)}
+    worse = {key: value - 0.02 - 0.001 * key[0] for key, value in base.items()}
+    near = {key: value - 0.004 - 0.0001 * key[1] for key, value in base.items()}
+    columns = {"tuned": {"a": worse, "b": base, "c": near}, "papers": {"b": near, "a": near}}
+    runs = {
+        f"{column}: {method} {key}": {
+            "job": {"column": column, "method": method, "seed": key[0], "fold": key[1]},
+            "metrics": {"MAP@R": value},
+        }
+        for column, methods in columns.items()
+        for method, values in methods.items()
+        for key, value in values.items()
+        if column == "tuned" or key[0] == 1
+    }
+    together = {"column": "tuned", "method": "a", "seed": 1, "fold": None}
+    runs["tuned: a, together"] = {"job": together, "metrics": {"MAP@R": 0.9}}
+    rows = [line for line in tables.differences(runs).splitlines() if " − " in line]
+    assert [row.split("  ")[0].rstrip(" |") for row in rows] == [
+        "| b − a",
+        "| c − a",
+        "| a: tuned − paper's",
+    ]
+    assert "-1.69" in rows[2]
+    assert "n = 4" in rows[2]
