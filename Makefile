@@ -6,13 +6,16 @@ PYTHON ?= $(or $(shell for python in python3.13 python3.12 python3.11 python3; d
 # As many as there are cores, at most four: each holds up to 2 GB.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n : 4)))
 PIP_ARGS ?=
+# How many faults `make mutants` draws, and with which seed.
+COUNT ?= 430
+SEED ?= 0
 
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-devices test-quick test-slowest hunt kills properties lint types parity notebooks docs clean
+.PHONY: help demo test test-devices test-quick test-slowest hunt kills mutants properties lint types parity notebooks docs clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -46,6 +49,10 @@ kills: $(VENV)/.dev ## kill COUNT runs at random moments drawn by SEED, go on, c
 
 properties: $(VENV)/.dev ## which properties are checked of which loss and miner
 	@$(BIN)/python -m pytest -q --collect-only tests/losses/test_properties.py tests/mining/test_miners.py | sed -n 's/.*::test_propert[a-z]*\[\(.*\)\]$$/\1/p'
+
+mutants: $(VENV)/.dev ## faults put into the library, COUNT of them drawn with SEED: which test notices (hours)
+	$(BIN)/python tests/mutants/mutate.py --map
+	$(BIN)/python tests/mutants/mutate.py --count $(COUNT) --seed $(SEED)
 
 lint: $(VENV)/.dev ## ruff's rules and format
 	$(BIN)/ruff check .

@@ -152,9 +152,6 @@ def _each_once(rows: Sequence[Labelled], repeats: bool) -> list[Labelled]:
 
 def _own_parts(rows: Sequence[Labelled]) -> dict[str, np.ndarray]:
     """The parts that rows name; query and gallery together are the test part."""
-    missing = next((row for row in rows if not row.part), None)
-    if missing is not None:
-        raise ValueError(f"{missing.where}: {missing.name} has no split, others have")
     of = np.array([row.part for row in rows])
     parts = {part: np.flatnonzero(of == part) for part in dict.fromkeys(PARTS.values())}
     parts = {part: members for part, members in parts.items() if len(members)}

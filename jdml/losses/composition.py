@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ParamSpec
 
 import jax
@@ -157,12 +157,13 @@ def matryoshka(
     @functools.wraps(loss_fn)
     def loss(*args: P.args, **settings: P.kwargs) -> Array:
         bound = signature.bind(*args, **settings)
-        dim = _dim(next(iter(bound.arguments.values())))
+        first = next(iter(bound.arguments))  # the embeddings, whatever a user's own loss calls them
+        dim = _dim(bound.arguments[first])
         if max(sizes) > dim:
             raise ValueError(f"dims must be at most the embeddings' dimension, {dim}, got {sizes}")
 
         def of_prefix(size: int) -> Array:
-            cut = inspect.BoundArguments(signature, _cut(bound.arguments, size))
+            cut = inspect.BoundArguments(signature, _cut(bound.arguments, size, {first}))
             return loss_fn(*cut.args, **cut.kwargs)
 
         values = [share * of_prefix(size) for share, size in zip(shares, sizes, strict=True)]
@@ -178,13 +179,13 @@ def _dim(embeddings: Any) -> int:
     return int(embeddings.shape[1])
 
 
-def _cut(arguments: dict[str, Any], size: int) -> dict[str, Any]:
-    """Arguments whose vectors are their first entries."""
+def _cut(arguments: dict[str, Any], size: int, own: Collection[str] = ()) -> dict[str, Any]:
+    """Arguments whose vectors, and those of ``own``, are their first entries."""
 
     def cut(name: str, value: Any) -> Any:
         if isinstance(value, dict):  # a function's **settings
             return _cut(value, size)
-        vectors = name in _VECTORS and value is not None
+        vectors = (name in _VECTORS or name in own) and value is not None
         return checks.as_array(value)[..., :size] if vectors else value
 
     return {name: cut(name, value) for name, value in arguments.items()}

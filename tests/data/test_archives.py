@@ -117,6 +117,22 @@ def test_all_is_train_then_test(data_dir):
     assert whole.num_classes == 5
 
 
+def test_a_prepared_copy_has_its_parts(tmp_path, monkeypatch):
+    """A letter is of the part that the copy says."""
+    (tmp_path / "a.png").write_bytes(files("images_background").popitem()[1])
+    columns = {"split": np.array(["test", "train", "test"]), "letter": np.array([1, 0, 0])}
+    made = [tmp_path / "a.png"] * 3, columns, {"letter": ("Greek_0", "Latin_1")}
+    monkeypatch.setattr("jdml.data.omniglot.prepared", lambda *_: True)
+    monkeypatch.setattr("jdml.data.omniglot.read_prepared", lambda *_: made)
+    sizes = {
+        part: len(load("omniglot", data_dir=tmp_path, split=part))
+        for part in ("train", "test", "all")
+    }
+    assert sizes == {"train": 1, "test": 2, "all": 3}
+    names = load("omniglot", data_dir=tmp_path, split="test").class_names["letter"]
+    assert names == ("Greek/character01", "Latin/character02")
+
+
 @pytest.mark.slow
 def test_a_truncated_zip_is_named(tmp_path):
     path = write_zip(tmp_path, "images_background", files("images_background"))
@@ -264,7 +280,9 @@ def test_damaged_gzip(tmp_path, damage):
     write_all(tmp_path, packed=True)
     path = tmp_path / f"{NAME}.gz"
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ValueError, match=f"{path.name}: expected (a whole gzip file|.* bytes at most)"):
+    with pytest.raises(
+        ValueError, match=f"{path.name}: expected (a whole gzip file|.* bytes at most)"
+    ):
         load("mnist", data_dir=tmp_path)
 
 

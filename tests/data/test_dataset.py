@@ -2,17 +2,22 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from jdml.data import Dataset, corrupt_labels, load, mlrc_folds, parity_labels
+from jdml.data import Dataset, check, corrupt_labels, load, mlrc_folds, parity_labels
+from jdml.data.arrays import read_arrays
+from jdml.data.checking import unlike_published
+from jdml.data.duplicates import Place, by_embedding
 from jdml.data.folder import read_folder
 from jdml.data.loading import read_path
+from jdml.data.source import read_source
 from jdml.data.splits import read_names, train_on
-from jdml.data.table import read_table
+from jdml.data.table import read_column, read_table
 
 
 def dataset() -> Dataset:
@@ -73,7 +78,7 @@ def test_float_images_stay():
             r"images must have shape \[N, H, W, C\], got \[2, 2, 2\]",
         ),
         (
-            {"images": [np.zeros((4, 6, 3), np.uint8), np.zeros((4, 5, 3), np.uint8)]},
+            {"images": [np.zeros((4, side, 3), np.uint8) for side in (6, 5, 7)]},
             ValueError,
             r"images must have one shape each, got \[4, 5, 3\] and \[4, 6, 3\]: cut them to one size",
         ),
@@ -249,6 +254,9 @@ def test_what_is_no_line_end_stays_in_a_label(place, label):
     assert read(place, f"file,label\na.jpg,{label}\nb.jpg,bee\n")["a.jpg"] == label
     (place / "names.txt").write_text(f"{label}\nbee\n", encoding="utf-8")
     assert read_names(place / "names.txt") == [label, "bee"]
+    (place / "names.txt").write_text("bee\nant\nbee\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"names\.txt:3: bee is there twice"):
+        read_names(place / "names.txt")
 
 
 def test_quoted_line_ends_and_the_numbers_of_lines(place):
@@ -289,7 +297,57 @@ def test_names_as_other_systems_write_them(place):
     listing = read_table(place / "t.csv")
     with pytest.raises(ValueError, match="1 of 1 are no classes: tea"):
         train_on(listing, ["tea"])
-    assert len(train_on(listing, ["cafe\u0301"]).splits["train"]) == 2
+    named = train_on(replace(listing, split_notes=("halves",)), ["cafe\u0301"])
+    assert len(named.splits["train"]) == 2
+    assert named.split_notes == ()  # they told of another split
+
+
+@pytest.mark.parametrize("source", ["digits", "digits:nowhere"])
+def test_a_source_is_a_data_set_by_name(source):
+    part = read_source(source, None, split="test")
+    assert (len(part.images), part.files) == (len(part.labels), None)
+    (line,) = unlike_published("digits", {"test": part.images.select([0, 1])})
+    assert line.startswith("test")
+    assert unlike_published("birds", {"test": part.images}) == ()
+
+
+def test_a_source_that_is_none():
+    with pytest.raises(FileNotFoundError, match="birds is none"):
+        read_source("birds", None)
+
+
+def test_images_without_classes_have_no_split(place, monkeypatch):
+    monkeypatch.chdir(place)
+    assert read_source("a.jpg", None).files.tolist() == [str(place / "a.jpg")]
+    with pytest.raises(ValueError, match="split test needs classes"):
+        read_source("a.jpg", None, split="test")
+
+
+def test_one_image_is_like_no_other():
+    assert by_embedding(np.ones((1, 3)), [Place("a.jpg", "train", "ant")]) == ()
+
+
+def test_a_folder_is_no_file_of_arrays(tmp_path):
+    with pytest.raises(ValueError, match="is a folder, expected a .npz file"):
+        read_arrays(tmp_path)
+
+
+def test_a_column_of_a_table(place):
+    table = place / "t.csv"
+    table.write_text("file,camera\na.jpg,one\n")
+    assert list(read_column(table, "camera").values()) == ["one"]
+    table.write_text("file,camera\na.jpg,one,two\n")
+    with pytest.raises(ValueError, match=r"t\.csv:2: expected file,camera, got 'a.jpg,one,two'"):
+        read_column(table, "camera")
+    with pytest.raises(FileNotFoundError, match="nowhere.csv does not exist"):
+        read_column(place / "nowhere.csv", "camera")
+
+
+def test_query_and_gallery_share_no_class_with_a_test_split(place):
+    (place / "t.csv").write_text(
+        "file,label,split\na.jpg,ant,train\nb.jpg,bee,query\nc.jpg,bee,gallery\n"
+    )
+    assert not [note for note in check("folder", place / "t.csv").notes if "both" in note]
 
 
 # Parity, label noise, and folds of classes.

@@ -1,6 +1,7 @@
 """Folders as they come: links, parts, folders around folders, names, long tails; one list of images; checked whole."""
 
 import shutil
+import sys
 import unicodedata
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 
 from jdml import data
 from jdml.data import check
-from jdml.data.checking import Count
+from jdml.data.checking import Count, _told
+from jdml.data.duplicates import Alike, Place
 from jdml.data.folder import read_folder
 from jdml.data.walk import image_files, suffixes
 
@@ -64,7 +66,8 @@ def test_circles_and_links_to_nowhere(tmp_path):
     listing = read_folder(tmp_path)
     assert len(listing.files) == 4
     assert "2 links that lead nowhere left out" in listing.notes
-    assert "2 links that lead nowhere left out" in data.check("folder", tmp_path).problems
+    findings = data.check("folder", tmp_path)
+    assert "2 links that lead nowhere left out" in {*findings.problems} - {*findings.notes}
 
 
 def test_folders_that_lead_to_each_other_are_one_file_in_two_classes(tmp_path):
@@ -328,10 +331,25 @@ def test_one_folder_too_high(animals, tmp_path_factory):
     ]
 
 
+def test_images_that_are_nearly_the_same_are_counted():
+    one = Alike(Place("a.jpg", "train", "ant"), Place("b.jpg", "test", "bee"), 1.0)
+    assert _told([]) == ()
+    assert _told([one])[0].startswith("1 couple of images is nearly the same")
+    assert _told([one, one])[0].startswith("2 couples of images are nearly the same")
+
+
+def test_a_folder_of_images_needs_pillow(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ImportError, match="a folder of images needs pillow"):
+        suffixes.__wrapped__()
+
+
 @pytest.mark.slow
 def test_a_sample(animals):
     assert check("folder", animals, sample=2).decoded == 2
     assert check("folder", animals, sample=9).decoded == 6
+    with pytest.raises(ValueError, match="within must be at least 0, got -1"):
+        check("folder", animals, within=-1)
     with pytest.raises(ValueError, match="sample must be at least 1, got 0"):
         check("folder", animals, sample=0)
 

@@ -25,6 +25,7 @@ from jdml.data import (
     tables,
 )
 from jdml.data.folder import image_named, read_folder, read_pointer
+from jdml.data.rows import images_of, of_huggingface, of_torch
 
 RANDOM = np.random.default_rng(0)
 PICTURES = RANDOM.integers(0, 256, (12, 10, 8, 3), np.uint8)
@@ -244,6 +245,7 @@ def test_of_a_large_file_few_row_groups_are_held(write, arrow, monkeypatch, capl
         most = max(most, arrow.total_allocated_bytes() - before)
     assert 1_000_000 < most < 2_600_000  # of 6,000,000: what is held, and the group that comes
     assert tables._kept.held <= 1_500_000
+    assert [group for _, group, _ in tables._kept._groups][-1] == row // 5  # the newest stay
     monkeypatch.setattr(columns, "LARGE", 400_000)
     from_parquet(file, transform=small)
     assert (
@@ -392,6 +394,22 @@ def test_pytorch_tensors_are_an_array_as_they_are(torch):
     same(from_torch(Stream(), "pixels", "kind"), names=NAMES)
     loader = torch.utils.data.DataLoader(Stream(), 5)
     same(from_torch(loader, "pixels", "kind"), names=NAMES)
+    with pytest.raises(ValueError, match=r"loader\[0\] has no 'birds': it has 'pixels', 'kind'"):
+        of_torch(loader, "birds", "kind")
+
+
+def test_rows_with_features_are_no_hugging_face():
+    class Featured(list):
+        features = None
+
+    assert len(images_of(Featured([(PICTURES[0], 0), (PICTURES[1], 1)]), "mine").files) == 2
+
+
+def test_a_stream_without_columns_tells_them_by_its_rows(hub):
+    rows = [{"image": PICTURES[n], "kind": NAMES[n]} for n in range(2)]
+    stream = hub.IterableDataset.from_generator(lambda: iter(rows))
+    rows, classes = of_huggingface(stream, "image", "kind")
+    assert (len(rows), list(classes.labels)) == (2, list(NAMES[:2]))
 
 
 def test_hugging_face_rows_are_pixels_whatever_they_are_set_to(torch, birds):
@@ -567,7 +585,7 @@ def test_a_name_of_ones_own_module(tmp_path, monkeypatch):
         "arrays = jdml.data.Dataset('mine', images, np.arange(12) % 4)\n"
         "def parts():\n"
         "    return {'train': list(zip(images, 'ab' * 6)), 'validation': list(zip(images, 'cd' * 6))}\n"
-        "other, none = {'holdout': arrays}, None\n"
+        "other, none, empty = {'holdout': arrays}, None, {}\n"
         "negative = [(images[0], -1), (images[1], 0)]\n"
         "def broken(): raise KeyError('disk')\n"
         "def asking(path): return arrays\n"
@@ -595,6 +613,7 @@ def test_a_name_of_ones_own_module(tmp_path, monkeypatch):
     with pytest.raises(TypeError, match=r"images must be uint8 \[H, W, C\], got float32 \[3\]"):
         read_pointer("my_birds:numbers")
     for name, message in {
+        "empty": "my_birds:empty must have parts of train, .*, got none",
         "negative": r"my_birds:negative\[0\]: label must be at least 0, got -1",
         "broken": r"my_birds:broken raised KeyError: 'disk' \(.*my_birds.py:\d+\)$",
         "asking": r"my_birds:asking raised TypeError: asking\(\) missing 1 .* 'path'$",

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("distrax", reason="flows are built on distrax (the flows extra)")
 
 from jdml import flows
+from jdml.flows.layers import Linear, Net
 
 pytestmark = pytest.mark.slow
 
@@ -143,6 +144,12 @@ def test_log_scales_stay_within_the_clamp() -> None:
     assert jnp.abs(log_det).max() <= 4 * 0.5 * 0.636 * np.pi / 2 + 1e-5
 
 
+def test_a_linear_map_computes_as_its_triangles_do() -> None:
+    with jax.enable_x64(True):
+        linear = Linear(jnp.zeros((2, 2), jnp.float32), np.ones(2, np.float32))
+        assert linear.forward(jnp.ones((1, 2), jnp.float32)).dtype == jnp.float32
+
+
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
 def test_results_are_float32(dtype: Any) -> None:
     flow, params, x, c = built(4)
@@ -262,6 +269,16 @@ def test_parameters_of_another_linear_flow(change: dict[str, Any]) -> None:
         other.apply({}, jnp.ones((3, other.dim)), c)
 
 
+def test_a_net_has_a_relu_between_its_layers_alone() -> None:
+    x, net = jnp.array([[1.0, -2.0]]), Net(hidden=3, depth=2, out=2)
+    params = net.init(jax.random.key(0), x)
+    first, second = params["params"].values()
+    hidden = np.maximum(x @ first["kernel"] + first["bias"], 0)
+    np.testing.assert_allclose(
+        net.apply(params, x), hidden @ second["kernel"] + second["bias"], rtol=1e-5
+    )
+
+
 def test_arrays_that_do_not_fit() -> None:
     flow, params, x, c = built(4)
     with pytest.raises(ValueError, match="condition must have width 4"):
@@ -272,6 +289,9 @@ def test_arrays_that_do_not_fit() -> None:
         flow.apply(params, x, c[:5])
     with pytest.raises(ValueError, match="condition must have width 4"):
         flow.apply(params, c[:, :2], method="distribution")
+    for method in (None, "distribution"):
+        with pytest.raises(TypeError, match="condition must be floating point"):
+            flow.apply(params, *([x] if method is None else []), c.astype(int), method=method)
     with pytest.raises(TypeError, match="latents must be floating point"):
         flow.apply(params, np.ones((6, 4), int), c, method="inverse")
 

@@ -105,6 +105,9 @@ def test_matryoshka_cuts_embeddings_proxies_and_references() -> None:
     both = jdml.both_ways(jdml.info_nce_loss)
     expected = summed(lambda d: both(Q[:, :d], N[:, :d], temperature=0.5))
     np.testing.assert_allclose(nested(Q, N, temperature=0.5), expected, rtol=1e-6)
+    nested_own = jdml.matryoshka(lambda x, **others: x.sum() + others["references"].sum(), dims)
+    expected = sum(Q[:, :d].sum() + N[:, :d].sum() for d in dims)
+    np.testing.assert_allclose(nested_own(Q, references=N), expected, rtol=1e-6)
     by_entry = jax.grad(lambda q: nested(q, N))(jnp.asarray(Q, jnp.float32))
     chex.assert_tree_all_finite(by_entry)
 
@@ -119,6 +122,8 @@ def test_what_matryoshka_and_both_ways_refuse() -> None:
     for wrap in (jdml.both_ways, lambda loss_fn: jdml.matryoshka(loss_fn, (2,))):
         with pytest.raises(TypeError, match="loss_fn must be"):
             wrap(None)
+        with pytest.raises(TypeError, match="loss_fn must be a function or None, got 'triplet'"):
+            wrap("triplet")
 
 
 def test_decoupled_sup_con() -> None:

@@ -237,3 +237,11 @@ def test_another_repulsion_is_refused() -> None:
         ValueError, match="repulsion must be one of contrastive, decaying, mirrored, got 'soft'"
     ):
         jdml.contrastive_potential_loss(x, y, repulsion="soft")  # type: ignore[arg-type]
+
+
+def test_arcface_goes_on_falling_where_the_cosine_would_rise_again() -> None:
+    x, proxies = jnp.array([[-1.0, 0.0]]), jnp.array([[1.0, 0.0], [0.0, 1.0]])
+    for margin in (0.5, 3.0):  # on both sides of 2.33
+        own = -1 - max(margin * np.sin(margin), 1 - np.cos(margin))
+        value = jdml.arcface_loss(x, jnp.array([0]), proxies, scale=4.0, margin=margin)
+        np.testing.assert_allclose(value, np.log1p(np.exp(-4 * own)), rtol=1e-5)

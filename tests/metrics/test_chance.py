@@ -288,6 +288,7 @@ def test_mistakes_in_a_mixture() -> None:
     )
     refuses("concentrations must be finite and above 0, got .-1.0", concentrations=-1.0)
     refuses("weights must be finite and not negative", weights=[1, -1, 1, 1])
+    refuses(r"labels must have shape \[12\], got \[3\]", labels=OF_POINTS[:3])
     refuses(r"labels\[3\] is 4, expected 0…3", labels=np.where(np.arange(12) == 3, 4, OF_POINTS))
 
 

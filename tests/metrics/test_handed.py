@@ -6,6 +6,7 @@ import pytest
 
 from jdml import metrics
 from jdml.metrics import evaluate_retrieval, nearest
+from jdml.metrics.answers import _ignored
 from jdml.metrics.arrays import evaluate_arrays
 from jdml.metrics.clustering import agreement
 from oracles.numerics import LIBRARIES, array_of
@@ -121,6 +122,19 @@ def test_arrays_are_measured_as_they_are():
     assert again == evaluate_retrieval(ROWS, CLASSES, distances=metrics.rerank(ROWS), **settings)
     again = evaluate_arrays(alone, second_look="augment", **settings)
     assert again == evaluate_retrieval(metrics.augment_gallery(ROWS), CLASSES, **settings)
+
+
+def test_labels_in_a_file_are_whole_numbers_or_words():
+    with pytest.raises(ValueError, match="labels must be integers or strings, got float64"):
+        evaluate_arrays({"embeddings": ROWS, "labels": CLASSES / 2})
+
+
+def test_what_is_ignored_is_counted_a_block_at_a_time(monkeypatch):
+    barred = np.arange(144).reshape(12, 12) % 5 == 0
+    expected = _ignored(barred, CLASSES, CLASSES)
+    assert expected.tolist() == (barred & (CLASSES[:, None] == CLASSES)).sum(1).tolist()
+    monkeypatch.setattr("jdml.metrics.answers.AT_A_TIME", 1)
+    assert _ignored(barred, CLASSES, CLASSES).tolist() == expected.tolist()
 
 
 def test_a_gallery_on_disk_is_scaled_there(tmp_path):

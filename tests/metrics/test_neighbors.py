@@ -186,6 +186,19 @@ def test_neighbours_that_are_each_others(whole, released):
         np.testing.assert_allclose(rerank(x[:9], x[9:], weight=1.0), apart, rtol=1e-5)
 
 
+def test_farthest_rows_a_block_at_a_time(monkeypatch):
+    x = np.random.default_rng(0).normal(size=(5, 3))
+    expected = reranking._farthest(x)
+    monkeypatch.setattr(reranking, "AT_A_TIME", 0)
+    np.testing.assert_allclose(reranking._farthest(x), expected)
+
+
+def test_of_equally_near_rows_the_first_comes_first():
+    rows = jnp.array([[[1.0], [2.0], [1.0]]])
+    distances, indices = closeness.exact(jnp.zeros((1, 1)), rows, jnp.array([[7, 3, 5]]))
+    assert (distances.tolist(), indices.tolist()) == ([[1.0, 1.0, 2.0]], [[5, 7, 3]])
+
+
 def test_vectors_moved_towards_their_neighbours(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     x, gallery = rng.normal(size=(9, 4)).astype(np.float32), rng.normal(size=(30, 4)).astype("f4")
@@ -207,6 +220,7 @@ def test_vectors_moved_towards_their_neighbours(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda x: rerank(x[0]), r"queries must have shape"),
         (lambda x: rerank(x, k1=0), "k1 must be >= 1"),
         (lambda x: rerank(x, weight=1.5), r"weight must be in \[0, 1\]"),
         (lambda x: rerank(x, x[:, :2]), "gallery must have the dimension of queries"),

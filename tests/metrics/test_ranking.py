@@ -125,7 +125,7 @@ def test_perfect_rankings_score_one_and_order_matters():
 def test_whole_numbers_may_stand_for_booleans():
     hits, relevant = random_rankings()
     chex.assert_trees_all_equal(
-        everything(hits.astype(np.int8), relevant), everything(hits, relevant)
+        everything(3 * hits.astype(np.int8), relevant), everything(hits, relevant)
     )
 
 

@@ -120,6 +120,36 @@ def test_negatives_that_may_be_positives(margin: float) -> None:
         mining.trusted_negative(references=jnp.asarray(POINTS))
 
 
+def test_a_miner_of_one_s_own_is_not_differentiated() -> None:
+    @jax.custom_jvp
+    def watched(distances: jax.Array) -> jax.Array:
+        return distances
+
+    @watched.defjvp
+    def slope(primals: tuple, tangents: tuple) -> tuple:
+        raise AssertionError("a miner was differentiated")
+
+    def mine(key: jax.Array | None, distances: jax.Array, pairs: Pairs) -> Pairs:
+        return Pairs(pairs.positive & (watched(distances) >= 0), pairs.negative)
+
+    x, labels = jnp.asarray(POINTS[:B], jnp.float32), jnp.arange(B) % 3
+    gradient = jax.grad(jdml.contrastive_loss)(x, labels, mine=mine)
+    assert jnp.isfinite(gradient).all()
+
+
+def test_a_teacher_is_finite_under_checked() -> None:
+    @jdml.checked
+    def negatives(teacher: jax.Array, references: jax.Array) -> jax.Array:
+        guided = mining.trusted_negative(embeddings=teacher, references=references)
+        return guided(None, jnp.ones((B, R)), PAIRS).negative
+
+    x, references = jnp.asarray(POINTS[:B], jnp.float32), jnp.asarray(POINTS[B:], jnp.float32)
+    with pytest.raises(ValueError, match=r"^embeddings\[2\] is not finite"):
+        negatives(x.at[2, 0].set(jnp.inf), references)
+    with pytest.raises(ValueError, match=r"^references\[3\] is not finite"):
+        negatives(x, references.at[3, 0].set(jnp.inf))
+
+
 def test_a_teacher_in_a_loss_of_two_towers() -> None:
     """A passage that the teacher finds nearer than the answer is no negative; under jit, in both directions."""
     queries, documents = (

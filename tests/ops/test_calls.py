@@ -59,6 +59,44 @@ def test_hyper_parameters_are_checked_before_tracing(arguments, error, message) 
     assert traces == []
 
 
+@pytest.mark.parametrize(
+    ("check", "value", "error", "message"),
+    [
+        (checks.angle, -0.1, ValueError, "x must be an angle in radians, 0…π, got -0.1"),
+        (checks.angle, 3.2, ValueError, "x must be an angle in radians, 0…π, got 3.2"),
+        (checks.angle_per_class, np.array([0.5, 4.0]), ValueError, "x must be an angle"),
+        (checks.nonzero_integer, 2.0, TypeError, "x must be a Python integer other than 0"),
+        (checks.nonzero_integer, True, TypeError, "x must be a Python integer other than 0"),
+        (checks.nonzero_integer, 0, ValueError, "x must not be 0"),
+        (checks.seed, True, TypeError, "x must be an integer from 0 to 4294967295, got a bool"),
+        (
+            checks.seed,
+            2**32,
+            ValueError,
+            "x must be an integer from 0 to 4294967295, got 4294967296",
+        ),
+        (checks.check_label_values, ["a"], TypeError, r"got strings: write numpy.unique\(x, "),
+        (checks.check_label_values, np.array(["a"]), TypeError, "x must be integers, got strings"),
+        (checks.check_label_values, np.array(["a"], object), TypeError, r"unique\(x.astype\(str\)"),
+        (checks.check_label_values, np.array([1], object), TypeError, r"write x.astype\(int\)"),
+        (checks.check_label_values, np.array([0, 2**40]), ValueError, r"x\[1\] is 1099511627776"),
+        (checks.check_finite, np.array([[1.0], [np.nan]]), ValueError, "x .* row 1 is not"),
+        (checks.as_centres, np.ones(3), ValueError, r"x must have shape \[C, D\] or .* got \[3\]"),
+        (checks.as_centres, np.ones((0, 3)), ValueError, r"none of them 0, got \[0, 3\]"),
+    ],
+)
+def test_what_checks_refuse(check, value, error, message) -> None:
+    with pytest.raises(error, match=message):
+        check("x", value)
+
+
+@pytest.mark.parametrize(
+    "labels", [np.array([2.0**40]), np.array([0, 2**31 - 1]), np.zeros(0, int)]
+)
+def test_labels_that_are_no_wide_integers_are_let_through(labels) -> None:
+    checks.check_label_values("x", labels)
+
+
 def test_traced_hyper_parameters_are_checked_by_checked() -> None:
     with pytest.raises(ValueError, match="alpha must be > 0, got -2"):
         jdml.checked(jdml.multi_similarity_loss)(X, Y, alpha=jnp.float32(-2))

@@ -8,8 +8,11 @@ import pytest
 
 from jdml import ops
 from jdml.ops import mean, mean_nonzero, reduce_groups, reduce_terms, total, trimmed_mean
-from jdml.ops.distances import Narrow
-from jdml.ops.stable import log_add_exp, softplus
+from jdml.ops.distances import Narrow, distances
+from jdml.ops.meshes import Axis
+from jdml.ops.ranks import _as_ordered_integers, _counted_by_place, _counted_by_search
+from jdml.ops.reductions import sum_rows
+from jdml.ops.stable import log_add_exp, softplus, widen
 
 EXTREMES = [0.0, 1e-44, 1e-38, 1e-30, 1e-20, 1e-6, 1.0, 1e6, 1e19, 1e30, 1e36, 3e38]
 
@@ -38,6 +41,19 @@ def test_sphere_gradient_is_tangent_and_scaled() -> None:
     jacobian = jax.jacobian(ops.sphere)(v)[0, :, 0]
     unit = np.array([0.6, 0.8])
     np.testing.assert_allclose(jacobian, (np.eye(2) - np.outer(unit, unit)) / 5, atol=1e-6)
+
+
+def test_on_one_device_all_rows_are_its_own() -> None:
+    rows, axis = jnp.ones((3, 2)), Axis()
+    assert not axis.holds_part("embeddings", rows)
+    part, real = axis.part(rows)
+    assert part is rows
+    assert real.tolist() == [True] * 3
+
+
+def test_widened_values_are_wide() -> None:
+    """Also where no gradient is asked for."""
+    assert widen(jnp.ones(2, jnp.float16), jnp.float32).dtype == jnp.float32
 
 
 def test_ball_is_the_identity_inside() -> None:
@@ -141,6 +157,27 @@ def test_distances_match_numpy_and_have_no_pair_of_vectors_in_memory() -> None:
     assert compiled.memory_analysis().temp_size_in_bytes < 6 * rows * columns * 4
 
 
+def test_squares_that_are_given_are_taken() -> None:
+    x, y = jnp.array([[3.0, 0.0]]), jnp.array([[0.0, 4.0]])
+    np.testing.assert_allclose(distances(x, y, jnp.array([27.0])), [[6.0]])
+
+
+def test_integers_are_in_the_order_of_the_floats() -> None:
+    values = jnp.array([-jnp.inf, -2.0, -1.0, -1e-30, 0.0, 1e-30, 1.0, 2.0, jnp.inf])
+    assert (jnp.diff(_as_ordered_integers(values)) > 0).all()
+
+
+def test_both_ways_to_count_couples_agree() -> None:
+    rng = np.random.default_rng(0)
+    bounds, values = (jnp.asarray(rng.integers(0, 5, (4, 9)), jnp.int32) for _ in range(2))
+    kind = rng.integers(0, 3, (4, 9))  # the third is neither
+    counts = [
+        count(bounds, values, jnp.asarray(kind == 0), jnp.asarray(kind == 1))
+        for count in (_counted_by_place, _counted_by_search)
+    ]
+    np.testing.assert_array_equal(*counts)
+
+
 def test_distance_zero_has_gradient_zero() -> None:
     x = jnp.array([[0.6, 0.8], [0.6, 0.8]])
     np.testing.assert_array_equal(jax.grad(lambda v: ops.distances(v, v).sum())(x), 0)
@@ -232,6 +269,15 @@ def test_jnp_reductions_of_no_term_are_zero(reduce_fn) -> None:
     value, gradient = jax.value_and_grad(reduced)(VALUES)
     assert value == 0
     assert jnp.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize(
+    ("reduce_fn", "counts"), [(total, [0, 0]), (mean, [2, 1]), (mean_nonzero, [1, 1])]
+)
+def test_rows_of_sums_and_what_they_count(reduce_fn, counts) -> None:
+    values, where = jnp.array([[3.0, 0.0], [2.0, 5.0]]), jnp.array([[True, True], [True, False]])
+    sums, counted = sum_rows(reduce_fn, values, where)
+    assert (sums.tolist(), counted.tolist()) == ([3.0, 2.0], counts)
 
 
 def test_unreduced_terms_are_zero_where_masked() -> None:

@@ -12,6 +12,7 @@ import pytest
 from jdml import ops
 from jdml.ops import streams
 from jdml.ops.blocks import block_size
+from jdml.ops.meshes import Axis, _plan
 
 pytestmark = pytest.mark.slow
 
@@ -126,6 +127,34 @@ def test_arguments_that_do_not_fit(
         ops.pair_sums(term, **{**given, **change})
 
 
+def two_devices() -> jax.sharding.Mesh:
+    if jax.device_count() < 2:
+        pytest.skip("needs two devices (tests/conftest.py asks for two CPU devices)")
+    kinds = (jax.sharding.AxisType.Auto,)
+    return jax.make_mesh((2,), ("data",), axis_types=kinds, devices=jax.devices()[:2])
+
+
+def test_what_devices_hold_and_find() -> None:
+    axis, held = Axis(("data",)), []
+
+    def ask(rows: jax.Array, same: jax.Array) -> tuple[jax.Array, ...]:
+        held.append([axis.holds_part("references", array) for array in (rows, same)])
+        largest = rows.max()
+        return axis.most(largest), axis.least(largest)
+
+    spec = jax.P("data")
+    asked = jax.shard_map(ask, mesh=two_devices(), in_specs=(spec, jax.P()), out_specs=jax.P())
+    assert asked(jnp.array([1.0, 5.0]), jnp.ones(2)) == (5.0, 1.0)
+    assert held == [[True, False]]
+
+
+@pytest.mark.parametrize(("rows", "classes", "by_class"), [(4, 8, False), (2, 10, True)])
+def test_many_proxies_are_shared_by_classes(rows: int, classes: int, by_class: bool) -> None:
+    arguments = {"embeddings": jnp.ones((rows, 2)), "proxies": jnp.ones((classes, 2))}
+    axis, held = _plan(two_devices(), arguments)
+    assert (axis.names, held == {"proxies"}) == (("data",), by_class)
+
+
 def test_sums_run_inside_shard_map() -> None:
     mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     points, groups = jnp.asarray(POINTS, jnp.float32), jnp.asarray(GROUPS)
@@ -202,11 +231,12 @@ def test_tiles_and_blocks_are_wider_on_accelerators(monkeypatch: pytest.MonkeyPa
     def sizes() -> tuple[Any, ...]:
         return (
             streams._default_side(100_000, 1),
+            streams._default_side(1_024, 1),
             block_size("auto", 4_096, 4_096),
             block_size("auto", 32_768, 32_768),
             block_size("auto", 2_000, 2_000),
         )
 
-    assert sizes() == (511, 256, 32, 520)
+    assert sizes() == (511, 1_024, 256, 32, 520)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert sizes() == (2048, 1024, 512, None)
+    assert sizes() == (2048, 1024, 1024, 512, None)

@@ -233,13 +233,19 @@ def test_parts_of_one_s_own_take_the_recipe_s_place():
 def test_what_a_recipe_leaves_open_is_found_in_the_images():
     from jdml.training.by_recipe import make_network
 
-    def named(shape, **changes):
+    def made(shape, **changes):
         part = data.Dataset("x", np.zeros((4, *shape), np.uint8), np.arange(4) % 2)
-        return type(make_network(dataclasses.replace(PLAIN, **changes), part)).__name__
+        return make_network(dataclasses.replace(PLAIN, **changes), part)
+
+    def named(shape, **changes):
+        return type(made(shape, **changes)).__name__
 
     assert named((8, 8, 1)) == "EpsNet"
     assert named((96, 96, 3)) == "SmallConvNet"
     assert named((8, 8, 1), network="resnet20v2") == "ResNet20V2"
+    assert made((8, 8, 1), network="resnet20v2", freeze_batch_norm=True).freeze_batch_norm
+    with pytest.raises(ValueError, match="remat is for vision transformers, network eps has no"):
+        named((8, 8, 1), remat=True)
     with pytest.raises(ValueError, match="pooling is not for network eps, which has its own"):
         named((8, 8, 1), pooling="gem")
     with pytest.raises(ValueError, match="network vit_s16 has no batch norm to freeze"):

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +14,16 @@ import numpy as np
 import optax
 import pytest
 
+import jdml
 from jdml.recipes import Recipe
 from jdml.training.checkpoint import (
     RunFolder,
     _told_apart,
     differences,
+    read_model,
     write_json,
 )
+from jdml.training.description import _of_normalize
 from jdml.training.embedded import Embedded, read_embeddings, write_embeddings
 from jdml.training.log import Log, cut
 
@@ -60,6 +64,27 @@ def test_garbage_checkpoint(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "run").touch()
+    with pytest.raises(ValueError, match="out_dir must be a folder, .*run is a file"):
+        RunFolder(tmp_path / "run", {})
+
+
+def test_a_model_s_file_that_is_none(tmp_path):
+    file = tmp_path / "model.safetensors"
+    with pytest.raises(FileNotFoundError):
+        read_model(file)
+    file.write_bytes(b"no header")
+    with pytest.raises(ValueError, match="model.safetensors is not a readable .safetensors file"):
+        read_model(file)
+
+
+def test_normalizations_are_written_by_name():
+    assert _of_normalize(None) is None
+    assert _of_normalize(jdml.sphere) == "sphere"
+    assert _of_normalize(optax.global_norm).endswith("norm")
+
+
 def test_damaged_checkpoint(tmp_path):
     """Orbax leaves its other reads unfinished when one fails: they are collected here."""
     folder = RunFolder(tmp_path, {})
@@ -189,6 +214,18 @@ def test_a_log_whose_disk_is_full_is_closed(tmp_path):
     log.close()
 
 
+def test_tensorboard_goes_on_after_the_step(tmp_path, monkeypatch):
+    made, writer = [], SimpleNamespace(close=lambda: None)
+
+    def summaries(folder, purge_step):
+        made.append((folder, purge_step))
+        return writer
+
+    monkeypatch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=summaries))
+    Log(tmp_path, after_step=4, tensorboard=True).close()
+    assert made == [(str(tmp_path / "tensorboard"), 5)]
+
+
 def test_log_has_no_nan(tmp_path):
     log = Log(tmp_path)
     log.write({"step": 1, "R@1": float("nan"), "loss": 0.5})
@@ -275,6 +312,12 @@ def test_what_is_written_is_read_again(tmp_path):
     assert read_embeddings(tmp_path / "bare.npz")[1:] == (None, None, "")
     write_embeddings(tmp_path / "e.npy", written)
     np.testing.assert_array_equal(np.load(tmp_path / "e.npy"), X)
+
+
+def test_tables_need_pyarrow(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match="writing .*e.parquet needs pyarrow"):
+        write_embeddings(tmp_path / "e.parquet", Embedded(X))
 
 
 def test_other_files_are_refused(tmp_path):

@@ -222,6 +222,7 @@ def test_finished_run_reports_again(toy, identical, tmp_path):
 def test_keeps_two_checkpoints(toy, tmp_path):
     train(toy, out_dir=tmp_path, checkpoint_every=2)
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"10", "12"}
+    assert checkpoint.read_checkpoint(tmp_path)["step"] == 12
 
 
 def test_other_configuration_is_refused_before_any_work(toy, tmp_path):
@@ -257,6 +258,9 @@ def test_nan_names_its_step_and_is_not_saved(toy, tmp_path):
             toy, train=data, sampler=Sampler(), out_dir=tmp_path, checkpoint_every=2, log_every=10
         )
     assert max(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == 6
+    rows = iter([np.arange(1, 9)] * 6 + [np.arange(8)] * 9)
+    with pytest.raises(FloatingPointError, match="nan at step 8, as in the 1 before it"):
+        train(toy, train=data, sampler=Sampler(), skip_nonfinite=2)
 
 
 @pytest.mark.parametrize(
@@ -281,6 +285,7 @@ def test_bad_settings(toy, settings, message):
 def test_progress_bar_shows_loss_and_metric(toy, capsys):
     train(toy, progress=True)
     shown = capsys.readouterr().err
+    assert "compiling" in shown
     assert "12/12" in shown
     assert "loss=" in shown
     assert "spread=" in shown

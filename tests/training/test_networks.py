@@ -13,6 +13,11 @@ from flax import nnx
 
 import jdml
 from jdml import data, objectives, training
+from jdml.training import door, foreign, mode_flags
+from jdml.training.costs import _bytes
+from jdml.training.factory import _taken
+from jdml.training.models import Object
+from jdml.training.wrapped import is_haiku
 
 pytestmark = pytest.mark.slow
 
@@ -426,3 +431,75 @@ def test_pairs_of_functions(model, tmp_path):
 def test_pairs_that_are_none(model, message):
     with pytest.raises(TypeError, match=message):
         fit(model)
+
+
+# The small questions that are asked of a network, a factory, a data set, before anything is traced.
+
+
+@pytest.mark.parametrize("value", [None, True, "Train", "eval"])
+def test_a_mode_in_its_author_s_words_is_refused(value):
+    with pytest.raises(TypeError, match="told by a boolean whether it trains"):
+        mode_flags.check_clear("its attribute mode", "mode", value)
+
+
+@pytest.mark.parametrize("value", [3, "fan_in"])
+def test_another_mode_is_its_own_matter(value):
+    mode_flags.check_clear("its attribute mode", "mode", value)
+
+
+def test_what_a_factory_is_called_with():
+    settings = {"dim": 2, "dtype": None}
+    assert _taken("a:b", lambda dim, *rest, **more: None, settings) == {"dim": 2}
+    assert _taken("a:b", lambda dim, depth=3: None, settings) == {"dim": 2}
+    with pytest.raises(TypeError, match="its argument depth has no default"):
+        _taken("a:b", lambda dim, depth: None, settings)
+
+
+def test_an_object_is_made_for_evaluation_unless_told():
+    own = SimpleNamespace(init=lambda key, images, *, train: train, apply=lambda *_, **__: None)
+    assert Object(own).init(None, FEATURES) is False
+    assert Object(own).init(None, FEATURES, train=True) is True
+
+
+def test_a_function_without_a_signature_is_not_haiku_s():
+    assert not is_haiku(max)
+    assert is_haiku(lambda params, rng, x: x)
+
+
+def test_bytes_of_all_leaves():
+    assert _bytes({"a": jnp.zeros(3), "b": jnp.zeros((2, 2), jnp.int8)}) == 16
+
+
+def of_library(module, name):
+    return type(name, (), {"__module__": module})()
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        (of_library("torch.utils.data", "DataLoader"), "drawn its batches already: write"),
+        (
+            of_library("torch.utils.data", "TensorDataset"),
+            r"TensorDataset: .*from_torch\(dataset\)",
+        ),
+        (of_library("grain", "Source"), r"a Source of Grain: write jdml.data.from_rows\(source\)"),
+        ((FEATURES, LABELS), "got a tuple of 2: write jdml.data.Dataset"),
+    ],
+)
+def test_what_is_no_data_set(train, message):
+    with pytest.raises(TypeError, match=f"train must be a data set, .*{message}"):
+        door.check_parts(*PARTS, train)
+
+
+def test_another_library_s_object_with_images_is_a_data_set():
+    train = of_library("torch.utils.data", "Mine")
+    assert foreign.instead_of_train(train) is not None
+    train.images, train.labels = FEATURES, LABELS
+    door.check_parts(*PARTS, train)
+
+
+def test_a_sampler_of_other_rows_is_refused():
+    sampler = data.RandomBatchSampler(24, 8)
+    assert door.as_sampler(sampler, 24, saved=True) is sampler
+    with pytest.raises(ValueError, match="sampler must be over the 20 rows of train, got one over"):
+        door.as_sampler(sampler, 20, saved=True)

@@ -154,6 +154,29 @@ def has_filelock(monkeypatch, there):
     )
 
 
+def test_several_processes_need_a_mesh(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="mesh must hold the devices of all 2 processes, got None"):
+        Placement.on(None, {})
+
+
+@pytest.mark.parametrize(
+    ("system", "folder"),
+    [
+        ("darwin", "home/Library/Caches"),
+        ("win32", "local"),
+        ("linux", "xdg"),
+        ("plain", "home/.cache"),
+    ],
+)
+def test_where_a_user_s_programs_lie(monkeypatch, tmp_path, system, folder):
+    monkeypatch.setattr(compiled_programs.Path, "home", lambda: tmp_path / "home")
+    monkeypatch.setattr(compiled_programs.sys, "platform", system)
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg") if system == "linux" else "")
+    assert compiled_programs.user_cache() == tmp_path / folder
+
+
 @pytest.mark.usefixtures("settings_of_before")
 def test_without_filelock_nothing_is_written_where_there_is_a_limit(monkeypatch, tmp_path):
     has_filelock(monkeypatch, False)

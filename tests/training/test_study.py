@@ -249,6 +249,15 @@ def test_a_job_that_raises_is_named_and_others_are_kept(tmp_path: Path, workers:
     assert "good" in read_results(tmp_path / "s.jsonl")
 
 
+def test_an_error_that_is_made_otherwise_is_named_by_a_note() -> None:
+    class Odd(Exception):
+        def __init__(self, one: int, other: int) -> None:
+            super().__init__(one, other)
+
+    named = study._named("a", Odd(1, 2))
+    assert (named.args, named.__notes__) == ((1, 2), ["in job 'a'"])
+
+
 def test_a_worker_that_is_killed_is_told_with_its_jobs(tmp_path: Path) -> None:
     jobs = {"one": {"x": 1}, "two": {"x": 2}}
     with pytest.raises(RuntimeError, match="a worker was ended, .* one of the jobs .*(one|two)"):

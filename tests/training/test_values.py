@@ -116,3 +116,12 @@ def test_features_have_any_range(tmp_path):
     features = 1000 * np.abs(UNIT.reshape(24, -1))
     run = trained(features, tmp_path)
     assert run.embed(50 * features).shape == (24, 2)
+    with pytest.raises(ValueError, match=r"inputs of shape .*48.*, not on images: give arrays"):
+        run.images_of(data.ImageFiles(["a.jpg"]))
+
+
+def test_a_run_embeds_and_exports_the_same(tmp_path):
+    run = trained(UNIT, tmp_path)
+    np.testing.assert_allclose(run.function()(UNIT), run.embed(UNIT), rtol=1e-5)
+    with pytest.raises(ValueError, match=r"images must have shape \[N, H, W, C\]"):
+        run.embed(np.zeros((2, 3, 9, 9), np.float32))
