@@ -39,8 +39,9 @@ test-quick: $(VENV)/.dev ## the formulas, with a loss of each family (one to two
 test-slowest: $(VENV)/.dev ## these and those on many devices, and which thirty of them took longest
 	$(PYTEST) --durations=30 --durations-min=0
 
-hunt: $(VENV)/.dev ## other generated cases than the tests draw, many more of them, and what failed before (an hour)
-	JDML_HUNT=100 $(BIN)/python -m pytest -q -n $(WORKERS) tests/hunt
+CASES ?= 100000
+hunt: $(VENV)/.dev ## CASES generated batches, folders and command lines, other ones than the tests draw (hours), and what failed before
+	JDML_HUNT=$(CASES) $(PYTEST) tests/hunt
 
 COUNT ?= 100
 SEED ?= 0

@@ -13,7 +13,7 @@ from jdml import ops
 from jdml.losses.comparison import Normalize, prepare
 from jdml.ops import ReduceFn, checks
 from jdml.ops.blocks import CLASSES_AT_ONCE, Block, block_size, by_platform, over_rows
-from jdml.ops.distances import scaled
+from jdml.ops.distances import over_norms
 from jdml.ops.meshes import NOWHERE, Axis, as_axis
 from jdml.ops.normalization import inverse_norms
 from jdml.ops.stable import accumulate_in, widen
@@ -110,8 +110,7 @@ class Assignment(NamedTuple):
             return of_each(ops.cosines(self.embeddings, proxies, by_sums))
         # A CPU keeps what it multiplies: there products are scaled one by one, as what comes after takes them.
         products = of_each(ops.similarities(ops.sphere(self.embeddings), proxies))
-        factors = inverse_norms(self.proxies)
-        return tuple(scaled(each, factors[:, k, 0]) for k, each in enumerate(products))
+        return over_norms(products, self.proxies)
 
     @property
     def squared_distances(self) -> Array:

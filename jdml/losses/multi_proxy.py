@@ -66,8 +66,8 @@ def multi_proxy_anchor_loss(
         ValueError: shapes that do not fit, α or γ not positive, τ negative.
 
     Implementation notes:
-        Each class's term carries its share ``τR/|C|`` of the regularizer. With K = 1 this is ProxyAnchor. Without a
-        valid row the loss is 0.
+        Each class's term carries its share ``τR/|C|`` of the regularizer. With K = 1 this is ProxyAnchor, whose
+        weights it has: one of 0 (or less) takes a sample out of the sums. Without a valid row the loss is 0.
 
     Paper settings:
         γ = .1, τ = .2, δ = .1; α is not printed, 32 is ProxyAnchor's. K = 10 (CUB, Cars196) or 2 (SOP); proxies'

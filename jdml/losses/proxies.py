@@ -220,8 +220,8 @@ def proxy_anchor_loss(
 
     Implementation notes:
         The division by ``|P⁺|`` and ``|P|`` is part of the terms, so the default reduction is the sum. Without a
-        valid row the loss is 0. A weight of 0 takes a sample out of the sums (its class still counts in P⁺), a weight
-        of 2 counts it twice.
+        valid row the loss is 0. A weight of 0 (or less) takes a sample out of the sums (its class still counts in P⁺),
+        a weight of 2 counts it twice.
 
     Paper settings:
         α = 32, δ = .1; proxies' learning rate ×100.

@@ -147,6 +147,35 @@ def scaled(products: Array, factors: Array) -> Array:
     return jnp.where(factors[None] > 0, products, 0.0) * factors[None]
 
 
+@jax.custom_jvp
+def over_norms(products: tuple[Array, ...], vectors: Array) -> tuple[Array, ...]:
+    """Divide products with K vectors each, an array ``[N, C]`` for each k, by the vectors' norms: :func:`scaled`.
+
+    Args:
+        products: K arrays ``[N, C]``.
+        vectors: ``[C, K, D]``.
+
+    Returns:
+        K arrays ``[N, C]``.
+    """
+    factors = inverse_norms(vectors)[..., 0]
+    return tuple(scaled(each, factors[:, k]) for k, each in enumerate(products))
+
+
+@over_norms.defjvp
+def _over_norms_jvp(
+    primals: tuple[tuple[Array, ...], Array], tangents: tuple[tuple[Array, ...], Array]
+) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    # What is along a vector by the values, as in cosines: slopes times products with long vectors are no floats.
+    (products, vectors), (changes, moved) = primals, tangents
+    values, factors = over_norms(products, vectors), inverse_norms(vectors)
+    along = jnp.sum((vectors * factors) * (moved * factors), axis=-1)
+    return values, tuple(
+        scaled(change, factors[:, k, 0]) - value * along[None, :, k]
+        for k, (change, value) in enumerate(zip(changes, values, strict=True))
+    )
+
+
 @cosines.defjvp
 def _cosines_jvp(
     by_sums: bool, primals: tuple[Array, Array], tangents: tuple[Array, Array]

@@ -32,8 +32,20 @@ def sphere(vectors: Array) -> Array:
                [0. , 0. ]], dtype=float32)
     """
     _check(vectors)
-    wide = widen(vectors, accumulate_in(vectors))
-    return (wide * inverse_norms(wide)).astype(vectors.dtype)
+    return _divided(widen(vectors, accumulate_in(vectors))).astype(vectors.dtype)
+
+
+@jax.custom_jvp
+def _divided(vectors: Array) -> Array:
+    return vectors * inverse_norms(vectors)
+
+
+@_divided.defjvp
+def _divided_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    # By unit vectors alone: those given may be so long that no slope could be multiplied by them.
+    factors = inverse_norms(*primals)
+    unit, moved = primals[0] * factors, tangents[0] * factors
+    return unit, moved - unit * jnp.sum(unit * moved, axis=-1, keepdims=True)
 
 
 @jax.custom_jvp

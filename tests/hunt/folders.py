@@ -3,18 +3,16 @@
 import contextlib
 import csv
 import io
-import os
 import unicodedata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from hunt.counting import CASES
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-TIMES = int(os.environ.get("JDML_HUNT", "0"))
-"""Per cent of the hunt's cases that are drawn; 0: the few of the tests."""
 FREELY: Any = {
     "deadline": None,
     "suppress_health_check": list(HealthCheck),
@@ -24,9 +22,9 @@ FREELY: Any = {
 
 def cases(few: int, many: int) -> Any:
     """How many cases are drawn: a few, always the same, by the tests; many others at each of the hunt's runs."""
-    if not TIMES:
+    if not CASES:
         return settings(max_examples=few, derandomize=True, database=None, **FREELY)
-    return settings(max_examples=many * TIMES // 100, print_blob=True, **FREELY)
+    return settings(max_examples=max(1, many * CASES // 100_000), print_blob=True, **FREELY)
 
 
 CAFE = [unicodedata.normalize(form, "café") for form in ("NFC", "NFD")]

@@ -1,6 +1,5 @@
 """The ends of the range: very sharp and very soft losses, second derivatives, no NaN on the way, wide angles."""
 
-import inspect
 import math
 from typing import Any
 
@@ -19,7 +18,6 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(6, 4)).astype(np.float32)
 Y = np.array([0, 0, 1, 1, 2, 2])
 COPIES = np.stack([X[0], X[0], X[2], -X[0], X[0], 0 * X[0]])
-HUGE, TINY = (1e9, 1e12, 1e20, 3e38), (1e-12, 1e-19, 1e-22, 1e-30, 1e-38)
 FIELDS = ("potential_field_loss", "contrastive_potential_loss")
 
 
@@ -32,34 +30,6 @@ def proxies_for(name: str) -> tuple[np.ndarray, ...]:
         if spec.kind == "pair"
         else (np.random.default_rng(1).normal(size=size).astype(np.float32),)
     )
-
-
-def numbers() -> list[tuple[str, str]]:
-    """Every number of every loss; angles have a range of their own."""
-    return [
-        (name, parameter.name)
-        for name in REGISTRY
-        for parameter in inspect.signature(loss(name)).parameters.values()
-        if isinstance(parameter.default, float)
-        and not (parameter.name == "margin" and "arcface" in name)
-    ]
-
-
-@pytest.mark.parametrize(("name", "setting"), numbers())
-def test_finite_however_sharp_or_soft(name: str, setting: str) -> None:
-    """Also where samples are copies of each other, opposite, and zero."""
-
-    @jax.jit
-    def step(x: Any, more: Any, value: Any) -> Any:
-        def of(x: Any, more: Any) -> Any:
-            return loss(name)(x, Y, *more, **{setting: value})
-
-        return jax.value_and_grad(of, (0, 1))(x, more)
-
-    for value in HUGE + TINY:
-        for x in (X, COPIES):
-            result = step(x, proxies_for(name), jnp.float32(value))
-            assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(result)), (value, x)
 
 
 SCALES = {

@@ -181,7 +181,8 @@ def subcenter_arcface(
             if c == data.labels[i]:
                 angle, m = math.acos(min(1.0, max(-1.0, cosine))), margins[c]
                 rises = angle > math.pi - m
-                cosine = cosine - m * math.sin(m) if rises else math.cos(angle + m)
+                beyond = cosine - max(m * math.sin(m), 1 - math.cos(m))
+                cosine = beyond if rises else math.cos(angle + m)
             logits.append(scale * cosine)
         return cross_entropy(logits, data.labels[i])
 

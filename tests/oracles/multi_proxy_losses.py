@@ -35,9 +35,9 @@ def multi_proxy_anchor(
                 continue
             s = soft_similarity(data, i, c, gamma)
             if data.labels[i] == c:
-                pull += data.weights[i] * math.exp(-alpha * (s - delta))
+                pull += max(0.0, data.weights[i]) * math.exp(-alpha * (s - delta))
             else:
-                push += data.weights[i] * math.exp(alpha * (s + delta))
+                push += max(0.0, data.weights[i]) * math.exp(alpha * (s + delta))
         terms[c] += math.log1p(push) / count
         if c in present:
             terms[c] += math.log1p(pull) / len(present)

@@ -146,7 +146,7 @@ def proxy_anchor(
 ) -> float | Array:
     """Pull of the classes in the batch over |P⁺|, plus push of all classes over C.
 
-    A sample's weight multiplies its exponential.
+    A sample's weight multiplies its exponential; none is below 0.
     """
     data = classes(embeddings, labels, proxies, **options)
     count = len(data.proxies)
@@ -159,9 +159,9 @@ def proxy_anchor(
                 continue
             s = data.similarity(i, c)
             if data.labels[i] == c:
-                pull += data.weights[i] * math.exp(-alpha * (s - delta))
+                pull += max(0.0, data.weights[i]) * math.exp(-alpha * (s - delta))
             else:
-                push += data.weights[i] * math.exp(alpha * (s + delta))
+                push += max(0.0, data.weights[i]) * math.exp(alpha * (s + delta))
         terms[c] = math.log1p(push) / count
         if c in present:
             terms[c] += math.log1p(pull) / len(present)
@@ -276,14 +276,14 @@ def arcface(
 ) -> float | Array:
     """Cross-entropy of scaled cosines, cos(θ + m) at the true class.
 
-    Past θ = π − m, where cos(θ + m) would rise again, s − m·sin m takes over.
+    Past θ = π − m, where cos(θ + m) would rise again, s − m·sin m takes over, or s − (1 − cos m) where that is less.
     """
     data = classes(embeddings, labels, proxies, **options)
 
+    beyond = max(margin * math.sin(margin), 1 - math.cos(margin))
+
     def widened(s: float) -> float:
         angle = math.acos(min(1.0, max(-1.0, s)))
-        return (
-            math.cos(angle + margin) if angle <= math.pi - margin else s - margin * math.sin(margin)
-        )
+        return math.cos(angle + margin) if angle <= math.pi - margin else s - beyond
 
     return angular_softmax(data, scale, widened, reduce)
