@@ -193,7 +193,7 @@ def triplet(
                 hinge = relu(gap + margin)
                 sums[i] += hinge * pairs.row_weights[i]
                 triplets += 1
-                active += hinge > 0
+                active += hinge * pairs.row_weights[i] != 0
     if reduce == "none":
         return sums
     if reduce == "total":
