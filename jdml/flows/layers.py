@@ -18,7 +18,8 @@ class Permute(distrax.Bijector):
     def __init__(self, order: np.ndarray) -> None:
         """Take the place from which each dimension comes."""
         super().__init__(event_ndims_in=1, is_constant_jacobian=True)
-        self._order, self._back = np.asarray(order), np.argsort(order)
+        # 32 bits: JAX forgets the width of others once a program of 64-bit types was traced in the same process.
+        self._order, self._back = np.int32(order), np.int32(np.argsort(order))
 
     def forward_and_log_det(self, x: Array) -> tuple[Array, Array]:
         """Put the dimensions into the new order; volumes stay."""

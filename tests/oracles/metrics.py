@@ -176,9 +176,10 @@ def couples(
         for j, row in enumerate(others):
             if labels[i] < 0 or theirs[j] < 0 or (alone and j <= i):
                 continue
-            if self_index is not None and self_index[i] == j:
+            both = ((i, j), (j, i)) if alone else ((i, j),)  # whichever of both says so
+            if self_index is not None and any(self_index[a] == b for a, b in both):
                 continue
-            if not is_ignored(ignore, labels, theirs, i, j):
+            if not any(is_ignored(ignore, labels, theirs, a, b) for a, b in both):
                 difference = query.astype(np.float64) - row.astype(np.float64)
                 apart.append(math.sqrt(float(np.sum(difference**2))))
                 same.append(labels[i] == theirs[j])
