@@ -167,7 +167,7 @@ def spread(centres: Array, factors: Array) -> Array:
     classes, per_class, _ = centres.shape
     if per_class == 1:
         return jnp.zeros(classes, centres.dtype)
-    first, second = np.int32(np.triu_indices(per_class, k=1))
+    first, second = (index.astype(np.int32) for index in np.triu_indices(per_class, k=1))
     if per_class <= 4:
         # Centre by centre: a matrix product per class is slow where the matrices are that small.
         products = jnp.stack(
