@@ -120,4 +120,4 @@ class _Nothing:
     def _ignore(self, *args: Any, **settings: Any) -> None:
         """Show nothing."""
 
-    update = set_description = set_postfix = set_postfix_str = _ignore
+    clear = update = set_description = set_postfix = set_postfix_str = _ignore

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,8 @@ def _take_steps(run: Run, *, shown: bool) -> None:
     """Step until the run has stopped, with a pause where its schedule has one."""
     schedule, ending = run.schedule, Termination(watched=run.folder is not None)
     with ending, progress_bar(shown, total=schedule.steps, initial=run.done.step) as bar:
+        if run.feed.tell is not None:
+            run.feed.tell = partial(_tell_above, bar, run.feed.tell)
         if schedule.steps == 0 and run.done.stopped is None:
             run.pause()
         compiling = shown and run.done.stopped is None
@@ -290,3 +293,9 @@ def _take_steps(run: Run, *, shown: bool) -> None:
             if ending.asked(run.done.step) and run.done.stopped is None:
                 run.save()
                 raise ending.end(run.done.step)
+
+
+def _tell_above(bar: Any, tell: Callable[[str], None], line: str) -> None:
+    """Tell a line where the progress bar was, which is drawn again below."""
+    bar.clear()
+    tell(line)

@@ -283,7 +283,9 @@ def test_bad_settings(toy, settings, message):
 
 
 def test_progress_bar_shows_loss_and_metric(toy, capsys):
-    train(toy, progress=True)
+    before = []
+    train(toy, progress=True, tell=lambda line: before.append(capsys.readouterr().err))
+    assert before[0].endswith(" \r")  # a line that is told stands alone
     shown = capsys.readouterr().err
     assert "compiling" in shown
     assert "12/12" in shown
