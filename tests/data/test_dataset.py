@@ -343,9 +343,9 @@ def test_a_column_of_a_table(place):
         read_column(place / "nowhere.csv", "camera")
 
 
-def test_query_and_gallery_share_no_class_with_a_test_split(place):
+def test_without_a_test_part_no_class_is_in_both(place):
     (place / "t.csv").write_text(
-        "file,label,split\na.jpg,ant,train\nb.jpg,bee,query\nc.jpg,bee,gallery\n"
+        "file,label,split\na.jpg,ant,train\nb.jpg,bee,val\né.jpg,bee,val\n"
     )
     assert not [note for note in check("folder", place / "t.csv").notes if "both" in note]
 

@@ -224,12 +224,13 @@ class Map:
                 for line, tests in lines.items():
                     mine.setdefault(line, []).extend(tests)
 
-    def note(self, test: str) -> None:
-        """Know of a test that was not there when the lines of its file were watched."""
+    def note(self, test: str, changed: Iterable[str]) -> None:
+        """Know of a test that was not there, or was another, when the lines of its file were watched."""
         file = test.partition("::")[0]
-        if test not in self.seconds and any(known.startswith(file) for known in self.seconds):
+        known = any(known.startswith(file) for known in self.seconds)
+        if (known and test not in self.seconds) or any(part in test for part in changed):
             self.new.append(test)
-            self.seconds[test] = 0.1
+            self.seconds.setdefault(test, 0.1)
 
     @staticmethod
     def make(room: str, test_file: Path, copy: Copy) -> None:
@@ -302,7 +303,9 @@ def stages(
     """Tests and their seconds, likeliest first: the room's; other rooms' and the module's examples."""
     own = maps[change.room]
     likely = own.likely(change)
-    yield dict.fromkeys(own.new, 0.1) | fitting(own, likely, most)
+    new = [test for map_ in maps.values() for test in map_.new] if wide else own.new
+    first = fitting(own, likely, most) | {test: own.seconds.get(test, 0.1) for test in new}
+    yield dict(sorted(first.items(), key=lambda item: item[1]))
     if not wide:
         return
     rest = fitting(own, own.touching(change.file, range(10_000)) - likely, most)
@@ -362,7 +365,7 @@ def find(record: dict) -> Change | None:
     return next(alike, None)
 
 
-def work(records: list[dict], most: float, wide: bool) -> None:
+def work(records: list[dict], most: float, wide: bool, changed: list[str]) -> None:
     """Try these, in a copy of its own."""
     copy = Copy(str(os.getpid()))
     maps = {room: Map(room) for room in ROOMS}
@@ -372,7 +375,7 @@ def work(records: list[dict], most: float, wide: bool) -> None:
         copy.root, lambda tell: pytest_in(collect, [Listed(tell)], first=False), 600
     )
     for test in (one["listed"] for one in listed):
-        maps[test.split("/")[1]].note(test)
+        maps[test.split("/")[1]].note(test, changed)
     for record in records:
         change = find(record)
         if change is None:
@@ -410,6 +413,9 @@ def main() -> None:
     parser.add_argument(
         "--again", action="store_true", help="try those that survived, on more tests"
     )
+    parser.add_argument(
+        "--changed", nargs="*", default=[], help="tests (parts of names) to run first"
+    )
     parser.add_argument("--map", nargs="*", help="watch the rooms' tests (of these files), once")
     parser.add_argument("--most", type=float, default=60.0, help="seconds of tests in each stage")
     parser.add_argument("--table", action="store_true", help="only print what is on record")
@@ -439,7 +445,7 @@ def main() -> None:
     for number in range(args.workers):
         child = os.fork()
         if child == 0:
-            work(left[number :: args.workers], args.most, args.again)
+            work(left[number :: args.workers], args.most, args.again, args.changed)
             os._exit(0)
         children.append(child)
     for child in children:

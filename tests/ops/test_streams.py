@@ -12,7 +12,7 @@ import pytest
 from jdml import ops
 from jdml.ops import streams
 from jdml.ops.blocks import block_size
-from jdml.ops.meshes import Axis, _plan
+from jdml.ops.meshes import Axis, _named, _plan, spread
 
 pytestmark = pytest.mark.slow
 
@@ -146,6 +146,33 @@ def test_what_devices_hold_and_find() -> None:
     asked = jax.shard_map(ask, mesh=two_devices(), in_specs=(spec, jax.P()), out_specs=jax.P())
     assert asked(jnp.array([1.0, 5.0]), jnp.ones(2)) == (5.0, 1.0)
     assert held == [[True, False]]
+
+
+def test_who_takes_an_axis_is_handed_one() -> None:
+    rows = jax.device_put(jnp.ones((4, 2)), jax.NamedSharding(two_devices(), jax.P("data")))
+    seen = []
+
+    def function(arguments: dict[str, Any]) -> jax.Array:
+        seen.append(getattr(arguments.get("axis_name"), "names", None))
+        return jnp.zeros(())
+
+    spread(function, {"embeddings": rows})
+    spread(function, {"embeddings": rows, "axis_name": None})
+    assert seen == [None, ("data",)]
+
+
+def test_rows_are_handed_on_as_they_are() -> None:
+    same = []
+
+    def inside(rows: jax.Array, proxies: jax.Array) -> jax.Array:
+        handed = _named({"embeddings": rows, "proxies": proxies, "axis_name": "data"})
+        same.extend([handed["embeddings"] is rows, handed["proxies"] is proxies])
+        return rows
+
+    spec = jax.P("data")
+    specs = {"in_specs": (spec, jax.P()), "out_specs": spec, "check_vma": False}
+    jax.shard_map(inside, mesh=two_devices(), **specs)(jnp.ones((4, 2)), jnp.ones((3, 2)))
+    assert same == [True, False]
 
 
 @pytest.mark.parametrize(("rows", "classes", "by_class"), [(4, 8, False), (2, 10, True)])

@@ -18,7 +18,7 @@ from jdml.recipes import Recipe, make_optimizer
 from jdml.registry import NETWORKS
 from jdml.training import WithLora, create_state, fit, load, train
 from jdml.training.by_recipe import make_network, pattern_of
-from jdml.training.kept import FeatureFeed
+from jdml.training.kept import FeatureFeed, _content
 
 pytestmark = pytest.mark.slow
 
@@ -271,10 +271,20 @@ def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path, poo
         settings["validation"] = None
         again = train(plan, pictures, features=file.parent, **settings)
         assert abs(again.history[0]["loss"] - kept.history[0]["loss"]) > 1e-3
+        alone = train(plan, pictures, progress=False)  # without a folder they are in memory
+        chex.assert_trees_all_close(alone.state.params, kept.state.params, rtol=1e-4)
     trained = load(tmp_path / "kept")
-    np.testing.assert_allclose(
-        trained.embed(pictures.images), jdml.sphere(kept.embedder(pictures.images)), atol=1e-6
-    )
+    few, all_ = (kept.embedder(images) for images in (pictures.images[:5], pictures.images))
+    np.testing.assert_allclose(few, all_[:5], atol=1e-6)
+    np.testing.assert_allclose(trained.embed(pictures.images), jdml.sphere(all_), atol=1e-6)
+    with pytest.raises(ValueError, match="kept_views must be 1 of images in memory"):
+        train(dataclasses.replace(plan, kept_views=2), pictures, progress=False)
+
+
+def test_features_are_of_the_arrays_they_were_computed_of():
+    images = np.zeros((3, 4, 4, 3), np.uint8)
+    assert _content(images) == _content(images.copy())
+    assert _content(images) != _content(images + np.uint8(1))
 
 
 def test_kept_features_are_those_of_the_images_and_of_the_network(tmp_path):

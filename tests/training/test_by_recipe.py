@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import sys
+from types import SimpleNamespace
 
 import flax.linen as nn
 import jax
@@ -15,6 +17,7 @@ from jdml import data, mining, objectives, optim, training
 from jdml.ccp import AlternatingProjections
 from jdml.recipes import Recipe, recipe, with_nir, with_problems
 from jdml.training import start_on_samples, train
+from jdml.training.by_recipe import make_network, retrieval_in
 
 DIM, CLASSES, STEPS, RATE = 4, 5, 4, 1e-2
 STILL = {"steps": STEPS, "progress": False, "log_every": 1}
@@ -231,8 +234,6 @@ def test_parts_of_one_s_own_take_the_recipe_s_place():
 
 
 def test_what_a_recipe_leaves_open_is_found_in_the_images():
-    from jdml.training.by_recipe import make_network
-
     def made(shape, **changes):
         part = data.Dataset("x", np.zeros((4, *shape), np.uint8), np.arange(4) % 2)
         return make_network(dataclasses.replace(PLAIN, **changes), part)
@@ -250,6 +251,25 @@ def test_what_a_recipe_leaves_open_is_found_in_the_images():
         named((8, 8, 1), pooling="gem")
     with pytest.raises(ValueError, match="network vit_s16 has no batch norm to freeze"):
         named((8, 8, 1), network="vit_s16", freeze_batch_norm=True)
+
+
+def test_a_factory_of_one_s_own_is_told_the_size_of_images(monkeypatch):
+    sizes = []
+
+    def net(image_size, dim):
+        sizes.append((image_size, dim))
+        return Network()
+
+    monkeypatch.setitem(sys.modules, "own_nets", SimpleNamespace(net=net))
+    make_network(dataclasses.replace(PLAIN, network="own_nets:net"), blobs())
+    assert set(sizes) == {(blobs().images.shape[1], PLAIN.dim)}
+
+
+def test_one_recall_is_scored_while_training():
+    labels = np.arange(6) % 2
+    validation = data.Dataset("x", np.zeros((6, 2, 2, 1), np.uint8), labels)
+    scores = retrieval_in(validation, PLAIN)(lambda _: np.eye(2, dtype=np.float32)[labels])
+    assert [name for name in scores if name.startswith("R@")] == ["R@1"]
 
 
 def test_wrong_parts_are_refused_before_any_work():

@@ -283,14 +283,16 @@ def test_bad_settings(toy, settings, message):
 
 
 def test_progress_bar_shows_loss_and_metric(toy, capsys):
-    before = []
-    train(toy, progress=True, tell=lambda line: before.append(capsys.readouterr().err))
+    before, evaluate = [], lambda embed: {**toy.spread(embed), "other": 0.0}
+    tell = lambda line: before.append(capsys.readouterr().err)  # noqa: E731
+    train(toy, progress=True, evaluate=evaluate, tell=tell)
     assert before[0].endswith(" \r")  # a line that is told stands alone
     shown = capsys.readouterr().err
     assert "compiling" in shown
     assert "12/12" in shown
     assert "loss=" in shown
     assert "spread=" in shown
+    assert "other=" not in shown
     train(toy)
     assert capsys.readouterr().err == ""
 

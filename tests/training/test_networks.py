@@ -16,7 +16,7 @@ from jdml import data, objectives, training
 from jdml.training import door, foreign, mode_flags
 from jdml.training.costs import _bytes
 from jdml.training.factory import _taken
-from jdml.training.models import Object
+from jdml.training.models import Object, as_model
 from jdml.training.wrapped import is_haiku
 
 pytestmark = pytest.mark.slow
@@ -496,6 +496,19 @@ def test_another_library_s_object_with_images_is_a_data_set():
     assert foreign.instead_of_train(train) is not None
     train.images, train.labels = FEATURES, LABELS
     door.check_parts(*PARTS, train)
+
+
+def test_what_is_no_sampler():
+    told = foreign.instead_of_sampler
+    assert told(of_library("torch.utils.data", "RandomSampler")).startswith("got a PyTorch Random")
+    assert told(of_library("torch.utils.data", "Subset")).startswith("got a Subset of PyTorch")
+    assert told(of_library("grain", "IndexSampler")).startswith("got a IndexSampler of Grain")
+    assert told(of_library("mine", "IndexSampler")) is None
+
+
+def test_a_class_is_no_network():
+    with pytest.raises(TypeError, match="model must be a module, got the class Dense: call it"):
+        as_model(nn.Dense)
 
 
 def test_a_sampler_of_other_rows_is_refused():

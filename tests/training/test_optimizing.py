@@ -232,8 +232,12 @@ def test_a_longer_run_says_what_makes_it_longer(toy, tmp_path):
         run(toy, optax.adam(1e-2), tmp_path)
 
 
-def test_what_has_not_ended_goes_on(toy, tmp_path):
-    optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, 6, alpha=0.1))
+@pytest.mark.parametrize(
+    "optimizer",
+    [optax.adam(optax.cosine_decay_schedule(1e-2, 6, alpha=0.1)), optax.polyak_sgd(1e-2)],
+    ids=["adam", "polyak_sgd"],
+)
+def test_what_has_not_ended_goes_on(toy, tmp_path, optimizer):
     run(toy, optimizer, tmp_path)
     assert run(toy, optimizer, tmp_path, steps=8, longer=True).history[-1]["step"] == 8
 

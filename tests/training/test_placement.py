@@ -160,6 +160,15 @@ def test_several_processes_need_a_mesh(monkeypatch):
         Placement.on(None, {})
 
 
+def test_a_partition_is_one_and_fits_or_is_none():
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    with pytest.raises(TypeError, match=r"shard\['proxies'\] must be a PartitionSpec, got 'data'"):
+        Placement.on(mesh, {"proxies": "data"})
+    placed = Placement.on(mesh, {"proxies": jax.P("data")})
+    assert placed._fits((4, 3), jax.P("data"))
+    assert not placed._fits((3, 4), jax.P("data"))
+
+
 @pytest.mark.parametrize(
     ("system", "folder"),
     [

@@ -11,7 +11,7 @@ from jdml import data, training
 from jdml.models import SmallConvNet
 from jdml.recipes import Recipe, make_sampler, with_problems
 from jdml.training import by_recipe, protocols
-from jdml.training.protocols import Plan, Retrieval, ablation, conventional, mlrc
+from jdml.training.protocols import Plan, Retrieval, _parts, ablation, conventional, mlrc
 
 pytestmark = pytest.mark.slow
 
@@ -148,6 +148,13 @@ def test_proxies_begin_where_the_recipe_says(monkeypatch):
     assert begun[0] is None
     assert (begun[1].func, begun[1].keywords) == (training.start_on_samples, {"seed": 5})
     assert begun[2] is None
+
+
+def test_as_many_classes_as_folds_are_enough():
+    train = data.Dataset("toy", np.zeros((8, 2, 2, 1), np.uint8), np.arange(8) % 4)
+    assert [len(part) for part, _ in _parts(train)] == [6] * 4
+    with pytest.raises(ValueError, match="at least 4 classes must train, got 3"):
+        list(_parts(train.select(train.labels < 3)))
 
 
 def test_a_fold_without_two_images_of_a_class_is_refused():

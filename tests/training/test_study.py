@@ -249,6 +249,17 @@ def test_a_job_that_raises_is_named_and_others_are_kept(tmp_path: Path, workers:
     assert "good" in read_results(tmp_path / "s.jsonl")
 
 
+def test_seconds_are_told_to_a_tenth(monkeypatch) -> None:
+    clock = iter([1.0, 2.26])
+    monkeypatch.setattr(study.time, "perf_counter", lambda: next(clock))
+    assert study._timed(dict, {})["seconds"] == 1.3
+
+
+def test_results_lie_on_this_machine() -> None:
+    with pytest.raises(ValueError, match="out must be a path of this machine"):
+        run_study(dict, {}, "gs://bucket/results.jsonl")
+
+
 def test_an_error_that_is_made_otherwise_is_named_by_a_note() -> None:
     class Odd(Exception):
         def __init__(self, one: int, other: int) -> None:

@@ -1,5 +1,8 @@
 """Bytes and floating-point numbers are never taken for each other."""
 
+import sys
+from types import SimpleNamespace
+
 import flax.linen as nn
 import numpy as np
 import optax
@@ -8,6 +11,7 @@ import pytest
 import jdml
 from jdml import data, objectives, training
 from jdml.models.creation import normalizer
+from jdml.training.trained_model import _cut, _Grey
 
 BYTES = np.random.default_rng(0).integers(0, 256, (24, 4, 4, 3), np.uint8)
 UNIT = (BYTES / 255).astype(np.float32)
@@ -120,8 +124,17 @@ def test_features_have_any_range(tmp_path):
         run.images_of(data.ImageFiles(["a.jpg"]))
 
 
+def test_grey_images_and_cuts(monkeypatch):
+    assert _Grey(SimpleNamespace(shape=(2, 4, 4, 3))).shape == (2, 4, 4, 1)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ImportError, match="cutting images needs pillow"):
+        _cut(BYTES, None)
+
+
 def test_a_run_embeds_and_exports_the_same(tmp_path):
     run = trained(UNIT, tmp_path)
     np.testing.assert_allclose(run.function()(UNIT), run.embed(UNIT), rtol=1e-5)
+    alone = training.load(tmp_path / "model.safetensors", model=Net())
+    np.testing.assert_array_equal(alone.embed(UNIT), run.embed(UNIT))
     with pytest.raises(ValueError, match=r"images must have shape \[N, H, W, C\]"):
         run.embed(np.zeros((2, 3, 9, 9), np.float32))
