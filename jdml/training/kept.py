@@ -1,4 +1,4 @@
-"""Features of a frozen backbone, computed once and kept: a step then trains the head alone."""
+"""Features of what is frozen, computed once and kept: a step then trains what follows, such as a head, alone."""
 
 import dataclasses
 import hashlib
@@ -51,14 +51,14 @@ class FeatureFeed(Feed):
     """Steps on kept features of the rows that a sampler yields.
 
     Args:
-        spec: of the step on images, of which all but the head is frozen.
+        spec: of the step on images, in parts frozen.
         train: a data set of images: an array, or files.
         sampler: an iterator of index arrays ``[B]``.
         keep: what is kept.
 
     Raises:
         TypeError: images that are neither.
-        ValueError: more that learns than the head, or more views than there are.
+        ValueError: a network that cannot be cut (:class:`jdml.training.cut.Cut`), or more views than there are.
     """
 
     def __init__(self, spec: StepSpec, train: TrainSet, sampler: Sampler, keep: Keep) -> None:

@@ -374,10 +374,12 @@ def of_functions():
     ("made", "width"), [(Two, 5), (of_nnx, 5), (of_equinox, 5), (of_functions, 2 * 5)]
 )
 def test_features_are_kept_of_anyone_s_network(toy, tmp_path, made, width):
-    """Each step is the one on images, and only the head moves."""
+    """Each step is the one on images, on a mesh too, and only the head moves."""
+    explicit = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
     settings = {"model": made(), "freeze": "(?!head/).*", "evaluate_every": 1, "log_every": 1}
     each = run(toy, **settings)
-    kept = run(toy, tmp_path, kept_views=1, **settings)
+    mesh = explicit if made is of_functions else None
+    kept = run(toy, tmp_path, kept_views=1, mesh=mesh, **settings)
     (file,) = (tmp_path / "features").iterdir()
     assert np.load(file).shape == (40, 1, width)
     chex.assert_trees_all_close(kept.state.params, each.state.params, rtol=1e-4, atol=1e-6)
