@@ -288,3 +288,90 @@ def arrays(draw: Any) -> np.ndarray:
     if kind == "c":
         return numbers + 1j
     return (10 * numbers if kind[-1] in "i1" else numbers).astype(kind if kind[-1] != "b" else bool)
+
+
+NUMBERS = ["1", "0", "-1", "2.5", "nan", "1e99", "x", "", "9" * 30]
+NAMED = [
+    "class",
+    "labels",
+    "embeddings",
+    "R@1",
+    "none",
+    "sphere",
+    "all",
+    "train",
+    "test",
+    "nobody",
+    "é",
+]
+WRITTEN = [
+    "new.npz",
+    "new.json",
+    "new.html",
+    "new.csv",
+    "new.md",
+    "new.png",
+    "-",
+    "photos",
+    "no/where.json",
+    "e.npz/x.json",
+]
+COMMANDS: dict[str, dict[str, list[str]]] = {
+    "evaluate e.npz": {
+        "recall-at": NUMBERS, "map-at": NUMBERS, "normalize": NAMED, "embeddings": NAMED, "labels": NAMED,
+        "ignore-same": [*NAMED, "t.csv:label"], "rerank": ["none", "expand", "reciprocal", "x"], "json": WRITTEN,
+        "nmi": [],
+    },
+    "data check folder photos": {
+        "sample": NUMBERS, "json": WRITTEN, "within": NUMBERS, "by": ["RUN", "nowhere"], "quiet": [], "no-quiet": [],
+    },
+    "embed RUN photos": {
+        "out": WRITTEN, "split": NAMED, "labels": NAMED, "which": ["best", "last", "first"], "quiet": [],
+        "on-bad-image": ["skip", "stop", "x"], "data-dir": ["photos", "nowhere"],
+    },
+    "search RUN photos/ant/0.png": {
+        "gallery": ["photos", "e.npz", "t.csv", "nowhere", "cub:photos"], "k": NUMBERS,
+        "max-distance": [*NUMBERS, "auto"],
+        "rerank": ["none", "augment", "x"], "json": WRITTEN, "out": WRITTEN, "quiet": [],
+    },
+    "compare r.jsonl": {
+        "metric": NAMED, "baseline": ["a", "b", "c"], "confidence": NUMBERS, "csv": WRITTEN, "markdown": WRITTEN,
+    },
+    "report e.npz": {
+        "out": WRITTEN, "labels": NAMED, "most": NUMBERS, "thumbnails": NUMBERS, "looked": NUMBERS,
+        "title": ["", "<b>", "é"],
+        "map": ["pca", "x"], "metric": NAMED, "baseline": ["e", "c"],
+    },
+    "train --data-dir photos": {
+        "loss": ["triplet", "proxy_anchor", "x"], "batch": ["2x2", "0x2", "3", "x", "99x99"], "steps": NUMBERS,
+        "lr": NUMBERS,
+        "dim": NUMBERS, "split": ["none", "images", "classes", "x"], "validation": NUMBERS, "seed": NUMBERS,
+        "image-size": ["8", *NUMBERS], "model": ["small", "eps", "x"], "miner": ["easy", "easy+hard", "x"],
+        "classes-file": ["names.txt", "e.npz", "nowhere"], "test-share": NUMBERS, "labels": NAMED, "memory": NUMBERS,
+        "weight-decay": NUMBERS, "label-noise": NUMBERS, "train-classes": NUMBERS, "quiet": [],
+    },
+}  # fmt: skip
+"""Commands with words that they need, and values of their options, right and wrong."""
+
+
+@st.composite
+def command_lines(draw: Any) -> tuple[list[str], list[list[str]]]:
+    """A command's words, and its options with their values, in some order."""
+    command = draw(st.sampled_from(list(COMMANDS)))
+    known = COMMANDS[command]
+    names = draw(st.lists(st.sampled_from(list(known)), max_size=4, unique=True))
+    options = []
+    for name in names:
+        flag = "-k" if name == "k" else f"--{draw(st.sampled_from([name, name.replace('-', '_')]))}"
+        options.append([flag, *([draw(st.sampled_from(known[name]))] if known[name] else [])])
+    if draw(st.integers(0, 9)) == 0:
+        options.append(
+            [
+                draw(
+                    st.sampled_from(
+                        ["--nothing", "--epochs=3", "--", "-x", "--quiet=maybe", "extra"]
+                    )
+                )
+            ]
+        )
+    return command.split(), options

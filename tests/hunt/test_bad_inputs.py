@@ -712,9 +712,11 @@ def test_folders_within_each_other(tmp_path):
         here, above = os.open("d", os.O_RDONLY, dir_fd=here), here
         os.close(above)
     os.close(here)
-    assert images_of(root) == BOTH
-    inner = root / "ant" / "d"
-    while (inner / "d").exists():  # what removes temporary folders calls itself, too
-        (inner / "d").rename(root / "ant" / "e")
-        inner.rmdir()
-        (root / "ant" / "e").rename(inner)
+    try:
+        assert images_of(root) == BOTH
+    finally:  # what removes temporary folders calls itself, too
+        inner, aside = root / "ant" / "d", root / "ant" / "e"
+        while (inner / "d").exists():
+            (inner / "d").rename(aside)
+            inner.rmdir()
+            aside.rename(inner)

@@ -435,3 +435,53 @@ def test_a_damaged_run_is_read_or_told(a_run, drawn, number):
             assert compared.code == 2
         else:
             told(report.html_report, [with_data(run)[0] for run in runs], root / "r.html")
+
+
+@pytest.fixture(scope="module")
+def at_work(tmp_path_factory):
+    """A working directory with something for every command, and no training after the first line."""
+    place = tmp_path_factory.mktemp("work")
+    folders.build(
+        place,
+        [
+            folders.Entry(("photos", name, f"{n}.png"), "png", 3 * n + len(name))
+            for name in ("ant", "bees", "fly")
+            for n in range(3)
+        ],
+    )
+    np.savez(place / "e.npz", embeddings=np.eye(6, 3, dtype=np.float32), labels=np.arange(6) % 2)
+    (place / "t.csv").write_text("file,label\nphotos/ant/0.png,x\nphotos/bees/0.png,y\n")
+    (place / "names.txt").write_text("ant\nbees\n")
+    records = [
+        {"name": name, "job": {"lr": lr, "seed": 0}, "metrics": {"R@1": lr}}
+        for name, lr in (("a", 0.1), ("b", 0.2))
+    ]
+    (place / "r.jsonl").write_text("\n".join(map(json.dumps, records)))
+
+    def stopped(run: Any) -> None:
+        run.summary()
+        raise ValueError("stopped before the first step, for the hunt")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setattr("jdml.cli.training_run.TrainingRun.run", stopped)
+        yield place
+
+
+@folders.cases(40, 1500)
+@given(folders.command_lines(), st.randoms(use_true_random=False))
+def test_words_of_a_command_are_obeyed_in_any_order_or_told(at_work, line, random):
+    words, options = line
+    before = {file: file.read_bytes() for file in at_work.rglob("*") if file.is_file()}
+    first = run(*words, *(word for option in options for word in option))
+    made = {file for file in at_work.rglob("*") if file.is_file()} - before.keys()
+    if first.code == 2:
+        assert not made
+    for file in made:
+        file.unlink()
+    random.shuffle(options)
+    again = run(*words, *(word for option in options for word in option))
+    assert (again.code, again.out) == (first.code, first.out)
+    for file in {file for file in at_work.rglob("*") if file.is_file()} - before.keys():
+        file.unlink()
+    assert all(file.read_bytes() == content for file, content in before.items())
