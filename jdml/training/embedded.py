@@ -85,7 +85,7 @@ def read_embeddings(path: Path) -> Embedded:
     if stored.dtype.kind not in "fiu":
         raise ValueError(f"embeddings of {path} must be real numbers, got {stored.dtype}")
     vectors = np.asarray(stored, np.float32)
-    if vectors.ndim != 2 or not len(vectors):
+    if vectors.ndim != 2 or not vectors.size:
         raise ValueError(f"embeddings of {path} must be [N, D], got {list(vectors.shape)}")
     broken = ~np.isfinite(vectors).all(axis=1)
     if broken.any():

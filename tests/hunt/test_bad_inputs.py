@@ -527,6 +527,12 @@ ARRAYS = [
     Bad("a shape below 0", claiming((-4, 3)), report.read_runs, NO_ARRAYS),
     Bad("a pipe", pipe, report.read_runs, "e.npz is no file"),
     Bad(
+        "embeddings of no numbers",
+        arrays(embeddings=X[:, :0]),
+        report.read_runs,
+        r"must be \[N, D\], got \[4, 0\]",
+    ),
+    Bad(
         "complex numbers",
         arrays(embeddings=X + 1j),
         report.read_runs,
