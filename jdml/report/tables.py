@@ -26,9 +26,10 @@ def mean_std(values: Sequence[float], *, scale: float = 100.0, digits: int = 1) 
     """
     if len(values) == 0:
         raise ValueError("values must hold at least one run, got none")
-    scaled = scale * np.asarray(values, np.float64)
-    mean = f"{scaled.mean():.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ± {scaled.std(ddof=1):.{digits}f}"
+    with np.errstate(over="ignore", invalid="ignore"):  # of numbers near the largest: inf
+        scaled = scale * np.asarray(values, np.float64)
+        mean = f"{scaled.mean():.{digits}f}"
+        return mean if len(values) == 1 else f"{mean} ± {scaled.std(ddof=1):.{digits}f}"
 
 
 class Paired(NamedTuple):

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import logging
 import shutil
 import sys
 import tempfile
@@ -82,6 +83,9 @@ def without_a_network():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jdml.training, "load", mean_model)
         patch.setenv("COLUMNS", "200")
+        # What is logged names files, and some of these are no text, which workers cannot hand on.
+        patch.setattr(logging.getLogger("jdml"), "disabled", True)
+        patch.setattr(trained_model, "_log", SimpleNamespace(warning=lambda *_: None))
         yield
 
 
