@@ -2,13 +2,14 @@
 
 import contextlib
 import csv
+import functools
 import io
 import unicodedata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from hunt.counting import CASES
+from hunt.counting import CASES, RAN
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -21,10 +22,22 @@ FREELY: Any = {
 
 
 def cases(few: int, many: int) -> Any:
-    """How many cases are drawn: a few, always the same, by the tests; many others at each of the hunt's runs."""
-    if not CASES:
-        return settings(max_examples=few, derandomize=True, database=None, **FREELY)
-    return settings(max_examples=max(1, many * CASES // 100_000), print_blob=True, **FREELY)
+    """How many cases are drawn: by the tests a few, always the same; by a hunt so many of its 100,000, and others."""
+    few_alike = settings(max_examples=few, derandomize=True, database=None, **FREELY)
+    others = settings(max_examples=max(1, many * CASES // 100_000), print_blob=True, **FREELY)
+
+    def decorate(test: Any) -> Any:
+        inner = test.hypothesis.inner_test
+
+        @functools.wraps(inner)
+        def counted(*args: Any, **named: Any) -> None:
+            RAN.append(inner.__name__)
+            inner(*args, **named)
+
+        test.hypothesis.inner_test = counted
+        return (others if CASES else few_alike)(test)
+
+    return decorate
 
 
 CAFE = [unicodedata.normalize(form, "café") for form in ("NFC", "NFD")]

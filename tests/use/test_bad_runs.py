@@ -278,6 +278,7 @@ COMMANDS = [
         "holds Python objects, which are not read",
     ),
     ("a rank of 0", "evaluate e.npz --recall-at {}", ["0"], "recall_at"),
+    ("a rank beyond all", "evaluate e.npz --map-at {}", ["9" * 30], "must fit into int32"),
     (
         "more neighbours than memory",
         "search RUN photos --gallery e.npz -k {}",
