@@ -57,7 +57,7 @@ def count(name: str, value: Any, *, least: int = 1) -> None:
         raise TypeError(f"{name} must be a Python integer >= {least}, got {value!r}")
     if value < least:
         raise ValueError(f"{name} must be >= {least}, got {value}")
-    if value >= 2**31:
+    if int(value) >= 2**31:
         raise ValueError(f"{name} must fit into int32, got {value}")
 
 
