@@ -11,7 +11,7 @@ from hunt import ways
 from hunt.counting import CASES, hunted
 from hunt.drawn import PLAIN, SPOILED, Case, cases
 from hunt.kept import LOSSES
-from hunt.ways import NO_ORACLE, WAYS, Way, restated, run
+from hunt.ways import WAYS, Way, restated, run
 from losses.registry import REGISTRY
 
 Side = Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
@@ -66,7 +66,7 @@ def check(name: str, case: Case, *, exact: bool = True) -> None:
         check_finite(name, case, points, told, numbers)
     if way.narrow is None and exact:
         check_equal(name, case, points, told, numbers)
-        if moderate and way.oracle is not None and (name, case.way) not in NO_ORACLE:
+        if moderate and ways.has_oracle(name, case):
             if not way.vague or set(case.rows) == {"plain"}:
                 check_oracle(name, case, points, told, numbers)
 
