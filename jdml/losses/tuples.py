@@ -244,8 +244,8 @@ def snr_contrastive_loss(
 
     Implementation notes:
         An anchor of variance 0 has no signal-to-noise distance: its pairs count as 0 (in float32 those of one
-        below 1e-14/D, too). The paper's penalty on the mean of an embedding is not included; add it to the loss where it
-        is wanted.
+        below 1e-14/D, too). The paper's penalty on the mean of an embedding is not included; add it to the loss where
+        it is wanted.
 
     Reference:
         Yuan, Deng, Tang, Tang & Chen, *Signal-to-Noise Ratio: A Robust Distance Metric for Deep Metric Learning*,
