@@ -12,8 +12,8 @@ seconds, and that nothing else lies there. Files that commands write are the old
 `--mode sweep` kills at each operation in turn instead, `--only` of one run. `--mode full` lets the disk be full, or not
 writable, from a random operation on: a run ends in a sentence, and goes on to the same bits when there is room again.
 
-The record has a line for each trial; where it has those of a seed, the rest is done. The exit code tells whether all
-agreed.
+The record has a line for each trial; where it has those of a seed, a mode and a choice, the rest is done. The exit code
+tells whether all agreed.
 """
 
 import argparse
@@ -34,6 +34,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import CDLL, c_char_p, c_int, c_long
 from functools import cache, partial
 from pathlib import Path
@@ -43,7 +44,7 @@ HERE = Path(__file__).parent
 LIBRARY = "JDML_KILLS_LIBRARY"
 if LIBRARY in os.environ:
     import killed_runs
-MOMENTS = {"time": 2, "operation": 3, "evaluation": 1, "save": 2, "problem": 2, "beginning": 1}
+MOMENTS = {"time": 2, "operation": 3, "evaluation": 1, "save": 2, "problem": 6, "beginning": 1}
 """When a process is killed, and how often that is drawn where it can be."""
 REFUSALS = {"full": errno.ENOSPC, "file too large": errno.EFBIG, "not writable": errno.EACCES}
 COMPILED = 0.35
@@ -466,6 +467,19 @@ class Runs:
             wrong += differing("", new, files(place / "out"))
         return self.told(name, kills, wrong)
 
+    def written_refused(self, name: str) -> dict:
+        """The same on a disk that is full, or may not be written."""
+        reason = self.draw.choice(list(REFUSALS))
+        moment = Moment(at="operation", number=self.draw.randint(1, self.operations_of(name)))
+        return {**self.written(name, [moment], REFUSALS[reason]), "refused": reason}
+
+    def operations_of(self, name: str) -> int:
+        """How many operations it takes to write what a command writes."""
+        whole = self.work / re.sub(r"\W+", "_", f"whole {name} new")
+        if not (whole / "took").exists():
+            self.written(name)
+        return len((whole / "operations").read_text().splitlines())
+
     def in_work(
         self, place: Path, line: str, moment: Moment | None = None, refusal: int = 0
     ) -> int:
@@ -473,7 +487,9 @@ class Runs:
 
         def run() -> None:
             os.chdir(self.work)
-            killed_runs.command(line)
+            # In a thread: a program tells from where it was called, which is then the same each time.
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(killed_runs.command, line).result()
 
         if moment is None:
             (place / "seen").write_text("")
@@ -481,7 +497,11 @@ class Runs:
 
 
 def files(folder: Path) -> dict[str, str]:
-    return {path.name: digest(path.read_bytes()) for path in sorted(folder.iterdir())}
+    """The files of a folder; a page is the same whatever minute it was written in."""
+    return {
+        path.name: digest(re.sub(rb"\d{4}-\d\d-\d\d \d\d:\d\d UTC", b"", path.read_bytes()))
+        for path in sorted(folder.iterdir())
+    }
 
 
 def last(printed: Path) -> str:
@@ -547,14 +567,15 @@ def main() -> int:
         if not (work / name).exists():
             drawn(work / name)
     runs = Runs(work, random.Random(options.seed))
+    drawn_by = {"seed": options.seed, "mode": options.mode, "only": options.only}
     before = [json.loads(line) for line in lines_of(options.record)]
-    done = {told["trial"]: told["agrees"] for told in before if told["seed"] == options.seed}
+    done = {told["trial"]: told["agrees"] for told in before if drawn_by.items() <= told.items()}
     drawn = trials(runs, options.only, options.mode)
     for number, trial in zip(range(options.count), drawn, strict=False):
         if number in done:
             continue
         runs.draw, begun = random.Random(f"{options.seed} {number}"), time.monotonic()
-        told = {"trial": number, "seed": options.seed, **trial()}
+        told = {"trial": number, **drawn_by, **trial()}
         told["seconds"] = round(time.monotonic() - begun, 1)
         done[number] = told["agrees"]
         if options.record:
