@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("distrax", reason="flows are built on distrax (the flows extra)")
 
 from jdml import flows
-from jdml.flows.layers import Linear, Net
+from jdml.flows.layers import Linear, Net, conditioned
 
 pytestmark = pytest.mark.slow
 
@@ -267,6 +267,12 @@ def test_parameters_of_another_linear_flow(change: dict[str, Any]) -> None:
         other.apply(params, jnp.ones((3, other.dim)), c)
     with pytest.raises(ValueError, match="params must be those of a flow of these sizes"):
         other.apply({}, jnp.ones((3, other.dim)), c)
+
+
+def test_a_condition_is_put_beside_what_it_conditions() -> None:
+    x, condition = jnp.ones((2, 3)), jnp.zeros((2, 1))
+    assert conditioned(lambda half: half, None)(x) is x
+    assert conditioned(lambda half: half, condition)(x).shape == (2, 4)
 
 
 def test_a_net_has_a_relu_between_its_layers_alone() -> None:

@@ -7,7 +7,7 @@ import pytest
 from jdml import metrics
 from jdml.metrics import evaluate_retrieval, nearest
 from jdml.metrics.answers import _ignored
-from jdml.metrics.arrays import evaluate_arrays
+from jdml.metrics.arrays import _pair, evaluate_arrays
 from jdml.metrics.clustering import agreement
 from oracles.numerics import LIBRARIES, array_of
 
@@ -127,6 +127,13 @@ def test_arrays_are_measured_as_they_are():
 def test_labels_in_a_file_are_whole_numbers_or_words():
     with pytest.raises(ValueError, match="labels must be integers or strings, got float64"):
         evaluate_arrays({"embeddings": ROWS, "labels": CLASSES / 2})
+
+
+def test_a_gallery_on_disk_stays_there(tmp_path):
+    np.save(tmp_path / "g.npy", ROWS)
+    arrays = {"g": np.load(tmp_path / "g.npy", mmap_mode="r"), "labels": CLASSES}
+    assert isinstance(_pair(arrays, "g", "labels", whole=False)[0], np.memmap)
+    assert not isinstance(_pair(arrays, "g", "labels")[0], np.memmap)
 
 
 def test_what_is_ignored_is_counted_a_block_at_a_time(monkeypatch):

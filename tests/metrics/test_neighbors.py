@@ -238,6 +238,11 @@ def test_bad_input_of_second_looks(call, message):
         call(np.ones((6, 3), np.float32))
 
 
+def test_whole_numbers_are_no_embeddings():
+    with pytest.raises(TypeError, match="queries must be floating point"):
+        rerank(np.ones((6, 3), int))
+
+
 def test_second_looks_at_nothing():
     x = np.ones((1, 3), np.float32)
     assert rerank(x[:0]).shape == (0, 0)

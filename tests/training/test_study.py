@@ -249,6 +249,13 @@ def test_a_job_that_raises_is_named_and_others_are_kept(tmp_path: Path, workers:
     assert "good" in read_results(tmp_path / "s.jsonl")
 
 
+@pytest.mark.parametrize(("count", "cores"), [(None, {0}), (3, {0, 1, 2})])
+def test_cores_where_a_system_does_not_say_which(monkeypatch, count, cores) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: count)
+    assert study._cores() == cores
+
+
 def test_seconds_are_told_to_a_tenth(monkeypatch) -> None:
     clock = iter([1.0, 2.26])
     monkeypatch.setattr(study.time, "perf_counter", lambda: next(clock))
