@@ -190,7 +190,7 @@ def check_oracle(name: str, case: Case, points: Any, told: Any, numbers: Any) ->
             for s in (1, -1)
         )
         size = max(1.0, abs(slope), abs(expected))
-        if np.isfinite(ahead - behind) and abs(ahead - behind) <= 1e-3 * size:  # no kink
+        if np.isfinite(ahead - behind) and abs(ahead - behind) <= 1e-4 * size:  # no kink
             middle = (ahead + behind) / 2
             assert abs(slope - middle) <= 1e-3 * size, f"a gradient of {slope}, not {middle}"
 

@@ -110,7 +110,7 @@ NO_ORACLE = {
 def has_oracle(name: str, case: Case) -> bool:
     """Whether the oracle has a word on a case: of no variance, as the loss has it, is an anchor that is that short."""
     way = WAYS[REGISTRY[name].kind][case.way]
-    short = case.way == "as given" and {"tiny", "subnormal"} & set(case.rows)
+    short = case.way in ("as given", "in the ball") and {"tiny", "subnormal"} & set(case.rows)
     if way.oracle is None or (name, case.way) in NO_ORACLE:
         return False
     return not (name == "snr_contrastive_loss" and short)
@@ -177,8 +177,10 @@ def points(name: str, case: Case, way: Way) -> dict[str, np.ndarray]:
     """What has a gradient."""
     given = way.settings.get("normalize", jdml.sphere) is None
     # Slopes by vectors that short are 1e20 times as steep: of sharp losses they are no floats.
-    tiny = 1e-20 if numbers(name, case)[1] else 1e-6
-    lengths = LENGTHS | {"huge": 1e15 if given else 1e30, "tiny": tiny}
+    moderate = numbers(name, case)[1]
+    tiny = 1e-20 if moderate else 1e-6
+    huge = (1e15 if moderate else 1e3) if given else 1e30
+    lengths = LENGTHS | {"huge": huge, "tiny": tiny}
     made = {"embeddings": case.vectors(case.rows, 0, lengths)}
     if way.references:
         made["references"] = case.vectors(case.others, 16, lengths)

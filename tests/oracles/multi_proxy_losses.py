@@ -27,7 +27,8 @@ def multi_proxy_anchor(
     data = classes(embeddings, labels, proxies, **options)
     count = len(data.proxies)
     present = {int(data.labels[i]) for i in range(len(data.labels)) if data.valid[i]}
-    terms = np.full(count, tau * center_regularizer(proxies) / count)
+    share = tau * center_regularizer(proxies) / count if present else 0.0
+    terms = np.full(count, share)
     for c in range(count):
         pull, push = 0.0, 0.0
         for i in range(len(data.labels)):
