@@ -187,8 +187,8 @@ def decaying(
     """
     # Where 1/r^α would come near the largest float, both potentials are flat.
     lowest = jnp.exp(-0.6 * jnp.log(jnp.finfo(r.dtype).max) / alpha)
-    near, nearest = jnp.maximum(delta, lowest), jnp.maximum(min_distance, lowest)
-    far = jnp.maximum(repulsion_delta, nearest)
+    near, far = jnp.maximum(delta, lowest), jnp.maximum(repulsion_delta, lowest)
+    nearest = jnp.minimum(jnp.maximum(min_distance, lowest), far)
     attracted = jnp.where(r < near, near, r)
     repelled = jnp.where(r < nearest, nearest, jnp.where(r > far, far, r))
     reach = jnp.where(same, attracted, repelled)  # one power for both: it is what takes time

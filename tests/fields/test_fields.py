@@ -60,6 +60,13 @@ def test_no_distance_and_no_power_overflows(same: bool, alpha: float) -> None:
     assert np.isfinite(slope).all()
 
 
+def test_no_floor_lifts_what_lies_beyond_the_reach() -> None:
+    r = jnp.array([0.01, 1.0])
+    np.testing.assert_allclose(
+        fields.potential(r, False, delta=0.2, alpha=2.0, min_distance=10.0), 25.0, rtol=1e-6
+    )
+
+
 def test_superposed_potentials_are_sums_over_the_other_charges() -> None:
     settings = (0.7, 2.0, 1.1)
     superposed = fields.superpose(fields.decaying, CHARGES, LABELS, settings, tile=6)
