@@ -101,8 +101,6 @@ def _run(words: list[str], *, own_process: bool) -> int:
         raise
     except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:
         return _fail(prog, messages.told(error) or "out of memory")
-    except RecursionError:
-        return _fail(prog, "folders are nested too deeply")
     except RuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise

@@ -15,6 +15,7 @@ from jdml.registry.places import as_written, json_of
 
 TABLES = (".arrow", ".parquet")
 """Endings of such files."""
+SAVER = "Hugging Face's save_to_disk"
 LARGE = 1 << 26
 """Bytes of a row group beyond which reading any row is slow, where not all groups are kept."""
 _log = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ def tables_in(path: Path) -> list[tuple[str, Path]]:
     if not path.is_dir():
         return []
     if (path / "dataset_dict.json").is_file():
-        with as_written(path / "dataset_dict.json"):
+        with as_written(path / "dataset_dict.json", SAVER):
             splits = [str(split) for split in _json(path / "dataset_dict.json")["splits"]]
         found = [(split, file) for split in splits for file in _saved(path / split)]
     elif (path / "state.json").is_file():
@@ -231,7 +232,7 @@ def _tell_large(tables: Sequence[Table], size: int) -> None:
 
 def _saved(folder: Path) -> list[Path]:
     """The files that ``save_to_disk`` wrote."""
-    with as_written(folder / "state.json"):
+    with as_written(folder / "state.json", SAVER):
         return [folder / each["filename"] for each in _json(folder / "state.json")["_data_files"]]
 
 
@@ -239,9 +240,7 @@ def _json(file: Path) -> Any:
     try:
         return json_of(file.read_bytes(), file, dict)
     except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{file} is not what Hugging Face's save_to_disk writes: {error}"
-        ) from error
+        raise ValueError(f"{file} is not what {SAVER} writes: {error}") from error
 
 
 def _called(file: Path) -> str:

@@ -260,9 +260,8 @@ def decode(content: bytes) -> "Image":
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-@cache
 def _formats() -> tuple[str, ...]:
-    """Pillow's formats but PostScript, a program that would be run."""
+    """Pillow's formats but PostScript, a program that would be run; a user may have added one just now."""
     from PIL import Image
 
     Image.preinit()

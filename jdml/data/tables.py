@@ -93,7 +93,7 @@ class Table:
     def class_names(self, column: str) -> tuple[str, ...] | None:
         """The names of a column's numbers, where Hugging Face's ``ClassLabel`` has noted them."""
         noted = json_of((self.schema.metadata or {}).get(b"huggingface", b"{}"), self.file, dict)
-        with as_written(self.file):
+        with as_written(self.file, "Hugging Face's datasets"):
             feature = noted.get("info", {}).get("features", {}).get(column)
             names = feature.get("names") if isinstance(feature, Mapping) else None
             return None if names is None else tuple(names)

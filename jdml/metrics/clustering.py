@@ -40,7 +40,8 @@ def nmi(
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, an embedding that is not finite, more clusters than embeddings.
+        ValueError: shapes that do not fit, no row that has a class, an embedding that is not finite, more clusters than
+            embeddings.
         ImportError: scikit-learn is not installed.
 
     Implementation notes:
@@ -131,7 +132,7 @@ def adjusted_mutual_information(labels: Any, clusters: Any) -> float:
 
     Raises:
         TypeError: neither integers nor names.
-        ValueError: shapes that do not fit.
+        ValueError: shapes that do not fit, no row that has a class.
 
     Implementation notes:
         In float64 on the host; parts of the same size are taken once. Needs no other library.

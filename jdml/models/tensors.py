@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pickle
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -57,18 +58,22 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, before: Callable[[], object] | None = None) -> Iterator[IO[bytes]]:
+def replacing(
+    path: Path, before: Callable[[], object] | None = None, *, shared: bool = False
+) -> Iterator[IO[bytes]]:
     """A file that takes the place of ``path`` when it is written: a killed process leaves the old or the new one.
 
     Args:
         path: the file.
         before: called when all is written, and about to take its place.
+        shared: other processes may be writing it, too: each writes under a name of its own.
 
     Returns:
         What to write into.
     """
     check_local("path", path)
-    partial = path.with_name(path.name + ".tmp")
+    own = f".{uuid.uuid4().hex}" if shared else ""
+    partial = path.with_name(f"{path.name}{own}.tmp")
     try:
         with naming(path), partial.open("wb") as file:
             yield file

@@ -91,11 +91,12 @@ def json_of(text: str | bytes, where: object, kind: type = object) -> Any:
 
 
 @contextmanager
-def as_written(where: object) -> Iterator[None]:
-    """Tell that a file is not what jdml writes, whatever reading it stumbles over.
+def as_written(where: object, writer: str = "jdml") -> Iterator[None]:
+    """Tell that a file is not what its writer writes, whatever reading it stumbles over.
 
     Args:
         where: what the message names: the file, or its folder.
+        writer: the program that writes such files.
 
     Raises:
         ValueError: in place of what JSON of another form leads to.
@@ -111,7 +112,7 @@ def as_written(where: object) -> Iterator[None]:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
         raise ValueError(
-            f"{where} is not what jdml writes ({type(error).__name__}: {error})"
+            f"{where} is not what {writer} writes ({type(error).__name__}: {error})"
         ) from error
 
 

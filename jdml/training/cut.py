@@ -54,6 +54,8 @@ class Side:
         """Whether any of the features comes of parameters."""
         self.learning: list[tuple[str, ...]] = []
         """The operations after the cut, in words."""
+        self.bare: list[str] = []
+        """Those of them that take the images as they are."""
 
     def run(self, program: ClosedJaxpr, inputs: list[Value]) -> list[Value]:
         """Go through a program; the values that it gives."""
@@ -78,12 +80,14 @@ class Side:
 
     def _meet(self, operation: Any, taken: list[Value]) -> None:
         """What of images an operation that learns takes crosses the cut, once."""
-        types = (str(at.aval) for at in (*operation.invars, *operation.outvars))
-        self.learning.append((operation.primitive.name, *types))
+        of = (*operation.invars, *operation.outvars)
+        told = (str(at.val if isinstance(at, Literal) else at.aval) for at in of)
+        self.learning.append((operation.primitive.name, *told))
         for at, x in zip(operation.invars, taken, strict=True):
             if x.of & IMAGES and not x.of & LEARNS and not x.crossed:
                 x.crossed = True
                 self.worked |= bool(x.of & STAYS)
+                self.bare += [] if x.of & STAYS else [operation.primitive.name]
                 self.shapes.append((at.aval.shape, at.aval.dtype))
                 if self._given is not None:
                     x.array = next(self._given)
@@ -123,8 +127,9 @@ class Cut:
         evaluated, trained = (self._met(variables, train) for train in (False, True))
         if not evaluated.worked:
             raise ValueError(
-                "kept_views: what learns takes the images themselves, so that nothing can be computed once: freeze "
-                f"more, such as freeze='(?!head/).*'; {ELSE}"
+                "kept_views: what learns takes the images themselves (in JAX's "
+                f"{', '.join(dict.fromkeys(evaluated.bare))}), so that nothing can be computed once: freeze more, such "
+                f"as freeze='(?!head/).*'; {ELSE}"
             )
         if any(shape[:1] != (ROWS,) for shape, _ in evaluated.shapes):
             raise ValueError(

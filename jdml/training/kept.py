@@ -14,14 +14,14 @@ import numpy as np
 from jdml.data import ImageBatches, ImageFiles
 from jdml.models.tensors import replacing
 from jdml.ops import checks
-from jdml.training.cut import Before, Cut, OnFeatures
+from jdml.training.cut import ELSE, Before, Cut, OnFeatures
 from jdml.training.description import of_input
 from jdml.training.feed import DEVICE_BYTES, Feed, ImageFeed, Outcome, RowFeed
 from jdml.training.fingerprint import fingerprint
 from jdml.training.fit_result import Embedder
-from jdml.training.placement import Tree
+from jdml.training.placement import Tree, either, writes
 from jdml.training.spec import Sampler, StepSpec, TrainSet
-from jdml.training.step import TrainState, embed
+from jdml.training.step import TrainState, embed, rows_at_once
 
 FEATURES = "features"
 """The folder of kept features within a run's."""
@@ -29,6 +29,8 @@ AT_ONCE = 512
 """Images that are decoded, and whose features are computed, before these are stored."""
 SETS = 4
 """Of so many sets of images the features are kept for evaluations."""
+CLOSE = 1e-2
+"""An image's features differ so much at most between two batches, by their size."""
 _log = logging.getLogger(__name__)
 
 
@@ -152,7 +154,8 @@ class FeatureFeed(Feed):
         """Features ``[N, views, …]``: in memory where they are small, else mapped from a file."""
         program = self._program(state)
         file = self._file(images, views, state, program)
-        if file is not None and file.is_file():
+        missing = either(np.array(file is None or not file.is_file()))
+        if file is not None and not missing:
             return _read(file)
         shape = (len(images), views, *program.out_info.shape[1:])
         if file is None and 4 * np.prod(shape) <= DEVICE_BYTES:
@@ -165,16 +168,15 @@ class FeatureFeed(Feed):
         with tempfile.TemporaryFile(dir=None if file is None else file.parent) as part:
             features = np.memmap(part, np.float32, "w+", shape=shape)
         self._fill(features, images, state)
-        if file is None:
+        if file is None or not writes():
             return features
-        with replacing(file) as whole:
+        with replacing(file, shared=True) as whole:
             np.save(whole, features)
         return _read(file)
 
     def _fill(self, features: np.ndarray, images: Any, state: TrainState) -> None:
         """Compute features, some images at a time."""
         number, views = features.shape[:2]
-        params, stats = state.params["model"], state.batch_stats
         for start in range(0, number, AT_ONCE):
             rows = np.arange(start, min(start + AT_ONCE, number))
             for view in range(views):
@@ -183,9 +185,22 @@ class FeatureFeed(Feed):
                     if views == 1
                     else images.augmented(rows, (self.keep.seed, view))
                 )
-                features[rows, view] = embed(
-                    self.before, params, stats, batch, preprocess=self.spec.preprocess
-                )
+                features[rows, view] = self._of(batch, state)
+            if start == 0:
+                self._check(batch, features[0, -1], state)
+
+    def _of(self, batch: Any, state: TrainState) -> np.ndarray:
+        params, stats = state.params["model"], state.batch_stats
+        return embed(self.before, params, stats, batch, preprocess=self.spec.preprocess)
+
+    def _check(self, batch: Any, features: np.ndarray, state: TrainState) -> None:
+        """Refuse a network that makes of an image, here a batch's first, what depends on others."""
+        alone = self._of(np.repeat(batch[:1], min(len(batch), rows_at_once(batch)), 0), state)
+        if np.abs(alone[0] - features).max() > CLOSE * np.abs(features).max():
+            raise ValueError(
+                "kept_views: what comes before anything that learns must make of an image the same in any batch, but "
+                f"makes something else of the first where a batch has no other; {ELSE}"
+            )
 
 
 class _Features(NamedTuple):

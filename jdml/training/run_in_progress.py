@@ -107,8 +107,13 @@ class Run:
             self.save()
 
     def summary(self) -> Mapping[str, float | int | str]:
-        """Return what the progress bar shows: the last loss, the last watched metric, the waiting for images."""
-        return {"loss": self.done.history[-1]["loss"], **self.watched, **self.waiting}
+        """Return what the progress bar shows: the last loss, the last watched metric, the waiting for images.
+
+        Where all steps were left out there is no loss: how many were.
+        """
+        last = self.done.history[-1]
+        shown = "skipped" if math.isnan(float(last["loss"])) else "loss"
+        return {shown: last[shown], **self.watched, **self.waiting}
 
     def result(self) -> FitResult:
         """Return what the run leaves."""

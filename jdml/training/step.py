@@ -357,6 +357,13 @@ def _embedded(
     return placement.keep(model.apply(variables, preprocess(images), train=False))
 
 
+def rows_at_once(images: Any) -> int:
+    """How many rows :func:`embed` takes at a time: 512 images of up to 64×64, 32 of 224×224."""
+    shape = images.shape if hasattr(images, "shape") else np.shape(images)
+    pixels = shape[1] * shape[2] if len(shape) == 4 else 1
+    return 1 << (min(512, max(1, PIXELS // pixels)).bit_length() - 1)
+
+
 def embed(
     model: AnyModel,
     params: Tree,
@@ -391,9 +398,7 @@ def embed(
     parts = jax.tree.leaves(images)
     size = len(parts[0])
     if batch_size is None:
-        shape = np.shape(parts[0]) if not hasattr(parts[0], "shape") else parts[0].shape
-        pixels = shape[1] * shape[2] if len(shape) == 4 else 1
-        batch_size = 1 << (min(512, max(1, PIXELS // pixels)).bit_length() - 1)
+        batch_size = rows_at_once(parts[0])
     if batch_size < 1:
         raise ValueError(f"batch_size must be positive, got {batch_size}")
     if size == 0:

@@ -77,6 +77,15 @@ def test_every_kind_becomes_rgb(content, expected):
     np.testing.assert_allclose(np.asarray(image)[5, 5].astype(int), expected, atol=3)
 
 
+def test_a_format_that_was_added_after_the_first_image(monkeypatch):
+    """As libraries for HEIF do, whenever a user asks for it."""
+    decode(encoded(PALETTE))
+    monkeypatch.setattr(Image, "ID", [*Image.ID, "MINE"])
+    opened = lambda file, name: Image.open(io.BytesIO(encoded(PALETTE)))  # noqa: E731
+    monkeypatch.setitem(Image.OPEN, "MINE", (opened, lambda start: start.startswith(b"mine")))
+    assert decode(b"mine, and no other's").size == PALETTE.size
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation(orientation):
     """The image is stored so that turning it as EXIF says gives it upright again."""

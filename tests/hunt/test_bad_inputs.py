@@ -339,9 +339,9 @@ FOLDERS = [
         "a list of splits that is none",
         saved_to_disk(dataset_dict='{"splits": 3}'),
         read_folder,
-        "dataset_dict.json is not what jdml writes|save_to_disk",
+        "dataset_dict.json is not what Hugging Face's save_to_disk writes",
     ),
-    Bad("a state without files", saved_to_disk(state="{}"), read_folder, "state.json is not what"),
+    Bad("a state without files", saved_to_disk(state="{}"), read_folder, "save_to_disk writes"),
     Bad(
         "a state nested without end",
         saved_to_disk(state=DEEP),

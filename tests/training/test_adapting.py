@@ -14,6 +14,7 @@ from PIL import Image
 
 import jdml
 from jdml import adapt, data, models
+from jdml.models.tensors import replacing
 from jdml.recipes import Recipe, make_optimizer
 from jdml.registry import NETWORKS
 from jdml.training import WithLora, create_state, fit, load, train
@@ -287,6 +288,16 @@ def test_features_are_of_the_arrays_they_were_computed_of():
     assert _content(images) != _content(images + np.uint8(1))
 
 
+def test_two_runs_write_the_same_features_at_once(tmp_path):
+    file = tmp_path / "features.npy"
+    with replacing(file, shared=True) as first:
+        with replacing(file, shared=True) as second:
+            np.save(second, np.ones(9))
+        np.save(first, np.ones(9))
+    assert list(tmp_path.iterdir()) == [file]
+    np.testing.assert_array_equal(np.load(file), np.ones(9))
+
+
 def test_kept_features_are_those_of_the_images_and_of_the_network(tmp_path):
     """Not of files of these names in another folder, or before; nor of a network with the same parameters."""
 
@@ -393,11 +404,24 @@ def test_features_are_kept_of_anyone_s_network(toy, tmp_path, made, width):
     assert not any(head)
 
 
+class Both(nn.Module):
+    """A body and a head, as one operation where they are rematerialized."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(2, name="head")(nn.Dense(2, name="body")(x))
+
+
 HEADS = {
     "images": lambda x, train: nn.Dense(2, name="body")(nn.Dense(2, name="head")(x)),
     "rows": lambda x, train: (
         nn.Dense(2, name="head")(nn.Dense(2, name="body")(x).mean(0)) + x[:, :2]
     ),
+    "checkpoint": lambda x, train: nn.remat(Both)(name="both")(x),
+    "mean": lambda x, train: nn.Dense(2, name="head")(
+        nn.Dense(2, name="body")(x) - nn.Dense(2, name="body_mean")(x).mean(0)
+    ),
+    "scale": lambda x, train: nn.Dense(2, name="head")(nn.Dense(2, name="body")(x)) * (2.0 - train),
     "norm": lambda x, train: nn.BatchNorm(not train, name="head")(nn.Dense(2, name="body")(x)),
     "plain norm": lambda x, train: nn.Dense(2, name="head")(
         nn.BatchNorm(not train, use_scale=False, use_bias=False, name="head_norm")(
@@ -423,19 +447,28 @@ class Odd(nn.Module):
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        ("images", "kept_views: what learns takes the images themselves, so that nothing"),
+        (
+            "images",
+            r"kept_views: what learns takes the images themselves \(in JAX's dot_general\), so",
+        ),
+        (
+            "checkpoint",
+            r"what learns takes the images themselves \(in JAX's (remat2|checkpoint)\), s",
+        ),
+        ("mean", "what comes before anything that learns must make of an image the same in any"),
         (
             "rows",
             r"takes \[\[2\], \[1009, 2\]\] of 1009 images; without kept_views \(None; 0 in a recipe\) ",
         ),
         ("norm", "kept_views: what learns must be the same in training and evaluation, without"),
+        ("scale", "kept_views: what learns must be the same in training and evaluation, withou"),
         ("plain norm", "kept_views: what learns must be the same in training and evaluation, wi"),
         ("dropout", "kept_views: what learns must be the same in training and evaluation, with"),
     ],
 )
 def test_networks_of_which_no_features_are_kept(toy, head, message):
     with pytest.raises(ValueError, match=message):
-        run(toy, model=Odd(head), freeze="body", kept_views=1)
+        run(toy, model=Odd(head), freeze="(.*/)?body.*", kept_views=1)
 
 
 def test_low_ranks_by_hand():

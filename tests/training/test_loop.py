@@ -305,7 +305,7 @@ def test_tensorboard(toy, tmp_path):
 
 
 @pytest.mark.parametrize("value", [np.nan, 1e25])
-def test_steps_that_are_not_finite_are_left_out(toy, identical, tmp_path, value):
+def test_steps_that_are_not_finite_are_left_out(toy, identical, tmp_path, capsys, value):
     """1e25 is finite, but its square, which Adam takes, is not: its second moment would stay infinite for good."""
     good, bad = np.arange(1, 9), np.arange(3, 35, 4)  # the latter of one class only
 
@@ -344,3 +344,8 @@ def test_steps_that_are_not_finite_are_left_out(toy, identical, tmp_path, value)
     with pytest.raises(ValueError, match="skip_nonfinite must be >= 1, got 0"):
         run(good, allowed=0)
     assert "skipped" not in run(good, allowed=None).history[-1]
+    capsys.readouterr()
+    run(bad, good, log_every=1, progress=True)
+    shown = capsys.readouterr().err
+    assert "skipped=1" in shown
+    assert "nan" not in shown
