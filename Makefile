@@ -6,8 +6,8 @@ PYTHON ?= $(or $(shell for python in python3.13 python3.12 python3.11 python3; d
 # As many as there are cores, at most four: each holds up to 2 GB.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n : 4)))
 PIP_ARGS ?=
-# How many faults `make mutants` draws, and with which seed.
-COUNT ?= 430
+# How many faults `make mutants` draws, or `make kills` kills, in place of what each does by itself, and with which seed.
+COUNT ?=
 SEED ?= 0
 
 VENV := .venv
@@ -43,17 +43,15 @@ CASES ?= 100000
 hunt: $(VENV)/.dev ## CASES generated batches, folders and command lines, other ones than the tests draw (hours), and what failed before
 	JDML_HUNT=$(CASES) $(PYTEST) tests/hunt
 
-COUNT ?= 100
-SEED ?= 0
 kills: $(VENV)/.dev ## kill COUNT runs at random moments drawn by SEED, go on, compare bit for bit (needs a C compiler; 40 minutes)
-	$(BIN)/python tests/kills/kill.py --count $(COUNT) --seed $(SEED) --record build/kills.jsonl
+	$(BIN)/python tests/kills/kill.py --count $(or $(COUNT),100) --seed $(SEED) --record build/kills.jsonl
 
 properties: $(VENV)/.dev ## which properties are checked of which loss and miner
 	@$(BIN)/python -m pytest -q --collect-only tests/losses/test_properties.py tests/mining/test_miners.py | sed -n 's/.*::test_propert[a-z]*\[\(.*\)\]$$/\1/p'
 
 mutants: $(VENV)/.dev ## faults put into the library, COUNT of them drawn with SEED: which test notices (hours)
 	$(BIN)/python tests/mutants/mutate.py --map
-	$(BIN)/python tests/mutants/mutate.py --count $(COUNT) --seed $(SEED)
+	$(BIN)/python tests/mutants/mutate.py --count $(or $(COUNT),430) --seed $(SEED)
 
 lint: $(VENV)/.dev ## ruff's rules and format
 	$(BIN)/ruff check .

@@ -194,7 +194,8 @@ def _look_as_data(look: Look, number: int, queries: Sequence[int]) -> dict[str, 
     hubs, skew = seen.hubs(any_view.indices)
     views: dict[str, dict[str, Any]] = {}
     for view, labels in look.views.items():
-        near, known = look.neighbours[view], np.unique(labels).tolist()
+        near = look.neighbours[view]
+        place = {label: n for n, label in enumerate(np.unique(labels).tolist())}
         doubtful = near.doubtful[:DOUBTFUL]
         views[view] = {
             "quality": [_rounded(near.quality[row]) for row in queries],
@@ -205,11 +206,11 @@ def _look_as_data(look: Look, number: int, queries: Sequence[int]) -> dict[str, 
             },
             "wrong": _packed(near.first == 0),
             "classes": [
-                [known.index(label), count, _rounded(first), _rounded(quality)]
+                [place[label], count, _rounded(first), _rounded(quality)]
                 for label, count, first, quality in seen.by_class(near, labels)
             ],
             "confused": [
-                [known.index(a), known.index(b), count, _rounded(share)]
+                [place[a], place[b], count, _rounded(share)]
                 for a, b, count, share in seen.confused_pairs(near.indices, labels)
             ],
         }

@@ -288,6 +288,13 @@ def test_features_are_of_the_arrays_they_were_computed_of():
     assert _content(images) != _content(images + np.uint8(1))
 
 
+def test_one_of_several_processes_writes_features(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr("jdml.training.kept.writes", lambda: False)
+    settings = {"model": Two(), "freeze": "block.*", "kept_views": 1}
+    assert run(toy, tmp_path, **settings).history[-1]["step"] == 3
+    assert list((tmp_path / "features").iterdir()) == []
+
+
 def test_two_runs_write_the_same_features_at_once(tmp_path):
     file = tmp_path / "features.npy"
     with replacing(file, shared=True) as first:
