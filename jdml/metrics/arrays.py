@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from jdml.metrics.reranking import look_again
 from jdml.metrics.retrieval import evaluate_retrieval
 from jdml.ops import sphere
 from jdml.registry.constraints import SecondLook
+from jdml.registry.places import check_room
 
 AT_A_TIME = 1 << 16
 """Rows of a gallery on disk that are scaled at a time."""
@@ -148,6 +150,7 @@ def _pair(
 def _unit_on_disk(vectors: np.memmap) -> Iterator[np.memmap]:
     """Rows scaled to length 1, in a temporary file."""
     with tempfile.TemporaryDirectory() as folder:
+        check_room(Path(folder), 4 * vectors.size)
         scaled = np.memmap(f"{folder}/unit", np.float32, "w+", shape=vectors.shape)
         for start in range(0, len(vectors), AT_A_TIME):
             part = np.asarray(vectors[start : start + AT_A_TIME])

@@ -1,11 +1,16 @@
 """Where files are read and written: paths of this machine, and nothing that only looks like one."""
 
+import errno
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any
+
+SPARE = 1 << 20
+"""Bytes that files need beside their arrays."""
 
 
 def at_home(place: str | os.PathLike[str]) -> Path:
@@ -23,6 +28,22 @@ def contents(file: Path) -> bytes:
     if file.exists() and not file.is_file():
         raise ValueError(f"{file} is not a file")
     return file.read_bytes()
+
+
+def check_room(folder: Path, needed: int) -> None:
+    """Refuse to write bytes that a folder's disk has no room for, before any is written.
+
+    A process that writes to a mapped file on a full disk is ended by the system, without a word.
+
+    Args:
+        folder: which is there.
+        needed: how many.
+
+    Raises:
+        OSError: as the system has it, naming the folder.
+    """
+    if shutil.disk_usage(folder).free < needed + SPARE:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 def check_local(name: str, place: object) -> None:

@@ -1,12 +1,10 @@
 """A run's folder: its configuration, and whole, atomic checkpoints of everything that it needs to go on."""
 
 import contextlib
-import errno
 import functools
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ import numpy as np
 
 from jdml.recipes.base import Recipe
 from jdml.registry.extras import need
-from jdml.registry.places import check_local, json_of
+from jdml.registry.places import check_local, check_room, json_of
 from jdml.training.description import at_defaults
 from jdml.training.placement import Tree, wait_for_all, writes
 
@@ -32,8 +30,6 @@ UNCOMPARED = ("started", "versions")
 """What a run's folder tells, and need not agree with to go on."""
 SYSTEM = re.compile(r"(?:os_error_code='|OS error )(\d+)")
 """How Orbax's storage tells what the system has refused."""
-SPARE = 1 << 20
-"""Bytes that a checkpoint needs beside its arrays."""
 GROWING = ("fit.steps", "recipe.steps")
 """Numbers that may be larger when a run goes on."""
 
@@ -144,7 +140,8 @@ class RunFolder:
         if step == self._latest:
             return
         packed = _pack(jax.tree.map(jnp.copy, tree) if self._asynchronous else tree)
-        self._check_room(sum(leaf.nbytes for leaf in jax.tree.leaves(packed)))
+        # Orbax would stop in the middle, thread by thread.
+        check_room(self._checkpoints, sum(leaf.nbytes for leaf in jax.tree.leaves(packed)))
         items = args.Composite(
             state=args.StandardSave(packed),
             progress=args.JsonSave(dict(progress)),
@@ -153,11 +150,6 @@ class RunFolder:
         with self._told_by_system():
             self._manager.save(step, args=items, force=True)
         self._latest = step
-
-    def _check_room(self, needed: int) -> None:
-        """Refuse a checkpoint that the disk has no room for: Orbax would stop in the middle, thread by thread."""
-        if shutil.disk_usage(self.path).free < needed + SPARE:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._checkpoints))
 
     @contextlib.contextmanager
     def _told_by_system(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ import numpy as np
 from jdml.data import ImageBatches, ImageFiles
 from jdml.models.tensors import replacing
 from jdml.ops import checks
+from jdml.registry.places import check_room
 from jdml.training.cut import ELSE, Before, Cut, OnFeatures
 from jdml.training.description import of_input
 from jdml.training.feed import DEVICE_BYTES, Feed, ImageFeed, Outcome, RowFeed
@@ -158,14 +159,16 @@ class FeatureFeed(Feed):
         if file is not None and not missing:
             return _read(file)
         shape = (len(images), views, *program.out_info.shape[1:])
-        if file is None and 4 * np.prod(shape) <= DEVICE_BYTES:
+        size = 4 * int(np.prod(shape))
+        if file is None and size <= DEVICE_BYTES:
             features = np.empty(shape, np.float32)
             self._fill(features, images, state)
             return features
-        if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.gettempdir()) if file is None else file.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        check_room(folder, size if file is None else 2 * size)
         # A file without a name, which goes with the array, and with a process that is killed.
-        with tempfile.TemporaryFile(dir=None if file is None else file.parent) as part:
+        with tempfile.TemporaryFile(dir=folder) as part:
             features = np.memmap(part, np.float32, "w+", shape=shape)
         self._fill(features, images, state)
         if file is None or not writes():

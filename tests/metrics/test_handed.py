@@ -1,5 +1,7 @@
 """What people hand to metrics: arrays of any library and order of bytes, classes by number or name."""
 
+import shutil
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -144,7 +146,7 @@ def test_what_is_ignored_is_counted_a_block_at_a_time(monkeypatch):
     assert _ignored(barred, CLASSES, CLASSES).tolist() == expected.tolist()
 
 
-def test_a_gallery_on_disk_is_scaled_there(tmp_path):
+def test_a_gallery_on_disk_is_scaled_there(tmp_path, monkeypatch):
     np.save(tmp_path / "g.npy", 3 * ROWS[::-1])
     gallery = np.load(tmp_path / "g.npy", mmap_mode="r")
     arrays = {"embeddings": 2 * ROWS, "labels": CLASSES, "gallery_labels": CLASSES[::-1]}
@@ -154,6 +156,10 @@ def test_a_gallery_on_disk_is_scaled_there(tmp_path):
         for each in (gallery, np.asarray(gallery))
     ]
     assert scores[0] == pytest.approx(scores[1])
+    free = shutil.disk_usage(tmp_path)._replace(free=(1 << 20) + 4 * ROWS.size - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
+    with pytest.raises(OSError, match="No space left on device"):
+        evaluate_arrays({**arrays, "gallery_embeddings": gallery}, on_sphere=True)
 
 
 def test_an_array_that_is_asked_for_must_be_there():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import shutil
 
 import chex
 import jax
@@ -292,6 +293,15 @@ def test_one_of_several_processes_writes_features(toy, tmp_path, monkeypatch):
     monkeypatch.setattr("jdml.training.kept.writes", lambda: False)
     settings = {"model": Two(), "freeze": "block.*", "kept_views": 1}
     assert run(toy, tmp_path, **settings).history[-1]["step"] == 3
+    assert list((tmp_path / "features").iterdir()) == []
+
+
+def test_features_that_a_disk_has_no_room_for(toy, tmp_path, monkeypatch):
+    """A process that wrote them to a mapped file would end without a word."""
+    free = shutil.disk_usage(tmp_path)._replace(free=(1 << 20) + 2 * 40 * 5 * 4 - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
+    with pytest.raises(OSError, match="No space left on device: '.*/features'"):
+        run(toy, features=tmp_path / "features", model=Two(), freeze="block.*", kept_views=1)
     assert list((tmp_path / "features").iterdir()) == []
 
 
