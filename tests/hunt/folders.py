@@ -379,12 +379,6 @@ def command_lines(draw: Any) -> tuple[list[str], list[list[str]]]:
         options.append([flag, *([draw(st.sampled_from(known[name]))] if known[name] else [])])
     if draw(st.integers(0, 9)) == 0:
         options.append(
-            [
-                draw(
-                    st.sampled_from(
-                        ["--nothing", "--epochs=3", "--", "-x", "--quiet=maybe", "extra"]
-                    )
-                )
-            ]
+            [draw(st.sampled_from(["--nothing", "--epochs=3", "-x", "--quiet=maybe", "extra"]))]
         )
     return command.split(), options

@@ -164,7 +164,7 @@ def check_oracle(name: str, case: Case, points: Any, told: Any, numbers: Any) ->
             expected = of_oracle(points)
         except (ArithmeticError, ValueError):  # beyond what Python's floats hold
             return
-        if not np.isfinite(expected):
+        if not abs(expected) < 1e150:  # a potential that steep is flat
             return
         value, gradients = run(name, case.way, points, told, numbers, jnp.float64)
         if abs(value - expected) > 1e-6 * max(1.0, abs(expected)):

@@ -264,9 +264,10 @@ def test_nearest(case: Searched) -> None:
     distances, indices = metrics.nearest(queries, gallery, 3, exclude_self=not rest)
     for i, query in enumerate(queries):
         expected = metric_oracles.ranked(query, gallery, () if rest else (i,))[:3]
-        np.testing.assert_array_equal(indices[i], expected)
-        apart = np.linalg.norm(gallery[expected].astype(float) - query.astype(float), axis=1)
-        np.testing.assert_allclose(distances[i], apart, rtol=1e-5)
+        assert len(set(indices[i].tolist())) == 3
+        for rows in (indices[i], expected):  # whose distances may be equal but for rounding
+            apart = np.linalg.norm(gallery[rows].astype(float) - query.astype(float), axis=1)
+            np.testing.assert_allclose(distances[i], apart, rtol=1e-6)
 
 
 @hunted(SEARCHED, share=5, part=0.02)
@@ -377,7 +378,8 @@ def test_flows(case: tuple[int, int, float, float]) -> None:
     with jax.enable_x64(True):
         latents, log_det, (back, log_det_back), jacobians = jax.device_get(told(params, x, c))
     assert all(np.isfinite(some).all() for some in (latents, log_det, back, log_det_back))
-    np.testing.assert_allclose(back, x, atol=1e-9 * max(1.0, length))
+    steep = np.linalg.norm(np.linalg.inv(jacobians), axis=(1, 2)) * np.abs(latents).max()
+    np.testing.assert_allclose(back, x, atol=1e-9 * max(1.0, length) + 1e-15 * steep.max())
     np.testing.assert_allclose(log_det_back, -log_det, atol=1e-8)
     np.testing.assert_allclose(np.linalg.slogdet(jacobians)[1], log_det, atol=1e-6)
 
