@@ -52,7 +52,7 @@ unit_interval = _number(lambda v: (v >= 0) & (v <= 1), "in [0, 1]")
 
 
 def count(name: str, value: Any, *, least: int = 1) -> None:
-    """Constraint of a static whole number ≥ 1 (a shape: a number of bins, blocks, clusters), or ≥ ``least``."""
+    """Constraint of a static whole number ≥ 1 (of bins, blocks, clusters), or ≥ ``least``, and below 2³¹."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be a Python integer >= {least}, got {value!r}")
     if value < least:
