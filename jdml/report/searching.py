@@ -67,11 +67,13 @@ def search_images(
         if most == len(rows) or all(len(places) == k for places in others):
             break
         most = min(2 * most, len(rows))  # a query has several copies
+    with np.errstate(over="ignore"):  # farther than any number of this type
+        farthest = distances.dtype.type(max_distance)
     answers = []
     for query, near, of_rows, places in zip(queries, distances, indices, others, strict=True):
         hits: list[dict[str, Any]] = []
         for rank, place in enumerate(places, 1):
-            if near[place] > max_distance:
+            if near[place] > farthest:
                 break
             row = of_rows[place]
             hit = {"rank": rank, "file": files[row], "distance": round(float(near[place]), 6)}

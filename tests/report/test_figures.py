@@ -215,7 +215,7 @@ def test_a_query_and_its_copies_are_not_found(tmp_path):
         file.write_text(content)
     names = np.array([str(file) for file in files])
     gallery = Embedded(np.array([[0.0], [0.0], [1.0], [3.0]]), np.array([5, 5, 5, 7]), names)
-    (answer,) = search_images(np.array([[0.0]]), [str(files[0])], gallery, k=2)
+    (answer,) = search_images(np.array([[0.0]]), [str(files[0])], gallery, k=2, max_distance=1e99)
     assert [(hit["file"], hit["label"]) for hit in answer["found"]] == [
         (names[2], 5),
         (names[3], 7),
