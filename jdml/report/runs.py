@@ -275,7 +275,7 @@ def _is_demo(scores: Any) -> bool:
 
 def _read_config(path: Path) -> dict[str, Any]:
     """A configuration, whose parts are what others look into."""
-    config: dict[str, Any] = json_of(path.read_bytes(), path, dict)
+    config: dict[str, Any] = read_json(path, dict)
     for name in ("recipe", "benchmark", *OF_THE_LOOP):
         part = config.get(name, {})
         if name != "hook" and not isinstance(part, dict):

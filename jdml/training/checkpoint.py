@@ -219,7 +219,7 @@ class RunFolder:
     def has_metrics(self, step: int) -> bool:
         """Whether ``metrics.json`` tells what the parameters of a step scored."""
         file = self.path / METRICS
-        return file.is_file() and json_of(file.read_bytes(), file, dict).get("step") == step
+        return file.is_file() and read_json(file, dict).get("step") == step
 
     def save_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Write ``metrics.json``."""
@@ -236,7 +236,7 @@ class RunFolder:
         file = self.path / CONFIG
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"out_dir must be a folder, {self.path} is a file")
-        there = json_of(file.read_bytes(), file, dict) if file.exists() else None
+        there = read_json(file, dict) if file.exists() else None
         there = there and at_defaults(there, config)
         if there is None or not self._kept():
             if there is None and any(self._checkpoints.glob("*")):
@@ -290,13 +290,13 @@ class RunFolder:
         return ocp.CheckpointManager(self._checkpoints, options=options)
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, kind: type = object) -> Any:
     """Read a JSON file.
 
     Raises:
-        ValueError: naming the file, if it is none.
+        ValueError: naming the file, if it is none, or holds another kind of value.
     """
-    return json_of(path.read_bytes(), path)
+    return json_of(path.read_bytes(), path, kind)
 
 
 def write_model(path: Path, variables: Mapping[str, Tree], description: Mapping[str, Any]) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 from jdml.models.tensors import naming, write_text
 from jdml.registry.extras import need
-from jdml.registry.places import json_of
 from jdml.training.checkpoint import LOG
 from jdml.training.process import most_memory
 
@@ -81,9 +80,9 @@ class Log:
 
 def _write_resources(path: Path) -> None:
     """The most memory that any process of the run has held."""
-    from jdml.training.checkpoint import write_json
+    from jdml.training.checkpoint import read_json, write_json
 
-    before = json_of(path.read_bytes(), path, dict).get("memory_mib") if path.is_file() else None
+    before = read_json(path, dict).get("memory_mib") if path.is_file() else None
     known = [held for held in (before, most_memory()) if isinstance(held, int | float)]
     write_json(path, {"memory_mib": max(known, default=None)})
 

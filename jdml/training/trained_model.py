@@ -18,7 +18,7 @@ from jdml.data.dataset import check_channels
 from jdml.data.loading import read_path
 from jdml.losses.comparison import Normalize
 from jdml.registry.extras import need, progress_bar
-from jdml.registry.places import as_written, at_home, check_local, json_of
+from jdml.registry.places import as_written, at_home, check_local
 from jdml.training.checkpoint import (
     CONFIG,
     METRICS,
@@ -301,7 +301,7 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
         arrays, description = read_model(path)
         return {}, arrays, description
     file = path / CONFIG
-    config = json_of(file.read_bytes(), file, dict) if file.is_file() else None
+    config = read_json(file, dict) if file.is_file() else None
     if config is None:
         parts = sorted(part.parent.name for part in path.glob(f"*/{CONFIG}"))
         if parts:

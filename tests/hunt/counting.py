@@ -23,6 +23,17 @@ SETTINGS = settings(
 )
 
 
+def counted(test: Callable[..., None]) -> Callable[..., None]:
+    """Note each case that a test tries."""
+
+    @functools.wraps(test)
+    def noted(*args: Any, **named: Any) -> None:
+        RAN.append(test.__name__)
+        test(*args, **named)
+
+    return noted
+
+
 def hunted(
     case: st.SearchStrategy[Any], *, share: int, part: float
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -35,12 +46,7 @@ def hunted(
     """
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(test)
-        def counted(case: Any, **more: Any) -> None:
-            RAN.append(test.__name__)
-            test(case=case, **more)
-
         number = max(1, round(CASES * part)) if CASES else share
-        return settings(SETTINGS, max_examples=number)(given(case=case)(counted))
+        return settings(SETTINGS, max_examples=number)(given(case=case)(counted(test)))
 
     return decorate

@@ -2,14 +2,13 @@
 
 import contextlib
 import csv
-import functools
 import io
 import unicodedata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from hunt.counting import CASES, RAN
+from hunt.counting import CASES, counted
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -27,14 +26,7 @@ def cases(few: int, many: int) -> Any:
     others = settings(max_examples=max(1, many * CASES // 100_000), print_blob=True, **FREELY)
 
     def decorate(test: Any) -> Any:
-        inner = test.hypothesis.inner_test
-
-        @functools.wraps(inner)
-        def counted(*args: Any, **named: Any) -> None:
-            RAN.append(inner.__name__)
-            inner(*args, **named)
-
-        test.hypothesis.inner_test = counted
+        test.hypothesis.inner_test = counted(test.hypothesis.inner_test)
         return (others if CASES else few_alike)(test)
 
     return decorate

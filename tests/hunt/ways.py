@@ -222,6 +222,19 @@ def told(case: Case, way: Way) -> dict[str, np.ndarray]:
     return made
 
 
+def _arguments(
+    points: Mapping[str, Any], told: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """What a loss, or its oracle, takes by position and by name."""
+    more = dict(told)
+    arrays = [points["embeddings"], more.pop("labels", None)]
+    if "proxies" in points:
+        arrays.append(points["proxies"])
+    elif "references" in points:
+        more["references"] = points["references"]
+    return arrays, more
+
+
 @functools.lru_cache(maxsize=32)
 def program(name: str, way: str) -> Any:
     """Value and gradients, compiled once for a loss and a way (and once for a type and a size)."""
@@ -230,12 +243,8 @@ def program(name: str, way: str) -> Any:
     settings |= {n: v for n, v in spec.settings.items() if not isinstance(v, float)}
 
     def value(points: dict[str, Any], told: dict[str, Any], numbers: dict[str, Any]) -> Any:
-        told = dict(told)
-        arrays = [points["embeddings"], told.pop("labels", None)]
-        more = {n: v for n, v in points.items() if n == "references"}
-        if "proxies" in points:
-            arrays.append(points["proxies"])
-        return loss(name)(*arrays, **told, **more, **numbers, **settings).sum()
+        arrays, more = _arguments(points, told)
+        return loss(name)(*arrays, **more, **numbers, **settings).sum()
 
     return jax.jit(jax.value_and_grad(value))
 
@@ -282,11 +291,6 @@ def restated(
     spec = REGISTRY[name]
     assert way.oracle is not None
     known = inspect.signature(spec.oracle).parameters
-    arguments = dict(told)
-    arrays = [points["embeddings"], arguments.pop("labels", None)]
-    if "proxies" in points:
-        arrays.append(points["proxies"])
-    elif "references" in points:
-        arguments["references"] = points["references"]
+    arrays, more = _arguments(points, told)
     mine = {n: v for n, v in (spec.settings | numbers).items() if n in known}
-    return float(np.sum(spec.oracle(*arrays, **arguments, **way.oracle, **mine)))
+    return float(np.sum(spec.oracle(*arrays, **more, **way.oracle, **mine)))
