@@ -17,10 +17,13 @@ compiles what it would time, by the compiler of a device that is not there.
 """
 
 import argparse
+import inspect
 import itertools
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -97,47 +100,42 @@ def normal(seed: int, *shape: int) -> np.ndarray:
 
 
 def check(repeats: int, clock: Clock) -> list[Row]:
-    """Every loss here against itself on the CPU, in float32."""
-    rows, cpu = [], jax.devices("cpu")[0]
+    """Every loss here against itself on the CPU, in float32; several compile at a time."""
+    names = sorted(n for n in jdml.losses.__all__ if n.endswith("_loss") and n != "nir_loss")
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        rows = pool.map(lambda name: clock.allows(name) and checked(name), names)
+        return [row for row in rows if row]
+
+
+def checked(name: str) -> Row:
+    """The largest difference of a loss's value and gradients between this device and the CPU."""
+    loss, cpu = getattr(jdml, name), jax.devices("cpu")[0]
     x, y, p = normal(0, 64, 32), np.arange(64) % 8, normal(1, 8, 2, 32)
-    for name in sorted(n for n in jdml.losses.__all__ if n.endswith("_loss") and n != "nir_loss"):
-        loss = getattr(jdml, name)
-        if not clock.allows(name):
-            continue
-        of_proxies = "proxies" in str(jdml_signature(loss))
-        arrays = (x, p) if of_proxies else (x,)
+    arrays = (x, p) if "proxies" in inspect.signature(loss).parameters else (x,)
 
-        def value(*vectors: jax.Array, loss: Any = loss) -> jax.Array:
-            return loss(vectors[0], jnp.asarray(y), *vectors[1:])
+    def value(*vectors: jax.Array) -> jax.Array:
+        return loss(vectors[0], jnp.asarray(y), *vectors[1:])
 
-        step = jax.jit(jax.value_and_grad(value, tuple(range(len(arrays)))))
-        here = jax.device_get(step(*map(jnp.asarray, arrays)))
-        with jax.default_device(cpu):
-            there = jax.device_get(step(*(jax.device_put(a, cpu) for a in arrays)))
-        error = max(
-            float(np.abs(a - b).max() / max(1.0, np.abs(b).max()))
-            for a, b in zip(jax.tree.leaves(here), jax.tree.leaves(there), strict=True)
-        )
-        rows.append({"what": name, "largest_difference": error, "right": error < 1e-4})
-    return rows
-
-
-def jdml_signature(loss: Callable[..., Any]) -> Any:
-    """The parameters of a loss."""
-    import inspect
-
-    return inspect.signature(loss).parameters
+    step = jax.jit(jax.value_and_grad(value, tuple(range(len(arrays)))))
+    here = jax.device_get(step(*map(jnp.asarray, arrays)))
+    with jax.default_device(cpu):
+        there = jax.device_get(step(*(jax.device_put(a, cpu) for a in arrays)))
+    error = max(
+        float(np.abs(a - b).max() / max(1.0, np.abs(b).max()))
+        for a, b in zip(jax.tree.leaves(here), jax.tree.leaves(there), strict=True)
+    )
+    return {"what": name, "largest_difference": error, "right": error < 1e-4}
 
 
 def judged_losses(repeats: int, clock: Clock) -> list[Row]:
-    """The losses of `losses.py` beside the bare products."""
+    """The losses of `losses.py` beside the bare products, and beside PyTorch's on the same device where it is there."""
     rows, size = [], judged.BATCH
     for classes, several in ((None, judged.PAIRS), *((n, judged.PROXIES) for n in judged.CLASSES)):
         for name, loss in several.items():
             what = f"{name}, {size} x {classes} classes" if classes else f"{name}, {size} rows"
             what += f" x {loss.per_class}" if classes and loss.per_class > 1 else ""
             if name in judged.JUDGED and clock.allows(what):
-                measured = judged.measure(name, loss._replace(theirs=None), classes, repeats)
+                measured = judged.measure(name, loss, classes, repeats)
                 rows.append({"what": what, **measured})
     return rows
 

@@ -154,9 +154,10 @@ def peer(loss: Loss, classes: int, x: np.ndarray, y: np.ndarray) -> Callable[[],
         from pytorch_metric_learning import losses
     except ImportError:
         return None
-    function = loss.theirs(losses, classes, DIM)
-    embeddings = torch.from_numpy(x.copy()).requires_grad_()
-    labels = torch.from_numpy(y)
+    device = machine.torch_device()
+    function = loss.theirs(losses, classes, DIM).to(device)
+    embeddings = torch.from_numpy(x.copy()).to(device).requires_grad_()
+    labels = torch.from_numpy(y).to(device)
 
     def run() -> None:
         embeddings.grad = None
@@ -164,7 +165,7 @@ def peer(loss: Loss, classes: int, x: np.ndarray, y: np.ndarray) -> Callable[[],
             parameter.grad = None
         function(embeddings, labels).backward()
 
-    return run
+    return machine.awaited(run)
 
 
 def measure(

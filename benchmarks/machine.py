@@ -58,11 +58,36 @@ def median(seconds: Mapping[str, list[float]]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
+def torch_device() -> str:
+    """Where PyTorch computes what is compared with JAX's: on the GPU where JAX does."""
+    import torch
+
+    return "cuda" if jax.default_backend() == "gpu" and torch.cuda.is_available() else "cpu"
+
+
+def awaited(run: Callable[[], Any]) -> Callable[[], Any]:
+    """A call of PyTorch's that returns when its device has done it."""
+    if torch_device() == "cpu":
+        return run
+    import torch
+
+    def call() -> Any:
+        result = run()
+        torch.cuda.synchronize()
+        return result
+
+    return call
+
+
 def peak_memory(function: Callable[[], Any]) -> int | None:
-    """Bytes of resident memory that a call adds at its peak; None where the system does not tell (not Linux).
+    """Bytes of resident memory that a call adds at its peak.
+
+    None where the system does not tell (not Linux), or arrays lie on another device.
 
     What earlier calls have freed is given back first: a call would find its memory there and seem to need none.
     """
+    if jax.default_backend() != "cpu":
+        return None
     try:
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")

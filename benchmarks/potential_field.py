@@ -59,15 +59,17 @@ def dense_torch(x: np.ndarray, y: np.ndarray, p: np.ndarray) -> Callable[[], Any
         import torch
     except ImportError:
         return None
-    batch, proxies = torch.from_numpy(x).requires_grad_(), torch.from_numpy(p).requires_grad_()
+    device = machine.torch_device()
+    batch, proxies = (torch.from_numpy(v).to(device).requires_grad_() for v in (x, p))
     owners = torch.cat([torch.from_numpy(y), torch.arange(len(p)).repeat_interleave(PER_CLASS)])
+    owners = owners.to(device)
 
     def run() -> Any:
         batch.grad = proxies.grad = None
         points = torch.nn.functional.normalize(torch.cat([batch, proxies.reshape(-1, DIM)]))
         squares = (points**2).sum(1)
         squared = squares[:, None] + squares[None, :] - 2 * points @ points.T
-        other = ~torch.eye(len(points), dtype=torch.bool)
+        other = ~torch.eye(len(points), dtype=torch.bool, device=device)
         r = torch.where(other, squared.clamp(min=1e-6), 1.0).sqrt()
         same = owners[:, None] == owners[None, :]
         felt = torch.where(same, -(r.clamp(min=DELTA) ** -ALPHA), r.clamp(max=DELTA) ** -ALPHA)
@@ -75,7 +77,7 @@ def dense_torch(x: np.ndarray, y: np.ndarray, p: np.ndarray) -> Callable[[], Any
         value.backward()
         return value.detach(), (batch.grad, proxies.grad)
 
-    return run
+    return machine.awaited(run)
 
 
 def measure(charges: int, repeats: int, dense_limit: int) -> dict[str, Any]:
