@@ -169,9 +169,10 @@ def _over_norms_jvp(
     # What is along a vector by the values, as in cosines: slopes times products with long vectors are no floats.
     (products, vectors), (changes, moved) = primals, tangents
     values, factors = over_norms(products, vectors), inverse_norms(vectors)
-    along = jnp.sum((vectors * factors) * (moved * factors), axis=-1)
+    along = jnp.sum((vectors * factors) * moved, axis=-1, keepdims=True)
+    along = factors * jnp.where(factors > 0, along, 0.0)
     return values, tuple(
-        scaled(change, factors[:, k, 0]) - value * along[None, :, k]
+        scaled(change, factors[:, k, 0]) - value * along[None, :, k, 0]
         for k, (change, value) in enumerate(zip(changes, values, strict=True))
     )
 

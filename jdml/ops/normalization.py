@@ -43,9 +43,11 @@ def _divided(vectors: Array) -> Array:
 @_divided.defjvp
 def _divided_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     # By unit vectors alone: those given may be so long that no slope could be multiplied by them.
-    factors = inverse_norms(*primals)
-    unit, moved = primals[0] * factors, tangents[0] * factors
-    return unit, moved - unit * jnp.sum(unit * moved, axis=-1, keepdims=True)
+    # The factor stands outside of the sum: inside, a CPU takes a twelfth longer for a whole loss.
+    (vectors,), (moved,), factors = primals, tangents, inverse_norms(*primals)
+    unit = vectors * factors
+    along = factors * jnp.sum(unit * moved, axis=-1, keepdims=True)
+    return unit, moved * factors - unit * along
 
 
 @jax.custom_jvp
