@@ -9,7 +9,7 @@ MIB = 2**20
 DEVICES = {"h100": "H100", "v5e": "TPU v5e", "v5e_quick": "TPU v5e, with least effort"}
 SAID = """# Compiled for GPU and TPU
 
-Nothing on this page was run. The compilers for an H100 and a TPU v5e compile on any machine what they compile where the
+Nothing on this page was run ([what was](accelerators.md)). The compilers for an H100 and a TPU v5e compile on any machine what they compile where the
 device is, and these are properties of their programs, read from `benchmarks/results.jsonl` when the site is built:
 
 - **held**: temporaries beside arguments and results, as the compiler allots them.

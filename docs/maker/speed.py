@@ -13,8 +13,7 @@ def page() -> str:
     parts = [
         "# Speed\n",
         "Every figure here is read from `benchmarks/results.jsonl` when the site is built; each table says the machine and the "
-        "date, and the command that makes it again. Figures are of a CPU; `python benchmarks/accelerator.py` checks every loss on a GPU or TPU against the "
-        "CPU and measures it there.\n",
+        "date, and the command that makes it again. Figures are of a CPU; [what an H200 measured](accelerators.md) is on a page of its own.\n",
         losses(),
         small_steps(),
         large_batches(),
