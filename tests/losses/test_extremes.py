@@ -18,6 +18,7 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(6, 4)).astype(np.float32)
 Y = np.array([0, 0, 1, 1, 2, 2])
 COPIES = np.stack([X[0], X[0], X[2], -X[0], X[0], 0 * X[0]])
+PAIR = [name for name in REGISTRY if REGISTRY[name].kind == "pair"]
 FIELDS = ("potential_field_loss", "contrastive_potential_loss")
 
 
@@ -94,18 +95,17 @@ def test_log_sums_of_nothing_and_of_the_infinite_are_as_they_were() -> None:
     assert jnp.isnan(log_sum_exp(jnp.array([0.0, jnp.nan])))
 
 
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.float32])
 @pytest.mark.parametrize("name", [name for name in REGISTRY if name not in FIELDS])
-def test_second_derivatives_forwards(name: str, dtype: Any) -> None:
-    """Of half precision too, to what that can hold."""
-    x, more = jnp.asarray(X, dtype), jax.tree.map(jnp.asarray, proxies_for(name))
+def test_second_derivatives_forwards(name: str) -> None:
+    """Of half precision, computed in float32, to what that can hold."""
+    x, more = jnp.asarray(X, jnp.float16), jax.tree.map(jnp.asarray, proxies_for(name))
 
     def value(x: Any) -> Any:
         return loss(name)(x, Y, *more, **REGISTRY[name].settings)
 
     curvature = jax.jit(jax.hessian(value))(x)
     assert curvature.shape == (*X.shape, *X.shape)
-    assert curvature.dtype == dtype
+    assert curvature.dtype == jnp.float16
     assert jnp.isfinite(curvature).all()
 
 
@@ -127,7 +127,7 @@ def test_fields_say_that_they_have_no_second_derivatives(name: str) -> None:
         jax.hessian(lambda x: loss(name)(x, Y, *proxies_for(name)))(jnp.asarray(X, jnp.float16))
 
 
-@pytest.mark.parametrize("name", [name for name in REGISTRY if REGISTRY[name].kind == "pair"])
+@pytest.mark.parametrize("name", PAIR)
 def test_no_nan_on_the_way(name: str) -> None:
     """Step by step, not only at the end: of batches without positives, without negatives, of nothing."""
     nobody = {"where": np.zeros(6, bool)}
@@ -147,22 +147,22 @@ def test_the_farther_the_angle_the_larger_the_loss(name: str, margin: float) -> 
     assert (np.diff(np.asarray(rows)) > -1e-5).all()
 
 
-MINERS = {
-    "easy_positive": jdml.mining.easy_positive(),
-    "hard_negative": jdml.mining.hard_negative(),
-    "random_negative": jdml.mining.random_negative(),
+EASY, HARD, RANDOM = (
+    getattr(jdml.mining, name)() for name in ("easy_positive", "hard_negative", "random_negative")
+)
+MINED = {f"{name}-random-4": (name, RANDOM, 4) for name in PAIR} | {
+    f"triplet_loss-{miner}-{block}": ("triplet_loss", mine, block)
+    for miner, mine, block in (("easy", EASY, None), ("hard", HARD, 4), ("random", RANDOM, None))
 }
 
 
-@pytest.mark.parametrize("anchor_block", [None, 4])
-@pytest.mark.parametrize("miner", MINERS)
-@pytest.mark.parametrize("name", [name for name in REGISTRY if REGISTRY[name].kind == "pair"])
+@pytest.mark.parametrize(("name", "mine", "anchor_block"), MINED.values(), ids=MINED)
 def test_a_mined_batch_is_its_own_references(
-    name: str, miner: str, anchor_block: int | None
+    name: str, mine: Any, anchor_block: int | None
 ) -> None:
     """The batch, or the batch as references in which each anchor is told where it stands: one problem, one value."""
     x, y = RNG.normal(size=(9, 4)).astype(np.float32), np.arange(9) % 3
-    settings = {"mine": MINERS[miner], "key": jax.random.key(2), "anchor_block": anchor_block}
+    settings = {"mine": mine, "key": jax.random.key(2), "anchor_block": anchor_block}
     own = loss(name)(x, y, **settings)
     told = {"references": x, "reference_labels": y, "self_index": np.arange(9)}
     np.testing.assert_allclose(loss(name)(x, y, **told, **settings), own, rtol=1e-5, atol=1e-6)
