@@ -37,8 +37,6 @@ ROWS = frozenset(
 """Arguments with one entry per row of the batch."""
 REFERENCES = frozenset({"references", "reference_labels", "reference_where", "reference_ids"})
 """Arguments with one entry per reference."""
-FEW = 4
-"""Proxies are shared by classes where there are more than so many of them per row, else by rows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -421,9 +419,8 @@ def _plan(mesh: Any, arguments: dict[str, Any]) -> tuple[Axis, frozenset[str]]:
     proxies = arguments.get("proxies")
     if isinstance(proxies, Array) and proxies.ndim > 1:
         by_class = _dividing(mesh, len(proxies))
-        already = jax.typeof(proxies).sharding.spec
-        wanted = len(proxies) > FEW * rows or (len(already) > 0 and already[0] is not None)
-        if wanted and _size(mesh, by_class) >= _size(mesh, names):
+        enough = _size(mesh, by_class) >= _size(mesh, names)
+        if enough and _shared_by_class(anchors, proxies):
             return Axis(by_class, whole=True), frozenset({"proxies"})
     held = set(ROWS)
     references = arguments.get("references")
@@ -433,6 +430,15 @@ def _plan(mesh: Any, arguments: dict[str, Any]) -> tuple[Axis, frozenset[str]]:
         if len(references) % _size(mesh, names) == 0:
             held |= REFERENCES
     return Axis(names, whole=True), frozenset(held)
+
+
+def _shared_by_class(rows: Any, proxies: Any) -> bool:
+    """Whether the rows of a batch are collected, and each device keeps some classes: the smaller of both is sent.
+
+    Where they lie is no part of the question, as under ``Auto`` axes no type tells: of proxies that every device has
+    whole the parts of the gradient are collected, in place of being summed.
+    """
+    return rows.size * rows.dtype.itemsize <= proxies.size * proxies.dtype.itemsize
 
 
 def _dividing(mesh: Any, rows: int) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -10,9 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from losses.registry import REGISTRY, loss
+
+from jdml.ops import meshes
 
 Check = Callable[[], None]
 
@@ -82,6 +86,13 @@ def _is_jaxpr(value: Any) -> bool:
     return hasattr(value, "eqns") or hasattr(value, "jaxpr")
 
 
+def collected(text: str) -> set[int]:
+    """The bytes of each array of 32 bits that a compiled program collects or sums over devices."""
+    lines = re.findall(r" = (.*?) (?:all-reduce|all-gather|reduce-scatter)(?:-start)?\(", text)
+    sizes = [re.findall(r"[fsu]32\[([\d,]+)\]", line) for line in lines]
+    return {4 * math.prod(map(int, told.split(","))) for line in sizes for told in line}
+
+
 # A batch, meshes, and a loss as it is tried on them.
 
 B, D, C, K = 16, 5, 8, 2
@@ -138,6 +149,12 @@ class Case:
 
     def on(self, grid: jax.sharding.Mesh, specs: list[P]) -> None:
         assert_same(jax.device_get(self.step(*put(grid, self.arrays, specs))), self.expected)
+
+    def by_rows(self, grid: jax.sharding.Mesh, specs: list[P]) -> None:
+        """Where proxies are collected, as if they were smaller than the rows: both are equal, and rows are."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(meshes, "_shared_by_class", lambda rows, proxies: False)
+            self.on(grid, specs)
 
     def inside(self, size: int, check_vma: bool) -> None:
         """In a shard_map of the user's: the value of all, and the rows of the one-device gradient."""

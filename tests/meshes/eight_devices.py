@@ -33,6 +33,7 @@ from meshes.checks import (
     X,
     Y,
     assert_same,
+    collected,
     mesh,
     operations,
     put,
@@ -58,7 +59,7 @@ def register(name: str, case: Case, *, everywhere: bool = False) -> None:
 
     both = case.rows(P("model"))
     add("explicit axes", lambda: case.on(mesh(EXPLICIT, 4, 2), both))
-    add("auto axes", lambda: case.on(mesh(AUTO, 2, 2), both))
+    add("auto axes", lambda: case.by_rows(mesh(AUTO, 2, 2), both))
     add("set_mesh", case.in_context, 2)
     add("shard_map", case.inside, 8, True)
     add("shard_map without check_vma", case.inside, 4, False)
@@ -98,6 +99,20 @@ for name, (function, settings) in OPTIONS.items():
 def classes_that_are_sharded_over_all_devices() -> None:
     for kind in (EXPLICIT, AUTO):
         Case("normalized_softmax_loss").on(mesh(kind, 8), [P()] * 4 + [P("data")])
+
+
+@check
+def the_smaller_of_batch_and_proxies_is_collected() -> None:
+    """Programs of value and gradient collect and sum no array as large as the larger, on either kind of axes."""
+    step = jax.jit(jax.value_and_grad(jdml.multi_proxy_anchor_loss, (0, 2)))
+    for rows, classes in ((64, 128), (128, 24)):
+        for kind in (EXPLICIT, AUTO):
+            at = NamedSharding(mesh(kind, 8), P("data"))
+            shapes = ((rows, 256), np.float32), ((rows,), np.int32), ((classes, 2, 256), np.float32)
+            arrays = [jax.ShapeDtypeStruct(*told, sharding=at) for told in shapes]
+            sent = collected(step.lower(*arrays).compile().as_text())
+            assert 4 * 256 * min(rows, 2 * classes) in sent, (kind, rows, sent)
+            assert max(sent) < 4 * 256 * max(rows, 2 * classes), (kind, rows, sent)
 
 
 @check
