@@ -219,6 +219,25 @@ ONE: dict[str, Callable[[], None]] = {
 """Runs of one process, by what they are."""
 
 
+def swept() -> None:
+    """Runs of a sweep, and its results."""
+    small = "--data digits --labels parity --model killed_runs:tiny --dim 4 --steps 4 --batch 2x8"
+    command(f"sweep {small} --set lr=1e-2,1e-3 --seeds 1 --quiet --out run --checkpoint-every 2")
+
+
+def benchmarked() -> None:
+    """A benchmark of a small network, and its metrics."""
+    from jdml import models
+
+    models.create = lambda name, *, dim, **_: Tiny(dim)
+    small = "--image-size 16 --dim 4 --batch 16 --steps 4 --quiet --out run"
+    command(f"benchmark --dataset folder --data-dir ../images {small}")
+
+
+MANY: dict[str, Callable[[], None]] = {"jdml sweep": swept, "jdml benchmark": benchmarked}
+"""Commands of several runs, which are tried where the disk is full."""
+
+
 def two(process: int, address: str) -> None:
     """One of two processes of a run: CCP on image files, proxies partitioned over all devices."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "scale"))

@@ -1,0 +1,135 @@
+"""Disks that are really too small or may not be written: mounted, or changed, by a user who may."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import killed_runs
+from comparison import differing, files, sentence
+from processes import Moment, child, wait_for
+
+SPARE = 1024
+"""Kilobytes that a run asks for beside a checkpoint's arrays before it begins to write it."""
+
+
+def _call(*words: object) -> None:
+    subprocess.run([str(word) for word in words], check=True, capture_output=True)
+
+
+@contextmanager
+def small(folder: Path, kilobytes: int) -> Iterator[Callable[[], None]]:
+    """A file system of its own in the place of a folder; yields what gives it room."""
+    folder.mkdir(exist_ok=True)
+    _call("mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", folder)
+    try:
+        yield partial(_call, "mount", "-o", "remount,size=256m", folder)
+    finally:
+        _call("umount", folder)
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """A folder mounted onto itself, read-only."""
+    folder.mkdir(exist_ok=True)
+    _call("mount", "--bind", folder, folder)
+    try:
+        _call("mount", "-o", "remount,ro,bind", folder)
+        yield
+    finally:
+        _call("umount", folder)
+
+
+@contextmanager
+def immutable(folder: Path, seconds: float) -> Iterator[None]:
+    """A folder in which, after some time, no file can be made, renamed or removed."""
+    change = ["chattr", "+i", str(folder)]
+    timer = Timer(seconds, lambda: subprocess.run(change, capture_output=True))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        subprocess.run(["chattr", "-i", str(folder)], capture_output=True)
+
+
+def run_on(runs: Any, name: str, run: Callable[[], None]) -> dict:
+    """A run on such a disk: told in a line, and when there is room the same bits."""
+    whole = runs.whole(name, run)
+    place = runs.place(f"on disk {name}")
+    folder = place / "run"
+    how = runs.draw.choice(("small", "read-only", "immutable"))
+    told: dict[str, Any] = {"at": how}
+
+    def refused() -> list[str]:
+        told["ended"] = wait_for(child(place, run, Moment(at="never")))
+        shutil.copy(place / "printed", place / "refused")
+        return sentence(place / "refused", "jdml" in name) if told["ended"] else []
+
+    if how == "small":
+        told["kilobytes"] = runs.draw.randint(4, SPARE + used(whole / "run"))
+        with small(folder, told["kilobytes"]) as room:
+            wrong = refused()
+            room()
+            wrong += runs.ends_as(name, run, whole, place)
+        return runs.told(name, [told], wrong)
+    moment = runs.moment(whole, "operation")
+    if how == "read-only":
+        wait_for(
+            child(place, run, moment)
+        )  # killed there, so that there is something to go on from
+        told["number"] = moment["number"]
+        with read_only(folder):
+            wrong = refused()
+        wrong += [] if told["ended"] else ["ended well where nothing may be written"]
+    else:
+        told["after"] = runs.draw.uniform(0, float((whole / "took").read_text()))
+        deepest = runs.draw.choice(("run", "run/checkpoints"))
+        with immutable(place / deepest, told["after"]):
+            wrong = refused()
+        told["folder"] = deepest
+    return runs.told(name, [told], wrong + runs.ends_as(name, run, whole, place))
+
+
+def written_on(runs: Any, name: str) -> dict:
+    """A file that a command writes on such a disk: told in a line, nothing half-written, and written when it can be."""
+    runs.operations_of(name)
+    words, file = killed_runs.WRITERS[name]
+    whole = runs.work / re.sub(r"\W+", "_", f"whole {name} new")
+    place = runs.place(f"on disk {name}")
+    line = words.format(run="new", out=f"{place.name}/out/{file}")
+    out = place / "out"
+    new = files(whole / "out")
+    told: dict[str, Any] = {"at": runs.draw.choice(("small", "read-only"))}
+
+    def refused() -> list[str]:
+        told["ended"] = runs.in_work(place, line)
+        wrong = sentence(place / "printed") if told["ended"] else []
+        there = {n: of for n, of in files(out).items() if new.get(n) != of}
+        return wrong + [f"left {n}" for n in there]
+
+    def again() -> list[str]:
+        code = runs.in_work(place, line)
+        return [f"again ended with {code}"] if code else differing("", new, files(out))
+
+    if told["at"] == "small":
+        told["kilobytes"] = runs.draw.randint(1, max(1, used(whole / "out") - 4))
+        with small(out, told["kilobytes"]) as room:
+            wrong = refused()
+            room()
+            return runs.told(name, [told], wrong + again())
+    with read_only(out):
+        wrong = refused()
+    wrong += [] if told["ended"] else ["ended well where nothing may be written"]
+    return runs.told(name, [told], wrong + again())
+
+
+def used(folder: Path) -> int:
+    """Kilobytes."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) // 1024 + 1
