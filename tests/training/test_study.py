@@ -64,7 +64,7 @@ def gpu_memory(job: dict) -> dict:
 
 @pytest.mark.parametrize(
     ("said", "workers", "share"),
-    [(None, 2, "0.375"), (None, 3, "0.250"), ("0.2", 2, "0.2"), (None, 1, None)],
+    [(None, 2, "0.375"), ("0.2", 2, "0.2"), (None, 1, None)],
 )
 def test_workers_share_the_memory_of_a_gpu(tmp_path, monkeypatch, said, workers, share) -> None:
     monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
