@@ -417,10 +417,10 @@ def _plan(mesh: Any, arguments: dict[str, Any]) -> tuple[Axis, frozenset[str]]:
     rows = jnp.shape(anchors)[0] if jnp.ndim(anchors) else 0
     names = _dividing(mesh, rows)
     proxies = arguments.get("proxies")
-    if isinstance(proxies, Array) and proxies.ndim > 1:
+    if isinstance(proxies, Array) and proxies.ndim > 1 and jnp.ndim(anchors):
         by_class = _dividing(mesh, len(proxies))
-        enough = _size(mesh, by_class) >= _size(mesh, names)
-        if enough and _shared_by_class(anchors, proxies):
+        more = _size(mesh, by_class) - _size(mesh, names)
+        if more > 0 or (more == 0 and _shared_by_class(mesh, anchors, proxies)):
             return Axis(by_class, whole=True), frozenset({"proxies"})
     held = set(ROWS)
     references = arguments.get("references")
@@ -432,13 +432,15 @@ def _plan(mesh: Any, arguments: dict[str, Any]) -> tuple[Axis, frozenset[str]]:
     return Axis(names, whole=True), frozenset(held)
 
 
-def _shared_by_class(rows: Any, proxies: Any) -> bool:
+def _shared_by_class(mesh: Any, rows: Any, proxies: Any) -> bool:
     """Whether the rows of a batch are collected, and each device keeps some classes: the smaller of both is sent.
 
-    Where they lie is no part of the question, as under ``Auto`` axes no type tells: of proxies that every device has
-    whole the parts of the gradient are collected, in place of being summed.
+    Proxies of which an ``Explicit`` type says that every device has them whole need not be sent, but by class their
+    gradients are collected beside the rows: from three times the rows. ``Auto`` types do not tell where proxies lie.
     """
-    return rows.size * rows.dtype.itemsize <= proxies.size * proxies.dtype.itemsize
+    spec = jax.typeof(proxies).sharding.spec
+    whole = AxisType.Explicit in mesh.axis_types and (not len(spec) or spec[0] is None)
+    return (3 if whole else 1) * np.size(rows) <= np.size(proxies)
 
 
 def _dividing(mesh: Any, rows: int) -> tuple[str, ...]:

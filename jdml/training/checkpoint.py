@@ -3,10 +3,8 @@
 import contextlib
 import functools
 import json
-import logging
 import os
 import re
-import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,8 +30,6 @@ UNCOMPARED = ("started", "versions")
 """What a run's folder tells, and need not agree with to go on."""
 SYSTEM = re.compile(r"(?:os_error_code='|OS error )(\d+)")
 """How Orbax's storage tells what the system has refused."""
-LOGGERS = ("absl", "asyncio")
-"""Where Orbax's threads, and those who wait for them, log what went wrong."""
 GROWING = ("fit.steps", "recipe.steps")
 """Numbers that may be larger when a run goes on."""
 
@@ -164,10 +160,10 @@ class RunFolder:
             try:
                 yield
             except Exception as error:  # of several kinds, with the system's number in its text
-                number = _refused(error)
-                if isinstance(error, OSError) or number is None:
+                found = SYSTEM.search(str(error))
+                if isinstance(error, OSError) or found is None:
                     raise
-                raise OSError(number, os.strerror(number)) from error
+                raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
 
     @property
     def begun(self) -> bool:
@@ -288,29 +284,10 @@ class RunFolder:
             for leftover in (*self._checkpoints.glob("*.orbax-checkpoint-tmp*"), *removed):
                 _remove(leftover)
         wait_for_all("the run's folder")
-        for name in LOGGERS:
-            logging.getLogger(name).addFilter(_told_once)
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep, enable_async_checkpointing=self._asynchronous
         )
         return ocp.CheckpointManager(self._checkpoints, options=options)
-
-
-def _told_once(record: logging.LogRecord) -> bool:
-    """Leave out the tracebacks that Orbax's threads log of what the system refused: who saves or closes is told."""
-    error = record.exc_info[1] if record.exc_info else None
-    if error is None or _refused(error) is None:
-        return True
-    frames = traceback.walk_tb(error.__traceback__)
-    return not any(frame.f_globals.get("__name__", "").startswith("orbax.") for frame, _ in frames)
-
-
-def _refused(error: BaseException) -> int | None:
-    """The system's number of what it refused, which errors of Orbax's storage have in their text."""
-    if isinstance(error, OSError):
-        return error.errno
-    found = SYSTEM.search(str(error))
-    return int(found[1]) if found else None
 
 
 def read_json(path: Path, kind: type = object) -> Any:

@@ -271,21 +271,13 @@ def _end_with(study: Any) -> None:
 def _timed(run: Callable[[Job], Metrics], job: Job) -> dict[str, Any]:
     start = time.perf_counter()
     metrics = dict(run(job))
+    used, there = len(_cores()), os.cpu_count()
     return {
         "job": dict(job),
         "metrics": metrics,
         "seconds": round(time.perf_counter() - start, 1),
-        "machine": _machine(),
+        "machine": f"{platform.machine()}, {there if used == there else f'{used} of {there}'} cores",
     }
-
-
-def _machine() -> str:
-    """The processor, this process's share of its cores, and the kind of accelerator that it computes on."""
-    used, there = len(_cores()), os.cpu_count()
-    told = f"{platform.machine()}, {there if used == there else f'{used} of {there}'} cores"
-    jax = sys.modules.get("jax")  # a run need not be JAX's
-    device = jax.devices()[0] if jax else None
-    return f"{told}, {device.device_kind}" if device and device.platform != "cpu" else told
 
 
 def _check_same(what: str, result: dict[str, Any], job: Job) -> None:

@@ -40,7 +40,7 @@ def benchmark(capsys, *arguments):
 
 
 @pytest.mark.parametrize(
-    ("method", "protocol"), [*((method, "conventional") for method in FIVE), (FIVE[-1], "mlrc")]
+    ("method", "protocol"), [*((method, "conventional") for method in FIVE), ("ccp", "mlrc")]
 )
 def test_dry_run(method, protocol, small_backbone, capsys, tmp_path):
     arguments = ("--method", method, "--protocol", protocol, "--dry-run", "--out", str(tmp_path))

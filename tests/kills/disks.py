@@ -46,13 +46,18 @@ def read_only(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def immutable(folder: Path, seconds: float) -> Iterator[None]:
-    """A folder in which, after some time, no file can be made, renamed or removed."""
-    change = ["chattr", "+i", str(folder)]
-    timer = Timer(seconds, lambda: subprocess.run(change, capture_output=True))
+def immutable(folder: Path, seconds: float) -> Iterator[list[bool]]:
+    """A folder in which, after some time, no file can be made, renamed or removed; and whether that came about."""
+    took: list[bool] = []
+
+    def change() -> None:
+        done = subprocess.run(["chattr", "+i", str(folder)], capture_output=True)
+        took.append(done.returncode == 0)
+
+    timer = Timer(seconds, change)
     timer.start()
     try:
-        yield
+        yield took
     finally:
         timer.cancel()
         timer.join()
@@ -81,9 +86,8 @@ def run_on(runs: Any, name: str, run: Callable[[], None]) -> dict:
         return runs.told(name, [told], wrong)
     moment = runs.moment(whole, "operation")
     if how == "read-only":
-        wait_for(
-            child(place, run, moment)
-        )  # killed there, so that there is something to go on from
+        # Killed there, so that there is something to go on from.
+        wait_for(child(place, run, moment))
         told["number"] = moment["number"]
         with read_only(folder):
             wrong = refused()
@@ -91,9 +95,9 @@ def run_on(runs: Any, name: str, run: Callable[[], None]) -> dict:
     else:
         told["after"] = runs.draw.uniform(0, float((whole / "took").read_text()))
         deepest = runs.draw.choice(("run", "run/checkpoints"))
-        with immutable(place / deepest, told["after"]):
+        with immutable(place / deepest, told["after"]) as took:
             wrong = refused()
-        told["folder"] = deepest
+        told |= {"folder": deepest, "took": took == [True]}
     return runs.told(name, [told], wrong + runs.ends_as(name, run, whole, place))
 
 

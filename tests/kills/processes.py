@@ -140,4 +140,8 @@ def wait_for(process: int, limit: float = LIMIT) -> int:
 def within(place: Path, moment: Mapping[str, Any]) -> dict[str, str]:
     """What was under way when a process was killed that was to be within a change of problem."""
     told = place / "within"
-    return {"within": told.read_text()} if moment["at"] == "problem" and told.exists() else {}
+    if moment["at"] != "problem" or not told.exists():
+        return {}
+    within = told.read_text()
+    told.unlink()  # the next one may not be met
+    return {"within": within}

@@ -153,7 +153,7 @@ class Case:
     def by_rows(self, grid: jax.sharding.Mesh, specs: list[P]) -> None:
         """Where proxies are collected, as if they were smaller than the rows: both are equal, and rows are."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(meshes, "_shared_by_class", lambda rows, proxies: False)
+            patch.setattr(meshes, "_shared_by_class", lambda *_: False)
             self.on(grid, specs)
 
     def inside(self, size: int, check_vma: bool) -> None:

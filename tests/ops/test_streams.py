@@ -175,8 +175,12 @@ def test_rows_are_handed_on_as_they_are() -> None:
     assert same == [True, False]
 
 
-@pytest.mark.parametrize(("rows", "classes", "by_class"), [(4, 8, False), (2, 10, True)])
-def test_many_proxies_are_shared_by_classes(rows: int, classes: int, by_class: bool) -> None:
+@pytest.mark.parametrize(
+    ("rows", "classes", "by_class"), [(4, 2, False), (2, 10, True), (3, 2, True)]
+)
+def test_proxies_are_shared_by_classes_where_they_are_more_or_rows_do_not_divide(
+    rows: int, classes: int, by_class: bool
+) -> None:
     arguments = {"embeddings": jnp.ones((rows, 2)), "proxies": jnp.ones((classes, 2))}
     axis, held = _plan(two_devices(), arguments)
     assert (axis.names, held == {"proxies"}) == (("data",), by_class)

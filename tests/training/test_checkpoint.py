@@ -3,7 +3,6 @@
 import errno
 import gc
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -204,27 +203,6 @@ def test_a_disk_that_fills_up_within_a_checkpoint_is_told_as_such(tmp_path, monk
         folder.save(1, {"state": jnp.ones(2)}, {})
     assert told.value.errno == errno.ENOSPC
     folder.close()
-
-
-@pytest.mark.parametrize(
-    ("room", "error", "shown"),
-    [
-        ("orbax.room", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), False),
-        ("orbax.room", ValueError("PERMISSION_DENIED [os_error_code='13']"), False),
-        ("orbax.room", ValueError("anything else"), True),
-        ("own", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), True),
-    ],
-)
-def test_what_the_system_refused_is_told_once(tmp_path, caplog, room, error, shown):
-    RunFolder(tmp_path, {}).close()
-    names = {"__name__": room, "error": error}
-    exec("def refused():\n    raise error", names)
-    for logger in ("absl", "asyncio"):
-        try:
-            names["refused"]()
-        except Exception:
-            logging.getLogger(logger).exception("a thread of Orbax's failed")
-    assert len(caplog.records) == 2 * shown
 
 
 def test_a_log_whose_disk_is_full_is_closed(tmp_path):
