@@ -61,8 +61,8 @@ def dense_torch(x: np.ndarray, y: np.ndarray, p: np.ndarray) -> Callable[[], Any
         return None
     device = machine.torch_device()
     batch, proxies = (torch.from_numpy(v).to(device).requires_grad_() for v in (x, p))
-    owners = torch.cat([torch.from_numpy(y), torch.arange(len(p)).repeat_interleave(PER_CLASS)])
-    owners = owners.to(device)
+    of_proxies = torch.arange(len(p)).repeat_interleave(PER_CLASS)
+    owners = torch.cat([torch.from_numpy(y), of_proxies]).to(device)
 
     def run() -> Any:
         batch.grad = proxies.grad = None

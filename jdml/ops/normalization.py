@@ -113,9 +113,14 @@ def _rescaled(vectors: Array) -> Array:
 def _inverse_norms_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (vectors,), (moved,) = primals, tangents
     factors = inverse_norms(vectors)
+    return factors, -factors * growth(vectors, moved, factors)
+
+
+def growth(vectors: Array, moved: Array, factors: Array) -> Array:
+    """Compute by how much of themselves norms grow, ``v · dv / ‖v‖²``, with :func:`inverse_norms` as factors."""
     along = jnp.sum((vectors * factors) * moved, axis=-1, keepdims=True)
     # Where the factor is 0, what arrives from outside may have overflown.
-    return factors, -factors * (factors * jnp.where(factors > 0, along, 0.0))
+    return factors * jnp.where(factors > 0, along, 0.0)
 
 
 def ball(vectors: Array) -> Array:

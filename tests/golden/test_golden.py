@@ -156,13 +156,17 @@ PARTS: Mapping[str, tuple[Callable[..., Numbers], float]] = {
 }
 
 
+def exactly(compute: Callable[..., Numbers]) -> Numbers:
+    """As on a CPU: a GPU or TPU rounds the factors of networks and flows unless it is asked not to."""
+    with jax.default_matmul_precision("highest"):
+        return compute()
+
+
 @pytest.mark.parametrize("part", PARTS)
 def test_as_on_file(part: str) -> None:
     compute, tolerance = PARTS[part]
     on_file = json.loads(FILE.read_text())[part]
-    # As on a CPU: a GPU or TPU rounds the factors of networks and flows unless it is asked not to.
-    with jax.default_matmul_precision("highest"):
-        found = compute()
+    found = exactly(compute)
     assert found.keys() == on_file.keys()
     for what, numbers in found.items():
         # An array's norm is among its numbers: sums may cancel.
@@ -181,8 +185,7 @@ if __name__ == "__main__":
     new = json.loads(FILE.read_text()) if only and FILE.exists() else {}
     for part, (compute, _) in PARTS.items():
         if not only or any(word in part for word in only):
-            with jax.default_matmul_precision("highest"):
-                new[part] = compute()
+            new[part] = exactly(compute)
             print(part, new[part], flush=True)
     lines = [f" {json.dumps(part)}: {json.dumps(new[part])}" for part in PARTS if part in new]
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
