@@ -12,8 +12,6 @@ A run that has ended is a line of results.jsonl and never run twice; one that wa
 """
 
 import dataclasses
-import functools
-import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -21,26 +19,32 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 
+from experiments.letters import abreast, protocol
 from experiments.letters.methods import METHODS, objective_of, trial, tuned
-from experiments.letters.tables import SCORES, report
+from experiments.letters.protocol import (
+    Job,
+    load_fold,
+    load_test,
+    make_job,
+    name_of,
+    read_frozen,
+    score,
+    seed_of,
+    told,
+)
+from experiments.letters.tables import report
 from experiments.options import Kept, start
 from jdml import data
-from jdml.metrics import evaluate_retrieval
 from jdml.recipes import Recipe
 from jdml.training import FitResult, by_recipe
 from jdml.training.checkpoint import write_json
 from jdml.training.records import read_results
 
-STEPS, EVERY, FOLDS = 2000, 250, 4
 TRIALS, LEADING, DEEP = 10, 12, 6
 CHOOSING = 0
 """Seed of all that chooses; what is scored has others."""
-COLUMNS: dict[str, tuple[int, ...]] = {"tuned": (1, 2, 3), "papers": (1,), "resnet": (1,)}
-"""What is scored on the test letters, and with which seeds."""
 HERE = Path(__file__).parent
-Job = dict[str, Any]
 Results = dict[str, Any]
 
 
@@ -56,48 +60,8 @@ class Settings(Kept):
     """File of the settings that are scored."""
     runs: Path = Path("runs/letters")
     """Folder of the runs that have not ended, and of models that are not yet scored together."""
-
-
-@functools.cache
-def letters(data_dir: str | None, split: str) -> data.Dataset:
-    """Drawings at 28×28, labelled by letter."""
-    return data.load("omniglot", data_dir=data_dir, split=split).relabel("letter")
-
-
-def load_fold(data_dir: str | None, fold: int) -> tuple[data.Dataset, data.Dataset]:
-    """Three quarters of the training letters, numbered anew, and the quarter that chooses the weights."""
-    whole = letters(data_dir, "train")
-    parts = data.mlrc_folds(whole.labels, FOLDS)[fold]
-    train, validation = whole.select(parts.train), whole.select(parts.validation)
-    own = np.unique(train.labels, return_inverse=True)[1]
-    return dataclasses.replace(train, labels=own), validation
-
-
-def load_test(job: Job, data_dir: str | None, frozen: Path) -> data.Dataset:
-    """The letters that are scored, for a recipe alone that stands in the file of frozen settings.
-
-    Raises:
-        ValueError: it does not, or is another there.
-    """
-    if read_frozen(frozen)[job["column"]].get(job["method"]) != job["recipe"]:
-        raise ValueError(
-            f"{job['method']}, {job['column']}: the test letters are for settings that are frozen, and {frozen} has "
-            "none of this method, or others"
-        )
-    return letters(data_dir, "test")
-
-
-def read_frozen(path: Path) -> dict[str, dict[str, Any]]:
-    """The recipes that are scored, by column and method; none before the file is there."""
-    kept = json.loads(path.read_text()) if path.exists() else {}
-    return {column: kept.get(column, {}) for column in COLUMNS}
-
-
-def told(recipe: Recipe) -> dict[str, Any]:
-    """What of a recipe is no default, as JSON has it."""
-    usual = Recipe().to_json()
-    own = {name: value for name, value in recipe.to_json().items() if value != usual[name]}
-    return dict(json.loads(json.dumps(own)))
+    abreast: bool = False
+    """Train the folds and seeds of a method in one program: for a GPU, which one of these models leaves idle."""
 
 
 def fit_one(job: Job, fold: int, data_dir: str | None, runs: Path) -> FitResult:
@@ -110,9 +74,9 @@ def fit_one(job: Job, fold: int, data_dir: str | None, runs: Path) -> FitResult:
         validation=validation,
         objective=objective_of(job["method"], recipe, train.num_classes),
         steps=job["steps"],
-        seed=FOLDS * job["seed"] + fold,
-        evaluate_every=min(EVERY, job["steps"]),
-        log_every=min(EVERY, job["steps"]),
+        seed=seed_of(job["seed"], fold),
+        evaluate_every=min(protocol.EVERY, job["steps"]),
+        log_every=min(protocol.EVERY, job["steps"]),
         out_dir=folder_of(job, fold, runs),
         progress=False,
     )
@@ -125,7 +89,7 @@ def folder_of(job: Job, fold: int, runs: Path) -> Path:
 
 def run(job: Job, data_dir: str | None, runs: str, frozen: str) -> dict[str, Any]:
     """Train a model of a fold, and score it where its settings are frozen; or score the four of a seed together."""
-    scored = job["column"] in COLUMNS
+    scored = job["column"] in protocol.COLUMNS
     test = load_test(job, data_dir, Path(frozen)) if scored else None
     if job["fold"] is None:
         assert test is not None
@@ -161,30 +125,12 @@ def together(job: Job, test: data.Dataset, data_dir: str | None, runs: Path) -> 
     recipe = Recipe.from_json(job["recipe"])
     vectors = [
         by_recipe.normalized(recipe, fit_one(job, fold, data_dir, runs).embedder(test.images))
-        for fold in range(FOLDS)
+        for fold in range(protocol.FOLDS)
     ]
     scores = score(by_recipe.normalized(recipe, jnp.concatenate(vectors, axis=1)), test)
-    for fold in range(FOLDS):
+    for fold in range(protocol.FOLDS):
         shutil.rmtree(folder_of(job, fold, runs))
     return scores
-
-
-def score(vectors: Any, test: data.Dataset) -> dict[str, float]:
-    """Retrieval among all test drawings."""
-    measured = evaluate_retrieval(vectors, jnp.asarray(test.labels), recall_at=(1,))
-    return {name: round(float(measured[name]), 5) for name in SCORES}
-
-
-def make_job(method: str, column: str, seed: int, fold: int | None, recipe: dict[str, Any]) -> Job:
-    """A model, or four of them together."""
-    at = {"method": method, "column": column, "seed": seed, "fold": fold}
-    return {**at, "recipe": recipe, "steps": STEPS}
-
-
-def name_of(job: Job) -> str:
-    """Its name in the file of results."""
-    fold = "together" if job["fold"] is None else f"fold {job['fold']}"
-    return f"{job['column']}: {job['method']}, {fold}-{job['seed']}"
 
 
 def ranked(results: Results, jobs: list[Job]) -> list[Job]:
@@ -223,11 +169,11 @@ def models(frozen: Path) -> list[Job]:
     """All that is scored: seed by seed and method by method four models, the tuned ones first; none before they are."""
     return [
         make_job(method, column, seed, fold, recipe)
-        for seed in sorted({seed for seeds in COLUMNS.values() for seed in seeds})
+        for seed in sorted({seed for seeds in protocol.COLUMNS.values() for seed in seeds})
         for column, recipes in read_frozen(frozen).items()
-        if seed in COLUMNS[column]
+        if seed in protocol.COLUMNS[column]
         for method, recipe in recipes.items()
-        for fold in range(FOLDS)
+        for fold in range(protocol.FOLDS)
     ]
 
 
@@ -235,7 +181,7 @@ def joined(results: Results, frozen: Path) -> list[Job]:
     """Four models each of which all are there."""
     scored = {name for name, result in results.items() if "MAP@R" in result["metrics"]}
     jobs = models(frozen)
-    units = [jobs[first : first + FOLDS] for first in range(0, len(jobs), FOLDS)]
+    units = [jobs[first : first + protocol.FOLDS] for first in range(0, len(jobs), protocol.FOLDS)]
     return [{**unit[0], "fold": None} for unit in units if scored.issuperset(map(name_of, unit))]
 
 
@@ -264,7 +210,10 @@ def main(settings: Settings) -> str:
     for stage in stages(settings):
         left = None if end is None else max(0.0, (end - time.monotonic()) / 60)
         jobs = {name_of(job): job for job in stage if job["method"] in (settings.only or METHODS)}
-        dataclasses.replace(settings, minutes=left).results(run, jobs, settings.out, **where)
+        in_time = dataclasses.replace(settings, minutes=left)
+        if settings.abreast:
+            abreast.run_all(in_time, jobs)
+        in_time.results(run, jobs, settings.out, **where)
     kept = read_results(settings.out)
     planned = {"pilot": pilots(), "trial": trials(kept), "scored": models(settings.frozen)}
     return report(kept, {part: [name_of(job) for job in jobs] for part, jobs in planned.items()})

@@ -302,12 +302,14 @@ def test_adapted_birds_are_chosen_on_held_out_species_and_compared_by_seed() -> 
 def letters(monkeypatch: pytest.MonkeyPatch, write_omniglot: Callable[..., None], tmp_path: Path):
     """The letters' study with a method, two steps and a trial, on eight letters; which parts of the data it read."""
     from experiments.letters import main as study
+    from experiments.letters import protocol
 
     write_omniglot(tmp_path / "data", ("Aa", "Bb"))
     methods = {"MS": dataclasses.replace(study.METHODS["MS"], batch=(4, 4))}
-    changes = {"METHODS": methods, "STEPS": 2, "EVERY": 1, "TRIALS": 1, "FOLDS": 2}
-    columns = {"COLUMNS": {"tuned": (1,), "papers": (1,), "resnet": (1,)}}
-    for name, value in {**changes, **columns}.items():
+    columns = {"tuned": (1,), "papers": (1,), "resnet": (1,)}
+    for name, value in {"STEPS": 2, "EVERY": 1, "FOLDS": 2, "COLUMNS": columns}.items():
+        monkeypatch.setattr(protocol, name, value)
+    for name, value in {"METHODS": methods, "TRIALS": 1}.items():
         monkeypatch.setattr(study, name, value)
     values = {"rate": 2e-3, "per_class": 16}  # 4 × 16 rows, of the letters that there are
     monkeypatch.setattr(study, "trial", lambda recipe, number: values)
@@ -319,10 +321,10 @@ def letters(monkeypatch: pytest.MonkeyPatch, write_omniglot: Callable[..., None]
         return load(*names, split=split, **where)
 
     monkeypatch.setattr(jdml.data, "load", told)
-    study.letters.cache_clear()
+    protocol.letters.cache_clear()
     folder = {"runs": tmp_path / "runs", "frozen": tmp_path / "frozen.json"}
     yield study, study.Settings(tmp_path / "data", out=tmp_path / "kept.jsonl", **folder), read
-    study.letters.cache_clear()
+    protocol.letters.cache_clear()
 
 
 def test_letters_are_scored_when_settings_are_frozen(letters) -> None:
@@ -351,6 +353,47 @@ def test_letters_are_scored_when_settings_are_frozen(letters) -> None:
         study.main(dataclasses.replace(settings, only=("Ms",)))
 
 
+def test_letters_models_abreast_are_those_alone(letters) -> None:
+    """The same starts, batches, steps, choices and scores, to what other convolutions round; each kept as its own."""
+    study, settings, read = letters
+    recipe = study.told(dataclasses.replace(study.METHODS["MS"], memory=16))
+    settings.frozen.write_text(json.dumps({"papers": {"MS": recipe}}))
+    jobs = {
+        study.name_of(job): job
+        for fold in range(2)
+        for job in [study.make_job("MS", "papers", 1, fold, recipe)]
+    }
+    study.abreast.run_all(settings, jobs)
+    kept = read_results(settings.out)
+    assert set(kept) == {*jobs, "papers: MS, together-1"}
+    where = {"data_dir": settings.folder, "runs": str(settings.runs), "frozen": settings.frozen}
+    alone = {name: study.run(job, **where) for name, job in jobs.items()}
+    alone["papers: MS, together-1"] = study.run(
+        {**jobs["papers: MS, fold 0-1"], "fold": None}, **where
+    )
+    for name, metrics in alone.items():
+        chex.assert_trees_all_close(kept[name]["metrics"], metrics, atol=0.02)
+        chex.assert_trees_all_equal_structs(kept[name]["metrics"], metrics)
+    read.clear()
+    study.abreast.run_all(settings, jobs)
+    assert not read
+
+
+def test_letters_models_abreast_that_diverge_are_told_by_step() -> None:
+    from experiments.letters import abreast
+
+    told: dict[int, str] = {}
+    finite, broken = np.ones((3, 4)), np.ones((3, 4))
+    broken[1, 2:], broken[2, 0] = np.inf, np.nan
+    abreast._note_divergence(told, {"loss": finite, "grad_norm": finite}, 0)
+    abreast._note_divergence(told, {"loss": finite, "grad_norm": broken}, 8)
+    abreast._note_divergence(told, {"loss": broken, "grad_norm": broken}, 12)
+    assert told == {
+        1: "the grad_norm is inf at step 11",
+        2: "the grad_norm is nan at step 9",
+    }
+
+
 def test_unseen_letters_are_not_read_for_other_settings(letters) -> None:
     study, settings, read = letters
     recipe = study.told(study.METHODS["MS"])
@@ -369,7 +412,7 @@ def test_unseen_letters_are_not_read_for_other_settings(letters) -> None:
 def test_folds_of_letters_are_disjoint_and_cover_all(letters) -> None:
     study, settings, _ = letters
     held_out = []
-    for fold in range(study.FOLDS):
+    for fold in range(study.protocol.FOLDS):
         train, validation = study.load_fold(settings.folder, fold)
         assert set(train.views["letter"]).isdisjoint(validation.views["letter"])
         assert len(train) + len(validation) == 160
