@@ -9,7 +9,7 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -360,24 +360,30 @@ class Program:
     def _moved(self, where: str, step: Instruction) -> int:
         if "ConcatBitcast" in step.rest:
             return 0
-        inside = self._inside(step)
-        of = self.computations[where]
         if step.opcode.endswith("-done"):
-            return self._written(None, step)
-        written = 0 if step.opcode.endswith("-start") else self._written(inside, step)
+            return self._written({}, step)
+        of = self.computations[where]
         types = [of[name].type if name in of else "" for name in step.operands]
+        inside = self._inside(step, types)
+        written = 0 if step.opcode.endswith("-start") else self._written(inside, step)
         if step.opcode in COPIES:
             return min(sizes_of(step.type)[:2]) if all(in_memory(types[0])) else 0
         return written + sum(self._read(inside, place, type_) for place, type_ in enumerate(types))
 
-    def _inside(self, step: Instruction) -> dict[str, Instruction] | None:
-        called = re.search(r"calls=%?([\w.\-]+)", step.rest)
-        return self.computations.get(called[1]) if called else None
+    def _inside(self, step: Instruction, types: Sequence[str] = ()) -> dict[str, Instruction]:
+        """What a kernel does: the computation that it calls, or itself alone."""
+        if called := re.search(r"calls=%?([\w.\-]+)", step.rest):
+            return self.computations.get(called[1], {})
+        given = {
+            str(place): Instruction(str(place), type_, "parameter", (), str(place), "", False)
+            for place, type_ in enumerate(types)
+        }
+        return {**given, step.name: step._replace(operands=tuple(given), is_root=True)}
 
-    def _read(self, inside: dict[str, Instruction] | None, place: int, type_: str) -> int:
+    def _read(self, inside: dict[str, Instruction], place: int, type_: str) -> int:
         """Bytes of an operand that are read: of what is only sliced, the slices."""
         whole = sum(itertools.compress(sizes_of(type_), in_memory(type_)))
-        if inside is None or not whole:
+        if not inside or not whole:
             return whole
         name = next(
             (i.name for i in inside.values() if i.opcode == "parameter" and i.inner == str(place)),
@@ -396,13 +402,11 @@ class Program:
                 return whole
         return min(total, whole)
 
-    def _written(self, inside: dict[str, Instruction] | None, step: Instruction) -> int:
+    def _written(self, inside: dict[str, Instruction], step: Instruction) -> int:
         """Bytes of the results: of what is updated in place, the update."""
-        if step.opcode == "dynamic-update-slice":
-            return 0
         sizes = sizes_of(step.type)
-        root = next((i for i in (inside or {}).values() if i.is_root), None)
-        if inside is not None and root is not None:
+        root = next((i for i in inside.values() if i.is_root), None)
+        if root is not None:
             parts = [inside[n] for n in root.operands] if root.opcode == "tuple" else [root]
             for place, part in enumerate(parts):
                 if part.opcode == "dynamic-update-slice":

@@ -52,7 +52,8 @@ TEXT = """HloModule jit_f, is_scheduled=true
   %x = f32[80,4]{1,0} get-tuple-element(%state), index=1
   %cut.1 = f32[8,4]{1,0} fusion(%x, %i), kind=kLoop, calls=%sliced
   %product = f32[8,8]{1,0} fusion(%cut.1, %cut.1), kind=kCustom, calls=%inner
-  ROOT %next = (s32[], f32[80,4]{1,0}) tuple(%i, %x)
+  %put = f32[80,4]{1,0} dynamic-update-slice(%x, %cut.1, %i, %i)
+  ROOT %next = (s32[], f32[80,4]{1,0}) tuple(%i, %put)
 }
 
 %condition (state.1: (s32[], f32[80,4])) -> pred[] {
@@ -74,10 +75,10 @@ ENTRY %main (p: f32[80,4]) -> f32[80,4] {
 
 
 def test_what_is_counted() -> None:
-    """Loops turn as their condition says, slices count as slices, products as twice their multiplications."""
+    """Loops turn as conditions say; slices count as slices, read or put in place; products as two a multiplication."""
     program = compilers.Program(TEXT)
-    assert program.kernels == 3
-    of_turn = (128 + 4 + 128) + (2 * 128 + 256)
+    assert program.kernels == 4
+    of_turn = (128 + 4 + 128) + (2 * 128 + 256) + (128 + 2 * 4 + 128)
     assert program.bytes == 10 * of_turn + 2 * 1280
     assert program.operations == {"f32": 10 * 2 * 8 * 8 * 4}
     assert program.collectives == {"all-reduce": 1280}
