@@ -17,7 +17,7 @@ DOCS = REPOSITORY / "docs"
 sys.path[:0] = [str(DOCS), str(REPOSITORY)]  # `maker`, `experiments`
 BUILD = REPOSITORY / "build" / "docs"
 SOURCE, SITE = BUILD / "source", BUILD / "html"
-FILLED_IN = ("index.md", "results.md")
+FILLED_IN = ("index.md", "results.md", "accelerators.md")
 
 
 def gather() -> Iterator[tuple[str, bytes]]:
@@ -45,6 +45,7 @@ def gather() -> Iterator[tuple[str, bytes]]:
         "compiled.md": compiled.page(),
         "index.md": on_site("index.md").replace("%more%", more_pages()),
         "results.md": on_site("results.md").replace("%best%", records.best()),
+        "accelerators.md": on_site("accelerators.md").replace("%measured%", compiled.measured()),
         **{f"api/{room}.md": pages.room_page(room) for room in pages.ROOMS},
         **{
             f"losses/{name}.md": (pages.miner_page if subject.miner else pages.loss_page)(subject)

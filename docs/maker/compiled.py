@@ -1,9 +1,10 @@
-"""The page about compiled programs, from the lines compiled_DEVICE of benchmarks/results.jsonl."""
+"""GPU and TPU: the page about compiled programs and the tables of what was run, from benchmarks/results.jsonl."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from statistics import geometric_mean
 from typing import Any
 
-from maker.records import benchmarks, table
+from maker.records import METHODS, benchmarks, table
 
 MIB = 2**20
 DEVICES = {"h100": "H100", "v5e": "TPU v5e", "v5e_quick": "TPU v5e, with least effort"}
@@ -104,3 +105,92 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return "–"
     return f"{1e6 * seconds:.0f} µs" if seconds < 1e-3 else f"{1e3 * seconds:,.1f} ms"
+
+
+def measured() -> str:
+    """Make the tables of every device that `benchmarks/accelerator.py` was run on."""
+    names = [name for name in sorted(benchmarks()) if name.startswith("accelerator_")]
+    return "\n".join(part for name in names for part in of_run(name))
+
+
+def of_run(name: str) -> Iterator[str]:
+    """Write what was measured on a device, in the order in which it is measured."""
+    told = benchmarks()[name]
+    rows, environment = (
+        {section: told["rows"].get(section, []) for section in RUN},
+        told["environment"],
+    )
+    device, times = environment["device"], "× the least reckoned"
+    yield f"### {device}\n"
+    yield (
+        f"{environment['cores']} cores, JAX {environment['jax']}, PyTorch {environment.get('torch', '–')}, "
+        f"{environment['date']}; the line `{name}`."
+    )
+    if checked := rows["check"]:
+        right, most = (
+            sum(row["right"] for row in checked),
+            max(r["largest_difference"] for r in checked),
+        )
+        yield f"{right} of {len(checked)} losses are as on the CPU; the largest difference is {most:.1e}."
+    if judged := rows["judged"]:
+        head = ["loss", "ms", "bare products", "pytorch-metric-learning", "times as fast", times]
+        ratios = [row["times_faster"] for row in judged if "times_faster" in row]
+        mean = number(geometric_mean(ratios) if ratios else None, 0)
+        yield f"\n{mean} times as fast as pytorch-metric-learning in the geometric mean:\n"
+        yield table(head, [[METHODS[f"{r['loss']}_loss"], *beside_others(r)] for r in judged])
+    if steps := rows["training"]:
+        head = ["a step of ResNet-50 with", "time", "images per second", times]
+        yield table(
+            head,
+            [
+                [
+                    row["what"].partition(" with ")[2].partition(",")[0],
+                    duration(row["seconds"]),
+                    f"{row['images_per_second']:,.0f}",
+                    number(row.get("times_least")),
+                ]
+                for row in steps
+            ],
+        )
+    if large := [*rows["fields"], *rows["everyday"]]:
+        head = ["fields and large batches", "time", "dense JAX", "dense PyTorch", "MiB held", times]
+        yield table(head, [[row["what"], *of_size(row)] for row in large])
+    if rows["retrieval"]:
+        kinds = ("seconds", "first_seconds")
+        head = ["metrics", "time", "with compilation"]
+        yield table(
+            head,
+            [[r["what"], *(duration(r.get(kind)) for kind in kinds)] for r in rows["retrieval"]],
+        )
+    if told["left_out"] or told["failed"]:
+        missing = [f"{len(told['left_out'])} for lack of time"] * bool(told["left_out"])
+        yield f"Left out: {', '.join([*missing, *told['failed']])}.\n"
+
+
+RUN = ("check", "judged", "training", "fields", "everyday", "retrieval")
+"""Sections of `benchmarks/accelerator.py`."""
+
+
+def beside_others(row: Mapping[str, Any]) -> list[str]:
+    """Write a loss's milliseconds, and those of what it is compared with."""
+    ms = row["milliseconds"]
+    return [
+        *(number(ms.get(who), 2) for who in ("jdml", "floor", "pml")),
+        number(row.get("times_faster"), 0),
+        number(row.get("times_least")),
+    ]
+
+
+def of_size(row: Mapping[str, Any]) -> list[str]:
+    """Write time and memory of a field or a batch, and the times of dense forms."""
+    seconds, held = row["seconds"], row["bytes"]
+    if not isinstance(seconds, Mapping):
+        seconds, held = {"jdml": seconds}, {"jdml": held}
+    ways = [duration(seconds.get(who)) for who in ("jdml", "dense JAX", "dense torch")]
+    size = held["jdml"]
+    return [*ways, number(size and size / MIB, 0), number(row.get("times_least"))]
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """Write a number."""
+    return "–" if value is None else f"{value:,.{digits}f}"

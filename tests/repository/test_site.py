@@ -137,6 +137,10 @@ def test_tables_hold_what_is_on_record():
     for name in compiled.DEVICES:
         rows = records.record(f"compiled_{name}")["rows"]
         assert all(f"| {row['what']} | {row['devices']} |" in compiled.page() for row in rows)
+    for name in (name for name in records.benchmarks() if name.startswith("accelerator_")):
+        told, sections = "\n".join(compiled.of_run(name)), records.record(name)["rows"]
+        by_size = [row for part in compiled.RUN[3:] for row in sections.get(part, ())]
+        assert all(f"\n| {row['what']} |" in told for row in by_size), name
     for name, subject in SUBJECTS.items():  # of every loss what it costs
         assert subject.miner or name in pages.COSTS or records.cost(name), name
     assert "ResNet-50" in records.flow_cost()
