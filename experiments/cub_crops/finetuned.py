@@ -1,0 +1,258 @@
+"""Birds, fine-tuned: the whole network learns, with ten methods, beside their heads on frozen features.
+
+What is run, with which settings, and which differences count is written in README.md, before the runs: EfficientNet-Lite0
+with ImageNet's weights and a head of 128 dimensions, batch norm with its statistics as they came, random crops.
+
+    python -m experiments.cub_crops.finetuned --data-dir DIR --weights lite0.safetensors
+    python -m experiments.cub_crops.finetuned --table
+
+First the network's learning rate is chosen on four of the training species, then the methods are trained. Runs that
+have ended are kept in finetuned.jsonl and not made again.
+"""
+
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from experiments.cub_crops.features import BACKBONE, SIDE
+from experiments.cub_crops.main import COLUMNS, FEATURES, HELD_OUT, RATE, score
+from experiments.omniglot.methods import EVALUATIONS, METHODS, Parts, hold_out, of, on_data
+from experiments.options import Kept, resolved, start
+from jdml import data, models
+from jdml.recipes import Recipe
+from jdml.registry import LOSSES
+from jdml.report import holm, markdown_table, mean_std, paired
+from jdml.training import by_recipe
+from jdml.training.records import read_results
+from jdml.training.study import by_seed
+
+HERE = Path(__file__).parent
+STORED, STEPS, ALONE = 227, 160, 20
+"""Side of the photographs; steps, in the first of which the head and the proxies learn alone."""
+SEEDS, CHOOSING = (0, 1, 2), 3
+"""Seeds of the runs on frozen features, and that of the runs that choose."""
+RATES = (1e-5, 3e-5, 1e-4)
+"""Of the network without its head, which learns at the rate of the heads on frozen features."""
+CHOOSE = {"pair": "MS", "proxy": "ProxyAnchor"}
+"""Which method chooses the rate for those of its kind of loss."""
+TEN = ("margin", "MS", "EPS + MS", "MS + CCP", "SupCon")
+TEN += ("ArcFace", "ProxyAnchor", "ProxyAnchor + NIR", "MPA-DW", "PFML")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(Kept):
+    """What is run."""
+
+    weights: Path | None = None
+    """Pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
+    out: Path = HERE / "finetuned.jsonl"
+    """File of the runs."""
+
+
+def random_crop(key: jax.Array, image: jax.Array, crops: data.Crops) -> jax.Array:
+    """One of the crops that these draw, on the device; a side that would be longer than the image's is as long."""
+    share, aspect, up, left, flip = jax.random.uniform(key, (5,))
+    sides = jnp.asarray(image.shape[:2])
+    area = sides.prod() * (crops.scale[0] + share * (crops.scale[1] - crops.scale[0]))
+    low, high = (math.log(ratio) for ratio in crops.ratio)
+    root = jnp.exp((low + aspect * (high - low)) / 2)
+    box = jnp.minimum(jnp.sqrt(area) * jnp.stack([1 / root, root]), sides)
+    scale = crops.size / box
+    offset = -jnp.stack([up, left]) * (sides - box) * scale
+    shape = (crops.size, crops.size, image.shape[2])
+    crop = jax.image.scale_and_translate(image, shape, (0, 1), scale, offset, "linear")
+    return jnp.where(flip < 0.5, crop, crop[:, ::-1])
+
+
+class OnCrops(nn.Module):
+    """A network that in training sees random crops of what it is given; its parameters have their names."""
+
+    network: nn.Module
+    crops: data.Crops
+
+    def setup(self) -> None:
+        nn.share_scope(self, self.network)
+
+    def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
+        """Embeds images."""
+        if train:
+            keys = jax.random.split(self.make_rng("dropout"), len(images))
+            crop = functools.partial(random_crop, crops=self.crops)
+            images = jax.vmap(crop)(keys, images)
+        return self.network(images, train=train)
+
+
+def recipe_of(method: str) -> Recipe:
+    """As on frozen features, but for the network, the number of steps, and rates that go down to 0."""
+    known = of("sup_con") if method == "SupCon" else METHODS[method]
+    return dataclasses.replace(
+        on_data(known, (8, 10), RATE, pool=16),
+        network=BACKBONE,
+        freeze_batch_norm=True,
+        steps=STEPS,
+        warmup_steps=ALONE,
+        schedule="cosine",
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def parts_of_step(recipe: Recipe, rate: float, classes: int) -> tuple[Any, Any]:
+    """Objective and optimizer, the same objects for all seeds, in which the network but its head has its own rate."""
+    assert recipe.steps is not None
+    objective, optimizer = by_recipe.parts_of_step(recipe, classes, 1, recipe.steps)
+
+    def slowed(updates: Any, _: Any) -> Any:
+        slow = functools.partial(jax.tree.map, lambda u: u * (rate / recipe.rate))
+        model = {name: u if name == "head" else slow(u) for name, u in updates["model"].items()}
+        return {**updates, "model": model}
+
+    return objective, optax.chain(optimizer, optax.stateless(slowed))
+
+
+@functools.cache
+def load(data_dir: str | None) -> Parts:
+    """Whole photographs that train, and centre crops of held-out species and of the test species, in memory."""
+
+    def loaded(split: str, crops: data.Crops) -> data.Dataset:
+        dataset = data.load("cub", data_dir=data_dir, split=split, transform=crops)
+        return dataclasses.replace(dataset, images=dataset.images[:])
+
+    centre = data.conventional(SIDE)
+    test = loaded("test", centre)
+    whole = loaded("train", data.Crops(STORED, STORED, centre.scale))
+    held_out = hold_out(loaded("train", centre), test, HELD_OUT).validation
+    return Parts(hold_out(whole, test, HELD_OUT).train, held_out, test)
+
+
+def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str | None) -> dict[str, Any]:
+    """Train a method; the best of its evaluations on the held-out species, scored on the test species if it counts."""
+    recipe, parts = recipe_of(job["method"]), load(data_dir)
+    network = by_recipe.make_network(recipe, parts.train)
+    objective, optimizer = parts_of_step(recipe, job["rate"], parts.train.num_classes)
+    try:
+        result = by_recipe.train(
+            recipe,
+            parts.train,
+            validation=parts.validation,
+            seed=job["seed"],
+            model=OnCrops(network, data.conventional(SIDE)),
+            objective=objective,
+            optimizer=optimizer,
+            pretrained=weights and functools.partial(models.load_weights, weights),
+            preprocess=models.normalizer(BACKBONE),
+            evaluate_every=STEPS // EVALUATIONS,
+            log_every=STEPS,
+            progress=False,
+        )
+    except FloatingPointError as error:
+        return {"diverged": str(error)}
+    assert result.best is not None
+    curve = [[r["step"], round(float(r["MAP@R"]), 5)] for r in result.history if "MAP@R" in r]
+    scores = {}
+    if job["test"]:
+        scores = score(recipe, result.embedder(parts.test.images), parts.test.labels)
+    best = {"validation": result.best.value, "best step": result.best.step}
+    return {**scores, **best, "curve": curve}
+
+
+def trials() -> dict[str, dict[str, Any]]:
+    """The runs that choose."""
+    return {
+        f"try {method} {rate:g}": {
+            "method": method,
+            "rate": rate,
+            "seed": CHOOSING,
+            "test": False,
+        }
+        for method in CHOOSE.values()
+        for rate in RATES
+    }
+
+
+def chosen(results: Mapping[str, Any]) -> dict[str, float]:
+    """The rate by kind of loss; none before all runs that choose have ended."""
+    if not results.keys() >= trials().keys():
+        return {}
+
+    def held_out(rate: float, method: str) -> float:
+        return float(results[f"try {method} {rate:g}"]["metrics"].get("validation", -1.0))
+
+    return {
+        kind: max(RATES, key=functools.partial(held_out, method=method))
+        for kind, method in CHOOSE.items()
+    }
+
+
+def tests(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The runs that count: of all methods the first seed, then the next."""
+    rates, jobs = chosen(results), {}
+    for seed in SEEDS:
+        for method in TEN if rates else ():
+            rate = rates[LOSSES[recipe_of(method).loss].kind]
+            job = {"method": method, "rate": rate, "seed": seed, "test": True}
+            jobs[f"{method}-{seed}"] = job
+    return jobs
+
+
+def differences(title: str, tested: Mapping[str, tuple[Any, Any]]) -> str:
+    """Paired differences of some metric by method, with Holm's correction over the ten."""
+    found = {method: paired(one, other) for method, (one, other) in tested.items()}
+    p = holm({name: gap.p for name, gap in found.items() if gap.seeds > 1}, len(TEN))
+    rows = [[name, str(g), f"{p[name]:.2g}" if name in p else "–"] for name, g in found.items()]
+    return markdown_table(["fine-tuned", title, "p after Holm"], rows)
+
+
+def report(results: Mapping[str, Any], heads: Mapping[str, Any]) -> str:
+    """What chose, what each method scored, and how far that is from frozen features, bare and under a head."""
+    tried = [
+        [job["method"], f"{job['rate']:g}", f"{100 * found['validation']:.1f}", found["best step"]]
+        for name, job in trials().items()
+        if "validation" in (found := results.get(name, {}).get("metrics", {}))
+    ]
+    sections = [markdown_table(["tried", "rate", "held-out MAP@R", "step"], tried)]
+    still = heads[f"{FEATURES}-0"]["metrics"]
+    scores = {c: {m: by_seed(results, c, method=m, test=True) for m in TEN} for c in COLUMNS}
+    there = [method for method in TEN if scores["R@1"][method]]
+    there.sort(key=lambda method: -sum(scores["R@1"][method].values()) / len(scores["R@1"][method]))
+    if not there:
+        return sections[0]
+    rows = [[FEATURES, *(f"{100 * still[c]:.1f}" for c in COLUMNS), "", "1"]]
+    for m in there:
+        cells = [mean_std(list(scores[c][m].values())) for c in COLUMNS]
+        head = list(by_seed(heads, "R@1", method=m, steps=300).values())
+        rows.append([m, *cells, mean_std(head) if head else "–", str(len(scores["R@1"][m]))])
+    sections.append(markdown_table(["fine-tuned", *COLUMNS, "head alone: R@1", "runs"], rows))
+    for column in ("R@1", "MAP@R"):
+        bare = dict.fromkeys(SEEDS, still[column])
+        head = {m: by_seed(heads, column, method=m, steps=300) for m in there}
+        of_bare = {m: (scores[column][m], bare) for m in there}
+        of_head = {m: (scores[column][m], head[m]) for m in there}
+        sections.append(differences(f"{column} − {FEATURES}", of_bare))
+        sections.append(differences(f"{column} − head alone", of_head))
+    return "\n".join(sections)
+
+
+def main(settings: Settings) -> str:
+    """Do the runs that are missing, as far as time goes; the tables."""
+    end = None if settings.minutes is None else time.monotonic() + 60 * settings.minutes
+    results: Mapping[str, Any] = {}
+    for stage in (lambda _: trials(), tests):
+        left = None if end is None else max(0.0, (end - time.monotonic()) / 60)
+        timed, weights = dataclasses.replace(settings, minutes=left), resolved(settings.weights)
+        results = timed.results(run, stage(results), settings.out, weights=weights)
+    kept = read_results(HERE / "results.jsonl")
+    heads = {name: run for name, run in kept.items() if "open_set" not in run["job"]}
+    return report(results, heads)
+
+
+if __name__ == "__main__":
+    start(main, Settings, __doc__)
