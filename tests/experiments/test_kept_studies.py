@@ -298,6 +298,72 @@ def test_adapted_birds_are_chosen_on_held_out_species_and_compared_by_seed() -> 
     np.testing.assert_array_equal(begun["head"]["embedding"]["kernel"], np.eye(study.CHANNELS))
 
 
+def test_fine_tuned_birds_keep_their_runs_and_the_network_has_its_own_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from experiments.cub_crops import finetuned as study
+
+    few = {"TEN": ("MS",), "CHOOSE": {"pair": "MS"}, "RATES": (1e-5, 1e-4), "SEEDS": (0, 1)}
+    for name, value in {**few, "STEPS": 2, "ALONE": 1, "EVALUATIONS": 1, "SIDE": 12}.items():
+        monkeypatch.setattr(study, name, value)
+    labels = np.repeat(np.arange(8), 10)
+    images = np.random.default_rng(0).integers(0, 255, (80, 12, 12, 3), np.uint8)
+    birds = jdml.data.Dataset("birds", images, labels)
+    monkeypatch.setattr(study, "load", lambda _: study.Parts(birds, birds, birds))
+    settings = study.Settings(out=tmp_path / "kept.jsonl")
+    assert "held-out MAP@R" in study.main(dataclasses.replace(settings, minutes=0))
+    told = study.main(settings)
+    kept = read_results(settings.out)
+    assert list(kept) == ["MS-0", "MS-1", "try MS 0.0001", "try MS 1e-05"]
+    rates = {name: kept[name]["metrics"]["validation"] for name in list(kept)[2:]}
+    assert kept["MS-0"]["job"]["rate"] == float(max(rates, key=lambda n: rates[n]).split()[-1])
+    assert "| frozen features | 86.3" in told
+    assert told.count("n = 2") == 8  # bare and under a head, two metrics, the method and the mean
+    monkeypatch.setattr(study, "run", no_run)
+    assert study.main(settings) == told
+    rule = study.parts_of_step(study.recipe_of("MS"), 1e-5, 8)[1]
+    params = {"model": {"stem": jnp.ones(1), "head": jnp.ones(1)}}
+    state, moved = rule.init(params), []
+    for _ in range(2):
+        updates, state = rule.update(params, state, params)
+        moved.append(updates["model"])
+    assert not moved[0]["stem"].any()
+    # The cosine is at its middle for both; Adam's step of a constant gradient is its rate.
+    np.testing.assert_allclose(
+        [moved[1]["head"][0], moved[1]["stem"][0]], [-5e-4, -5e-6], rtol=1e-4
+    )
+
+
+def test_crops_on_the_device_are_parts_of_the_image() -> None:
+    from experiments.cub_crops import finetuned as study
+
+    up, left = jnp.meshgrid(jnp.arange(8.0), jnp.arange(8.0), indexing="ij")
+    image = jnp.stack([up, left, jnp.ones((8, 8))], -1)
+    keys = jax.random.split(jax.random.key(0), 64)
+    whole = jdml.data.Crops(8, 8, (1.0, 1.0), (1.0, 1.0))
+    some = jdml.data.Crops(8, 8, (0.08, 1.0))
+    for crops in (whole, some):
+        cut = jax.vmap(lambda key, c=crops: study.random_crop(key, image, c))(keys)
+        np.testing.assert_allclose(cut[..., 2], 1.0, rtol=1e-5)
+        assert -1e-4 <= cut.min()
+        assert cut.max() <= 7 + 1e-4
+        rises = np.asarray(cut[:, 0, -1, 1] > cut[:, 0, 0, 1])
+        assert 16 < rises.sum() < 48  # half of them are mirrored
+        if crops is whole:
+            np.testing.assert_allclose(cut[rises][0], image, atol=1e-4)
+            np.testing.assert_allclose(cut[~rises][0], image[:, ::-1], atol=1e-4)
+        else:
+            sides = np.ptp(cut, axis=(1, 2))[:, :2] / 7
+            assert sides.min() < 0.5 < 0.8 < sides.max()
+    net = study.OnCrops(jdml.models.create("", dim=2), some)
+    params = net.init(jax.random.key(0), image[None])
+    assert list(params["params"]) == ["Dense_0"]
+    rngs = {"dropout": jax.random.key(1)}
+    seen = [net.apply(params, image[None], train=train, rngs=rngs) for train in (False, True)]
+    np.testing.assert_allclose(seen[0], net.network.apply(params, image[None]))
+    assert abs(seen[0] - seen[1]).max() > 1e-3
+
+
 @pytest.fixture
 def letters(monkeypatch: pytest.MonkeyPatch, write_omniglot: Callable[..., None], tmp_path: Path):
     """The letters' study with a method, two steps and a trial, on eight letters; which parts of the data it read."""
