@@ -27,8 +27,8 @@ device is, and these are properties of their programs, read from `benchmarks/res
 - **least**: a roofline: operations at the published peak (H100: 989 Top/s in bfloat16, 67 in float32; v5e: 197, a sixth of it
   in full float32), or bytes at the published bandwidth (3.35 TB/s; 819 GB/s), whichever takes longer. Not a measurement.
 - **estimate**: the cycles that a TPU's compiler reckons, at 1.5 GHz; it has no model for some kernels, which count as nothing.
-- **before**: moved bytes of programs of the code before the losses were made lean; where nothing else stands, the program was
-  not compiled since.
+- **before**: moved bytes of programs of the code before the losses were made lean (commit 7c2058a); where nothing else stands, the
+  program was not compiled since. Training steps were compiled for an H100 only, with four methods.
 
 On an H100 the compiler is not allowed to try out kernels, as there is nothing to try them on: products are split as it
 guesses. A TPU's compiler takes up to a minute for a loss and minutes for a network. With its least effort it takes a tenth:
