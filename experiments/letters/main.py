@@ -215,7 +215,9 @@ def main(settings: Settings) -> str:
             abreast.run_all(in_time, jobs)
         in_time.results(run, jobs, settings.out, **where)
     kept = read_results(settings.out)
-    planned = {"pilot": pilots(), "trial": trials(kept), "scored": models(settings.frozen)}
+    planned = {"pilot": pilots(), "trial": trials(kept)}
+    for column in protocol.COLUMNS:
+        planned[column] = [job for job in models(settings.frozen) if job["column"] == column]
     return report(kept, {part: [name_of(job) for job in jobs] for part, jobs in planned.items()})
 
 

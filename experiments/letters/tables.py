@@ -7,6 +7,7 @@ from typing import Any
 from jdml.report import Paired, holm, markdown_table, paired
 
 SCORES = ("P@1", "RP", "MAP@R")
+CHOOSING = ("pilot", "trial")
 LEAST = 0.5
 """Points of MAP@R below which a difference does not count, however sure it is."""
 Results = Mapping[str, Any]
@@ -34,21 +35,23 @@ def models_of(results: Results, column: str, metric: str) -> dict[str, dict[Mode
 
 
 def report(results: Results, planned: Mapping[str, Sequence[str]]) -> str:
-    """All tables; what is not whole of the runs that are planned, by part, says so."""
+    """All tables; what is not whole of the runs that are planned, by part, says so, and nothing is compared in it."""
     done = {part: sum(name in results for name in names) for part, names in planned.items()}
+    whole = {part for part, names in planned.items() if names and done[part] == len(names)}
     counts = ", ".join(
         f"{done[part]} of {len(names)} {part} runs" for part, names in planned.items()
     )
-    whole = all(names and done[part] == len(names) for part, names in planned.items())
-    sections = [
-        f"All runs: {counts}.\n" if whole else f"PARTIAL, from which nothing follows: {counts}.\n"
+    begin = "All runs" if len(whole) == len(planned) else "PARTIAL"
+    sections = [f"{begin}: {counts}.\n", chosen(results)]
+    sections += [
+        scored(results, column, whole=column in whole)
+        for column in planned
+        if column not in CHOOSING and models_of(results, column, "MAP@R")
     ]
-    sections.append(chosen(results))
-    for column in ("tuned", "papers", "resnet"):
-        if models_of(results, column, "MAP@R"):
-            sections.append(scored(results, column))
-    if whole:
-        sections.append(differences(results))
+    if "tuned" in whole:
+        sections.append(counting(between(results)))
+    if {"tuned", "papers"} <= whole:
+        sections.append(counting(beside(results)))
     return "\n".join(sections)
 
 
@@ -69,8 +72,8 @@ def chosen(results: Results) -> str:
     return markdown_table(["held-out MAP@R", "paper's settings", "best trial", "trials"], rows)
 
 
-def scored(results: Results, column: str) -> str:
-    """The unseen letters: single models, and four together."""
+def scored(results: Results, column: str, *, whole: bool) -> str:
+    """The unseen letters: single models, and four together; if runs are missing, nothing follows from it."""
     metrics = {name: models_of(results, column, name) for name in SCORES}
     rows = []
     for method, values in metrics["MAP@R"].items():
@@ -84,29 +87,39 @@ def scored(results: Results, column: str) -> str:
             for name in SCORES
         ]
         rows.append((-mean, [method, *cells, str(len(single))]))
-    titles = [column, *SCORES, *(f"together {name}" for name in SCORES), "models"]
+    titles = [
+        column if whole else f"{column}, PARTIAL",
+        *SCORES,
+        *(f"together {name}" for name in SCORES),
+        "models",
+    ]
     return markdown_table(titles, [cells for _, cells in sorted(rows)])
 
 
-def differences(results: Results) -> str:
-    """The differences of single models that count: between tuned methods, and of each from its paper's settings."""
-    tuned, papers = (
-        {
-            method: {key: value for key, value in models.items() if key[1] is not None}
-            for method, models in models_of(results, column, "MAP@R").items()
-        }
-        for column in ("tuned", "papers")
-    )
+def between(results: Results) -> dict[str, Paired]:
+    """How tuned methods differ in MAP@R, model by model."""
+    tuned = _single(results, "tuned")
     ranked = sorted(tuned, key=lambda method: -sum(tuned[method].values()))
-    between = {
+    return {
         f"{one} − {other}": paired(tuned[one], tuned[other])
         for one, other in itertools.combinations(ranked, 2)
     }
-    beside = {
-        f"{method}: tuned − paper's": paired(tuned[method], papers.get(method, {}))
-        for method in ranked
+
+
+def beside(results: Results) -> dict[str, Paired]:
+    """What tuning gives each method, model by model."""
+    tuned, papers = _single(results, "tuned"), _single(results, "papers")
+    return {
+        f"{method}: tuned − paper's": paired(models, papers.get(method, {}))
+        for method, models in tuned.items()
     }
-    return "\n".join(map(counting, (between, beside)))
+
+
+def _single(results: Results, column: str) -> dict[str, dict[Model, float]]:
+    return {
+        method: {key: value for key, value in models.items() if key[1] is not None}
+        for method, models in models_of(results, column, "MAP@R").items()
+    }
 
 
 def counting(pairs: Mapping[str, Paired]) -> str:

@@ -396,7 +396,7 @@ def letters(monkeypatch: pytest.MonkeyPatch, write_omniglot: Callable[..., None]
 def test_letters_are_scored_when_settings_are_frozen(letters) -> None:
     study, settings, read = letters
     first = study.main(settings)
-    assert "PARTIAL, from which nothing follows: 1 of 1 pilot runs, 1 of 1 trial runs" in first
+    assert "PARTIAL: 1 of 1 pilot runs, 1 of 1 trial runs" in first
     assert set(read) == {"train"}
     assert not any(settings.runs.iterdir())
     frozen = json.loads(settings.frozen.read_text())
@@ -407,7 +407,7 @@ def test_letters_are_scored_when_settings_are_frozen(letters) -> None:
     assert set(read) == {"train"}
     told = study.main(settings)
     assert set(read) == {"train", "test"}
-    assert told.startswith("All runs: 1 of 1 pilot runs, 1 of 1 trial runs, 6 of 6 scored runs")
+    assert told.startswith("All runs: 1 of 1 pilot runs, 1 of 1 trial runs, 2 of 2 tuned runs")
     kept = read_results(settings.out)
     together = [name for name in kept if "together" in name]
     assert len(kept) == 2 + 6 + 3
@@ -571,7 +571,7 @@ def test_differences_of_letters_that_count() -> None:
     runs = {
         f"{column}: {method} {key}": {
             "job": {"column": column, "method": method, "seed": key[0], "fold": key[1]},
-            "metrics": {"MAP@R": value},
+            "metrics": dict.fromkeys(tables.SCORES, value),
         }
         for column, methods in columns.items()
         for method, values in methods.items()
@@ -579,8 +579,9 @@ def test_differences_of_letters_that_count() -> None:
         if column == "tuned" or key[0] == 1
     }
     together = {"column": "tuned", "method": "a", "seed": 1, "fold": None}
-    runs["tuned: a, together"] = {"job": together, "metrics": {"MAP@R": 0.9}}
-    rows = [line for line in tables.differences(runs).splitlines() if " − " in line]
+    runs["tuned: a, together"] = {"job": together, "metrics": dict.fromkeys(tables.SCORES, 0.9)}
+    tables_of = (tables.counting(make(runs)) for make in (tables.between, tables.beside))
+    rows = [line for text in tables_of for line in text.splitlines() if " − " in line]
     assert [row.split("  ")[0].rstrip(" |") for row in rows] == [
         "| b − a",
         "| c − a",
@@ -588,3 +589,9 @@ def test_differences_of_letters_that_count() -> None:
     ]
     assert "-1.69" in rows[2]
     assert "n = 4" in rows[2]
+    planned = {"pilot": [], "trial": [], "tuned": list(runs), "papers": ["missing"]}
+    told = tables.report(runs, planned)
+    assert told.startswith("PARTIAL: 0 of 0 pilot runs, 0 of 0 trial runs, ")
+    assert "b − a" in told
+    assert "papers, PARTIAL" in told
+    assert "tuned − paper's" not in told  # nothing is compared with what is not whole
