@@ -14,7 +14,7 @@ A run that has ended is a line of results.jsonl and never run twice; one that wa
 import dataclasses
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from experiments.letters.protocol import (
     seed_of,
     told,
 )
-from experiments.letters.tables import report
+from experiments.letters.tables import CLAIMS, report
 from experiments.options import Kept, start
 from jdml import data
 from jdml.recipes import Recipe
@@ -42,6 +42,7 @@ from jdml.training.checkpoint import write_json
 from jdml.training.records import read_results
 
 TRIALS, LEADING, DEEP = 10, 12, 6
+CLAIMED = tuple(dict.fromkeys(name for pair in CLAIMS for name in pair))
 CHOOSING = 0
 """Seed of all that chooses; what is scored has others."""
 HERE = Path(__file__).parent
@@ -146,23 +147,51 @@ def pilots() -> list[Job]:
 
 
 def trials(results: Results) -> list[Job]:
-    """The leading methods' trials on the same fold: of all the first, then the next; none before all pilots."""
+    """The leading methods' trials on the same fold; none before all pilots."""
+    return in_turn([job["method"] for job in ranked(results, pilots())[:LEADING]])
+
+
+def also(results: Results) -> list[Job]:
+    """The trials of the methods that the papers' claims are about, if they do not lead."""
+    leading = {job["method"] for job in trials(results)}
+    return in_turn([name for name in CLAIMED if name in METHODS and name not in leading])
+
+
+def in_turn(names: Sequence[str]) -> list[Job]:
+    """Of all methods the first trial, then of all the next."""
     return [
         make_job(name, f"trial {number}", CHOOSING, 0, told(tuned(made, trial(made, number))))
         for number in range(TRIALS)
-        for job in ranked(results, pilots())[:LEADING]
-        for name, made in [(job["method"], METHODS[job["method"]])]
+        for name, made in [(name, METHODS[name]) for name in names]
     ]
 
 
-def freeze(results: Results) -> dict[str, dict[str, Any]]:
-    """What is scored: each tuned method's best trial, the best of them also deep, and all papers' settings."""
+def best_of(results: Results, jobs: list[Job]) -> dict[str, Any]:
+    """Each method's best trial, the best method first; none before all trials are done."""
     best: dict[str, Any] = {}
-    for job in ranked(results, trials(results)):
+    for job in ranked(results, jobs):
         best.setdefault(job["method"], job["recipe"])
+    return best
+
+
+def freeze(results: Results, frozen: Mapping[str, Any]) -> dict[str, Any]:
+    """What can be scored now, and could not before.
+
+    First each leading method's best trial, the best of them also deep, and all papers' settings; then the best trials
+    of the methods that are tuned too.
+    """
+    if frozen["tuned"]:
+        chosen = best_of(results, also(results))
+        return {} if frozen["also"] or not chosen else {"also": chosen}
+    best = best_of(results, trials(results))
+    if not best:
+        return {}
     deep = {name: {**best[name], "network": "resnet20v2"} for name in list(best)[:DEEP]}
-    papers = {name: told(made) for name, made in METHODS.items()}
-    return {"tuned": best, "papers": papers, "resnet": deep}
+    return {
+        "tuned": best,
+        "papers": {name: told(made) for name, made in METHODS.items()},
+        "resnet": deep,
+    }
 
 
 def models(frozen: Path) -> list[Job]:
@@ -189,15 +218,23 @@ def stages(settings: Settings) -> Iterator[list[Job]]:
     """What is to be done, one after the other; each asks what was done before."""
     yield pilots()
     yield trials(read_results(settings.out))
-    if not settings.frozen.exists() and not settings.table:
-        columns = freeze(read_results(settings.out))
-        if columns["tuned"]:
-            write_json(settings.frozen, columns)
-            print(f"frozen in {settings.frozen}: commit it, then go on", flush=True)
-        return
-    yield joined(read_results(settings.out), settings.frozen)
-    yield models(settings.frozen)
-    yield joined(read_results(settings.out), settings.frozen)
+    if not froze(settings):
+        yield joined(read_results(settings.out), settings.frozen)
+        yield models(settings.frozen)
+        yield joined(read_results(settings.out), settings.frozen)
+        if read_frozen(settings.frozen)["tuned"]:
+            yield also(read_results(settings.out))
+            froze(settings)
+
+
+def froze(settings: Settings) -> bool:
+    """Write down what can be scored now, and could not before; whether there was any."""
+    before = read_frozen(settings.frozen)
+    new = {} if settings.table else freeze(read_results(settings.out), before)
+    if new:
+        write_json(settings.frozen, {**{k: v for k, v in before.items() if v}, **new})
+        print(f"frozen in {settings.frozen}: commit it, then go on", flush=True)
+    return bool(new)
 
 
 def main(settings: Settings) -> str:
@@ -215,7 +252,7 @@ def main(settings: Settings) -> str:
             abreast.run_all(in_time, jobs)
         in_time.results(run, jobs, settings.out, **where)
     kept = read_results(settings.out)
-    planned = {"pilot": pilots(), "trial": trials(kept)}
+    planned = {"pilot": pilots(), "trial": trials(kept) + also(kept)}
     for column in protocol.COLUMNS:
         planned[column] = [job for job in models(settings.frozen) if job["column"] == column]
     return report(kept, {part: [name_of(job) for job in jobs] for part, jobs in planned.items()})

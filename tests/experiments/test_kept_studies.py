@@ -372,7 +372,7 @@ def letters(monkeypatch: pytest.MonkeyPatch, write_omniglot: Callable[..., None]
 
     write_omniglot(tmp_path / "data", ("Aa", "Bb"))
     methods = {"MS": dataclasses.replace(study.METHODS["MS"], batch=(4, 4))}
-    columns = {"tuned": (1,), "papers": (1,), "resnet": (1,)}
+    columns = {"tuned": (1,), "papers": (1,), "resnet": (1,), "also": (1,)}
     for name, value in {"STEPS": 2, "EVERY": 1, "FOLDS": 2, "COLUMNS": columns}.items():
         monkeypatch.setattr(protocol, name, value)
     for name, value in {"METHODS": methods, "TRIALS": 1}.items():
@@ -407,7 +407,8 @@ def test_letters_are_scored_when_settings_are_frozen(letters) -> None:
     assert set(read) == {"train"}
     told = study.main(settings)
     assert set(read) == {"train", "test"}
-    assert told.startswith("All runs: 1 of 1 pilot runs, 1 of 1 trial runs, 2 of 2 tuned runs")
+    done = ", ".join(f"{n} of {n} {part} runs" for part, n in {"pilot": 1, "trial": 1}.items())
+    assert told.startswith(f"PARTIAL: {done}, 2 of 2 tuned runs, 2 of 2 papers runs, 2 of 2 resnet")
     kept = read_results(settings.out)
     together = [name for name in kept if "together" in name]
     assert len(kept) == 2 + 6 + 3
@@ -417,6 +418,40 @@ def test_letters_are_scored_when_settings_are_frozen(letters) -> None:
     assert study.main(dataclasses.replace(settings, table=True)) == told
     with pytest.raises(ValueError, match=r"--only must name methods among MS; got \['Ms'\]"):
         study.main(dataclasses.replace(settings, only=("Ms",)))
+
+
+def test_methods_of_letters_that_are_tuned_too_come_after_the_leading(letters, monkeypatch) -> None:
+    """Nothing that is frozen changes; the best of what is tuned too is added when all of it is done."""
+    study, settings, _ = letters
+    names = ("MS", "EPS + MS", "margin")
+    monkeypatch.undo()  # the methods themselves, and their own ranges
+    monkeypatch.setattr(study, "METHODS", {name: study.METHODS[name] for name in names})
+    monkeypatch.setattr(study, "LEADING", 1)
+    results = {
+        study.name_of(job): {"job": job, "metrics": {"validation": value}}
+        for job, value in zip(study.pilots(), (0.5, 0.4, 0.6), strict=True)
+    }
+    assert {job["method"] for job in study.trials(results)} == {"margin"}
+    assert study.freeze(results, study.read_frozen(settings.frozen)) == {}
+    for number, job in enumerate(study.trials(results)):
+        results[study.name_of(job)] = {"job": job, "metrics": {"validation": number / 100}}
+    first = study.freeze(results, study.read_frozen(settings.frozen))
+    assert {column: list(recipes) for column, recipes in first.items()} == {
+        "tuned": ["margin"],
+        "papers": list(names),
+        "resnet": ["margin"],
+    }
+    assert first["tuned"]["margin"] == study.trials(results)[-1]["recipe"]
+    settings.frozen.write_text(json.dumps(first))
+    frozen = study.read_frozen(settings.frozen)
+    assert study.freeze(results, frozen) == {}
+    too = study.also(results)
+    assert [job["method"] for job in too] == ["EPS + MS", "MS"] * study.TRIALS
+    for number, job in enumerate(too):
+        results[study.name_of(job)] = {"job": job, "metrics": {"validation": -number / 100}}
+    second = study.freeze(results, frozen)
+    assert second == {"also": {job["method"]: job["recipe"] for job in too[:2]}}
+    assert study.freeze(results, {**frozen, **second}) == {}
 
 
 def test_letters_models_abreast_are_those_alone(letters) -> None:
