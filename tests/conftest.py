@@ -1,22 +1,23 @@
 """What every test stands on: two CPU devices, quick compilation, strict ranks in the numeric rooms, real data sets."""
 
-import atexit
 import ctypes
 import gc
 import os
 import platform
-import shutil
-import tempfile
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+TESTS = Path(__file__).parent
+REPOSITORY = TESTS.parent
+
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 # Nearly all of the tests' time is compilation, of programs that run once or twice. XLA therefore optimizes them less
 # (JDML_TESTS_OPTIMIZED=1 runs the tests on the programs that users get), and a program is compiled once for all workers
-# and all processes that tests start: it lies in a folder that goes with the run, if that is quicker than to compile it.
+# and processes, and all runs until the library or JAX makes another of it: to read it takes a fifth of the time.
+# They lie in a folder that `make clean` deletes, and that is emptied where it has grown large.
 if os.environ.get("JDML_TESTS_OPTIMIZED", "0") == "0":
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     # A program is too small to be worth several threads of LLVM's, each with a machine of its own.
@@ -26,10 +27,14 @@ if os.environ.get("JDML_TESTS_OPTIMIZED", "0") == "0":
         flags.append("--xla_cpu_use_fusion_emitters=false")
     os.environ.setdefault("XLA_FLAGS", " ".join(flags))
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    programs = tempfile.mkdtemp(prefix="jdml-tests-")
-    atexit.register(shutil.rmtree, programs, ignore_errors=True)
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = programs
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+    programs = REPOSITORY / "build" / "programs"
+    sizes = {path: path.stat().st_size for path in programs.glob("*")}
+    full = sum(sizes.values()) > 1 << 30
+    for path, size in sizes.items():
+        if full or size == 0:  # what wrote it was killed
+            path.unlink(missing_ok=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(programs)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
 
 import jax
@@ -44,9 +49,6 @@ gc.set_threshold(70_000, 20, 20)
 # JAX lowers each program in an MLIR context of its own, which it keeps with the program: more than a MiB, and a
 # twentieth of all time. Here they share one, until programs are dropped.
 mlir.make_ir_context = cache(mlir.make_ir_context)
-
-TESTS = Path(__file__).parent
-REPOSITORY = TESTS.parent
 
 # Two devices on one machine, so that sharded losses are tested wherever the tests run.
 jax.config.update("jax_num_cpu_devices", 2)
