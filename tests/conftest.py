@@ -9,9 +9,6 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-TESTS = Path(__file__).parent
-REPOSITORY = TESTS.parent
-
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 # Nearly all of the tests' time is compilation, of programs that run once or twice. XLA therefore optimizes them less
@@ -27,7 +24,7 @@ if os.environ.get("JDML_TESTS_OPTIMIZED", "0") == "0":
         flags.append("--xla_cpu_use_fusion_emitters=false")
     os.environ.setdefault("XLA_FLAGS", " ".join(flags))
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    programs = REPOSITORY / "build" / "programs"
+    programs = Path(__file__).parents[1] / "build" / "programs"
     sizes = {path: path.stat().st_size for path in programs.glob("*")}
     full = sum(sizes.values()) > 1 << 30
     for path, size in sizes.items():
@@ -49,6 +46,9 @@ gc.set_threshold(70_000, 20, 20)
 # JAX lowers each program in an MLIR context of its own, which it keeps with the program: more than a MiB, and a
 # twentieth of all time. Here they share one, until programs are dropped.
 mlir.make_ir_context = cache(mlir.make_ir_context)
+
+TESTS = Path(__file__).parent
+REPOSITORY = TESTS.parent
 
 # Two devices on one machine, so that sharded losses are tested wherever the tests run.
 jax.config.update("jax_num_cpu_devices", 2)

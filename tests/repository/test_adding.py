@@ -1,7 +1,7 @@
 """Adding a thing touches as few files as CONTRIBUTING says: each kind is added to a copy, and is there everywhere.
 
-What is added is written down here, and what it is looked for is `CHECKS`, which this file runs as a program of its own
-where the copy is the library: ``python tests/repository/test_adding.py KIND``.
+What is added is written down here, and what it is looked for is `KINDS`, which this file runs as a program of its own
+where the copy is the library: ``python tests/repository/test_adding.py``.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -432,20 +433,26 @@ def apply(change: Change, package: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_thing_is_added_in_few_files(tmp_path, kind):
+def test_a_thing_is_added_in_few_files(kind):
     change, files, _ = KINDS[kind]
     assert len(change) == files
+
+
+def test_what_is_added_is_there_everywhere(tmp_path):
+    """All of it in one copy: no kind reads what another adds."""
     shutil.copytree(PACKAGE, tmp_path / "jdml", ignore=shutil.ignore_patterns("__pycache__"))
-    apply(change, tmp_path / "jdml")
+    for change, *_ in KINDS.values():
+        apply(change, tmp_path / "jdml")
     done = subprocess.run(
-        [sys.executable, "-W", "error", __file__, kind],
+        [sys.executable, "-W", "error", __file__],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == list(KINDS)
 
 
 def test_contributing_says_how_many_files():
@@ -463,4 +470,7 @@ def test_a_line_that_is_gone_is_told():
 
 if __name__ == "__main__":
     assert Path.cwd() in PACKAGE.parents, f"jdml is {PACKAGE}, expected the copy here"
-    KINDS[sys.argv[1]][2]()
+    for kind, (_, _, check) in KINDS.items():
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            check()
+        print(kind)
