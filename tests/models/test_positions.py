@@ -109,7 +109,7 @@ def file_of(origin: str, folder: Path) -> Path:
     for target, shape in weights._shapes("vit_s16").items():
         name = named.name(target.partition("/")[2])
         stored = stored_shape(target, shape, named, name)
-        arrays[name] = rng.normal(0, 0.05, size=stored).astype(np.float32)
+        arrays[name] = 0.05 * rng.standard_normal(stored, np.float32)
     np.savez(folder / "in.npz", **arrays)
     convert_weights(folder / "in.npz", folder / "out.safetensors", arch="vit_s16")
     return folder / "out.safetensors"
@@ -125,7 +125,10 @@ def test_a_network_at_another_size_has_the_positions_of_its_weights_origin(origi
     assert settings == ({} if origin == "timm" else {"resampling": origin})
     images = np.random.default_rng(0).normal(size=(2, 96, 96, 3)).astype(np.float32)
     net, other = create("vit_s16", dim=8, **settings), create("vit_s16", dim=8, grid=6)
-    variables = load_weights(file, jax.jit(net.init)(jax.random.key(0), images))
+    shapes = jax.eval_shape(net.init, jax.random.key(0), images)
+    rng = np.random.default_rng(2)
+    fresh = jax.tree.map(lambda a: 0.05 * rng.standard_normal(a.shape, a.dtype), shapes)
+    variables = load_weights(file, fresh)
     positions = np.asarray(variables["params"]["positions"], np.float64)
     patches = along(positions[0, 1:].reshape(14, 14, -1), 6, origin).swapaxes(0, 1)
     patches = along(patches, 6, origin).swapaxes(0, 1).reshape(1, 36, -1)

@@ -28,6 +28,13 @@ KEY = jax.random.key(7)
 BATCH = jax.random.normal(jax.random.key(0), (24, DIM)), jnp.arange(24) % CLASSES
 
 
+STEPS = [
+    *((method, "cars") for method in RECIPES),
+    # What a step computes is another; of others no more than a number is.
+    *((method, "sop") for method in ("ccp", "pfml", "proxy_anchor")),
+]
+
+
 def small(plan: Recipe) -> Recipe:
     return dataclasses.replace(plan, dim=DIM)
 
@@ -37,8 +44,7 @@ def params_of(objective):
     return {"model": model, **objective.init(jax.random.key(1))}
 
 
-@pytest.mark.parametrize("dataset", ["cars", "sop"])
-@pytest.mark.parametrize("method", RECIPES)
+@pytest.mark.parametrize(("method", "dataset"), STEPS)
 def test_every_recipe_makes_a_step_that_is_finite(method, dataset):
     plan = small(recipe(method, dataset))
     objective = make_objective(plan, CLASSES, DIM)
