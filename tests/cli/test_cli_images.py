@@ -230,7 +230,7 @@ def test_killed_run_ends_like_an_unbroken_one(animals, tmp_path):
     for path in (animals / "bee" / "3.jpg", animals / "ant" / "0.jpg", animals / "dog" / "1.jpg"):
         path.write_bytes(b"no image")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    unbroken, killed = start(animals, whole, 1), start(animals, broken, 2)
+    killed = start(animals, broken, 2)
     deadline = time.monotonic() + 240
     while not any(record["step"] >= 8 for record in records(broken)):
         assert killed.poll() is None, killed.communicate()[1]
@@ -240,7 +240,8 @@ def test_killed_run_ends_like_an_unbroken_one(animals, tmp_path):
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL
     said = []
-    for process, folder in ((start(animals, broken, 3), broken), (unbroken, whole)):
+    runs = (start(animals, broken, 3), broken), (start(animals, whole, 1), whole)
+    for process, folder in runs:
         out, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
         said.append(re.sub(r"--workers \d", "", out.replace(str(folder), "")))
