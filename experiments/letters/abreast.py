@@ -7,6 +7,7 @@ products products of batches. CCP's models, which the host leads from problem to
 
 import dataclasses
 import functools
+import json
 import platform
 import tempfile
 import time
@@ -19,9 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.letters import protocol
+from experiments.letters import levels, protocol
 from experiments.letters.methods import objective_of
-from experiments.letters.protocol import Job, letters, load_fold, load_test, name_of, score
+from experiments.letters.protocol import Job, letters, load_test, name_of, score
 from jdml import data
 from jdml.metrics import evaluate_retrieval
 from jdml.models.convolution import windows
@@ -32,6 +33,8 @@ from jdml.training import by_recipe, make_indexed_step, standard
 from jdml.training.records import keep_result, read_results
 from jdml.training.schedule import Best, improve
 
+LARGE = 1024
+"""Rows of a batch from which on models go one by one."""
 SLICES = 20
 """Parts in which drawings are embedded: each letter has 20."""
 
@@ -53,9 +56,10 @@ class ByProducts:
 
 
 class Models(NamedTuple):
-    """Models of one shape, along the first axis of all arrays."""
+    """Models of one shape, along the first axis of all arrays but the images, which they share."""
 
     states: Any
+    images: jax.Array
     labels: jax.Array
     rows: np.ndarray
     held_out: jax.Array
@@ -65,38 +69,41 @@ class Models(NamedTuple):
 def run_all(settings: Any, jobs: Mapping[str, Job]) -> None:
     """Do those of the jobs that can go together and have no result yet, and keep each one's as if it had gone alone."""
     units: dict[str, list[Job]] = {}
+    kept = read_results(settings.out)
     for name, job in jobs.items():
-        if name not in read_results(settings.out) and job["fold"] is not None:
-            if Recipe.from_json(job["recipe"]).has_hook:
-                continue
-            units.setdefault(f"{job['column']}: {job['method']}", []).append(job)
+        recipe = Recipe.from_json(job["recipe"])
+        if name not in kept and job["fold"] is not None and not recipe.has_hook:
+            units.setdefault(_unit(job, recipe), []).append(job)
     where = {"kept": str(settings.out.resolve()), "frozen": str(settings.frozen.resolve())}
     with tempfile.TemporaryDirectory() as folder:
         work = {name: {"models": models} for name, models in units.items()}
         settings.results(run, work, Path(folder) / "units.jsonl", **where)
 
 
+def _unit(job: Job, recipe: Recipe) -> str:
+    """The name of the models that have one program: of a recipe, however many drawings they train on."""
+    shape: dict[str, Any] = {"column": job["column"]}
+    if "of" in job:
+        shape = {"recipe": job["recipe"], "steps": job["steps"]}
+        if recipe.has_proxies:
+            shape["letters"] = job["data"].get("letters")
+        if recipe.batch_size >= LARGE:
+            shape["fold"] = job["fold"]
+    return f"{job['method']}: {json.dumps(shape)}"
+
+
 def run(unit: Mapping[str, list[Job]], data_dir: str | None, kept: str, frozen: str) -> dict:
     """Train models of one recipe together, score those whose settings are frozen, and keep each one's result."""
     jobs, begun = unit["models"], time.perf_counter()
-    scored = jobs[0]["column"] in protocol.COLUMNS
+    scored = "of" in jobs[0] or jobs[0]["column"] in protocol.COLUMNS
     test = load_test(jobs[0], data_dir, Path(frozen)) if scored else None
     results, vectors = fit(jobs, data_dir, test)
     rows = list(zip(jobs, results, strict=True))
-    if test is not None:
-        for result, own in zip(results, vectors, strict=True):
-            if "diverged" not in result:
-                result |= score(own, test)
-        normalize = functools.partial(by_recipe.normalized, Recipe.from_json(jobs[0]["recipe"]))
-        for seed in {job["seed"] for job in jobs}:
-            of_seed = [
-                x
-                for (job, result), x in zip(rows[: len(jobs)], vectors, strict=True)
-                if job["seed"] == seed and "MAP@R" in result
-            ]
-            if len(of_seed) == protocol.FOLDS:
-                together = score(normalize(jnp.concatenate(of_seed, axis=1)), test)
-                rows.append(({**jobs[0], "seed": seed, "fold": None}, together))
+    for result, own in zip(results, vectors, strict=True):
+        if test is not None and "diverged" not in result:
+            result |= score(own, test)
+    if test is not None and "of" not in jobs[0]:
+        rows += _together(jobs, results, vectors, test)
     seconds = round((time.perf_counter() - begun) / len(jobs), 1)
     told = {"seconds": seconds, "machine": f"{platform.machine()}, {jax.devices()[0].device_kind}"}
     for job, metrics in rows:
@@ -104,23 +111,37 @@ def run(unit: Mapping[str, list[Job]], data_dir: str | None, kept: str, frozen: 
     return {"models": len(jobs)}
 
 
+def _together(
+    jobs: Sequence[Job], results: Sequence[Any], vectors: Sequence[Any], test: data.Dataset
+) -> list[tuple[Job, dict[str, Any]]]:
+    """The scores of the four models of each seed side by side, if none diverged."""
+    normalize = functools.partial(by_recipe.normalized, Recipe.from_json(jobs[0]["recipe"]))
+    by_seed: dict[int, list[Any]] = {}
+    for job, result, own in zip(jobs, results, vectors, strict=True):
+        if "diverged" not in result:
+            by_seed.setdefault(job["seed"], []).append(own)
+    return [
+        ({**jobs[0], "seed": seed, "fold": None}, score(normalize(jnp.concatenate(four, 1)), test))
+        for seed, four in by_seed.items()
+        if len(four) == protocol.FOLDS
+    ]
+
+
 def fit(
     jobs: Sequence[Job], data_dir: str | None, test: data.Dataset | None
 ) -> tuple[list[dict[str, Any]], list[Any]]:
     """What each model's run leaves, and the unseen drawings' normalized embeddings by its best weights."""
     recipe, steps = Recipe.from_json(jobs[0]["recipe"]), jobs[0]["steps"]
-    whole = letters(data_dir, "train")
     model, step, models = _begin(jobs, recipe, steps, data_dir)
     advance, embed = _programs(model, step)
-    images = jnp.asarray(whole.images)
     states, best_weights = models.states, _weights(models.states)
-    every = min(protocol.EVERY, steps)
+    every = jobs[0].get("every", min(protocol.EVERY, steps))
     best: list[Best] = [Best()] * len(jobs)
     curves: list[list[Any]] = [[] for _ in jobs]
     diverged: dict[int, str] = {}
     for done in range(every, steps + 1, every):
         rows = jnp.asarray(models.rows[:, done - every : done])
-        states, metrics = advance(states, images, models.labels, rows)
+        states, metrics = advance(states, models.images, models.labels, rows)
         _note_divergence(diverged, metrics, done - every)
         vectors, improved = embed(*_weights(states), models.held_out), []
         for number, labels in enumerate(models.held_out_labels):
@@ -158,7 +179,7 @@ def _begin(
     """The network, the step of one model, and all models before it."""
     whole = letters(data_dir, "train")
     folds = data.mlrc_folds(whole.labels, protocol.FOLDS)
-    loaded = [load_fold(data_dir, job["fold"]) for job in jobs]
+    loaded = [_drawings(job, whole, folds[job["fold"]].train) for job in jobs]
     first = loaded[0][0]
     model = ByProducts(by_recipe.make_network(recipe, first))
     per_epoch = max(1, len(first) // recipe.batch_size)
@@ -168,25 +189,41 @@ def _begin(
     else:
         optimizer = make_optimizer(recipe, by_recipe.roles_of(objective), per_epoch, steps)
     parts = {"model": model, "objective": objective, "optimizer": optimizer}
+    images, copies = whole.images, 1
+    if any(job.get("data", {}).get("augmented") for job in jobs):
+        images, copies = np.concatenate([images, levels.distorted(images)]), 1 + levels.COPIES
     states, labels, rows = [], [], []
-    for job, (train, _) in zip(jobs, loaded, strict=True):
+    for job, (train, own) in zip(jobs, loaded, strict=True):
         seed = protocol.seed_of(job["seed"], job["fold"])
         begun = by_recipe.train(recipe, train, steps=0, seed=seed, progress=False, **parts)
         states.append(begun.state)
-        own = np.flatnonzero(folds[job["fold"]].train)
         of_all = np.full(len(whole), -1, np.int32)
         of_all[own] = train.labels
-        labels.append(of_all)
+        labels.append(np.tile(of_all, copies))
         sampler = make_sampler(recipe, train.labels, seed, train.views)
-        rows.append(own[np.stack([next(sampler) for _ in range(steps)])].astype(np.int32))
+        drawn = own[np.stack([next(sampler) for _ in range(steps)])]
+        if job.get("data", {}).get("augmented"):
+            random = np.random.default_rng(seed)
+            drawn += len(whole) * random.integers(0, copies, drawn.shape)
+        rows.append(drawn.astype(np.int32))
+    held_out = [whole.select(folds[job["fold"]].validation) for job in jobs]
     models = Models(
         _stacked(*states),
+        jnp.asarray(images),
         jnp.asarray(np.stack(labels)),
         np.stack(rows),
-        jnp.asarray(np.stack([held_out.images for _, held_out in loaded])),
-        [jnp.asarray(held_out.labels) for _, held_out in loaded],
+        jnp.asarray(np.stack([one.images for one in held_out])),
+        [jnp.asarray(one.labels) for one in held_out],
     )
     return model, make_indexed_step(model, objective, optimizer), models
+
+
+def _drawings(job: Job, whole: data.Dataset, fold: np.ndarray) -> tuple[data.Dataset, np.ndarray]:
+    """What a model trains on, numbered anew, and which rows of all drawings these are."""
+    rows = np.flatnonzero(fold)
+    seed = protocol.seed_of(job["seed"], job["fold"])
+    own, labels = levels.rows_of(job.get("data", {}), rows, whole.labels[rows], seed)
+    return dataclasses.replace(whole.select(own), labels=labels), own
 
 
 def _programs(model: ByProducts, step: Any) -> tuple[Any, Any]:

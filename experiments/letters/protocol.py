@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.letters import levels
 from experiments.letters.tables import SCORES
 from jdml import data
 from jdml.metrics import evaluate_retrieval
@@ -48,10 +49,15 @@ def seed_of(seed: int, fold: int) -> int:
 def load_test(job: Job, data_dir: str | None, frozen: Path) -> data.Dataset:
     """The letters that are scored, for a recipe alone that stands in the file of frozen settings.
 
+    A job that has ``of`` is one of the column of that name, with a level of a factor.
+
     Raises:
         ValueError: it does not, or is another there.
     """
-    if read_frozen(frozen)[job["column"]].get(job["method"]) != job["recipe"]:
+    kept = read_frozen(frozen)[str(job.get("of", job["column"]))].get(job["method"])
+    if kept is not None and "of" in job:
+        kept = levels.at(kept, job["factor"], job["level"]).recipe
+    if kept != job["recipe"]:
         raise ValueError(
             f"{job['method']}, {job['column']}: the test letters are for settings that are frozen, and {frozen} has "
             "none of this method, or others"

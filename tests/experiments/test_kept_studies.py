@@ -480,6 +480,117 @@ def test_letters_models_abreast_are_those_alone(letters) -> None:
     assert not read
 
 
+def test_levels_of_letters_change_one_thing() -> None:
+    from experiments.letters import levels
+
+    by_class = {"batch": [16, 4], "rate": 4e-3, "dim": 128}
+    assert levels.at(by_class, "batch", 4096) == (
+        {**by_class, "batch": [512, 8], "rate": 0.032},
+        250,
+        {},
+    )
+    assert levels.at(by_class, "batch", 256) == (
+        {**by_class, "batch": [64, 4], "rate": 8e-3},
+        500,
+        {},
+    )
+    assert levels.at({**by_class, "batch": 64}, "batch", 32).recipe["batch"] == 32
+    assert levels.at(by_class, "steps", 8000) == (by_class, 8000, {})
+    assert levels.at(by_class, "dim", 8) == ({**by_class, "dim": 8}, 2000, {})
+    assert levels.at(by_class, "wrong", 0.2) == (by_class, 2000, {"wrong": 0.2})
+    wide = {**by_class, "batch": [8, 8]}
+    assert levels.at(wide, "drawings", 5).recipe["batch"] == [12, 5]
+    assert levels.at(wide, "drawings", 10).recipe["batch"] == [8, 8]
+
+
+def test_drawings_of_a_level_of_letters() -> None:
+    from experiments.letters import levels
+
+    rows, letters = 7 + np.arange(200), np.repeat(np.arange(10) * 3, 20)
+    own, labels = levels.rows_of({}, rows, letters, 0)
+    np.testing.assert_array_equal(own, rows)
+    np.testing.assert_array_equal(labels, letters // 3)
+    own, labels = levels.rows_of({"letters": 4}, rows, letters, 1)
+    assert np.bincount(labels).tolist() == [20] * 4
+    assert len(set(letters[own - 7])) == 4
+    own, labels = levels.rows_of({"drawings": 5}, rows, letters, 1)
+    assert np.bincount(labels).tolist() == [5] * 10
+    np.testing.assert_array_equal(labels, letters[own - 7] // 3)
+    other, _ = levels.rows_of({"drawings": 5}, rows, letters, 2)
+    assert set(other) != set(own)
+    own, labels = levels.rows_of({"wrong": 0.4}, rows, letters, 1)
+    np.testing.assert_array_equal(own, rows)
+    assert (labels != letters // 3).sum() == 80
+    assert set(labels) == set(range(10))
+
+
+def test_distorted_letters_are_the_same_letters() -> None:
+    from experiments.letters import levels
+
+    image = np.zeros((1, 28, 28, 1), np.uint8)
+    image[0, 10:18, 12:15] = 200
+    copies = levels.distorted(image)
+    assert copies.shape == (levels.COPIES, 28, 28, 1)
+    assert copies.dtype == np.uint8
+    assert len(np.unique(copies.reshape(levels.COPIES, -1), axis=0)) == levels.COPIES
+    mass = copies.astype(float).sum((1, 2, 3)) / image.sum()
+    assert ((0.7 < mass) & (mass < 1.45)).all()  # a side 0.85 to 1.15 times as long
+    grid = np.indices((28, 28))
+    centres = [(grid * one[..., 0]).sum((1, 2)) / one.sum() for one in copies.astype(float)]
+    np.testing.assert_allclose(centres, [(13.5, 13.0)] * levels.COPIES, atol=2.6)
+
+
+def test_levels_of_letters_are_scored_beside_the_usual_one(letters, monkeypatch) -> None:
+    """Only of frozen settings; the usual level comes from the models that are scored anyway."""
+    from experiments.letters import factors, levels
+
+    study, settings, read = letters
+    monkeypatch.setattr(levels, "FACTORS", {"wrong": (0.5,), "augmented": (True,)})
+    monkeypatch.setattr(levels, "USUAL", {**levels.USUAL, "steps": 2})
+    monkeypatch.setattr(factors, "METHODS", ("MS",))
+    monkeypatch.setattr(factors, "FOLDS", 2)
+    own = factors.Settings(
+        settings.data_dir, out=settings.out.with_name("levels.jsonl"), scored=settings.out
+    )
+    own = dataclasses.replace(own, frozen=settings.frozen)
+    assert factors.main(own).startswith("PARTIAL: 0 of 0 runs")
+    settings.frozen.write_text(json.dumps({"tuned": {"MS": study.told(study.METHODS["MS"])}}))
+    usual = {"column": "tuned", "method": "MS", "seed": 1}
+    scores = dict.fromkeys(("P@1", "RP", "MAP@R"), 0.5)
+    runs = [{"job": {**usual, "fold": fold}, "metrics": scores} for fold in (0, 1)]
+    write_results(settings.out, {str(number): run for number, run in enumerate(runs)})
+    told = factors.main(own)
+    assert set(read) == {"train", "test"}
+    assert told.startswith("All: 4 of 4 runs.")
+    assert "| wrong                  | 0.0               | 0.5 " in told
+    assert own.out.with_suffix(".png").stat().st_size > 10_000
+    kept = read_results(own.out)
+    assert kept["wrong 0.5: MS, fold 1-1"]["job"]["data"] == {"wrong": 0.5}
+    assert all(len(run["metrics"]["curve"]) == 2 for run in kept.values())
+    assert factors.main(dataclasses.replace(own, table=True)) == told
+    job = {**kept["wrong 0.5: MS, fold 1-1"]["job"], "level": 0.25, "recipe": {"dim": 3}}
+    with pytest.raises(ValueError, match="MS, wrong 0.5: the test letters are for settings that"):
+        study.load_test(job, settings.folder, settings.frozen)
+    with pytest.raises(ValueError, match=r"--only must name factors among wrong, augmented; got"):
+        factors.main(dataclasses.replace(own, only=("color",)))
+
+
+def test_shifts_of_letters_are_differences_of_differences() -> None:
+    from experiments.letters import factors
+
+    near = {fold: 0.4 + 0.01 * fold for fold in range(4)}
+    values = {
+        "a": {0.0: near, 0.2: {fold: value - 0.01 for fold, value in near.items()}},
+        "b": {0.0: near, 0.2: {f: value - 0.05 - 0.001 * f for f, value in near.items()}},
+    }
+    shift = factors.shifts(values, "wrong")["0.2: a − b"]
+    assert (round(shift.mean, 3), shift.seeds) == (4.15, 4)
+    values["c"] = {0.0: dict.fromkeys(near, 0.1), 0.2: dict.fromkeys(near, 0.5)}
+    values["b"][0.0] = dict.fromkeys(near, 0.41)
+    assert factors.agreement(values, "wrong", 0.2) == "-0.33"  # of three pairs one keeps its order
+    assert factors.agreement(values, "wrong", 0.4) == "–"
+
+
 def test_letters_models_abreast_that_diverge_are_told_by_step() -> None:
     from experiments.letters import abreast
 

@@ -1,0 +1,185 @@
+"""What changes the order of methods by letter: one thing at a time, of tuned methods, otherwise as they were scored.
+
+What is run and what counts is written in README.md, before the runs:
+
+    python -m experiments.letters.factors --data-dir DIR --workers 14      # on a GPU; goes on where it was stopped
+    python -m experiments.letters.factors --table                          # the tables and the figure of what there is
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.letters import abreast, levels
+from experiments.letters.protocol import FOLDS, Job, make_job, name_of, read_frozen
+from experiments.letters.tables import counting, interval, models_of
+from experiments.options import Kept, start
+from experiments.shown import draw_means, subplots
+from jdml.report import Paired, markdown_table, paired
+from jdml.training.records import read_results
+
+METHODS = ("circle", "FastAP", "InfoNCE", "ArcFace", "triplet", "EPS + margin", "MPA-DW")
+SEED = 1
+HERE = Path(__file__).parent
+Values = dict[Any, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Kept):
+    """What is run."""
+
+    only: tuple[str, ...] = ()
+    """Of the factors these only, by name."""
+    out: Path = HERE / "factors.jsonl"
+    """File of the kept runs."""
+    scored: Path = HERE / "results.jsonl"
+    """File of the models that are scored as usual."""
+    frozen: Path = HERE / "frozen.json"
+    """File of the settings that are scored."""
+    figure: Path | None = None
+    """Where the figure goes; by default beside the kept runs."""
+
+
+def jobs_of(frozen: Path) -> list[Job]:
+    """All models: of methods whose settings are frozen."""
+    columns = read_frozen(frozen)
+    at = [
+        (factor, level, method, column)
+        for factor, values in levels.FACTORS.items()
+        for level in values
+        for method in METHODS
+        for column in ("tuned", "also")
+        if method in columns[column]
+    ]
+    return [
+        {
+            **make_job(method, f"{factor} {level}", SEED, fold, made.recipe),
+            **{"of": column, "factor": factor, "level": level, "data": made.data},
+            **{"steps": made.steps, "every": max(1, made.steps // levels.LOOKS)},
+        }
+        for factor, level, method, column in at
+        for made in [levels.at(columns[column][method], factor, level)]
+        for fold in range(FOLDS)
+    ]
+
+
+def values_of(results: Mapping[str, Any], scored: Mapping[str, Any], factor: str) -> dict[str, Any]:
+    """MAP@R by method, level and fold, the usual level among the others."""
+    usual = {
+        method: {fold: value for (seed, fold), value in models.items() if seed == SEED}
+        for column in ("tuned", "also")
+        for method, models in models_of(scored, column, "MAP@R").items()
+    }
+    changed = {
+        level: models_of(results, f"{factor} {level}", "MAP@R") for level in levels.FACTORS[factor]
+    }
+    return {
+        method: {
+            level: {fold: value for (_, fold), value in models[method].items()}
+            for level, models in changed.items()
+            if method in models
+        }
+        | {levels.USUAL[factor]: {f: v for f, v in usual.get(method, {}).items() if f is not None}}
+        for method in METHODS
+        if any(method in models for models in changed.values())
+    }
+
+
+def table(values: Mapping[str, Mapping[Any, Values]], factor: str) -> str:
+    """A row for each method, a column for each level; below, how far the order is the usual one (Kendall's τ)."""
+    order = ordered(factor)
+    rows = [
+        [method, *(interval(own.get(level, {})) for level in order)]
+        for method, own in values.items()
+    ]
+    rows.append(["τ with the usual order", *(agreement(values, factor, level) for level in order)])
+    return markdown_table([factor, *map(str, order)], rows)
+
+
+def ordered(factor: str) -> list[Any]:
+    """The levels of a factor, the usual one among them."""
+    return sorted({*levels.FACTORS[factor], levels.USUAL[factor]})
+
+
+def agreement(values: Mapping[str, Mapping[Any, Values]], factor: str, level: Any) -> str:
+    """Kendall's τ of the methods' means at a level with those at the usual one; a dash where one is missing."""
+    from scipy.stats import kendalltau
+
+    pairs = [(own.get(level, {}), own[levels.USUAL[factor]]) for own in values.values()]
+    if len(pairs) < 2 or not all(one and usual for one, usual in pairs):
+        return "–"
+    means = [[float(np.mean(list(part.values()))) for part in pair] for pair in pairs]
+    return f"{kendalltau(*zip(*means, strict=True)).statistic:.2f}"
+
+
+def shifts(values: Mapping[str, Mapping[Any, Values]], factor: str) -> dict[str, Paired]:
+    """By how much the difference of two methods is another at a level than it is usually, fold by fold."""
+    usual, found = levels.USUAL[factor], {}
+    for level in levels.FACTORS[factor]:
+        for one, other in itertools.combinations(values, 2):
+            gains = [
+                {
+                    fold: values[method][level][fold] - values[method][usual][fold]
+                    for fold in values[method].get(level, {})
+                    if fold in values[method][usual]
+                }
+                for method in (one, other)
+            ]
+            found[f"{level}: {one} − {other}"] = paired(*gains)
+    return found
+
+
+def draw(values: Mapping[str, Mapping[str, Mapping[Any, Values]]], path: Path) -> None:
+    """A panel for each factor: MAP@R over its levels, a line for each method."""
+    figure, rows = subplots(2, 4, size=(16, 7.5))
+    panels = list(rows.flat)
+    for axes, (factor, methods) in zip(panels, values.items(), strict=False):
+        order = ordered(factor)
+        for number, method in enumerate(METHODS):
+            there = [level for level in order if methods.get(method, {}).get(level)]
+            runs = [list(methods[method][level].values()) for level in there]
+            places = [order.index(level) for level in there]
+            draw_means(axes, places, runs, color=f"C{number}", label=method)
+        axes.set(title=factor, ylabel="MAP@R, unseen letters (%)")
+        usual = levels.USUAL[factor]
+        names = [f"{level}\n(usual)" if level == usual else str(level) for level in order]
+        axes.set_xticks(range(len(order)), names)
+    for axes in panels[len(values) :]:
+        axes.set_axis_off()
+    panels[-1].legend(*panels[0].get_legend_handles_labels(), frameon=False, loc="center")
+    figure.savefig(path, dpi=110)
+
+
+def main(settings: Settings) -> str:
+    """Run what is missing, as far as time goes; return the tables, and draw the figure."""
+    unknown = sorted(set(settings.only) - set(levels.FACTORS))
+    if unknown:
+        raise ValueError(
+            f"--only must name factors among {', '.join(levels.FACTORS)}; got {unknown}"
+        )
+    planned = {name_of(job): job for job in jobs_of(settings.frozen)}
+    if not settings.table:
+        chosen = settings.only or levels.FACTORS
+        abreast.run_all(settings, {n: job for n, job in planned.items() if job["factor"] in chosen})
+    results, scored = read_results(settings.out), read_results(settings.scored)
+    done = sum(name in results for name in planned)
+    begin = "All" if done == len(planned) > 0 else "PARTIAL"
+    sections = [f"{begin}: {done} of {len(planned)} runs.\n"]
+    values = {factor: values_of(results, scored, factor) for factor in levels.FACTORS}
+    for factor, own in values.items():
+        names = [name for name, job in planned.items() if job["factor"] == factor]
+        if own:
+            sections.append(table(own, factor))
+        if own and all(name in results for name in names):
+            sections.append(counting(shifts(own, factor)))
+    if any(values.values()):
+        draw(values, settings.figure or settings.out.with_suffix(".png"))
+    return "\n".join(sections)
+
+
+if __name__ == "__main__":
+    start(main, Settings, __doc__)

@@ -1,0 +1,142 @@
+"""One thing changed in a tuned method: what then is its recipe, how long it trains, and on which drawings."""
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+FACTORS: dict[str, tuple[Any, ...]] = {
+    "letters": (90, 180, 361),
+    "drawings": (5, 10),
+    "wrong": (0.2, 0.4),
+    "augmented": (True,),
+    "dim": (8, 32, 512),
+    "steps": (500, 8000),
+    "batch": (32, 256, 1024, 4096),
+}
+USUAL: dict[str, Any] = {
+    "letters": 723,
+    "drawings": 20,
+    "wrong": 0.0,
+    "augmented": False,
+    "dim": 128,
+    "steps": 2000,
+    "batch": 64,
+}
+"""Of the models that are scored otherwise."""
+LEAST_STEPS, MOST_LETTERS = 250, 512
+LOOKS = 8
+"""Evaluations of a run, however long."""
+COPIES = 8
+"""Distorted copies of each drawing, of which a batch draws one."""
+
+
+class Level(NamedTuple):
+    """What a job has."""
+
+    recipe: dict[str, Any]
+    steps: int
+    data: dict[str, Any]
+
+
+def at(recipe: Mapping[str, Any], factor: str, level: Any) -> Level:
+    """A recipe with one thing changed.
+
+    A batch of other size sees as many drawings in all, in at least 250 steps, at a rate that goes with its root; it has
+    512 letters at most, and then more drawings of each.
+    """
+    made, steps = dict(recipe), USUAL["steps"]
+    if factor == "batch":
+        made["batch"] = _batch(recipe["batch"], level)
+        made["rate"] = float(f"{recipe['rate'] * math.sqrt(level / USUAL['batch']):.3g}")
+        steps = max(LEAST_STEPS, steps * USUAL["batch"] // level)
+    elif factor == "dim":
+        made["dim"] = level
+    elif factor == "steps":
+        steps = level
+    elif factor == "drawings" and not isinstance(recipe["batch"], int):
+        made["batch"] = _batch([0, min(level, recipe["batch"][1])], USUAL["batch"])
+    return Level(made, steps, {factor: level} if factor in CHANGES else {})
+
+
+def _batch(usual: Any, rows: int) -> Any:
+    """A batch of so many rows, with as many drawings of a letter as usual, if there are letters for that."""
+    if isinstance(usual, int):
+        return rows
+    letters = min(MOST_LETTERS, rows // usual[1])
+    return [letters, rows // letters]
+
+
+def rows_of(
+    data: Mapping[str, Any], rows: np.ndarray, labels: np.ndarray, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The drawings that a model trains on, and their labels 0, 1, …, of those that there are."""
+    random = np.random.default_rng([seed, 0x1E77E5])
+    for name, level in data.items():
+        rows, labels = CHANGES[name](rows, labels, level, random)
+    return rows, np.unique(labels, return_inverse=True)[1]
+
+
+def _some_letters(rows: Any, labels: Any, number: int, random: np.random.Generator) -> Any:
+    there = np.unique(labels)
+    kept = np.isin(labels, random.choice(there, min(number, len(there)), replace=False))
+    return rows[kept], labels[kept]
+
+
+def _some_drawings(rows: Any, labels: Any, number: int, random: np.random.Generator) -> Any:
+    shuffled = random.permutation(len(labels))
+    ordered = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    _, first, counts = np.unique(labels[ordered], return_index=True, return_counts=True)
+    place = np.arange(len(labels)) - np.repeat(first, counts)
+    kept = np.sort(ordered[place < number])
+    return rows[kept], labels[kept]
+
+
+def _wrong(rows: Any, labels: Any, share: float, random: np.random.Generator) -> Any:
+    """So many drawings, drawn at random, have the label of another letter."""
+    there, codes = np.unique(labels, return_inverse=True)
+    chosen = random.choice(len(labels), round(share * len(labels)), replace=False)
+    codes[chosen] = (codes[chosen] + random.integers(1, len(there), len(chosen))) % len(there)
+    return rows, there[codes]
+
+
+def _same(rows: Any, labels: Any, _level: Any, _random: np.random.Generator) -> Any:
+    """Distorted drawings are the same drawings: see :func:`distorted`."""
+    return rows, labels
+
+
+CHANGES = {
+    "letters": _some_letters,
+    "drawings": _some_drawings,
+    "wrong": _wrong,
+    "augmented": _same,
+}
+"""Of the data: what they leave of rows and labels."""
+
+
+def distorted(images: np.ndarray) -> np.ndarray:
+    """Copies ``[COPIES · N, H, W, 1]`` of drawings, turned by up to 15°, 15 % larger or smaller, 2 pixels aside."""
+    keys = jax.random.split(jax.random.key(0), COPIES)
+    return np.concatenate([np.asarray(_distorted(images, key)) for key in keys])
+
+
+@jax.jit
+def _distorted(images: jax.Array, key: jax.Array) -> jax.Array:
+    side = images.shape[1]
+    low, high = jnp.array([-15, 0.85, -2, -2]), jnp.array([15, 1.15, 2, 2])
+    drawn = jax.random.uniform(key, (len(images), 4), minval=low, maxval=high)
+    grid = jnp.stack(jnp.meshgrid(*2 * [jnp.arange(side) - (side - 1) / 2], indexing="ij"))
+
+    def one(image: jax.Array, how: jax.Array) -> jax.Array:
+        angle, scale, *shift = how
+        cosine, sine = jnp.cos(jnp.deg2rad(angle)) / scale, jnp.sin(jnp.deg2rad(angle)) / scale
+        turn = jnp.array([[cosine, -sine], [sine, cosine]])
+        places = jnp.tensordot(turn, grid, 1) + (side - 1) / 2 + jnp.stack(shift)[:, None, None]
+        read = functools.partial(jax.scipy.ndimage.map_coordinates, order=1, mode="nearest")
+        return read(image[..., 0].astype(jnp.float32), list(places))[..., None]
+
+    return jnp.round(jax.vmap(one)(images, drawn)).astype(jnp.uint8)
