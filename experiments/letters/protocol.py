@@ -21,6 +21,7 @@ COLUMNS: dict[str, tuple[int, ...]] = {
     "papers": (1,),
     "resnet": (1,),
     "also": (1, 2, 3),
+    "again": (2, 3),
 }
 """What is scored on the test letters, and with which seeds."""
 Job = dict[str, Any]

@@ -372,7 +372,7 @@ def letters(monkeypatch: pytest.MonkeyPatch, write_omniglot: Callable[..., None]
 
     write_omniglot(tmp_path / "data", ("Aa", "Bb"))
     methods = {"MS": dataclasses.replace(study.METHODS["MS"], batch=(4, 4))}
-    columns = {"tuned": (1,), "papers": (1,), "resnet": (1,), "also": (1,)}
+    columns = {"tuned": (1,), "papers": (1,), "resnet": (1,), "also": (1,), "again": ()}
     for name, value in {"STEPS": 2, "EVERY": 1, "FOLDS": 2, "COLUMNS": columns}.items():
         monkeypatch.setattr(protocol, name, value)
     for name, value in {"METHODS": methods, "TRIALS": 1}.items():
