@@ -1,0 +1,396 @@
+"""Every method by letter: what chooses, what is scored, and the same models side by side in one program."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jdml
+from jdml.training.records import read_results, write_results
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def letters(monkeypatch: pytest.MonkeyPatch, write_omniglot: Callable[..., None], tmp_path: Path):
+    """The letters' study with a method, two steps and a trial, on eight letters; which parts of the data it read."""
+    from experiments.letters import main as study
+    from experiments.letters import protocol
+
+    write_omniglot(tmp_path / "data", ("Aa", "Bb"))
+    methods = {"MS": dataclasses.replace(study.METHODS["MS"], batch=(4, 4))}
+    columns = {"tuned": (1,), "papers": (1,), "resnet": (1,), "also": (1,), "again": ()}
+    for name, value in {"STEPS": 2, "EVERY": 1, "FOLDS": 2, "COLUMNS": columns}.items():
+        monkeypatch.setattr(protocol, name, value)
+    for name, value in {"METHODS": methods, "TRIALS": 1}.items():
+        monkeypatch.setattr(study, name, value)
+    values = {"rate": 2e-3, "per_class": 16}  # 4 × 16 rows, of the letters that there are
+    monkeypatch.setattr(study, "trial", lambda recipe, number: values)
+    read: list[str] = []
+    load = jdml.data.load
+
+    def told(*names: object, split: str, **where: object) -> jdml.data.Dataset:
+        read.append(split)
+        return load(*names, split=split, **where)
+
+    monkeypatch.setattr(jdml.data, "load", told)
+    protocol.letters.cache_clear()
+    folder = {"runs": tmp_path / "runs", "frozen": tmp_path / "frozen.json"}
+    yield study, study.Settings(tmp_path / "data", out=tmp_path / "kept.jsonl", **folder), read
+    protocol.letters.cache_clear()
+
+
+def test_letters_are_scored_when_settings_are_frozen(letters) -> None:
+    study, settings, read = letters
+    first = study.main(settings)
+    assert "PARTIAL: 1 of 1 pilot runs, 1 of 1 trial runs" in first
+    assert set(read) == {"train"}
+    assert not any(settings.runs.iterdir())
+    frozen = json.loads(settings.frozen.read_text())
+    rates = [frozen[column]["MS"].get("rate") for column in ("tuned", "papers", "resnet")]
+    assert rates == [2e-3, 1e-3, 2e-3]
+    assert frozen["resnet"]["MS"]["network"] == "resnet20v2"
+    study.main(dataclasses.replace(settings, minutes=0))  # no time: nothing is begun
+    assert set(read) == {"train"}
+    told = study.main(settings)
+    assert set(read) == {"train", "test"}
+    done = ", ".join(f"{n} of {n} {part} runs" for part, n in {"pilot": 1, "trial": 1}.items())
+    assert told.startswith(f"PARTIAL: {done}, 2 of 2 tuned runs, 2 of 2 papers runs, 2 of 2 resnet")
+    kept = read_results(settings.out)
+    together = [name for name in kept if "together" in name]
+    assert len(kept) == 2 + 6 + 3
+    assert len(together) == 3
+    assert all(0 < kept[name]["metrics"]["MAP@R"] <= 1 for name in together)
+    assert [step for step, _ in kept["pilot: MS, fold 0-0"]["metrics"]["curve"]] == [1, 2]
+    assert study.main(dataclasses.replace(settings, table=True)) == told
+    with pytest.raises(ValueError, match=r"--only must name methods among MS; got \['Ms'\]"):
+        study.main(dataclasses.replace(settings, only=("Ms",)))
+
+
+def test_methods_of_letters_that_are_tuned_too_come_after_the_leading(letters, monkeypatch) -> None:
+    """Nothing that is frozen changes; the best of what is tuned too is added when all of it is done."""
+    study, settings, _ = letters
+    names = ("MS", "EPS + MS", "margin")
+    monkeypatch.undo()  # the methods themselves, and their own ranges
+    monkeypatch.setattr(study, "METHODS", {name: study.METHODS[name] for name in names})
+    monkeypatch.setattr(study, "LEADING", 1)
+    results = {
+        study.name_of(job): {"job": job, "metrics": {"validation": value}}
+        for job, value in zip(study.pilots(), (0.5, 0.4, 0.6), strict=True)
+    }
+    assert {job["method"] for job in study.trials(results)} == {"margin"}
+    assert study.freeze(results, study.read_frozen(settings.frozen)) == {}
+    for number, job in enumerate(study.trials(results)):
+        results[study.name_of(job)] = {"job": job, "metrics": {"validation": number / 100}}
+    first = study.freeze(results, study.read_frozen(settings.frozen))
+    assert {column: list(recipes) for column, recipes in first.items()} == {
+        "tuned": ["margin"],
+        "papers": list(names),
+        "resnet": ["margin"],
+    }
+    assert first["tuned"]["margin"] == study.trials(results)[-1]["recipe"]
+    settings.frozen.write_text(json.dumps(first))
+    frozen = study.read_frozen(settings.frozen)
+    assert study.freeze(results, frozen) == {}
+    too = study.also(results)
+    assert [job["method"] for job in too] == ["EPS + MS", "MS"] * study.TRIALS
+    for number, job in enumerate(too):
+        results[study.name_of(job)] = {"job": job, "metrics": {"validation": -number / 100}}
+    second = study.freeze(results, frozen)
+    assert second == {"also": {job["method"]: job["recipe"] for job in too[:2]}}
+    assert study.freeze(results, {**frozen, **second}) == {}
+
+
+def test_letters_models_abreast_are_those_alone(letters) -> None:
+    """The same starts, batches, steps, choices and scores, to what other convolutions round; each kept as its own."""
+    study, settings, read = letters
+    recipe = study.told(dataclasses.replace(study.METHODS["MS"], memory=16))
+    settings.frozen.write_text(json.dumps({"papers": {"MS": recipe}}))
+    jobs = {
+        study.name_of(job): job
+        for fold in range(2)
+        for job in [study.make_job("MS", "papers", 1, fold, recipe)]
+    }
+    study.abreast.run_all(settings, jobs)
+    kept = read_results(settings.out)
+    assert set(kept) == {*jobs, "papers: MS, together-1"}
+    where = {"data_dir": settings.folder, "runs": str(settings.runs), "frozen": settings.frozen}
+    alone = {name: study.run(job, **where) for name, job in jobs.items()}
+    alone["papers: MS, together-1"] = study.run(
+        {**jobs["papers: MS, fold 0-1"], "fold": None}, **where
+    )
+    for name, metrics in alone.items():
+        chex.assert_trees_all_close(kept[name]["metrics"], metrics, atol=0.02)
+        chex.assert_trees_all_equal_structs(kept[name]["metrics"], metrics)
+    read.clear()
+    study.abreast.run_all(settings, jobs)
+    assert not read
+
+
+def test_levels_of_letters_change_one_thing() -> None:
+    from experiments.letters import levels
+
+    by_class = {"batch": [16, 4], "rate": 4e-3, "dim": 128}
+    assert levels.at(by_class, "batch", 4096) == (
+        {**by_class, "batch": [512, 8], "rate": 0.032},
+        250,
+        {},
+    )
+    assert levels.at(by_class, "batch", 256) == (
+        {**by_class, "batch": [64, 4], "rate": 8e-3},
+        500,
+        {},
+    )
+    assert levels.at({**by_class, "batch": 64}, "batch", 32).recipe["batch"] == 32
+    assert levels.at(by_class, "steps", 8000) == (by_class, 8000, {})
+    assert levels.at(by_class, "dim", 8) == ({**by_class, "dim": 8}, 2000, {})
+    assert levels.at(by_class, "wrong", 0.2) == (by_class, 2000, {"wrong": 0.2})
+    wide = {**by_class, "batch": [8, 8]}
+    assert levels.at(wide, "drawings", 5).recipe["batch"] == [12, 5]
+    assert levels.at(wide, "drawings", 10).recipe["batch"] == [8, 8]
+
+
+def test_drawings_of_a_level_of_letters() -> None:
+    from experiments.letters import levels
+
+    rows, letters = 7 + np.arange(200), np.repeat(np.arange(10) * 3, 20)
+    own, labels = levels.rows_of({}, rows, letters, 0)
+    np.testing.assert_array_equal(own, rows)
+    np.testing.assert_array_equal(labels, letters // 3)
+    own, labels = levels.rows_of({"letters": 4}, rows, letters, 1)
+    assert np.bincount(labels).tolist() == [20] * 4
+    assert len(set(letters[own - 7])) == 4
+    own, labels = levels.rows_of({"drawings": 5}, rows, letters, 1)
+    assert np.bincount(labels).tolist() == [5] * 10
+    np.testing.assert_array_equal(labels, letters[own - 7] // 3)
+    other, _ = levels.rows_of({"drawings": 5}, rows, letters, 2)
+    assert set(other) != set(own)
+    own, labels = levels.rows_of({"wrong": 0.4}, rows, letters, 1)
+    np.testing.assert_array_equal(own, rows)
+    assert (labels != letters // 3).sum() == 80
+    assert set(labels) == set(range(10))
+
+
+def test_distorted_letters_are_the_same_letters() -> None:
+    from experiments.letters import levels
+
+    image = np.zeros((1, 28, 28, 1), np.uint8)
+    image[0, 10:18, 12:15] = 200
+    copies = levels.distorted(image)
+    assert copies.shape == (levels.COPIES, 28, 28, 1)
+    assert copies.dtype == np.uint8
+    assert len(np.unique(copies.reshape(levels.COPIES, -1), axis=0)) == levels.COPIES
+    mass = copies.astype(float).sum((1, 2, 3)) / image.sum()
+    assert ((0.7 < mass) & (mass < 1.45)).all()  # a side 0.85 to 1.15 times as long
+    grid = np.indices((28, 28))
+    centres = [(grid * one[..., 0]).sum((1, 2)) / one.sum() for one in copies.astype(float)]
+    np.testing.assert_allclose(centres, [(13.5, 13.0)] * levels.COPIES, atol=2.6)
+
+
+def test_levels_of_letters_are_scored_beside_the_usual_one(letters, monkeypatch) -> None:
+    """Only of frozen settings; the usual level comes from the models that are scored anyway."""
+    from experiments.letters import factors, levels
+
+    study, settings, read = letters
+    monkeypatch.setattr(levels, "FACTORS", {"wrong": (0.5,), "augmented": (True,)})
+    monkeypatch.setattr(levels, "USUAL", {**levels.USUAL, "steps": 2})
+    monkeypatch.setattr(factors, "METHODS", ("MS",))
+    monkeypatch.setattr(factors, "FOLDS", 2)
+    own = factors.Settings(
+        settings.data_dir, out=settings.out.with_name("levels.jsonl"), scored=settings.out
+    )
+    own = dataclasses.replace(own, frozen=settings.frozen)
+    assert factors.main(own).startswith("PARTIAL: 0 of 0 runs")
+    settings.frozen.write_text(json.dumps({"tuned": {"MS": study.told(study.METHODS["MS"])}}))
+    usual = {"column": "tuned", "method": "MS", "seed": 1}
+    scores = dict.fromkeys(("P@1", "RP", "MAP@R"), 0.5)
+    runs = [{"job": {**usual, "fold": fold}, "metrics": scores} for fold in (0, 1)]
+    write_results(settings.out, {str(number): run for number, run in enumerate(runs)})
+    told = factors.main(own)
+    assert set(read) == {"train", "test"}
+    assert told.startswith("All: 4 of 4 runs.")
+    assert "| wrong                  | 0.0               | 0.5 " in told
+    assert own.out.with_suffix(".png").stat().st_size > 10_000
+    kept = read_results(own.out)
+    assert kept["wrong 0.5: MS, fold 1-1"]["job"]["data"] == {"wrong": 0.5}
+    assert all(len(run["metrics"]["curve"]) == 2 for run in kept.values())
+    assert factors.main(dataclasses.replace(own, table=True)) == told
+    job = {**kept["wrong 0.5: MS, fold 1-1"]["job"], "level": 0.25, "recipe": {"dim": 3}}
+    with pytest.raises(ValueError, match="MS, wrong 0.5: the test letters are for settings that"):
+        study.load_test(job, settings.folder, settings.frozen)
+    with pytest.raises(ValueError, match=r"--only must name factors among wrong, augmented; got"):
+        factors.main(dataclasses.replace(own, only=("color",)))
+
+
+def test_shifts_of_letters_are_differences_of_differences() -> None:
+    from experiments.letters import factors
+
+    near = {fold: 0.4 + 0.01 * fold for fold in range(4)}
+    values = {
+        "a": {0.0: near, 0.2: {fold: value - 0.01 for fold, value in near.items()}},
+        "b": {0.0: near, 0.2: {f: value - 0.05 - 0.001 * f for f, value in near.items()}},
+    }
+    shift = factors.shifts(values, "wrong")["0.2: a − b"]
+    assert (round(shift.mean, 3), shift.seeds) == (4.15, 4)
+    values["c"] = {0.0: dict.fromkeys(near, 0.1), 0.2: dict.fromkeys(near, 0.5)}
+    values["b"][0.0] = dict.fromkeys(near, 0.41)
+    assert factors.agreement(values, "wrong", 0.2) == "-0.33"  # of three pairs one keeps its order
+    assert factors.agreement(values, "wrong", 0.4) == "–"
+
+
+def test_letters_models_abreast_that_diverge_are_told_by_step() -> None:
+    from experiments.letters import abreast
+
+    told: dict[int, str] = {}
+    finite, broken = np.ones((3, 4)), np.ones((3, 4))
+    broken[1, 2:], broken[2, 0] = np.inf, np.nan
+    abreast._note_divergence(told, {"loss": finite, "grad_norm": finite}, 0)
+    abreast._note_divergence(told, {"loss": finite, "grad_norm": broken}, 8)
+    abreast._note_divergence(told, {"loss": broken, "grad_norm": broken}, 12)
+    assert told == {
+        1: "the grad_norm is inf at step 11",
+        2: "the grad_norm is nan at step 9",
+    }
+
+
+def test_unseen_letters_are_not_read_for_other_settings(letters) -> None:
+    study, settings, read = letters
+    recipe = study.told(study.METHODS["MS"])
+    job = study.make_job("MS", "papers", 1, 0, recipe)
+    where = {"data_dir": settings.folder, "runs": str(settings.runs)}
+    with pytest.raises(ValueError, match="MS, papers: the test letters are for settings that are"):
+        study.run(job, frozen=str(settings.frozen), **where)
+    settings.frozen.write_text(json.dumps({"papers": {"MS": {**recipe, "rate": 0.5}}}))
+    with pytest.raises(ValueError, match="has none of this method, or others"):
+        study.run(job, frozen=str(settings.frozen), **where)
+    assert not read
+    settings.frozen.write_text(json.dumps({"papers": {"MS": recipe}}))
+    assert len(study.load_test(job, settings.folder, settings.frozen)) == 160
+
+
+def test_folds_of_letters_are_disjoint_and_cover_all(letters) -> None:
+    study, settings, _ = letters
+    held_out = []
+    for fold in range(study.protocol.FOLDS):
+        train, validation = study.load_fold(settings.folder, fold)
+        assert set(train.views["letter"]).isdisjoint(validation.views["letter"])
+        assert len(train) + len(validation) == 160
+        np.testing.assert_array_equal(np.unique(train.labels), np.arange(4))
+        held_out += np.unique(validation.views["letter"]).tolist()
+    assert sorted(held_out) == list(range(8))
+
+
+def test_a_letters_run_that_was_stopped_goes_on(letters, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, settings, _ = letters
+    job = study.make_job("MS", "papers", 1, 0, study.told(study.METHODS["MS"]))
+    whole = study.fit_one(job, 0, settings.folder, settings.runs / "whole")
+    seen, retrieval_in = [], study.by_recipe.retrieval_in
+
+    def stopped(validation: object, recipe: object) -> Callable[..., object]:
+        evaluate = retrieval_in(validation, recipe)
+
+        def once(embedder: object) -> object:
+            seen.append(int(embedder.state.step))
+            if seen == [1, 2]:
+                raise KeyboardInterrupt
+            return evaluate(embedder)
+
+        return once
+
+    monkeypatch.setattr(study.by_recipe, "retrieval_in", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        study.fit_one(job, 0, settings.folder, settings.runs)
+    again = study.fit_one(job, 0, settings.folder, settings.runs)
+    assert seen == [1, 2, 2]
+    chex.assert_trees_all_equal(again.best_params, whole.best_params)
+    assert again.history == whole.history
+
+
+def test_trials_of_letters_stay_in_their_ranges() -> None:
+    from experiments.letters import methods
+
+    for name, recipe in methods.METHODS.items():
+        ranges = methods.ranges_of(recipe)
+        values = [methods.trial(recipe, number) for number in range(10)]
+        assert len({str(methods.tuned(recipe, own)) for own in values}) == 10, name
+        for setting, span in ranges.items():
+            ((kind, ends),) = span.items()
+            tried = [own[setting] for own in values]
+            assert set(tried) == set(ends) if kind == "of" else min(ends) <= min(tried), name
+            assert kind == "of" or max(tried) <= max(ends), name
+    points = np.array([methods.spread(3, number) for number in range(1000)])
+    np.testing.assert_allclose(points.mean(0), 0.5, atol=5e-3)
+    np.testing.assert_allclose(np.cov(points.T), np.eye(3) / 12, atol=5e-3)
+
+
+def test_a_nested_loss_of_letters_is_the_sum_over_its_prefixes() -> None:
+    from experiments.letters import methods
+
+    x, y = jax.random.normal(jax.random.key(0), (8, 128)), jnp.arange(8) // 2
+    recipe = methods.METHODS["SupCon, matryoshka"]
+    objective = methods.objective_of("SupCon, matryoshka", recipe, 4)
+    value, _ = objective.loss({}, x, y, key=jax.random.key(0), state=objective.init_state())
+    alone = [jdml.sup_con_loss(x[:, :size], y) for size in (128, 64, 32, 16)]
+    np.testing.assert_allclose(value, np.sum(alone), rtol=1e-5)
+    assert methods.objective_of("SupCon", recipe, 4) is None
+
+
+def test_intervals_of_letters_are_student_s() -> None:
+    """Against the density of t, integrated in float64 until 97.5 % lie below."""
+    from experiments.letters import tables
+
+    values = {
+        (seed, fold): 0.4 + 0.01 * seed + 0.003 * fold**2 for seed in range(3) for fold in range(4)
+    }
+    x, freedom = np.linspace(0, 60, 2_000_001), len(values) - 1
+    density = (1 + x**2 / freedom) ** (-(freedom + 1) / 2)
+    area = np.cumsum((density[1:] + density[:-1]) / 2)
+    quantile = x[1 + np.searchsorted(area / area[-1], 0.95)]
+    runs = 100 * np.array(list(values.values()))
+    half = quantile * runs.std(ddof=1) / len(runs) ** 0.5
+    expected = f"{runs.mean():.1f} [{runs.mean() - half:.1f}, {runs.mean() + half:.1f}]"
+    assert tables.interval(values) == expected
+    assert tables.interval({(0, 0): 0.25}) == "25.0"
+    assert tables.interval({}) == "–"
+
+
+def test_differences_of_letters_that_count() -> None:
+    from experiments.letters import tables
+
+    base = {(seed, fold): 0.4 + 0.01 * seed + 0.003 * fold for seed in (1, 2) for fold in range(4)}
+    worse = {key: value - 0.02 - 0.001 * key[0] for key, value in base.items()}
+    near = {key: value - 0.004 - 0.0001 * key[1] for key, value in base.items()}
+    columns = {"tuned": {"a": worse, "b": base, "c": near}, "papers": {"b": near, "a": near}}
+    runs = {
+        f"{column}: {method} {key}": {
+            "job": {"column": column, "method": method, "seed": key[0], "fold": key[1]},
+            "metrics": dict.fromkeys(tables.SCORES, value),
+        }
+        for column, methods in columns.items()
+        for method, values in methods.items()
+        for key, value in values.items()
+        if column == "tuned" or key[0] == 1
+    }
+    together = {"column": "tuned", "method": "a", "seed": 1, "fold": None}
+    runs["tuned: a, together"] = {"job": together, "metrics": dict.fromkeys(tables.SCORES, 0.9)}
+    tables_of = (tables.counting(make(runs)) for make in (tables.between, tables.beside))
+    rows = [line for text in tables_of for line in text.splitlines() if " − " in line]
+    assert [row.split("  ")[0].rstrip(" |") for row in rows] == [
+        "| b − a",
+        "| c − a",
+        "| a: tuned − paper's",
+    ]
+    assert "-1.69" in rows[2]
+    assert "n = 4" in rows[2]
+    planned = {"pilot": [], "trial": [], "tuned": list(runs), "papers": ["missing"]}
+    told = tables.report(runs, planned)
+    assert told.startswith("PARTIAL: 0 of 0 pilot runs, 0 of 0 trial runs, ")
+    assert "b − a" in told
+    assert "papers, PARTIAL" in told
+    assert "tuned − paper's" not in told  # nothing is compared with what is not whole
