@@ -25,20 +25,23 @@ def square(job: dict) -> dict:
     return {"square": job["x"] ** 2}
 
 
-def cores(job: dict) -> dict:
-    """The cores that a worker has; the job is long enough for each worker to take one."""
+def given(job: dict) -> dict:
+    """What a worker may take of the cores and of a GPU's memory; long enough for each worker to take one."""
     time.sleep(0.3)
-    return {"cores": sorted(os.sched_getaffinity(0))}
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return {"cores": cores, "memory": os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION")}
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="only Linux shares cores out")
-def test_workers_share_the_cores(tmp_path: Path) -> None:
-    mine = sorted(os.sched_getaffinity(0))
+def test_workers_share_the_cores_and_the_memory_of_a_gpu(tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
     jobs = {f"job-{x}": {"x": x} for x in range(4)}
-    results = run_study(cores, jobs, tmp_path / "s.jsonl", workers=2, progress=False)
-    shares = {tuple(result["metrics"]["cores"]) for result in results.values()}
-    assert shares <= {tuple(mine[::2]), tuple(mine[1::2] or mine)}
-    assert {core for share in shares for core in share} <= set(mine)
+    results = run_study(given, jobs, tmp_path / "s.jsonl", workers=2, progress=False)
+    assert {result["metrics"]["memory"] for result in results.values()} == {"0.375"}
+    if hasattr(os, "sched_getaffinity"):  # only Linux shares cores out
+        mine = sorted(os.sched_getaffinity(0))
+        shares = {tuple(result["metrics"]["cores"]) for result in results.values()}
+        assert shares <= {tuple(mine[::2]), tuple(mine[1::2] or mine)}
+        assert {core for share in shares for core in share} <= set(mine)
 
 
 @pytest.mark.parametrize(
@@ -57,22 +60,14 @@ def test_no_worker_is_without_a_core(
     assert study._shares(cores, workers) == shares
 
 
-def gpu_memory(job: dict) -> dict:
-    """What a worker may take of a GPU's memory."""
-    return {"share": os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION")}
-
-
-@pytest.mark.parametrize(
-    ("said", "workers", "share"),
-    [(None, 2, "0.375"), ("0.2", 2, "0.2"), (None, 1, None)],
-)
-def test_workers_share_the_memory_of_a_gpu(tmp_path, monkeypatch, said, workers, share) -> None:
+@pytest.mark.parametrize(("said", "workers"), [("0.2", 2), (None, 1)])
+def test_what_is_said_of_a_gpu_s_memory_holds(tmp_path, monkeypatch, said, workers) -> None:
     monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
     if said:
         monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", said)
     jobs = {f"job-{x}": {"x": x} for x in range(3)}
-    results = run_study(gpu_memory, jobs, tmp_path / "s.jsonl", workers=workers, progress=False)
-    assert {result["metrics"]["share"] for result in results.values()} == {share}
+    results = run_study(given, jobs, tmp_path / "s.jsonl", workers=workers, progress=False)
+    assert {result["metrics"]["memory"] for result in results.values()} == {said}
 
 
 def test_only_missing_jobs_run(tmp_path: Path) -> None:
