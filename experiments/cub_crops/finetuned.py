@@ -12,6 +12,7 @@ have ended are kept in finetuned.jsonl and not made again.
 
 import dataclasses
 import functools
+import hashlib
 import math
 import time
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ import optax
 from experiments.cub_crops.features import BACKBONE, SIDE
 from experiments.cub_crops.main import COLUMNS, FEATURES, HELD_OUT, RATE, score
 from experiments.omniglot.methods import EVALUATIONS, METHODS, Parts, hold_out, on_data
-from experiments.options import Kept, resolved, start
+from experiments.options import Kept, start
 from jdml import data, models
 from jdml.recipes import Recipe
 from jdml.registry import LOSSES
@@ -136,7 +137,7 @@ def load(data_dir: str | None) -> Parts:
     return Parts(hold_out(whole, test, HELD_OUT).train, held_out, test)
 
 
-def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str | None) -> dict[str, Any]:
+def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str) -> dict[str, Any]:
     """Train a method; the best of its evaluations on the held-out species, scored on the test species if it counts."""
     recipe, parts = recipe_of(job["method"]), load(data_dir)
     network = by_recipe.make_network(recipe, parts.train)
@@ -150,7 +151,7 @@ def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str | None) ->
             model=OnCrops(network, data.conventional(SIDE)),
             objective=objective,
             optimizer=optimizer,
-            pretrained=None if weights is None else functools.partial(models.load_weights, weights),
+            pretrained=functools.partial(models.load_weights, weights),
             preprocess=models.normalizer(BACKBONE),
             evaluate_every=STEPS // EVALUATIONS,
             log_every=STEPS,
@@ -210,23 +211,27 @@ def report(results: Results, heads: Results) -> str:
     alone = {c: {m: by_seed(heads, c, method=m, steps=300) for m in TEN} for c in COLUMNS}
     there = [method for method in TEN if tuned["R@1"][method]]
     there.sort(key=lambda method: -np.mean(list(tuned["R@1"][method].values())))
-    whole = [seed for seed in SEEDS if all(seed in tuned["R@1"][method] for method in TEN)]
+    whole = all(set(tuned["R@1"][method]) == set(SEEDS) for method in TEN)
     for scores in (*tuned.values(), *alone.values()) if whole else ():
-        scores[MEAN] = {seed: float(np.mean([scores[m][seed] for m in TEN])) for seed in whole}
+        scores[MEAN] = {seed: float(np.mean([scores[m][seed] for m in TEN])) for seed in SEEDS}
     there += [MEAN] if whole else []
     rows = [
         [m, *(mean_std(list(tuned[c][m].values())) for c in COLUMNS), str(len(tuned["R@1"][m]))]
         for m in there
     ]
     first = [FEATURES, *(f"{100 * bare[c]:.1f}" for c in COLUMNS), "1"]
+    diverged = [name for name, run in results.items() if "diverged" in run["metrics"]]
+    count = sum(len(tuned["R@1"][method]) for method in TEN)
     sections = [
+        f"{'All' if whole else 'PARTIAL'}: {count} of {len(TEN) * len(SEEDS)} runs are scored.\n",
+        *([f"Diverged: {', '.join(diverged)}.\n"] if diverged else []),
         markdown_table(["tried, rate", "held-out MAP@R"], tried),
         markdown_table(["fine-tuned", *COLUMNS, "runs"], [first, *rows]),
     ]
     for c in ("R@1", "MAP@R"):
         gains = {m: paired(tuned[c][m], still[c]) for m in there}
         learned = {m: paired(tuned[c][m], alone[c][m]) for m in there}
-        p, q = (corrected(found) for found in (gains, learned))
+        p, q = (corrected(found) if whole else {} for found in (gains, learned))
         rows = [[m, str(gains[m]), p.get(m, "–"), str(learned[m]), q.get(m, "–")] for m in there]
         titles = [f"{c} − {FEATURES}", "Holm", f"{c} − head alone", "Holm"]
         sections.append(markdown_table(["fine-tuned", *titles], rows))
@@ -243,12 +248,17 @@ def corrected(found: Mapping[str, Paired]) -> dict[str, str]:
 
 def main(settings: Settings) -> str:
     """Do the runs that are missing, as far as time goes; the tables."""
+    if settings.weights is None and not settings.table:
+        raise ValueError("--weights is needed: without it the network's weights would be random")
+    read = b"" if settings.weights is None else settings.weights.read_bytes()
+    digest = hashlib.sha256(read).hexdigest()[:12]
     end = None if settings.minutes is None else time.monotonic() + 60 * settings.minutes
     results: Results = {}
     for stage in (lambda _: trials(), tests):
         left = None if end is None else max(0.0, (end - time.monotonic()) / 60)
-        timed, weights = dataclasses.replace(settings, minutes=left), resolved(settings.weights)
-        results = timed.results(run, stage(results), settings.out, weights=weights)
+        timed = dataclasses.replace(settings, minutes=left)
+        jobs = {name: {**job, "weights": digest} for name, job in stage(results).items()}
+        results = timed.results(run, jobs, settings.out, weights=str(settings.weights))
     kept = read_results(HERE / "results.jsonl")
     heads = {name: run for name, run in kept.items() if "open_set" not in run["job"]}
     return report(results, heads)

@@ -8,6 +8,7 @@ products products of batches. CCP's models, which the host leads from problem to
 import dataclasses
 import functools
 import json
+import math
 import platform
 import tempfile
 import time
@@ -33,10 +34,10 @@ from jdml.training import by_recipe, make_indexed_step, standard
 from jdml.training.records import keep_result, read_results
 from jdml.training.schedule import Best, improve
 
-LARGE = 1024
-"""Rows of a batch from which on models go one by one."""
-SLICES = 20
-"""Parts in which drawings are embedded: each letter has 20."""
+MOST, LARGE = 12, 1024
+"""Models of a program; rows of a batch from which on it has one."""
+AT_ONCE = 20
+"""Drawings of a model that are embedded at a time: each letter has 20."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,17 +68,39 @@ class Models(NamedTuple):
 
 
 def run_all(settings: Any, jobs: Mapping[str, Job]) -> None:
-    """Do those of the jobs that can go together and have no result yet, and keep each one's as if it had gone alone."""
-    units: dict[str, list[Job]] = {}
+    """Do those of the jobs that can go together and have no result yet, and keep each one's as if it had gone alone.
+
+    Raises:
+        ValueError: a kept result is of other settings, naming it.
+    """
     kept = read_results(settings.out)
     for name, job in jobs.items():
+        if name in kept and kept[name]["job"] != json.loads(json.dumps(job)):
+            raise ValueError(f"{name} in {settings.out} was made with other settings: {job}")
+    missing = {_four(job) for name, job in jobs.items() if name not in kept}
+    units: dict[str, list[Job]] = {}
+    for job in jobs.values():
         recipe = Recipe.from_json(job["recipe"])
-        if name not in kept and job["fold"] is not None and not recipe.has_hook:
+        if can(job) and _four(job) in missing:
             units.setdefault(_unit(job, recipe), []).append(job)
+    parts = {
+        f"{name}, {first}": {"models": models[first : first + MOST]}
+        for name, models in units.items()
+        for first in range(0, len(models), MOST)
+    }
     where = {"kept": str(settings.out.resolve()), "frozen": str(settings.frozen.resolve())}
     with tempfile.TemporaryDirectory() as folder:
-        work = {name: {"models": models} for name, models in units.items()}
-        settings.results(run, work, Path(folder) / "units.jsonl", **where)
+        settings.results(run, parts, Path(folder) / "units.jsonl", **where)
+
+
+def can(job: Job) -> bool:
+    """Whether a job is one model whose steps the host does not lead."""
+    return job["fold"] is not None and not Recipe.from_json(job["recipe"]).has_hook
+
+
+def _four(job: Job) -> str:
+    """The models that are scored together: if one is missing, all go again, so that they are those of the table."""
+    return json.dumps([job["column"], job["method"], job["seed"]])
 
 
 def _unit(job: Job, recipe: Recipe) -> str:
@@ -88,7 +111,7 @@ def _unit(job: Job, recipe: Recipe) -> str:
         if recipe.has_proxies:
             shape["letters"] = job["data"].get("letters")
         if recipe.batch_size >= LARGE:
-            shape["fold"] = job["fold"]
+            shape["model"] = [job["seed"], job["fold"]]
     return f"{job['method']}: {json.dumps(shape)}"
 
 
@@ -105,9 +128,10 @@ def run(unit: Mapping[str, list[Job]], data_dir: str | None, kept: str, frozen: 
     if test is not None and "of" not in jobs[0]:
         rows += _together(jobs, results, vectors, test)
     seconds = round((time.perf_counter() - begun) / len(jobs), 1)
-    told = {"seconds": seconds, "machine": f"{platform.machine()}, {jax.devices()[0].device_kind}"}
+    machine = f"{platform.machine()}, {jax.devices()[0].device_kind}"
     for job, metrics in rows:
-        keep_result(kept, name_of(job), {"job": job, "metrics": metrics, **told})
+        made = {"job": job, "metrics": metrics, "seconds": seconds, "machine": machine}
+        keep_result(kept, name_of(job), made)
     return {"models": len(jobs)}
 
 
@@ -136,6 +160,10 @@ def fit(
     advance, embed = _programs(model, step)
     states, best_weights = models.states, _weights(models.states)
     every = jobs[0].get("every", min(protocol.EVERY, steps))
+    if steps % every:
+        raise ValueError(
+            f"steps must be a multiple of those between evaluations, got {steps}, {every}"
+        )
     best: list[Best] = [Best()] * len(jobs)
     curves: list[list[Any]] = [[] for _ in jobs]
     diverged: dict[int, str] = {}
@@ -145,8 +173,10 @@ def fit(
         _note_divergence(diverged, metrics, done - every)
         vectors, improved = embed(*_weights(states), models.held_out), []
         for number, labels in enumerate(models.held_out_labels):
-            x = by_recipe.normalized(recipe, vectors[number])
-            value = float(evaluate_retrieval(x, labels, recall_at=(1,))["MAP@R"])
+            value = math.nan
+            if number not in diverged:
+                x = by_recipe.normalized(recipe, vectors[number])
+                value = float(evaluate_retrieval(x, labels, recall_at=(1,))["MAP@R"])
             best[number], better = improve(best[number], value, done)
             curves[number].append([done, round(value, 5)])
             improved.append(better)
@@ -226,6 +256,7 @@ def _drawings(job: Job, whole: data.Dataset, fold: np.ndarray) -> tuple[data.Dat
     return dataclasses.replace(whole.select(own), labels=labels), own
 
 
+@functools.lru_cache(maxsize=4)
 def _programs(model: ByProducts, step: Any) -> tuple[Any, Any]:
     """Many steps of all models, and the embeddings of as many drawings of each."""
 
@@ -234,7 +265,7 @@ def _programs(model: ByProducts, step: Any) -> tuple[Any, Any]:
 
     def embed(params: Any, batch_stats: Any, images: jax.Array) -> jax.Array:
         variables = {"params": params, "batch_stats": batch_stats}
-        parts = images.reshape(SLICES, -1, *images.shape[1:])
+        parts = images.reshape(-1, AT_ONCE, *images.shape[1:])
         apply = functools.partial(model.apply, variables, train=False)
         vectors = jax.lax.map(lambda part: apply(standard(part)), parts)
         return vectors.reshape(len(images), -1)

@@ -7,15 +7,14 @@ What is run and what counts is written in README.md, before the runs:
 """
 
 import dataclasses
-import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.letters import abreast, levels
-from experiments.letters.protocol import FOLDS, Job, make_job, name_of, read_frozen
+from experiments.letters import abreast, levels, protocol
+from experiments.letters.protocol import Job, make_job, name_of, read_frozen
 from experiments.letters.tables import counting, interval, models_of
 from experiments.options import Kept, start
 from experiments.shown import draw_means, subplots
@@ -23,7 +22,6 @@ from jdml.report import Paired, markdown_table, paired
 from jdml.training.records import read_results
 
 METHODS = ("circle", "FastAP", "InfoNCE", "ArcFace", "triplet", "EPS + margin", "MPA-DW")
-SEED = 1
 HERE = Path(__file__).parent
 Values = dict[Any, float]
 
@@ -57,35 +55,30 @@ def jobs_of(frozen: Path) -> list[Job]:
     ]
     return [
         {
-            **make_job(method, f"{factor} {level}", SEED, fold, made.recipe),
+            **make_job(method, f"{factor} {level}", seed, fold, made.recipe),
             **{"of": column, "factor": factor, "level": level, "data": made.data},
             **{"steps": made.steps, "every": max(1, made.steps // levels.LOOKS)},
         }
         for factor, level, method, column in at
         for made in [levels.at(columns[column][method], factor, level)]
-        for fold in range(FOLDS)
+        for seed in protocol.COLUMNS[column]
+        for fold in range(protocol.FOLDS)
     ]
 
 
 def values_of(results: Mapping[str, Any], scored: Mapping[str, Any], factor: str) -> dict[str, Any]:
-    """MAP@R by method, level and fold, the usual level among the others."""
-    usual = {
-        method: {fold: value for (seed, fold), value in models.items() if seed == SEED}
+    """MAP@R by method, level and model (seed, fold), the usual level among the others."""
+    by_level = {
+        level: models_of(results, f"{factor} {level}", "MAP@R") for level in levels.FACTORS[factor]
+    }
+    by_level[levels.USUAL[factor]] = {
+        method: {model: value for model, value in models.items() if model[1] is not None}
         for column in ("tuned", "also")
         for method, models in models_of(scored, column, "MAP@R").items()
     }
-    changed = {
-        level: models_of(results, f"{factor} {level}", "MAP@R") for level in levels.FACTORS[factor]
-    }
     return {
-        method: {
-            level: {fold: value for (_, fold), value in models[method].items()}
-            for level, models in changed.items()
-            if method in models
-        }
-        | {levels.USUAL[factor]: {f: v for f, v in usual.get(method, {}).items() if f is not None}}
+        method: {level: models.get(method, {}) for level, models in by_level.items()}
         for method in METHODS
-        if any(method in models for models in changed.values())
     }
 
 
@@ -106,30 +99,34 @@ def ordered(factor: str) -> list[Any]:
 
 
 def agreement(values: Mapping[str, Mapping[Any, Values]], factor: str, level: Any) -> str:
-    """Kendall's τ of the methods' means at a level with those at the usual one; a dash where one is missing."""
+    """Kendall's τ of the methods' means at a level with those at the usual one; of those that have both."""
     from scipy.stats import kendalltau
 
-    pairs = [(own.get(level, {}), own[levels.USUAL[factor]]) for own in values.values()]
-    if len(pairs) < 2 or not all(one and usual for one, usual in pairs):
+    pairs = [
+        (own[level], own[levels.USUAL[factor]])
+        for own in values.values()
+        if own[level] and own[levels.USUAL[factor]]
+    ]
+    if len(pairs) < 2:
         return "–"
     means = [[float(np.mean(list(part.values()))) for part in pair] for pair in pairs]
     return f"{kendalltau(*zip(*means, strict=True)).statistic:.2f}"
 
 
 def shifts(values: Mapping[str, Mapping[Any, Values]], factor: str) -> dict[str, Paired]:
-    """By how much the difference of two methods is another at a level than it is usually, fold by fold."""
+    """By how much a method gains more at a level than the others do on average, model by model."""
     usual, found = levels.USUAL[factor], {}
     for level in levels.FACTORS[factor]:
-        for one, other in itertools.combinations(values, 2):
-            gains = [
-                {
-                    fold: values[method][level][fold] - values[method][usual][fold]
-                    for fold in values[method].get(level, {})
-                    if fold in values[method][usual]
-                }
-                for method in (one, other)
-            ]
-            found[f"{level}: {one} − {other}"] = paired(*gains)
+        gains = {
+            method: {model: own[level][model] - own[usual][model] for model in own[level]}
+            for method, own in values.items()
+        }
+        for method, own in gains.items():
+            others = {
+                model: float(np.mean([gains[m][model] for m in gains if m != method]))
+                for model in own
+            }
+            found[f"{level}: {method}"] = paired(own, others)
     return found
 
 
@@ -150,7 +147,8 @@ def draw(values: Mapping[str, Mapping[str, Mapping[Any, Values]]], path: Path) -
         axes.set_xticks(range(len(order)), names)
     for axes in panels[len(values) :]:
         axes.set_axis_off()
-    panels[-1].legend(*panels[0].get_legend_handles_labels(), frameon=False, loc="center")
+    shown = max(panels, key=lambda axes: len(axes.lines))
+    panels[-1].legend(*shown.get_legend_handles_labels(), frameon=False, loc="center")
     figure.savefig(path, dpi=110)
 
 
@@ -166,18 +164,19 @@ def main(settings: Settings) -> str:
         chosen = settings.only or levels.FACTORS
         abreast.run_all(settings, {n: job for n, job in planned.items() if job["factor"] in chosen})
     results, scored = read_results(settings.out), read_results(settings.scored)
+    there = sorted({job["method"] for job in planned.values()})
     done = sum(name in results for name in planned)
-    begin = "All" if done == len(planned) > 0 else "PARTIAL"
-    sections = [f"{begin}: {done} of {len(planned)} runs.\n"]
+    begin = "All" if len(there) == len(METHODS) and done == len(planned) else "PARTIAL"
+    sections = [
+        f"{begin}: {done} of {len(planned)} runs, {len(there)} of {len(METHODS)} methods.\n"
+    ]
     values = {factor: values_of(results, scored, factor) for factor in levels.FACTORS}
     for factor, own in values.items():
-        names = [name for name, job in planned.items() if job["factor"] == factor]
-        if own:
-            sections.append(table(own, factor))
-        if own and all(name in results for name in names):
+        sections.append(table(own, factor))
+        models = [set(part) for level in own.values() for part in level.values()]
+        if models[0] and all(part == models[0] for part in models):  # none diverged, or is missing
             sections.append(counting(shifts(own, factor)))
-    if any(values.values()):
-        draw(values, settings.figure or settings.out.with_suffix(".png"))
+    draw(values, settings.figure or settings.out.with_suffix(".png"))
     return "\n".join(sections)
 
 

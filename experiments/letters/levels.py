@@ -15,7 +15,7 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "wrong": (0.2, 0.4),
     "augmented": (True,),
     "dim": (8, 32, 512),
-    "steps": (500, 8000),
+    "steps": (504, 8000),
     "batch": (32, 256, 1024, 4096),
 }
 USUAL: dict[str, Any] = {
@@ -28,9 +28,9 @@ USUAL: dict[str, Any] = {
     "batch": 64,
 }
 """Of the models that are scored otherwise."""
-LEAST_STEPS, MOST_LETTERS = 250, 512
+LEAST_STEPS, MOST_LETTERS = 256, 512
 LOOKS = 8
-"""Evaluations of a run, however long."""
+"""Evaluations of a run, however long: its steps are a multiple."""
 COPIES = 8
 """Distorted copies of each drawing, of which a batch draws one."""
 
@@ -46,28 +46,31 @@ class Level(NamedTuple):
 def at(recipe: Mapping[str, Any], factor: str, level: Any) -> Level:
     """A recipe with one thing changed.
 
-    A batch of other size sees as many drawings in all, in at least 250 steps, at a rate that goes with its root; it has
-    512 letters at most, and then more drawings of each.
+    A batch of other size sees as many drawings in all, in at least 256 steps, at a rate that goes with its root; it has
+    512 letters at most, and then more drawings of each. Of fewer drawings of a letter no more are in a batch.
     """
     made, steps = dict(recipe), USUAL["steps"]
     if factor == "batch":
-        made["batch"] = _batch(recipe["batch"], level)
+        made["batch"] = _batch(level, recipe["batch"])
         made["rate"] = float(f"{recipe['rate'] * math.sqrt(level / USUAL['batch']):.3g}")
-        steps = max(LEAST_STEPS, steps * USUAL["batch"] // level)
+        steps = max(LEAST_STEPS, steps * USUAL["batch"] // level // LOOKS * LOOKS)
     elif factor == "dim":
         made["dim"] = level
     elif factor == "steps":
         steps = level
     elif factor == "drawings" and not isinstance(recipe["batch"], int):
-        made["batch"] = _batch([0, min(level, recipe["batch"][1])], USUAL["batch"])
+        made["batch"] = _by_letter(USUAL["batch"], min(level, recipe["batch"][1]))
     return Level(made, steps, {factor: level} if factor in CHANGES else {})
 
 
-def _batch(usual: Any, rows: int) -> Any:
-    """A batch of so many rows, with as many drawings of a letter as usual, if there are letters for that."""
-    if isinstance(usual, int):
-        return rows
-    letters = min(MOST_LETTERS, rows // usual[1])
+def _batch(rows: int, usual: Any) -> Any:
+    """A batch of so many rows, random ones or by letter, as usual."""
+    return rows if isinstance(usual, int) else _by_letter(rows, usual[1])
+
+
+def _by_letter(rows: int, drawings: int) -> list[int]:
+    """Letters, and drawings of each: so many, if there are letters for that."""
+    letters = min(MOST_LETTERS, rows // drawings)
     return [letters, rows // letters]
 
 

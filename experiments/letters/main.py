@@ -249,13 +249,18 @@ def main(settings: Settings) -> str:
         raise ValueError(f"--only must name methods among {', '.join(METHODS)}; got {unknown}")
     end = None if settings.minutes is None else time.monotonic() + 60 * settings.minutes
     where = {"runs": str(settings.runs.resolve()), "frozen": str(settings.frozen.resolve())}
-    for stage in stages(settings):
+
+    def in_time() -> Settings:
         left = None if end is None else max(0.0, (end - time.monotonic()) / 60)
+        return dataclasses.replace(settings, minutes=left)
+
+    for stage in stages(settings):
         jobs = {name_of(job): job for job in stage if job["method"] in (settings.only or METHODS)}
-        in_time = dataclasses.replace(settings, minutes=left)
-        if settings.abreast:
-            abreast.run_all(in_time, jobs)
-        in_time.results(run, jobs, settings.out, **where)
+        if settings.abreast and not settings.table:
+            together = {name: job for name, job in jobs.items() if abreast.can(job)}
+            abreast.run_all(in_time(), together)
+            jobs = {name: job for name, job in jobs.items() if name not in together}
+        in_time().results(run, jobs, settings.out, **where)
     kept = read_results(settings.out)
     planned = {"pilot": pilots(), "trial": trials(kept) + also(kept)}
     for column in protocol.COLUMNS:

@@ -7,7 +7,7 @@ from typing import Any
 from jdml.report import Paired, holm, markdown_table, paired
 
 SCORES = ("P@1", "RP", "MAP@R")
-CHOOSING = ("pilot", "trial")
+UNSCORED = ("pilot", "trial")
 LEAST = 0.5
 """Points of MAP@R below which a difference does not count, however sure it is."""
 CLAIMS = (
@@ -57,7 +57,7 @@ def report(results: Results, planned: Mapping[str, Sequence[str]]) -> str:
     sections += [
         scored(results, column, whole=column in whole)
         for column in planned
-        if column not in CHOOSING and models_of(results, column, "MAP@R")
+        if column not in UNSCORED and models_of(results, column, "MAP@R")
     ]
     if "tuned" in whole:
         sections.append(counting(between(results)))
@@ -131,7 +131,9 @@ def beside(results: Results) -> dict[str, Paired]:
 def claims(results: Results) -> dict[str, Paired]:
     """How the papers' methods differ from what they are said to be better than, both tuned."""
     both = {**_single(results, "tuned"), **_single(results, "also")}
-    return {f"{one} − {other}": paired(both[one], both[other]) for one, other in CLAIMS}
+    return {
+        f"{one} − {other}": paired(both.get(one, {}), both.get(other, {})) for one, other in CLAIMS
+    }
 
 
 def _single(results: Results, column: str) -> dict[str, dict[Model, float]]:
@@ -143,7 +145,7 @@ def _single(results: Results, column: str) -> dict[str, dict[Model, float]]:
 
 def counting(pairs: Mapping[str, Paired]) -> str:
     """The differences that are sure after Holm's correction for all of them, and not small."""
-    p = holm({name: difference.p for name, difference in pairs.items()})
+    p = holm({name: difference.p for name, difference in pairs.items()}, len(pairs))
     kept = [
         name
         for name, difference in pairs.items()
@@ -154,7 +156,7 @@ def counting(pairs: Mapping[str, Paired]) -> str:
 
 def all_of(pairs: Mapping[str, Paired]) -> str:
     """All differences; those count that are sure after Holm's correction, and not small."""
-    p = holm({name: difference.p for name, difference in pairs.items()})
+    p = holm({name: difference.p for name, difference in pairs.items()}, len(pairs))
     return _rows("MAP@R, points", pairs, p, list(pairs))
 
 

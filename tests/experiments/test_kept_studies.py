@@ -308,9 +308,14 @@ def test_fine_tuned_birds_keep_their_runs_and_the_network_has_its_own_rate(
     images = np.random.default_rng(0).integers(0, 255, (80, 12, 12, 3), np.uint8)
     birds = jdml.data.Dataset("birds", images, labels)
     monkeypatch.setattr(study, "load", lambda _: study.Parts(birds, birds, birds))
-    settings = study.Settings(out=tmp_path / "kept.jsonl")
-    assert "held-out MAP@R" in study.main(dataclasses.replace(settings, minutes=0))
+    monkeypatch.setattr(study.models, "load_weights", lambda path, variables: variables)
+    settings = study.Settings(out=tmp_path / "kept.jsonl", weights=tmp_path / "weights")
+    (tmp_path / "weights").write_bytes(b"weights")
+    with pytest.raises(ValueError, match="--weights is needed: without it the network's weights"):
+        study.main(dataclasses.replace(settings, weights=None))
+    assert "PARTIAL: 0 of 2 runs" in study.main(dataclasses.replace(settings, minutes=0))
     told = study.main(settings)
+    assert told.startswith("All: 2 of 2 runs are scored.")
     kept = read_results(settings.out)
     assert list(kept) == ["MS-0", "MS-1", "try MS 0.0001", "try MS 1e-05"]
     rates = {name: kept[name]["metrics"]["validation"] for name in list(kept)[2:]}
@@ -319,6 +324,10 @@ def test_fine_tuned_birds_keep_their_runs_and_the_network_has_its_own_rate(
     assert told.count("n = 2") == 8  # bare and under a head, two metrics, the method and the mean
     monkeypatch.setattr(study, "run", no_run)
     assert study.main(settings) == told
+    broken = {**kept, "MS-1": {**kept["MS-1"], "metrics": {"diverged": "at step 1"}}}
+    partial = study.report(broken, read_results(study.HERE / "results.jsonl"))
+    assert partial.startswith("PARTIAL: 1 of 2 runs are scored.\n\nDiverged: MS-1.")
+    assert study.MEAN not in partial
     rule = study.parts_of_step(study.recipe_of("MS"), 1e-5, 8)[1]
     params = {"model": {"stem": jnp.ones(1), "head": jnp.ones(1)}}
     state, moved = rule.init(params), []

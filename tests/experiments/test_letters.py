@@ -139,12 +139,12 @@ def test_levels_of_letters_change_one_thing() -> None:
     by_class = {"batch": [16, 4], "rate": 4e-3, "dim": 128}
     assert levels.at(by_class, "batch", 4096) == (
         {**by_class, "batch": [512, 8], "rate": 0.032},
-        250,
+        256,
         {},
     )
     assert levels.at(by_class, "batch", 256) == (
         {**by_class, "batch": [64, 4], "rate": 8e-3},
-        500,
+        496,
         {},
     )
     assert levels.at({**by_class, "batch": 64}, "batch", 32).recipe["batch"] == 32
@@ -200,13 +200,12 @@ def test_levels_of_letters_are_scored_beside_the_usual_one(letters, monkeypatch)
     study, settings, read = letters
     monkeypatch.setattr(levels, "FACTORS", {"wrong": (0.5,), "augmented": (True,)})
     monkeypatch.setattr(levels, "USUAL", {**levels.USUAL, "steps": 2})
-    monkeypatch.setattr(factors, "METHODS", ("MS",))
-    monkeypatch.setattr(factors, "FOLDS", 2)
+    monkeypatch.setattr(factors, "METHODS", ("MS", "ArcFace"))
     own = factors.Settings(
         settings.data_dir, out=settings.out.with_name("levels.jsonl"), scored=settings.out
     )
     own = dataclasses.replace(own, frozen=settings.frozen)
-    assert factors.main(own).startswith("PARTIAL: 0 of 0 runs")
+    assert factors.main(own).startswith("PARTIAL: 0 of 0 runs, 0 of 2 methods")
     settings.frozen.write_text(json.dumps({"tuned": {"MS": study.told(study.METHODS["MS"])}}))
     usual = {"column": "tuned", "method": "MS", "seed": 1}
     scores = dict.fromkeys(("P@1", "RP", "MAP@R"), 0.5)
@@ -214,8 +213,9 @@ def test_levels_of_letters_are_scored_beside_the_usual_one(letters, monkeypatch)
     write_results(settings.out, {str(number): run for number, run in enumerate(runs)})
     told = factors.main(own)
     assert set(read) == {"train", "test"}
-    assert told.startswith("All: 4 of 4 runs.")
+    assert told.startswith("PARTIAL: 4 of 4 runs, 1 of 2 methods.")
     assert "| wrong                  | 0.0               | 0.5 " in told
+    assert "that count" not in told
     assert own.out.with_suffix(".png").stat().st_size > 10_000
     kept = read_results(own.out)
     assert kept["wrong 0.5: MS, fold 1-1"]["job"]["data"] == {"wrong": 0.5}
@@ -226,22 +226,96 @@ def test_levels_of_letters_are_scored_beside_the_usual_one(letters, monkeypatch)
         study.load_test(job, settings.folder, settings.frozen)
     with pytest.raises(ValueError, match=r"--only must name factors among wrong, augmented; got"):
         factors.main(dataclasses.replace(own, only=("color",)))
+    monkeypatch.setitem(levels.USUAL, "steps", 4)
+    with pytest.raises(ValueError, match=r"wrong 0.5: MS, fold 0-1 in .* with other settings"):
+        factors.main(own)
 
 
-def test_shifts_of_letters_are_differences_of_differences() -> None:
+def test_shifts_of_letters_are_beside_what_other_methods_gain() -> None:
     from experiments.letters import factors
 
-    near = {fold: 0.4 + 0.01 * fold for fold in range(4)}
+    near = {(seed, fold): 0.4 + 0.01 * fold for seed in (1, 2) for fold in range(4)}
     values = {
-        "a": {0.0: near, 0.2: {fold: value - 0.01 for fold, value in near.items()}},
-        "b": {0.0: near, 0.2: {f: value - 0.05 - 0.001 * f for f, value in near.items()}},
+        "a": {0.0: near, 0.2: {model: value - 0.01 for model, value in near.items()}},
+        "b": {0.0: near, 0.2: {m: value - 0.05 - 0.001 * m[1] for m, value in near.items()}},
+        "c": {0.0: near, 0.2: {model: value - 0.03 for model, value in near.items()}},
     }
-    shift = factors.shifts(values, "wrong")["0.2: a − b"]
-    assert (round(shift.mean, 3), shift.seeds) == (4.15, 4)
-    values["c"] = {0.0: dict.fromkeys(near, 0.1), 0.2: dict.fromkeys(near, 0.5)}
-    values["b"][0.0] = dict.fromkeys(near, 0.41)
-    assert factors.agreement(values, "wrong", 0.2) == "-0.33"  # of three pairs one keeps its order
-    assert factors.agreement(values, "wrong", 0.4) == "–"
+    values = {name: {**own, 0.4: own[0.2]} for name, own in values.items()}
+    shift = factors.shifts(values, "wrong")["0.2: a"]
+    assert (round(shift.mean, 3), shift.seeds) == (-1 + (5.15 + 3) / 2, 8)
+    far = {"a": 0.415, "b": 0.41, "c": 0.1}, {"a": 0.405, "b": 0.36, "c": 0.5}
+    values = {name: {0.0: {0: far[0][name]}, 0.2: {0: far[1][name]}} for name in far[0]}
+    assert factors.agreement(values, "wrong", 0.2) == "-0.33"  # one of three pairs keeps its order
+    assert factors.agreement({"a": values["a"]}, "wrong", 0.2) == "–"
+
+
+@pytest.mark.parametrize("method", ["ArcFace", "ProxyAnchor + NIR"])
+def test_a_level_of_letters_abreast_is_what_training_on_its_drawings_gives(letters, method) -> None:
+    from experiments.letters import abreast, levels, methods
+
+    study, settings, _ = letters
+    recipe = study.told(dataclasses.replace(methods.METHODS[method], batch=16))
+    job = {**study.make_job(method, "wrong 0.5", 0, 0, recipe), "data": {"wrong": 0.5}}
+    ((result,), _) = abreast.fit([job], settings.folder, None)
+    train, validation = study.load_fold(settings.folder, 0)
+    _, labels = levels.rows_of(job["data"], np.arange(len(train)), train.labels, 0)
+    alone = study.by_recipe.train(
+        study.Recipe.from_json(recipe),
+        dataclasses.replace(train, labels=labels),
+        validation=validation,
+        steps=2,
+        evaluate_every=1,
+        progress=False,
+    )
+    curve = [[record["step"], record["MAP@R"]] for record in alone.history if "MAP@R" in record]
+    np.testing.assert_allclose(result["curve"], curve, atol=2e-3)
+    with pytest.raises(ValueError, match="steps must be a multiple of those between evaluations"):
+        abreast.fit([{**job, "every": 3}], settings.folder, None)
+
+
+def test_a_letters_model_abreast_that_diverges_is_kept_as_such(letters, monkeypatch) -> None:
+    """The others of its program go on, and are scored; nothing is scored together."""
+    from experiments.letters import abreast
+
+    study, settings, _ = letters
+    recipe = study.told(study.METHODS["MS"])
+    settings.frozen.write_text(json.dumps({"papers": {"MS": recipe}}))
+    jobs = [study.make_job("MS", "papers", 1, fold, recipe) for fold in (0, 1)]
+    begin = abreast._begin
+
+    def broken(*settings: object) -> object:
+        model, step, models = begin(*settings)
+        params = jax.tree.map(lambda leaf: leaf.at[1].set(jnp.nan), models.states.params)
+        return model, step, models._replace(states=models.states._replace(params=params))
+
+    monkeypatch.setattr(abreast, "_begin", broken)
+    abreast.run_all(settings, {study.name_of(job): job for job in jobs})
+    kept = {name: run["metrics"] for name, run in read_results(settings.out).items()}
+    assert set(kept) == {"papers: MS, fold 0-1", "papers: MS, fold 1-1"}
+    assert kept["papers: MS, fold 1-1"] == {"diverged": "the loss is nan at step 1"}
+    assert kept["papers: MS, fold 0-1"]["MAP@R"] > 0
+
+
+def test_letters_abreast_end_in_time(letters, monkeypatch) -> None:
+    """What cannot go abreast has the time that is left, and nothing goes alone that could go abreast."""
+    study, settings, _ = letters
+    asked: list[tuple[str, int, float]] = []
+
+    def seen(where: str) -> Callable[..., dict]:
+        def kept(settings: object, jobs: dict, *others: object, **more: object) -> dict:
+            jobs = others[0] if where == "alone" else jobs
+            asked.append((where, len(jobs), settings.minutes))
+            now[0] += 60
+            return {}
+
+        return kept
+
+    now = [0.0]
+    monkeypatch.setattr(study.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(study.abreast, "run_all", seen("abreast"))
+    monkeypatch.setattr(study.Settings, "results", seen("alone"))
+    study.main(dataclasses.replace(settings, minutes=3, abreast=True))
+    assert asked[:3] == [("abreast", 1, 3), ("alone", 0, 2), ("abreast", 0, 1)]
 
 
 def test_letters_models_abreast_that_diverge_are_told_by_step() -> None:
