@@ -27,7 +27,7 @@ PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 # Programs of their own, on as many devices as they need; `.ci/run` runs them beside the others.
 DEVICES = tests/meshes tests/scale
 
-test: $(VENV)/.dev ## the tests, with the documentation's code and the docstrings' examples (7 to 17 minutes on two cores, by their speed)
+test: $(VENV)/.dev ## the tests, with the documentation's code and the docstrings' examples (7 to 17 minutes on two cores, by their speed; again 0.7 of it)
 	$(PYTEST) $(DEVICES:%=--ignore %)
 
 test-devices: $(VENV)/.dev ## everything on eight devices, and training in two processes (four minutes)

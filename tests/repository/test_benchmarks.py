@@ -264,7 +264,7 @@ def test_accelerator(
 ) -> None:
     """The small form on a CPU: every section runs, and the CPU agrees with itself on a loss of each kind."""
     module = load("accelerator", monkeypatch)
-    kinds = ["triplet_loss", "multi_proxy_anchor_loss"]
+    kinds = ["triplet_loss", "info_nce_loss", "arcface_loss", "multi_proxy_anchor_loss"]
     monkeypatch.setattr(jdml.losses, "__all__", kinds)
     monkeypatch.setattr(jdml.models, "create", lambda name, dim, **_: Pixels(dim))
     out = tmp_path / "device.jsonl"

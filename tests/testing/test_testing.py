@@ -42,9 +42,9 @@ def test_a_users_own_loss_passes() -> None:
 
 
 def test_check_loss_on_a_proxy_loss() -> None:
-    few = ("jit", "gradients", "transforms", "memory")  # which are tried of every loss
+    skip = ("jit", "gradients", "transforms", "memory")  # the dearest, tried in the matrix
     loss, settings = jdml.normalized_softmax_loss, {"temperature": 0.3}
-    check_loss(loss, kind="proxy", proxies_per_class=2, skip=few, **settings)
+    check_loss(loss, kind="proxy", proxies_per_class=2, skip=skip, **settings)
 
 
 def leaky(embeddings: jax.Array, labels: jax.Array, **options: Any) -> jax.Array:
