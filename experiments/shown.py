@@ -26,6 +26,11 @@ def cells(
     return [cell(over_seeds(results, name, metric), scale, digits) for metric in metrics]
 
 
+def curve(history: Sequence[Mapping[str, Any]], metric: str = "MAP@R") -> list[list[float]]:
+    """Step and value of each evaluation of a run, as studies keep them."""
+    return [[one["step"], round(float(one[metric]), 5)] for one in history if metric in one]
+
+
 def subplots(rows: int = 1, columns: int = 1, *, size: tuple[float, float], **shared: Any) -> Any:
     """A figure, and its axes ``[rows, columns]``; no window is opened."""
     from matplotlib.figure import Figure

@@ -29,6 +29,7 @@ from experiments.cub_crops.features import BACKBONE, SIDE
 from experiments.cub_crops.main import COLUMNS, FEATURES, HELD_OUT, RATE, score
 from experiments.omniglot.methods import EVALUATIONS, METHODS, Parts, hold_out, on_data
 from experiments.options import Kept, start
+from experiments.shown import curve
 from jdml import data, models
 from jdml.recipes import Recipe
 from jdml.registry import LOSSES
@@ -160,12 +161,11 @@ def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str) -> dict[s
     except FloatingPointError as error:
         return {"diverged": str(error)}
     assert result.best is not None
-    curve = [[r["step"], round(float(r["MAP@R"]), 5)] for r in result.history if "MAP@R" in r]
     scores = {}
     if job["test"]:
         scores = score(recipe, result.embedder(parts.test.images), parts.test.labels)
     best = {"validation": result.best.value, "best step": result.best.step}
-    return {**scores, **best, "curve": curve}
+    return {**scores, **best, "curve": curve(result.history)}
 
 
 def trials() -> dict[str, dict[str, Any]]:

@@ -31,6 +31,7 @@ from jdml.recipes import Recipe
 from jdml.recipes.optimizer import make_optimizer
 from jdml.recipes.sampler import make_sampler
 from jdml.training import by_recipe, make_indexed_step, standard
+from jdml.training.checkpoint import differences
 from jdml.training.records import keep_result, read_results
 from jdml.training.schedule import Best, improve
 
@@ -75,8 +76,11 @@ def run_all(settings: Any, jobs: Mapping[str, Job]) -> None:
     """
     kept = read_results(settings.out)
     for name, job in jobs.items():
-        if name in kept and kept[name]["job"] != json.loads(json.dumps(job)):
-            raise ValueError(f"{name} in {settings.out} was made with other settings: {job}")
+        wrong = name in kept and differences(kept[name]["job"], json.loads(json.dumps(job)))
+        if wrong:
+            raise ValueError(
+                f"{name} in {settings.out} was made with other settings: {'; '.join(wrong)}"
+            )
     missing = {_four(job) for name, job in jobs.items() if name not in kept}
     units: dict[str, list[Job]] = {}
     for job in jobs.values():

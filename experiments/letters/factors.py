@@ -15,7 +15,7 @@ import numpy as np
 
 from experiments.letters import abreast, levels, protocol
 from experiments.letters.protocol import Job, make_job, name_of, read_frozen
-from experiments.letters.tables import counting, interval, models_of
+from experiments.letters.tables import counting, interval, single_models, tuned_models
 from experiments.options import Kept, start
 from experiments.shown import draw_means, subplots
 from jdml.report import Paired, markdown_table, paired
@@ -69,13 +69,9 @@ def jobs_of(frozen: Path) -> list[Job]:
 def values_of(results: Mapping[str, Any], scored: Mapping[str, Any], factor: str) -> dict[str, Any]:
     """MAP@R by method, level and model (seed, fold), the usual level among the others."""
     by_level = {
-        level: models_of(results, f"{factor} {level}", "MAP@R") for level in levels.FACTORS[factor]
+        level: single_models(results, f"{factor} {level}") for level in levels.FACTORS[factor]
     }
-    by_level[levels.USUAL[factor]] = {
-        method: {model: value for model, value in models.items() if model[1] is not None}
-        for column in ("tuned", "also")
-        for method, models in models_of(scored, column, "MAP@R").items()
-    }
+    by_level[levels.USUAL[factor]] = tuned_models(scored)
     return {
         method: {level: models.get(method, {}) for level, models in by_level.items()}
         for method in METHODS

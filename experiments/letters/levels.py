@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jdml.data import corrupt_labels
+
 FACTORS: dict[str, tuple[Any, ...]] = {
     "letters": (90, 180, 361),
     "drawings": (5, 10),
@@ -75,23 +77,23 @@ def _by_letter(rows: int, drawings: int) -> list[int]:
 
 
 def rows_of(
-    data: Mapping[str, Any], rows: np.ndarray, labels: np.ndarray, seed: int
+    changes: Mapping[str, Any], rows: np.ndarray, labels: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The drawings that a model trains on, and their labels 0, 1, …, of those that there are."""
-    random = np.random.default_rng([seed, 0x1E77E5])
-    for name, level in data.items():
-        rows, labels = CHANGES[name](rows, labels, level, random)
+    for name, level in changes.items():
+        rows, labels = CHANGES[name](rows, labels, level, seed)
     return rows, np.unique(labels, return_inverse=True)[1]
 
 
-def _some_letters(rows: Any, labels: Any, number: int, random: np.random.Generator) -> Any:
+def _some_letters(rows: Any, labels: Any, number: int, seed: int) -> Any:
     there = np.unique(labels)
+    random = np.random.default_rng(seed)
     kept = np.isin(labels, random.choice(there, min(number, len(there)), replace=False))
     return rows[kept], labels[kept]
 
 
-def _some_drawings(rows: Any, labels: Any, number: int, random: np.random.Generator) -> Any:
-    shuffled = random.permutation(len(labels))
+def _some_drawings(rows: Any, labels: Any, number: int, seed: int) -> Any:
+    shuffled = np.random.default_rng(seed).permutation(len(labels))
     ordered = shuffled[np.argsort(labels[shuffled], kind="stable")]
     _, first, counts = np.unique(labels[ordered], return_index=True, return_counts=True)
     place = np.arange(len(labels)) - np.repeat(first, counts)
@@ -99,15 +101,11 @@ def _some_drawings(rows: Any, labels: Any, number: int, random: np.random.Genera
     return rows[kept], labels[kept]
 
 
-def _wrong(rows: Any, labels: Any, share: float, random: np.random.Generator) -> Any:
-    """So many drawings, drawn at random, have the label of another letter."""
-    there, codes = np.unique(labels, return_inverse=True)
-    chosen = random.choice(len(labels), round(share * len(labels)), replace=False)
-    codes[chosen] = (codes[chosen] + random.integers(1, len(there), len(chosen))) % len(there)
-    return rows, there[codes]
+def _wrong(rows: Any, labels: Any, share: float, seed: int) -> Any:
+    return rows, corrupt_labels(labels, share, seed)
 
 
-def _same(rows: Any, labels: Any, _level: Any, _random: np.random.Generator) -> Any:
+def _same(rows: Any, labels: Any, _level: Any, _seed: int) -> Any:
     """Distorted drawings are the same drawings: see :func:`distorted`."""
     return rows, labels
 

@@ -35,6 +35,7 @@ from experiments.letters.protocol import (
 )
 from experiments.letters.tables import CLAIMS, report
 from experiments.options import Kept, start
+from experiments.shown import curve
 from jdml import data
 from jdml.recipes import Recipe
 from jdml.training import FitResult, by_recipe
@@ -115,11 +116,7 @@ def run(job: Job, data_dir: str | None, runs: str, frozen: str) -> dict[str, Any
         "validation": round(result.best.value, 5),
         "best step": result.best.step,
         "steps": int(result.history[-1]["step"]),
-        "curve": [
-            [record["step"], round(float(record["MAP@R"]), 5)]
-            for record in result.history
-            if "MAP@R" in record
-        ],
+        "curve": curve(result.history),
     }
 
 

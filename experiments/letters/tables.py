@@ -111,7 +111,7 @@ def scored(results: Results, column: str, *, whole: bool) -> str:
 
 def between(results: Results) -> dict[str, Paired]:
     """How tuned methods differ in MAP@R, model by model."""
-    tuned = _single(results, "tuned")
+    tuned = single_models(results, "tuned")
     ranked = sorted(tuned, key=lambda method: -sum(tuned[method].values()))
     return {
         f"{one} − {other}": paired(tuned[one], tuned[other])
@@ -121,7 +121,7 @@ def between(results: Results) -> dict[str, Paired]:
 
 def beside(results: Results) -> dict[str, Paired]:
     """What tuning gives each method, model by model."""
-    tuned, papers = _single(results, "tuned"), _single(results, "papers")
+    tuned, papers = single_models(results, "tuned"), single_models(results, "papers")
     return {
         f"{method}: tuned − paper's": paired(models, papers.get(method, {}))
         for method, models in tuned.items()
@@ -130,17 +130,23 @@ def beside(results: Results) -> dict[str, Paired]:
 
 def claims(results: Results) -> dict[str, Paired]:
     """How the papers' methods differ from what they are said to be better than, both tuned."""
-    both = {**_single(results, "tuned"), **_single(results, "also")}
+    both = tuned_models(results)
     return {
         f"{one} − {other}": paired(both.get(one, {}), both.get(other, {})) for one, other in CLAIMS
     }
 
 
-def _single(results: Results, column: str) -> dict[str, dict[Model, float]]:
+def single_models(results: Results, column: str) -> dict[str, dict[Model, float]]:
+    """MAP@R of single models, by method, seed and fold."""
     return {
         method: {key: value for key, value in models.items() if key[1] is not None}
         for method, models in models_of(results, column, "MAP@R").items()
     }
+
+
+def tuned_models(results: Results) -> dict[str, dict[Model, float]]:
+    """Those of all tuned methods, the leading and the others."""
+    return {**single_models(results, "tuned"), **single_models(results, "also")}
 
 
 def counting(pairs: Mapping[str, Paired]) -> str:

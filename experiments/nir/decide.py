@@ -23,7 +23,7 @@ import jdml
 from experiments.nir import regularized
 from experiments.options import Kept, start
 from experiments.potential_fields import study  # the data and the base losses
-from experiments.shown import cell, subplots, those_run
+from experiments.shown import cell, curve, subplots, those_run
 from jdml import optim
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired_table
@@ -156,7 +156,7 @@ def run(job: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
     return {
         **{name: round(float(v), 5) for name, v in scores.items() if name not in left_out},
         "skipped": int(sum(record["skipped"] for record in result.history)),
-        "curve": [[r["step"], round(float(r["R@1"]), 5)] for r in result.history if "R@1" in r],
+        "curve": curve(result.history, "R@1"),
     }
 
 
