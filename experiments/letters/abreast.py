@@ -197,7 +197,7 @@ def fit(
         for number, own in enumerate(best)
     ]
     if test is None:
-        return results, []
+        return results, [None] * len(jobs)
     unseen = jnp.broadcast_to(jnp.asarray(test.images), (len(jobs), *test.images.shape))
     return results, [by_recipe.normalized(recipe, x) for x in embed(*best_weights, unseen)]
 
