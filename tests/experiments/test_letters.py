@@ -256,7 +256,8 @@ def test_a_level_of_letters_abreast_is_what_training_on_its_drawings_gives(lette
     study, settings, _ = letters
     recipe = study.told(dataclasses.replace(methods.METHODS[method], batch=16))
     job = {**study.make_job(method, "wrong 0.5", 0, 0, recipe), "data": {"wrong": 0.5}}
-    ((result,), _) = abreast.fit([job], settings.folder, None)
+    abreast.run({"models": [job]}, settings.folder, str(settings.out), str(settings.frozen))
+    (result,) = (kept["metrics"] for kept in read_results(settings.out).values())
     train, validation = study.load_fold(settings.folder, 0)
     _, labels = levels.rows_of(job["data"], np.arange(len(train)), train.labels, 0)
     alone = study.by_recipe.train(
