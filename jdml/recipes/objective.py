@@ -156,6 +156,30 @@ def weighted(objective: Objective, weight: float) -> Objective:
     return objective._replace(loss=loss)
 
 
+def in_bfloat16(objective: Objective) -> Objective:
+    """Hand embeddings, and references, to a pair loss in bfloat16.
+
+    A GPU or TPU then multiplies them as they are, accumulating in float32. The library's networks that compute in
+    bfloat16 round their embeddings to it, so that no bit of these is lost.
+
+    Args:
+        objective: of a pair loss.
+
+    Returns:
+        The objective.
+    """
+
+    @wraps(objective.loss)
+    def loss(
+        params: Any, embeddings: Any, labels: Any, *, references: Any = None, **settings: Any
+    ) -> tuple[Any, Any]:
+        if references is not None:
+            settings["references"] = references.astype(jnp.bfloat16)
+        return objective.loss(params, embeddings.astype(jnp.bfloat16), labels, **settings)
+
+    return objective._replace(loss=loss)
+
+
 def of_proxies(
     recipe: Recipe, loss_fn: Callable[..., Any], num_classes: int, dim: int, settings: Any
 ) -> Objective:
@@ -194,6 +218,8 @@ def of_samples(
         start = settings.pop("beta", 1.2)
         learned["beta"] = np.full(num_classes if recipe.learn_beta == "class" else (), start)
     made = objectives.pair(loss_fn, learned=learned, **settings)
+    if recipe.dtype == "bfloat16":
+        made = in_bfloat16(made)
     if not recipe.memory:
         return made
     return objectives.with_memory(made, recipe.memory, dim, warmup=recipe.memory_wait)

@@ -24,6 +24,7 @@ import programs
 from jax import export
 
 from jdml.models import SmallConvNet, layers
+from jdml.recipes import Recipe, make_objective
 from jdml.training.exporting import PLATFORMS
 
 
@@ -51,13 +52,24 @@ def pooled() -> tuple[str, Callable[[], Any]]:
     return "max_pool", programs.traced(jax.value_and_grad(value), programs.shape(2, 16, 16, 8))
 
 
+def in_bfloat16() -> tuple[str, Callable[[], Any]]:
+    """A pair loss of a recipe in bfloat16, whose network hands over float32."""
+    objective = make_objective(Recipe(loss="multi_similarity", dtype="bfloat16"), num_classes=4)
+
+    def value(x: jax.Array, labels: jax.Array) -> jax.Array:
+        return objective.loss({}, x, labels)[0]
+
+    arrays = programs.shape(12, programs.DIM), programs.shape(12, dtype=jnp.int32)
+    return "multi_similarity in bfloat16", programs.traced(jax.value_and_grad(value), *arrays)
+
+
 def everything() -> Iterator[tuple[Any, ...]]:
     """Each program's name, how it is traced, and more that is not of interest here."""
     yield exported(programs.DIM)
     yield pooled()
     yield from programs.small(None, classes=4, batch=12)
     yield from programs.mined(None)
-    yield programs.of_pairs("multi_similarity", 12, " in bfloat16", jnp.bfloat16)
+    yield in_bfloat16()
     for name in programs.judged.FIELDS:
         yield programs.of_field(name, 24, 8)
     yield from programs.flow(None, rows=4, num_blocks=1, hidden=8, depth=2)

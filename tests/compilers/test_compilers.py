@@ -146,7 +146,7 @@ def test_programs(target: str, tmp_path: Path) -> None:
         assert bool(precisions) == (not name.startswith("greedy_k_center")), name
         for left, right, asked in precisions.values():
             assert (left, right, asked) == ("f32", "f32", "highest,highest"), name
-    halves = found["multi_similarity in bfloat16, 12 rows"]["precisions"].values()
+    halves = found["multi_similarity in bfloat16"]["precisions"].values()
     assert ["bf16", "bf16", "default"] in halves  # the similarities: exact, accumulated in float32
     assert {asked for left, right, asked in halves if "f32" in (left, right)} == {"highest,highest"}
     among = found["products, 12 x 12"]["operations"]["f32"]

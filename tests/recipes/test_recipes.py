@@ -288,6 +288,31 @@ def test_the_easiest_of_all_positives_is_kept():
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
+def test_a_pair_loss_multiplies_in_bfloat16_what_a_network_computed_in_it(monkeypatch):
+    """Such embeddings, in float32 as networks give them, have the same loss and gradient, with a memory, too."""
+    x, y = BATCH[0].astype(jnp.bfloat16).astype(jnp.float32), BATCH[1]
+    plain = Recipe(loss="multi_similarity", dim=DIM, memory=48)
+    found = {}
+    for dtype in ("float32", "bfloat16"):
+        objective = make_objective(dataclasses.replace(plain, dtype=dtype), CLASSES)
+        state = objective.update_state(objective.init_state(), x[::-1], y[::-1])
+
+        def loss(x, objective=objective, state=state):
+            return objective.loss({}, x, y[: len(x)], state=state)
+
+        found[dtype] = jax.jit(jax.value_and_grad(loss, has_aux=True))(x)
+    single, half = found.values()
+    chex.assert_trees_all_equal(single[0], half[0])
+    # The gradients by the batch's rows and by what they have with the memory are rounded each.
+    largest = jnp.abs(single[1]).max()
+    np.testing.assert_allclose(half[1], single[1], atol=float(2**-8 * largest))
+    monkeypatch.setattr("jdml.losses.comparison.by_platform", lambda cpu, accelerator: accelerator)
+    text = jax.jit(loss).lower(x[:19]).as_text()  # of a size that no one has traced
+    products = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
+    assert len(products) == 2
+    assert all(line.count("bf16") == 2 for line in products)
+
+
 def test_eps_triplets_are_squared_and_averaged_over_all():
     """As in its framework: one triplet per anchor, those without a hinge counted."""
     x, y = BATCH
