@@ -23,6 +23,8 @@ if os.environ.get("JDML_TESTS_OPTIMIZED", "0") == "0":
         # Half of the time of compilation; later releases do not know the flag.
         flags.append("--xla_cpu_use_fusion_emitters=false")
     os.environ.setdefault("XLA_FLAGS", " ".join(flags))
+    # Nobody profiles them: no operation is told the line that it comes from.
+    os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     programs = Path(__file__).parents[1] / "build" / "programs"
     sizes = {path: path.stat().st_size for path in programs.glob("*")}
@@ -73,6 +75,12 @@ STRICT_ROOMS = {
 # `make test-quick` leaves out what is marked slow where it stands (it runs whole programs or learns, reads real data,
 # compiles networks or compares with other libraries), and losses beside one of each kind.
 QUICK_LOSSES = {"triplet", "proxy_anchor", "potential_field"}
+
+
+def pytest_sessionfinish() -> None:
+    """Spare pytest, which looks for garbage five times at the end, all that is none."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
