@@ -48,33 +48,40 @@ def weighted(sums: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 def test_sums_and_gradients_equal_the_dense_ones(tile: int | None) -> None:
     with jax.enable_x64(True):
         points = jnp.asarray(POINTS)
-        actual = jax.value_and_grad(weighted(lambda p, r: streamed(p, r, tile)), (0, 1))
-        wanted = jax.value_and_grad(weighted(dense), (0, 1))(points, 0.2)
-        for both in (actual(points, 0.2), jax.jit(actual)(points, 0.2)):
-            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10), both, wanted)
-        by_points = jax.grad(weighted(lambda p, r: streamed(p, r, tile)))(points, 0.2)
-        np.testing.assert_allclose(by_points, wanted[1][0], rtol=1e-10, atol=1e-12)
-        np.testing.assert_allclose(streamed(points, 0.2, tile), dense(points, 0.2), rtol=1e-10)
+        sums = weighted(lambda p, r: streamed(p, r, tile))
+        actual, by_points = jax.value_and_grad(sums, (0, 1)), jax.jit(jax.grad(sums))
+        wanted = jax.jit(jax.value_and_grad(weighted(dense), (0, 1)))(points, 0.2)
+        for run in (jax.jit(actual), actual) if tile in (None, 5) else (jax.jit(actual),):
+            found = run(points, 0.2)
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10), found, wanted)
+        np.testing.assert_allclose(by_points(points, 0.2), wanted[1][0], rtol=1e-10, atol=1e-12)
+        sums, dense_ones = jax.jit(lambda p: (streamed(p, 0.2, tile), dense(p, 0.2)))(points)
+        np.testing.assert_allclose(sums, dense_ones, rtol=1e-10)
 
 
 @pytest.mark.parametrize("size", [0, 1, 2])
 def test_few_points(size: int) -> None:
     groups = jnp.zeros(size, jnp.int32)
-    sums, pullback = jax.vjp(
-        lambda p: ops.pair_sums(term, p, groups, (0.2,), tile=4), jnp.ones((size, D))
-    )
+
+    @jax.jit
+    def pulled(points: jax.Array) -> tuple[jax.Array, jax.Array]:
+        sums, pullback = jax.vjp(lambda p: ops.pair_sums(term, p, groups, (0.2,), tile=4), points)
+        return sums, pullback(sums)[0]
+
+    sums, gradient = pulled(jnp.ones((size, D)))
     np.testing.assert_allclose(sums, np.full(size, 0.2 * (size - 1)), rtol=1e-6)
-    assert not np.asarray(pullback(sums)[0]).any()
+    assert not np.asarray(gradient).any()
 
 
 def test_points_of_no_group_neither_act_nor_are_acted_upon() -> None:
     kept = GROUPS >= 0
     points = jnp.asarray(POINTS, jnp.float32)
-    sums = streamed(points, 0.2, 8)
-    np.testing.assert_allclose(sums[kept], streamed(points[kept], 0.2, 8, GROUPS[kept]), rtol=1e-5)
+    sums = np.asarray(jax.jit(lambda p: streamed(p, 0.2, 8))(points))
+    alone = jax.jit(lambda p: streamed(p, 0.2, 8, GROUPS[kept]))(points[kept])
+    np.testing.assert_allclose(sums[kept], alone, rtol=1e-5)
     assert not sums[~kept].any()
-    gradient = jax.grad(lambda p: streamed(p, 0.2, 8).sum())(points)
-    assert not gradient[~kept].any()
+    gradient = jax.jit(jax.grad(lambda p: streamed(p, 0.2, 8).sum()))(points)
+    assert not np.asarray(gradient)[~kept].any()
 
 
 @pytest.mark.parametrize("tile", [8, None])
@@ -82,10 +89,11 @@ def test_transformations(tile: int | None) -> None:
     with jax.enable_x64(True):
         stack = jnp.asarray(np.stack([POINTS, 2 * POINTS]))
         gradient = jax.grad(lambda p: jnp.square(streamed(p, 0.2, tile)).sum())
-        single = jnp.stack([gradient(points) for points in stack])
-        np.testing.assert_allclose(jax.vmap(gradient)(stack), single, rtol=1e-10)
+        single = np.stack([jax.jit(gradient)(points) for points in stack])
+        np.testing.assert_allclose(jax.jit(jax.vmap(gradient))(stack), single, rtol=1e-10)
         rematerialized = jax.checkpoint(lambda p: jnp.square(streamed(p, 0.2, tile)).sum())
-        np.testing.assert_allclose(jax.grad(rematerialized)(stack[0]), single[0], rtol=1e-10)
+        by_points = jax.jit(jax.grad(rematerialized))(stack[0])
+        np.testing.assert_allclose(by_points, single[0], rtol=1e-10)
         looped = jax.lax.map(gradient, stack)
         np.testing.assert_allclose(looped, single, rtol=1e-10)
 
@@ -195,7 +203,8 @@ def test_sums_run_inside_shard_map() -> None:
 
     spec = jax.P("data")
     mapped = jax.shard_map(gradient, mesh=mesh, in_specs=(spec, spec), out_specs=spec)
-    np.testing.assert_allclose(mapped(points, groups), gradient(points, groups), rtol=1e-5)
+    found, wanted = (jax.jit(f)(points, groups) for f in (mapped, gradient))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
 @pytest.mark.parametrize("again", [jax.jacrev, jax.jacfwd])
