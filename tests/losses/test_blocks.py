@@ -23,24 +23,34 @@ RNG = np.random.default_rng(3)
 X, PROXIES = RNG.normal(size=(B, D)), RNG.normal(size=(C, K, D))
 Y = np.array([0, 1, 6, 6, 3, 3, 0, 9, -1])  # two rows that are not valid
 WEIGHTS = RNG.uniform(0.5, 2.0, size=B)
+MOVED = np.cos(np.arange(X.size)).reshape(X.shape), np.sin(np.arange(PROXIES.size)).reshape(C, K, D)
 BLOCKED = [
     name for name, spec in REGISTRY.items() if spec.kind == "proxy" and "K" not in spec.shape
 ]
 
 
-def value_and_grads(name: str, class_block: Any, **more: Any) -> Any:
+def value_and_grads(name: str, class_block: Any, *moved: np.ndarray, **more: Any) -> Any:
+    """The loss and its gradients by rows and proxies; where these are moved, also its slope, forwards."""
+
     def value(x: jax.Array, p: jax.Array) -> jax.Array:
         settings = {**REGISTRY[name].settings, "weights": jnp.asarray(WEIGHTS), **more}
         return loss(name)(x, jnp.asarray(Y), p, class_block=class_block, **settings).sum()
 
+    def told(*at: jax.Array) -> Any:
+        both = jax.value_and_grad(value, (0, 1))(*at)
+        return (both, jax.jvp(value, at, tuple(map(jnp.asarray, moved)))[1]) if moved else both
+
     with jax.enable_x64(True):
-        return jax.jit(jax.value_and_grad(value, (0, 1)))(jnp.asarray(X), jnp.asarray(PROXIES))
+        return jax.jit(told)(jnp.asarray(X), jnp.asarray(PROXIES))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BLOCKED)
 def test_blocks_change_nothing(name: str) -> None:
-    assert_close(value_and_grads(name, 3), value_and_grads(name, None), 1e-12, "blocks of 3")
+    whole = value_and_grads(name, None)
+    blocked, slope = value_and_grads(name, 3, *MOVED)
+    assert_close(blocked, whole, 1e-12, "blocks of 3")
+    assert_close(slope, sum(map(np.vdot, whole[1], MOVED)), 1e-10, "the slope in blocks of 3")
 
 
 @pytest.mark.slow

@@ -147,26 +147,6 @@ def test_a_proxy_too_long_for_floats_counts_as_zero(name: str) -> None:
     np.testing.assert_allclose(long[1][0], zero[1][0], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", PROXY_LOSSES)
-def test_forward_mode_in_blocks_agrees_with_the_gradient(name: str) -> None:
-    keys = jax.random.split(jax.random.key(0), 4)
-    x, x_moved = (jax.random.normal(key, (6, 8)) for key in keys[:2])
-    p, p_moved = (jax.random.normal(key, (5, 2, 8)) for key in keys[2:])
-    y = jnp.array([0, 1, 2, 0, 1, -1])
-
-    def value(x: jax.Array, p: jax.Array) -> jax.Array:
-        return getattr(jdml, f"{name}_loss")(x, y, p, class_block=3)
-
-    @jax.jit
-    def both_ways(x: jax.Array, p: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        return jax.jvp(value, (x, p), (x_moved, p_moved))[1], jax.grad(value, (0, 1))(x, p)
-
-    slope, (by_x, by_p) = both_ways(x, p)
-    np.testing.assert_allclose(
-        slope, jnp.sum(by_x * x_moved) + jnp.sum(by_p * p_moved), rtol=1e-4, atol=1e-5
-    )
-
-
 @pytest.mark.parametrize("centres", [2, 3])
 @pytest.mark.parametrize("gamma", [1e-6, 0.1, 1e6])
 def test_soft_similarity_of_two_centres_and_of_more(centres: int, gamma: float) -> None:

@@ -110,8 +110,8 @@ def test_second_derivatives_forwards(name: str, dtype: Any) -> None:
     def value(x: Any) -> Any:
         return loss(name)(x, Y, *more, **REGISTRY[name].settings)
 
-    curvature = jax.jit(jax.hessian(value))(x)
-    assert curvature.shape == (*X.shape, *X.shape)
+    curvature = jax.jit(lambda x: jax.jvp(jax.grad(value), (x,), (jnp.ones_like(x),))[1])(x)
+    assert curvature.shape == X.shape
     assert curvature.dtype == dtype
     assert jnp.isfinite(curvature).all()
 

@@ -1,6 +1,7 @@
 """The two protocols on small images: what trains, what is held out, what is scored, and going on after a stop."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import numpy as np
@@ -181,11 +182,10 @@ def test_places_that_no_sample_fills_do_not_count():
     assert (rows < 0).sum() == 8
     _, metrics = feed.step(state)
     again = training.create_state(*parts, images[:1], seed=0)
-    x = SmallConvNet(DIM).apply(
+    apply = partial(SmallConvNet(DIM).apply, train=True, mutable=["batch_stats"])
+    x = jax.jit(apply)(
         {"params": again.params["model"], "batch_stats": again.batch_stats},
         protocols.to_float(images[np.maximum(rows, 0)]),
-        train=True,
-        mutable=["batch_stats"],
     )[0]
     kept = rows >= 0
     expected = objective.loss({}, x[kept], jax.numpy.asarray(labels[rows[kept]]))[0]
