@@ -25,7 +25,8 @@ import numpy as np
 from jax import Array
 
 import jdml
-from experiments.eps_omniglot.tables import CURVES, PAPER, PRINTED, report
+from experiments.eps_omniglot.tables import CURVES, LONGER, PAPER, PRINTED, report
+from experiments.letters.levels import COPIES, distorted
 from experiments.options import OnFiles, resolved, start
 from experiments.shown import tell
 from jdml import data, metrics, mining, models, training
@@ -61,6 +62,7 @@ POINTS_OF: dict[str, dict[float, dict[str, Any]]] = {
 Part = Literal[
     "methods",
     "printed",
+    "longer",
     "curves",
     "positives",
     "batches",
@@ -81,9 +83,9 @@ class Settings(OnFiles):
     steps: int = 1200
     """Training steps of each run."""
     parts: tuple[Part, ...] = ("methods", "positives", "batches", "trimmed")
-    """methods: Tables 3 and 4. printed: the triplet loss as it is printed, squared and averaged over all. curves: Fig.
-    5a. positives: Fig. 5b. batches: another make-up of the batch. trimmed: Fig. 4. positives_margin, trimmed_margin:
-    the same of the margin loss, as the paper has them."""
+    """methods: Tables 3 and 4. printed: the triplet loss as it is printed, squared and averaged over all. longer: as
+    held-out alphabets chose. curves: Fig. 5a. positives: Fig. 5b. batches: another make-up of the batch. trimmed: Fig.
+    4. positives_margin, trimmed_margin: the same of the margin loss, as the paper has them."""
     out: Path = Path("runs/eps_omniglot")
     """Folder for results, table and figure."""
     image_size: int | None = None
@@ -135,6 +137,7 @@ def recipe_of(job: dict[str, Any]) -> Recipe:
         dim=DIM,
         batch=(job["batch"] // job["samples_per_class"], job["samples_per_class"]),
         rate=job.get("rate", LEARNING_RATE),
+        schedule=job.get("schedule", "constant"),
     )
 
 
@@ -157,6 +160,12 @@ def load(
     """Omniglot's 30 training or 20 test alphabets, or the first of them, labelled by alphabet."""
     whole = data.load("omniglot", data_dir=data_dir, split=split, image_size=image_size)
     return whole if alphabets is None else whole.select(whole.labels < alphabets)
+
+
+def with_copies(dataset: data.Dataset) -> data.Dataset:
+    """A data set of each drawing as it is, and distorted: turned, larger or smaller, aside."""
+    images = np.concatenate([dataset.images[:], distorted(dataset.images[:])])
+    return data.Dataset(dataset.name, images, np.tile(dataset.labels, 1 + COPIES))
 
 
 def as_photographs(images: Array) -> Array:
@@ -201,7 +210,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
     result = by_recipe.train(
         recipe,
-        train,
+        with_copies(train) if job.get("distorted") else train,
         steps=job["steps"],
         seed=job["seed"],
         objective=make_objective(recipe, train.num_classes, **own_keywords(job, recipe)),
@@ -250,6 +259,9 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
         named |= {name: {"method": name, "score_train": name in trained} for name in PAPER}
     if "printed" in settings.parts:
         named |= {name: {"method": name, "score_train": True} for name in PRINTED}
+    if "longer" in settings.parts:
+        changed = {"steps": 4 * settings.steps, "rate": 3e-3, "schedule": "cosine"}
+        named |= {LONGER: {"method": "EPS + MS", "distorted": True, **changed}}
     if "curves" in settings.parts:
         named |= {f"curve {name}": {"method": name, "points": POINTS} for name in CURVES}
     points = {

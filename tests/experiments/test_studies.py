@@ -80,10 +80,13 @@ def test_eps_omniglot_on_small_alphabets(
     assert all(method in tables for method in study.PAPER)
     assert (tmp_path / "out" / "curves.png").exists()
 
-    others = dataclasses.replace(settings, parts=("printed", "curves", "trimmed_margin"), steps=2)
+    others = dataclasses.replace(
+        settings, parts=("printed", "longer", "curves", "trimmed_margin"), steps=2
+    )
     study.main(others)
     tables = capsys.readouterr().out
     assert "| triplet, mined, printed |" in tables
+    assert "| EPS + MS, longer | 50.0 (68.7) |" in tables
     assert "| trimmed share | letters R@1 | runs |\n" in tables
     curve = read_results(tmp_path / "out" / "results.jsonl")["curve EPS + margin-0"]
     assert [step for step, _ in curve["metrics"]["curve"]] == [1, 2]
