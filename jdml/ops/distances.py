@@ -81,9 +81,22 @@ def _among_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Ar
     return _among(x), jax.lax.optimization_barrier(change + change.T)
 
 
-def _moved(moved: Array, x: Narrow) -> Array:
+@jax.custom_jvp
+def _widened(x: Array, narrow: Narrow) -> Array:
+    """The narrow vectors as constants of a first derivative, which move with what they are multiples of."""
+    return narrow.vectors.astype(x.dtype)
+
+
+@_widened.defjvp
+def _widened_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    factors = primals[1].factors[:, None]
+    moved = jnp.where(factors > 0, tangents[0] / jnp.where(factors > 0, factors, 1.0), 0.0)
+    return _widened(*primals), moved
+
+
+def _moved(moved: Array, x: Array, narrow: Narrow) -> Array:
     """Products with tangents, of which only one side is narrow; a TPU sees that, and takes half the passes."""
-    return _between(moved, x.vectors.astype(moved.dtype)) * x.factors[None, :]
+    return _between(moved, _widened(x, narrow)) * narrow.factors[None, :]
 
 
 @jax.custom_jvp
@@ -96,8 +109,9 @@ def _between_narrow(x: Array, y: Array, left: Narrow, right: Narrow) -> Array:
 
 @_between_narrow.defjvp
 def _between_narrow_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    (_, _, left, right), (x, y, *_) = primals, tangents
-    return _between_narrow(*primals), _moved(x, right) + _moved(y, left).T
+    (x, y, left, right), (x_moved, y_moved, *_) = primals, tangents
+    change = _moved(x_moved, y, right) + _moved(y_moved, x, left).T
+    return _between_narrow(*primals), change
 
 
 @jax.custom_jvp
@@ -107,7 +121,7 @@ def _among_narrow(x: Array, narrow: Narrow) -> Array:
 
 @_among_narrow.defjvp
 def _among_narrow_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    change = _moved(tangents[0], primals[1])
+    change = _moved(tangents[0], *primals)
     return _among_narrow(*primals), jax.lax.optimization_barrier(change + change.T)
 
 

@@ -88,8 +88,8 @@ class Recipe:
         lora_paths: pattern of these arrays' paths; None: the kernels of the network's blocks.
         ema: what an average of the parameters, which is scored and kept, forgets by: as of
             :func:`jdml.training.fit`.
-        dtype: what the network computes in; with float16 the loss is scaled, with bfloat16 a pair loss gets embeddings
-            in it.
+        dtype: what the network computes in; with float16 the loss is scaled, with bfloat16 a pair loss between
+            samples on the sphere gets embeddings in it.
         remat: whether a vision transformer's blocks are computed again for the gradient, which takes less memory.
         batch: random samples, or (classes, samples per class).
         small_classes: what a class of fewer samples is: ``pad``: it leaves places empty; ``refuse``: an error.

@@ -157,7 +157,7 @@ def weighted(objective: Objective, weight: float) -> Objective:
 
 
 def in_bfloat16(objective: Objective) -> Objective:
-    """Hand embeddings, and references, to a pair loss in bfloat16.
+    """Hand float32 embeddings, and references, to a pair loss in bfloat16; what is of another type stays as it is.
 
     A GPU or TPU then multiplies them as they are, accumulating in float32. The library's networks that compute in
     bfloat16 round their embeddings to it, so that no bit of these is lost.
@@ -168,14 +168,20 @@ def in_bfloat16(objective: Objective) -> Objective:
     Returns:
         The objective.
     """
+    largest = float(jnp.finfo(jnp.bfloat16).max)
+
+    def narrow(vectors: Any) -> Any:
+        if getattr(vectors, "dtype", None) != jnp.float32:
+            return vectors
+        return jnp.clip(vectors, -largest, largest).astype(jnp.bfloat16)
 
     @wraps(objective.loss)
     def loss(
         params: Any, embeddings: Any, labels: Any, *, references: Any = None, **settings: Any
     ) -> tuple[Any, Any]:
         if references is not None:
-            settings["references"] = references.astype(jnp.bfloat16)
-        return objective.loss(params, embeddings.astype(jnp.bfloat16), labels, **settings)
+            settings["references"] = narrow(references)
+        return objective.loss(params, narrow(embeddings), labels, **settings)
 
     return objective._replace(loss=loss)
 
@@ -218,7 +224,9 @@ def of_samples(
         start = settings.pop("beta", 1.2)
         learned["beta"] = np.full(num_classes if recipe.learn_beta == "class" else (), start)
     made = objectives.pair(loss_fn, learned=learned, **settings)
-    if recipe.dtype == "bfloat16":
+    record = LOSSES[recipe.loss]
+    multiplies = record.kind == "pair" and loss_fn is record.function
+    if recipe.dtype == "bfloat16" and recipe.normalize == "sphere" and multiplies:
         made = in_bfloat16(made)
     if not recipe.memory:
         return made

@@ -298,6 +298,13 @@ HALVES, OTHERS = (jnp.asarray(RNG.normal(size=(n, 6)), jnp.bfloat16) for n in (1
 HALF_LABELS = jnp.arange(11) % 4
 
 
+def second_derivative(value: Any, x: jax.Array) -> jax.Array:
+    """Along one direction."""
+    return jax.jvp(
+        jax.grad(value), (x,), (jnp.cos(jnp.arange(x.size)).reshape(x.shape).astype(x.dtype),)
+    )[1]
+
+
 @pytest.mark.parametrize("name", ["contrastive_loss", "multi_similarity_loss"])
 def test_products_of_16_bits_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jdml.losses.comparison.by_platform", lambda cpu, accelerator: accelerator)
@@ -326,3 +333,10 @@ def test_products_of_16_bits_change_nothing(name: str, monkeypatch: pytest.Monke
         assert gradient.dtype == jnp.bfloat16
         scale = np.abs(wide).max()
         np.testing.assert_allclose(gradient.astype(float), wide, atol=4e-3 * scale, err_msg=way)
+        if way in ("at once", "with references"):
+            (turn, expected) = (
+                jax.jit(second_derivative, static_argnums=0)(whole, HALVES.astype(kind))
+                for kind in (jnp.bfloat16, jnp.float32)
+            )
+            error = np.linalg.norm(turn.astype(float) - expected)
+            assert error < 4e-3 * np.linalg.norm(expected), way

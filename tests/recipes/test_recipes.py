@@ -304,8 +304,11 @@ def test_a_pair_loss_multiplies_in_bfloat16_what_a_network_computed_in_it(monkey
     single, half = found.values()
     chex.assert_trees_all_equal(single[0], half[0])
     # The gradients by the batch's rows and by what they have with the memory are rounded each.
-    largest = jnp.abs(single[1]).max()
-    np.testing.assert_allclose(half[1], single[1], atol=float(2**-8 * largest))
+    assert jnp.linalg.norm(half[1] - single[1]) < 2**-8 * jnp.linalg.norm(single[1])
+    for wrong in (x.astype(jnp.int32), x.astype(complex)):
+        with pytest.raises(TypeError, match="embeddings must be floating point"):
+            loss(wrong)
+    assert jnp.isfinite(loss(jnp.full_like(x, jnp.finfo(jnp.float32).max))[0])
     monkeypatch.setattr("jdml.losses.comparison.by_platform", lambda cpu, accelerator: accelerator)
     text = jax.jit(loss).lower(x[:19]).as_text()  # of a size that no one has traced
     products = [line for line in text.splitlines() if "stablehlo.dot_general" in line]

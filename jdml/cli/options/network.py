@@ -51,7 +51,8 @@ class Weights(Part):
     dim: Annotated[int | None, positive, IN_RECIPE] = None
     """Dimension of the embeddings. Default: 64; jdml benchmark: the paper's."""
     dtype: Annotated[Literal["bfloat16", "float16", "float32"], IN_RECIPE] = "float32"
-    """What the network computes in; parameters stay float32. float16, for cards without bfloat16, scales the loss."""
+    """What the network computes in; parameters stay float32. bfloat16: a loss of pairs multiplies the embeddings in it,
+    too. float16, for cards without bfloat16, scales the loss."""
     remat: Annotated[bool, IN_RECIPE] = False
     """Compute a vision transformer's blocks again for the gradient: less memory, a third more time."""
 
