@@ -86,8 +86,8 @@ def of_fields(data: str, suffix: str = "") -> Callable[[str], str | None]:
 
 
 def of_eps(name: str) -> str | None:
-    """Names of EPS's study on Omniglot, without what was made twice."""
-    return None if name.endswith(", again") else same(name)
+    """Names of EPS's study on Omniglot, without what was made twice, or longer."""
+    return None if name.endswith((", again", ", longer")) else same(name)
 
 
 def of_multi_proxy(name: str) -> str | None:
