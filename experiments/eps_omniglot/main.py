@@ -26,7 +26,7 @@ from jax import Array
 
 import jdml
 from experiments.eps_omniglot.tables import CURVES, LONGER, PAPER, PRINTED, report
-from experiments.letters.levels import COPIES, distorted
+from experiments.letters.levels import COPIES, with_copies
 from experiments.options import OnFiles, resolved, start
 from experiments.shown import tell
 from jdml import data, metrics, mining, models, training
@@ -162,10 +162,10 @@ def load(
     return whole if alphabets is None else whole.select(whole.labels < alphabets)
 
 
-def with_copies(dataset: data.Dataset) -> data.Dataset:
+def augmented(dataset: data.Dataset) -> data.Dataset:
     """A data set of each drawing as it is, and distorted: turned, larger or smaller, aside."""
-    images = np.concatenate([dataset.images[:], distorted(dataset.images[:])])
-    return data.Dataset(dataset.name, images, np.tile(dataset.labels, 1 + COPIES))
+    labels = np.tile(dataset.labels, 1 + COPIES)
+    return data.Dataset(dataset.name, with_copies(dataset.images), labels)
 
 
 def as_photographs(images: Array) -> Array:
@@ -210,7 +210,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
     result = by_recipe.train(
         recipe,
-        with_copies(train) if job.get("distorted") else train,
+        augmented(train) if job.get("distorted") else train,
         steps=job["steps"],
         seed=job["seed"],
         objective=make_objective(recipe, train.num_classes, **own_keywords(job, recipe)),

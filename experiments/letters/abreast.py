@@ -31,9 +31,9 @@ from jdml.recipes import Recipe
 from jdml.recipes.optimizer import make_optimizer
 from jdml.recipes.sampler import make_sampler
 from jdml.training import by_recipe, make_indexed_step, standard
-from jdml.training.checkpoint import differences
-from jdml.training.records import keep_result, read_results
+from jdml.training.records import keep_result
 from jdml.training.schedule import Best, improve
+from jdml.training.study import kept_results
 
 MOST, LARGE = 12, 1024
 """Models of a program; rows of a batch from which on it has one."""
@@ -74,13 +74,7 @@ def run_all(settings: Any, jobs: Mapping[str, Job]) -> None:
     Raises:
         ValueError: a kept result is of other settings, naming it.
     """
-    kept = read_results(settings.out)
-    for name, job in jobs.items():
-        wrong = name in kept and differences(kept[name]["job"], json.loads(json.dumps(job)))
-        if wrong:
-            raise ValueError(
-                f"{name} in {settings.out} was made with other settings: {'; '.join(wrong)}"
-            )
+    kept = kept_results(jobs, settings.out)
     missing = {_four(job) for name, job in jobs.items() if name not in kept}
     units: dict[str, list[Job]] = {}
     for job in jobs.values():
@@ -225,7 +219,7 @@ def _begin(
     parts = {"model": model, "objective": objective, "optimizer": optimizer}
     images, copies = whole.images, 1
     if any(job.get("data", {}).get("augmented") for job in jobs):
-        images, copies = np.concatenate([images, levels.distorted(images)]), 1 + levels.COPIES
+        images, copies = levels.with_copies(images), 1 + levels.COPIES
     states, labels, rows = [], [], []
     for job, (train, own) in zip(jobs, loaded, strict=True):
         seed = protocol.seed_of(job["seed"], job["fold"])

@@ -125,6 +125,11 @@ def distorted(images: np.ndarray) -> np.ndarray:
     return np.concatenate([np.asarray(_distorted(images, key)) for key in keys])
 
 
+def with_copies(images: np.ndarray) -> np.ndarray:
+    """Drawings as they are, then their copies, ``[(1 + COPIES) · N, H, W, 1]``."""
+    return np.concatenate([images, distorted(images)])
+
+
 @jax.jit
 def _distorted(images: jax.Array, key: jax.Array) -> jax.Array:
     side = images.shape[1]

@@ -86,9 +86,7 @@ def run_study(
     if workers > 1:
         _check_importable(run)
     out.parent.mkdir(parents=True, exist_ok=True)
-    kept = read_results(out)
-    for name in (name for name in jobs if name in kept):
-        _check_same(f"{name} in {out}", kept[name], jobs[name])
+    kept = kept_results(jobs, out)
     results = {name: kept.get(name) for name in jobs}
     missing = {name: job for name, job in jobs.items() if name not in kept}
     initial, begun = len(jobs) - len(missing), _in_time(missing, minutes)
@@ -99,6 +97,25 @@ def run_study(
             bar.set_postfix_str(name, refresh=False)
             bar.update()
     return {name: result for name, result in results.items() if result is not None}
+
+
+def kept_results(jobs: Mapping[str, Job], out: str | Path) -> dict[str, dict[str, Any]]:
+    """Read a study's file, of which these jobs are to go on.
+
+    Args:
+        jobs: settings by name.
+        out: the study's file.
+
+    Returns:
+        All its results, by name; empty where there is no file.
+
+    Raises:
+        ValueError: one of these jobs was made with other settings, naming them.
+    """
+    kept = read_results(out)
+    for name in (name for name in jobs if name in kept):
+        _check_same(f"{name} in {out}", kept[name], jobs[name])
+    return kept
 
 
 def over_seeds(results: Mapping[str, Mapping[str, Any]], name: str, metric: str) -> list[Any]:

@@ -300,9 +300,8 @@ HALF_LABELS = jnp.arange(11) % 4
 
 def second_derivative(value: Any, x: jax.Array) -> jax.Array:
     """Along one direction."""
-    return jax.jvp(
-        jax.grad(value), (x,), (jnp.cos(jnp.arange(x.size)).reshape(x.shape).astype(x.dtype),)
-    )[1]
+    moved = jnp.cos(jnp.arange(x.size)).reshape(x.shape).astype(x.dtype)
+    return jax.jvp(jax.grad(value), (x,), (moved,))[1]
 
 
 @pytest.mark.parametrize("name", ["contrastive_loss", "multi_similarity_loss"])
