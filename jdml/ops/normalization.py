@@ -69,44 +69,28 @@ def inverse_norms(vectors: Array) -> Array:
         Array([[0.2],
                [0. ]], dtype=float32)
     """
-    # On a CPU vectors at the ends of the range are rare, and squaring them again costs less than three squares of all.
-    # Elsewhere a branch costs more: it waits for the host, and for all devices that hold a part of the vectors.
-    return jax.lax.platform_dependent(vectors, cpu=_rarely_rescaled, default=_rescaled)
-
-
-def _rarely_rescaled(vectors: Array) -> Array:
-    squares = _squares(vectors, 1.0)
-    return jax.lax.cond(
-        jnp.any(_tiny(squares) | _huge(squares)),
-        lambda: _rescaled(vectors),
-        lambda: jax.lax.rsqrt(squares),
-    )
-
-
-def _squares(vectors: Array, scale: float) -> Array:
-    return jnp.sum(jnp.square(vectors * scale), axis=-1, keepdims=True)
-
-
-def _tiny(squares: Array) -> Array:
-    return squares < 1e8 * jnp.finfo(squares.dtype).tiny
-
-
-def _huge(squares: Array) -> Array:
-    return ~(squares < 1e-8 * jnp.finfo(squares.dtype).max)
-
-
-def _rescaled(vectors: Array) -> Array:
-    """Vectors whose square over- or underflows are squared at another scale: all scales in one pass."""
     limits = jnp.finfo(vectors.dtype)
     up, down = (2.0**60, 2.0**-100) if limits.bits == 32 else (2.0**500, 2.0**-800)
-    plain, larger, smaller = (_squares(vectors, scale) for scale in (1.0, up, down))
-    tiny, huge = _tiny(plain), _huge(plain)
+    squares = _squares(vectors, 1.0)
+    tiny, huge = squares < 1e8 * limits.tiny, ~(squares < 1e-8 * limits.max)
     scale = jnp.where(tiny, up, jnp.where(huge, down, 1.0)).astype(vectors.dtype)
-    squares = jnp.where(tiny, larger, jnp.where(huge, smaller, plain))
-    short = tiny & (squares <= (1e9 * limits.tiny * up) ** 2)
-    long = huge & (squares >= (down / limits.tiny / 8.0) ** 2)
-    used = ~(short | long)
-    return jnp.where(used, scale * jax.lax.rsqrt(jnp.where(used, squares, 1.0)), 0.0)
+    # On a CPU vectors at the ends of the range are rare, and squaring them again costs less than three squares of all.
+    # Elsewhere a branch costs more: it waits for the host, and for all devices that hold a part of the vectors.
+    squares = jax.lax.platform_dependent(
+        cpu=lambda: jax.lax.cond(
+            jnp.any(tiny | huge), lambda: _squares(vectors, scale), lambda: squares
+        ),
+        default=lambda: jnp.where(
+            tiny, _squares(vectors, up), jnp.where(huge, _squares(vectors, down), squares)
+        ),
+    )
+    factors = scale * jax.lax.rsqrt(squares)
+    short, long = factors >= 1e-9 / limits.tiny, factors <= 8.0 * limits.tiny
+    return jnp.where(short | long, 0.0, factors)
+
+
+def _squares(vectors: Array, scale: float | Array) -> Array:
+    return jnp.sum(jnp.square(vectors * scale), axis=-1, keepdims=True)
 
 
 @inverse_norms.defjvp
