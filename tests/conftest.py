@@ -39,11 +39,16 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
 import jax
 import psutil
 import pytest
+from _pytest import runner
 from jax._src.interpreters import mlir
 
 # Traces make millions of objects, nearly none of them garbage: look for it a hundred times less often.
 gc.freeze()
 gc.set_threshold(70_000, 20, 20)
+
+# Python maps 16 KB at a time for the frames of calls, and gives them back with the last of these frames: where a call
+# that is repeated crosses an edge, it does so each time, an eighth of all time. What a test calls lies within one MiB.
+runner.runtestprotocol.__code__ = runner.runtestprotocol.__code__.replace(co_stacksize=1 << 17)
 
 # JAX lowers each program in an MLIR context of its own, which it keeps with the program: more than a MiB, and a
 # twentieth of all time. Here they share one, until programs are dropped.
