@@ -48,7 +48,8 @@ def width_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
 
 def _table(title: str | None, columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> Any:
     from rich import box
-    from rich.table import Table, Text
+    from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=title and Text(title), box=box.SIMPLE_HEAD, title_justify="left")
     for i, column in enumerate(columns):

@@ -96,8 +96,9 @@ def _seed_words(key: Any) -> list[int]:
             raise ValueError(f"key must be a JAX key or an integer seed at least 0, got {key}")
         return [int(key)]
     import jax
+    import jax.numpy as jnp
 
-    if isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
+    if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         key = jax.random.key_data(key)
     words = np.asarray(key)
     if words.dtype != np.uint32 or words.ndim != 1:

@@ -3,8 +3,6 @@
 import ast
 import inspect
 import re
-import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -162,26 +160,7 @@ def test_a_circle_is_caught_wherever_its_imports_stand(tmp_path):
     assert circles(import_graph(package)) == {frozenset(f"jdml.{name}" for name in names)}
 
 
-# What an editor and a type checker see of calls: of losses, by the options that they hand on, and of `fit`.
-
-ROOT = Path(jdml.__file__).parents[1]
-
-
-def check_calls(codes: Mapping[str, str], folder: Path) -> None:
-    """Assert that mypy refuses the lines that end in ``# wrong``, and no other."""
-    wrong = set()
-    for name, code in codes.items():
-        text = textwrap.dedent(code)
-        (folder / f"{name}.py").write_text(text)
-        lines = enumerate(text.splitlines(), 1)
-        wrong |= {(name, number) for number, line in lines if line.endswith("# wrong")}
-    files = [str(folder / f"{name}.py") for name in codes]
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", *files]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    errors = [line.split(":") for line in done.stdout.splitlines() if ": error: " in line]
-    refused = {(Path(file).stem, int(number)) for file, number, *_ in errors}
-    assert refused == wrong, done.stdout + done.stderr
-
+# What an editor and a type checker see of losses: the options that they hand on. Of calls: `tests/typing`.
 
 DOORS = {
     comparison.compare: comparison.CompareOptions,
@@ -211,99 +190,3 @@ def test_a_loss_is_typed_by_the_options_that_it_spells_out(name):
     options = {p.annotation for p in written.values() if p.kind is p.VAR_KEYWORD}
     handed_on = set(inspect.signature(loss).parameters) - set(written)
     assert handed_on == {key for option in options for key in get_args(option)[0].__annotations__}
-
-
-OF_LOSSES = """
-    from functools import partial
-
-    import jax.numpy as jnp
-
-    import jdml
-    from jdml.mining import easy_positive, semi_hard_negative
-
-    x, p = jnp.eye(4), jnp.eye(2, 4)
-    y = jnp.array([0, 0, 1, 1])
-    m = y == 0
-
-    jdml.triplet_loss(x, y, margin=0.1, where=m)
-    jdml.triplet_loss(x, y, mergin=0.1)  # wrong
-    jdml.triplet_loss(x, y, wher=m)  # wrong
-    jdml.triplet_loss(x, y, mine=3)  # wrong
-    jdml.triplet_loss(x, y, mine=easy_positive(), normalize=jdml.ball, anchor_block=64)
-    jdml.triplet_loss(x, y, mine=jdml.chain(easy_positive(), semi_hard_negative(0.1)), reduce_fn=jnp.sum)
-    jdml.triplet_loss(x, y, anchor_block="large")  # wrong
-    jdml.losses.triplet_loss(x, y, references=x, reference_labels=y, margin=jnp.float32(0.1))
-    jdml.losses.triplet_loss(x, y, reference=x)  # wrong
-    jdml.losses.triplet_loss(x, y, x)  # wrong
-    jdml.info_nce_loss(x, references=x, axis_name="data")
-    jdml.margin_loss(x, y, beta="1.2")  # wrong
-    jdml.proxy_anchor_loss(x, y, p, class_block="auto", weights=jnp.ones(4))
-    jdml.proxy_anchor_loss(x, y, p, anchor_block="auto")  # wrong
-    jdml.proxy_anchor_loss(x, y)  # wrong
-    jdml.potential_field_loss(x, y, where=m)
-    jdml.potential_field_loss(x, y, class_block=3)  # wrong
-    jdml.nir_loss(x, y, shape="exponential")  # wrong
-    jdml.checked(jdml.sup_con_loss)(x, y, temperature=0.1, where=m)
-    jdml.checked(jdml.sup_con_loss)(x, y, temprature=0.1)  # wrong
-    jdml.matryoshka(jdml.arcface_loss, dims=(2, 4))(x, y, p, margin=0.3, where=m)
-    jdml.matryoshka(jdml.arcface_loss, dims=(2, 4))(x, y, p, mine=None)  # wrong
-    partial(jdml.circle_loss, gamma=64.0, key=None)(x, y)
-    partial(jdml.circle_loss, gama=64.0)  # wrong
-    jdml.nearest(x, x, k=1, exclude_self=True)
-    jdml.nearest(x, x, k=1, without_self=True)  # wrong
-    jdml.tripet_loss(x, y)  # wrong
-    jdml.losses.tripet_loss(x, y)  # wrong
-    jdml.trainig  # wrong
-"""
-
-OF_FIT = """
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    import flax.linen as nn
-    import jax
-    import numpy as np
-    from flax import nnx
-
-    import jdml
-    from jdml.data import ClassBatchSampler, Dataset
-    from jdml.training import Embedder, fit
-
-    class Network(nn.Module):
-        @nn.compact
-        def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
-            return x
-
-    class Other(nnx.Module):
-        def __call__(self, x: jax.Array) -> jax.Array:
-            return x
-
-    class Features:
-        images = {"image": np.zeros((4, 2)), "text": np.zeros((4, 3))}
-        labels = np.zeros(4, np.int32)
-
-    def rows() -> Iterator[np.ndarray]:
-        while True:
-            yield np.arange(4)
-
-    def evaluate(embedder: Embedder) -> Mapping[str, float]:
-        return {"score": float(embedder(np.zeros((4, 2))).sum())}
-
-    def make(optimizer: Any, train: Dataset) -> None:
-        objective = jdml.objectives.pair(jdml.triplet_loss, margin=0.1)
-        batches = ClassBatchSampler(train.labels, 2, 2)
-        result = fit(Network(), objective, optimizer, train, batches, steps=3, evaluate=evaluate)
-        result.best_params["model"]
-        result.best_parameters  # wrong
-        fit(Other(), objective, optimizer, Features(), rows(), steps=3, normalize=jdml.sphere)
-        jdml.training.fit(Network(), objective, optimizer, train, batches, step=3)  # wrong
-        fit(Network(), jdml.triplet_loss, optimizer, train, batches, steps=3)  # wrong
-        fit("cub", objective, optimizer, train, batches, steps=3)  # wrong
-        fit(Network(), objective, optimizer, (train.images, train.labels), batches, steps=3)  # wrong
-        fit(Network(), objective, optimizer, train, 32, steps=3)  # wrong
-        fit(Network(), objective, optimizer, train, batches, steps=3, monitor=evaluate)  # wrong
-"""
-
-
-def test_mypy_refuses_the_wrong_calls_and_no_other(tmp_path):
-    check_calls({"of_losses": OF_LOSSES, "of_fit": OF_FIT}, tmp_path)

@@ -1,0 +1,53 @@
+"""Calls of `fit` as mypy reads them (`make types`): each wrong one says so, and is an error if mypy takes it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+from flax import nnx
+
+import jdml
+from jdml.data import ClassBatchSampler, Dataset
+from jdml.training import Embedder, fit
+
+
+class Network(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
+        return x
+
+
+class Other(nnx.Module):
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x
+
+
+class Features:
+    images = {"image": np.zeros((4, 2)), "text": np.zeros((4, 3))}
+    labels = np.zeros(4, np.int32)
+
+
+def rows() -> Iterator[np.ndarray]:
+    while True:
+        yield np.arange(4)
+
+
+def evaluate(embedder: Embedder) -> Mapping[str, float]:
+    return {"score": float(embedder(np.zeros((4, 2))).sum())}
+
+
+def make(optimizer: Any, train: Dataset) -> None:
+    objective = jdml.objectives.pair(jdml.triplet_loss, margin=0.1)
+    batches = ClassBatchSampler(train.labels, 2, 2)
+    result = fit(Network(), objective, optimizer, train, batches, steps=3, evaluate=evaluate)
+    result.best_params["model"]
+    result.best_parameters  # type: ignore[attr-defined]
+    fit(Other(), objective, optimizer, Features(), rows(), steps=3, normalize=jdml.sphere)
+    jdml.training.fit(Network(), objective, optimizer, train, batches, step=3)  # type: ignore[call-arg]
+    fit(Network(), jdml.triplet_loss, optimizer, train, batches, steps=3)  # type: ignore[arg-type]
+    fit("cub", objective, optimizer, train, batches, steps=3)  # type: ignore[arg-type]
+    fit(Network(), objective, optimizer, (train.images, train.labels), batches, steps=3)  # type: ignore[arg-type]
+    fit(Network(), objective, optimizer, train, 32, steps=3)  # type: ignore[arg-type]
+    fit(Network(), objective, optimizer, train, batches, steps=3, monitor=evaluate)  # type: ignore[arg-type]
