@@ -10,6 +10,7 @@ from jdml import ops
 from jdml.ops import mean, mean_nonzero, reduce_groups, reduce_terms, total, trimmed_mean
 from jdml.ops.distances import Narrow, distances
 from jdml.ops.meshes import Axis
+from jdml.ops.normalization import inverse_norms
 from jdml.ops.ranks import _as_ordered_integers, _counted_by_place, _counted_by_search
 from jdml.ops.reductions import sum_rows
 from jdml.ops.stable import log_add_exp, softplus, widen
@@ -34,6 +35,32 @@ def test_normalization_is_finite_at_every_scale(normalize, scale: float) -> None
     assert (norms <= 1 + 1e-6).all()
     if normalize is ops.sphere and 1e-20 <= scale <= 1e36:
         np.testing.assert_allclose(norms, 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("x64", [False, True], ids=["float32", "float64"])
+def test_inverse_norms_on_a_cpu_and_elsewhere(x64: bool, monkeypatch) -> None:
+    """At every scale, each beside others, as 1/‖v‖ in extended precision, and 0 where a vector counts as zero."""
+    scales = [*EXTREMES, *([1e-320, 1e-300, 1e-298, 1e-160, 1e160, 1e306, 1e307] if x64 else [])]
+    with jax.enable_x64(x64):
+        rows = (
+            np.array([[0.6, -0.8]]) * np.array([*scales, 1.1e-29, 1.3e-29, 9e36, 1.2e37])[:, None]
+        )
+        vectors = jnp.asarray([*rows, [np.inf, 1.0], [np.nan, 1.0]], float)
+        on_cpu = inverse_norms(vectors)
+        monkeypatch.setattr(jax.lax, "platform_dependent", lambda *, cpu, default: default())
+        elsewhere = inverse_norms.fun.__wrapped__(vectors)
+        ordinary = inverse_norms(vectors[6:7])
+        limits = jnp.finfo(vectors.dtype)
+    norms = np.sqrt((np.asarray(vectors, np.longdouble) ** 2).sum(axis=1))
+    counts = (norms > 1e9 * np.longdouble(limits.tiny)) & (
+        norms < 0.125 / np.longdouble(limits.tiny)
+    )
+    with np.errstate(divide="ignore"):
+        expected = np.where(counts | np.isnan(norms), 1 / norms, 0).astype(vectors.dtype)
+    assert 0 < counts.sum() < len(counts) - 4
+    for factors in (on_cpu, elsewhere):
+        np.testing.assert_allclose(factors[:, 0], expected, rtol=10 * float(limits.eps))
+    np.testing.assert_array_equal(ordinary, on_cpu[6:7])
 
 
 def test_sphere_gradient_is_tangent_and_scaled() -> None:
