@@ -46,10 +46,9 @@ def test_inverse_norms_on_a_cpu_and_elsewhere(x64: bool, monkeypatch) -> None:
             np.array([[0.6, -0.8]]) * np.array([*scales, 1.1e-29, 1.3e-29, 9e36, 1.2e37])[:, None]
         )
         vectors = jnp.asarray([*rows, [np.inf, 1.0], [np.nan, 1.0]], float)
-        on_cpu = inverse_norms(vectors)
+        on_cpu, ordinary = inverse_norms(vectors), inverse_norms(vectors[6:7])
         monkeypatch.setattr(jax.lax, "platform_dependent", lambda *, cpu, default: default())
         elsewhere = inverse_norms.fun.__wrapped__(vectors)
-        ordinary = inverse_norms(vectors[6:7])
         limits = jnp.finfo(vectors.dtype)
     norms = np.sqrt((np.asarray(vectors, np.longdouble) ** 2).sum(axis=1))
     counts = (norms > 1e9 * np.longdouble(limits.tiny)) & (

@@ -1,5 +1,9 @@
 """Calls of `fit` as mypy reads them (`make types`): each wrong one says so, and is an error if mypy takes it."""
 
+# As a strict user reads them.
+# mypy: disallow-any-generics, disallow-subclassing-any, disallow-untyped-calls, disallow-untyped-decorators
+# mypy: extra-checks, warn-return-any
+
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,5 +1,9 @@
 """Calls of losses as mypy reads them (`make types`): each wrong one says so, and is an error if mypy takes it."""
 
+# As a strict user reads them.
+# mypy: disallow-any-generics, disallow-subclassing-any, disallow-untyped-calls, disallow-untyped-decorators
+# mypy: extra-checks, warn-return-any
+
 from functools import partial
 
 import jax.numpy as jnp
