@@ -47,7 +47,7 @@ gc.freeze()
 gc.set_threshold(70_000, 20, 20)
 
 # Python maps 16 KB at a time for the frames of calls, and gives them back with the last of these frames: where a call
-# that is repeated crosses an edge, it does so each time, an eighth of all time. What a test calls lies within one MiB.
+# that is repeated crosses an edge, it does so each time, up to an eighth of all time. Here a MiB has no edge.
 runner.runtestprotocol.__code__ = runner.runtestprotocol.__code__.replace(co_stacksize=1 << 17)
 
 # JAX lowers each program in an MLIR context of its own, which it keeps with the program: more than a MiB, and a

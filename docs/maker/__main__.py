@@ -45,7 +45,7 @@ def gather() -> Iterator[tuple[str, bytes]]:
         "compiled.md": compiled.page(),
         "index.md": on_site("index.md").replace("%more%", more_pages()),
         "results.md": on_site("results.md").replace("%best%", records.best()),
-        "accelerators.md": on_site("accelerators.md").replace("%measured%", compiled.measured()),
+        "accelerators.md": compiled.filled(on_site("accelerators.md")),
         **{f"api/{room}.md": pages.room_page(room) for room in pages.ROOMS},
         **{
             f"losses/{name}.md": (pages.miner_page if subject.miner else pages.loss_page)(subject)

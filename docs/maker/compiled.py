@@ -1,5 +1,6 @@
 """GPU and TPU: the page about compiled programs and the tables of what was run, from benchmarks/results.jsonl."""
 
+import re
 from collections.abc import Iterator, Mapping
 from statistics import geometric_mean
 from typing import Any
@@ -8,6 +9,14 @@ from maker.records import METHODS, benchmarks, table
 
 MIB = 2**20
 DEVICES = {"h100": "H100", "v5e": "TPU v5e", "v5e_quick": "TPU v5e, with least effort"}
+NETWORKS = {
+    "resnet50": "ResNet-50 (plain)",
+    "bn_inception": "BN-Inception",
+    "efficientnet_lite0": "EfficientNet-Lite0",
+    "vit_s16": "ViT-S/16",
+}
+STEPS = {name: name for name in ("EPS", "XBM", "NIR", "MPA", "CCP", "PFML")}
+STEPS["sampled"] = "sampled classes"
 SAID = """# Compiled for GPU and TPU
 
 Nothing on this page was run ([what was](accelerators.md)). The compilers for an H100 and a TPU v5e compile on any machine what they compile where the
@@ -105,6 +114,30 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return "–"
     return f"{1e6 * seconds:.0f} µs" if seconds < 1e-3 else f"{1e3 * seconds:,.1f} ms"
+
+
+def steps(name: str) -> str:
+    """Make the table of what steps move, in units of what their network moves alone, by network and method."""
+    rows = [row for row in benchmarks()[f"compiled_{name}"]["rows"] if "method" in row]
+    found = {(row["network"], row["method"], row["devices"]): row for row in rows}
+    devices = sorted({row["devices"] for row in rows})
+
+    def times(network: str, method: str) -> str:
+        placed = [found.get((network, method, number)) for number in devices]
+        return ", ".join(number(r and r["bytes"] / r["bare_bytes"], 2) for r in placed)
+
+    head = f"moved × the network alone, on {', '.join(map(str, devices))}"
+    lines = [
+        [title, *(times(network, method) for method in STEPS)]
+        for network, title in NETWORKS.items()
+    ]
+    return table([head, *STEPS.values()], lines)
+
+
+def filled(page: str) -> str:
+    """Put what is derived from the record into the page about accelerators."""
+    page = page.replace("%measured%", measured())
+    return re.sub(r"%steps (\w+)%\n", lambda named: steps(named[1]), page)
 
 
 def measured() -> str:

@@ -71,17 +71,17 @@ def inverse_norms(vectors: Array) -> Array:
     """
     limits = jnp.finfo(vectors.dtype)
     up, down = (2.0**60, 2.0**-100) if limits.bits == 32 else (2.0**500, 2.0**-800)
-    squares = _squares(vectors, 1.0)
-    tiny, huge = squares < 1e8 * limits.tiny, squares > 1e-8 * limits.max
+    plain = _squares(vectors, 1.0)
+    tiny, huge = plain < 1e8 * limits.tiny, plain > 1e-8 * limits.max
     scale = jnp.where(tiny, up, jnp.where(huge, down, 1.0)).astype(vectors.dtype)
     # On a CPU vectors at the ends of the range are rare, and squaring them again costs less than three squares of all.
     # Elsewhere a branch costs more: it waits for the host, and for all devices that hold a part of the vectors.
     squares = jax.lax.platform_dependent(
         cpu=lambda: jax.lax.cond(
-            jnp.any(tiny | huge), lambda: _squares(vectors, scale), lambda: squares
+            jnp.any(tiny | huge), lambda: _squares(vectors, scale), lambda: plain
         ),
         default=lambda: jnp.where(
-            tiny, _squares(vectors, up), jnp.where(huge, _squares(vectors, down), squares)
+            tiny, _squares(vectors, up), jnp.where(huge, _squares(vectors, down), plain)
         ),
     )
     factors = scale * jax.lax.rsqrt(squares)

@@ -1,4 +1,8 @@
-"""Calls of losses as mypy reads them (`make types`): each wrong one says so, and is an error if mypy takes it."""
+"""Calls of losses as mypy reads them, for `make types`.
+
+Where it says `type: ignore`, that is the assertion: mypy must refuse the call for this reason, and ends with an error
+(`warn_unused_ignores`) where it takes it.
+"""
 
 # As a strict user reads them.
 # mypy: disallow-any-generics, disallow-subclassing-any, disallow-untyped-calls, disallow-untyped-decorators
