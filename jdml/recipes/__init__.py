@@ -19,12 +19,14 @@ from jdml.registry import Regularizer as Regularizer
 if TYPE_CHECKING:
     from jdml.recipes.objective import make_objective
     from jdml.recipes.optimizer import make_optimizer
+    from jdml.recipes.beginning import recommended
     from jdml.recipes.sampler import make_sampler
 
 _MAKERS = {
     "make_objective": "jdml.recipes.objective",
     "make_optimizer": "jdml.recipes.optimizer",
     "make_sampler": "jdml.recipes.sampler",
+    "recommended": "jdml.recipes.beginning",
 }
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "make_optimizer",
     "make_sampler",
     "recipe",
+    "recommended",
     "settings_of",
     "with_method",
     "with_nir",

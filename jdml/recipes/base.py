@@ -74,6 +74,8 @@ class Recipe:
             ``"package.module:factory"``; None: ``eps`` for small pictures in memory, ``small`` for others.
         dim: width D of the embeddings.
         pooling: of the embedding head; None: the network's own.
+        head: where the embedding head begins: ``"random"``, or on the ``"principal"`` directions of what a pretrained
+            network gives it (:func:`jdml.training.start_head`).
         freeze_batch_norm: whether batch norm keeps its running statistics; it does where anything is frozen.
         freeze: what of the network stays: ``"backbone"``, all but the embedding head, or a pattern of parameters' paths
             (:func:`jdml.adapt.matching`).
@@ -151,6 +153,7 @@ class Recipe:
     network: str | None = None
     dim: Annotated[int, positive] = 64
     pooling: str | None = None
+    head: Literal["random", "principal"] = "random"
     freeze_batch_norm: bool = False
     freeze: str | None = None
     kept_views: Annotated[int, non_negative] = 1

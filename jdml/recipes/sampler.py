@@ -82,16 +82,20 @@ def check_batches(recipe: Recipe, views: Mapping[str, np.ndarray]) -> None:
         )
 
 
-def with_usual_batch(recipe: Recipe, labels: np.ndarray) -> Recipe:
+def with_usual_batch(
+    recipe: Recipe, labels: np.ndarray, *, rows: int = ROWS, samples: int = SAMPLES
+) -> Recipe:
     """Give a recipe the batch that nobody has chosen: classes × samples where samples are compared with each other.
 
     Args:
         recipe: the recipe.
         labels: ``[N]``, of the training images.
+        rows: of a batch, if there are as many.
+        samples: of each class, for a pair loss.
 
     Returns:
-        The recipe with as many rows of 64 as there are, at random for a proxy loss; for a pair loss with 4 samples of
-        each of 16 classes, more of fewer classes, and fewer where classes are smaller.
+        The recipe with so many rows at random for a proxy loss; for a pair loss with so many samples of each of as many
+        classes, more of fewer classes, and fewer where classes are smaller.
 
     Example:
         >>> with_usual_batch(Recipe(), np.arange(1000) % 100).batch
@@ -100,15 +104,15 @@ def with_usual_batch(recipe: Recipe, labels: np.ndarray) -> Recipe:
         (2, 32)
     """
     if recipe.has_proxies:
-        return replace(recipe, batch=min(ROWS, len(labels)))
+        return replace(recipe, batch=min(rows, len(labels)))
     sizes = np.unique(labels, return_counts=True)[1]
-    wanted, smallest = max(SAMPLES, ROWS // len(sizes)), int(sizes.min())
+    wanted, smallest = max(samples, rows // len(sizes)), int(sizes.min())
     if smallest > 1:
         samples = min(wanted, smallest)
     else:  # classes of one image leave places empty, others do not
         samples = min(wanted, max(2, int(np.median(sizes))))
         recipe = replace(recipe, small_classes="pad")
-    return replace(recipe, batch=(min(len(sizes), ROWS // samples), samples))
+    return replace(recipe, batch=(min(len(sizes), rows // samples), samples))
 
 
 def with_batch_that_fits(recipe: Recipe, labels: np.ndarray) -> Recipe:

@@ -17,7 +17,7 @@ from jdml.training.preprocess import standard, to_float
 from jdml.training.process import Preempted, keep_freed_memory
 from jdml.training.schedule import Best, improve
 from jdml.training.scoring import metric_names, recall_ranks, score
-from jdml.training.start import start_on_samples
+from jdml.training.start import start_head, start_on_samples
 from jdml.training.step import (
     TrainState,
     create_state,
@@ -52,6 +52,7 @@ __all__ = [
     "recall_ranks",
     "score",
     "standard",
+    "start_head",
     "start_on_samples",
     "to_float",
     "train",

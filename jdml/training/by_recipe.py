@@ -30,7 +30,7 @@ from jdml.training.lora import WithLora
 from jdml.training.models import as_model
 from jdml.training.placement import class_shards
 from jdml.training.preprocess import Preprocess, standard
-from jdml.training.start import start_on_samples
+from jdml.training.start import start_head, start_on_samples
 from jdml.training.step import Pretrained, TrainState
 
 MONITOR = "MAP@R"
@@ -307,7 +307,17 @@ def roles_of(objective: Any) -> tuple[str, ...]:
 
 
 def _start(recipe: Recipe, objective: Any, seed: int) -> Any:
-    """Where proxies begin; None where the objective draws them, or has none."""
-    if recipe.start == "random" or "proxies" not in roles_of(objective):
-        return None
-    return functools.partial(start_on_samples, seed=seed)
+    """Where the head begins, and proxies; None where network and objective draw all, or there are none."""
+    starts: list[Any] = []
+    if recipe.head == "principal":
+        starts.append(functools.partial(start_head, seed=seed))
+    if recipe.start == "samples" and "proxies" in roles_of(objective):
+        starts.append(functools.partial(start_on_samples, seed=seed))
+    return (
+        functools.partial(_started, tuple(starts)) if len(starts) > 1 else next(iter(starts), None)
+    )
+
+
+def _started(starts: Any, state: TrainState, model: Any, train: Any, **settings: Any) -> TrainState:
+    """What begins is begun one after the other: proxies on samples as the new head embeds them."""
+    return functools.reduce(lambda s, start: start(s, model, train, **settings), starts, state)

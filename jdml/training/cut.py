@@ -113,44 +113,62 @@ class Cut:
         freeze: pattern of the paths of its parameters that stay.
         variables: its variables, or their shapes.
         inputs: one row as it takes it, or its shape.
+        trained: whether it is trained from the cut on, which must then be the same as in evaluation.
 
     Raises:
         ValueError: what learns begins at the images, mixes rows before it, or is another in training.
     """
 
     def __init__(
-        self, model: Model, freeze: str | None, variables: Mapping[str, Tree], inputs: Tree
+        self,
+        model: Model,
+        freeze: str | None,
+        variables: Mapping[str, Tree],
+        inputs: Tree,
+        *,
+        trained: bool = True,
     ) -> None:
         self.model, self.freeze = model, freeze
         rows, kind = jax.tree.flatten(inputs)
         self._row = kind, tuple((x.shape[1:], jnp.result_type(x)) for x in rows)
-        evaluated, trained = (self._met(variables, train) for train in (False, True))
+        evaluated = self._met(variables, train=False)
+        if trained:
+            self._check_worked(evaluated)
+        if any(shape[:1] != (ROWS,) for shape, _ in evaluated.shapes):
+            raise ValueError(
+                "kept_views: what learns must take of each image numbers of its own [B, …], takes "
+                f"{[list(shape) for shape, _ in evaluated.shapes]} of {ROWS} images; {ELSE}"
+            )
+        self.shapes = [(shape[1:], dtype) for shape, dtype in evaluated.shapes]
+        if trained:
+            self._check_training(variables, evaluated, inputs)
+
+    def _check_worked(self, evaluated: Side) -> None:
+        """Refuse features that nothing has been computed of."""
         if not evaluated.worked:
             raise ValueError(
                 "kept_views: what learns takes the images themselves (in JAX's "
                 f"{', '.join(dict.fromkeys(evaluated.bare))}), so that nothing can be computed once: freeze more, such "
                 f"as freeze='(?!head/).*'; {ELSE}"
             )
-        if any(shape[:1] != (ROWS,) for shape, _ in evaluated.shapes):
-            raise ValueError(
-                "kept_views: what learns must take of each image numbers of its own [B, …], takes "
-                f"{[list(shape) for shape, _ in evaluated.shapes]} of {ROWS} images; {ELSE}"
-            )
+
+    def _check_training(self, variables: Mapping[str, Tree], evaluated: Side, inputs: Tree) -> None:
+        """Refuse a network that is another in training, from the cut on or in its statistics."""
         params, stats = variables["params"], variables.get("batch_stats", {})
-        alike = trained.learning == evaluated.learning and trained.shapes == evaluated.shapes
-        if not alike or moving_statistics(model, params, stats, inputs):
+        met = self._met(variables, train=True)
+        alike = met.learning == evaluated.learning and met.shapes == evaluated.shapes
+        if not alike or moving_statistics(self.model, params, stats, inputs):
             raise ValueError(
                 "kept_views: what learns must be the same in training and evaluation, without dropout or batch norm; "
                 f"{ELSE}"
             )
-        self.shapes = [(shape[1:], dtype) for shape, dtype in evaluated.shapes]
 
     @property
     def identity(self) -> tuple[Any, ...]:
         """All that programs of the cut depend on."""
         return self.model, self.freeze, self._row
 
-    def _met(self, variables: Mapping[str, Tree], train: bool) -> Side:
+    def _met(self, variables: Mapping[str, Tree], *, train: bool) -> Side:
         """What is met in a program, of which nothing is computed."""
         side, (kind, rows) = Side(), self._row
         shapes = [jax.ShapeDtypeStruct((ROWS, *shape), dtype) for shape, dtype in rows]

@@ -1,4 +1,4 @@
-"""Where proxies begin: on the sphere at random, as an objective draws them, or on samples."""
+"""Where a run begins: proxies on samples of their class, the embedding head on what the network already tells apart."""
 
 from typing import Any, cast
 
@@ -8,15 +8,19 @@ import numpy as np
 
 from jdml.data import BadImageError, Dataset, without_bad_images
 from jdml.ops import checks, sphere
+from jdml.recipes.adapting import ALL_BUT_HEAD, HEAD
+from jdml.training.cut import Before, Cut
 from jdml.training.door import check_train
 from jdml.training.models import AnyModel, as_model, embed_in_training
 from jdml.training.placement import Tree
 from jdml.training.preprocess import Preprocess, standard
 from jdml.training.spec import TrainSet
-from jdml.training.step import TrainState
+from jdml.training.step import TrainState, embed
 
 ROWS = 512
 """At most so many images go through the network at a time."""
+LOOKED_AT = 1024
+"""Images whose features tell the directions that a head begins on."""
 
 
 def start_on_samples(
@@ -104,3 +108,100 @@ def _rows(rng: np.random.Generator, labels: np.ndarray, classes: int, per_class:
             raise ValueError(f"class {of_class} has no sample to begin on")
         rows[of_class] = np.resize(there, per_class)
     return rows
+
+
+def start_head(
+    state: TrainState,
+    model: AnyModel,
+    train: TrainSet,
+    *,
+    seed: int = 0,
+    preprocess: Preprocess = standard,
+    images: int = LOOKED_AT,
+) -> TrainState:
+    """Let the embedding head begin on the principal directions of what a pretrained network gives it.
+
+    A random head of ``D`` rows mixes what the network tells apart already. With features ``x [N, C]`` of some training
+    images the kernel becomes the ``D`` eigenvectors of ``xᵀx`` with the largest eigenvalues, the bias 0: of all heads the
+    one whose embeddings keep most of the features' inner products.
+
+    Args:
+        state: before the first step, of :func:`jdml.training.create_state`.
+        model: the model of the state, whose ``head`` is one dense layer on pooled features ``[B, C]``, ``C ≥ D``.
+        train: the data set that is trained on.
+        seed: of the draw of images.
+        preprocess: as in training.
+        images: how many of them are looked at, as in evaluation; all, where there are fewer.
+
+    Returns:
+        The state with another head. ``fit(start=start_head)`` begins with it; a recipe with ``head="principal"`` does.
+
+    Raises:
+        TypeError: no state, no model, no data set, a seed that is no integer, a preprocess that cannot be called.
+        ValueError: a seed below 0, no images, a network without such a head, or more embedding dimensions than features.
+
+    Implementation notes:
+        Directions through the origin, not the mean: embeddings are compared by angles from there. Computed in float64
+        on the host; of a damaged file among the drawn ones all files are looked through, and it is drawn again.
+
+    Example:
+        >>> import optax, jdml
+        >>> from jdml.training import create_state
+        >>> digits = jdml.data.load("digits")
+        >>> model = jdml.models.create("small", dim=4)
+        >>> objective = jdml.objectives.pair(jdml.circle_loss)
+        >>> state = create_state(model, objective, optax.adam(1e-3), digits.images, seed=0)
+        >>> head = start_head(state, model, digits).params["model"]["head"]["embedding"]
+        >>> np.round(head["kernel"].T @ head["kernel"], 3).tolist() == np.eye(4).tolist()
+        True
+    """
+    checks.count("images", images)
+    checks.seed("seed", seed)
+    checks.check_function("preprocess", preprocess)
+    if not isinstance(state, TrainState):
+        raise TypeError(f"state must be a TrainState, got a {type(state).__name__}")
+    network = as_model(model)
+    check_train(train)
+    params = state.params["model"]
+    kernel = _kernel(params)
+    rows = np.random.default_rng(seed).permutation(len(train.labels))[:images]
+    try:
+        drawn = jax.tree.map(lambda leaf: np.asarray(leaf[np.sort(rows)]), train.images)
+    except BadImageError:
+        whole = without_bad_images(cast(Dataset, train))
+        return start_head(state, model, whole, seed=seed, preprocess=preprocess, images=images)
+    variables = {"params": params, "batch_stats": state.batch_stats}
+    sample = jax.eval_shape(preprocess, jax.tree.map(lambda leaf: leaf[:1], drawn))
+    before = Before(Cut(network, ALL_BUT_HEAD, variables, sample, trained=False))
+    features = embed(before, params, state.batch_stats, drawn, preprocess=preprocess)
+    head = _on_principal(params[HEAD], kernel, features.astype(np.float64))
+    return state._replace(params={**state.params, "model": {**params, HEAD: head}})
+
+
+def _kernel(params: Tree) -> jax.Array:
+    """The one kernel of the head."""
+    kernels = [leaf for leaf in jax.tree.leaves(params.get(HEAD, {})) if leaf.ndim > 1]
+    if len(kernels) != 1 or kernels[0].ndim != 2:
+        raise ValueError(
+            f"a head that begins on principal directions is one dense layer called {HEAD}; the network has "
+            f"{len(kernels)} kernels there, among its parameters {', '.join(sorted(params))}"
+        )
+    return kernels[0]
+
+
+def _on_principal(head: Tree, kernel: jax.Array, features: np.ndarray) -> Tree:
+    """The head with the directions in its kernel, and nothing beside it but what pools."""
+    of, dim = kernel.shape
+    if features.shape[1] != of or dim > of:
+        raise ValueError(
+            "a head that begins on principal directions takes pooled features that nothing learns of, at least as many "
+            f"as the embedding has dimensions; got {features.shape[1]} of an image, and a kernel {[of, dim]}"
+        )
+    directions = np.linalg.eigh(features.T @ features)[1][:, : -dim - 1 : -1]
+
+    def begun(path: Any, leaf: jax.Array) -> jax.Array:
+        if leaf.shape == kernel.shape:
+            return jnp.asarray(directions, leaf.dtype)
+        return jnp.zeros_like(leaf) if path[-1].key == "bias" else leaf
+
+    return jax.tree_util.tree_map_with_path(begun, head)

@@ -1,0 +1,272 @@
+"""The recipe to begin with, `jdml.recipes.recommended`, beside the first of the methods that nobody tuned.
+
+On the three tasks that have a table of many untuned methods: letters, alphabets and birds. What counts is written in
+README.md, before the runs. Network, images, steps and rows of a batch are each task's; the recipe says all else.
+
+    python -m experiments.recommended.main --data-dir OMNIGLOT --birds DIR --weights lite0.safetensors
+    python -m experiments.recommended.main --table
+
+Runs that have ended are kept in results.jsonl and not made again.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.cub_crops import main as birds
+from experiments.cub_crops.features import Head, load
+from experiments.letters import methods as letters
+from experiments.letters import protocol
+from experiments.omniglot import main as alphabets
+from experiments.omniglot.methods import (
+    DIM,
+    METHODS,
+    hold_out,
+    on_data,
+    retrieve,
+    train,
+)
+from experiments.options import Kept, resolved, start
+from jdml.recipes import Recipe, recommended
+from jdml.report import Paired, holm, markdown_table, mean_std, paired
+from jdml.training import FitResult, by_recipe
+from jdml.training.records import read_results
+
+HERE = Path(__file__).parent
+RECOMMENDED = "recommended"
+Results = Mapping[str, Any]
+Scores = dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A task with a table of untuned methods.
+
+    Attributes:
+        first: of the untuned methods by its table.
+        measure: by which it is the first.
+        field: file of the runs of that table.
+        beside: seeds of the first and the recommended recipe, which neither had before.
+        alone: seeds of the table, for the recommended recipe.
+        folds: models of a seed.
+    """
+
+    first: str
+    measure: str
+    field: str
+    beside: tuple[int, ...]
+    alone: tuple[int, ...]
+    folds: tuple[int, ...] = (0,)
+
+
+TASKS = {
+    "letters": Task("FastAP", "MAP@R", "letters", (2, 3), (1,), tuple(range(protocol.FOLDS))),
+    "alphabets": Task("EPS + circle", "letters R@1", "omniglot", tuple(range(3, 8)), (0, 1, 2)),
+    "birds": Task("MPA-DW", "R@1", "cub_crops", tuple(range(10, 20)), (0, 1, 2)),
+}
+COLUMNS = {
+    "letters": ("P@1", "RP", "MAP@R"),
+    "alphabets": ("letters R@1", "letters MAP@R", "languages R@1"),
+    "birds": ("R@1", "R@8", "MAP@R"),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(Kept):
+    """What is run."""
+
+    birds: Path | None = None
+    """Folder of the crops, in CUB's layout."""
+    weights: Path | None = None
+    """Pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
+    features: Path = Path("runs/recommended/features")
+    """Folder of kept features."""
+    only: tuple[str, ...] = tuple(TASKS)
+    """Of the tasks these only."""
+    out: Path = HERE / "results.jsonl"
+    """File of the runs."""
+
+
+def on_task(labels: np.ndarray, network: Any, steps: int, rows: int) -> Recipe:
+    """The recommended recipe with a task's steps, rows and width."""
+    recipe = recommended(labels, network=network, steps=steps, rows=rows)
+    return dataclasses.replace(recipe, network="small", dim=DIM)
+
+
+def run_letters(job: Mapping[str, Any], data_dir: str | None, **_: Any) -> Scores:
+    """A model of one fold, scored on the unseen letters."""
+    fold = job["fold"]
+    part, validation = protocol.load_fold(data_dir, fold)
+    recipe = letters.METHODS[TASKS["letters"].first]
+    if job["method"] == RECOMMENDED:
+        recipe = on_task(part.labels, "random", protocol.STEPS, letters.ROWS)
+    result = by_recipe.train(
+        recipe,
+        part,
+        validation=validation,
+        steps=protocol.STEPS,
+        seed=protocol.seed_of(job["seed"], fold),
+        evaluate_every=protocol.EVERY,
+        log_every=protocol.EVERY,
+        progress=False,
+    )
+    test = protocol.letters(data_dir, "test")
+    vectors = by_recipe.normalized(recipe, result.embedder(test.images))
+    return {**protocol.score(vectors, test), **best_of(result)}
+
+
+def run_alphabets(job: Mapping[str, Any], data_dir: str | None, **_: Any) -> Scores:
+    """A network trained by alphabet, scored on the letters of others."""
+    parts, steps = alphabets.load(data_dir), alphabets.Settings.steps
+    recipe = on_data(METHODS[TASKS["alphabets"].first], alphabets.BATCH, alphabets.RATE, pool=24)
+    if job["method"] == RECOMMENDED:
+        recipe = on_task(parts.train.labels, "random", steps, recipe.batch_size)
+    result = train(recipe, parts, "letter", steps=steps, seed=job["seed"])
+    x, views = result.embedder(parts.test.images), parts.test.views
+    levels = np.stack([views[view] for view in alphabets.LEVELS.values()], axis=1)
+    found: Any = retrieve(recipe, x, levels)
+    scores = {
+        f"{title} {name}": float(found[name][level])
+        for level, title in enumerate(alphabets.LEVELS)
+        for name in alphabets.SCORES
+    }
+    return {**scores, **best_of(result)}
+
+
+def run_birds(
+    job: Mapping[str, Any], birds_dir: str | None, weights: str | None, features: str, **_: Any
+) -> Scores:
+    """A head on the features of the frozen network, scored on the test species."""
+    parts = hold_out(*load(birds_dir, weights, features), classes=birds.HELD_OUT)
+    steps, batch = birds.Settings.steps, (8, 10)
+    recipe = on_data(METHODS[TASKS["birds"].first], batch, birds.RATE, pool=16)
+    if job["method"] == RECOMMENDED:
+        recipe = on_task(parts.train.labels, "frozen", steps, recipe.batch_size)
+    result = train(recipe, parts, "class", steps=steps, seed=job["seed"], model=Head(DIM))
+    x = np.asarray(by_recipe.normalized(recipe, result.embedder(parts.test.images)))
+    found = retrieve(recipe, x, parts.test.labels)
+    return {**{name: float(found[name]) for name in COLUMNS["birds"]}, **best_of(result)}
+
+
+RUNS: dict[str, Callable[..., Scores]] = {
+    "letters": run_letters,
+    "alphabets": run_alphabets,
+    "birds": run_birds,
+}
+
+
+def best_of(result: FitResult) -> Scores:
+    """Which of the evaluations gave the weights."""
+    assert result.best is not None
+    return {"validation": result.best.value, "best step": result.best.step}
+
+
+def run(job: Mapping[str, Any], **places: Any) -> Scores:
+    """Train and score a model of a task."""
+    return RUNS[job["task"]](job, **places)
+
+
+def jobs_of(name: str) -> dict[str, dict[str, Any]]:
+    """All models of a task: those that stand beside each other first."""
+    task = TASKS[name]
+    made = [(method, seed) for seed in task.beside for method in (RECOMMENDED, task.first)]
+    made += [(RECOMMENDED, seed) for seed in task.alone]
+    return {
+        f"{name}: {method}, fold {fold}-{seed}": {
+            "task": name,
+            "method": method,
+            "seed": seed,
+            "fold": fold,
+        }
+        for method, seed in made
+        for fold in task.folds
+    }
+
+
+def models_of(
+    results: Results, name: str, method: str, measure: str, seeds: tuple[int, ...]
+) -> dict[tuple[int, int], float]:
+    """A measure of a method's models by seed and fold."""
+    jobs = {key: job for key, job in jobs_of(name).items() if job["method"] == method}
+    return {
+        (job["seed"], job["fold"]): results[key]["metrics"][measure]
+        for key, job in jobs.items()
+        if key in results and job["seed"] in seeds
+    }
+
+
+def field_of(name: str) -> dict[str, dict[tuple[int, int], float]]:
+    """The measure of all untuned methods by seed and fold, from the runs of their table."""
+    task, found = TASKS[name], {}
+    for key, kept in read_results(HERE.parent / task.field / "results.jsonl").items():
+        job, value = kept["job"], kept["metrics"].get(task.measure)
+        by_letter = "column" in job and (job["column"] != "papers" or job["fold"] is None)
+        other = {"open_set", "labels"} & {*job} or ": " in key and "column" not in job
+        if value is None or by_letter or other or job["method"] == birds.FEATURES:
+            continue
+        found.setdefault(job["method"], {})[job["seed"], job.get("fold", 0)] = value
+    return found
+
+
+def differences(results: Results) -> dict[str, Paired]:
+    """The recommended recipe less the first of the untuned methods, by the seeds that neither had before."""
+    return {
+        f"{name}: {RECOMMENDED} − {task.first}, {task.measure}": paired(
+            *(
+                models_of(results, name, method, task.measure, task.beside)
+                for method in (RECOMMENDED, task.first)
+            )
+        )
+        for name, task in TASKS.items()
+    }
+
+
+def ahead_of(results: Results, name: str) -> str:
+    """How many of the untuned methods it is ahead of in all models of the table's seeds."""
+    task, field = TASKS[name], field_of(name)
+    own = models_of(results, name, RECOMMENDED, task.measure, task.alone)
+    whole = {m: v for m, v in field.items() if own and own.keys() <= v.keys()}
+    ahead = [m for m, values in whole.items() if all(own[key] > values[key] for key in own)]
+    return f"{name}: ahead of {len(ahead)} of {len(whole)} untuned methods in all {len(own)} models"
+
+
+def report(results: Results) -> str:
+    """All tables."""
+    sections = []
+    for name, task in TASKS.items():
+        rows = []
+        for method in (RECOMMENDED, task.first):
+            each = [
+                models_of(results, name, method, column, task.beside) for column in COLUMNS[name]
+            ]
+            cells = [mean_std([*values.values()]) if values else "–" for values in each]
+            rows.append([method, *cells, str(len(each[0]))])
+        sections.append(markdown_table([name, *COLUMNS[name], "models"], rows))
+    pairs = differences(results)
+    p = holm({name: pair.p for name, pair in pairs.items()}, len(pairs))
+    rows = [
+        [name, str(pair), f"{p[name]:.2g}" if name in p else "–"] for name, pair in pairs.items()
+    ]
+    sections.append(markdown_table(["points", "difference", "p after Holm"], rows))
+    sections += [ahead_of(results, name) for name in TASKS]
+    return "\n".join(sections)
+
+
+def main(settings: Settings) -> str:
+    """Do the runs that are missing, and give the tables."""
+    jobs = {key: job for name in settings.only for key, job in jobs_of(name).items()}
+    places = {
+        "birds_dir": resolved(settings.birds),
+        "weights": resolved(settings.weights),
+        "features": resolved(settings.features),
+    }
+    return report(settings.results(run, jobs, settings.out, **places))
+
+
+if __name__ == "__main__":
+    start(main, Settings, __doc__)
