@@ -10,12 +10,10 @@ Runs that have ended are kept in results.jsonl and not made again.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from experiments.cub_crops import main as birds
@@ -104,7 +102,7 @@ def run_letters(job: Mapping[str, Any], data_dir: str | None, **_: Any) -> Score
     part, validation = protocol.load_fold(data_dir, fold)
     recipe = letters.METHODS[TASKS["letters"].first]
     if job["method"] == RECOMMENDED:
-        recipe = on_task(part.labels, "random", protocol.STEPS, letters.ROWS)
+        recipe = on_task(part.labels, "small", protocol.STEPS, letters.ROWS)
     result = by_recipe.train(
         recipe,
         part,
@@ -125,7 +123,7 @@ def run_alphabets(job: Mapping[str, Any], data_dir: str | None, **_: Any) -> Sco
     parts, steps = alphabets.load(data_dir), alphabets.Settings.steps
     recipe = on_data(METHODS[TASKS["alphabets"].first], alphabets.BATCH, alphabets.RATE, pool=24)
     if job["method"] == RECOMMENDED:
-        recipe = on_task(parts.train.labels, "random", steps, recipe.batch_size)
+        recipe = on_task(parts.train.labels, "small", steps, recipe.batch_size)
     result = train(recipe, parts, "letter", steps=steps, seed=job["seed"])
     x, views = result.embedder(parts.test.images), parts.test.views
     levels = np.stack([views[view] for view in alphabets.LEVELS.values()], axis=1)

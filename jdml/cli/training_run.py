@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from jdml.cli.options.base import as_typed
 from jdml.cli.options.train import TrainOptions
 from jdml.cli.start_of_run import data_checksum
 from jdml.cli.training_data import read_training_data, scored_views
-from jdml.recipes import Recipe, make_objective, make_sampler
+from jdml.recipes import Recipe, beginning, make_objective, make_sampler
 from jdml.recipes.objective import normalization
 from jdml.recipes.sampler import (
     check_batches,
@@ -26,6 +27,8 @@ from jdml.recipes.words import write_batch
 from jdml.training import Embedder, FitResult, metric_names, recall_ranks, score
 from jdml.training.by_recipe import make_network, pattern_of, train
 from jdml.training.placement import writes
+
+RECOMMENDED = "neither --loss nor --method is named: the recommended recipe for photographs"
 
 
 class TrainingRun:
@@ -48,7 +51,7 @@ class TrainingRun:
         self.options, self.started, self.hints = options, started, hints
         self.data = read_training_data(options, options.seed)
         self.train = self.data.train
-        self.recipe, self.notes = fitted(recipe, options.batch, self.train.labels)
+        self.recipe, self.notes = fitted(recipe, options, self.train.labels)
         own = options.network_settings(str(recipe.network))
         self.preprocess = options.preprocess(str(recipe.network))
         settings = {"seed": options.seed, "preprocess": self.preprocess}
@@ -232,24 +235,33 @@ class TrainingRun:
         )
 
 
-def fitted(recipe: Recipe, batch: str | None, labels: np.ndarray) -> tuple[Recipe, tuple[str, ...]]:
-    """Fit the batch to the data.
+def fitted(
+    recipe: Recipe, options: TrainOptions, labels: np.ndarray
+) -> tuple[Recipe, tuple[str, ...]]:
+    """Fit the batch to the data, and what is recommended to the size of its classes.
 
     Args:
         recipe: how is trained.
-        batch: as typed.
+        options: as typed.
         labels: ``[N]``, of the images that train.
 
     Returns:
-        The recipe, and a line where the batch is another one than was typed.
+        The recipe, and a line where the batch is another one than was typed, or where the recipe is the recommended
+        one.
 
     Raises:
         ValueError: batches in which the loss has nothing to compare.
     """
-    made = (with_usual_batch if batch is None else with_batch_that_fits)(recipe, labels)
+    usual = beginning.for_classes if options.recommends else with_usual_batch
+    made, notes = usual(recipe, labels), [RECOMMENDED] if options.recommends else []
+    if options.miner is not None:
+        made = replace(made, miner=recipe.miner)
+    if options.batch is not None:
+        batch = with_batch_that_fits(recipe, labels).batch
+        made = replace(made, batch=batch, small_classes=recipe.small_classes)
+        there = f"{len(labels):,} images of {len(np.unique(labels)):,} classes train"
+        line = f"--batch is {write_batch(batch)}, not {options.batch}: {there}"
+        notes += [line] if batch != recipe.batch else []
     with as_typed():
         check_positives(made, labels)
-    if batch is None or made.batch == recipe.batch:
-        return made, ()
-    there = f"{len(labels):,} images of {len(np.unique(labels)):,} classes train"
-    return made, (f"--batch is {write_batch(made.batch)}, not {batch}: {there}",)
+    return made, tuple(notes)

@@ -17,9 +17,9 @@ from jdml.registry import Problems as Problems
 from jdml.registry import Regularizer as Regularizer
 
 if TYPE_CHECKING:
+    from jdml.recipes.beginning import recommended
     from jdml.recipes.objective import make_objective
     from jdml.recipes.optimizer import make_optimizer
-    from jdml.recipes.beginning import recommended
     from jdml.recipes.sampler import make_sampler
 
 _MAKERS = {

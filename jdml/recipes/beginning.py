@@ -7,21 +7,27 @@ import numpy as np
 
 from jdml.recipes.base import Recipe
 from jdml.recipes.sampler import ROWS, with_usual_batch
+from jdml.registry.constraints import one_of
 
-STEPS = 1000
+LOSS, STEPS = "circle", 1000
 SHARE_OF_WARMUP = 20
 """One step in so many is one in which the rates still go up."""
 LARGE, MOST = 100, 40
 """A class of so many images may hold several modes; so many of them in a batch are enough."""
-Network = Literal["random", "pretrained", "frozen"]
-RATES: dict[Network, float] = {"random": 3e-3, "pretrained": 1e-4, "frozen": 3e-4}
+Network = Literal["small", "untrained", "pretrained", "frozen"]
+RATES: dict[Network, float] = {
+    "small": 3e-3,
+    "untrained": 1e-3,
+    "pretrained": 1e-4,
+    "frozen": 3e-4,
+}
 """Of the network, by what it knows when it begins; frozen: where nothing but the head, or low-rank changes, learns."""
 
 
 def recommended(
     labels: np.ndarray | None = None,
     *,
-    network: Network = "random",
+    network: Network = "untrained",
     steps: int = STEPS,
     rows: int = ROWS,
 ) -> Recipe:
@@ -32,14 +38,17 @@ def recommended(
 
     Args:
         labels: ``[N]``, of the training images; None leaves batch and miner open (:func:`for_classes`).
-        network: ``"random"``, one that begins untrained; ``"pretrained"``, all of which learns, slowly, and whose head
-            begins on principal directions; ``"frozen"``, a pretrained one of which only the head, or changes of low
-            rank, learn.
+        network: ``"small"``, for small images, which begins untrained; ``"untrained"``, another that does;
+            ``"pretrained"``, all of which learns, slowly, and whose head begins on principal directions; ``"frozen"``,
+            a pretrained one of which only the head, or changes of low rank, learn.
         steps: of training; in a twentieth of them the rates go up.
         rows: of a batch.
 
     Returns:
         The recipe. Anything of it may be replaced.
+
+    Raises:
+        ValueError: another word for the network.
 
     Example:
         >>> recipe = recommended(np.repeat(np.arange(50), 60), network="pretrained")
@@ -48,10 +57,11 @@ def recommended(
         >>> recommended(np.repeat(np.arange(9), 500)).miner
         'easy_positive'
     """
+    one_of("network", network, RATES)
     recipe = Recipe(
-        loss="circle",
+        loss=LOSS,
         settings={"margin": 0.1, "gamma": 100.0},
-        head="random" if network == "random" else "principal",
+        head="principal" if network in ("pretrained", "frozen") else "random",
         batch=rows,
         small_classes="refuse",
         steps=steps,

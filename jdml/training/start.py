@@ -1,14 +1,16 @@
 """Where a run begins: proxies on samples of their class, the embedding head on what the network already tells apart."""
 
+import re
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jdml import adapt
 from jdml.data import BadImageError, Dataset, without_bad_images
 from jdml.ops import checks, sphere
-from jdml.recipes.adapting import ALL_BUT_HEAD, HEAD
+from jdml.recipes.adapting import HEAD
 from jdml.training.cut import Before, Cut
 from jdml.training.door import check_train
 from jdml.training.models import AnyModel, as_model, embed_in_training
@@ -121,8 +123,8 @@ def start_head(
 ) -> TrainState:
     """Let the embedding head begin on the principal directions of what a pretrained network gives it.
 
-    A random head of ``D`` rows mixes what the network tells apart already. With features ``x [N, C]`` of some training
-    images the kernel becomes the ``D`` eigenvectors of ``xᵀx`` with the largest eigenvalues, the bias 0: of all heads the
+    A random head mixes what the network tells apart already. With features ``x [N, C]`` of some training images the
+    kernel becomes the ``D`` eigenvectors of ``xᵀx`` with the largest eigenvalues, the bias 0: of all linear heads the
     one whose embeddings keep most of the features' inner products.
 
     Args:
@@ -138,7 +140,7 @@ def start_head(
 
     Raises:
         TypeError: no state, no model, no data set, a seed that is no integer, a preprocess that cannot be called.
-        ValueError: a seed below 0, no images, a network without such a head, or more embedding dimensions than features.
+        ValueError: a seed below 0, no images, a network without such a head, or fewer features than dimensions.
 
     Implementation notes:
         Directions through the origin, not the mean: embeddings are compared by angles from there. Computed in float64
@@ -163,7 +165,7 @@ def start_head(
     network = as_model(model)
     check_train(train)
     params = state.params["model"]
-    kernel = _kernel(params)
+    layer, kernel = _dense_layer(params)
     rows = np.random.default_rng(seed).permutation(len(train.labels))[:images]
     try:
         drawn = jax.tree.map(lambda leaf: np.asarray(leaf[np.sort(rows)]), train.images)
@@ -172,36 +174,36 @@ def start_head(
         return start_head(state, model, whole, seed=seed, preprocess=preprocess, images=images)
     variables = {"params": params, "batch_stats": state.batch_stats}
     sample = jax.eval_shape(preprocess, jax.tree.map(lambda leaf: leaf[:1], drawn))
-    before = Before(Cut(network, ALL_BUT_HEAD, variables, sample, trained=False))
-    features = embed(before, params, state.batch_stats, drawn, preprocess=preprocess)
-    head = _on_principal(params[HEAD], kernel, features.astype(np.float64))
-    return state._replace(params={**state.params, "model": {**params, HEAD: head}})
-
-
-def _kernel(params: Tree) -> jax.Array:
-    """The one kernel of the head."""
-    kernels = [leaf for leaf in jax.tree.leaves(params.get(HEAD, {})) if leaf.ndim > 1]
-    if len(kernels) != 1 or kernels[0].ndim != 2:
-        raise ValueError(
-            f"a head that begins on principal directions is one dense layer called {HEAD}; the network has "
-            f"{len(kernels)} kernels there, among its parameters {', '.join(sorted(params))}"
-        )
-    return kernels[0]
-
-
-def _on_principal(head: Tree, kernel: jax.Array, features: np.ndarray) -> Tree:
-    """The head with the directions in its kernel, and nothing beside it but what pools."""
+    cut = Cut(network, f"(?!{re.escape(layer)}(?:/|$)).*", variables, sample, trained=False)
+    features = embed(Before(cut), params, state.batch_stats, drawn, preprocess=preprocess)
     of, dim = kernel.shape
     if features.shape[1] != of or dim > of:
         raise ValueError(
-            "a head that begins on principal directions takes pooled features that nothing learns of, at least as many "
-            f"as the embedding has dimensions; got {features.shape[1]} of an image, and a kernel {[of, dim]}"
+            "a head that begins on principal directions takes as many features of an image as its kernel has rows, and "
+            f"no fewer than the embedding has dimensions; got {features.shape[1]}, and a kernel {[of, dim]}"
         )
-    directions = np.linalg.eigh(features.T @ features)[1][:, : -dim - 1 : -1]
+    x = features.astype(np.float64)
+    directions = np.linalg.eigh(x.T @ x)[1][:, : -dim - 1 : -1]
+    begun = {f"{layer}/kernel": directions, f"{layer}/bias": np.zeros(dim)}
 
-    def begun(path: Any, leaf: jax.Array) -> jax.Array:
-        if leaf.shape == kernel.shape:
-            return jnp.asarray(directions, leaf.dtype)
-        return jnp.zeros_like(leaf) if path[-1].key == "bias" else leaf
+    def begin(path: Any, leaf: jax.Array) -> jax.Array:
+        own = begun.get("/".join(adapt.path_texts(path)))
+        return leaf if own is None else jnp.asarray(own, leaf.dtype)
 
-    return jax.tree_util.tree_map_with_path(begun, head)
+    started = jax.tree_util.tree_map_with_path(begin, params)
+    return state._replace(params={**state.params, "model": started})
+
+
+def _dense_layer(params: Tree) -> tuple[str, jax.Array]:
+    """The path of the head's one layer, and its kernel."""
+    arrays = dict(zip(adapt.paths(params), jax.tree.leaves(params), strict=True))
+    of_head = {
+        path: leaf for path, leaf in arrays.items() if path.split("/")[0] == HEAD and leaf.ndim > 1
+    }
+    dense = [path for path in of_head if path.endswith("/kernel") and of_head[path].ndim == 2]
+    if len(of_head) != 1 or not dense:
+        raise ValueError(
+            f"a head that begins on principal directions is one dense layer called {HEAD}, the network has "
+            f"{', '.join(of_head) or 'none'} among {', '.join(sorted(params))}"
+        )
+    return dense[0].removesuffix("/kernel"), of_head[dense[0]]

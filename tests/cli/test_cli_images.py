@@ -1,5 +1,6 @@
 """`jdml train` on image files: augmentations, In-shop's gallery, damaged files, and SIGKILL."""
 
+import dataclasses
 import json
 import os
 import re
@@ -15,7 +16,10 @@ import pytest
 
 import jdml.cli
 from jdml import models, training
+from jdml.cli.options.train import TrainOptions
 from jdml.cli.search import Search
+from jdml.cli.training_run import fitted
+from jdml.recipes import Recipe, recommended
 from jdml.training.embedded import Embedded
 
 Image = pytest.importorskip("PIL.Image")
@@ -61,6 +65,77 @@ def test_a_folder_of_classes(capsys, animals, tmp_path, augmentation):
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["augmentation"] == augmentation
     assert "workers" not in config
+
+
+def test_photographs_are_trained_as_recommended(capsys, animals, tmp_path):
+    """Where neither a loss nor a method is named; whatever is typed is kept."""
+    code, out, err = run(capsys, "--data-dir", animals, "--out", tmp_path / "run")
+    assert (code, err) == (0, "")
+    assert "note: neither --loss nor --method is named: the recommended recipe" in out
+    told = json.loads((tmp_path / "run" / "config.json").read_text())["recipe"]
+    labels = np.repeat(np.arange(2), 8)
+    expected = recommended(labels, network="small", steps=3)
+    assert Recipe.from_json(told) == dataclasses.replace(expected, network="small", dim=4)
+    assert expected.batch == (2, 8)
+    typed = ("--batch", "2x3", "--miner", "easy_positive", "--lr", "0.5", "--schedule", "constant")
+    code, out, err = run(capsys, "--data-dir", animals, "--out", tmp_path / "typed", *typed)
+    assert (code, err) == (0, "")
+    told = json.loads((tmp_path / "typed" / "config.json").read_text())["recipe"]
+    names = ("loss", "batch", "miner", "rate", "schedule")
+    assert [told[name] for name in names] == ["circle", [2, 3], "easy_positive", 0.5, "constant"]
+    code, out, err = run(
+        capsys, "--data-dir", animals, "--out", tmp_path / "own", "--loss", "n_pair"
+    )
+    told = json.loads((tmp_path / "own" / "config.json").read_text())["recipe"]
+    assert [told[name] for name in names] == ["n_pair", [2, 8], "none", 1e-3, "constant"]
+    assert "recommended" not in out
+
+
+FILES = Path("photos")
+KNOWN = {
+    "small": {"model": "small"},
+    "untrained": {"model": "resnet18"},
+    "pretrained": {"weights": Path("resnet50.safetensors"), "model": "resnet50"},
+    "frozen": {"weights": Path("vit.safetensors"), "model": "vit_s16", "lora": 8},
+}
+
+
+@pytest.mark.parametrize("network", KNOWN)
+def test_what_is_recommended_goes_by_what_the_network_knows(network):
+    options = TrainOptions(data="folder", data_dir=FILES, **KNOWN[network])
+    made, expected = options.recipe(), recommended(network=network)
+    for name in ("loss", "settings", "rate", "rate_warmup", "schedule", "head", "steps"):
+        assert getattr(made, name) == getattr(expected, name), name
+    assert (made.head == "principal") == (network in ("pretrained", "frozen"))
+    if network == "frozen":
+        head = dataclasses.replace(options, lora=None, freeze="backbone").recipe()
+        assert (head.rate, head.head) == (made.rate, "principal")
+
+
+@pytest.mark.parametrize(
+    "typed", [{"loss": "circle"}, {"method": "nir"}, {"data": "digits", "data_dir": None}]
+)
+def test_nothing_is_recommended_where_it_is_said_how_or_of_no_photographs(typed):
+    options = TrainOptions(**{"data": "folder", "data_dir": FILES, **typed})
+    assert not options.recommends
+    assert options.recipe().schedule == "constant"
+    network_of_one_s_own = TrainOptions(data="folder", data_dir=FILES, model="nets:make")
+    assert network_of_one_s_own.recipe().rate == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("typed", "batch", "miner"),
+    [
+        ({}, (4, 16), "easy_positive"),
+        ({"miner": "none"}, (4, 16), "none"),
+        ({"batch": "8x4"}, (8, 4), "easy_positive"),
+        ({"loss": "triplet"}, (8, 8), "none"),
+    ],
+)
+def test_large_classes_are_trained_by_their_nearest_positives(typed, batch, miner):
+    options = TrainOptions(data="folder", data_dir=FILES, model="small", **typed)
+    made, _ = fitted(options.recipe(), options, np.repeat(np.arange(8), 150))
+    assert (made.batch, made.miner) == (batch, miner)
 
 
 def test_pretrained_weights(capsys, animals, tmp_path, monkeypatch):

@@ -369,3 +369,63 @@ def test_crops_on_the_device_are_parts_of_the_image() -> None:
     seen = [net.apply(params, image[None], train=train, rngs=rngs) for train in (False, True)]
     np.testing.assert_allclose(seen[0], net.network.apply(params, image[None]))
     assert abs(seen[0] - seen[1]).max() > 1e-3
+
+
+@pytest.fixture
+def recommended(monkeypatch: pytest.MonkeyPatch, write_omniglot: Callable[..., None], tmp_path):
+    """The study of the recommended recipe, of two steps on eight letters and as many birds."""
+    from experiments.recommended import main as study
+
+    write_omniglot(tmp_path / "data", ("Aa", "Bb", "Cc"))
+    for name, value in {"STEPS": 2, "EVERY": 1, "FOLDS": 2}.items():
+        monkeypatch.setattr(study.protocol, name, value)
+    few = dataclasses.replace(study.letters.METHODS["FastAP"], batch=(4, 4))
+    monkeypatch.setitem(study.letters.METHODS, "FastAP", few)
+    monkeypatch.setattr(study.alphabets.Settings, "steps", 8)
+    monkeypatch.setattr(study.alphabets, "BATCH", (2, 8))
+    monkeypatch.setattr(study.alphabets, "HELD_OUT", 1)
+    monkeypatch.setattr(study.birds.Settings, "steps", 8)
+    features = np.random.default_rng(0).random((96, 1, 1, 160)).astype(np.float32)
+    birds = jdml.data.Dataset("birds", features, np.repeat(np.arange(12), 8))
+    birds = dataclasses.replace(birds, views={"class": birds.labels})
+    monkeypatch.setattr(study, "load", lambda *_: (birds, birds))
+    for name, task in study.TASKS.items():
+        folds = tuple(range(min(2, len(task.folds))))
+        few_seeds = dataclasses.replace(task, beside=(5, 6), alone=task.alone[:1], folds=folds)
+        monkeypatch.setitem(study.TASKS, name, few_seeds)
+    study.protocol.letters.cache_clear()
+    study.alphabets.load.cache_clear()
+    yield study, study.Settings(tmp_path / "data", out=tmp_path / "kept.jsonl")
+    study.protocol.letters.cache_clear()
+    study.alphabets.load.cache_clear()
+
+
+def test_the_recommended_recipe_beside_the_first_of_the_untuned(recommended, monkeypatch) -> None:
+    study, settings = recommended
+    assert "ahead of 0 of 0 untuned" in study.main(dataclasses.replace(settings, minutes=0))
+    told = study.main(settings)
+    kept = read_results(settings.out)
+    assert len(kept) == 5 * 2 + 5 + 5
+    assert told.count("n = 2") + told.count("n = 4") == 3
+    p = [line.split("|")[3] for line in told.splitlines() if "recommended − " in line]
+    assert all(0 <= float(value) <= 1 for value in p)
+    monkeypatch.setattr(study, "run", no_run)
+    assert study.main(settings) == told
+    job = {"task": "birds", "method": "recommended", "seed": 5, "fold": 0}
+    assert kept["birds: recommended, fold 0-5"]["job"] == job
+
+
+def test_untuned_fields_are_those_of_their_tables() -> None:
+    """Of all runs on record those of the tables' own seeds, whose first by the mean is the one that stands beside."""
+    from experiments.recommended import main as study
+
+    numbers = {"letters": 52, "alphabets": 42, "birds": 42}
+    for name, task in study.TASKS.items():
+        field = study.field_of(name)
+        assert len(field) == numbers[name]
+        assert {len(values) for values in field.values()} == {4 if name == "letters" else 3}
+        means = {method: np.mean([*values.values()]) for method, values in field.items()}
+        assert max(means, key=lambda method: means[method]) == task.first
+        seeds = {seed for values in field.values() for seed, _ in values}
+        assert seeds == set(task.alone)
+        assert not seeds & set(task.beside)

@@ -19,6 +19,7 @@ from jdml.recipes import (
     make_optimizer,
     make_sampler,
     recipe,
+    recommended,
 )
 
 pytestmark = pytest.mark.slow
@@ -590,3 +591,35 @@ def test_numbers_of_classes_are_as_many_as_there_are_classes():
 def test_equal_recipes_have_equal_hashes():
     assert Recipe(rate=1) == Recipe(rate=1.0)
     assert hash(Recipe(rate=1)) == hash(Recipe(rate=1.0))
+
+
+@pytest.mark.parametrize(
+    ("classes", "images", "rows", "batch", "miner"),
+    [
+        (50, 60, 64, (16, 4), "none"),
+        (50, 99, 64, (16, 4), "none"),
+        (50, 100, 64, (4, 16), "easy_positive"),
+        (27, 640, 160, (4, 40), "easy_positive"),
+        (27, 640, 400, (10, 40), "easy_positive"),
+        (16, 30, 80, (16, 5), "none"),
+        (2, 500, 64, (2, 32), "easy_positive"),
+        (90, 3, 64, (21, 3), "none"),
+    ],
+)
+def test_what_is_recommended_goes_by_the_size_of_classes(
+    classes: int, images: int, rows: int, batch: tuple[int, int], miner: str
+) -> None:
+    made = recommended(np.repeat(np.arange(classes), images), rows=rows)
+    assert (made.batch, made.miner, made.small_classes) == (batch, miner, "refuse")
+
+
+def test_what_is_recommended_of_a_long_tail_and_of_a_few_steps() -> None:
+    sizes = (400, 300, 200, 1, 1)
+    made = recommended(np.repeat(np.arange(5), sizes), steps=100, network="small")
+    assert (made.batch, made.miner, made.small_classes) == ((4, 16), "easy_positive", "pad")
+    assert (made.steps, made.rate_warmup, made.rate) == (100, 5, 3e-3)
+    assert recommended(steps=0).rate_warmup == 0
+    with pytest.raises(ValueError, match="network must be one of .*, got 'big'"):
+        recommended(network="big")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="head must be .*got 'pca'"):
+        Recipe(head="pca")  # type: ignore[arg-type]

@@ -1,9 +1,12 @@
-"""Proxies that begin on samples."""
+"""Proxies that begin on samples, heads that begin on principal directions."""
 
+import dataclasses
 import functools
 from pathlib import Path
 from typing import Any
 
+import chex
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +16,7 @@ from PIL import Image
 
 import jdml
 from jdml import data, objectives, training
+from jdml.recipes import Recipe
 
 RNG = np.random.default_rng(0)
 TRAIN = data.Dataset("some", RNG.random((9, 4, 4, 1)).astype(np.float32), np.arange(9) % 2)
@@ -75,6 +79,11 @@ def test_a_damaged_file_is_passed_over(tmp_path: Path, caplog: pytest.LogCapture
     whole = training.start_on_samples(state, MODEL, photos.select(np.array([0, 2, 3])))
     np.testing.assert_array_equal(proxies, whole.params["proxies"])
     assert "1.png" in caplog.text
+    begun, without = (
+        training.start_head(state, MODEL, part).params["model"]
+        for part in (photos, photos.select(np.array([0, 2, 3])))
+    )
+    chex.assert_trees_all_close(begun, without, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +103,128 @@ def test_what_samples_cannot_be_taken_from(
     arguments = {"state": begin(2), "model": MODEL, "train": TRAIN, **change}
     with pytest.raises(error, match=message):
         training.start_on_samples(**arguments)
+
+
+def with_head(model: Any, images: Any = TRAIN.images) -> training.TrainState:
+    objective = objectives.pair(jdml.circle_loss)
+    return training.create_state(model, objective, optax.adam(1e-3), images, seed=1)
+
+
+def pooled(model: Any, state: training.TrainState, images: np.ndarray, width: int) -> np.ndarray:
+    """What the head is given: the network's embeddings with the identity for a head."""
+    identity = {"kernel": jnp.eye(width), "bias": jnp.zeros(width)}
+    head = {**state.params["model"]["head"], "embedding": identity}
+    params = {**state.params["model"], "head": head}
+    variables = {"params": params, "batch_stats": state.batch_stats}
+    return np.asarray(model.clone(dim=width).apply(variables, images), np.float64)
+
+
+@pytest.mark.parametrize("pooling", ["average", "gem"])
+def test_a_head_begins_on_the_principal_directions_of_its_features(pooling: str) -> None:
+    """Of all projections to three dimensions none keeps more of the features' squares."""
+    model = jdml.models.create("small", dim=3, pooling=pooling).clone(features=(4, 8))
+    state = with_head(model)
+    started = training.start_head(state, model, TRAIN, seed=3)
+    head = started.params["model"]["head"]
+    features = pooled(model, state, TRAIN.images, 8)
+    _, values, directions = np.linalg.svd(features, full_matrices=False)
+    kept = np.linalg.norm(features @ np.asarray(head["embedding"]["kernel"]), axis=0)
+    np.testing.assert_allclose(kept, values[:3], rtol=1e-4, atol=1e-5)
+    along = np.abs(directions[:3] @ np.asarray(head["embedding"]["kernel"]))
+    np.testing.assert_allclose(along, np.eye(3), atol=1e-2)
+    assert not head["embedding"]["bias"].any()
+    others = {**state.params["model"], "head": {**head, "embedding": None}}
+    mine = {**started.params["model"], "head": {**head, "embedding": None}}
+    chex.assert_trees_all_equal(mine, others)
+    assert started.opt_state is state.opt_state
+
+
+def test_a_head_looks_at_some_images_and_at_all_where_there_are_fewer() -> None:
+    model = jdml.models.create("small", dim=2).clone(features=(4,))
+    state = with_head(model)
+    rows = np.sort(np.random.default_rng(5).permutation(9)[:4])
+    seen = training.start_head(state, model, TRAIN, seed=5, images=4).params["model"]["head"]
+    alone = training.start_head(state, model, TRAIN.select(rows)).params["model"]["head"]
+    chex.assert_trees_all_close(seen, alone, rtol=1e-5)
+
+
+def test_a_recipe_s_head_begins_before_its_proxies_and_once(tmp_path: Path) -> None:
+    recipe = Recipe(loss="proxy_anchor", network="small", dim=4, batch=4, rate=1e-30, steps=1)
+    recipe = dataclasses.replace(recipe, head="principal", start="samples")
+    begun = training.train(recipe, TRAIN, out_dir=tmp_path, seed=2, progress=False)
+    model = jdml.models.create("small", dim=4)
+    objective = objectives.proxy(jdml.proxy_anchor_loss, 2, 4)
+    state = training.create_state(model, objective, optax.adam(1.0), TRAIN.images, seed=2)
+    expected = training.start_head(state, model, TRAIN, seed=2)
+    expected = training.start_on_samples(expected, model, TRAIN, seed=2)
+    chex.assert_trees_all_close(begun.state.params, expected.params, rtol=1e-5, atol=1e-6)
+    before = begun.state.params
+    again = training.train(
+        recipe, TRAIN, steps=2, out_dir=tmp_path, seed=2, longer=True, progress=False
+    )
+    chex.assert_trees_all_close(again.state.params, before, rtol=1e-5, atol=1e-6)
+
+
+def test_low_rank_changes_have_a_head_that_begins_too() -> None:
+    vit = jdml.models.create("vit_s16", dim=4).clone(width=8, depth=1, heads=2, patch=2, grid=2)
+    model = training.WithLora(vit, 2, "block0.*/kernel")
+    images = np.repeat(TRAIN.images, 3, axis=-1)
+    train = data.Dataset("some", images, TRAIN.labels)
+    state = with_head(model, images)
+    started = training.start_head(state, model, train).params["model"]
+    kernel = np.asarray(started["head"]["embedding"]["kernel"], np.float64)
+    np.testing.assert_allclose(kernel.T @ kernel, np.eye(4), atol=1e-5)
+    chex.assert_trees_all_equal(started["lora"], state.params["model"]["lora"])
+
+
+class Convolved(nn.Module):
+    """A network whose head is no dense layer."""
+
+    @nn.compact
+    def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
+        return nn.Conv(3, (4, 4), padding="VALID", name="head")(images)[:, 0, 0]
+
+
+class Headless(nn.Module):
+    """A network without a head by that name."""
+
+    @nn.compact
+    def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
+        return nn.Dense(3, name="last")(images.reshape(len(images), -1))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Convolved(), "one dense layer called head, the network has head/kernel among head"),
+        (Headless(), "one dense layer called head, the network has none among last"),
+        (
+            jdml.models.SmallConvNet(9, (4,)),
+            r"no fewer than the embedding has dimensions; got 4, and a kernel \[4, 9\]",
+        ),
+    ],
+)
+def test_heads_that_cannot_begin_on_principal_directions(model: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        training.start_head(with_head(model), model, TRAIN)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"images": 0}, ValueError, "images must be >= 1, got 0"),
+        ({"seed": -1}, ValueError, "seed must be an integer from 0 .*, got -1"),
+        ({"state": {}}, TypeError, "state must be a TrainState, got a dict"),
+        ({"train": TRAIN.images}, TypeError, "train must be a data set with images and labels"),
+        ({"preprocess": 3}, TypeError, "preprocess must be"),
+    ],
+)
+def test_what_a_head_cannot_begin_with(
+    change: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    arguments = {"state": begin(2), "model": MODEL, "train": TRAIN, **change}
+    with pytest.raises(error, match=message):
+        training.start_head(**arguments)
 
 
 def with_step(state: training.TrainState, *_: object, preprocess: object) -> training.TrainState:

@@ -74,7 +74,10 @@ def _losses_help() -> Any:
     """Which loss each method is made of, from the records."""
     defaults = ", ".join(f"{name}: {loss}" for name, loss in DEFAULT_LOSS.items())
     return as_help(
-        f"The loss. Proxy losses learn one vector or more per class. Default, by --method: {defaults}."
+        "The loss. Proxy losses learn one vector or more per class. Default, of image files without --loss and "
+        "--method: the recommended recipe, circle with margin 0.1 and gamma 100, a cosine of the rate after a warm-up, "
+        "batches and --miner by the size of the classes (jdml.recipes.recommended); otherwise, by --method: "
+        f"{defaults}."
     )
 
 
@@ -83,7 +86,8 @@ def _miners_help() -> Any:
     return as_help(
         "Which pairs a pair loss sees: none, or names joined by +, each with its settings after a colon, such as "
         "eps+semi_hard or easy_positive+semi_hard_negative:margin=0.3. "
-        f"The names: {', '.join(sorted(registry.MINERS))}."
+        f"The names: {', '.join(sorted(registry.MINERS))}. Default: none; of the recommended recipe (see --loss) "
+        "easy_positive where classes are large."
     )
 
 
@@ -123,7 +127,7 @@ class Method(Settings):
     learn_beta: Annotated[Literal["class", "shared"] | None, IN_RECIPE] = None
     """The margin loss's boundary beta is learned, one for each class or one for all, from the loss's (1.2) on. Default:
     it stays where it is."""
-    miner: Annotated[str, IN_RECIPE, _miners_help()] = "none"
+    miner: Annotated[str | None, IN_RECIPE, _miners_help()] = None
     memory: Annotated[int, non_negative, IN_RECIPE] = 0
     """Also compare a pair loss's batch with this many remembered embeddings (cross-batch memory)."""
     proxies_start: Annotated[Literal["random", "samples"] | None, IN_RECIPE] = None

@@ -99,6 +99,9 @@ class Network(Weights):
     model: Annotated[NetworkName | str | None, IN_RECIPE, _networks_help()] = None
     pooling: Annotated[PoolingName | None, IN_RECIPE] = None
     """How the network pools over space. Default: average."""
+    head: Annotated[Literal["principal", "random"] | None, IN_RECIPE] = None
+    """Where the embedding head begins: random, or on the principal directions of what the network gives it, which keeps
+    what pretrained weights know. Default: random; of the recommended recipe (see --loss) principal with --weights."""
     freeze_batch_norm: Annotated[bool, IN_RECIPE] = False
     """Batch norm keeps its running statistics, as pretrained weights bring them; --micro-batch needs it."""
     freeze: Annotated[str | None, IN_RECIPE] = None
@@ -161,6 +164,7 @@ class Network(Weights):
             {
                 "model": "network",
                 "pooling": "pooling",
+                "head": "head",
                 "freeze": "freeze",
                 "kept_views": "kept_views",
                 "last_blocks": "last_blocks",

@@ -14,7 +14,8 @@ class Steps(Part):
     """How fast, how much at a time, how long."""
 
     lr: Annotated[float | None, positive, IN_RECIPE] = None
-    """Learning rate of the network. Default: 1e-3; jdml benchmark: the paper's."""
+    """Learning rate of the network. Default: 1e-3; of the recommended recipe (see --loss) 3e-3 for an untrained network
+    for small images, 1e-4 with --weights, 3e-4 where little but the head learns; jdml benchmark: the paper's."""
     batch: Annotated[str | None, IN_RECIPE] = None
     """CLASSESxSAMPLES, such as 4x40, or a number of random samples; larger than the data it shrinks to them.
     Default: 64 random samples for a proxy loss, 16x4 for a pair loss or what fits the classes; jdml benchmark: the
@@ -48,10 +49,10 @@ class Optimizer(Steps):
 
     optimizer: Annotated[Literal["adam", "adamw", "sgd"], IN_RECIPE] = "adam"
     """sgd has momentum 0.9."""
-    schedule: Annotated[Literal["constant", "cosine", "linear"], IN_RECIPE] = "constant"
-    """How learning rates go down to 0 over --steps."""
-    warmup: Annotated[int, non_negative, IN_RECIPE] = 0
-    """First steps, in which learning rates go up from 0."""
+    schedule: Annotated[Literal["constant", "cosine", "linear"] | None, IN_RECIPE] = None
+    """How learning rates go down to 0 over --steps. Default: constant; of the recommended recipe cosine."""
+    warmup: Annotated[int | None, non_negative, IN_RECIPE] = None
+    """First steps, in which learning rates go up from 0. Default: none; of the recommended recipe a twentieth."""
     proxies_lr_factor: Annotated[float | None, positive, IN_RECIPE] = None
     """Proxies learn this many times as fast as the model. Default: 100; with ccp 1, as in its paper."""
     beta_lr_factor: Annotated[float | None, positive, IN_RECIPE] = None
@@ -70,9 +71,8 @@ class Optimizer(Steps):
         return {
             **super().changes(base),
             **self.typed({"layer_decay": "layer_decay", "ema": "ema"}),
+            **self.typed({"schedule": "schedule", "warmup": "rate_warmup"}),
             "rule": self.optimizer,
-            "schedule": self.schedule,
-            "rate_warmup": self.warmup,
             "weight_decay": self.weight_decay,
             "role_rates": {**base.role_rates, **rates},
         }

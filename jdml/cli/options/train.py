@@ -14,7 +14,7 @@ from jdml.cli.options.network import Network
 from jdml.cli.options.optimizer import Optimizer
 from jdml.cli.options.run import RunOptions
 from jdml.cli.start_of_run import words_of
-from jdml.recipes import Recipe
+from jdml.recipes import Recipe, beginning
 from jdml.recipes.words import write_batch
 from jdml.registry import NETWORKS, pretrained_networks
 from jdml.registry.networks import SMALL_IMAGES, for_images
@@ -87,6 +87,32 @@ class TrainOptions(Machines, RunOptions, Optimizer, Method, Network, Data):
             f"      jdml weights convert {arch}.pth --arch {arch} --out {weights}",
             f"      {shlex.join(['jdml', 'train', *command])}",
         ]
+
+    @property
+    def recommends(self) -> bool:
+        """Whether photographs are trained as is recommended, since nobody has said how."""
+        return self.of_files and self.loss is None and self.method == "plain"
+
+    @property
+    def loss_name(self) -> str:
+        """The loss, as typed, or recommended, or by the method."""
+        return beginning.LOSS if self.recommends else super().loss_name
+
+    def of_loss(self) -> Recipe:
+        """Give the recipe that is recommended, or that of the loss and the method."""
+        if not self.recommends:
+            return super().of_loss()
+        steps = beginning.STEPS if self.steps is None else self.steps
+        return beginning.recommended(network=self._known, steps=steps)
+
+    @property
+    def _known(self) -> beginning.Network:
+        """What the network knows when it begins."""
+        if self.weights is not None:
+            parts = (self.freeze, self.lora)
+            return "frozen" if any(part is not None for part in parts) else "pretrained"
+        model = self.model or for_images(None)
+        return "small" if not is_pointer(model) and NETWORKS[model].small_images else "untrained"
 
     def recipe(self) -> Recipe:
         """Say how the options train: the one description that everything is made from.
