@@ -171,7 +171,7 @@ def main() -> None:
             continue
         try:
             rows[key] = measured(case, target, ASKED, rows)
-        except jax.errors.JaxRuntimeError as error:  # too large for the device, most often
+        except (jax.errors.JaxRuntimeError, ValueError) as error:  # too large, or on no such mesh
             failed.append(case.what)
             print(f"{case.what}: {str(error).splitlines()[0][:200]}", flush=True)
             continue

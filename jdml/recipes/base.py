@@ -74,8 +74,6 @@ class Recipe:
             ``"package.module:factory"``; None: ``eps`` for small pictures in memory, ``small`` for others.
         dim: width D of the embeddings.
         pooling: of the embedding head; None: the network's own.
-        head: where the embedding head begins: ``"random"``, or on the ``"principal"`` directions of what a pretrained
-            network gives it (:func:`jdml.training.start_head`).
         freeze_batch_norm: whether batch norm keeps its running statistics; it does where anything is frozen.
         freeze: what of the network stays: ``"backbone"``, all but the embedding head, or a pattern of parameters' paths
             (:func:`jdml.adapt.matching`).
@@ -123,6 +121,8 @@ class Recipe:
         nmi: whether the paper reports NMI.
         more_clusters: of NMI+, clusters in units of the number of classes; None for no NMI+.
         map_divisor: what the paper divides mAP@1000 by, see :func:`jdml.metrics.map_at_k`.
+        head: where the embedding head begins: ``"random"``, or on the ``"principal"`` directions of what a pretrained
+            network gives it (:func:`jdml.training.start_head`).
 
     Raises:
         TypeError: a value that is not plain, naming its field.
@@ -153,7 +153,6 @@ class Recipe:
     network: str | None = None
     dim: Annotated[int, positive] = 64
     pooling: str | None = None
-    head: Literal["random", "principal"] = "random"
     freeze_batch_norm: bool = False
     freeze: str | None = None
     kept_views: Annotated[int, non_negative] = 1
@@ -194,6 +193,7 @@ class Recipe:
     nmi: bool = False
     more_clusters: Annotated[int | None, positive] = None
     map_divisor: Literal["min", "k", "relevant", "class"] = "min"
+    head: Literal["random", "principal"] = "random"
 
     def __post_init__(self) -> None:
         try:
