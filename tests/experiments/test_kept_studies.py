@@ -429,3 +429,57 @@ def test_untuned_fields_are_those_of_their_tables() -> None:
         seeds = {seed for values in field.values() for seed, _ in values}
         assert seeds == set(task.alone)
         assert not seeds & set(task.beside)
+
+
+ALONE = {
+    "easy positives (EPS)": {"miner"},
+    "a memory (XBM)": {"memory", "memory_wait"},
+    "a flow (NIR)": {"method"},
+    "alternating problems (CCP)": {
+        "method",
+        "normalize",
+        "proxies_per_class",
+        "role_rates",
+        "miner",
+        "batch",
+    },
+}
+"""What of a recipe an idea may change; CCP's references are proxies in the ball, chosen, not mined."""
+
+
+def test_pairs_of_an_idea_differ_by_it_alone() -> None:
+    from experiments.ideas import main as study
+    from experiments.letters.methods import METHODS as BY_LETTER
+    from experiments.omniglot.methods import METHODS as BY_ALPHABET
+
+    for idea, changes in ALONE.items():
+        for task, methods in {"letters": BY_LETTER, "alphabets": BY_ALPHABET}.items():
+            pairs = study.pairs_of(idea, task, methods)
+            assert pairs
+            for pair in pairs:
+                one, other = (vars(methods[name]) for name in pair)
+                assert {name for name in one if one[name] != other[name]} <= changes, pair
+                assert one != other
+
+
+def test_effects_are_means_over_pairs_of_the_same_model() -> None:
+    from experiments.ideas import main as study
+
+    field = {
+        "EPS + MS": {(0, 0): 0.5, (1, 0): 0.7},
+        "MS": {(0, 0): 0.4, (1, 0): 0.5},
+        "EPS + circle": {(0, 0): 0.3, (1, 0): 0.2},
+        "circle": {(0, 0): 0.3, (1, 0): 0.4},
+    }
+    pairs = study.pairs_of("easy positives (EPS)", "letters", field)
+    assert pairs == [("EPS + MS", "MS"), ("EPS + circle", "circle")]
+    found = study.effect(field, pairs)
+    assert found.seeds == 2
+    np.testing.assert_allclose(found.mean, 100 * np.mean([0.05, 0.0]))
+    same = study.agreement(field, field)
+    assert same[0] == "+1.00"
+    upside_down = {name: {0: -np.mean([*models.values()])} for name, models in field.items()}
+    assert study.agreement(field, upside_down)[0] == "-1.00"
+    told = study.main(study.Settings())
+    rows = [line for line in told.splitlines() if line.startswith("| ")]
+    assert len(rows) == 2 * 2 + len(study.IDEAS) + 4

@@ -1,0 +1,125 @@
+"""What each idea of the five papers adds to the losses that it is put onto, over the three tasks that have them all.
+
+Nothing is trained: the runs are those of the tables of untuned methods, on letters, alphabets and birds.
+
+    python -m experiments.ideas.main
+
+An idea's effect on a task is the mean over all pairs of methods on record there that differ by it alone, model by model
+of the same seed and fold. How it is judged is written in README.md.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from experiments.letters import tables as letters
+from experiments.letters.tables import tuned_models
+from experiments.options import start
+from experiments.recommended.main import TASKS, field_of
+from jdml.report import Paired, holm, markdown_table, paired
+from jdml.training.records import read_results
+
+Model = tuple[int, int]
+"""Seed and fold."""
+Models = Mapping[str, Mapping[Model, float]]
+"""Of methods."""
+EASY = ("MS", "circle", "triplet", "margin", "contrastive", "contrastive (similarity)", "SupCon")
+REMEMBERED = ("MS", "EPS + MS", "contrastive", "triplet")
+ALTERNATING = ("contrastive", "MS", "EPS + contrastive", "EPS + MS")
+REGULARIZED = ("ProxyAnchor", "ProxyNCA*", "SoftTriple", "MPA", "MPA-AP", "PFML", "PFML, found")
+FIELD = {"letters": "PFML, found"}
+"""The field with α = 1, where PFML is the one with the paper's 4."""
+IDEAS: dict[str, list[tuple[str, str]]] = {
+    "easy positives (EPS)": [(f"EPS + {loss}", loss) for loss in EASY],
+    "a memory (XBM)": [(f"{loss} + XBM", loss) for loss in REMEMBERED],
+    "alternating problems (CCP)": [(f"{loss} + CCP", loss) for loss in ALTERNATING],
+    "a flow (NIR)": [(f"{loss} + NIR", loss) for loss in REGULARIZED],
+    "several proxies (MPA)": [
+        ("MPA", "ProxyAnchor"),
+        ("MPA-DW", "ProxyAnchor"),
+        ("MPA-AP", "ProxyNCA"),
+    ],
+    "a field (PFML) for ProxyAnchor": [("PFML", "ProxyAnchor")],
+    "a field (PFML) for MS": [("PFML", "MS")],
+    "a field (PFML) for CPML": [("PFML", "CPML")],
+}
+"""Pairs of methods that differ by it alone; PFML is a loss of its own, beside what its paper compares it with."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Nothing is asked."""
+
+
+def pairs_of(idea: str, task: str, field: Models) -> list[tuple[str, str]]:
+    """The pairs of an idea that are on record for a task."""
+    own = FIELD.get(task, "PFML")
+    named = [(own, other) if one == "PFML" else (one, other) for one, other in IDEAS[idea]]
+    return [pair for pair in named if field.keys() >= {*pair}]
+
+
+def effect(field: Models, pairs: list[tuple[str, str]]) -> Paired:
+    """The mean difference of the pairs, model by model of the same seed and fold."""
+    means = [
+        {
+            model: float(np.mean([field[pair[side]][model] for pair in pairs]))
+            for model in field[pairs[0][side]]
+        }
+        for side in (0, 1)
+    ]
+    return paired(*means)
+
+
+def effects() -> dict[tuple[str, str], Paired]:
+    """What each idea adds on each task, in the task's own measure."""
+    fields = {task: field_of(task) for task in TASKS}
+    return {
+        (idea, task): effect(fields[task], pairs_of(idea, task, fields[task]))
+        for idea in IDEAS
+        for task in TASKS
+    }
+
+
+def agreement(one: Models, other: Models) -> list[str]:
+    """Kendall's τ between the orders of the methods that two tables have, its p without any relation, their number."""
+    names = sorted(one.keys() & other.keys())
+    first, second = ([np.mean([*table[name].values()]) for name in names] for table in (one, other))
+    found = stats.kendalltau(first, second)
+    return [f"{found.statistic:+.2f}", f"{found.pvalue:.2g}", str(len(names))]
+
+
+def main(_: Settings) -> str:
+    """The tables."""
+    found = effects()
+    p = holm({key: pair.p for key, pair in found.items()}, len(found))
+    fields = {task: field_of(task) for task in TASKS}
+    rows = []
+    for idea in IDEAS:
+        cells = []
+        for task in TASKS:
+            pair = found[idea, task]
+            sure = " *" if p[idea, task] < 0.05 else ""
+            number = len(pairs_of(idea, task, fields[task]))
+            cells.append(f"{pair.mean:+.1f} [{pair.low:+.1f}, {pair.high:+.1f}]{sure} ({number})")
+        rows.append([idea, *cells])
+    titles = [f"{name}, {task.measure}" for name, task in TASKS.items()]
+    kept = read_results(Path(letters.__file__).with_name("results.jsonl"))
+    fields["letters, tuned"] = tuned_models(kept)
+    couples = [*itertools.combinations(TASKS, 2), ("letters", "letters, tuned")]
+    orders = [
+        [f"{one} and {other}", *agreement(fields[one], fields[other])] for one, other in couples
+    ]
+    return "\n".join(
+        [
+            markdown_table(["what is added, points", *titles], rows),
+            markdown_table(["the order of the methods", "Kendall's τ", "p", "methods"], orders),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    start(main, Settings, __doc__)
