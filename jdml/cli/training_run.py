@@ -25,10 +25,11 @@ from jdml.recipes.sampler import (
 )
 from jdml.recipes.words import write_batch
 from jdml.training import Embedder, FitResult, metric_names, recall_ranks, score
-from jdml.training.by_recipe import make_network, pattern_of, train
+from jdml.training.by_recipe import check_head, make_network, pattern_of, train
 from jdml.training.placement import writes
 
-RECOMMENDED = "neither --loss nor --method is named: the recommended recipe for photographs"
+RECOMMENDED = "no --loss and no --method is named: the recommended recipe for photographs"
+RANDOM_HEAD = "the head begins at random"
 
 
 class TrainingRun:
@@ -58,6 +59,7 @@ class TrainingRun:
         with as_typed():
             self.model = make_network(self.recipe, self.train, **settings, **own)
         self.recall_at = recall_ranks(str(options.data))
+        self._check_head()
         self._check()
         self.sampler = self._sampler()
         self.monitor = self._monitor()
@@ -150,8 +152,9 @@ class TrainingRun:
         ]
         if not recipe.has_proxies:
             pairs = positive_pairs(recipe, self.train.labels)
+            which = "which" if recipe.miner == "none" else f"of which, by {recipe.miner},"
             lines.append(
-                f"a batch has {pairs:,.3g} pairs of one class, which {recipe.loss} learns from"
+                f"a batch has {pairs:,.3g} pairs of one class, {which} {recipe.loss} learns from"
             )
         lines += [f"note: {line}" for line in (*self.notes, *self.data.notes)]
         return [*lines, *self.hints]
@@ -196,6 +199,19 @@ class TrainingRun:
             make_objective(self.recipe, self.train.num_classes)
             pattern_of(self.recipe, self.model, self.train, self.preprocess)
             check_batches(self.recipe, self.train.views)
+
+    def _check_head(self) -> None:
+        """Refuse a head that cannot begin as typed; where nobody typed how it begins at random, and that is told."""
+        if self.recipe.head == "random":
+            return
+        try:
+            with as_typed():
+                check_head(self.recipe, self.model, self.train, self.preprocess)
+        except ValueError as error:
+            if self.options.head is not None:
+                raise
+            self.recipe = replace(self.recipe, head="random")
+            self.notes += (f"{RANDOM_HEAD}: {error}",)
 
     def _sampler(self) -> Any:
         options, recipe = self.options, self.recipe
@@ -257,11 +273,11 @@ def fitted(
     if options.miner is not None:
         made = replace(made, miner=recipe.miner)
     if options.batch is not None:
-        batch = with_batch_that_fits(recipe, labels).batch
-        made = replace(made, batch=batch, small_classes=recipe.small_classes)
+        fits = with_batch_that_fits(recipe, labels)
+        made = replace(made, batch=fits.batch, small_classes=recipe.small_classes)
+    if options.batch is not None and made.batch != recipe.batch:
         there = f"{len(labels):,} images of {len(np.unique(labels)):,} classes train"
-        line = f"--batch is {write_batch(batch)}, not {options.batch}: {there}"
-        notes += [line] if batch != recipe.batch else []
+        notes.append(f"--batch is {write_batch(made.batch)}, not {options.batch}: {there}")
     with as_typed():
         check_positives(made, labels)
     return made, tuple(notes)

@@ -1,7 +1,7 @@
 """The recipe to begin with on photographs of one's own, for which nobody has tuned."""
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -12,10 +12,11 @@ from jdml.registry.constraints import one_of
 LOSS, STEPS = "circle", 1000
 SHARE_OF_WARMUP = 20
 """One step in so many is one in which the rates still go up."""
-LARGE, MOST = 100, 40
-"""A class of so many images may hold several modes; so many of them in a batch are enough."""
-Network = Literal["small", "untrained", "pretrained", "frozen"]
-RATES: dict[Network, float] = {
+LARGE, MOST, GROUPS = 100, 40, 4
+"""A class of so many images may hold several modes; so many of them in a batch are enough; a batch has so many classes
+at least."""
+Begins = Literal["small", "untrained", "pretrained", "frozen"]
+RATES: dict[Begins, float] = {
     "small": 3e-3,
     "untrained": 1e-3,
     "pretrained": 1e-4,
@@ -25,9 +26,9 @@ RATES: dict[Network, float] = {
 
 
 def recommended(
-    labels: np.ndarray | None = None,
+    labels: Any = None,
     *,
-    network: Network = "untrained",
+    begins: Begins = "untrained",
     steps: int = STEPS,
     rows: int = ROWS,
 ) -> Recipe:
@@ -37,59 +38,83 @@ def recommended(
     it is not, stands in ``experiments/recommended``.
 
     Args:
-        labels: ``[N]``, of the training images; None leaves batch and miner open (:func:`for_classes`).
-        network: ``"small"``, for small images, which begins untrained; ``"untrained"``, another that does;
-            ``"pretrained"``, all of which learns, slowly, and whose head begins on principal directions; ``"frozen"``,
-            a pretrained one of which only the head, or changes of low rank, learn.
+        labels: ``[N]``, of the training images; None leaves batch and miner open.
+        begins: what the network knows when it begins, by which its rate goes: ``"small"``: nothing, and it is one for
+            small images; ``"untrained"``: nothing; ``"pretrained"``: all of it learns, slowly, and its head begins on
+            principal directions; ``"frozen"``: so does its head, and that alone, or with changes of low rank, learns.
+            Which network it is, and what stays, are fields of their own.
         steps: of training; in a twentieth of them the rates go up.
-        rows: of a batch.
+        rows: of a batch, if there are as many.
 
     Returns:
         The recipe. Anything of it may be replaced.
 
     Raises:
-        ValueError: another word for the network.
+        TypeError: steps or rows that are no integers.
+        ValueError: another word for how the network begins, steps below 0, fewer than four rows, no labels, or labels
+            that are not ``[N]``.
 
     Example:
-        >>> recipe = recommended(np.repeat(np.arange(50), 60), network="pretrained")
+        >>> recipe = recommended(np.repeat(np.arange(50), 60), begins="pretrained")
         >>> recipe.loss, recipe.batch, recipe.miner, recipe.rate, recipe.head
         ('circle', (16, 4), 'none', 0.0001, 'principal')
         >>> recommended(np.repeat(np.arange(9), 500)).miner
         'easy_positive'
     """
-    one_of("network", network, RATES)
+    one_of("begins", begins, RATES)
+    _count("steps", steps, 0)
+    _count("rows", rows, GROUPS)
     recipe = Recipe(
         loss=LOSS,
         settings={"margin": 0.1, "gamma": 100.0},
-        head="principal" if network in ("pretrained", "frozen") else "random",
+        head="principal" if begins in ("pretrained", "frozen") else "random",
         batch=rows,
         small_classes="refuse",
         steps=steps,
-        rate=RATES[network],
+        rate=RATES[begins],
         rate_warmup=steps // SHARE_OF_WARMUP,
         schedule="cosine",
     )
     return recipe if labels is None else for_classes(recipe, labels, rows=rows)
 
 
-def for_classes(recipe: Recipe, labels: np.ndarray, *, rows: int = ROWS) -> Recipe:
+def for_classes(recipe: Recipe, labels: Any, *, rows: int = ROWS) -> Recipe:
     """Choose the batch, and which positives a pair loss pulls, by the size of the classes.
 
-    Classes of a hundred images or more may hold several modes, which a loss that pulls every positive pair merges: they
-    have a quarter of the batch each, at most 40 images, and each image is pulled to the nearest of its class.
+    Where half of the classes have a hundred images or more, these may hold several modes, which a loss that pulls every
+    positive pair merges: a class has a quarter of the batch, at most 40 images, and each image is pulled to the nearest
+    of its class.
 
     Args:
         recipe: of a pair loss.
         labels: ``[N]``, of the training images.
-        rows: of a batch.
+        rows: of a batch, if there are as many.
 
     Returns:
         The recipe with a batch and a miner.
+
+    Raises:
+        ValueError: no labels, or labels that are not ``[N]``.
     """
-    sizes = np.unique(labels, return_counts=True)[1]
+    given = np.asarray(labels)
+    if given.ndim != 1 or not given.size:
+        raise ValueError(
+            f"labels must have shape [N], one for each training image, got {list(given.shape)}"
+        )
+    sizes = np.unique(given, return_counts=True)[1]
     if np.median(sizes) < LARGE:
-        return with_usual_batch(recipe, labels, rows=rows)
-    samples = min(MOST, rows // 4)
-    return with_usual_batch(
-        replace(recipe, miner="easy_positive"), labels, rows=rows, samples=samples
+        return with_usual_batch(recipe, given, rows=rows)
+    samples = max(min(MOST, rows // GROUPS), rows // len(sizes))
+    return replace(
+        recipe,
+        miner="easy_positive",
+        batch=(min(len(sizes), rows // samples), samples),
+        small_classes="pad" if sizes.min() < samples else recipe.small_classes,
     )
+
+
+def _count(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an integer, got a {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{name} must be >= {least}, got {value}")

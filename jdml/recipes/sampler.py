@@ -82,20 +82,17 @@ def check_batches(recipe: Recipe, views: Mapping[str, np.ndarray]) -> None:
         )
 
 
-def with_usual_batch(
-    recipe: Recipe, labels: np.ndarray, *, rows: int = ROWS, samples: int = SAMPLES
-) -> Recipe:
+def with_usual_batch(recipe: Recipe, labels: np.ndarray, *, rows: int = ROWS) -> Recipe:
     """Give a recipe the batch that nobody has chosen: classes × samples where samples are compared with each other.
 
     Args:
         recipe: the recipe.
         labels: ``[N]``, of the training images.
         rows: of a batch, if there are as many.
-        samples: of each class, for a pair loss.
 
     Returns:
-        The recipe with so many rows at random for a proxy loss; for a pair loss with so many samples of each of as many
-        classes, more of fewer classes, and fewer where classes are smaller.
+        The recipe with so many rows at random for a proxy loss; for a pair loss with 4 samples of each class, more of
+        fewer classes, and fewer where classes are smaller.
 
     Example:
         >>> with_usual_batch(Recipe(), np.arange(1000) % 100).batch
@@ -106,7 +103,7 @@ def with_usual_batch(
     if recipe.has_proxies:
         return replace(recipe, batch=min(rows, len(labels)))
     sizes = np.unique(labels, return_counts=True)[1]
-    wanted, smallest = max(samples, rows // len(sizes)), int(sizes.min())
+    wanted, smallest = max(SAMPLES, rows // len(sizes)), int(sizes.min())
     if smallest > 1:
         samples = min(wanted, smallest)
     else:  # classes of one image leave places empty, others do not

@@ -30,7 +30,7 @@ from jdml.training.lora import WithLora
 from jdml.training.models import as_model
 from jdml.training.placement import class_shards
 from jdml.training.preprocess import Preprocess, standard
-from jdml.training.start import start_head, start_on_samples
+from jdml.training.start import dense_head, start_head, start_on_samples
 from jdml.training.step import Pretrained, TrainState
 
 MONITOR = "MAP@R"
@@ -165,6 +165,7 @@ def train(
     if recipe.keeps:
         settings.setdefault("kept_views", recipe.kept_views)
     settings.setdefault("freeze", pattern_of(recipe, model, train, preprocess))
+    check_head(recipe, model, train, preprocess)
     return fit(
         model,
         objective,
@@ -267,12 +268,39 @@ def pattern_of(
     """
     if recipe.freeze is None and recipe.last_blocks is None:
         return None
+    params = _shapes(model, train, preprocess)
+    return frozen_pattern(recipe, dict.fromkeys(path.split("/")[0] for path in adapt.paths(params)))
+
+
+def check_head(
+    recipe: Recipe, model: Any, train: Dataset, preprocess: Preprocess = standard
+) -> None:
+    """Refuse a head that cannot begin on principal directions, before any work.
+
+    Args:
+        recipe: the recipe.
+        model: its network, or one's own.
+        train: whose images it takes.
+        preprocess: what stands between stored images and the model.
+
+    Raises:
+        ValueError: a network without a dense layer for a head, or a wider embedding than it has features.
+    """
+    if recipe.head == "random":
+        return
+    try:
+        dense_head(_shapes(model, train, preprocess))
+    except ValueError as error:
+        raise RecipeError(f"{{head}} principal, {{dim}} {recipe.dim}: {error}") from error
+
+
+def _shapes(model: Any, train: Dataset, preprocess: Preprocess) -> Any:
+    """The network's parameters, as far as their shapes."""
     images = jax.eval_shape(
         preprocess, jax.ShapeDtypeStruct((1, *train.images.shape[1:]), train.images.dtype)
     )
     init = functools.partial(as_model(model).init, train=False)
-    params = jax.eval_shape(init, jax.random.key(0), images)["params"]
-    return frozen_pattern(recipe, dict.fromkeys(path.split("/")[0] for path in adapt.paths(params)))
+    return jax.eval_shape(init, jax.random.key(0), images)["params"]
 
 
 def retrieval_in(validation: Dataset, recipe: Recipe) -> Evaluate:

@@ -33,6 +33,9 @@ SYSTEM = re.compile(r"(?:os_error_code='|OS error )(\d+)")
 GROWING = ("fit.steps", "recipe.steps")
 """Numbers that may be larger when a run goes on."""
 
+SCHEDULE = {"fingerprint.optimizer", "recipe.rate_warmup"}
+"""What a schedule that ends at its steps makes another where these grow."""
+
 LONGER = ". The steps grew: with longer=True the run goes on to more of them"
 """What is told where a run of more steps is another in nothing else, and may go on."""
 SCHEDULED = (
@@ -271,7 +274,7 @@ class RunFolder:
             return f". Its checkpoint {WITHOUT_IDS}"
         if not any(_grown(line, there, now) for line in differing):
             return ""
-        if others == {"fingerprint.optimizer"}:
+        if "fingerprint.optimizer" in others and others <= SCHEDULE:
             return SCHEDULED
         return "" if others or self._growing is None else LONGER
 

@@ -136,8 +136,9 @@ class Cut:
             self._check_worked(evaluated)
         if any(shape[:1] != (ROWS,) for shape, _ in evaluated.shapes):
             raise ValueError(
-                "kept_views: what learns must take of each image numbers of its own [B, …], takes "
-                f"{[list(shape) for shape, _ in evaluated.shapes]} of {ROWS} images; {ELSE}"
+                f"{'kept_views' if trained else 'the head'}: what learns must take of each image numbers of its own "
+                f"[B, …], takes {[list(shape) for shape, _ in evaluated.shapes]} of {ROWS} images"
+                f"{'; ' + ELSE if trained else ''}"
             )
         self.shapes = [(shape[1:], dtype) for shape, dtype in evaluated.shapes]
         if trained:

@@ -165,7 +165,7 @@ def start_head(
     network = as_model(model)
     check_train(train)
     params = state.params["model"]
-    layer, kernel = _dense_layer(params)
+    layer, (of, dim) = dense_head(params)
     rows = np.random.default_rng(seed).permutation(len(train.labels))[:images]
     try:
         drawn = jax.tree.map(lambda leaf: np.asarray(leaf[np.sort(rows)]), train.images)
@@ -176,11 +176,16 @@ def start_head(
     sample = jax.eval_shape(preprocess, jax.tree.map(lambda leaf: leaf[:1], drawn))
     cut = Cut(network, f"(?!{re.escape(layer)}(?:/|$)).*", variables, sample, trained=False)
     features = embed(Before(cut), params, state.batch_stats, drawn, preprocess=preprocess)
-    of, dim = kernel.shape
-    if features.shape[1] != of or dim > of:
+    if features.shape[1] != of:
         raise ValueError(
-            "a head that begins on principal directions takes as many features of an image as its kernel has rows, and "
-            f"no fewer than the embedding has dimensions; got {features.shape[1]}, and a kernel {[of, dim]}"
+            "a head that begins on principal directions takes an image's features as they are, got "
+            f"{features.shape[1]} features, and a kernel {[of, dim]}"
+        )
+    if not np.isfinite(features).all():
+        bad = np.sort(rows)[~np.isfinite(features).all(1)]
+        raise ValueError(
+            "a head that begins on principal directions needs finite features, the network's are not of "
+            f"{len(bad)} of {len(features)} images, such as {bad[0]} of train"
         )
     x = features.astype(np.float64)
     directions = np.linalg.eigh(x.T @ x)[1][:, : -dim - 1 : -1]
@@ -194,16 +199,29 @@ def start_head(
     return state._replace(params={**state.params, "model": started})
 
 
-def _dense_layer(params: Tree) -> tuple[str, jax.Array]:
-    """The path of the head's one layer, and its kernel."""
-    arrays = dict(zip(adapt.paths(params), jax.tree.leaves(params), strict=True))
-    of_head = {
-        path: leaf for path, leaf in arrays.items() if path.split("/")[0] == HEAD and leaf.ndim > 1
+def dense_head(params: Tree) -> tuple[str, tuple[int, int]]:
+    """Give the path of the head's one dense layer, and its kernel's shape ``(C, D)``.
+
+    Args:
+        params: of the network, or their shapes.
+
+    Raises:
+        ValueError: none, several, another layer, or ``C < D``.
+    """
+    of_head: dict[str, Any] = {
+        path: leaf.shape
+        for path, leaf in zip(adapt.paths(params), jax.tree.leaves(params), strict=True)
+        if path.split("/")[0] == HEAD and len(leaf.shape) > 1
     }
-    dense = [path for path in of_head if path.endswith("/kernel") and of_head[path].ndim == 2]
-    if len(of_head) != 1 or not dense:
+    path, shape = next(iter(of_head.items()), ("", None))
+    if shape is None or len(of_head) != 1 or not path.endswith("/kernel") or len(shape) != 2:
         raise ValueError(
-            f"a head that begins on principal directions is one dense layer called {HEAD}, the network has "
-            f"{', '.join(of_head) or 'none'} among {', '.join(sorted(params))}"
+            f"a head that begins on principal directions is one dense layer called {HEAD} with a kernel [C, D], the "
+            f"network has {', '.join(of_head) or 'none'} among {', '.join(sorted(params))}"
         )
-    return dense[0].removesuffix("/kernel"), of_head[dense[0]]
+    if shape[0] < shape[1]:
+        raise ValueError(
+            f"a head that begins on principal directions has no more dimensions than features, got {shape[1]} of "
+            f"{shape[0]}"
+        )
+    return path.removesuffix("/kernel"), shape

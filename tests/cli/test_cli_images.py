@@ -71,10 +71,10 @@ def test_photographs_are_trained_as_recommended(capsys, animals, tmp_path):
     """Where neither a loss nor a method is named; whatever is typed is kept."""
     code, out, err = run(capsys, "--data-dir", animals, "--out", tmp_path / "run")
     assert (code, err) == (0, "")
-    assert "note: neither --loss nor --method is named: the recommended recipe" in out
+    assert "note: no --loss and no --method is named: the recommended recipe" in out
     told = json.loads((tmp_path / "run" / "config.json").read_text())["recipe"]
     labels = np.repeat(np.arange(2), 8)
-    expected = recommended(labels, network="small", steps=3)
+    expected = recommended(labels, begins="small", steps=3)
     assert Recipe.from_json(told) == dataclasses.replace(expected, network="small", dim=4)
     assert expected.batch == (2, 8)
     typed = ("--batch", "2x3", "--miner", "easy_positive", "--lr", "0.5", "--schedule", "constant")
@@ -103,13 +103,15 @@ KNOWN = {
 @pytest.mark.parametrize("network", KNOWN)
 def test_what_is_recommended_goes_by_what_the_network_knows(network):
     options = TrainOptions(data="folder", data_dir=FILES, **KNOWN[network])
-    made, expected = options.recipe(), recommended(network=network)
+    made, expected = options.recipe(), recommended(begins=network)
     for name in ("loss", "settings", "rate", "rate_warmup", "schedule", "head", "steps"):
         assert getattr(made, name) == getattr(expected, name), name
     assert (made.head == "principal") == (network in ("pretrained", "frozen"))
     if network == "frozen":
         head = dataclasses.replace(options, lora=None, freeze="backbone").recipe()
         assert (head.rate, head.head) == (made.rate, "principal")
+        nearly_all = dataclasses.replace(options, lora=None, freeze="patches").recipe()
+        assert nearly_all.rate == recommended(begins="pretrained").rate
 
 
 @pytest.mark.parametrize(
@@ -136,6 +138,24 @@ def test_large_classes_are_trained_by_their_nearest_positives(typed, batch, mine
     options = TrainOptions(data="folder", data_dir=FILES, model="small", **typed)
     made, _ = fitted(options.recipe(), options, np.repeat(np.arange(8), 150))
     assert (made.batch, made.miner) == (batch, miner)
+
+
+def test_a_head_that_cannot_begin_as_recommended_begins_at_random(
+    capsys, animals, tmp_path, monkeypatch
+):
+    """A width that is more than the features; typed, it is refused before any work, and both are named."""
+    monkeypatch.setattr(models, "create", lambda name, dim: models.SmallConvNet(dim))
+    monkeypatch.setattr(models, "load_weights", lambda path, variables: variables)
+    weights = tmp_path / "resnet18.safetensors"
+    weights.write_bytes(b"weights")
+    wide = ("--model", "resnet18", "--weights", weights, "--dim", 65, "--steps", 0)
+    code, out, err = run(capsys, "--data-dir", animals, *wide)
+    assert code == 0, err
+    assert "note: the head begins at random: " in out
+    code, out, err = run(capsys, "--data-dir", animals, *wide, "--head", "principal")
+    assert code == 2
+    assert "--head principal, --dim 65: " in err
+    assert "no more dimensions than features, got 65 of 64" in err
 
 
 def test_pretrained_weights(capsys, animals, tmp_path, monkeypatch):

@@ -124,6 +124,12 @@ def test_a_head_begins_on_the_principal_directions_of_its_features(pooling: str)
     """Of all projections to three dimensions none keeps more of the features' squares."""
     model = jdml.models.create("small", dim=3, pooling=pooling).clone(features=(4, 8))
     state = with_head(model)
+    of_model = state.params["model"]
+    fives = {
+        **of_model["head"],
+        "embedding": {**of_model["head"]["embedding"], "bias": 5 + jnp.zeros(3)},
+    }
+    state = state._replace(params={**state.params, "model": {**of_model, "head": fives}})
     started = training.start_head(state, model, TRAIN, seed=3)
     head = started.params["model"]["head"]
     features = pooled(model, state, TRAIN.images, 8)
@@ -132,7 +138,7 @@ def test_a_head_begins_on_the_principal_directions_of_its_features(pooling: str)
     np.testing.assert_allclose(kept, values[:3], rtol=1e-4, atol=1e-5)
     along = np.abs(directions[:3] @ np.asarray(head["embedding"]["kernel"]))
     np.testing.assert_allclose(along, np.eye(3), atol=1e-2)
-    assert not head["embedding"]["bias"].any()
+    assert not head["embedding"]["bias"].any()  # of fives
     others = {**state.params["model"], "head": {**head, "embedding": None}}
     mine = {**started.params["model"], "head": {**head, "embedding": None}}
     chex.assert_trees_all_equal(mine, others)
@@ -146,6 +152,32 @@ def test_a_head_looks_at_some_images_and_at_all_where_there_are_fewer() -> None:
     seen = training.start_head(state, model, TRAIN, seed=5, images=4).params["model"]["head"]
     alone = training.start_head(state, model, TRAIN.select(rows)).params["model"]["head"]
     chex.assert_trees_all_close(seen, alone, rtol=1e-5)
+
+
+def test_a_head_begins_on_what_the_network_is_given_in_training() -> None:
+    """Images as they are preprocessed; of one that gives no finite features the head is not made."""
+    model = jdml.models.create("small", dim=2).clone(features=(4,))
+    state = with_head(model)
+
+    def cut_off(images: Any) -> Any:
+        return jnp.minimum(images, 0.3)
+
+    small = dataclasses.replace(TRAIN, images=np.minimum(TRAIN.images, 0.3))
+    begun, same, other = (
+        training.start_head(state, model, train, preprocess=preprocess).params
+        for train, preprocess in (
+            (TRAIN, cut_off),
+            (small, training.standard),
+            (TRAIN, training.standard),
+        )
+    )
+    chex.assert_trees_all_close(begun, same, rtol=1e-5)
+    with pytest.raises(AssertionError):
+        chex.assert_trees_all_close(begun, other, rtol=1e-3)
+    broken = dataclasses.replace(TRAIN, images=TRAIN.images.copy())
+    broken.images[4] = np.nan
+    with pytest.raises(ValueError, match="not of 1 of 9 images, such as 4 of train"):
+        training.start_head(state, model, broken)
 
 
 def test_a_recipe_s_head_begins_before_its_proxies_and_once(tmp_path: Path) -> None:
@@ -196,11 +228,14 @@ class Headless(nn.Module):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (Convolved(), "one dense layer called head, the network has head/kernel among head"),
-        (Headless(), "one dense layer called head, the network has none among last"),
+        (
+            Convolved(),
+            r"one dense layer called head with a kernel \[C, D\], the network has head/kernel",
+        ),
+        (Headless(), "the network has none among last"),
         (
             jdml.models.SmallConvNet(9, (4,)),
-            r"no fewer than the embedding has dimensions; got 4, and a kernel \[4, 9\]",
+            "has no more dimensions than features, got 9 of 4",
         ),
     ],
 )

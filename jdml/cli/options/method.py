@@ -74,8 +74,8 @@ def _losses_help() -> Any:
     """Which loss each method is made of, from the records."""
     defaults = ", ".join(f"{name}: {loss}" for name, loss in DEFAULT_LOSS.items())
     return as_help(
-        "The loss. Proxy losses learn one vector or more per class. Default, of image files without --loss and "
-        "--method: the recommended recipe, circle with margin 0.1 and gamma 100, a cosine of the rate after a warm-up, "
+        "The loss. Proxy losses learn one vector or more per class. Default, of image files with --method plain: "
+        "the recommended recipe, circle with margin 0.1 and gamma 100, a cosine of the rate after a warm-up, "
         "batches and --miner by the size of the classes (jdml.recipes.recommended); otherwise, by --method: "
         f"{defaults}."
     )
@@ -97,7 +97,7 @@ class Settings(Part):
 
     method_setting: Annotated[tuple[str, ...], IN_RECIPE, _settings_help()] = ()
     loss_setting: Annotated[tuple[str, ...], IN_RECIPE] = ()
-    """The loss's own numbers in the place of its defaults or the paper's, as name=value: margin=0.2 squared=True."""
+    """The loss's own numbers in the place of its defaults or the paper's, as name=value: margin=0.2 gamma=80."""
     proxies_per_class: Annotated[int | None, IN_RECIPE, _proxies_help()] = None
     sampled_classes: Annotated[int | None, positive, IN_RECIPE] = None
     """For very many classes: a step of a proxy loss sees the classes of its batch and others, drawn at random, so many

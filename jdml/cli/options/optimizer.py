@@ -14,12 +14,12 @@ class Steps(Part):
     """How fast, how much at a time, how long."""
 
     lr: Annotated[float | None, positive, IN_RECIPE] = None
-    """Learning rate of the network. Default: 1e-3; of the recommended recipe (see --loss) 3e-3 for an untrained network
-    for small images, 1e-4 with --weights, 3e-4 where little but the head learns; jdml benchmark: the paper's."""
+    """Learning rate of the network. Default: 1e-3; of the recommended recipe (see --loss) 3e-3 for a network for small
+    images, 1e-4 with --weights, 3e-4 with --weights and --freeze backbone or --lora; jdml benchmark: the paper's."""
     batch: Annotated[str | None, IN_RECIPE] = None
     """CLASSESxSAMPLES, such as 4x40, or a number of random samples; larger than the data it shrinks to them.
-    Default: 64 random samples for a proxy loss, 16x4 for a pair loss or what fits the classes; jdml benchmark: the
-    paper's."""
+    Default: 64 random samples for a proxy loss, 16x4 for a pair loss or what fits the classes, 4x16 of large ones for
+    the recommended recipe (see --loss); jdml benchmark: the paper's."""
     batch_within: Annotated[str | None, IN_RECIPE] = None
     """A second labelling of the images, such as super_class of sop: the classes of a batch are of one of its groups."""
     class_power: Annotated[float | None, unit, IN_RECIPE] = None

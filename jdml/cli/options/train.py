@@ -15,6 +15,7 @@ from jdml.cli.options.optimizer import Optimizer
 from jdml.cli.options.run import RunOptions
 from jdml.cli.start_of_run import words_of
 from jdml.recipes import Recipe, beginning
+from jdml.recipes.base import BACKBONE
 from jdml.recipes.words import write_batch
 from jdml.registry import NETWORKS, pretrained_networks
 from jdml.registry.networks import SMALL_IMAGES, for_images
@@ -103,16 +104,16 @@ class TrainOptions(Machines, RunOptions, Optimizer, Method, Network, Data):
         if not self.recommends:
             return super().of_loss()
         steps = beginning.STEPS if self.steps is None else self.steps
-        return beginning.recommended(network=self._known, steps=steps)
+        return beginning.recommended(begins=self._begins, steps=steps)
 
     @property
-    def _known(self) -> beginning.Network:
-        """What the network knows when it begins."""
+    def _begins(self) -> beginning.Begins:
+        """What the network knows when it begins; of one of one's own that is not known, and its rate in between."""
         if self.weights is not None:
-            parts = (self.freeze, self.lora)
-            return "frozen" if any(part is not None for part in parts) else "pretrained"
+            return "frozen" if self.freeze == BACKBONE or self.lora is not None else "pretrained"
         model = self.model or for_images(None)
-        return "small" if not is_pointer(model) and NETWORKS[model].small_images else "untrained"
+        small = not is_pointer(model) and NETWORKS[model].small_images
+        return "small" if small else "untrained"
 
     def recipe(self) -> Recipe:
         """Say how the options train: the one description that everything is made from.
