@@ -152,9 +152,9 @@ class TrainingRun:
         ]
         if not recipe.has_proxies:
             pairs = positive_pairs(recipe, self.train.labels)
-            which = "which" if recipe.miner == "none" else f"of which, by {recipe.miner},"
+            mined = "" if recipe.miner == "none" else f", of those that {recipe.miner} takes"
             lines.append(
-                f"a batch has {pairs:,.3g} pairs of one class, {which} {recipe.loss} learns from"
+                f"a batch has {pairs:,.3g} pairs of one class, which {recipe.loss} learns from{mined}"
             )
         lines += [f"note: {line}" for line in (*self.notes, *self.data.notes)]
         return [*lines, *self.hints]
