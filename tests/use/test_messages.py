@@ -63,7 +63,7 @@ def places(tmp_path_factory, draw, photos):
         ("train --data-dir {photos} --model eps --image-size 224", "at 224 pixels its dense layer has 103 million"),
         ("train --data-dir {photos} --image-size 100000", "--image-size 100000 at --batch 16x4 needs .* GiB"),
         ("train --data-dir {photos} --memory 1000", "--memory must be at most the 18 images"),
-        ("train --data-dir {photos} --batch 9x1", "--batch 3x1 has no two images of one class: triplet"),
+        ("train --data-dir {photos} --batch 9x1", "--batch 3x1 has no two images of one class: circle"),
         # options that nothing reads
         ("train --split images", "--split is for image files; digits lies in memory"),
         ("train --proxies-per-class 2", "--proxies-per-class is for proxy losses; triplet is a pair"),

@@ -48,7 +48,7 @@ def test_the_folder_says_all_of_it(run):
     }  # fmt: skip
     assert config["embedding"]["class_names"] == ["kind0", "kind1", "kind2"]
     assert config["data"] == "folder"
-    settled = {"loss": "triplet", "network": "small", "normalize": "sphere"}
+    settled = {"loss": "circle", "network": "small", "normalize": "sphere"}
     assert settled.items() <= config["recipe"].items()
     assert config["augmentation"] == "conventional"
     assert {"network": "small", "dim": 4, "normalize": "sphere"}.items() <= config[
@@ -258,11 +258,11 @@ def test_an_exported_file_is_used_like_a_run(run, photos, tmp_path, jdml_command
     assert (again.step, again.class_names) == (trained.step, trained.class_names)
 
 
-def test_more_steps_go_on_and_fewer_do_not(run, photos, tmp_path, jdml_command, tiny):
-    import shutil
-
-    folder = shutil.copytree(run.folder, tmp_path / "run")
-    command = ["train", "--data-dir", photos, *tiny, "--out", folder]
+def test_more_steps_go_on_and_fewer_do_not(photos, tmp_path, jdml_command, tiny):
+    """At a constant rate, as a loss has that was named."""
+    folder = tmp_path / "run"
+    command = ["train", "--data-dir", photos, *tiny, "--loss", "triplet", "--out", folder]
+    assert jdml_command(*command).code == 0
     more = [word if word != "4" else "6" for word in command]
     more[more.index("--dim") + 1] = "4"
     done = jdml_command(*more)

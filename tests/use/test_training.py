@@ -266,7 +266,7 @@ def test_photographs_without_weights(photos, jdml_command):
     lines = done.out.splitlines()
     assert lines[0].startswith("small: 93,732 parameters, images 64×64×3")
     assert "3x6 an epoch" in lines[1]
-    assert lines[2] == "a batch has 45 pairs of one class, which triplet learns from"
+    assert lines[2] == "a batch has 45 pairs of one class, which circle learns from"
     assert (
         "note: images are cut to 64 pixels, which fit the network small: --image-size for others"
         in lines
