@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from jdml.recipes.base import Recipe, with_method
+from jdml.recipes.beginning import recommended
 from jdml.recipes.ccp import with_problems
 from jdml.recipes.nir import with_nir
 from jdml.recipes.papers import OF_PAIRS, RECIPES, recipe, settings_of
@@ -17,7 +18,6 @@ from jdml.registry import Problems as Problems
 from jdml.registry import Regularizer as Regularizer
 
 if TYPE_CHECKING:
-    from jdml.recipes.beginning import recommended
     from jdml.recipes.objective import make_objective
     from jdml.recipes.optimizer import make_optimizer
     from jdml.recipes.sampler import make_sampler
@@ -26,7 +26,6 @@ _MAKERS = {
     "make_objective": "jdml.recipes.objective",
     "make_optimizer": "jdml.recipes.optimizer",
     "make_sampler": "jdml.recipes.sampler",
-    "recommended": "jdml.recipes.beginning",
 }
 
 __all__ = [

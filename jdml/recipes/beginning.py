@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jdml.recipes.base import Recipe
-from jdml.recipes.sampler import ROWS, with_usual_batch
+from jdml.recipes.shared import ROWS
 from jdml.registry.constraints import one_of
 
 LOSS, STEPS = "circle", 1000
@@ -96,6 +96,8 @@ def for_classes(recipe: Recipe, labels: Any, *, rows: int = ROWS) -> Recipe:
     Raises:
         ValueError: no labels, or labels that are not ``[N]``.
     """
+    from jdml.recipes.sampler import with_usual_batch
+
     given = np.asarray(labels)
     if given.ndim != 1 or not given.size:
         raise ValueError(

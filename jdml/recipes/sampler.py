@@ -8,11 +8,9 @@ import numpy as np
 
 from jdml.data import ClassBatchSampler, EpochSampler, RandomBatchSampler
 from jdml.recipes.base import Recipe, RecipeError
+from jdml.recipes.shared import ROWS, SAMPLES
 from jdml.recipes.words import write_batch
 from jdml.registry.constraints import nearest
-
-ROWS, SAMPLES = 64, 4
-"""Of a batch that nobody has chosen: its rows at most, and of a class the samples at least, where there are as many."""
 
 
 def make_sampler(

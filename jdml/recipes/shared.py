@@ -1,4 +1,4 @@
-"""What several recipes share: CCP's settings of losses by data set."""
+"""What several recipes share: CCP's settings of losses by data set, and the batch that nobody has chosen."""
 
 from typing import Any
 
@@ -6,6 +6,8 @@ DATASETS = ("cub", "cars", "sop", "inshop")
 """Data sets that the papers give settings for; all others are treated like ``cub``."""
 LARGE = ("sop", "inshop")
 """Many classes of few images."""
+ROWS, SAMPLES = 64, 4
+"""Of a batch that nobody has chosen: its rows at most, and of a class the samples at least, where there are as many."""
 
 
 def contrastive_margins(dataset: str) -> dict[str, float]:

@@ -580,6 +580,12 @@ def converted(file: Path) -> Any:
     return models.convert_weights(file, file.parent / "out.safetensors", arch="resnet18")
 
 
+def converted_with_torch(made: Any) -> Any:
+    """A file that torch has to read to refuse it."""
+    pytest.importorskip("torch")
+    return converted(made)
+
+
 def torch_file(make: Callable[[Any, Path], Any]) -> Callable[[Path], Path]:
     def made(place: Path) -> Path:
         torch = pytest.importorskip("torch", reason="reads files of PyTorch: pip install torch")
@@ -640,7 +646,12 @@ WEIGHTS = [
         models.weights_settings,
         "w.safetensors is not valid JSON",
     ),
-    Bad("a pickle of code", pickled("w.pth"), converted, "w.pth is not a readable .pth file"),
+    Bad(
+        "a pickle of code",
+        pickled("w.pth"),
+        converted_with_torch,
+        "w.pth is not a readable .pth file",
+    ),
     Bad(
         "weights that are code",
         torch_file(lambda torch, place: {"state_dict": Code(mark(place))}),
@@ -653,7 +664,12 @@ WEIGHTS = [
         converted,
         "its code is not run",
     ),
-    Bad("a tar archive that leads out", tarred, converted, "w.pth is not a readable .pth file"),
+    Bad(
+        "a tar archive that leads out",
+        tarred,
+        converted_with_torch,
+        "w.pth is not a readable .pth file",
+    ),
     Bad("arrays that are code", arrays(a=objects), converted, "e.npz is not a readable .npz file"),
 ]
 
