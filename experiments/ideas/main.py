@@ -11,20 +11,15 @@ of the same seed and fold. How it is judged is written in README.md.
 import dataclasses
 import itertools
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 from scipy import stats
 
-from experiments.letters import tables as letters
-from experiments.letters.tables import tuned_models
+from experiments.letters.tables import Model, tuned_models
 from experiments.options import start
-from experiments.recommended.main import TASKS, field_of
+from experiments.recommended.main import TASKS, field_of, kept_of
 from jdml.report import Paired, holm, markdown_table, paired
-from jdml.training.records import read_results
 
-Model = tuple[int, int]
-"""Seed and fold."""
 Models = Mapping[str, Mapping[Model, float]]
 """Of methods."""
 EASY = ("MS", "circle", "triplet", "margin", "contrastive", "contrastive (similarity)", "SupCon")
@@ -74,9 +69,8 @@ def effect(field: Models, pairs: list[tuple[str, str]]) -> Paired:
     return paired(*means)
 
 
-def effects() -> dict[tuple[str, str], Paired]:
+def effects(fields: Mapping[str, Models]) -> dict[tuple[str, str], Paired]:
     """What each idea adds on each task, in the task's own measure."""
-    fields = {task: field_of(task) for task in TASKS}
     return {
         (idea, task): effect(fields[task], pairs_of(idea, task, fields[task]))
         for idea in IDEAS
@@ -94,9 +88,9 @@ def agreement(one: Models, other: Models) -> list[str]:
 
 def main(_: Settings) -> str:
     """The tables."""
-    found = effects()
+    fields: dict[str, Models] = {task: field_of(task) for task in TASKS}
+    found = effects(fields)
     p = holm({key: pair.p for key, pair in found.items()}, len(found))
-    fields = {task: field_of(task) for task in TASKS}
     rows = []
     for idea in IDEAS:
         cells = []
@@ -107,8 +101,7 @@ def main(_: Settings) -> str:
             cells.append(f"{pair.mean:+.1f} [{pair.low:+.1f}, {pair.high:+.1f}]{sure} ({number})")
         rows.append([idea, *cells])
     titles = [f"{name}, {task.measure}" for name, task in TASKS.items()]
-    kept = read_results(Path(letters.__file__).with_name("results.jsonl"))
-    fields["letters, tuned"] = tuned_models(kept)
+    fields["letters, tuned"] = tuned_models(kept_of("letters"))
     couples = [*itertools.combinations(TASKS, 2), ("letters", "letters, tuned")]
     orders = [
         [f"{one} and {other}", *agreement(fields[one], fields[other])] for one, other in couples

@@ -160,10 +160,10 @@ def counting(pairs: Mapping[str, Paired]) -> str:
     return _rows(f"MAP@R, points: those that count of {len(pairs)}", pairs, p, kept)
 
 
-def all_of(pairs: Mapping[str, Paired]) -> str:
+def all_of(pairs: Mapping[str, Paired], title: str = "MAP@R, points") -> str:
     """All differences; those count that are sure after Holm's correction, and not small."""
     p = holm({name: difference.p for name, difference in pairs.items()}, len(pairs))
-    return _rows("MAP@R, points", pairs, p, list(pairs))
+    return _rows(title, pairs, p, list(pairs))
 
 
 def _rows(

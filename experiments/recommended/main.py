@@ -20,6 +20,7 @@ from experiments.cub_crops import main as birds
 from experiments.cub_crops.features import Head, load
 from experiments.letters import methods as letters
 from experiments.letters import protocol
+from experiments.letters.tables import Model, all_of
 from experiments.omniglot import main as alphabets
 from experiments.omniglot.methods import (
     DIM,
@@ -31,7 +32,7 @@ from experiments.omniglot.methods import (
 )
 from experiments.options import Kept, resolved, start
 from jdml.recipes import Recipe, recommended
-from jdml.report import Paired, holm, markdown_table, mean_std, paired
+from jdml.report import Paired, markdown_table, mean_std, paired
 from jdml.training import FitResult, by_recipe
 from jdml.training.records import read_results
 
@@ -49,7 +50,7 @@ class Task:
         first: of the untuned methods by its table.
         measure: by which it is the first.
         field: file of the runs of that table.
-        beside: seeds of the first and the recommended recipe, which neither had before.
+        beside: seeds of the first and the recommended recipe, which the first never had.
         alone: seeds of the table, for the recommended recipe.
         folds: models of a seed.
     """
@@ -67,8 +68,6 @@ TASKS = {
     "alphabets": Task("EPS + circle", "letters R@1", "omniglot", (3, 4, 5, 6, 8), (0, 1, 2)),
     "birds": Task("MPA-DW", "R@1", "cub_crops", tuple(range(10, 20)), (0, 1, 2)),
 }
-FROZEN = {"R@1": 0.86333, "R@8": 0.99, "MAP@R": 0.51411}
-"""Of the frozen features of birds, which nothing learns on (cub_crops)."""
 PARTS = ("recommended, a random head", "MPA-DW, a principal head")
 """On birds: how much of it is where the head begins; added when the rest had been run."""
 COLUMNS = {
@@ -196,7 +195,7 @@ def jobs_of(name: str) -> dict[str, dict[str, Any]]:
 
 def models_of(
     results: Results, name: str, method: str, measure: str, seeds: tuple[int, ...]
-) -> dict[tuple[int, int], float]:
+) -> dict[Model, float]:
     """A measure of a method's models by seed and fold."""
     jobs = {key: job for key, job in jobs_of(name).items() if job["method"] == method}
     return {
@@ -206,21 +205,31 @@ def models_of(
     }
 
 
-def field_of(name: str) -> dict[str, dict[tuple[int, int], float]]:
+def kept_of(name: str) -> Results:
+    """All runs that are kept beside a task's table."""
+    return read_results(HERE.parent / TASKS[name].field / "results.jsonl")
+
+
+def in_table(key: str, job: Mapping[str, Any]) -> bool:
+    """Whether a kept run is one of the table of untuned methods, not of another part of its study."""
+    if "column" in job:
+        return job["column"] == "papers" and job["fold"] is not None
+    other = {"open_set", "labels"} & {*job} or ": " in key
+    return not other and job["method"] != birds.FEATURES
+
+
+def field_of(name: str) -> dict[str, dict[Model, float]]:
     """The measure of all untuned methods by seed and fold, from the runs of their table."""
-    task, found = TASKS[name], {}
-    for key, kept in read_results(HERE.parent / task.field / "results.jsonl").items():
-        job, value = kept["job"], kept["metrics"].get(task.measure)
-        by_letter = "column" in job and (job["column"] != "papers" or job["fold"] is None)
-        other = {"open_set", "labels"} & {*job} or ": " in key and "column" not in job
-        if value is None or by_letter or other or job["method"] == birds.FEATURES:
-            continue
-        found.setdefault(job["method"], {})[job["seed"], job.get("fold", 0)] = value
+    found: dict[str, dict[Model, float]] = {}
+    for key, kept in kept_of(name).items():
+        job, value = kept["job"], kept["metrics"].get(TASKS[name].measure)
+        if value is not None and in_table(key, job):
+            found.setdefault(job["method"], {})[job["seed"], job.get("fold", 0)] = value
     return found
 
 
 def differences(results: Results) -> dict[str, Paired]:
-    """The recommended recipe less the first of the untuned methods, by the seeds that neither had before."""
+    """The recommended recipe less the first of the untuned methods, by the seeds that the first never had."""
     return {
         f"{name}: {RECOMMENDED} − {task.first}, {task.measure}": paired(
             *(
@@ -248,10 +257,11 @@ def by_folds(results: Results) -> Paired:
 def on_birds(results: Results) -> dict[str, Paired]:
     """Beside the frozen features, and what the head's start is worth: by the seeds of the comparison."""
     seeds, told = TASKS["birds"].beside, {}
-    for measure, frozen in FROZEN.items():
+    frozen = kept_of("birds")[f"{birds.FEATURES}-0"]["metrics"]
+    for measure in COLUMNS["birds"]:
         own = models_of(results, "birds", RECOMMENDED, measure, seeds)
         told[f"{RECOMMENDED} − {birds.FEATURES}, {measure}"] = paired(
-            own, dict.fromkeys(own, frozen)
+            own, dict.fromkeys(own, frozen[measure])
         )
     for one, other in ((RECOMMENDED, PARTS[0]), (PARTS[1], TASKS["birds"].first)):
         for measure in ("R@1", "MAP@R"):
@@ -283,12 +293,7 @@ def report(results: Results) -> str:
             cells = [mean_std([*values.values()]) if values else "–" for values in each]
             rows.append([method, *cells, str(len(each[0]))])
         sections.append(markdown_table([name, *COLUMNS[name], "models"], rows))
-    pairs = differences(results)
-    p = holm({name: pair.p for name, pair in pairs.items()}, len(pairs))
-    rows = [
-        [name, str(pair), f"{p[name]:.2g}" if name in p else "–"] for name, pair in pairs.items()
-    ]
-    sections.append(markdown_table(["points", "difference", "p after Holm"], rows))
+    sections.append(all_of(differences(results), "points"))
     more = {"letters, by folds": by_folds(results), **on_birds(results)}
     rows = [[name, str(pair)] for name, pair in more.items()]
     sections.append(markdown_table(["beside that, points", "difference"], rows))

@@ -13,7 +13,7 @@ from jdml.ops import checks, sphere
 from jdml.recipes.adapting import HEAD
 from jdml.training.cut import Before, Cut
 from jdml.training.door import check_train
-from jdml.training.models import AnyModel, as_model, embed_in_training
+from jdml.training.models import AnyModel, Model, as_model, embed_in_training
 from jdml.training.placement import Tree
 from jdml.training.preprocess import Preprocess, standard
 from jdml.training.spec import TrainSet
@@ -66,12 +66,7 @@ def start_on_samples(
         (2, 3, 2)
     """
     checks.count("rows_at_a_time", rows_at_a_time)
-    checks.seed("seed", seed)
-    checks.check_function("preprocess", preprocess)
-    if not isinstance(state, TrainState):
-        raise TypeError(f"state must be a TrainState, got a {type(state).__name__}")
-    network = as_model(model)
-    check_train(train)
+    network = _checked(state, model, train, seed, preprocess)
     proxies = state.params.get("proxies")
     if proxies is None:
         raise ValueError(f"the objective has no proxies: its parameters are {sorted(state.params)}")
@@ -99,6 +94,17 @@ def start_on_samples(
         points[part] = embedded(images, jax.random.fold_in(jax.random.key(seed), turn))
     started = sphere(jnp.asarray(points, proxies.dtype)).reshape(proxies.shape)
     return state._replace(params={**state.params, "proxies": started})
+
+
+def _checked(state: Any, model: Any, train: Any, seed: Any, preprocess: Any) -> Model:
+    """Refuse what no run begins with; the model as training takes it."""
+    checks.seed("seed", seed)
+    checks.check_function("preprocess", preprocess)
+    if not isinstance(state, TrainState):
+        raise TypeError(f"state must be a TrainState, got a {type(state).__name__}")
+    network = as_model(model)
+    check_train(train)
+    return network
 
 
 def _rows(rng: np.random.Generator, labels: np.ndarray, classes: int, per_class: int) -> np.ndarray:
@@ -158,12 +164,7 @@ def start_head(
         True
     """
     checks.count("images", images)
-    checks.seed("seed", seed)
-    checks.check_function("preprocess", preprocess)
-    if not isinstance(state, TrainState):
-        raise TypeError(f"state must be a TrainState, got a {type(state).__name__}")
-    network = as_model(model)
-    check_train(train)
+    network = _checked(state, model, train, seed, preprocess)
     params = state.params["model"]
     layer, (of, dim) = dense_head(params)
     rows = np.random.default_rng(seed).permutation(len(train.labels))[:images]
