@@ -3,6 +3,7 @@
 What is run and what counts is written in README.md, before the runs:
 
     python -m experiments.letters.factors --data-dir DIR --workers 14      # on a GPU; goes on where it was stopped
+    python -m experiments.letters.factors --data-dir DIR --workers 2 --seeds 1 --only wrong   # two cores, a part
     python -m experiments.letters.factors --table                          # the tables and the figure of what there is
 """
 
@@ -32,6 +33,8 @@ class Settings(Kept):
 
     only: tuple[str, ...] = ()
     """Of the factors these only, by name."""
+    seeds: tuple[int, ...] = protocol.COLUMNS["tuned"]
+    """Of the seeds these only: four models of each level."""
     out: Path = HERE / "factors.jsonl"
     """File of the kept runs."""
     scored: Path = HERE / "results.jsonl"
@@ -109,6 +112,15 @@ def agreement(values: Mapping[str, Mapping[Any, Values]], factor: str, level: An
     return f"{kendalltau(*zip(*means, strict=True)).statistic:.2f}"
 
 
+def comparable(values: Mapping[str, Mapping[Any, Values]], factor: str) -> bool:
+    """Whether all methods have the same models at each level, and among the usual ones: none diverged, or is missing."""
+    usual = levels.USUAL[factor]
+    own = [set(part) for method in values.values() for at, part in method.items() if at != usual]
+    return bool(own[0]) and all(
+        models == own[0] <= set(method[usual]) for method in values.values() for models in own
+    )
+
+
 def shifts(values: Mapping[str, Mapping[Any, Values]], factor: str) -> dict[str, Paired]:
     """By how much a method gains more at a level than the others do on average, model by model."""
     usual, found = levels.USUAL[factor], {}
@@ -158,7 +170,12 @@ def main(settings: Settings) -> str:
     planned = {name_of(job): job for job in jobs_of(settings.frozen)}
     if not settings.table:
         chosen = settings.only or levels.FACTORS
-        abreast.run_all(settings, {n: job for n, job in planned.items() if job["factor"] in chosen})
+        wanted = {
+            name: job
+            for name, job in planned.items()
+            if job["factor"] in chosen and job["seed"] in settings.seeds
+        }
+        abreast.run_all(settings, wanted)
     results, scored = read_results(settings.out), read_results(settings.scored)
     there = sorted({job["method"] for job in planned.values()})
     done = sum(name in results for name in planned)
@@ -169,8 +186,7 @@ def main(settings: Settings) -> str:
     values = {factor: values_of(results, scored, factor) for factor in levels.FACTORS}
     for factor, own in values.items():
         sections.append(table(own, factor))
-        models = [set(part) for level in own.values() for part in level.values()]
-        if models[0] and all(part == models[0] for part in models):  # none diverged, or is missing
+        if comparable(own, factor):
             sections.append(counting(shifts(own, factor)))
     draw(values, settings.figure or settings.out.with_suffix(".png"))
     return "\n".join(sections)
