@@ -23,8 +23,10 @@ if os.environ.get("JDML_TESTS_OPTIMIZED", "0") == "0":
         # Half of the time of compilation; later releases do not know the flag.
         flags.append("--xla_cpu_use_fusion_emitters=false")
     os.environ.setdefault("XLA_FLAGS", " ".join(flags))
-    # Nobody profiles them: no operation is told the line that it comes from.
+    # Nobody profiles them: no operation is told the line that it comes from, and no program must be cleaned of lines
+    # before it is looked for.
     os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+    os.environ.setdefault("JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY", "1")
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     programs = Path(__file__).parents[1] / "build" / "programs"
     sizes = {path: path.stat().st_size for path in programs.glob("*")}
