@@ -498,7 +498,8 @@ def test_a_source_of_grain():
     same(from_rows(source.to_iter_dataset()))
 
 
-def test_rows_are_read_by_threads():
+def test_rows_are_read_by_threads(monkeypatch):
+    monkeypatch.setattr("jdml.data.rows.cores", lambda: 2)
     together = threading.Barrier(2, timeout=20)
 
     class Slow(list):

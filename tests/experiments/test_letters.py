@@ -211,6 +211,7 @@ def test_levels_of_letters_are_scored_beside_the_usual_one(letters, monkeypatch)
     scores = dict.fromkeys(("P@1", "RP", "MAP@R"), 0.5)
     runs = [{"job": {**usual, "fold": fold}, "metrics": scores} for fold in (0, 1)]
     write_results(settings.out, {str(number): run for number, run in enumerate(runs)})
+    assert factors.main(dataclasses.replace(own, seeds=(3,))).startswith("PARTIAL: 0 of 4 runs")
     told = factors.main(own)
     assert set(read) == {"train", "test"}
     assert told.startswith("PARTIAL: 4 of 4 runs, 1 of 2 methods.")
@@ -241,6 +242,14 @@ def test_shifts_of_letters_are_beside_what_other_methods_gain() -> None:
         "c": {0.0: near, 0.2: {model: value - 0.03 for model, value in near.items()}},
     }
     values = {name: {**own, 0.4: own[0.2]} for name, own in values.items()}
+    assert factors.comparable(values, "wrong")
+    first = {model: value for model, value in near.items() if model[0] == 1}
+    some = {name: {0.0: near, 0.2: first, 0.4: first} for name in values}
+    assert factors.comparable(some, "wrong")
+    assert {shift.seeds for shift in factors.shifts(some, "wrong").values()} == {4}
+    for wrong in ({}, {(1, 0): 0.5}):
+        assert not factors.comparable({**some, "a": {**some["a"], 0.4: wrong}}, "wrong")
+    assert not factors.comparable({**some, "a": {**some["a"], 0.0: {(1, 0): 0.5}}}, "wrong")
     shift = factors.shifts(values, "wrong")["0.2: a"]
     assert (round(shift.mean, 3), shift.seeds) == (-1 + (5.15 + 3) / 2, 8)
     far = {"a": 0.415, "b": 0.41, "c": 0.1}, {"a": 0.405, "b": 0.36, "c": 0.5}
