@@ -15,6 +15,8 @@ from jdml.training.checkpoint import json_text, write_model
 from jdml.training.trained_model import Trained
 
 PLATFORMS = ("cpu", "cuda", "tpu")
+KNOWN = ("cpu", "cuda", "oneapi", "rocm", "tpu")
+"""What JAX can compile for."""
 
 
 def export_stablehlo(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) -> bytes:
@@ -22,7 +24,7 @@ def export_stablehlo(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) 
 
     Args:
         trained: what :func:`jdml.training.load` returns.
-        platforms: where the program is to run, all in one.
+        platforms: where the program is to run, all in one: ``"cpu"``, ``"cuda"``, ``"oneapi"``, ``"rocm"``, ``"tpu"``.
 
     Returns:
         What ``jax.export.deserialize`` reads. Its ``call`` takes images ``[B, H, W, C]`` of the run's size and type,
@@ -30,7 +32,7 @@ def export_stablehlo(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) 
 
     Raises:
         MissingLibraryError: flatbuffers, of the extra ``train``, is not installed; reading needs it, too.
-        ValueError: a run on something else than one array.
+        ValueError: a run on something else than one array; other platforms, or none.
 
     Implementation notes:
         JAX reads programs of versions up to six months older than itself, and promises no more: keep the
@@ -45,6 +47,9 @@ def export_stablehlo(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) 
     need("flatbuffers", "writing a program")
     from jax import export
 
+    names = [platforms] if isinstance(platforms, str) else list(dict.fromkeys(platforms))
+    if not names or any(name not in KNOWN for name in names):
+        raise ValueError(f"platforms must be among {', '.join(KNOWN)}, got {platforms!r}")
     if "shape" not in trained.input:
         raise ValueError("a program takes one array: this run was trained on several")
     (batch,) = export.symbolic_shape("batch")
@@ -56,9 +61,9 @@ def export_stablehlo(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) 
         return jax.vmap(lambda image: embedded(image[None])[0])(images)
 
     try:
-        program = export.export(jax.jit(embedded), platforms=tuple(platforms))(images)
+        program = export.export(jax.jit(embedded), platforms=names)(images)
     except Exception:  # of a network that asks for the number of images, which is any
-        program = export.export(jax.jit(each), platforms=tuple(platforms))(images)
+        program = export.export(jax.jit(each), platforms=names)(images)
     return bytes(program.serialize())
 
 

@@ -221,6 +221,19 @@ def test_export_runs_without_jdml(run, photos, tmp_path, jdml_command):
     np.testing.assert_allclose(np.load(names[2]), trained.embed(images), atol=1e-5)
 
 
+@pytest.mark.parametrize("platforms", ["gpu", "", (), ("cpu", "quantum")])
+def test_export_for_what_nobody_compiles_for_is_refused(platforms):
+    pytest.importorskip("flatbuffers")
+    with pytest.raises(ValueError, match=r"platforms must be among cpu, cuda, .*, got [(']"):
+        exporting.export_stablehlo(SimpleNamespace(input={}), platforms=platforms)
+
+
+def test_export_for_one_platform(run):
+    export = pytest.importorskip("jax.export")
+    program = exporting.export_stablehlo(training.load(run.folder), platforms="cpu")
+    assert export.deserialize(program).platforms == ("cpu",)
+
+
 @pytest.mark.parametrize("dies_at", [0, 1, 2])
 def test_a_killed_export_leaves_no_program_beside_what_tells_of_another(
     dies_at, tmp_path, monkeypatch
