@@ -1,5 +1,6 @@
 """The conditional flow: invertible, with the Jacobian's determinant, for every size, coupling, mixing and condition."""
 
+import functools
 import itertools
 from typing import Any
 
@@ -20,14 +21,28 @@ pytestmark = pytest.mark.slow
 B, CONDITION = 6, 4
 
 
-def built(dim: int, **settings: Any) -> tuple[flows.ConditionalFlow, Any, jax.Array, jax.Array]:
+def built(dim: int, **settings: Any) -> tuple[flows.ConditionalFlow, Any, np.ndarray, np.ndarray]:
     """A flow with its parameters, a batch and conditions on the sphere."""
     flow = flows.ConditionalFlow(dim, CONDITION, **{"hidden": 16, "depth": 3, **settings})
-    x, c, key = (jax.random.key(i) for i in (1, 2, 3))
-    batch = jax.random.normal(x, (B, dim))
-    condition = jax.random.normal(c, (B, CONDITION))
-    condition /= jnp.linalg.norm(condition, axis=1, keepdims=True)
-    return flow, flow.init(key, batch, condition), batch, condition
+    rng = np.random.default_rng(1)
+    batch, condition = (
+        rng.normal(size=(B, width)).astype(np.float32) for width in (dim, CONDITION)
+    )
+    condition /= np.linalg.norm(condition, axis=1, keepdims=True)
+    return flow, flow.init(jax.random.key(3), batch, condition), batch, condition
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def there_and_back(flow: flows.ConditionalFlow, params: Any, x: jax.Array, c: jax.Array) -> Any:
+    """What comes back, the log-determinants of either way, and each row's Jacobian."""
+
+    def moved(by: jax.Array) -> Any:
+        there = flow.apply(params, x + by, c)
+        return there[0], there
+
+    jacobians, (latents, log_det) = jax.jacfwd(moved, has_aux=True)(jnp.zeros(flow.dim))
+    back, log_det_back = flow.apply(params, latents, c, method="inverse")
+    return back, log_det_back, log_det, jacobians
 
 
 KINDS = [
@@ -46,25 +61,15 @@ SIZED = [(7, kind) for kind in KINDS] + [(dim, KINDS[i]) for dim in (2, 3) for i
 def test_inverse_and_determinant(dim: int, kind: dict[str, Any]) -> None:
     flow, params, x, c = built(dim, num_blocks=2, **kind)
 
-    def one(x: jax.Array, c: jax.Array) -> jax.Array:
-        return flow.apply(params, x[None], c[None])[0][0]
-
-    @jax.jit
-    def there_and_back(x: jax.Array, c: jax.Array) -> Any:
-        there = flow.apply(params, x, c)
-        back = flow.apply(params, there[0], c, method="inverse")
-        return there, back, jax.vmap(jax.jacobian(one))(x, c)
-
-    (_, log_det), (back, log_det_back), jacobians = there_and_back(x, c)
+    back, log_det_back, log_det, jacobians = there_and_back(flow, params, x, c)
     np.testing.assert_allclose(back, x, atol=1e-5)
     np.testing.assert_allclose(log_det_back, -log_det, atol=1e-4)
-    np.testing.assert_allclose(log_det, jnp.linalg.slogdet(jacobians)[1], atol=1e-4)
+    np.testing.assert_allclose(log_det, np.linalg.slogdet(jacobians)[1], atol=1e-4)
 
 
 @pytest.mark.parametrize(
     ("dim", "size", "kind"),
     [
-        (16, "released", {}),
         (128, "paper", {}),
         (128, "paper", {"mixing": "linear"}),
         (512, "released", {}),
@@ -75,14 +80,12 @@ def test_round_trip_and_determinant_at_the_paper_s_sizes(
     dim: int, size: str, kind: dict[str, Any]
 ) -> None:
     flow = flows.preset(size, dim, dim, **kind)
-    units = jax.random.normal(jax.random.key(0), (2, 3, dim))
-    x, c = units / jnp.linalg.norm(units, axis=-1, keepdims=True)
+    units = np.random.default_rng(0).normal(size=(2, 3, dim)).astype(np.float32)
+    x, c = units / np.linalg.norm(units, axis=-1, keepdims=True)
     params = flow.init(jax.random.key(1), x, c)
-    latents, log_det = jax.jit(flow.apply)(params, x, c)
-    back, _ = flow.apply(params, latents, c, method="inverse")
-    assert jnp.abs(back - x).max() <= 1e-5
-    jacobian = jax.jacobian(lambda x: flow.apply(params, x[None], c[:1])[0][0])(x[0])
-    np.testing.assert_allclose(log_det[0], jnp.linalg.slogdet(jacobian)[1], atol=2e-3)
+    back, _, log_det, jacobians = there_and_back(flow, params, x, c)
+    assert np.abs(back - x).max() <= 1e-5
+    np.testing.assert_allclose(log_det, np.linalg.slogdet(jacobians)[1], atol=2e-3)
 
 
 @pytest.mark.parametrize("conditioning", ["dense", "start", "mid", "end", "embedded"])
@@ -324,8 +327,7 @@ def gaussian_nll(seen: np.ndarray, points: np.ndarray) -> np.ndarray:
     return squares / 2 + np.linalg.slogdet(covariance)[1] / 2 + np.log(2 * np.pi)
 
 
-@pytest.mark.parametrize("coupling", ["glow", "realnvp"])
-@pytest.mark.parametrize("mixing", ["permutation", "linear"])
+@pytest.mark.parametrize(("coupling", "mixing"), [("glow", "permutation"), ("realnvp", "linear")])
 def test_learns_a_density_that_integrates_to_one(coupling: Any, mixing: Any) -> None:
     flow = flows.ConditionalFlow(
         2,
