@@ -137,11 +137,15 @@ def test_fields_say_that_they_have_no_second_derivatives(name: str) -> None:
 @pytest.mark.parametrize("name", PAIR)
 def test_no_nan_on_the_way(name: str) -> None:
     """Step by step, not only at the end: of batches without positives, without negatives, of nothing."""
-    nobody = {"where": np.zeros(6, bool)}
-    batches = ((X, Y, {}), (X, 0 * Y, {}), (X, np.arange(6), {}), (COPIES, Y, {}), (X, Y, nobody))
+    everybody, nobody = np.ones(6, bool), np.zeros(6, bool)
+    batches = zip(
+        *((X, Y, everybody), (X, 0 * Y, everybody), (X, np.arange(6), everybody)),
+        *((COPIES, Y, everybody), (X, Y, nobody)),
+        strict=True,
+    )
+    gradient = jax.grad(lambda x, y, where: loss(name)(x, y, where=where))
     with jax.debug_nans(True), jax.disable_jit():
-        for x, y, more in batches:
-            jax.value_and_grad(lambda x, y=y, more=more: loss(name)(x, y, **more))(jnp.asarray(x))
+        jax.vmap(gradient)(*map(np.stack, batches))
 
 
 @pytest.mark.parametrize("name", ["arcface_loss", "subcenter_arcface_loss"])
