@@ -1,6 +1,7 @@
 """Sums over pairs in tiles: equal to the dense sum in float64, whatever the tiles, under every transformation."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import chex
@@ -44,19 +45,27 @@ def weighted(sums: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     return lambda points, reach: jnp.sum(jnp.asarray(COTANGENTS) * sums(points, reach))
 
 
+@cache
+def wanted() -> Any:
+    """The weighted sum, its gradients and the sums, dense."""
+    value_and_grads = jax.value_and_grad(weighted(dense), (0, 1))
+    return jax.jit(lambda *at: (value_and_grads(*at), dense(*at)))(jnp.asarray(POINTS), 0.2)
+
+
 @pytest.mark.parametrize("tile", TILES)
 def test_sums_and_gradients_equal_the_dense_ones(tile: int | None) -> None:
     with jax.enable_x64(True):
         points = jnp.asarray(POINTS)
         sums = weighted(lambda p, r: streamed(p, r, tile))
-        actual, by_points = jax.value_and_grad(sums, (0, 1)), jax.jit(jax.grad(sums))
-        wanted = jax.jit(jax.value_and_grad(weighted(dense), (0, 1)))(points, 0.2)
-        for run in (jax.jit(actual), actual) if tile in (None, 5) else (jax.jit(actual),):
-            found = run(points, 0.2)
-            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10), found, wanted)
-        np.testing.assert_allclose(by_points(points, 0.2), wanted[1][0], rtol=1e-10, atol=1e-12)
-        sums, dense_ones = jax.jit(lambda p: (streamed(p, 0.2, tile), dense(p, 0.2)))(points)
-        np.testing.assert_allclose(sums, dense_ones, rtol=1e-10)
+        value_and_grads, by_points = jax.value_and_grad(sums, (0, 1)), jax.grad(sums)
+        found, alone, one_by_one = jax.jit(
+            lambda *at: (value_and_grads(*at), by_points(*at), streamed(*at, tile))
+        )(points, 0.2)
+        expected, dense_ones = wanted()
+        for told in (found, value_and_grads(points, 0.2)) if tile in (None, 5) else (found,):
+            chex.assert_trees_all_close(told, expected, rtol=1e-10)
+        np.testing.assert_allclose(alone, expected[1][0], rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(one_by_one, dense_ones, rtol=1e-10)
 
 
 @pytest.mark.parametrize("size", [0, 1, 2])
@@ -105,12 +114,17 @@ def test_a_traced_function_is_met_again_with_other_arguments_differentiated() ->
         return ops.pair_sums(term, x, groups, (delta,), tile=4).sum()
 
     remembered = jax.checkpoint(value)
-    by_points = jax.grad(remembered)(x, 0.5)
-    by_delta = jax.grad(remembered, 1)(x, 0.5)
-    chex.assert_trees_all_close(jax.grad(remembered)(x, 0.5), by_points)
-    again = jax.lax.map(lambda delta: jax.grad(remembered, 1)(x, delta), jnp.array([0.5]))
-    chex.assert_trees_all_close(again[0], by_delta, rtol=1e-5)
-    chex.assert_trees_all_close(jax.grad(value, (0, 1))(x, 0.5), (by_points, by_delta), rtol=1e-5)
+
+    @jax.jit
+    def gradients(x: jax.Array) -> tuple[jax.Array, ...]:
+        by_points, by_delta = jax.grad(remembered)(x, 0.5), jax.grad(remembered, 1)(x, 0.5)
+        again = jax.lax.map(lambda delta: jax.grad(remembered, 1)(x, delta), jnp.array([0.5]))
+        return by_points, by_delta, jax.grad(remembered)(x, 0.5), again[0]
+
+    by_points, by_delta, *again = gradients(x)
+    chex.assert_trees_all_close(again, [by_points, by_delta], rtol=1e-5)
+    wanted = jax.jit(jax.grad(value, (0, 1)))(x, 0.5)
+    chex.assert_trees_all_close(wanted, (by_points, by_delta), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +223,7 @@ def test_sums_run_inside_shard_map() -> None:
 
 @pytest.mark.parametrize("again", [jax.jacrev, jax.jacfwd])
 def test_a_second_derivative_says_that_there_is_none(again: Callable[..., Any]) -> None:
-    gradient = jax.grad(lambda p: streamed(p, 0.2, 8).sum())
+    gradient = jax.jit(jax.grad(lambda p: streamed(p, 0.2, 8).sum()))
     with pytest.raises(NotImplementedError, match="has first derivatives only"):
         again(gradient)(jnp.asarray(POINTS))
 
