@@ -152,8 +152,9 @@ def test_references_and_miners_in_blocks(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
-@pytest.mark.parametrize("name", ["contrastive_loss", "multi_similarity_loss"])
+@pytest.mark.parametrize(
+    ("name", "impl"), [("contrastive_loss", "rbg"), ("multi_similarity_loss", "unsafe_rbg")]
+)
 def test_blocks_draw_the_same_pairs_by_keys_of_every_implementation(name: str, impl: str) -> None:
     drawn = {**DRAWN, "key": jax.random.key(0, impl=impl)}
     dense = value_and_grads_of_anchors(name, None, reduce_fn=jdml.total, **drawn)

@@ -161,9 +161,11 @@ def test_the_farther_the_angle_the_larger_the_loss(name: str, margin: float) -> 
 EASY, HARD, RANDOM = (
     getattr(jdml.mining, name)() for name in ("easy_positive", "hard_negative", "random_negative")
 )
-MINED = {f"{name}-random-4": (name, RANDOM, 4) for name in PAIR} | {
-    f"triplet_loss-{miner}-{block}": ("triplet_loss", mine, block)
-    for miner, mine, block in (("easy", EASY, None), ("hard", HARD, 4), ("random", RANDOM, None))
+MINED = {f"{name}-hard-4": (name, HARD, 4) for name in PAIR} | {
+    "lifted_structure_loss-random-4": ("lifted_structure_loss", RANDOM, 4),
+    "triplet_loss-random-4": ("triplet_loss", RANDOM, 4),
+    "triplet_loss-random-None": ("triplet_loss", RANDOM, None),
+    "triplet_loss-easy-None": ("triplet_loss", EASY, None),
 }
 
 

@@ -139,15 +139,18 @@ def test_a_miner_of_one_s_own_is_not_differentiated() -> None:
 
 def test_a_teacher_is_finite_under_checked() -> None:
     @jdml.checked
+    @jax.jit
     def negatives(teacher: jax.Array, references: jax.Array) -> jax.Array:
         guided = mining.trusted_negative(embeddings=teacher, references=references)
         return guided(None, jnp.ones((B, R)), PAIRS).negative
 
-    x, references = jnp.asarray(POINTS[:B], jnp.float32), jnp.asarray(POINTS[B:], jnp.float32)
+    x, references = POINTS[:B].astype(np.float32), POINTS[B:].astype(np.float32)
+    spoiled, others = x.copy(), references.copy()
+    spoiled[2, 0] = others[3, 0] = np.inf
     with pytest.raises(ValueError, match=r"^embeddings\[2\] is not finite"):
-        negatives(x.at[2, 0].set(jnp.inf), references)
+        negatives(spoiled, references)
     with pytest.raises(ValueError, match=r"^references\[3\] is not finite"):
-        negatives(x, references.at[3, 0].set(jnp.inf))
+        negatives(x, others)
 
 
 def test_a_teacher_in_a_loss_of_two_towers() -> None:
