@@ -144,7 +144,7 @@ def test_pfml_has_a_minimum_within_delta_of_every_sample() -> None:
 def test_cpml_has_none_within_delta_of_all_but_one() -> None:
     """Proposition 1, second half: far samples outweigh, and nowhere within δ of four of five is there rest."""
     _, points = rays(0.999 * DELTA)
-    slope = jax.vmap(jax.grad(lambda x: attraction("cpml", x[None])[0]))
+    slope = jax.jit(jax.vmap(jax.grad(lambda x: attraction("cpml", x[None])[0])))
     forces = np.linalg.norm(slope(jnp.asarray(points.reshape(-1, 2), jnp.float32)), axis=1)
     weakest = forces.reshape(NUMBER, -1).min(1)
     assert (np.sort(weakest)[1:] > 0.1).all()
