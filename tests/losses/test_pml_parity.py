@@ -53,7 +53,7 @@ def ours(function: Callable[..., jax.Array], arrays: list[np.ndarray]) -> Any:
     """Value and gradients by JAX."""
     with jax.enable_x64(True):
         points = [jnp.asarray(a) for a in arrays]
-        value, grads = jax.value_and_grad(lambda a: function(*a))(points)
+        value, grads = jax.jit(jax.value_and_grad(lambda a: function(*a)))(points)
         return float(value), [np.asarray(g) for g in grads]
 
 
