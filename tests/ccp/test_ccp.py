@@ -247,4 +247,4 @@ def test_labels_out_of_range_take_no_part() -> None:
         actual, _ = objective.loss(proxies, x, jnp.array([0, 1, label]))
         np.testing.assert_allclose(actual, expected, rtol=1e-6)
     with pytest.raises(ValueError, match=r"labels\[2\] is 7, expected 0…1"):
-        jdml.checked(lambda x, y: objective.loss(proxies, x, y)[0])(x, jnp.array([0, 1, 7]))
+        jdml.checked(jax.jit(objective.loss))(proxies, x, jnp.array([0, 1, 7]))
