@@ -113,7 +113,7 @@ def agreement(values: Mapping[str, Mapping[Any, Values]], factor: str, level: An
 
 
 def comparable(values: Mapping[str, Mapping[Any, Values]], factor: str) -> bool:
-    """Whether all methods have the same models at each level, and among the usual ones: none diverged, or is missing."""
+    """Whether all methods have the same models at each level, and among the usual ones: none diverged or is missing."""
     usual = levels.USUAL[factor]
     own = [set(part) for method in values.values() for at, part in method.items() if at != usual]
     return bool(own[0]) and all(
