@@ -296,16 +296,20 @@ def test_mistakes_are_one_line(capsys, arguments, message):
 # kill -9
 
 
-def start(animals: Path, folder: Path, workers: int) -> subprocess.Popen:
+def command(animals: Path, folder: Path, workers: int) -> list[str]:
     options = (
-        "train --data folder --model small --dim 2 --image-size 16 --batch 2x4 --steps 30 --on-bad-image skip "
+        "train --data folder --model eps --dim 2 --image-size 16 --batch 2x4 --steps 30 --on-bad-image skip "
         "--validation 0.2 --evaluate-every 10 --patience 100 --checkpoint-every 5 --quiet "
-        "--loss contrastive --memory 12 --miner eps --weight-decay 1e-4"
+        "--loss contrastive --memory 12 --miner eps --weight-decay 1e-4 --devices 1"
     )
     files = ["--data-dir", str(animals), "--out", str(folder), "--workers", str(workers)]
+    return [*options.split(), *files]
+
+
+def start(words: list[str]) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "jdml", *options.split(), *files],
-        env=os.environ | {"PYTHONPATH": str(Path(jdml.cli.__file__).parents[2])},
+        [sys.executable, "-m", "jdml", *words],
+        env=os.environ | {"JAX_NUM_CPU_DEVICES": "2", "PYTHONPATH": str(Path(jdml.cli.__file__).parents[2])},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -330,12 +334,12 @@ def final_arrays(folder: Path) -> list[np.ndarray]:
 
 
 @pytest.mark.filterwarnings("ignore:Sharding info not provided:UserWarning")
-def test_killed_run_ends_like_an_unbroken_one(animals, tmp_path):
+def test_killed_run_ends_like_an_unbroken_one(capsys, animals, tmp_path):
     """Killed in the middle, resumed with another number of workers, damaged files on the way: the same bits."""
     for path in (animals / "bee" / "3.jpg", animals / "ant" / "0.jpg", animals / "dog" / "1.jpg"):
         path.write_bytes(b"no image")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    killed = start(animals, broken, 2)
+    killed = start(command(animals, broken, 2))
     deadline = time.monotonic() + 240
     while not any(record["step"] >= 8 for record in records(broken)):
         assert killed.poll() is None, killed.communicate()[1]
@@ -345,11 +349,11 @@ def test_killed_run_ends_like_an_unbroken_one(animals, tmp_path):
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL
     said = []
-    runs = (start(animals, broken, 3), broken), (start(animals, whole, 1), whole)
-    for process, folder in runs:
-        out, err = process.communicate(timeout=300)
-        assert process.returncode == 0, err
-        said.append(re.sub(r"--workers \d", "", out.replace(str(folder), "")))
+    for folder, workers in (broken, 3), (whole, 1):
+        code = jdml.cli.main(command(animals, folder, workers))
+        shown = capsys.readouterr()
+        assert code == 0, shown.err
+        said.append(re.sub(r"--workers \d", "", shown.out.replace(str(folder), "")))
     assert said[0] == said[1]
     pairs = zip(final_arrays(broken), final_arrays(whole), strict=True)
     assert all(np.array_equal(a, b) for a, b in pairs)

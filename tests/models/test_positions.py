@@ -1,5 +1,6 @@
 """What pretrained weights expect: positions of another grid, and images."""
 
+import dataclasses
 import functools
 from pathlib import Path
 
@@ -115,9 +116,24 @@ def file_of(origin: str, folder: Path) -> Path:
     return folder / "out.safetensors"
 
 
+@pytest.fixture
+def shallow(monkeypatch):
+    """The network with two blocks in place of twelve."""
+    record = registry.NETWORKS["vit_s16"]
+    settings = {**record.settings, "depth": 2}
+    weights._shapes.cache_clear()
+    monkeypatch.setitem(
+        registry.NETWORKS, "vit_s16", dataclasses.replace(record, settings=settings)
+    )
+    yield
+    weights._shapes.cache_clear()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("origin", ["timm", "transformers", "dino"])
-def test_a_network_at_another_size_has_the_positions_of_its_weights_origin(origin, tmp_path):
+def test_a_network_at_another_size_has_the_positions_of_its_weights_origin(
+    origin, tmp_path, shallow
+):
     """As one that is made for that size, with positions that the reference resampled."""
     file = file_of(origin, tmp_path)
     stats = "vit_s16_dino" if origin == "dino" else None
@@ -133,19 +149,22 @@ def test_a_network_at_another_size_has_the_positions_of_its_weights_origin(origi
     patches = along(positions[0, 1:].reshape(14, 14, -1), 6, origin).swapaxes(0, 1)
     patches = along(patches, 6, origin).swapaxes(0, 1).reshape(1, 36, -1)
     resampled = np.concatenate([positions[:, :1], patches], 1).astype(np.float32)
-    expected = other.apply({"params": {**variables["params"], "positions": resampled}}, images)
-    np.testing.assert_allclose(net.apply(variables, images), expected, atol=1e-4)
+    placed = {"params": {**variables["params"], "positions": resampled}}
+    expected = jax.jit(other.apply)(placed, images)
+    np.testing.assert_allclose(jax.jit(net.apply)(variables, images), expected, atol=1e-4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("origin", ["timm", "transformers", "dino"])
-def test_features_at_another_size_than_224(origin, tmp_path):
-    """Of a whole network, whose weights tell how it is to be made; DINO's have timm's names, and it is told."""
+def test_features_at_another_size_than_224(origin, tmp_path, shallow):
+    """As PyTorch's; the weights tell how the network is to be made; DINO's have timm's names, and it is told."""
     torch = pytest.importorskip("torch", reason="compares with PyTorch: pip install torch")
     from models import test_weight_parity as parity
+    from oracles.torch_networks import TorchViT, randomize
 
-    arrays = {**parity.published_arrays("vit_s16")}
-    given = arrays
+    torch.manual_seed(0)
+    theirs = randomize(TorchViT(depth=2))
+    given = arrays = {name: value.numpy() for name, value in theirs.state_dict().items()}
     if origin == "transformers":
         given = parity.renamed(parity.split_attention(arrays), parity.TRANSFORMERS_VIT)
     np.savez(tmp_path / "in.npz", **given)
@@ -158,7 +177,6 @@ def test_features_at_another_size_than_224(origin, tmp_path):
     net = create("vit_s16", dim=384, **settings)
     ours = jax.jit(net.apply)(load_weights(file, parity.identity_variables("vit_s16")), images)
 
-    theirs = parity.published("vit_s16")
     grid = theirs.pos_embed.data[:, 1:].reshape(1, 14, 14, 384).permute(0, 3, 1, 2)
     told = {"size": (6, 8)} if origin != "dino" else {"scale_factor": (6.1 / 14, 8.1 / 14)}
     grid = torch.nn.functional.interpolate(grid, mode="bicubic", antialias=origin == "timm", **told)

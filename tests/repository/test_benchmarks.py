@@ -112,7 +112,7 @@ def test_alternation(
 ) -> None:
     """The anchor costs exactly one copy of the parameters."""
     module = load("alternation", monkeypatch)
-    monkeypatch.setattr(module, "ResNet20V2", lambda dim: jdml.models.SmallConvNet(dim, (4, 4)))
+    monkeypatch.setattr(module, "ResNet20V2", Pixels)
     out = tmp_path / "alternation.json"
     run(module, monkeypatch, "--repeats", "1", "--out", str(out))
     content = json.loads(out.read_text())
@@ -344,7 +344,7 @@ def test_image_training(
 ) -> None:
     """A step and an embedding pass of a network, and of PyTorch's where it is installed."""
     module = load("image_training", monkeypatch)
-    monkeypatch.setattr(module, "CASES", (module.Case("small", 16, 8, 1, 3),))
+    monkeypatch.setattr(module, "CASES", (module.Case("eps", 16, 8, 1, 3),))
     out = tmp_path / "training.json"
     run(module, monkeypatch, "--repeats", "1", "--fresh-memory", "--parts", "--out", str(out))
     content = json.loads(out.read_text())
@@ -356,7 +356,7 @@ def test_image_training(
         assert row["embedding"]["milliseconds"][side] > 0
     assert content["memory"] == "fresh"
     told = capsys.readouterr().out
-    assert "small" in told
+    assert "eps" in told
     assert "two devices |" in told
     assert "jdml: forward" in told
 
