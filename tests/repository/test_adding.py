@@ -313,8 +313,8 @@ def shown_help(*command: str) -> str:
 
 
 def trained(*words: object, steps: int = 1) -> dict[str, Any]:
-    """Train by the command line, in ``run``; give the recipe that the folder holds."""
-    shown("train", *words, "--steps", steps, "--quiet", "--out", "run")
+    """Train the network that is added by the command line, in ``run``; give the recipe that the folder holds."""
+    shown("train", "--model", "linear", *words, "--steps", steps, "--quiet", "--out", "run")
     recipe = json.loads(Path("run/config.json").read_text())["recipe"]
     assert jdml.recipes.Recipe.from_json(recipe).to_json() == recipe
     return recipe
@@ -346,7 +346,7 @@ def check_network() -> None:
     assert jdml.models.create("linear", dim=4).dim == 4
     assert "linear" in str(jdml.models.create.__doc__)
     assert "linear: a dense layer." in shown_help("train")
-    assert trained("--model", "linear", "--dim", 4)["network"] == "linear"
+    assert trained("--dim", 4)["network"] == "linear"
     assert jdml.training.load("run").embed(images).shape == (3, 4)
     wrong = shown("train", "--model", "linear", "--pooling", "max", code=2)
     assert "--pooling is not for --model linear" in wrong
@@ -439,7 +439,7 @@ def test_a_thing_is_added_in_few_files(kind):
 
 
 def test_what_is_added_is_there_everywhere(tmp_path):
-    """All of it in one copy: no kind reads what another adds."""
+    """All of it in one copy: no kind reads what another adds, but that all train the network, which compiles quickly."""
     shutil.copytree(PACKAGE, tmp_path / "jdml", ignore=shutil.ignore_patterns("__pycache__"))
     for change, *_ in KINDS.values():
         apply(change, tmp_path / "jdml")
