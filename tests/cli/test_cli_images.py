@@ -45,7 +45,7 @@ def animals(tmp_path) -> Path:
 
 
 def run(capsys, *arguments):
-    options = "--model small --dim 4 --steps 3 --quiet --image-size 16 --workers 2"
+    options = "--model eps --dim 4 --steps 3 --quiet --image-size 16 --workers 2"
     code = jdml.cli.main(["train", *options.split(), *map(str, arguments)])
     shown = capsys.readouterr()
     return code, shown.out, shown.err
@@ -69,7 +69,9 @@ def test_a_folder_of_classes(capsys, animals, tmp_path, augmentation):
 
 def test_photographs_are_trained_as_recommended(capsys, animals, tmp_path):
     """Where neither a loss nor a method is named; whatever is typed is kept."""
-    code, out, err = run(capsys, "--data-dir", animals, "--out", tmp_path / "run")
+    code, out, err = run(
+        capsys, "--data-dir", animals, "--model", "small", "--out", tmp_path / "run"
+    )
     assert (code, err) == (0, "")
     assert "note: no --loss and no --method is named: the recommended recipe" in out
     told = json.loads((tmp_path / "run" / "config.json").read_text())["recipe"]
@@ -196,7 +198,7 @@ def test_pretrained_weights(capsys, animals, tmp_path, monkeypatch):
 def test_weights_that_do_not_fit(capsys, animals, tmp_path):
     data = ("--data", "folder", "--data-dir", animals)
     assert (
-        "vit_l16 or vit_s16, got --model small"
+        "vit_l16 or vit_s16, got --model eps"
         in run(capsys, *data, "--weights", "r.safetensors")[2]
     )
     code, _, err = run(capsys, *data, "--model", "resnet50", "--weights", tmp_path / "nowhere")

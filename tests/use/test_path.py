@@ -334,7 +334,7 @@ def place(tmp_path_factory, photos, run) -> Path:
 def test_the_recipe_of_an_evening_on_real_birds(shared_data, tmp_path, jdml_command, monkeypatch):
     """The page's own commands, from the folder to a search; a smaller network, less training."""
     record = NETWORKS["vit_s16"]
-    tiny = {**record.settings, "width": 24, "depth": 2, "heads": 2}
+    tiny = {**record.settings, "width": 24, "depth": 1, "heads": 2}
     monkeypatch.setitem(NETWORKS, "vit_s16", dataclasses.replace(record, settings=tiny))
     crops = sorted((shared_data / "cub_crops227" / "images").iterdir())[:6]
     for place in crops:
