@@ -177,7 +177,7 @@ def test_pretrained_weights(capsys, animals, tmp_path, monkeypatch):
         seen.append(path.read_bytes())
         return jax.tree.map(lambda leaf: 2 * leaf, variables)
 
-    monkeypatch.setattr(models, "create", lambda name, dim: models.SmallConvNet(dim))
+    monkeypatch.setattr(models, "create", lambda name, dim: models.SmallConvNet(dim, (8,)))
     monkeypatch.setattr(models, "load_weights", load_weights)
     weights = tmp_path / "resnet18.safetensors"
     weights.write_bytes(b"weights")
@@ -259,7 +259,7 @@ def test_a_stopped_run_goes_on_with_skip_wherever_its_images_lie(capsys, animals
 def test_weights_and_a_damaged_first_image(capsys, animals, tmp_path, monkeypatch):
     (animals / "ant" / "0.jpg").write_bytes(b"no image")
     (tmp_path / "r.safetensors").write_bytes(b"weights")
-    monkeypatch.setattr(models, "create", lambda name, dim: models.SmallConvNet(dim))
+    monkeypatch.setattr(models, "create", lambda name, dim: models.SmallConvNet(dim, (8,)))
     monkeypatch.setattr(models, "load_weights", lambda path, variables: variables)
     code, _, err = run(
         capsys, "--data", "folder", "--data-dir", animals, "--batch", 4, "--model", "resnet18",

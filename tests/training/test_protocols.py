@@ -41,7 +41,7 @@ RECIPES = {
 
 def plan(kind, **settings):
     given = {"steps": 4, "evaluate_every": 2, "progress": False, "recall_at": (1,), **settings}
-    return Plan(RECIPES[kind], SmallConvNet(DIM), **given)
+    return Plan(RECIPES[kind], SmallConvNet(DIM, (8,)), **given)
 
 
 @pytest.mark.parametrize("kind", RECIPES)
@@ -145,7 +145,7 @@ def test_proxies_begin_where_the_recipe_says(monkeypatch):
     for kind, start in (("proxies", "random"), ("proxies", "samples"), ("pairs", "random")):
         recipe = dataclasses.replace(RECIPES[kind], start=start)
         with pytest.raises(KeyboardInterrupt):
-            conventional(Plan(recipe, SmallConvNet(DIM), seed=5, **still), stripes(), None)
+            conventional(Plan(recipe, SmallConvNet(DIM, (8,)), seed=5, **still), stripes(), None)
     assert begun[0] is None
     assert (begun[1].func, begun[1].keywords) == (training.start_on_samples, {"seed": 5})
     assert begun[2] is None
@@ -175,14 +175,14 @@ def test_places_that_no_sample_fills_do_not_count():
     recipe = dataclasses.replace(RECIPES["pairs"], batch=(4, 5))
     sampler = make_sampler(recipe, labels, seed=0)
     objective, optimizer = by_recipe.parts_of_step(recipe, 16, 1, 1)
-    parts = (SmallConvNet(DIM), objective, optimizer)
+    parts = (SmallConvNet(DIM, (8,)), objective, optimizer)
     feed = RowFeed(StepSpec(*parts, protocols.to_float), train, sampler)
     state = training.create_state(*parts, images[:1], seed=0)
     rows = sampler.batch_at(0)
     assert (rows < 0).sum() == 8
     _, metrics = feed.step(state)
     again = training.create_state(*parts, images[:1], seed=0)
-    apply = partial(SmallConvNet(DIM).apply, train=True, mutable=["batch_stats"])
+    apply = partial(SmallConvNet(DIM, (8,)).apply, train=True, mutable=["batch_stats"])
     x = jax.jit(apply)(
         {"params": again.params["model"], "batch_stats": again.batch_stats},
         protocols.to_float(images[np.maximum(rows, 0)]),
