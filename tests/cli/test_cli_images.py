@@ -96,7 +96,7 @@ def test_photographs_are_trained_as_recommended(capsys, animals, tmp_path):
 def test_a_run_of_the_recommended_recipe_is_not_made_longer(capsys, animals, tmp_path):
     """Its schedule ends at its steps, and its warm-up is a share of them: that is what is told."""
     options = (
-        f"--model small --dim 4 --quiet --image-size 16 --data-dir {animals} --out {tmp_path}/run"
+        f"--model eps --dim 4 --quiet --image-size 16 --data-dir {animals} --out {tmp_path}/run"
     )
     for steps, code in (19, 0), (40, 2):
         assert jdml.cli.main(["train", *options.split(), "--steps", str(steps)]) == code

@@ -152,7 +152,7 @@ def test_a_full_disk_leaves_nothing_half_written(run, photos, tmp_path, monkeypa
 def test_a_disk_that_fills_up_in_training_keeps_the_checkpoint_before(
     tmp_path, monkeypatch, jdml_command
 ):
-    words = "train --model small --dim 2 --batch 2x4 --checkpoint-every 2 --quiet --out".split()
+    words = "train --model eps --dim 2 --batch 2x4 --checkpoint-every 2 --quiet --out".split()
     free, saves = shutil.disk_usage, []
 
     def filling(path):

@@ -374,7 +374,7 @@ def test_examples_run(place, photos, jdml_command, monkeypatch, command):
     if command == "benchmark":
 
         def create(name, *, dim, pooling="average", freeze_batch_norm=False, dtype=None):
-            return SmallConvNet(dim, (8, 8), pooling=pooling)
+            return SmallConvNet(dim, (8,), pooling=pooling)
 
         monkeypatch.setattr(models, "create", create)
     words = shlex.split(COMMANDS[command].example)[1:] + SMALL.get(command, "").split()
