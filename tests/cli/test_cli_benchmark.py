@@ -53,7 +53,7 @@ def test_dry_run(method, protocol, small_backbone, capsys, tmp_path):
 
 
 def test_dry_run_of_a_real_backbone(capsys, monkeypatch):
-    """The first of its blocks, of a width that no other test has: programs are kept by what a network says of itself."""
+    """Its first block, of a width that no other test has: programs are kept by what a network says of itself."""
     monkeypatch.setitem(resnets.BLOCKS, 18, (1,))
     small = ("--dim", "6", "--steps", "1", "--batch", "8x4", "--backbone", "resnet18")
     code, out, err = benchmark(capsys, "--dry-run", *small)

@@ -198,8 +198,7 @@ def test_pretrained_weights(capsys, animals, tmp_path, monkeypatch):
 def test_weights_that_do_not_fit(capsys, animals, tmp_path):
     data = ("--data", "folder", "--data-dir", animals)
     assert (
-        "vit_l16 or vit_s16, got --model eps"
-        in run(capsys, *data, "--weights", "r.safetensors")[2]
+        "vit_l16 or vit_s16, got --model eps" in run(capsys, *data, "--weights", "r.safetensors")[2]
     )
     code, _, err = run(capsys, *data, "--model", "resnet50", "--weights", tmp_path / "nowhere")
     assert code == 2
@@ -311,7 +310,11 @@ def command(animals: Path, folder: Path, workers: int) -> list[str]:
 def start(words: list[str]) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-m", "jdml", *words],
-        env=os.environ | {"JAX_NUM_CPU_DEVICES": "2", "PYTHONPATH": str(Path(jdml.cli.__file__).parents[2])},
+        env={
+            **os.environ,
+            "JAX_NUM_CPU_DEVICES": "2",  # as here: else not the same bits
+            "PYTHONPATH": str(Path(jdml.cli.__file__).parents[2]),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -160,6 +160,7 @@ def test_features_at_another_size_than_224(origin, tmp_path, shallow):
     """As PyTorch's; the weights tell how the network is to be made; DINO's have timm's names, and it is told."""
     torch = pytest.importorskip("torch", reason="compares with PyTorch: pip install torch")
     from models import test_weight_parity as parity
+
     from oracles.torch_networks import TorchViT, randomize
 
     torch.manual_seed(0)

@@ -439,7 +439,7 @@ def test_a_thing_is_added_in_few_files(kind):
 
 
 def test_what_is_added_is_there_everywhere(tmp_path):
-    """All of it in one copy: no kind reads what another adds, but that all train the network, which compiles quickly."""
+    """All of it in one copy: no kind reads what another adds, but all train its network, which compiles soon."""
     shutil.copytree(PACKAGE, tmp_path / "jdml", ignore=shutil.ignore_patterns("__pycache__"))
     for change, *_ in KINDS.values():
         apply(change, tmp_path / "jdml")
