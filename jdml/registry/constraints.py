@@ -6,7 +6,7 @@ import functools
 import math
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 Constraint = Callable[[Any], str | None]
 """From a value to what it must be, where it is not: "must be positive"."""
@@ -81,26 +81,19 @@ def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
         ValueError: x must be positive, got -1.0
     """
     kind: Any = type(values)
-    hints = _hints(kind)
-    for field in dataclasses.fields(values):
-        value, name = getattr(values, field.name), called(field.name)
-        kind, constraints = hints[field.name], []
-        if get_origin(kind) is Annotated:
-            constraints = [rule for rule in kind.__metadata__ if callable(rule)]
-            kind = kind.__origin__
-        kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    for rule in _rules(kind):
+        value, name = getattr(values, rule.field), called(rule.field)
         if value is None:
-            if type(None) not in kinds and kind is not Any:
+            if not rule.optional:
                 raise TypeError(f"{name} must be given, got None")
             continue
-        words = [word for one in kinds if get_origin(one) is Literal for word in get_args(one)]
-        if bool in kinds and not isinstance(value, bool):
+        if bool in rule.kinds and not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, got {value!r}")
-        if constraints and float not in kinds and isinstance(value, float):
+        if rule.constraints and float not in rule.kinds and isinstance(value, float):
             raise TypeError(f"{name} must be a whole number, got {value!r}")
-        if words and str not in kinds:  # beside any word they are suggestions
-            one_of(name, value, words)
-        for constraint in constraints:
+        if rule.words and str not in rule.kinds:  # beside any word they are suggestions
+            one_of(name, value, rule.words)
+        for constraint in rule.constraints:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise TypeError(f"{name} must be a number, got {value!r}")
             wrong = "must be finite" if not math.isfinite(value) else constraint(value)
@@ -108,10 +101,30 @@ def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
                 raise ValueError(f"{name} {wrong}, got {value!r}")
 
 
+class _Rule(NamedTuple):
+    """What a field may be: which kinds, what of a number is asked, which words; whether also None."""
+
+    field: str
+    kinds: tuple[Any, ...]
+    constraints: tuple[Constraint, ...]
+    words: tuple[Any, ...]
+    optional: bool
+
+
 @functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
+def _rules(kind: Any) -> tuple[_Rule, ...]:
     """The types of a dataclass's fields, read once: a record is made often."""
-    return get_type_hints(kind, include_extras=True)
+    hints, rules = get_type_hints(kind, include_extras=True), []
+    for field in dataclasses.fields(kind):
+        told, constraints = hints[field.name], ()
+        if get_origin(told) is Annotated:
+            constraints = tuple(rule for rule in told.__metadata__ if callable(rule))
+            told = told.__origin__
+        kinds = get_args(told) if get_origin(told) in (Union, types.UnionType) else (told,)
+        words = tuple(word for one in kinds if get_origin(one) is Literal for word in get_args(one))
+        optional = type(None) in kinds or told is Any
+        rules.append(_Rule(field.name, kinds, constraints, words, optional))
+    return tuple(rules)
 
 
 def plain_settings(name: str, settings: Any) -> dict[str, Any]:
