@@ -129,10 +129,16 @@ class Memory:
             return
         jax.clear_caches()
         mlir.make_ir_context.cache_clear()
-        gc.collect()
-        if platform.libc_ver()[0] == "glibc":  # which keeps freed memory otherwise
-            ctypes.CDLL("libc.so.6").malloc_trim(0)
+        self.give_back()
+        if self.held() > LARGE:  # what else there is may be garbage
+            gc.collect()
+            self.give_back()
         self.limit = max(LARGE, self.held() + GROWTH)
+
+    def give_back(self) -> None:
+        """Return freed memory to the system: glibc keeps it otherwise."""
+        if platform.libc_ver()[0] == "glibc":
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 MEMORY = Memory()
