@@ -6,7 +6,7 @@ PYTHON ?= $(or $(shell for python in python3.13 python3.12 python3.11 python3; d
 # As many as there are cores, at most four: each holds up to 2 GB.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n : 4)))
 PIP_ARGS ?=
-# Where bytecode is not kept, as images of Python have it, each of hundreds of processes compiles what it imports.
+# Where bytecode is not kept, as many container images ask, each of hundreds of processes compiles what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 # How many faults `make mutants` draws, or `make kills` kills, in place of what each does by itself, and with which seed.
 COUNT ?=

@@ -23,6 +23,8 @@ from jdml.report import Paired, markdown_table, paired
 from jdml.training.records import read_results
 
 METHODS = ("circle", "FastAP", "InfoNCE", "ArcFace", "triplet", "EPS + margin", "MPA-DW")
+SEEDS = (1, 2, 3)
+"""Of what is tuned."""
 HERE = Path(__file__).parent
 Values = dict[Any, float]
 
@@ -33,8 +35,8 @@ class Settings(Kept):
 
     only: tuple[str, ...] = ()
     """Of the factors these only, by name."""
-    seeds: tuple[int, ...] = protocol.COLUMNS["tuned"]
-    """Of the seeds these only: four models of each level."""
+    seeds: tuple[int, ...] = SEEDS
+    """These seeds only; each is four models of a level, one of each fold."""
     out: Path = HERE / "factors.jsonl"
     """File of the kept runs."""
     scored: Path = HERE / "results.jsonl"
@@ -112,13 +114,10 @@ def agreement(values: Mapping[str, Mapping[Any, Values]], factor: str, level: An
     return f"{kendalltau(*zip(*means, strict=True)).statistic:.2f}"
 
 
-def comparable(values: Mapping[str, Mapping[Any, Values]], factor: str) -> bool:
-    """Whether all methods have the same models at each level, and among the usual ones: none diverged or is missing."""
-    usual = levels.USUAL[factor]
-    own = [set(part) for method in values.values() for at, part in method.items() if at != usual]
-    return bool(own[0]) and all(
-        models == own[0] <= set(method[usual]) for method in values.values() for models in own
-    )
+def comparable(values: Mapping[str, Mapping[Any, Values]]) -> bool:
+    """Whether all methods have the models of all seeds at each level: none diverged or is missing."""
+    whole = {(seed, fold) for seed in SEEDS for fold in range(protocol.FOLDS)}
+    return all(set(part) == whole for method in values.values() for part in method.values())
 
 
 def shifts(values: Mapping[str, Mapping[Any, Values]], factor: str) -> dict[str, Paired]:
@@ -167,6 +166,8 @@ def main(settings: Settings) -> str:
         raise ValueError(
             f"--only must name factors among {', '.join(levels.FACTORS)}; got {unknown}"
         )
+    if not set(settings.seeds) <= set(SEEDS):
+        raise ValueError(f"--seeds must be among {SEEDS}, got {settings.seeds}")
     planned = {name_of(job): job for job in jobs_of(settings.frozen)}
     if not settings.table:
         chosen = settings.only or levels.FACTORS
@@ -186,7 +187,7 @@ def main(settings: Settings) -> str:
     values = {factor: values_of(results, scored, factor) for factor in levels.FACTORS}
     for factor, own in values.items():
         sections.append(table(own, factor))
-        if comparable(own, factor):
+        if comparable(own):
             sections.append(counting(shifts(own, factor)))
     draw(values, settings.figure or settings.out.with_suffix(".png"))
     return "\n".join(sections)

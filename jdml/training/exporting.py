@@ -16,15 +16,16 @@ from jdml.training.trained_model import Trained
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 KNOWN = ("cpu", "cuda", "oneapi", "rocm", "tpu")
-"""What JAX can compile for."""
+"""What JAX has rules for by itself."""
 
 
-def export_stablehlo(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) -> bytes:
+def export_stablehlo(trained: Trained, *, platforms: str | Sequence[str] = PLATFORMS) -> bytes:
     """Return a program from images to embeddings, with its parameters, that needs nothing but JAX and flatbuffers.
 
     Args:
         trained: what :func:`jdml.training.load` returns.
-        platforms: where the program is to run, all in one: ``"cpu"``, ``"cuda"``, ``"oneapi"``, ``"rocm"``, ``"tpu"``.
+        platforms: where the program is to run, all in one: ``"cpu"``, ``"cuda"``, ``"oneapi"``, ``"rocm"``, ``"tpu"``;
+            a single one by its name.
 
     Returns:
         What ``jax.export.deserialize`` reads. Its ``call`` takes images ``[B, H, W, C]`` of the run's size and type,
@@ -49,7 +50,7 @@ def export_stablehlo(trained: Trained, *, platforms: Sequence[str] = PLATFORMS) 
 
     names = [platforms] if isinstance(platforms, str) else list(dict.fromkeys(platforms))
     if not names or any(name not in KNOWN for name in names):
-        raise ValueError(f"platforms must be among {', '.join(KNOWN)}, got {platforms!r}")
+        raise ValueError(f"platforms must be among {', '.join(KNOWN)}, got {names}")
     if "shape" not in trained.input:
         raise ValueError("a program takes one array: this run was trained on several")
     (batch,) = export.symbolic_shape("batch")

@@ -200,13 +200,13 @@ def test_the_machine_runs_under_jit() -> None:
 def test_any_pair_loss_is_a_proxy_loss(loss: Any) -> None:
     objective = objectives.as_proxy_objective(loss, 3, 4, 2, in_batch_weight=0.1)
     params = objective.init(jax.random.key(0))
-    x, y = RNG.normal(size=(9, 4)).astype(np.float32), jnp.arange(9) % 3
+    x, y = np.random.default_rng(1).normal(size=(9, 4)).astype(np.float32), jnp.arange(9) % 3
     step = jax.jit(jax.value_and_grad(lambda p: objective.loss(p, x, y), has_aux=True))
     (value, metrics), gradients = step(params)
     proxies = params["proxies"].reshape(6, 4)
     owners = np.array([0, 0, 1, 1, 2, 2])
     expected = loss(x, y, references=proxies, reference_labels=owners, normalize=jdml.ball)
-    np.testing.assert_allclose(metrics["proxy_loss"], expected, rtol=1e-6)
+    np.testing.assert_allclose(metrics["proxy_loss"], expected, rtol=1e-5)
     expected += 0.1 * loss(x, y, normalize=jdml.ball)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
     chex.assert_tree_all_finite(gradients)

@@ -52,8 +52,8 @@ def test_dry_run(method, protocol, small_backbone, capsys, tmp_path):
     assert metrics[rows[0]]["queries"] == 16
 
 
-def test_dry_run_of_a_real_backbone(capsys, monkeypatch):
-    """Its first block, of a width that no other test has: programs are kept by what a network says of itself."""
+def test_dry_run_of_the_first_block_of_a_real_backbone(capsys, monkeypatch):
+    """Of a width that no other test has: programs are kept by what a network says of itself."""
     monkeypatch.setitem(resnets.BLOCKS, 18, (1,))
     small = ("--dim", "6", "--steps", "1", "--batch", "8x4", "--backbone", "resnet18")
     code, out, err = benchmark(capsys, "--dry-run", *small)

@@ -340,7 +340,10 @@ def final_arrays(folder: Path) -> list[np.ndarray]:
 
 @pytest.mark.filterwarnings("ignore:Sharding info not provided:UserWarning")
 def test_killed_run_ends_like_an_unbroken_one(capsys, animals, tmp_path):
-    """Killed in the middle, resumed with another number of workers, damaged files on the way: the same bits."""
+    """Killed in the middle, resumed with another number of workers, damaged files on the way: the same bits.
+
+    Here it goes on in the tests' process; in one of its own with `make kills`.
+    """
     for path in (animals / "bee" / "3.jpg", animals / "ant" / "0.jpg", animals / "dog" / "1.jpg"):
         path.write_bytes(b"no image")
     whole, broken = tmp_path / "whole", tmp_path / "broken"

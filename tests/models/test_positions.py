@@ -118,7 +118,7 @@ def file_of(origin: str, folder: Path) -> Path:
 
 @pytest.fixture
 def shallow(monkeypatch):
-    """The network with two blocks in place of twelve."""
+    """The network with two blocks in place of twelve, which test_weight_parity.py compares."""
     record = registry.NETWORKS["vit_s16"]
     settings = {**record.settings, "depth": 2}
     weights._shapes.cache_clear()

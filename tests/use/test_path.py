@@ -224,12 +224,14 @@ def test_export_runs_without_jdml(run, photos, tmp_path, jdml_command):
 @pytest.mark.parametrize("platforms", ["gpu", "", (), ("cpu", "quantum")])
 def test_export_for_what_nobody_compiles_for_is_refused(platforms):
     pytest.importorskip("flatbuffers")
-    with pytest.raises(ValueError, match=r"platforms must be among cpu, cuda, .*, got [(']"):
+    with pytest.raises(ValueError, match=r"platforms must be among cpu, cuda, .*, got \["):
         exporting.export_stablehlo(SimpleNamespace(input={}), platforms=platforms)
 
 
 def test_export_for_one_platform(run):
-    export = pytest.importorskip("jax.export")
+    pytest.importorskip("flatbuffers")
+    from jax import export
+
     program = exporting.export_stablehlo(training.load(run.folder), platforms="cpu")
     assert export.deserialize(program).platforms == ("cpu",)
 
