@@ -40,8 +40,9 @@ from jdml.training.study import by_seed
 
 HERE = Path(__file__).parent
 Results = Mapping[str, Any]
-STORED, STEPS, ALONE = 227, 160, 20
-"""Side of the photographs; steps, in the first of which the head and the proxies learn alone."""
+STORED, STEPS, ALONE, AT_ONCE = 227, 160, 20, 5
+"""Side of the photographs; steps, in the first of which the head and the proxies learn alone; rows of a batch that go
+through the network at a time."""
 SEEDS, CHOOSING = (0, 1, 2), 3
 """Seeds of the runs on frozen features, and that of the runs that choose."""
 RATES = (1e-5, 3e-5, 1e-4)
@@ -154,6 +155,7 @@ def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str) -> dict[s
             optimizer=optimizer,
             pretrained=functools.partial(models.load_weights, weights),
             preprocess=models.normalizer(BACKBONE),
+            micro_batch=AT_ONCE,
             evaluate_every=STEPS // EVALUATIONS,
             log_every=STEPS,
             progress=False,
