@@ -34,9 +34,10 @@ class BatchNorm(nn.Module):
         dtype: type of the output; parameters and statistics stay float32, and so does the arithmetic.
 
     Implementation notes:
-        The variance is E[x²] − E[x]², at least 0, as in ``flax.linen.BatchNorm``. Its gradient is written out: what is
-        kept for it is x itself, which the layer before keeps anyway, and not x − μ beside it. No gradient goes into
-        the running statistics, and forward-mode derivatives raise JAX's TypeError.
+        The variance is E[x²] − E[x]², at least 0, as in ``flax.linen.BatchNorm``. Values and gradients are x times a
+        slope and a constant of each channel, so that x itself is kept: a compiler keeps x − μ beside it where it is
+        needed twice. The batch's gradient is written out; none goes into the running statistics, and forward-mode
+        derivatives by the batch's own statistics raise JAX's TypeError.
 
     Example:
         >>> x = jnp.array([[1.0], [3.0]])
@@ -77,7 +78,8 @@ def _standardize(
     mean: jax.Array,
     variance: jax.Array,
 ) -> jax.Array:
-    return (x - mean) * (scale * jax.lax.rsqrt(variance + epsilon)) + bias
+    slope = scale * jax.lax.rsqrt(variance + epsilon)
+    return x * slope + (bias - mean * slope)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -104,9 +106,10 @@ def _standardize_backward(
     x, scale, mean, variance = kept
     up, axes, count = ups[0], tuple(range(x.ndim - 1)), x.size // x.shape[-1]
     inverse = jax.lax.rsqrt(variance + epsilon)
-    standardized = (x - mean) * inverse
-    by_bias, by_scale = up.sum(axes), (up * standardized).sum(axes)
-    dx = (up - (by_bias + standardized * by_scale) / count) * (scale * inverse)
+    slope = scale * inverse
+    by_bias, by_scale = up.sum(axes), (up * (x - mean)).sum(axes) * inverse
+    tilt = slope * inverse * by_scale / count
+    dx = up * slope - x * tilt + (mean * tilt - slope * by_bias / count)
     return dx.astype(x.dtype), by_scale, by_bias
 
 

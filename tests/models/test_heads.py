@@ -11,7 +11,7 @@ import pytest
 
 from jdml.models import EmbeddingHead
 from jdml.models.heads import POOLINGS, gem_pool
-from jdml.models.layers import BatchNorm, max_pool
+from jdml.models.layers import BatchNorm, ConvNorm, max_pool
 
 pytestmark = pytest.mark.slow
 
@@ -173,6 +173,58 @@ def test_batch_norm_keeps_x_and_nothing_of_its_size():
     _, pull = jax.vjp(loss, x)
     kept = [leaf for leaf in jax.tree.leaves(pull) if getattr(leaf, "shape", ()) == x.shape]
     assert len(kept) == 1
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_layers_keep_what_goes_in_and_what_comes_out(freeze):
+    """Of each convolution, and little beside both, also where an activation has two ends."""
+
+    class Layers(nn.Module):
+        @nn.compact
+        def __call__(self, x: jax.Array) -> jax.Array:
+            for _ in range(6):
+                x = ConvNorm(16, 1, activation=nn.relu6, freeze=freeze)(x, train=True)
+            return x
+
+    x = jnp.zeros((8, 32, 32, 16))
+    variables = Layers().init(KEY, x)
+
+    @jax.jit
+    @jax.grad
+    def slope(params: dict, stats: dict, x: jax.Array) -> jax.Array:
+        return Layers().apply({"params": params, **stats}, x, mutable=["batch_stats"])[0].sum()
+
+    stats = {"batch_stats": variables["batch_stats"]}
+    held = slope.lower(variables["params"], stats, x).compile().memory_analysis()
+    assert held.temp_size_in_bytes < (2 * 6 + 4) * x.nbytes
+
+
+@pytest.mark.parametrize("use_running_average", [False, True])
+def test_batch_norm_far_from_zero(use_running_average):
+    """Channels whose mean is a hundred times their spread, against float64."""
+    x = MAPS + jnp.array([300, -300, 0])
+    y, up = np.asarray(x, np.float64), np.asarray(jnp.cos(7 * MAPS), np.float64)
+    mean, variance = y.mean((0, 1, 2)), y.var((0, 1, 2))
+    stats = {"mean": jnp.asarray(mean, jnp.float32), "var": jnp.asarray(variance, jnp.float32)}
+    params = {"scale": jnp.array([0.5, 1, 2]), "bias": jnp.ones(3)}
+    layer = BatchNorm(use_running_average, **SETTINGS)
+
+    def apply(params: dict, x: jax.Array) -> jax.Array:
+        given = {"params": params, "batch_stats": stats}
+        return layer.apply(given, x, mutable=["batch_stats"])[0]
+
+    actual, pull = jax.vjp(apply, params, x)
+    slopes, dx = pull(jnp.asarray(up, jnp.float32))
+    inverse = (variance + SETTINGS["epsilon"]) ** -0.5
+    centred = (y - mean) * inverse
+    by_scale, by_bias = (up * centred).mean((0, 1, 2)), up.mean((0, 1, 2))
+    passed = up if use_running_average else up - by_bias - centred * by_scale
+    expected = (
+        centred * params["scale"] + 1,
+        {"scale": by_scale * centred[..., 0].size, "bias": by_bias * centred[..., 0].size},
+        passed * inverse * params["scale"],
+    )
+    chex.assert_trees_all_close((actual, slopes, dx), expected, rtol=2e-3, atol=2e-3)
 
 
 POOLS = [
