@@ -53,8 +53,9 @@ judged.BATCH, judged.CLASSES = 1_024, (1_000,)
 PEAKS = {"A100": 156.0, "H100": 495.0, "H200": 495.0, "L4": 60.0, "TPU v4": 275.0, "TPU v5": 197.0}
 """TFLOP/s of matrix products in the fastest kind that float32 inputs are rounded to there."""
 
-Row = dict[str, Any]
+CHECKED = sorted(n for n in jdml.losses.__all__ if n.endswith("_loss") and n != "nir_loss")
 
+Row = dict[str, Any]
 
 RECKONED = {"H100": "h100", "H200": "h100", "TPU v5 lite": "v5e", "TPU v5e": "v5e"}
 """Devices for which `compiled.py` has reckoned; an H200 is an H100 with 1.4 times its bandwidth."""
@@ -101,22 +102,28 @@ def normal(seed: int, *shape: int) -> np.ndarray:
 
 def check(repeats: int, clock: Clock) -> list[Row]:
     """Every loss here against itself on the CPU, in float32; several compile at a time."""
-    names = sorted(n for n in jdml.losses.__all__ if n.endswith("_loss") and n != "nir_loss")
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        rows = pool.map(lambda name: clock.allows(name) and checked(name), names)
+        rows = pool.map(lambda name: clock.allows(name) and checked(name), CHECKED)
         return [row for row in rows if row]
 
 
-def checked(name: str) -> Row:
-    """The largest difference of a loss's value and gradients between this device and the CPU."""
-    loss, cpu = getattr(jdml, name), jax.devices("cpu")[0]
+def case(name: str) -> tuple[Callable[..., Any], tuple[np.ndarray, ...]]:
+    """Value and gradients of a loss, and what it is checked with."""
+    loss = getattr(jdml, name)
     x, y, p = normal(0, 64, 32), np.arange(64) % 8, normal(1, 8, 2, 32)
     arrays = (x, p) if "proxies" in inspect.signature(loss).parameters else (x,)
 
     def value(*vectors: jax.Array) -> jax.Array:
         return loss(vectors[0], jnp.asarray(y), *vectors[1:])
 
-    step = jax.jit(jax.value_and_grad(value, tuple(range(len(arrays)))))
+    return jax.value_and_grad(value, tuple(range(len(arrays)))), arrays
+
+
+def checked(name: str) -> Row:
+    """The largest difference of a loss's value and gradients between this device and the CPU."""
+    cpu = jax.devices("cpu")[0]
+    function, arrays = case(name)
+    step = jax.jit(function)
     here = jax.device_get(step(*map(jnp.asarray, arrays)))
     with jax.default_device(cpu):
         there = jax.device_get(step(*(jax.device_put(a, cpu) for a in arrays)))
@@ -158,26 +165,26 @@ def dense_info_nce(q: jax.Array, n: jax.Array) -> jax.Array:
     return jnp.mean(jax.nn.logsumexp(logits, axis=1) - jnp.diagonal(logits))
 
 
+def towers(q: jax.Array, n: jax.Array) -> jax.Array:
+    """The same, of the library."""
+    return jdml.info_nce_loss(q, references=n)
+
+
+def of_rows(x: Any, n: Any, y: Any) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
+    """The everyday losses of so many rows, which may be shapes alone: names, values with gradients, arguments."""
+    for name in judged.EVERYDAY:
+        yield name, jax.value_and_grad(getattr(jdml, f"{name}_loss")), (x, y)
+    yield "info_nce, towers", jax.value_and_grad(towers, (0, 1)), (x, n)
+    if len(x) <= DENSE_ROWS:
+        yield "info_nce, towers, dense JAX", jax.value_and_grad(dense_info_nce, (0, 1)), (x, n)
+
+
 def everyday(repeats: int, clock: Clock) -> list[Row]:
     """Losses by the size of the batch and its type."""
     rows = []
     for size, (dtype, more) in itertools.product(ROWS, DTYPES.items()):
         x, n = (jnp.asarray(normal(s, size, DIM), dtype) for s in (0, 1))
-        y = jnp.arange(size) // 4
-        ways: dict[str, tuple[Any, tuple[Any, ...]]] = {
-            name: (jax.value_and_grad(getattr(jdml, f"{name}_loss")), (x, y))
-            for name in judged.EVERYDAY
-        }
-        ways["info_nce, towers"] = (
-            jax.value_and_grad(lambda q, n: jdml.info_nce_loss(q, references=n), (0, 1)),
-            (x, n),
-        )
-        if size <= DENSE_ROWS:
-            ways["info_nce, towers, dense JAX"] = (
-                jax.value_and_grad(dense_info_nce, (0, 1)),
-                (x, n),
-            )
-        for name, (step, arrays) in ways.items():
+        for name, step, arrays in of_rows(x, n, jnp.arange(size) // 4):
             what = f"{name}{more}, {size} rows"
             if clock.allows(what):
                 # A step of the largest takes seconds.
@@ -219,20 +226,21 @@ def trained() -> Iterator[tuple[str, Any, Any]]:
 
 
 def training(repeats: int, clock: Clock) -> list[Row]:
-    """A step of a network in bfloat16 with each method."""
-    images = jnp.asarray(normal(0, IMAGES, SIDE, SIDE, 3))
+    """A step of a network in bfloat16 with each method, its state changed in place."""
+    random = np.random.default_rng(0)
+    images = jnp.asarray(random.integers(0, 256, (IMAGES, SIDE, SIDE, 3), np.uint8))
     labels = jnp.arange(IMAGES) // 4
     rows, optimizer = [], optax.adam(1e-4)
     for what, model, objective in trained():
         if not clock.allows(what):
             continue
         state = create_state(model, objective, optimizer, images[:1], seed=0)
-        step = make_train_step(model, objective, optimizer)
-        jax.block_until_ready(step(state, images, labels))
+        step = make_train_step(model, objective, optimizer, donate=True)
+        state, _ = jax.block_until_ready(step(state, images, labels))
         taken = []
         for _ in range(repeats):
             start = time.perf_counter()
-            jax.block_until_ready(step(state, images, labels))
+            state, _ = jax.block_until_ready(step(state, images, labels))
             taken.append(time.perf_counter() - start)
         images_per_second = IMAGES / min(taken)
         rows.append({"what": what, "seconds": min(taken), "images_per_second": images_per_second})
@@ -241,15 +249,18 @@ def training(repeats: int, clock: Clock) -> list[Row]:
 
 def programs_of(section: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     """What a section times, by name, and how it is traced where nothing runs."""
-    programs.BATCH, programs.DIM = judged.BATCH, DIM
+    programs.BATCH, programs.DIM, shape = judged.BATCH, DIM, programs.shape
     if section == "check":
-        programs.BATCH, programs.DIM = 64, 32
-        yield from (told[:2] for told in programs.small(None, classes=8, batch=64))
-        yield from (programs.of_field(name, 80, 64)[:2] for name in judged.FIELDS)
+        for name in CHECKED:
+            function, arrays = case(name)
+            yield name, programs.traced(function, *programs.shapes(arrays))
     if section == "judged":
+        yield programs.bare(judged.BATCH, judged.BATCH)
         for name in (n for n in judged.PAIRS if n in judged.JUDGED):
             yield programs.of_pairs(name, judged.BATCH)[:2]
         for classes in judged.CLASSES:
+            yield programs.bare(judged.BATCH, classes)
+            yield programs.bare(judged.BATCH, judged.CENTRES * classes)
             for name in (n for n in judged.PROXIES if n in judged.JUDGED):
                 yield programs.of_proxies(name, judged.BATCH, classes)[:2]
     if section == "training":
@@ -258,10 +269,15 @@ def programs_of(section: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     if section == "fields":
         for charges in CHARGES:
             yield programs.of_field("potential_field", charges, field.BATCH)[:2]
+            if charges <= DENSE_ROWS:
+                arrays = programs.shapes(tuple(map(jnp.asarray, field.arrays(charges))))
+                dense = programs.traced(jax.value_and_grad(field.dense_jax, (0, 2)), *arrays)
+                yield f"dense field, {charges} charges", dense
     if section == "everyday":
         for (dtype, more), size in itertools.product(DTYPES.items(), ROWS):
-            for name in judged.EVERYDAY:
-                yield programs.of_pairs(name, size, more, dtype)[:2]
+            x, y = shape(size, DIM, dtype=dtype), shape(size, dtype=jnp.int32)
+            for name, step, arrays in of_rows(x, x, y):
+                yield f"{name}{more}, {size} rows", programs.traced(step, *arrays)
     if section == "retrieval":
         for size, dim in GALLERIES:
             yield programs.ranked(size, dim, min(size, 512), 16)

@@ -5,7 +5,8 @@
     python benchmarks/beside.py ../before --of image_training --only small eps
 
 Three processes take turns at each case: this code, the other, and this code once more, whose ratio to the first says
-how much is noise. Ratios are medians over the rounds. Other programs of the machine should rest. Nothing is written.
+how much is noise. Ratios are medians over the rounds. Other programs of the machine should rest. With --out they are
+written to the line beside_OF, with the commit of the other checkout, beside what was measured of it before.
 """
 
 import argparse
@@ -18,6 +19,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import machine
 
 HERE = Path(__file__).parents[1]
 PAUSE, WARM = 0.1, 0.03
@@ -106,8 +109,8 @@ class Side:
         return json.loads(line)
 
 
-def measure(case: str, sides: dict[str, Side], rounds: int, calls: int) -> float:
-    """Time a case on all sides in turn; print a line, return the ratio."""
+def measure(case: str, sides: dict[str, Side], rounds: int, calls: int) -> dict[str, Any]:
+    """Time a case on all sides in turn; print a line, return medians and ratios."""
     for side in sides.values():
         side.ask(json.dumps(case))
     seconds: dict[str, list[float]] = {name: [] for name in sides}
@@ -123,12 +126,19 @@ def measure(case: str, sides: dict[str, Side], rounds: int, calls: int) -> float
         statistics.median(a / b for a, b in zip(now, other, strict=True))
         for other in (before, again)
     )
+    took, took_before = (1e3 * statistics.median(side) for side in (now, before))
     print(
-        f"{case:42} {1e3 * statistics.median(now):9.2f} ms, before "
-        f"{1e3 * statistics.median(before):9.2f}: {ratio:5.2f}  (with itself {noise:5.2f})",
+        f"{case:42} {took:9.2f} ms, before {took_before:9.2f}: {ratio:5.2f}  (with itself {noise:5.2f})",
         flush=True,
     )
-    return ratio
+    return {
+        "what": case,
+        "rounds": rounds,
+        "milliseconds": round(took, 4),
+        "before": round(took_before, 4),
+        "ratio": round(ratio, 4),
+        "with_itself": round(noise, 4),
+    }
 
 
 def main() -> None:
@@ -139,6 +149,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="parts of cases' names (default all)")
     parser.add_argument("--rounds", type=int, default=15, help="turns of each (default 15)")
     parser.add_argument("--calls", type=int, default=5, help="timed calls of a turn (default 5)")
+    parser.add_argument("--out", type=Path, help=machine.OUT)
     asked = parser.parse_args()
     roots = {"now": HERE, "before": asked.before, "again": HERE}
     sides = {name: Side(root, asked.of) for name, root in roots.items()}
@@ -146,7 +157,16 @@ def main() -> None:
     chosen = [case for case in both if any(word in case for word in asked.only or [""])]
     if not chosen:
         raise SystemExit(f"no case has {' or '.join(asked.only)} in its name: {', '.join(both)}")
-    ratios = [measure(case, sides, asked.rounds, asked.calls) for case in chosen]
+    command = ["git", "-C", str(asked.before), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    record = f"beside_{asked.of}"
+    known = machine.read(asked.out, record) or {}
+    rows = list(known["rows"]) if known.get("commit") == commit else []
+    ratios = []
+    for case in chosen:
+        rows.append(measure(case, sides, asked.rounds, asked.calls))
+        ratios.append(rows[-1]["ratio"])
+        machine.write(asked.out, rows, record, commit=commit)
     print(
         f"{len(ratios)} cases: {min(ratios):.2f} to {max(ratios):.2f}, "
         f"geometric mean {statistics.geometric_mean(ratios):.3f}"

@@ -11,8 +11,9 @@ Value and gradient of every loss, the fields, the metrics, the flow, and trainin
 method, on one device and on eight. Nothing runs: bytes are operands and results of all kernels that go through the
 device's memory, operations those of products and convolutions, temporaries and collectives the compiler's own,
 `bare_bytes` what the bare products (or the plain network, or the tiles of a field) move. `least_seconds` is a roofline:
-the longer of operations at the published peak and bytes at the published bandwidth; `estimate_seconds` is what a TPU's
-compiler reckons, `accessed_bytes` its own count, in the memory beside its units too.
+the longest of operations at the published peak, bytes at the published bandwidth, and what is sent to other devices at
+theirs, sums twice. `images_that_fit` are those whose temporaries fill the memory that a step's arguments leave;
+`estimate_seconds` is what a TPU's compiler reckons, `accessed_bytes` its own count, in the memory beside its units too.
 A program is written to the line compiled_DEVICE of benchmarks/results.jsonl as soon as it is compiled; what is
 there already is left out, unless --again asks for it anew. With --quick the compiler takes its least effort, a tenth of
 a TPU's compiler's time and another program: operations are the same, bytes and times are larger. Those
@@ -121,28 +122,40 @@ def measured(
         for kind, n in operations.items()
     )
     memory = compiled.memory_analysis()
+    temporaries, arguments = int(memory.temp_size_in_bytes), int(memory.argument_size_in_bytes)
     row = {
         "what": case.what,
         "devices": case.devices,
         "beside": case.beside,
         "bare_bytes": rows.get((case.beside, 1), {}).get("bytes"),
-        "temporaries": int(memory.temp_size_in_bytes),
-        "arguments": int(memory.argument_size_in_bytes),
+        "temporaries": temporaries,
+        "arguments": arguments,
         "bytes": program.bytes,
         "operations": sum(operations.values()),
         "kernels": program.kernels,
         "collectives": program.collectives,
-        "least_seconds": round(max(computing, program.bytes / target.bandwidth), 7),
+        "least_seconds": round(
+            max(computing, program.bytes / target.bandwidth, sent(program) / target.between), 7
+        ),
         "compile_seconds": round(time.perf_counter() - start, 1),
         **case.others,
         **options,
     }
+    if "network" in case.others:
+        row["images_that_fit"] = int(asked.rows * (target.memory - arguments) / temporaries)
     if target.clock:
         row["estimate_seconds"] = round(program.cycles / target.clock, 7)
         row["accessed_bytes"] = int(compiled.cost_analysis()["bytes accessed"])
     if wrong := program.on_host:
         row["on_host_or_float64"] = wrong
     return row
+
+
+def sent(program: compilers.Program) -> int:
+    """Bytes that a device sends: of a sum, which goes around twice, two times its result."""
+    return sum(
+        size * (2 if kind == "all-reduce" else 1) for kind, size in program.collectives.items()
+    )
 
 
 def show(row: dict[str, Any]) -> None:

@@ -71,6 +71,11 @@ def bare(rows: int, columns: int) -> tuple[Any, ...]:
     return f"products, {rows} x {columns}", traced(products, *arrays)
 
 
+def bare_bytes(rows: int, columns: int) -> int:
+    """Bytes that the bare products read and write, for what no device holds."""
+    return 4 * (3 * rows * columns + 3 * DIM * (rows + columns))
+
+
 def of_pairs(
     name: str, rows: int, more: str = "", dtype: Any = jnp.float32, **settings: Any
 ) -> tuple[Any, ...]:
@@ -127,6 +132,7 @@ def mined(asked: Any) -> Found:
             mining.chain(mining.hard_positive(), mining.hard_negative()),
         ),
     }
+    yield bare(BATCH, BATCH)
     for name, (miner, mine) in usual.items():
         yield of_pairs(name, BATCH, f" with {miner}", mine=mine)
 
@@ -155,9 +161,9 @@ def fields(asked: Any) -> Found:
 
 
 def everyday(asked: Any) -> Found:
-    """Everyday losses of very large batches."""
+    """Everyday losses of very large batches, beside products that would take 256 GiB."""
     for name in judged.EVERYDAY:
-        yield of_pairs(name, MOST)
+        yield *of_pairs(name, MOST)[:3], None, {"bare_bytes": bare_bytes(MOST, MOST)}
 
 
 def ranked(size: int, dim: int, rows: int, depth: int) -> tuple[Any, ...]:

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import programs
 from jax import export
 
+from jdml.mining import multi_similarity_pairs
 from jdml.models import SmallConvNet, layers
 from jdml.recipes import Recipe, make_objective
 from jdml.training.exporting import PLATFORMS
@@ -63,6 +64,22 @@ def in_bfloat16() -> tuple[str, Callable[[], Any]]:
     return "multi_similarity in bfloat16", programs.traced(jax.value_and_grad(value), *arrays)
 
 
+def of_size() -> Iterator[tuple[Any, ...]]:
+    """Losses of a usual batch: what small ones move is mostly that of single kernels."""
+    rows, classes, dim = 1_024, 1_000, 512
+    was, programs.DIM = programs.DIM, dim
+    yield programs.bare(rows, rows)
+    yield programs.bare(rows, classes)
+    for name in ("contrastive", "multi_similarity", "margin", "sup_con"):
+        yield programs.of_pairs(name, rows)
+    yield programs.of_pairs(
+        "multi_similarity", rows, " with MS pairs", mine=multi_similarity_pairs()
+    )
+    for name in ("normalized_softmax", "proxy_anchor"):
+        yield programs.of_proxies(name, rows, classes)
+    programs.DIM = was
+
+
 def everything() -> Iterator[tuple[Any, ...]]:
     """Each program's name, how it is traced, and more that is not of interest here."""
     yield exported(programs.DIM)
@@ -70,6 +87,7 @@ def everything() -> Iterator[tuple[Any, ...]]:
     yield from programs.small(None, classes=4, batch=12)
     yield from programs.mined(None)
     yield in_bfloat16()
+    yield from of_size()
     for name in programs.judged.FIELDS:
         yield programs.of_field(name, 24, 8)
     yield from programs.flow(None, rows=4, num_blocks=1, hidden=8, depth=2)
@@ -81,8 +99,8 @@ def everything() -> Iterator[tuple[Any, ...]]:
 def main(target: str, out: Path) -> None:
     """Compile all, and write what was found."""
     programs.place(lambda number: compilers.devices(target, 8)[:number])
-    programs.BATCH, programs.DIM, programs.STEP_CLASSES = 12, 8, 8
-    programs.MEMORY = 16
+    programs.BATCH, programs.DIM, programs.STEP_CLASSES = 12, 8, 128
+    programs.MEMORY = 128
     found = {}
     for what, lowered, *_ in everything():
         try:

@@ -76,7 +76,15 @@ def test_two_checkouts_take_turns(monkeypatch: pytest.MonkeyPatch, capsys: Any) 
         )
 
     sides = {"now": side(3.0), "before": side(2.0), "again": side(3.0)}
-    assert beside.measure("still", sides, 4, 5) == 1.5
+    row = beside.measure("still", sides, 4, 5)
+    assert row == {
+        "what": "still",
+        "rounds": 4,
+        "milliseconds": 3.0,
+        "before": 2.0,
+        "ratio": 1.5,
+        "with_itself": 1.0,
+    }
     assert "3.00 ms, before      2.00:  1.50  (with itself  1.00)" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="is hidden by"):
         beside.child("/elsewhere", "losses")
@@ -104,7 +112,8 @@ def test_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_results(records, kept)
     assert records.read_text() == machine.RESULTS.read_text()
     scripts = {path.stem for path in BENCHMARKS.glob("*.py")} | {"losses_fresh", "retrieval_groups"}
-    assert {name for name in kept if not name.startswith(("accelerator_", "compiled_"))} <= scripts
+    several = ("accelerator_", "compiled_", "beside_")
+    assert {name for name in kept if not name.startswith(several)} <= scripts
 
 
 def test_alternation(
@@ -271,7 +280,7 @@ def test_accelerator(
     made = {name: make() for name, make in module.programs.methods(8, 8).items()}
     few = {name: partial(made.get, name) for name in ("XBM", "sampled")}
     monkeypatch.setattr(module.programs, "methods", lambda classes, dim: few)
-    monkeypatch.setattr(jdml.losses, "__all__", ["triplet_loss", "arcface_loss"])
+    monkeypatch.setattr(module, "CHECKED", ["triplet_loss", "arcface_loss"])
     monkeypatch.setattr(jdml.models, "create", lambda name, dim, **_: Pixels(dim))
     out = tmp_path / "device.jsonl"
     run(module, monkeypatch, "--small", "--repeats", "1", "--out", str(out))
@@ -279,6 +288,11 @@ def test_accelerator(
     assert set(content["rows"]) == set(module.SECTIONS)
     assert not content["failed"]
     assert all(row["right"] for row in content["rows"]["check"])
+    for section in set(module.SECTIONS) - {
+        "retrieval"
+    }:  # which times more than the program that it compiles
+        compiled = {what for what, _ in module.programs_of(section)}
+        assert {row["what"] for row in content["rows"][section]} <= compiled
     run(module, monkeypatch, "--small", "--budget", "0", "--only", "fields", "--out", str(out))
     assert "left out for lack of time: potential_field, 60 charges" in capsys.readouterr().out
 
