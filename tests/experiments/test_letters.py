@@ -107,9 +107,13 @@ def test_methods_of_letters_that_are_tuned_too_come_after_the_leading(letters, m
     assert study.freeze(results, {**frozen, **second}) == {}
 
 
-def test_letters_models_abreast_are_those_alone(letters) -> None:
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_letters_models_abreast_are_those_alone(letters, monkeypatch, device: str) -> None:
     """The same starts, batches, steps, choices and scores, to what other convolutions round; each kept as its own."""
     study, settings, read = letters
+    if device == "gpu":
+        monkeypatch.setattr(study.abreast, "_in_turn", study.abreast._side_by_side)
+    study.abreast._programs.cache_clear()
     recipe = study.told(dataclasses.replace(study.METHODS["MS"], memory=16))
     settings.frozen.write_text(json.dumps({"papers": {"MS": recipe}}))
     jobs = {
