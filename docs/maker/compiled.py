@@ -34,7 +34,8 @@ device is, and these are properties of their programs, read from `benchmarks/res
 - **kernels**: how many different ones: not copies from one memory of a TPU to the other, and not its sums of two single numbers,
   which need no launch. A loop's kernels count once.
 - **least**: a roofline: operations at the published peak (H100: 989 Top/s in bfloat16, 67 in float32; v5e: 197, a sixth of it
-  in full float32), or bytes at the published bandwidth (3.35 TB/s; 819 GB/s), whichever takes longer. Not a measurement.
+  in full float32), bytes at the published bandwidth (3.35 TB/s; 819 GB/s), or what is sent at that between devices (450 and
+  200 GB/s; sums go around twice), whichever takes longest. Not a measurement.
 - **estimate**: the cycles that a TPU's compiler reckons, at 1.5 GHz; it has no model for some kernels, which count as nothing.
 - **before**: moved bytes of programs of the code before the losses were made lean (commit 7c2058a); where nothing else stands, the
   program was not compiled since. Of training steps those of ResNet-50, for a v5e on one chip.
