@@ -53,10 +53,11 @@ def losses() -> str:
     head = ["loss", "classes", "ms", "PML's ms", "times as fast", "over the products", "peak MiB"]
     said = (
         "Value and gradient of 256 embeddings of 512 dimensions, beside pytorch-metric-learning 2.9.0 in one run. *Over the products* is the "
-        "time in units of the three bare matrix products, of which a batch against itself needs two. † is processor time, of both cores together, "
-        f"taken on {on_record['environment']['date']} while other programs ran. "
+        "time in units of the three bare matrix products, of which a batch against itself needs two. "
         "Both sides keep the memory that they free; SoftTriple is without its regularizer, as pytorch-metric-learning's."
     )
+    if any("processor_time" in row for row in on_record["rows"]):
+        said += " † is processor time, of all cores together, taken while other programs ran."
     command = "python benchmarks/losses.py --repeats 21"
     begin = heading("Losses", "losses", command, said, on_record["rows"][0])
     return begin + table(head, rows)
