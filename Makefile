@@ -1,7 +1,7 @@
 # `make demo` and `make test` need Python >= 3.11 and nothing else: they make .venv and fill it.
 # Another interpreter: `make clean && make PYTHON=python3.12 test`.
 # The newest that runs and can make an environment: JAX 0.12 needs 3.12, and is quicker on a CPU.
-PYTHON ?= $(or $(shell for python in python3.13 python3.12 python3.11 python3; do \
+PYTHON ?= $(or $(shell for python in python3.14 python3.13 python3.12 python3.11 python3; do \
 	$$python -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done),python3)
 # As many as there are cores, at most four: each holds up to 2 GB.
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n : 4)))
