@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 
 from jdml.ops import checks
 from jdml.ops.meshes import as_axis, replicated
@@ -31,7 +32,7 @@ class CrossBatchMemory(NamedTuple):
         return self.labels >= 0
 
 
-def init(capacity: int, dim: int, dtype: jnp.dtype = jnp.float32) -> CrossBatchMemory:
+def init(capacity: int, dim: int, dtype: DTypeLike = jnp.float32) -> CrossBatchMemory:
     """Make an empty memory.
 
     Args:

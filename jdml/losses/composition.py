@@ -147,7 +147,7 @@ def matryoshka(
         raise TypeError("loss_fn must be a loss, got None")
     sizes = tuple(dims)
     checks.counts("dims", sizes)
-    shares = [1.0] * len(sizes) if weights is None else weights
+    shares: list[float | Array] = [1.0] * len(sizes) if weights is None else [*weights]
     if len(shares) != len(sizes):
         raise ValueError(
             f"weights must have one entry per dimension, {len(sizes)}, got {len(shares)}"
