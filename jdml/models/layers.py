@@ -34,10 +34,9 @@ class BatchNorm(nn.Module):
         dtype: type of the output; parameters and statistics stay float32, and so does the arithmetic.
 
     Implementation notes:
-        The variance is E[x²] − E[x]², at least 0, as in ``flax.linen.BatchNorm``. Values and gradients are x times a
-        slope and a constant of each channel, so that x itself is kept: a compiler keeps x − μ beside it where it is
-        needed twice. The batch's gradient is written out; none goes into the running statistics, and forward-mode
-        derivatives by the batch's own statistics raise JAX's TypeError.
+        The variance is E[x²] − E[x]², at least 0, as in ``flax.linen.BatchNorm``. Of arrays of x's size x alone is kept
+        for the gradient, in the compiled program too. The batch's gradient is written out; none goes into the running
+        statistics, and forward-mode derivatives by the batch's own statistics raise JAX's TypeError.
 
     Example:
         >>> x = jnp.array([[1.0], [3.0]])
@@ -70,6 +69,7 @@ class BatchNorm(nn.Module):
         return y.astype(self.dtype)
 
 
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _standardize(
     epsilon: float,
     x: jax.Array,
@@ -78,8 +78,24 @@ def _standardize(
     mean: jax.Array,
     variance: jax.Array,
 ) -> jax.Array:
-    slope = scale * jax.lax.rsqrt(variance + epsilon)
-    return x * slope + (bias - mean * slope)
+    return (x - mean) * (scale * jax.lax.rsqrt(variance + epsilon)) + bias
+
+
+@_standardize.defjvp
+def _standardize_along(
+    epsilon: float, given: tuple[jax.Array, ...], along: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array]:
+    x, scale, _, mean, variance = given
+    by_x, by_scale, by_bias, by_mean, by_variance = along
+    inverse = jax.lax.rsqrt(variance + epsilon)
+    by_slope = by_scale * inverse - by_variance * scale * inverse**3 / 2
+    change = (by_x - by_mean) * (scale * inverse) + _centred_anew(x, mean) * by_slope + by_bias
+    return _standardize(epsilon, *given), change
+
+
+def _centred_anew(x: jax.Array, mean: jax.Array) -> jax.Array:
+    """X − μ, which the compiler does not take for the value's: it would keep that, beside x, for the gradient."""
+    return x - jax.lax.optimization_barrier(mean)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -107,7 +123,7 @@ def _standardize_backward(
     up, axes, count = ups[0], tuple(range(x.ndim - 1)), x.size // x.shape[-1]
     inverse = jax.lax.rsqrt(variance + epsilon)
     slope = scale * inverse
-    by_bias, by_scale = up.sum(axes), (up * (x - mean)).sum(axes) * inverse
+    by_bias, by_scale = up.sum(axes), (up * _centred_anew(x, mean)).sum(axes) * inverse
     tilt = slope * inverse * by_scale / count
     dx = up * slope - x * tilt + (mean * tilt - slope * by_bias / count)
     return dx.astype(x.dtype), by_scale, by_bias

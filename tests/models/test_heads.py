@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.test_util import check_grads
 
 from jdml.models import EmbeddingHead
 from jdml.models.heads import POOLINGS, gem_pool
@@ -201,20 +202,20 @@ def test_layers_keep_what_goes_in_and_what_comes_out(freeze):
 
 @pytest.mark.parametrize("use_running_average", [False, True])
 def test_batch_norm_far_from_zero(use_running_average):
-    """Channels whose mean is a hundred times their spread, against float64."""
-    x = MAPS + jnp.array([300, -300, 0])
+    """Channels whose mean is hundreds of times their spread, against float64 by the statistics that the layer has."""
+    x = MAPS + jnp.array([1000, -1000, 0])
     y, up = np.asarray(x, np.float64), np.asarray(jnp.cos(7 * MAPS), np.float64)
-    mean, variance = y.mean((0, 1, 2)), y.var((0, 1, 2))
-    stats = {"mean": jnp.asarray(mean, jnp.float32), "var": jnp.asarray(variance, jnp.float32)}
+    stats = {"mean": jnp.asarray(y.mean((0, 1, 2)), jnp.float32), "var": jnp.array([2, 0.5, 1])}
     params = {"scale": jnp.array([0.5, 1, 2]), "bias": jnp.ones(3)}
-    layer = BatchNorm(use_running_average, **SETTINGS)
+    layer = BatchNorm(use_running_average, **{**SETTINGS, "momentum": 0})
 
-    def apply(params: dict, x: jax.Array) -> jax.Array:
+    def apply(params: dict, x: jax.Array) -> tuple[jax.Array, dict]:
         given = {"params": params, "batch_stats": stats}
-        return layer.apply(given, x, mutable=["batch_stats"])[0]
+        return layer.apply(given, x, mutable=["batch_stats"])
 
-    actual, pull = jax.vjp(apply, params, x)
+    actual, pull, kept = jax.vjp(apply, params, x, has_aux=True)
     slopes, dx = pull(jnp.asarray(up, jnp.float32))
+    mean, variance = (np.asarray(kept["batch_stats"][k], np.float64) for k in ("mean", "var"))
     inverse = (variance + SETTINGS["epsilon"]) ** -0.5
     centred = (y - mean) * inverse
     by_scale, by_bias = (up * centred).mean((0, 1, 2)), up.mean((0, 1, 2))
@@ -224,7 +225,26 @@ def test_batch_norm_far_from_zero(use_running_average):
         {"scale": by_scale * centred[..., 0].size, "bias": by_bias * centred[..., 0].size},
         passed * inverse * params["scale"],
     )
-    chex.assert_trees_all_close((actual, slopes, dx), expected, rtol=2e-3, atol=2e-3)
+    chex.assert_trees_all_close((actual, slopes, dx), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_frozen_batch_norm_of_a_channel_without_spread_is_its_bias():
+    layer = BatchNorm(True, **SETTINGS)
+    stats = {"mean": jnp.full(3, 1000.3), "var": jnp.zeros(3)}
+    params = {"scale": jnp.ones(3), "bias": jnp.array([0.1, 0.7, -0.3])}
+    y = layer.apply({"params": params, "batch_stats": stats}, jnp.full((2, 3), 1000.3))
+    chex.assert_trees_all_equal(y, jnp.ones((2, 1)) * params["bias"])
+
+
+def test_frozen_batch_norm_differentiates_forwards_and_by_its_statistics():
+    layer = BatchNorm(True, **SETTINGS)
+
+    def apply(params: dict, stats: dict, x: jax.Array) -> jax.Array:
+        return layer.apply({"params": params, "batch_stats": stats}, x)
+
+    params = {"scale": jnp.array([0.5, 1, 2]), "bias": jnp.ones(3)}
+    stats = {"mean": jnp.array([0.1, 0.2, 0.3]), "var": jnp.array([2, 0.5, 1])}
+    check_grads(apply, (params, stats, MAPS), order=2, atol=2e-2, rtol=2e-2)
 
 
 POOLS = [
