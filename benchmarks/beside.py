@@ -6,7 +6,7 @@
 
 Three processes take turns at each case: this code, the other, and this code once more, whose ratio to the first says
 how much is noise. Ratios are medians over the rounds. Other programs of the machine should rest. With --out they are
-written to the line beside_OF, with the commit of the other checkout, beside what was measured of it before.
+written to the line beside_OF, with both commits, after what was measured of the same two before.
 """
 
 import argparse
@@ -141,6 +141,13 @@ def measure(case: str, sides: dict[str, Side], rounds: int, calls: int) -> dict[
     }
 
 
+def commit(root: Path) -> str | None:
+    """The commit of a checkout, if it has one, and nothing but that."""
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return None if told.endswith("-dirty") else told or None
+
+
 def main() -> None:
     """Take turns, print ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -157,16 +164,15 @@ def main() -> None:
     chosen = [case for case in both if any(word in case for word in asked.only or [""])]
     if not chosen:
         raise SystemExit(f"no case has {' or '.join(asked.only)} in its name: {', '.join(both)}")
-    command = ["git", "-C", str(asked.before), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    record = f"beside_{asked.of}"
+    record, told = f"beside_{asked.of}", {"now": commit(HERE), "before": commit(asked.before)}
     known = machine.read(asked.out, record) or {}
-    rows = list(known["rows"]) if known.get("commit") == commit else []
+    same = all(told.values()) and {name: known.get(name) for name in told} == told
+    rows = list(known["rows"]) if same else []
     ratios = []
     for case in chosen:
         rows.append(measure(case, sides, asked.rounds, asked.calls))
         ratios.append(rows[-1]["ratio"])
-        machine.write(asked.out, rows, record, commit=commit)
+        machine.write(asked.out, rows, record, **told)
     print(
         f"{len(ratios)} cases: {min(ratios):.2f} to {max(ratios):.2f}, "
         f"geometric mean {statistics.geometric_mean(ratios):.3f}"

@@ -135,7 +135,12 @@ def measured(
         "kernels": program.kernels,
         "collectives": program.collectives,
         "least_seconds": round(
-            max(computing, program.bytes / target.bandwidth, sent(program) / target.between), 7
+            max(
+                computing,
+                program.bytes / target.bandwidth,
+                sent(program, case.devices) / target.between,
+            ),
+            7,
         ),
         "compile_seconds": round(time.perf_counter() - start, 1),
         **case.others,
@@ -151,11 +156,10 @@ def measured(
     return row
 
 
-def sent(program: compilers.Program) -> int:
-    """Bytes that a device sends: of a sum, which goes around twice, two times its result."""
-    return sum(
-        size * (2 if kind == "all-reduce" else 1) for kind, size in program.collectives.items()
-    )
+def sent(program: compilers.Program, devices: int) -> int:
+    """Bytes that a device sends: a sum goes around twice, and of one of which each keeps a part that part comes out."""
+    rounds = {"all-reduce": 2, "reduce-scatter": devices - 1}
+    return sum(size * rounds.get(kind, 1) for kind, size in program.collectives.items())
 
 
 def show(row: dict[str, Any]) -> None:

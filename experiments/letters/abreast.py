@@ -1,6 +1,6 @@
 """The folds and seeds of a method in one program: side by side on a GPU, which one of these models leaves idle.
 
-On a CPU they go one after another in it: 31 ms a step of a model, 41 side by side.
+On a CPU they go one after another in it: by hand, on two cores, 31 ms a step of a model in place of 41.
 
 Start, batches, steps, evaluations and choice are those of :func:`jdml.training.by_recipe.train`, to rounding (tested);
 only the convolutions are others: of kernels that differ by model XLA makes convolutions of groups, which are slow, of

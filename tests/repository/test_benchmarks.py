@@ -90,6 +90,44 @@ def test_two_checkouts_take_turns(monkeypatch: pytest.MonkeyPatch, capsys: Any) 
         beside.child("/elsewhere", "losses")
 
 
+def test_pairs_of_the_same_two_commits_stay_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = load("beside", monkeypatch)
+    monkeypatch.setattr(beside, "Side", lambda root, of: types.SimpleNamespace(cases=["a", "b"]))
+    monkeypatch.setattr(beside, "measure", lambda case, *_: {"what": case, "ratio": 1.0})
+    out, commits = tmp_path / "pairs.jsonl", {beside.HERE: "new", Path("old"): "old"}
+    monkeypatch.setattr(beside, "commit", commits.get)
+
+    def recorded(only: str) -> list[str]:
+        run(beside, monkeypatch, "old", "--only", only, "--out", str(out))
+        record = read_results(out)["beside_losses"]
+        assert (record["now"], record["before"]) == (commits[beside.HERE], commits[Path("old")])
+        return [row["what"] for row in record["rows"]]
+
+    assert recorded("a") == ["a"]
+    assert recorded("b") == ["a", "b"]
+    commits[beside.HERE] = "newer"
+    assert recorded("b") == ["b"]
+    commits[beside.HERE] = None  # changes that no commit has
+    assert recorded("a") == ["a"]
+    assert recorded("b") == ["b"]
+
+
+def test_a_checkout_with_changes_has_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = load("beside", monkeypatch)
+    assert beside.commit(tmp_path) is None
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "--allow-empty", "-m", "first"]):
+        (tmp_path / "file").write_text("1")
+        author = ["-c", "user.name=me", "-c", "user.email=me@here"]
+        subprocess.run(["git", "-C", str(tmp_path), *author, *command], check=True)
+    assert beside.commit(tmp_path)
+    (tmp_path / "file").write_text("2")
+    assert beside.commit(tmp_path) is None
+
+
 def test_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file is a benchmark's, or holds a line for each; what is on record is sorted, and of these scripts."""
     machine = load("small_steps", monkeypatch).machine
@@ -288,9 +326,7 @@ def test_accelerator(
     assert set(content["rows"]) == set(module.SECTIONS)
     assert not content["failed"]
     assert all(row["right"] for row in content["rows"]["check"])
-    for section in set(module.SECTIONS) - {
-        "retrieval"
-    }:  # which times more than the program that it compiles
+    for section in set(module.SECTIONS) - {"retrieval"}:  # of which one block is compiled
         compiled = {what for what, _ in module.programs_of(section)}
         assert {row["what"] for row in content["rows"][section]} <= compiled
     run(module, monkeypatch, "--small", "--budget", "0", "--only", "fields", "--out", str(out))
