@@ -227,10 +227,17 @@ class _Parameter(inspect.Parameter):
         return cls(other.name, other.kind, default=other.default, annotation=other.annotation)
 
     def __str__(self) -> str:
+        return self._named(super().__str__())
+
+    def _format(self, **settings: Any) -> str:
+        """What a signature writes from Python 3.14 on."""
+        return self._named(super()._format(**settings))  # type: ignore[misc]
+
+    def _named(self, text: str) -> str:
         module = getattr(self.default, "__module__", None) or ""
         if not (callable(self.default) and module.startswith("jdml.")):
-            return super().__str__()
-        return super().__str__().replace(repr(self.default), f"jdml.{self.default.__name__}")
+            return text
+        return text.replace(repr(self.default), f"jdml.{self.default.__name__}")
 
 
 def _spelled_documentation(

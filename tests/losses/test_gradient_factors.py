@@ -126,7 +126,10 @@ def test_equation_5_as_printed_is_another_function() -> None:
 
 def operations(name: str, samples: int, classes: int | None = None, proxies: int = 1) -> float:
     """Of a value and its gradient, as counted by the compiler; without the regularizer."""
-    rows = jax.ShapeDtypeStruct((samples, 16), jnp.float32), jax.ShapeDtypeStruct((samples,), int)
+    rows = (
+        jax.ShapeDtypeStruct((samples, 16), jnp.float32),
+        jax.ShapeDtypeStruct((samples,), jnp.int32),
+    )
     shape = (classes, 16) if proxies == 1 else (classes, proxies, 16)
     centres = () if classes is None else (jax.ShapeDtypeStruct(shape, jnp.float32),)
     settings = {} if proxies == 1 else {"tau": None}

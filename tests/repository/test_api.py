@@ -8,6 +8,7 @@ import importlib
 import inspect
 import re
 import sys
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,10 @@ FILE = Path(__file__).with_name("api.txt")
 
 def told(function: Any) -> str:
     """Names, kinds and defaults of parameters: what a caller writes. Types are mypy's to compare."""
+    if typing.get_origin(
+        function
+    ):  # a type of functions, of which Python 3.14 makes up a signature
+        return "(…)"
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
