@@ -138,7 +138,7 @@ def measured(
             max(
                 computing,
                 program.bytes / target.bandwidth,
-                sent(program, case.devices) / target.between,
+                bytes_sent(program, case.devices) / target.between,
             ),
             7,
         ),
@@ -156,7 +156,7 @@ def measured(
     return row
 
 
-def sent(program: compilers.Program, devices: int) -> int:
+def bytes_sent(program: compilers.Program, devices: int) -> int:
     """Bytes that a device sends: a sum goes around twice, and of one of which each keeps a part that part comes out."""
     rounds = {"all-reduce": 2, "reduce-scatter": devices - 1}
     return sum(size * rounds.get(kind, 1) for kind, size in program.collectives.items())

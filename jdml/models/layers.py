@@ -94,7 +94,7 @@ def _standardize_along(
 
 
 def _centred_anew(x: jax.Array, mean: jax.Array) -> jax.Array:
-    """X − μ, which the compiler does not take for the value's: it would keep that, beside x, for the gradient."""
+    """Centre x by what the compiler does not take for the value's μ: it would keep x − μ beside x for the gradient."""
     return x - jax.lax.optimization_barrier(mean)
 
 

@@ -231,6 +231,7 @@ class _Parameter(inspect.Parameter):
 
     def _format(self, **settings: Any) -> str:
         """What a signature writes from Python 3.14 on."""
+        # No one's public name, so that its types are unknown; before 3.14 nobody calls it.
         return self._named(super()._format(**settings))  # type: ignore[misc]
 
     def _named(self, text: str) -> str:

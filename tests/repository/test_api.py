@@ -28,9 +28,7 @@ FILE = Path(__file__).with_name("api.txt")
 
 def told(function: Any) -> str:
     """Names, kinds and defaults of parameters: what a caller writes. Types are mypy's to compare."""
-    if typing.get_origin(
-        function
-    ):  # a type of functions, of which Python 3.14 makes up a signature
+    if typing.get_origin(function):  # a type of functions: Python 3.14 makes up a signature
         return "(…)"
     try:
         signature = inspect.signature(function)
