@@ -182,10 +182,12 @@ def main() -> None:
     known = (machine.read(ASKED.out, record) or {"rows": []})["rows"]
     rows = {(row["what"], row["devices"]): row for row in known}
     ends, failed = time.monotonic() + ASKED.budget, []
+    done = set() if ASKED.again else set(rows)
     for case in cases(ASKED):
         key = (case.what, case.devices)
-        if time.monotonic() > ends or (key in rows and not ASKED.again):
+        if time.monotonic() > ends or key in done:
             continue
+        done.add(key)
         try:
             rows[key] = measured(case, target, ASKED, rows)
         except (jax.errors.JaxRuntimeError, ValueError) as error:  # too large, or on no such mesh

@@ -155,7 +155,7 @@ def main() -> None:
                 f"{row['convolution']:>50} {row['part']:>8}: {times} ms; chosen: {row['chosen']}",
                 flush=True,
             )
-    machine.write(arguments.out, rows)
+    machine.write(arguments.out, rows, machine.of_this_jax())
 
 
 if __name__ == "__main__":

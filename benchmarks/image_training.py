@@ -231,7 +231,8 @@ def main() -> None:
         if arguments.parts:
             print(parts_of(rows[-1]), flush=True)
     memory = "fresh" if arguments.fresh_memory else "kept"
-    machine.write(arguments.out, rows, repeats=arguments.repeats, memory=memory)
+    told = {"repeats": arguments.repeats, "memory": memory}
+    machine.write(arguments.out, rows, machine.of_this_jax(), **told)
 
 
 if __name__ == "__main__":

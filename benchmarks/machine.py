@@ -162,6 +162,11 @@ def picture(path: Path, name: str | None = None) -> Path:
     return path.with_suffix(".png")
 
 
+def of_this_jax() -> str:
+    """The name of a record whose figures hang on the version of JAX, of which each has its own."""
+    return f"{_script()}_jax_{'.'.join(jax.__version__.split('.')[:2])}"
+
+
 def _script() -> str:
     """The name of a record, where no other is said."""
     return Path(sys.argv[0]).stem

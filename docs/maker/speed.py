@@ -6,6 +6,8 @@ from typing import Any
 from maker.records import machine, record, table
 
 MIB = 2**20
+JAX = ("0.10", "0.12")
+"""Versions with a record of their own: the last for Python 3.11, and a newer one."""
 
 
 def page() -> str:
@@ -152,9 +154,25 @@ def groups() -> str:
 
 
 def training() -> str:
-    """Make the table of training steps."""
+    """Make the tables of training steps, one for each version of JAX."""
+    said = (
+        "A training step (forward and backward, multi-similarity loss, Adam) beside the same network in PyTorch: how many times as fast, and memory as "
+        "a multiple of PyTorch's; the CPU as one device, and as two that share the batch (`jdml train --devices 2`). [How convolutions are computed](convolutions.md)."
+    )
+    command = "python benchmarks/image_training.py"
+    sections = []
+    for version in JAX:
+        name = f"image_training_jax_{version}"
+        begin = heading(f"A training step, JAX {version}", name, command, said)
+        sections.append(begin + training_rows(name))
+        said = "The same with another JAX."
+    return "\n".join(sections)
+
+
+def training_rows(name: str) -> str:
+    """Make the table of a record of training steps."""
     rows = []
-    for row in record("image_training")["rows"]:
+    for row in record(name)["rows"]:
         for side, devices in (("jdml", 1), ("two devices", 2)):
             line = [row["network"], f"{row['size']}²", row["batch"], devices]
             for part in ("step", "embedding"):
@@ -163,14 +181,7 @@ def training() -> str:
                 line += [f"{peak[side] / peak['torch']:.1f}"]
             rows.append(line)
     head = ["network", "images", "batch", "devices", "step, ms", "PyTorch = 1", "its memory"]
-    head += ["embedding, ms"]
-    said = (
-        "A training step (forward and backward, multi-similarity loss, Adam) beside the same network in PyTorch: how many times as fast, and memory as "
-        "a multiple of PyTorch's; the CPU as one device, and as two that share the batch (`jdml train --devices 2`). [How convolutions are computed](convolutions.md)."
-    )
-    return heading(
-        "A training step", "image_training", "python benchmarks/image_training.py", said
-    ) + table([*head, "PyTorch = 1", "its memory"], rows)
+    return table([*head, "embedding, ms", "PyTorch = 1", "its memory"], rows)
 
 
 def shares() -> str:

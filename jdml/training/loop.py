@@ -197,11 +197,7 @@ def fit(
     if skips:
         checks.count("skip_nonfinite", skip_nonfinite)
     check_average(ema, hook)
-    check_optimizer_works(optimizer, objective, averaged=ema is not None)
-    if ema is not None:
-        optimizer = with_average(optimizer, float(ema))
-    if loss_scale:
-        optimizer = with_loss_scale(optimizer)
+    optimizer = _with_state_of_fit(optimizer, objective, ema=ema, loss_scale=loss_scale)
     spec = StepSpec(
         network,
         objective,
@@ -212,30 +208,23 @@ def fit(
         skip_nonfinite=skips,
         freeze=freeze,
     )
-    keep = None
-    if kept_views is not None:
-        folder_of = Path(out_dir) / FEATURES if features is None and out_dir else features
-        keep = Keep(kept_views, None if folder_of is None else Path(folder_of), seed)
-    feed = make_feed(spec, train, batches, keep)
+    feed = make_feed(spec, train, batches, _keep(kept_views, features, out_dir, seed))
     feed.tell = tell if writes() else None
     if state is None:
         bare = network.base if isinstance(network, WithLora) else network
         check_network(bare, preprocess, feed.sample)
     folder = None
     if out_dir is not None:
+        told = dict(hook.config) if hook is not None and hook.config else {}
+        changes = {
+            "skip_nonfinite": skips or None,
+            "freeze": freeze,
+            "kept_views": kept_views,
+        }
         folder = open_run(
             out_dir,
-            {
-                **(config or {}),
-                **({"hook": dict(hook.config)} if hook is not None and hook.config else {}),
-            },
-            {
-                "seed": seed,
-                **asdict(schedule),
-                **({"skip_nonfinite": True} if skips else {}),
-                **({"freeze": freeze} if freeze is not None else {}),
-                **({"kept_views": kept_views} if kept_views is not None else {}),
-            },
+            {**(config or {}), **({"hook": told} if told else {})},
+            {"seed": seed, **asdict(schedule), **_asked(changes)},
             spec,
             train,
             begin,
@@ -266,6 +255,36 @@ def fit(
             check_moves(optimizer, run.state, spec.split(run.state.params)[0], steps)
         _take_steps(run, shown=progress and writes())
     return run.result()
+
+
+def _with_state_of_fit(
+    optimizer: optax.GradientTransformation,
+    objective: Objective,
+    *,
+    ema: float | None,
+    loss_scale: bool,
+) -> optax.GradientTransformation:
+    """The optimizer, which was found to work, with the parameters' average and the loss's scale in its state."""
+    check_optimizer_works(optimizer, objective, averaged=ema is not None)
+    if ema is not None:
+        optimizer = with_average(optimizer, float(ema))
+    return with_loss_scale(optimizer) if loss_scale else optimizer
+
+
+def _keep(
+    views: int | None, features: str | Path | None, out_dir: str | Path | None, seed: int
+) -> Keep | None:
+    """What of a network's features is kept, and in which folder: by default the run's, if it has one."""
+    if views is None:
+        return None
+    if features is None and out_dir is not None:
+        features = Path(out_dir) / FEATURES
+    return Keep(views, None if features is None else Path(features), seed)
+
+
+def _asked(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the settings that are not as they are by default; a run's folder of earlier versions has no others."""
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _take_steps(run: Run, *, shown: bool) -> None:

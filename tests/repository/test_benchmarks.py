@@ -440,13 +440,17 @@ def test_first_step(
 def test_convolutions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each part of a convolution is measured beside XLA's and every other formulation, which agree."""
+    """Each part of a convolution is measured beside XLA's and every other formulation, which agree; by JAX's version."""
     module = load("convolutions", monkeypatch)
     cases = (module.Case(2, 5, 2, 3, 3), module.Case(2, 5, 2, 2, 3, 2, groups=2))
     monkeypatch.setattr(module, "CASES", cases)
-    out = tmp_path / "convolutions.json"
+    out = tmp_path / "results.jsonl"
     run(module, monkeypatch, "--repeats", "1", "--out", str(out))
-    rows = json.loads(out.read_text())["rows"]
+    ((name, record),) = read_results(out).items()
+    version = name.removeprefix("convolutions_jax_")
+    assert version.count(".") == 1
+    assert jax.__version__.startswith(f"{version}.")
+    rows = record["rows"]
     assert [row["part"] for row in rows] == ["forward", "images", "kernel"] * 2
     assert all(row["chosen"] in row["milliseconds"] for row in rows)
     assert all(row["largest_difference"] < 1e-5 for row in rows)
