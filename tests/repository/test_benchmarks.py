@@ -440,7 +440,7 @@ def test_first_step(
 def test_convolutions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each part of a convolution is measured beside XLA's and every other formulation, which agree; by JAX's version."""
+    """Each part is measured beside XLA's and every other formulation, which agree; a record for each version of JAX."""
     module = load("convolutions", monkeypatch)
     cases = (module.Case(2, 5, 2, 3, 3), module.Case(2, 5, 2, 2, 3, 2, groups=2))
     monkeypatch.setattr(module, "CASES", cases)

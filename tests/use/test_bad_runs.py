@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hunt.test_bad_inputs import DEEP, Bad, Code, X, classes, cut, judge, mark, tree
+from hunt.bad import DEEP, Bad, Code, cut, judge, mark, tree
+from hunt.bad_arrays import X
+from hunt.bad_folders import classes
 from PIL import Image
 from safetensors.numpy import save
 

@@ -1,0 +1,34 @@
+"""Small pictures and photographs of one's own, and what is to be read of them."""
+
+import io
+
+import numpy as np
+from PIL import Image
+
+from jdml.data import (
+    Dataset,
+    conventional,
+)
+
+RANDOM = np.random.default_rng(0)
+PICTURES = RANDOM.integers(0, 256, (12, 10, 8, 3), np.uint8)
+LABELS = np.arange(12) % 4
+NAMES = ("ant", "bee", "cat", "dog")
+FEATURES = {"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": NAMES}}
+
+
+def encoded(pixels: np.ndarray, kind: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+FILES = [encoded(picture) for picture in PICTURES]
+PHOTOS = [encoded(RANDOM.integers(0, 256, (70 + n, 80, 3), np.uint8)) for n in range(12)]
+small = conventional(8)
+
+
+def same(data: Dataset, images=PICTURES, names: tuple[str, ...] | None = None) -> None:
+    np.testing.assert_array_equal(data.images, images)
+    np.testing.assert_array_equal(data.labels, LABELS)
+    assert data.class_names == ({} if names is None else {"label": names})

@@ -1,0 +1,131 @@
+"""A recipe is plain values, and refuses what none can be."""
+
+import dataclasses
+import json
+
+import pytest
+
+from jdml import recipes
+from jdml.recipes import (
+    RECIPES,
+    Recipe,
+    make_objective,
+    make_optimizer,
+    recipe,
+)
+
+pytestmark = pytest.mark.slow
+
+
+def test_bad_names_and_sizes_are_refused():
+    with pytest.raises(ValueError, match="method must be one of ccp, .*, got 'ppml'"):
+        recipe("ppml", "cub")
+    with pytest.raises(
+        ValueError, match="protocol must be one of ablation, conventional, mlrc, got 'old'"
+    ):
+        recipe("pfml", "cub", protocol="old")
+    with pytest.raises(ValueError, match="steps_per_epoch must be at least 1, got 0"):
+        make_optimizer(recipe("pfml", "cub"), ("proxies",), 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "value", "error", "message"),
+    [
+        ("ccp", "pool_size", 0, ValueError, "pool_size must be at least 1, got 0"),
+        ("ccp", "restore", "maybe", TypeError, "restore must be True or False, got 'maybe'"),
+        ("ccp", "single", 1, TypeError, "single must be True or False, got 1"),
+        ("ccp", "first", "last", ValueError, "first must be one of random, .*, got 'last'"),
+        ("nir", "warmup", -1, ValueError, "warmup_epochs must not be negative, got -1"),
+        ("nir", "flow_lr", 0.0, ValueError, "flow_lr must be positive, got 0.0"),
+        ("nir", "weight", "1", TypeError, "weight must be a number, got '1'"),
+        ("nir", "temperature", float("inf"), ValueError, "temperature must be finite, got inf"),
+    ],
+)
+def test_settings_out_of_range_are_refused_at_once(method, name, value, error, message):
+    with pytest.raises(error, match=message):
+        recipe(method, "cub", **{name: value})
+
+
+@pytest.mark.parametrize("protocol", ["conventional", "mlrc"])
+@pytest.mark.parametrize("dataset", [*recipes.DATASETS, "digits"])
+@pytest.mark.parametrize("method", RECIPES)
+def test_a_recipe_is_plain_values(method, dataset, protocol):
+    """Through JSON and back it is the same; each value can be replaced."""
+    made = recipe(method, dataset, protocol=protocol)
+    again = Recipe.from_json(json.loads(json.dumps(made.to_json(), allow_nan=False)))
+    assert again == made
+    assert hash(again) == hash(made)
+    other = dataclasses.replace(made, rate=2 * made.rate)
+    assert other != made
+    assert other.to_json() == {**made.to_json(), "rate": 2 * made.rate}
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        ({"loss": "tripplet"}, ValueError, "loss must be one of .*; did you mean triplet"),
+        ({"losses": "triplet"}, ValueError, "a recipe has no 'losses'; did you mean loss"),
+        ({"method": {"name": "nir", "wait": 1}}, ValueError, "method nir has no 'wait'"),
+        ({"method": 3}, TypeError, "method must be values by name, got a int"),
+        ({"method": {}}, ValueError, "method's name must be one of nir, ccp, got None"),
+        ({"rate": -1.0}, ValueError, "rate must be positive, got -1.0"),
+        ({"rate": "fast"}, TypeError, "rate must be a number, got 'fast'"),
+        ({"batch": [0, 4]}, ValueError, "batch must be a number of samples, or"),
+        ({"batch": [1, 2, 3]}, ValueError, "batch must be a number of samples, or"),
+        ({"rate": None}, TypeError, "rate must be given, got None"),
+        ({"rule": None}, TypeError, "rule must be given, got None"),
+        ({"b2": 1.0}, ValueError, "b2 must be from 0 to below 1, got 1.0"),
+        ({"role_rates": {"proxies": -1}}, ValueError, r"role_rates\['proxies'\] must be a number"),
+        ({"decayed": "proxies"}, TypeError, "decayed must be names of roles, got the word"),
+        ({"batch": "8x4"}, ValueError, "batch must be a number of samples, or .*, got '8x4'"),
+        ({"batch": [8]}, ValueError, r"batch must be a number of samples, or .*, got \(8,\)"),
+        ({"dim": 8.5}, TypeError, "dim must be a whole number, got 8.5"),
+        ({"proxies_per_class": 2.5}, TypeError, "proxies_per_class must be a whole number, got"),
+        ({"settings": {"mine": len}}, TypeError, r"settings\['mine'\] must be a plain value"),
+        ({"loss": "arcface", "miner": "eps"}, ValueError, "miner is for pair losses"),
+        ({"loss": "arcface", "memory": 8}, ValueError, "memory is for pair losses"),
+        ({"proxies_per_class": 2}, ValueError, "proxies_per_class is for proxy losses"),
+        ({"loss": "arcface", "proxies_per_class": 0}, ValueError, "must be positive .0 for contr"),
+        ({"method": {"name": "nir"}}, ValueError, "method nir is for proxy losses"),
+        (
+            {"loss": "arcface", "method": {"name": "ccp"}},
+            ValueError,
+            "method ccp is for pair losses",
+        ),
+        ({"method": {"name": "ccp"}, "memory": 8}, ValueError, "memory is not for method ccp"),
+        ({"learn_beta": "class"}, ValueError, "learn_beta is for loss margin, with method plain"),
+        ({"start": "samples"}, ValueError, "start samples needs proxies that are learned"),
+        ({"steps": 5, "rate_warmup": 5}, ValueError, "rate_warmup must be below steps, 5, got 5"),
+        ({"schedule": "cosine", "decay_every": 2}, ValueError, "goes with schedule constant"),
+        ({"freeze": 3}, TypeError, "freeze must be a text, got a int"),
+        ({"freeze": "a", "lora": 2}, ValueError, "freeze and lora both say what stays"),
+        ({"lora_paths": "a"}, ValueError, "lora_paths needs lora, a rank"),
+        ({"lora": 2, "layer_decay": 0.5}, ValueError, "blocks that learn, with lora 2 they stay"),
+        ({"kept_views": 2}, ValueError, "kept_views needs freeze backbone, got None"),
+        ({"network": "small", "last_blocks": 2}, ValueError, "needs a network with blocks .resnet"),
+        ({"layer_decay": 1.0}, ValueError, "layer_decay must be between 0 and 1, got 1.0"),
+        ({"freeze_batch_norm": "yes"}, TypeError, "freeze_batch_norm must be True or False"),
+    ],
+)
+def test_what_no_recipe_can_be_is_refused(values, error, message):
+    with pytest.raises(error, match=message):
+        Recipe.from_json(values)
+
+
+def test_what_was_typed_goes_before_the_protocol():
+    made = recipe("nir", "cub", protocol="mlrc", warmup=3, pooling="average+max")
+    assert (made.warmup_epochs, made.pooling) == (3, "average+max")
+
+
+def test_numbers_of_classes_are_as_many_as_there_are_classes():
+    made = Recipe(loss="margin", settings={"beta": [1.2, 1.3, 1.1]})
+    assert make_objective(made, 3)
+    with pytest.raises(
+        ValueError, match="settings: beta must be a number, or one for each of the 4"
+    ):
+        make_objective(made, 4)
+
+
+def test_equal_recipes_have_equal_hashes():
+    assert Recipe(rate=1) == Recipe(rate=1.0)
+    assert hash(Recipe(rate=1)) == hash(Recipe(rate=1.0))
