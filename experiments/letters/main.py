@@ -39,8 +39,8 @@ from experiments.shown import curve
 from jdml import data
 from jdml.recipes import Recipe
 from jdml.training import FitResult, by_recipe
-from jdml.training.checkpoint import write_json
 from jdml.training.records import read_results
+from jdml.training.run_files import write_json
 
 TRIALS, LEADING, DEEP = 10, 12, 6
 AGAIN = ("ArcFace", "sub-centre ArcFace")

@@ -49,8 +49,8 @@ class Benchmark(BenchmarkOptions):
 
     def execute(self) -> None:
         """Train, score, show both rows, write metrics.json."""
-        from jdml.training.checkpoint import write_json
         from jdml.training.placement import writes
+        from jdml.training.run_files import write_json
 
         self.join()
         self.check()

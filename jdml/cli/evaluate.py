@@ -75,7 +75,7 @@ class Evaluate:
         """Read, measure, show."""
         from jdml.cli.terminal import print_table
         from jdml.data.arrays import read_arrays
-        from jdml.training.checkpoint import write_json
+        from jdml.training.run_files import write_json
 
         lone = self.file.suffix == ".npy"
         arrays: Mapping[str, Any] = self._read_files() if lone else read_arrays(self.file)

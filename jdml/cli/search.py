@@ -60,7 +60,7 @@ class Search:
         from jdml.cli.terminal import print_table
         from jdml.report.searching import search_images
         from jdml.training import load
-        from jdml.training.checkpoint import write_json
+        from jdml.training.run_files import write_json
 
         self._check()
         trained = load(self.run, which=self.which)

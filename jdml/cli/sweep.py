@@ -134,8 +134,8 @@ class _Trainer:
     runs: Mapping[str, Train]
 
     def __call__(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        from jdml.training.checkpoint import METRICS, read_json
         from jdml.training.compiled_programs import keep_compiled_programs
+        from jdml.training.run_files import METRICS, read_json
 
         keep_compiled_programs()
         options = self.runs[job["name"]]
@@ -151,7 +151,7 @@ class _Trainer:
 
 def _keep_order(file: Path, names: list[str]) -> None:
     """Write the order of the runs, those of earlier sweeps in the same folder after them."""
-    from jdml.training.checkpoint import read_json, write_json
+    from jdml.training.run_files import read_json, write_json
 
     before = read_json(file) if file.is_file() else []
     write_json(file, [*names, *(name for name in before if name not in names)])

@@ -29,8 +29,8 @@ class Train(TrainOptions):
         """Train, score, show, write metrics.json."""
         from jdml.cli.terminal import print_table
         from jdml.cli.training_run import TrainingRun
-        from jdml.training.checkpoint import write_json
         from jdml.training.placement import writes
+        from jdml.training.run_files import write_json
 
         self.join()
         options = self.settled()

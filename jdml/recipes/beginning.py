@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jdml.ops import checks
 from jdml.recipes.base import Recipe
 from jdml.recipes.shared import ROWS
 from jdml.registry.constraints import one_of
@@ -63,8 +62,8 @@ def recommended(
         'easy_positive'
     """
     one_of("begins", begins, RATES)
-    checks.count("steps", steps, least=0)
-    checks.count("rows", rows, least=GROUPS)
+    _count("steps", steps, 0)
+    _count("rows", rows, GROUPS)
     recipe = Recipe(
         loss=LOSS,
         settings={"margin": 0.1, "gamma": 100.0},
@@ -114,3 +113,11 @@ def for_classes(recipe: Recipe, labels: Any, *, rows: int = ROWS) -> Recipe:
         batch=(min(len(sizes), rows // samples), samples),
         small_classes="pad" if sizes.min() < samples else recipe.small_classes,
     )
+
+
+def _count(name: str, value: Any, least: int) -> None:
+    """Not that of jdml.ops, which brings JAX: the command line's help, which is quick, reads this file."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an integer, got a {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{name} must be >= {least}, got {value}")

@@ -133,7 +133,7 @@ def run_demo(
         ValueError: if ``steps`` or ``seeds`` is not positive.
     """
     from jdml.report.page import html_report
-    from jdml.training.checkpoint import write_json
+    from jdml.training.run_files import write_json
 
     for name, value in (("steps", steps), ("seeds", seeds)):
         if value < 1:

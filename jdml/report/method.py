@@ -218,7 +218,7 @@ def _changes(before: Any, chosen: Any, x: Any, y: Any, there: Any, names: Any) -
 
 def _problems(folder: Path | None) -> tuple[Any, Any]:
     """What a checkpoint says of the last change of a CCP problem."""
-    from jdml.training.checkpoint import read_checkpoint
+    from jdml.training.run_files import read_checkpoint
 
     checkpoint = None if folder is None else read_checkpoint(folder)
     carried = (checkpoint or {}).get("hook", {})

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from jdml.registry.places import as_written, at_home, check_local, json_of
-from jdml.training.checkpoint import CHECKPOINTS, CONFIG, LOG, METRICS, MODEL, read_json
 from jdml.training.embedded import read_embeddings
 from jdml.training.log import RESOURCES
 from jdml.training.records import read_results
+from jdml.training.run_files import CHECKPOINTS, CONFIG, LOG, METRICS, MODEL, read_json
 
 RESULTS = "results.jsonl"
 ORDER = "sweep.json"

@@ -1,7 +1,6 @@
 """A run's folder: its configuration, and whole, atomic checkpoints of everything that it needs to go on."""
 
 import contextlib
-import functools
 import json
 import os
 import re
@@ -11,76 +10,40 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from jdml.recipes.base import Recipe
 from jdml.registry.extras import need
-from jdml.registry.places import check_local, check_room, json_of
+from jdml.registry.places import check_local, check_room
+from jdml.training.compared import (
+    GROWING,
+    LONGER,
+    SCHEDULE,
+    SCHEDULED,
+    WITHOUT_IDS,
+    compared,
+    differences,
+    grown,
+    lacks_ids,
+    told,
+    told_apart,
+)
 from jdml.training.description import at_defaults
 from jdml.training.placement import Tree, wait_for_all, writes
+from jdml.training.run_files import (
+    CHECKPOINTS,
+    CONFIG,
+    LOG,
+    METRICS,
+    MODEL,
+    first_line,
+    read_description,
+    read_json,
+    steps_in,
+    write_json,
+    write_model,
+)
 
-CONFIG = "config.json"
-CHECKPOINTS = "checkpoints"
-LOG = "log.jsonl"
-MODEL = "model.safetensors"
-METRICS = "metrics.json"
-DESCRIPTION = "jdml"
-"""The key of a model file's metadata under which its description stands, as JSON."""
-UNCOMPARED = ("started", "versions")
-"""What a run's folder tells, and need not agree with to go on."""
 SYSTEM = re.compile(r"(?:os_error_code='|OS error )(\d+)")
 """How Orbax's storage tells what the system has refused."""
-GROWING = ("fit.steps", "recipe.steps")
-"""Numbers that may be larger when a run goes on."""
-
-SCHEDULE = {"fingerprint.optimizer", "recipe.rate_warmup"}
-"""What a schedule that ends at its steps makes another where these grow."""
-
-LONGER = ". The steps grew: with longer=True the run goes on to more of them"
-"""What is told where a run of more steps is another in nothing else, and may go on."""
-SCHEDULED = (
-    ". The steps grew, and a learning rate's schedule ends at its steps: a run with one cannot be made longer; begin "
-    "another, or train longer from its parameters at a constant rate, in another folder"
-)
-"""What is told where a run of more steps has another optimizer."""
-WITHOUT_IDS = (
-    "has a cross-batch memory without the samples' ids, as it was before older copies of a sample were left out: it "
-    "cannot go on; begin another run in another folder"
-)
-"""What is told of a checkpoint of that time."""
-
-
-def write_json(path: str | Path, content: Any) -> None:
-    """Write JSON to a file atomically: a reader, or a killed process, leaves the old file or the new one."""
-    from jdml.models.tensors import write_text
-
-    write_text(Path(path), json_text(content))
-
-
-def json_text(content: Any) -> str:
-    """JSON as it is written to files."""
-    return json.dumps(content, indent=2, sort_keys=True) + "\n"
-
-
-def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
-    """Say which fields of two JSON trees differ, by their dotted names.
-
-    Example:
-        >>> differences({"lr": 0.1, "fit": {"steps": 10}}, {"lr": 0.1, "fit": {"steps": 20}})
-        ['fit.steps: 10 there, 20 now']
-    """
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        return [] if old == new else [f"{prefix}: {json.dumps(old)} there, {json.dumps(new)} now"]
-    lines = []
-    for name in sorted(old.keys() | new.keys()):
-        path = f"{prefix}.{name}" if prefix else name
-        if name not in old:
-            lines.append(f"{path}: absent there, {json.dumps(new[name])} now")
-        elif name not in new:
-            lines.append(f"{path}: {json.dumps(old[name])} there, absent now")
-        else:
-            lines += differences(old[name], new[name], path)
-    return lines
 
 
 class RunFolder:
@@ -193,10 +156,10 @@ class RunFolder:
                 return _unpack(template, content["state"]), dict(content["progress"])
         except Exception as error:
             raise ValueError(
-                f"checkpoint {path} is damaged ({type(error).__name__}: {_first_line(error)}); "
+                f"checkpoint {path} is damaged ({type(error).__name__}: {first_line(error)}); "
                 "remove it to go on from the one before, or choose another folder"
             ) from error
-        raise ValueError(f"checkpoint {path} {_told_apart(arrays, _arrays(template), differing)}")
+        raise ValueError(f"checkpoint {path} {told_apart(arrays, _arrays(template), differing)}")
 
     def _read(self, **items: Any) -> Any:
         from orbax.checkpoint import args
@@ -248,14 +211,12 @@ class RunFolder:
             if writes():
                 write_json(file, config)
             return
-        differing = differences(_compared(there), _compared(config))
-        changed = [
-            line for line in differing if not (self._growing and _grown(line, there, config))
-        ]
+        differing = differences(compared(there), compared(config))
+        changed = [line for line in differing if not (self._growing and grown(line, there, config))]
         if changed:
             raise ValueError(
                 f"out_dir {self.path} holds a run of another configuration: "
-                + "; ".join(_told(line) for line in changed)
+                + "; ".join(told(line) for line in changed)
                 + self._hint(changed, differing, there, config)
             )
         if differing and writes():
@@ -270,9 +231,9 @@ class RunFolder:
         """What is to be said where a memory had no ids, or the same run has more steps, another optimizer at most."""
         others = {line.partition(":")[0] for line in changed}.difference(GROWING)
         memories = self._checkpoints.glob("*/arrays/metadata")
-        if "fingerprint.objective" in others and any(_lacks_ids(read_json(m)) for m in memories):
+        if "fingerprint.objective" in others and any(lacks_ids(read_json(m)) for m in memories):
             return f". Its checkpoint {WITHOUT_IDS}"
-        if not any(_grown(line, there, now) for line in differing):
+        if not any(grown(line, there, now) for line in differing):
             return ""
         if "fingerprint.optimizer" in others and others <= SCHEDULE:
             return SCHEDULED
@@ -282,7 +243,7 @@ class RunFolder:
         import orbax.checkpoint as ocp
 
         if writes():
-            steps = sorted(_steps(self._checkpoints))
+            steps = sorted(steps_in(self._checkpoints))
             removed = [self._checkpoints / str(step) for step in steps[:-keep]]
             for leftover in (*self._checkpoints.glob("*.orbax-checkpoint-tmp*"), *removed):
                 _remove(leftover)
@@ -293,136 +254,9 @@ class RunFolder:
         return ocp.CheckpointManager(self._checkpoints, options=options)
 
 
-def read_json(path: Path, kind: type = object) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        ValueError: naming the file, if it is none, or holds another kind of value.
-    """
-    return json_of(path.read_bytes(), path, kind)
-
-
-def write_model(path: Path, variables: Mapping[str, Tree], description: Mapping[str, Any]) -> None:
-    """Write ``{"params", "batch_stats"}`` and their description as one ``.safetensors``, atomically."""
-    from jdml.models.tensors import write_tensors
-
-    arrays = {name: np.asarray(value) for name, value in named_leaves(variables).items()}
-    write_tensors(path, arrays, {DESCRIPTION: json.dumps(description, sort_keys=True)})
-
-
-def read_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read the arrays of :func:`write_model` by name, and their description.
-
-    Raises:
-        ValueError: a file that cannot be read, or that has no description.
-    """
-    import ml_dtypes  # noqa: F401  (teaches NumPy bfloat16)
-
-    need("safetensors", "reading a model's file")
-    from safetensors import safe_open
-
-    try:
-        with safe_open(path, framework="np") as file:
-            metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}
-    except OSError:
-        raise
-    except Exception as error:  # of safetensors: not such a file
-        raise ValueError(
-            f"{path} is not a readable .safetensors file: {_first_line(error)}"
-        ) from error
-    if DESCRIPTION not in metadata:
-        raise ValueError(f"{path} was not written by a run of jdml: it does not say what it holds")
-    return arrays, json_of(metadata[DESCRIPTION], path, dict)
-
-
-def read_description(path: Path) -> dict[str, Any]:
-    """Read what a model file says of itself; empty where it says nothing."""
-    from jdml.models.tensors import read_metadata
-
-    return json_of(read_metadata(path).get(DESCRIPTION, "{}"), path, dict)
-
-
-def read_checkpoint(run: Path) -> dict[str, Any] | None:
-    """Read the newest checkpoint of a run's folder without knowing its kind: NamedTuples become dictionaries.
-
-    Returns:
-        ``step``, ``state``, and ``best`` (model parameters and statistics, ``()`` without a monitor); None where there
-        is no checkpoint.
-
-    Raises:
-        ValueError: a checkpoint that cannot be read.
-    """
-    need("orbax.checkpoint", "reading a checkpoint")
-    import orbax.checkpoint as ocp
-
-    steps = _steps(run / CHECKPOINTS)
-    if not steps:
-        return None
-    path = run / CHECKPOINTS / str(max(steps))
-    try:
-        with ocp.PyTreeCheckpointer() as checkpointer:
-            state = path.absolute() / "state"
-            # As NumPy arrays, wherever they lay: the devices of the run need not be here.
-            there = ocp.PyTreeCheckpointHandler().metadata(state).tree
-            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), there)
-            tree = checkpointer.restore(state, restore_args=as_numpy)
-            progress = json.loads((path / "progress" / "metadata").read_text(encoding="utf-8"))
-    except Exception as error:
-        raise ValueError(
-            f"checkpoint {path} is damaged ({type(error).__name__}: {_first_line(error)})"
-        ) from error
-    return {**tree, "step": max(steps), "progress": progress}
-
-
-def named_leaves(tree: Tree) -> dict[str, Any]:
-    """Return the leaves of a pytree by their paths.
-
-    Example:
-        >>> named_leaves({"params": {"dense": {"kernel": 1, "bias": 2}}})
-        {'params/dense/bias': 2, 'params/dense/kernel': 1}
-    """
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {"/".join(str(_key(part)) for part in path): leaf for path, leaf in leaves}
-
-
-def _key(part: Any) -> Any:
-    for attribute in ("key", "idx", "name"):
-        if hasattr(part, attribute):
-            return getattr(part, attribute)
-    return part
-
-
 def _description(config: Mapping[str, Any]) -> dict[str, Any]:
     """What of a run's configuration its model file says."""
     return {name: config[name] for name in ("embedding", "versions") if name in config}
-
-
-def _compared(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What two runs agree in; fields that a recipe did not have when it was written have their defaults."""
-    compared = {name: value for name, value in config.items() if name not in UNCOMPARED}
-    if isinstance(compared.get("recipe"), Mapping):
-        compared["recipe"] = {**Recipe().to_json(), **compared["recipe"]}
-    return compared
-
-
-def _grown(line: str, there: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether a difference is a number that may be larger, and is."""
-    name = line.partition(":")[0]
-    if name not in GROWING:
-        return False
-    old, new = (
-        functools.reduce(lambda tree, part: tree[part], name.split("."), config)
-        for config in (there, now)
-    )
-    return isinstance(old, int) and isinstance(new, int) and old < new
-
-
-def _told(line: str) -> str:
-    """A difference, in words where it is one of fingerprints."""
-    name = line.partition(":")[0]
-    part = name.removeprefix("fingerprint.")
-    return line if part == name else f"the {part} is another"
 
 
 def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -458,52 +292,7 @@ def _arrays(tree: Tree) -> dict[str, str]:
     return {jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}" for path, x in leaves}
 
 
-def _told_apart(there: Mapping[str, str], now: Mapping[str, str], differing: list[str]) -> str:
-    """Say why arrays are others: a setting of JAX that changes them, a memory of old, or another model."""
-    if _lacks_ids(there) and not _lacks_ids(now):
-        return WITHOUT_IDS
-    keys = [
-        (there.get(name, ""), now.get(name, ""))
-        for name in now
-        if name.endswith((".key", "['key']"))
-    ]
-    if there.keys() == now.keys():
-        if any(old != new and old.startswith("uint32") for old, new in keys):
-            lengths = {"uint32[2]": "threefry2x32", "uint32[4]": "rbg"}
-            was, is_ = (lengths.get(kind, kind) for kind in keys[0])
-            return (
-                f"has random keys of another kind, {was} there, {is_} now: set "
-                f'jax.config.update("jax_default_prng_impl", {was!r}) before the run goes on'
-            )
-        wide = ("float64", "int64", "uint64", "complex128")
-        double = [any(kind.startswith(wide) for kind in kinds.values()) for kinds in (there, now)]
-        if double[0] != double[1]:
-            return (
-                f'has {"double" if double[0] else "single"} precision: set jax.config.update("jax_enable_x64", '
-                f"{double[0]}) before the run goes on"
-            )
-    shown = "; ".join(differing[:3])
-    more = len(differing) - 3
-    return f"is of another model: {shown}{f'; and {more} more' if more > 0 else ''}"
-
-
-def _lacks_ids(arrays: Mapping[str, str]) -> bool:
-    """Whether among arrays, by their paths, there is a cross-batch memory that does not know its samples."""
-    memories = (name.removesuffix("next_slot") for name in arrays if name.endswith(".next_slot"))
-    return any(f"{memory}ids" not in arrays for memory in memories)
-
-
-def _steps(checkpoints: Path) -> list[int]:
-    """The steps of which there are checkpoints, whole or partly removed."""
-    return [int(path.name) for path in checkpoints.glob("*") if path.name.isdigit()]
-
-
 def _remove(folder: Path) -> None:
     import shutil
 
     shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else ""

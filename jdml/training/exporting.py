@@ -11,7 +11,7 @@ import jax
 from jdml.models.tensors import replacing
 from jdml.registry.extras import need
 from jdml.registry.places import check_local
-from jdml.training.checkpoint import json_text, write_model
+from jdml.training.run_files import json_text, write_model
 from jdml.training.trained_model import Trained
 
 PLATFORMS = ("cpu", "cuda", "tpu")

@@ -10,8 +10,8 @@ from typing import Any
 
 from jdml.models.tensors import naming, write_text
 from jdml.registry.extras import need
-from jdml.training.checkpoint import LOG
 from jdml.training.process import most_memory
+from jdml.training.run_files import LOG
 
 RESOURCES = "resources.json"
 
@@ -80,7 +80,7 @@ class Log:
 
 def _write_resources(path: Path) -> None:
     """The most memory that any process of the run has held."""
-    from jdml.training.checkpoint import read_json, write_json
+    from jdml.training.run_files import read_json, write_json
 
     before = read_json(path, dict).get("memory_mib") if path.is_file() else None
     known = [held for held in (before, most_memory()) if isinstance(held, int | float)]

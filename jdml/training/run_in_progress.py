@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.objectives.base import Metrics
-from jdml.training.checkpoint import MODEL, RunFolder
+from jdml.training.checkpoint import RunFolder
 from jdml.training.feed import Feed
 from jdml.training.fit_result import Evaluate, FitResult
 from jdml.training.hooks import Hook
@@ -17,6 +17,7 @@ from jdml.training.log import Log
 from jdml.training.lora import as_saved
 from jdml.training.optimizing import evaluation_params
 from jdml.training.placement import Tree, agreed, whole, writes
+from jdml.training.run_files import MODEL
 from jdml.training.schedule import Best, Progress, Record, Schedule, improve
 from jdml.training.step import TrainState
 

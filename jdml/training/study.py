@@ -22,7 +22,7 @@ import jax
 from jdml.ops import checks
 from jdml.registry.extras import progress_bar
 from jdml.registry.places import check_local
-from jdml.training.checkpoint import differences
+from jdml.training.compared import differences
 from jdml.training.process import keep_freed_memory
 from jdml.training.records import keep_result, read_results
 

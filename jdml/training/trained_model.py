@@ -19,15 +19,6 @@ from jdml.data.loading import read_path
 from jdml.losses.comparison import Normalize
 from jdml.registry.extras import need, progress_bar
 from jdml.registry.places import as_written, at_home, check_local
-from jdml.training.checkpoint import (
-    CONFIG,
-    METRICS,
-    MODEL,
-    named_leaves,
-    read_checkpoint,
-    read_json,
-    read_model,
-)
 from jdml.training.description import (
     build_crop,
     build_model,
@@ -41,6 +32,15 @@ from jdml.training.models import AnyModel, Model, as_model
 from jdml.training.optimizing import evaluation_params_as_read
 from jdml.training.placement import Tree
 from jdml.training.preprocess import Preprocess
+from jdml.training.run_files import (
+    CONFIG,
+    METRICS,
+    MODEL,
+    named_leaves,
+    read_checkpoint,
+    read_json,
+    read_model,
+)
 from jdml.training.step import embed
 
 UNSET: Any = object()

@@ -40,8 +40,9 @@ from jdml.models.tensors import write_tensors
 from jdml.report import looking, read_runs
 from jdml.report.data_of_run import with_data
 from jdml.training import trained_model
-from jdml.training.checkpoint import RunFolder, read_model, write_json
+from jdml.training.checkpoint import RunFolder
 from jdml.training.embedded import read_embeddings
+from jdml.training.run_files import read_model, write_json
 from jdml.training.trained_model import Trained
 
 SENTENCES = (ValueError, TypeError, OSError)

@@ -66,9 +66,9 @@ def test_what_is_recommended_is_these_numbers(begins: str, rate: float, head: st
     [
         ({"begins": "big"}, ValueError, "begins must be one of .*, got 'big'"),
         ({"steps": -1}, ValueError, "steps must be >= 0, got -1"),
-        ({"steps": "9"}, TypeError, "steps must be a Python integer >= 0, got '9'"),
+        ({"steps": "9"}, TypeError, "steps must be an integer, got a str"),
         ({"rows": 3}, ValueError, "rows must be >= 4, got 3"),
-        ({"rows": 64.0}, TypeError, r"rows must be a Python integer >= 4, got 64\.0"),
+        ({"rows": 64.0}, TypeError, "rows must be an integer, got a float"),
         ({"labels": []}, ValueError, r"labels must have shape \[N\].*, got \[0\]"),
         (
             {"labels": np.ones((4, 2), int)},

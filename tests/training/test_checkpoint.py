@@ -16,16 +16,12 @@ import pytest
 
 import jdml
 from jdml.recipes import Recipe
-from jdml.training.checkpoint import (
-    RunFolder,
-    _told_apart,
-    differences,
-    read_model,
-    write_json,
-)
+from jdml.training.checkpoint import RunFolder
+from jdml.training.compared import differences, told_apart
 from jdml.training.description import _of_normalize
 from jdml.training.embedded import Embedded, read_embeddings, write_embeddings
 from jdml.training.log import Log, cut
+from jdml.training.run_files import read_model, write_json
 
 
 def state(scale=1.0):
@@ -252,7 +248,7 @@ folder.close()
 ONE_DEVICE = """
 import sys, jax, numpy as np
 from pathlib import Path
-from jdml.training.checkpoint import read_checkpoint
+from jdml.training.run_files import read_checkpoint
 assert jax.device_count() == 1
 found = read_checkpoint(Path(sys.argv[1]))
 np.testing.assert_array_equal(found["state"]["proxies"], np.arange(8.0).reshape(4, 2))
@@ -284,15 +280,15 @@ def test_what_is_another_is_told_in_a_line():
     single = {f"['{n}']": "float32[2]" for n in range(40)}
     double = {name: "float64[2]" for name in single}
     lines = differences(single, double)
-    told = _told_apart(double, single, lines)
+    told = told_apart(double, single, lines)
     assert told.startswith('has double precision: set jax.config.update("jax_enable_x64", True)')
-    assert 'jax_enable_x64", False' in _told_apart(single, double, lines)
+    assert 'jax_enable_x64", False' in told_apart(single, double, lines)
     other = {**single, "['more']": "float32[3]"}
-    assert "of another model: ['more']: absent there" in _told_apart(
+    assert "of another model: ['more']: absent there" in told_apart(
         single, other, differences(single, other)
     )
     many = {name: "float32[3]" for name in single}
-    told = _told_apart(single, many, differences(single, many))
+    told = told_apart(single, many, differences(single, many))
     assert told.endswith("; and 37 more")
     assert len(told) < 300
 

@@ -20,9 +20,10 @@ from safetensors.numpy import save
 import jdml.cli
 from jdml import report, training
 from jdml.models.tensors import write_tensors
-from jdml.training.checkpoint import RunFolder, read_model
+from jdml.training.checkpoint import RunFolder
 from jdml.training.embedded import read_embeddings
 from jdml.training.exporting import export_file
+from jdml.training.run_files import read_model
 
 
 def changed(place: Path, **parts: Any) -> Path:
