@@ -44,6 +44,8 @@ import pytest
 from _pytest import runner
 from jax._src.interpreters import mlir
 
+pytest.register_assert_rewrite("data.own", "hunt.bad")  # what they assert is told as a test's
+
 # Traces make millions of objects, nearly none of them garbage: look for it a hundred times less often.
 gc.freeze()
 gc.set_threshold(70_000, 20, 20)

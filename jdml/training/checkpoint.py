@@ -1,4 +1,4 @@
-"""A run's folder: its configuration, and whole, atomic checkpoints of everything that it needs to go on."""
+"""Whole, atomic checkpoints of everything that a run needs to go on, and the folder that they lie in."""
 
 import contextlib
 import json

@@ -197,7 +197,11 @@ def fit(
     if skips:
         checks.count("skip_nonfinite", skip_nonfinite)
     check_average(ema, hook)
-    optimizer = _with_state_of_fit(optimizer, objective, ema=ema, loss_scale=loss_scale)
+    check_optimizer_works(optimizer, objective, averaged=ema is not None)
+    if ema is not None:
+        optimizer = with_average(optimizer, float(ema))
+    if loss_scale:
+        optimizer = with_loss_scale(optimizer)
     spec = StepSpec(
         network,
         objective,
@@ -216,15 +220,12 @@ def fit(
     folder = None
     if out_dir is not None:
         told = dict(hook.config) if hook is not None and hook.config else {}
-        changes = {
-            "skip_nonfinite": skips or None,
-            "freeze": freeze,
-            "kept_views": kept_views,
-        }
+        asked = {"skip_nonfinite": skips or None, "freeze": freeze, "kept_views": kept_views}
+        asked = {name: value for name, value in asked.items() if value is not None}
         folder = open_run(
             out_dir,
             {**(config or {}), **({"hook": told} if told else {})},
-            {"seed": seed, **asdict(schedule), **_asked(changes)},
+            {"seed": seed, **asdict(schedule), **asked},
             spec,
             train,
             begin,
@@ -257,20 +258,6 @@ def fit(
     return run.result()
 
 
-def _with_state_of_fit(
-    optimizer: optax.GradientTransformation,
-    objective: Objective,
-    *,
-    ema: float | None,
-    loss_scale: bool,
-) -> optax.GradientTransformation:
-    """The optimizer, which was found to work, with the parameters' average and the loss's scale in its state."""
-    check_optimizer_works(optimizer, objective, averaged=ema is not None)
-    if ema is not None:
-        optimizer = with_average(optimizer, float(ema))
-    return with_loss_scale(optimizer) if loss_scale else optimizer
-
-
 def _keep(
     views: int | None, features: str | Path | None, out_dir: str | Path | None, seed: int
 ) -> Keep | None:
@@ -280,11 +267,6 @@ def _keep(
     if features is None and out_dir is not None:
         features = Path(out_dir) / FEATURES
     return Keep(views, None if features is None else Path(features), seed)
-
-
-def _asked(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the settings that are not as they are by default; a run's folder of earlier versions has no others."""
-    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _take_steps(run: Run, *, shown: bool) -> None:

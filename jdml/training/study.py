@@ -17,8 +17,6 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from jdml.ops import checks
 from jdml.registry.extras import progress_bar
 from jdml.registry.places import check_local
@@ -290,21 +288,13 @@ def _end_with(study: Any) -> None:
 def _timed(run: Callable[[Job], Metrics], job: Job) -> dict[str, Any]:
     start = time.perf_counter()
     metrics = dict(run(job))
+    used, there = len(_cores()), os.cpu_count()
     return {
         "job": dict(job),
         "metrics": metrics,
         "seconds": round(time.perf_counter() - start, 1),
-        "machine": _machine(),
+        "machine": f"{platform.machine()}, {there if used == there else f'{used} of {there}'} cores",
     }
-
-
-def _machine() -> str:
-    """The processor, the cores of this process, and what JAX computes on where that is another device."""
-    used, there = len(_cores()), os.cpu_count()
-    cores = f"{platform.machine()}, {there if used == there else f'{used} of {there}'} cores"
-    if jax.default_backend() == "cpu":
-        return cores
-    return f"{cores}, {jax.devices()[0].device_kind}"
 
 
 def _check_same(what: str, result: dict[str, Any], job: Job) -> None:

@@ -5,10 +5,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from jdml.data import (
-    Dataset,
-    conventional,
-)
+from jdml.data import Dataset, conventional
 
 RANDOM = np.random.default_rng(0)
 PICTURES = RANDOM.integers(0, 256, (12, 10, 8, 3), np.uint8)

@@ -6,13 +6,7 @@ import json
 import pytest
 
 from jdml import recipes
-from jdml.recipes import (
-    RECIPES,
-    Recipe,
-    make_objective,
-    make_optimizer,
-    recipe,
-)
+from jdml.recipes import RECIPES, Recipe, make_objective, make_optimizer, recipe
 
 pytestmark = pytest.mark.slow
 

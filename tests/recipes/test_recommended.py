@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 
-from jdml.recipes import (
-    Recipe,
-    recommended,
-)
+from jdml.recipes import Recipe, recommended
 
 pytestmark = pytest.mark.slow
 

@@ -394,9 +394,10 @@ def test_image_training(
     """A step and an embedding pass of a network, and of PyTorch's where it is installed."""
     module = load("image_training", monkeypatch)
     monkeypatch.setattr(module, "CASES", (module.Case("eps", 16, 8, 1, 3),))
-    out = tmp_path / "training.json"
+    out = tmp_path / "results.jsonl"
     run(module, monkeypatch, "--repeats", "1", "--fresh-memory", "--parts", "--out", str(out))
-    content = json.loads(out.read_text())
+    ((name, content),) = read_results(out).items()
+    assert name.startswith("image_training_jax_")
     (row,) = content["rows"]
     assert row["forward"]["milliseconds"]["jdml"] < row["gradient"]["milliseconds"]["jdml"]
     assert set(row["step"]["milliseconds"]) - {"torch"} == {"jdml", "two devices"}

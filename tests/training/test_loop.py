@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import jdml.training.feed as feed
-from jdml.training import Best, checkpoint, fit, improve
+from jdml.training import Best, fit, improve
+from jdml.training.run_files import read_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -222,7 +223,7 @@ def test_finished_run_reports_again(toy, identical, tmp_path):
 def test_keeps_two_checkpoints(toy, tmp_path):
     train(toy, out_dir=tmp_path, checkpoint_every=2)
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"10", "12"}
-    assert checkpoint.read_checkpoint(tmp_path)["step"] == 12
+    assert read_checkpoint(tmp_path)["step"] == 12
 
 
 def test_other_configuration_is_refused_before_any_work(toy, tmp_path):

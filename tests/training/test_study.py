@@ -257,13 +257,6 @@ def test_seconds_are_told_to_a_tenth(monkeypatch) -> None:
     assert study._timed(dict, {})["seconds"] == 1.3
 
 
-def test_what_was_computed_on_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert study._machine().endswith(" cores")
-    monkeypatch.setattr(study.jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(study.jax, "devices", lambda: [types.SimpleNamespace(device_kind="H200")])
-    assert study._machine().endswith(" cores, H200")
-
-
 def test_results_lie_on_this_machine() -> None:
     with pytest.raises(ValueError, match="out must be a path of this machine"):
         run_study(dict, {}, "gs://bucket/results.jsonl")
