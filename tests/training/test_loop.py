@@ -11,6 +11,7 @@ import pytest
 
 import jdml.training.feed as feed
 from jdml.training import Best, fit, improve
+from jdml.training.checkpoint import RunFolder
 from jdml.training.run_files import read_checkpoint
 
 pytestmark = pytest.mark.slow
@@ -182,7 +183,7 @@ def test_a_kill_between_a_checkpoint_and_the_rest(toy, tmp_path, monkeypatch, di
     """What is written after a checkpoint is written when the run goes on from it: log line, model, metrics."""
     settings = {"checkpoint_every": 3, "evaluate_every": 4, "monitor": "spread"}
     train(toy, out_dir=tmp_path / "a", **settings)
-    save = checkpoint.RunFolder.save
+    save = RunFolder.save
 
     def killed(folder, step, *rest):
         save(folder, step, *rest)
@@ -190,7 +191,7 @@ def test_a_kill_between_a_checkpoint_and_the_rest(toy, tmp_path, monkeypatch, di
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.RunFolder, "save", killed)
+        patch.setattr(RunFolder, "save", killed)
         with pytest.raises(Killed):
             train(toy, out_dir=tmp_path / "b", **settings)
     train(toy, out_dir=tmp_path / "b", **settings)
