@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from maker.records import machine, record, table
+from maker.records import benchmarks, machine, record, table
 
 MIB = 2**20
-JAX = ("0.10", "0.12")
-"""Versions with a record of their own: the last for Python 3.11, and a newer one."""
 
 
 def page() -> str:
@@ -160,10 +158,10 @@ def training() -> str:
         "a multiple of PyTorch's; the CPU as one device, and as two that share the batch (`jdml train --devices 2`). [How convolutions are computed](convolutions.md)."
     )
     command = "python benchmarks/image_training.py"
-    sections = []
-    for version in JAX:
-        name = f"image_training_jax_{version}"
-        begin = heading(f"A training step, JAX {version}", name, command, said)
+    sections, start = [], "image_training_jax_"
+    for name in (name for name in benchmarks() if name.startswith(start)):
+        title = f"A training step, JAX {name.removeprefix(start)}"
+        begin = heading(title, name, command, said)
         sections.append(begin + training_rows(name))
         said = "The same with another JAX."
     return "\n".join(sections)

@@ -13,19 +13,7 @@ import jax.numpy as jnp
 
 from jdml.registry.extras import need
 from jdml.registry.places import check_local, check_room
-from jdml.training.compared import (
-    GROWING,
-    LONGER,
-    SCHEDULE,
-    SCHEDULED,
-    WITHOUT_IDS,
-    compared,
-    differences,
-    grown,
-    lacks_ids,
-    told,
-    told_apart,
-)
+from jdml.training.compared import compared, differences, grown, hint, told, told_apart
 from jdml.training.description import at_defaults
 from jdml.training.placement import Tree, wait_for_all, writes
 from jdml.training.run_files import (
@@ -214,10 +202,11 @@ class RunFolder:
         differing = differences(compared(there), compared(config))
         changed = [line for line in differing if not (self._growing and grown(line, there, config))]
         if changed:
+            kept = (read_json(file) for file in self._checkpoints.glob("*/arrays/metadata"))
             raise ValueError(
                 f"out_dir {self.path} holds a run of another configuration: "
                 + "; ".join(told(line) for line in changed)
-                + self._hint(changed, differing, there, config)
+                + hint(changed, differing, there, config, self._growing, kept)
             )
         if differing and writes():
             write_json(file, config)
@@ -226,18 +215,6 @@ class RunFolder:
         """Whether anything is kept of a run but its configuration: nothing is of one refused in its first step."""
         log = self.path / LOG
         return any(self._checkpoints.glob("*")) or (log.exists() and log.stat().st_size > 0)
-
-    def _hint(self, changed: list[str], differing: list[str], there: Any, now: Any) -> str:
-        """What is to be said where a memory had no ids, or the same run has more steps, another optimizer at most."""
-        others = {line.partition(":")[0] for line in changed}.difference(GROWING)
-        memories = self._checkpoints.glob("*/arrays/metadata")
-        if "fingerprint.objective" in others and any(lacks_ids(read_json(m)) for m in memories):
-            return f". Its checkpoint {WITHOUT_IDS}"
-        if not any(grown(line, there, now) for line in differing):
-            return ""
-        if "fingerprint.optimizer" in others and others <= SCHEDULE:
-            return SCHEDULED
-        return "" if others or self._growing is None else LONGER
 
     def _open_manager(self, keep: int) -> Any:
         import orbax.checkpoint as ocp

@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jdml.recipes.base import Recipe
@@ -75,9 +75,31 @@ def told(line: str) -> str:
     return line if part == name else f"the {part} is another"
 
 
+def hint(
+    changed: list[str],
+    differing: list[str],
+    there: Mapping[str, Any],
+    now: Mapping[str, Any],
+    growing: bool | None,
+    checkpoints: Iterable[Mapping[str, str]],
+) -> str:
+    """What is to be said where a memory had no ids, or the same run has more steps, another optimizer at most.
+
+    Checkpoints are their arrays, by path, which are read where they are asked for.
+    """
+    others = {line.partition(":")[0] for line in changed}.difference(GROWING)
+    if "fingerprint.objective" in others and any(map(_lacks_ids, checkpoints)):
+        return f". Its checkpoint {WITHOUT_IDS}"
+    if not any(grown(line, there, now) for line in differing):
+        return ""
+    if "fingerprint.optimizer" in others and others <= SCHEDULE:
+        return SCHEDULED
+    return "" if others or growing is None else LONGER
+
+
 def told_apart(there: Mapping[str, str], now: Mapping[str, str], differing: list[str]) -> str:
     """Say why arrays are others: a setting of JAX that changes them, a memory of old, or another model."""
-    if lacks_ids(there) and not lacks_ids(now):
+    if _lacks_ids(there) and not _lacks_ids(now):
         return WITHOUT_IDS
     keys = [
         (there.get(name, ""), now.get(name, ""))
@@ -104,7 +126,7 @@ def told_apart(there: Mapping[str, str], now: Mapping[str, str], differing: list
     return f"is of another model: {shown}{f'; and {more} more' if more > 0 else ''}"
 
 
-def lacks_ids(arrays: Mapping[str, str]) -> bool:
+def _lacks_ids(arrays: Mapping[str, str]) -> bool:
     """Whether among arrays, by their paths, there is a cross-batch memory that does not know its samples."""
     memories = (name.removesuffix("next_slot") for name in arrays if name.endswith(".next_slot"))
     return any(f"{memory}ids" not in arrays for memory in memories)

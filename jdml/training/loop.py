@@ -264,7 +264,7 @@ def _keep(
     """What of a network's features is kept, and in which folder: by default the run's, if it has one."""
     if views is None:
         return None
-    if features is None and out_dir is not None:
+    if features is None and out_dir:
         features = Path(out_dir) / FEATURES
     return Keep(views, None if features is None else Path(features), seed)
 

@@ -108,7 +108,7 @@ def read_checkpoint(run: Path) -> dict[str, Any] | None:
             as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), there)
             tree = checkpointer.restore(state, restore_args=as_numpy)
             progress = json.loads((path / "progress" / "metadata").read_text(encoding="utf-8"))
-    except Exception as error:
+    except Exception as error:  # of Orbax and its storage, of many kinds
         raise ValueError(
             f"checkpoint {path} is damaged ({type(error).__name__}: {first_line(error)})"
         ) from error

@@ -54,7 +54,7 @@ def test_what_is_recommended_is_these_numbers(begins: str, rate: float, head: st
         rate=rate,
         rate_warmup=15,
         schedule="cosine",
-        head=head,  # type: ignore[arg-type]
+        head=head,  # type: ignore[arg-type]  # one of its words
     )
 
 
@@ -79,7 +79,7 @@ def test_what_nothing_is_recommended_for(
     change: dict[str, object], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        recommended(**change)  # type: ignore[arg-type]
+        recommended(**change)  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(ValueError, match="head must be .*got 'pca'"):
-        Recipe(head="pca")  # type: ignore[arg-type]
+        Recipe(head="pca")  # type: ignore[arg-type]  # wrong on purpose
     assert recommended(steps=0).rate_warmup == 0
