@@ -15,7 +15,7 @@ import functools
 import hashlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,8 @@ class Settings(Kept):
 
     weights: Path | None = None
     """Pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
+    seeds: tuple[int, ...] = SEEDS
+    """Runs that count with these seeds only."""
     out: Path = HERE / "finetuned.jsonl"
     """File of the runs."""
 
@@ -184,7 +186,7 @@ def held_out(results: Results, method: str, rate: float) -> float:
     return float(results[f"try {method} {rate:g}"]["metrics"].get("validation", -1.0))
 
 
-def tests(results: Results) -> dict[str, dict[str, Any]]:
+def tests(results: Results, seeds: Sequence[int] = SEEDS) -> dict[str, dict[str, Any]]:
     """The runs that count, of all methods the first seed, then the next; none before all that choose have ended."""
     if not results.keys() >= trials().keys():
         return {}
@@ -195,7 +197,7 @@ def tests(results: Results) -> dict[str, dict[str, Any]]:
     own = {method: rates[LOSSES[recipe_of(method).loss].kind] for method in TEN}
     return {
         f"{method}-{seed}": {"method": method, "rate": rate, "seed": seed, "test": True}
-        for seed in SEEDS
+        for seed in seeds
         for method, rate in own.items()
     }
 
@@ -252,11 +254,13 @@ def main(settings: Settings) -> str:
     """Do the runs that are missing, as far as time goes; the tables."""
     if settings.weights is None and not settings.table:
         raise ValueError("--weights is needed: without it the network's weights would be random")
+    if not set(settings.seeds) <= set(SEEDS):
+        raise ValueError(f"--seeds must be among {SEEDS}, got {settings.seeds}")
     read = b"" if settings.weights is None else settings.weights.read_bytes()
     digest = hashlib.sha256(read).hexdigest()[:12]
     end = None if settings.minutes is None else time.monotonic() + 60 * settings.minutes
     results: Results = {}
-    for stage in (lambda _: trials(), tests):
+    for stage in (lambda _: trials(), functools.partial(tests, seeds=settings.seeds)):
         left = None if end is None else max(0.0, (end - time.monotonic()) / 60)
         timed = dataclasses.replace(settings, minutes=left)
         jobs = {name: {**job, "weights": digest} for name, job in stage(results).items()}

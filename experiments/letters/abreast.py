@@ -37,7 +37,7 @@ from jdml.training.records import keep_result
 from jdml.training.schedule import Best, improve
 from jdml.training.study import kept_results
 
-MOST, LARGE = 12, 1024
+MOST, LARGE = 24, 2048
 """Models of a program; rows of a batch from which on it has one."""
 AT_ONCE = 20
 """Drawings of a model that are embedded at a time: each letter has 20."""
