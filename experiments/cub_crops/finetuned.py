@@ -186,7 +186,7 @@ def held_out(results: Results, method: str, rate: float) -> float:
     return float(results[f"try {method} {rate:g}"]["metrics"].get("validation", -1.0))
 
 
-def tests(results: Results, seeds: Sequence[int] = SEEDS) -> dict[str, dict[str, Any]]:
+def tests(results: Results, seeds: Sequence[int]) -> dict[str, dict[str, Any]]:
     """The runs that count, of all methods the first seed, then the next; none before all that choose have ended."""
     if not results.keys() >= trials().keys():
         return {}

@@ -104,12 +104,12 @@ def _four(job: Job) -> str:
 
 
 def _unit(job: Job, recipe: Recipe) -> str:
-    """The name of the models that have one program: of a recipe, however many drawings they train on."""
+    """The name of the models that have one program: of a recipe and as many letters, however many drawings of each."""
     shape: dict[str, Any] = {"column": job["column"]}
     if "of" in job:
+        # Of as many letters: proxies, and margins of a letter each, are parameters.
         shape = {"recipe": job["recipe"], "steps": job["steps"]}
-        if recipe.has_proxies:
-            shape["letters"] = job["data"].get("letters")
+        shape["letters"] = job["data"].get("letters")
         if recipe.batch_size >= LARGE:
             shape["model"] = [job["seed"], job["fold"]]
     return f"{job['method']}: {json.dumps(shape)}"
@@ -211,6 +211,10 @@ def _begin(
     folds = data.mlrc_folds(whole.labels, protocol.FOLDS)
     loaded = [_drawings(job, whole, folds[job["fold"]].train) for job in jobs]
     first = loaded[0][0]
+    if {train.num_classes for train, _ in loaded} != {first.num_classes}:
+        raise ValueError(
+            "models of a program must have as many letters, for all have the first's parameters"
+        )
     model = ByProducts(by_recipe.make_network(recipe, first))
     per_epoch = max(1, len(first) // recipe.batch_size)
     objective = objective_of(jobs[0]["method"], recipe, first.num_classes)

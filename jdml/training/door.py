@@ -285,8 +285,8 @@ def next_rows(sampler: Sampler, size: int) -> np.ndarray:
     return rows
 
 
-def check_proxies(params: Mapping[str, Tree], labels: ArrayLike) -> None:
-    """Refuse fewer proxies than classes: a label beyond them takes part in nothing.
+def check_classes(params: Mapping[str, Tree], labels: ArrayLike) -> None:
+    """Refuse fewer proxies, or boundaries of a class each, than classes: a label beyond them takes part in nothing.
 
     Args:
         params: the objective's parameters.
@@ -295,10 +295,15 @@ def check_proxies(params: Mapping[str, Tree], labels: ArrayLike) -> None:
     Raises:
         ValueError: naming both numbers.
     """
-    proxies: Tree = params.get("proxies")
     classes = int(np.max(labels)) + 1
-    if np.ndim(proxies) in (2, 3) and np.shape(proxies)[0] < classes:
-        raise ValueError(
-            f"objective has proxies of {np.shape(proxies)[0]} classes, train has labels up to {classes - 1}: "
-            f"write jdml.objectives.proxy(loss_fn, num_classes={classes}, dim=…)"
-        )
+    write = {
+        "proxies": f"jdml.objectives.proxy(loss_fn, num_classes={classes}, dim=…)",
+        "beta": f"jdml.objectives.pair(loss_fn, learned={{'beta': jnp.full({classes}, …)}})",
+    }
+    for name, ranks in {"proxies": (2, 3), "beta": (1,)}.items():
+        of_classes: Tree = params.get(name)
+        if np.ndim(of_classes) in ranks and np.shape(of_classes)[0] < classes:
+            raise ValueError(
+                f"objective has {name} of {np.shape(of_classes)[0]} classes, train has labels up to {classes - 1}: "
+                f"write {write[name]}"
+            )

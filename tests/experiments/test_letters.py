@@ -287,6 +287,19 @@ def test_a_level_of_letters_abreast_is_what_training_on_its_drawings_gives(lette
         abreast.fit([{**job, "every": 3}], settings.folder, None)
 
 
+def test_models_of_a_program_have_as_many_letters() -> None:
+    """EPS with a margin for each letter has no proxies, but parameters by letter."""
+    from experiments.letters import abreast, factors
+
+    jobs = [job for job in factors.jobs_of(factors.HERE / "frozen.json") if job["seed"] == 1]
+    units: dict[str, set[int | None]] = {}
+    for job in jobs:
+        name = abreast._unit(job, jdml.recipes.Recipe.from_json(job["recipe"]))
+        units.setdefault(name, set()).add(job["data"].get("letters"))
+    assert all(len(letters) == 1 for letters in units.values())
+    assert len(units) < len(jobs) / 2
+
+
 def test_a_letters_model_abreast_that_diverges_is_kept_as_such(letters, monkeypatch) -> None:
     """The others of its program go on, and are scored; nothing is scored together."""
     from experiments.letters import abreast
