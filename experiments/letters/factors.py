@@ -94,6 +94,22 @@ def table(values: Mapping[str, Mapping[Any, Values]], factor: str) -> str:
     return markdown_table([factor, *map(str, order)], rows)
 
 
+def gains(values: Mapping[str, Mapping[Any, Values]], factor: str) -> str:
+    """A row for each method: by how many points it is above its usual level at another, with 95 %, paired by model."""
+    usual = levels.USUAL[factor]
+    rows = [
+        [method, *(gain(own[level], own[usual]) for level in levels.FACTORS[factor])]
+        for method, own in values.items()
+    ]
+    return markdown_table([f"{factor}, − {usual}", *map(str, levels.FACTORS[factor])], rows)
+
+
+def gain(one: Values, usual: Values) -> str:
+    """Mean and interval of the difference, of more than one model."""
+    gap = paired(one, usual)
+    return f"{gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}]" if gap.seeds > 1 else "–"
+
+
 def ordered(factor: str) -> list[Any]:
     """The levels of a factor, the usual one among them."""
     return sorted({*levels.FACTORS[factor], levels.USUAL[factor]})
@@ -186,7 +202,7 @@ def main(settings: Settings) -> str:
     ]
     values = {factor: values_of(results, scored, factor) for factor in levels.FACTORS}
     for factor, own in values.items():
-        sections.append(table(own, factor))
+        sections += [table(own, factor), gains(own, factor)]
         if comparable(own):
             sections.append(counting(shifts(own, factor)))
     draw(values, settings.figure or settings.out.with_suffix(".png"))

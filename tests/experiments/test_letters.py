@@ -254,6 +254,9 @@ def test_shifts_of_letters_are_beside_what_other_methods_gain() -> None:
     first = {model: value for model, value in near.items() if model[0] == 1}
     for some in ({}, first, {**near, (4, 0): 0.5}):
         assert not factors.comparable({**values, "a": {**values["a"], 0.4: some}})
+    told = factors.gains(values, "wrong").splitlines()
+    assert [cell.strip() for cell in told[3].split("|")[1:4]] == ["b", *2 * ["-5.1 [-5.2, -5.1]"]]
+    assert factors.gain({(1, 0): 0.5}, near) == "–"
     shift = factors.shifts(values, "wrong")["0.2: a"]
     assert (round(shift.mean, 3), shift.seeds) == (-1 + (5.15 + 3) / 2, 12)
     far = {"a": 0.415, "b": 0.41, "c": 0.1}, {"a": 0.405, "b": 0.36, "c": 0.5}
