@@ -1,4 +1,4 @@
-"""Which of two vectors is nearer: by one number for each pair, without a digit lost.
+"""Which of two vectors is nearer: by one number for each pair, with few digits lost.
 
 A gallery is ranked by *closeness* ``q · g − ‖g‖²/2``, which falls as the distance ``‖q − g‖`` grows and comes out
 of one matrix product. Equal gallery rows get equal closeness, so that duplicates stay in the order of their indices.
@@ -6,6 +6,7 @@ of one matrix product. Equal gallery rows get equal closeness, so that duplicate
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,13 +25,17 @@ _ACCELERATOR_BLOCK = 128 * 2**20
 _LAST = np.uint32(0xFF800000)
 
 
+# Rows whose middle is the centre of a frame, of the queries and of each device's part of a gallery.
+_SAMPLE = 64
+# The exponent of two by which the farthest coordinate may lie beyond the usual ones: its square is still finite.
+_FAR = 50
+
+
 @functools.partial(jax.jit, static_argnames="axis")
 def common_frame(queries: Array, gallery: Array, axis: Axis = NOWHERE) -> tuple[Array, Array]:
-    """Where to move the origin and how to scale so that distances lose no digits: ``(centre [1, D], exponent)``.
+    """Where to move the origin and how to scale so that distances lose few digits: ``(centre [1, D], exponent)``.
 
-    The exponent is that of the largest half range of a coordinate; the centre, in scaled units, is the middle of the
-    ranges rounded to whole numbers. Both are powers of two or multiples of them: vectors that spread around the origin
-    are left as they are, and whole numbers stay exact, with their ties. What is not finite is not looked at.
+    See :func:`frame_of`. What is not finite is not looked at.
     """
     low, high = _bounds(queries, gallery)
     is_finite = (jnp.isfinite(low) & jnp.isfinite(high)).all()
@@ -38,7 +43,14 @@ def common_frame(queries: Array, gallery: Array, axis: Axis = NOWHERE) -> tuple[
         _bounds, queries, gallery, finite_only=True
     )  # takes several times as long
     low, high = jax.lax.cond(is_finite, lambda: (low, high), seldom)
-    return frame_of(axis.least(low), axis.most(high))
+    elsewhere = axis.everyone(sample(gallery)).reshape(-1, gallery.shape[1])
+    some = jnp.concatenate([sample(queries), elsewhere])
+    return frame_of(axis.least(low), axis.most(high), some)
+
+
+def sample(vectors: Any) -> Any:
+    """At most so many of some vectors, from all along them."""
+    return vectors[:: max(1, -(-len(vectors) // _SAMPLE))]
 
 
 def _bounds(*several: Array, finite_only: bool = False) -> tuple[Array, Array]:
@@ -50,11 +62,30 @@ def _bounds(*several: Array, finite_only: bool = False) -> tuple[Array, Array]:
     return functools.reduce(jnp.minimum, lowest), functools.reduce(jnp.maximum, highest)
 
 
-def frame_of(low: Array, high: Array) -> tuple[Array, Array]:
-    """The frame of vectors whose coordinates ``[D]`` lie between two bounds."""
-    exponent = jnp.clip(jnp.frexp(jnp.max(high / 2 - low / 2))[1] - 1, -120, 120)
-    middle = jnp.ldexp(low / 2 + high / 2, -exponent)
-    return jnp.round(middle)[None, :], exponent
+def frame_of(low: Array, high: Array, some: Array) -> tuple[Array, Array]:
+    """The frame of vectors whose coordinates ``[D]`` lie between two bounds, by some of them ``[n, D]``.
+
+    The centre is their median, which a few vectors far from the others do not move: closeness loses digits by the
+    square of how far from it vectors lie. It is a multiple of a power of two that is at most their spread (the largest
+    median of a coordinate's deviations): vectors that spread around the origin are left where they are, and whole
+    numbers stay exact, with their ties. The exponent is the spread's, or what keeps the squares of the farthest finite.
+    """
+    if len(some) == 0:
+        some = jnp.zeros((1, *some.shape[1:]), some.dtype)
+    some = jnp.where(jnp.isfinite(some), some, 0)
+    middle = jnp.median(some, axis=0, keepdims=True)
+    spread = jnp.max(jnp.median(jnp.abs(some - middle), axis=0))
+    whole = _exponent(jnp.max(high / 2 - low / 2))
+    unit = jnp.where(spread > 0, _exponent(spread), whole)
+    exponent = jnp.clip(jnp.maximum(unit, whole - _FAR), -120, 120)
+    rounded = jnp.ldexp(jnp.round(jnp.ldexp(middle, -unit)), unit - exponent)
+    exact = jnp.ldexp(middle, -exponent)
+    return jnp.where(spread > 0, rounded, exact), exponent
+
+
+def _exponent(size: Array) -> Array:
+    """That of the largest power of two up to a number."""
+    return jnp.clip(jnp.frexp(size)[1] - 1, -120, 120)
 
 
 @jax.jit

@@ -55,7 +55,8 @@ def frame_of(queries: Array, rows: np.memmap) -> tuple[Array, Array]:
             row = start + int(finite.argmin())
             raise ValueError(f"gallery must be finite (in float32), row {row} is not")
         low, high = np.minimum(low, piece.min(axis=0)), np.maximum(high, piece.max(axis=0))
-    return closeness.frame_of(jnp.asarray(low), jnp.asarray(high))
+    some = np.concatenate([closeness.sample(queries), closeness.sample(rows)], dtype=low.dtype)
+    return closeness.frame_of(*map(jnp.asarray, (low, high, some)))
 
 
 def rank(

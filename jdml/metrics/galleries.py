@@ -37,7 +37,7 @@ class Search(NamedTuple):
 
 
 def prepare(task: answers.Task, distances: Any = None) -> Search:
-    """Everything on the device, in a frame where distances lose no digits. A gallery on disk stays there."""
+    """Everything on the device, in a frame where distances lose few digits. A gallery on disk stays there."""
     queries, gallery, own = task.queries, task.gallery, task.own
     itself = None if own is None else jnp.asarray(own)
     if distances is not None:

@@ -155,6 +155,20 @@ def test_scale_and_offset_cost_no_digits(path, move):
     assert moved == pytest.approx(plain, rel=1e-6)
 
 
+@pytest.mark.parametrize("times", [1e4, 1e30])
+def test_a_row_far_away_costs_the_others_no_digits(path, tmp_path, times):
+    vectors, labels = embedded(2, queries=300, dim=16)
+    vectors[0] *= times
+    labels[0] = 1  # alone in its class: nobody's answer, and asks for none
+    assert_equal_to_oracle(vectors, labels)
+    np.save(tmp_path / "gallery.npy", vectors)
+    on_disk = np.load(tmp_path / "gallery.npy", mmap_mode="r")
+    assert_equal_to_oracle(vectors[1:], labels[1:], on_disk, labels, self_index=np.arange(1, 300))
+    others = np.delete(vectors, 0, 0)
+    found, expected = nearest(others, vectors, 9)[1], nearest(others, others, 9)[1]
+    chex.assert_trees_all_equal(found, expected + 1)
+
+
 def test_kinds_of_arrays_and_types_agree():
     vectors, labels = embedded(3, whole=True)
     expected = evaluate_retrieval(vectors, labels)
