@@ -70,7 +70,6 @@ def recognize(folder: str | Path) -> str:
 
 def load(
     name: str,
-    *,
     data_dir: str | Path | None = None,
     split: str = "train",
     download: bool = True,

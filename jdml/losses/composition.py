@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ParamSpec
 
 import jax
@@ -145,6 +145,8 @@ def matryoshka(
     checks.check_function("loss_fn", loss_fn)
     if loss_fn is None:
         raise TypeError("loss_fn must be a loss, got None")
+    if not isinstance(dims, Iterable):
+        raise TypeError(f"dims must be several widths such as (64, 128), got {dims!r}")
     sizes = tuple(dims)
     checks.counts("dims", sizes)
     shares: list[float | Array] = [1.0] * len(sizes) if weights is None else [*weights]

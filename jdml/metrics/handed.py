@@ -121,13 +121,25 @@ def as_groups(name: str, groups: Any) -> np.ndarray:
 
     Raises:
         TypeError: other numbers.
+        ValueError: a row without a group, as tables have it.
     """
     values = np.asarray(as_array(groups))
     if values.dtype.kind in "OT":
+        for row, value in enumerate(values.flat):
+            if _is_missing(value):
+                raise ValueError(
+                    f"{name} has no group for row {row}, {value!r}: give each row without one a group of its own"
+                )
         values = values.astype(np.str_)
     if values.size and values.dtype.kind not in "iubUS":
         raise TypeError(f"{name} must be integers or names, got dtype {values.dtype}")
     return values
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a table has nothing there: None, NaN, and what pandas has for them."""
+    nothing = value is None or type(value).__name__ in ("NAType", "NaTType")
+    return nothing or (isinstance(value, float) and value != value)
 
 
 def _is_tensor(value: Any) -> bool:

@@ -97,6 +97,11 @@ def pair(
         Array(0.2, dtype=float32)
     """
     _check_loss(loss_fn, {**settings, **(learned or {})})
+    if checks.asks_for(loss_fn, "proxies") and "proxies" not in settings:
+        raise TypeError(
+            f"loss_fn must compare samples, got {_name(loss_fn)}, which compares them with proxies: write "
+            f"jdml.objectives.proxy({_name(loss_fn)}, num_classes, dim)"
+        )
     for name in sorted(ROWS & set(learned or {})):
         raise ValueError(
             f"learned must hold hyper-parameters of the loss, got {name}, which has one entry for each row of a batch: "
@@ -172,16 +177,15 @@ def proxy(
         {'proxies': (3, 1, 2)}
     """
     _check_loss(loss_fn, settings)
-    sizes = {"num_classes": num_classes, "dim": dim, "proxies_per_class": proxies_per_class}
+    if not checks.takes_by_place(loss_fn, 3):
+        raise TypeError(
+            f"loss_fn must take embeddings, labels and proxies, got {_name(loss_fn)}, which takes no proxies: write "
+            f"jdml.objectives.pair({_name(loss_fn)})"
+        )
+    init = _random_proxies(num_classes, dim, proxies_per_class)
     if sampled_classes is not None:
-        sizes["sampled_classes"] = sampled_classes
-    for name, size in sizes.items():
-        checks.count(name, size)
+        checks.count("sampled_classes", sampled_classes)
     watched = {} if monitor is None else checks.taken_settings(monitor, settings)
-
-    def init(key: Array) -> Params:
-        drawn = jax.random.normal(key, (num_classes, proxies_per_class, dim))
-        return {"proxies": drawn / jnp.linalg.norm(drawn, axis=-1, keepdims=True)}
 
     def loss(
         params: Params,
@@ -291,7 +295,7 @@ def as_proxy_objective(
         total = value + in_batch_weight * among
         return total, {"loss": total, "proxy_loss": value, "in_batch_loss": among}
 
-    return Objective(proxy(loss_fn, num_classes, dim, proxies_per_class).init, loss)
+    return Objective(_random_proxies(num_classes, dim, proxies_per_class), loss)
 
 
 # Images as the references of a loss: they go through the network with the batch.
@@ -390,3 +394,22 @@ def _check_loss(loss_fn: Any, settings: Iterable[str]) -> None:
     checks.check_settings(loss_fn, settings)
     if isinstance(settings, dict) and "mine" in settings:
         check_miner(settings["mine"])
+
+
+def _name(loss_fn: Any) -> str:
+    return getattr(loss_fn, "__name__", type(loss_fn).__name__)
+
+
+def _random_proxies(
+    num_classes: int, dim: int, proxies_per_class: int
+) -> Callable[[Array], Params]:
+    """Draw proxies on the sphere."""
+    sizes = {"num_classes": num_classes, "dim": dim, "proxies_per_class": proxies_per_class}
+    for name, size in sizes.items():
+        checks.count(name, size)
+
+    def init(key: Array) -> Params:
+        drawn = jax.random.normal(key, (num_classes, proxies_per_class, dim))
+        return {"proxies": drawn / jnp.linalg.norm(drawn, axis=-1, keepdims=True)}
+
+    return init

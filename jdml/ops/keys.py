@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 THREEFRY = "threefry2x32"
@@ -19,12 +20,19 @@ def portable_key(key: Array) -> Array:
     Returns:
         As many typed keys; threefry keys as they are.
 
+    Raises:
+        TypeError: no key.
+
     Example:
         >>> other = portable_key(jax.random.key(0, impl="rbg"))
         >>> other.shape, jax.random.key_impl(other), portable_key(jax.random.PRNGKey(0)) == jax.random.key(0)
         ((), 'threefry2x32', Array(True, dtype=bool))
     """
-    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", ())
+    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    if not typed and (dtype != np.uint32 or shape[-1:] not in ((2,), (4,))):
+        told = repr(key) if dtype is None else f"{dtype} of shape {list(shape)}"
+        raise TypeError(f"key must be a key such as jax.random.key(0), got {told}")
     words = jax.random.key_data(key) if typed else jnp.asarray(key)
     portable = jax.random.wrap_key_data(words[..., :2], impl=THREEFRY)
     for place in range(2, words.shape[-1]):

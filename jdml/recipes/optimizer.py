@@ -9,6 +9,9 @@ from jdml import adapt, optim
 from jdml.recipes.base import Recipe, RecipeError, check_blocks
 from jdml.registry import resolve
 
+ROLES = ("proxies", "beta", "flow")
+"""What objectives of the library learn; a recipe may have rates of those that its own does not."""
+
 
 def make_optimizer(
     recipe: Recipe, roles: tuple[str, ...], steps_per_epoch: int, steps: int | None = None
@@ -29,7 +32,8 @@ def make_optimizer(
         The transformation.
 
     Raises:
-        ValueError: if ``steps_per_epoch`` is below 1, or a warm-up is as long as the run.
+        ValueError: if ``steps_per_epoch`` is below 1, a warm-up is as long as the run, or there is a rate, or decay, of
+            what nobody learns.
 
     Example:
         >>> import jax.numpy as jnp
@@ -42,6 +46,13 @@ def make_optimizer(
     """
     if steps_per_epoch < 1:
         raise ValueError(f"steps_per_epoch must be at least 1, got {steps_per_epoch}")
+    for field in ("role_rates", "decayed"):
+        for role in getattr(recipe, field):
+            if role not in (*roles, *ROLES):
+                may = ", ".join(dict.fromkeys((*roles, *ROLES)))
+                raise RecipeError(
+                    f"{{{field}}} has {role!r}, which is not learned: it may have {may}"
+                )
     whole = recipe.steps if steps is None else steps
     whole = recipe.epochs * steps_per_epoch if whole is None else max(1, whole)
     if recipe.rate_warmup and recipe.rate_warmup >= whole:

@@ -2,9 +2,11 @@
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
+from jdml import registry
 from jdml.recipes.base import Recipe
 from jdml.recipes.ccp import PRESETS as OF_PROBLEMS
 from jdml.recipes.ccp import anchored
@@ -299,7 +301,7 @@ def recipe(
     Args:
         method: one of ``RECIPES``: the five of this library (``"ccp"``, ``"eps"``, ``"mpa"``, ``"nir"``, ``"pfml"``)
             and those they are compared with.
-        dataset: one of ``DATASETS``; any other name gets the settings of ``"cub"``.
+        dataset: one of ``DATASETS``; any other name, of data of one's own, gets the settings of ``"cub"``.
         protocol: ``"mlrc"``, and ``"ablation"`` alike, gives every method the same batches of 8 × 4 (32 classes of one
             image for the proxy losses of CCP's tables, 32 random images for others), 128 dimensions, average pooling,
             Adam with rate 1e-5, and vectors in the ball but for ``ON_SPHERE``.
@@ -312,7 +314,7 @@ def recipe(
         The recipe.
 
     Raises:
-        ValueError: if there is no such method, protocol or setting.
+        ValueError: if there is no such method, protocol or setting, or one of ``DATASETS`` has another name here.
 
     Implementation notes:
         The settings are the papers', as printed. What they leave open was filled in, see ``inferred`` in
@@ -328,6 +330,7 @@ def recipe(
     """
     one_of("method", method, RECIPES)
     one_of("protocol", protocol, get_args(Protocol))
+    _check_name(dataset)
     known = settings_of(method)
     for name in settings:
         if name not in known:
@@ -342,6 +345,26 @@ def recipe(
         made = _under_mlrc(made, method, dataset)
     asked = {field: settings[name] for name, field in _ASKED.items() if name in settings}
     return dataclasses.replace(made, network=backbone, **{**_head(backbone), **asked})
+
+
+ALSO = {
+    "cub": ("cub200", "cub2002011"),
+    "cars": ("stanfordcars",),
+    "sop": ("onlineproducts",),
+    "inshop": ("deepfashion", "deepfashioninshop"),
+}
+"""What others call data sets, in letters and digits."""
+
+
+def _check_name(dataset: str) -> None:
+    """Refuse other names of data sets that have settings of their own."""
+    plain = re.sub("[^a-z0-9]", "", dataset.lower())
+    for name in DATASETS:
+        prepared = (registry.DATASETS[name].tfds or name).replace("_", "")
+        if dataset != name and plain in (name, prepared, *ALSO[name]):
+            raise ValueError(
+                f"dataset must be {name!r} for the papers' settings of it, got {dataset!r}"
+            )
 
 
 _ASKED = {"pooling": "pooling", "warmup": "warmup_epochs", "decay_every": "decay_every"}

@@ -21,7 +21,7 @@ from jdml.registry import NETWORKS, resolve
 from jdml.registry.networks import for_images
 from jdml.registry.places import check_local
 from jdml.registry.pointers import is_pointer
-from jdml.training.door import check_train
+from jdml.training.door import check_train, tell_gaps
 from jdml.training.factory import make_own
 from jdml.training.fit_result import Embedder, Evaluate, FitResult
 from jdml.training.hooks import Hook
@@ -84,7 +84,8 @@ def train(
 
     Args:
         recipe: how; from :func:`jdml.recipes.recipe`, or made of values.
-        train: the images and labels that train, labelled 0, 1, … without gaps where there are proxies.
+        train: the images and labels that train, labelled 0, 1, … without gaps where there are proxies: a class
+            without a row has one, too, which is told.
         validation: held-out images. They are scored by MAP@R on the way, the best parameters are kept, and they tell
             when a problem of CCP ends.
         out_dir: the run's folder, whose ``config.json`` holds the recipe; None writes nothing.
@@ -143,6 +144,8 @@ def train(
     model = adapted(recipe, model)
     if sampler is None and objective is None:
         check_positives(recipe, train.labels)
+    if objective is None and recipe.has_proxies:
+        tell_gaps(train.labels)
     drawn = sampler
     if drawn is None:
         drawn = make_sampler(recipe, train.labels, seed, getattr(train, "views", {}))
@@ -320,11 +323,18 @@ def normalized(recipe: Recipe, embeddings: np.ndarray | jax.Array) -> jax.Array:
     return vectors if normalize is None else normalize(vectors)
 
 
-@functools.lru_cache(maxsize=8)
 def parts_of_step(
     recipe: Recipe, classes: int, steps_per_epoch: int, steps: int
 ) -> tuple[Any, Any]:
     """Objective and optimizer, the same objects for folds of the same size, which then share a compiled step."""
+    return _parts_of_step(dataclasses.replace(recipe), classes, steps_per_epoch, steps)
+
+
+@functools.lru_cache(maxsize=8)
+def _parts_of_step(
+    recipe: Recipe, classes: int, steps_per_epoch: int, steps: int
+) -> tuple[Any, Any]:
+    """The same, of a copy that nobody writes into: a recipe's mappings are dictionaries."""
     objective = make_objective(recipe, classes)
     return objective, make_optimizer(recipe, roles_of(objective), steps_per_epoch, steps)
 

@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import warnings
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -144,9 +145,11 @@ def check_as_trained(images: Any, told: Mapping[str, Any], preprocess: object) -
 
     Raises:
         TypeError: integers other than uint8.
-        ValueError: another range.
+        ValueError: another range, or an image that is not finite.
     """
     own = not isinstance(preprocess, Normalizer) and preprocess not in (to_float, standard)
+    if not own:
+        _check_finite("images", images)
     if own or len(told.get("shape", ())) != 3 or not hasattr(images, "dtype"):
         return
     if images.dtype != np.uint8 and not jnp.issubdtype(images.dtype, jnp.floating):
@@ -157,6 +160,15 @@ def check_as_trained(images: Any, told: Mapping[str, Any], preprocess: object) -
         check_unit("images", images, ", as the run was trained")
     elif "range" in told:
         check_alike("images", images, Range(*told["range"]))
+
+
+def _check_finite(name: str, images: Any) -> None:
+    """Refuse images on the host with a pixel that is no number: a network may lose it, and embed something."""
+    if not isinstance(images, np.ndarray) or images.dtype.kind != "f":
+        return
+    for row, image in enumerate(images):
+        if not np.isfinite(image).all():
+            raise ValueError(f"{name} must be finite, row {row} is not")
 
 
 def check_start(start: Any) -> None:
@@ -307,3 +319,20 @@ def check_classes(params: Mapping[str, Tree], labels: ArrayLike) -> None:
                 f"objective has {name} of {np.shape(of_classes)[0]} classes, train has labels up to {classes - 1}: "
                 f"write {write[name]}"
             )
+
+
+def tell_gaps(labels: ArrayLike) -> None:
+    """Warn of classes without a row: each has a proxy that nothing attracts, and takes part in what is averaged.
+
+    Args:
+        labels: those of the data set, ``[N]`` integers.
+    """
+    there = np.unique(labels)
+    classes, here = int(there.max(initial=-1)) + 1, int((there >= 0).sum())
+    if here < classes:
+        absent = int(np.setdiff1d(np.arange(classes), there)[0])
+        warnings.warn(
+            f"train has rows of {here} of {classes} classes, none has label {absent}: each class without rows has a "
+            "proxy, too; number the labels 0, 1, …, as numpy.unique(labels, return_inverse=True)[1] does",
+            stacklevel=3,
+        )

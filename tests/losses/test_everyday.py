@@ -119,6 +119,8 @@ def test_what_matryoshka_and_both_ways_refuse() -> None:
         jdml.matryoshka(jdml.triplet_loss, (2, 4), weights=(1.0,))
     with pytest.raises(ValueError, match="dims must hold at least one"):
         jdml.matryoshka(jdml.triplet_loss, ())
+    with pytest.raises(TypeError, match=r"dims must be several widths such as \(64, 128\), got 4"):
+        jdml.matryoshka(jdml.triplet_loss, 4)
     for wrap in (jdml.both_ways, lambda loss_fn: jdml.matryoshka(loss_fn, (2,))):
         with pytest.raises(TypeError, match="loss_fn must be"):
             wrap(None)

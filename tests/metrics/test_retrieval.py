@@ -438,6 +438,16 @@ BAD[4, 1] = np.nan
             r"ignore\[1\] must be int",
         ),
         (
+            lambda: evaluate_retrieval(X, Y, ignore=([*"ab", None, *"cde"], [*"abcdef"])),
+            ValueError,
+            r"ignore\[0\] has no group for row 2, None: give each row without one a group of its own",
+        ),
+        (
+            lambda: evaluate_retrieval(X, Y, ignore=(Y, np.array([1, np.nan] * 3, object))),
+            ValueError,
+            r"ignore\[1\] has no group for row 1, nan",
+        ),
+        (
             lambda: evaluate_retrieval(X, Y, ignore=(Y, Y.astype(str))),
             TypeError,
             "must both be integers or both be names",

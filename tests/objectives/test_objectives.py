@@ -41,6 +41,15 @@ def test_pair_hands_the_key_to_random_miners() -> None:
     assert jnp.isfinite(objective.loss({}, X, Y, key=KEY)[0])
     with pytest.raises(ValueError, match="key is missing"):
         objective.loss({}, X, Y)
+    words = jax.random.key_data(KEY)
+    assert objective.loss({}, X, Y, key=words)[0] == objective.loss({}, X, Y, key=KEY)[0]
+    for key, told in (
+        (0, r"\w+ of shape \[\]"),
+        ("a", "'a'"),
+        (words[:1], r"uint32 of shape \[1\]"),
+    ):
+        with pytest.raises(TypeError, match=f"key must be a key such as .*, got {told}"):
+            objective.loss({}, X, Y, key=key)
 
 
 def test_learned_hyper_parameters_get_gradients() -> None:
@@ -177,6 +186,16 @@ def test_memory_is_one_trace_and_takes_masks() -> None:
             lambda: objectives.proxy(jdml.proxy_anchor_loss, 3, 4, 0),
             ValueError,
             "proxies_per_class must be >= 1",
+        ),
+        (
+            lambda: objectives.pair(jdml.proxy_anchor_loss),
+            TypeError,
+            r"got proxy_anchor_loss, .* write jdml.objectives.proxy\(proxy_anchor_loss, num_classes",
+        ),
+        (
+            lambda: objectives.proxy(jdml.triplet_loss, 3, 4),
+            TypeError,
+            r"got triplet_loss, which takes no proxies: write jdml.objectives.pair\(triplet_loss\)",
         ),
         (
             lambda: objectives.with_memory(objectives.pair(jdml.triplet_loss), 0, 4),

@@ -20,6 +20,24 @@ def test_bad_names_and_sizes_are_refused():
         recipe("pfml", "cub", protocol="old")
     with pytest.raises(ValueError, match="steps_per_epoch must be at least 1, got 0"):
         make_optimizer(recipe("pfml", "cub"), ("proxies",), 0)
+    for wrong in ({"role_rates": {"proxy": 3.0}}, {"decayed": ("proxy",)}):
+        with pytest.raises(
+            ValueError, match="has 'proxy', which is not learned: it may have scale, prox"
+        ):
+            make_optimizer(Recipe(**wrong), ("scale", "proxies"), 1)
+    make_optimizer(Recipe(role_rates={"scale": 3.0, "beta": 2.0}), ("scale",), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "called"),
+    [("CUB", "cub"), ("CUB_200_2011", "cub"), ("cars196", "cars"), ("In-shop", "inshop")],
+)
+def test_a_data_set_by_another_name_is_not_taken_for_one_s_own(name, called):
+    with pytest.raises(
+        ValueError, match=f"dataset must be '{called}' for the papers' .*, got '{name}'"
+    ):
+        recipe("contrastive", name)
+    assert recipe("contrastive", "cubes") == recipe("contrastive", "photographs")
 
 
 @pytest.mark.parametrize(

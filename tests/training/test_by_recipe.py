@@ -233,6 +233,25 @@ def test_parts_of_one_s_own_take_the_recipe_s_place():
     jax.tree.map(np.testing.assert_array_equal, one.state.params, fresh.params)
 
 
+def test_a_recipe_that_was_written_into_is_another():
+    recipe = dataclasses.replace(PLAIN, settings={"margin": 0.1})
+    first = train(recipe, blobs(), model=Network(), **STILL).history[-1]["loss"]
+    recipe.settings["margin"] = 1.5
+    second = train(recipe, blobs(), model=Network(), **STILL).history[-1]["loss"]
+    wide = dataclasses.replace(PLAIN, settings={"margin": 1.5})
+    assert first < second == train(wide, blobs(), model=Network(), **STILL).history[-1]["loss"]
+
+
+def test_classes_without_rows_are_told():
+    gaps = dataclasses.replace(blobs(), labels=10 * blobs().labels)
+    proxies = dataclasses.replace(PLAIN, loss="arcface")
+    with pytest.warns(
+        UserWarning, match="rows of . of .. classes, none has label 1: .* proxy, too"
+    ):
+        train(proxies, gaps, model=Network(), **STILL)
+    train(PLAIN, gaps, model=Network(), **STILL)
+
+
 def test_what_a_recipe_leaves_open_is_found_in_the_images():
     def made(shape, **changes):
         part = data.Dataset("x", np.zeros((4, *shape), np.uint8), np.arange(4) % 2)

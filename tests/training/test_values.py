@@ -112,6 +112,10 @@ def test_what_fit_returns_refuses_them_too():
     for images in (255 * UNIT, 2 * UNIT - 1):
         with pytest.raises(ValueError, match="0…1, as the run was trained, got float32"):
             embedder(images)
+    broken = UNIT.copy()
+    broken[7, 1, 1] = np.nan
+    with pytest.raises(ValueError, match="images must be finite, row 7 is not"):
+        embedder(broken)
     with pytest.raises(ValueError, match="trained on, -1 to 1, got uint8, read as 0…1"):
         fit(2 * UNIT - 1).embedder(BYTES)
 

@@ -49,11 +49,13 @@ from jdml.ops.checks.running import (
     require_finite,
 )
 from jdml.ops.checks.settings import (
+    asks_for,
     check_flag,
     check_function,
     check_settings,
     taken_settings,
     takes,
+    takes_by_place,
 )
 
 __all__ = [
@@ -65,6 +67,7 @@ __all__ = [
     "as_array",
     "as_centres",
     "as_finite",
+    "asks_for",
     "block",
     "check_classes",
     "check_concrete",
@@ -98,6 +101,7 @@ __all__ = [
     "seed",
     "taken_settings",
     "takes",
+    "takes_by_place",
     "unit_interval",
     "widen_labels",
 ]

@@ -43,6 +43,40 @@ def takes(function: Callable[..., Any], name: str) -> bool:
     return known is None or name in known
 
 
+def takes_by_place(function: Callable[..., Any], number: int) -> bool:
+    """Tell whether a function takes so many arguments by their places.
+
+    Args:
+        function: a loss.
+        number: how many.
+
+    Returns:
+        Whether it does; True where there is no signature to look at.
+    """
+    known = _signature(function)
+    try:
+        if known is not None:
+            known.bind_partial(*range(number))
+    except TypeError:
+        return False
+    return True
+
+
+def asks_for(function: Callable[..., Any], name: str) -> bool:
+    """Tell whether a function cannot be called without an argument.
+
+    Args:
+        function: a loss.
+        name: of the argument.
+
+    Returns:
+        Whether its signature has it, without a default.
+    """
+    known = _signature(function)
+    asked = None if known is None else known.parameters.get(name)
+    return asked is not None and asked.default is asked.empty
+
+
 def taken_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Pick the settings that a function takes by name, and has not been given yet.
 
@@ -58,12 +92,20 @@ def taken_settings(function: Callable[..., Any], settings: Mapping[str, Any]) ->
     return {name: value for name, value in settings.items() if name in known and name not in given}
 
 
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    """None of what is not a Python function."""
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
 def _keywords(function: Callable[..., Any]) -> list[str] | None:
     """The keywords that a function takes; None where that is any, or where there is no signature to look at."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # not a Python function
+    known = _signature(function)
+    if known is None:
         return None
+    parameters = known.parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
     return [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
