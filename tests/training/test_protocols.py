@@ -114,9 +114,9 @@ def test_embeddings_side_by_side_are_normalized_as_each_is():
 
 
 def test_the_four_folds_share_a_compiled_step():
-    by_recipe.parts_of_step.cache_clear()
+    by_recipe._parts_of_step.cache_clear()
     mlrc(plan("proxies"), stripes(), Retrieval(stripes(seed=1)))
-    assert by_recipe.parts_of_step.cache_info().misses == 1
+    assert by_recipe._parts_of_step.cache_info().misses == 1
 
 
 def test_pretrained_variables_are_what_training_begins_with():

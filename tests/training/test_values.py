@@ -102,7 +102,7 @@ def test_bytes_that_are_0_and_1_alone_are_refused():
 def test_what_is_not_finite_is_not_embedded(tmp_path):
     run = trained(UNIT, tmp_path)
     holed = np.where(np.arange(24).reshape(-1, 1, 1, 1) == 5, np.nan, UNIT).astype(np.float32)
-    with pytest.raises(ValueError, match="the embedding of row 5 is not"):
+    with pytest.raises(ValueError, match="images must be finite, row 5 is not"):
         run.embed(holed)
 
 
