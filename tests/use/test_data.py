@@ -448,6 +448,8 @@ def test_all_blocks_are_tried():
 
 
 def test_the_shell_asks_for_what_preparing_needs(tmp_path, monkeypatch, jdml_command):
+    # Imported now: what it is without tensorflow would stay for the tests that follow.
+    pytest.importorskip("tensorflow_datasets")
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "sets"))
     for words in (("data", "get", "omniglot"), ("train", "--data", "omniglot")):
