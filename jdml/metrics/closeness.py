@@ -27,7 +27,7 @@ _LAST = np.uint32(0xFF800000)
 
 # Rows whose middle is the centre of a frame, of the queries and of each device's part of a gallery.
 _SAMPLE = 64
-# The exponent of two by which the farthest coordinate may lie beyond the usual ones: its square is still finite.
+# The exponent of two by which a coordinate may be larger than the spread: its square is still finite.
 _FAR = 50
 
 
@@ -68,19 +68,24 @@ def frame_of(low: Array, high: Array, some: Array) -> tuple[Array, Array]:
     The centre is their median, which a few vectors far from the others do not move: closeness loses digits by the
     square of how far from it vectors lie. It is a multiple of a power of two that is at most their spread (the largest
     median of a coordinate's deviations): vectors that spread around the origin are left where they are, and whole
-    numbers stay exact, with their ties. The exponent is the spread's, or what keeps the squares of the farthest finite.
+    numbers stay exact, with their ties. The exponent is that power's: the spread's, or what keeps squares finite.
     """
     if len(some) == 0:
         some = jnp.zeros((1, *some.shape[1:]), some.dtype)
     some = jnp.where(jnp.isfinite(some), some, 0)
-    middle = jnp.median(some, axis=0, keepdims=True)
-    spread = jnp.max(jnp.median(jnp.abs(some - middle), axis=0))
+    middle = _median(some)
+    spread = jnp.max(_median(jnp.abs(some - middle)))
     whole = _exponent(jnp.max(high / 2 - low / 2))
-    unit = jnp.where(spread > 0, _exponent(spread), whole)
-    exponent = jnp.clip(jnp.maximum(unit, whole - _FAR), -120, 120)
-    rounded = jnp.ldexp(jnp.round(jnp.ldexp(middle, -unit)), unit - exponent)
-    exact = jnp.ldexp(middle, -exponent)
-    return jnp.where(spread > 0, rounded, exact), exponent
+    least = jnp.maximum(whole, _exponent(jnp.max(jnp.abs(middle)))) - _FAR
+    exponent = jnp.maximum(jnp.where(spread > 0, _exponent(spread), whole), least)
+    scaled = jnp.ldexp(middle, -exponent)
+    return jnp.where(spread > 0, jnp.round(scaled), scaled), exponent
+
+
+def _median(some: Array) -> Array:
+    """One of the numbers of each column ``[1, D]``: the mean of two may be more than there is."""
+    half = len(some) // 2
+    return jnp.sort(some, axis=0)[half : half + 1]
 
 
 def _exponent(size: Array) -> Array:

@@ -116,6 +116,14 @@ def test_the_frame_keeps_small_whole_numbers_exact():
     assert float(jnp.abs(moved).max()) <= 2.5
 
 
+@pytest.mark.parametrize("same", [1e4, 1e30, 3e38])
+def test_a_coordinate_that_all_share_costs_no_digits(same):
+    points = np.random.default_rng(3).normal(size=(40, 3)).astype(np.float32)
+    shared = np.column_stack([points, np.full(40, same, np.float32)])
+    expected = nearest(points, points, 5, exclude_self=True)
+    chex.assert_trees_all_equal(nearest(shared, shared, 5, exclude_self=True), expected)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_row_that_is_not_finite_is_refused_and_spoils_no_other_under_jit(bad):
     points = np.random.default_rng(4).normal(size=(12, 3)).astype(np.float32)
