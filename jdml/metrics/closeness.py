@@ -27,8 +27,9 @@ _LAST = np.uint32(0xFF800000)
 
 # Rows whose middle is the centre of a frame, of the queries and of each device's part of a gallery.
 _SAMPLE = 64
-# The exponent of two by which a coordinate may be larger than the spread: its square is still finite.
-_FAR = 50
+# The exponents of two by which a coordinate's range, and its middle, may be larger than the spread: the square of what
+# is moved, and what is not yet moved, are still finite.
+_FAR, _LARGEST = 50, 126
 
 
 @functools.partial(jax.jit, static_argnames="axis")
@@ -76,8 +77,10 @@ def frame_of(low: Array, high: Array, some: Array) -> tuple[Array, Array]:
     middle = _median(some)
     spread = jnp.max(_median(jnp.abs(some - middle)))
     whole = _exponent(jnp.max(high / 2 - low / 2))
-    least = jnp.maximum(whole, _exponent(jnp.max(jnp.abs(middle)))) - _FAR
-    exponent = jnp.maximum(jnp.where(spread > 0, _exponent(spread), whole), least)
+    least = jnp.maximum(whole - _FAR, _exponent(jnp.max(jnp.abs(middle))) - _LARGEST)
+    exponent = jnp.clip(
+        jnp.maximum(jnp.where(spread > 0, _exponent(spread), whole), least), -120, 120
+    )
     scaled = jnp.ldexp(middle, -exponent)
     return jnp.where(spread > 0, jnp.round(scaled), scaled), exponent
 
@@ -90,7 +93,7 @@ def _median(some: Array) -> Array:
 
 def _exponent(size: Array) -> Array:
     """That of the largest power of two up to a number."""
-    return jnp.clip(jnp.frexp(size)[1] - 1, -120, 120)
+    return jnp.frexp(size)[1] - 1
 
 
 @jax.jit
