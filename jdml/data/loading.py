@@ -68,6 +68,9 @@ def recognize(folder: str | Path) -> str:
     return "folder"
 
 
+SPLITS = ("train", "test", "all", "query", "gallery")
+
+
 def load(
     name: str,
     data_dir: str | Path | None = None,
@@ -110,6 +113,8 @@ def load(
     if name not in DATASETS:
         raise ValueError(f"name must be one of {tuple(DATASETS)}, got {name!r}")
     check_local("data_dir", data_dir)
+    if data_dir in SPLITS:
+        raise ValueError(f"data_dir must be a folder, got {data_dir!r}: write split={data_dir!r}")
     if name in IMAGE_FILES:
         return read_listing(name, data_dir, download=download).dataset(split, **options)
     folder = folder_of(name, data_dir, download)

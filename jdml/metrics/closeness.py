@@ -27,9 +27,10 @@ _LAST = np.uint32(0xFF800000)
 
 # Rows whose middle is the centre of a frame, of the queries and of each device's part of a gallery.
 _SAMPLE = 64
-# The exponents of two by which a coordinate's range, and its middle, may be larger than the spread: the square of what
-# is moved, and what is not yet moved, are still finite.
-_FAR, _LARGEST = 50, 126
+# Beyond so many powers of two over the spread the square of a coordinate, once moved, might not be finite.
+_FAR = 50
+# Beyond so many a coordinate itself, before it is moved.
+_LARGEST = 126
 
 
 @functools.partial(jax.jit, static_argnames="axis")
@@ -67,9 +68,10 @@ def frame_of(low: Array, high: Array, some: Array) -> tuple[Array, Array]:
     """The frame of vectors whose coordinates ``[D]`` lie between two bounds, by some of them ``[n, D]``.
 
     The centre is their median, which a few vectors far from the others do not move: closeness loses digits by the
-    square of how far from it vectors lie. It is a multiple of a power of two that is at most their spread (the largest
-    median of a coordinate's deviations): vectors that spread around the origin are left where they are, and whole
-    numbers stay exact, with their ties. The exponent is that power's: the spread's, or what keeps squares finite.
+    square of how far from it vectors lie. It is cut to multiples of the largest power of two up to their spread (the
+    largest median of a coordinate's deviations; without any it is not cut): what spreads around the origin stays there,
+    and whole numbers stay exact, with their ties. The exponent is that power's, or a larger one that keeps squares
+    finite; vectors 10³⁰ times the spread away leave the others no digits.
     """
     if len(some) == 0:
         some = jnp.zeros((1, *some.shape[1:]), some.dtype)
@@ -82,7 +84,7 @@ def frame_of(low: Array, high: Array, some: Array) -> tuple[Array, Array]:
         jnp.maximum(jnp.where(spread > 0, _exponent(spread), whole), least), -120, 120
     )
     scaled = jnp.ldexp(middle, -exponent)
-    return jnp.where(spread > 0, jnp.round(scaled), scaled), exponent
+    return jnp.where(spread > 0, jnp.trunc(scaled), scaled), exponent
 
 
 def _median(some: Array) -> Array:

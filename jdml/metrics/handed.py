@@ -124,12 +124,13 @@ def as_groups(name: str, groups: Any) -> np.ndarray:
         ValueError: a row without a group, as tables have it.
     """
     values = np.asarray(as_array(groups))
+    several = groups if isinstance(groups, list | tuple) else values.flat
+    for row, value in enumerate(several if values.dtype.kind in "OTU" else ()):
+        if _is_missing(value):
+            raise ValueError(
+                f"{name} has no group for row {row}, {value!r}: give each row without one a group of its own"
+            )
     if values.dtype.kind in "OT":
-        for row, value in enumerate(values.flat):
-            if _is_missing(value):
-                raise ValueError(
-                    f"{name} has no group for row {row}, {value!r}: give each row without one a group of its own"
-                )
         values = values.astype(np.str_)
     if values.size and values.dtype.kind not in "iubUS":
         raise TypeError(f"{name} must be integers or names, got dtype {values.dtype}")
@@ -139,7 +140,7 @@ def as_groups(name: str, groups: Any) -> np.ndarray:
 def _is_missing(value: Any) -> bool:
     """Whether a table has nothing there: None, NaN, and what pandas has for them."""
     nothing = value is None or type(value).__name__ in ("NAType", "NaTType")
-    return nothing or (isinstance(value, float) and value != value)
+    return nothing or (isinstance(value, float | np.floating) and bool(value != value))
 
 
 def _is_tensor(value: Any) -> bool:

@@ -55,10 +55,10 @@ def nearest(
 
     Implementation notes:
         The neighbours are chosen by a matrix product in full precision, with vectors moved and scaled so that neither
-        a common offset, nor large numbers, nor some rows far from the others cost digits; halves of a gallery that lie
-        far from each other do, by the square of how far in units of a neighbour's distance. Their distances, and their
-        final order, are computed from the differences of the vectors: exact zeros for duplicates, gradient 0 there.
-        Differentiable in the distances.
+        a common offset, nor large numbers, nor a few rows far away (by up to 10³⁰ times their spread) cost the others
+        digits. Rows far from most of a gallery are told from each other with fewer, by the square of how far in units
+        of a neighbour's distance. Their distances, and their final order, are computed from the differences of the
+        vectors: exact zeros for duplicates, gradient 0 there. Differentiable in the distances.
         Under ``jit``, where a row that is not finite cannot be refused, it is the last of all neighbours, and its
         distances, as a query's or a neighbour's, are NaN: other rows' answers do not depend on it.
         Memory O(block × (N + k·D)). ``jax.lax.top_k`` selects: on a CPU its time grows with k.

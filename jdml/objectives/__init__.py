@@ -9,13 +9,12 @@ A training step needs nothing else to serve every method::
 Objectives nest: :func:`with_memory` takes any pair objective and gives one that also compares with past batches.
 """
 
+from jdml.objectives.as_references import as_anchor_objective, as_proxy_objective
 from jdml.objectives.base import (
     LossFn,
     Metrics,
     Objective,
     Params,
-    as_anchor_objective,
-    as_proxy_objective,
     pair,
     proxy,
 )

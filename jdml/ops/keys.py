@@ -28,10 +28,11 @@ def portable_key(key: Array) -> Array:
         >>> other.shape, jax.random.key_impl(other), portable_key(jax.random.PRNGKey(0)) == jax.random.key(0)
         ((), 'threefry2x32', Array(True, dtype=bool))
     """
-    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", ())
-    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
-    if not typed and (dtype != np.uint32 or shape[-1:] not in ((2,), (4,))):
-        told = repr(key) if dtype is None else f"{dtype} of shape {list(shape)}"
+    if not isinstance(key, Array | np.ndarray):
+        raise TypeError(f"key must be a key such as jax.random.key(0), got {key!r}")
+    typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if not typed and (key.dtype != np.uint32 or key.shape[-1:] not in ((2,), (4,))):
+        told = f"{key.dtype} of shape {list(key.shape)}"
         raise TypeError(f"key must be a key such as jax.random.key(0), got {told}")
     words = jax.random.key_data(key) if typed else jnp.asarray(key)
     portable = jax.random.wrap_key_data(words[..., :2], impl=THREEFRY)

@@ -46,13 +46,7 @@ def make_optimizer(
     """
     if steps_per_epoch < 1:
         raise ValueError(f"steps_per_epoch must be at least 1, got {steps_per_epoch}")
-    for field in ("role_rates", "decayed"):
-        for role in getattr(recipe, field):
-            if role not in (*roles, *ROLES):
-                may = ", ".join(dict.fromkeys((*roles, *ROLES)))
-                raise RecipeError(
-                    f"{{{field}}} has {role!r}, which is not learned: it may have {may}"
-                )
+    _check_roles(recipe, roles)
     whole = recipe.steps if steps is None else steps
     whole = recipe.epochs * steps_per_epoch if whole is None else max(1, whole)
     if recipe.rate_warmup and recipe.rate_warmup >= whole:
@@ -108,6 +102,17 @@ def learning_rate(
         up = optax.linear_schedule(rate / recipe.rate_warmup, rate, max(recipe.rate_warmup - 1, 1))
         after = optax.join_schedules([up, after], [recipe.rate_warmup])
     return after if not begins else lambda step: after(step + begins)
+
+
+def _check_roles(recipe: Recipe, roles: tuple[str, ...]) -> None:
+    """Refuse a rate, or decay, of what nobody learns."""
+    known = tuple(dict.fromkeys((*roles, *ROLES)))
+    if "model" in recipe.role_rates:
+        raise RecipeError("{role_rates} has 'model', whose rate is {rate} itself")
+    for field, may in {"role_rates": known, "decayed": ("model", *known)}.items():
+        for role in getattr(recipe, field):
+            if role not in may:
+                raise RecipeError(f"{{{field}}} has {role!r}, expected some of {', '.join(may)}")
 
 
 def _rate(recipe: Recipe, role: str) -> float:

@@ -347,7 +347,7 @@ def recipe(
     return dataclasses.replace(made, network=backbone, **{**_head(backbone), **asked})
 
 
-ALSO = {
+_ALSO = {
     "cub": ("cub200", "cub2002011"),
     "cars": ("stanfordcars",),
     "sop": ("onlineproducts",),
@@ -358,10 +358,12 @@ ALSO = {
 
 def _check_name(dataset: str) -> None:
     """Refuse other names of data sets that have settings of their own."""
+    if not isinstance(dataset, str):
+        raise TypeError(f"dataset must be a name, got {dataset!r}")
     plain = re.sub("[^a-z0-9]", "", dataset.lower())
     for name in DATASETS:
         prepared = (registry.DATASETS[name].tfds or name).replace("_", "")
-        if dataset != name and plain in (name, prepared, *ALSO[name]):
+        if dataset != name and plain in (name, prepared, *_ALSO[name]):
             raise ValueError(
                 f"dataset must be {name!r} for the papers' settings of it, got {dataset!r}"
             )

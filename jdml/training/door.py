@@ -148,14 +148,13 @@ def check_as_trained(images: Any, told: Mapping[str, Any], preprocess: object) -
         ValueError: another range, or an image that is not finite.
     """
     own = not isinstance(preprocess, Normalizer) and preprocess not in (to_float, standard)
-    if not own:
-        _check_finite("images", images)
     if own or len(told.get("shape", ())) != 3 or not hasattr(images, "dtype"):
         return
     if images.dtype != np.uint8 and not jnp.issubdtype(images.dtype, jnp.floating):
         raise TypeError(
             f"images must be uint8 in 0…255 or float, got {images.dtype}: write images.astype(numpy.uint8)"
         )
+    _check_finite("images", images)
     if told["dtype"] == "uint8" or isinstance(preprocess, Normalizer):
         check_unit("images", images, ", as the run was trained")
     elif "range" in told:
@@ -297,8 +296,8 @@ def next_rows(sampler: Sampler, size: int) -> np.ndarray:
     return rows
 
 
-def check_classes(params: Mapping[str, Tree], labels: ArrayLike) -> None:
-    """Refuse fewer proxies, or boundaries of a class each, than classes: a label beyond them takes part in nothing.
+def check_proxies(params: Mapping[str, Tree], labels: ArrayLike) -> None:
+    """Refuse fewer proxies than classes: a label beyond them takes part in nothing.
 
     Args:
         params: the objective's parameters.
@@ -307,18 +306,13 @@ def check_classes(params: Mapping[str, Tree], labels: ArrayLike) -> None:
     Raises:
         ValueError: naming both numbers.
     """
+    proxies: Tree = params.get("proxies")
     classes = int(np.max(labels)) + 1
-    write = {
-        "proxies": f"jdml.objectives.proxy(loss_fn, num_classes={classes}, dim=…)",
-        "beta": f"jdml.objectives.pair(loss_fn, learned={{'beta': jnp.full({classes}, …)}})",
-    }
-    for name, ranks in {"proxies": (2, 3), "beta": (1,)}.items():
-        of_classes: Tree = params.get(name)
-        if np.ndim(of_classes) in ranks and np.shape(of_classes)[0] < classes:
-            raise ValueError(
-                f"objective has {name} of {np.shape(of_classes)[0]} classes, train has labels up to {classes - 1}: "
-                f"write {write[name]}"
-            )
+    if np.ndim(proxies) in (2, 3) and np.shape(proxies)[0] < classes:
+        raise ValueError(
+            f"objective has proxies of {np.shape(proxies)[0]} classes, train has labels up to {classes - 1}: "
+            f"write jdml.objectives.proxy(loss_fn, num_classes={classes}, dim=…)"
+        )
 
 
 def tell_gaps(labels: ArrayLike) -> None:

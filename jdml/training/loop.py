@@ -236,7 +236,7 @@ def fit(
         )
     going_on = folder is not None and folder.begun
     state = begin.make(spec, train, feed.sample, going_on=going_on)
-    door.check_classes(state.params, train.labels)
+    door.check_proxies(state.params, train.labels)
     feed.check(state)
     check_descends(optimizer, spec.split(state.params)[0])
     tell_narrow(state.params)

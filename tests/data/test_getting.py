@@ -102,6 +102,10 @@ def test_it_may_be_refused(tmp_path, monkeypatch):
         get("inshop")
     with pytest.raises(ValueError, match="data_dir must be a path of this machine"):
         get("mnist", "s3://bucket")
+    with pytest.raises(
+        ValueError, match="data_dir must be a folder, got 'test': write split='test'"
+    ):
+        load("mnist", "test")
 
 
 # The builders of tfds themselves, on archives that lie in downloads/manual.

@@ -309,11 +309,16 @@ def test_fine_tuned_birds_keep_their_runs_and_the_network_has_its_own_rate(
     birds = jdml.data.Dataset("birds", images, labels)
     monkeypatch.setattr(study, "load", lambda _: study.Parts(birds, birds, birds))
     monkeypatch.setattr(study.models, "load_weights", lambda path, variables: variables)
-    settings = study.Settings(out=tmp_path / "kept.jsonl", weights=tmp_path / "weights")
+    places = {"out": tmp_path / "kept.jsonl", "weights": tmp_path / "weights"}
+    settings = study.Settings(**places, seeds=(0, 1))
     (tmp_path / "weights").write_bytes(b"weights")
     with pytest.raises(ValueError, match="--weights is needed: without it the network's weights"):
         study.main(dataclasses.replace(settings, weights=None))
+    with pytest.raises(ValueError, match=r"--seeds must be among \(0, 1\), got \(1, 2\)"):
+        study.main(dataclasses.replace(settings, seeds=(1, 2)))
     assert "PARTIAL: 0 of 2 runs" in study.main(dataclasses.replace(settings, minutes=0))
+    assert "PARTIAL: 1 of 2 runs" in study.main(dataclasses.replace(settings, seeds=(1,)))
+    assert "MS-0" not in read_results(settings.out)
     told = study.main(settings)
     assert told.startswith("All: 2 of 2 runs are scored.")
     kept = read_results(settings.out)

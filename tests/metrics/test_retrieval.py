@@ -448,6 +448,11 @@ BAD[4, 1] = np.nan
             r"ignore\[1\] has no group for row 1, nan",
         ),
         (
+            lambda: evaluate_retrieval(X, Y, ignore=(["a", float("nan"), *"bcde"], [*"abcdef"])),
+            ValueError,
+            r"ignore\[0\] has no group for row 1, nan",
+        ),
+        (
             lambda: evaluate_retrieval(X, Y, ignore=(Y, Y.astype(str))),
             TypeError,
             "must both be integers or both be names",

@@ -36,6 +36,14 @@ def test_pair_takes_a_field_of_samples_alone(loss_fn) -> None:
     assert loss == loss_fn(X, Y, delta=0.5, where=Y < 2)
 
 
+def test_proxies_may_be_what_a_pair_learns() -> None:
+    start = jnp.eye(3, X.shape[1])
+    objective = objectives.pair(jdml.proxy_anchor_loss, learned={"proxies": start})
+    value, _ = objective.loss(objective.init(KEY), X, Y % 3)
+    assert value == jdml.proxy_anchor_loss(X, Y % 3, start)
+    objectives.pair(lambda x, y, *proxies, **settings: jnp.sum(x))
+
+
 def test_pair_hands_the_key_to_random_miners() -> None:
     objective = objectives.pair(jdml.triplet_loss, mine=jdml.mining.random_positive())
     assert jnp.isfinite(objective.loss({}, X, Y, key=KEY)[0])
@@ -195,7 +203,7 @@ def test_memory_is_one_trace_and_takes_masks() -> None:
         (
             lambda: objectives.proxy(jdml.triplet_loss, 3, 4),
             TypeError,
-            r"got triplet_loss, which takes no proxies: write jdml.objectives.pair\(triplet_loss\)",
+            r"got triplet_loss: a loss between samples is for jdml.objectives.pair\(triplet_loss\)",
         ),
         (
             lambda: objectives.with_memory(objectives.pair(jdml.triplet_loss), 0, 4),

@@ -22,10 +22,13 @@ def test_bad_names_and_sizes_are_refused():
         make_optimizer(recipe("pfml", "cub"), ("proxies",), 0)
     for wrong in ({"role_rates": {"proxy": 3.0}}, {"decayed": ("proxy",)}):
         with pytest.raises(
-            ValueError, match="has 'proxy', which is not learned: it may have scale, prox"
+            ValueError, match="has 'proxy', expected some of .*scale, proxies, beta"
         ):
             make_optimizer(Recipe(**wrong), ("scale", "proxies"), 1)
     make_optimizer(Recipe(role_rates={"scale": 3.0, "beta": 2.0}), ("scale",), 1)
+    with pytest.raises(ValueError, match="role_rates has 'model', whose rate is rate itself"):
+        make_optimizer(Recipe(role_rates={"model": 3.0}), (), 1)
+    make_optimizer(Recipe(decayed=("model",)), (), 1)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +40,8 @@ def test_a_data_set_by_another_name_is_not_taken_for_one_s_own(name, called):
         ValueError, match=f"dataset must be '{called}' for the papers' .*, got '{name}'"
     ):
         recipe("contrastive", name)
+    with pytest.raises(TypeError, match="dataset must be a name, got None"):
+        recipe("contrastive", None)
     assert recipe("contrastive", "cubes") == recipe("contrastive", "photographs")
 
 

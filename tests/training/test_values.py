@@ -124,6 +124,9 @@ def test_features_have_any_range(tmp_path):
     features = 1000 * np.abs(UNIT.reshape(24, -1))
     run = trained(features, tmp_path)
     assert run.embed(50 * features).shape == (24, 2)
+    features[3, 4] = np.nan  # which a model of features may know
+    with pytest.raises(ValueError, match="the embedding of row 3 is not"):
+        run.embed(features)
     with pytest.raises(ValueError, match=r"inputs of shape .*48.*, not on images: give arrays"):
         run.images_of(data.ImageFiles(["a.jpg"]))
 

@@ -272,11 +272,6 @@ def generator():
             ValueError,
             r"proxies of 3 classes, train has labels up to 3: write .*num_classes=4, dim=…\)",
         ),
-        (
-            {"objective": objectives.pair(jdml.margin_loss, learned={"beta": np.ones(3)})},
-            ValueError,
-            r"beta of 3 classes, train has labels up to 3: write .*'beta': jnp.full\(4, …\)}\)",
-        ),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_one_sentence(changes, error, match, tmp_path, monkeypatch):

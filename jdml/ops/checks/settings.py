@@ -74,7 +74,8 @@ def asks_for(function: Callable[..., Any], name: str) -> bool:
     """
     known = _signature(function)
     asked = None if known is None else known.parameters.get(name)
-    return asked is not None and asked.default is asked.empty
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return asked is not None and asked.kind not in several and asked.default is asked.empty
 
 
 def taken_settings(function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
