@@ -69,6 +69,7 @@ def recognize(folder: str | Path) -> str:
 
 
 SPLITS = ("train", "test", "all", "query", "gallery")
+"""Of any data set: no folder is meant by these."""
 
 
 def load(

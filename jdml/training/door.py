@@ -162,7 +162,10 @@ def check_as_trained(images: Any, told: Mapping[str, Any], preprocess: object) -
 
 
 def _check_finite(name: str, images: Any) -> None:
-    """Refuse images on the host with a pixel that is no number: a network may lose it, and embed something."""
+    """Refuse images on the host with a pixel that is no number: a network may lose it, and embed something.
+
+    One after the other: all of them may be more than a device holds, which ``checks.check_finite`` puts them on.
+    """
     if not isinstance(images, np.ndarray) or images.dtype.kind != "f":
         return
     for row, image in enumerate(images):

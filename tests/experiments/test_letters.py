@@ -303,6 +303,17 @@ def test_models_of_a_program_have_as_many_letters() -> None:
     assert len(units) < len(jobs) / 2
 
 
+def test_models_of_other_letters_do_not_begin_together(letters) -> None:
+    from experiments.letters import abreast
+
+    study, settings, _ = letters
+    recipe = study.told(study.METHODS["MS"])
+    job = study.make_job("MS", "pilot", 0, 0, recipe)
+    fewer = {**job, "data": {"letters": 2}}
+    with pytest.raises(ValueError, match="models of a program must have as many letters"):
+        abreast.fit([job, fewer], settings.folder, None)
+
+
 def test_a_letters_model_abreast_that_diverges_is_kept_as_such(letters, monkeypatch) -> None:
     """The others of its program go on, and are scored; nothing is scored together."""
     from experiments.letters import abreast

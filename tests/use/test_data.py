@@ -450,9 +450,8 @@ def test_all_blocks_are_tried():
 
 
 def test_the_shell_asks_for_what_preparing_needs(tmp_path, monkeypatch, jdml_command):
-    with contextlib.suppress(
-        ImportError
-    ):  # what it is without tensorflow would stay for other tests
+    # Imported now, where it is there: what it is without tensorflow would stay for other tests.
+    with contextlib.suppress(ImportError):
         importlib.import_module("tensorflow_datasets")
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "sets"))
