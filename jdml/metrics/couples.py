@@ -16,8 +16,10 @@ from jdml.ops.meshes import Axis, from_parts, mesh_of
 
 EXACT = 1 << 22
 """Couples up to which every distance is kept and compared as it is."""
-STEPS = 1 << 20
-"""Of more the distances are counted in so many steps, from 0 to the largest there can be."""
+STEPS = 1 << 17
+"""Of more the distances are counted in so many steps up to the frame's unit, and in as many of each octave beyond."""
+_ONE, _OCTAVE = np.float32(1).view(np.int32), 1 << 23
+"""The bits of 1 as an integer, and how much more it is for twice as large a number."""
 PIECE = 1 << 11
 """Rows, of the gallery and of the queries, that are compared at a time."""
 AT_ONCE = 1 << 22
@@ -105,15 +107,15 @@ class Couples:
     def _in_steps(self) -> tuple[np.ndarray, ...]:
         """The middle of every step that has couples, 0 for the first; how many of either kind lie in it."""
         away = (_reach(part, self.frame) for _, part in self._pieces())
-        step = (float(_reach(self.task.queries, self.frame)) + max(map(float, away))) / STEPS
-        step = max(step * np.exp2(float(self.frame[1])), np.finfo(np.float32).tiny)
-        counts = np.zeros((2, STEPS), np.int64)
+        largest = float(_reach(self.task.queries, self.frame)) + max(map(float, away))
+        counts = np.zeros((2, _step(np.float32(largest)) + 1), np.int64)
         for _, _, apart, *kinds in self._blocks():
-            places = np.minimum(apart / step, STEPS - 1).astype(np.int32)
+            steps = np.minimum(_step(np.ldexp(apart, -self.frame[1])), counts.shape[1] - 1)
             for turn, kind in enumerate(kinds):
-                counts[turn] += np.bincount(places[kind], minlength=STEPS)
+                counts[turn] += np.bincount(steps[kind], minlength=counts.shape[1])
         there = np.flatnonzero(counts.any(axis=0))
-        return np.where(there > 0, there + 0.5, 0.0) * step, *counts[:, there]
+        middles = np.where(there > 0, (_start(there) + _start(there + 1)) / 2, 0)
+        return np.ldexp(middles, self.frame[1]), *counts[:, there]
 
     def _pieces(self) -> Iterator[tuple[int, Array]]:
         """Pieces of the gallery in float32, and where they start; on a mesh all of it is one."""
@@ -168,6 +170,19 @@ class Couples:
             counts &= ~(ignored | both)
         one = own[:, None] == other
         return counts & one, counts & ~one
+
+
+def _step(sizes: Any) -> Any:
+    """The step that sizes in float32 lie in: by the first bits of theirs beyond 1, and of what 1 has more below it."""
+    parts = np.maximum(sizes, np.float32(1)), 1 + np.minimum(sizes, np.float32(1))
+    return sum((part.view(np.int32) - _ONE) // (_OCTAVE // STEPS) for part in parts)
+
+
+def _start(steps: np.ndarray) -> np.ndarray:
+    """Where steps begin."""
+    beyond = np.maximum(steps - STEPS, 0) * (_OCTAVE // STEPS) + _ONE
+    whole: np.ndarray = beyond.astype(np.int32).view(np.float32).astype(np.float64)
+    return np.where(steps < STEPS, steps / STEPS, whole)
 
 
 @jax.jit

@@ -57,10 +57,11 @@ def verification(
         ValueError: shapes that do not fit, f outside 0…1, a row that is not finite, no couple of one class or of two.
 
     Implementation notes:
-        Up to 2²² couples exactly: distances from differences, in float64. More are counted in 2²⁰ steps from 0 to the
-        largest distance there can be, from matrix products in float32: a threshold is known to a millionth of that
-        distance, and two that differ by less tie; those below a thousandth of it are known to that, or count as 0.
-        Memory does not grow with the couples. Couples that share a class
+        Up to 2²² couples exactly: distances from differences, in float64. More are counted in 2¹⁷ steps from one power
+        of two to the next, and as many below how far the vectors spread along their widest coordinate, from matrix
+        products in float32: a threshold is known to a hundred-thousandth of itself, and distances that differ by less
+        tie; those below a thousandth of what most are apart are known to that, or count as 0. A few rows far from the
+        others take nothing from this. Memory does not grow with the couples. Couples that share a class
         are not independent: the interval takes classes for what was drawn (the couples with a member in a class vary
         together), and reads the threshold off at ``f ± 1.96`` standard errors of FAR. It is for many classes: with
         three it says little. A host function: call it outside ``jit``.

@@ -89,6 +89,26 @@ def test_many_couples_are_counted_in_steps(monkeypatch, tmp_path, where):
     assert moved["AUC"] == pytest.approx(expected[0]["AUC"], abs=1e-3)
 
 
+def test_steps_of_one_row_far_away_are_those_of_the_others(monkeypatch):
+    x, y = some(3, 61)
+    x[np.flatnonzero(y == 2)[0]] *= 1e6
+    expected = verification(x, y, far=FAR)
+    monkeypatch.setattr(couples, "EXACT", 0)
+    actual = verification(x, y, far=FAR)
+    areas = [told.pop("AUC") for told in (expected, actual)]
+    chex.assert_trees_all_close(actual, expected, rtol=2e-5)
+    assert areas[1] == pytest.approx(areas[0], abs=1e-3)  # the far row's own distances tie
+
+
+def test_steps_follow_each_other():
+    sizes = np.sort(np.abs(np.random.default_rng(0).standard_cauchy(4000))).astype(np.float32)
+    steps = couples._step(sizes)
+    begin, end = couples._start(steps), couples._start(steps + 1)
+    np.testing.assert_array_less(begin - 1e-7, sizes)
+    np.testing.assert_array_less(sizes, end + 1e-7)
+    np.testing.assert_array_less(end - begin, 1.01 * np.maximum(1, sizes) / couples.STEPS)
+
+
 def test_a_row_on_disk_that_is_not_finite_is_refused(tmp_path):
     x, y = some(3, 8)
     there = np.memmap(tmp_path / "gallery", np.float32, "w+", shape=x.shape)
