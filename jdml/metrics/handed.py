@@ -25,12 +25,16 @@ def handed_in(function: F) -> F:
         function: of JAX or NumPy arrays and integer labels.
 
     Returns:
-        The function; class names become integers, the same for all labels of one call.
+        The function; class names become integers, the same for all labels of one call. Where labels are a query's,
+        ``labels=`` is their name too, as it is where there is no gallery.
     """
     signature = inspect.signature(function)
+    asks = "query_labels" in signature.parameters
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if asks and "labels" in kwargs and "query_labels" not in kwargs:
+            kwargs["query_labels"] = kwargs.pop("labels")
         bound = signature.bind(*args, **kwargs)
         given = {name: as_array(value) for name, value in bound.arguments.items()}
         given |= _numbered(given)

@@ -58,6 +58,7 @@ def evaluate_retrieval(
         queries: ``[Q, D]`` floating; ranked by Euclidean distance of the vectors as given, not normalized.
         query_labels: ``[Q]`` integers, negative for no class; or class names. ``[Q, L]`` for L levels of a hierarchy,
             coarsest first, each column a labelling of its own: a letter's number is not that of another alphabet's.
+            By name ``labels=`` as well, as everywhere else.
         gallery: ``[N, D]`` references. Default: the queries, each excluded (by index) from its own ranking. On a mesh
             each device ranks its own rows; a ``numpy.memmap`` is read from disk in pieces, once to be checked and once
             to be ranked.

@@ -48,6 +48,15 @@ def test_arrays_of_other_libraries(library):
     assert nearest(array_of(library, kind, X), X, 2)[1].shape == (20, 2)
 
 
+def test_labels_by_either_name():
+    assert evaluate_retrieval(X, labels=Y) == EXPECTED
+    assert evaluate_retrieval(queries=X, labels=list(NAMES), gallery=None) == EXPECTED
+    with pytest.raises(TypeError, match="'labels'"):
+        evaluate_retrieval(X, query_labels=Y, labels=Y)
+    with pytest.raises(TypeError, match="query_labels"):
+        evaluate_retrieval(X, Y, labels=Y)
+
+
 def test_labels_that_are_python_objects():
     assert evaluate_retrieval(X, Y.astype(object)) == EXPECTED
     assert evaluate_retrieval(X, NAMES.astype(object)) == EXPECTED
