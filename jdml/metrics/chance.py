@@ -1,16 +1,12 @@
 """How likely it is that two samples lie on the wrong side of a distance, and the bound that a loss minimizes."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml import ops
 from jdml.metrics.handed import handed_in
 from jdml.ops import checks
-from jdml.ops.stable import accumulate_in
 
 ROWS = 1024
 """Anchors that are compared at a time."""
@@ -63,8 +59,8 @@ def violation_probability(
             ``anchor_labels``.
 
     Implementation notes:
-        Runs on the host, in blocks of anchors; not for ``jit``. Pairs of two classes are far more than those of one:
-        the probability is that of all pairs.
+        Runs on the host in float64, in blocks of anchors; not for ``jit``. Pairs of two classes are far more than those
+        of one: the probability is that of all pairs.
 
     Reference:
         Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, eq. 4.1 to 4.6.
@@ -79,34 +75,41 @@ def violation_probability(
     own = anchors is None
     if own != (anchor_labels is None):
         raise ValueError("anchors and anchor_labels go together: give both or neither")
-    others, other_labels = (embeddings, labels) if own else (anchors, anchor_labels)
+    others, other_labels = embeddings, labels
+    if anchors is not None and anchor_labels is not None:
+        others, other_labels = anchors, anchor_labels
     checks.check_concrete("violation_probability", embeddings, labels, others, other_labels)
     for name, value in (("beta", beta), ("alpha", alpha)):
         checks.positive(name, value)
     if alpha > beta:
         raise ValueError(f"alpha must be above 0 and at most beta = {beta}, got {alpha}")
-    x, references = jnp.asarray(embeddings), jnp.asarray(others)
-    checks.check_embeddings("embeddings", x)
-    checks.check_embeddings("anchors", references, dim=x.shape[1], like="embeddings")
-    checks.check_labels("labels", labels, len(x))
-    checks.check_labels("anchor_labels", other_labels, len(references))
+    checks.check_embeddings("embeddings", embeddings)
+    checks.check_embeddings("anchors", others, dim=embeddings.shape[1], like="embeddings")
+    checks.check_labels("labels", labels, len(embeddings))
+    checks.check_labels("anchor_labels", other_labels, len(others))
     y, owners = np.asarray(labels), np.asarray(other_labels)
-    checks.check_finite("embeddings", x, y >= 0)
-    checks.check_finite("anchors", references, owners >= 0)
-    x, y = x[y >= 0], y[y >= 0]
-    references, owners = references[owners >= 0], owners[owners >= 0]
+    checks.check_finite("embeddings", embeddings, y >= 0)
+    checks.check_finite("anchors", others, owners >= 0)
+    x, y = np.asarray(embeddings, np.float64)[y >= 0], y[y >= 0]
+    references, owners = np.asarray(others, np.float64)[owners >= 0], owners[owners >= 0]
     pairs = len(x) - own
     if len(references) == 0 or pairs < 1:
         raise ValueError(
             f"there is no pair among {len(x)} embeddings and {len(references)} anchors"
         )
     wrong, excess = [], []
+    middle = np.median(x[:: -(-len(x) // ROWS)], axis=0)  # products lose the digits that all share
+    x, references = x - middle, references - middle
     for start in range(0, len(references), ROWS):
-        rows = np.arange(start, min(start + ROWS, len(references)))
-        places = rows if own else np.full(len(rows), -1)  # of an anchor among the embeddings
-        part = _of_anchors(references[rows], owners[rows], places, x, y, beta, alpha)
-        wrong.append(np.asarray(part[0], np.float64))
-        excess.append(np.asarray(part[1], np.float64))
+        rows = slice(start, start + ROWS)
+        apart = _distances(references[rows], x)
+        signed = np.where(owners[rows, None] == y, apart - beta, beta - apart)
+        counts, hinges = signed >= 0, np.maximum(signed + alpha, 0)
+        if own:  # no pair of one with itself
+            itself = np.arange(len(apart)), np.arange(start, start + len(apart))
+            counts[itself], hinges[itself] = False, 0
+        wrong.append(counts.sum(axis=1))
+        excess.append(hinges.sum(axis=1))
     shares = np.concatenate(wrong) / pairs
     return Violation(
         float(shares.mean()),
@@ -115,14 +118,7 @@ def violation_probability(
     )
 
 
-@jax.jit
-def _of_anchors(
-    anchors: Array, owners: Array, places: Array, x: Array, y: Array, beta: Any, alpha: Any
-) -> tuple[Array, Array]:
-    """Of each anchor the number of pairs that violate, and the sum of the hinges."""
-    dtype = accumulate_in(anchors, x)
-    apart = ops.distances(anchors.astype(dtype), x.astype(dtype))
-    signed = jnp.where(owners[:, None] == y[None], apart - beta, beta - apart)
-    pairs = places[:, None] != jnp.arange(len(x))[None]
-    hinges = jnp.where(pairs, jnp.maximum(signed + alpha, 0.0), 0.0)
-    return jnp.sum(pairs & (signed >= 0), axis=1), jnp.sum(hinges, axis=1)
+def _distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    squared = np.square(x).sum(axis=1)[:, None] + np.square(y).sum(axis=1) - 2 * x @ y.T
+    distances: np.ndarray = np.sqrt(np.maximum(squared, 0))
+    return distances

@@ -1,11 +1,14 @@
 """How embeddings lie in space."""
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
 from jdml import ops
+from jdml.metrics import closeness
 from jdml.metrics.handed import finite_rows, handed_in
 from jdml.ops import checks, mean, safe_sqrt
 from jdml.ops.stable import accumulate_in, magnitude
@@ -100,9 +103,10 @@ def uniformity(embeddings: Array, t: float | Array = 2.0) -> Array:
     checks.check_embeddings("embeddings", embeddings)
     size = len(embeddings)
     x = embeddings.astype(accumulate_in(embeddings))
-    unit = _unit(x)
-    sharpness = jnp.minimum(t * unit * unit, jnp.finfo(x.dtype).max)  # 0 · ∞ for equal embeddings
-    sums = ops.pair_sums(_gaussian, x / unit, jnp.zeros(size, jnp.int32), (sharpness,))
+    frame = _frame(x)
+    # Not infinite, for 0 · ∞ of equal embeddings.
+    sharpness = jnp.minimum(t * frame.unit * frame.unit, jnp.finfo(x.dtype).max)
+    sums = ops.pair_sums(_gaussian, frame.of(x), jnp.zeros(size, jnp.int32), (sharpness,))
     return jnp.sum(sums) / max(size * (size - 1), 1)
 
 
@@ -131,7 +135,8 @@ def class_density(
         ValueError: shapes that do not fit, another distance; a row that is not finite, outside ``jit``.
 
     Implementation notes:
-        All pairs, in tiles: ``O(N² D)`` time, ``O(N D)`` memory. Classes of one embedding have a centre and no width,
+        All pairs, in tiles: ``O(N² D)`` time, ``O(N D)`` memory, each class around its own mean: what classes and
+        points share costs no digits. Classes of one embedding have a centre and no width,
         and are left out of the first mean.
 
     Reference:
@@ -146,16 +151,18 @@ def class_density(
     """
     if distance not in ("euclidean", "cosine"):
         raise ValueError(f'distance must be "euclidean" or "cosine", got {distance!r}')
-    classes = _classes(embeddings, labels)
-    term = _distance_within if distance == "euclidean" else _cosine_within
-    x = classes.points if distance == "euclidean" else ops.sphere(classes.points)
+    classes, term = _classes(embeddings, labels), _distance_within
+    if distance == "cosine":
+        classes, term = classes.directions(), _cosine_within
     couples = jnp.maximum(classes.counts * (classes.counts - 1), 1)[classes.own]
-    sums = ops.pair_sums(term, x, classes.groups)
+    means = _means(classes.points, classes.own, classes.counts)
+    # Around its own mean a class keeps the digits that its points share.
+    sums = ops.pair_sums(term, classes.points - means[classes.own], classes.groups)
     wide = classes.counts > 1
     within = jnp.sum(jnp.where(classes.groups >= 0, sums / couples, 0.0)) / jnp.maximum(
         wide.sum(), 1
     )
-    between = _between(classes, distance)
+    between = _between(classes, _distance if distance == "euclidean" else _cosine)
     return jnp.where(between == 0, 0.0, within / jnp.where(between == 0, 1.0, between))
 
 
@@ -198,7 +205,7 @@ def concentration_variance(embeddings: Array, labels: Array) -> Array:
     summed = (
         jnp.zeros(len(classes.counts), away.dtype).at[classes.own].add(jnp.where(real, away, 0.0))
     )
-    between = _between(classes, "euclidean")
+    between = _between(classes, _distance)
     ratios = summed / jnp.maximum(classes.counts, 1) / jnp.where(between == 0, 1.0, between)
     there = classes.counts > 0
     spread = mean(jnp.square(ratios - mean(ratios, there)), there)
@@ -233,6 +240,10 @@ def covering_radius(
         TypeError: arguments of the wrong kind.
         ValueError: shapes that do not fit; a row that is not finite, outside ``jit``.
 
+    Implementation notes:
+        One product tells which centre is the nearest, a difference how far that is. Of two centres that are as near to
+        a thousandth of what most points are apart, the other may be taken.
+
     Reference:
         Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*.
 
@@ -255,23 +266,58 @@ def covering_radius(
     if centers_where is not None:
         centers = jnp.where(centers_where[:, None], centers, 0)
     points, centers = points.astype(dtype), centers.astype(dtype)
-    unit = jnp.maximum(_unit(points), _unit(centers))
-    apart = ops.distances(points / unit, centers / unit)
-    if centers_where is not None:
-        apart = jnp.where(centers_where[None, :], apart, jnp.inf)
-    nearest = jnp.min(apart, axis=1, initial=jnp.inf)
-    return unit * jnp.max(nearest if where is None else jnp.where(where, nearest, 0.0), initial=0.0)
+    if len(centers) == 0:
+        nearest = jnp.full(len(points), jnp.inf, dtype)
+        return jnp.max(nearest if where is None else jnp.where(where, nearest, 0.0), initial=0.0)
+    masks = (where, len(points)), (centers_where, len(centers))
+    count = [jnp.ones(size, bool) if mask is None else mask for mask, size in masks]
+    frame = _frame(jnp.concatenate([points, centers]), jnp.concatenate(count))
+    x, c = frame.of(points), frame.of(centers)
+    apart = jnp.where(count[1][None, :], ops.distances(x, c), jnp.inf)
+    # From a difference, which has digits that the product lost.
+    nearest = ops.safe_norm(x - c[jnp.argmin(apart, axis=1)])[:, 0]
+    nearest = jnp.where(count[1].any(), nearest, jnp.inf)
+    return frame.unit * jnp.max(jnp.where(count[0], nearest, 0.0), initial=0.0)
+
+
+class _Frame(NamedTuple):
+    """Where points are seen from so that products lose few of the digits of their distances.
+
+    Attributes:
+        centre: ``[1, D]``, in units.
+        unit: a power of two.
+    """
+
+    centre: Array
+    unit: Array
+
+    def of(self, points: Array) -> Array:
+        """The points as seen from there."""
+        return points / self.unit - self.centre
+
+
+def _frame(points: Array, counts: Array | None = None) -> _Frame:
+    """The :func:`jdml.metrics.closeness.frame_of` of points, or of those that count ``[N]``; it has no gradient."""
+    x = jax.lax.stop_gradient(points)
+    some = closeness.sample(x)
+    if counts is not None and len(some):
+        turns = jnp.arange(len(some)) * counts.sum() // len(some)
+        some = x[jnp.argsort(~counts)[turns]]
+    low, high = jnp.min(x, axis=0, initial=jnp.inf), jnp.max(x, axis=0, initial=-jnp.inf)
+    centre, exponent = closeness.frame_of(low, high, some)
+    return _Frame(centre, jnp.ldexp(jnp.ones((), x.dtype), exponent))
 
 
 class _Classes(NamedTuple):
     """Embeddings by class.
 
     Attributes:
-        points: ``[N, D]``, in units of their largest entries, 0 in rows without a class.
+        points: ``[N, D]``, as seen from a frame, 0 in rows without a class.
         groups: ``[N]``, the class's place among all classes there are, −1 for none.
-        own: ``[N]``, the same, 0 for none: an index.
+        own: ``[N]``, the same, of no class that counts for none: an index.
         counts: ``[N]``, embeddings per place; most places are empty.
         centres: ``[N, D]``, the mean of each.
+        origin: ``[1, D]``, which 0 is seen from there as ``−origin``.
     """
 
     points: Array
@@ -279,6 +325,17 @@ class _Classes(NamedTuple):
     own: Array
     counts: Array
     centres: Array
+    origin: Array
+
+    def directions(self) -> "_Classes":
+        """The directions of points and of centres from 0, in place of these; in units of 1."""
+        points, centres = (
+            _seen(ops.sphere(some + self.origin), there)
+            for some, there in ((self.points, self.groups >= 0), (self.centres, self.counts > 0))
+        )
+        return self._replace(
+            points=points[0] * points[1].unit, centres=centres[0] * centres[1].unit
+        )
 
 
 def _classes(embeddings: Array, labels: Array) -> _Classes:
@@ -286,15 +343,25 @@ def _classes(embeddings: Array, labels: Array) -> _Classes:
     size = len(embeddings)
     checks.check_labels("labels", labels, size)
     labels = checks.widen_labels(labels)
-    x = jnp.where((labels >= 0)[:, None], embeddings, 0).astype(accumulate_in(embeddings))
-    x = x / _unit(x)
+    valid = labels >= 0
+    x = jnp.where(valid[:, None], embeddings, 0).astype(accumulate_in(embeddings))
+    x, frame = _seen(x, valid)
     _, own = jnp.unique(labels, size=size, return_inverse=True)
     own = own.reshape(-1)
-    valid = labels >= 0
     counts = jnp.zeros(size, jnp.int32).at[own].add(valid.astype(jnp.int32))
-    sums = jnp.zeros_like(x).at[own].add(x)
-    centres = sums / jnp.maximum(counts, 1)[:, None].astype(x.dtype)
-    return _Classes(x, jnp.where(valid, own, -1), own, counts, centres)
+    return _Classes(x, jnp.where(valid, own, -1), own, counts, _means(x, own, counts), frame.centre)
+
+
+def _seen(points: Array, there: Array) -> tuple[Array, _Frame]:
+    """Points from a frame of those that are there; 0 for the others."""
+    frame = _frame(points, there)
+    return jnp.where(there[:, None], frame.of(points), 0.0), frame
+
+
+def _means(points: Array, own: Array, counts: Array) -> Array:
+    """The mean of each class ``[N, D]``."""
+    sums = jnp.zeros_like(points).at[own].add(points)
+    return sums / jnp.maximum(counts, 1)[:, None].astype(points.dtype)
 
 
 def _unit(vectors: Array) -> Array:
@@ -303,16 +370,14 @@ def _unit(vectors: Array) -> Array:
     return jnp.ldexp(jnp.ones((), vectors.dtype), jnp.clip(exponent, -126, 126))
 
 
-def _between(classes: _Classes, distance: str) -> Array:
+def _between(classes: _Classes, term: Callable[..., Array]) -> Array:
     """Mean distance between two class centres; 0 where there is one class at most."""
     there = classes.counts > 0
     places = jnp.where(there, jnp.arange(len(there)), -1)
-    if distance == "euclidean":
-        sums = ops.pair_sums(_distance, classes.centres, places)
-    else:
-        sums = ops.pair_sums(_cosine, ops.sphere(classes.centres), places)
     number = there.sum()
-    return jnp.sum(sums) / jnp.maximum(number * (number - 1), 1)
+    return jnp.sum(ops.pair_sums(term, classes.centres, places)) / jnp.maximum(
+        number * (number - 1), 1
+    )
 
 
 def _gaussian(squared: Array, same: Array, t: Array) -> Array:

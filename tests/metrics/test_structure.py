@@ -396,6 +396,37 @@ def test_radius_and_distance_of_classes_at_any_scale(scale: float) -> None:
     np.testing.assert_allclose(covering.ratio, expected.ratio, rtol=1e-4)
 
 
+@pytest.mark.parametrize("centre", [1e3, 1e5, "of a class"])
+def test_what_points_share_costs_no_digits(centre):
+    """Of float32 that lie far from 0, or near each other around the directions of their classes: those of float64."""
+    rows = np.arange(40) % 4
+    moved = RNG.normal(size=(40, 8))
+    moved = 1e-4 * moved + np.eye(4, 8)[rows] if centre == "of a class" else moved + centre
+    x = moved.astype(np.float32)
+    functions = [
+        metrics.class_density,
+        metrics.concentration_variance,
+        lambda x, y: metrics.uniformity(x, 0.1),
+        lambda x, y: metrics.covering_radius(x, x[:4]),
+        lambda x, y: jnp.stack(metrics.violation_probability(x, y, beta=1.0, alpha=0.5)),
+    ]
+    if centre != "of a class":
+        assert metrics.covering_radius(x, x) == 0
+    if centre != 1e5:  # there directions have lost them
+        functions.append(lambda x, y: metrics.class_density(x, y, distance="cosine"))
+    narrow = [function(x, rows) for function in functions]
+    with jax.enable_x64(True):
+        wide = [function(jnp.asarray(x, jnp.float64), rows) for function in functions]
+    for one, other in zip(narrow, wide, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4)
+
+
+def test_wide_labels_are_not_cut():
+    x, y = POINTS[:6], np.arange(6) // 2
+    expected = metrics.violation_probability(x, y, beta=1.0, alpha=0.5)
+    assert metrics.violation_probability(x, y * 2**32, beta=1.0, alpha=0.5) == expected
+
+
 def test_what_is_not_a_number_stays_so() -> None:
     covering = metrics.class_covering(jnp.full((4, 2), jnp.nan), jnp.array([0, 0, 1, 1]))
     assert np.isnan(covering.ratio)
