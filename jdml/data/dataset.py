@@ -44,7 +44,7 @@ class Dataset:
 
     def __post_init__(self) -> None:
         """Check images, labels and views, and bring all labels to int32."""
-        images = _as_inputs("images", self.images)
+        images = as_inputs("images", self.images)
         size = _rows(images)
         views = {
             name: as_labels(f"views[{name!r}]", labels, size) for name, labels in self.views.items()
@@ -91,16 +91,16 @@ class Dataset:
         )
 
 
-def _as_inputs(name: str, images: Any) -> Any:
+def as_inputs(name: str, images: Any) -> Any:
     """Images, features or tokens as arrays; dictionaries and tuples of them part by part."""
     if isinstance(images, ImageFiles):
         return images
     if isinstance(images, Mapping):
-        parts = {key: _as_inputs(f"{name}[{key!r}]", part) for key, part in images.items()}
+        parts = {key: as_inputs(f"{name}[{key!r}]", part) for key, part in images.items()}
         _same_length(name, parts.values())
         return parts
     if isinstance(images, tuple):
-        several = tuple(_as_inputs(f"{name}[{i}]", part) for i, part in enumerate(images))
+        several = tuple(as_inputs(f"{name}[{i}]", part) for i, part in enumerate(images))
         _same_length(name, several)
         return several
     if isinstance(images, list):
@@ -112,6 +112,8 @@ def _as_inputs(name: str, images: Any) -> Any:
                 "jdml.data.ImageFiles does with image files"
             )
     images = np.asarray(images)
+    if not images.dtype.isnative:
+        images = images.astype(images.dtype.newbyteorder("="))
     if images.dtype.kind not in "fiu" or (images.ndim == 4 and images.dtype.name not in _PIXELS):
         instead = f": write {name}.astype(numpy.float32)" if images.dtype.kind == "f" else ""
         raise TypeError(f"{name} must be uint8 or float32, got {images.dtype}{instead}")

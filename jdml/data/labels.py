@@ -50,7 +50,7 @@ def corrupt_labels(
         The noisy labels, int32 ``[N]``, a new array.
 
     Raises:
-        TypeError: if ``labels`` are not integers, or ``key`` is neither a key nor an integer.
+        TypeError: if ``labels`` or ``num_classes`` are not integers, or ``key`` is neither a key nor an integer.
         ValueError: if ``fraction`` is not in 0…1, a label is not below ``num_classes``, or there is no
             second class to take a wrong label from.
 
@@ -68,6 +68,8 @@ def corrupt_labels(
         2
     """
     labels = as_labels("labels", labels)
+    if num_classes is not None and not isinstance(num_classes, int | np.integer):
+        raise TypeError(f"num_classes must be an integer, got {num_classes!r}")
     if not 0 <= fraction <= 1:
         raise ValueError(f"fraction must be in 0…1, got {fraction}")
     if num_classes is None:

@@ -277,8 +277,11 @@ class RandomBatchSampler(EpochSampler):
     def __init__(self, labels_or_size: np.ndarray | int, batch_size: int, seed: int = 0) -> None:
         """See the class."""
         super().__init__(seed)
-        is_size = isinstance(labels_or_size, int | np.integer)
-        self._size = int(labels_or_size) if is_size else len(labels_or_size)  # type: ignore[arg-type]
+        self._size = (
+            len(labels_or_size)
+            if hasattr(labels_or_size, "__len__")
+            else _at_least(1, "labels_or_size", labels_or_size)
+        )
         self.batch_size = _at_least(1, "batch_size", batch_size)
         if batch_size > self._size:
             raise ValueError(

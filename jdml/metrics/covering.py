@@ -136,7 +136,7 @@ def class_covering(embeddings: Array, labels: Array) -> ClassCovering:
     checks.check_concrete("class_covering", embeddings, labels)
     checks.check_embeddings("embeddings", embeddings)
     checks.check_labels("labels", labels, len(embeddings))
-    y, x = np.asarray(labels), jnp.asarray(embeddings)
+    y, x = np.asarray(labels), np.asarray(embeddings, np.float64)
     there = np.unique(y[y >= 0])
     if not len(there):
         raise ValueError("labels must hold at least one class, got none")
@@ -145,7 +145,9 @@ def class_covering(embeddings: Array, labels: Array) -> ClassCovering:
     for of_class, size in zip(there, sizes, strict=True):
         rows = np.zeros(max(sizes), np.int32)  # one shape for all, so that one program serves all
         rows[:size] = np.flatnonzero(y == of_class)
-        radii_of_class = greedy_covering_radii(x[rows], where=jnp.arange(len(rows)) < size)
+        radii_of_class = greedy_covering_radii(
+            jnp.asarray(x[rows]), where=jnp.arange(len(rows)) < size
+        )
         radii.append(float(radii_of_class.sum()) / size)
         means.append(x[rows[:size]].mean(0))
     radius, between = float(np.mean(radii)), float(mean_distance(jnp.stack(means)))

@@ -2,12 +2,10 @@
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml import ops
-from jdml.metrics.handed import handed_in
+from jdml.metrics.handed import handed_in, unit_rows
 from jdml.ops import checks
 
 LARGE_ORDER = 30.0
@@ -61,7 +59,7 @@ def vmf_mixture_likelihood(
     from scipy.special import logsumexp
 
     checks.check_concrete("vmf_mixture_likelihood", embeddings, labels, proxies)
-    x, centres = jnp.asarray(embeddings), jnp.asarray(proxies)
+    x, centres = embeddings, proxies
     checks.check_embeddings("embeddings", x)
     checks.check_embeddings("proxies", centres, dim=x.shape[1], like="embeddings")
     checks.check_labels("labels", labels, len(x))
@@ -82,9 +80,7 @@ def vmf_mixture_likelihood(
         raise ValueError(
             f"weights must be finite and not negative, nor all 0, got {shares.tolist()}"
         )
-    units, directions = (
-        np.asarray(ops.sphere(vectors), np.float64) for vectors in (x[rows], centres)
-    )
+    units, directions = unit_rows(x)[rows], unit_rows(centres)
     with np.errstate(divide="ignore"):
         parts = np.log(shares) + _log_normalizer(kappas, dim) + kappas * (units @ directions.T)
     of_class = parts[np.arange(len(parts)), owners[rows]]

@@ -6,16 +6,22 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jdml import ops
 from jdml.ops import checks
+from jdml.ops.stable import accumulate_in
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LABELS = ("labels", "query_labels", "gallery_labels", "anchor_labels")
 _NAMED = (*_LABELS, "modes")
 """What may be names; its kind is checked with its shape."""
+
+_ON_DISK = "gallery"
+"""What is read from disk in pieces, in whatever order of bytes."""
 
 
 def handed_in(function: F) -> F:
@@ -37,6 +43,7 @@ def handed_in(function: F) -> F:
             kwargs["query_labels"] = kwargs.pop("labels")
         bound = signature.bind(*args, **kwargs)
         given = {name: as_array(value) for name, value in bound.arguments.items()}
+        given |= {name: checks.as_array(given[name]) for name in given.keys() - {_ON_DISK}}
         given |= _numbered(given)
         for name, value in given.items():
             if name not in _NAMED or isinstance(value, np.ma.MaskedArray):
@@ -113,6 +120,12 @@ def as_array(value: Any) -> Any:
         return (tensor.float() if tensor.is_floating_point() else tensor).numpy()
 
 
+def unit_rows(vectors: Any) -> np.ndarray:
+    """Vectors on the unit sphere, computed in float32 at least, in float64: 16-bit ones are not rounded again."""
+    x = jnp.asarray(vectors)
+    return np.asarray(ops.sphere(x.astype(accumulate_in(x))), np.float64)
+
+
 def as_groups(name: str, groups: Any) -> np.ndarray:
     """What rows belong to, by number or by name.
 
@@ -135,7 +148,7 @@ def as_groups(name: str, groups: Any) -> np.ndarray:
                 f"{name} has no group for row {row}, {value!r}: give each row without one a group of its own"
             )
     if values.dtype.kind in "OT":
-        values = values.astype(np.str_)
+        values = as_text(values)
     if values.size and values.dtype.kind not in "iubUS":
         raise TypeError(f"{name} must be integers or names, got dtype {values.dtype}")
     return values
@@ -188,4 +201,9 @@ def _as_names(labels: Any) -> np.ndarray | None:
     is_text = (
         labels.dtype.kind in "OT" and labels.size and all(isinstance(n, str) for n in labels.flat)
     )
-    return labels.astype(np.str_) if is_text else None
+    return as_text(labels) if is_text else None
+
+
+def as_text(values: np.ndarray) -> np.ndarray:
+    """What objects print, as text of the longest one's width; also of NumPy's text without a width."""
+    return values.astype(object).astype(np.str_)

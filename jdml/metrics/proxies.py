@@ -2,12 +2,10 @@
 
 from typing import Literal, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml import ops
-from jdml.metrics.handed import handed_in
+from jdml.metrics.handed import as_text, handed_in, unit_rows
 from jdml.ops import checks
 
 Kind = Literal["assignment", "nearest", "represented"]
@@ -143,7 +141,7 @@ def proxy_spread(
         raise ValueError(
             f"modes must have shape {list(owners.shape)}, one for each of embeddings, got {list(names.shape)}"
         )
-    names = names.astype(str)  # numbers and None beside names
+    names = as_text(names)  # numbers and None beside names
     covered = [
         _covered(centre, points[owners == c], names[owners == c], delta)
         for c, centre in enumerate(centres)
@@ -169,13 +167,13 @@ def _prepare(
     if outside.any():
         row = int(outside.argmax())
         raise ValueError(f"labels[{row}] is {owners[row]}, expected 0…{classes - 1}")
-    return centres, np.asarray(ops.sphere(jnp.asarray(embeddings)), np.float64), owners
+    return centres, unit_rows(embeddings), owners
 
 
 def _units(proxies: Array) -> np.ndarray:
     centres = checks.as_centres("proxies", proxies)
     checks.check_finite("proxies", centres)
-    return np.asarray(ops.sphere(centres), np.float64)
+    return unit_rows(centres)
 
 
 def _class_distance(proxies: np.ndarray, points: np.ndarray, kind: Kind) -> float:

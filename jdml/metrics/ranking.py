@@ -243,8 +243,7 @@ def map_at_k(
         [0.4167, 0.3333]
     """
     hits, relevant, k = _ranked(hits, num_relevant, k)
-    if divisor not in get_args(Divisor):
-        raise ValueError(f"divisor must be one of {list(get_args(Divisor))}, got {divisor!r}")
+    check_divisor("divisor", divisor)
     best = {
         "min": jnp.minimum(relevant, k),
         "k": jnp.full_like(relevant, k),
@@ -288,11 +287,27 @@ def ndcg_at_k(hits: Array, num_relevant: Array, k: int | None = None) -> Array:
     """
     hits, relevant, k = _ranked(hits, num_relevant, k)
     discounts = 1.0 / np.log2(np.arange(k) + 2.0)
-    best = np.concatenate([[1.0], np.cumsum(discounts)]).astype(np.float32)  # of R = 0: any, not 0
     hits = hits[..., :k]
-    gains = jnp.broadcast_to(jnp.asarray(discounts[: hits.shape[-1]], jnp.float32), hits.shape)
-    gained = jnp.sum(jnp.where(hits, gains, 0.0), axis=-1)
-    return jnp.where(relevant > 0, gained / jnp.asarray(best)[jnp.clip(relevant, 0, k)], 0.0)
+    gained = _gain(hits, discounts[: hits.shape[-1]])
+    sizes = jnp.broadcast_to(relevant[..., None], (*relevant.shape, k))
+    best = _gain(_ranks(sizes) <= jnp.maximum(sizes, 1), discounts)  # of R = 0: any, not 0
+    return jnp.where(relevant > 0, gained / best, 0.0)
+
+
+def check_divisor(name: str, divisor: Any) -> None:
+    """Refuse what :func:`map_at_k` cannot divide by.
+
+    Raises:
+        ValueError: naming the argument and what there is.
+    """
+    if divisor not in get_args(Divisor):
+        raise ValueError(f"{name} must be one of {list(get_args(Divisor))}, got {divisor!r}")
+
+
+def _gain(hits: Array, discounts: np.ndarray) -> Array:
+    """The sum of the discounts of the hits."""
+    gains = jnp.broadcast_to(jnp.asarray(discounts, jnp.float32), hits.shape)
+    return jnp.sum(jnp.where(hits, gains, 0.0), axis=-1)
 
 
 def _ranked(hits: Any, num_relevant: Any, k: int | None) -> tuple[Array, Array, int]:
@@ -314,7 +329,7 @@ def _ranked(hits: Any, num_relevant: Any, k: int | None) -> tuple[Array, Array, 
     if k is None:
         k = hits.shape[-1]
     checks.count("k", k)
-    return hits.astype(bool), relevant, k
+    return hits.astype(bool), relevant.astype(jnp.promote_types(relevant.dtype, jnp.int32)), k
 
 
 def _ranks(hits: Array) -> Array:

@@ -119,6 +119,7 @@ def evaluate_retrieval(
         >>> evaluate_retrieval(x, jnp.array([0, 0, 1, 1, 1, 2]), ignore=(camera, camera), recall_at=())["queries"]
         3
     """
+    ranking.check_divisor("map_divisor", map_divisor)
     cutoffs = _Cutoffs(
         _checked_ranks("recall_at", recall_at),
         _checked_ranks("precision_at", precision_at),

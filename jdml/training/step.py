@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from jdml import adapt
-from jdml.data.dataset import check_channels
+from jdml.data.dataset import as_inputs, check_channels
 from jdml.objectives import Objective
 from jdml.objectives.base import Metrics
 from jdml.ops import checks
@@ -379,8 +379,8 @@ def embed(
         model: whatever :func:`fit` takes.
         params: the model's parameters (``state.params["model"]``).
         batch_stats: the model's running statistics (``state.batch_stats``).
-        images: ``[N, H, W, C]``, anything that slices to an array; may be larger than the device's memory. Or what else
-            the model takes, with rows first.
+        images: ``[N, H, W, C]``, anything that slices to an array, in any order of bytes; may be larger than the
+            device's memory. Or what else the model takes, with rows first. Or a list of images of one shape.
         batch_size: rows per forward pass; by default 512 images of up to 64×64, 32 of 224×224.
         preprocess: as in training.
 
@@ -388,19 +388,21 @@ def embed(
         Embeddings ``[N, D]`` as a NumPy array.
 
     Raises:
-        ValueError: if ``batch_size`` is not positive or there are no images.
+        TypeError: if ``batch_size`` is no integer.
+        ValueError: if it is not positive, there are no images, or a list's images have several shapes.
 
     Implementation notes:
         The last batch is padded, and a set smaller than ``batch_size`` goes in one batch padded to a
         power of two, so that a model is compiled once and stays compiled between calls. Where the parameters lie on a
         mesh, its devices share the rows, and of several processes each reads its own; all get all embeddings.
     """
+    if isinstance(images, list):
+        images = as_inputs("images", images)
     parts = jax.tree.leaves(images)
     size = len(parts[0])
     if batch_size is None:
         batch_size = rows_at_once(parts[0])
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be positive, got {batch_size}")
+    checks.count("batch_size", batch_size)
     if size == 0:
         raise ValueError("images must hold at least one image, got none")
     placement = placement_of(params)
@@ -410,7 +412,7 @@ def embed(
     own = placement.own(rows)
 
     def padded(part: Any, start: int) -> np.ndarray:
-        batch = np.asarray(part[start + own[0] : start + own[-1] + 1])
+        batch = checks.as_array(np.asarray(part[start + own[0] : start + own[-1] + 1]))
         missing = own[-1] + 1 - own[0] - len(batch)
         return np.pad(batch, [(0, missing)] + [(0, 0)] * (batch.ndim - 1))[own - own[0]]
 

@@ -410,6 +410,7 @@ def test_nothing_to_corrupt():
         ((LABELS / 2, 0.5, 0), TypeError, "labels must be integers, got float64"),
         ((LABELS - 1, 0.5, 0), ValueError, "labels must be at least 0, got -1"),
         ((LABELS, 0.5, 0, 3), ValueError, "labels must be below num_classes = 3, got 4"),
+        ((LABELS, 0.5, 0, 5.5), TypeError, "num_classes must be an integer, got 5.5"),
         ((np.zeros(4, int), 0.5, 0), ValueError, "needs at least 2 classes, got 1"),
         ((LABELS, 0.5, -1), ValueError, "key must be .* at least 0, got -1"),
         ((LABELS, 0.5, "a"), TypeError, "key must be a JAX key or an integer seed, got 'a'"),

@@ -516,6 +516,10 @@ def structural_metrics() -> None:
             lambda x, y: jdml.metrics.covering_radius(x, jnp.asarray(PROXIES[:, 0])),
             jdml.metrics.class_density,
             jdml.metrics.concentration_variance,
+            jdml.metrics.class_covering,
+            lambda x, y: jdml.metrics.violation_probability(x, y, beta=1.0, alpha=0.5),
+            lambda x, y: jdml.metrics.vmf_mixture_likelihood(x, y, PROXIES[:, 0]),
+            lambda x, y: jdml.metrics.ndcg_at_k(x > 0, y + 1, 3),
         ):
             assert_same(metric(*there), metric(jnp.asarray(X), jnp.asarray(Y)))
 

@@ -39,6 +39,42 @@ def test_any_order_of_bytes_on_disk(tmp_path):
     assert evaluate_retrieval(queries, Y, there, Y) == evaluate_retrieval(queries, Y, X, Y)
 
 
+def test_any_order_of_bytes_on_disk_where_all_is_read(tmp_path):
+    there = np.memmap(tmp_path / "rows", ">f4", "w+", shape=X.shape)
+    there[:] = X
+    for metric in (
+        lambda x: metrics.uniformity(x),
+        lambda x: metrics.class_density(x, Y),
+        lambda x: metrics.covering_radius(x, x[:3]),
+        lambda x: metrics.violation_probability(x, Y, beta=1.0, alpha=0.5),
+        lambda x: metrics.class_covering(x, Y),
+        lambda x: metrics.proxy_distance(X[:4], x, Y),
+        lambda x: metrics.vmf_mixture_likelihood(x, Y, X[:4]),
+    ):
+        assert metric(there) == metric(X)
+
+
+def test_text_without_a_width():
+    names = NAMES.astype(np.dtypes.StringDType())
+    assert evaluate_retrieval(X, names) == EXPECTED
+    views = np.where(np.arange(20) < 10, "left", "right")
+    wide = views.astype(np.dtypes.StringDType())
+    expected = evaluate_retrieval(X, NAMES, ignore=(views, views))
+    assert evaluate_retrieval(X, names, ignore=(wide, wide)) == expected
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_narrow_numbers_are_not_rounded_again(dtype):
+    narrow = jnp.asarray(X, dtype)
+    for metric in (
+        lambda x: metrics.class_covering(x, Y),
+        lambda x: metrics.proxy_distance(x[:4], x, Y),
+        lambda x: metrics.proxy_spread(jnp.reshape(x[:4], (2, 2, 3))),
+        lambda x: metrics.vmf_mixture_likelihood(x, Y, x[:4], concentrations=100.0),
+    ):
+        assert metric(narrow) == metric(narrow.astype(jnp.float32))
+
+
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_arrays_of_other_libraries(library):
     kind, _ = LIBRARIES[library]

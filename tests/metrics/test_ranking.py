@@ -129,6 +129,20 @@ def test_whole_numbers_may_stand_for_booleans():
     )
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64])
+def test_numbers_of_relevant_ones_of_any_width(dtype):
+    hits, relevant = np.random.default_rng(1).random((3, 150)) < 0.5, np.array([127, 100, 90])
+    for divisor in ("min", "k", "relevant", "class"):
+        for k in (100, 300):
+            actual, expected = (
+                metrics.map_at_k(hits, some, k, divisor=divisor)
+                for some in (relevant.astype(dtype), relevant)
+            )
+            np.testing.assert_array_equal(actual, expected)
+    narrow = metrics.ndcg_at_k(hits, relevant.astype(dtype), 1000)
+    np.testing.assert_array_equal(narrow, metrics.ndcg_at_k(hits, relevant, 1000))
+
+
 HITS, R = np.zeros((3, 5), bool), np.ones(3, np.int32)
 
 
@@ -145,6 +159,11 @@ HITS, R = np.zeros((3, 5), bool), np.ones(3, np.int32)
             lambda: metrics.map_at_k(HITS, R, divisor="r"),
             ValueError,
             "divisor must be one of .* 'r'",
+        ),
+        (
+            lambda: metrics.evaluate_retrieval(np.eye(3), R, map_divisor="r"),
+            ValueError,
+            "map_divisor must be one of .* 'r'",
         ),
     ],
 )

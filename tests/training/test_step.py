@@ -201,8 +201,22 @@ def test_embed_refuses_nothing(toy):
     state = start(toy)
     with pytest.raises(ValueError, match="at least one image"):
         embed(toy.model, state.params["model"], state.batch_stats, toy.data.images[:0])
-    with pytest.raises(ValueError, match="batch_size must be positive, got 0"):
+    with pytest.raises(ValueError, match="batch_size must be >= 1, got 0"):
         embed(toy.model, state.params["model"], {}, toy.data.images, batch_size=0)
+
+
+def test_images_in_a_list_or_of_another_order_of_bytes(toy):
+    state = start(toy)
+    parts = toy.model, state.params["model"], state.batch_stats
+    images = toy.data.images.astype(np.float32)
+    expected = embed(*parts, images)
+    np.testing.assert_array_equal(embed(*parts, list(images)), expected)
+    np.testing.assert_array_equal(embed(*parts, images.astype(">f4")), expected)
+    assert Dataset("swapped", images.astype(">f4"), toy.data.labels).images.dtype.isnative
+    with pytest.raises(ValueError, match="images must have one shape each"):
+        embed(*parts, [images[0], images[0][1:]])
+    with pytest.raises(TypeError, match="batch_size must be a Python integer >= 1, got 2.5"):
+        embed(*parts, images, batch_size=2.5)
 
 
 def test_large_images_are_embedded_few_at_a_time(monkeypatch):
