@@ -57,8 +57,9 @@ def nearest(
         The neighbours are chosen by a matrix product in full precision, with vectors moved and scaled so that neither
         a common offset, nor large numbers, nor a few rows far away (by up to 10³⁰ times their spread) cost the others
         digits. Rows far from most of a gallery are told from each other with fewer, by the square of how far in units
-        of a neighbour's distance. Their distances, and their final order, are computed from the differences of the
-        vectors: exact zeros for duplicates, gradient 0 there. Differentiable in the distances.
+        of a neighbour's distance, and so are rows of heaps: where they lie within a thousandth of what most are apart,
+        rounding chooses among them. The distances of what is chosen, and its order, are computed from the differences
+        of the vectors: exact zeros for duplicates, gradient 0 there. Differentiable in the distances.
         Under ``jit``, where a row that is not finite cannot be refused, it is the last of all neighbours, and its
         distances, as a query's or a neighbour's, are NaN: other rows' answers do not depend on it.
         Memory O(block × (N + k·D)). ``jax.lax.top_k`` selects: on a CPU its time grows with k.

@@ -94,10 +94,12 @@ def evaluate_retrieval(
             both are one item; or no query has a reference, so that there is nothing to measure.
 
     Implementation notes:
-        Exact, in float32 whatever the embeddings' type, in blocks of queries: memory O(block × N) whatever R. Ties go
-        to the lowest index: of rows that have collapsed to one point the first of the gallery are found, so that its
-        order decides (R@8 is near 0 where it is sorted by class, near chance where it is shuffled). A k beyond the
-        gallery counts the missing ranks as misses. ``jax.lax.top_k`` ranks; for R in the hundreds or thousands on a CPU
+        All of the gallery, in float32 whatever the embeddings' type, in blocks of queries: memory O(block × N) whatever
+        R. Rows nearer to each other than a thousandth of what most are apart are told apart by rounding, see
+        :func:`jdml.metrics.nearest`; where they are of one class that changes no number. Ties go to the lowest index:
+        of rows that have collapsed to one point the first of the gallery are found, so that its order decides (R@8 is
+        near 0 where it is sorted by class, near chance where it is shuffled). A k beyond the gallery counts the missing
+        ranks as misses. ``jax.lax.top_k`` ranks; for R in the hundreds or thousands on a CPU
         it is NumPy's partial sort of (closeness, index), per block. One program per shape, number of ranks (the largest
         k or R, rounded up to a power of two) and choice of metrics: other values recompile nothing. Groups are one
         number a row, compared where distances are; every level of labels is ranked anew. A host function: call it
