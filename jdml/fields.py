@@ -310,6 +310,7 @@ def superpose(
     _check_potential(potential)
     checks.check_embeddings("charges", charges)
     checks.check_labels("labels", labels, len(charges))
+    charges, labels = checks.as_array(charges), checks.widen_labels(labels)
     checks.require_finite("charges", charges, labels >= 0)
     return pair_sums(_by_distance(potential), charges, labels, parameters, tile=tile, axis=axis)
 

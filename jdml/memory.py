@@ -55,8 +55,8 @@ def init(capacity: int, dim: int, dtype: DTypeLike = jnp.float32) -> CrossBatchM
     checks.count("dim", dim)
     return CrossBatchMemory(
         embeddings=jnp.zeros((capacity, dim), dtype),
-        labels=jnp.full(capacity, -1, jnp.int32),
-        ids=jnp.full(capacity, -1, jnp.int32),
+        labels=jnp.full(capacity, -1),
+        ids=jnp.full(capacity, -1),
         next_slot=jnp.zeros((), jnp.int32),
     )
 
@@ -103,9 +103,8 @@ def push(
     checks.check_labels("labels", labels, embeddings.shape[0])
     if ids is not None:
         checks.check_labels("ids", ids, embeddings.shape[0])
-        checks.check_label_values("ids", ids)
-    embeddings, labels = jnp.asarray(embeddings), jnp.asarray(labels)
-    ids = jnp.full_like(labels, -1) if ids is None else jnp.asarray(ids)
+    embeddings, labels = jnp.asarray(checks.as_array(embeddings)), checks.widen_labels(labels)
+    ids = jnp.full_like(labels, -1) if ids is None else checks.widen_labels(ids, "ids")
     kept = _kept(labels, where)
     axis = as_axis(axis_name)
     rows = (jax.lax.stop_gradient(embeddings), labels, ids, kept)
@@ -162,7 +161,7 @@ def slots(
     """
     checks.check_labels("labels", labels, jnp.size(labels))
     axis = as_axis(axis_name)
-    kept = axis.rows(_kept(jnp.asarray(labels), where))
+    kept = axis.rows(_kept(checks.widen_labels(labels), where))
     return axis.own(_slots_of(state, kept))
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml.losses.contrast import info_nce_loss, sigmoid_contrastive_loss
+from jdml.mining.pairs import turned
 from jdml.ops import checks
 from jdml.ops.meshes import as_axis
 
@@ -73,8 +74,11 @@ def both_ways(loss_fn: Callable[..., Array]) -> Callable[..., Array]:
             )
         settings = _completed(loss_fn, len(queries), settings)
         back = {_SWAPPED.get(name, name): value for name, value in settings.items()}
-        if back.get("positive") is not None:
-            back["positive"] = back["positive"].T
+        for name in ("positive", "weights"):  # of pairs
+            if back.get(name) is not None and jnp.ndim(back[name]) == 2:
+                back[name] = checks.as_array(back[name]).T
+        if "mine" in back:
+            back["mine"] = turned(back["mine"])
         there = loss_fn(queries, references=documents, **settings)
         return 0.5 * (there + loss_fn(documents, references=queries, **back))
 
@@ -101,10 +105,12 @@ def _completed(
     return settings
 
 
-def _pairs_by_place(loss_fn: Callable[..., Array]) -> bool:
-    while isinstance(loss_fn, functools.partial):
-        loss_fn = loss_fn.func
-    return loss_fn in (info_nce_loss, sigmoid_contrastive_loss)
+def _pairs_by_place(loss_fn: Any) -> bool:
+    """Whether it is a loss of two towers, in whatever it is wrapped."""
+    while loss_fn is not None and loss_fn not in (info_nce_loss, sigmoid_contrastive_loss):
+        inner = getattr(loss_fn, "__wrapped__", None)
+        loss_fn = loss_fn.func if isinstance(loss_fn, functools.partial) else inner
+    return loss_fn is not None
 
 
 def matryoshka(

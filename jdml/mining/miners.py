@@ -6,6 +6,7 @@ from jax import Array
 
 from jdml.mining.pairs import Chain, Guided, Miner, Pairs, Rule, fold_each
 from jdml.ops import checks, distances, sphere
+from jdml.ops.stable import accumulate_in
 
 __all__ = [
     "chain",
@@ -305,8 +306,10 @@ def trusted_negative(
         )
         checks.require_finite("references", references)
     checks.require_finite("embeddings", embeddings)
-    x = sphere(jnp.asarray(embeddings))
-    return Guided(rule, distances(x, x if references is None else sphere(jnp.asarray(references))))
+    several = embeddings, embeddings if references is None else references
+    dtype = accumulate_in(*several)
+    x, y = (sphere(jnp.asarray(checks.as_array(some)).astype(dtype)) for some in several)
+    return Guided(rule, distances(x, x if references is None else y))
 
 
 def chain(*miners: Miner) -> Miner:

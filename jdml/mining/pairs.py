@@ -62,13 +62,15 @@ def all_pairs(
                [0, 0, 0]], dtype=int32)
     """
     checks.check_labels("labels", labels, jnp.size(labels))
+    labels = checks.widen_labels(labels)
     rows: Array = _valid("where", where, labels)
     own = reference_labels is None
     if reference_labels is None:
         reference_labels, columns = labels, rows
     else:
         checks.check_labels("reference_labels", reference_labels, jnp.size(reference_labels))
-        columns = jnp.asarray(reference_labels) >= 0
+        reference_labels = checks.widen_labels(reference_labels, "reference_labels")
+        columns = reference_labels >= 0
     if reference_where is not None:
         checks.check_mask("reference_where", reference_where, jnp.shape(reference_labels))
         columns = columns & reference_where
@@ -82,8 +84,8 @@ def all_pairs(
         same = labels[:, None] == reference_labels[None, :]
         return Pairs(same & both, ~same & both)
 
-    anchors = (jnp.asarray(labels), rows, jnp.arange(jnp.size(labels)))
-    return meshes.by_rows(of_rows, anchors, (jnp.asarray(reference_labels), columns))
+    anchors = (labels, rows, jnp.arange(jnp.size(labels)))
+    return meshes.by_rows(of_rows, anchors, (reference_labels, columns))
 
 
 def _valid(name: str, where: Array | None, labels: Array) -> Array:
@@ -132,6 +134,19 @@ class Guided:
                 f"got {list(self.distances.shape)}"
             )
         return self.miner(key, self.distances, pairs)
+
+    def turned(self) -> "Guided":
+        """The same where references are the anchors."""
+        return Guided(self.miner, self.distances.T)
+
+
+def turned(miner: Any) -> Any:
+    """A miner of the same pairs, seen from the references."""
+
+    def is_guided(part: Any) -> bool:
+        return isinstance(part, Guided)
+
+    return jax.tree.map(lambda m: m.turned() if is_guided(m) else m, miner, is_leaf=is_guided)
 
 
 @jax.tree_util.register_dataclass

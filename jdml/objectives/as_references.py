@@ -73,6 +73,7 @@ def as_proxy_objective(
         **extra: Any,
     ) -> tuple[Array, Metrics]:
         classes, per_class, _ = params["proxies"].shape
+        checks.check_classes(labels, classes, "proxies", where)
         labels = checks.widen_labels(labels)
         known = (labels >= 0) & (labels < classes)
         hidden = jnp.zeros(len(labels), bool) if where is None else ~where

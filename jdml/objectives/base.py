@@ -96,6 +96,11 @@ def pair(
         Array(0.2, dtype=float32)
     """
     check_loss(loss_fn, {**settings, **(learned or {})})
+    if checks.asks_for(loss_fn, "documents"):
+        raise TypeError(
+            f"loss_fn must compare the samples of a batch, got {_name(loss_fn)}, which compares two towers: call it in "
+            "a step of your own"
+        )
     if checks.asks_for(loss_fn, "proxies") and "proxies" not in {**settings, **(learned or {})}:
         raise TypeError(
             f"loss_fn must compare samples, got {_name(loss_fn)}, which compares them with proxies: write "

@@ -190,6 +190,7 @@ class _Regularizer:
         **extra: Any,
     ) -> tuple[Array, Metrics]:
         """The regularized loss, and its parts."""
+        checks.check_classes(labels, len(params["proxies"]), "proxies", where)
         labels = checks.widen_labels(labels)
         inner = {name: value for name, value in params.items() if name != "flow"}
         if state is not None:

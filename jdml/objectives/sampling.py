@@ -51,7 +51,8 @@ def sample_classes(
     proxies = jnp.asarray(proxies)
     by_class = axis.holds_part("proxies", proxies)
     classes = len(proxies) * (axis.size if by_class else 1)
-    labels = checks.widen_labels(jnp.asarray(labels))
+    checks.check_classes(labels, classes, "proxies", where)
+    labels = checks.widen_labels(labels)
     known = (labels >= 0) & (labels < classes)
     hidden = jnp.zeros(len(labels), bool) if where is None else ~where
     checks.require(known | hidden, f"labels[{{row}}] is {{0}}, expected 0…{classes - 1}", labels)

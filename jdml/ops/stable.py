@@ -70,14 +70,17 @@ def bounded(value: float | Array, *, least: float = -SHARPEST, most: float = SHA
         most: the upper bound.
 
     Returns:
-        The number, of its own type.
+        The number, of its own type, which is float32 for one of 16 bits: its inverse would overflow.
 
     Example:
         >>> float(bounded(jnp.float32(3e38))) == SHARPEST, float(bounded(jnp.float32(64.0)))
         (True, 64.0)
     """
     value = jnp.asarray(value)
-    return jnp.clip(value, least, most) if jnp.issubdtype(value.dtype, jnp.floating) else value
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        return value
+    wide = value if value.dtype.itemsize >= 4 else value.astype(jnp.float32)
+    return jnp.clip(wide, least, most)
 
 
 @jax.custom_jvp

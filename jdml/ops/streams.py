@@ -79,7 +79,7 @@ def pair_sums(
             )
     if tile is not None:
         checks.count("tile", tile)
-    groups = checks.widen_labels(groups)
+    points, groups = checks.as_array(points), checks.widen_labels(groups, "groups")
     if not jnp.issubdtype(groups.dtype, jnp.signedinteger):
         groups = groups.astype(jnp.int32)
     return _sums(points, groups, tuple(parameters), term=term, tile=tile, axis=axis)

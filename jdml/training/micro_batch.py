@@ -37,7 +37,9 @@ def in_turns(function: Callable[[Tree, jax.Array], Tree], rows: Tree, size: int)
         return function(rows, jnp.zeros((), jnp.int32))
 
     def cut(part: jax.Array) -> jax.Array:
-        part = jnp.pad(part, [(0, turns * size - number)] + [(0, 0)] * (part.ndim - 1))
+        # With rows that there are: at others, such as 0, a network may have no derivative.
+        more = turns * size - number
+        part = jnp.pad(part, [(0, more)] + [(0, 0)] * (part.ndim - 1), mode="edge")
         return part.reshape(size, turns, *part.shape[1:]).swapaxes(0, 1)
 
     def joined(part: jax.Array) -> jax.Array:

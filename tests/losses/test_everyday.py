@@ -112,6 +112,37 @@ def test_matryoshka_cuts_embeddings_proxies_and_references() -> None:
     chex.assert_tree_all_finite(by_entry)
 
 
+def test_what_belongs_to_pairs_is_turned_on_the_way_back() -> None:
+    """Weights of pairs, and a miner that is told by other embeddings."""
+    rng = np.random.default_rng(5)
+    weights = jnp.asarray(rng.uniform(size=(len(Q), len(N))), jnp.float32)
+    labels, loss = jnp.arange(len(Q)) // 2, jdml.contrastive_loss
+    both = jdml.both_ways(loss)(Q, N, labels=labels, weights=weights)
+    ways = (Q, N, weights), (N, Q, weights.T)
+    each = [loss(x, labels, references=y, reference_labels=labels, weights=w) for x, y, w in ways]
+    np.testing.assert_allclose(both, sum(each) / 2, rtol=1e-6)
+    told = (jnp.asarray(rng.normal(size=(len(Q), 5)), jnp.float32) for _ in range(2))
+    first, second = told
+    trusted = jdml.mining.trusted_negative
+    there, back = (
+        trusted(embeddings=x, references=y) for x, y in ((first, second), (second, first))
+    )
+    loss = jdml.info_nce_loss
+    both = jdml.both_ways(loss)(Q, N, mine=there)
+    each = [loss(Q, references=N, mine=there), loss(N, references=Q, mine=back)]
+    np.testing.assert_allclose(both, sum(each) / 2, rtol=1e-6)
+    assert each[1] != loss(N, references=Q, mine=there)
+
+
+def test_towers_by_their_places_in_whatever_wraps_the_loss() -> None:
+    ids = jnp.arange(len(Q))
+    dims = (Q.shape[1],)
+    inside = jdml.both_ways(jdml.matryoshka(jdml.info_nce_loss, dims))
+    outside = jdml.matryoshka(jdml.both_ways(jdml.info_nce_loss), dims)
+    told = {"ids": ids, "reference_ids": ids}
+    np.testing.assert_allclose(inside(Q, N, **told), outside(Q, N, **told), rtol=1e-6)
+
+
 def test_what_matryoshka_and_both_ways_refuse() -> None:
     with pytest.raises(ValueError, match="dims must be at most the embeddings' dimension, 5"):
         jdml.matryoshka(jdml.triplet_loss, (2, 8))(Q, Y)

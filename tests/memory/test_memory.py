@@ -53,6 +53,28 @@ def test_ids_are_stored_with_their_rows_and_are_unknown_by_default() -> None:
     np.testing.assert_array_equal(memory.push(state, *batch(6, 6)).ids, [-1, -1, 9, 5])
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int8, ">i4", np.int64])
+def test_labels_of_any_type(dtype) -> None:
+    labels = np.array([0, 7, 2, 3])
+    pushed = memory.push(memory.init(5, 2), np.ones((4, 2), np.float32), labels.astype(dtype))
+    np.testing.assert_array_equal(pushed.labels, [*labels, -1])
+    np.testing.assert_array_equal(pushed.ids, -1)
+
+
+def test_labels_are_not_cut() -> None:
+    vectors, wide = np.ones((2, 2), np.float32), np.array([0, 2**32])
+    for call in (
+        lambda: memory.push(memory.init(5, 2), vectors, wide),
+        lambda: jdml.mining.all_pairs(wide),
+        lambda: jdml.fields.superpose(lambda r, same: r, vectors, wide),
+    ):
+        with pytest.raises(ValueError, match=r"\[1\] is 4294967296, expected an int32"):
+            call()
+    with jax.enable_x64(True):
+        assert memory.push(memory.init(5, 2), vectors, wide).labels[1] == 2**32
+        assert not jdml.mining.all_pairs(wide).positive.any()
+
+
 def test_no_gradient_enters_the_memory() -> None:
     def through(x: jax.Array) -> jax.Array:
         return memory.push(memory.init(4, 2), x, jnp.array([0, 1])).embeddings.sum()

@@ -459,3 +459,37 @@ def test_losses_and_settings_that_cannot_be() -> None:
                 make(loss)
         with pytest.raises(TypeError, match="references is given by the objective"):
             make(jdml.triplet_loss, references=jnp.ones((2, 2)))
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        objectives.as_proxy_objective(jdml.contrastive_loss, 8, 2),
+        objectives.proxy(jdml.proxy_anchor_loss, 8, 2, sampled_classes=4),
+    ],
+)
+def test_labels_of_numpy_are_those_of_classes(objective) -> None:
+    params, key = objective.init(jax.random.key(0)), jax.random.key(1)
+    vectors, labels = np.eye(2, dtype=np.float32), np.array([3, 7])
+    value = objective.loss(params, vectors, labels, key=key)[0]
+    assert objective.loss(params, vectors, labels.astype(">i8"), key=key)[0] == value
+    for wrong in (8, 2**32):
+        with pytest.raises(ValueError, match=f"labels.1. is {wrong}, expected 0…7"):
+            objective.loss(params, vectors, np.array([3, wrong]), key=key)
+    with pytest.raises(TypeError, match="labels must be an array of integers, got list"):
+        objective.loss(params, vectors, [3, 7], key=key)
+
+
+def test_a_memory_needs_a_loss_that_takes_references() -> None:
+    vectors, labels = np.eye(3, dtype=np.float32), np.array([0, 1, 0])
+    for inner in (
+        objectives.as_anchor_objective(jdml.contrastive_loss, 2),
+        objectives.as_proxy_objective(jdml.contrastive_loss, 2, 3),
+        objectives.pair(jdml.potential_field_loss),
+    ):
+        objective = objectives.with_memory(inner, 8, 3)
+        params, state = objective.init(jax.random.key(0)), objective.init_state()
+        with pytest.raises(TypeError, match="objective must be a pair objective"):
+            objective.loss(params, vectors, labels, state=state)
+    with pytest.raises(TypeError, match="compares two towers"):
+        objectives.pair(jdml.both_ways(jdml.info_nce_loss))

@@ -418,6 +418,18 @@ def test_rows_keep_their_order():
     chex.assert_trees_all_equal(doubled, jax.tree.map(lambda x: 2 * x, rows))
 
 
+def test_the_last_turn_is_filled_with_rows_that_there_are():
+    """At 0, with which it was filled, the length of a row has no slope, and 0 · ∞ is no number."""
+    rows = jnp.arange(1.0, 15.0).reshape(7, 2)
+
+    def lengths(weights, size):
+        return jnp.sum(in_turns(lambda x, _: jnp.linalg.norm(x @ weights, axis=-1), rows, size))
+
+    expected = jax.grad(lengths)(jnp.eye(2), 7)
+    for size in (2, 3, 4):
+        chex.assert_trees_all_close(jax.grad(lengths)(jnp.eye(2), size), expected, rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_batch_norm_must_be_frozen():
     class Normed(nn.Module):

@@ -202,16 +202,27 @@ def check_labels(name: str, labels: Any, size: int) -> None:
         _check_within(name, np.asarray(labels), np.int64, "")
 
 
-def widen_labels(labels: Array) -> Array:
+def widen_labels(labels: Any, name: str = "labels") -> Array:
     """Labels in a type that the number of classes fits into: int32, or wider where they are.
 
     Args:
-        labels: integers of any type.
+        labels: integers of any type, in any order of bytes.
+        name: the argument's name.
 
     Returns:
         The same labels.
+
+    Raises:
+        TypeError: labels that are no array, or not of integers.
+        ValueError: a label that JAX would cut down to 32 bits.
     """
-    return jnp.asarray(labels).astype(jnp.promote_types(labels.dtype, jnp.int32))
+    check_label_values(name, labels)
+    labels = as_array(labels)
+    if not isinstance(labels, Array | np.ndarray) or not jnp.issubdtype(labels.dtype, jnp.integer):
+        kind = getattr(labels, "dtype", type(labels).__name__)
+        raise TypeError(f"{name} must be an array of integers, got {kind}")
+    labels = jnp.asarray(labels)
+    return labels.astype(jnp.promote_types(labels.dtype, jnp.int32))
 
 
 def is_integer(value: Any) -> bool:
