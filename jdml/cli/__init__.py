@@ -39,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _run(words, own_process=argv is None)
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:  # closed by the shell
+                sys.stdout.flush()
     except BrokenPipeError:
         # What is left to write goes nowhere, also when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -16,6 +16,8 @@ from jdml.registry.places import as_written, json_of
 TABLES = (".arrow", ".parquet")
 """Endings of such files."""
 SAVER = "Hugging Face's save_to_disk"
+_INDEX = re.compile(r"__index_level_\d+__")
+"""What pandas writes of the numbers of rows."""
 LARGE = 1 << 26
 """Bytes of a row group beyond which reading any row is slow, where not all groups are kept."""
 _log = logging.getLogger(__name__)
@@ -154,15 +156,13 @@ def image_column(table: Table, wanted: str | None) -> str:
 
 def label_column(table: Table, image: str, wanted: str | None) -> str:
     """The column of the labels."""
-    import pyarrow.types as types
-
     kinds = {field.name: field.type for field in table.schema}
     if wanted is None and "label" not in kinds:
         named = [name for name in kinds if table.class_names(name)]
         plain = [
             name
             for name, kind in kinds.items()
-            if name != image and (types.is_integer(kind) or types.is_string(kind))
+            if name != image and _holds_labels(kind) and not _INDEX.fullmatch(name)
         ]
         wanted = next((some[0] for some in (named, plain) if len(some) == 1), None)
     wanted = wanted or "label"
@@ -172,6 +172,14 @@ def label_column(table: Table, image: str, wanted: str | None) -> str:
             "names another)"
         )
     return wanted
+
+
+def _holds_labels(kind: Any) -> bool:
+    """Whether a column is of integers or of text, however that is kept."""
+    import pyarrow.types as types
+
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)
 
 
 def labels_of(where: str, name: str, column: Any, names: Sequence[str] | None) -> np.ndarray:

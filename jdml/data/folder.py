@@ -173,6 +173,7 @@ def _holders(root: Path, notes: list[str], others: Counter[str]) -> Iterator[tup
         return
     around = next((place for place in places if _is_around(place)), None)
     if around is None:
+        _check_classes_above(places)
         notes += [
             f"{place.name}/ is read as a class: no other part is beside it" for place in parts
         ]
@@ -191,6 +192,22 @@ def _holders(root: Path, notes: list[str], others: Counter[str]) -> Iterator[tup
             "to score, such as test/, beside it"
         )
     yield from _holders(around, notes, others)
+
+
+def _check_classes_above(places: Sequence[Path]) -> None:
+    """Refuse parts below classes, which would be read as one.
+
+    Raises:
+        ValueError: naming a class and its parts.
+    """
+    for place in places:
+        inside = subfolders(place)
+        parts = {_part(folder.name) for folder in inside} - {""}
+        if len(parts) > 1 and not images_in(place):
+            raise ValueError(
+                f"{place} holds the parts {_named(inside)}: give that folder if it is a data set; if it is a class, "
+                f"put parts above classes, as in {inside[0].name}/{place.name}, or give a .csv file of file,label,split"
+            )
 
 
 def _tell_the_rest(

@@ -246,6 +246,8 @@ def decode(content: bytes) -> "Image":
     if image.format == "TIFF" and getattr(image, "n_frames", 1) > 1:
         _say_pages()
     image.load()
+    if image.format == "TIFF" and image.mode.startswith("I;16") and image.tag_v2.get(262) == 0:  # type: ignore[attr-defined]
+        image = _turned_round(image)
     image = upright(image)
     deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
     if image.mode in ("I", "F") and not deep:
@@ -258,6 +260,13 @@ def decode(content: bytes) -> "Image":
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _turned_round(image: "Image") -> "Image":
+    """A grey TIFF image of 16 bits whose 0 is white, as Pillow leaves it; of 8 bits it does not."""
+    from PIL import Image
+
+    return Image.fromarray(np.uint16(65535) - np.asarray(image).astype(np.uint16))
 
 
 def _formats() -> tuple[str, ...]:
@@ -370,9 +379,9 @@ def cores() -> int:
 
 def _object_array(files: Iterable[Readable]) -> np.ndarray:
     """One object per element, whatever its type."""
-    if isinstance(files, np.ndarray):
+    if isinstance(files, np.ndarray) and files.dtype == object:
         return files
-    listed = list(files)
+    listed = [Path(file) if isinstance(file, str) else file for file in files]
     array = np.empty(len(listed), object)
     array[:] = listed
     return array

@@ -25,7 +25,7 @@ PARTS = {
     "gallery": "gallery",
 }
 """The names of parts, as folders and as values of a list."""
-NO_NAMES = ("nan", "<na>", "null")
+NO_NAMES = ("nan", "<na>", "na", "null", "none")
 """What is written for a value that is missing."""
 UNLIKE = 0.25
 """Where one half of the classes has fewer of the images than this share, halves are not made by names."""

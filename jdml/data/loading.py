@@ -21,6 +21,9 @@ from jdml.registry.pointers import is_pointer
 IMAGE_FILES = file_sets()
 """Names of the data sets whose images are ``ImageFiles``."""
 
+NO_IMAGES = (".gz", ".json", ".jsonl", ".npy", ".npz", ".tar", ".tgz", ".txt", ".zip")
+"""Endings of files that are no image, whatever is in them."""
+
 
 def read_listing(name: str, data_dir: str | Path | None, *, download: bool = True) -> Listing:
     """Read the lists of a data set of image files.
@@ -174,6 +177,8 @@ def read_path(path: Path) -> Found:
         if is_pointer(str(path)):
             return _of(read_folder(path))
         raise FileNotFoundError(f"{path} does not exist")
+    if path.suffix.lower() in NO_IMAGES:
+        raise ValueError(f"{path} is no image, folder of images, .csv or Parquet file")
     of_many = path.suffix.lower() in (*ENDINGS, *TABLES)
     return _of(read_folder(path)) if of_many else Found([path])
 

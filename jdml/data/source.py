@@ -64,6 +64,10 @@ def read_source(
     path = at_home(source)
     name, colon, folder = source.partition(":")
     known = tuple(DATASETS)
+    if path.is_dir() and data_dir is None and source in known and not DATASETS[source].needs_folder:
+        raise ValueError(
+            f"source {source} is a data set of that name, and a folder here: write ./{source} for the folder"
+        )
     if path.is_file() or (path.is_dir() and not (data_dir is not None and source in known)):
         return _of_path(path, split, view, config)
     if colon and name in known:

@@ -53,14 +53,20 @@ def read_column(path: Path, column: str) -> dict[str, str]:
         ValueError: if it has no such column, or a line has another number of fields; the message names the line.
     """
     header, lines = _headed(path, ("file", column.lower()), None, f"file and {column}")
-    rows = {}
+    rows: dict[str, str] = {}
     for number, values in lines:
         if len(values) != len(header):
             raise ValueError(
                 f"{path}:{number}: expected {','.join(header)}, got {','.join(values)!r}"
             )
         row = dict(zip(header, values, strict=True))
-        rows[str(_file(path.parent, row["file"]).absolute())] = row[column.lower()].strip()
+        file, value = str(_file(path.parent, row["file"]).absolute()), row[column.lower()].strip()
+        if not value:
+            raise ValueError(f"{path}:{number}: {row['file']} has no {column}")
+        if rows.setdefault(file, value) != value:
+            raise ValueError(
+                f"{path}:{number}: {row['file']} has {column} {value!r}, and {rows[file]!r} before"
+            )
     return rows
 
 

@@ -153,7 +153,7 @@ def _unit_on_disk(vectors: np.memmap) -> Iterator[np.memmap]:
         check_room(Path(folder), 4 * vectors.size)
         scaled = np.memmap(f"{folder}/unit", np.float32, "w+", shape=vectors.shape)
         for start in range(0, len(vectors), AT_A_TIME):
-            part = np.asarray(vectors[start : start + AT_A_TIME])
+            part = np.asarray(vectors[start : start + AT_A_TIME], np.float32)
             scaled[start : start + AT_A_TIME] = _unit(part)
         yield scaled
 

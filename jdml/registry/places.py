@@ -54,7 +54,7 @@ def check_local(name: str, place: object) -> None:
         place: a path, or text; anything else is no address.
 
     Raises:
-        ValueError: an address, such as ``s3://bucket/run``, naming it and what to write.
+        ValueError: an address, such as ``s3://bucket/run``, naming it and what to write; or no text at all.
 
     Example:
         >>> check_local("out_dir", "runs/photos")
@@ -69,6 +69,8 @@ from a local folder
     text = os.fspath(place)
     if not isinstance(text, str):
         return
+    if not text:
+        raise ValueError(f"{name} must be a path, got ''")
     # A path has one slash left of two; in text one slash is that of NAME:FOLDER.
     mark = ":/" if isinstance(place, PurePath) else "://"
     scheme, found, rest = text.partition(mark)
@@ -188,3 +190,24 @@ def check_folder(name: str, folder: Path) -> None:
         raise ValueError(f"{name} must be a folder, {place} in it is a file")
     if not os.access(place, os.W_OK):
         raise ValueError(f"{name} must be a folder that may be written: no permission for {place}")
+
+
+def check_apart(name: str, folder: Path, data: Path) -> None:
+    """Refuse a folder among images, where it would be read as a class the next time.
+
+    Args:
+        name: what the folder is called in the message.
+        folder: the folder.
+        data: that of the images.
+
+    Raises:
+        ValueError: the one lies in the other, or is it.
+
+    Example:
+        >>> check_apart("out", Path("runs/photos"), Path("photos"))
+    """
+    inside, around = (at_home(place).absolute().resolve() for place in (folder, data))
+    if around.is_dir() and inside.is_relative_to(around):
+        raise ValueError(
+            f"{name} must not lie among the images in {data}, where it would be read as a class, got {folder}"
+        )

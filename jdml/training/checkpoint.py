@@ -15,6 +15,7 @@ from jdml.registry.extras import need
 from jdml.registry.places import check_local, check_room
 from jdml.training.compared import compared, differences, grown, hint, told, told_apart
 from jdml.training.description import at_defaults
+from jdml.training.lock import Lock, lock
 from jdml.training.placement import Tree, wait_for_all, writes
 from jdml.training.run_files import (
     CHECKPOINTS,
@@ -48,7 +49,7 @@ class RunFolder:
     Raises:
         TypeError: if ``config`` is not JSON-able.
         ValueError: if the folder holds a run of another configuration, checkpoints without a configuration, or, with
-            ``resume=False``, any checkpoint.
+            ``resume=False``, any checkpoint; if another process writes into it.
         OSError: if there is no room for a checkpoint; the ones before stay whole.
 
     Implementation notes:
@@ -75,6 +76,7 @@ class RunFolder:
         self._asynchronous = asynchronous
         self._growing = growing
         self._written: int | None = None
+        self._lock: Lock | None = None
         self.description = _description(config)
         self._checkpoints = self.path / CHECKPOINTS
         self._claim(_as_json(config))
@@ -184,18 +186,21 @@ class RunFolder:
         """Close the checkpoint manager; what is written in the background is waited for."""
         with self._told_by_system():
             self._manager.close()
+        self._lock = None
 
     def _claim(self, config: dict[str, Any]) -> None:
         """Compare the configuration with the folder's, or write it there first of all."""
         file = self.path / CONFIG
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"out_dir must be a folder, {self.path} is a file")
+        if writes():
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = lock(self.path)
         there = read_json(file, dict) if file.exists() else None
         there = there and at_defaults(there, config)
         if there is None or not self._kept():
             if there is None and any(self._checkpoints.glob("*")):
                 raise ValueError(f"out_dir {self.path} has checkpoints but no {CONFIG}")
-            self.path.mkdir(parents=True, exist_ok=True)
             if writes():
                 write_json(file, config)
             return

@@ -152,13 +152,27 @@ def check_as_trained(images: Any, told: Mapping[str, Any], preprocess: object) -
         return
     if images.dtype != np.uint8 and not jnp.issubdtype(images.dtype, jnp.floating):
         raise TypeError(
-            f"images must be uint8 in 0…255 or float, got {images.dtype}: write images.astype(numpy.uint8)"
+            f"images must be uint8 in 0…255 or float, got {images.dtype}{_instead_of(images)}"
         )
     _check_finite("images", images)
     if told["dtype"] == "uint8" or isinstance(preprocess, Normalizer):
         check_unit("images", images, ", as the run was trained")
     elif "range" in told:
         check_alike("images", images, Range(*told["range"]))
+
+
+def _instead_of(images: Any) -> str:
+    """What to write for images of another type, where there is something."""
+    kind = np.dtype(images.dtype).kind
+    if kind == "b":
+        return ": write images.astype(numpy.float32)"
+    if kind not in "iu" or not len(images):
+        return ""
+    if images.min() >= 0 and images.max() <= 255:
+        return ": write images.astype(numpy.uint8)"
+    return (
+        ": write (images / white).astype(numpy.float32), white being the largest value there can be"
+    )
 
 
 def _check_finite(name: str, images: Any) -> None:

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 Record = dict[str, float | int | str]
 
 
@@ -19,6 +21,11 @@ class Schedule:
     patience: int | None
 
     def __post_init__(self) -> None:
+        for name in ("steps", "evaluate_every", "log_every", "checkpoint_every", "patience"):
+            value = getattr(self, name)
+            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+            if not whole and not (name == "patience" and value is None):
+                raise TypeError(f"{name} must be an integer, got {value!r}")
         if self.steps < 0:
             raise ValueError(f"steps must be at least 0, got {self.steps}")
         for name in ("evaluate_every", "log_every", "checkpoint_every"):

@@ -17,6 +17,7 @@ from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import check_channels
 from jdml.data.loading import read_path
 from jdml.losses.comparison import Normalize
+from jdml.registry.constraints import one_of
 from jdml.registry.extras import need, progress_bar
 from jdml.registry.places import as_written, at_home, check_local
 from jdml.training.description import (
@@ -111,6 +112,7 @@ class Trained:
             ValueError: images of another shape, or in another range, saying which are expected; an embedding that
                 is not finite, by its row.
         """
+        one_of("on_bad_image", on_bad_image, ("nan", "stop"))
         images = self.images_of(source)
         files = images.images if isinstance(images, _Grey) else images
         if isinstance(files, _Tolerant):

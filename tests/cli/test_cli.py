@@ -98,6 +98,13 @@ def test_nobody_reads_on(words):
     assert ended.stderr.count("\n") == wrong
 
 
+def test_there_may_be_nowhere_to_write():
+    """As in `jdml --version >&-`."""
+    command = f"{sys.executable} -m jdml --version >&-"
+    ended = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -339,6 +346,10 @@ def test_evaluate_ignores_what_is_of_one_group(capsys, embeddings, tmp_path):
     for name, array in (("x", x), ("y", content["labels"]), ("c", camera)):
         np.save(tmp_path / f"{name}.npy", array)
     expected = {"R@1": 0.75, "queries": 4, "unanswered": 2}
+    for line, told in (("0.jpg,1,z", "'z', and 'l' before"), ("x.jpg,1,", "x.jpg has no camera")):
+        (tmp_path / "w.csv").write_text("\n".join(["file,label,Camera", *lines, line]))
+        code, _, err = jdml_main(capsys, "evaluate", file, ignore, f"{tmp_path / 'w.csv'}:camera")
+        assert (code, told in err, "w.csv:8" in err) == (2, True, True)
     lone = (tmp_path / "x.npy", "--labels", tmp_path / "y.npy")
     for options in (
         (file, ignore, "camera"),

@@ -424,6 +424,15 @@ def other():
 """
 
 
+@pytest.mark.parametrize("inside", ["", "run", "ant/run"])
+def test_a_run_lies_beside_the_images(capsys, animals, inside):
+    """Among them it would be a class when the same command goes on."""
+    code, _, err = run(capsys, "--data-dir", animals, "--out", animals / inside)
+    assert code == 2
+    assert "--out must not lie among the images in" in err
+    assert not list(animals.rglob("config.json"))
+
+
 @pytest.fixture
 def nets(tmp_path, monkeypatch):
     """A module of networks of one's own in the working directory."""

@@ -311,6 +311,20 @@ def test_a_source_is_a_data_set_by_name(source):
     assert unlike_published("birds", {"test": part.images}) == ()
 
 
+def test_a_source_that_is_a_data_set_and_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits").mkdir()
+    with pytest.raises(ValueError, match="source digits is a data set .* write ./digits"):
+        read_source("digits", None)
+
+
+@pytest.mark.parametrize("ending", [".zip", ".npz", ".txt"])
+def test_a_source_that_is_no_image(tmp_path, ending):
+    (tmp_path / f"photos{ending}").touch()
+    with pytest.raises(ValueError, match=f"photos{ending} is no image, folder of images"):
+        read_source(str(tmp_path / f"photos{ending}"), None)
+
+
 def test_a_source_that_is_none():
     with pytest.raises(FileNotFoundError, match="birds is none"):
         read_source("birds", None)

@@ -147,6 +147,14 @@ def test_fewer_bits_in_sixteen_are_not_dark(bits, kind):
     np.testing.assert_allclose(pixels, np.linspace(0, 255, 400).reshape(20, 20), atol=1.3)
 
 
+def test_white_may_be_nothing():
+    """In a grey TIFF file whose values are ink."""
+    ramp = np.linspace(0, 65535, 400).astype(np.uint16).reshape(20, 20)
+    content = encoded(Image.fromarray(ramp), "tiff", tiffinfo={262: 0})
+    pixels = np.asarray(decode(content))[..., 0].astype(int)
+    np.testing.assert_allclose(pixels, np.linspace(255, 0, 400).reshape(20, 20), atol=1.3)
+
+
 def test_a_file_that_tells_its_range_is_believed():
     ramp = (np.arange(16) * 64).astype(">u2")
     for most, expected in ((65535, 3), (4095, 59), (1023, 239)):
@@ -226,6 +234,13 @@ def test_rows_of_a_data_set_stay_files(files):
     assert isinstance(part.images, ImageFiles)
     assert shades(part.images[:]) == [8, 9]
     assert data.select([]).images.shape == (0, 16, 16, 3)
+
+
+def test_files_may_be_named_in_text(tmp_path):
+    file = tmp_path / "1.png"
+    Image.new("L", (9, 9), 40).save(file)
+    for files in ([str(file)], np.array([str(file)])):
+        assert shades(ImageFiles(files, SMALL)[:]) == [2]
 
 
 def test_whatever_reads_bytes_is_a_file(tmp_path):

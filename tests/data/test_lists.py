@@ -310,6 +310,16 @@ def test_broken_folders(tmp_path):
         load("folder", data_dir=tmp_path)
 
 
+def test_parts_below_classes_are_no_class(tmp_path):
+    for name in ("bottle", "cable"):
+        for part in ("train", "test"):
+            draw(tmp_path / name / part / "1.png")
+    with pytest.raises(
+        ValueError, match="bottle holds the parts test/, train/: .* as in test/bott"
+    ):
+        load("folder", data_dir=tmp_path)
+
+
 @pytest.mark.parametrize("name", ["inshop", "folder"])
 def test_no_folder(name):
     with pytest.raises(ValueError, match=f"data_dir must be the folder of the {name} files, got N"):

@@ -165,6 +165,12 @@ def test_pytorch_photographs_are_read_one_at_a_time_when_they_are_drawn(torch):
 # Rows of anything
 
 
+def test_rows_of_a_table_of_pandas():
+    pandas = pytest.importorskip("pandas", reason="reads a table of pandas")
+    table = pandas.DataFrame({"image": list(FILES), "label": LABELS}, index=range(5, 17))
+    same(from_rows(table))
+
+
 def test_rows_of_anything():
     pairs = list(zip(PICTURES, LABELS, strict=True))
     same(from_rows(pairs))

@@ -96,6 +96,18 @@ def test_labels_of_any_column_and_names_without_a_choice(write):
     same(from_parquet(write("c.parquet", label=array(chosen).dictionary_encode())), names=NAMES)
 
 
+@pytest.mark.parametrize("kind", ["large_string", "dictionary", "string"])
+def test_a_column_of_labels_however_its_text_is_kept(write, arrow, kind):
+    """As pandas writes it, beside the numbers of rows; with another column that might be it nothing is guessed."""
+    text = arrow.array([NAMES[n] for n in LABELS])
+    text = text.dictionary_encode() if kind == "dictionary" else text.cast(kind)
+    index = {"__index_level_0__": list(range(12))[::-1]}
+    plain = write(label=None, species=text, **index)
+    assert tuple(read_folder(plain).names["class"].values()) == NAMES
+    with pytest.raises(ValueError, match="has no column 'label': it has image, species, year"):
+        read_folder(write("b.parquet", label=None, species=text, year=[2020] * 12))
+
+
 def test_parts_are_those_that_files_are_called_after(write, tmp_path):
     for name in ("hub/data/train-00000-of-00002.parquet", "hub/data/train-00001-of-00002.parquet"):
         write(name)

@@ -207,6 +207,18 @@ def test_a_gallery_on_disk_is_scaled_there(tmp_path, monkeypatch):
         evaluate_arrays({**arrays, "gallery_embeddings": gallery}, on_sphere=True)
 
 
+def test_a_gallery_of_another_order_of_bytes_is_scaled(tmp_path):
+    there = np.memmap(tmp_path / "gallery", ">f8", "w+", shape=ROWS.shape)
+    there[:] = 3 * ROWS
+    arrays = {"embeddings": ROWS[:6] + 0.1, "labels": CLASSES[:6], "gallery_labels": CLASSES}
+    settings = {"gallery_embeddings": "gallery", "gallery_labels": "gallery_labels"}
+    actual, expected = (
+        evaluate_arrays({**arrays, "gallery": rows}, **settings, on_sphere=True)
+        for rows in (there, 3 * ROWS)
+    )
+    assert actual == expected
+
+
 def test_an_array_that_is_asked_for_must_be_there():
     with pytest.raises(ValueError, match="no array 'rows'; it has embeddings, labels"):
         evaluate_arrays({"embeddings": ROWS, "labels": CLASSES}, self_index="rows")

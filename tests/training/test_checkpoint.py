@@ -59,6 +59,19 @@ def test_garbage_checkpoint(tmp_path):
         RunFolder(tmp_path, {}).restore(state())
 
 
+def test_one_process_at_a_time(tmp_path):
+    """The same one may take the folder twice; another waits, or goes elsewhere."""
+    program = "from jdml.training.checkpoint import RunFolder; RunFolder({!r}, {{}}).close()"
+    command = [sys.executable, "-c", program.format(str(tmp_path))]
+    folder, again = RunFolder(tmp_path, {}), RunFolder(tmp_path, {})
+    again.close()
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert told.returncode == 1
+    assert "is written by another process at this moment" in told.stderr
+    folder.close()
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "run").touch()

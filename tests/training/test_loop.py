@@ -284,6 +284,19 @@ def test_bad_settings(toy, settings, message):
         train(toy, **settings)
 
 
+@pytest.mark.parametrize("name", ["steps", "evaluate_every", "log_every", "checkpoint_every"])
+@pytest.mark.parametrize("value", [2.5, 4.0, float("nan"), "2", True])
+def test_steps_are_whole_numbers(toy, name, value):
+    """Of 2.5 steps the last never came."""
+    with pytest.raises(TypeError, match=f"{name} must be an integer, got {value!r}"):
+        train(toy, **{name: value})
+
+
+def test_a_folder_without_a_name(toy):
+    with pytest.raises(ValueError, match="out_dir must be a path, got ''"):
+        train(toy, out_dir="")
+
+
 def test_progress_bar_shows_loss_and_metric(toy, capsys):
     before, evaluate = [], lambda embed: {**toy.spread(embed), "other": 0.0}
     tell = lambda line: before.append(capsys.readouterr().err)  # noqa: E731

@@ -62,6 +62,19 @@ def test_other_integers_are_refused(tmp_path, dtype):
         run.embed(BYTES.astype(dtype))
 
 
+def test_advice_spoils_nothing(tmp_path):
+    run = trained(BYTES, tmp_path)
+    for images, advice in (
+        (257 * BYTES.astype(np.uint16), r"got uint16: write \(images / white\)"),
+        (BYTES > 9, r"got bool: write images.astype\(numpy.float32\)"),
+        (BYTES.astype(np.int64), r"got int64: write images.astype\(numpy.uint8\)"),
+    ):
+        with pytest.raises(TypeError, match=advice):
+            run.embed(images)
+    with pytest.raises(ValueError, match="on_bad_image must be one of nan, stop, got 'skip'"):
+        run.embed(BYTES, on_bad_image="skip")
+
+
 def test_a_run_on_numbers_embeds_such_numbers(tmp_path):
     standardized = ((UNIT - 0.45) / 0.22).astype(np.float32)
     run = trained(standardized, tmp_path / "standardized")
