@@ -16,6 +16,7 @@ from jdml.data.lists import Listing, data_folder, first
 from jdml.data.rows import images_of
 from jdml.data.table import ENDINGS, read_table
 from jdml.data.walk import counted, image_files, images_in, kinds, subfolders, suffixes
+from jdml.registry.places import at_home
 from jdml.registry.pointers import call_own, is_pointer, resolve_own
 
 FILLERS = ("box", "bounding", "data", "folder", "image", "images", "img", "imgs", "seg", "set")
@@ -192,6 +193,28 @@ def _holders(root: Path, notes: list[str], others: Counter[str]) -> Iterator[tup
             "to score, such as test/, beside it"
         )
     yield from _holders(around, notes, others)
+
+
+def check_apart(name: str, folder: Path, root: Path) -> None:
+    """Refuse a folder among classes, as one of which it would be read the next time.
+
+    Args:
+        name: what the folder is called in the message.
+        folder: the folder.
+        root: that of the images; what lies beside its parts is no class.
+
+    Raises:
+        ValueError: a folder that lies among the classes, or is that of the images.
+    """
+    inside, around = (at_home(place).absolute().resolve() for place in (folder, root))
+    if not around.is_dir() or not inside.is_relative_to(around):
+        return
+    parts = {place.name: _part(place.name) for place in subfolders(around) if _part(place.name)}
+    first = next(iter(inside.relative_to(around).parts), None)
+    if len(set(parts.values())) < 2 or first in {None, *parts}:
+        raise ValueError(
+            f"{name} must not lie among the images in {root}, where it would be read as a class, got {folder}"
+        )
 
 
 def _check_classes_above(places: Sequence[Path]) -> None:

@@ -24,8 +24,8 @@ T = TypeVar("T")
 
 DEPTHS = (8, 10, 12, 14, 16)
 """Bits of a pixel that are stored in 16."""
-ORIENTATION = 0x0112
-"""The EXIF tag."""
+ORIENTATION, PHOTOMETRIC = 0x0112, 0x0106
+"""Tags of EXIF and TIFF; of the second 0 says that 0 is white."""
 _log = logging.getLogger(__name__)
 
 
@@ -235,7 +235,7 @@ def decode(content: bytes) -> "Image":
         Exception: of Pillow's many kinds, if the bytes are not a whole image.
     """
     need("PIL", "decoding images")
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
         image: Image.Image = Image.open(io.BytesIO(content), formats=_formats())
@@ -246,27 +246,20 @@ def decode(content: bytes) -> "Image":
     if image.format == "TIFF" and getattr(image, "n_frames", 1) > 1:
         _say_pages()
     image.load()
-    if image.format == "TIFF" and image.mode.startswith("I;16") and image.tag_v2.get(262) == 0:  # type: ignore[attr-defined]
-        image = _turned_round(image)
+    # Of 8 bits Pillow turns it round itself.
+    ink = image.mode.startswith("I;16") and getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == 0
     image = upright(image)
     deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM"))
     if image.mode in ("I", "F") and not deep:
         raise ValueError(f"its pixels are of mode {image.mode!r}, expected 8 or 16 bits")
     if deep:
-        image = _eight_bits(image)
+        image = ImageOps.invert(_eight_bits(image)) if ink else _eight_bits(image)
     elif sixteen:
         image = _full_range(image)
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def _turned_round(image: "Image") -> "Image":
-    """A grey TIFF image of 16 bits whose 0 is white, as Pillow leaves it; of 8 bits it does not."""
-    from PIL import Image
-
-    return Image.fromarray(np.uint16(65535) - np.asarray(image).astype(np.uint16))
 
 
 def _formats() -> tuple[str, ...]:

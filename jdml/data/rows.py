@@ -358,7 +358,7 @@ def _numbered(rows: Any) -> Any:
             f"rows must be a sequence or an iterable of rows, got a dictionary of {there}: write rows[…] of one, or "
             "of two arrays jdml.data.Dataset(name, images, labels)"
         )
-    if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # a table of pandas
+    if hasattr(rows, "iloc") and hasattr(rows, "columns"):  # a table of pandas
         return rows.to_dict("records")
     streamed = any(base.__name__ == "IterableDataset" for base in type(rows).__mro__)
     if not streamed and hasattr(rows, "__len__") and hasattr(rows, "__getitem__"):

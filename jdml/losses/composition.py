@@ -73,13 +73,13 @@ def both_ways(loss_fn: Callable[..., Array]) -> Callable[..., Array]:
                 f"documents must have a row for each of the {len(queries)} queries, got {len(documents)}"
             )
         settings = _completed(loss_fn, len(queries), settings)
+        there = loss_fn(queries, references=documents, **settings)
         back = {_SWAPPED.get(name, name): value for name, value in settings.items()}
         for name in ("positive", "weights"):  # of pairs
             if back.get(name) is not None and jnp.ndim(back[name]) == 2:
                 back[name] = checks.as_array(back[name]).T
         if "mine" in back:
             back["mine"] = turned(back["mine"])
-        there = loss_fn(queries, references=documents, **settings)
         return 0.5 * (there + loss_fn(documents, references=queries, **back))
 
     name = getattr(loss_fn, "__name__", "loss")

@@ -1,12 +1,17 @@
 """How likely it is that two samples lie on the wrong side of a distance, and the bound that a loss minimizes."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jdml import ops
+from jdml.metrics.closeness import common_frame, in_frame
 from jdml.metrics.handed import handed_in
 from jdml.ops import checks
+from jdml.ops.stable import accumulate_in
 
 ROWS = 1024
 """Anchors that are compared at a time."""
@@ -59,8 +64,8 @@ def violation_probability(
             ``anchor_labels``.
 
     Implementation notes:
-        Runs on the host in float64, in blocks of anchors; not for ``jit``. Pairs of two classes are far more than those
-        of one: the probability is that of all pairs.
+        Runs on the host, in blocks of anchors; not for ``jit``. Pairs of two classes are far more than those of one:
+        the probability is that of all pairs.
 
     Reference:
         Gürbüz, Can & Alatan, *Deep Metric Learning with Chance Constraints*, eq. 4.1 to 4.6.
@@ -90,26 +95,29 @@ def violation_probability(
     y, owners = np.asarray(labels), np.asarray(other_labels)
     checks.check_finite("embeddings", embeddings, y >= 0)
     checks.check_finite("anchors", others, owners >= 0)
-    x, y = np.asarray(embeddings, np.float64)[y >= 0], y[y >= 0]
-    references, owners = np.asarray(others, np.float64)[owners >= 0], owners[owners >= 0]
+    dtype = accumulate_in(embeddings, others)
+    x, references = (
+        jnp.asarray(np.asarray(some)[rows >= 0]).astype(dtype)
+        for some, rows in ((embeddings, y), (others, owners))
+    )
+    y, owners = y[y >= 0], owners[owners >= 0]
     pairs = len(x) - own
     if len(references) == 0 or pairs < 1:
         raise ValueError(
             f"there is no pair among {len(x)} embeddings and {len(references)} anchors"
         )
+    classes = np.unique(np.concatenate([y, owners]), return_inverse=True)[1]  # in 32 bits
+    owners, y = classes[len(y) :], classes[: len(y)]
+    frame = common_frame(references, x)  # products lose the digits that all share
+    unit = 2.0 ** int(frame[1])
+    x, references = in_frame(x, frame), in_frame(references, frame)
     wrong, excess = [], []
-    middle = np.median(x[:: -(-len(x) // ROWS)], axis=0)  # products lose the digits that all share
-    x, references = x - middle, references - middle
     for start in range(0, len(references), ROWS):
-        rows = slice(start, start + ROWS)
-        apart = _distances(references[rows], x)
-        signed = np.where(owners[rows, None] == y, apart - beta, beta - apart)
-        counts, hinges = signed >= 0, np.maximum(signed + alpha, 0)
-        if own:  # no pair of one with itself
-            itself = np.arange(len(apart)), np.arange(start, start + len(apart))
-            counts[itself], hinges[itself] = False, 0
-        wrong.append(counts.sum(axis=1))
-        excess.append(hinges.sum(axis=1))
+        rows = np.arange(start, min(start + ROWS, len(references)))
+        places = rows if own else np.full(len(rows), -1)  # of an anchor among the embeddings
+        part = _of_anchors(references[rows], owners[rows], places, x, y, beta / unit, alpha / unit)
+        wrong.append(np.asarray(part[0], np.float64))
+        excess.append(np.asarray(part[1], np.float64) * unit)
     shares = np.concatenate(wrong) / pairs
     return Violation(
         float(shares.mean()),
@@ -118,7 +126,13 @@ def violation_probability(
     )
 
 
-def _distances(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    squared = np.square(x).sum(axis=1)[:, None] + np.square(y).sum(axis=1) - 2 * x @ y.T
-    distances: np.ndarray = np.sqrt(np.maximum(squared, 0))
-    return distances
+@jax.jit
+def _of_anchors(
+    anchors: Array, owners: Array, places: Array, x: Array, y: Array, beta: Any, alpha: Any
+) -> tuple[Array, Array]:
+    """Of each anchor the number of pairs that violate, and the sum of the hinges."""
+    apart = ops.distances(anchors, x)
+    signed = jnp.where(owners[:, None] == y[None], apart - beta, beta - apart)
+    pairs = places[:, None] != jnp.arange(len(x))[None]
+    hinges = jnp.where(pairs, jnp.maximum(signed + alpha, 0.0), 0.0)
+    return jnp.sum(pairs & (signed >= 0), axis=1), jnp.sum(hinges, axis=1)

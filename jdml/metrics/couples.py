@@ -173,7 +173,10 @@ class Couples:
 
 
 def _step(sizes: Any) -> Any:
-    """The step that sizes in float32 lie in: by the first bits of theirs beyond 1, and of what 1 has more below it."""
+    """The step that sizes u in float32 lie in: ``⌊S u⌋`` up to 1, and S more for each octave beyond, in equal parts.
+
+    These are the first bits of floats: of ``max(u, 1)``, and of ``1 + min(u, 1)``.
+    """
     parts = np.maximum(sizes, np.float32(1)), 1 + np.minimum(sizes, np.float32(1))
     return sum((part.view(np.int32) - _ONE) // (_OCTAVE // STEPS) for part in parts)
 

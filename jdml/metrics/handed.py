@@ -42,8 +42,10 @@ def handed_in(function: F) -> F:
         if asks and "labels" in kwargs and "query_labels" not in kwargs:
             kwargs["query_labels"] = kwargs.pop("labels")
         bound = signature.bind(*args, **kwargs)
-        given = {name: as_array(value) for name, value in bound.arguments.items()}
-        given |= {name: checks.as_array(given[name]) for name in given.keys() - {_ON_DISK}}
+        given = {
+            name: as_array(value) if name == _ON_DISK else checks.as_array(as_array(value))
+            for name, value in bound.arguments.items()
+        }
         given |= _numbered(given)
         for name, value in given.items():
             if name not in _NAMED or isinstance(value, np.ma.MaskedArray):

@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from jdml.ops import checks
+from jdml.ops.meshes import by_rows
 
 Divisor = Literal["min", "k", "relevant", "class"]
 
@@ -287,10 +288,11 @@ def ndcg_at_k(hits: Array, num_relevant: Array, k: int | None = None) -> Array:
     """
     hits, relevant, k = _ranked(hits, num_relevant, k)
     discounts = 1.0 / np.log2(np.arange(k) + 2.0)
+    best = np.concatenate([[1.0], np.cumsum(discounts)]).astype(np.float32)  # of R = 0: any, not 0
     hits = hits[..., :k]
-    gained = _gain(hits, discounts[: hits.shape[-1]])
-    sizes = jnp.broadcast_to(relevant[..., None], (*relevant.shape, k))
-    best = _gain(_ranks(sizes) <= jnp.maximum(sizes, 1), discounts)  # of R = 0: any, not 0
+    gains = jnp.broadcast_to(jnp.asarray(discounts[: hits.shape[-1]], jnp.float32), hits.shape)
+    gained = jnp.sum(jnp.where(hits, gains, 0.0), axis=-1)
+    best = by_rows(lambda sizes, best: best[jnp.clip(sizes, 0, k)], relevant, jnp.asarray(best))
     return jnp.where(relevant > 0, gained / best, 0.0)
 
 
@@ -302,12 +304,6 @@ def check_divisor(name: str, divisor: Any) -> None:
     """
     if divisor not in get_args(Divisor):
         raise ValueError(f"{name} must be one of {list(get_args(Divisor))}, got {divisor!r}")
-
-
-def _gain(hits: Array, discounts: np.ndarray) -> Array:
-    """The sum of the discounts of the hits."""
-    gains = jnp.broadcast_to(jnp.asarray(discounts, jnp.float32), hits.shape)
-    return jnp.sum(jnp.where(hits, gains, 0.0), axis=-1)
 
 
 def _ranked(hits: Any, num_relevant: Any, k: int | None) -> tuple[Array, Array, int]:

@@ -135,9 +135,8 @@ def class_density(
         ValueError: shapes that do not fit, another distance; a row that is not finite, outside ``jit``.
 
     Implementation notes:
-        All pairs, in tiles: ``O(N² D)`` time, ``O(N D)`` memory, each class around its own mean: what classes and
-        points share costs no digits. Classes of one embedding have a centre and no width,
-        and are left out of the first mean.
+        All pairs, in tiles: ``O(N² D)`` time, ``O(N D)`` memory; each class around its own mean, so that what points
+        share costs no digits. Classes of one embedding have a centre and no width, and are left out of the first mean.
 
     Reference:
         Roth et al., *Revisiting Training Strategies and Generalization Performance in Deep Metric Learning*; NIR,
@@ -269,15 +268,23 @@ def covering_radius(
     if len(centers) == 0:
         nearest = jnp.full(len(points), jnp.inf, dtype)
         return jnp.max(nearest if where is None else jnp.where(where, nearest, 0.0), initial=0.0)
-    masks = (where, len(points)), (centers_where, len(centers))
-    count = [jnp.ones(size, bool) if mask is None else mask for mask, size in masks]
-    frame = _frame(jnp.concatenate([points, centers]), jnp.concatenate(count))
+    kept = None
+    if where is not None or centers_where is not None:
+        masks = ((where, len(points)), (centers_where, len(centers)))
+        several = [jnp.ones(size, bool) if mask is None else mask for mask, size in masks]
+        kept = jnp.concatenate(several)
+    frame = _frame(jnp.concatenate([points, centers]), kept)
     x, c = frame.of(points), frame.of(centers)
-    apart = jnp.where(count[1][None, :], ops.distances(x, c), jnp.inf)
-    # From a difference, which has digits that the product lost.
-    nearest = ops.safe_norm(x - c[jnp.argmin(apart, axis=1)])[:, 0]
-    nearest = jnp.where(count[1].any(), nearest, jnp.inf)
-    return frame.unit * jnp.max(jnp.where(count[0], nearest, 0.0), initial=0.0)
+    apart = ops.distances(x, c)
+    if centers_where is not None:
+        apart = jnp.where(centers_where[None, :], apart, jnp.inf)
+    least, last = jnp.min(apart, axis=1), len(centers) - 1
+    places = jnp.arange(len(centers))[None, :]
+    first = jnp.min(jnp.where(apart == least[:, None], places, last), axis=1)  # argmin is slow
+    # From a difference, which has digits that the product lost; no centre, or no number, stays so.
+    nearest = jnp.where(least < jnp.inf, ops.safe_norm(x - c[first])[:, 0], least)
+    nearest = nearest if where is None else jnp.where(where, nearest, 0.0)
+    return frame.unit * jnp.max(nearest, initial=0.0)
 
 
 class _Frame(NamedTuple):
@@ -285,15 +292,20 @@ class _Frame(NamedTuple):
 
     Attributes:
         centre: ``[1, D]``, in units.
-        unit: a power of two.
+        exponent: of the unit, a power of two.
     """
 
     centre: Array
-    unit: Array
+    exponent: Array
+
+    @property
+    def unit(self) -> Array:
+        """The unit."""
+        return jnp.ldexp(jnp.ones((), self.centre.dtype), self.exponent)
 
     def of(self, points: Array) -> Array:
         """The points as seen from there."""
-        return points / self.unit - self.centre
+        return closeness.in_frame(points, (self.centre, self.exponent))
 
 
 def _frame(points: Array, counts: Array | None = None) -> _Frame:
@@ -304,8 +316,7 @@ def _frame(points: Array, counts: Array | None = None) -> _Frame:
         turns = jnp.arange(len(some)) * counts.sum() // len(some)
         some = x[jnp.argsort(~counts)[turns]]
     low, high = jnp.min(x, axis=0, initial=jnp.inf), jnp.max(x, axis=0, initial=-jnp.inf)
-    centre, exponent = closeness.frame_of(low, high, some)
-    return _Frame(centre, jnp.ldexp(jnp.ones((), x.dtype), exponent))
+    return _Frame(*closeness.frame_of(low, high, some))
 
 
 class _Classes(NamedTuple):

@@ -8,7 +8,15 @@ import jax.numpy as jnp
 from jax import Array
 
 from jdml.losses.comparison import Normalize
-from jdml.objectives.base import Metrics, Objective, Params, check_loss, pair, random_proxies
+from jdml.objectives.base import (
+    Metrics,
+    Objective,
+    Params,
+    check_loss,
+    pair,
+    random_proxies,
+    refuse_references,
+)
 from jdml.ops import ball, checks
 
 
@@ -72,6 +80,7 @@ def as_proxy_objective(
         state: Any = None,
         **extra: Any,
     ) -> tuple[Array, Metrics]:
+        refuse_references(extra)
         classes, per_class, _ = params["proxies"].shape
         checks.check_classes(labels, classes, "proxies", where)
         labels = checks.widen_labels(labels)
@@ -159,6 +168,7 @@ def as_anchor_objective(
         state: Any = None,
         **extra: Any,
     ) -> tuple[Array, Metrics]:
+        refuse_references(extra)
         if len(labels) <= num_anchors:
             raise ValueError(
                 f"a batch must hold samples beside its {num_anchors} anchors, got {len(labels)} rows in all"

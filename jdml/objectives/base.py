@@ -112,7 +112,7 @@ def pair(
             "give it in a step of your own"
         )
     start = {name: jnp.asarray(value, jnp.float32) for name, value in (learned or {}).items()}
-    draws = checks.takes(loss_fn, "key")
+    draws, compares = (checks.takes(loss_fn, name) for name in ("key", "references"))
     untold = {name for name in ("ids", "reference_ids") if not checks.takes(loss_fn, name)}
 
     def init(key: Array) -> Params:
@@ -128,6 +128,8 @@ def pair(
         state: Any = None,
         **extra: Any,
     ) -> tuple[Array, Metrics]:
+        if not compares:
+            refuse_references(extra)
         told = {name: value for name, value in extra.items() if name not in untold}
         chosen = {**settings, **{name: params[name] for name in start}, **told}
         if draws:
@@ -201,6 +203,7 @@ def proxy(
         state: Any = None,
         **extra: Any,
     ) -> tuple[Array, Metrics]:
+        refuse_references(extra)
         proxies = params["proxies"]
         if sampled_classes is not None and sampled_classes < num_classes:
             axis_name = extra.get("axis_name")
@@ -224,6 +227,19 @@ def check_loss(loss_fn: Any, settings: Iterable[str]) -> None:
     checks.check_settings(loss_fn, settings)
     if isinstance(settings, dict) and "mine" in settings:
         check_miner(settings["mine"])
+
+
+def refuse_references(told: Iterable[str]) -> None:
+    """Refuse what a memory hands to an objective that takes none, or has its own.
+
+    Raises:
+        TypeError: ``references`` among what the loss was told.
+    """
+    if "references" in told:
+        raise TypeError(
+            "objective must be a pair objective whose loss takes references=, for with_memory: this one has its own, "
+            "or takes none"
+        )
 
 
 def _name(loss_fn: Any) -> str:

@@ -97,8 +97,7 @@ def with_memory(
         own_slots = memory.slots(state.memory, labels, where, axis_name=axis_name)
         copies = {} if ids is None or not told else {"ids": ids, "reference_ids": remembered.ids}
         other_key = None if key is None else jax.random.fold_in(key, 1)
-        past, _ = _against(
-            objective,
+        past, _ = objective.loss(
             params,
             embeddings,
             labels,
@@ -127,16 +126,3 @@ def with_memory(
         return MemoryState(pushed, state.steps + 1)
 
     return Objective(objective.init, loss, init_state, update_state)
-
-
-def _against(objective: Objective, *args: Any, **told: Any) -> tuple[Array, Metrics]:
-    """The loss against references, of an objective that takes them."""
-    try:
-        return objective.loss(*args, **told)
-    except TypeError as error:
-        if "keyword argument 'references'" not in str(error):
-            raise
-        raise TypeError(
-            "objective must be a pair objective, whose loss takes references=, for with_memory: this one has its own, "
-            "or takes none"
-        ) from error

@@ -190,24 +190,3 @@ def check_folder(name: str, folder: Path) -> None:
         raise ValueError(f"{name} must be a folder, {place} in it is a file")
     if not os.access(place, os.W_OK):
         raise ValueError(f"{name} must be a folder that may be written: no permission for {place}")
-
-
-def check_apart(name: str, folder: Path, data: Path) -> None:
-    """Refuse a folder among images, where it would be read as a class the next time.
-
-    Args:
-        name: what the folder is called in the message.
-        folder: the folder.
-        data: that of the images.
-
-    Raises:
-        ValueError: the one lies in the other, or is it.
-
-    Example:
-        >>> check_apart("out", Path("runs/photos"), Path("photos"))
-    """
-    inside, around = (at_home(place).absolute().resolve() for place in (folder, data))
-    if around.is_dir() and inside.is_relative_to(around):
-        raise ValueError(
-            f"{name} must not lie among the images in {data}, where it would be read as a class, got {folder}"
-        )

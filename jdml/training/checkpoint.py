@@ -16,7 +16,7 @@ from jdml.registry.places import check_local, check_room
 from jdml.training.compared import compared, differences, grown, hint, told, told_apart
 from jdml.training.description import at_defaults
 from jdml.training.lock import Lock, lock
-from jdml.training.placement import Tree, wait_for_all, writes
+from jdml.training.placement import Tree, agreed, wait_for_all, writes
 from jdml.training.run_files import (
     CHECKPOINTS,
     CONFIG,
@@ -79,8 +79,12 @@ class RunFolder:
         self._lock: Lock | None = None
         self.description = _description(config)
         self._checkpoints = self.path / CHECKPOINTS
-        self._claim(_as_json(config))
-        self._manager = self._open_manager(keep)
+        try:
+            self._claim(_as_json(config))
+            self._manager = self._open_manager(keep)
+        except BaseException:
+            self._lock = None
+            raise
         self._latest: int | None = self._manager.latest_step()
         if self._latest is not None and not resume:
             self.close()
@@ -193,9 +197,7 @@ class RunFolder:
         file = self.path / CONFIG
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"out_dir must be a folder, {self.path} is a file")
-        if writes():
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = lock(self.path)
+        self._take()
         there = read_json(file, dict) if file.exists() else None
         there = there and at_defaults(there, config)
         if there is None or not self._kept():
@@ -215,6 +217,19 @@ class RunFolder:
             )
         if differing and writes():
             write_json(file, config)
+
+    def _take(self) -> None:
+        """Make the folder, and keep other runs from it; what the first process finds counts for all."""
+        if writes():
+            self.path.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(BlockingIOError):
+                self._lock = lock(self.path)
+        taken = writes() and self._lock is None
+        if agreed({"taken": taken})["taken"]:
+            raise ValueError(
+                f"out_dir {self.path} is written by another process at this moment: wait for it, or choose another "
+                "folder"
+            )
 
     def _kept(self) -> bool:
         """Whether anything is kept of a run but its configuration: nothing is of one refused in its first step."""

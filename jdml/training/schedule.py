@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
+from jdml.ops import checks
 
 Record = dict[str, float | int | str]
 
@@ -21,18 +21,11 @@ class Schedule:
     patience: int | None
 
     def __post_init__(self) -> None:
-        for name in ("steps", "evaluate_every", "log_every", "checkpoint_every", "patience"):
-            value = getattr(self, name)
-            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-            if not whole and not (name == "patience" and value is None):
-                raise TypeError(f"{name} must be an integer, got {value!r}")
-        if self.steps < 0:
-            raise ValueError(f"steps must be at least 0, got {self.steps}")
+        checks.count("steps", self.steps, least=0)
         for name in ("evaluate_every", "log_every", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.patience is not None and self.patience < 1:
-            raise ValueError(f"patience must be at least 1 evaluation, got {self.patience}")
+            checks.count(name, getattr(self, name))
+        if self.patience is not None:
+            checks.count("patience", self.patience)
         if self.patience is not None and self.monitor is None:
             raise ValueError("patience needs monitor, the name of the metric to watch")
 

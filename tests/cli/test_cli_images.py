@@ -19,6 +19,7 @@ from jdml import models, training
 from jdml.cli.options.train import TrainOptions
 from jdml.cli.search import Search
 from jdml.cli.training_run import fitted
+from jdml.data.folder import check_apart
 from jdml.recipes import Recipe, recommended
 from jdml.training.embedded import Embedded
 
@@ -431,6 +432,16 @@ def test_a_run_lies_beside_the_images(capsys, animals, inside):
     assert code == 2
     assert "--out must not lie among the images in" in err
     assert not list(animals.rglob("config.json"))
+
+
+def test_a_run_may_lie_beside_parts(tmp_path):
+    for name in ("a/train/cat", "a/test/dog", "b/cat"):
+        (tmp_path / name).mkdir(parents=True)
+    check_apart("--out", tmp_path / "a" / "runs" / "1", tmp_path / "a")
+    check_apart("--out", tmp_path / "runs", tmp_path / "b")
+    for inside in ("a", "a/train/run", "b/runs/1"):
+        with pytest.raises(ValueError, match="--out must not lie among the images in"):
+            check_apart("--out", tmp_path / inside, tmp_path / inside[0])
 
 
 @pytest.fixture

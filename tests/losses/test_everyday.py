@@ -134,6 +134,11 @@ def test_what_belongs_to_pairs_is_turned_on_the_way_back() -> None:
     assert each[1] != loss(N, references=Q, mine=there)
 
 
+def test_what_belongs_to_pairs_is_an_array() -> None:
+    with pytest.raises(TypeError, match="weights must be a real array"):
+        jdml.both_ways(jdml.info_nce_loss)(Q, N, weights=[[1.0] * len(N)] * len(Q))
+
+
 def test_towers_by_their_places_in_whatever_wraps_the_loss() -> None:
     ids = jnp.arange(len(Q))
     dims = (Q.shape[1],)

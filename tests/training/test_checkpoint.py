@@ -20,6 +20,7 @@ from jdml.training.checkpoint import RunFolder
 from jdml.training.compared import differences, told_apart
 from jdml.training.description import _of_normalize
 from jdml.training.embedded import Embedded, read_embeddings, write_embeddings
+from jdml.training.lock import _HELD, lock
 from jdml.training.log import Log, cut
 from jdml.training.run_files import read_model, write_json
 
@@ -70,6 +71,32 @@ def test_one_process_at_a_time(tmp_path):
     assert "is written by another process at this moment" in told.stderr
     folder.close()
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def test_a_fork_keeps_no_folder(tmp_path):
+    """It lives on when the process that wrote into the folder is killed."""
+    program = f"""
+import os, time
+from pathlib import Path
+from jdml.training.lock import lock
+held = lock(Path({str(tmp_path)!r}))
+if os.fork() == 0:
+    time.sleep(5)
+os._exit(0)
+"""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run([sys.executable, "-Wignore", "-c", program], check=True, **quiet)
+    lock(tmp_path)
+
+
+def test_a_folder_that_is_refused_is_free(tmp_path):
+    folder = RunFolder(tmp_path, {"a": 1})
+    folder.save(1, state(), {})
+    folder.close()
+    with pytest.raises(ValueError, match="another configuration") as kept:
+        RunFolder(tmp_path, {"a": 2})
+    assert kept.value is not None  # and so what it holds
+    assert not _HELD
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

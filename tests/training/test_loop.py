@@ -268,10 +268,10 @@ def test_nan_names_its_step_and_is_not_saved(toy, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"steps": -1}, "steps must be at least 0, got -1"),
-        ({"evaluate_every": 0}, "evaluate_every must be at least 1, got 0"),
+        ({"steps": -1}, "steps must be >= 0, got -1"),
+        ({"evaluate_every": 0}, "evaluate_every must be >= 1, got 0"),
         ({"patience": 2}, "patience needs monitor"),
-        ({"patience": 0, "monitor": "spread"}, "patience must be at least 1"),
+        ({"patience": 0, "monitor": "spread"}, "patience must be >= 1, got 0"),
         ({"monitor": "spread", "evaluate": None}, "no evaluate function"),
         ({"state": object(), "pretrained": dict}, "state and pretrained both say what to begin"),
         ({"state": object(), "start": dict}, "state and start both say what to begin with"),
@@ -288,7 +288,7 @@ def test_bad_settings(toy, settings, message):
 @pytest.mark.parametrize("value", [2.5, 4.0, float("nan"), "2", True])
 def test_steps_are_whole_numbers(toy, name, value):
     """Of 2.5 steps the last never came."""
-    with pytest.raises(TypeError, match=f"{name} must be an integer, got {value!r}"):
+    with pytest.raises(TypeError, match=f"{name} must be a Python integer >= ., got {value!r}"):
         train(toy, **{name: value})
 
 

@@ -19,7 +19,6 @@ from jdml.recipes.base import BACKBONE
 from jdml.recipes.words import write_batch
 from jdml.registry import NETWORKS, pretrained_networks
 from jdml.registry.networks import SMALL_IMAGES, for_images
-from jdml.registry.places import check_apart
 from jdml.registry.pointers import is_pointer
 
 PAIRED = (16, 4)
@@ -38,6 +37,8 @@ class TrainOptions(Machines, RunOptions, Optimizer, Method, Network, Data):
         """Refuse options of different parts that do not go together."""
         super().check()
         if self.out is not None and self.data_dir is not None and self.data_name == "folder":
+            from jdml.data.folder import check_apart
+
             check_apart("--out", self.out, self.data_dir)
         has_hook = self.recipe().has_hook
         needs = "a held-out share of the training rows"
