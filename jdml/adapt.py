@@ -44,7 +44,9 @@ def path_texts(path: KeyPath) -> tuple[str, ...]:
             if hasattr(part, attribute):
                 parts.append(str(getattr(part, attribute)))
                 break
-    if len(parts) > 1 and isinstance(path[-1], GetAttrKey) and parts[-1] == "value":
+    # Of a variable of NNX, in a dictionary; what a module of Equinox calls so has a name.
+    of_variable = len(parts) > 1 and not isinstance(path[-2], GetAttrKey)
+    if of_variable and isinstance(path[-1], GetAttrKey) and parts[-1] == "value":
         parts.pop()
     return tuple(parts)
 
@@ -307,6 +309,9 @@ def lora_factors(key: Array, params: Tree, rank: int, pattern: str) -> dict[str,
     if not any(jax.tree.leaves(wide)):
         raise ValueError(f"pattern must name kernels, {pattern!r} names vectors alone")
     factors: dict[str, Any] = {}
+    named = jax.tree_util.tree_leaves_with_path(params)
+    if not all(isinstance(part, jax.tree_util.DictKey) for path, _ in named for part in path):
+        raise TypeError("params must be nested dictionaries, got others within them")
     leaves = jax.tree_util.tree_leaves_with_path(split(params, wide)[1])
     for (path, leaf), own in zip(leaves, jax.random.split(key, len(leaves)), strict=True):
         into, out = _matrix(np.shape(leaf))

@@ -169,7 +169,13 @@ class ImageFiles:
         file = self.files[row]
         with named_if_bad(file):
             image = decode(content_of(file))
-        return self.transform(image, random)
+        pixels = self.transform(image, random)
+        if getattr(pixels, "dtype", None) != self.dtype or pixels.shape != self.shape[1:]:
+            got = getattr(pixels, "dtype", type(pixels).__name__), list(np.shape(pixels))
+            raise TypeError(
+                f"transform must return uint8 {list(self.shape[1:])}, as its size says, got {got[0]} {got[1]}"
+            )
+        return pixels
 
     def problems(self, *, progress: bool = False) -> dict[int, str]:
         """Find what is wrong with each image that cannot be decoded, by its row; decodes all of them.

@@ -1,5 +1,6 @@
 """From a recipe to its optimizer: rules and learning rates by role."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from jdml.registry import resolve
 
 ROLES = ("proxies", "beta", "flow")
 """What objectives of the library learn; a recipe may have rates of those that its own does not."""
+
+_log = logging.getLogger(__name__)
 
 
 def make_optimizer(
@@ -32,8 +35,8 @@ def make_optimizer(
         The transformation.
 
     Raises:
-        ValueError: if ``steps_per_epoch`` is below 1, a warm-up is as long as the run, or there is a rate, or decay, of
-            what nobody learns.
+        ValueError: if ``steps_per_epoch`` is below 1, the rate's warm-up is as long as the run, or there is a rate, or
+            decay, of what nobody learns.
 
     Example:
         >>> import jax.numpy as jnp
@@ -55,6 +58,12 @@ def make_optimizer(
         )
     waits = recipe.warmup_steps
     waits = recipe.warmup_epochs * steps_per_epoch if waits is None else waits
+    if waits >= whole:
+        _log.warning(
+            "only heads and what a loss learns move in %d steps: the warm-up of all else takes %d",
+            whole,
+            waits,
+        )
 
     def rule(role: str, begins: int = 0) -> optax.GradientTransformation:
         rate = _rate(recipe, role)

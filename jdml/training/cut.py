@@ -25,6 +25,8 @@ IMAGES, STAYS, LEARNS = 1, 2, 4
 """What a value of a program comes of; several are added."""
 CALLS = ("jit", "pjit")
 """Operations that are a program themselves, which is cut within."""
+DRAWS = ("random_bits", "rng_bit_generator", "rng_uniform", "threefry2x32")
+"""Operations that draw random numbers; one that makes a key of another draws none."""
 ROWS = 1009
 """So many images a program is traced for, a number that is told from any other."""
 ELSE = "without kept_views (None; 0 in a recipe) images go through the network at each step"
@@ -56,6 +58,8 @@ class Side:
         """The operations after the cut, in words."""
         self.bare: list[str] = []
         """Those of them that take the images as they are."""
+        self.draws = False
+        """Whether any operation draws random numbers, such as a dropout's."""
 
     def run(self, program: ClosedJaxpr, inputs: list[Value]) -> list[Value]:
         """Go through a program; the values that it gives."""
@@ -66,6 +70,7 @@ class Side:
         def value(at: Any) -> Value:
             return Value(0, at.val) if isinstance(at, Literal) else values[at]
 
+        self.draws |= _draws(jaxpr)
         for operation in jaxpr.eqns:
             taken = [value(at) for at in operation.invars]
             if operation.primitive.name in CALLS:
@@ -154,11 +159,12 @@ class Cut:
             )
 
     def _check_training(self, variables: Mapping[str, Tree], evaluated: Side, inputs: Tree) -> None:
-        """Refuse a network that is another in training, from the cut on or in its statistics."""
+        """Refuse a network that is another in training: from the cut on, by what it draws, or in its statistics."""
         params, stats = variables["params"], variables.get("batch_stats", {})
         met = self._met(variables, train=True)
         alike = met.learning == evaluated.learning and met.shapes == evaluated.shapes
-        if not alike or moving_statistics(self.model, params, stats, inputs):
+        moves = moving_statistics(self.model, params, stats, inputs)
+        if not alike or met.draws or moves:
             raise ValueError(
                 "kept_views: what learns must be the same in training and evaluation, without dropout or batch norm; "
                 f"{ELSE}"
@@ -283,3 +289,15 @@ class OnFeatures(Wrapped):
         embeddings = embeddings.astype(jnp.float32)
         stats = {"batch_stats": variables.get("batch_stats", {})}
         return (embeddings, stats) if settings.get("mutable") else embeddings
+
+
+def _draws(program: Any) -> bool:
+    """Whether a program draws random numbers, in whatever it calls."""
+    for operation in program.eqns:
+        if operation.primitive.name in DRAWS:
+            return True
+        several = (x if isinstance(x, tuple | list) else [x] for x in operation.params.values())
+        inner = (getattr(part, "jaxpr", part) for each in several for part in each)
+        if any(hasattr(part, "eqns") and _draws(part) for part in inner):
+            return True
+    return False

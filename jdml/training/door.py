@@ -20,7 +20,7 @@ from jdml.training import foreign
 from jdml.training.placement import Tree
 from jdml.training.preprocess import standard, to_float
 from jdml.training.spec import Sampler
-from jdml.training.step import TrainState
+from jdml.training.step import TrainState, arrays_by_path
 
 _log = logging.getLogger(__name__)
 
@@ -220,13 +220,7 @@ def check_started(started: object, fresh: TrainState) -> None:
         raise TypeError(f"start must return a TrainState, got a {type(started).__name__}")
     if int(started.step) != int(fresh.step):
         raise ValueError(f"start must leave step at {int(fresh.step)}, got {int(started.step)}")
-    had, has = (
-        {
-            jax.tree_util.keystr(path): f"{jnp.result_type(leaf)}{list(np.shape(leaf))}"
-            for path, leaf in jax.tree_util.tree_leaves_with_path(state.params)
-        }
-        for state in (fresh, started)
-    )
+    had, has = (arrays_by_path(state.params) for state in (fresh, started))
     for name in (*had, *has):
         if had.get(name) != has.get(name):
             raise ValueError(

@@ -141,7 +141,7 @@ def check_optimizer_works(optimizer: Any, objective: Objective, *, averaged: boo
     name = getattr(optimizer.update, "__qualname__", type(optimizer).__name__).split(".")[0]
     try:
         state, _ = jax.eval_shape(step, {"model": model, **roles})
-    except (TypeError, ValueError, AssertionError) as error:
+    except (AttributeError, TypeError, ValueError, AssertionError) as error:
         if CANNOT.search(str(error)):
             raise ValueError(
                 f"optimizer ({name}) must work with gradients and the loss (value=), which is what a step gives, but "

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jdml.registry.places import check_local, json_of
 
 
@@ -50,10 +52,19 @@ def write_results(path: str | Path, results: Mapping[str, Mapping[str, Any]]) ->
     from jdml.models.tensors import write_text
 
     lines = [
-        json.dumps({**result, "name": name}, sort_keys=True, ensure_ascii=False)
+        json.dumps({**result, "name": name}, sort_keys=True, ensure_ascii=False, default=_plain)
         for name, result in sorted(results.items())
     ]
     write_text(Path(path), "".join(f"{line}\n" for line in lines))
+
+
+def _plain(value: Any) -> Any:
+    """A number of an array's library as Python's."""
+    if np.ndim(value) == 0 and hasattr(value, "item"):
+        return value.item()
+    raise TypeError(
+        f"a result must be of numbers, texts, lists and dictionaries, got a {type(value).__name__}"
+    )
 
 
 def keep_result(path: str | Path, name: str, result: Mapping[str, Any]) -> None:

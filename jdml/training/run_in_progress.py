@@ -1,8 +1,10 @@
 """A run in progress: what is computed is checked, evaluated, remembered and written."""
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +25,8 @@ from jdml.training.step import TrainState
 
 PATIENCE = 50
 """First steps in which a run that does not learn at all, for its batches have no two rows of one class, is stopped."""
+
+_log = logging.getLogger(__name__)
 
 
 class Run:
@@ -95,6 +99,10 @@ class Run:
         self.waiting = self.feed.waiting()
         if self.evaluate is not None and self.schedule.evaluates(step):
             scores = self._evaluate()
+            for name in sorted(scores.keys() & {*record, "model", "skipped"}):
+                raise ValueError(
+                    f"evaluate must not call a metric {name!r}, which the log has of training: call it otherwise"
+                )
             self.done.scored = list(scores)
             record |= scores
         if step == self.schedule.steps and self.done.stopped is None:
@@ -118,8 +126,13 @@ class Run:
 
     def result(self) -> FitResult:
         """Return what the run leaves."""
-        monitored = self.best is not None
-        params, batch_stats = self.best if self.best is not None else self._weights()
+        monitored = self.best is not None and self.done.best.step > 0
+        if self.best is not None and not monitored and self.done.scored:
+            _log.warning(
+                "monitor %r was never a number: the last parameters are the result, and none the best",
+                self.schedule.monitor,
+            )
+        params, batch_stats = self.best if self.best and monitored else self._weights()
         state = self.state._replace(params=params, batch_stats=batch_stats)
         return FitResult(
             state=self.state,
@@ -179,7 +192,11 @@ class Run:
     def _evaluate(self) -> Record:
         assert self.evaluate is not None
         scores = self.evaluate(self.feed.embedder(self._evaluated(self.state)))
-        metrics = agreed({name: float(value) for name, value in scores.items()})
+        if not isinstance(scores, Mapping):
+            raise TypeError(
+                f"evaluate must return a dictionary of numbers by name, got a {type(scores).__name__}"
+            )
+        metrics = agreed({str(name): _number(name, value) for name, value in scores.items()})
         record: Record = {**metrics}
         monitor = self.schedule.monitor
         self.watched = dict(list(metrics.items())[:1])
@@ -268,3 +285,11 @@ class Run:
 def _copy(tree: Tree) -> Tree:
     """Copy every array, so that donating one tree never invalidates another."""
     return jax.tree.map(jnp.copy, tree)
+
+
+def _number(name: str, value: Any) -> float:
+    """What ``evaluate`` returned of a metric."""
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"evaluate must return numbers, got {value!r} of {name!r}") from error

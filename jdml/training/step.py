@@ -102,7 +102,9 @@ def create_state(
     }
     if pretrained is not None:
         given = model.around(pretrained) if isinstance(model, WithLora) else pretrained
-        variables = {**variables, **given(variables)}
+        begun = given(variables)
+        _check_pretrained(begun, variables)
+        variables = {**variables, **begun}
     objective_params = dict(objective.init(objective_key))
     if "model" in objective_params:
         raise ValueError('the objective must not name a parameter "model": that is the model\'s')
@@ -116,6 +118,31 @@ def create_state(
         objective_state=objective.init_state(),
         key=run_key,
     )
+
+
+def arrays_by_path(params: Tree) -> dict[str, str]:
+    """Type and shape of each array."""
+    return {
+        jax.tree_util.keystr(path): f"{jnp.result_type(leaf)}{list(np.shape(leaf))}"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
+
+
+def _check_pretrained(begun: Any, fresh: Variables) -> None:
+    """Refuse what ``pretrained`` returned, where the network has no such part or parameter."""
+    if not isinstance(begun, Mapping) or not begun.keys() <= fresh.keys():
+        got = ", ".join(map(str, begun)) if isinstance(begun, Mapping) else type(begun).__name__
+        raise ValueError(
+            f"pretrained must return a dictionary of {', '.join(fresh)}, or of some of them, got {got}"
+        )
+    has, had = (arrays_by_path(some["params"]) for some in ({**fresh, **begun}, fresh))
+    for name in (*had, *has):
+        shapes = [some.get(name, "none").rpartition("[")[2] for some in (had, has)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"pretrained must return the network's own parameters: params{name} is {had.get(name, 'not there')}, "
+                f"got {has.get(name, 'none')}"
+            )
 
 
 # For programs that run once: LLVM's lowest level gives the same bits as the highest, and compiles in half of the time.

@@ -85,6 +85,11 @@ def run_study(
         raise ValueError(f"out must be a .jsonl file, got {out}")
     if workers > 1:
         _check_importable(run)
+    for name, job in jobs.items():
+        try:
+            json.dumps(job)
+        except TypeError as error:
+            raise TypeError(f"jobs[{name!r}] must hold settings that JSON has: {error}") from error
     out.parent.mkdir(parents=True, exist_ok=True)
     kept = kept_results(jobs, out)
     results = {name: kept.get(name) for name in jobs}
