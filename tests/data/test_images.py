@@ -243,6 +243,17 @@ def test_files_may_be_named_in_text(tmp_path):
         assert shades(ImageFiles(files, SMALL)[:]) == [2]
 
 
+def test_a_transform_returns_what_it_says(files):
+    class Unit:
+        size = 16
+
+        def __call__(self, image, random):
+            return np.asarray(image.resize((16, 16)), np.float32) / 255
+
+    with pytest.raises(TypeError, match=r"must return uint8 \[16, 16, 3\], .* got float32 \[16, 1"):
+        ImageFiles(files, Unit())[:1]
+
+
 def test_whatever_reads_bytes_is_a_file(tmp_path):
     """A zip archive, not unpacked."""
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:

@@ -447,6 +447,9 @@ HEADS = {
             nn.Dense(2, name="body")(x)
         )
     ),
+    "dropout before": lambda x, train: nn.Dense(2, name="head")(
+        nn.Dropout(0.5, deterministic=not train)(nn.Dense(2, name="body")(x))
+    ),
     "dropout": lambda x, train: nn.Dropout(0.5, deterministic=not train)(
         nn.Dense(2, name="head")(nn.Dense(2, name="body")(x))
     ),
@@ -482,6 +485,7 @@ class Odd(nn.Module):
         ("norm", "kept_views: what learns must be the same in training and evaluation, without"),
         ("scale", "kept_views: what learns must be the same in training and evaluation, withou"),
         ("plain norm", "kept_views: what learns must be the same in training and evaluation, wi"),
+        ("dropout before", "kept_views: what learns must be the same in training and evaluation"),
         ("dropout", "kept_views: what learns must be the same in training and evaluation, with"),
     ],
 )
@@ -503,6 +507,22 @@ def test_low_ranks_by_hand():
         factors("w")
     with pytest.raises(TypeError, match="params must be nested dictionaries, got a list"):
         adapt.lora_factors(jax.random.key(0), [1], 2, "w")
+    with pytest.raises(TypeError, match="params must be nested dictionaries, got others within"):
+        adapt.lora_factors(jax.random.key(0), {"w": [jnp.ones((2, 2))]}, 2, ".*")
+
+
+def test_what_a_module_calls_value_keeps_its_name():
+    eqx = pytest.importorskip("equinox", reason="names its arrays: pip install equinox")
+
+    class Attention(eqx.Module):
+        value: jax.Array
+        query: jax.Array
+
+    class Net(eqx.Module):
+        part: Attention
+
+    net = Net(Attention(jnp.ones(1), jnp.ones(1)))
+    assert adapt.paths(net) == ["part/value", "part/query"]
     for settings, error, message in (
         ({"rank": 0}, ValueError, "rank must be >= 1, got 0"),
         ({"alpha": -1.0}, ValueError, "alpha must be > 0, got -1.0"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jdml.training.feed as feed
-from jdml.training import Best, fit, improve
+from jdml.training import Best, fit, improve, load
 from jdml.training.checkpoint import RunFolder
 from jdml.training.run_files import read_checkpoint
 
@@ -290,6 +290,55 @@ def test_steps_are_whole_numbers(toy, name, value):
     """Of 2.5 steps the last never came."""
     with pytest.raises(TypeError, match=f"{name} must be a Python integer >= ., got {value!r}"):
         train(toy, **{name: value})
+
+
+@pytest.mark.parametrize("name", ["loss", "step", "model", "skipped", "grad_norm"])
+def test_a_metric_is_not_called_as_what_the_log_has(toy, name):
+    with pytest.raises(ValueError, match=f"evaluate must not call a metric '{name}'"):
+        train(toy, evaluate=lambda embed: {name: 1.0})
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        (None, "a dictionary of numbers by name, got a NoneType"),
+        ({"a": "x"}, "numbers, got 'x' of 'a'"),
+    ],
+)
+def test_evaluate_returns_numbers(toy, scores, message):
+    with pytest.raises(TypeError, match=f"evaluate must return {message}"):
+        train(toy, evaluate=lambda embed: scores)
+
+
+def test_a_monitor_that_is_never_a_number(toy, tmp_path, caplog):
+    """The last parameters are the result, in memory and on disk."""
+    settings = {"evaluate": lambda embed: {"a": float("nan")}, "monitor": "a"}
+    last, result = train(toy, evaluate=None), train(toy, **settings, out_dir=tmp_path)
+    assert result.best is None
+    expected = last.embedder(toy.data.images)
+    np.testing.assert_array_equal(result.embedder(toy.data.images), expected)
+    np.testing.assert_array_equal(load(tmp_path, model=toy.model).embed(toy.data.images), expected)
+    assert "monitor 'a' was never a number" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("pretrained", "message"),
+    [
+        (
+            lambda variables: variables["params"],
+            "a dictionary of params, batch_stats, .* got Batch",
+        ),
+        (lambda variables: None, "got NoneType"),
+        (
+            lambda variables: {"params": {**variables["params"], "more": np.ones(2)}},
+            r"params\['more'\] is not there, got float.*\[2\]",
+        ),
+        (lambda variables: {"params": {}}, "own parameters: params.* got none"),
+    ],
+)
+def test_pretrained_returns_what_the_network_has(toy, pretrained, message):
+    with pytest.raises(ValueError, match=message):
+        train(toy, pretrained=pretrained)
 
 
 def test_a_folder_without_a_name(toy):

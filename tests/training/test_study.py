@@ -9,6 +9,8 @@ import time
 import types
 from pathlib import Path
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jdml.training import study
@@ -110,6 +112,16 @@ def test_results_before_a_failure_are_kept(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="this job fails"):
         run_study(square, jobs, tmp_path / "s.jsonl", progress=False)
     assert list(read_results(tmp_path / "s.jsonl")) == ["a"]
+
+
+def test_numbers_of_any_library_are_kept(tmp_path: Path) -> None:
+    out = tmp_path / "study.jsonl"
+    jobs = {"a": {"s": 0}}
+    kept = run_study(lambda job: {"x": jnp.float32(2), "y": np.int64(3)}, jobs, out)
+    assert read_results(out)["a"]["metrics"] == {"x": 2.0, "y": 3}
+    assert kept["a"]["metrics"] == {"x": 2.0, "y": 3}
+    with pytest.raises(TypeError, match=r"jobs\['b'\] must hold settings that JSON has"):
+        run_study(lambda job: {}, {"b": {"folder": Path("x")}}, tmp_path / "other.jsonl")
 
 
 def test_other_settings_are_refused(tmp_path: Path) -> None:
