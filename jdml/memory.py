@@ -55,8 +55,8 @@ def init(capacity: int, dim: int, dtype: DTypeLike = jnp.float32) -> CrossBatchM
     checks.count("dim", dim)
     return CrossBatchMemory(
         embeddings=jnp.zeros((capacity, dim), dtype),
-        labels=jnp.full(capacity, -1),
-        ids=jnp.full(capacity, -1),
+        labels=jnp.full(capacity, -1, int),
+        ids=jnp.full(capacity, -1, int),
         next_slot=jnp.zeros((), jnp.int32),
     )
 
