@@ -77,6 +77,8 @@ class Evaluate:
         from jdml.data.arrays import read_arrays
         from jdml.training.run_files import write_json
 
+        if self.json not in (None, "-") and not Path(str(self.json)).absolute().parent.is_dir():
+            raise ValueError(f"--json {self.json}: there is no folder to write it into")
         lone = self.file.suffix == ".npy"
         arrays: Mapping[str, Any] = self._read_files() if lone else read_arrays(self.file)
         metrics = self._measure(self._grouped(arrays))

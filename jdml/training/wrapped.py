@@ -104,14 +104,14 @@ class Names:
         return jax.tree.unflatten(self._structure, leaves)
 
 
-KEYS = ("key", "rng")
+KEYS = ("key", "rng", "rngs")
 
 
 class FromFunctions(Wrapped):
     """Two functions: ``init(key, images) -> params`` and ``apply(params, images) -> embeddings``.
 
     ``apply`` is told whether it trains where it has a flag that :mod:`jdml.training.mode_flags` knows, and given a key
-    in training where it has an argument ``key`` or ``rng`` (None in evaluation).
+    in training where it has an argument ``key`` or ``rng``, or keys by name as ``rngs`` (None in evaluation).
 
     Args:
         init: of a random key and images ``[B, …]`` to parameters, a pytree of arrays.
@@ -152,7 +152,8 @@ class FromFunctions(Wrapped):
     ) -> Any:
         """Embeddings; with ``mutable`` also ``{"batch_stats": …}``."""
         key = next(iter(rngs.values())) if rngs else None
-        given = {**mode_flags.settings(self._flags, train), **dict.fromkeys(self._keys, key)}
+        keys = {name: rngs or None if name == "rngs" else key for name in self._keys}
+        given = {**mode_flags.settings(self._flags, train), **keys}
         embeddings = self._apply(variables["params"], images, **given)
         return (embeddings, {"batch_stats": {}}) if mutable else embeddings
 

@@ -334,6 +334,12 @@ def test_evaluate_tells_of_queries_in_the_gallery(capsys, embeddings, tmp_path):
     assert json.loads(out)["queries"] == len(y) - 2  # the other of its class has none
 
 
+def test_evaluate_writes_nowhere_that_is_not(capsys, embeddings, tmp_path):
+    code, out, err = jdml_main(capsys, "evaluate", embeddings, "--json", tmp_path / "no" / "m.json")
+    assert (code, out) == (2, "")
+    assert "m.json: there is no folder to write it into" in err
+
+
 def test_evaluate_ignores_what_is_of_one_group(capsys, embeddings, tmp_path):
     """By a key, a column of a table, a file; and what has no other of its class then is told."""
     content = dict(np.load(embeddings))

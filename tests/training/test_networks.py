@@ -419,6 +419,19 @@ def test_pairs_of_functions(model, tmp_path):
     trained(model, tmp_path)
 
 
+def test_keys_by_name_are_given_in_training_alone():
+    """As functions around Flax's modules take them: a dropout of all leaves nothing."""
+    drop = nn.Dropout(1.0)
+
+    def apply(params, images, rngs=None):
+        x = images @ params["kernel"]
+        return x if rngs is None else drop.apply({}, x, deterministic=False, rngs=rngs)
+
+    result = fit((init, apply), steps=1)
+    assert np.abs(result.embedder(FEATURES)).max() > 0.1
+    assert result.history[-1]["grad_norm"] == 0
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
