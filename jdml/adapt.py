@@ -302,6 +302,9 @@ def lora_factors(key: Array, params: Tree, rank: int, pattern: str) -> dict[str,
     checks.count("rank", rank)
     if not isinstance(params, Mapping):
         raise TypeError(f"params must be nested dictionaries, got a {type(params).__name__}")
+    named = jax.tree_util.tree_leaves_with_path(params)
+    if not all(isinstance(part, jax.tree_util.DictKey) for path, _ in named for part in path):
+        raise TypeError("params must be nested dictionaries, got others within them")
     check_pattern("pattern", pattern, params)
     wide = jax.tree.map(
         lambda leaf, mark: mark and np.ndim(leaf) > 1, params, matching(params, pattern)
@@ -309,9 +312,6 @@ def lora_factors(key: Array, params: Tree, rank: int, pattern: str) -> dict[str,
     if not any(jax.tree.leaves(wide)):
         raise ValueError(f"pattern must name kernels, {pattern!r} names vectors alone")
     factors: dict[str, Any] = {}
-    named = jax.tree_util.tree_leaves_with_path(params)
-    if not all(isinstance(part, jax.tree_util.DictKey) for path, _ in named for part in path):
-        raise TypeError("params must be nested dictionaries, got others within them")
     leaves = jax.tree_util.tree_leaves_with_path(split(params, wide)[1])
     for (path, leaf), own in zip(leaves, jax.random.split(key, len(leaves)), strict=True):
         into, out = _matrix(np.shape(leaf))

@@ -15,6 +15,7 @@ from jax import Array
 
 from jdml.ops import checks
 from jdml.ops.meshes import by_rows
+from jdml.registry.constraints import one_of
 
 Divisor = Literal["min", "k", "relevant", "class"]
 
@@ -244,7 +245,7 @@ def map_at_k(
         [0.4167, 0.3333]
     """
     hits, relevant, k = _ranked(hits, num_relevant, k)
-    check_divisor("divisor", divisor)
+    one_of("divisor", divisor, get_args(Divisor))
     best = {
         "min": jnp.minimum(relevant, k),
         "k": jnp.full_like(relevant, k),
@@ -294,16 +295,6 @@ def ndcg_at_k(hits: Array, num_relevant: Array, k: int | None = None) -> Array:
     gained = jnp.sum(jnp.where(hits, gains, 0.0), axis=-1)
     best = by_rows(lambda sizes, best: best[jnp.clip(sizes, 0, k)], relevant, jnp.asarray(best))
     return jnp.where(relevant > 0, gained / best, 0.0)
-
-
-def check_divisor(name: str, divisor: Any) -> None:
-    """Refuse what :func:`map_at_k` cannot divide by.
-
-    Raises:
-        ValueError: naming the argument and what there is.
-    """
-    if divisor not in get_args(Divisor):
-        raise ValueError(f"{name} must be one of {list(get_args(Divisor))}, got {divisor!r}")
 
 
 def _ranked(hits: Any, num_relevant: Any, k: int | None) -> tuple[Array, Array, int]:

@@ -3,7 +3,7 @@
 import functools
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jdml.metrics import answers, ranking
 from jdml.metrics.galleries import Search, prepare, ranked
 from jdml.metrics.handed import handed_in
 from jdml.ops import checks
+from jdml.registry.constraints import one_of
 
 
 class _Cutoffs(NamedTuple):
@@ -121,7 +122,7 @@ def evaluate_retrieval(
         >>> evaluate_retrieval(x, jnp.array([0, 0, 1, 1, 1, 2]), ignore=(camera, camera), recall_at=())["queries"]
         3
     """
-    ranking.check_divisor("map_divisor", map_divisor)
+    one_of("map_divisor", map_divisor, get_args(ranking.Divisor))
     cutoffs = _Cutoffs(
         _checked_ranks("recall_at", recall_at),
         _checked_ranks("precision_at", precision_at),

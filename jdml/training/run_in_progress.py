@@ -126,18 +126,18 @@ class Run:
 
     def result(self) -> FitResult:
         """Return what the run leaves."""
-        monitored = self.best is not None and self.done.best.step > 0
-        if self.best is not None and not monitored and self.done.scored:
+        found = self._found()
+        if self.best is not None and found is None and self.done.scored:
             _log.warning(
                 "monitor %r was never a number: the last parameters are the result, and none the best",
                 self.schedule.monitor,
             )
-        params, batch_stats = self.best if self.best and monitored else self._weights()
+        params, batch_stats = found or self._weights()
         state = self.state._replace(params=params, batch_stats=batch_stats)
         return FitResult(
             state=self.state,
             history=self.done.history,
-            best=self.done.best if monitored else None,
+            best=self.done.best if found else None,
             best_params=params,
             best_batch_stats=batch_stats,
             stopped=str(self.done.stopped),
@@ -244,8 +244,7 @@ class Run:
         if self.folder is None or self.folder.has_model(self._chosen()):
             return
         params, batch_stats = self._evaluated(self.state).params, self.state.batch_stats
-        if self.best is not None and self.done.best.step > 0:
-            params, batch_stats = self.best
+        params, batch_stats = self._found() or (params, batch_stats)
         objective = {role: value for role, value in params.items() if role != "model"}
         variables = {
             "params": as_saved(self.feed.spec.model, params["model"]),
@@ -256,8 +255,11 @@ class Run:
 
     def _chosen(self) -> int:
         """The step whose parameters are the run's result so far; before any evaluation the present one."""
-        evaluated = self.best is not None and self.done.best.step > 0
-        return self.done.best.step if evaluated else self.done.step
+        return self.done.best.step if self._found() else self.done.step
+
+    def _found(self) -> Any:
+        """The best parameters and statistics, if an evaluation has found any."""
+        return self.best if self.done.best.step > 0 else None
 
     def _scored(self) -> Record:
         """What was measured at that step, and nothing that belongs to steps before it."""
