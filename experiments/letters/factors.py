@@ -2,31 +2,54 @@
 
 What is run and what counts is written in README.md, before the runs:
 
-    python -m experiments.letters.factors --data-dir DIR --workers 14      # on a GPU; goes on where it was stopped
-    python -m experiments.letters.factors --data-dir DIR --workers 2 --seeds 1 --only wrong   # two cores, a part
-    python -m experiments.letters.factors --table                          # the tables and the figure of what there is
+    python -m experiments.letters.factors --data-dir DIR --workers 2                   # goes on where it was stopped
+    python -m experiments.letters.factors --data-dir DIR --workers 2 --seeds 1 --only wrong                # a part
+    python -m experiments.letters.factors --table                      # the tables and the figure of what there is
 """
 
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments.letters import abreast, levels, protocol
 from experiments.letters.protocol import Job, make_job, name_of, read_frozen
-from experiments.letters.tables import counting, interval, single_models, tuned_models
+from experiments.letters.tables import all_of, interval, single_models, tuned_models
 from experiments.options import Kept, start
 from experiments.shown import draw_means, subplots
 from jdml.report import Paired, markdown_table, paired
 from jdml.training.records import read_results
 
 METHODS = ("circle", "FastAP", "InfoNCE", "ArcFace", "triplet", "EPS + margin", "MPA-DW")
-SEEDS = (1, 2, 3)
-"""Of what is tuned."""
+FIRST, OTHERS = 1, (2, 3)
+"""The seed that has every level and suggests, and those that are asked whether it is so."""
 HERE = Path(__file__).parent
 Values = dict[Any, float]
+
+
+class Asked(NamedTuple):
+    """What the first seed suggests: from the usual level to this one a method gains more than another."""
+
+    factor: str
+    level: Any
+    more: str
+    less: str
+
+
+ASKED = (
+    Asked("letters", 90, "triplet", "ArcFace"),
+    Asked("drawings", 5, "triplet", "MPA-DW"),
+    Asked("wrong", 0.2, "FastAP", "circle"),
+    Asked("augmented", True, "MPA-DW", "triplet"),
+    Asked("dim", 8, "triplet", "MPA-DW"),
+    Asked("steps", 504, "InfoNCE", "ArcFace"),
+    Asked("steps", 8000, "triplet", "ArcFace"),
+    Asked("batch", 32, "MPA-DW", "triplet"),
+    Asked("batch", 256, "FastAP", "circle"),
+    Asked("batch", 256, "InfoNCE", "ArcFace"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +58,7 @@ class Settings(Kept):
 
     only: tuple[str, ...] = ()
     """Of the factors these only, by name."""
-    seeds: tuple[int, ...] = SEEDS
+    seeds: tuple[int, ...] = (FIRST, *OTHERS)
     """These seeds only; each is four models of a level, one of each fold."""
     out: Path = HERE / "factors.jsonl"
     """File of the kept runs."""
@@ -48,7 +71,7 @@ class Settings(Kept):
 
 
 def jobs_of(frozen: Path) -> list[Job]:
-    """All models: of methods whose settings are frozen."""
+    """All models of methods whose settings are frozen: the first seed's of each level, the others' of what is asked."""
     columns = read_frozen(frozen)
     at = [
         (factor, level, method, column)
@@ -66,9 +89,18 @@ def jobs_of(frozen: Path) -> list[Job]:
         }
         for factor, level, method, column in at
         for made in [levels.at(columns[column][method], factor, level)]
-        for seed in protocol.COLUMNS[column]
+        for seed in seeds_of(factor, level, method)
         for fold in range(protocol.FOLDS)
     ]
+
+
+def seeds_of(factor: str, level: Any, method: str) -> tuple[int, ...]:
+    """The first, and the others where a question is about the method at this level."""
+    asked = any(
+        (one.factor, one.level) == (factor, level) and method in (one.more, one.less)
+        for one in ASKED
+    )
+    return (FIRST, *OTHERS) if asked else (FIRST,)
 
 
 def values_of(results: Mapping[str, Any], scored: Mapping[str, Any], factor: str) -> dict[str, Any]:
@@ -130,26 +162,21 @@ def agreement(values: Mapping[str, Mapping[Any, Values]], factor: str, level: An
     return f"{kendalltau(*zip(*means, strict=True)).statistic:.2f}"
 
 
-def comparable(values: Mapping[str, Mapping[Any, Values]]) -> bool:
-    """Whether all methods have the models of all seeds at each level: none diverged or is missing."""
-    whole = {(seed, fold) for seed in SEEDS for fold in range(protocol.FOLDS)}
-    return all(set(part) == whole for method in values.values() for part in method.values())
-
-
-def shifts(values: Mapping[str, Mapping[Any, Values]], factor: str) -> dict[str, Paired]:
-    """By how much a method gains more at a level than the others do on average, model by model."""
-    usual, found = levels.USUAL[factor], {}
-    for level in levels.FACTORS[factor]:
-        gains = {
-            method: {model: own[level][model] - own[usual][model] for model in own[level]}
-            for method, own in values.items()
-        }
-        for method, own in gains.items():
-            others = {
-                model: float(np.mean([gains[m][model] for m in gains if m != method]))
-                for model in own
+def answers(values: Mapping[str, Mapping[str, Mapping[Any, Values]]]) -> dict[str, Paired]:
+    """By how much more the one method gains than the other, of the other seeds' models; of those that are whole."""
+    models = {(seed, fold) for seed in OTHERS for fold in range(protocol.FOLDS)}
+    found = {}
+    for factor, level, more, less in ASKED:
+        one, other = (
+            {
+                model: own[level][model] - own[levels.USUAL[factor]][model]
+                for model in models
+                if model in own[level] and model in own[levels.USUAL[factor]]
             }
-            found[f"{level}: {method}"] = paired(own, others)
+            for own in (values[factor][more], values[factor][less])
+        )
+        if set(one) == set(other) == models:
+            found[f"{factor} {level}: {more} − {less}"] = paired(one, other)
     return found
 
 
@@ -182,8 +209,8 @@ def main(settings: Settings) -> str:
         raise ValueError(
             f"--only must name factors among {', '.join(levels.FACTORS)}; got {unknown}"
         )
-    if not set(settings.seeds) <= set(SEEDS):
-        raise ValueError(f"--seeds must be among {SEEDS}, got {settings.seeds}")
+    if not set(settings.seeds) <= {FIRST, *OTHERS}:
+        raise ValueError(f"--seeds must be among {(FIRST, *OTHERS)}, got {settings.seeds}")
     planned = {name_of(job): job for job in jobs_of(settings.frozen)}
     if not settings.table:
         chosen = settings.only or levels.FACTORS
@@ -200,11 +227,13 @@ def main(settings: Settings) -> str:
     sections = [
         f"{begin}: {done} of {len(planned)} runs, {len(there)} of {len(METHODS)} methods.\n"
     ]
-    values = {factor: values_of(results, scored, factor) for factor in levels.FACTORS}
+    first = {name: run for name, run in results.items() if run["job"]["seed"] == FIRST}
+    values = {factor: values_of(first, scored, factor) for factor in levels.FACTORS}
     for factor, own in values.items():
         sections += [table(own, factor), gains(own, factor)]
-        if comparable(own):
-            sections.append(counting(shifts(own, factor)))
+    found = answers({factor: values_of(results, scored, factor) for factor in levels.FACTORS})
+    if len(found) == len(ASKED):
+        sections.append(all_of(found, "Asked of the other seeds: gains of MAP@R, points"))
     draw(values, settings.figure or settings.out.with_suffix(".png"))
     return "\n".join(sections)
 

@@ -207,6 +207,8 @@ def test_levels_of_letters_are_scored_beside_the_usual_one(letters, monkeypatch)
     monkeypatch.setattr(levels, "FACTORS", {"wrong": (0.5,), "augmented": (True,)})
     monkeypatch.setattr(levels, "USUAL", {**levels.USUAL, "steps": 2})
     monkeypatch.setattr(factors, "METHODS", ("MS", "ArcFace"))
+    question = factors.Asked("wrong", 0.5, "MS", "ArcFace")
+    monkeypatch.setattr(factors, "ASKED", (question,))
     own = factors.Settings(
         settings.data_dir, out=settings.out.with_name("levels.jsonl"), scored=settings.out
     )
@@ -217,12 +219,12 @@ def test_levels_of_letters_are_scored_beside_the_usual_one(letters, monkeypatch)
     scores = dict.fromkeys(("P@1", "RP", "MAP@R"), 0.5)
     runs = [{"job": {**usual, "fold": fold}, "metrics": scores} for fold in (0, 1)]
     write_results(settings.out, {str(number): run for number, run in enumerate(runs)})
-    assert factors.main(dataclasses.replace(own, seeds=(3,))).startswith("PARTIAL: 0 of 4 runs")
+    assert factors.main(dataclasses.replace(own, seeds=(3,))).startswith("PARTIAL: 2 of 8 runs")
     told = factors.main(own)
     assert set(read) == {"train", "test"}
-    assert told.startswith("PARTIAL: 4 of 4 runs, 1 of 2 methods.")
+    assert told.startswith("PARTIAL: 8 of 8 runs, 1 of 2 methods.")
+    assert "Asked" not in told
     assert "| wrong                  | 0.0               | 0.5 " in told
-    assert "that count" not in told
     assert own.out.with_suffix(".png").stat().st_size > 10_000
     kept = read_results(own.out)
     assert kept["wrong 0.5: MS, fold 1-1"]["job"]["data"] == {"wrong": 0.5}
@@ -240,27 +242,55 @@ def test_levels_of_letters_are_scored_beside_the_usual_one(letters, monkeypatch)
         factors.main(own)
 
 
-def test_shifts_of_letters_are_beside_what_other_methods_gain() -> None:
+def test_what_one_seed_of_letters_suggests_is_asked_of_the_others(monkeypatch) -> None:
     from experiments.letters import factors
 
     near = {(seed, fold): 0.4 + 0.01 * fold for seed in (1, 2, 3) for fold in range(4)}
     values = {
-        "a": {0.0: near, 0.2: {model: value - 0.01 for model, value in near.items()}},
-        "b": {0.0: near, 0.2: {m: value - 0.05 - 0.001 * m[1] for m, value in near.items()}},
-        "c": {0.0: near, 0.2: {model: value - 0.03 for model, value in near.items()}},
+        "a": {0.0: near, 0.2: {m: v - 0.01 - (m[0] == 1) for m, v in near.items()}},
+        "b": {0.0: near, 0.2: {m: v - 0.05 - 0.001 * m[1] for m, v in near.items()}},
     }
-    values = {name: {**own, 0.4: own[0.2]} for name, own in values.items()}
-    assert factors.comparable(values)
-    first = {model: value for model, value in near.items() if model[0] == 1}
-    for some in ({}, first, {**near, (4, 0): 0.5}):
-        assert not factors.comparable({**values, "a": {**values["a"], 0.4: some}})
-    told = factors.gains(values, "wrong").splitlines()
-    assert [cell.strip() for cell in told[3].split("|")[1:4]] == ["b", *2 * ["-5.1 [-5.2, -5.1]"]]
+    questions = (factors.Asked("wrong", 0.2, "a", "b"), factors.Asked("wrong", 0.2, "b", "a"))
+    monkeypatch.setattr(factors, "ASKED", questions)
+    found = factors.answers({"wrong": values})
+    assert list(found) == ["wrong 0.2: a − b", "wrong 0.2: b − a"]
+    told = [(round(one.mean, 3), one.seeds) for one in found.values()]
+    assert told == [
+        (4.15, 8),
+        (-4.15, 8),
+    ]  # the first seed, of which a loses a hundred points, has no say
+    for some in ({}, {model: v for model, v in near.items() if model != (3, 2)}):
+        assert not factors.answers({"wrong": {**values, "a": {0.0: near, 0.2: some}}})
+        assert not factors.answers({"wrong": {**values, "b": {0.0: some, 0.2: near}}})
+
+
+def test_every_question_of_letters_is_planned_and_of_methods_that_are_run() -> None:
+    from experiments.letters import factors, levels
+
+    jobs = factors.jobs_of(factors.HERE / "frozen.json")
+    by_seed = {
+        seed: {(job["factor"], job["level"], job["method"]) for job in jobs if job["seed"] == seed}
+        for seed in (factors.FIRST, *factors.OTHERS)
+    }
+    assert len(by_seed[1]) == 7 * sum(map(len, levels.FACTORS.values()))
+    asked = {
+        (one.factor, one.level, name) for one in factors.ASKED for name in (one.more, one.less)
+    }
+    assert asked == by_seed[2] == by_seed[3]
+    assert asked < by_seed[1]
+    assert {one.factor for one in factors.ASKED} == set(levels.FACTORS)
+
+
+def test_levels_of_letters_beside_the_usual_one_in_numbers() -> None:
+    from experiments.letters import factors
+
+    near = {(1, fold): 0.4 + 0.01 * fold for fold in range(4)}
+    far = {0.0: near, 0.2: {m: v - 0.05 - 0.001 * m[1] for m, v in near.items()}}
+    told = factors.gains({"b": {**far, 0.4: far[0.2]}}, "wrong").splitlines()
+    assert [cell.strip() for cell in told[2].split("|")[1:4]] == ["b", *2 * ["-5.1 [-5.4, -4.9]"]]
     assert factors.gain({(1, 0): 0.5}, near) == "–"
-    shift = factors.shifts(values, "wrong")["0.2: a"]
-    assert (round(shift.mean, 3), shift.seeds) == (-1 + (5.15 + 3) / 2, 12)
-    far = {"a": 0.415, "b": 0.41, "c": 0.1}, {"a": 0.405, "b": 0.36, "c": 0.5}
-    values = {name: {0.0: {0: far[0][name]}, 0.2: {0: far[1][name]}} for name in far[0]}
+    right, wrong = {"a": 0.415, "b": 0.41, "c": 0.1}, {"a": 0.405, "b": 0.36, "c": 0.5}
+    values = {name: {0.0: {0: right[name]}, 0.2: {0: wrong[name]}} for name in right}
     assert factors.agreement(values, "wrong", 0.2) == "-0.33"  # one of three pairs keeps its order
     assert factors.agreement({"a": values["a"]}, "wrong", 0.2) == "–"
 
