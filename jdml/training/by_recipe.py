@@ -122,18 +122,8 @@ def train(
         >>> train(easy, digits, steps=2, progress=False).embedder(digits.images[:3]).shape
         (3, 8)
     """
-    if not isinstance(recipe, Recipe):
-        raise TypeError(f"recipe must be a jdml.recipes.Recipe, got a {type(recipe).__name__}")
+    _check_asked(recipe, train, validation, monitor, watched=evaluate is not None)
     check_local("out_dir", out_dir)
-    check_train(train)
-    if validation is not None and not (
-        hasattr(validation, "images") and hasattr(validation, "labels")
-    ):
-        raise TypeError(
-            f"validation must be a data set with images and labels, got a {type(validation).__name__}"
-        )
-    if monitor is not None and evaluate is None and validation is None:
-        raise ValueError(f"monitor is {monitor!r}, but there is neither validation nor evaluate")
     if steps is not None:
         recipe = dataclasses.replace(recipe, steps=steps)
     if model is None:
@@ -142,22 +132,19 @@ def train(
         own = weights_settings(pretrained)
         model = make_network(recipe, train, seed=seed, preprocess=preprocess, **own)
     model = adapted(recipe, model)
-    if sampler is None and objective is None:
-        check_positives(recipe, train.labels)
-    if objective is None and recipe.has_proxies:
-        tell_gaps(train.labels)
-    drawn = sampler
-    if drawn is None:
-        drawn = make_sampler(recipe, train.labels, seed, getattr(train, "views", {}))
-    rows = getattr(drawn, "batch_size", recipe.batch_size)
-    per_epoch = max(1, len(train) // rows)
+    if objective is None:
+        _check_classes(recipe, train.labels, drawn=sampler is None)
+    batches = sampler
+    if batches is None:
+        batches = make_sampler(recipe, train.labels, seed, getattr(train, "views", {}))
+    per_epoch = max(1, len(train) // getattr(batches, "batch_size", recipe.batch_size))
     steps = recipe.epochs * per_epoch if recipe.steps is None else recipe.steps
     if objective is None:
         objective, of_recipe = parts_of_step(recipe, train.num_classes, per_epoch, steps)
     else:
         of_recipe = make_optimizer(recipe, roles_of(objective), per_epoch, steps)
     if sampler is None and isinstance(train.images, ImageFiles) and not recipe.keeps:
-        drawn = ImageBatches(train, drawn, seed=seed)
+        batches = ImageBatches(train, batches, seed=seed)
     if evaluate is None and validation is not None:
         evaluate, monitor = retrieval_in(validation, recipe), monitor or MONITOR
     if hook is None and recipe.method is not None and recipe.method.hook:
@@ -174,7 +161,7 @@ def train(
         objective,
         of_recipe if optimizer is None else optimizer,
         train,
-        drawn,
+        batches,
         steps=steps,
         seed=seed,
         pretrained=pretrained,
@@ -194,6 +181,31 @@ def train(
         loss_scale=recipe.dtype == "float16",
         **settings,
     )
+
+
+def _check_asked(
+    recipe: Any, train: Any, validation: Any, monitor: str | None, *, watched: bool
+) -> None:
+    """Refuse what is no recipe or no data set, and a metric that nothing tells."""
+    if not isinstance(recipe, Recipe):
+        raise TypeError(f"recipe must be a jdml.recipes.Recipe, got a {type(recipe).__name__}")
+    check_train(train)
+    if validation is not None and not (
+        hasattr(validation, "images") and hasattr(validation, "labels")
+    ):
+        raise TypeError(
+            f"validation must be a data set with images and labels, got a {type(validation).__name__}"
+        )
+    if monitor is not None and not watched and validation is None:
+        raise ValueError(f"monitor is {monitor!r}, but there is neither validation nor evaluate")
+
+
+def _check_classes(recipe: Recipe, labels: Any, *, drawn: bool) -> None:
+    """Refuse classes of which the recipe's batches have no pair, and tell those that no row has."""
+    if drawn:
+        check_positives(recipe, labels)
+    if recipe.has_proxies:
+        tell_gaps(labels)
 
 
 def make_network(

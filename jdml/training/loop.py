@@ -22,7 +22,7 @@ from jdml.training.hooks import Hook
 from jdml.training.kept import FEATURES, Keep, make_feed
 from jdml.training.lora import WithLora
 from jdml.training.loss_scale import LEFT_OUT, with_loss_scale
-from jdml.training.models import AnyModel, as_model
+from jdml.training.models import AnyModel, Model, as_model
 from jdml.training.network_check import check_network
 from jdml.training.optimizing import (
     check_average,
@@ -185,32 +185,24 @@ def fit(
     )
     door.check_evaluation(evaluate, monitor, hook)
     network = as_model(model)
-    if isinstance(network, WithLora):
-        freeze = network.frozen if freeze is None else f"{network.frozen}|{freeze}"
     door.check_parts(objective, optimizer, train)
     door.check_values(train.images, preprocess)
     batches = door.as_sampler(sampler, len(train.labels), saved=out_dir is not None)
     begin = Beginning(seed, state, pretrained, start)
     if checks.check_flag("loss_scale", loss_scale) and skip_nonfinite is None:
         skip_nonfinite = LEFT_OUT
-    skips = skip_nonfinite is not None
-    if skips:
-        checks.count("skip_nonfinite", skip_nonfinite)
+    checks.optional(checks.count)("skip_nonfinite", skip_nonfinite)
     check_average(ema, hook)
     check_optimizer_works(optimizer, objective, averaged=ema is not None)
-    if ema is not None:
-        optimizer = with_average(optimizer, float(ema))
-    if loss_scale:
-        optimizer = with_loss_scale(optimizer)
     spec = StepSpec(
         network,
         objective,
-        optimizer,
+        _wrapped(optimizer, ema, loss_scale=loss_scale),
         preprocess,
         placement=Placement.on(mesh, shard),
         micro_batch=micro_batch,
-        skip_nonfinite=skips,
-        freeze=freeze,
+        skip_nonfinite=skip_nonfinite is not None,
+        freeze=_frozen(network, freeze),
     )
     feed = make_feed(spec, train, batches, _keep(kept_views, features, out_dir, seed))
     feed.tell = tell if writes() else None
@@ -219,13 +211,10 @@ def fit(
         check_network(bare, preprocess, feed.sample)
     folder = None
     if out_dir is not None:
-        told = dict(hook.config) if hook is not None and hook.config else {}
-        asked = {"skip_nonfinite": skips or None, "freeze": freeze, "kept_views": kept_views}
-        asked = {name: value for name, value in asked.items() if value is not None}
         folder = open_run(
             out_dir,
-            {**(config or {}), **({"hook": told} if told else {})},
-            {"seed": seed, **asdict(schedule), **asked},
+            _described(config, hook),
+            {"seed": seed, **asdict(schedule), **_chosen(spec, kept_views)},
             spec,
             train,
             begin,
@@ -238,7 +227,7 @@ def fit(
     state = begin.make(spec, train, feed.sample, going_on=going_on)
     door.check_proxies(state.params, train.labels)
     feed.check(state)
-    check_descends(optimizer, spec.split(state.params)[0])
+    check_descends(spec.optimizer, spec.split(state.params)[0])
     tell_narrow(state.params)
     run = Run(
         feed,
@@ -253,9 +242,41 @@ def fit(
     with together(), run:
         given = begin.state is not None and not going_on and int(begin.state.step) > 0
         if run.grown or given:
-            check_moves(optimizer, run.state, spec.split(run.state.params)[0], steps)
+            check_moves(spec.optimizer, run.state, spec.split(run.state.params)[0], steps)
         _take_steps(run, shown=progress and writes())
     return run.result()
+
+
+def _wrapped(
+    optimizer: optax.GradientTransformation, ema: float | None, *, loss_scale: bool
+) -> optax.GradientTransformation:
+    """An optimizer with what goes around its steps: an average of the parameters, a scale of the loss."""
+    if ema is not None:
+        optimizer = with_average(optimizer, float(ema))
+    return with_loss_scale(optimizer) if loss_scale else optimizer
+
+
+def _frozen(network: Model, freeze: str | None) -> str | None:
+    """The pattern of what stays: what low-rank changes are of, too."""
+    if not isinstance(network, WithLora):
+        return freeze
+    return network.frozen if freeze is None else f"{network.frozen}|{freeze}"
+
+
+def _described(config: Mapping[str, Any] | None, hook: Hook | None) -> dict[str, Any]:
+    """What a caller says of a run, and its hook."""
+    told = dict(hook.config) if hook is not None and hook.config else {}
+    return {**(config or {}), **({"hook": told} if told else {})}
+
+
+def _chosen(spec: StepSpec, kept_views: int | None) -> dict[str, Any]:
+    """The settings that a run's folder names only where they are chosen."""
+    asked = {
+        "skip_nonfinite": spec.skip_nonfinite or None,
+        "freeze": spec.freeze,
+        "kept_views": kept_views,
+    }
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 def _keep(
