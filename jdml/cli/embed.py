@@ -31,7 +31,7 @@ class Embed:
     data_dir: Path | None = None
     """Folder of a data set that is given by its name alone."""
     split: Split = "all"
-    """Which part. Of a folder of classes test is what the run did not train on."""
+    """Which part. Of what the run was trained on test is what it did not train on."""
     labels: str | None = None
     """The labelling, where a data set has several. Default: the one that was trained on."""
     which: Literal["best", "last"] = "best"

@@ -74,10 +74,9 @@ def file_digest(path: Path) -> str:
 def data_checksum(dataset: "Dataset") -> int:
     """Which images these are, wherever their folder lies: their pixels, or the names of their files, and the labels."""
     from jdml.data import ImageFiles
+    from jdml.data.lists import images_checksum
 
     if isinstance(dataset.images, ImageFiles):
-        names = ["/".join(str(file).split("/")[-2:]) for file in dataset.images.files]
-        content = "\n".join(names).encode(errors="surrogateescape")
-    else:
-        content = np.ascontiguousarray(dataset.images).tobytes()
+        return images_checksum(dataset.images.files, dataset.labels)
+    content = np.ascontiguousarray(dataset.images).tobytes()
     return zlib.crc32(np.asarray(dataset.labels, np.int64).tobytes(), zlib.crc32(content))

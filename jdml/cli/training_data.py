@@ -24,6 +24,7 @@ class TrainingData(NamedTuple):
         validation: held-out rows; None where there are none.
         tests: queries and gallery of each part that is scored at the end.
         notes: what is worth knowing, a line each.
+        files: which image files there were, of all parts; None where images lie in memory.
     """
 
     train: data.Dataset
@@ -31,6 +32,7 @@ class TrainingData(NamedTuple):
     validation: data.Dataset | None
     tests: dict[str, Scored]
     notes: tuple[str, ...]
+    files: int | None
 
 
 def read_training_data(options: Data, seed: int) -> TrainingData:
@@ -48,9 +50,9 @@ def read_training_data(options: Data, seed: int) -> TrainingData:
         ValueError: a part that is empty, or of one class only, in which everything is found.
     """
     if options.of_files:
-        parts, notes = _read_files(options, seed)
+        parts, notes, files = _read_files(options, seed)
     else:
-        parts, notes = _read_arrays(options), ()
+        parts, notes, files = _read_arrays(options), (), None
     train, validation, tests = parts.pop("train"), parts.pop("val", None), {}
     if "query" in parts:
         tests = {"test": (parts["query"], parts["gallery"])}
@@ -75,7 +77,7 @@ def read_training_data(options: Data, seed: int) -> TrainingData:
     if options.label_noise:
         noisy = data.corrupt_labels(train.labels, options.label_noise, seed)
         train = data.Dataset(train.name, train.images, noisy, train.views, train.class_names)
-    return TrainingData(train, labels, validation, tests, notes)
+    return TrainingData(train, labels, validation, tests, notes, files)
 
 
 def has_validation(name: str, data_dir: Path | None) -> bool:
@@ -99,8 +101,8 @@ def _read_arrays(options: Data) -> dict[str, Any]:
     }
 
 
-def _read_files(options: Data, seed: int) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The splits of image files, and what was passed over."""
+def _read_files(options: Data, seed: int) -> tuple[dict[str, Any], tuple[str, ...], int]:
+    """The splits of image files, what was passed over, and which files there are."""
     listing = read_listing(str(options.data), options.data_dir)
     kinds = len(np.unique(next(iter(listing.views.values()))))
     if kinds < 2:
@@ -132,7 +134,7 @@ def _read_files(options: Data, seed: int) -> tuple[dict[str, Any], tuple[str, ..
         parts[split] = data.without_bad_images(part) if looked_at else part
     if "train" not in parts:
         raise ValueError(f"{options.data_dir}: the split 'train' has no images")
-    return parts, (*listing.split_notes, *listing.notes)
+    return parts, (*listing.split_notes, *listing.notes), listing.checksum
 
 
 def _held_out(train: data.Dataset, options: Data, seed: int) -> tuple[data.Dataset, data.Dataset]:
@@ -175,8 +177,8 @@ def _check_classes(
     count = len(np.unique(train.labels))
     if count < 2:
         raise ValueError(f"training has {count} class ({labels}): at least two are needed")
-    if options.data != "folder":
-        return
+    if options.data != "folder" and options.split is None and options.classes_file is None:
+        return  # split as it was published
     for name, (queries, gallery) in tests.items():
         known, counts = np.unique(queries.labels, return_counts=True)
         lone = counts.max() < 2 if gallery is None else not np.isin(known, gallery.labels).any()

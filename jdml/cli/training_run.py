@@ -87,7 +87,11 @@ class TrainingRun:
             config={
                 **options.defining(),
                 "data_checksum": data_checksum(self.train),
-                "started": self.started,
+                "started": {
+                    **self.started,
+                    "labels": self.data.labels,
+                    "files": self.data.files,
+                },
             },
             checkpoint_every=options.checkpoint_every,
             log_every=options.log_every or 50,

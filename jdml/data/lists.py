@@ -1,6 +1,7 @@
 """What the readers of image lists share: finding the folder, reading lines, splits, labels."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -46,6 +47,12 @@ class Listing:
     unread: int = 0
     split_notes: tuple[str, ...] = ()
 
+    @property
+    def checksum(self) -> int:
+        """Which images these are, of all splits, and of which classes."""
+        ids = next(iter(self.views.values()))
+        return images_checksum(self.files, np.unique(ids, return_inverse=True)[1])
+
     def dataset(
         self, split: str, *, transform: Crops | None = None, check_files: bool = True
     ) -> Dataset:
@@ -77,6 +84,13 @@ class Listing:
                 class_names[view] = tuple(self.names[view][i] for i in known.tolist())
         images = ImageFiles(files, transform)
         return Dataset(self.name, images, next(iter(labels.values())), labels, class_names)
+
+
+def images_checksum(files: Iterable[Any], labels: np.ndarray) -> int:
+    """Which image files these are, wherever their folder lies: by their names, their folders' and their labels."""
+    names = ["/".join(str(file).split("/")[-2:]) for file in files]
+    content = "\n".join(names).encode(errors="surrogateescape")
+    return zlib.crc32(np.asarray(labels, np.int64).tobytes(), zlib.crc32(content))
 
 
 def zero_shot(train: np.ndarray) -> dict[str, np.ndarray]:

@@ -20,6 +20,16 @@ from jdml.registry.pointers import is_pointer
 Split = Literal["all", "gallery", "query", "test", "train", "val"]
 
 
+RUN = "run"
+"""The key under which a file of what was trained says on which images that was."""
+UNTOLD = {"split": "not told"}
+"""What is known of a file that does not say it."""
+
+
+class NoSuchPartError(ValueError):
+    """Images that are there do not have the part that was asked for."""
+
+
 class Source(NamedTuple):
     """Images to embed.
 
@@ -49,7 +59,8 @@ def read_source(
     Args:
         source: a path, the name of a data set, ``NAME:FOLDER``, or ``module:name`` of a user's own.
         data_dir: the folder of a data set that was given by its name alone.
-        split: which part. That of a folder of classes is the run's.
+        split: which part. Of the data set that the run was trained on it is the run's: no image that it was trained on
+            is in another part.
         view: the labelling; by default the run's, else the first.
         config: the run's configuration.
 
@@ -58,7 +69,8 @@ def read_source(
 
     Raises:
         FileNotFoundError: a path that is not there.
-        ValueError: what is neither path nor data set.
+        ValueError: what is neither path nor data set; a part that is not there (:class:`NoSuchPartError`), or that
+            would not be the run's.
     """
     config = config or {}
     path = at_home(source)
@@ -88,8 +100,8 @@ def _data_set(
 ) -> Source:
     if name in IMAGE_FILES:
         return _of_listing(read_listing(name, folder), split, view, config)
-    size = config.get("image_size") if DATASETS[name].sized else None
-    options = {"image_size": size} if size else {}
+    shape = config.get("embedding", {}).get("input", {}).get("shape", ())
+    options = {"image_size": shape[0]} if DATASETS[name].sized and len(shape) == 3 else {}
     part = load(name, data_dir=folder, split=split, **options)
     return Source(part, None, _labels(part, view, config))
 
@@ -109,24 +121,55 @@ def _of_listing(
     listing: Listing, split: str, view: str | None, config: Mapping[str, Any]
 ) -> Source:
     if split != "all":
-        listing = _as_the_run(listing, config)
+        listing = _as_the_run(listing, split, config)
         if split not in listing.splits:
-            raise ValueError(
-                f"split {split}: there is no such part, only {', '.join(listing.splits)}"
-            )
+            there = ", ".join(listing.splits)
+            raise NoSuchPartError(f"split {split}: there is no such part, only {there}")
     part = listing.dataset(split)
     files = np.array([name_of(file) for file in part.images.files])
     return Source(part, files, _labels(part, view, config), listing.notes)
 
 
-def _as_the_run(listing: Listing, config: Mapping[str, Any]) -> Listing:
-    """A listing split as the run's was."""
-    if listing.own_split or listing.name != "folder":
+def _as_the_run(listing: Listing, split: str, config: Mapping[str, Any]) -> Listing:
+    """A listing split as the run's was; as it comes, where it is of another data set, or says itself what trains."""
+    rule, names = config.get("split"), config.get("embedding", {}).get("class_names")
+    if config.get("data") in DATASETS and config["data"] != listing.name:
         return listing
-    if config.get("split") == "images":
-        return resplit(listing, "images", seed=config["seed"], share=config.get("test_share"))
-    trained = config.get("embedding", {}).get("class_names")
-    return train_on(listing, trained) if trained else listing
+    if rule == "none":
+        _check_same(listing, split, config)
+        listing = resplit(listing, rule)
+        if split not in listing.splits:
+            raise NoSuchPartError(
+                f"split {split}: the run was trained on all of these images (--split none)"
+            )
+        return listing
+    if listing.own_split:
+        return listing
+    if rule == "images" or (rule == "classes" and _of_other_labels(listing, config)):
+        _check_same(listing, split, config)
+        return resplit(listing, rule, seed=config["seed"], share=config.get("test_share"))
+    if rule == UNTOLD["split"]:
+        raise ValueError(
+            f"split {split}: the file does not say which images it was trained on; export it again, or write "
+            "--split all"
+        )
+    by_name = rule == "classes" or config.get("classes_file") or listing.name == "folder"
+    return train_on(listing, names) if by_name and names else listing
+
+
+def _of_other_labels(listing: Listing, config: Mapping[str, Any]) -> bool:
+    """Whether a run learned other labels than those that were split."""
+    return config.get("labels") not in (None, next(iter(listing.views)))
+
+
+def _check_same(listing: Listing, split: str, config: Mapping[str, Any]) -> None:
+    """Refuse images that are not all those that a run drew its parts from."""
+    known = _started(config).get("files")
+    if known is not None and known != listing.checksum:
+        raise ValueError(
+            f"split {split}: these are not all the images that the run split (--split {config['split']}), and only "
+            "those: files were added, removed or renamed; write --split all, or give a folder of what is to be embedded"
+        )
 
 
 def name_of(file: Any) -> str:
@@ -136,9 +179,29 @@ def name_of(file: Any) -> str:
 
 def _labels(part: Dataset, view: str | None, config: Mapping[str, Any]) -> np.ndarray:
     """The names of the classes, where they have names."""
-    wanted = view or config.get("labels")
     if view is not None and view not in part.views:
         raise ValueError(f"view must be one of {', '.join(part.views)}, got {view!r}")
-    chosen: str = wanted if wanted in part.views else next(iter(part.views))  # type: ignore[assignment]
+    trained = config.get("labels") or _started(config).get("labels")
+    if view is None and trained is None and config.get("split") == UNTOLD["split"]:
+        if len(part.views) > 1:
+            raise ValueError(
+                f"view must be one of {', '.join(part.views)}: the file does not say which it was trained on"
+            )
+    wanted = view or trained
+    chosen = wanted if wanted is not None and wanted in part.views else next(iter(part.views))
     numbers, names = part.views[chosen], part.class_names.get(chosen)
     return numbers if names is None else np.array(names)[numbers]
+
+
+def told_of_run(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a run's configuration says which images it was trained on: all that :func:`read_source` asks."""
+    asked = ("data", "split", "test_share", "classes_file", "labels", "seed")
+    known = _started(config)
+    own = {name: known[name] for name in ("labels", "files") if name in known}
+    return {**{name: config[name] for name in asked if name in config}, "started": own}
+
+
+def _started(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a run tells of its start; a caller of ``fit`` may have said something else there."""
+    started = config.get("started")
+    return started if isinstance(started, Mapping) else {}

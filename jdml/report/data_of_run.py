@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jdml import data
-from jdml.data.source import Source, read_source
+from jdml.data.source import NoSuchPartError, Source, read_source
 from jdml.report.runs import Run
 
 SCORED: tuple[Any, ...] = ("test", "query", "val", "all")
@@ -55,7 +55,7 @@ def _scored(text: str, folder: Path | None, config: Any) -> data.Dataset:
     for split in SCORED:
         try:
             return _as_dataset(text, read_source(text, folder, split=split, config=config))
-        except ValueError as error:  # no such part
+        except NoSuchPartError as error:
             wrong = wrong or error
     assert wrong is not None
     raise wrong

@@ -9,7 +9,7 @@ from jdml.losses.comparison import Normalize
 from jdml.ops import checks
 from jdml.training import door
 from jdml.training.checkpoint import RunFolder
-from jdml.training.description import describe, versions
+from jdml.training.description import describe, trained_view, versions
 from jdml.training.fingerprint import fingerprint, of_data
 from jdml.training.lora import WithLora
 from jdml.training.models import Model, unwrapped
@@ -120,8 +120,12 @@ def open_run(
         "optimizer": fingerprint(spec.optimizer),
         "start": None if begin.told is None else fingerprint(begin.told),
     }
+    started = config.get("started", {})
+    if isinstance(started, Mapping):
+        started = {"labels": trained_view(train), **started}
     told = {
         **config,
+        "started": started,
         "fit": dict(settings),
         "fingerprint": defining,
         "embedding": describe(spec.model, spec.preprocess, normalize, train),

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jdml.data.source import RUN, told_of_run
 from jdml.registry.extras import need
 from jdml.registry.places import check_local, check_room
 from jdml.training.compared import compared, differences, grown, hint, told, told_apart
@@ -253,7 +254,8 @@ class RunFolder:
 
 def _description(config: Mapping[str, Any]) -> dict[str, Any]:
     """What of a run's configuration its model file says."""
-    return {name: config[name] for name in ("embedding", "versions") if name in config}
+    told = {name: config[name] for name in ("embedding", "versions") if name in config}
+    return {**told, RUN: told_of_run(config)}
 
 
 def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,6 +70,12 @@ def class_names(train: TrainSet) -> list[str]:
     return []
 
 
+def trained_view(train: TrainSet) -> str | None:
+    """Return the name of the labelling that is trained on; None where there are none by name, or it is not of them."""
+    views = getattr(train, "views", {})
+    return next((view for view in views if np.array_equal(views[view], train.labels)), None)
+
+
 def build_model(description: Description) -> Model:
     """Make the network that a description names.
 

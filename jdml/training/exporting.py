@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jax
 
+from jdml.data.source import RUN, told_of_run
 from jdml.models.tensors import replacing
 from jdml.registry.extras import need
 from jdml.registry.places import check_local
@@ -87,6 +88,7 @@ def export_file(trained: Trained, out: str | Path) -> tuple[Path, ...]:
     out = Path(out)
     told = {
         "embedding": dict(trained.description),
+        RUN: told_of_run(trained.config),
         "step": trained.step,
         "metrics": dict(trained.metrics),
     }

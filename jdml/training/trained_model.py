@@ -16,6 +16,7 @@ from flax.errors import FlaxError
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
 from jdml.data.dataset import check_channels
 from jdml.data.loading import read_path
+from jdml.data.source import RUN, UNTOLD
 from jdml.losses.comparison import Normalize
 from jdml.registry.constraints import one_of
 from jdml.registry.extras import need, progress_bar
@@ -58,7 +59,7 @@ class Trained:
         params: the model's parameters.
         batch_stats: its running statistics; ``{}`` where it has none.
         objective_params: what the objective learned: ``{"proxies": …}``, ``{}``, …
-        config: the run's ``config.json``.
+        config: the run's ``config.json``; of a file of ``jdml export`` what it tells of it.
         class_names: the names of the classes that were trained on, by label; empty where they had none.
         step: the step of these parameters.
         metrics: what ``metrics.json`` says of them.
@@ -301,7 +302,8 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
     """Configuration, arrays by name, and what is said of them."""
     if path.is_file():
         arrays, description = read_model(path)
-        return {}, arrays, description
+        embedding = {"embedding": description.get("embedding")}
+        return {**description.get(RUN, UNTOLD), **embedding}, arrays, description
     file = path / CONFIG
     config = read_json(file, dict) if file.is_file() else None
     if config is None:

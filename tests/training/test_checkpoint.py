@@ -80,8 +80,11 @@ import os, time
 from pathlib import Path
 from jdml.training.lock import lock
 held = lock(Path({str(tmp_path)!r}))
+there, here = os.pipe()
 if os.fork() == 0:
+    os.write(here, b"lives")
     time.sleep(5)
+os.read(there, 5)
 os._exit(0)
 """
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

@@ -240,7 +240,7 @@ def test_export_for_one_platform(run):
 def test_a_killed_export_leaves_no_program_beside_what_tells_of_another(
     dies_at, tmp_path, monkeypatch
 ):
-    trained = SimpleNamespace(description={"of": "old"}, step=1, metrics={})
+    trained = SimpleNamespace(description={"of": "old"}, step=1, metrics={}, config={})
     monkeypatch.setattr(
         exporting, "export_stablehlo", lambda trained: trained.description["of"].encode()
     )

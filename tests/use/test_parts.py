@@ -1,0 +1,158 @@
+"""Whatever a run was trained on, its other parts hold no image of that: in its folder, in its file, in a report."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jdml
+from jdml import training
+from jdml.data.source import NoSuchPartError, read_source
+from jdml.report.data_of_run import with_data
+from jdml.report.runs import read_runs
+from jdml.training.exporting import export_file
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=["folder", "cub"])
+def place(request, tmp_path_factory, draw) -> Path:
+    """Eight classes of photographs, as a folder and in CUB's layout, whose own rule would train on all of them."""
+    folder = tmp_path_factory.mktemp("parts") / "photos"
+    if request.param == "folder":
+        return draw(folder, kinds=8)
+    draw(folder / "images", kinds=8)
+    files = sorted(folder.glob("images/*/*.png"))
+    names = [file.parent.name for file in files]
+    numbers = {name: i + 98 for i, name in enumerate(sorted(set(names)))}
+    lines = {
+        "images.txt": [f"{i} {file.parent.name}/{file.name}" for i, file in enumerate(files, 1)],
+        "image_class_labels.txt": [f"{i} {numbers[name]}" for i, name in enumerate(names, 1)],
+        "classes.txt": [f"{number} {name}" for name, number in numbers.items()],
+    }
+    for name, content in lines.items():
+        (folder / name).write_text("\n".join(content) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("rule", ["classes", "images", "classes-file"])
+def test_what_is_scored_is_what_was_not_trained_on(place, rule, tmp_path, tiny, jdml_command):
+    run, out, exported = tmp_path / "run", tmp_path / "e.npz", tmp_path / "m.safetensors"
+    how = ["--split", rule, "--seed", 3]
+    if rule == "images":
+        how += ["--test-share", 0.4]
+    if rule == "classes-file":
+        (tmp_path / "names.txt").write_text("kind1\nkind2\nkind7\n")
+        how = ["--classes-file", tmp_path / "names.txt"]
+    done = jdml_command("train", "--data-dir", place, *tiny, *how, "--out", run)
+    assert done.code == 0, done.err
+    assert jdml_command("export", run, "--out", exported).code == 0
+    scored, files = json.loads((run / "metrics.json").read_text())["test class"], {}
+    for which in (run, run / "model.safetensors", exported):
+        for part in ("train", "test"):
+            done = jdml_command("embed", which, place, "--split", part, "--out", out, "--quiet")
+            assert done.code == 0, done.err
+            with np.load(out) as arrays:
+                files[part] = set(arrays["files"])
+        told = json.loads(jdml_command("evaluate", out, "--json", "-").out)
+        assert {name: told[name] for name in scored} == scored
+        assert len(files["train"] | files["test"]) == len(files["train"]) + len(files["test"]) == 48
+    shown, why = with_data(read_runs(run)[0])
+    assert not why
+    assert {str(file) for file in shown.data.images.files} == files["test"]
+    assert {str(file) for file in shown.train.images.files} == files["train"]
+
+
+def test_images_that_were_added_leave_no_part_of_those_drawn_before(
+    place, tmp_path, tiny, jdml_command
+):
+    photos, run, out = tmp_path / "photos", tmp_path / "run", tmp_path / "e.npz"
+    shutil.copytree(place, photos)
+    moved = tmp_path / "elsewhere" / "photos"
+    rule = ["--split", "images", "--test-share", 0.4]
+    assert jdml_command("train", "--data-dir", photos, *tiny, *rule, "--out", run).code == 0
+    embed = ["--split", "test", "--out", out, "--quiet"]
+    shutil.copytree(photos, moved)
+    assert jdml_command("embed", run, moved, *embed).code == 0
+    if (photos / "images.txt").exists():
+        with (photos / "images.txt").open("a") as lines:
+            lines.write("49 kind0/new.png\n")
+        with (photos / "image_class_labels.txt").open("a") as lines:
+            lines.write("49 98\n")
+    kind = next(photos.glob("**/kind0"))
+    shutil.copy(kind / "0.png", kind / "new.png")
+    done = jdml_command("embed", run, photos, *embed)
+    assert done.code == 2
+    assert (
+        "split test: these are not all the images that the run split (--split images)" in done.err
+    )
+    assert jdml_command("embed", run, photos, "--out", out, "--quiet").code == 0
+    shown, why = with_data(read_runs(run)[0])
+    assert shown.data is None
+    assert "these are not all the images that the run split" in why
+
+
+def test_a_run_on_all_images_has_nothing_else(place, tmp_path, tiny, jdml_command):
+    run, out = tmp_path / "run", tmp_path / "e.npz"
+    assert jdml_command(
+        "train", "--data-dir", place, *tiny, "--split", "none", "--out", run
+    ).code == 0  # fmt: skip
+    done = jdml_command("embed", run, place, "--split", "test", "--out", out)
+    assert done.code == 2
+    assert "the run was trained on all of these images (--split none)" in done.err
+    done = jdml_command("embed", run, place, "--split", "train", "--out", out, "--quiet")
+    assert "48 images of 8 classes" in done.out
+    shown, why = with_data(read_runs(run)[0])
+    assert (len(shown.data), why) == (48, "")
+
+
+def test_a_file_from_before_does_not_know_its_parts(photos, run, tmp_path):
+    trained = training.load(run.folder)
+    new, old = tmp_path / "new.safetensors", tmp_path / "old.safetensors"
+    export_file(trained, new)
+    assert training.load(new).config["data"] == "folder"
+    from safetensors import safe_open
+    from safetensors.numpy import save_file
+
+    with safe_open(new, framework="np") as file:
+        told = json.loads(file.metadata()["jdml"])
+        arrays = {name: file.get_tensor(name) for name in file.keys()}
+    assert "command" not in told["run"]["started"]  # nothing of whose machine it was
+    del told["run"]
+    save_file(arrays, old, {"jdml": json.dumps(told)})
+    config = training.load(old).config
+    with pytest.raises(ValueError, match="split test: the file does not say which images it was"):
+        read_source(str(photos), None, split="test", config=config)
+    assert len(read_source(str(photos), None, config=config).labels) == 36
+    with pytest.raises(ValueError, match="view must be one of digit, parity: the file does not"):
+        read_source("digits", None, config=config)
+    assert read_source("digits", None, view="parity", config=config).labels[0] in (0, "even")
+
+
+def test_the_labelling_is_the_one_that_was_trained_on(tmp_path):
+    """Also where no command line has said it."""
+    digits = jdml.data.load("digits").relabel("parity")
+    easy = dataclasses.replace(jdml.recipes.recipe("eps", "digits"), batch=16, dim=4)
+    run, file = tmp_path / "run", tmp_path / "m.safetensors"
+    training.train(easy, digits, steps=1, progress=False, out_dir=run)
+    export_file(training.load(run), file)
+    for place in (run, run / "model.safetensors", file):
+        labels = read_source("digits", None, config=training.load(place).config).labels
+        assert len(set(labels)) == 2
+    said = {"started": "today", "data": "my digits"}
+    training.train(easy, digits, steps=1, progress=False, out_dir=tmp_path / "own", config=said)
+    config = training.load(tmp_path / "own").config
+    assert said.items() <= config.items()
+    assert len(set(read_source("digits", None, config=config).labels)) == 10
+
+
+def test_a_part_of_another_data_set_is_its_own(photos):
+    config = {"data": "cub", "split": "images", "seed": 0}
+    assert len(read_source(str(photos), None, split="test", config=config).labels) == 18
+    with pytest.raises(
+        NoSuchPartError, match="split query: there is no such part, only train, tes"
+    ):
+        read_source(str(photos), None, split="query", config=config)
