@@ -102,7 +102,15 @@ def _as_wide_as(width: int, comparison: Any) -> tuple[Any, list[str]]:
         else:
             break
         left_out.insert(0, last)
-    return comparison, [f"not shown: {', '.join(left_out)} (--csv has all)"] if left_out else []
+    rest = (
+        len(comparison.metrics)
+        - len(comparison.shown)
+        - sum(m in comparison.metrics for m in left_out)
+    )
+    more = f" and {rest} more metrics" if rest and left_out else ""
+    return comparison, [
+        f"not shown: {', '.join(left_out)}{more} (--csv has all)"
+    ] if left_out else []
 
 
 def _wrapped(line: str) -> str:

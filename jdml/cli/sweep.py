@@ -39,10 +39,10 @@ class Sweep(Train):
 
     All options of jdml train hold for every run; --set takes one of them and its values, a comma between them. Finished
     runs are kept: the same command goes on after an interruption, and more values or --seeds add to what is there.
-    Every run lies in a folder of its own in --out, for jdml report and embed. The first combination is the baseline of
-    the table, here and in jdml compare. Runs are compared by held-out rows, so that the test part chooses nothing:
-    those of --validation, the data's own val part, or else a fifth of the training rows. A run whose loss is no longer
-    finite is named at the end; the others go on.
+    Every run lies in a folder of its own in --out, for jdml report and embed; one that is deleted is trained again. The
+    first combination is the baseline of the table, here and in jdml compare. Runs are compared by held-out rows, so
+    that the test part chooses nothing: those of --validation, the data's own val part, or else a fifth of the training
+    rows. A run whose loss is no longer finite is named at the end; the others go on.
 
     Where settings differ only in numbers of the loss that are traced (margins, temperatures, learning rates), one vmap
     over them trains all at once, without compiling anything again: docs/look.md has a tested example, and one with
@@ -65,6 +65,8 @@ class Sweep(Train):
         from jdml.cli.compare import show
         from jdml.report import compare_runs, read_runs
         from jdml.report.runs import ORDER
+        from jdml.training.records import forget_results
+        from jdml.training.run_files import CONFIG
         from jdml.training.study import run_study
 
         if self.out is None:
@@ -75,6 +77,7 @@ class Sweep(Train):
         runs = self.runs()
         jobs = {name: {"name": name, **options.config()} for name, options in runs.items()}
         kept = self.out / "sweep.jsonl"
+        forget_results(kept, [name for name in runs if not (self.out / name / CONFIG).is_file()])
         results = run_study(_Trainer(runs), jobs, kept, workers=self.jobs, progress=not self.quiet)
         _keep_order(self.out / ORDER, list(runs))
         failed = {

@@ -91,7 +91,7 @@ def json_of(text: str | bytes, where: object, kind: type = object) -> Any:
     Args:
         text: the JSON.
         where: what the message names: the file.
-        kind: what it must be: ``dict``, of an object.
+        kind: what it must be: ``dict``, of an object; ``list``, of an array.
 
     Raises:
         ValueError: naming the file, if it is no JSON, nested without end, or of another kind.
@@ -102,14 +102,15 @@ def json_of(text: str | bytes, where: object, kind: type = object) -> Any:
         >>> json_of("[1]", "config.json", dict)
         Traceback (most recent call last):
         ...
-        ValueError: config.json must hold a JSON object, got a list
+        ValueError: config.json must hold JSON, an object, got [1]
     """
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is not valid JSON: {error}") from error
     if not isinstance(value, kind):
-        raise ValueError(f"{where} must hold a JSON object, got a {type(value).__name__}")
+        wanted = "an array" if kind is list else "an object"
+        raise ValueError(f"{where} must hold JSON, {wanted}, got {json.dumps(value)[:40]}")
     return value
 
 

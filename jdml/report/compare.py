@@ -18,6 +18,8 @@ FIRST = ("R@1", "MAP@R", "P@1", "NMI")
 MOST = 8
 VALIDATION = "validation "
 """What the metrics of held-out rows begin with."""
+PARTS = ("", " runs", " std", " difference", " difference low", " difference high")
+"""What records tell of a metric."""
 TESTS = ("test ", "seen ", "unseen ")
 """What those of test parts begin with."""
 
@@ -52,7 +54,8 @@ class Comparison(NamedTuple):
         settings: names of the settings that differ.
         metrics: names of all metrics.
         shown: those that a table has room for.
-        paper: what the method's paper reports of the metrics, in percent.
+        papers: what the methods' papers report of the metrics, in percent: by ``"paper"`` where it is one, else by
+            ``"paper of ROW"``.
         confidence: of the differences' intervals.
     """
 
@@ -60,7 +63,7 @@ class Comparison(NamedTuple):
     settings: list[str]
     metrics: list[str]
     shown: list[str]
-    paper: dict[str, float]
+    papers: dict[str, dict[str, float]]
     confidence: float
 
 
@@ -102,13 +105,8 @@ def compare_runs(
         if [str(group[0].settings.get(setting)) for group in groups] != names
     ]
     if baseline is not None:
-        known = [
-            {name, *(run.name for run in group)} for name, group in zip(names, groups, strict=True)
-        ]
-        places = [place for place, members in enumerate(known) if baseline in members]
-        if not places:
-            raise ValueError(f"baseline must be one of {', '.join(names)}, got {baseline!r}")
-        order = [places[0], *(place for place in range(len(groups)) if place != places[0])]
+        first = _place_of(baseline, names, groups)
+        order = [first, *(place for place in range(len(groups)) if place != first)]
         groups, names = [groups[i] for i in order], [names[i] for i in order]
     measured = list(dict.fromkeys(name for run in runs for name in run.metrics))
     rows = []
@@ -124,14 +122,8 @@ def compare_runs(
                 max((run.memory for run in group if run.memory is not None), default=None),
             )
         )
-    paper = {
-        metric: value
-        for metric in measured
-        for run in runs
-        for name, value in run.paper.items()
-        if name in (metric, metric.split()[-1])
-    }
-    return Comparison(rows, differing, measured, _shown(measured, metrics), paper, confidence)
+    shown, papers = _shown(measured, metrics), _papers(rows, measured)
+    return Comparison(rows, differing, measured, shown, papers, confidence)
 
 
 def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
@@ -141,8 +133,8 @@ def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]
         comparison: of :func:`compare_runs`.
 
     Returns:
-        The columns' titles, and a row for each setting, in percent where a metric is a fraction; a last row for what
-        the paper reports, where it does.
+        The columns' titles, and a row for each setting, in percent where a metric is a fraction, with the number of
+        its runs that have the metric where some do not; last rows for what papers report.
     """
     some = {
         "time": any(row.seconds is not None for row in comparison.rows),
@@ -161,7 +153,7 @@ def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]
         cells = [row.name, *([str(len(row.runs))] if some["runs"] else [])]
         cells += [told(row.settings[name]) for name in comparison.settings]
         for metric in comparison.shown:
-            cells.append(value_cell(metric, row.values[metric]))
+            cells.append(value_cell(metric, row.values[metric]) + _of_so_many(row, metric))
             if several:
                 cells.append(
                     difference_cell(metric, row.differences.get(metric), row is comparison.rows[0])
@@ -169,10 +161,10 @@ def comparison_table(comparison: Comparison) -> tuple[list[str], list[list[str]]
         cells += [duration(row.seconds)] if some["time"] else []
         cells += [size(row.memory)] if some["memory"] else []
         rows.append(cells)
-    if comparison.paper:
-        cells = ["paper", *(["–"] if some["runs"] else []), *("–" for _ in comparison.settings)]
+    for name, reported in comparison.papers.items():
+        cells = [name, *(["–"] if some["runs"] else []), *("–" for _ in comparison.settings)]
         for metric in comparison.shown:
-            value = comparison.paper.get(metric)
+            value = reported.get(metric)
             cells.append("–" if value is None else f"{value:.1f}")
             cells += ["–"] if several else []
         rows.append([*cells, *("–" for name in ("time", "memory") if some[name])])
@@ -187,13 +179,16 @@ def verdict(comparison: Comparison) -> list[str]:
 
     Returns:
         Sentences: which settings are better or worse than the baseline (Student's t over paired seeds, with Holm's
-        correction for being several), or that these runs cannot tell; and that the test part was looked at, where
-        there is no other.
+        correction for being several), or that these runs cannot tell; which runs have no score; and that the test part
+        was looked at, where there is no other.
     """
-    lines = []
-    if comparison.shown and len(comparison.rows) > 1:
-        lines = _told_apart(comparison, comparison.shown[0])
-    shown = comparison.shown
+    lines, shown = [], comparison.shown
+    if shown and len(comparison.rows) > 1:
+        lines = _told_apart(comparison, shown[0])
+    without = [run.name for row in comparison.rows for run in row.runs if not _scored(run, shown)]
+    if shown and without:
+        more = f" and {len(without) - MOST} more" if len(without) > MOST else ""
+        lines.append(f"without a score: {', '.join(without[:MOST])}{more}")
     if any(metric.startswith(TESTS) for metric in shown):
         parts = "test part" if any(metric.startswith("test ") for metric in shown) else "test parts"
         lines.append(
@@ -232,8 +227,10 @@ def _told_apart(comparison: Comparison, metric: str) -> list[str]:
         lines.append(
             f"(Holm's correction over {len(known)} differences, {comparison.confidence:.0%})"
         )
-    if not known:
+    if not known and all(len(row.values[metric]) < 2 for row in comparison.rows):
         lines.append("one seed tells nothing of chance: several seeds each would (--seeds 5)")
+    elif not known:
+        lines.append("of chance only seeds tell that both rows have, two at least: here are none")
     return lines
 
 
@@ -252,16 +249,23 @@ def comparison_records(comparison: Comparison) -> list[dict[str, Any]]:
         comparison: of :func:`compare_runs`.
 
     Returns:
-        By column: ``run``, ``runs``, the settings that differ, and of every metric its mean, standard deviation,
-        difference and the difference's interval; ``seconds`` and ``memory_mib``.
+        By column: ``run``, ``runs``, the settings that differ, and of every metric its mean, number of runs, standard
+        deviation, difference and the difference's interval; ``seconds`` and ``memory_mib``. A setting that is called as
+        one of the others is ``setting NAME``.
     """
     records = []
     for row in comparison.rows:
         record: dict[str, Any] = {"run": row.name, "runs": len(row.runs)}
-        record |= {name: told(row.settings[name]) for name in comparison.settings}
+        taken = {*record, "seconds", "memory_mib"}
+        taken |= {f"{metric}{part}" for metric in comparison.metrics for part in PARTS}
+        for name in comparison.settings:
+            value = row.settings[name]
+            plain = isinstance(value, int | float) and not isinstance(value, bool)
+            record[f"setting {name}" if name in taken else name] = value if plain else told(value)
         for metric in comparison.metrics:
             values, difference = row.values[metric], row.differences.get(metric)
             record[metric] = float(np.mean(values)) if values else ""
+            record[f"{metric} runs"] = len(values)
             record[f"{metric} std"] = float(np.std(values, ddof=1)) if len(values) > 1 else ""
             for part in ("mean", "low", "high"):
                 value = float("nan") if difference is None else getattr(difference, part)
@@ -372,10 +376,63 @@ def _row_names(groups: Sequence[Sequence[Run]]) -> list[str]:
         if len(group) > 1:
             stems = {re.sub(r"[-_ ]?(seed)?[-_=]?\d+$", "", run.name) for run in group}
             name = stems.pop() if len(stems) == 1 and "" not in stems else name
-            if any(name == other for other in names):
-                name = group[0].name
         names.append(name)
+    names = [
+        group[0].name if names.count(name) > 1 else name
+        for name, group in zip(names, groups, strict=True)
+    ]
+    for place, name in enumerate(names):
+        number = 1
+        while names[place] in names[:place]:
+            number += 1
+            names[place] = f"{name} ({number})"
     return names
+
+
+def _place_of(baseline: str, names: Sequence[str], groups: Sequence[Sequence[Run]]) -> int:
+    """The row of a name, or else of a run of that name."""
+    if baseline in names:
+        return names.index(baseline)
+    places = [
+        place for place, group in enumerate(groups) if baseline in [run.name for run in group]
+    ]
+    if not places:
+        raise ValueError(f"baseline must be one of {', '.join(names)}, got {baseline!r}")
+    if len(places) > 1:
+        rows = ", ".join(names[place] for place in places)
+        raise ValueError(f"baseline {baseline!r} is a run of several rows: write one of {rows}")
+    return places[0]
+
+
+def _papers(rows: Sequence[Row], measured: Sequence[str]) -> dict[str, dict[str, float]]:
+    """What papers report, those of the same numbers once."""
+    by_row = {
+        row.name: {
+            metric: value
+            for metric in measured
+            for run in row.runs
+            for name, value in run.paper.items()
+            if name in (metric, metric.split()[-1])
+        }
+        for row in rows
+    }
+    reported = {name: paper for name, paper in by_row.items() if paper}
+    different: dict[str, dict[str, float]] = {}
+    for name, paper in reported.items():
+        if paper not in different.values():
+            different[f"paper of {name}"] = paper
+    return different if len(different) != 1 else {"paper": next(iter(different.values()))}
+
+
+def _scored(run: Run, metrics: Sequence[str]) -> bool:
+    """Whether a run has any of these metrics."""
+    return any(metric in run.metrics for metric in metrics)
+
+
+def _of_so_many(row: Row, metric: str) -> str:
+    """Of how many of a row's runs a value is, where it is not of all."""
+    scored = len(row.values[metric])
+    return f" ({scored} of {len(row.runs)})" if 0 < scored < len(row.runs) else ""
 
 
 def _differences(

@@ -108,7 +108,7 @@ def read_runs(*places: str | Path) -> list[Run]:
                 "or a .npz file"
             )
         runs += here
-    return _named_apart(runs)
+    return _named_apart(_each_once(runs))
 
 
 def _read(place: Path) -> Iterator[Run]:
@@ -136,7 +136,7 @@ def _read(place: Path) -> Iterator[Run]:
 
 def _in_order(place: Path) -> list[Path]:
     """The folders in a folder: those of a sweep as it had them, so that its first one is everybody's baseline."""
-    order = read_json(place / ORDER) if (place / ORDER).is_file() else []
+    order = read_json(place / ORDER, list) if (place / ORDER).is_file() else []
     known = {name: number for number, name in enumerate(order)}
     inside = [child for child in place.iterdir() if child.is_dir()]
     return sorted(inside, key=lambda child: (known.get(child.name, len(known)), child.name))
@@ -153,9 +153,7 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
         fit = {f"fit.{k}": v for k, v in config.get("fit", {}).items() if k != "seed"}
         prints = config.get("fingerprint", {})
         settings |= fit | {f"its {k}": prints[k] for k in ("objective", "optimizer") if k in prints}
-    seed = settings.pop("seed", config.get("fit", {}).get("seed"))
-    if seed is not None and not isinstance(seed, int):
-        raise ValueError(f"{place / CONFIG}: seed must be an integer, got {json.dumps(seed)}")
+    seed = _seed(settings.pop("seed", config.get("fit", {}).get("seed")), str(place / CONFIG))
     last: Mapping[str, Any] = log[-1] if log else {}
     started = config.get("started", {})
     resources = read_json(place / RESOURCES) if (place / RESOURCES).is_file() else {}
@@ -173,6 +171,12 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
         seconds=last.get("seconds"),
         memory=memory if _is_number(memory) else None,
     )
+
+
+def _seed(value: Any, where: str) -> int | None:
+    if value is not None and not isinstance(value, int):
+        raise ValueError(f"{where}: seed must be an integer, got {json.dumps(value)}")
+    return value
 
 
 def _of_benchmark(place: Path, scores: dict[str, Any]) -> Iterator[Run]:
@@ -218,14 +222,15 @@ def _of_study(results: Mapping[str, Mapping[str, Any]]) -> Iterator[Run]:
         if not {"job", "metrics"} <= result.keys():
             continue
         settings = _flat({k: v for k, v in result["job"].items() if k not in NOT_SETTINGS})
-        seed = settings.pop("seed", None)
+        seed = _seed(settings.pop("seed", None), key)
+        seconds = result.get("seconds")
         yield Run(
             key,
             settings,
             seed,
             _flat_scores(result["metrics"]),
             config=result["job"],
-            seconds=result.get("seconds"),
+            seconds=seconds if _is_number(seconds) else None,
         )
 
 
@@ -324,6 +329,16 @@ def _flat_scores(scores: Mapping[str, Any], prefix: str = "") -> dict[str, float
             if math.isfinite(value) and name not in ("step", "queries"):
                 flat[whole] = float(value)
     return flat
+
+
+def _each_once(runs: Sequence[Run]) -> list[Run]:
+    """The runs, those that two paths lead to under the first one."""
+    once: dict[Any, Run] = {}
+    for number, run in enumerate(runs):
+        told = json.dumps(run.settings, sort_keys=True, default=str)
+        key = number if run.path is None else (run.path.resolve(), run.seed, told)
+        once.setdefault(key, run)
+    return list(once.values())
 
 
 def _named_apart(runs: list[Run]) -> list[Run]:

@@ -282,7 +282,7 @@ def project(
     Args:
         embeddings: ``[N, D]``.
         method: ``"pca"``, the plane of largest variance; ``"tsne"`` (scikit-learn) or ``"umap"`` (needs umap-learn),
-            which keep neighbours together and no distances.
+            which keep neighbours together and no distances. Rows that are all the same are one point.
         others: ``[M, D]`` laid out with them, such as proxies.
         seed: of t-SNE and UMAP.
 
@@ -298,23 +298,35 @@ def project(
         axes, share = principal_axes(x)
         points = [(part - x.mean(0)) @ axes for part in (x, more)]
         return points[0], points[1], f"two principal axes, {100 * share:.0f} % of the variance"
-    both = np.concatenate([x, more]).astype(np.float32)
+    if method not in ("tsne", "umap"):
+        raise ValueError(f'method must be "pca", "tsne" or "umap", got {method!r}')
+    both = _of_one_size(np.concatenate([x, more]))
+    if not both.any():
+        return np.zeros((len(x), 2)), np.zeros((len(more), 2)), "all rows are the same: one point"
     if method == "tsne":
         need("sklearn", "a map by t-SNE")
         from sklearn.manifold import TSNE
 
-        perplexity = min(30.0, max(2.0, (len(both) - 1) / 3))
-        laid: Any = TSNE(init="pca", perplexity=perplexity, random_state=seed).fit_transform(both)
+        perplexity = min(30.0, max(1.0, (len(both) - 1) / 3))
+        init: Any = "pca" if both.shape[1] > 1 else "random"
+        laid: Any = TSNE(init=init, perplexity=perplexity, random_state=seed).fit_transform(both)
         words = f"t-SNE, perplexity {perplexity:.0f}: neighbours are kept, distances are not"
-    elif method == "umap":
+    else:
         need("umap", "a map by UMAP")
         from umap import UMAP
 
         laid = UMAP(random_state=seed, n_jobs=1).fit_transform(both)
         words = "UMAP: neighbours are kept, distances are not"
-    else:
-        raise ValueError(f'method must be "pca", "tsne" or "umap", got {method!r}')
     return np.asarray(laid[: len(x)]), np.asarray(laid[len(x) :]), words
+
+
+def _of_one_size(x: np.ndarray) -> np.ndarray:
+    """Rows around their mean, the largest entry 1; zeros where they do not differ but by rounding."""
+    largest, centred = np.abs(x).max(), x - x.mean(0)
+    spread = np.abs(centred).max()
+    if spread <= np.finfo(np.float32).eps * largest:
+        return np.zeros(x.shape, np.float32)
+    return (centred / spread).astype(np.float32)
 
 
 def principal_axes(x: np.ndarray) -> tuple[np.ndarray, float]:

@@ -1,5 +1,6 @@
 """Embeddings in a file, with names and classes of what was embedded: written once, searched and looked at later."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -84,13 +85,15 @@ def read_embeddings(path: Path) -> Embedded:
     stored = arrays["embeddings"]
     if stored.dtype.kind not in "fiu":
         raise ValueError(f"embeddings of {path} must be real numbers, got {stored.dtype}")
-    vectors = np.asarray(stored, np.float32)
+    with np.errstate(over="ignore"):  # beyond any number of this type
+        vectors = np.asarray(stored, np.float32)
     if vectors.ndim != 2 or not vectors.size:
         raise ValueError(f"embeddings of {path} must be [N, D], got {list(vectors.shape)}")
     broken = ~np.isfinite(vectors).all(axis=1)
     if broken.any():
-        raise ValueError(f"embeddings of {path} must be finite, row {int(broken.argmax())} is not")
-    columns = {name: arrays.get(name) for name in ("labels", "files")}
+        row = int(broken.argmax())
+        raise ValueError(f"embeddings of {path} must be finite in float32, row {row} is not")
+    columns = {name: _column(name, arrays, path) for name in ("labels", "files")}
     for name, values in columns.items():
         if values is None or values.shape == (len(vectors),):
             continue
@@ -100,6 +103,22 @@ def read_embeddings(path: Path) -> Embedded:
                 f"{name} of {path} must have shape [N] = [{len(vectors)}], got {list(values.shape)}"
             )
     return Embedded(vectors, **columns, model=str(arrays.get("model", "")))
+
+
+def _column(name: str, arrays: Mapping[str, np.ndarray], path: Path) -> np.ndarray | None:
+    """Names, or of classes also numbers; None where there are none."""
+    values = arrays.get(name)
+    if values is None:
+        return None
+    if values.dtype.kind == "S":
+        try:
+            return np.char.decode(values, "utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{name} of {path} must be UTF-8: {error}") from error
+    if values.dtype.kind not in ("iuU" if name == "labels" else "U"):
+        kinds = "integers or strings" if name == "labels" else "strings"
+        raise ValueError(f"{name} of {path} must be {kinds}, got {values.dtype}")
+    return values
 
 
 def _write_parquet(file: IO[bytes], vectors: np.ndarray, columns: dict[str, np.ndarray]) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ def read_results(path: str | Path) -> dict[str, dict[str, Any]]:
         file. Every result has its job's settings: parts of other settings stand beside each other.
 
     Raises:
-        ValueError: a line that is no run's record, naming it.
+        ValueError: a line that is no run's record, or another one of a run that was there before, naming it.
 
     Example:
         >>> import tempfile
@@ -34,10 +34,15 @@ def read_results(path: str | Path) -> dict[str, dict[str, Any]]:
     """
     check_local("path", path)
     path = Path(path)
+    results: dict[str, dict[str, Any]] = {}
     if not path.exists():
-        return {}
+        return results
     with path.open("rb") as lines:
-        results = dict(_read(line, f"{path}, line {n}") for n, line in enumerate(lines, 1))
+        for number, line in enumerate(lines, 1):
+            name, result = _read(line, f"{path}, line {number}")
+            if name in results:
+                raise ValueError(f"{path}, line {number}: {name} is there twice")
+            results[name] = result
     return dict(sorted(results.items()))
 
 
@@ -80,6 +85,23 @@ def keep_result(path: str | Path, name: str, result: Mapping[str, Any]) -> None:
     """
     with _locked(Path(path)):
         write_results(path, {**read_results(path), name: result})
+
+
+def forget_results(path: str | Path, names: Collection[str]) -> None:
+    """Take the results of some runs out of a file, so that they are made again.
+
+    Args:
+        path: the file; where there is none, nothing is to be done.
+        names: the runs' names; those that it does not have are passed over.
+    """
+    path = Path(path)
+    if not path.exists():
+        return
+    with _locked(path):
+        results = read_results(path)
+        rest = {name: result for name, result in results.items() if name not in names}
+        if len(rest) < len(results):
+            write_results(path, rest)
 
 
 def _read(line: bytes, where: str) -> tuple[str, dict[str, Any]]:

@@ -97,7 +97,7 @@ def test_each_part_of_a_row_stands_beside_its_own(tmp_path):
     paper = {"separated P@1": 62.39, "concatenated P@1": 69.73}
     write_run(tmp_path / "b" / "fold0", {"started": {"paper": paper}})
     (tmp_path / "b" / "metrics.json").write_text(json.dumps(told))
-    assert compare_runs(read_runs(tmp_path / "b")).paper == paper
+    assert compare_runs(read_runs(tmp_path / "b")).papers == {"paper": paper}
 
 
 def test_four_folds_are_one_run(tmp_path):
@@ -158,7 +158,7 @@ def test_embeddings_in_a_file_are_read(tmp_path):
     [
         ({"x": np.eye(2)}, "has no array 'embeddings'; it has x"),
         ({"embeddings": np.ones(3)}, r"must be \[N, D\], got \[3\]"),
-        ({"embeddings": np.full((2, 2), np.nan)}, "must be finite, row 0 is not"),
+        ({"embeddings": np.full((2, 2), np.nan)}, "must be finite in float32, row 0 is not"),
         (
             {"embeddings": np.eye(2), "labels": np.arange(3)},
             r"labels of .* \[N\] = \[2\], got \[3\]",
@@ -190,7 +190,9 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
     names = [
         run.name for run in read_runs(tmp_path / "x" / "a", tmp_path / "y" / "a", tmp_path / "x")
     ]
-    assert names == ["x/a", "y/a", "a (2)"]
+    assert names == ["x/a", "y/a"]
+    (tmp_path / "x" / "latest").symlink_to(tmp_path / "x" / "a")
+    assert [run.name for run in read_runs(tmp_path / "x")] == ["a"]
 
 
 # Side by side
@@ -252,6 +254,88 @@ def test_seeds_that_are_not_shared_are_not_compared():
     assert record["R@1 difference low"] == record["R@1 difference high"] == ""
     _, rows = comparison_table(comparison)
     assert [row[4] for row in rows] == ["baseline", "–", "+10.0 (n = 1)"]
+
+
+def test_runs_without_a_score_are_told_and_not_counted():
+    runs = [
+        Run(
+            f"{loss}-{seed}",
+            {"loss": loss},
+            seed,
+            {"R@1": value} if (loss, seed) != ("b", 2) else {},
+        )
+        for loss, values in {"a": (0.4, 0.5, 0.6), "b": (0.45, 0.6, 0.65)}.items()
+        for seed, value in enumerate(values)
+    ]
+    comparison = compare_runs(runs)
+    _, rows = comparison_table(comparison)
+    assert [row[:3] for row in rows] == [
+        ["a", "3", "50.0 ± 10.0"],
+        ["b", "3", "52.5 ± 10.6 (2 of 3)"],
+    ]
+    assert "without a score: b-2" in verdict(comparison)
+    assert [record["R@1 runs"] for record in comparison_records(comparison)] == [3, 2]
+    alone = compare_runs([*runs[:2], *runs[5:]])
+    assert verdict(alone)[-2:] == [
+        "of chance only seeds tell that both rows have, two at least: here are none",
+        "without a score: b-2",
+    ]
+
+
+def test_records_keep_settings_apart_from_what_they_are_called_like():
+    settings = [
+        {"loss": "a", "run": 1, "seconds": 0.1, "lr": 1 / 3, "R@1 runs": True, "on": None},
+        {
+            "loss": "b",
+            "run": 2,
+            "seconds": 0.2,
+            "lr": 0.1234567891,
+            "R@1 runs": False,
+            "on": [1, 2],
+        },
+    ]
+    runs = [
+        Run(f"{i}", own, 0, {"R@1": 0.5, "loss": 0.8}, seconds=3.0)
+        for i, own in enumerate(settings)
+    ]
+    one, other = comparison_records(compare_runs(runs))
+    assert (one["run"], one["setting run"], one["seconds"], one["setting seconds"]) == (
+        "0",
+        1,
+        3.0,
+        0.1,
+    )
+    assert (one["loss"], one["setting loss"], other["setting loss"]) == (0.8, "a", "b")
+    assert (one["lr"], other["lr"], one["setting R@1 runs"]) == (1 / 3, 0.1234567891, "yes")
+    assert (one["on"], other["on"]) == ("–", "1 2")
+
+
+def test_rows_of_one_name_are_told_apart():
+    runs = [
+        *(Run(f"t-{seed}", {"l": 1}, seed, {"R@1": 0.5}) for seed in (0, 1)),
+        Run("t", {"l": 2}, 0, {"R@1": 0.6}),
+        Run("t", {"l": 3}, 0, {"R@1": 0.7}),
+    ]
+    assert [row.name for row in compare_runs(runs).rows] == ["t-0", "t", "t (2)"]
+    assert compare_runs(runs, baseline="t").rows[0].settings == {"l": 2}
+    assert compare_runs(runs, baseline="t-1").rows[0].settings == {"l": 1}
+    twice = [
+        Run(name, {"l": name, "m": m}, m, {"R@1": 0.5}) for name in ("a-0", "a-1") for m in (0, 1)
+    ]
+    named = [Run("x-1", run.settings, run.seed, run.metrics) for run in twice]
+    with pytest.raises(ValueError, match="baseline 'x-1' is a run of several rows|must be one of"):
+        compare_runs([Run("y", {}, 3, {}), *named[1:]], baseline="x-2")
+
+
+def test_papers_that_report_other_numbers_are_told_apart():
+    runs = [
+        Run(name, {"method": name}, 0, {"ours R@1": 0.5}, paper={"R@1": value})
+        for name, value in (("pfml", 73.4), ("proxy_anchor", 69.7), ("again", 73.4))
+    ]
+    _, rows = comparison_table(compare_runs(runs))
+    assert [row[0] for row in rows[3:]] == ["paper of pfml", "paper of proxy_anchor"]
+    assert ["73.4" in rows[3], "69.7" in rows[4]] == [True, True]
+    assert compare_runs(runs[::2]).papers == {"paper": {"ours R@1": 73.4}}
 
 
 def test_two_runs_of_one_seed_are_two_rows():

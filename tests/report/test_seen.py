@@ -142,6 +142,28 @@ def test_maps_lay_neighbours_together(cloud):
         seen.project(x, "x")
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 40])
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("method", ["pca", "tsne"])
+def test_embeddings_that_are_all_the_same_are_one_point(rows, width, method):
+    """Scikit-learn ends the program there."""
+    for value in (0.0, 0.3, 1e-30, -2e10):
+        laid, stars, _ = seen.project(np.full((rows, width), value), method)
+        assert (laid.shape, stars.shape) == ((rows, 2), (0, 2))
+        np.testing.assert_allclose(laid, 0, atol=1e-9 * abs(value))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1, 1e30])
+@pytest.mark.parametrize("shape", [(2, 3), (3, 1), (12, 1), (12, 2)])
+def test_maps_of_few_rows_and_dimensions(scale, shape):
+    x = scale * np.random.default_rng(0).normal(size=shape)
+    with threadpoolctl.threadpool_limits(1):
+        laid, stars, _ = seen.project(x, "tsne", others=x[:1])
+    assert (laid.shape, stars.shape) == ((len(x), 2), (1, 2))
+    assert np.isfinite(laid).all()
+    assert len(np.unique(laid, axis=0)) == len(x)
+
+
 def test_umap_names_its_library(cloud, monkeypatch):
     monkeypatch.setitem(sys.modules, "umap", None)
     with pytest.raises(ValueError, match="pip install umap-learn"):

@@ -359,6 +359,27 @@ def test_tables_need_pyarrow(tmp_path, monkeypatch):
         write_embeddings(tmp_path / "e.parquet", Embedded(X))
 
 
+def test_columns_of_another_program_are_understood_or_refused(tmp_path):
+    file = tmp_path / "e.npz"
+    np.savez(
+        file, embeddings=X, labels=np.array([b"a", b"b", "é".encode()]), files=np.array([b"x"] * 3)
+    )
+    read = read_embeddings(file)
+    assert (read.labels.tolist(), read.files.tolist()) == (["a", "b", "é"], ["x"] * 3)
+    for name, values, message in [
+        ("labels", np.array([0.0, np.nan, 1.0]), "must be integers or strings, got float64"),
+        ("labels", np.array(["2020-01-01"] * 3, "datetime64[D]"), "got datetime64"),
+        ("labels", np.array([b"\xff"] * 3), "must be UTF-8"),
+        ("files", np.arange(3), "must be strings, got int64"),
+    ]:
+        np.savez(file, embeddings=X, **{name: values})
+        with pytest.raises(ValueError, match=f"{name} of .*{message}"):
+            read_embeddings(file)
+    np.savez(file, embeddings=np.array([[1.0], [1e300]]))
+    with pytest.raises(ValueError, match="must be finite in float32, row 1 is not"):
+        read_embeddings(file)
+
+
 def test_other_files_are_refused(tmp_path):
     with pytest.raises(
         ValueError, match=r"path must end in .npz or .npy or .parquet, got .*e\.csv"

@@ -114,7 +114,7 @@ RUNS = [
         "a configuration that is a list",
         with_file("config.json", "[1]"),
         training.load,
-        "config.json must hold a JSON object, got a list",
+        r"config.json must hold JSON, an object, got \[",
     ),
     Bad(
         "a configuration of bytes",
@@ -138,7 +138,7 @@ RUNS = [
         "a run that goes on from a list",
         with_file("config.json", "[]"),
         resumed,
-        "config.json must hold a JSON object, got a list",
+        r"config.json must hold JSON, an object, got \[",
     ),
     Bad(
         "scores that are no JSON",
@@ -156,7 +156,30 @@ RUNS = [
         "an order of runs that is a number",
         lambda place: with_file("sweep.json", "3")(place.parent),
         report.read_runs,
-        "is not what jdml writes",
+        "sweep.json must hold JSON, an array, got 3",
+    ),
+    Bad(
+        "an order of runs that is nothing",
+        lambda place: with_file("sweep.json", "null")(place.parent),
+        report.read_runs,
+        "sweep.json must hold JSON, an array, got null",
+    ),
+    Bad(
+        "a study's record that is there twice",
+        with_file("r.jsonl", '{"name": "a", "x": 1}\n{"name": "a", "x": 2}\n'),
+        lambda place: report.read_runs(place / "r.jsonl"),
+        "r.jsonl, line 2: a is there twice",
+    ),
+    Bad(
+        "a study's record of several seeds",
+        with_file("r.jsonl", '{"name": "a", "job": {"seed": [1, 2]}, "metrics": {}}\n'),
+        lambda place: report.read_runs(place / "r.jsonl"),
+        r"a: seed must be an integer, got \[1, 2\]",
+    ),
+    Bad(
+        "a time in words",
+        with_file("r.jsonl", '{"name": "a", "job": {}, "metrics": {}, "seconds": "fast"}\n'),
+        lambda place: report.read_runs(place / "r.jsonl")[0].seconds,
     ),
     Bad(
         "a study's record without a name",

@@ -115,6 +115,12 @@ def test_a_sweep_trains_what_is_missing_and_compares_all(tmp_path, jdml_command)
     assert done.code == 0, done.err
     assert {path: path.stat().st_mtime_ns for path in times} == times
     assert (tmp_path / "s" / "triplet-1").is_dir()
+    shutil.rmtree(tmp_path / "s" / "triplet-0")
+    done = jdml_command(*words.split())
+    assert done.code == 0, done.err
+    assert (tmp_path / "s" / "triplet-0" / "metrics.json").is_file()
+    kept = tmp_path / "s" / "proxy_anchor-0" / "metrics.json"
+    assert kept.stat().st_mtime_ns == times[kept]
     config = json.loads((tmp_path / "s" / "proxy_anchor-0" / "config.json").read_text())
     assert config["recipe"]["loss"] == "proxy_anchor"
     command = shlex.split(config["started"]["command"])
