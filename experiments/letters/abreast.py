@@ -1,10 +1,11 @@
-"""The folds and seeds of a method in one program: side by side on a GPU, which one of these models leaves idle.
-
-On a CPU they go one after another in it: by hand, on two cores, 31 ms a step of a model in place of 41.
+"""The folds and seeds of a method together: side by side on a GPU, which one of these models leaves idle.
 
 Start, batches, steps, evaluations and choice are those of :func:`jdml.training.by_recipe.train`, to rounding (tested);
 only the convolutions are others: of kernels that differ by model XLA makes convolutions of groups, which are slow, of
 products products of batches. CCP's models, which the host leads from problem to problem, are not trained so.
+
+On a CPU the host leads all of them, one after another and step by step: in a loop of XLA's own a convolution there
+takes six to nine times as long, and as a product twice.
 """
 
 import dataclasses
@@ -157,7 +158,7 @@ def fit(
     """What each model's run leaves, and the unseen drawings' normalized embeddings by its best weights."""
     recipe, steps = Recipe.from_json(jobs[0]["recipe"]), jobs[0]["steps"]
     model, step, models = _begin(jobs, recipe, steps, data_dir)
-    advance, embed = _programs(model, step)
+    advance, embed = (_programs if side_by_side() else _by_host)(model, step)
     states, best_weights = models.states, _weights(models.states)
     every = jobs[0].get("every", min(protocol.EVERY, steps))
     if steps % every:
@@ -205,7 +206,7 @@ def _weights(states: Any) -> tuple[Any, Any]:
 
 def _begin(
     jobs: Sequence[Job], recipe: Recipe, steps: int, data_dir: str | None
-) -> tuple[ByProducts, Any, Models]:
+) -> tuple[Any, Any, Models]:
     """The network, the step of one model, and all models before it."""
     whole = letters(data_dir, "train")
     folds = data.mlrc_folds(whole.labels, protocol.FOLDS)
@@ -215,7 +216,8 @@ def _begin(
         raise ValueError(
             "models of a program must have as many letters, for all have the first's parameters"
         )
-    model = ByProducts(by_recipe.make_network(recipe, first))
+    network = by_recipe.make_network(recipe, first)
+    model = ByProducts(network) if side_by_side() else network
     per_epoch = max(1, len(first) // recipe.batch_size)
     objective = objective_of(jobs[0]["method"], recipe, first.num_classes)
     if objective is None:
@@ -260,34 +262,71 @@ def _drawings(job: Job, whole: data.Dataset, fold: np.ndarray) -> tuple[data.Dat
     return dataclasses.replace(whole.select(own), labels=labels), own
 
 
+def side_by_side() -> bool:
+    """Whether models go abreast here."""
+    return jax.default_backend() != "cpu"
+
+
+def _embedding(model: Any) -> Callable[..., jax.Array]:
+    """From weights and some drawings to embeddings."""
+
+    def embed(params: Any, batch_stats: Any, images: jax.Array) -> Any:
+        variables = {"params": params, "batch_stats": batch_stats}
+        return model.apply(variables, standard(images), train=False)
+
+    return embed
+
+
 @functools.lru_cache(maxsize=4)
 def _programs(model: ByProducts, step: Any) -> tuple[Any, Any]:
     """Many steps of all models, and the embeddings of as many drawings of each."""
+    embed = _embedding(model)
 
     def steps(state: Any, images: jax.Array, labels: jax.Array, rows: jax.Array) -> Any:
         return jax.lax.scan(lambda state, rows: step(state, images, labels, rows), state, rows)
 
-    def embed(params: Any, batch_stats: Any, images: jax.Array) -> jax.Array:
-        variables = {"params": params, "batch_stats": batch_stats}
+    def embed_all(params: Any, batch_stats: Any, images: jax.Array) -> jax.Array:
         parts = images.reshape(-1, AT_ONCE, *images.shape[1:])
-        apply = functools.partial(model.apply, variables, train=False)
-        vectors = jax.lax.map(lambda part: apply(standard(part)), parts)
+        vectors = jax.lax.map(functools.partial(embed, params, batch_stats), parts)
         return vectors.reshape(len(images), -1)
 
-    def all_steps(states: Any, images: jax.Array, labels: jax.Array, rows: jax.Array) -> Any:
-        return each(lambda one: steps(one[0], images, *one[1:]), (states, labels, rows))
-
-    each = _in_turn if jax.default_backend() == "cpu" else _side_by_side
-    return jax.jit(all_steps), jax.jit(lambda *models: each(lambda one: embed(*one), models))
+    return jax.jit(jax.vmap(steps, in_axes=(0, None, 0, 0))), jax.jit(jax.vmap(embed_all))
 
 
-_in_turn = jax.lax.map
-"""A function of each model."""
+@functools.lru_cache(maxsize=4)
+def _by_host(model: Any, step: Any) -> tuple[Any, Any]:
+    """The same, model by model."""
+    embed = jax.jit(_embedding(model))
+
+    def steps(state: Any, images: jax.Array, labels: jax.Array, rows: jax.Array) -> Any:
+        told = []
+        for batch in rows:
+            state, metrics = step(state, images, labels, batch)
+            told.append(metrics)
+        return state, jax.tree.map(lambda *values: np.stack(values), *told)
+
+    def advance(states: Any, images: jax.Array, labels: jax.Array, rows: jax.Array) -> Any:
+        of_each = zip(_each(states), labels, rows, strict=True)
+        ended, told = zip(*(steps(state, images, *own) for state, *own in of_each), strict=True)
+        return _stacked(*ended), _stacked(*told)
+
+    def embed_all(params: Any, batch_stats: Any, images: jax.Array) -> jax.Array:
+        return jnp.stack(
+            [
+                jnp.concatenate(
+                    [embed(*own, part) for part in jnp.split(drawings, len(drawings) // AT_ONCE)]
+                )
+                for own, drawings in zip(_each((params, batch_stats)), images, strict=True)
+            ]
+        )
+
+    return advance, embed_all
 
 
-def _side_by_side(function: Callable[[Any], Any], models: Any) -> Any:
-    """The same of all at once."""
-    return jax.vmap(function)(models)
+def _each(tree: Any) -> list[Any]:
+    """The models of arrays that hold one a row."""
+    number = len(jax.tree.leaves(tree)[0])
+    return [jax.tree.map(lambda leaf, place=place: leaf[place], tree) for place in range(number)]
 
 
 @jax.jit

@@ -107,14 +107,11 @@ def test_methods_of_letters_that_are_tuned_too_come_after_the_leading(letters, m
     assert study.freeze(results, {**frozen, **second}) == {}
 
 
-@pytest.mark.parametrize("way", ["_in_turn", "_side_by_side"])
-def test_letters_models_abreast_are_those_alone(letters, monkeypatch, way: str) -> None:
+@pytest.mark.parametrize("abreast", [False, True])
+def test_letters_models_abreast_are_those_alone(letters, monkeypatch, *, abreast: bool) -> None:
     """The same starts, batches, steps, choices and scores, to what other convolutions round; each kept as its own."""
     study, settings, read = letters
-    each = getattr(study.abreast, way)
-    for name in ("_in_turn", "_side_by_side"):
-        monkeypatch.setattr(study.abreast, name, each)
-    study.abreast._programs.cache_clear()
+    monkeypatch.setattr(study.abreast, "side_by_side", lambda: abreast)
     recipe = study.told(dataclasses.replace(study.METHODS["MS"], memory=16))
     settings.frozen.write_text(json.dumps({"papers": {"MS": recipe}}))
     jobs = {
@@ -136,7 +133,6 @@ def test_letters_models_abreast_are_those_alone(letters, monkeypatch, way: str) 
     read.clear()
     study.abreast.run_all(settings, jobs)
     assert not read
-    study.abreast._programs.cache_clear()
 
 
 def test_levels_of_letters_change_one_thing() -> None:
