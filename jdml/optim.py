@@ -152,7 +152,7 @@ def set_anchor(opt_state: Any, params: Any) -> Any:
 def _copied(old: Array, new: Array) -> Array:
     if jnp.shape(new) != jnp.shape(old):
         raise ValueError(f"shape {list(jnp.shape(new))} where {list(jnp.shape(old))} was expected")
-    return jnp.copy(new)
+    return jnp.array(new, old.dtype)  # a copy
 
 
 def clip_by_vector_norm(max_norm: float) -> optax.GradientTransformation:
@@ -188,7 +188,7 @@ def clip_by_vector_norm(max_norm: float) -> optax.GradientTransformation:
             return jnp.clip(vectors, -max_norm, max_norm)
         norms = safe_norm(vectors.astype(stable.accumulate_in(vectors)))
         scale = jnp.where(norms > max_norm, max_norm / jnp.where(norms > 0, norms, 1.0), 1.0)
-        return vectors * scale.astype(vectors.dtype)
+        return (vectors * scale).astype(vectors.dtype)  # a scale of half precision may be 0
 
     return optax.stateless(lambda updates, _: jax.tree.map(clip, updates))
 

@@ -7,7 +7,7 @@ integers, and a few more that tell whether a saved state belongs to it.
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Any, Literal
@@ -105,6 +105,8 @@ class EpochSampler(ABC):
         """
         settings = self._settings()
         expected = {"epoch", "batch", *settings}
+        if not isinstance(state, Mapping):
+            raise TypeError(f"state must be what get_state returned, got a {type(state).__name__}")
         if set(state) != expected:
             raise ValueError(f"state must have keys {sorted(expected)}, got {sorted(state)}")
         for name, value in settings.items():
@@ -204,7 +206,7 @@ class ClassBatchSampler(EpochSampler):
             groups = as_labels("within", within, self._size)
             self._checksum = zlib.crc32(groups.tobytes(), self._checksum)
             self._parts = self._apart(labels, groups)
-        self.batch_size = classes_per_batch * samples_per_class
+        self.batch_size = self._classes_per_batch * self._samples_per_class
         self.batches_per_epoch = sum(part.batches for part in self._parts)
 
     def _part(self, rows: np.ndarray, labels: np.ndarray) -> Classes:
@@ -277,17 +279,19 @@ class RandomBatchSampler(EpochSampler):
     def __init__(self, labels_or_size: np.ndarray | int, batch_size: int, seed: int = 0) -> None:
         """See the class."""
         super().__init__(seed)
+        if isinstance(labels_or_size, np.ndarray) and labels_or_size.ndim == 0:
+            labels_or_size = labels_or_size.item()
         self._size = (
             len(labels_or_size)
             if hasattr(labels_or_size, "__len__")
             else _at_least(1, "labels_or_size", labels_or_size)
         )
         self.batch_size = _at_least(1, "batch_size", batch_size)
-        if batch_size > self._size:
+        if self.batch_size > self._size:
             raise ValueError(
                 f"batch_size must be at most the number of samples {self._size}, got {batch_size}"
             )
-        self.batches_per_epoch = self._size // batch_size
+        self.batches_per_epoch = self._size // self.batch_size
         # Epochs are seeded with [seed, epoch]; the fixed shuffle with one word more.
         self._order = np.random.default_rng([self._seed, 0, 1]).permutation(self._size)
 
@@ -366,7 +370,9 @@ class AnchorBatchSampler(EpochSampler):
                 f"labels must be those of the sampler's data: it has {there} samples, got {len(labels)} labels"
             )
         self._members = [np.flatnonzero(labels == c) for c in np.unique(labels)]
-        self._sampler, self._per_class, self._every = sampler, int(per_class), renew_every
+        self._checksum = zlib.crc32(labels.tobytes())
+        self._sampler, self._per_class = sampler, int(per_class)
+        self._every = None if renew_every is None else int(renew_every)
         self.num_anchors = len(self._members) * self._per_class
         self.batch_size = self.num_anchors + sampler.batch_size
         self.batches_per_epoch = sampler.batches_per_epoch
@@ -390,4 +396,5 @@ class AnchorBatchSampler(EpochSampler):
     def _settings(self) -> dict[str, int]:
         inner = self._sampler.get_state()
         own = {"anchors": self.num_anchors, "anchor_seed": self._seed, "renew": self._every or 0}
+        own["anchor_labels_checksum"] = self._checksum
         return {**{k: v for k, v in inner.items() if k not in ("epoch", "batch")}, **own}

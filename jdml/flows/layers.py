@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jdml.ops.stable import accumulate_in, widen
+
 
 class Permute(distrax.Bijector):
     """A fixed permutation of the dimensions."""
@@ -39,6 +41,7 @@ class Linear(distrax.Bijector):
 
     def __init__(self, triangles: Array, signs: np.ndarray) -> None:
         super().__init__(event_ndims_in=1, is_constant_jacobian=True)
+        triangles = _wide(triangles)
         logs = jnp.diag(triangles)
         self._lower = jnp.tril(triangles, -1) + jnp.eye(len(logs), dtype=triangles.dtype)
         self._upper = jnp.triu(triangles, 1) + jnp.diag(jnp.asarray(signs) * jnp.exp(logs))
@@ -130,8 +133,8 @@ class ActNorm(nn.Module):
             spread = jnp.std(x, axis=0)
             return jnp.where(spread > 1e-6, -jnp.log(jnp.maximum(spread, 1e-6)), 0.0)
 
-        scale = jnp.exp(self.param("log_scale", start(log_scale)))
-        return scale, self.param("mean", start(lambda x: jnp.mean(x, axis=0)))
+        scale = jnp.exp(_wide(self.param("log_scale", start(log_scale))))
+        return scale, _wide(self.param("mean", start(lambda x: jnp.mean(x, axis=0))))
 
 
 def conditioned(net: Callable[[Array], Array], condition: Array | None) -> Callable[[Array], Array]:
@@ -151,6 +154,11 @@ def unbound(net: Net) -> Callable[[Array], Array]:
     plain, variables = net.clone(parent=None), net.variables
     # Flax declares (value, state) too, which comes back only where something is mutable.
     return lambda x: plain.apply(variables, x)  # type: ignore[return-value]
+
+
+def _wide(values: Array) -> Array:
+    """Parameters in single precision at least, whatever they are held in."""
+    return widen(values, accumulate_in(values))
 
 
 def _uniform(bound: float) -> Callable[..., Array]:

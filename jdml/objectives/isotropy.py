@@ -13,6 +13,7 @@ from jdml.losses import isotropy
 from jdml.objectives.base import Metrics, Objective, Params
 from jdml.ops import checks, mean, sphere
 from jdml.ops.keys import portable_key
+from jdml.ops.meshes import is_explicit, spread
 from jdml.ops.stable import accumulate_in, widen
 
 
@@ -190,6 +191,22 @@ class _Regularizer:
         **extra: Any,
     ) -> tuple[Array, Metrics]:
         """The regularized loss, and its parts."""
+        given: dict[str, Any] = {"params": params, "embeddings": embeddings, "labels": labels}
+        given |= {"key": key, "where": where, "state": state, "extra": extra}
+        if is_explicit(given):  # the flow's gathers and products say nothing of where results lie
+            return spread(lambda here: self._loss(**here), given)
+        return self._loss(**given)
+
+    def _loss(
+        self,
+        params: Params,
+        embeddings: Array,
+        labels: Array,
+        key: Array | None,
+        where: Array | None,
+        state: NirState | None,
+        extra: dict[str, Any],
+    ) -> tuple[Array, Metrics]:
         checks.check_classes(labels, len(params["proxies"]), "proxies", where)
         labels = checks.widen_labels(labels)
         inner = {name: value for name, value in params.items() if name != "flow"}

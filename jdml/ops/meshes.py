@@ -346,6 +346,19 @@ def mesh_of(tree: Tree) -> Any:
     return None
 
 
+def is_explicit(tree: Tree) -> bool:
+    """Whether arrays lie on a mesh of which an axis is ``Explicit``.
+
+    Args:
+        tree: arrays, and anything else.
+
+    Returns:
+        False, too, inside a ``shard_map``.
+    """
+    mesh = mesh_of(tree)
+    return mesh is not None and AxisType.Explicit in mesh.axis_types
+
+
 def off_mesh(array: Array) -> Array:
     """An array on one device, by way of the host where it lies on a mesh.
 

@@ -1,5 +1,6 @@
 """CCP in the training loop: what happens to weights, anchor and proxies between two problems."""
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
@@ -11,7 +12,7 @@ from jax import Array
 
 from jdml import optim
 from jdml.ccp import AlternatingProjections, AlternationState, covering_radius, select_proxies
-from jdml.data import ImageFiles
+from jdml.data import BadImageError, ImageFiles
 from jdml.losses.comparison import Normalize
 from jdml.metrics.covering import mean_distance
 from jdml.ops import ball, checks
@@ -21,7 +22,7 @@ from jdml.registry import Problems
 from jdml.training.hooks import Hook, HookResult
 from jdml.training.models import Model
 from jdml.training.placement import Tree, whole
-from jdml.training.preprocess import Preprocess, standard, to_float
+from jdml.training.preprocess import Preprocess, standard
 from jdml.training.spec import TrainSet
 from jdml.training.step import TrainState, embed
 
@@ -78,16 +79,17 @@ class AlternatingProblems(Hook):
         preprocess: as in training.
 
     Raises:
-        TypeError: before any step: a pool size that is no integer, a ``monitor`` that is no name, a flag that is no
-            boolean.
+        TypeError: a ``machine``, ``normalize`` or ``seed`` of another kind; before any step: a pool size that is no
+            integer, a ``monitor`` that is no name, a flag that is no boolean.
         ValueError: before any step: a pool without a sample, another ``first``, a class without samples, no proxies
             among the parameters, no :func:`jdml.optim.add_anchored_weights` in the optimizer.
 
     Implementation notes:
         Pools depend on the seed and the number of the problem alone; image files are augmented as in training, and
-        embedded as in evaluation. Nothing is compiled again between problems. Give
-        :func:`~jdml.training.fit` the same ``monitor``, so that the best of the whole run is kept. What an objective
-        remembers between steps (a cross-batch memory) is not taken back with the weights.
+        embedded as in evaluation. Where one of a pool is damaged, all files are looked through, once, and it is drawn
+        again among the whole ones; of several processes the one that meets it ends with its name. Nothing is compiled
+        again between problems. Give :func:`~jdml.training.fit` the same ``monitor``, so that the best of the whole run
+        is kept. What an objective remembers between steps (a cross-batch memory) is not taken back with the weights.
 
     Paper settings:
         b = 12 and K = 8 (CUB, Cars196), 7 and 4 (SOP, In-shop), 16 and 4 (MNIST); anchored with λ = 2e-4. Algorithm 1:
@@ -109,7 +111,17 @@ class AlternatingProblems(Hook):
     first: First = "random"
     normalize: Normalize | None = ball
     seed: int = 0
-    preprocess: Preprocess = to_float
+    preprocess: Preprocess = standard
+
+    def __post_init__(self) -> None:
+        """Refuse what is asked for its state before the first problem."""
+        checks.seed("seed", self.seed)
+        if not isinstance(self.machine, AlternatingProjections):
+            raise TypeError(
+                f"machine must be AlternatingProjections, got a {type(self.machine).__name__}"
+            )
+        if self.normalize is not None and not callable(self.normalize):
+            raise TypeError(f"normalize must be a function or None, got {self.normalize!r}")
 
     @property
     def config(self) -> dict[str, Any]:
@@ -229,33 +241,52 @@ class AlternatingProblems(Hook):
         classes, per_class, dim = proxies.shape
         if size is None:
             size = self.pool_size if self.pool_size >= per_class else self.pool_size * per_class
-        indices, there = self._rows(classes, size, number)
+        indices, there = self._rows(np.asarray(self.train.labels), classes, size, number)
+        try:
+            vectors = self._embedded(state, indices[there], number)
+        except BadImageError:
+            if jax.process_count() > 1:
+                raise
+            indices, there = self._rows(self._labels_of_whole, classes, size, number)
+            vectors = self._embedded(state, indices[there], number)
         pool = np.zeros((*indices.shape, dim), np.float32)
-        pool[there] = embed(
+        pool[there] = vectors
+        return self._normalized(jnp.asarray(pool, proxies.dtype)), jnp.asarray(there)
+
+    @functools.cached_property
+    def _labels_of_whole(self) -> np.ndarray:
+        """The labels, those of damaged files −1."""
+        labels = np.array(self.train.labels, np.int64)
+        labels[list(self.train.images.problems())] = -1
+        return labels
+
+    def _embedded(self, state: TrainState, rows: np.ndarray, number: tuple[int, ...]) -> np.ndarray:
+        """``[n, D]``, rows of the data set as the model embeds them."""
+        return embed(
             self.model,
             state.params["model"],
             state.batch_stats,
-            self._images(indices[there], number),
+            self._images(rows, number),
             preprocess=self.preprocess,
         )
-        return self._normalized(jnp.asarray(pool, proxies.dtype)), jnp.asarray(there)
 
     def _images(self, rows: np.ndarray, number: tuple[int, ...]) -> Tree:
         images = self.train.images
         if isinstance(images, ImageFiles):
             return _Augmented(images, rows, (self.seed, *number))
-        return np.asarray(images[rows])
+        return jax.tree.map(lambda leaf: np.asarray(leaf[rows]), images)
 
     def _rows(
-        self, classes: int, size: int, number: tuple[int, ...]
+        self, labels: np.ndarray, classes: int, size: int, number: tuple[int, ...]
     ) -> tuple[np.ndarray, np.ndarray]:
         """``[C, b]`` indices of random samples of each class, and which of them are there."""
         rng = np.random.default_rng([self.seed, *number])
-        labels = np.asarray(self.train.labels)
         indices = np.zeros((classes, size), np.int64)
         there = np.zeros(indices.shape, bool)
         for of_class in range(classes):
             chosen = rng.permutation(np.flatnonzero(labels == of_class))[:size]
+            if not len(chosen):
+                raise ValueError(f"class {of_class} has no whole image to choose from")
             indices[of_class, : len(chosen)] = chosen
             there[of_class, : len(chosen)] = True
         return indices, there

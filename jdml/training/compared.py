@@ -35,7 +35,8 @@ def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
         ['fit.steps: 10 there, 20 now']
     """
     if not (isinstance(old, dict) and isinstance(new, dict)):
-        return [] if old == new else [f"{prefix}: {json.dumps(old)} there, {json.dumps(new)} now"]
+        same = old == new or (old != old and new != new)  # NaN is the setting that it is
+        return [] if same else [f"{prefix}: {json.dumps(old)} there, {json.dumps(new)} now"]
     lines = []
     for name in sorted(old.keys() | new.keys()):
         path = f"{prefix}.{name}" if prefix else name

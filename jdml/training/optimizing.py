@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -66,7 +67,7 @@ def with_average(optimizer: Any, decay: float) -> optax.GradientTransformationEx
         given = extra if checks.takes(optimizer.update, "value") else {}
         updates, inner = optimizer.update(grads, state.inner, params, **given)
         steps = state.steps + 1
-        share = (1 - decay) / -jnp.expm1(steps * jnp.log(jnp.float32(decay)))
+        share = jnp.where(steps > 1, (1 - decay) / -jnp.expm1(steps * math.log(decay)), 1.0)
         after = optax.apply_updates(params, updates)
         average = jax.tree.map(
             lambda mean, new: mean + share.astype(mean.dtype) * (_precise(new) - mean),

@@ -63,6 +63,11 @@ def write_results(path: str | Path, results: Mapping[str, Mapping[str, Any]]) ->
     write_text(Path(path), "".join(f"{line}\n" for line in lines))
 
 
+def as_read(value: Any) -> Any:
+    """What is read from a file that this is written to: lists in the place of tuples, Python's numbers."""
+    return json.loads(json.dumps(value, default=_plain))
+
+
 def _plain(value: Any) -> Any:
     """A number of an array's library as Python's."""
     if np.ndim(value) == 0 and hasattr(value, "item"):

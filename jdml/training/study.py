@@ -1,5 +1,6 @@
 """A study: many independent runs, in parallel processes, each one's result kept as soon as it is there."""
 
+import copy
 import functools
 import itertools
 import json
@@ -22,7 +23,7 @@ from jdml.registry.extras import progress_bar
 from jdml.registry.places import check_local
 from jdml.training.compared import differences
 from jdml.training.process import keep_freed_memory
-from jdml.training.records import keep_result, read_results
+from jdml.training.records import as_read, keep_result, read_results
 
 Job = Mapping[str, Any]
 Metrics = Mapping[str, Any]
@@ -76,8 +77,9 @@ def run_study(
         >>> results["a"]["metrics"]
         {'seed': 0}
     """
-    if workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}")
+    checks.count("workers", workers)
+    if not isinstance(jobs, Mapping):
+        raise TypeError(f"jobs must be settings by name, got a {type(jobs).__name__}")
     checks.optional(checks.non_negative)("minutes", minutes)
     check_local("out", out)
     out = Path(out)
@@ -86,8 +88,10 @@ def run_study(
     if workers > 1:
         _check_importable(run)
     for name, job in jobs.items():
+        if not isinstance(job, Mapping):
+            raise TypeError(f"jobs[{name!r}] must be settings by name, got a {type(job).__name__}")
         try:
-            json.dumps(job)
+            json.dumps(dict(job))
         except TypeError as error:
             raise TypeError(f"jobs[{name!r}] must hold settings that JSON has: {error}") from error
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +154,7 @@ def by_seed(
 
     Args:
         results: of :func:`run_study` or :func:`~jdml.training.records.read_results`, with jobs that have a ``seed``.
-        metric: the metric; runs without it are left out.
+        metric: the metric; runs without it, or without a seed, are left out.
         **settings: what the runs' jobs have, among other settings.
 
     Returns:
@@ -168,9 +172,10 @@ def by_seed(
         {0: 0.4, 1: 0.5}
     """
     values: dict[int, Any] = {}
+    wanted = as_read(settings)
     for run in results.values():
         job, metrics = run["job"], run["metrics"]
-        if metric not in metrics or not settings.items() <= job.items():
+        if metric not in metrics or "seed" not in job or not wanted.items() <= job.items():
             continue
         if job["seed"] in values:
             raise ValueError(
@@ -291,15 +296,20 @@ def _end_with(study: Any) -> None:
 
 
 def _timed(run: Callable[[Job], Metrics], job: Job) -> dict[str, Any]:
+    """A job's result, as a reader of the file will have it; whatever the run does with what it is given."""
     start = time.perf_counter()
-    metrics = dict(run(job))
+    metrics = run(copy.deepcopy(dict(job)))
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"run must return metrics by name, got a {type(metrics).__name__}")
     used, there = len(_cores()), os.cpu_count()
-    return {
-        "job": dict(job),
-        "metrics": metrics,
-        "seconds": round(time.perf_counter() - start, 1),
-        "machine": f"{platform.machine()}, {there if used == there else f'{used} of {there}'} cores",
-    }
+    return as_read(
+        {
+            "job": dict(job),
+            "metrics": dict(metrics),
+            "seconds": round(time.perf_counter() - start, 1),
+            "machine": f"{platform.machine()}, {there if used == there else f'{used} of {there}'} cores",
+        }
+    )
 
 
 def _check_same(what: str, result: dict[str, Any], job: Job) -> None:

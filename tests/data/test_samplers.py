@@ -343,11 +343,32 @@ def test_a_state_is_of_one_sampler() -> None:
     np.testing.assert_array_equal(next(again), next(sampler))
     with pytest.raises(ValueError, match="renew must be 3, got 2"):
         made(renew_every=3).set_state(sampler.get_state())
+    with pytest.raises(TypeError, match="state must be what get_state returned, got a NoneType"):
+        sampler.set_state(None)
+    of_rows = [
+        AnchorBatchSampler(RandomBatchSampler(13, 4), y, 2) for y in (ANCHORED, ANCHORED[::-1])
+    ]
+    with pytest.raises(ValueError, match="another sampler: anchor_labels_checksum must be"):
+        of_rows[0].set_state(of_rows[1].get_state())
     with pytest.raises(ValueError, match="per_class must be >= 1, got 0"):
         made(per_class=0)
     for name in ("per_class", "renew_every"):
         with pytest.raises(TypeError, match=f"{name} must be a Python integer >= 1, got 1.5"):
             made(**{name: 1.5})
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8, np.int64])
+def test_numbers_of_numpy_are_numbers(kind) -> None:
+    """Products of narrow ones would wrap, and a checkpoint is JSON."""
+    labels = np.repeat(np.arange(64), 8)
+    sampler = ClassBatchSampler(labels, kind(64), kind(8), kind(3))
+    assert (sampler.batch_size, len(next(sampler))) == (512, 512)
+    some = RandomBatchSampler(1000, kind(64), kind(3))
+    assert (some.batch_size, some.batches_per_epoch) == (64, 15)
+    anchored = AnchorBatchSampler(some, np.arange(1000) % 7, kind(2), renew_every=kind(3))
+    assert RandomBatchSampler(np.array(100), 4).batches_per_epoch == 25
+    for each in (sampler, some, anchored):
+        assert json.loads(json.dumps(each.get_state())) == each.get_state()
 
 
 def test_the_sampler_must_be_of_the_same_data() -> None:

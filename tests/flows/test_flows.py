@@ -163,6 +163,18 @@ def test_results_are_float32(dtype: Any) -> None:
     assert latents.dtype == log_det.dtype == jnp.float32
 
 
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+@pytest.mark.parametrize("settings", [{}, {"mixing": "linear"}, {"actnorm": True}])
+def test_parameters_of_16_bits_are_computed_with_in_float32(dtype: Any, settings: Any) -> None:
+    flow = flows.ConditionalFlow(8, 8, num_blocks=2, hidden=8, depth=2, **settings)
+    x, c = jax.random.normal(jax.random.key(1), (2, 5, 8))
+    narrow = jax.tree.map(lambda p: p.astype(dtype), flow.init(jax.random.key(0), x, c))
+    wide = jax.tree.map(lambda p: p.astype(jnp.float32), narrow)
+    for value, expected in zip(flow.apply(narrow, x, c), flow.apply(wide, x, c), strict=True):
+        assert value.dtype == jnp.float32
+        np.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-6)
+
+
 def test_transformations() -> None:
     flow, params, x, c = built(4)
 

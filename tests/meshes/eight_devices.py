@@ -329,6 +329,38 @@ def an_objective_with_a_memory() -> None:
 
 
 @check
+def an_objective_with_a_flow() -> None:
+    """Of every kind: what the flow draws, wrong classes, several proxies, a learned matrix."""
+    of = jdml.objectives
+    flow = jdml.flows.ConditionalFlow(D, D, num_blocks=2, hidden=8, depth=2)
+    learned = jdml.flows.ConditionalFlow(D, D, num_blocks=2, hidden=8, depth=2, mixing="linear")
+    one = of.proxy(jdml.proxy_anchor_loss, 40, D)
+    several = of.as_proxy_objective(jdml.contrastive_loss, 40, D, proxies_per_class=2)
+    made = [
+        of.with_nir(one, flow, wrong_class_weight=0.3, of_mean=True, warmup=2),
+        of.with_nir(several, learned, stop_proxy_gradient=True),
+        of.with_nir(one, flow, self_regularization="both"),
+    ]
+    for objective in made:
+        params, state = objective.init(jax.random.key(0)), objective.init_state()
+
+        def step(
+            params: Any, x: Any, y: Any, where: Any, o: Any = objective, s: Any = state
+        ) -> Any:
+            more = {"key": jax.random.key(1), "where": where, "state": s}
+            return jax.value_and_grad(lambda p, x: o.loss(p, x, y, **more), (0, 1), has_aux=True)(
+                params, x
+            )
+
+        expected = jax.device_get(jax.jit(step)(params, X, Y, WHERE))
+        for kind in (EXPLICIT, AUTO):
+            grid = mesh(kind, 8)
+            placed = put(grid, (X, Y, WHERE), (P("data"),) * 3)
+            everywhere = jax.device_put(params, NamedSharding(grid, P()))
+            assert_same(jax.device_get(jax.jit(step)(everywhere, *placed)), expected)
+
+
+@check
 def miners_and_pairs_alone() -> None:
     """Every miner takes the same pairs, those that draw too."""
 

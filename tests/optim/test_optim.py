@@ -69,6 +69,16 @@ def test_vectors_are_cut_one_by_one_and_keep_their_directions():
         optim.clip_by_vector_norm(0)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
+@pytest.mark.parametrize("most", [0.1, 1e-2, 1e-3])
+def test_large_vectors_of_any_type_are_cut_to_the_norm(dtype, most):
+    tx = optim.clip_by_vector_norm(most)
+    clipped, _ = tx.update(jnp.array([[6e4, 6e4]], dtype), tx.init(None))
+    assert clipped.dtype == dtype
+    close = 4 * float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(np.linalg.norm(np.asarray(clipped, np.float64)), most, rtol=close)
+
+
 def test_retraction_keeps_vectors_on_the_sphere():
     tx = optax.chain(optax.adam(0.5), optim.retract_to_sphere())
     params = {"proxies": jnp.asarray(np.random.default_rng(0).normal(size=(3, 2, 4)), jnp.float32)}

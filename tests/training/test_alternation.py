@@ -198,10 +198,10 @@ def test_the_algorithm_s_start_covers_what_random_samples_leave(toy):
     state, x = started(toy, first="covering", pool_size=10)
     rows = chosen_rows(toy, state.params["proxies"], x)
     hook = hook_of(toy, first="covering", pool_size=10)
-    random, there = hook._rows(4, K, (0, 1))
+    random, there = hook._rows(hook.train.labels, 4, K, (0, 1))
     assert there.all()
     for of_class in range(4):
-        own = np.sort(hook._rows(4, 10, (0,))[0][of_class])
+        own = np.sort(hook._rows(hook.train.labels, 4, 10, (0,))[0][of_class])
         picked = jdml.ccp.greedy_k_center(jnp.asarray(x[own]), jnp.asarray(x[random[of_class]]), K)
         assert rows[of_class] == own[picked].tolist()
 
@@ -331,6 +331,43 @@ def test_image_files_are_augmented_as_in_training(toy, tmp_path):
     assert (seen != hook._images(np.array([4, 2]), (2,))[:]).any()
 
 
+def test_damaged_images_are_not_chosen(toy, tmp_path):
+    from PIL import Image
+
+    noise, shape = np.random.default_rng(0), toy.data.images.shape[1:]
+    files = [tmp_path / f"{i}.png" for i in range(40)]
+    for file in files:
+        Image.fromarray(noise.integers(0, 256, (30, 40, 3), np.uint8)).save(file)
+    labels = np.arange(40) % 4
+    images = ImageFiles(files, conventional(shape[0]))
+    whole = hook_of(toy, train=SimpleNamespace(images=images, labels=labels), pool_size=12)
+    state = create_state(toy.model, OBJECTIVE, OPTIMIZER, images[:1], seed=0)
+    every, there = whole._pool(state, (1,))
+    assert there.sum() == 40
+    for bad in (2, 5, 9):
+        files[bad].write_bytes(files[bad].read_bytes()[:40])
+    hook = hook_of(toy, train=SimpleNamespace(images=images, labels=labels), pool_size=12)
+    pool, there = hook._pool(state, (1,))
+    assert there.sum(1).tolist() == [10, 8, 9, 10]
+    np.testing.assert_array_equal(pool[0], every[0])
+    again, _ = hook_of(toy, train=hook.train, pool_size=12)._pool(state, (1,))
+    np.testing.assert_array_equal(pool, again)
+    for bad in range(3, 40, 4):
+        files[bad].write_bytes(b"")
+    hook = hook_of(toy, train=hook.train, pool_size=12)
+    with pytest.raises(ValueError, match="class 3 has no whole image to choose from"):
+        hook._pool(state, (1,))
+
+
+def test_pools_are_of_whatever_the_network_takes(toy):
+    rows = np.arange(24, dtype=np.int32).reshape(12, 2)
+    for images in ({"a": rows, "b": jnp.asarray(rows)}, rows):
+        hook = hook_of(toy, train=SimpleNamespace(images=images, labels=np.arange(12) % 4))
+        for leaf in jax.tree.leaves(hook._images(np.array([5, 1]), (1,))):
+            np.testing.assert_array_equal(leaf, rows[[5, 1]])
+            np.testing.assert_array_equal(hook.preprocess(leaf), leaf)
+
+
 def test_refuses_before_any_step(toy):
     def refuses(message, optimizer=OPTIMIZER, objective=OBJECTIVE, **changes):
         with pytest.raises((ValueError, TypeError), match=message):
@@ -343,6 +380,9 @@ def test_refuses_before_any_step(toy):
     refuses("first must be one of random, covering, origin, kept, got 'farthest'", first="farthest")
     refuses("monitor must be the name of an evaluation metric, got None", monitor=None)
     refuses("opt_state holds no anchor", optimizer=optax.adam(1e-3))
+    refuses("seed must be an integer from 0 to", seed=-1)
+    refuses("machine must be AlternatingProjections, got a NoneType", machine=None)
+    refuses("normalize must be a function or None, got 'ball'", normalize="ball")
     refuses("the objective has no proxies", objective=objectives.pair(jdml.contrastive_loss))
     hidden = SimpleNamespace(images=toy.data.images, labels=np.full(40, -1))
     refuses("class 0 has no sample", train=hidden)

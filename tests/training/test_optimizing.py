@@ -151,6 +151,23 @@ def test_an_average_is_the_sum_over_the_steps(toy, tmp_path):
         np.testing.assert_array_equal(own, kept.embedder(images))
 
 
+@pytest.mark.parametrize("decay", [1e-9, 0.5, 0.999, 1 - 1e-6, 1 - 1e-8, 1 - 1e-12])
+def test_an_average_of_any_decay_has_nothing_of_the_start(decay):
+    from jdml.training.optimizing import with_average
+
+    tx = with_average(optax.sgd(1.0), decay)
+    params, seen = {"x": jnp.array([1000.0])}, []
+    state = tx.init(params)
+    for step in range(4):
+        grads = {"x": params["x"] - step}  # to 0, 1, 2, 3
+        updates, state = tx.update(grads, state, params)
+        params = optax.apply_updates(params, updates)
+        seen.append(float(params["x"][0]))
+        weights = float(decay) ** np.arange(step, -1, -1, dtype=np.float64)
+        expected = np.average(seen, weights=weights)
+        np.testing.assert_allclose(state.average["x"], [expected], rtol=1e-6, atol=1e-6)
+
+
 def test_an_average_goes_on_to_the_bit(toy, identical, tmp_path):
     class Killed(BaseException):
         pass

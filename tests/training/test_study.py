@@ -124,6 +124,43 @@ def test_numbers_of_any_library_are_kept(tmp_path: Path) -> None:
         run_study(lambda job: {}, {"b": {"folder": Path("x")}}, tmp_path / "other.jsonl")
 
 
+def test_a_result_is_what_is_read_again_whatever_a_run_does_with_its_job(tmp_path: Path) -> None:
+    out, jobs = tmp_path / "s.jsonl", {"a": {"seed": 3, "dims": (4, 8), "rate": float("nan")}}
+
+    def careless(job: dict) -> dict:
+        assert job["dims"] == (4, 8)
+        return {"m": job.pop("seed"), "curve": (1, 2)}
+
+    first = run_study(careless, jobs, out, progress=False)
+    assert set(jobs["a"]) == {"seed", "dims", "rate"}
+    assert first["a"]["job"]["dims"] == [4, 8]
+    assert first["a"]["metrics"] == {"m": 3, "curve": [1, 2]}
+    again = run_study(careless, jobs, out, progress=False)
+    assert json.dumps(again, sort_keys=True) == json.dumps(first, sort_keys=True)
+    for results in (first, again):
+        assert by_seed(results, "m", dims=(4, 8)) == {3: 3}
+    assert by_seed({"a": {"job": {"x": 1}, "metrics": {"m": 1}}}, "m", x=1) == {}
+
+
+@pytest.mark.parametrize(
+    ("run", "jobs", "workers", "message"),
+    [
+        (square, {"a": {"x": 1}}, "2", "workers must be a Python integer >= 1, got '2'"),
+        (square, [{"x": 1}], 1, "jobs must be settings by name, got a list"),
+        (square, {"a": 3}, 1, r"jobs\['a'\] must be settings by name, got a int"),
+        (
+            lambda job: None,
+            {"a": {}},
+            1,
+            "job 'a': run must return metrics by name, got a NoneType",
+        ),
+    ],
+)
+def test_what_is_no_study_is_refused(run, jobs, workers, message, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=message):
+        run_study(run, jobs, tmp_path / "s.jsonl", workers=workers, progress=False)
+
+
 def test_other_settings_are_refused(tmp_path: Path) -> None:
     kept = tmp_path / "s.jsonl"
     run_study(square, {"a": {"x": 1}}, kept, progress=False)
@@ -161,7 +198,7 @@ def test_no_job_begins_when_time_is_up_and_workers_give_the_same_results(
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"workers": 0}, ValueError, "workers must be at least 1, got 0"),
+        ({"workers": 0}, ValueError, "workers must be >= 1, got 0"),
         ({"minutes": -1}, ValueError, "minutes must be >= 0, got -1"),
         ({"out": "runs/s"}, ValueError, "out must be a .jsonl file, got runs/s"),
         ({"minutes": "10"}, TypeError, "minutes must be a number >= 0, got '10'"),
