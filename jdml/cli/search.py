@@ -48,6 +48,8 @@ class Search:
     """Also write what was found into this file."""
     out: Path | None = None
     """Also draw each query with what was found: .png, .jpg, .pdf or .svg."""
+    labels: str | None = None
+    """The labelling of the gallery, where its data set has several. Default: the one that was trained on."""
     data_dir: Path | None = None
     """Folder of a gallery that is given by its data set's name alone."""
     which: Literal["best", "last"] = "best"
@@ -129,7 +131,7 @@ class Search:
         path = at_home(self.gallery)
         if path.suffix == ".npz":
             return _of_file(path, trained, drawn=self.out is not None)
-        source = read_source(self.gallery, self.data_dir, config=trained.config)
+        source = read_source(self.gallery, self.data_dir, view=self.labels, config=trained.config)
         if self.out is not None and source.files is None:
             raise ValueError(f"--out needs image files, {self.gallery} lies in memory")
         for note in source.notes:

@@ -24,7 +24,7 @@ class TrainingData(NamedTuple):
         validation: held-out rows; None where there are none.
         tests: queries and gallery of each part that is scored at the end.
         notes: what is worth knowing, a line each.
-        files: which image files there were, of all parts; None where images lie in memory.
+        files_checksum: of the names and classes of the image files of all parts; None where images lie in memory.
     """
 
     train: data.Dataset
@@ -32,7 +32,7 @@ class TrainingData(NamedTuple):
     validation: data.Dataset | None
     tests: dict[str, Scored]
     notes: tuple[str, ...]
-    files: int | None
+    files_checksum: int | None
 
 
 def read_training_data(options: Data, seed: int) -> TrainingData:
@@ -50,9 +50,9 @@ def read_training_data(options: Data, seed: int) -> TrainingData:
         ValueError: a part that is empty, or of one class only, in which everything is found.
     """
     if options.of_files:
-        parts, notes, files = _read_files(options, seed)
+        parts, notes, checksum = _read_files(options, seed)
     else:
-        parts, notes, files = _read_arrays(options), (), None
+        parts, notes, checksum = _read_arrays(options), (), None
     train, validation, tests = parts.pop("train"), parts.pop("val", None), {}
     if "query" in parts:
         tests = {"test": (parts["query"], parts["gallery"])}
@@ -77,7 +77,7 @@ def read_training_data(options: Data, seed: int) -> TrainingData:
     if options.label_noise:
         noisy = data.corrupt_labels(train.labels, options.label_noise, seed)
         train = data.Dataset(train.name, train.images, noisy, train.views, train.class_names)
-    return TrainingData(train, labels, validation, tests, notes, files)
+    return TrainingData(train, labels, validation, tests, notes, checksum)
 
 
 def has_validation(name: str, data_dir: Path | None) -> bool:
@@ -102,7 +102,7 @@ def _read_arrays(options: Data) -> dict[str, Any]:
 
 
 def _read_files(options: Data, seed: int) -> tuple[dict[str, Any], tuple[str, ...], int]:
-    """The splits of image files, what was passed over, and which files there are."""
+    """The splits of image files, what was passed over, and a checksum of the files."""
     listing = read_listing(str(options.data), options.data_dir)
     kinds = len(np.unique(next(iter(listing.views.values()))))
     if kinds < 2:

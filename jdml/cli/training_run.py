@@ -90,7 +90,7 @@ class TrainingRun:
                 "started": {
                     **self.started,
                     "labels": self.data.labels,
-                    "files": self.data.files,
+                    "files_checksum": self.data.files_checksum,
                 },
             },
             checkpoint_every=options.checkpoint_every,

@@ -44,10 +44,14 @@ def digit_dataset(name: str, images: np.ndarray, digits: np.ndarray) -> Dataset:
     return Dataset(name, images, digits, {"digit": digits, "parity": parity_labels(digits)})
 
 
+class NoSuchPartError(ValueError):
+    """Images that are there do not have the part that was asked for."""
+
+
 def check_split(split: str, splits: tuple[str, ...]) -> None:
     """Refuse a split that the data set does not have."""
     if split not in splits:
-        raise ValueError(f"split must be one of {splits}, got {split!r}")
+        raise NoSuchPartError(f"split must be one of {splits}, got {split!r}")
 
 
 def _test_rows(digits: np.ndarray) -> np.ndarray:

@@ -279,8 +279,8 @@ class RandomBatchSampler(EpochSampler):
     def __init__(self, labels_or_size: np.ndarray | int, batch_size: int, seed: int = 0) -> None:
         """See the class."""
         super().__init__(seed)
-        if isinstance(labels_or_size, np.ndarray) and labels_or_size.ndim == 0:
-            labels_or_size = labels_or_size.item()
+        if hasattr(labels_or_size, "item") and np.ndim(labels_or_size) == 0:
+            labels_or_size = labels_or_size.item()  # an array's number
         self._size = (
             len(labels_or_size)
             if hasattr(labels_or_size, "__len__")
@@ -392,6 +392,12 @@ class AnchorBatchSampler(EpochSampler):
             chosen = rng.permutation(members)[: self._per_class]
             rows[of_class, : len(chosen)] = chosen
         return rows.ravel()
+
+    def set_state(self, state: dict[str, int]) -> None:
+        """Go to where ``state`` was taken; states did not tell the labels before 0.2."""
+        if isinstance(state, Mapping):
+            state = {"anchor_labels_checksum": self._checksum, **state}
+        super().set_state(state)
 
     def _settings(self) -> dict[str, int]:
         inner = self._sampler.get_state()

@@ -8,10 +8,11 @@ import numpy as np
 
 from jdml.data.columns import row_named
 from jdml.data.dataset import Dataset
+from jdml.data.digits import NoSuchPartError
 from jdml.data.images import ImageFiles, Row
 from jdml.data.lists import Listing
 from jdml.data.loading import IMAGE_FILES, load, read_listing, read_path
-from jdml.data.splits import resplit, train_on
+from jdml.data.splits import SHARES, resplit, train_on
 from jdml.registry import DATASETS
 from jdml.registry.constraints import nearest
 from jdml.registry.places import at_home
@@ -24,10 +25,6 @@ RUN = "run"
 """The key under which a file of what was trained says on which images that was."""
 UNTOLD = {"split": "not told"}
 """What is known of a file that does not say it."""
-
-
-class NoSuchPartError(ValueError):
-    """Images that are there do not have the part that was asked for."""
 
 
 class Source(NamedTuple):
@@ -100,8 +97,9 @@ def _data_set(
 ) -> Source:
     if name in IMAGE_FILES:
         return _of_listing(read_listing(name, folder), split, view, config)
-    shape = config.get("embedding", {}).get("input", {}).get("shape", ())
-    options = {"image_size": shape[0]} if DATASETS[name].sized and len(shape) == 3 else {}
+    shape = _told(config, "embedding", "input", "shape")
+    sized = DATASETS[name].sized and isinstance(shape, list) and len(shape) == 3
+    options = {"image_size": shape[0]} if sized else {}
     part = load(name, data_dir=folder, split=split, **options)
     return Source(part, None, _labels(part, view, config))
 
@@ -111,7 +109,9 @@ def _of_path(path: Path, split: str, view: str | None, config: Mapping[str, Any]
     if images.listing is not None:
         return _of_listing(images.listing, split, view, config)
     if split != "all":
-        raise ValueError(f"split {split} needs classes, each a folder: {path} holds images without")
+        raise NoSuchPartError(
+            f"split {split} needs classes, each a folder: {path} holds images without"
+        )
     files = np.array([name_of(file) for file in images.files])
     rows = any(isinstance(file, Row) for file in images.files)
     return Source(ImageFiles(images.files) if rows else images.files, files, None, images.notes)
@@ -132,12 +132,15 @@ def _of_listing(
 
 def _as_the_run(listing: Listing, split: str, config: Mapping[str, Any]) -> Listing:
     """A listing split as the run's was; as it comes, where it is of another data set, or says itself what trains."""
-    rule, names = config.get("split"), config.get("embedding", {}).get("class_names")
-    if config.get("data") in DATASETS and config["data"] != listing.name:
+    data, rule, names = (
+        _told(config, *path) for path in (["data"], ["split"], ["embedding", "class_names"])
+    )
+    of_command = isinstance(data, str) and data in DATASETS and "seed" in config
+    if of_command and data != listing.name:
         return listing
-    if rule == "none":
+    if of_command and rule == "none":
         _check_same(listing, split, config)
-        listing = resplit(listing, rule)
+        listing = resplit(listing, "none")
         if split not in listing.splits:
             raise NoSuchPartError(
                 f"split {split}: the run was trained on all of these images (--split none)"
@@ -145,26 +148,22 @@ def _as_the_run(listing: Listing, split: str, config: Mapping[str, Any]) -> List
         return listing
     if listing.own_split:
         return listing
-    if rule == "images" or (rule == "classes" and _of_other_labels(listing, config)):
+    by_class = rule == "classes" and trained_labelling(config) in (None, next(iter(listing.views)))
+    if of_command and rule in SHARES and not by_class:
         _check_same(listing, split, config)
         return resplit(listing, rule, seed=config["seed"], share=config.get("test_share"))
     if rule == UNTOLD["split"]:
         raise ValueError(
-            f"split {split}: the file does not say which images it was trained on; export it again, or write "
-            "--split all"
+            f"split {split}: the file does not say which images it was trained on; give the run's folder, export it "
+            "again, or write --split all"
         )
-    by_name = rule == "classes" or config.get("classes_file") or listing.name == "folder"
+    by_name = (of_command and (by_class or config.get("classes_file"))) or listing.name == "folder"
     return train_on(listing, names) if by_name and names else listing
-
-
-def _of_other_labels(listing: Listing, config: Mapping[str, Any]) -> bool:
-    """Whether a run learned other labels than those that were split."""
-    return config.get("labels") not in (None, next(iter(listing.views)))
 
 
 def _check_same(listing: Listing, split: str, config: Mapping[str, Any]) -> None:
     """Refuse images that are not all those that a run drew its parts from."""
-    known = _started(config).get("files")
+    known = _told(config, "started", "files_checksum")
     if known is not None and known != listing.checksum:
         raise ValueError(
             f"split {split}: these are not all the images that the run split (--split {config['split']}), and only "
@@ -181,27 +180,31 @@ def _labels(part: Dataset, view: str | None, config: Mapping[str, Any]) -> np.nd
     """The names of the classes, where they have names."""
     if view is not None and view not in part.views:
         raise ValueError(f"view must be one of {', '.join(part.views)}, got {view!r}")
-    trained = config.get("labels") or _started(config).get("labels")
-    if view is None and trained is None and config.get("split") == UNTOLD["split"]:
-        if len(part.views) > 1:
-            raise ValueError(
-                f"view must be one of {', '.join(part.views)}: the file does not say which it was trained on"
-            )
-    wanted = view or trained
+    wanted = view or trained_labelling(config)
+    if wanted is None and config.get("split") == UNTOLD["split"] and len(part.views) > 1:
+        raise ValueError(
+            f"view must be one of {', '.join(part.views)}: the file does not say which it was trained on"
+        )
     chosen = wanted if wanted is not None and wanted in part.views else next(iter(part.views))
     numbers, names = part.views[chosen], part.class_names.get(chosen)
     return numbers if names is None else np.array(names)[numbers]
 
 
+def trained_labelling(config: Mapping[str, Any]) -> str | None:
+    """The name of the labelling that a run was trained on; None where it has none, or does not say."""
+    name = _told(config, "labels") or _told(config, "started", "labels")
+    return name if isinstance(name, str) else None
+
+
 def told_of_run(config: Mapping[str, Any]) -> dict[str, Any]:
     """What of a run's configuration says which images it was trained on: all that :func:`read_source` asks."""
     asked = ("data", "split", "test_share", "classes_file", "labels", "seed")
-    known = _started(config)
-    own = {name: known[name] for name in ("labels", "files") if name in known}
-    return {**{name: config[name] for name in asked if name in config}, "started": own}
+    started = {name: _told(config, "started", name) for name in ("labels", "files_checksum")}
+    return {**{name: config[name] for name in asked if name in config}, "started": started}
 
 
-def _started(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a run tells of its start; a caller of ``fit`` may have said something else there."""
-    started = config.get("started")
-    return started if isinstance(started, Mapping) else {}
+def _told(config: Any, *path: str) -> Any:
+    """What stands in a configuration at a path; a caller of ``fit`` may have said something else there."""
+    for name in path:
+        config = config.get(name) if isinstance(config, Mapping) else None
+    return config

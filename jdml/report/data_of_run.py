@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from jdml import data
-from jdml.data.source import NoSuchPartError, Source, read_source
+from jdml.data.digits import NoSuchPartError
+from jdml.data.source import Source, read_source, trained_labelling
 from jdml.report.runs import Run
 
 SCORED: tuple[Any, ...] = ("test", "query", "val", "all")
@@ -68,8 +69,8 @@ def _trained(text: str | None, folder: Path | None, config: Any) -> data.Dataset
     if text is None or held_out:
         raise ValueError("the run does not say which classes it was trained on")
     part = _as_dataset(text, read_source(text, folder, split="train", config=config))
-    view = config.get("labels")
-    part = part.relabel(view) if view in part.views else part
+    view = trained_labelling(config)
+    part = part.relabel(view) if view is not None and view in part.views else part
     names = config.get("embedding", {}).get("class_names") or []
     own = next((part.class_names[v] for v in part.class_names if part.views[v] is part.labels), ())
     if names and own and list(own) != list(names):

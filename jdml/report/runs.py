@@ -97,7 +97,8 @@ def read_runs(*places: str | Path) -> list[Run]:
     runs: list[Run] = []
     for each in places:
         check_local("run", each)
-    for place in (at_home(place) for place in places):
+    once = {place.resolve(): place for place in map(at_home, reversed(places))}
+    for place in reversed(once.values()):
         if not place.exists():
             raise FileNotFoundError(f"run {place} does not exist")
         with as_written(place):

@@ -1,6 +1,7 @@
 """CCP in the training loop: what happens to weights, anchor and proxies between two problems."""
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
@@ -26,6 +27,7 @@ from jdml.training.preprocess import Preprocess, standard
 from jdml.training.spec import TrainSet
 from jdml.training.step import TrainState, embed
 
+_log = logging.getLogger(__name__)
 First = Literal["random", "covering", "origin", "kept"]
 
 
@@ -81,15 +83,17 @@ class AlternatingProblems(Hook):
     Raises:
         TypeError: a ``machine``, ``normalize`` or ``seed`` of another kind; before any step: a pool size that is no
             integer, a ``monitor`` that is no name, a flag that is no boolean.
-        ValueError: before any step: a pool without a sample, another ``first``, a class without samples, no proxies
-            among the parameters, no :func:`jdml.optim.add_anchored_weights` in the optimizer.
+        ValueError: a seed out of range; a class without a whole image; before any step: a pool without a sample,
+            another ``first``, a class without samples, no proxies among the parameters, no
+            :func:`jdml.optim.add_anchored_weights` in the optimizer.
 
     Implementation notes:
         Pools depend on the seed and the number of the problem alone; image files are augmented as in training, and
-        embedded as in evaluation. Where one of a pool is damaged, all files are looked through, once, and it is drawn
-        again among the whole ones; of several processes the one that meets it ends with its name. Nothing is compiled
-        again between problems. Give :func:`~jdml.training.fit` the same ``monitor``, so that the best of the whole run
-        is kept. What an objective remembers between steps (a cross-batch memory) is not taken back with the weights.
+        embedded as in evaluation. Where one of a pool is damaged, all files are looked through, once, those that are
+        damaged are named in the log, and it is drawn again among the whole ones, as by ``start_on_samples``; of several
+        processes the one that meets it ends with its name. Nothing is compiled again between problems. Give
+        :func:`~jdml.training.fit` the same ``monitor``, so that the best of the whole run is kept. What an objective
+        remembers between steps (a cross-batch memory) is not taken back with the weights.
 
     Paper settings:
         b = 12 and K = 8 (CUB, Cars196), 7 and 4 (SOP, In-shop), 16 and 4 (MNIST); anchored with λ = 2e-4. Algorithm 1:
@@ -244,7 +248,9 @@ class AlternatingProblems(Hook):
         indices, there = self._rows(np.asarray(self.train.labels), classes, size, number)
         try:
             vectors = self._embedded(state, indices[there], number)
-        except BadImageError:
+        except (
+            BadImageError
+        ):  # found again wherever one is drawn, so that a run that goes on draws the same
             if jax.process_count() > 1:
                 raise
             indices, there = self._rows(self._labels_of_whole, classes, size, number)
@@ -256,8 +262,10 @@ class AlternatingProblems(Hook):
     @functools.cached_property
     def _labels_of_whole(self) -> np.ndarray:
         """The labels, those of damaged files −1."""
-        labels = np.array(self.train.labels, np.int64)
-        labels[list(self.train.images.problems())] = -1
+        labels, problems = np.array(self.train.labels, np.int64), self.train.images.problems()
+        for problem in problems.values():
+            _log.warning("not chosen from: %s", problem)
+        labels[list(problems)] = -1
         return labels
 
     def _embedded(self, state: TrainState, rows: np.ndarray, number: tuple[int, ...]) -> np.ndarray:

@@ -302,6 +302,9 @@ def _read(path: Path, which: str) -> tuple[dict[str, Any], dict[str, np.ndarray]
     """Configuration, arrays by name, and what is said of them."""
     if path.is_file():
         arrays, description = read_model(path)
+        beside = path.parent / CONFIG  # of a run of before this was told in the file
+        if path.name == MODEL and RUN not in description and beside.is_file():
+            return read_json(beside, dict), arrays, description
         embedding = {"embedding": description.get("embedding")}
         return {**description.get(RUN, UNTOLD), **embedding}, arrays, description
     file = path / CONFIG

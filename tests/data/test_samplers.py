@@ -4,6 +4,7 @@ import copy
 import json
 from itertools import islice
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -350,6 +351,10 @@ def test_a_state_is_of_one_sampler() -> None:
     ]
     with pytest.raises(ValueError, match="another sampler: anchor_labels_checksum must be"):
         of_rows[0].set_state(of_rows[1].get_state())
+    before = of_rows[0].get_state()
+    del before["anchor_labels_checksum"]  # of 0.1
+    of_rows[0].set_state({**before, "batch": 2})
+    assert of_rows[0].step == 2
     with pytest.raises(ValueError, match="per_class must be >= 1, got 0"):
         made(per_class=0)
     for name in ("per_class", "renew_every"):
@@ -366,7 +371,8 @@ def test_numbers_of_numpy_are_numbers(kind) -> None:
     some = RandomBatchSampler(1000, kind(64), kind(3))
     assert (some.batch_size, some.batches_per_epoch) == (64, 15)
     anchored = AnchorBatchSampler(some, np.arange(1000) % 7, kind(2), renew_every=kind(3))
-    assert RandomBatchSampler(np.array(100), 4).batches_per_epoch == 25
+    for number in (np.array(100), jnp.array(100), np.int64(100)):
+        assert RandomBatchSampler(number, 4).batches_per_epoch == 25
     for each in (sampler, some, anchored):
         assert json.loads(json.dumps(each.get_state())) == each.get_state()
 

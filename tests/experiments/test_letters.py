@@ -255,6 +255,10 @@ def test_what_one_seed_of_letters_suggests_is_asked_of_the_others(monkeypatch) -
         (4.15, 8),
         (-4.15, 8),
     ]  # the first seed, of which a loses a hundred points, has no say
+    told = [line.split("|")[-2].strip() for line in factors.verdicts(found).splitlines()[2:]]
+    assert told == ["yes", "no"]  # the second has the other sign
+    del found["wrong 0.2: a − b"]
+    assert "| wrong 0.2: a − b       | a model diverged" in factors.verdicts(found)
     for some in ({}, {model: v for model, v in near.items() if model != (3, 2)}):
         assert not factors.answers({"wrong": {**values, "a": {0.0: near, 0.2: some}}})
         assert not factors.answers({"wrong": {**values, "b": {0.0: some, 0.2: near}}})

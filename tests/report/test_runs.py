@@ -184,6 +184,13 @@ def test_places_without_runs_are_refused(tmp_path):
         read_runs(tmp_path / "b.npz")
 
 
+def test_a_study_that_two_paths_lead_to_is_one(tmp_path, monkeypatch):
+    runs = {f"a-{seed}": {"job": {"seed": seed}, "metrics": {"R@1": 0.5}} for seed in (0, 1)}
+    write_results(tmp_path / "results.jsonl", runs)
+    monkeypatch.chdir(tmp_path)
+    assert [run.name for run in read_runs(tmp_path, ".")] == ["a-0", "a-1"]
+
+
 def test_runs_of_one_name_are_told_apart(tmp_path):
     for parent in ("x", "y"):
         write_run(tmp_path / parent / "a", train_config(seed=0, parent=parent))

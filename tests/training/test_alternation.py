@@ -16,6 +16,7 @@ from jdml.ccp import AlternatingProjections
 from jdml.data import ImageFiles, conventional
 from jdml.ops import ball
 from jdml.training import AlternatingProblems, create_state, embed, fit
+from jdml.training.models import as_model
 
 pytestmark = pytest.mark.slow
 
@@ -365,7 +366,15 @@ def test_pools_are_of_whatever_the_network_takes(toy):
         hook = hook_of(toy, train=SimpleNamespace(images=images, labels=np.arange(12) % 4))
         for leaf in jax.tree.leaves(hook._images(np.array([5, 1]), (1,))):
             np.testing.assert_array_equal(leaf, rows[[5, 1]])
-            np.testing.assert_array_equal(hook.preprocess(leaf), leaf)
+        model = as_model((lambda key, x: {}, lambda params, x: 1.0 * sum(jax.tree.leaves(x))))
+        hook = dataclasses.replace(hook, model=model, pool_size=3, normalize=None)
+        state = SimpleNamespace(
+            params={"proxies": jnp.zeros((4, 2, 2)), "model": {}}, batch_stats={}
+        )
+        pool, there = hook._pool(state, (1,))
+        assert there.all()
+        factor = len(jax.tree.leaves(images))
+        assert set(pool[2, :, 0].tolist()) == {factor * x for x in (4.0, 12.0, 20.0)}
 
 
 def test_refuses_before_any_step(toy):

@@ -10,7 +10,8 @@ import pytest
 
 import jdml
 from jdml import training
-from jdml.data.source import NoSuchPartError, read_source
+from jdml.data.digits import NoSuchPartError
+from jdml.data.source import read_source
 from jdml.report.data_of_run import with_data
 from jdml.report.runs import read_runs
 from jdml.training.exporting import export_file
@@ -142,11 +143,61 @@ def test_the_labelling_is_the_one_that_was_trained_on(tmp_path):
     for place in (run, run / "model.safetensors", file):
         labels = read_source("digits", None, config=training.load(place).config).labels
         assert len(set(labels)) == 2
+    training.train(
+        easy, digits, steps=1, progress=False, out_dir=run.with_name("d"), config={"data": "digits"}
+    )
+    assert set(with_data(read_runs(run.with_name("d"))[0])[0].train.labels) == {0, 1}
     said = {"started": "today", "data": "my digits"}
     training.train(easy, digits, steps=1, progress=False, out_dir=tmp_path / "own", config=said)
     config = training.load(tmp_path / "own").config
     assert said.items() <= config.items()
     assert len(set(read_source("digits", None, config=config).labels)) == 10
+
+
+def test_a_run_s_own_file_from_before_has_its_folder_beside_it(photos, run, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "run")
+    file = tmp_path / "run" / "model.safetensors"
+    from safetensors import safe_open
+    from safetensors.numpy import save_file
+
+    with safe_open(file, framework="np") as opened:
+        told = json.loads(opened.metadata()["jdml"])
+        arrays = {name: opened.get_tensor(name) for name in opened.keys()}
+    del told["run"]
+    save_file(arrays, file, {"jdml": json.dumps(told)})
+    assert training.load(file).config == training.load(tmp_path / "run").config
+    assert (
+        len(read_source(str(photos), None, split="test", config=training.load(file).config).labels)
+        == 18
+    )
+
+
+def test_what_a_caller_of_fit_has_said_is_not_taken_for_a_command_s(photos):
+    for config in (
+        {"data": ["digits", "more"], "split": "images"},
+        {"data": "folder", "split": "images"},
+        {"embedding": None, "started": 3},
+        {"embedding": {"input": None, "class_names": []}},
+    ):
+        assert len(read_source(str(photos), None, split="test", config=config).labels) == 18
+        assert len(read_source("digits", None, split="test", config=config).labels) > 500
+
+
+def test_a_report_shows_images_without_parts(run, photos, tmp_path):
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for file in photos.glob("*/0.png"):
+        shutil.copy(file, flat / f"{file.parent.name}.png")
+    shown, why = with_data(read_runs(run.folder)[0], str(flat))
+    assert (len(shown.data), why) == (6, "")
+
+
+def test_a_gallery_has_the_labelling_that_is_asked_for(photos, run, tmp_path, jdml_command):
+    words = ["search", run.folder, photos / "kind0" / "0.png", "--gallery", photos, "-k", 1]
+    done = jdml_command(*words, "--labels", "class")
+    assert done.code == 0, done.err
+    done = jdml_command(*words, "--labels", "kind")
+    assert "--labels must be one of class, got 'kind'" in done.err
 
 
 def test_a_part_of_another_data_set_is_its_own(photos):
