@@ -132,8 +132,8 @@ def matryoshka(
         A loss with the arguments of ``loss_fn``; each prefix is normalized by itself.
 
     Raises:
-        TypeError: ``loss_fn`` cannot be called, or a dimension is not an integer.
-        ValueError: no dimension, one below 1 or (on call) beyond the embedding's, weights of another number.
+        TypeError: ``loss_fn`` cannot be called, a dimension is not an integer, or a weight no number.
+        ValueError: no dimension, one below 1 or (on call) beyond the embedding's, weights of another number or below 0.
 
     Paper settings:
         Dimensions halved from D down to 8 or 16, all of weight 1.
@@ -160,6 +160,8 @@ def matryoshka(
         raise ValueError(
             f"weights must have one entry per dimension, {len(sizes)}, got {len(shares)}"
         )
+    for place, share in enumerate(shares):
+        checks.non_negative(f"weights[{place}]", share)
     signature = inspect.signature(loss_fn)
 
     @functools.wraps(loss_fn)

@@ -322,7 +322,7 @@ def chain(*miners: Miner) -> Miner:
         A miner that needs ``key`` if one of them does; each gets a key of its own.
 
     Raises:
-        TypeError: something that cannot be called.
+        TypeError: something that cannot be called, or that makes a miner.
 
     Example:
         >>> import jax, jax.numpy as jnp, jdml
@@ -336,6 +336,7 @@ def chain(*miners: Miner) -> Miner:
             raise TypeError(
                 f"chain takes miners, functions (key, distances, pairs) -> Pairs; got {miner!r}"
             )
+        check_miner(miner)
     return Chain(miners)
 
 

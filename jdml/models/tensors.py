@@ -28,7 +28,8 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if the file is of another kind or cannot be read, naming it.
+        ValueError: if the file is of another kind or cannot be read, or an array is of complex or unknown numbers,
+            naming it.
 
     Implementation notes:
         No code of the file is run: pickles are read by ``torch.load(weights_only=True)``, ``.npz`` without pickles.
@@ -39,10 +40,19 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
         raise FileNotFoundError(f"{path} does not exist")
     tensors = _reading(path, _READERS[path.suffix])
     return {
-        name: np.asarray(value, np.float32)
+        name: _single(path, name, value)
         for name, value in tensors.items()
         if value.dtype.kind not in "biuSU"
     }
+
+
+def _single(path: Path, name: str, value: np.ndarray) -> np.ndarray:
+    """Real floating-point numbers, those that NumPy has no kind for among them, as float32."""
+    kind = value.dtype.kind
+    if kind != "f" and (kind != "V" or value.dtype.type is np.void):
+        raise ValueError(f"{path}: {name} has type {value.dtype}, expected floating-point numbers")
+    with np.errstate(over="ignore"):  # what is beyond float32 is inf, which its reader refuses
+        return np.asarray(value, np.float32)
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -157,7 +167,7 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
         raise ValueError(f"it holds a {type(content).__name__}, expected tensors by name")
     tensors = {name: value for name, value in content.items() if isinstance(value, torch.Tensor)}
     return {
-        name: (value.float() if value.is_floating_point() else value).numpy()
+        name: (value.float() if value.is_floating_point() else value).detach().numpy()
         for name, value in tensors.items()
     }
 

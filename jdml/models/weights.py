@@ -115,6 +115,8 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
             )
         if not np.isfinite(array).all():
             raise ValueError(f"{path}: {name} has values that are not finite")
+        if target.endswith("/var") and (array < 0).any():
+            raise ValueError(f"{path}: {name} holds variances, of which {array.min():.3g} is none")
         converted[target] = array
     used = set(names.values())
     unused = tuple(name for name in tensors if name not in used)
@@ -143,6 +145,7 @@ def load_weights(path: str | Path, variables: Mapping[str, Any]) -> dict[str, An
         Variables of the same structure: everything under ``params/head`` as it was, everything else from the file.
 
     Raises:
+        TypeError: variables that are no mapping.
         FileNotFoundError: if there is no such file.
         ValueError: if the file cannot be read, was not written by ``convert_weights``, or does not fit the variables;
             naming the file, its architecture, the first parameter that does not fit, and both shapes.
@@ -166,6 +169,10 @@ def load_weights(path: str | Path, variables: Mapping[str, Any]) -> dict[str, An
     if arch is None:
         raise ValueError(
             f"{path} does not name its architecture: convert it first (convert_weights)"
+        )
+    if not isinstance(variables, Mapping):
+        raise TypeError(
+            f"variables must be what the network's init returns, got a {type(variables).__name__}"
         )
     current = flatten_dict(dict(variables), sep="/", keep_empty_nodes=True)
     fresh = {

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from jdml.registry import LOSSES, METHODS, NETWORKS, Method, resolve
@@ -218,6 +218,8 @@ class Recipe:
         decayed: Any = self.decayed
         if isinstance(decayed, str):
             raise TypeError(f"decayed must be names of roles, got the word {decayed!r}")
+        if not isinstance(decayed, Iterable):
+            raise TypeError(f"decayed must be names of roles, got {decayed!r}")
         batch = tuple(self.batch) if isinstance(self.batch, tuple | list) else self.batch
         for name, value in {
             "settings": settings,
@@ -287,11 +289,11 @@ class Recipe:
             TypeError: values that are no mapping.
             ValueError: a name that no recipe has.
         """
-        given = _known("a recipe", cls, values)
+        given = known_fields("a recipe", cls, values)
         if given.get("method") is not None:
             method = _named(given["method"])
             kind = METHODS[method.pop("name")]
-            given["method"] = kind(**_known(f"method {kind.name}", kind, method))
+            given["method"] = kind(**known_fields(f"method {kind.name}", kind, method))
         return cls(**given)
 
 
@@ -440,7 +442,7 @@ def _named(method: Any) -> dict[str, Any]:
     return dict(method)
 
 
-def _known(called: str, kind: type, values: Any) -> dict[str, Any]:
+def known_fields(called: str, kind: type, values: Any) -> dict[str, Any]:
     """A copy of values, all of whose names a dataclass has."""
     if not isinstance(values, Mapping):
         raise TypeError(f"{called} must be values by name, got a {type(values).__name__}")

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
-from jdml.recipes.base import Recipe
+from jdml.recipes.base import Recipe, known_fields
 from jdml.recipes.shared import LARGE, pair_settings
 from jdml.registry import Problems
 from jdml.registry.constraints import one_of
@@ -56,6 +56,7 @@ def with_problems(
     one_of("preset", preset, PRESETS)
     if not isinstance(single, bool):
         raise TypeError(f"single must be True or False, got {single!r}")
+    settings = known_fields("method ccp", Problems, settings)
     own = {name: value for name, value in settings.items() if value is not None}
     if single:
         own["patience"] = NEVER

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
-from jdml.recipes.base import Recipe
+from jdml.recipes.base import Recipe, known_fields
 from jdml.recipes.shared import LARGE
 from jdml.registry import Regularizer
 from jdml.registry.constraints import one_of
@@ -56,6 +56,7 @@ def with_nir(
     sizes = {"num_blocks": blocks, "hidden": width}
     own = {name: size for name, size in sizes.items() if size is not None}
     of_flow = {"conditioning": conditioning, **own, **settings.pop("flow_settings", {})}
+    settings = known_fields("method nir", Regularizer, settings)
     return dataclasses.replace(
         base,
         method=Regularizer(flow_settings=of_flow, **settings),

@@ -62,7 +62,8 @@ def at_least(least: int) -> Constraint:
 def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
     """Check the fields of a dataclass by their types and by the constraints that stand on them.
 
-    A constraint wants a number, ``bool`` a flag, a ``Literal`` one of its words; None is for fields that say so.
+    A constraint wants a number, ``bool`` a flag, ``str`` a text, a ``Literal`` one of its words; None is for fields
+    that say so. Numbers of NumPy and JAX become Python's.
 
     Args:
         values: an instance.
@@ -83,10 +84,15 @@ def check_fields(values: Any, called: Callable[[str], str] = str) -> None:
     kind: Any = type(values)
     for rule in _rules(kind):
         value, name = getattr(values, rule.field), called(rule.field)
+        if hasattr(value, "dtype") and hasattr(value, "tolist") and value.ndim == 0:
+            value = value.tolist()
+            object.__setattr__(values, rule.field, value)
         if value is None:
             if not rule.optional:
                 raise TypeError(f"{name} must be given, got None")
             continue
+        if {str} == {*rule.kinds} - {types.NoneType} and not isinstance(value, str):
+            raise TypeError(f"{name} must be a text, got a {type(value).__name__}")
         if bool in rule.kinds and not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, got {value!r}")
         if rule.constraints and float not in rule.kinds and isinstance(value, float):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -34,6 +35,8 @@ from jdml.training.start import dense_head, start_head, start_on_samples
 from jdml.training.step import Pretrained, TrainState
 
 MONITOR = "MAP@R"
+
+_log = logging.getLogger(__name__)
 
 
 class RunSettings(TypedDict, total=False):
@@ -92,7 +95,8 @@ def train(
         seed: of parameters, batches, miners, pools and the start.
         mesh: the devices that train; proxies are partitioned where these divide the classes.
         steps: of this run, in the place of the recipe's steps or epochs.
-        model: a network in the place of the recipe's.
+        model: a network in the place of the recipe's. What the recipe says of its own (``pooling``, ``remat``,
+            ``freeze_batch_norm``) is not done to it; the log tells where it is otherwise.
         objective: an objective in the place of the recipe's.
         optimizer: a transformation in the place of the recipe's.
         sampler: what draws the batches, in the place of the recipe's.
@@ -131,6 +135,8 @@ def train(
 
         own = weights_settings(pretrained)
         model = make_network(recipe, train, seed=seed, preprocess=preprocess, **own)
+    else:
+        _tell_shape(recipe, model)
     model = adapted(recipe, model)
     if objective is None:
         _check_classes(recipe, train.labels, drawn=sampler is None)
@@ -198,6 +204,16 @@ def _check_asked(
         )
     if monitor is not None and not watched and validation is None:
         raise ValueError(f"monitor is {monitor!r}, but there is neither validation nor evaluate")
+
+
+def _tell_shape(recipe: Recipe, model: Any) -> None:
+    """Tell what the recipe says of its network, and the one that takes its place is not: nothing does it."""
+    bare, plain = model.base if isinstance(model, WithLora) else model, Recipe()
+    made_with = (getattr(bare, "factory", None) or {}).get("settings", {})
+    for name in ("pooling", "freeze_batch_norm", "remat"):
+        wanted, own = getattr(recipe, name), getattr(bare, name, None)
+        if wanted not in (getattr(plain, name), own) and name not in made_with:
+            _log.warning("%s is %r in the recipe, %r in model, which stays so", name, wanted, own)
 
 
 def _check_classes(recipe: Recipe, labels: Any, *, drawn: bool) -> None:

@@ -284,6 +284,8 @@ def _keep(
 ) -> Keep | None:
     """What of a network's features is kept, and in which folder: by default the run's, if it has one."""
     if views is None:
+        if features is not None:
+            raise ValueError("features is a folder for kept features: give kept_views, too")
         return None
     if features is None and out_dir:
         features = Path(out_dir) / FEATURES

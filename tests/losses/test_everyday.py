@@ -153,6 +153,9 @@ def test_what_matryoshka_and_both_ways_refuse() -> None:
         jdml.matryoshka(jdml.triplet_loss, (2, 8))(Q, Y)
     with pytest.raises(ValueError, match="weights must have one entry per dimension, 2, got 1"):
         jdml.matryoshka(jdml.triplet_loss, (2, 4), weights=(1.0,))
+    for wrong, error in ((np.nan, ValueError), (-1.0, ValueError), ("a", TypeError)):
+        with pytest.raises(error, match=r"weights\[1\] must be"):
+            jdml.matryoshka(jdml.triplet_loss, (2, 4), weights=(1.0, wrong))
     with pytest.raises(ValueError, match="dims must hold at least one"):
         jdml.matryoshka(jdml.triplet_loss, ())
     with pytest.raises(TypeError, match=r"dims must be several widths such as \(64, 128\), got 4"):

@@ -370,6 +370,8 @@ def test_wrong_settings_are_refused(build: Any, name: str) -> None:
 def test_chain_refuses_what_is_no_miner() -> None:
     with pytest.raises(TypeError, match="miner"):
         mining.chain(mining.easy_positive(), "hard")
+    with pytest.raises(TypeError, match="function easy_positive, which makes one: write"):
+        mining.chain(mining.easy_positive, mining.hard_negative())
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])

@@ -135,6 +135,25 @@ def test_weights_that_are_not_finite_are_named(tmp_path):
         converted(tmp_path, arrays)
 
 
+def test_numbers_that_are_no_weights_are_named(tmp_path):
+    name = "_bn1.running_var"
+    with pytest.raises(
+        ValueError, match=r"_bn1\.running_var holds variances, of which -1.* is none"
+    ):
+        converted(tmp_path, {**stored(), name: -stored()[name]})
+    for values, kind in ((1j * stored()[name], "complex64"), (np.zeros(4, "V2"), r"\|V2")):
+        np.savez(tmp_path / "in.npz", **{**stored(), name: values})
+        with pytest.raises(ValueError, match=rf"in.npz: {name} has type {kind}, expected floating"):
+            convert_weights(tmp_path / "in.npz", tmp_path / "out.safetensors", arch=ARCH)
+    np.savez(tmp_path / "in.npz", **{**stored(), name: np.full(1280, 1e300)})
+    with pytest.raises(ValueError, match=rf"{name} has values that are not finite"):
+        convert_weights(tmp_path / "in.npz", tmp_path / "out.safetensors", arch=ARCH)
+    with pytest.raises(
+        TypeError, match="variables must be what the network's init returns, got a N"
+    ):
+        load_weights(converted(tmp_path), None)
+
+
 def test_variables_of_another_shape_are_refused(tmp_path):
     variables = variables_of(ARCH)
     variables["params"]["stem"]["conv"]["kernel"] = np.zeros((3, 3, 1, 32))

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jdml import recipes
@@ -122,11 +124,28 @@ def test_a_recipe_is_plain_values(method, dataset, protocol):
         ({"network": "small", "last_blocks": 2}, ValueError, "needs a network with blocks .resnet"),
         ({"layer_decay": 1.0}, ValueError, "layer_decay must be between 0 and 1, got 1.0"),
         ({"freeze_batch_norm": "yes"}, TypeError, "freeze_batch_norm must be True or False"),
+        ({"network": 5}, TypeError, "network must be a text, got a int"),
+        ({"pooling": 5}, TypeError, "pooling must be a text, got a int"),
+        ({"batch_within": 5}, TypeError, "batch_within must be a text, got a int"),
+        ({"decayed": 5}, TypeError, "decayed must be names of roles, got 5"),
     ],
 )
 def test_what_no_recipe_can_be_is_refused(values, error, message):
     with pytest.raises(error, match=message):
         Recipe.from_json(values)
+
+
+def test_numbers_of_numpy_and_jax_are_numbers():
+    numbers = {"dim": np.int64(32), "rate": np.float64(0.1), "weight_decay": jnp.float32(0.5)}
+    made = Recipe(**numbers, skip_nonfinite=np.int8(3))
+    assert made == Recipe(dim=32, rate=0.1, weight_decay=0.5, skip_nonfinite=3)
+    assert {type(value) for value in (made.dim, made.rate, made.weight_decay)} == {int, float}
+    assert json.loads(json.dumps(made.to_json()))["dim"] == 32
+    nir = recipes.with_method(Recipe(loss="proxy_anchor"), "nir", weight=np.float64(0.5))
+    assert type(nir.method.weight) is float
+    for method, loss in (("nir", "proxy_anchor"), ("ccp", "contrastive")):
+        with pytest.raises(ValueError, match=f"method {method} has no 'wieght'"):
+            recipes.with_method(Recipe(loss=loss), method, wieght=1)
 
 
 def test_what_was_typed_goes_before_the_protocol():

@@ -233,6 +233,20 @@ def test_parts_of_one_s_own_take_the_recipe_s_place():
     jax.tree.map(np.testing.assert_array_equal, one.state.params, fresh.params)
 
 
+def test_what_a_recipe_says_of_its_own_network_is_told_where_another_has_it_otherwise(caplog):
+    paper = dataclasses.replace(PLAIN, pooling="max", freeze_batch_norm=True)
+    train(paper, blobs(), model=Network(), **STILL)
+    assert "pooling is 'max' in the recipe, None in model, which stays so" in caplog.text
+    assert "freeze_batch_norm is True in the recipe, " in caplog.text
+    caplog.clear()
+    like_it = jdml.models.SmallConvNet(dim=DIM, pooling="max", freeze_batch_norm=True)
+    train(paper, blobs(), model=like_it, **STILL)
+    train(PLAIN, blobs(), model=Network(), **STILL)
+    assert "in the recipe" not in caplog.text
+    with pytest.raises(ValueError, match="features is a folder for kept features: give kept_views"):
+        train(PLAIN, blobs(), model=Network(), features="somewhere", **STILL)
+
+
 def test_a_recipe_that_was_written_into_is_another():
     recipe = dataclasses.replace(PLAIN, settings={"margin": 0.1})
     first = train(recipe, blobs(), model=Network(), **STILL).history[-1]["loss"]
