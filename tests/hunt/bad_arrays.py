@@ -82,7 +82,7 @@ ARRAYS = [
         "NaN",
         arrays(embeddings=np.where(X > 0, np.nan, X)),
         report.read_runs,
-        "must be finite, row 0 is not",
+        "must be finite in float32, row 0 is not",
     ),
     Bad(
         "labels near the largest number",
