@@ -1,9 +1,11 @@
 """The miners, one record each."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from jdml.registry.constraints import nearest
 from jdml.registry.pointers import resolve
 
 
@@ -40,11 +42,16 @@ class Miner:
             >>> MINERS["eps"].build(dim=64) == MINERS["easy_positive"].build(dim=2)
             True
         """
+        builder: Callable[..., Callable[..., Any]] = resolve(f"jdml.mining:{self.builder}")
+        known = list(inspect.signature(builder).parameters)
+        for name in settings:
+            if name not in known:
+                there = f"it has {', '.join(known)}" if known else "it has none"
+                raise TypeError(
+                    f"{self.builder} has no setting {name!r}{nearest(name, known)}; {there}"
+                )
         own = {"dim": dim} if self.needs_dim else {}
-        made: Callable[..., Any] = resolve(f"jdml.mining:{self.builder}")(
-            **{**own, **self.settings, **settings}
-        )
-        return made
+        return builder(**{**own, **self.settings, **settings})
 
 
 def _records(*miners: Miner) -> dict[str, Miner]:

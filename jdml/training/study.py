@@ -175,7 +175,7 @@ def by_seed(
     wanted = as_read(settings)
     for run in results.values():
         job, metrics = run["job"], run["metrics"]
-        if metric not in metrics or "seed" not in job or not wanted.items() <= job.items():
+        if metric not in metrics or "seed" not in job or not wanted.items() <= as_read(job).items():
             continue
         if job["seed"] in values:
             raise ValueError(

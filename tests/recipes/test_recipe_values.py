@@ -9,6 +9,7 @@ import pytest
 
 from jdml import recipes
 from jdml.recipes import RECIPES, Recipe, make_objective, make_optimizer, recipe
+from jdml.recipes.words import build_miner
 
 pytestmark = pytest.mark.slow
 
@@ -146,6 +147,15 @@ def test_numbers_of_numpy_and_jax_are_numbers():
     for method, loss in (("nir", "proxy_anchor"), ("ccp", "contrastive")):
         with pytest.raises(ValueError, match=f"method {method} has no 'wieght'"):
             recipes.with_method(Recipe(loss=loss), method, wieght=1)
+
+
+def test_unknown_settings_of_a_miner_are_told_with_the_nearest():
+    for words, message in (
+        ("semi_hard:margn=.2", "semi_hard_negative has no setting 'margn'; did you mean margin"),
+        ("eps:k=2", "easy_positive has no setting 'k'; it has none"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build_miner(words, dim=8)
 
 
 def test_what_was_typed_goes_before_the_protocol():
