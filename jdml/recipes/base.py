@@ -391,9 +391,12 @@ def _check_time(recipe: Recipe) -> None:
 def _check_adapted(recipe: Recipe) -> None:
     """Refuse parts of the network that stay, or learn slowly, where they are not known."""
     for name in ("freeze", "lora_paths"):
-        value = getattr(recipe, name)
-        if value is not None and not isinstance(value, str):
-            raise TypeError(f"{name} must be a text, got a {type(value).__name__}")
+        try:
+            re.compile(getattr(recipe, name) or "")
+        except re.error as error:
+            raise RecipeError(
+                f"{{{name}}} must be a regular expression, got {getattr(recipe, name)!r}: {error}"
+            ) from error
     given = [n for n in ("freeze", "last_blocks", "lora") if getattr(recipe, n) is not None]
     if len(given) > 1:
         raise RecipeError(

@@ -125,6 +125,8 @@ def test_a_recipe_is_plain_values(method, dataset, protocol):
         ({"network": "small", "last_blocks": 2}, ValueError, "needs a network with blocks .resnet"),
         ({"layer_decay": 1.0}, ValueError, "layer_decay must be between 0 and 1, got 1.0"),
         ({"freeze_batch_norm": "yes"}, TypeError, "freeze_batch_norm must be True or False"),
+        ({"freeze": "("}, ValueError, r"freeze must be a regular expression, got '\(': missing"),
+        ({"lora": 2, "lora_paths": "["}, ValueError, "lora_paths must be a regular expression"),
         ({"network": 5}, TypeError, "network must be a text, got a int"),
         ({"pooling": 5}, TypeError, "pooling must be a text, got a int"),
         ({"batch_within": 5}, TypeError, "batch_within must be a text, got a int"),
