@@ -102,15 +102,11 @@ def _as_wide_as(width: int, comparison: Any) -> tuple[Any, list[str]]:
         else:
             break
         left_out.insert(0, last)
-    rest = (
-        len(comparison.metrics)
-        - len(comparison.shown)
-        - sum(m in comparison.metrics for m in left_out)
-    )
-    more = f" and {rest} more metrics" if rest and left_out else ""
-    return comparison, [
-        f"not shown: {', '.join(left_out)}{more} (--csv has all)"
-    ] if left_out else []
+    if not left_out:
+        return comparison, []
+    rest = {*comparison.metrics}.difference(comparison.shown, left_out)
+    more = f" and {len(rest)} more metrics" if rest else ""
+    return comparison, [f"not shown: {', '.join(left_out)}{more} (--csv has all)"]
 
 
 def _wrapped(line: str) -> str:

@@ -132,9 +132,8 @@ def _of_listing(
 
 def _as_the_run(listing: Listing, split: str, config: Mapping[str, Any]) -> Listing:
     """A listing split as the run's was; as it comes, where it is of another data set, or says itself what trains."""
-    data, rule, names = (
-        _told(config, *path) for path in (["data"], ["split"], ["embedding", "class_names"])
-    )
+    data, rule = config.get("data"), config.get("split")
+    names = _told(config, "embedding", "class_names")
     of_command = isinstance(data, str) and data in DATASETS and "seed" in config
     if of_command and data != listing.name:
         return listing

@@ -18,8 +18,6 @@ FIRST = ("R@1", "MAP@R", "P@1", "NMI")
 MOST = 8
 VALIDATION = "validation "
 """What the metrics of held-out rows begin with."""
-PARTS = ("", " runs", " std", " difference", " difference low", " difference high")
-"""What records tell of a metric."""
 TESTS = ("test ", "seen ", "unseen ")
 """What those of test parts begin with."""
 
@@ -256,25 +254,31 @@ def comparison_records(comparison: Comparison) -> list[dict[str, Any]]:
     records = []
     for row in comparison.rows:
         record: dict[str, Any] = {"run": row.name, "runs": len(row.runs)}
-        taken = {*record, "seconds", "memory_mib"}
-        taken |= {f"{metric}{part}" for metric in comparison.metrics for part in PARTS}
+        numbers = _numbers(row, comparison.metrics)
         for name in comparison.settings:
             value = row.settings[name]
+            taken = name in ("run", "runs") or name in numbers
             plain = isinstance(value, int | float) and not isinstance(value, bool)
-            record[f"setting {name}" if name in taken else name] = value if plain else told(value)
-        for metric in comparison.metrics:
-            values, difference = row.values[metric], row.differences.get(metric)
-            record[metric] = float(np.mean(values)) if values else ""
-            record[f"{metric} runs"] = len(values)
-            record[f"{metric} std"] = float(np.std(values, ddof=1)) if len(values) > 1 else ""
-            for part in ("mean", "low", "high"):
-                value = float("nan") if difference is None else getattr(difference, part)
-                name = "difference" if part == "mean" else f"difference {part}"
-                record[f"{metric} {name}"] = "" if math.isnan(value) else value
-        record["seconds"] = "" if row.seconds is None else row.seconds
-        record["memory_mib"] = "" if row.memory is None else row.memory
-        records.append(record)
+            record[f"setting {name}" if taken else name] = value if plain else told(value)
+        records.append(record | numbers)
     return records
+
+
+def _numbers(row: Row, metrics: Sequence[str]) -> dict[str, Any]:
+    """What a row's runs scored and took, by column."""
+    numbers: dict[str, Any] = {}
+    for metric in metrics:
+        values, difference = row.values[metric], row.differences.get(metric)
+        numbers[metric] = float(np.mean(values)) if values else ""
+        numbers[f"{metric} runs"] = len(values)
+        numbers[f"{metric} std"] = float(np.std(values, ddof=1)) if len(values) > 1 else ""
+        for part in ("mean", "low", "high"):
+            value = float("nan") if difference is None else getattr(difference, part)
+            name = "difference" if part == "mean" else f"difference {part}"
+            numbers[f"{metric} {name}"] = "" if math.isnan(value) else value
+    numbers["seconds"] = "" if row.seconds is None else row.seconds
+    numbers["memory_mib"] = "" if row.memory is None else row.memory
+    return numbers
 
 
 def is_share(metric: str) -> bool:
@@ -416,10 +420,9 @@ def _papers(rows: Sequence[Row], measured: Sequence[str]) -> dict[str, dict[str,
         }
         for row in rows
     }
-    reported = {name: paper for name, paper in by_row.items() if paper}
     different: dict[str, dict[str, float]] = {}
-    for name, paper in reported.items():
-        if paper not in different.values():
+    for name, paper in by_row.items():
+        if paper and paper not in different.values():
             different[f"paper of {name}"] = paper
     return different if len(different) != 1 else {"paper": next(iter(different.values()))}
 

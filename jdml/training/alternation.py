@@ -248,9 +248,8 @@ class AlternatingProblems(Hook):
         indices, there = self._rows(np.asarray(self.train.labels), classes, size, number)
         try:
             vectors = self._embedded(state, indices[there], number)
-        except (
-            BadImageError
-        ):  # found again wherever one is drawn, so that a run that goes on draws the same
+        except BadImageError:
+            # Found again wherever one is drawn, so that a run that goes on draws the same.
             if jax.process_count() > 1:
                 raise
             indices, there = self._rows(self._labels_of_whole, classes, size, number)
