@@ -49,6 +49,7 @@ ASKED = (
     Asked("batch", 32, "MPA-DW", "triplet"),
     Asked("batch", 256, "FastAP", "circle"),
     Asked("batch", 256, "InfoNCE", "ArcFace"),
+    Asked("batch", 1024, "triplet", "EPS + margin"),
 )
 
 
