@@ -20,6 +20,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from losses.registry import REGISTRY, loss
+from meshes import metrics_on_devices, objectives_on_devices
 from meshes.checks import (
     AUTO,
     EXPLICIT,
@@ -44,10 +45,7 @@ import jdml
 from jdml.mining import chain, easy_positive, random_positive, semi_hard_negative
 from jdml.ops.meshes import as_axis
 
-IDS = (
-    np.random.default_rng(1).permutation(2 * B)[:B].astype(np.int32) - 1
-)  # one may be −1, not known
-CHECKS = Checks()
+CHECKS = Checks(objectives_on_devices.CHECKS | metrics_on_devices.CHECKS)
 check = CHECKS.add
 
 
@@ -262,105 +260,6 @@ def boundaries_of_samples_go_with_their_rows() -> None:
 
 
 @check
-def the_memory_is_the_same_everywhere_in_the_order_of_the_batch() -> None:
-    def step(state: Any, x: Any, y: Any, ids: Any, **more: Any) -> Any:
-        """As `objectives.with_memory` does it: the batch enters first."""
-        pushed = jdml.memory.push(state, x, y, ids=ids, **more)
-
-        def past(x: Any) -> Any:
-            return jdml.contrastive_loss(
-                x,
-                y,
-                references=pushed.embeddings,
-                reference_labels=pushed.labels,
-                self_index=jdml.memory.slots(state, y, **more),
-                ids=ids,
-                reference_ids=pushed.ids,
-                **more,
-            )
-
-        return pushed, jax.value_and_grad(past)(x)
-
-    old = jnp.asarray(X) + 1.0, jnp.asarray(Y)
-    start = jdml.memory.push(jdml.memory.init(40, D), *old, ids=IDS[::-1].copy())
-    labels = np.where(WHERE, Y, -1)
-    expected = jax.device_get(jax.jit(step)(start, X, labels, IDS))
-    grid = mesh(EXPLICIT, 8)
-    placed = put(grid, (X, labels, IDS), (P("data"),) * 3)
-    assert_same(jax.device_get(jax.jit(step)(start, *placed)), expected)
-    pushed = jdml.memory.push(start, *placed[:2], ids=placed[2])  # outside jit
-    assert_same(jax.device_get(pushed), expected[0])
-    for check_vma in (True, False):
-        mapped = jax.shard_map(
-            functools.partial(step, axis_name="data"),
-            mesh=grid,
-            in_specs=(P(), P("data"), P("data"), P("data")),
-            out_specs=(P(), (P(), P("data"))),
-            check_vma=check_vma,
-        )
-        state = jax.device_put(start, NamedSharding(grid, P()))
-        assert_same(jax.device_get(jax.jit(mapped)(state, *placed)), expected)
-
-
-@check
-def an_objective_with_a_memory() -> None:
-    objective = jdml.objectives.with_memory(jdml.objectives.pair(jdml.contrastive_loss), 40, D)
-    old = jnp.asarray(X) + 1.0, jnp.asarray(Y)
-    start = objective.update_state(objective.init_state(), *old, ids=IDS[::-1].copy())
-
-    def step(x: Any, y: Any, ids: Any, **more: Any) -> Any:
-        more["ids"] = ids
-        value = jax.value_and_grad(lambda x: objective.loss({}, x, y, state=start, **more)[0])(x)
-        return value, objective.update_state(start, x, y, **more)
-
-    expected = jax.device_get(jax.jit(step)(X, Y, IDS))
-    grid = mesh(EXPLICIT, 8)
-    for kind in (EXPLICIT, AUTO):
-        placed = put(mesh(kind, 8), (X, Y, IDS), (P("data"),) * 3)
-        assert_same(jax.device_get(jax.jit(step)(*placed)), expected)
-    placed = put(grid, (X, Y, IDS), (P("data"),) * 3)
-    mapped = jax.shard_map(
-        functools.partial(step, axis_name="data"),
-        mesh=grid,
-        in_specs=P("data"),
-        out_specs=((P(), P("data")), P()),
-    )
-    assert_same(jax.device_get(jax.jit(mapped)(*placed)), expected)
-
-
-@check
-def an_objective_with_a_flow() -> None:
-    """Of every kind: what the flow draws, wrong classes, several proxies, a learned matrix."""
-    of = jdml.objectives
-    flow = jdml.flows.ConditionalFlow(D, D, num_blocks=2, hidden=8, depth=2)
-    learned = jdml.flows.ConditionalFlow(D, D, num_blocks=2, hidden=8, depth=2, mixing="linear")
-    one = of.proxy(jdml.proxy_anchor_loss, 40, D)
-    several = of.as_proxy_objective(jdml.contrastive_loss, 40, D, proxies_per_class=2)
-    made = [
-        of.with_nir(one, flow, wrong_class_weight=0.3, of_mean=True, warmup=2),
-        of.with_nir(several, learned, stop_proxy_gradient=True),
-        of.with_nir(one, flow, self_regularization="both"),
-    ]
-    for objective in made:
-        params, state = objective.init(jax.random.key(0)), objective.init_state()
-
-        def step(
-            params: Any, x: Any, y: Any, where: Any, o: Any = objective, s: Any = state
-        ) -> Any:
-            more = {"key": jax.random.key(1), "where": where, "state": s}
-            return jax.value_and_grad(lambda p, x: o.loss(p, x, y, **more), (0, 1), has_aux=True)(
-                params, x
-            )
-
-        expected = jax.device_get(jax.jit(step)(params, X, Y, WHERE))
-        for kind in (EXPLICIT, AUTO):
-            grid = mesh(kind, 8)
-            placed = put(grid, (X, Y, WHERE), (P("data"),) * 3)
-            everywhere = jax.device_put(params, NamedSharding(grid, P()))
-            assert_same(jax.device_get(jax.jit(step)(everywhere, *placed)), expected)
-
-
-@check
 def miners_and_pairs_alone() -> None:
     """Every miner takes the same pairs, those that draw too."""
 
@@ -458,102 +357,6 @@ def fields_alone() -> None:
     for grid in (mesh(EXPLICIT, 8), mesh(AUTO, 8), mesh(EXPLICIT, 4)):
         placed = put(grid, (X, points, classes), (P("data"),) * 3)
         assert_same(jax.device_get(step(*placed)), expected)
-
-
-@check
-def nearest_and_retrieval_in_a_gallery_on_a_mesh() -> None:
-    gallery = RNG.integers(-2, 3, (32, 3)).astype(np.float32)  # ties everywhere
-    labels = RNG.integers(0, 6, 32)
-    queries, query_labels = gallery[:10] + 0.25, labels[:10]
-    broken = np.arange(32)[:, None] == 17
-    evaluate, nearest = jdml.evaluate_retrieval, jdml.nearest
-    expected = evaluate(gallery, labels)
-    for kind in (EXPLICIT, AUTO):
-        rows = NamedSharding(mesh(kind, 8), P("data"))
-        there = jax.device_put(gallery, rows)
-        for k in (3, 9):
-            assert_same(nearest(queries, there, k), nearest(queries, gallery, k))
-        among = functools.partial(nearest, k=5, exclude_self=True)
-        assert_same(among(there, there), among(gallery, gallery))
-        actual = evaluate(queries, query_labels, there, jax.device_put(labels, rows), map_at=(9,))
-        assert actual == evaluate(queries, query_labels, gallery, labels, map_at=(9,))
-        assert evaluate(there, labels) == evaluate(gallery, labels)
-        own = np.where(np.arange(32) % 3, np.arange(32)[::-1], -1)
-        some = functools.partial(evaluate, gallery[::-1].copy(), labels[::-1], self_index=own)
-        assert some(there, labels) == some(gallery, labels)
-        groups, pairs = (np.arange(32) % 3,) * 2, np.arange(32 * 32).reshape(32, 32) % 5 < 2
-        for ignore in (groups, pairs):
-            assert some(there, labels, ignore=ignore) == some(gallery, labels, ignore=ignore)
-        few = put(mesh(kind, 8), (queries[:8], query_labels[:8]), [P("data")] * 2)
-        for searched in ((gallery, labels), (there, labels)):
-            assert evaluate(*few, *searched) == evaluate(queries[:8], query_labels[:8], *searched)
-        apart = jax.device_put(np.square(gallery[:, None] - gallery).sum(axis=-1), rows)
-        assert evaluate(there, labels, distances=apart) == evaluate(gallery, labels)
-        with pytest.warns(UserWarning, match="32 of 32 queries equal what they find first"):
-            evaluate(gallery, labels, there, labels)
-        with pytest.raises(ValueError, match="gallery must be finite .* row 17 is not"):
-            nearest(queries, jax.device_put(np.where(broken, np.nan, gallery), rows), 2)
-    grid = mesh(EXPLICIT, 8)
-    with jax.set_mesh(grid):
-        there = jax.device_put(gallery, NamedSharding(grid, P("data")))
-        assert evaluate(there, labels) == pytest.approx(expected, rel=1e-6)
-        assert_same(nearest(queries, there, 3), nearest(queries, gallery, 3))
-        uniformity = jdml.metrics.uniformity(there)
-    assert_same(uniformity, jdml.metrics.uniformity(jnp.asarray(gallery)))
-
-
-@check
-def couples_and_queries_of_no_class_in_a_gallery_on_a_mesh() -> None:
-    """Couples one by one, and counted in steps."""
-    verification, open_set = jdml.metrics.verification, jdml.metrics.open_set
-    gallery = RNG.normal(size=(32, 3)).astype(np.float32)
-    labels = RNG.integers(0, 6, 32)
-    queries, asked = gallery[:10] + 0.25, np.where(np.arange(10) % 3, labels[:10], 9)
-    groups = np.arange(10) % 3, np.arange(32) % 3
-    for kind in (EXPLICIT, AUTO):
-        there = put(mesh(kind, 8), (gallery, labels), [P("data")] * 2)
-        for ignore in (None, groups):
-            for function in (verification, open_set):
-                measure = functools.partial(function, queries, asked, far=(0.2,), ignore=ignore)
-                assert measure(*there) == measure(gallery, labels)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(jdml.metrics.couples, "EXACT", 0)
-                patch.setattr(jdml.metrics.couples, "AT_ONCE", 100)
-                measure = functools.partial(verification, queries, asked, ignore=ignore)
-                assert_same(measure(*there), measure(gallery, labels))
-                assert_same(verification(*there), verification(gallery, labels))
-        for measure in (verification, jdml.metrics.rejection_threshold):
-            assert measure(*there) == measure(gallery, labels)
-
-
-@check
-def queries_and_a_gallery_on_a_mesh_moved_towards_their_neighbours() -> None:
-    expand, augment = jdml.metrics.expand_queries, jdml.metrics.augment_gallery
-    x = RNG.normal(size=(32, 3)).astype(np.float32)
-    for kind in (EXPLICIT, AUTO):
-        (there,) = put(mesh(kind, 8), [x], [P("data")])
-        assert_same(expand(there, there, k=3), expand(x, x, k=3))
-        moved = augment(there, k=3)
-        assert moved.sharding == there.sharding
-        assert_same(moved, augment(x, k=3))
-
-
-@check
-def structural_metrics() -> None:
-    for kind in (EXPLICIT, AUTO):
-        there = put(mesh(kind, 8), (X, Y), (P("data"),) * 2)
-        for metric in (
-            lambda x, y: jdml.metrics.uniformity(x),
-            lambda x, y: jdml.metrics.spectral_decay(x),
-            lambda x, y: jdml.metrics.covering_radius(x, jnp.asarray(PROXIES[:, 0])),
-            jdml.metrics.class_density,
-            jdml.metrics.concentration_variance,
-            jdml.metrics.class_covering,
-            lambda x, y: jdml.metrics.violation_probability(x, y, beta=1.0, alpha=0.5),
-            lambda x, y: jdml.metrics.vmf_mixture_likelihood(x, y, PROXIES[:, 0]),
-            lambda x, y: jdml.metrics.ndcg_at_k(x > 0, y + 1, 3),
-        ):
-            assert_same(metric(*there), metric(jnp.asarray(X), jnp.asarray(Y)))
 
 
 @check

@@ -21,11 +21,11 @@ KINDS = ("explicit axes", "auto axes", "set_mesh", "shard_map", "shard_map witho
 
 
 def named_checks() -> list[str]:
-    """The checks that the script's functions are, and those of its losses with options."""
-    tree = ast.parse(SCRIPT.read_text())
+    """The checks that functions are: of the script, and of what it takes from beside it."""
     return [
         node.name.replace("_", " ")
-        for node in tree.body
+        for file in sorted(SCRIPT.parent.glob("*_devices.py"))
+        for node in ast.parse(file.read_text()).body
         if isinstance(node, ast.FunctionDef)
         and any(isinstance(d, ast.Name) and d.id == "check" for d in node.decorator_list)
     ]

@@ -1,0 +1,130 @@
+"""Memories and objectives on eight devices; `eight_devices.py` tries them."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from meshes.checks import (
+    AUTO,
+    EXPLICIT,
+    WHERE,
+    B,
+    Checks,
+    D,
+    X,
+    Y,
+    assert_same,
+    mesh,
+    put,
+)
+
+import jdml
+
+IDS = (
+    np.random.default_rng(1).permutation(2 * B)[:B].astype(np.int32) - 1
+)  # one may be −1, not known
+CHECKS = Checks()
+check = CHECKS.add
+
+
+@check
+def the_memory_is_the_same_everywhere_in_the_order_of_the_batch() -> None:
+    def step(state: Any, x: Any, y: Any, ids: Any, **more: Any) -> Any:
+        """As `objectives.with_memory` does it: the batch enters first."""
+        pushed = jdml.memory.push(state, x, y, ids=ids, **more)
+
+        def past(x: Any) -> Any:
+            return jdml.contrastive_loss(
+                x,
+                y,
+                references=pushed.embeddings,
+                reference_labels=pushed.labels,
+                self_index=jdml.memory.slots(state, y, **more),
+                ids=ids,
+                reference_ids=pushed.ids,
+                **more,
+            )
+
+        return pushed, jax.value_and_grad(past)(x)
+
+    old = jnp.asarray(X) + 1.0, jnp.asarray(Y)
+    start = jdml.memory.push(jdml.memory.init(40, D), *old, ids=IDS[::-1].copy())
+    labels = np.where(WHERE, Y, -1)
+    expected = jax.device_get(jax.jit(step)(start, X, labels, IDS))
+    grid = mesh(EXPLICIT, 8)
+    placed = put(grid, (X, labels, IDS), (P("data"),) * 3)
+    assert_same(jax.device_get(jax.jit(step)(start, *placed)), expected)
+    pushed = jdml.memory.push(start, *placed[:2], ids=placed[2])  # outside jit
+    assert_same(jax.device_get(pushed), expected[0])
+    for check_vma in (True, False):
+        mapped = jax.shard_map(
+            functools.partial(step, axis_name="data"),
+            mesh=grid,
+            in_specs=(P(), P("data"), P("data"), P("data")),
+            out_specs=(P(), (P(), P("data"))),
+            check_vma=check_vma,
+        )
+        state = jax.device_put(start, NamedSharding(grid, P()))
+        assert_same(jax.device_get(jax.jit(mapped)(state, *placed)), expected)
+
+
+@check
+def an_objective_with_a_memory() -> None:
+    objective = jdml.objectives.with_memory(jdml.objectives.pair(jdml.contrastive_loss), 40, D)
+    old = jnp.asarray(X) + 1.0, jnp.asarray(Y)
+    start = objective.update_state(objective.init_state(), *old, ids=IDS[::-1].copy())
+
+    def step(x: Any, y: Any, ids: Any, **more: Any) -> Any:
+        more["ids"] = ids
+        value = jax.value_and_grad(lambda x: objective.loss({}, x, y, state=start, **more)[0])(x)
+        return value, objective.update_state(start, x, y, **more)
+
+    expected = jax.device_get(jax.jit(step)(X, Y, IDS))
+    grid = mesh(EXPLICIT, 8)
+    for kind in (EXPLICIT, AUTO):
+        placed = put(mesh(kind, 8), (X, Y, IDS), (P("data"),) * 3)
+        assert_same(jax.device_get(jax.jit(step)(*placed)), expected)
+    placed = put(grid, (X, Y, IDS), (P("data"),) * 3)
+    mapped = jax.shard_map(
+        functools.partial(step, axis_name="data"),
+        mesh=grid,
+        in_specs=P("data"),
+        out_specs=((P(), P("data")), P()),
+    )
+    assert_same(jax.device_get(jax.jit(mapped)(*placed)), expected)
+
+
+@check
+def an_objective_with_a_flow() -> None:
+    """Of every kind: what the flow draws, wrong classes, several proxies, a learned matrix."""
+    of = jdml.objectives
+    flow = jdml.flows.ConditionalFlow(D, D, num_blocks=2, hidden=8, depth=2)
+    learned = jdml.flows.ConditionalFlow(D, D, num_blocks=2, hidden=8, depth=2, mixing="linear")
+    one = of.proxy(jdml.proxy_anchor_loss, 40, D)
+    several = of.as_proxy_objective(jdml.contrastive_loss, 40, D, proxies_per_class=2)
+    made = [
+        of.with_nir(one, flow, wrong_class_weight=0.3, of_mean=True, warmup=2),
+        of.with_nir(several, learned, stop_proxy_gradient=True),
+        of.with_nir(one, flow, self_regularization="both"),
+    ]
+    for objective in made:
+        params, state = objective.init(jax.random.key(0)), objective.init_state()
+
+        def step(
+            params: Any, x: Any, y: Any, where: Any, o: Any = objective, s: Any = state
+        ) -> Any:
+            more = {"key": jax.random.key(1), "where": where, "state": s}
+            return jax.value_and_grad(lambda p, x: o.loss(p, x, y, **more), (0, 1), has_aux=True)(
+                params, x
+            )
+
+        expected = jax.device_get(jax.jit(step)(params, X, Y, WHERE))
+        for kind in (EXPLICIT, AUTO):
+            grid = mesh(kind, 8)
+            placed = put(grid, (X, Y, WHERE), (P("data"),) * 3)
+            everywhere = jax.device_put(params, NamedSharding(grid, P()))
+            assert_same(jax.device_get(jax.jit(step)(everywhere, *placed)), expected)
