@@ -95,15 +95,17 @@ def evaluate_arrays(
                 gallery = stack.enter_context(_unit_on_disk(gallery))
             elif gallery is not None:
                 gallery = _unit(gallery)
-        queries, gallery, distances = look_again(second_look, queries, gallery)
+        ranked = look_again(second_look, queries, gallery, own)
+        if ranked.gallery is not None and gallery_classes is None:
+            gallery_classes = classes
         measured: dict[str, Any] = evaluate_retrieval(
-            queries,
+            ranked.queries,
             classes,
-            gallery,
+            ranked.gallery,
             gallery_classes,
-            self_index=own,
+            self_index=ranked.self_index,
             ignore=groups,
-            distances=distances,
+            distances=ranked.distances,
             recall_at=recall_at,
             precision_at=precision_at,
             found_at=found_at,

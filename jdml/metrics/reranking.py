@@ -1,13 +1,14 @@
 """A second look at a ranking: neighbours that are each other's, vectors moved towards their neighbours."""
 
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jdml.metrics.answers import rows_of
+from jdml.metrics.answers import checked_own, rows_of
 from jdml.metrics.handed import handed_in
 from jdml.metrics.neighbors import nearest
 from jdml.ops import checks, sphere
@@ -26,6 +27,7 @@ def rerank(
     k2: int = 6,
     weight: float = 0.3,
     released: bool = False,
+    self_index: Any = None,
 ) -> Array:
     """Compute distances by which neighbours that are each other's come first: k-reciprocal re-ranking.
 
@@ -43,13 +45,16 @@ def rerank(
         weight: λ, of the distance that was; 1 changes nothing.
         released: as the authors' program has it: d² over the largest of its row in place of d, V divided by its sum,
             and *more* than 2/3.
+        self_index: ``[Q]``, the gallery's row that a query is itself: it counts once among the neighbours, as that row;
+            −1: none. Default: −1 for all, and the own row where there is no gallery.
 
     Returns:
         ``[Q, N]`` float32, for ``evaluate_retrieval(distances=…)``.
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, k1 or k2 < 1, ``weight`` outside 0…1, a row that is not finite.
+        ValueError: shapes that do not fit, k1 or k2 < 1, ``weight`` outside 0…1, a row that is not finite,
+            ``self_index`` outside −1…N−1.
 
     Implementation notes:
         The neighbourhoods are sparse matrices on the host: memory O((Q + N)·k1²) at most and the result. Other queries
@@ -64,19 +69,24 @@ def rerank(
         >>> rerank(x[:1], x[1:], k1=2, k2=1)[0].argsort()  # -0.2 is nearer, but has nearer ones
         Array([0, 1, 2, 3, 4], dtype=int32)
     """
-    checks.check_concrete("rerank", queries, gallery)
+    checks.check_concrete("rerank", queries, gallery, self_index)
     checks.check_embeddings("queries", queries)
     checks.count("k1", k1)
     checks.count("k2", k2)
     checks.unit_interval("weight", weight)
-    parts = [checks.as_finite("queries", queries)]
-    if gallery is not None:
-        checks.check_embeddings("gallery", gallery, dim=queries.shape[1], like="queries")
-        parts.append(checks.as_finite("gallery", gallery))
-    every = jnp.asarray(np.concatenate([np.asarray(some) for some in parts]))
+    asked = np.asarray(checks.as_finite("queries", queries))
+    if gallery is None:
+        gallery, self_index = queries, np.arange(len(asked)) if self_index is None else self_index
+    checks.check_embeddings("gallery", gallery, dim=queries.shape[1], like="queries")
+    searched = np.asarray(checks.as_finite("gallery", gallery))
+    own = checked_own(self_index, len(asked), len(searched))
+    lone = np.full(len(asked), True) if own is None else own < 0
+    first = lone.sum()
+    places = np.where(lone, np.cumsum(lone) - 1, first + (0 if own is None else own))
+    every = jnp.asarray(np.concatenate([asked[lone], searched]))
     size = len(every)
     if not size:
-        return jnp.zeros((0, 0), jnp.float32)
+        return jnp.zeros((len(asked), 0), jnp.float32)
     near = np.arange(size)[:, None]
     most = min(max(k1, k2 - 1), size - 1)
     if most:
@@ -94,8 +104,8 @@ def rerank(
     if released:
         encoded = encoded.multiply(1 / encoded.sum(axis=1)[:, None]).tocsr()
     encoded = _listed(near[:, :k2]).astype(np.float64) @ encoded / min(k2, near.shape[1])
-    first = 0 if gallery is None else len(queries)
-    return jnp.asarray(_final(vectors, encoded, len(queries), first, weight, scale, released))
+    plain = _apart_from_all(asked, searched, scale[places] if released else None)
+    return jnp.asarray(_final(encoded, places, first, weight, plain))
 
 
 def _listed(near: np.ndarray) -> Any:
@@ -137,34 +147,38 @@ def _farthest(vectors: np.ndarray) -> np.ndarray:
     return np.where(most > 0, most, 1.0)
 
 
-def _final(
-    vectors: np.ndarray,
-    encoded: Any,
-    queries: int,
-    first: int,
-    weight: float,
-    scale: np.ndarray,
-    released: bool,
-) -> np.ndarray:
-    """The final distances ``[Q, N]`` of the first rows to those of the gallery, query by query."""
+def _apart_from_all(
+    queries: np.ndarray, gallery: np.ndarray, scale: np.ndarray | None
+) -> Iterator[np.ndarray]:
+    """The distances of each query to all of the gallery ``[N]``; with a scale their squares, divided by it."""
     from scipy.spatial.distance import cdist
 
+    queries, gallery = queries.astype(np.float64), gallery.astype(np.float64)
+    for row in range(len(queries)):
+        apart = cdist(queries[[row]], gallery)[0]
+        yield apart if scale is None else np.square(apart) / scale[row]
+
+
+def _final(
+    encoded: Any, places: np.ndarray, first: int, weight: float, apart: Iterable[np.ndarray]
+) -> np.ndarray:
+    """The final distances ``[Q, N]`` of the rows at some places to those of the gallery, query by query."""
     gallery, sums = encoded[first:].tocsc(), encoded.sum(axis=1)
-    final = np.empty((queries, len(vectors) - first), np.float32)
-    for query in range(queries):
-        own = encoded[[query]].tocoo()
+    final = np.empty((len(places), gallery.shape[0]), np.float32)
+    for query, (place, distances) in enumerate(zip(places, apart, strict=True)):
+        own = encoded[[place]].tocoo()
         there = gallery[:, own.col].tocsc()
         there.data = np.minimum(there.data, np.repeat(own.data, np.diff(there.indptr)))
         shared = there.sum(axis=1)
-        jaccard = 1 - shared / (sums[query] + sums[first:] - shared)
-        apart = cdist(vectors[[query]], vectors[first:])[0]
-        apart = np.square(apart) / scale[query] if released else apart
-        final[query] = (1 - weight) * jaccard + weight * apart
+        jaccard = 1 - shared / (sums[place] + sums[first:] - shared)
+        final[query] = (1 - weight) * jaccard + weight * distances
     return final
 
 
 @handed_in
-def expand_queries(queries: Array, gallery: Any, *, k: int = 10, alpha: float = 3.0) -> Array:
+def expand_queries(
+    queries: Array, gallery: Any, *, k: int = 10, alpha: float = 3.0, self_index: Any = None
+) -> Array:
     """Move queries towards what they find: query expansion by similarity (αQE).
 
     Formula:
@@ -175,13 +189,15 @@ def expand_queries(queries: Array, gallery: Any, *, k: int = 10, alpha: float = 
         gallery: ``[N, D]``, likewise; on a mesh, or a ``numpy.memmap``, too.
         k: how many neighbours.
         alpha: α; 0 is the plain average (AQE), large ones trust the nearest only.
+        self_index: ``[Q]``, the gallery's row that a query is itself, which it does not find; −1: none.
 
     Returns:
         ``[Q, D]`` float32 on the sphere, to be searched with in place of the queries.
 
     Raises:
         TypeError: arguments of the wrong kind.
-        ValueError: shapes that do not fit, k beyond the gallery, α < 0, a row that is not finite.
+        ValueError: shapes that do not fit, k beyond the gallery, α < 0, a row that is not finite, ``self_index``
+            outside −1…N−1.
 
     Reference:
         Chum et al., *Total Recall* (AQE); Radenović, Tolias & Chum, *Fine-tuning CNN Image Retrieval with No Human
@@ -192,8 +208,9 @@ def expand_queries(queries: Array, gallery: Any, *, k: int = 10, alpha: float = 
         >>> expand_queries(jnp.array([[1.0, 0.0]]), jnp.array([[0.0, 1.0], [-1.0, 0.0]]), k=1, alpha=0.0).round(4)
         Array([[0.7071, 0.7071]], dtype=float32)
     """
-    checks.check_concrete("expand_queries", queries, gallery)
-    return _moved(queries, gallery, k, alpha, exclude_self=False)
+    checks.check_concrete("expand_queries", queries, gallery, self_index)
+    rows = _others(queries, gallery, k, self_index)
+    return _moved(queries, rows, gallery, alpha)
 
 
 @handed_in
@@ -229,46 +246,74 @@ def augment_gallery(gallery: Array, *, k: int = 10, alpha: float = 0.0) -> Array
     checks.check_embeddings("gallery", gallery)
     vectors = checks.as_finite("gallery", gallery)
     on_disk = isinstance(gallery, np.memmap)
-    return _moved(vectors, gallery if on_disk else vectors, k, alpha, exclude_self=True)
+    searched = gallery if on_disk else vectors
+    _, rows = nearest(vectors, searched, k, exclude_self=True)
+    return _moved(vectors, np.asarray(rows), searched, alpha)
+
+
+class Ranked(NamedTuple):
+    """What is ranked: queries in a gallery, by their distances or by others ``[Q, N]``."""
+
+    queries: Any
+    gallery: Any
+    self_index: Any
+    distances: Array | None = None
 
 
 def look_again(
-    kind: SecondLook, queries: Any, gallery: Any = None
-) -> tuple[Any, Any, Array | None]:
+    kind: SecondLook, queries: Any, gallery: Any = None, self_index: Any = None
+) -> Ranked:
     """What is ranked instead, by one of the ways of this module.
 
     Args:
         kind: which.
         queries: ``[Q, D]``.
-        gallery: ``[N, D]``; None: the queries among each other.
+        gallery: ``[N, D]``; None: the queries as they are, each of which is its own row.
+        self_index: ``[Q]``, the gallery's row that a query is itself; −1: none.
 
     Returns:
-        Queries, gallery, and distances ``[Q, N]`` where these are to be ranked. A row without neighbours stays.
+        It. A row without neighbours stays.
     """
+    if gallery is None and kind != "none":
+        gallery, self_index = queries, np.arange(len(queries)) if self_index is None else self_index
+    ranked = Ranked(queries, gallery, self_index)
+    if kind == "none":
+        return ranked
     if kind == "reciprocal":
-        return queries, gallery, rerank(queries, gallery)
-    alone = gallery is None
-    k = min(10, len(queries if alone else gallery) - (alone or kind == "augment"))
-    if kind == "none" or k < 1:
-        return queries, gallery, None
-    if kind == "expand" and alone:
-        queries = _moved(queries, queries, k, 3.0, exclude_self=True)
-    elif kind == "expand":
-        queries = expand_queries(queries, gallery, k=k)
-    elif alone:
-        queries = augment_gallery(queries, k=k)
-    else:
-        gallery = augment_gallery(gallery, k=k)
-    return queries, gallery, None
+        return ranked._replace(distances=rerank(queries, gallery, self_index=self_index))
+    has_own = self_index is not None and bool((np.asarray(self_index) >= 0).any())
+    k = min(10, len(gallery) - (has_own or kind == "augment"))
+    if k < 1:
+        return ranked
+    if kind == "augment":
+        return ranked._replace(gallery=augment_gallery(gallery, k=k))
+    return ranked._replace(queries=expand_queries(queries, gallery, k=k, self_index=self_index))
 
 
-def _moved(vectors: Array, gallery: Any, k: int, alpha: float, *, exclude_self: bool) -> Array:
-    """Vectors moved towards their neighbours, some at a time, on the sphere; they lie where they lay."""
+def _others(queries: Array, gallery: Any, k: int, self_index: Any) -> np.ndarray:
+    """The k nearest rows of a gallery ``[Q, k]``, without the one that a query is itself."""
+    checks.check_embeddings("queries", queries)
+    checks.check_embeddings("gallery", gallery, dim=queries.shape[1], like="queries")
+    checks.count("k", k)
+    own = checked_own(self_index, len(queries), len(gallery))
+    if own is None or (own < 0).all():
+        return np.asarray(nearest(queries, gallery, k)[1])
+    others = len(gallery) - 1
+    if k > others:
+        raise ValueError(
+            f"k must be at most the number of the other gallery rows, {others}, got {k}"
+        )
+    rows = np.asarray(nearest(queries, gallery, k + 1)[1])
+    own_last = np.argsort(rows == own[:, None], axis=1, kind="stable")
+    return np.take_along_axis(rows, own_last[:, :k], axis=1)
+
+
+def _moved(vectors: Array, rows: np.ndarray, gallery: Any, alpha: float) -> Array:
+    """Vectors moved towards rows ``[Q, k]`` of a gallery, some at a time, on the sphere; they lie where they lay."""
     checks.non_negative("alpha", alpha)
-    rows = np.asarray(nearest(vectors, gallery, k, exclude_self=exclude_self)[1])
     every = jnp.asarray(vectors, jnp.float32)
-    own, step = np.asarray(every), max(1, AT_A_TIME // k)
-    moved = [own[:0]]
+    own, k = np.asarray(every), rows.shape[1]
+    step, moved = max(1, AT_A_TIME // k), [own[:0]]
     for part in (slice(start, start + step) for start in range(0, len(own), step)):
         near = rows_of(gallery, rows[part].reshape(-1)).astype(np.float32)
         moved.append(np.asarray(_towards(own[part], near.reshape(-1, k, own.shape[1]), alpha)))

@@ -1,6 +1,6 @@
 """Images found for images: the nearest of a gallery, but not the query itself, wherever it lies in the gallery."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,9 @@ from jdml.metrics import nearest
 from jdml.metrics.reranking import look_again
 from jdml.registry.constraints import SecondLook
 from jdml.training.embedded import Embedded
+
+LOOKED_AT = 32
+"""Of the nearest rows of a gallery so many are asked whether they are the query."""
 
 
 def search_images(
@@ -54,9 +57,9 @@ def search_images(
     named = gallery.files is not None
     files = gallery.files.tolist() if gallery.files is not None else [*map(str, range(len(rows)))]
     itself = _Itself(vectors, queries, rows, files)
-    asked, searched, apart = look_again(
-        second_look, jnp.asarray(vectors), jnp.asarray(rows, jnp.float32)
-    )
+    asked, searched = jnp.asarray(vectors), jnp.asarray(rows, jnp.float32)
+    own = _own_rows(asked, searched, itself) if named and second_look != "none" else None
+    asked, searched, _, apart = look_again(second_look, asked, searched, own)
     most = min(k + 1, len(rows))
     while True:
         distances, indices = map(np.asarray, _first(asked, searched, apart, most))
@@ -82,6 +85,17 @@ def search_images(
             hits.append(hit)
         answers.append({"query": query, "found": hits})
     return answers
+
+
+def _own_rows(queries: Any, gallery: Any, itself: Callable[[int, int], bool]) -> np.ndarray:
+    """The gallery's row that each query is, the nearest of them; -1 for none."""
+    _, near = nearest(queries, gallery, min(LOOKED_AT, len(gallery)))
+    return np.array(
+        [
+            next((int(row) for row in rows if itself(query, row)), -1)
+            for query, rows in enumerate(np.asarray(near))
+        ]
+    )
 
 
 def _first(queries: Any, gallery: Any, apart: Any, k: int) -> tuple[Any, Any]:

@@ -164,11 +164,18 @@ def test_arrays_are_measured_as_they_are():
     }
     for kind in ("reciprocal", "expand", "augment"):
         again = evaluate_arrays(by_name, **names, self_index="own", second_look=kind, **settings)
-        assert again.keys() == expected.keys()
+        assert again == evaluate_arrays(alone, second_look=kind, **settings)
+        clusters = evaluate_arrays(alone, second_look=kind, clustered=True)
+        assert {name: clusters[name] for name in ("NMI", "AMI")} == agreement(ROWS, CLASSES)
     again = evaluate_arrays(alone, second_look="reciprocal", **settings)
     assert again == evaluate_retrieval(ROWS, CLASSES, distances=metrics.rerank(ROWS), **settings)
+    own = np.arange(12)
+    moved = metrics.augment_gallery(ROWS)
     again = evaluate_arrays(alone, second_look="augment", **settings)
-    assert again == evaluate_retrieval(metrics.augment_gallery(ROWS), CLASSES, **settings)
+    assert again == evaluate_retrieval(ROWS, CLASSES, moved, CLASSES, self_index=own, **settings)
+    moved = metrics.expand_queries(ROWS, ROWS, self_index=own)
+    again = evaluate_arrays(alone, second_look="expand", **settings)
+    assert again == evaluate_retrieval(moved, CLASSES, ROWS, CLASSES, self_index=own, **settings)
 
 
 def test_labels_in_a_file_are_whole_numbers_or_words():

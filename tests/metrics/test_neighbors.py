@@ -194,6 +194,24 @@ def test_neighbours_that_are_each_others(whole, released):
         np.testing.assert_allclose(rerank(x[:9], x[9:], weight=1.0), apart, rtol=1e-5)
 
 
+@pytest.mark.parametrize("released", [False, True], ids=["paper", "program"])
+def test_a_query_that_is_a_row_of_the_gallery_counts_once_among_the_neighbours(released):
+    x = np.random.default_rng(3).normal(size=(40, 3)).astype(np.float32)
+    settings = {"k1": 6, "k2": 3, "weight": 0.3, "released": released}
+    order = np.random.default_rng(4).permutation(40)
+    whole = rerank(x, x[order], self_index=np.argsort(order), **settings)
+    np.testing.assert_allclose(whole, rerank(x, **settings)[:, order], atol=2e-6)
+    queries, gallery = np.stack([x[13], x[0]]), x[10:]  # the first lies in the gallery
+    actual = rerank(queries, gallery, self_index=np.array([3, -1]), **settings)
+    expected = oracle.reranked(x[:1], gallery, **settings)
+    np.testing.assert_allclose(actual[1:], expected, atol=2e-6)
+    others = np.delete(gallery, 3, axis=0)
+    expected = oracle.reranked(x[13:14], np.concatenate([x[:1], others]), **settings)[:, 1:]
+    np.testing.assert_allclose(np.delete(actual[:1], 3, axis=1), expected, atol=2e-6)
+    alone = rerank(queries, gallery, self_index=np.full(2, -1), **settings)
+    np.testing.assert_allclose(alone, rerank(queries, gallery, **settings), atol=1e-7)
+
+
 def test_farthest_rows_a_block_at_a_time(monkeypatch):
     x = np.random.default_rng(0).normal(size=(5, 3))
     expected = reranking._farthest(x)
@@ -223,6 +241,11 @@ def test_vectors_moved_towards_their_neighbours(tmp_path, monkeypatch):
         np.testing.assert_allclose(augment_gallery(gallery, k=4, alpha=alpha), expected, atol=1e-5)
         monkeypatch.setattr(reranking, "AT_A_TIME", 30)  # in pieces, the last one short
     assert expand_queries(x[:0], there, k=4).shape == (0, 4)
+    own = np.arange(30)[::-1]
+    found = expand_queries(gallery, gallery[::-1].copy(), k=4, alpha=0.0, self_index=own)
+    np.testing.assert_allclose(found, expected, atol=1e-5)  # as each moves by the others
+    found = expand_queries(x, gallery, k=30, self_index=np.full(9, -1))
+    np.testing.assert_allclose(found, oracle.moved(x, gallery, 30, 3.0, alone=False), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -237,6 +260,12 @@ def test_vectors_moved_towards_their_neighbours(tmp_path, monkeypatch):
             "k must be at most the number of the gallery rows, 6",
         ),
         (lambda x: augment_gallery(x, k=6), "the other gallery rows, 5"),
+        (
+            lambda x: expand_queries(x, x, k=6, self_index=np.arange(6)),
+            "k must be at most the number of the other gallery rows, 5, got 6",
+        ),
+        (lambda x: expand_queries(x, x, k=1, self_index=np.arange(1, 7)), r"self_index\[5\] is 6"),
+        (lambda x: rerank(x, x, self_index=np.arange(1, 7)), r"self_index\[5\] is 6"),
         (lambda x: augment_gallery(x, k=1, alpha=-1.0), "alpha must be >= 0"),
         (lambda x: augment_gallery(x * np.nan, k=1), "gallery must be finite"),
     ],
