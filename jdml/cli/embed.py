@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jdml.data.source import Source, Split, read_source
+from jdml.data.source import Source, Split, check_data_dir, read_source
 from jdml.registry.extras import need
 from jdml.registry.places import check_file
 from jdml.training.embedded import ENDINGS, Embedded, write_embeddings
@@ -49,6 +49,7 @@ class Embed:
         check_file("--out", out, ENDINGS)
         if out.suffix == ".parquet":
             need("pyarrow", f"writing {out}")
+        check_data_dir(self.source, self.data_dir)
         trained = load(self.run, which=self.which)
         source = read_source(
             self.source, self.data_dir, split=self.split, view=self.labels, config=trained.config

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from jdml.cli.options.base import flag
 from jdml.registry.constraints import SecondLook
 from jdml.registry.places import at_home
 
@@ -74,14 +75,11 @@ class Evaluate:
     def execute(self) -> None:
         """Read, measure, show."""
         from jdml.cli.terminal import print_table
-        from jdml.data.arrays import read_arrays
         from jdml.training.run_files import write_json
 
         if self.json not in (None, "-") and not Path(str(self.json)).absolute().parent.is_dir():
             raise ValueError(f"--json {self.json}: there is no folder to write it into")
-        lone = self.file.suffix == ".npy"
-        arrays: Mapping[str, Any] = self._read_files() if lone else read_arrays(self.file)
-        metrics = self._measure(self._grouped(arrays))
+        metrics = self._measure(self._grouped(self._read()))
         if self.json == "-":
             print(json.dumps(metrics, indent=2))
             return
@@ -140,21 +138,39 @@ class Evaluate:
             found[f"{prefix}{self.ignore_same}"] = np.array([values[file] for file in files])
         return ChainMap(found, arrays)  # type: ignore[arg-type]  # nothing is written
 
-    def _read_files(self) -> dict[str, np.ndarray]:
-        """The arrays that lie in .npy files, by the names of the options."""
-        from jdml.data.arrays import read_array
+    def _read(self) -> Mapping[str, Any]:
+        """The arrays by the names of the options: those of the file, and .npy files of their own."""
+        from jdml.data.arrays import read_array, read_arrays
 
-        if self.labels == "labels":
-            raise ValueError(f"--labels must be the .npy file with the labels of {self.file}")
-        files = {self.embeddings: self.file, self.labels: Path(self.labels)}
-        if (self.gallery_embeddings, self.gallery_labels) != GALLERY:
-            files[self.gallery_embeddings] = Path(self.gallery_embeddings)
-            files[self.gallery_labels] = Path(self.gallery_labels)
-        if self.self_index != "self_index":
-            files[self.self_index] = Path(self.self_index)
-        if self.ignore_same is not None:
+        lone = self.file.suffix == ".npy"
+        if lone:
+            self._check_lone()
+        arrays = {self.embeddings: read_array(self.file)} if lone else read_arrays(self.file)
+        named = (self.labels, self.gallery_embeddings, self.gallery_labels, self.self_index)
+        files = {name: Path(name) for name in named if name.endswith(".npy")}
+        if self.ignore_same is not None and self.ignore_same.endswith(".npy"):
             path = Path(self.ignore_same)
             files[self.ignore_same] = path
-            if self.gallery_embeddings in files:
+            if self.gallery_embeddings in files or self.gallery_embeddings in arrays:
                 files[f"gallery_{self.ignore_same}"] = path.with_name(f"gallery_{path.name}")
-        return {name: read_array(file) for name, file in files.items()}
+        apart = {name: read_array(file) for name, file in files.items()}
+        return ChainMap(apart, arrays)  # type: ignore[arg-type]  # nothing is written
+
+    def _check_lone(self) -> None:
+        """Refuse names of arrays where there are files alone."""
+        if self.labels == "labels":
+            raise ValueError(f"--labels must be the .npy file with the labels of {self.file}")
+        given = {name: getattr(self, name) for name in GALLERY if getattr(self, name) != name}
+        if len(given) == 1:
+            ((name, file),) = given.items()
+            (other,) = set(GALLERY) - {name}
+            raise ValueError(f"{flag(name)} {file} needs {flag(other)}, another .npy file")
+        own = {} if self.self_index == "self_index" else {"self_index": self.self_index}
+        groups = self.ignore_same
+        if groups is not None and ":" not in groups:
+            own["ignore_same"] = groups
+        for name, value in {"labels": self.labels, **given, **own}.items():
+            if not value.endswith(".npy"):
+                raise ValueError(
+                    f"{flag(name)} must be a .npy file, as {self.file} is one, got {value}"
+                )

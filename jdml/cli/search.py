@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from jdml.cli.embed import embed_source
-from jdml.data.source import read_source
+from jdml.data.source import check_data_dir, read_source
 from jdml.registry.constraints import SecondLook
 from jdml.registry.places import at_home, check_file
 from jdml.training.embedded import Embedded, read_embeddings
@@ -90,6 +90,11 @@ class Search:
         if self.gallery is None:
             raise ValueError(
                 "--gallery is missing: a folder of images, or a .npz file of jdml embed"
+            )
+        check_data_dir(self.gallery, self.data_dir)
+        if self.labels is not None and self.gallery.endswith(".npz"):
+            raise ValueError(
+                f"--labels is for a gallery of images; {self.gallery} was embedded with the labels it holds"
             )
         if not self.query:
             raise ValueError("QUERY is missing: an image, or several")

@@ -112,7 +112,7 @@ class Sweep(Train):
         for values in itertools.product(*(values for _, values in settings)):
             chosen: list[str] = []
             for name, value in zip(names, values, strict=True):
-                chosen += [f"--{name.replace('_', '-')}", *shlex.split(value)]
+                chosen += _typed(name, value)
             check_words(Train, chosen)
             options = tyro.cli(Train, prog="jdml sweep", args=[*common, *chosen])
             check_places(options)
@@ -160,6 +160,21 @@ def _keep_order(file: Path, names: list[str]) -> None:
     write_json(file, [*names, *(name for name in before if name not in names)])
 
 
+def _typed(name: str, value: str) -> list[str]:
+    """An option with a value as it is typed; that of a flag is True or False.
+
+    Example:
+        >>> _typed("lr", "1e-4"), _typed("remat", "True"), _typed("remat", "False")
+        (['--lr', '1e-4'], ['--remat'], ['--no-remat'])
+    """
+    option = name.replace("_", "-")
+    if isinstance(getattr(Train, name, None), bool):
+        if value not in ("True", "False"):
+            raise ValueError(f"--set {name} is a flag: its values are True and False, got {value}")
+        return [f"--{option}" if value == "True" else f"--no-{option}"]
+    return [f"--{option}", *shlex.split(value)]
+
+
 def _values(text: str) -> tuple[str, list[str]]:
     """An option and its values.
 
@@ -175,7 +190,8 @@ def _values(text: str) -> tuple[str, list[str]]:
             f"--set must be an option of jdml train and its values, such as lr=1e-4,1e-3; got {text!r}"
             f"{nearest(name, known)}"
         )
-    listed = [value.strip() for value in values.split(",") if value.strip()]
+    parts = re.split(r",(?![^(\[]*[)\]])", values)  # those in brackets belong to a value
+    listed = [value.strip() for value in parts if value.strip()]
     if not listed:
         raise ValueError(f"--set {name} has no values: write {name}=FIRST,SECOND")
     return name, listed

@@ -279,9 +279,22 @@ def fitted(
     if options.batch is not None:
         fits = with_batch_that_fits(recipe, labels)
         made = replace(made, batch=fits.batch, small_classes=recipe.small_classes)
+        made, few = _padded(made, labels)
+        notes += few
     if options.batch is not None and made.batch != recipe.batch:
         there = f"{len(labels):,} images of {len(np.unique(labels)):,} classes train"
         notes.append(f"--batch is {write_batch(made.batch)}, not {options.batch}: {there}")
     with as_typed():
         check_positives(made, labels)
     return made, tuple(notes)
+
+
+def _padded(recipe: Recipe, labels: np.ndarray) -> tuple[Recipe, list[str]]:
+    """Let classes that are smaller than their places in a batch leave some empty, and say so."""
+    sizes = np.unique(labels, return_counts=True)[1]
+    samples = recipe.batch[1] if isinstance(recipe.batch, tuple) else 1
+    few = int((sizes < samples).sum())
+    if not few:
+        return recipe, []
+    told = f"{few:,} of {len(sizes):,} classes have fewer than {samples} images: their places in a batch stay empty"
+    return replace(recipe, small_classes="pad"), [told]

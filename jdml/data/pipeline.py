@@ -113,7 +113,7 @@ class ImageBatches:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
         _one_of("worker_kind", worker_kind, ("thread", "process"))
         _one_of("on_bad_image", on_bad_image, ("stop", "skip"))
-        self.dataset = dataset
+        self.dataset, self.augment = dataset, augment
         self._sampler = sampler
         self._load = _Load(dataset.images, sampler, seed, augment)
         self._workers, self._kind, self._prefetch = workers, worker_kind, prefetch

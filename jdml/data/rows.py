@@ -86,7 +86,9 @@ class Rows:
 
     def _array(self, value: np.ndarray, row: int) -> np.ndarray:
         if value.dtype.kind not in "fiu":
-            raise TypeError(f"{self}[{row}]: image must be an array or an image, got {value.dtype}")
+            raise TypeError(
+                f"{self}[{row}]: image must be an array of numbers or an image, got {value.dtype}"
+            )
         if value.ndim > 3:
             raise ValueError(
                 f"{self} must be single images [H, W, C], got {list(value.shape)}: take them before they are batched"

@@ -92,6 +92,22 @@ def read_source(
     )
 
 
+def check_data_dir(source: str, data_dir: Path | None) -> None:
+    """Refuse a typed ``--data-dir`` that would not be read.
+
+    Args:
+        source: as of :func:`read_source`.
+        data_dir: as typed.
+
+    Raises:
+        ValueError: a folder beside what says itself where it lies.
+    """
+    if data_dir is not None and not (source in DATASETS and DATASETS[source].needs_folder):
+        raise ValueError(
+            f"--data-dir is the folder of a data set that is given by its name alone, such as cub; {source} needs none"
+        )
+
+
 def _data_set(
     name: str, folder: Path | None, split: str, view: str | None, config: Mapping[str, Any]
 ) -> Source:

@@ -44,7 +44,8 @@ def evaluate_arrays(
         arrays: by name; of a gallery that is a ``numpy.memmap`` no more is read than at a time is looked at.
         embeddings: name of the queries ``[N, D]``.
         labels: name of their classes ``[N]``, integers or names; ``[N, L]`` for a hierarchy, coarsest first.
-        gallery_embeddings: name of what is searched ``[M, D]``; without one every query is searched among the others.
+        gallery_embeddings: name of what is searched ``[M, D]``; without such an array every query is searched among
+            the others. Another name than the default must be there.
         gallery_labels: name of its classes ``[M]``.
         self_index: name of the gallery's row that each query is itself ``[N]``, where there is such an array; another
             name than the default must be there.
@@ -72,7 +73,8 @@ def evaluate_arrays(
     """
     queries, classes = _pair(arrays, embeddings, labels)
     gallery, gallery_classes = None, None
-    if gallery_embeddings in arrays or gallery_labels in arrays:
+    renamed = gallery_embeddings != "gallery_embeddings" or gallery_labels != "gallery_labels"
+    if renamed or gallery_embeddings in arrays or gallery_labels in arrays:
         gallery, gallery_classes = _pair(arrays, gallery_embeddings, gallery_labels, whole=False)
         if gallery.shape[1] != queries.shape[1]:
             raise ValueError(

@@ -180,8 +180,14 @@ def _told(made: Recipe) -> dict[str, Any]:
     rates = {f"rate of {role}": factor * made.rate for role, factor in made.role_rates.items()}
     told = {name: value for name, value in vars(made).items() if name not in UNTOLD}
     told |= {"batch": write_batch(made.batch), "role_rates": None}
-    own = {} if made.method is None else vars(made.method)
-    return {**made.settings, **rates, **told, **own}
+    told = {**made.settings, **rates, **told}
+    if made.method is None:
+        return told
+    called = made.method.name
+    own = {
+        f"{name} of {called}" if name in told else name: v for name, v in vars(made.method).items()
+    }
+    return told | own
 
 
 def _word(value: Any) -> str:

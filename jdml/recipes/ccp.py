@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
-from jdml.recipes.base import Recipe, known_fields
+from jdml.recipes.base import Recipe, RecipeError, known_fields
 from jdml.recipes.shared import LARGE, pair_settings
 from jdml.registry import Problems
 from jdml.registry.constraints import one_of
@@ -46,7 +46,7 @@ def with_problems(
 
     Raises:
         TypeError: if a flag is neither True nor False.
-        ValueError: if there is no such preset, or the loss is one of proxies.
+        ValueError: if there is no such preset, or the loss is one of proxies; a ``patience`` of a single problem.
 
     Example:
         >>> made = with_problems(Recipe(loss="contrastive"), preset="released")
@@ -58,6 +58,10 @@ def with_problems(
         raise TypeError(f"single must be True or False, got {single!r}")
     settings = known_fields("method ccp", Problems, settings)
     own = {name: value for name, value in settings.items() if value is not None}
+    if single and "patience" in own:
+        raise RecipeError(
+            f"{{patience}} ends a problem, and the single one never does, got {own['patience']}"
+        )
     if single:
         own["patience"] = NEVER
     problems = Problems(**{**PRESETS[preset], **own})

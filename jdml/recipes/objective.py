@@ -90,17 +90,20 @@ def loss_settings(recipe: Recipe, loss_fn: Callable[..., Any]) -> dict[str, Any]
         ValueError: a setting that the loss does not have.
     """
     check_settings(loss_fn, recipe.settings)
-    settings = {name: _as_array(value) for name, value in recipe.settings.items()}
+    settings = {name: _as_array(loss_fn, name, value) for name, value in recipe.settings.items()}
     if "reduce_fn" in recipe.settings:
         one_of("reduce_fn", recipe.settings["reduce_fn"], REDUCTIONS)
         settings["reduce_fn"] = REDUCTIONS[recipe.settings["reduce_fn"]]
     return {**settings, "normalize": normalization(recipe)}
 
 
-def _as_array(value: Any) -> Any:
+def _as_array(loss_fn: Callable[..., Any], name: str, value: Any) -> Any:
     """Numbers of each class as an array; a choice of sizes (``k=(1, 2, 4)``) stays as it is."""
-    several = isinstance(value, tuple) and any(isinstance(number, float) for number in value)
-    return np.asarray(value) if several else value
+    if not isinstance(value, tuple):
+        return value
+    takes_arrays = "Array" in str(inspect.signature(loss_fn).parameters[name].annotation)
+    several = takes_arrays or any(isinstance(number, float) for number in value)
+    return np.asarray(value, np.float64) if several else value
 
 
 def normalization(recipe: Recipe) -> Callable[..., Any] | None:
@@ -222,6 +225,10 @@ def of_samples(
     learned: dict[str, Any] = {}
     if recipe.learn_beta is not None:
         start = settings.pop("beta", 1.2)
+        if recipe.learn_beta == "shared" and np.ndim(start):
+            raise RecipeError(
+                f"{{settings}}: beta must be a number where {{learn_beta}} is shared, got {np.size(start)} of them"
+            )
         learned["beta"] = np.full(num_classes if recipe.learn_beta == "class" else (), start)
     made = objectives.pair(loss_fn, learned=learned, **settings)
     record = LOSSES[recipe.loss]

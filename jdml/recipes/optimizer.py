@@ -94,8 +94,8 @@ def learning_rate(
         A number where it is constant, else a function of the step.
     """
     if recipe.decay_every is not None:
-        every = recipe.decay_every * steps_per_epoch
-        after = lambda step: rate * recipe.decay_factor ** (step // every)  # noqa: E731
+        every, first = recipe.decay_every * steps_per_epoch, recipe.rate_warmup
+        after = lambda step: rate * recipe.decay_factor ** ((first + step) // every)  # noqa: E731
     elif recipe.schedule == "constant":
         if not recipe.rate_warmup:
             return rate

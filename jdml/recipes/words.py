@@ -1,6 +1,7 @@
 """Words that stand for plain values and for miners: settings, batches, chains of miners."""
 
 import ast
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,7 +21,7 @@ def parse_settings(settings: Iterable[str], option: str, *, words: bool = False)
         Values by name: numbers as numbers.
 
     Raises:
-        ValueError: naming the option and the setting that is not of this form.
+        ValueError: naming the option and the setting that is not of this form, or is said twice.
 
     Example:
         >>> parse_settings(["margin=0.2", "squared=True"], "--loss-setting")
@@ -31,6 +32,8 @@ def parse_settings(settings: Iterable[str], option: str, *, words: bool = False)
     parsed: dict[str, Any] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
+        if name in parsed:
+            raise ValueError(f"{option} says {name} twice: {setting!r} is one more")
         try:
             if not equals or not name.isidentifier():
                 raise ValueError
@@ -112,7 +115,7 @@ def build_miner(words: str, dim: int) -> Callable[..., Any] | None:
     if words == "none":
         return None
     miners = []
-    for word in words.split("+"):
+    for word in re.split(r"\+(?!\d)", words):  # 1e+3 is a number
         name, _, settings = word.strip().partition(":")
         if name not in MINERS:
             known = ["eps", *sorted(MINERS.keys() - {"eps"})]

@@ -79,6 +79,7 @@ class AlternatingProblems(Hook):
         normalize: of pool and proxies before they are compared, as in the loss.
         seed: of the samples in the pools.
         preprocess: as in training.
+        augment: whether image files of a pool are augmented; False reads them as in evaluation.
 
     Raises:
         TypeError: a ``machine``, ``normalize`` or ``seed`` of another kind; before any step: a pool size that is no
@@ -88,7 +89,7 @@ class AlternatingProblems(Hook):
             :func:`jdml.optim.add_anchored_weights` in the optimizer.
 
     Implementation notes:
-        Pools depend on the seed and the number of the problem alone; image files are augmented as in training, and
+        Pools depend on the seed and the number of the problem alone; image files are read as in training, and
         embedded as in evaluation. Where one of a pool is damaged, all files are looked through, once, those that are
         damaged are named in the log, and it is drawn again among the whole ones, as by ``start_on_samples``; of several
         processes the one that meets it ends with its name. Nothing is compiled again between problems. Give
@@ -116,6 +117,7 @@ class AlternatingProblems(Hook):
     normalize: Normalize | None = ball
     seed: int = 0
     preprocess: Preprocess = standard
+    augment: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what is asked for its state before the first problem."""
@@ -139,6 +141,8 @@ class AlternatingProblems(Hook):
             "normalize": getattr(self.normalize, "__name__", str(self.normalize)),
             "seed": int(self.seed),
         }
+        if not self.augment:
+            settings["augment"] = False
         return {**settings, **self.machine._asdict()}
 
     def template(self, state: TrainState) -> Alternation:
@@ -153,6 +157,7 @@ class AlternatingProblems(Hook):
         checks.count("pool_size", self.pool_size)
         checks.check_flag("restore", self.restore)
         checks.check_flag("anchor_first", self.anchor_first)
+        checks.check_flag("augment", self.augment)
         if not isinstance(self.monitor, str):
             raise TypeError(
                 f"monitor must be the name of an evaluation metric, got {self.monitor!r}"
@@ -279,6 +284,8 @@ class AlternatingProblems(Hook):
 
     def _images(self, rows: np.ndarray, number: tuple[int, ...]) -> Tree:
         images = self.train.images
+        if isinstance(images, ImageFiles) and not self.augment:
+            return images.select(rows)
         if isinstance(images, ImageFiles):
             return _Augmented(images, rows, (self.seed, *number))
         return jax.tree.map(lambda leaf: np.asarray(leaf[rows]), images)

@@ -155,7 +155,10 @@ def train(
         evaluate, monitor = retrieval_in(validation, recipe), monitor or MONITOR
     if hook is None and recipe.method is not None and recipe.method.hook:
         made = resolve(recipe.method.hook)
-        hook = made(recipe, model, train, monitor, seed=seed, preprocess=preprocess)
+        augment = getattr(batches, "augment", True)
+        hook = made(
+            recipe, model, train, monitor, seed=seed, preprocess=preprocess, augment=augment
+        )
     settings.setdefault("log_every", max(1, min(per_epoch, 50)))
     settings.setdefault("ema", recipe.ema)
     if recipe.keeps:

@@ -498,6 +498,8 @@ def test_evaluate_files_on_disk(capsys, tmp_path):
         np.save(tmp_path / f"{name}.npy", array)
     files = {name: tmp_path / f"{name}.npy" for name in arrays}
     first, labels = files["embeddings"], ["--labels", files["labels"]]
+    alone = tmp_path / "alone.npz"
+    np.savez(alone, embeddings=arrays["embeddings"], labels=arrays["labels"])
     gallery = [
         *("--gallery-embeddings", files["gallery_embeddings"]),
         *("--gallery-labels", files["gallery_labels"]),
@@ -507,11 +509,18 @@ def test_evaluate_files_on_disk(capsys, tmp_path):
         answer = jdml_main(capsys, "evaluate", first, *labels, *gallery, *more, "--json", "-")
         assert answer[0] == 0
         assert json.loads(answer[1]) == pytest.approx(json.loads(expected[1]), rel=1e-6)
+        beside = jdml_main(capsys, "evaluate", alone, *gallery, *more, "--json", "-")
+        assert beside[1] == answer[1]
     assert jdml_main(capsys, "evaluate", first, *labels)[0] == 0
     for words, message in (
         ([first], "--labels must be the .npy file with the labels of"),
         ([first, "--labels", "gone.npy"], "gone.npy is not a file"),
-        ([first, *labels, *gallery[:2]], "gallery_labels is not a file"),
+        ([first, *labels, *gallery[:2]], "needs --gallery-labels, another .npy file"),
+        ([first, *labels, *gallery[2:]], "needs --gallery-embeddings, another .npy file"),
+        ([first, *labels, "--self-index", "own"], "--self-index must be a .npy file, as "),
+        ([alone, *gallery[:2]], "has no array 'gallery_labels'"),
+        ([alone, "--gallery-embeddings", "typo"], "has no array 'typo'"),
+        ([alone, "--gallery-labels", "typo"], "has no array 'gallery_embeddings'"),
     ):
         code, _, err = jdml_main(capsys, "evaluate", *words)
         assert code == 2

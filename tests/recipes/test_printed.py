@@ -248,6 +248,13 @@ def test_what_was_changed_is_told_beside_the_row() -> None:
         assert beside(run, "eps", "cub", backbone="bn_inception")[0].unlike == unlike
 
 
+def test_the_weight_of_the_loss_is_told_beside_the_method_s() -> None:
+    run = dataclasses.replace(recipe("nir", "cub", weight=0.5), weight=3.0)
+    told = beside(run, "nir", "cub")[0].unlike
+    assert "weight 3 (paper: 1)" in told
+    assert any(one.startswith("weight of nir 0.5 (paper: ") for one in told)
+
+
 def test_what_a_paper_has_of_unknown_values_is_told_as_such() -> None:
     """NIR's rates of Table 2 went down stepwise, and a row of its Table 4 had gradients cut."""
     run = recipe("nir", "cub", decay_every=40, decay_factor=0.2)

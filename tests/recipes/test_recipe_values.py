@@ -3,13 +3,16 @@
 import dataclasses
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jdml
 from jdml import recipes
 from jdml.recipes import RECIPES, Recipe, make_objective, make_optimizer, recipe
-from jdml.recipes.words import build_miner
+from jdml.recipes.optimizer import learning_rate
+from jdml.recipes.words import build_miner, parse_settings
 
 pytestmark = pytest.mark.slow
 
@@ -149,6 +152,58 @@ def test_numbers_of_numpy_and_jax_are_numbers():
     for method, loss in (("nir", "proxy_anchor"), ("ccp", "contrastive")):
         with pytest.raises(ValueError, match=f"method {method} has no 'wieght'"):
             recipes.with_method(Recipe(loss=loss), method, wieght=1)
+
+
+def test_a_single_problem_has_no_patience():
+    base = Recipe(loss="contrastive")
+    for make in (recipes.with_method, lambda *a, **k: recipes.recipe("ccp", "cars", **k)):
+        with pytest.raises(ValueError, match="patience ends a problem, and the single one never"):
+            make(base, "ccp", single=True, patience=5)
+    assert recipes.with_method(base, "ccp", single=True, patience=None).method.patience > 1000
+
+
+def test_a_setting_is_said_once():
+    for say in (
+        lambda: parse_settings(["margin=0.1", "margin=0.9"], "--loss-setting"),
+        lambda: build_miner("semi_hard:margin=0.1,margin=0.9", dim=8),
+    ):
+        with pytest.raises(ValueError, match="says margin twice: 'margin=0.9' is one more"):
+            say()
+
+
+def test_a_number_of_a_miner_may_have_a_plus():
+    chained = build_miner("eps+semi_hard:margin=2e+0", dim=8)
+    assert chained == build_miner("eps+semi_hard:margin=2.0", dim=8)
+
+
+def test_rates_go_down_every_so_many_epochs_whatever_the_warm_up():
+    made = Recipe(rate=1.0, decay_every=1, rate_warmup=4, rule="sgd")
+    rate = learning_rate(made, 1.0, steps=20, steps_per_epoch=5)
+    assert [float(rate(step)) for step in (3, 4, 5, 9, 10, 15)] == [1, 1, 0.5, 0.5, 0.25, 0.125]
+
+
+@pytest.mark.parametrize("several", [(1, 2, 1), (1.0, 2.0, 1.0), (1, 2.0, 1)])
+def test_numbers_of_each_class_may_be_whole(several):
+    x, labels = np.eye(4, 3, dtype=np.float32), np.array([0, 0, 1, 2])
+    made = make_objective(Recipe(loss="margin", settings={"beta": several}), 3)
+    expected = jdml.margin_loss(x, labels, beta=np.array(several, np.float32))
+    np.testing.assert_allclose(made.loss({}, x, labels)[0], expected, rtol=1e-6)
+    made = make_objective(Recipe(loss="recall_at_k", settings={"k": (1, 2)}), 3)
+    np.testing.assert_allclose(
+        made.loss({}, x, labels)[0], jdml.recall_at_k_loss(x, labels, k=(1, 2)), rtol=1e-6
+    )
+
+
+def test_boundaries_that_are_learned_begin_at_as_many_as_there_are():
+    for learned, beta, expected in (
+        ("shared", (1.0, 1.1, 1.2), "a number where learn_beta is shared, got 3 of them"),
+        ("class", (1.0, 1.1), "a number, or one for each of the 3 classes, got 2"),
+    ):
+        made = Recipe(loss="margin", learn_beta=learned, settings={"beta": beta})
+        with pytest.raises(ValueError, match=f"beta must be {expected}"):
+            make_objective(made, 3)
+    made = Recipe(loss="margin", learn_beta="class", settings={"beta": (1, 2, 1)})
+    assert make_objective(made, 3).init(jax.random.key(0))["beta"].tolist() == [1, 2, 1]
 
 
 def test_unknown_settings_of_a_miner_are_told_with_the_nearest():

@@ -3,12 +3,14 @@
 import errno
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from jdml.cli import main
+from jdml.metrics import expand_queries, rerank
 from jdml.report import holm, markdown_table, mean_std, paired, paired_table, scatter_grid
 from jdml.report.demo import COLUMNS, DemoResult, load_parts, methods, run_demo, table
 from jdml.report.searching import search_images
@@ -221,6 +223,27 @@ def test_a_query_and_its_copies_are_not_found(tmp_path):
         (names[3], 7),
     ]
     assert [hit["rank"] for hit in answer["found"]] == [1, 2]
+
+
+@pytest.mark.parametrize("second_look", ["expand", "reciprocal"])
+def test_a_second_look_does_not_see_the_query_in_the_gallery(tmp_path, second_look):
+    x = np.random.default_rng(0).normal(size=(15, 4)).astype(np.float32)
+    names = np.array([str(tmp_path / f"{row}.png") for row in range(15)])
+    for name in names:
+        Path(name).write_text(name)
+    found = search_images(
+        x[:3], names[:3].tolist(), Embedded(x, None, names), 14, np.inf, second_look
+    )
+    own = np.arange(3)
+    if second_look == "expand":
+        moved = expand_queries(x[:3], x, k=10, self_index=own)
+        apart = np.linalg.norm(np.asarray(moved)[:, None] - x, axis=-1)
+    else:
+        apart = np.array(rerank(x[:3], x, self_index=own))
+    apart[own, own] = np.inf
+    for row, answer in enumerate(found):
+        expected = apart[row].argsort()[:14]
+        assert [hit["file"] for hit in answer["found"]] == names[expected].tolist()
 
 
 def test_a_gallery_of_another_dimension_is_refused():

@@ -330,6 +330,9 @@ def test_image_files_are_augmented_as_in_training(toy, tmp_path):
     np.testing.assert_array_equal(seen[1:], hook._images(np.array([2]), (1,))[:])
     assert (seen != images[[4, 2]]).any()
     assert (seen != hook._images(np.array([4, 2]), (2,))[:]).any()
+    plain = dataclasses.replace(hook, augment=False)
+    np.testing.assert_array_equal(plain._images(np.array([4, 2]), (1,))[:], images[[4, 2]])
+    assert plain.config == {**hook.config, "augment": False}
 
 
 def test_damaged_images_are_not_chosen(toy, tmp_path):

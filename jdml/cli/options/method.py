@@ -157,6 +157,10 @@ class Method(Settings):
                 raise ValueError(
                     f"{flag(option)} is for proxy losses; {self.loss_name} is a pair loss"
                 )
+        if self.proxies_per_class == 0:
+            for option in ("proxies_lr_factor", "proxies_start"):
+                if getattr(self, option, None) is not None:
+                    raise ValueError(f"{flag(option)} needs proxies; --proxies-per-class is 0")
 
     def changes(self, base: Recipe) -> dict[str, Any]:
         """Also what the loss sees, and where it lives."""

@@ -40,6 +40,12 @@ class TrainOptions(Machines, RunOptions, Optimizer, Method, Network, Data):
             from jdml.data.folder import check_apart
 
             check_apart("--out", self.out, self.data_dir)
+        if self.augmentation == "none" and (self.kept_views or 0) > 1:
+            raise ValueError(
+                f"--kept-views {self.kept_views} keeps augmented views: --augmentation none leaves one"
+            )
+        if self.features is not None and not self.recipe().keeps:
+            raise ValueError("--features needs --freeze backbone, of which features are kept")
         has_hook = self.recipe().has_hook
         needs = "a held-out share of the training rows"
         if self.patience is not None and not self.may_hold_out:
