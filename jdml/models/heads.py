@@ -118,7 +118,8 @@ class EmbeddingHead(nn.Module):
         if features.ndim != 4:
             raise ValueError(f"features must have shape [B, H, W, C], got {list(features.shape)}")
         if self.pooling == "gem":
-            pooled = gem_pool(features, self.param("p", nn.initializers.constant(3.0), ()))
+            power = self.param("p", nn.initializers.constant(3.0), (), jnp.float32)
+            pooled = gem_pool(features, power)
         else:
             pooled = _FIXED[self.pooling](features)
         dense = nn.Dense(self.dim, self.use_bias, self.dtype, name="embedding")

@@ -54,10 +54,10 @@ class BatchNorm(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map ``[..., C]`` to the same shape."""
         channels = (x.shape[-1],)
-        scale = self.param("scale", nn.initializers.ones, channels)
-        bias = self.param("bias", nn.initializers.zeros, channels)
-        mean = self.variable("batch_stats", "mean", jnp.zeros, channels)
-        variance = self.variable("batch_stats", "var", jnp.ones, channels)
+        scale = self.param("scale", nn.initializers.ones, channels, jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros, channels, jnp.float32)
+        mean = self.variable("batch_stats", "mean", jnp.zeros, channels, jnp.float32)
+        variance = self.variable("batch_stats", "var", jnp.ones, channels, jnp.float32)
         if self.use_running_average:
             y = _standardize(self.epsilon, x, scale, bias, mean.value, variance.value)
         else:

@@ -151,13 +151,13 @@ class VisionTransformer(nn.Module):
         x = x.reshape(batch, grid[0] * grid[1], self.width)
 
         def learned(name: str, number: int, start: Any) -> jax.Array:
-            tokens = self.param(name, start, (1, number, self.width)).astype(self.dtype)
-            return jnp.broadcast_to(tokens, (batch, number, self.width))
+            tokens = self.param(name, start, (1, number, self.width), jnp.float32)
+            return jnp.broadcast_to(tokens.astype(self.dtype), (batch, number, self.width))
 
         if self.class_token:
             x = jnp.concatenate([learned("class_token", 1, nn.initializers.zeros), x], 1)
         shape = (1, self.class_token + self.grid**2, self.width)
-        positions = self.param("positions", nn.initializers.normal(0.02), shape)
+        positions = self.param("positions", nn.initializers.normal(0.02), shape, jnp.float32)
         x = x + resample(positions, self.grid, grid, self.resampling).astype(self.dtype)
         if self.registers:
             registers = learned("registers", self.registers, nn.initializers.normal(0.02))
@@ -217,7 +217,7 @@ class Block(nn.Module):
     def _scaled(self, name: str, y: jax.Array) -> jax.Array:
         if not self.layer_scale:
             return y
-        scale = self.param(name, nn.initializers.constant(1e-5), (y.shape[-1],))
+        scale = self.param(name, nn.initializers.constant(1e-5), y.shape[-1:], jnp.float32)
         return y * scale.astype(self.dtype)
 
 
@@ -242,7 +242,7 @@ class AttentionPool(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map tokens ``[B, T, C]`` to one, ``[B, 1, C]``."""
         batch, _, width = x.shape
-        query = self.param("query", nn.initializers.xavier_uniform(), (1, 1, width))
+        query = self.param("query", nn.initializers.xavier_uniform(), (1, 1, width), jnp.float32)
         query = jnp.broadcast_to(query.astype(self.dtype), (batch, 1, width))
         x = nn.MultiHeadDotProductAttention(
             self.heads, dtype=self.dtype, force_fp32_for_softmax=True, name="attention"

@@ -37,7 +37,7 @@ HEAD = "params/head/"
 ARCHITECTURE = "architecture"
 SETTINGS = "settings"
 # What stands inside networks and changes nothing of what they compute here.
-HARMLESS = ("num_batches_tracked", "mask_token")
+HARMLESS = ("num_batches_tracked", "mask_token", "logit_scale", "logit_bias")
 
 
 class Conversion(NamedTuple):
@@ -85,7 +85,8 @@ def convert_weights(path: str | Path, out: str | Path, *, arch: str) -> Conversi
         is to be made with (:func:`weights_settings`): positions that were learned with transformers are resampled as
         there, timm's SigLIP has the exact GELU, a file for images of another size brings its grid. What no file tells
         is to be told: ``create("vit_s16", resampling="dino")`` for DINO's, ``create("clip_b32", activation="gelu")``
-        for LAION's CLIP, or ``--input-stats vit_s16_dino``, ``clip_b32_laion`` on the command line.
+        for LAION's CLIP, or ``--input-stats vit_s16_dino``, ``clip_b32_laion`` on the command line. Nor does a file
+        tell timm's ``efficientnet_lite0`` from ``tf_efficientnet_lite0``, which alone is the network here.
 
     Example:
         >>> convert_weights("resnet50.bin", "resnet50.safetensors", arch="resnet152")

@@ -253,7 +253,7 @@ def random_proxies(num_classes: int, dim: int, proxies_per_class: int) -> Callab
         checks.count(name, size)
 
     def init(key: Array) -> Params:
-        drawn = jax.random.normal(key, (num_classes, proxies_per_class, dim))
+        drawn = jax.random.normal(key, (num_classes, proxies_per_class, dim), jnp.float32)
         return {"proxies": drawn / jnp.linalg.norm(drawn, axis=-1, keepdims=True)}
 
     return init

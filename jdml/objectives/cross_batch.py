@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 
 from jdml import memory
 from jdml.objectives.base import Metrics, Objective, Params, no_state
@@ -19,7 +20,13 @@ class MemoryState(NamedTuple):
 
 
 def with_memory(
-    objective: Objective, capacity: int, dim: int, *, weight: float | Array = 1.0, warmup: int = 0
+    objective: Objective,
+    capacity: int,
+    dim: int,
+    *,
+    weight: float | Array = 1.0,
+    warmup: int = 0,
+    dtype: DTypeLike = jnp.float32,
 ) -> Objective:
     """Add a cross-batch memory (XBM): the pair loss on the batch, plus the same loss against past batches.
 
@@ -36,6 +43,7 @@ def with_memory(
         dim: D.
         weight: w.
         warmup: steps during which the memory fills without being used.
+        dtype: type in which embeddings are remembered; float64 under x64, bfloat16 for half the memory.
 
     Returns:
         An objective with a state; without one (``state=None``) it is the plain objective.
@@ -74,7 +82,7 @@ def with_memory(
     told = checks.takes(objective.loss, "reference_ids")
 
     def init_state() -> MemoryState:
-        return MemoryState(memory.init(capacity, dim), jnp.zeros((), jnp.int32))
+        return MemoryState(memory.init(capacity, dim, dtype), jnp.zeros((), jnp.int32))
 
     def loss(
         params: Params,

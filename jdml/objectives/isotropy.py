@@ -165,7 +165,10 @@ class _Regularizer:
                 f"got {flow.dim} and {flow.condition_dim}"
             )
         # Random points of the sphere, as embeddings and proxies are: a flow may set its scales by them.
-        x, condition = (sphere(jax.random.normal(k, (256, dim))) for k in (x_key, condition_key))
+        x, condition = (
+            sphere(jax.random.normal(k, (256, dim), params["proxies"].dtype))
+            for k in (x_key, condition_key)
+        )
         return {**params, "flow": flow.init(flow_key, x, condition)["params"]}
 
     def init_state(self) -> NirState:

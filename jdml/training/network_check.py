@@ -30,8 +30,9 @@ def check_network(model: Model, preprocess: Preprocess, sample: Tree) -> None:
         sample: one row of the data set.
 
     Raises:
-        ValueError: parameters that are not floating point, variables whose shapes change in training, a network that
-            would be trained in evaluation mode or cannot be switched to it.
+        TypeError: a network that returns more than embeddings.
+        ValueError: parameters that are not floating point, variables whose shapes or types change in training, a
+            network that would be trained in evaluation mode or cannot be switched to it.
     """
     if not isinstance(model, Wrapped):
         return
@@ -67,7 +68,9 @@ class _Trial:
             return model.apply(variables, self._preprocess(images), train=False)
 
         if not train:
-            return jax.eval_shape(evaluated, stats, params, self._rows(ROWS))
+            result = jax.eval_shape(evaluated, stats, params, self._rows(ROWS))
+            _check_embeddings(result)
+            return result
         return self._trained(trained, stats, params, key)
 
     def _trained(self, trained: Any, stats: Tree, params: Tree, key: Any) -> Any:
@@ -132,6 +135,15 @@ def _check_params(params: Tree) -> None:
             )
 
 
+def _check_embeddings(result: Any) -> None:
+    """Refuse what is no array: which of several results are the embeddings nobody knows."""
+    if not isinstance(result, jax.ShapeDtypeStruct):
+        raise TypeError(
+            f"model must return embeddings [N, D] alone, got a {type(result).__name__}: wrap it in a network, or in a "
+            "pair of functions (init, apply), that returns the one of them that is meant"
+        )
+
+
 def _check_carried(before: Tree, after: Tree) -> None:
     """What a step carries has the same arrays before and after it."""
     had, has = (
@@ -144,6 +156,15 @@ def _check_carried(before: Tree, after: Tree) -> None:
     for name in (*had, *has):
         if had.get(name) != has.get(name):
             shown = name.replace("['~", "['")
+            if (
+                name in had
+                and name in has
+                and had[name].partition("[")[2] == has[name].partition("[")[2]
+            ):
+                raise ValueError(
+                    f"model must keep the types of what it carries from step to step, but {shown} was {had[name]} and "
+                    f"is {has[name]} after a step: give it inputs of the type that it begins with (preprocess=)"
+                )
             raise ValueError(
                 f"model must keep the shapes of what it carries from step to step, but {shown} was "
                 f"{had.get(name, 'not there')} and is {has.get(name, 'gone')} after a step of {ROWS} rows: such "

@@ -21,6 +21,7 @@ from jdml.cli.search import Search
 from jdml.cli.training_run import fitted
 from jdml.data.folder import check_apart
 from jdml.recipes import Recipe, recommended
+from jdml.recipes.sampler import make_sampler
 from jdml.training.embedded import Embedded
 
 Image = pytest.importorskip("PIL.Image")
@@ -151,6 +152,25 @@ def test_large_classes_are_trained_by_their_nearest_positives(typed, batch, mine
     options = TrainOptions(data="folder", data_dir=FILES, model="small", **typed)
     made, _ = fitted(options.recipe(), options, np.repeat(np.arange(8), 150))
     assert (made.batch, made.miner) == (batch, miner)
+
+
+def test_classes_smaller_than_a_batch_s_places_leave_some_empty():
+    labels = np.repeat(np.arange(8), [9, 10, 9, 10, 9, 3, 3, 3])
+    few = "3 of 8 classes have fewer than 8 images: their places in a batch stay empty"
+    for loss in ("triplet", None):
+        options = TrainOptions(data="folder", data_dir=FILES, model="small", loss=loss, batch="4x8")
+        made, notes = fitted(options.recipe(), options, labels)
+        assert (made.batch, made.small_classes) == ((4, 8), "pad")
+        assert few in notes
+        batches = make_sampler(made, labels)
+        assert len(next(batches)) == 32
+    options = dataclasses.replace(options, loss="triplet", batch="99x99")
+    made, notes = fitted(options.recipe(), options, labels)
+    assert made.batch == (8, 10)
+    assert notes[-1].startswith("--batch is 8x10, not 99x99: 56 images of 8 classes train")
+    options = dataclasses.replace(options, batch="4x3")
+    made, notes = fitted(options.recipe(), options, labels)
+    assert (made.batch, made.small_classes, notes) == ((4, 3), "refuse", ())
 
 
 def test_a_head_that_cannot_begin_as_recommended_begins_at_random(

@@ -52,6 +52,18 @@ def test_one_set_of_parameters_fits_every_size(name, size):
     assert jax.eval_shape(net.apply, variables, images_of(size)).shape == (2, 7)
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_parameters_and_statistics_are_float32_where_jax_has_float64_too(name):
+    with jax.enable_x64(True):
+        images = images_of(224 if name.startswith(("dino", "clip", "siglip")) else 64)
+        pooling = {"pooling": "gem"} if NETWORKS[name].pooling else {}
+        embeddings, variables = jax.eval_shape(
+            create(name, dim=7, **pooling).init_with_output, jax.random.key(0), images
+        )
+        types = {leaf.dtype for leaf in jax.tree.leaves((embeddings, variables))}
+    assert types == {np.dtype(np.float32)}
+
+
 @pytest.mark.parametrize("name", BATCH_NORMED)
 def test_frozen_batch_norm_makes_training_and_evaluation_one_program(name):
     net = create(name, dim=3, freeze_batch_norm=True)

@@ -13,6 +13,8 @@ import jdml
 from jdml import data, memory, objectives, training
 from jdml.objectives.sampling import sample_classes
 from jdml.ops import ball
+from jdml.recipes import Recipe, make_objective
+from jdml.registry import LOSSES
 
 RNG = np.random.default_rng(0)
 X = jnp.asarray(RNG.normal(size=(6, 4)), jnp.float32)
@@ -150,6 +152,38 @@ def test_a_loss_that_knows_of_no_ids_may_have_a_memory() -> None:
     state = objective.update_state(objective.init_state(), X, Y, ids=ids)
     expected = objectives.with_memory(objectives.pair(near), 12, 4).loss({}, X, Y, state=state)[0]
     np.testing.assert_allclose(objective.loss({}, X, Y, state=state, ids=ids)[0], expected)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32, jnp.float64])
+def test_memory_is_kept_in_the_type_that_is_asked_for(dtype) -> None:
+    with jax.enable_x64(dtype == jnp.float64):
+        x = jnp.asarray(np.random.default_rng(3).normal(size=(6, 4)), dtype)
+        pair = objectives.pair(jdml.contrastive_loss, negative_margin=1.5)
+        objective = objectives.with_memory(pair, 12, 4, dtype=dtype)
+        state = objective.update_state(objective.init_state(), x, Y)
+        assert state[0].embeddings.dtype == dtype
+        np.testing.assert_array_equal(state[0].embeddings[:6], x)
+        shifted = x[::-1]
+        past = memory.push(memory.init(12, 4, dtype), x, Y)
+        past = memory.push(past, shifted, Y)
+        settings = {"references": past.embeddings, "reference_labels": past.labels}
+        alone = jdml.contrastive_loss(
+            shifted, Y, self_index=jnp.arange(6, 12), negative_margin=1.5, **settings
+        )
+        expected = alone + pair.loss({}, shifted, Y)[0]
+        np.testing.assert_allclose(
+            objective.loss({}, shifted, Y, state=state)[0], expected, rtol=1e-6
+        )
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_parameters_are_float32_where_jax_has_float64_too(name) -> None:
+    with jax.enable_x64(True):
+        objective = make_objective(Recipe(loss=name, dim=4), 3)
+        params, state = objective.init(KEY), objective.init_state()
+        leaves = jax.tree.leaves((params, state))
+        assert {leaf.dtype for leaf in leaves if leaf.dtype.kind == "f"} <= {np.dtype(np.float32)}
+        assert objective.loss(params, X, Y, key=KEY, state=state)[0].dtype == jnp.float32
 
 
 def test_memory_warms_up() -> None:

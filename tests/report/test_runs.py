@@ -11,6 +11,7 @@ from scipy import stats
 from jdml import report
 from jdml.cli import main
 from jdml.cli.search import _of_file
+from jdml.cli.sweep import Sweep
 from jdml.report import Run, compare_runs, comparison_records, comparison_table, read_runs, verdict
 from jdml.report.compare import duration, is_share, size
 from jdml.training.records import write_results
@@ -492,6 +493,21 @@ def test_a_comparison_takes_120_columns(tmp_path, capsys):
     assert "test superclass NMI (--csv has all)" in " ".join(rest.split())
     assert table.count("50.0") >= 3
     assert all(name in " ".join(shown.split()) for name in names)
+
+
+def test_a_sweep_of_flags_and_of_values_in_brackets(tmp_path):
+    given = ("remat=True,False", "loss-setting=k=(1,2),k=(1,4)")
+    swept = Sweep(loss="recall_at_k", set=given, out=tmp_path).runs()
+    assert {name: (run.remat, run.loss_setting) for name, run in swept.items()} == {
+        "True_k=_1_2_-0": (True, ("k=(1,2)",)),
+        "True_k=_1_4_-0": (True, ("k=(1,4)",)),
+        "False_k=_1_2_-0": (False, ("k=(1,2)",)),
+        "False_k=_1_4_-0": (False, ("k=(1,4)",)),
+    }
+    with pytest.raises(
+        ValueError, match="--set remat is a flag: its values are True and False, got 1"
+    ):
+        Sweep(set=("remat=1",), out=tmp_path).runs()
 
 
 def test_a_sweep_s_first_run_is_the_baseline_of_all(tmp_path):

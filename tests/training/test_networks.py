@@ -2,6 +2,7 @@
 
 import logging
 from types import SimpleNamespace
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -150,6 +151,23 @@ class Cached(nn.Module):
         return x
 
 
+class Widening(nn.Module):
+    @nn.compact
+    def __call__(self, x, train):
+        seen = self.variable("seen", "last", jnp.zeros, 3, jnp.bfloat16)
+        seen.value = x[0, :3] if train else seen.value
+        return nn.Dense(3)(x)
+
+
+class Several(nn.Module):
+    kind: Any = tuple
+
+    @nn.compact
+    def __call__(self, x):
+        named = {"embeddings": nn.Dense(3)(x), "features": x}
+        return self.kind(named if self.kind is dict else named.values())
+
+
 class Whole(nn.Module):
     @nn.compact
     def __call__(self, x):
@@ -167,6 +185,10 @@ class Whole(nn.Module):
         (Masked(), "its argument mask has no default"),
         (Sown(), r"keep the shapes of what it carries.*\['losses'\]\['norm'\]\[1\] was not there"),
         (Cached(), r"\['cache'\]\['last'\] was float32\[1, 3\] and is float32\[2, 3\]"),
+        (Widening(), r"keep the types .*\['last'\] was bfloat16\[3\] and is float32\[3\] after a step: give"),
+        (Several(), r"must return embeddings \[N, D\] alone, got a tuple: wrap it"),
+        (Several(dict), r"must return embeddings \[N, D\] alone, got a dict: wrap it"),
+        ((lambda key, x: {}, lambda params, x: (x, x)), "embeddings .* alone, got a tuple: wrap it"),
         (Whole(), r"parameters must be floating point, got int32 in params\['n'\]"),
     ],
 )  # fmt: skip
