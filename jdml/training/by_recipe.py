@@ -13,6 +13,7 @@ import numpy as np
 
 from jdml import adapt, metrics
 from jdml.data import Dataset, ImageBatches, ImageFiles
+from jdml.ops import checks
 from jdml.recipes.adapting import frozen_pattern, lora_pattern
 from jdml.recipes.base import Recipe, RecipeError
 from jdml.recipes.objective import make_objective, normalization
@@ -155,10 +156,9 @@ def train(
         evaluate, monitor = retrieval_in(validation, recipe), monitor or MONITOR
     if hook is None and recipe.method is not None and recipe.method.hook:
         made = resolve(recipe.method.hook)
-        augment = getattr(batches, "augment", True)
-        hook = made(
-            recipe, model, train, monitor, seed=seed, preprocess=preprocess, augment=augment
-        )
+        told = {"augment": getattr(batches, "augment", True)}
+        told = told if checks.takes(made, "augment") else {}
+        hook = made(recipe, model, train, monitor, seed=seed, preprocess=preprocess, **told)
     settings.setdefault("log_every", max(1, min(per_epoch, 50)))
     settings.setdefault("ema", recipe.ema)
     if recipe.keeps:

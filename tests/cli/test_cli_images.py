@@ -19,6 +19,7 @@ from jdml import models, training
 from jdml.cli.options.train import TrainOptions
 from jdml.cli.search import Search
 from jdml.cli.training_run import fitted
+from jdml.data import ImageFiles
 from jdml.data.folder import check_apart
 from jdml.recipes import Recipe, recommended
 from jdml.recipes.sampler import make_sampler
@@ -171,6 +172,19 @@ def test_classes_smaller_than_a_batch_s_places_leave_some_empty():
     options = dataclasses.replace(options, batch="4x3")
     made, notes = fitted(options.recipe(), options, labels)
     assert (made.batch, made.small_classes, notes) == ((4, 3), "refuse", ())
+
+
+def test_pools_of_proxies_are_augmented_as_batches_are(capsys, animals, monkeypatch):
+    drawn = []
+    augmented = ImageFiles.augmented
+    monkeypatch.setattr(
+        ImageFiles, "augmented", lambda *a, **k: drawn.append(1) or augmented(*a, **k)
+    )
+    words = ("--data-dir", animals, "--loss", "contrastive", "--method", "ccp", "--validation", 0.5)
+    for augmentation, expected in (("none", False), ("conventional", True)):
+        code, _, err = run(capsys, *words, "--augmentation", augmentation)
+        assert code == 0, err
+        assert bool(drawn) == expected
 
 
 def test_a_head_that_cannot_begin_as_recommended_begins_at_random(
