@@ -12,7 +12,8 @@ import numpy as np
 
 from jdml.data.dataset import Dataset
 from jdml.data.images import BadImageError, ImageFiles, cores
-from jdml.data.samplers import EpochSampler
+from jdml.data.samplers import EpochSampler, at_least
+from jdml.ops import checks
 from jdml.registry.extras import need
 
 ENDLESS = 1 << 60
@@ -58,7 +59,7 @@ class ImageBatches:
             out, says so once in the log and counts the file.
 
     Raises:
-        TypeError: if the images are no ``ImageFiles``, or the sampler no ``EpochSampler``.
+        TypeError: if the images are no ``ImageFiles``, or the sampler no ``EpochSampler``; a setting of another kind.
         ValueError: if the sampler is over another number of rows, or a setting is out of range.
 
     Implementation notes:
@@ -104,13 +105,9 @@ class ImageBatches:
                 f"sampler must be over the data set's {len(dataset)} rows, got one over {rows}"
             )
         workers = cores() if workers is None else workers
-        for name, value, least in (
-            ("seed", seed, 0),
-            ("workers", workers, 1),
-            ("prefetch", prefetch, 1),
-        ):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
+        seed, prefetch = at_least(0, "seed", seed), at_least(1, "prefetch", prefetch)
+        workers = at_least(1, "workers", workers)
+        augment = checks.check_flag("augment", augment)
         _one_of("worker_kind", worker_kind, ("thread", "process"))
         _one_of("on_bad_image", on_bad_image, ("stop", "skip"))
         self.dataset, self.augment = dataset, augment

@@ -35,7 +35,7 @@ class EpochSampler(ABC):
 
     def __init__(self, seed: int) -> None:
         """Start before the first batch of epoch 0."""
-        self._seed = _at_least(0, "seed", seed)
+        self._seed = at_least(0, "seed", seed)
         self._step = 0
         self._epochs: dict[int, np.ndarray] = {}
         self._ahead: dict[int, Future[np.ndarray]] = {}
@@ -65,11 +65,11 @@ class EpochSampler(ABC):
 
     @step.setter
     def step(self, step: int) -> None:
-        self._step = _at_least(0, "step", step)
+        self._step = at_least(0, "step", step)
 
     def batch_at(self, step: int) -> np.ndarray:
         """Give the batch of any step 0, 1, …: int32 row indices ``[batch_size]``. The sampler stays where it is."""
-        number, batch = divmod(_at_least(0, "step", step), self.batches_per_epoch)
+        number, batch = divmod(at_least(0, "step", step), self.batches_per_epoch)
         batches = self._epochs.get(number)
         if batches is None:
             batches = self._drawn(number)
@@ -114,8 +114,8 @@ class EpochSampler(ABC):
                 raise ValueError(
                     f"state is of another sampler: {name} must be {value}, got {state[name]}"
                 )
-        epoch = _at_least(0, "state['epoch']", int(state["epoch"]))
-        batch = _at_least(0, "state['batch']", int(state["batch"]))
+        epoch = at_least(0, "state['epoch']", int(state["epoch"]))
+        batch = at_least(0, "state['batch']", int(state["batch"]))
         if batch >= self.batches_per_epoch:
             raise ValueError(
                 f"state['batch'] must be below batches_per_epoch = {self.batches_per_epoch}, "
@@ -196,8 +196,8 @@ class ClassBatchSampler(EpochSampler):
         labels = as_labels("labels", labels)
         checks.optional(checks.unit_interval)("power", power)
         self._pads, self._power = small_classes == "pad", power
-        self._classes_per_batch = _at_least(1, "classes_per_batch", classes_per_batch)
-        self._samples_per_class = _at_least(1, "samples_per_class", samples_per_class)
+        self._classes_per_batch = at_least(1, "classes_per_batch", classes_per_batch)
+        self._samples_per_class = at_least(1, "samples_per_class", samples_per_class)
         self._size = len(labels)
         self._checksum = zlib.crc32(labels.tobytes())
         if within is None:
@@ -284,9 +284,9 @@ class RandomBatchSampler(EpochSampler):
         self._size = (
             len(labels_or_size)
             if hasattr(labels_or_size, "__len__")
-            else _at_least(1, "labels_or_size", labels_or_size)
+            else at_least(1, "labels_or_size", labels_or_size)
         )
-        self.batch_size = _at_least(1, "batch_size", batch_size)
+        self.batch_size = at_least(1, "batch_size", batch_size)
         if self.batch_size > self._size:
             raise ValueError(
                 f"batch_size must be at most the number of samples {self._size}, got {batch_size}"
@@ -312,7 +312,7 @@ def _beside() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, "jdml-sampler")
 
 
-def _at_least(smallest: int, name: str, value: int) -> int:
+def at_least(smallest: int, name: str, value: int) -> int:
     """An integer argument, not below ``smallest``."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be an integer, got {value!r}")

@@ -280,7 +280,9 @@ def test_batch_at_any_step(sampler):
     [
         ({"seed": -1}, ValueError, "seed must be at least 0, got -1"),
         ({"workers": 0}, ValueError, "workers must be at least 1, got 0"),
+        ({"workers": 2.0}, TypeError, "workers must be an integer, got 2.0"),
         ({"prefetch": 0}, ValueError, "prefetch must be at least 1, got 0"),
+        ({"augment": "none"}, TypeError, "augment must be True or False, got 'none'"),
         (
             {"worker_kind": "fork"},
             ValueError,
