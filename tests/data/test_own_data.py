@@ -272,7 +272,7 @@ def test_rows_are_read_by_threads(monkeypatch):
         ),
         ([(PICTURES[0], b"\xff")], ValueError, r"list\[0\]: label must be UTF-8, got b'\\xff'"),
         ([([[1], [2, 3]], 0)], ValueError, r"list\[0\]: image must be an array or an image: "),
-        ([(io.BytesIO(), 0)], TypeError, r"list\[0\]: image must be an array or .* got object"),
+        ([(io.BytesIO(), 0)], TypeError, r"list\[0\]: image must be an array of .* got object"),
         ([(Image.new("F", (9, 9)), 0)], TypeError, "must have 8 or 16 bits, got mode 'F'"),
         ([(PICTURES[0], np.eye(3)[0])], TypeError, r"list\[0\]: .* got an array \[3\]"),
         ([(PICTURES[0], 0), (PICTURES[0], "a")], TypeError, "integers or strings, got int and str"),
@@ -281,7 +281,7 @@ def test_rows_are_read_by_threads(monkeypatch):
             ValueError,
             r"single images .*, got \[12, 10, 8, 3\]: take them before",
         ),
-        ([(object(), 0)], TypeError, r"list\[0\]: image must be an array or an image, got object"),
+        ([(object(), 0)], TypeError, r"list\[0\]: image must be an array of numbers or an image, got object"),
         ([(np.zeros(3), 0), (np.zeros(4), 0)], ValueError, r"one shape, got \[3\] and \[4\]"),
         (
             [(PICTURES[0], 0), (FILES[0], 0)],
