@@ -77,10 +77,10 @@ def check(
         data_dir: its folder.
         sample: decode so many images, drawn evenly by a fixed seed, instead of all.
         duplicates: also find images that are nearly the same in two parts (train, val, test) or under two labels: by a
-            perceptual hash (needs ImageHash), which knows an image that was resized, compressed or cropped by a per
-            cent or two; or by a function from images to embeddings ``[N, D]``, NaN for those that it cannot read. Of
-            each image the most alike is looked at; 20,000 take 4 seconds of a core beside decoding, and memory for
-            their vectors.
+            perceptual hash (needs ImageHash), which knows an image that was resized, compressed, made grey or cropped
+            by a per cent or two, and not one of another colour; or by a function from images to embeddings ``[N, D]``,
+            NaN for those that it cannot read. Of each image the most alike is looked at; 20,000 take 4 seconds of a
+            core beside decoding, and memory for their vectors.
         within: how near they are: bits of 256 in which hashes differ, by default 48; the distance of embeddings, by
             default a fifth of the median distance of two images.
         progress: show a progress bar.

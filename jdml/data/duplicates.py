@@ -12,6 +12,10 @@ SIDE = 16
 """A hash has so many bits squared: the signs of an image's lowest frequencies."""
 BITS = 48
 """Images are alike whose hashes differ in no more of 256 bits."""
+COLOUR = 12.0
+"""And whose mean colours differ by no more than so many of 256 steps, where none of the two is grey."""
+GREY, FLAT = 4.0, 1.0
+"""Grey is what has no more colour anywhere, and flat what varies no more in brightness: a hash of it says nothing."""
 SHARE = 0.2
 """And embeddings no farther apart than this share of the median distance."""
 ROWS, COLUMNS = 1 << 10, 1 << 13
@@ -56,16 +60,33 @@ class Alike(NamedTuple):
         return f"{self.first} ~ {self.second}"
 
 
-def perceptual_hash(image: "Image") -> np.ndarray:
-    """What remains of an image that is made smaller, compressed or slightly cropped: bits ``[256]``, as 0 and 1."""
+class Hash(NamedTuple):
+    """What remains of an image that is made smaller, compressed or slightly cropped.
+
+    Attributes:
+        bits: ``[256]``, 0 and 1: of its brightness.
+        colour: ``[2]``, its mean Cb and Cr; NaN for a grey one.
+    """
+
+    bits: np.ndarray
+    colour: np.ndarray
+
+
+def perceptual_hash(image: "Image") -> Hash | None:
+    """What remains of an image; None of one that is flat."""
     from imagehash import phash
 
-    bits: np.ndarray = phash(image, SIDE).hash
-    return bits.reshape(-1).astype(np.float32)
+    small = np.asarray(image.convert("YCbCr").resize((SIDE, SIDE)), np.float32)
+    if small[..., 0].std() <= FLAT:
+        return None
+    bits, colours = phash(image, SIDE).hash, small[..., 1:]
+    grey = np.abs(colours - 128).max() <= GREY
+    colour = np.full(2, np.nan) if grey else colours.mean(axis=(0, 1))
+    return Hash(bits.reshape(-1).astype(np.float32), colour)
 
 
 def by_hash(
-    hashes: Sequence[np.ndarray | None], places: Sequence[Place], within: float | None = None
+    hashes: Sequence[Hash | None], places: Sequence[Place], within: float | None = None
 ) -> tuple[Alike, ...]:
     """Find images that are alike by their hashes.
 
@@ -75,12 +96,18 @@ def by_hash(
         within: in how many bits two differ at most; None: 48.
 
     Returns:
-        As :func:`by_embedding`, with bits for distances.
+        As :func:`by_embedding`, with bits for distances; without couples of other colours. Of an image whose nearest is
+        of another colour no other is looked for.
     """
-    none = np.full(SIDE**2, np.nan)
-    bits = np.array([none if one is None else one for one in hashes], np.float32)
-    found = by_embedding(bits, places, np.sqrt((BITS if within is None else within) + 0.5))
-    return tuple(couple._replace(distance=float(round(couple.distance**2))) for couple in found)
+    none = Hash(np.full(SIDE**2, np.nan), np.full(2, np.nan))
+    seen = [none if one is None else one for one in hashes] or [none]
+    bits, colours = (np.array(parts, np.float32) for parts in zip(*seen, strict=True))
+    found = _couples(bits, places, np.sqrt((BITS if within is None else within) + 0.5))
+    return tuple(
+        Alike(places[one], places[other], float(round(distance**2)))
+        for one, other, distance in found
+        if not np.linalg.norm(colours[one] - colours[other]) > COLOUR
+    )
 
 
 def by_embedding(
@@ -96,9 +123,17 @@ def by_embedding(
     Returns:
         Each couple once, the nearest first.
     """
+    found = _couples(vectors, places, within)
+    return tuple(Alike(places[one], places[other], distance) for one, other, distance in found)
+
+
+def _couples(
+    vectors: np.ndarray, places: Sequence[Place], within: float | None
+) -> list[tuple[int, int, float]]:
+    """Couples of rows, and how far apart they are: as :func:`by_embedding` finds them."""
     there = np.flatnonzero(np.isfinite(vectors).all(axis=1)).tolist()
     if not there:
-        return ()
+        return []
     vectors = np.asarray(vectors[there], np.float32)
     vectors -= vectors.mean(axis=0)
     kinds = [(places[row].part, places[row].label) for row in there]
@@ -109,10 +144,10 @@ def by_embedding(
     within = SHARE * _median_distance(vectors) if within is None else within
     near = np.flatnonzero((apart <= within) & (kind != kind[nearest]))
     couples = {tuple(sorted((row, int(nearest[row])))): float(apart[row]) for row in near.tolist()}
-    return tuple(
-        Alike(places[there[one]], places[there[other]], distance)
+    return [
+        (there[one], there[other], distance)
         for (one, other), distance in sorted(couples.items(), key=lambda couple: couple[::-1])
-    )
+    ]
 
 
 def _nearest_of_another(vectors: np.ndarray, kind: np.ndarray) -> np.ndarray:

@@ -281,7 +281,11 @@ def test_rows_are_read_by_threads(monkeypatch):
             ValueError,
             r"single images .*, got \[12, 10, 8, 3\]: take them before",
         ),
-        ([(object(), 0)], TypeError, r"list\[0\]: image must be an array of numbers or an image, got object"),
+        (
+            [(object(), 0)],
+            TypeError,
+            r"list\[0\]: image must be an array of numbers or an image, got object",
+        ),
         ([(np.zeros(3), 0), (np.zeros(4), 0)], ValueError, r"one shape, got \[3\] and \[4\]"),
         (
             [(PICTURES[0], 0), (FILES[0], 0)],

@@ -303,6 +303,26 @@ def test_images_that_are_nearly_the_same_are_found_by_a_hash(copied, tmp_path, c
     assert len(digits.notes) == bool(digits.alike)
 
 
+def test_what_has_another_colour_is_not_the_same_and_what_is_flat_is_nothing(tmp_path):
+    pytest.importorskip("imagehash", reason="compares hashes: pip install 'jdml[duplicates]'")
+    far = np.hypot(*(np.mgrid[:96, :96] - 48))
+    for name, colour in {"red": (200, 30, 30), "blue": (30, 30, 200), "grey": None}.items():
+        pixels = np.full((96, 96, 3), 255, np.uint8)
+        pixels[far < 30] = colour or (200, 30, 30)
+        picture = Image.fromarray(pixels)
+        (tmp_path / name).mkdir()
+        (picture if colour else picture.convert("L")).save(tmp_path / name / "0.png")
+        picture.resize((80, 80)).save(tmp_path / name / "1.jpg", quality=90)
+        for side in (30, 31):
+            Image.new("RGB", (side, side), name).save(tmp_path / name / f"flat{side}.png")
+    found = data.check("folder", tmp_path, duplicates=True).alike
+    couples = {tuple(sorted(place.label for place in couple[:2])) for couple in found}
+    assert ("grey", "red") in couples  # one was made grey of the other, and one is red in both
+    assert ("blue", "red") not in couples
+    assert not any("flat" in str(couple) for couple in found)
+    assert duplicates.by_hash([], []) == duplicates.by_hash([None], [Place("a", "", "b")]) == ()
+
+
 def test_images_that_are_nearly_the_same_are_found_by_embeddings(copied, tmp_path, capsys):
     """By any function; a couple once, what cannot be read is passed over."""
 
