@@ -272,7 +272,7 @@ def look_again(
         self_index: ``[Q]``, the gallery's row that a query is itself; −1: none.
 
     Returns:
-        It. A row without neighbours stays.
+        Queries, gallery and own rows, and distances where these are ranked. A row without neighbours stays.
     """
     if gallery is None and kind != "none":
         gallery, self_index = queries, np.arange(len(queries)) if self_index is None else self_index
