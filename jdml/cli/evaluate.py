@@ -146,11 +146,19 @@ class Evaluate:
         if lone:
             self._check_lone()
         arrays = {self.embeddings: read_array(self.file)} if lone else read_arrays(self.file)
-        named = (self.labels, self.gallery_embeddings, self.gallery_labels, self.self_index)
-        files = {name: Path(name) for name in named if name.endswith(".npy")}
-        if self.ignore_same is not None and self.ignore_same.endswith(".npy"):
-            path = Path(self.ignore_same)
-            files[self.ignore_same] = path
+        named = {
+            name: getattr(self, name)
+            for name in ("labels", *GALLERY, "self_index", "ignore_same")
+            if getattr(self, name) not in (name, None)
+        }
+        files = {
+            value: Path(value)
+            for name, value in named.items()
+            if (lone and not (name == "ignore_same" and ":" in value))
+            or (value.endswith(".npy") and value not in arrays)
+        }
+        if self.ignore_same in files:
+            path = files[self.ignore_same]
             if self.gallery_embeddings in files or self.gallery_embeddings in arrays:
                 files[f"gallery_{self.ignore_same}"] = path.with_name(f"gallery_{path.name}")
         apart = {name: read_array(file) for name, file in files.items()}
@@ -165,12 +173,3 @@ class Evaluate:
             ((name, file),) = given.items()
             (other,) = set(GALLERY) - {name}
             raise ValueError(f"{flag(name)} {file} needs {flag(other)}, another .npy file")
-        own = {} if self.self_index == "self_index" else {"self_index": self.self_index}
-        groups = self.ignore_same
-        if groups is not None and ":" not in groups:
-            own["ignore_same"] = groups
-        for name, value in {"labels": self.labels, **given, **own}.items():
-            if not value.endswith(".npy"):
-                raise ValueError(
-                    f"{flag(name)} must be a .npy file, as {self.file} is one, got {value}"
-                )

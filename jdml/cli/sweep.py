@@ -172,7 +172,24 @@ def _typed(name: str, value: str) -> list[str]:
         if value not in ("True", "False"):
             raise ValueError(f"--set {name} is a flag: its values are True and False, got {value}")
         return [f"--{option}" if value == "True" else f"--no-{option}"]
-    return [f"--{option}", *shlex.split(value)]
+    return [f"--{option}", *([value] if "(" in value or "[" in value else shlex.split(value))]
+
+
+def _parts(values: str) -> list[str]:
+    """What stands between commas; those in brackets belong to a value.
+
+    Example:
+        >>> _parts("k=(1, 2),k=((1,2),(3,4)),k=5")
+        ['k=(1, 2)', 'k=((1,2),(3,4))', 'k=5']
+    """
+    parts, depth = [""], 0
+    for letter in values:
+        depth += (letter in "([") - (letter in ")]")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 def _values(text: str) -> tuple[str, list[str]]:
@@ -190,8 +207,7 @@ def _values(text: str) -> tuple[str, list[str]]:
             f"--set must be an option of jdml train and its values, such as lr=1e-4,1e-3; got {text!r}"
             f"{nearest(name, known)}"
         )
-    parts = re.split(r",(?![^(\[]*[)\]])", values)  # those in brackets belong to a value
-    listed = [value.strip() for value in parts if value.strip()]
+    listed = [value.strip() for value in _parts(values) if value.strip()]
     if not listed:
         raise ValueError(f"--set {name} has no values: write {name}=FIRST,SECOND")
     return name, listed

@@ -96,17 +96,15 @@ def by_hash(
         within: in how many bits two differ at most; None: 48.
 
     Returns:
-        As :func:`by_embedding`, with bits for distances; without couples of other colours. Of an image whose nearest is
-        of another colour no other is looked for.
+        As :func:`by_embedding` among those of its colour, with bits for distances.
     """
     none = Hash(np.full(SIDE**2, np.nan), np.full(2, np.nan))
     seen = [none if one is None else one for one in hashes] or [none]
     bits, colours = (np.array(parts, np.float32) for parts in zip(*seen, strict=True))
-    found = _couples(bits, places, np.sqrt((BITS if within is None else within) + 0.5))
+    limit = np.sqrt((BITS if within is None else within) + 0.5)
     return tuple(
         Alike(places[one], places[other], float(round(distance**2)))
-        for one, other, distance in found
-        if not np.linalg.norm(colours[one] - colours[other]) > COLOUR
+        for one, other, distance in _couples(bits, places, limit, colours)
     )
 
 
@@ -128,9 +126,12 @@ def by_embedding(
 
 
 def _couples(
-    vectors: np.ndarray, places: Sequence[Place], within: float | None
+    vectors: np.ndarray,
+    places: Sequence[Place],
+    within: float | None,
+    colours: np.ndarray | None = None,
 ) -> list[tuple[int, int, float]]:
-    """Couples of rows, and how far apart they are: as :func:`by_embedding` finds them."""
+    """Couples of rows, of one colour where there are colours, and how far apart they are."""
     there = np.flatnonzero(np.isfinite(vectors).all(axis=1)).tolist()
     if not there:
         return []
@@ -139,7 +140,7 @@ def _couples(
     kinds = [(places[row].part, places[row].label) for row in there]
     number = {kind: turn for turn, kind in enumerate(dict.fromkeys(kinds))}
     kind = np.array([number[one] for one in kinds])
-    nearest = _nearest_of_another(vectors, kind)
+    nearest = _nearest_of_another(vectors, kind, None if colours is None else colours[there])
     apart = np.linalg.norm(vectors - vectors[nearest], axis=1)
     within = SHARE * _median_distance(vectors) if within is None else within
     near = np.flatnonzero((apart <= within) & (kind != kind[nearest]))
@@ -150,10 +151,12 @@ def _couples(
     ]
 
 
-def _nearest_of_another(vectors: np.ndarray, kind: np.ndarray) -> np.ndarray:
-    """The row that is nearest to each of those of another kind; any where there are none."""
+def _nearest_of_another(
+    vectors: np.ndarray, kind: np.ndarray, colours: np.ndarray | None
+) -> np.ndarray:
+    """The row that is nearest to each of those of another kind and its colour; itself where there are none."""
     half = 0.5 * np.square(vectors).sum(axis=1)
-    nearest = np.zeros(len(vectors), int)
+    nearest = np.arange(len(vectors))
     closest = np.full(len(vectors), -np.inf, np.float32)
     for start in range(0, len(vectors), ROWS):
         rows = slice(start, start + ROWS)
@@ -161,6 +164,9 @@ def _nearest_of_another(vectors: np.ndarray, kind: np.ndarray) -> np.ndarray:
             columns = slice(begin, begin + COLUMNS)
             scores = vectors[rows] @ vectors[columns].T - half[columns]
             scores[kind[rows, None] == kind[columns]] = -np.inf
+            if colours is not None:
+                apart = colours[rows, None] - colours[columns]
+                scores[np.square(apart).sum(axis=-1) > COLOUR**2] = -np.inf  # not so of grey, NaN
             best = scores.argmax(axis=1)
             score = np.take_along_axis(scores, best[:, None], axis=1)[:, 0]
             better = score > closest[rows]

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
-from jdml.recipes.base import Recipe, RecipeError, known_fields
+from jdml.recipes.base import Recipe, known_fields
 from jdml.recipes.shared import LARGE, pair_settings
 from jdml.registry import Problems
 from jdml.registry.constraints import one_of
@@ -59,8 +59,8 @@ def with_problems(
     settings = known_fields("method ccp", Problems, settings)
     own = {name: value for name, value in settings.items() if value is not None}
     if single and "patience" in own:
-        raise RecipeError(
-            f"{{patience}} ends a problem, and the single one never does, got {own['patience']}"
+        raise ValueError(
+            f"method ccp: patience ends a problem, and the single one never does, got {own['patience']}"
         )
     if single:
         own["patience"] = NEVER

@@ -90,20 +90,20 @@ def loss_settings(recipe: Recipe, loss_fn: Callable[..., Any]) -> dict[str, Any]
         ValueError: a setting that the loss does not have.
     """
     check_settings(loss_fn, recipe.settings)
-    settings = {name: _as_array(loss_fn, name, value) for name, value in recipe.settings.items()}
+    settings: dict[str, Any] = dict(recipe.settings)
+    for name in LOSSES[recipe.loss].per_class:
+        if name in settings:
+            settings[name] = _of_classes(settings[name])
     if "reduce_fn" in recipe.settings:
         one_of("reduce_fn", recipe.settings["reduce_fn"], REDUCTIONS)
         settings["reduce_fn"] = REDUCTIONS[recipe.settings["reduce_fn"]]
     return {**settings, "normalize": normalization(recipe)}
 
 
-def _as_array(loss_fn: Callable[..., Any], name: str, value: Any) -> Any:
-    """Numbers of each class as an array; a choice of sizes (``k=(1, 2, 4)``) stays as it is."""
-    if not isinstance(value, tuple):
-        return value
-    takes_arrays = "Array" in str(inspect.signature(loss_fn).parameters[name].annotation)
-    several = takes_arrays or any(isinstance(number, float) for number in value)
-    return np.asarray(value, np.float64) if several else value
+def _of_classes(value: Any) -> Any:
+    """Numbers of each class as an array; what else it is the loss refuses."""
+    numbers = isinstance(value, tuple) and all(type(one) in (int, float) for one in value)
+    return np.asarray(value, np.float32) if numbers else value
 
 
 def normalization(recipe: Recipe) -> Callable[..., Any] | None:

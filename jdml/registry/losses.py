@@ -20,6 +20,7 @@ class Loss:
         proxies: proxies per class, unless another number is asked for: its paper's or a study's.
         needs_proxies: whether it is nothing without them: False of a field, where samples are charges, too.
         start: where proxies begin: drawn at random, or on samples of their class.
+        per_class: its settings that may be numbers of each class.
         monitor: the function of :mod:`jdml.losses` that is worth logging beside it.
     """
 
@@ -30,6 +31,7 @@ class Loss:
     proxies: int = 1
     needs_proxies: bool = True
     start: Literal["random", "samples"] = "random"
+    per_class: tuple[str, ...] = ()
     monitor: str | None = None
 
     @property
@@ -49,7 +51,7 @@ LOSSES: dict[str, Loss] = _records(
     Loss("fast_ap", "pair", "ranking"),
     Loss("info_nce", "pair", "contrast"),
     Loss("lifted_structure", "pair", "tuples"),
-    Loss("margin", "pair", "pairs"),
+    Loss("margin", "pair", "pairs", per_class=("beta",)),
     Loss("multi_similarity", "pair", "pairs"),
     Loss("n_pair", "pair", "tuples"),
     Loss("nca", "pair", "contrast"),
@@ -84,7 +86,7 @@ LOSSES: dict[str, Loss] = _records(
     Loss("proxy_nca_margin", "proxy", "proxies"),
     Loss("proxy_nca_pp", "proxy", "proxies"),
     Loss("soft_triple", "proxy", "proxies", several=True, proxies=10),
-    Loss("subcenter_arcface", "proxy", "softmax", several=True, proxies=3),
+    Loss("subcenter_arcface", "proxy", "softmax", several=True, proxies=3, per_class=("margin",)),
 )
 """Every loss by its name, those of pairs first."""
 

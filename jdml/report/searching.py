@@ -34,7 +34,8 @@ def search_images(
         gallery: what is searched.
         k: how many are found for each, at most.
         max_distance: what is farther is not found.
-        second_look: see :func:`jdml.metrics.arrays.evaluate_arrays`; distances are then those of the second look.
+        second_look: see :func:`jdml.metrics.arrays.evaluate_arrays`; distances are then those of the second look, which
+            leaves the query out, and sees other copies of it.
 
     Returns:
         For each query ``{"query": FILE, "found": [{"rank", "file", "distance", "label"}, …]}``, the nearest first: what

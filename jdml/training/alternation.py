@@ -89,12 +89,12 @@ class AlternatingProblems(Hook):
             :func:`jdml.optim.add_anchored_weights` in the optimizer.
 
     Implementation notes:
-        Pools depend on the seed and the number of the problem alone; image files are read as in training, and
-        embedded as in evaluation. Where one of a pool is damaged, all files are looked through, once, those that are
-        damaged are named in the log, and it is drawn again among the whole ones, as by ``start_on_samples``; of several
-        processes the one that meets it ends with its name. Nothing is compiled again between problems. Give
-        :func:`~jdml.training.fit` the same ``monitor``, so that the best of the whole run is kept. What an objective
-        remembers between steps (a cross-batch memory) is not taken back with the weights.
+        Pools depend on the seed and the number of the problem alone; image files are augmented as in training, where
+        they are, and embedded as in evaluation. Where one of a pool is damaged, all files are looked through, once,
+        those that are damaged are named in the log, and it is drawn again among the whole ones, as by
+        ``start_on_samples``; of several processes the one that meets it ends with its name. Nothing is compiled again
+        between problems. Give :func:`~jdml.training.fit` the same ``monitor``, so that the best of the whole run is
+        kept. What an objective remembers between steps (a cross-batch memory) is not taken back with the weights.
 
     Paper settings:
         b = 12 and K = 8 (CUB, Cars196), 7 and 4 (SOP, In-shop), 16 and 4 (MNIST); anchored with λ = 2e-4. Algorithm 1:
@@ -341,6 +341,7 @@ def make_hook(
     *,
     seed: int = 0,
     preprocess: Preprocess = standard,
+    augment: bool = True,
     kind: Callable[..., AlternatingProblems] = AlternatingProblems,
     **more: Any,
 ) -> AlternatingProblems:
@@ -353,6 +354,7 @@ def make_hook(
         monitor: the metric that tells when a problem ends.
         seed: of the pools.
         preprocess: as in training.
+        augment: whether image files of a pool are augmented, as batches are.
         kind: the hook's class.
         **more: other attributes of that class.
 
@@ -386,5 +388,6 @@ def make_hook(
         normalize=normalization(recipe),
         seed=seed,
         preprocess=preprocess,
+        augment=augment,
         **more,
     )

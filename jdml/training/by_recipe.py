@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +14,6 @@ import numpy as np
 
 from jdml import adapt, metrics
 from jdml.data import Dataset, ImageBatches, ImageFiles
-from jdml.ops import checks
 from jdml.recipes.adapting import frozen_pattern, lora_pattern
 from jdml.recipes.base import Recipe, RecipeError
 from jdml.recipes.objective import make_objective, normalization
@@ -156,9 +156,9 @@ def train(
         evaluate, monitor = retrieval_in(validation, recipe), monitor or MONITOR
     if hook is None and recipe.method is not None and recipe.method.hook:
         made = resolve(recipe.method.hook)
-        told = {"augment": getattr(batches, "augment", True)}
-        told = told if checks.takes(made, "augment") else {}
-        hook = made(recipe, model, train, monitor, seed=seed, preprocess=preprocess, **told)
+        named = inspect.signature(made).parameters
+        more = {"augment": _augments(recipe, batches)} if "augment" in named else {}
+        hook = made(recipe, model, train, monitor, seed=seed, preprocess=preprocess, **more)
     settings.setdefault("log_every", max(1, min(per_epoch, 50)))
     settings.setdefault("ema", recipe.ema)
     if recipe.keeps:
@@ -207,6 +207,11 @@ def _check_asked(
         )
     if monitor is not None and not watched and validation is None:
         raise ValueError(f"monitor is {monitor!r}, but there is neither validation nor evaluate")
+
+
+def _augments(recipe: Recipe, batches: Any) -> bool:
+    """Whether image files are augmented in training: those of kept features only where there are several views."""
+    return recipe.kept_views > 1 if recipe.keeps else getattr(batches, "augment", True)
 
 
 def _tell_shape(recipe: Recipe, model: Any) -> None:

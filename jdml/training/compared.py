@@ -5,6 +5,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import jax
+
 from jdml.recipes.base import Recipe
 
 UNCOMPARED = ("started", "versions")
@@ -117,7 +119,10 @@ def told_apart(there: Mapping[str, str], now: Mapping[str, str], differing: list
             )
         wide = ("float64", "int64", "uint64", "complex128")
         double = [any(kind.startswith(wide) for kind in kinds.values()) for kinds in (there, now)]
-        if double[0] != double[1]:
+        is_set = double[0] and jax.config.read(
+            "jax_enable_x64"
+        )  # these were double, and are no more
+        if double[0] != double[1] and not is_set:
             return (
                 f'has {"double" if double[0] else "single"} precision: set jax.config.update("jax_enable_x64", '
                 f"{double[0]}) before the run goes on"

@@ -30,7 +30,6 @@ def check_network(model: Model, preprocess: Preprocess, sample: Tree) -> None:
         sample: one row of the data set.
 
     Raises:
-        TypeError: a network that returns more than embeddings.
         ValueError: parameters that are not floating point, variables whose shapes or types change in training, a
             network that would be trained in evaluation mode or cannot be switched to it.
     """
@@ -68,9 +67,7 @@ class _Trial:
             return model.apply(variables, self._preprocess(images), train=False)
 
         if not train:
-            result = jax.eval_shape(evaluated, stats, params, self._rows(ROWS))
-            _check_embeddings(result)
-            return result
+            return jax.eval_shape(evaluated, stats, params, self._rows(ROWS))
         return self._trained(trained, stats, params, key)
 
     def _trained(self, trained: Any, stats: Tree, params: Tree, key: Any) -> Any:
@@ -133,15 +130,6 @@ def _check_params(params: Tree) -> None:
             raise ValueError(
                 f"model's parameters must be floating point, got {leaf.dtype} in params{jax.tree_util.keystr(path)}"
             )
-
-
-def _check_embeddings(result: Any) -> None:
-    """Refuse what is no array: which of several results are the embeddings nobody knows."""
-    if not isinstance(result, jax.ShapeDtypeStruct):
-        raise TypeError(
-            f"model must return embeddings [N, D] alone, got a {type(result).__name__}: wrap it in a network, or in a "
-            "pair of functions (init, apply), that returns the one of them that is meant"
-        )
 
 
 def _check_carried(before: Tree, after: Tree) -> None:

@@ -512,12 +512,19 @@ def test_evaluate_files_on_disk(capsys, tmp_path):
         beside = jdml_main(capsys, "evaluate", alone, *gallery, *more, "--json", "-")
         assert beside[1] == answer[1]
     assert jdml_main(capsys, "evaluate", first, *labels)[0] == 0
+    own = files["labels"].rename(tmp_path / "labels.dat")  # whatever it is called
+    assert jdml_main(capsys, "evaluate", first, "--labels", own)[0] == 0
+    own.rename(files["labels"])
+    np.savez(
+        tmp_path / "dotted.npz", embeddings=arrays["embeddings"], **{"y.npy": np.arange(9) % 3}
+    )
+    assert jdml_main(capsys, "evaluate", tmp_path / "dotted.npz", "--labels", "y.npy")[0] == 0
     for words, message in (
         ([first], "--labels must be the .npy file with the labels of"),
         ([first, "--labels", "gone.npy"], "gone.npy is not a file"),
         ([first, *labels, *gallery[:2]], "needs --gallery-labels, another .npy file"),
         ([first, *labels, *gallery[2:]], "needs --gallery-embeddings, another .npy file"),
-        ([first, *labels, "--self-index", "own"], "--self-index must be a .npy file, as "),
+        ([first, *labels, "--self-index", "own"], "own is not a file"),
         ([alone, *gallery[:2]], "has no array 'gallery_labels'"),
         ([alone, "--gallery-embeddings", "typo"], "has no array 'typo'"),
         ([alone, "--gallery-labels", "typo"], "has no array 'gallery_embeddings'"),

@@ -181,8 +181,15 @@ def test_pools_of_proxies_are_augmented_as_batches_are(capsys, animals, monkeypa
         ImageFiles, "augmented", lambda *a, **k: drawn.append(1) or augmented(*a, **k)
     )
     words = ("--data-dir", animals, "--loss", "contrastive", "--method", "ccp", "--validation", 0.5)
-    for augmentation, expected in (("none", False), ("conventional", True)):
-        code, _, err = run(capsys, *words, "--augmentation", augmentation)
+    kept = ("--model", "small", "--freeze", "backbone", "--kept-views")
+    for more, expected in (
+        (("--augmentation", "none"), False),
+        ((*kept, 1), False),
+        ((*kept, 2), True),
+        (("--augmentation", "conventional"), True),
+    ):
+        drawn.clear()
+        code, _, err = run(capsys, *words, *more)
         assert code == 0, err
         assert bool(drawn) == expected
 

@@ -157,7 +157,9 @@ def test_numbers_of_numpy_and_jax_are_numbers():
 def test_a_single_problem_has_no_patience():
     base = Recipe(loss="contrastive")
     for make in (recipes.with_method, lambda *a, **k: recipes.recipe("ccp", "cars", **k)):
-        with pytest.raises(ValueError, match="patience ends a problem, and the single one never"):
+        with pytest.raises(
+            ValueError, match="method ccp: patience ends a problem, and the single one never"
+        ):
             make(base, "ccp", single=True, patience=5)
     assert recipes.with_method(base, "ccp", single=True, patience=None).method.patience > 1000
 
@@ -188,6 +190,19 @@ def test_numbers_of_each_class_may_be_whole(several):
     made = make_objective(Recipe(loss="margin", settings={"beta": several}), 3)
     expected = jdml.margin_loss(x, labels, beta=np.array(several, np.float32))
     np.testing.assert_allclose(made.loss({}, x, labels)[0], expected, rtol=1e-6)
+    proxies = make_objective(
+        Recipe(loss="subcenter_arcface", settings={"margin": (0, 0, 1)}, dim=3), 3
+    )
+    assert np.isfinite(proxies.loss(proxies.init(jax.random.key(0)), x, labels)[0])
+    for loss, name, message in (
+        ("triplet", "margin", "margin must be a number >= 0, got"),
+        ("arcface", "margin", "margin must be a number an angle in radians, 0…π, got"),
+        ("margin", "beta", "beta must be a number finite, got"),
+    ):
+        wrong = ("a", "b", "c") if loss == "margin" else (1, 1.0, 1)
+        made = make_objective(Recipe(loss=loss, settings={name: wrong}, dim=3), 3)
+        with pytest.raises(TypeError, match=message):
+            made.loss(made.init(jax.random.key(0)), x, labels)
     made = make_objective(Recipe(loss="recall_at_k", settings={"k": (1, 2)}), 3)
     np.testing.assert_allclose(
         made.loss({}, x, labels)[0], jdml.recall_at_k_loss(x, labels, k=(1, 2)), rtol=1e-6

@@ -496,13 +496,13 @@ def test_a_comparison_takes_120_columns(tmp_path, capsys):
 
 
 def test_a_sweep_of_flags_and_of_values_in_brackets(tmp_path):
-    given = ("remat=True,False", "loss-setting=k=(1,2),k=(1,4)")
+    given = ("remat=True,False", "loss-setting=k=(1, 2),k=(1, 4)")
     swept = Sweep(loss="recall_at_k", set=given, out=tmp_path).runs()
     assert {name: (run.remat, run.loss_setting) for name, run in swept.items()} == {
-        "True_k=_1_2_-0": (True, ("k=(1,2)",)),
-        "True_k=_1_4_-0": (True, ("k=(1,4)",)),
-        "False_k=_1_2_-0": (False, ("k=(1,2)",)),
-        "False_k=_1_4_-0": (False, ("k=(1,4)",)),
+        "True_k=_1_2_-0": (True, ("k=(1, 2)",)),
+        "True_k=_1_4_-0": (True, ("k=(1, 4)",)),
+        "False_k=_1_2_-0": (False, ("k=(1, 2)",)),
+        "False_k=_1_4_-0": (False, ("k=(1, 4)",)),
     }
     with pytest.raises(
         ValueError, match="--set remat is a flag: its values are True and False, got 1"

@@ -186,9 +186,6 @@ class Whole(nn.Module):
         (Sown(), r"keep the shapes of what it carries.*\['losses'\]\['norm'\]\[1\] was not there"),
         (Cached(), r"\['cache'\]\['last'\] was float32\[1, 3\] and is float32\[2, 3\]"),
         (Widening(), r"keep the types .*\['last'\] was bfloat16\[3\] and is float32\[3\] after a step: give"),
-        (Several(), r"must return embeddings \[N, D\] alone, got a tuple: wrap it"),
-        (Several(dict), r"must return embeddings \[N, D\] alone, got a dict: wrap it"),
-        ((lambda key, x: {}, lambda params, x: (x, x)), "embeddings .* alone, got a tuple: wrap it"),
         (Whole(), r"parameters must be floating point, got int32 in params\['n'\]"),
     ],
 )  # fmt: skip
@@ -197,6 +194,28 @@ def test_what_cannot_be_trained_is_told_before_any_file(model, message, tmp_path
         fit(model, tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "model", [Several(), Several(dict), (lambda key, x: {}, lambda params, x: (x, x))]
+)
+def test_a_network_of_several_results_is_told_what_to_do(model):
+    message = (
+        "got (tuple|dict) of 2 arrays: take the one that is meant .wrap a network that returns"
+    )
+    with pytest.raises(TypeError, match=f"embeddings must be an array .*{message}"):
+        fit(model)
+
+
+def test_an_objective_may_take_what_a_network_returns():
+    def loss(params, embeddings, labels, **more):
+        value = jdml.triplet_loss(embeddings["embeddings"], labels)
+        return value, {"loss": value}
+
+    own = objectives.pair(jdml.triplet_loss)._replace(loss=loss)
+    sampler = data.ClassBatchSampler(LABELS, 2, 2)
+    result = training.fit(Several(dict), own, optax.sgd(0.1), SET, sampler, steps=1, log_every=1)
+    assert np.isfinite(result.history[-1]["loss"])
 
 
 def test_frozen_layers_are_told_and_stay(tmp_path, caplog):

@@ -1,6 +1,7 @@
 """Checks of arrays: their kind, their type and their shape."""
 
 import numbers
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -25,6 +26,9 @@ def instead(name: str, value: Any) -> str:
         if value.dtype.kind == "O" and value.size and hasattr(value.flat[0], "__array__"):
             return f": write numpy.stack({name})"
         return f": write {name}.astype(numpy.float32)" if value.dtype.kind in "fO" else ""
+    several = list(value.values()) if isinstance(value, Mapping) else value
+    if isinstance(several, list | tuple) and any(getattr(one, "ndim", 0) > 1 for one in several):
+        return f" of {len(several)} arrays: take the one that is meant (wrap a network that returns several)"
     written = _CONVERSIONS.get(type(value).__module__.partition(".")[0])
     if written is None and (isinstance(value, list | tuple) or hasattr(value, "__array__")):
         written = "numpy.asarray({})"
