@@ -157,10 +157,8 @@ class Method(Settings):
                 raise ValueError(
                     f"{flag(option)} is for proxy losses; {self.loss_name} is a pair loss"
                 )
-        if self.proxies_per_class == 0:
-            for option in ("proxies_lr_factor", "proxies_start"):
-                if getattr(self, option, None) is not None:
-                    raise ValueError(f"{flag(option)} needs proxies; --proxies-per-class is 0")
+        if self.proxies_per_class == 0 and getattr(self, "proxies_lr_factor", None) is not None:
+            raise ValueError("--proxies-lr-factor needs proxies; --proxies-per-class is 0")
 
     def changes(self, base: Recipe) -> dict[str, Any]:
         """Also what the loss sees, and where it lives."""
