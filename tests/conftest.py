@@ -39,6 +39,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
 
 import jax
+import numpy as np
 import psutil
 import pytest
 from _pytest import runner
@@ -113,6 +114,14 @@ def strict_ranks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Make implicit rank promotion an error in the tests of the numeric rooms."""
     with jax.numpy_rank_promotion("raise" if room_of(request.path) in STRICT_ROOMS else "allow"):
         yield
+
+
+@pytest.fixture(autouse=True)
+def own_draws(request: pytest.FixtureRequest) -> None:
+    """Begin a module's generator anew: what a test draws does not depend on which tests ran before it."""
+    module = getattr(request.node, "module", None)
+    if isinstance(getattr(module, "RNG", None), np.random.Generator):
+        module.RNG = np.random.default_rng(2_718)
 
 
 class Memory:
