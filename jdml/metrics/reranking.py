@@ -79,10 +79,11 @@ def rerank(
         gallery, self_index = queries, np.arange(len(asked)) if self_index is None else self_index
     checks.check_embeddings("gallery", gallery, dim=queries.shape[1], like="queries")
     searched = np.asarray(checks.as_finite("gallery", gallery))
-    own = checked_own(self_index, len(asked), len(searched))
-    lone = np.full(len(asked), True) if own is None else own < 0
+    self_index = np.full(len(asked), -1) if self_index is None else self_index
+    own = np.asarray(checked_own(self_index, len(asked), len(searched)))
+    lone = own < 0  # they come first, and then the gallery
     first = lone.sum()
-    places = np.where(lone, np.cumsum(lone) - 1, first + (0 if own is None else own))
+    places = np.where(lone, np.cumsum(lone) - 1, first + own)
     every = jnp.asarray(np.concatenate([asked[lone], searched]))
     size = len(every)
     if not size:

@@ -178,9 +178,9 @@ def _differences(run: Recipe, own: Recipe) -> Iterator[str]:
 def _told(made: Recipe) -> dict[str, Any]:
     """A recipe's values by name, those of its loss and method among them."""
     rates = {f"rate of {role}": factor * made.rate for role, factor in made.role_rates.items()}
-    told = {name: value for name, value in vars(made).items() if name not in UNTOLD}
-    told |= {"batch": write_batch(made.batch), "role_rates": None}
-    told = {**made.settings, **rates, **told}
+    fields = {name: value for name, value in vars(made).items() if name not in UNTOLD}
+    fields |= {"batch": write_batch(made.batch), "role_rates": None}
+    told = {**made.settings, **rates, **fields}
     if made.method is None:
         return told
     called = made.method.name

@@ -58,11 +58,11 @@ def with_problems(
         raise TypeError(f"single must be True or False, got {single!r}")
     settings = known_fields("method ccp", Problems, settings)
     own = {name: value for name, value in settings.items() if value is not None}
-    if single and "patience" in own:
-        raise ValueError(
-            f"method ccp: patience ends a problem, and the single one never does, got {own['patience']}"
-        )
     if single:
+        if "patience" in own:
+            raise ValueError(
+                f"method ccp: patience ends a problem, and the single one never does, got {own['patience']}"
+            )
         own["patience"] = NEVER
     problems = Problems(**{**PRESETS[preset], **own})
     rates = {role: rate for role, rate in base.role_rates.items() if role != "proxies"}

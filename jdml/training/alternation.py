@@ -284,10 +284,9 @@ class AlternatingProblems(Hook):
 
     def _images(self, rows: np.ndarray, number: tuple[int, ...]) -> Tree:
         images = self.train.images
-        if isinstance(images, ImageFiles) and not self.augment:
-            return images.select(rows)
         if isinstance(images, ImageFiles):
-            return _Augmented(images, rows, (self.seed, *number))
+            seed = (self.seed, *number)
+            return _Augmented(images, rows, seed) if self.augment else images.select(rows)
         return jax.tree.map(lambda leaf: np.asarray(leaf[rows]), images)
 
     def _rows(

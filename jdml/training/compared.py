@@ -119,9 +119,8 @@ def told_apart(there: Mapping[str, str], now: Mapping[str, str], differing: list
             )
         wide = ("float64", "int64", "uint64", "complex128")
         double = [any(kind.startswith(wide) for kind in kinds.values()) for kinds in (there, now)]
-        is_set = double[0] and jax.config.read(
-            "jax_enable_x64"
-        )  # these were double, and are no more
+        # Where it is set already, what was double is so no more in this version.
+        is_set = double[0] and jax.config.read("jax_enable_x64")
         if double[0] != double[1] and not is_set:
             return (
                 f'has {"double" if double[0] else "single"} precision: set jax.config.update("jax_enable_x64", '

@@ -144,17 +144,13 @@ def _check_carried(before: Tree, after: Tree) -> None:
     for name in (*had, *has):
         if had.get(name) != has.get(name):
             shown = name.replace("['~", "['")
-            if (
-                name in had
-                and name in has
-                and had[name].partition("[")[2] == has[name].partition("[")[2]
-            ):
+            old, new = had.get(name, "not there"), has.get(name, "gone")
+            if "[" in old and old.partition("[")[2] == new.partition("[")[2]:
                 raise ValueError(
-                    f"model must keep the types of what it carries from step to step, but {shown} was {had[name]} and "
-                    f"is {has[name]} after a step: give it inputs of the type that it begins with (preprocess=)"
+                    f"model must keep the types of what it carries from step to step, but {shown} was {old} and is "
+                    f"{new} after a step: give it inputs of the type that it begins with (preprocess=)"
                 )
             raise ValueError(
-                f"model must keep the shapes of what it carries from step to step, but {shown} was "
-                f"{had.get(name, 'not there')} and is {has.get(name, 'gone')} after a step of {ROWS} rows: such "
-                "variables (sown values, caches of a batch) cannot be trained with"
+                f"model must keep the shapes of what it carries from step to step, but {shown} was {old} and is {new} "
+                f"after a step of {ROWS} rows: such variables (sown values, caches of a batch) cannot be trained with"
             )
