@@ -82,7 +82,13 @@ def with_memory(
     told = checks.takes(objective.loss, "reference_ids")
 
     def init_state() -> MemoryState:
-        return MemoryState(memory.init(capacity, dim, dtype), jnp.zeros((), jnp.int32))
+        return MemoryState(memory.init(capacity, dim), jnp.zeros((), jnp.int32))
+
+    def init_typed() -> MemoryState:
+        return init_state()._replace(memory=memory.init(capacity, dim, dtype))
+
+    # A run that goes on knows its objective by what its functions close over: the usual ones over no type.
+    start = init_state if jnp.dtype(dtype) == jnp.float32 else init_typed
 
     def loss(
         params: Params,
@@ -133,4 +139,4 @@ def with_memory(
         pushed = memory.push(state.memory, embeddings, labels, where, ids=ids, axis_name=axis_name)
         return MemoryState(pushed, state.steps + 1)
 
-    return Objective(objective.init, loss, init_state, update_state)
+    return Objective(objective.init, loss, start, update_state)

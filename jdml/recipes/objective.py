@@ -103,7 +103,7 @@ def loss_settings(recipe: Recipe, loss_fn: Callable[..., Any]) -> dict[str, Any]
 def _of_classes(value: Any) -> Any:
     """Numbers of each class as an array; what else it is the loss refuses."""
     numbers = isinstance(value, tuple) and all(type(one) in (int, float) for one in value)
-    return np.asarray(value, np.float32) if numbers else value
+    return np.asarray(value, np.float64) if numbers else value
 
 
 def normalization(recipe: Recipe) -> Callable[..., Any] | None:

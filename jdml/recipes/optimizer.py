@@ -94,8 +94,9 @@ def learning_rate(
         A number where it is constant, else a function of the step.
     """
     if recipe.decay_every is not None:
-        every, first = recipe.decay_every * steps_per_epoch, recipe.rate_warmup
-        after = lambda step: rate * recipe.decay_factor ** ((first + step) // every)  # noqa: E731
+        every = recipe.decay_every * steps_per_epoch
+        # A run that goes on knows its rule by this function's name and what it closes over.
+        after = lambda step: rate * recipe.decay_factor ** (step // every)  # noqa: E731
     elif recipe.schedule == "constant":
         if not recipe.rate_warmup:
             return rate
@@ -109,8 +110,15 @@ def learning_rate(
         )
     if recipe.rate_warmup:
         up = optax.linear_schedule(rate / recipe.rate_warmup, rate, max(recipe.rate_warmup - 1, 1))
-        after = optax.join_schedules([up, after], [recipe.rate_warmup])
+        # What is joined counts from there on; epochs do not.
+        epochs = None if recipe.decay_every is None else _later(after, recipe.rate_warmup)
+        after = optax.join_schedules([up, epochs or after], [recipe.rate_warmup])
     return after if not begins else lambda step: after(step + begins)
+
+
+def _later(schedule: Any, steps: int) -> Any:
+    """A schedule as it is so many steps later."""
+    return lambda step: schedule(step + steps)
 
 
 def _check_roles(recipe: Recipe, roles: tuple[str, ...]) -> None:

@@ -7,6 +7,10 @@ import textwrap
 
 import pytest
 
+import jdml
+from jdml import objectives, recipes
+from jdml.recipes.objective import loss_settings
+from jdml.recipes.optimizer import learning_rate
 from jdml.training.fingerprint import fingerprint
 from jdml.training.written import written
 
@@ -117,3 +121,17 @@ def test_a_wrapper_of_a_library_counts_by_what_it_wraps(tmp_path):
         library.__name__ = "flax.wrapping"
         marks.append(fingerprint(functools.wraps(function)(library.wraps(function))))
     assert marks[0] == marks[1] != marks[2]
+
+
+def test_runs_that_were_begun_know_their_schedule_and_their_memory():
+    """A run goes on by what its functions close over: one name more, and those of yesterday are others."""
+    made = recipes.Recipe(decay_every=2)
+    schedule = learning_rate(made, 0.1, steps=9)
+    assert schedule.__name__ == "<lambda>"
+    assert schedule.__code__.co_freevars == ("every", "rate", "recipe")
+    pair = objectives.pair(jdml.contrastive_loss)
+    for dtype in ({}, {"dtype": "float32"}):
+        start = objectives.with_memory(pair, 8, 2, **dtype).init_state
+        assert (start.__name__, start.__code__.co_freevars) == ("init_state", ("capacity", "dim"))
+    made = recipes.Recipe(loss="margin", settings={"beta": (1.0, 1.5)})
+    assert loss_settings(made, jdml.margin_loss)["beta"].dtype == "float64"
