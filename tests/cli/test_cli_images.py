@@ -2,12 +2,6 @@
 
 import dataclasses
 import json
-import os
-import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import jax
@@ -15,49 +9,25 @@ import numpy as np
 import pytest
 
 import jdml.cli
-from jdml import models, training
+from jdml import models
 from jdml.cli.options.train import TrainOptions
 from jdml.cli.search import Search
 from jdml.cli.training_run import fitted
 from jdml.data import ImageFiles
-from jdml.data.folder import check_apart
 from jdml.recipes import Recipe, recommended
 from jdml.recipes.sampler import make_sampler
 from jdml.training.embedded import Embedded
 
-Image = pytest.importorskip("PIL.Image")
+pytest.importorskip("PIL.Image")
 pytest.importorskip("grain")
 
 pytestmark = pytest.mark.slow
 
 
-def draw(path: Path, seed: int) -> None:
-    """A small JPEG of noise."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    noise = np.random.default_rng(seed).integers(0, 256, (20, 24, 3), np.uint8)
-    Image.fromarray(noise).save(path)
-
-
-@pytest.fixture
-def animals(tmp_path) -> Path:
-    """Four classes of eight images: two train, two test."""
-    for label, name in enumerate(("ant", "bee", "cat", "dog")):
-        for i in range(8):
-            draw(tmp_path / "animals" / name / f"{i}.jpg", 10 * label + i)
-    return tmp_path / "animals"
-
-
-def run(capsys, *arguments):
-    options = "--model eps --dim 4 --steps 3 --quiet --image-size 16 --workers 2"
-    code = jdml.cli.main(["train", *options.split(), *map(str, arguments)])
-    shown = capsys.readouterr()
-    return code, shown.out, shown.err
-
-
 @pytest.mark.parametrize("augmentation", ["mlrc", "conventional", "none"])
-def test_a_folder_of_classes(capsys, animals, tmp_path, augmentation):
-    code, out, err = run(
-        capsys, "--data", "folder", "--data-dir", animals, "--augmentation", augmentation,
+def test_a_folder_of_classes(train_images, animals, tmp_path, augmentation):
+    code, out, err = train_images(
+        "--data", "folder", "--data-dir", animals, "--augmentation", augmentation,
         "--batch", "2x3", "--out", tmp_path / "run",
     )  # fmt: skip
     assert code == 0, err
@@ -70,10 +40,10 @@ def test_a_folder_of_classes(capsys, animals, tmp_path, augmentation):
     assert "workers" not in config
 
 
-def test_photographs_are_trained_as_recommended(capsys, animals, tmp_path):
+def test_photographs_are_trained_as_recommended(train_images, animals, tmp_path):
     """Where neither a loss nor a method is named; whatever is typed is kept."""
-    code, out, err = run(
-        capsys, "--data-dir", animals, "--model", "small", "--out", tmp_path / "run"
+    code, out, err = train_images(
+        "--data-dir", animals, "--model", "small", "--out", tmp_path / "run"
     )
     assert (code, err) == (0, "")
     assert "note: no --loss and no --method is named: the recommended recipe" in out
@@ -83,13 +53,13 @@ def test_photographs_are_trained_as_recommended(capsys, animals, tmp_path):
     assert Recipe.from_json(told) == dataclasses.replace(expected, network="small", dim=4)
     assert expected.batch == (2, 8)
     typed = ("--batch", "2x3", "--miner", "easy_positive", "--lr", "0.5", "--schedule", "constant")
-    code, out, err = run(capsys, "--data-dir", animals, "--out", tmp_path / "typed", *typed)
+    code, out, err = train_images("--data-dir", animals, "--out", tmp_path / "typed", *typed)
     assert (code, err) == (0, "")
     told = json.loads((tmp_path / "typed" / "config.json").read_text())["recipe"]
     names = ("loss", "batch", "miner", "rate", "schedule")
     assert [told[name] for name in names] == ["circle", [2, 3], "easy_positive", 0.5, "constant"]
-    code, out, err = run(
-        capsys, "--data-dir", animals, "--out", tmp_path / "own", "--loss", "n_pair"
+    code, out, err = train_images(
+        "--data-dir", animals, "--out", tmp_path / "own", "--loss", "n_pair"
     )
     told = json.loads((tmp_path / "own" / "config.json").read_text())["recipe"]
     assert [told[name] for name in names] == ["n_pair", [2, 8], "none", 1e-3, "constant"]
@@ -174,7 +144,7 @@ def test_classes_smaller_than_a_batch_s_places_leave_some_empty():
     assert (made.batch, made.small_classes, notes) == ((4, 3), "refuse", ())
 
 
-def test_pools_of_proxies_are_augmented_as_batches_are(capsys, animals, monkeypatch):
+def test_pools_of_proxies_are_augmented_as_batches_are(train_images, animals, monkeypatch):
     drawn = []
     augmented = ImageFiles.augmented
     monkeypatch.setattr(
@@ -189,13 +159,13 @@ def test_pools_of_proxies_are_augmented_as_batches_are(capsys, animals, monkeypa
         (("--augmentation", "conventional"), True),
     ):
         drawn.clear()
-        code, _, err = run(capsys, *words, *more)
+        code, _, err = train_images(*words, *more)
         assert code == 0, err
         assert bool(drawn) == expected
 
 
 def test_a_head_that_cannot_begin_as_recommended_begins_at_random(
-    capsys, animals, tmp_path, monkeypatch
+    train_images, animals, tmp_path, monkeypatch
 ):
     """A width that is more than the features; typed, it is refused before any work, and both are named."""
     monkeypatch.setattr(models, "create", lambda name, dim: models.SmallConvNet(dim))
@@ -203,16 +173,16 @@ def test_a_head_that_cannot_begin_as_recommended_begins_at_random(
     weights = tmp_path / "resnet18.safetensors"
     weights.write_bytes(b"weights")
     wide = ("--model", "resnet18", "--weights", weights, "--dim", 65, "--steps", 0)
-    code, out, err = run(capsys, "--data-dir", animals, *wide)
+    code, out, err = train_images("--data-dir", animals, *wide)
     assert code == 0, err
     assert "note: the head begins at random: " in out
-    code, out, err = run(capsys, "--data-dir", animals, *wide, "--head", "principal")
+    code, out, err = train_images("--data-dir", animals, *wide, "--head", "principal")
     assert code == 2
     assert "--head principal, --dim 65: " in err
     assert "no more dimensions than features, got 65 of 64" in err
 
 
-def test_pretrained_weights(capsys, animals, tmp_path, monkeypatch):
+def test_pretrained_weights(train_images, animals, tmp_path, monkeypatch):
     seen = []
 
     def load_weights(path, variables):
@@ -227,22 +197,23 @@ def test_pretrained_weights(capsys, animals, tmp_path, monkeypatch):
     began = [
         json.loads((tmp_path / name / "log.jsonl").read_text().splitlines()[0])["loss"]
         for name, more in (("random", ()), ("pretrained", ("--weights", weights)))
-        if run(capsys, *data, *more, "--out", tmp_path / name)[0] == 0
+        if train_images(*data, *more, "--out", tmp_path / name)[0] == 0
     ]
     assert seen == [b"weights"]
     assert began[0] != began[1]
     weights.write_bytes(b"others")
-    code, _, err = run(capsys, *data, "--weights", weights, "--out", tmp_path / "pretrained")
+    code, _, err = train_images(*data, "--weights", weights, "--out", tmp_path / "pretrained")
     assert code == 2
     assert "weights" in err
 
 
-def test_weights_that_do_not_fit(capsys, animals, tmp_path):
+def test_weights_that_do_not_fit(train_images, animals, tmp_path):
     data = ("--data", "folder", "--data-dir", animals)
     assert (
-        "vit_l16 or vit_s16, got --model eps" in run(capsys, *data, "--weights", "r.safetensors")[2]
+        "vit_l16 or vit_s16, got --model eps"
+        in train_images(*data, "--weights", "r.safetensors")[2]
     )
-    code, _, err = run(capsys, *data, "--model", "resnet50", "--weights", tmp_path / "nowhere")
+    code, _, err = train_images(*data, "--model", "resnet50", "--weights", tmp_path / "nowhere")
     assert code == 2
     assert f"--weights must be a file, got {tmp_path / 'nowhere'}" in err
 
@@ -254,7 +225,7 @@ def test_where_classes_share_a_vector_it_is_told_that_nothing_is_near_enough(cap
     assert "nothing is near enough" in capsys.readouterr().out
 
 
-def test_inshop_is_searched_in_its_gallery(capsys, tmp_path):
+def test_inshop_is_searched_in_its_gallery(train_images, tmp_path, draw):
     rows = [
         (f"img/{item}/{i}.jpg", f"id_{item:08}", status)
         for item, statuses in enumerate((("train",) * 4, ("train",) * 4, ("query", "gallery") * 2))
@@ -265,53 +236,53 @@ def test_inshop_is_searched_in_its_gallery(capsys, tmp_path):
     (tmp_path / "list_eval_partition.txt").write_text(text)
     for seed, (path, _, _) in enumerate(rows):
         draw(tmp_path / path, seed)
-    code, out, err = run(capsys, "--data", "inshop", "--data-dir", tmp_path, "--batch", 4)
+    code, out, err = train_images("--data", "inshop", "--data-dir", tmp_path, "--batch", 4)
     assert code == 0, err
     assert "R@30" in out
     assert "test item" in out
 
 
-def test_damaged_images(capsys, animals, tmp_path):
+def test_damaged_images(train_images, animals, tmp_path):
     (animals / "ant" / "3.jpg").write_bytes(b"no image")
     options = ("--data", "folder", "--data-dir", animals, "--batch", 16, "--out", tmp_path / "run")
-    code, _, err = run(capsys, *options)
+    code, _, err = train_images(*options)
     assert (code, err.count("\n")) == (2, 1)
     assert "3.jpg: expected a whole image" in err
-    code, _, err = run(capsys, *options[:-1], tmp_path / "other", "--on-bad-image", "skip")
+    code, _, err = train_images(*options[:-1], tmp_path / "other", "--on-bad-image", "skip")
     assert code == 0, err
     last = (tmp_path / "other" / "log.jsonl").read_text().splitlines()[-1]
     assert json.loads(last)["bad_images"] == 1
 
 
-def test_a_stopped_run_goes_on_with_skip_wherever_its_images_lie(capsys, animals, tmp_path):
+def test_a_stopped_run_goes_on_with_skip_wherever_its_images_lie(train_images, animals, tmp_path):
     (animals / "dog" / "3.jpg").write_bytes(b"no image")  # scored, not trained on
     options = ("--data", "folder", "--batch", 8, "--out", tmp_path / "run")
-    code, _, err = run(capsys, *options, "--data-dir", animals)
+    code, _, err = train_images(*options, "--data-dir", animals)
     assert (code, err.count("\n")) == (2, 1)
     moved = animals.rename(tmp_path / "moved")
-    code, _, err = run(capsys, *options, "--data-dir", moved, "--on-bad-image", "skip")
+    code, _, err = train_images(*options, "--data-dir", moved, "--on-bad-image", "skip")
     assert code == 0, err
     (moved / "ant" / "0.jpg").rename(moved / "ant" / "zero.jpg")
-    code, _, err = run(capsys, *options, "--data-dir", moved, "--on-bad-image", "skip")
+    code, _, err = train_images(*options, "--data-dir", moved, "--on-bad-image", "skip")
     assert code == 2
     assert "data_checksum" in err
 
 
-def test_weights_and_a_damaged_first_image(capsys, animals, tmp_path, monkeypatch):
+def test_weights_and_a_damaged_first_image(train_images, animals, tmp_path, monkeypatch):
     (animals / "ant" / "0.jpg").write_bytes(b"no image")
     (tmp_path / "r.safetensors").write_bytes(b"weights")
     monkeypatch.setattr(models, "create", lambda name, dim: models.SmallConvNet(dim, (8,)))
     monkeypatch.setattr(models, "load_weights", lambda path, variables: variables)
-    code, _, err = run(
-        capsys, "--data", "folder", "--data-dir", animals, "--batch", 4, "--model", "resnet18",
+    code, _, err = train_images(
+        "--data", "folder", "--data-dir", animals, "--batch", 4, "--model", "resnet18",
         "--weights", tmp_path / "r.safetensors", "--on-bad-image", "skip",
     )  # fmt: skip
     assert code == 0, err
 
 
-def test_a_data_set_without_test_images_is_refused_at_once(capsys, shared_data, tmp_path):
+def test_a_data_set_without_test_images_is_refused_at_once(train_images, shared_data, tmp_path):
     data = ("--data", "cub", "--data-dir", shared_data / "cub_fullres", "--batch", 4)
-    code, _, err = run(capsys, *data, "--out", tmp_path / "run")
+    code, _, err = train_images(*data, "--out", tmp_path / "run")
     assert code == 2
     assert "cub: the split 'test' has no images in" in err
     assert not (tmp_path / "run").exists()
@@ -334,205 +305,3 @@ def test_mistakes_are_one_line(capsys, arguments, message):
     assert code == 2
     assert message in shown.err
     assert shown.err.count("\n") == 1
-
-
-# kill -9
-
-
-def command(animals: Path, folder: Path, workers: int) -> list[str]:
-    options = (
-        "train --data folder --model eps --dim 2 --image-size 16 --batch 2x4 --steps 30 --on-bad-image skip "
-        "--validation 0.2 --evaluate-every 10 --patience 100 --checkpoint-every 5 --quiet "
-        "--loss contrastive --memory 12 --miner eps --weight-decay 1e-4 --devices 1"
-    )
-    files = ["--data-dir", str(animals), "--out", str(folder), "--workers", str(workers)]
-    return [*options.split(), *files]
-
-
-def start(words: list[str]) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "jdml", *words],
-        env={
-            **os.environ,
-            "JAX_NUM_CPU_DEVICES": "2",  # as here: else not the same bits
-            "PYTHONPATH": str(Path(jdml.cli.__file__).parents[2]),
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def records(folder: Path) -> list[dict]:
-    """The log, without what depends on the clock."""
-    path = folder / "log.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    whole = [json.loads(line) for line in lines if line.endswith("}")]
-    return [{k: v for k, v in r.items() if k not in ("seconds", "input_wait")} for r in whole]
-
-
-def final_arrays(folder: Path) -> list[np.ndarray]:
-    import orbax.checkpoint as ocp
-
-    with ocp.CheckpointManager(folder / "checkpoints") as manager:
-        step = manager.latest_step()
-        items = ocp.args.Composite(state=ocp.args.StandardRestore())
-        return [np.asarray(x) for x in jax.tree.leaves(manager.restore(step, args=items)["state"])]
-
-
-@pytest.mark.filterwarnings("ignore:Sharding info not provided:UserWarning")
-def test_killed_run_ends_like_an_unbroken_one(capsys, animals, tmp_path):
-    """Killed in the middle, resumed with another number of workers, damaged files on the way: the same bits.
-
-    Here it goes on in the tests' process; in one of its own with `make kills`.
-    """
-    for path in (animals / "bee" / "3.jpg", animals / "ant" / "0.jpg", animals / "dog" / "1.jpg"):
-        path.write_bytes(b"no image")
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    killed = start(command(animals, broken, 2))
-    deadline = time.monotonic() + 240
-    while not any(record["step"] >= 8 for record in records(broken)):
-        assert killed.poll() is None, killed.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
-    assert killed.returncode == -signal.SIGKILL
-    said = []
-    for folder, workers in (broken, 3), (whole, 1):
-        code = jdml.cli.main(command(animals, folder, workers))
-        shown = capsys.readouterr()
-        assert code == 0, shown.err
-        said.append(re.sub(r"--workers \d", "", shown.out.replace(str(folder), "")))
-    assert said[0] == said[1]
-    pairs = zip(final_arrays(broken), final_arrays(whole), strict=True)
-    assert all(np.array_equal(a, b) for a, b in pairs)
-    assert (broken / "metrics.json").read_text() == (whole / "metrics.json").read_text()
-    assert records(broken) == records(whole)
-    assert 1 <= records(whole)[-1]["bad_images"] <= 2  # those that are not held out
-
-
-NETS = """
-import equinox as eqx, flax.linen as nn, jax, jax.numpy as jnp
-from flax import nnx
-
-class OfLinen(nn.Module):
-    dim: int
-    dtype: type = jnp.float32
-
-    @nn.compact
-    def __call__(self, x, deterministic=True):
-        x = nn.BatchNorm(use_running_average=deterministic)(nn.Conv(4, (4, 4), 4, dtype=self.dtype)(x))
-        return nn.Dense(self.dim)(nn.Dropout(0.1, deterministic=deterministic)(x.mean((1, 2))))
-
-class OfNnx(nnx.Module):
-    def __init__(self, dim, seed):
-        rngs = nnx.Rngs(seed)
-        self.conv, self.norm = nnx.Conv(3, 4, (4, 4), rngs=rngs), nnx.BatchNorm(4, rngs=rngs)
-        self.drop, self.head = nnx.Dropout(0.1, rngs=rngs), nnx.Linear(4, dim, rngs=rngs)
-
-    def __call__(self, x):
-        return self.head(self.drop(self.norm(self.conv(x)).mean((1, 2))))
-
-class OfEquinox(eqx.Module):
-    conv: eqx.nn.Conv2d
-    norm: eqx.nn.BatchNorm
-    drop: eqx.nn.Dropout
-    head: eqx.nn.Linear
-
-    def __init__(self, dim, key):
-        first, second = jax.random.split(key)
-        self.conv, self.drop = eqx.nn.Conv2d(3, 4, 4, 4, key=first), eqx.nn.Dropout(0.1)
-        self.norm, self.head = eqx.nn.BatchNorm(4, "rows", mode="batch"), eqx.nn.Linear(4, dim, key=second)
-
-    def __call__(self, image, state, *, key):
-        drawn, _ = jax.random.split(key)
-        x, state = self.norm(self.conv(image), state)
-        return self.head(self.drop(x.mean((1, 2)), key=drawn)), state
-
-def of_equinox(dim, seed):
-    return eqx.nn.make_with_state(OfEquinox)(dim, jax.random.key(seed))
-
-def of_functions(dim, image_size):
-    def init(key, images):
-        return {"kernel": jax.random.normal(key, (3 * image_size**2, dim))}
-    return init, lambda params, images: images.reshape(len(images), -1) @ params["kernel"]
-
-def wide(width):
-    return OfLinen(width)
-
-def other():
-    return OfLinen(9)
-"""
-
-
-@pytest.mark.parametrize("inside", ["", "run", "ant/run"])
-def test_a_run_lies_beside_the_images(capsys, animals, inside):
-    """Among them it would be a class when the same command goes on."""
-    code, _, err = run(capsys, "--data-dir", animals, "--out", animals / inside)
-    assert code == 2
-    assert "--out must not lie among the images in" in err
-    assert not list(animals.rglob("config.json"))
-
-
-def test_a_run_may_lie_beside_parts(tmp_path):
-    for name in ("a/train/cat", "a/test/dog", "b/cat"):
-        (tmp_path / name).mkdir(parents=True)
-    check_apart("--out", tmp_path / "a" / "runs" / "1", tmp_path / "a")
-    check_apart("--out", tmp_path / "runs", tmp_path / "b")
-    for inside in ("a", "a/train/run", "b/runs/1"):
-        with pytest.raises(ValueError, match="--out must not lie among the images in"):
-            check_apart("--out", tmp_path / inside, tmp_path / inside[0])
-
-
-@pytest.fixture
-def nets(tmp_path, monkeypatch):
-    """A module of networks of one's own in the working directory."""
-    (tmp_path / "nets.py").write_text(NETS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "nets", raising=False)
-
-
-@pytest.mark.parametrize("made", ["OfLinen", "OfNnx", "of_equinox", "of_functions"])
-def test_a_network_of_one_s_own(capsys, animals, nets, made):
-    words = ("--data", "folder", "--data-dir", animals, "--model", f"nets:{made}", "--batch", "2x3")
-    code, out, err = run(capsys, *words, "--out", "run")
-    assert (code, err) == (0, "")
-    assert f"nets:{made}: " in out
-    assert "begins untrained" not in out
-    trained = training.load("run")
-    vectors = trained.embed(animals)
-    assert vectors.shape == (32, 4)
-    assert json.loads(Path("run/config.json").read_text())["recipe"]["network"] == f"nets:{made}"
-    for command in ("embed run animals", "export run --out e.safetensors", "export run --out e.stablehlo",
-                    "embed e.safetensors animals --out from_file.npz",
-                    "search run animals/ant/0.jpg --gallery animals -k 1"):  # fmt: skip
-        assert jdml.cli.main(command.split()) == 0
-    shown = capsys.readouterr().out
-    assert "  animals/" in shown
-    for file in ("animals.npz", "from_file.npz"):
-        np.testing.assert_array_equal(np.load(file)["embeddings"], vectors)
-    program = jax.export.deserialize(bytearray(Path("e.stablehlo").read_bytes()))
-    photographs = trained.images_of(animals)[:3]
-    np.testing.assert_allclose(program.call(photographs), vectors[:3], atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("nets:wide", "nets:wide is called with those of dim, .* argument width has no default"),
-        ("nets:other", r"--dim must be 9, the numbers that --model nets:other gives of an image, got 4"),
-        ("nets:missing", "nets:missing cannot be imported: .* has no attribute 'missing'"),
-        ("nets:NETS", "NETS cannot be imported|must be a module"),
-        ("nets:of_functions --dtype bfloat16", "--dtype is not for --model nets:of_functions, which"),
-        ("nets:OfNnx --weights nets.py", "--weights are those of .*, got --model nets:OfNnx"),
-        ("nets", r"--model must be one of .*, package.module:factory, got 'nets'"),
-    ],
-)  # fmt: skip
-def test_networks_of_one_s_own_that_do_not_fit(capsys, animals, nets, words, message):
-    data = ("--data", "folder", "--data-dir", animals, "--batch", "2x3", "--model")
-    code, _, err = run(capsys, *data, *words.split())
-    assert code == 2
-    assert re.search(message, err), err
-    assert err.count("\n") == 1

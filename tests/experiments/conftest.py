@@ -1,5 +1,6 @@
 """Studies are tried on networks that compile in no time, and on a small Omniglot."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,3 +54,42 @@ def _write_omniglot(folder: Path, alphabets: tuple[str, ...] = ("Aa", "Bb")) -> 
                 for drawer in range(20):
                     paper = rng.random((105, 105)) > 0.1 * (letter + 1)
                     Image.fromarray(paper).save(path / f"{letter + 1:04d}_{drawer + 1:02d}.png")
+
+
+@pytest.fixture
+def letters(monkeypatch: pytest.MonkeyPatch, write_omniglot: Callable[..., None], tmp_path: Path):
+    """The letters' study with a method, two steps and a trial, on eight letters; which parts of the data it read."""
+    from experiments.letters import main as study
+    from experiments.letters import protocol
+
+    write_omniglot(tmp_path / "data", ("Aa", "Bb"))
+    methods = {"MS": dataclasses.replace(study.METHODS["MS"], batch=(4, 4))}
+    columns = {"tuned": (1,), "papers": (1,), "resnet": (1,), "also": (1,), "again": ()}
+    for name, value in {"STEPS": 2, "EVERY": 1, "FOLDS": 2, "COLUMNS": columns}.items():
+        monkeypatch.setattr(protocol, name, value)
+    for name, value in {"METHODS": methods, "TRIALS": 1}.items():
+        monkeypatch.setattr(study, name, value)
+    values = {"rate": 2e-3, "per_class": 16}  # 4 × 16 rows, of the letters that there are
+    monkeypatch.setattr(study, "trial", lambda recipe, number: values)
+    read: list[str] = []
+    load = jdml.data.load
+
+    def told(*names: object, split: str, **where: object) -> jdml.data.Dataset:
+        read.append(split)
+        return load(*names, split=split, **where)
+
+    monkeypatch.setattr(jdml.data, "load", told)
+    protocol.letters.cache_clear()
+    folder = {"runs": tmp_path / "runs", "frozen": tmp_path / "frozen.json"}
+    yield study, study.Settings(tmp_path / "data", out=tmp_path / "kept.jsonl", **folder), read
+    protocol.letters.cache_clear()
+
+
+@pytest.fixture
+def no_run() -> Callable[..., dict]:
+    """What takes the place of a study's run where all is kept."""
+
+    def run(job: dict, **where: str | None) -> dict:
+        raise AssertionError(f"{job} was kept, and is run again")
+
+    return run

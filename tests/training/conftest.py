@@ -9,7 +9,9 @@ import numpy as np
 import optax
 import pytest
 
+from jdml import data
 from jdml.objectives import Objective
+from jdml.training import fit
 
 
 class Net(nn.Module):
@@ -20,6 +22,17 @@ class Net(nn.Module):
         x = images.reshape(len(images), -1)
         x = nn.BatchNorm(use_running_average=not train)(nn.Dense(5)(x))
         return nn.Dense(2)(nn.Dropout(0.2, deterministic=not train)(nn.relu(x)))
+
+
+class Two(nn.Module):
+    """Two layers and a head, without statistics."""
+
+    @nn.compact
+    def __call__(self, images, *, train=False):
+        x = images.reshape(len(images), -1)
+        for name in ("block0", "block1"):
+            x = nn.relu(nn.Dense(5, name=name)(x))
+        return nn.Dense(2, name="head")(x)
 
 
 class Batches:
@@ -77,6 +90,31 @@ def toy():
         batches=Batches,
         spread=lambda embed: {"spread": float(embed(images).std())},
     )
+
+
+@pytest.fixture(scope="session")
+def pictures():
+    rng = np.random.default_rng(0)
+    labels = np.arange(24) % 3
+    images = rng.integers(0, 256, (24, 16, 16, 3), dtype=np.uint8)
+    return data.Dataset("pictures", images, labels.astype(np.int32))
+
+
+@pytest.fixture(scope="session")
+def two():
+    return Two()
+
+
+@pytest.fixture(scope="session")
+def fit_toy(toy):
+    """Three steps of the toy, evaluated at their end; what is given takes the place of what is its own."""
+
+    def run(out_dir=None, **settings):
+        given = {"steps": 3, "evaluate": toy.spread, "evaluate_every": 3, "progress": False}
+        parts = settings.pop("model", toy.model), toy.objective, optax.adam(1e-2), toy.data
+        return fit(*parts, toy.batches(), out_dir=out_dir, **{**given, **settings})
+
+    return run
 
 
 def same(a, b):

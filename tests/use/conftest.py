@@ -46,6 +46,17 @@ def jdml_command():
 
 
 @pytest.fixture(scope="session")
+def check():
+    """Run `jdml data`; return its code, output and error output."""
+
+    def run(*words):
+        done = run_command("data", *words)
+        return done.code, done.out, done.err
+
+    return run
+
+
+@pytest.fixture(scope="session")
 def draw():
     return draw_photos
 

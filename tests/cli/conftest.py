@@ -1,0 +1,54 @@
+"""The commands are run in this process, and what they print is read."""
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jdml.cli
+
+
+@pytest.fixture
+def jdml_main(capsys):
+    """Run a command; return its exit code, output and error output."""
+
+    def run(*arguments):
+        try:
+            code = jdml.cli.main([str(argument) for argument in arguments])
+        except SystemExit as stop:
+            code = stop.code
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return run
+
+
+def draw_noise(path: Path, seed: int) -> None:
+    """A small JPEG of noise."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    from PIL import Image
+
+    noise = np.random.default_rng(seed).integers(0, 256, (20, 24, 3), np.uint8)
+    Image.fromarray(noise).save(path)
+
+
+@pytest.fixture
+def draw():
+    return draw_noise
+
+
+@pytest.fixture
+def animals(tmp_path) -> Path:
+    """Four classes of eight images: two train, two test."""
+    for label, name in enumerate(("ant", "bee", "cat", "dog")):
+        for i in range(8):
+            draw_noise(tmp_path / "animals" / name / f"{i}.jpg", 10 * label + i)
+    return tmp_path / "animals"
+
+
+@pytest.fixture
+def train_images(jdml_main):
+    """Train three steps of a small network; return the exit code, output and error output."""
+    options = "--model eps --dim 4 --steps 3 --quiet --image-size 16 --workers 2"
+    return functools.partial(jdml_main, "train", *options.split())

@@ -1,0 +1,145 @@
+"""Networks of one's own on the command line."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import jdml.cli
+from jdml import training
+from jdml.data.folder import check_apart
+
+pytest.importorskip("PIL.Image")
+pytest.importorskip("grain")
+
+pytestmark = pytest.mark.slow
+
+
+NETS = """
+import equinox as eqx, flax.linen as nn, jax, jax.numpy as jnp
+from flax import nnx
+
+class OfLinen(nn.Module):
+    dim: int
+    dtype: type = jnp.float32
+
+    @nn.compact
+    def __call__(self, x, deterministic=True):
+        x = nn.BatchNorm(use_running_average=deterministic)(nn.Conv(4, (4, 4), 4, dtype=self.dtype)(x))
+        return nn.Dense(self.dim)(nn.Dropout(0.1, deterministic=deterministic)(x.mean((1, 2))))
+
+class OfNnx(nnx.Module):
+    def __init__(self, dim, seed):
+        rngs = nnx.Rngs(seed)
+        self.conv, self.norm = nnx.Conv(3, 4, (4, 4), rngs=rngs), nnx.BatchNorm(4, rngs=rngs)
+        self.drop, self.head = nnx.Dropout(0.1, rngs=rngs), nnx.Linear(4, dim, rngs=rngs)
+
+    def __call__(self, x):
+        return self.head(self.drop(self.norm(self.conv(x)).mean((1, 2))))
+
+class OfEquinox(eqx.Module):
+    conv: eqx.nn.Conv2d
+    norm: eqx.nn.BatchNorm
+    drop: eqx.nn.Dropout
+    head: eqx.nn.Linear
+
+    def __init__(self, dim, key):
+        first, second = jax.random.split(key)
+        self.conv, self.drop = eqx.nn.Conv2d(3, 4, 4, 4, key=first), eqx.nn.Dropout(0.1)
+        self.norm, self.head = eqx.nn.BatchNorm(4, "rows", mode="batch"), eqx.nn.Linear(4, dim, key=second)
+
+    def __call__(self, image, state, *, key):
+        drawn, _ = jax.random.split(key)
+        x, state = self.norm(self.conv(image), state)
+        return self.head(self.drop(x.mean((1, 2)), key=drawn)), state
+
+def of_equinox(dim, seed):
+    return eqx.nn.make_with_state(OfEquinox)(dim, jax.random.key(seed))
+
+def of_functions(dim, image_size):
+    def init(key, images):
+        return {"kernel": jax.random.normal(key, (3 * image_size**2, dim))}
+    return init, lambda params, images: images.reshape(len(images), -1) @ params["kernel"]
+
+def wide(width):
+    return OfLinen(width)
+
+def other():
+    return OfLinen(9)
+"""
+
+
+@pytest.mark.parametrize("inside", ["", "run", "ant/run"])
+def test_a_run_lies_beside_the_images(train_images, animals, inside):
+    """Among them it would be a class when the same command goes on."""
+    code, _, err = train_images("--data-dir", animals, "--out", animals / inside)
+    assert code == 2
+    assert "--out must not lie among the images in" in err
+    assert not list(animals.rglob("config.json"))
+
+
+def test_a_run_may_lie_beside_parts(tmp_path):
+    for name in ("a/train/cat", "a/test/dog", "b/cat"):
+        (tmp_path / name).mkdir(parents=True)
+    check_apart("--out", tmp_path / "a" / "runs" / "1", tmp_path / "a")
+    check_apart("--out", tmp_path / "runs", tmp_path / "b")
+    for inside in ("a", "a/train/run", "b/runs/1"):
+        with pytest.raises(ValueError, match="--out must not lie among the images in"):
+            check_apart("--out", tmp_path / inside, tmp_path / inside[0])
+
+
+@pytest.fixture
+def nets(tmp_path, monkeypatch):
+    """A module of networks of one's own in the working directory."""
+    (tmp_path / "nets.py").write_text(NETS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "nets", raising=False)
+
+
+@pytest.mark.parametrize("made", ["OfLinen", "OfNnx", "of_equinox", "of_functions"])
+def test_a_network_of_one_s_own(capsys, animals, nets, made, train_images):
+    words = ("--data", "folder", "--data-dir", animals, "--model", f"nets:{made}", "--batch", "2x3")
+    code, out, err = train_images(*words, "--out", "run")
+    assert (code, err) == (0, "")
+    assert f"nets:{made}: " in out
+    assert "begins untrained" not in out
+    trained = training.load("run")
+    vectors = trained.embed(animals)
+    assert vectors.shape == (32, 4)
+    assert json.loads(Path("run/config.json").read_text())["recipe"]["network"] == f"nets:{made}"
+    for command in ("embed run animals", "export run --out e.safetensors", "export run --out e.stablehlo",
+                    "embed e.safetensors animals --out from_file.npz",
+                    "search run animals/ant/0.jpg --gallery animals -k 1"):  # fmt: skip
+        assert jdml.cli.main(command.split()) == 0
+    shown = capsys.readouterr().out
+    assert "  animals/" in shown
+    for file in ("animals.npz", "from_file.npz"):
+        np.testing.assert_array_equal(np.load(file)["embeddings"], vectors)
+    program = jax.export.deserialize(bytearray(Path("e.stablehlo").read_bytes()))
+    photographs = trained.images_of(animals)[:3]
+    np.testing.assert_allclose(program.call(photographs), vectors[:3], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("nets:wide", "nets:wide is called with those of dim, .* argument width has no default"),
+        ("nets:other", r"--dim must be 9, the numbers that --model nets:other gives of an image, got 4"),
+        ("nets:missing", "nets:missing cannot be imported: .* has no attribute 'missing'"),
+        ("nets:NETS", "NETS cannot be imported|must be a module"),
+        ("nets:of_functions --dtype bfloat16", "--dtype is not for --model nets:of_functions, which"),
+        ("nets:OfNnx --weights nets.py", "--weights are those of .*, got --model nets:OfNnx"),
+        ("nets", r"--model must be one of .*, package.module:factory, got 'nets'"),
+    ],
+)  # fmt: skip
+def test_networks_of_one_s_own_that_do_not_fit(train_images, animals, nets, words, message):
+    data = ("--data", "folder", "--data-dir", animals, "--batch", "2x3", "--model")
+    code, _, err = train_images(*data, *words.split())
+    assert code == 2
+    assert re.search(message, err), err
+    assert err.count("\n") == 1

@@ -1,0 +1,323 @@
+"""The command jdml evaluate: files of embeddings, their labels, what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from jdml.cli.terminal import print_table
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def embeddings(tmp_path):
+    """Three classes on a line: every neighbour is right but one."""
+    x = np.array([[0.0], [1.0], [10.0], [11.0], [20.0], [11.4]], np.float32)
+    y = np.array([0, 0, 1, 1, 2, 2])
+    np.savez(tmp_path / "e.npz", embeddings=x, labels=y)
+    return tmp_path / "e.npz"
+
+
+def test_evaluate_prints_a_table(jdml_main, embeddings):
+    code, out, _ = jdml_main("evaluate", embeddings, "--recall-at", 1, 2, "--map-at", 3)
+    assert code == 0
+    for name in ("R@1", "R@2", "MAP@R", "MAP@3"):
+        assert name in out
+
+
+def test_evaluate_json(jdml_main, embeddings, tmp_path):
+    options = ("--recall-at", 1, 2, "--ndcg-at", 2, "--precision-at", 2, "--found-at", 2)
+    code, out, _ = jdml_main("evaluate", embeddings, *options, "--json", "-")
+    assert code == 0
+    metrics = json.loads(out)
+    # Nearest of 10 is 11, of 11 is 11.4, of 11.4 is 11, of 20 is 11.4: four of six are right.
+    assert metrics["R@1"] == pytest.approx(4 / 6)
+    assert metrics["MAP@R"] == pytest.approx(4 / 6)
+    assert metrics["queries"] == 6
+    assert {"nDCG@2", "P@2", "found@2"} <= set(metrics)
+    jdml_main("evaluate", embeddings, *options, "--json", tmp_path / "m.json")
+    assert json.loads((tmp_path / "m.json").read_text()) == metrics
+
+
+def test_evaluate_gallery_names_strings_and_sphere(jdml_main, tmp_path):
+    """A separate gallery, string labels, arrays under other names, ranked by cosine."""
+    np.savez(
+        tmp_path / "e.npz",
+        q=np.array([[1.0, 0.1], [0.1, 1.0]]),
+        ql=np.array(["cat", "dog"]),
+        g=np.array([[9.0, 0.0], [0.9, 1.0]]),
+        gl=np.array(["cat", "dog"]),
+    )
+    file = tmp_path / "e.npz"
+    arrays = (
+        "--embeddings",
+        "q",
+        "--labels",
+        "ql",
+        "--gallery-embeddings",
+        "g",
+        "--gallery-labels",
+        "gl",
+    )
+    _, out, _ = jdml_main("evaluate", file, *arrays, "--recall-at", 1, "--json", "-")
+    assert json.loads(out)["R@1"] == 0.5
+    sphere = ("--normalize", "sphere")
+    _, out, _ = jdml_main("evaluate", file, *arrays, *sphere, "--recall-at", 1, "--json", "-")
+    assert json.loads(out)["R@1"] == 1.0
+
+
+def test_evaluate_nmi(jdml_main, tmp_path):
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 2
+    np.savez(tmp_path / "e.npz", embeddings=10 * np.eye(2)[y] + rng.normal(size=(60, 2)), labels=y)
+    _, out, _ = jdml_main("evaluate", tmp_path / "e.npz", "--nmi", "--json", "-")
+    assert (json.loads(out)["NMI"], json.loads(out)["AMI"]) == pytest.approx((1.0, 1.0))
+
+
+X, Y = np.zeros((4, 2), np.float32), np.zeros(4, int)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": X, "labels": Y}, "no array 'embeddings'; it has labels, x"),
+        ({"embeddings": X}, "no array 'labels'"),
+        ({"embeddings": X[:, 0], "labels": Y}, r"embeddings must have shape \[N, D\], got \[4\]"),
+        ({"embeddings": X[:0], "labels": Y[:0]}, r"must have shape \[N, D\], got \[0, 2\]"),
+        ({"embeddings": X, "labels": Y[:3]}, r"labels must have shape \[N\] = \[4\], got \[3\]"),
+        ({"embeddings": X, "labels": Y / 2}, "labels must be integers or strings, got float64"),
+        ({"embeddings": Y[:, None], "labels": Y}, "embeddings must be floating point, got int64"),
+        ({"embeddings": X + [[np.nan, 0]], "labels": Y}, "must be finite, row 0 is not"),
+        ({"embeddings": X, "labels": Y, "gallery_embeddings": X}, "no array 'gallery_labels'"),
+        (
+            {"embeddings": X, "labels": Y, "gallery_embeddings": X[:, :1], "gallery_labels": Y},
+            "gallery_embeddings must have dimension D = 2",
+        ),
+        (
+            {
+                "embeddings": X,
+                "labels": Y,
+                "gallery_embeddings": X,
+                "gallery_labels": Y.astype(str),
+            },
+            "both be integers or both be strings",
+        ),
+        (
+            {"embeddings": X, "labels": Y.astype(str).astype(object)},
+            r"'labels' of .*e.npz holds Python objects.* save labels.astype\(str\) for names",
+        ),
+        ({"embeddings": np.array([None]), "labels": Y}, "'embeddings' of .* holds Python objects"),
+    ],
+)
+def test_evaluate_refuses(jdml_main, tmp_path, arrays, message):
+    import re
+
+    np.savez(tmp_path / "e.npz", **arrays)
+    code, _, err = jdml_main("evaluate", tmp_path / "e.npz")
+    assert code == 2
+    assert re.search(message, err)
+    assert err.count("\n") == 1
+
+
+def test_evaluate_reads_what_it_needs_as_it_lies(jdml_main, embeddings, tmp_path):
+    """Arrays of the other byte order; beside them Python objects, which are not asked for."""
+    content = dict(np.load(embeddings))
+    _, expected, _ = jdml_main("evaluate", embeddings, "--json", "-")
+    for swapped in (">f8", ">f4"):
+        np.savez(
+            tmp_path / "other.npz",
+            embeddings=content["embeddings"].astype(swapped),
+            labels=content["labels"].astype(">i4"),
+            meta=np.array([{"run": 1}, None]),
+        )
+        code, out, err = jdml_main("evaluate", tmp_path / "other.npz", "--json", "-")
+        assert (code, out, err) == (0, expected, "")
+    np.save(tmp_path / "x.npy", content["embeddings"])
+    np.save(tmp_path / "y.npy", np.array([None] * len(content["labels"])))
+    code, _, err = jdml_main("evaluate", tmp_path / "x.npy", "--labels", tmp_path / "y.npy")
+    assert code == 2
+    assert "y.npy holds Python objects" in err
+    assert err.count("\n") == 1
+
+
+def test_evaluate_tells_of_queries_in_the_gallery(jdml_main, embeddings, tmp_path):
+    """And leaves them out, if their rows are said; rows without a class are no queries."""
+    content = dict(np.load(embeddings))
+    x, y = content["embeddings"], content["labels"].copy()
+    file = tmp_path / "both.npz"
+    arrays = {"embeddings": x, "labels": y, "gallery_embeddings": x, "gallery_labels": y}
+    np.savez(file, **arrays)
+    code, out, err = jdml_main("evaluate", file, "--json", "-")
+    assert (code, json.loads(out)["R@1"]) == (0, 1.0)
+    assert err.startswith("note: 6 of 6 queries equal what they find first")
+    assert err.count("\n") == 1
+    _, expected, _ = jdml_main("evaluate", embeddings, "--json", "-")
+    np.savez(file, **arrays, self_index=np.arange(len(y)))
+    assert jdml_main("evaluate", file, "--json", "-") == (0, expected, "")
+    code, _, err = jdml_main("evaluate", file, "--self-index", "rows")
+    assert code == 2
+    assert "the file has no array 'rows'" in err
+
+    y[0] = -1
+    np.savez(file, embeddings=x, labels=y)
+    _, out, _ = jdml_main("evaluate", file, "--json", "-")
+    assert json.loads(out)["queries"] == len(y) - 2  # the other of its class has none
+
+
+def test_evaluate_writes_nowhere_that_is_not(jdml_main, embeddings, tmp_path):
+    code, out, err = jdml_main("evaluate", embeddings, "--json", tmp_path / "no" / "m.json")
+    assert (code, out) == (2, "")
+    assert "m.json: there is no folder to write it into" in err
+
+
+def test_evaluate_ignores_what_is_of_one_group(jdml_main, embeddings, tmp_path):
+    """By a key, a column of a table, a file; and what has no other of its class then is told."""
+    content = dict(np.load(embeddings))
+    x, camera = content["embeddings"], np.array(list("lrlrll"))
+    ignore, file = "--ignore-same", tmp_path / "both.npz"
+    files = np.array([str(tmp_path / f"{row}.jpg") for row in range(6)])
+    np.savez(file, **content, camera=camera, files=files)
+    lines = [f"{row}.jpg,1,{c}" for row, c in enumerate(camera)]
+    (tmp_path / "t.csv").write_text("\n".join(["file,label,Camera", *lines]))
+    for name, array in (("x", x), ("y", content["labels"]), ("c", camera)):
+        np.save(tmp_path / f"{name}.npy", array)
+    expected = {"R@1": 0.75, "queries": 4, "unanswered": 2}
+    for line, told in (("0.jpg,1,z", "'z', and 'l' before"), ("x.jpg,1,", "x.jpg has no camera")):
+        (tmp_path / "w.csv").write_text("\n".join(["file,label,Camera", *lines, line]))
+        code, _, err = jdml_main("evaluate", file, ignore, f"{tmp_path / 'w.csv'}:camera")
+        assert (code, told in err, "w.csv:8" in err) == (2, True, True)
+    lone = (tmp_path / "x.npy", "--labels", tmp_path / "y.npy")
+    for options in (
+        (file, ignore, "camera"),
+        (file, ignore, f"{tmp_path / 't.csv'}:camera"),
+        (*lone, ignore, tmp_path / "c.npy"),
+    ):
+        code, out, err = jdml_main("evaluate", *options, "--json", "-")
+        assert (code, err) == (0, "")
+        assert json.loads(out).items() >= expected.items()
+    arrays = {
+        f"{part}{name}": array for part in ("", "gallery_") for name, array in content.items()
+    }
+    twice = {"camera": camera, "gallery_camera": camera, "self_index": np.arange(6)}
+    np.savez(file, **arrays, **twice, files=files, gallery_files=files[::-1])
+    _, out, _ = jdml_main("evaluate", file, ignore, "camera", "--json", "-")
+    assert json.loads(out).items() >= expected.items()
+    np.savez(file, **content, files=files)
+    for key, message in (
+        ("camera", "the file has no array 'camera'"),
+        (f"{tmp_path / 't.csv'}:lens", "t.csv:1: expected file and lens, got 'file,label,Camera'"),
+        (f"{tmp_path / 'u.csv'}:camera", "u.csv does not exist"),
+    ):
+        code, _, err = jdml_main("evaluate", file, ignore, key)
+        assert code == 2
+        assert message in err
+    (tmp_path / "t.csv").write_text("\n".join(["file,camera", "0.jpg,l"]))
+    code, _, err = jdml_main("evaluate", file, ignore, f"{tmp_path / 't.csv'}:camera")
+    assert "t.csv does not name 5 of 6 files" in err
+    np.savez(file, **content)
+    code, _, err = jdml_main("evaluate", file, ignore, f"{tmp_path / 't.csv'}:camera")
+    assert "needs an array files, as jdml embed writes" in err
+
+
+def test_evaluate_by_level(jdml_main, embeddings, tmp_path):
+    content = dict(np.load(embeddings))
+    labels = np.stack([content["labels"] // 2, content["labels"]], axis=1).astype(str)
+    np.savez(tmp_path / "levels.npz", embeddings=content["embeddings"], labels=labels)
+    _, out, _ = jdml_main("evaluate", tmp_path / "levels.npz", "--nmi", "--json", "-")
+    assert json.loads(out)["R@1"] == pytest.approx([4 / 6, 4 / 6])
+    assert len(json.loads(out)["NMI"]) == 2
+    labels = np.stack([content["labels"], np.full_like(content["labels"], -1)], axis=1)
+    np.savez(tmp_path / "levels.npz", embeddings=content["embeddings"], labels=labels)
+    code, out, _ = jdml_main("evaluate", tmp_path / "levels.npz", "--nmi", "--json", "-")
+    assert (code, [json.loads(out)[name][1] for name in ("R@1", "NMI", "AMI")]) == (0, [0, 0, 0])
+    _, out, _ = jdml_main("evaluate", tmp_path / "levels.npz")
+    assert "level 0" in out
+
+
+@pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04 broken"])
+def test_evaluate_refuses_other_files(jdml_main, tmp_path, content):
+    (tmp_path / "e.npz").write_bytes(content)
+    code, _, err = jdml_main("evaluate", tmp_path / "e.npz")
+    assert code == 2
+    assert "is not a readable .npz file" in err
+    np.save(tmp_path / "e.npy", X)
+    for file, message in (
+        ("e.npy", "--labels must be the .npy file"),
+        ("none.npz", "does not exist"),
+        ("", "is a folder"),
+    ):
+        code, _, err = jdml_main("evaluate", tmp_path / file)
+        assert code == 2
+        assert message in err
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_tables_lose_no_digit(terminal, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    if terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    names = [f"metric {i}" for i in range(12)]
+    print_table("a title", ["%", *names], [["ours", *range(1000, 1012)], ["paper", *["–"] * 12]])
+    shown = capsys.readouterr().out
+    assert all(str(1000 + i) in shown and name in shown for i, name in enumerate(names))
+    assert ("metric 0" in shown.splitlines()[2]) != terminal  # on its side
+
+
+def test_names_in_tables_are_no_markup(capsys):
+    names = ["[bold]", "n[1]", "[/red]", "a[/b]c"]
+    print_table("[t]", ["class", "[k]"], [[name, name] for name in names])
+    shown = capsys.readouterr().out
+    assert all(shown.count(name) == 2 for name in names)
+    assert "[t]" in shown
+    assert "[k]" in shown
+
+
+def test_evaluate_files_on_disk(jdml_main, tmp_path):
+    """.npy pairs: the same as in a .npz file, the gallery read in pieces."""
+    random = np.random.default_rng(0)
+    arrays = {
+        "embeddings": random.normal(size=(9, 3)).astype(np.float32),
+        "labels": np.array(list("abcabcabc")),
+        "gallery_embeddings": random.normal(size=(30, 3)).astype(np.float32),
+        "gallery_labels": np.array(list("abcde") * 6),
+    }
+    np.savez(tmp_path / "all.npz", **arrays)
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    files = {name: tmp_path / f"{name}.npy" for name in arrays}
+    first, labels = files["embeddings"], ["--labels", files["labels"]]
+    alone = tmp_path / "alone.npz"
+    np.savez(alone, embeddings=arrays["embeddings"], labels=arrays["labels"])
+    gallery = [
+        *("--gallery-embeddings", files["gallery_embeddings"]),
+        *("--gallery-labels", files["gallery_labels"]),
+    ]
+    for more in ([], ["--normalize", "sphere", "--recall-at", 1, 3]):
+        expected = jdml_main("evaluate", tmp_path / "all.npz", *more, "--json", "-")
+        answer = jdml_main("evaluate", first, *labels, *gallery, *more, "--json", "-")
+        assert answer[0] == 0
+        assert json.loads(answer[1]) == pytest.approx(json.loads(expected[1]), rel=1e-6)
+        beside = jdml_main("evaluate", alone, *gallery, *more, "--json", "-")
+        assert beside[1] == answer[1]
+    assert jdml_main("evaluate", first, *labels)[0] == 0
+    own = files["labels"].rename(tmp_path / "labels.dat")  # whatever it is called
+    assert jdml_main("evaluate", first, "--labels", own)[0] == 0
+    own.rename(files["labels"])
+    np.savez(
+        tmp_path / "dotted.npz", embeddings=arrays["embeddings"], **{"y.npy": np.arange(9) % 3}
+    )
+    assert jdml_main("evaluate", tmp_path / "dotted.npz", "--labels", "y.npy")[0] == 0
+    for words, message in (
+        ([first], "--labels must be the .npy file with the labels of"),
+        ([first, "--labels", "gone.npy"], "gone.npy is not a file"),
+        ([first, *labels, *gallery[:2]], "needs --gallery-labels, another .npy file"),
+        ([first, *labels, *gallery[2:]], "needs --gallery-embeddings, another .npy file"),
+        ([first, *labels, "--self-index", "own"], "own is not a file"),
+        ([alone, *gallery[:2]], "has no array 'gallery_labels'"),
+        ([alone, "--gallery-embeddings", "typo"], "has no array 'typo'"),
+        ([alone, "--gallery-labels", "typo"], "has no array 'gallery_embeddings'"),
+    ):
+        code, _, err = jdml_main("evaluate", *words)
+        assert code == 2
+        assert message in err

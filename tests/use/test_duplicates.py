@@ -1,0 +1,176 @@
+"""Images that are nearly the same, by a hash or by embeddings: jdml data check finds them."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from jdml import data
+from jdml.data import duplicates
+from jdml.data.duplicates import Place
+from jdml.registry.extras import MissingLibraryError
+
+# Images that are nearly the same
+
+
+def scene(number, size=96):
+    """A picture of large shapes with small ones on them, as photographs have."""
+    random = np.random.default_rng(number)
+    pixels = np.full((size, size), 128.0)
+    for cells in (4, 8, 16, 32):
+        shapes = Image.fromarray(random.normal(0, 200 / cells, (cells, cells)).astype(np.float32))
+        pixels += np.asarray(shapes.resize((size, size), Image.Resampling.BICUBIC))
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).convert("RGB")
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory) -> Path:
+    """Two classes in two parts; some pictures are also in another part or under another label, changed a little."""
+    root = tmp_path_factory.mktemp("copied")
+    for place in ("train/cat", "train/dog", "test/cat", "test/dog"):
+        (root / place).mkdir(parents=True)
+    for number in range(8):
+        scene(number).save(root / f"train/{'cat' if number < 4 else 'dog'}/{number}.png")
+    scene(8).save(root / "test/cat/own.png")
+    scene(9).save(root / "test/dog/own.png")
+    scene(0).resize((40, 40)).save(root / "test/cat/small.png")
+    scene(1).save(root / "test/cat/rough.jpg", quality=30)
+    scene(2).crop((2, 2, 94, 94)).save(root / "train/dog/cropped.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 270 degrees when it is shown
+    scene(4).transpose(Image.Transpose.ROTATE_90).save(
+        root / "test/dog/turned.jpg", quality=90, exif=exif
+    )
+    scene(5).save(root / "train/dog/twin.png")  # of its own class and part: no matter
+    (root / "train/cat/broken.png").write_bytes(b"no image")
+    return root
+
+
+COPIES = {
+    ("test/cat/rough.jpg", "train/cat/1.png"),
+    ("test/cat/small.png", "train/cat/0.png"),
+    ("test/dog/turned.jpg", "train/dog/4.png"),
+    ("train/cat/2.png", "train/dog/cropped.png"),
+}
+
+
+def couples_in(found, root):
+    files = [(couple["first"]["file"], couple["second"]["file"]) for couple in found["alike"]]
+    return {tuple(str(Path(file).relative_to(root)) for file in couple) for couple in files}
+
+
+def test_images_that_are_nearly_the_same_are_found_by_a_hash(copied, tmp_path, check):
+    pytest.importorskip("imagehash", reason="compares hashes: pip install 'jdml[duplicates]'")
+    words = ("check", "folder", copied, "--quiet")
+    code, out, _ = check(*words)
+    assert (code, "nearly the same" in out) == (1, False)
+    code, out, err = check(*words, "--duplicates", "--json", tmp_path / "found.json")
+    assert (code, err) == (1, "")
+    assert "wrong: 4 couples of images are nearly the same in two parts or under two labels" in out
+    assert "wrong: 1 of 16 images are damaged" in out
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert couples_in(found, copied) == COPIES
+    distances = [couple["distance"] for couple in found["alike"]]
+    assert distances == sorted(distances)
+    assert all(float(distance).is_integer() for distance in distances)
+    turned = next(c for c in found["alike"] if c["first"]["file"].endswith("turned.jpg"))
+    expected = {"file": str(copied / "train/dog/4.png"), "part": "train", "label": "dog"}
+    assert turned["second"] == expected
+    assert (found["decoded"], len(found["problems"])) == (16, 2)
+    code, out, _ = check(*words, "--duplicates", "--within", "0")
+    assert "4 couples" not in out
+    digits = data.check("digits", None, duplicates=True)
+    assert digits.problems == ()  # of a published set a note
+    assert len(digits.notes) == bool(digits.alike)
+
+
+def test_what_has_another_colour_is_not_the_same_and_what_is_flat_is_nothing(tmp_path):
+    pytest.importorskip("imagehash", reason="compares hashes: pip install 'jdml[duplicates]'")
+    far = np.hypot(*(np.mgrid[:96, :96] - 48))
+    for name, colour in {"red": (200, 30, 30), "blue": (30, 30, 200), "grey": None}.items():
+        pixels = np.full((96, 96, 3), 255, np.uint8)
+        pixels[far < 30] = colour or (200, 30, 30)
+        picture = Image.fromarray(pixels)
+        (tmp_path / name).mkdir()
+        picture = picture if colour else picture.convert("L")
+        picture.save(tmp_path / name / "0.png")
+        picture.resize((80, 80)).save(tmp_path / name / "1.jpg", quality=90)
+        if colour == (200, 30, 30):
+            (tmp_path / "again").mkdir()
+            picture.crop((1, 1, 95, 95)).save(tmp_path / "again" / "0.png")
+        for side in (30, 31):
+            Image.new("RGB", (side, side), name).save(tmp_path / name / f"flat{side}.png")
+    found = data.check("folder", tmp_path, duplicates=True).alike
+    couples = {tuple(sorted(place.label for place in couple[:2])) for couple in found}
+    assert ("again", "red") in couples  # blue ones come first, and are as near
+    assert {"red", "grey"} < {label for couple in couples for label in couple if "grey" in couple}
+    assert ("blue", "red") not in couples
+    assert not any("flat" in str(couple) for couple in found)
+    assert duplicates.by_hash([], []) == duplicates.by_hash([None], [Place("a", "", "b")]) == ()
+
+
+def test_images_that_are_nearly_the_same_are_found_by_embeddings(copied, tmp_path, capsys):
+    """By any function; a couple once, what cannot be read is passed over."""
+
+    def pixels(images):
+        seen = images.images.each(lambda image: np.asarray(image.resize((8, 8)), float).ravel())
+        return np.stack(
+            [one if isinstance(one, np.ndarray) else np.full(192, np.nan) for one in seen]
+        )
+
+    found = data.check("folder", copied, duplicates=pixels)
+    told = {
+        "alike": [{"first": c.first._asdict(), "second": c.second._asdict()} for c in found.alike]
+    }
+    assert couples_in(told, copied) == COPIES
+    assert data.check("folder", copied, duplicates=pixels, within=1e9).alike > found.alike
+    with pytest.raises(ValueError, match="within must be at least 0, got -1"):
+        data.check("folder", copied, within=-1)
+
+
+def test_embeddings_of_a_run_are_compared(run, photos, tmp_path, jdml_command):
+    shutil.copytree(photos, tmp_path / "photos")
+    picture = Image.open(photos / "kind0" / "0.png")
+    picture.save(tmp_path / "photos" / "kind1" / "again.bmp")
+    words = ("data", "check", "folder", tmp_path / "photos", "--quiet", "--duplicates")
+    done = jdml_command(*words, "--by", run.folder, "--within", "1e-4")
+    assert done.code == 1, done.err
+    assert "wrong: 1 couple of images is nearly the same" in done.out
+    assert "again.bmp" in done.out
+    done = jdml_command(*words[:-1], "--by", run.folder)
+    assert (done.code, "--by is for --duplicates" in done.err) == (2, True)
+
+
+def test_a_search_for_duplicates_says_what_it_needs(photos, monkeypatch):
+    monkeypatch.setitem(sys.modules, "imagehash", None)
+    with pytest.raises(
+        MissingLibraryError,
+        match=r"a search for duplicates by a hash needs ImageHash: pip install 'jdml\[duplicates\]'",
+    ):
+        data.check("folder", photos, duplicates=True)
+
+
+def test_the_most_alike_of_another_place_in_blocks(monkeypatch):
+    rng = np.random.default_rng(0)
+    vectors = (rng.normal(size=(50, 3)) + 100).astype(np.float32)
+    vectors[7] = np.nan
+    places = [Place(str(row), "", str(label)) for row, label in enumerate(rng.integers(0, 4, 50))]
+    labels = np.array([place.label for place in places])
+    apart = np.linalg.norm(vectors[:, None].astype(float) - vectors, axis=-1)
+    apart = np.where((labels[:, None] == labels) | np.isnan(apart), np.inf, apart)
+    expected = {
+        tuple(sorted((row, int(other)))): apart[row, other]
+        for row, other in enumerate(apart.argmin(axis=1))
+        if apart[row, other] <= 0.7
+    }
+    for rows, columns in ((8, 16), (1 << 10, 1 << 13)):
+        monkeypatch.setattr(duplicates, "ROWS", rows)
+        monkeypatch.setattr(duplicates, "COLUMNS", columns)
+        found = duplicates.by_embedding(vectors, places, 0.7)
+        told = {(int(one.file), int(other.file)): far for one, other, far in found}
+        assert told == pytest.approx(expected, rel=1e-4)
+    assert duplicates.by_embedding(np.full((2, 3), np.nan), places[:2]) == ()
