@@ -161,7 +161,12 @@ class Benchmark(BenchmarkOptions):
 
         return Plan(
             recipe=recipe,
-            model=make_network(recipe, train, **self.network_settings(self.backbone)),
+            model=make_network(
+                recipe,
+                train,
+                pretrained=self.pretrained(),
+                **self.network_settings(self.backbone),
+            ),
             steps=steps,
             evaluate_every=every,
             seed=self.seed,

@@ -55,7 +55,11 @@ class TrainingRun:
         self.recipe, self.notes = fitted(recipe, options, self.train.labels)
         own = options.network_settings(str(recipe.network))
         self.preprocess = options.preprocess(str(recipe.network))
-        settings = {"seed": options.seed, "preprocess": self.preprocess}
+        settings = {
+            "seed": options.seed,
+            "preprocess": self.preprocess,
+            "pretrained": options.pretrained(),
+        }
         with as_typed():
             self.model = make_network(self.recipe, self.train, **settings, **own)
         self.recall_at = recall_ranks(str(options.data))

@@ -8,6 +8,7 @@ import numpy as np
 
 from jdml.models.tensors import replacing
 from jdml.registry.extras import need
+from jdml.report.seen import label_name
 
 Panel = tuple[str, np.ndarray, np.ndarray]
 
@@ -126,7 +127,7 @@ def _legend(figure: object, classes: np.ndarray, names: Sequence[str] | None) ->
             marker="o",
             linestyle="",
             color=_color(i),
-            label=literal(str(c if names is None else names[c])),
+            label=literal(label_name(names, c)),
         )
         for i, c in enumerate(classes)
     ]

@@ -8,7 +8,8 @@ import numpy as np
 
 from jdml.report import method, seen
 from jdml.report.compare import Comparison
-from jdml.report.runs import NO_CLASS, Run
+from jdml.report.runs import Run
+from jdml.report.seen import NO_CLASS
 from jdml.report.thumbnails import thumbnails
 
 NEAR = 8
@@ -170,10 +171,7 @@ def _set_as_data(look: Look, pictures: Mapping[int, str]) -> dict[str, Any]:
     views = {}
     for view, labels in look.views.items():
         known, numbers = np.unique(labels, return_inverse=True)
-        names = [
-            NO_CLASS if label < 0 else seen.class_names(look.data.class_names, view, int(label))
-            for label in known
-        ]
+        names = [seen.label_name(look.data.class_names.get(view), label) for label in known]
         none = 0 if known[0] < 0 else None
         views[view] = {"names": names, "labels": numbers.reshape(-1).tolist(), "none": none}
     images = look.data.images
@@ -204,7 +202,7 @@ def _look_as_data(look: Look, number: int, queries: Sequence[int]) -> dict[str, 
                 "rows": doubtful,
                 **_near_as_data(near, doubtful),
             },
-            "wrong": _packed(near.first == 0),
+            "nearest": _verdicts(near.first),
             "classes": [
                 [place[label], count, _rounded(first), _rounded(quality)]
                 for label, count, first, quality in seen.by_class(near, labels)
@@ -397,9 +395,9 @@ def _some(count: int, most: int) -> np.ndarray:
     return rows if count <= most else np.sort(np.random.default_rng(0).permutation(count)[:most])
 
 
-def _packed(mask: np.ndarray) -> str:
-    """A mask as digits."""
-    return "".join("1" if bit else "0" for bit in mask)
+def _verdicts(first: np.ndarray) -> str:
+    """Of every row a digit: 0, its nearest is right; 1, it is wrong; 2, there is nothing to find."""
+    return "".join(map(str, np.where(np.isnan(first), 2, first == 0).astype(int)))
 
 
 def _rounded(value: Any) -> float | None:

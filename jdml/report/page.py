@@ -207,7 +207,7 @@ def _curves(comparison: Comparison) -> list[dict[str, Any]]:
             points = curve(run.log, name)
             every = -(-len(points) // POINTS)
             if points and (name != BAD_IMAGES or any(value for _, value in points)):
-                kept = points[::every] if every > 1 else points
+                kept = [*points[:-1:every], points[-1]]  # the last is what a curve ends at
                 lines.append({"run": run.name, "row": place, "points": kept})
         if lines:
             curves.append({"name": name, "lines": lines})

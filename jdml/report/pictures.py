@@ -16,6 +16,7 @@ FRAMES = {
     "query": ("0.2", "solid", "query"),
     "right": ("#0a6b34", "solid", "✓ right"),
     "wrong": ("#b3261e", "dashed", "✗ wrong"),
+    "plain": ("0.6", "solid", ""),
 }
 MARKERS = "os^Dv"
 """Classes of one colour differ in their mark."""
@@ -68,7 +69,7 @@ def gallery(
     figure = _figure(figsize=(1.3 * columns, 1.6 * len(rows) + 0.4), layout="constrained")
     grid = figure.subplots(len(rows), columns, squeeze=False)
     for axes_of_row, row in zip(grid, rows, strict=True):
-        shown = [(row, "query"), *_with_verdicts(neighbours, row)]
+        shown = [(row, "query"), *_with_verdicts(neighbours, row, asked=y[row] >= 0)]
         for axes, (other, kind) in zip(axes_of_row, shown, strict=True):
             colour, style, word = FRAMES[kind]
             picture = picture_of(images, other)
@@ -297,11 +298,10 @@ def _checked(embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _queries(neighbours: seen.Neighbours, y: np.ndarray, order: str, seed: int) -> list[int]:
-    quality = np.nan_to_num(neighbours.quality, nan=0.5)
-    if order == "worst":
-        return np.argsort(quality, kind="stable").tolist()
+    if order == "worst":  # where there is nothing to find, NaN: last
+        return np.argsort(neighbours.quality, kind="stable").tolist()
     if order == "best":
-        return np.argsort(-quality, kind="stable").tolist()
+        return np.argsort(-neighbours.quality, kind="stable").tolist()
     if order == "random":
         return np.random.default_rng(seed).permutation(len(y)).tolist()
     if order == "spread":
@@ -311,13 +311,13 @@ def _queries(neighbours: seen.Neighbours, y: np.ndarray, order: str, seed: int) 
     raise ValueError(f'order must be "best", "random", "spread" or "worst", got {order!r}')
 
 
-def _with_verdicts(neighbours: seen.Neighbours, row: int) -> list[tuple[int, str]]:
+def _with_verdicts(neighbours: seen.Neighbours, row: int, *, asked: bool) -> list[tuple[int, str]]:
     return [
-        (int(other), "right" if right else "wrong")
+        (int(other), ("right" if right else "wrong") if asked else "plain")
         for other, right in zip(neighbours.indices[row], neighbours.right[row], strict=True)
     ]
 
 
 def _name(names: Sequence[str] | None, label: Any) -> str:
-    name = str(label) if names is None else str(names[int(label)])
+    name = seen.label_name(names, label)
     return literal(name if len(name) <= 24 else name[:23] + "…")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from jdml.registry.places import as_written, at_home, check_local, json_of
+from jdml.report.seen import NO_CLASS
 from jdml.training.embedded import read_embeddings
 from jdml.training.log import RESOURCES
 from jdml.training.records import read_results
@@ -23,8 +24,6 @@ NOT_SETTINGS = ("data_checksum", "data_dir")
 OF_THE_LOOP = ("embedding", "fingerprint", "fit", "hook", "started", "versions")
 """What the loop adds to a run's configuration."""
 NOT_CURVES = ("seconds", "step")
-NO_CLASS = "(no class)"
-"""What a negative label is called, of rows that are of no class."""
 
 
 @dataclass(frozen=True, eq=False)

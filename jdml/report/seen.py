@@ -1,12 +1,15 @@
 """What embeddings look like: neighbours, hubs, confusions, classes, spectrum, distances, maps."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from jdml.registry.extras import need
+
+NO_CLASS = "(no class)"
+"""What a negative label is called, of rows that are of no class."""
 
 Projection = Literal["pca", "tsne", "umap"]
 SAMPLE = 4000
@@ -354,19 +357,21 @@ def unit(x: np.ndarray) -> np.ndarray:
     return x / np.where(norms == 0, 1, norms)
 
 
-def class_names(names: Mapping[str, Any], view: str, label: int) -> str:
-    """The name of a label, or its number.
+def label_name(names: Sequence[Any] | None, label: Any) -> str:
+    """The name of a label, or the label; of a negative one that it is no class.
 
     Args:
-        names: of a data set, by view.
-        view: the view.
+        names: of label i.
         label: the label.
 
     Returns:
         What it is called.
     """
-    known = names.get(view, ())
-    return str(known[label]) if label < len(known) else str(label)
+    if not isinstance(label, int | np.integer):
+        return str(label)
+    if label < 0:
+        return NO_CLASS
+    return str(label if names is None or label >= len(names) else names[int(label)])
 
 
 def _sample(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -132,10 +132,7 @@ def train(
     if steps is not None:
         recipe = dataclasses.replace(recipe, steps=steps)
     if model is None:
-        from jdml.models import weights_settings
-
-        own = weights_settings(pretrained)
-        model = make_network(recipe, train, seed=seed, preprocess=preprocess, **own)
+        model = make_network(recipe, train, seed=seed, preprocess=preprocess, pretrained=pretrained)
     else:
         _tell_shape(recipe, model)
     model = adapted(recipe, model)
@@ -238,6 +235,7 @@ def make_network(
     *,
     seed: int = 0,
     preprocess: Preprocess = standard,
+    pretrained: Any = None,
     **own: Any,
 ) -> Any:
     """Make the network of a recipe.
@@ -247,7 +245,10 @@ def make_network(
         train: whose images it is for, where the recipe names none.
         seed: of parameters that a factory draws.
         preprocess: what stands between stored images and a factory's network.
-        **own: more attributes of one of the library's networks, such as :func:`jdml.models.weights_settings`.
+        pretrained: what its fresh variables become. What a file of weights says of one of the library's networks
+            (:func:`jdml.models.weights_settings`), it is made with; of another network's file nothing is taken, and
+            :func:`jdml.models.load_weights` refuses it.
+        **own: more attributes of one of the library's networks, before those of the file.
 
     Returns:
         The Linen module, or what a factory makes (:func:`jdml.training.factory.make_own`), with the low-rank changes of
@@ -281,7 +282,10 @@ def make_network(
         settings["remat"] = True
     if recipe.dtype != "float32":
         settings["dtype"] = jnp.dtype(recipe.dtype).type
-    return adapted(recipe, models.create(name, dim=recipe.dim, **settings, **own))
+    said = models.weights_settings(pretrained)
+    by_weights = {key: said[key] for key in said if hasattr(NETWORKS[name].kind, key)}
+    made = models.create(name, dim=recipe.dim, **settings, **{**by_weights, **own})
+    return adapted(recipe, made)
 
 
 def adapted(recipe: Recipe, model: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.metadata
+from collections.abc import Mapping
 from typing import Any, cast
 
 import jax.numpy as jnp
@@ -148,6 +149,10 @@ def at_defaults(there: Any, now: Description) -> Any:
         The configuration. Where its network is then the one of now, so is its fingerprint, which counts all settings.
     """
     old, new = _part(there, "embedding"), _part(now, "embedding")
+    if "network" in new and old.get("class") == _name(NETWORKS[new["network"]].kind):
+        # It was written when only networks with a name's own attributes were told; the fingerprint knows them all.
+        named = {k: new[k] for k in ("network", "dim", "settings")}
+        return {**there, "embedding": {**named, **{k: old[k] for k in old if k != "class"}}}
     settings = _part(old, "settings")
     lacking = _part(new, "settings").keys() - settings.keys()
     if not lacking or old.get("network") not in NETWORKS or old["network"] != new["network"]:
@@ -173,16 +178,24 @@ def _of_model(described: Model) -> Description:
     if isinstance(described, Wrapped) and described.factory:
         return dict(described.factory)
     model = unwrapped(described)
-    for name, record in NETWORKS.items():
-        fixed = record.settings
-        if type(model) is not record.kind or any(getattr(model, k) != fixed[k] for k in fixed):
-            continue
-        own = [f.name for f in dataclasses.fields(model) if f.init]
-        left = [f for f in own if f not in ("parent", "name", "dim", *fixed)]
+    own = {name: record for name, record in NETWORKS.items() if type(model) is record.kind}
+    if own:
+        # One of them whatever its attributes: weights may change some (another grid, another activation).
+        name = min(own, key=lambda name: _distance(model, own[name].settings))
+        fixed = {k: v for k, v in own[name].settings.items() if getattr(model, k) == v}
+        fields = [f.name for f in dataclasses.fields(model) if f.init]
+        left = [f for f in fields if f not in ("parent", "name", "dim", *fixed)]
         settings = {f: _plain(getattr(model, f), f) for f in left}
         if not any(value is _unknown for value in settings.values()):
             return {"network": name, "dim": model.dim, "settings": settings}
-    return {"class": f"{type(model).__module__}.{type(model).__qualname__}"}
+    return {"class": _name(type(model))}
+
+
+def _distance(model: Any, settings: Mapping[str, Any]) -> tuple[int, int]:
+    """How many of a name's attributes a network has not; where that are some, the more of the others the nearer."""
+    same = sum(getattr(model, k) == v for k, v in settings.items())
+    other = len(settings) - same
+    return other, -same if other else 0
 
 
 _unknown = object()

@@ -1,4 +1,4 @@
-"""`jdml train` on image files: augmentations, In-shop's gallery, damaged files, and SIGKILL."""
+"""`jdml train` on image files: augmentations, pretrained weights, In-shop's gallery, damaged files."""
 
 import dataclasses
 import json
@@ -7,15 +7,19 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
 import jdml.cli
-from jdml import models
+from jdml import models, registry
 from jdml.cli.options.train import TrainOptions
 from jdml.cli.search import Search
 from jdml.cli.training_run import fitted
 from jdml.data import ImageFiles
+from jdml.models import weights
+from jdml.models.tensors import write_tensors
 from jdml.recipes import Recipe, recommended
 from jdml.recipes.sampler import make_sampler
+from jdml.training import load
 from jdml.training.embedded import Embedded
 
 pytest.importorskip("PIL.Image")
@@ -170,8 +174,8 @@ def test_a_head_that_cannot_begin_as_recommended_begins_at_random(
     """A width that is more than the features; typed, it is refused before any work, and both are named."""
     monkeypatch.setattr(models, "create", lambda name, dim: models.SmallConvNet(dim))
     monkeypatch.setattr(models, "load_weights", lambda path, variables: variables)
-    weights = tmp_path / "resnet18.safetensors"
-    weights.write_bytes(b"weights")
+    file = tmp_path / "resnet18.safetensors"
+    file.write_bytes(b"weights")
     wide = ("--model", "resnet18", "--weights", weights, "--dim", 65, "--steps", 0)
     code, out, err = train_images("--data-dir", animals, *wide)
     assert code == 0, err
@@ -191,20 +195,68 @@ def test_pretrained_weights(train_images, animals, tmp_path, monkeypatch):
 
     monkeypatch.setattr(models, "create", lambda name, dim: models.SmallConvNet(dim, (8,)))
     monkeypatch.setattr(models, "load_weights", load_weights)
-    weights = tmp_path / "resnet18.safetensors"
-    weights.write_bytes(b"weights")
+    file = tmp_path / "resnet18.safetensors"
+    file.write_bytes(b"weights")
     data = ("--data", "folder", "--data-dir", animals, "--model", "resnet18", "--batch", "2x3")
     began = [
         json.loads((tmp_path / name / "log.jsonl").read_text().splitlines()[0])["loss"]
-        for name, more in (("random", ()), ("pretrained", ("--weights", weights)))
+        for name, more in (("random", ()), ("pretrained", ("--weights", file)))
         if train_images(*data, *more, "--out", tmp_path / name)[0] == 0
     ]
     assert seen == [b"weights"]
     assert began[0] != began[1]
-    weights.write_bytes(b"others")
-    code, _, err = train_images(*data, "--weights", weights, "--out", tmp_path / "pretrained")
+    file.write_bytes(b"others")
+    code, _, err = train_images(*data, "--weights", file, "--out", tmp_path / "pretrained")
     assert code == 2
     assert "weights" in err
+
+
+@pytest.mark.parametrize("network", ["vit_s16", "siglip_b16"])
+def test_what_a_file_of_weights_says_its_network_is(
+    train_images, jdml_main, animals, tmp_path, monkeypatch, network
+):
+    """Another grid, another activation and bicubic: it is made so, and read again so, by name and all others."""
+    tiny = {"width": 8, "depth": 1, "heads": 2, "hidden": 16, "patch": 8, "grid": 2}
+    record = registry.NETWORKS[network]
+    small = dataclasses.replace(record, settings={**record.settings, **tiny})
+    monkeypatch.setitem(registry.NETWORKS, network, small)
+    activation = "quick_gelu" if network == "vit_s16" else "gelu"
+    said = {"resampling": "transformers", "activation": activation, "grid": 3}
+    net = models.create(network, dim=4, **said)
+    variables = net.init(jax.random.key(0), np.zeros((1, 24, 24, 3), np.float32))
+    arrays = {
+        name: np.asarray(leaf)
+        for name, leaf in flatten_dict(variables, sep="/").items()
+        if not name.startswith("params/head")
+    }
+    file, run = tmp_path / "w.safetensors", tmp_path / "run"
+    told = {weights.ARCHITECTURE: network, weights.SETTINGS: json.dumps(said)}
+    write_tensors(file, arrays, told)
+    data = ("--data", "folder", "--data-dir", animals, "--batch", "2x3")
+    words = (*data, "--model", network, "--weights", file, "--out", run)
+    code, _, err = train_images(*words)
+    assert (code, err) == (0, "")
+    assert load(run).model == net
+    assert jdml_main("embed", run, animals, "--out", tmp_path / "e.npz")[0] == 0
+    (run / "metrics.json").unlink()
+    config = json.loads((run / "config.json").read_text())
+    named = config["embedding"]
+    for key in ("network", "dim", "settings"):
+        del named[key]
+    named["class"] = "jdml.models.vit.VisionTransformer"  # as runs of before have it
+    (run / "config.json").write_text(json.dumps(config))
+    assert train_images(*words)[0] == 0
+
+
+def test_weights_of_another_network(train_images, animals, tmp_path):
+    """What they say is of their own network: it is not what is refused."""
+    file = tmp_path / "w.safetensors"
+    told = {weights.ARCHITECTURE: "vit_s16", weights.SETTINGS: '{"grid": 24}'}
+    write_tensors(file, {"params/positions": np.zeros((1, 577, 384), np.float32)}, told)
+    data = ("--data", "folder", "--data-dir", animals, "--batch", "2x3")
+    code, _, err = train_images(*data, "--model", "resnet18", "--weights", file)
+    assert code == 2
+    assert "holds weights of 'vit_s16', which do not fit the variables" in err
 
 
 def test_weights_that_do_not_fit(train_images, animals, tmp_path):

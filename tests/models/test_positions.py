@@ -137,7 +137,8 @@ def test_a_network_at_another_size_has_the_positions_of_its_weights_origin(
     """As one that is made for that size, with positions that the reference resampled."""
     file = file_of(origin, tmp_path)
     stats = "vit_s16_dino" if origin == "dino" else None
-    settings = Network(weights=file, input_stats=stats).network_settings("vit_s16")
+    said = Network(weights=file, input_stats=stats).network_settings("vit_s16")
+    settings = weights_settings(file) | said
     assert settings == ({} if origin == "timm" else {"resampling": origin})
     images = np.random.default_rng(0).normal(size=(2, 96, 96, 3)).astype(np.float32)
     net, other = create("vit_s16", dim=8, **settings), create("vit_s16", dim=8, grid=6)
@@ -172,7 +173,7 @@ def test_features_at_another_size_than_224(origin, tmp_path, shallow):
     file = tmp_path / "out.safetensors"
     convert_weights(tmp_path / "in.npz", file, arch="vit_s16")
     options = Network(weights=file, input_stats="vit_s16_dino" if origin == "dino" else None)
-    settings = options.network_settings("vit_s16")
+    settings = weights_settings(options.pretrained()) | options.network_settings("vit_s16")
     assert settings == ({} if origin == "timm" else {"resampling": origin})
     images = np.random.default_rng(0).normal(size=(2, 96, 128, 3)).astype(np.float32)
     net = create("vit_s16", dim=384, **settings)

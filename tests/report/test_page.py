@@ -411,6 +411,37 @@ def test_a_page_shows_what_there_is(browser, tmp_path, kind):
     opened.context.close()
 
 
+def test_images_with_nothing_to_find_are_not_told_to_be_right(browser, tmp_path):
+    x = np.array([[0.0], [1.0], [10.0], [11.5], [20.0], [30.0], [31.0]]) * [1.0, 1.0]
+    data = Dataset("d", np.zeros((7, 8, 8, 1), np.uint8), np.array([0, 0, 1, 1, 2, 3, 4]))
+    opened = Tab(
+        browser, report.html_report(Run("a", embeddings=x, data=data), tmp_path / "r.html")
+    )
+    opened.page.get_by_label("Colour by").select_option(label="whether the nearest is right")
+    names = opened.page.locator("#map .legend button").all_text_contents()
+    assert names == ["✓ nearest is right", "✗ nearest is wrong", "nothing to find"]
+    queries = opened.page.locator("#gallery .found > li figure.query")
+    for order in ("best", "worst"):
+        opened.page.get_by_label("Order").select_option(order)
+        told = queries.all_text_contents()
+        assert ["MAP@R" in text for text in told] == [True] * 4 + [False] * 3
+    assert opened.complaints == []
+    opened.context.close()
+
+
+def test_a_long_curve_ends_where_it_ended(tmp_path):
+    log = [{"step": step, "loss": 1.0} for step in range(1, 1502)] + [{"step": 1502, "loss": 9.0}]
+    page = report.html_report(Run("a", log=log), tmp_path / "r.html")
+    points = content(page)["curves"][0]["lines"][0]["points"]
+    assert (points[0], points[-1], len(points) < 1000) == ([1, 1.0], [1502, 9.0], True)
+
+
+def test_brackets_in_a_setting_stay(tmp_path):
+    runs = [Run(name, {"note": f"a [b] [{name}]"}, metrics={"R@1": 0.5}) for name in "cd"]
+    text = report.html_report(runs, tmp_path / "r.html").read_text()
+    assert "a [b]<br><small>[c]</small>" in text
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_shows_it_within_its_width(browser, pages, scheme):
     opened = Tab(browser, pages["hostile"], 390, 844, scheme, has_touch=True, is_mobile=True)

@@ -5,12 +5,13 @@ import sys
 import numpy as np
 import pytest
 import threadpoolctl
+from matplotlib.figure import Figure
 from scipy.spatial.distance import pdist
 
 import jdml
 from jdml import report
 from jdml.data import Dataset, ImageFiles
-from jdml.report import Run, looking, seen
+from jdml.report import Run, figures, looking, seen
 from jdml.report.method import panels
 from jdml.report.thumbnails import address, picture_of, thumbnails
 
@@ -73,6 +74,7 @@ def test_rows_without_a_class_are_none_on_the_page(tmp_path):
     of = page["looks"][0]["views"]["level 0"]
     assert [row[:2] for row in of["classes"]] == [[1, 3], [2, 3]]
     assert {n for pair in of["confused"] for n in pair[:2]} == {1, 2}
+    assert of["nearest"] == "111111222222"  # wrong; nothing to find
     labelled = seen.structure(LINE, LABELS)
     assert look.structure["within"] == pytest.approx(labelled["within"])
 
@@ -232,6 +234,29 @@ def test_figures_for_programs(cloud):
     assert (
         len(report.confusions(np.eye(4)[[0, 0, 1, 1]], np.array([0, 0, 1, 1])).axes[0].patches) == 0
     )
+
+
+def test_rows_without_a_class_in_figures():
+    """They are no class by name, and no neighbour of theirs is wrong; where there is nothing to find comes last."""
+    x = np.array([[0.0], [1.0], [10.0], [11.5], [20.0], [30.0], [31.0]])
+    y = np.array([0, 0, 1, 1, 2, -1, -1])
+    names, images = ["a", "b", "alone"], np.zeros((7, 4, 4, 1), np.uint8)
+    (axes,) = report.embedding_map(x.repeat(2, 1), y, class_names=names).axes
+    assert [group.get_label() for group in axes.collections] == ["(no class)", *names]
+    figure = Figure()
+    figures._legend(figure, np.unique(y), names)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["(no class)", *names]
+    shown = report.gallery(images, x, y, queries=[5, 4], k=2, class_names=names).axes
+    titles = [axes.get_title() for axes in shown]
+    assert titles == [
+        *("query\n(no class)", "\n(no class)", "\nalone"),
+        *("query\nalone", "✗ wrong\nb", "✗ wrong\nb"),
+    ]
+    for order in ("best", "worst"):
+        shown = report.gallery(images, x, y, queries=7, k=1, order=order, class_names=names).axes
+        assert [axes.get_title() for axes in shown[8::2]] == [
+            *("query\nalone", "query\n(no class)", "query\n(no class)")
+        ]
 
 
 def test_names_in_figures_are_no_formulas(cloud, tmp_path):

@@ -74,16 +74,9 @@ class Weights(Part):
         return None if self.weights is None else partial(models.load_weights, self.weights)
 
     def network_settings(self, network: str) -> dict[str, Any]:
-        """Return the attributes with which a network computes what its weights were trained in."""
-        from jdml import models
-
-        by_weights = {} if is_pointer(network) else registry.NETWORKS[network].other_settings
-        if not by_weights:  # all weights of this network are computed with alike
-            return {}
-        return {
-            **models.weights_settings(self.weights),
-            **by_weights.get(self.input_stats or "", {}),
-        }
+        """Return the attributes of a network that --input-stats tells, and no file of weights does."""
+        own = {} if is_pointer(network) else registry.NETWORKS[network].other_settings
+        return dict(own.get(self.input_stats or "", {}))
 
     def preprocess(self, network: str) -> Any:
         """Return what stands between stored images and a network."""

@@ -43,14 +43,14 @@ function buildGallery() {
   const button = el("button", { type: "button", class: "plain", text: "Show more", onclick: () => { more += MORE_ROWS; draw(); } });
   const classed = (row) => { const of = setOf(look).views[view]; return !!of && of.labels[row] !== of.none; };
   const right = (row) => (other) => { const of = setOf(look).views[view]; return classed(row) && of.labels[row] === of.labels[other]; };
-  const goodness = (i) => look.views[view]?.quality[i] ?? 2;
+  const goodness = (i) => look.views[view]?.quality[i];
   function sorted() {
     let places = look.queries.map((_, i) => i);
     const labels = setOf(look).views[view]?.labels;
     if (labels && gallery.pair) places = places.filter((i) => gallery.pair.includes(labels[look.queries[i]]));
     else if (labels && only !== "") places = places.filter((i) => labels[look.queries[i]] === +only);
-    if (order === "worst") places.sort((a, b) => goodness(a) - goodness(b));
-    else if (order === "best") places.sort((a, b) => goodness(b) - goodness(a));
+    if (order === "worst") places.sort((a, b) => (goodness(a) ?? 2) - (goodness(b) ?? 2));
+    else if (order === "best") places.sort((a, b) => (goodness(b) ?? -1) - (goodness(a) ?? -1));
     else if (order === "class" && labels) places.sort((a, b) => labels[look.queries[a]] - labels[look.queries[b]]);
     return places;
   }
@@ -165,14 +165,14 @@ function buildMap() {
   function colouring() {
     const of = setOf(look).views[by];
     if (by === "?") {
-      const wrong = look.views[views(look)[0]].wrong;
-      return { of: (row) => +wrong[row], names: ["✓ nearest is right", "✗ nearest is wrong"], mark: (i) => (i ? [6, 4] : [2, 0]) };
+      const nearest = look.views[views(look)[0]].nearest, names = ["✓ nearest is right", "✗ nearest is wrong", "nothing to find"];
+      return { of: (row) => +nearest[row], names: names.slice(0, nearest.includes("2") ? 3 : 2), mark: (i) => [[2, 0], [6, 4], [7, 1]][i] };
     }
     return { of: (row) => (of ? of.labels[row] : 0), names: of ? of.names : ["image"], mark: (i) => [i % COLOURS, Math.floor(i / COLOURS) % SHAPES] };
   }
   function draw() {
     const map = look.maps[kind], colour = colouring(), groups = new Map();
-    const items = map.x.map((x, row) => ({ x, y: map.y[row], line: colour.of(row), row, text: () => [className(look, views(look)[0], row), by && by !== "?" && by !== views(look)[0] ? `${by}: ${className(look, by, row)}` : "", look.views[views(look)[0]] ? (look.views[views(look)[0]].wrong[row] === "1" ? "✗ nearest neighbour is wrong" : "✓ nearest neighbour is right") : "", short(fileName(look, row), 500)].filter(Boolean).join(" · ") }));
+    const items = map.x.map((x, row) => ({ x, y: map.y[row], line: colour.of(row), row, text: () => [className(look, views(look)[0], row), by && by !== "?" && by !== views(look)[0] ? `${by}: ${className(look, by, row)}` : "", look.views[views(look)[0]] ? ["✓ nearest neighbour is right", "✗ nearest neighbour is wrong", "nothing to find: no other image of its class"][+look.views[views(look)[0]].nearest[row]] : "", short(fileName(look, row), 500)].filter(Boolean).join(" · ") }));
     for (const item of items) { if (!groups.has(item.line)) groups.set(item.line, []); groups.get(item.line).push(item); }
     const stars = map.proxies.map(([x, y, name]) => ({ x, y, line: -1, text: () => `proxy of ${name}` }));
     const size = items.length > 4000 ? 2 : items.length > 800 ? 3 : 4.5;
