@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import io
 import itertools
+import json
 import re
 import shlex
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ from jdml.registry.constraints import nearest
 OWN = ("seed", "out", "quiet")
 """Options of jdml train that a sweep sets itself."""
 
+JOINED = ("loss_setting", "method_setting")
+"""Options whose words are numbers by name: those that are typed hold beside those of --set."""
 HELD_OUT = 0.2
 """Share of the training rows by which a sweep chooses, where the data has no val part of its own."""
 FAILED = "failed"
@@ -76,6 +79,7 @@ class Sweep(Train):
                 raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
         runs = self.runs()
         jobs = {name: {"name": name, **options.config()} for name, options in runs.items()}
+        _check_data(self.out, runs)
         kept = self.out / "sweep.jsonl"
         forget_results(kept, [name for name in runs if not (self.out / name / CONFIG).is_file()])
         results = run_study(_Trainer(runs), jobs, kept, workers=self.jobs, progress=not self.quiet)
@@ -102,6 +106,11 @@ class Sweep(Train):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"--set {name} is given twice: give all its values at once")
+            if name not in JOINED and getattr(self, name) != getattr(Train, name, None):
+                option = name.replace("_", "-")
+                raise ValueError(
+                    f"--{option} is given, and its values by --set {option}: give one of them"
+                )
         common = words_of(
             Train(**{f.name: getattr(self, f.name) for f in dataclasses.fields(Train)}),
             without=(*names, *OWN),
@@ -113,6 +122,7 @@ class Sweep(Train):
             chosen: list[str] = []
             for name, value in zip(names, values, strict=True):
                 chosen += _typed(name, value)
+                chosen += getattr(self, name) if name in JOINED else ()
             check_words(Train, chosen)
             options = tyro.cli(Train, prog="jdml sweep", args=[*common, *chosen])
             check_places(options)
@@ -150,6 +160,31 @@ class _Trainer:
         assert options.out is not None
         metrics: dict[str, Any] = read_json(options.out / METRICS)
         return metrics
+
+
+def _check_data(out: Path, runs: Mapping[str, Train]) -> None:
+    """Refuse results of other data than there are now."""
+    from jdml.cli.start_of_run import data_checksum
+    from jdml.cli.training_data import read_training_data
+    from jdml.training.run_files import CONFIG, read_json
+
+    there: dict[str, tuple[int, int | None]] = {}
+    for name, options in runs.items():
+        file = out / name / CONFIG
+        if not file.is_file():
+            continue
+        options = options.settled()
+        data = {**options.defining(), "place": options.data_dir, "seed": options.seed}
+        key = json.dumps(data, sort_keys=True, default=str)
+        if key not in there:
+            now = read_training_data(options, options.seed)
+            there[key] = data_checksum(now.train), now.files_checksum
+        config = read_json(file, dict)
+        told = config.get("data_checksum"), config.get("started", {}).get("files_checksum")
+        if any(old not in (None, new) for old, new in zip(told, there[key], strict=True)):
+            raise ValueError(
+                f"--out {out} holds run {name} of other data than there are now: give another --out"
+            )
 
 
 def _keep_order(file: Path, names: list[str]) -> None:

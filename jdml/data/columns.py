@@ -206,7 +206,13 @@ def labels_of(where: str, name: str, column: Any, names: Sequence[str] | None) -
         row = column.is_null().to_pylist().index(True)
         raise ValueError(f"{where}[{row}] has no {name}")
     if types.is_string(column.type) or types.is_large_string(column.type):
-        return np.array(column.to_pylist(), dtype=str)
+        words = np.array(column.to_pylist(), dtype=str)
+        blank = np.strings.strip(words) == ""
+        if blank.any():
+            raise ValueError(
+                f"{where}[{int(blank.argmax())}] has no {name}: it is {words[blank][0]!r}"
+            )
+        return words
     if not types.is_integer(column.type):
         raise TypeError(
             f"{where}: the column {name!r} must hold integers, ClassLabel or strings, got {column.type}"

@@ -74,6 +74,10 @@ def from_parquet(
     if not isinstance(given, Sequence) or not given:
         raise TypeError(f"path must be a path, a pattern or several, got {given!r}")
     files = [file for each in given for file in _files(each)]
+    real = [file.resolve() for file in files]
+    for place, file in enumerate(real):
+        if file in real[:place]:
+            raise ValueError(f"path must name each file once, {files[place]} is named twice")
     named = Path(given[0]) if Path(given[0]).exists() else files[0]
     return _dataset(named.stem, read_columns(files, image, label), label, transform)
 

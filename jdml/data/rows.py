@@ -322,15 +322,15 @@ def label_of(value: Any, where: str) -> int | str:
     """One label."""
     if isinstance(value, np.ndarray) and not value.shape:
         value = value.item()
-    if value is None:
+    if isinstance(value, bytes):
+        try:
+            value = value.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{where}: label must be UTF-8, got {value!r}") from error
+    if value is None or (isinstance(value, str) and not value.strip()):
         raise ValueError(f"{where} has no label")
     if isinstance(value, str):
         return str(value)
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{where}: label must be UTF-8, got {value!r}") from error
     number = _host(value)
     if number.shape or number.dtype.kind not in "iub":
         got = type(value).__name__ if number.dtype.kind == "O" else str(number.dtype)

@@ -1,5 +1,6 @@
 """Pretrained weights: from other libraries' files to ours, and from ours into a network."""
 
+import dataclasses
 import json
 import re
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jdml.models.creation import create
 from jdml.models.dialects import Dialect, Shape, as_ours, dialects, grid_of
 from jdml.models.tensors import read_metadata, read_tensors, write_tensors
-from jdml.registry import pretrained_networks
+from jdml.registry import NETWORKS, pretrained_networks
 from jdml.registry.places import check_local, json_of
 
 # What programs put before all names.
@@ -219,6 +220,34 @@ def weights_settings(pretrained: Any) -> dict[str, Any]:
         read_metadata(Path(pretrained)).get(SETTINGS, "{}"), pretrained, dict
     )
     return settings
+
+
+def settings_of(pretrained: Any, name: str) -> dict[str, Any]:
+    """Tell what a file of pretrained weights says of a network, as keywords of its class.
+
+    Args:
+        pretrained: as for :func:`weights_settings`.
+        name: the network's. Of what the file of another one says, only what this one has is told:
+            :func:`load_weights` refuses the file itself.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file cannot be read, or says of this network what it has not.
+    """
+    said = weights_settings(pretrained)
+    if not said:
+        return {}
+    kind: Any = NETWORKS[name].kind
+    own = {field.name for field in dataclasses.fields(kind) if field.init}
+    own -= {"dim", "name", "parent"}
+    unknown = sorted(said.keys() - own)
+    file = pretrained.args[0] if isinstance(pretrained, partial) else pretrained
+    if unknown and read_metadata(Path(file)).get(ARCHITECTURE) == name:
+        raise ValueError(
+            f"{file} says {unknown[0]}={said[unknown[0]]!r} of its network, and {name} has no such attribute: it was "
+            "not written by this version's convert_weights"
+        )
+    return {key: value for key, value in said.items() if key in own}
 
 
 @cache

@@ -258,6 +258,7 @@ def make_network(
         ValueError: a pooling, or batch norm to freeze, that the network does not have.
     """
     from jdml import models
+    from jdml.models.weights import settings_of
 
     name = recipe.network
     if name is None:
@@ -282,10 +283,8 @@ def make_network(
         settings["remat"] = True
     if recipe.dtype != "float32":
         settings["dtype"] = jnp.dtype(recipe.dtype).type
-    said = models.weights_settings(pretrained)
-    by_weights = {key: said[key] for key in said if hasattr(NETWORKS[name].kind, key)}
-    made = models.create(name, dim=recipe.dim, **settings, **{**by_weights, **own})
-    return adapted(recipe, made)
+    given = {**settings_of(pretrained, name), **settings, **own}
+    return adapted(recipe, models.create(name, dim=recipe.dim, **given))
 
 
 def adapted(recipe: Recipe, model: Any) -> Any:

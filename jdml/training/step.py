@@ -1,5 +1,6 @@
 """The train step: state, one gradient step for any objective, and embedding a whole set."""
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ import optax
 
 from jdml import adapt
 from jdml.data.dataset import as_inputs, check_channels
+from jdml.models.weights import weights_settings
 from jdml.objectives import Objective
 from jdml.objectives.base import Metrics
 from jdml.ops import checks
@@ -18,13 +20,14 @@ from jdml.training import loss_scale
 from jdml.training.frozen import split_frozen, with_frozen
 from jdml.training.lora import WithLora
 from jdml.training.micro_batch import in_turns
-from jdml.training.models import AnyModel, Model, as_model, embed_in_training
+from jdml.training.models import AnyModel, Model, as_model, embed_in_training, unwrapped
 from jdml.training.optimizing import update
 from jdml.training.placement import HERE, Placement, Tree, placement_of
 from jdml.training.preprocess import Preprocess, standard
 from jdml.training.spec import StepSpec
 from jdml.training.wrapped import Wrapped
 
+_log = logging.getLogger(__name__)
 PIXELS = 1 << 21  # that a forward pass embeds at a time
 Variables = dict[str, Tree]
 """A model's ``{"params", "batch_stats"}``."""
@@ -101,6 +104,7 @@ def create_state(
         **_fresh(as_model(model), model_key, first),
     }
     if pretrained is not None:
+        _tell_settings(model, pretrained)
         given = model.around(pretrained) if isinstance(model, WithLora) else pretrained
         begun = given(variables)
         _check_pretrained(begun, variables)
@@ -126,6 +130,19 @@ def arrays_by_path(params: Tree) -> dict[str, str]:
         jax.tree_util.keystr(path): f"{jnp.result_type(leaf)}{list(np.shape(leaf))}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
+
+
+def _tell_settings(model: AnyModel, pretrained: Any) -> None:
+    """Tell what a file of weights says of its network and the model has not: shapes fit, features are others."""
+    module = unwrapped(model.base if isinstance(model, WithLora) else model)
+    for name, said in weights_settings(pretrained).items():
+        own = getattr(module, name, said)
+        if own != said:
+            _log.warning(
+                "pretrained weights are of a network with %s=%r, the model has %r: "
+                "create(…, **jdml.models.weights_settings(pretrained))",
+                *(name, said, own),
+            )
 
 
 def _check_pretrained(begun: Any, fresh: Variables) -> None:

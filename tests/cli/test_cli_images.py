@@ -1,16 +1,18 @@
 """`jdml train` on image files: augmentations, pretrained weights, In-shop's gallery, damaged files."""
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 
 import jax
 import numpy as np
+import optax
 import pytest
 from flax.traverse_util import flatten_dict
 
 import jdml.cli
-from jdml import models, registry
+from jdml import losses, models, objectives, registry
 from jdml.cli.options.train import TrainOptions
 from jdml.cli.search import Search
 from jdml.cli.training_run import fitted
@@ -19,7 +21,7 @@ from jdml.models import weights
 from jdml.models.tensors import write_tensors
 from jdml.recipes import Recipe, recommended
 from jdml.recipes.sampler import make_sampler
-from jdml.training import load
+from jdml.training import create_state, load
 from jdml.training.embedded import Embedded
 
 pytest.importorskip("PIL.Image")
@@ -257,6 +259,32 @@ def test_weights_of_another_network(train_images, animals, tmp_path):
     code, _, err = train_images(*data, "--model", "resnet18", "--weights", file)
     assert code == 2
     assert "holds weights of 'vit_s16', which do not fit the variables" in err
+
+
+def test_weights_of_a_later_version(tmp_path):
+    file = tmp_path / "w.safetensors"
+    write_tensors(file, {}, {weights.ARCHITECTURE: "vit_s16", weights.SETTINGS: '{"rope": 3}'})
+    with pytest.raises(ValueError, match=r"w.safetensors says rope=3 of its network, and vit_s16"):
+        weights.settings_of(file, "vit_s16")
+    assert weights.settings_of(file, "vit_b16") == {}
+
+
+def test_a_network_of_one_s_own_that_is_not_as_its_weights_say_is_told(tmp_path, caplog):
+    net = models.VisionTransformer(4, width=8, depth=1, heads=2, patch=8, grid=2)
+    images = np.zeros((1, 16, 16, 3), np.float32)
+    arrays = flatten_dict(net.init(jax.random.key(0), images), sep="/")
+    arrays = {k: np.asarray(v) for k, v in arrays.items() if not k.startswith("params/head")}
+    file = tmp_path / "w.safetensors"
+    said = '{"resampling": "transformers", "grid": 2}'
+    write_tensors(file, arrays, {weights.ARCHITECTURE: "vit_s16", weights.SETTINGS: said})
+    objective = objectives.pair(losses.triplet_loss)
+    given = {"pretrained": functools.partial(models.load_weights, file), "seed": 0}
+    for network, lines in ((net, 1), (net.clone(resampling="transformers"), 0)):
+        caplog.clear()
+        create_state(network, objective, optax.sgd(0.1), images, **given)
+        assert [record.message[:78] for record in caplog.records] == lines * [
+            "pretrained weights are of a network with resampling='transformers', the model "
+        ]
 
 
 def test_weights_that_do_not_fit(train_images, animals, tmp_path):

@@ -265,6 +265,7 @@ def test_rows_are_read_by_threads(monkeypatch):
         ([{"img": 0, "label": 0}], ValueError, r"list\[0\] has no 'image': it has 'img', 'label'"),
         ([(PICTURES[0], 0), (None, 0)], ValueError, r"list\[1\] has no image"),
         ([(PICTURES[0], 0), (PICTURES[0], None)], ValueError, r"list\[1\] has no label"),
+        ([(PICTURES[0], "a"), (PICTURES[0], b" ")], ValueError, r"list\[1\] has no label"),
         (
             [(PICTURES[0], 0.5)],
             TypeError,

@@ -265,3 +265,17 @@ def test_a_training_goes_on_with_the_same_batches(write):
     np.testing.assert_array_equal(next(again).images, there.images)
     for pipeline in (first, again):
         pipeline.close()
+
+
+def test_blank_labels_of_a_table_are_no_class(write):
+    labels = ["cat", *(" " * (row == 1) or "dog" for row in range(len(FILES) - 1))]
+    for read in (from_parquet, read_folder):
+        with pytest.raises(ValueError, match=r"birds.parquet\[2\] has no label: it is ' '"):
+            read(write(label=labels))
+
+
+def test_a_table_is_named_once(write):
+    file = write()
+    for names in ([file, file], [file.parent / "*.parquet", file.parent / "." / file.name]):
+        with pytest.raises(ValueError, match="must name each file once, .*birds.parquet is named"):
+            from_parquet(names)

@@ -10,6 +10,7 @@ import pytest
 import tyro
 from PIL import Image
 
+import jdml
 from jdml.cli.sweep import Sweep
 
 pytest.importorskip("jinja2")
@@ -190,6 +191,61 @@ def test_a_sweep_goes_on_past_a_run_that_is_not_finite(tmp_path, jdml_command):
         assert re.search(r"failed: 1e38-0: the (loss|grad_norm) is \w+ at step \d", done.out)
         assert (tmp_path / "1e-3-0" / "metrics.json").is_file()
     assert jdml_command("compare", tmp_path).code == 0
+
+
+def test_a_sweep_keeps_no_scores_of_other_data(tmp_path, draw, jdml_command):
+    for name, size in (("birds", 16), ("cars", 24)):
+        draw(tmp_path / name, 2, 12, size)
+    words = "sweep --loss triplet --image-size 16 --batch 4 --dim 4 --steps 1 --quiet --set lr=1e-3 --choose-on test"
+    words = (*words.split(), "--split", "images", "--out", tmp_path / "s")
+    birds = (*words, "--data-dir", tmp_path / "birds")
+    assert jdml_command(*birds).code == 0
+    assert jdml_command(*birds).code == 0
+    for more in ("birds/kind0/more.png", "cars/kind0/more.png"):
+        shutil.copy(tmp_path / "birds/kind0/0.png", tmp_path / more)
+        done = jdml_command(*words, "--data-dir", tmp_path / more.split("/")[0])
+        assert done.code == 2
+        assert "holds run 1e-3-0 of other data than there are now: give another --out" in done.err
+    digits = "sweep --dim 4 --steps 1 --quiet --set lr=1e-3 --choose-on test".split()
+    assert jdml_command(*digits, "--out", tmp_path / "d").code == 0
+    config = json.loads((tmp_path / "d/1e-3-0/config.json").read_text())
+    changed = {**config, "data_checksum": 1}
+    (tmp_path / "d/1e-3-0/config.json").write_text(json.dumps(changed))
+    assert "of other data" in jdml_command(*digits, "--out", tmp_path / "d").err
+
+
+def test_what_is_typed_beside_a_sweep_s_values_holds_or_is_refused(tmp_path):
+    typed = {"loss": "multi_similarity", "loss_setting": ("alpha=3",), "out": tmp_path}
+    runs = Sweep(set=("loss-setting=beta=40,beta=60",), **typed).runs().values()
+    assert [run.recipe().settings for run in runs] == [
+        {"alpha": 3.0, "beta": 40.0},
+        {"alpha": 3.0, "beta": 60.0},
+    ]
+    with pytest.raises(ValueError, match="alpha"):
+        next(iter(Sweep(set=("loss-setting=alpha=4",), **typed).runs().values())).recipe()
+    with pytest.raises(ValueError, match="--lr is given, and its values by --set lr: give one"):
+        Sweep(set=("lr=1e-3,1e-4",), lr=1e-2, out=tmp_path).runs()
+
+
+def test_runs_of_other_networks_or_files_are_no_seeds_of_one_setting(tmp_path, draw, jdml_command):
+    digits = jdml.data.load("digits")
+    recipe = jdml.recipes.Recipe(loss="triplet", dim=4, batch=32, steps=1)
+    for seed, name in enumerate(("eps", "small", "small")):
+        model = jdml.models.create(name, dim=4)
+        out = tmp_path / "own" / f"{name}{seed}"
+        given = {"model": model, "seed": seed, "out_dir": out, "progress": False}
+        jdml.training.train(recipe, digits, **given)
+    words = (
+        "train --loss triplet --image-size 16 --batch 4 --dim 4 --steps 1 --quiet --split images"
+    )
+    for seed, name in enumerate(("birds", "cars", "cars")):
+        where = draw(tmp_path / f"{name}{seed}", 2, 12 + (name == "cars"), 16)
+        out = ("--out", tmp_path / "typed" / f"{name}{seed}")
+        assert jdml_command(*words.split(), "--data-dir", where, "--seed", seed, *out).code == 0
+    for place, first in (("own", "eps0"), ("typed", "birds0")):
+        rows = jdml.report.compare_runs(jdml.report.read_runs(tmp_path / place)).rows
+        assert sorted(len(row.runs) for row in rows) == [1, 2]
+        assert [row.name for row in rows if len(row.runs) == 1] == [first]
 
 
 def test_options_are_typed_as_they_were():
