@@ -209,9 +209,8 @@ def labels_of(where: str, name: str, column: Any, names: Sequence[str] | None) -
         words = np.array(column.to_pylist(), dtype=str)
         blank = np.strings.strip(words) == ""
         if blank.any():
-            raise ValueError(
-                f"{where}[{int(blank.argmax())}] has no {name}: it is {words[blank][0]!r}"
-            )
+            row = int(blank.argmax())
+            raise ValueError(f"{where}[{row}] has no {name}: it is {str(words[row])!r}")
         return words
     if not types.is_integer(column.type):
         raise TypeError(
