@@ -33,16 +33,13 @@ IDEAS: dict[str, list[tuple[str, str]]] = {
     "a memory (XBM)": [(f"{loss} + XBM", loss) for loss in REMEMBERED],
     "alternating problems (CCP)": [(f"{loss} + CCP", loss) for loss in ALTERNATING],
     "a flow (NIR)": [(f"{loss} + NIR", loss) for loss in REGULARIZED],
-    "several proxies (MPA)": [
-        ("MPA", "ProxyAnchor"),
-        ("MPA-DW", "ProxyAnchor"),
-        ("MPA-AP", "ProxyNCA"),
-    ],
+    "several proxies (MPA)": [("MPA", "ProxyAnchor"), ("MPA-DW", "ProxyNCA*")],
     "a field (PFML) for ProxyAnchor": [("PFML", "ProxyAnchor")],
     "a field (PFML) for MS": [("PFML", "MS")],
     "a field (PFML) for CPML": [("PFML", "CPML")],
 }
-"""Pairs of methods that differ by it alone; PFML is a loss of its own, beside what its paper compares it with."""
+"""Pairs of methods that differ by it alone: with one proxy MPA is ProxyAnchor and MPA-DW ProxyNCA*. PFML is a loss of
+its own, beside what its paper compares it with."""
 
 
 @dataclasses.dataclass(frozen=True)

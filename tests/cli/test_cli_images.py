@@ -178,7 +178,7 @@ def test_a_head_that_cannot_begin_as_recommended_begins_at_random(
     monkeypatch.setattr(models, "load_weights", lambda path, variables: variables)
     file = tmp_path / "resnet18.safetensors"
     file.write_bytes(b"weights")
-    wide = ("--model", "resnet18", "--weights", weights, "--dim", 65, "--steps", 0)
+    wide = ("--model", "resnet18", "--weights", file, "--dim", 65, "--steps", 0)
     code, out, err = train_images("--data-dir", animals, *wide)
     assert code == 0, err
     assert "note: the head begins at random: " in out
