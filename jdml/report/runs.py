@@ -21,8 +21,8 @@ ORDER = "sweep.json"
 """The names of a sweep's runs, in their order."""
 NOT_SETTINGS = ("data_checksum", "data_dir")
 """What says where the images of a run lay, and which they were."""
-OF_NETWORK = ("network", "class", "factory", "settings", "input", "lora")
-"""What says which network a run has trained, and on images of which shape."""
+OF_NETWORK = ("network", "class", "factory", "lora")
+"""What says which network a run has trained, beside its settings."""
 OF_THE_LOOP = ("embedding", "fingerprint", "fit", "hook", "started", "versions")
 """What the loop adds to a run's configuration."""
 NOT_CURVES = ("seconds", "step")
@@ -156,7 +156,8 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
         prints = config.get("fingerprint", {})
         settings |= fit | {f"its {k}": prints[k] for k in ("objective", "optimizer") if k in prints}
         told = config.get("embedding", {})
-        settings["its network"] = {k: told[k] for k in OF_NETWORK if k in told}
+        made_with = {k: v for k, v in told.get("settings", {}).items() if k != "seed"}
+        settings["its network"] = {k: told[k] for k in OF_NETWORK if k in told} | made_with
     files = config.get("started", {}).get("files_checksum")
     if files is not None:
         settings["its files"] = files

@@ -235,6 +235,12 @@ def test_runs_of_other_networks_or_files_are_no_seeds_of_one_setting(tmp_path, d
         out = tmp_path / "own" / f"{name}{seed}"
         given = {"model": model, "seed": seed, "out_dir": out, "progress": False}
         jdml.training.train(recipe, digits, **given)
+    config = json.loads((tmp_path / "own/small1/config.json").read_text())
+    for seed in (1, 2):  # a factory is given the run's seed, and parts differ in their range
+        config["fit"]["seed"] = seed
+        made = {"factory": "nets:net", "settings": {"seed": seed, "dim": 4}}
+        config["embedding"] = {**made, "input": {"range": [0.0, 1.0 / seed]}}
+        (tmp_path / f"own/small{seed}/config.json").write_text(json.dumps(config))
     words = (
         "train --loss triplet --image-size 16 --batch 4 --dim 4 --steps 1 --quiet --split images"
     )
