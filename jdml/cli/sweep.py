@@ -70,7 +70,7 @@ class Sweep(Train):
         from jdml.report.runs import ORDER
         from jdml.training.records import forget_results
         from jdml.training.run_files import CONFIG
-        from jdml.training.study import run_study
+        from jdml.training.study import kept_results, run_study
 
         if self.out is None:
             raise ValueError("--out is missing: the folder for the runs")
@@ -79,8 +79,9 @@ class Sweep(Train):
                 raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
         runs = self.runs()
         jobs = {name: {"name": name, **options.config()} for name, options in runs.items()}
-        _check_data(self.out, runs)
         kept = self.out / "sweep.jsonl"
+        kept_results(jobs, kept)  # other settings are told before other data
+        _check_data(self.out, runs)
         forget_results(kept, [name for name in runs if not (self.out / name / CONFIG).is_file()])
         results = run_study(_Trainer(runs), jobs, kept, workers=self.jobs, progress=not self.quiet)
         _keep_order(self.out / ORDER, list(runs))

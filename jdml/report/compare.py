@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jdml.report.runs import Run
+from jdml.report.runs import FILES, Run
 from jdml.report.tables import Paired, check_confidence, holm, mean_std, paired
 
 SHARE = re.compile(r"(^|[\s/])(R@\d+|P@1|RP|MAP@\w+|nDCG@\d+|NMI\+?)$")
@@ -356,11 +356,18 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
     """Runs that differ only in their seed, together; a second run of a seed stands for itself."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        key = json.dumps(run.settings, sort_keys=True, default=str)
-        while any(run.seed is None or other.seed == run.seed for other in groups.get(key, [])):
+        told = {name: value for name, value in run.settings.items() if name != FILES}
+        key = json.dumps(told, sort_keys=True, default=str)
+        while any(not _together(run, other) for other in groups.get(key, [])):
             key += "'"
         groups.setdefault(key, []).append(run)
     return list(groups.values())
+
+
+def _together(run: Run, other: Run) -> bool:
+    """Whether runs of equal settings can be two seeds of one: of the same files, as far as both tell."""
+    files = {of.settings[FILES] for of in (run, other) if FILES in of.settings}
+    return run.seed is not None and other.seed != run.seed and len(files) < 2
 
 
 def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -21,8 +21,10 @@ ORDER = "sweep.json"
 """The names of a sweep's runs, in their order."""
 NOT_SETTINGS = ("data_checksum", "data_dir")
 """What says where the images of a run lay, and which they were."""
-OF_NETWORK = ("network", "class", "factory", "lora")
-"""What says which network a run has trained, beside its settings."""
+OF_NETWORK = ("network", "class", "factory", "dim")
+"""What says which network a run has trained; not its other attributes, of which older runs tell fewer."""
+FILES = "its files"
+"""Which image files a run was given; runs of before this was told have nothing there."""
 OF_THE_LOOP = ("embedding", "fingerprint", "fit", "hook", "started", "versions")
 """What the loop adds to a run's configuration."""
 NOT_CURVES = ("seconds", "step")
@@ -156,11 +158,10 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
         prints = config.get("fingerprint", {})
         settings |= fit | {f"its {k}": prints[k] for k in ("objective", "optimizer") if k in prints}
         told = config.get("embedding", {})
-        made_with = {k: v for k, v in told.get("settings", {}).items() if k != "seed"}
-        settings["its network"] = {k: told[k] for k in OF_NETWORK if k in told} | made_with
+        settings["its network"] = {k: told[k] for k in OF_NETWORK if k in told}
     files = config.get("started", {}).get("files_checksum")
     if files is not None:
-        settings["its files"] = files
+        settings[FILES] = files
     seed = _seed(settings.pop("seed", config.get("fit", {}).get("seed")), str(place / CONFIG))
     last: Mapping[str, Any] = log[-1] if log else {}
     started = config.get("started", {})

@@ -246,8 +246,8 @@ def make_network(
         seed: of parameters that a factory draws.
         preprocess: what stands between stored images and a factory's network.
         pretrained: what its fresh variables become. What a file of weights says of one of the library's networks
-            (:func:`jdml.models.weights_settings`), it is made with; of another network's file nothing is taken, and
-            :func:`jdml.models.load_weights` refuses it.
+            (:func:`jdml.models.weights_settings`), it is made with; another network's file is left to
+            :func:`jdml.models.load_weights`, which refuses it.
         **own: more attributes of one of the library's networks, before those of the file.
 
     Returns:

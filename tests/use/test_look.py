@@ -1,5 +1,6 @@
 """Looking at what was trained: `jdml report`, `compare` and `sweep` on runs and files."""
 
+import dataclasses
 import json
 import re
 import shlex
@@ -248,10 +249,26 @@ def test_runs_of_other_networks_or_files_are_no_seeds_of_one_setting(tmp_path, d
         where = draw(tmp_path / f"{name}{seed}", 2, 12 + (name == "cars"), 16)
         out = ("--out", tmp_path / "typed" / f"{name}{seed}")
         assert jdml_command(*words.split(), "--data-dir", where, "--seed", seed, *out).code == 0
+    jdml.training.train(
+        dataclasses.replace(recipe, dim=8),
+        digits,
+        seed=3,
+        out_dir=tmp_path / "wide",
+        progress=False,
+    )
+    rows = jdml.report.compare_runs(
+        jdml.report.read_runs(tmp_path / "own/small1", tmp_path / "wide")
+    ).rows
+    assert len(rows) == 2
     for place, first in (("own", "eps0"), ("typed", "birds0")):
         rows = jdml.report.compare_runs(jdml.report.read_runs(tmp_path / place)).rows
         assert sorted(len(row.runs) for row in rows) == [1, 2]
         assert [row.name for row in rows if len(row.runs) == 1] == [first]
+    config = json.loads((tmp_path / "typed/cars1/config.json").read_text())
+    del config["started"]["files_checksum"]  # as runs of before have it
+    (tmp_path / "typed/cars1/config.json").write_text(json.dumps(config))
+    cars = jdml.report.read_runs(tmp_path / "typed/cars1", tmp_path / "typed/cars2")
+    assert len(jdml.report.compare_runs(cars).rows) == 1
 
 
 def test_options_are_typed_as_they_were():
