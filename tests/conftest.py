@@ -1,13 +1,17 @@
 """What every test stands on: two CPU devices, quick compilation, strict ranks in the numeric rooms, real data sets."""
 
+import contextlib
 import ctypes
 import gc
+import io
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -169,3 +173,31 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"needs the shared data sets: {folder} is not a folder (set JDML_SHARED_DATA)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def jdml_command() -> Callable[..., SimpleNamespace]:
+    """Run a command in this process; its code, output and error output."""
+    import jdml.cli
+
+    def run(*words: object) -> SimpleNamespace:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                code = jdml.cli.main([str(word) for word in words])
+            except SystemExit as stop:
+                code = stop.code
+        return SimpleNamespace(code=code, out=out.getvalue(), err=err.getvalue())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def jdml_main(jdml_command: Callable[..., SimpleNamespace]) -> Callable[..., tuple[Any, str, str]]:
+    """The same, to be taken apart."""
+
+    def run(*words: object) -> tuple[Any, str, str]:
+        done = jdml_command(*words)
+        return done.code, done.out, done.err
+
+    return run

@@ -24,6 +24,7 @@ from jdml.data.rows import (
 )
 from jdml.data.tables import HELD
 from jdml.data.transforms import Crops
+from jdml.data.walk import RealFiles
 from jdml.registry.networks import SMALL_IMAGES
 from jdml.registry.places import at_home
 
@@ -74,10 +75,12 @@ def from_parquet(
     if not isinstance(given, Sequence) or not given:
         raise TypeError(f"path must be a path, a pattern or several, got {given!r}")
     files = [file for each in given for file in _files(each)]
-    real = [file.resolve() for file in files]
-    for place, file in enumerate(real):
-        if file in real[:place]:
-            raise ValueError(f"path must name each file once, {files[place]} is named twice")
+    real = RealFiles()
+    seen: set[str] = set()
+    for file in files:
+        if real(file) in seen:
+            raise ValueError(f"path must name each file once, {file} is named twice")
+        seen.add(real(file))
     named = Path(given[0]) if Path(given[0]).exists() else files[0]
     return _dataset(named.stem, read_columns(files, image, label), label, transform)
 

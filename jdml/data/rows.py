@@ -327,10 +327,10 @@ def label_of(value: Any, where: str) -> int | str:
             value = value.decode()
         except UnicodeDecodeError as error:
             raise ValueError(f"{where}: label must be UTF-8, got {value!r}") from error
-    if value is None or (isinstance(value, str) and not value.strip()):
-        raise ValueError(f"{where} has no label")
-    if isinstance(value, str):
+    if isinstance(value, str) and value.strip():
         return str(value)
+    if value is None or isinstance(value, str):
+        raise ValueError(f"{where} has no label")
     number = _host(value)
     if number.shape or number.dtype.kind not in "iub":
         got = type(value).__name__ if number.dtype.kind == "O" else str(number.dtype)

@@ -1,27 +1,10 @@
-"""The commands are run in this process, and what they print is read."""
+"""A folder of small drawn pictures, and what trains on them."""
 
 import functools
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-import jdml.cli
-
-
-@pytest.fixture
-def jdml_main(capsys):
-    """Run a command; return its exit code, output and error output."""
-
-    def run(*arguments):
-        try:
-            code = jdml.cli.main([str(argument) for argument in arguments])
-        except SystemExit as stop:
-            code = stop.code
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return run
 
 
 def draw_noise(path: Path, seed: int) -> None:

@@ -1,14 +1,11 @@
 """A folder of drawn photographs, and one run on it that all tests share."""
 
-import contextlib
-import io
+import functools
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-
-import jdml.cli
 
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("grain")
@@ -29,31 +26,10 @@ def draw_photos(root: Path, kinds: int = 6, each: int = 6, size: int = 24) -> Pa
     return root
 
 
-def run_command(*words: object) -> SimpleNamespace:
-    """Run a command in this process; its code, output and error output."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = jdml.cli.main([str(word) for word in words])
-        except SystemExit as stop:
-            code = stop.code
-    return SimpleNamespace(code=code, out=out.getvalue(), err=err.getvalue())
-
-
 @pytest.fixture(scope="session")
-def jdml_command():
-    return run_command
-
-
-@pytest.fixture(scope="session")
-def check():
+def check(jdml_main):
     """Run `jdml data`; return its code, output and error output."""
-
-    def run(*words):
-        done = run_command("data", *words)
-        return done.code, done.out, done.err
-
-    return run
+    return functools.partial(jdml_main, "data")
 
 
 @pytest.fixture(scope="session")
@@ -72,9 +48,9 @@ def photos(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def run(photos, tmp_path_factory) -> SimpleNamespace:
+def run(photos, tmp_path_factory, jdml_command) -> SimpleNamespace:
     """A run of `jdml train` on the photographs, what it printed, and its folder."""
     folder = tmp_path_factory.mktemp("runs") / "photos"
-    done = run_command("train", "--data-dir", photos, *TINY, "--out", folder)
+    done = jdml_command("train", "--data-dir", photos, *TINY, "--out", folder)
     assert done.code == 0, done.err
     return SimpleNamespace(folder=folder, **vars(done))

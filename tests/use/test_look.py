@@ -1,6 +1,5 @@
 """Looking at what was trained: `jdml report`, `compare` and `sweep` on runs and files."""
 
-import dataclasses
 import json
 import re
 import shlex
@@ -231,11 +230,14 @@ def test_what_is_typed_beside_a_sweep_s_values_holds_or_is_refused(tmp_path):
 def test_runs_of_other_networks_or_files_are_no_seeds_of_one_setting(tmp_path, draw, jdml_command):
     digits = jdml.data.load("digits")
     recipe = jdml.recipes.Recipe(loss="triplet", dim=4, batch=32, steps=1)
-    for seed, name in enumerate(("eps", "small", "small")):
-        model = jdml.models.create(name, dim=4)
-        out = tmp_path / "own" / f"{name}{seed}"
+    networks = (("own", "eps", 4), ("own", "small", 4), ("own", "small", 4), ("wide", "small", 8))
+    for seed, (place, name, dim) in enumerate(networks):
+        model = jdml.models.create(name, dim=dim)
+        out = tmp_path / place / f"{name}{seed}"
         given = {"model": model, "seed": seed, "out_dir": out, "progress": False}
         jdml.training.train(recipe, digits, **given)
+    wide = jdml.report.read_runs(tmp_path / "own/small2", tmp_path / "wide")
+    assert len(jdml.report.compare_runs(wide).rows) == 2
     config = json.loads((tmp_path / "own/small1/config.json").read_text())
     for seed in (1, 2):  # a factory is given the run's seed, and parts differ in their range
         config["fit"]["seed"] = seed
@@ -249,17 +251,6 @@ def test_runs_of_other_networks_or_files_are_no_seeds_of_one_setting(tmp_path, d
         where = draw(tmp_path / f"{name}{seed}", 2, 12 + (name == "cars"), 16)
         out = ("--out", tmp_path / "typed" / f"{name}{seed}")
         assert jdml_command(*words.split(), "--data-dir", where, "--seed", seed, *out).code == 0
-    jdml.training.train(
-        dataclasses.replace(recipe, dim=8),
-        digits,
-        seed=3,
-        out_dir=tmp_path / "wide",
-        progress=False,
-    )
-    rows = jdml.report.compare_runs(
-        jdml.report.read_runs(tmp_path / "own/small1", tmp_path / "wide")
-    ).rows
-    assert len(rows) == 2
     for place, first in (("own", "eps0"), ("typed", "birds0")):
         rows = jdml.report.compare_runs(jdml.report.read_runs(tmp_path / place)).rows
         assert sorted(len(row.runs) for row in rows) == [1, 2]
