@@ -4,7 +4,7 @@ What is run and what counts is written in README.md, before the runs:
 
     python -m experiments.letters.factors --data-dir DIR --workers 2                   # goes on where it was stopped
     python -m experiments.letters.factors --data-dir DIR --workers 2 --seeds 1 --only wrong                # a part
-    python -m experiments.letters.factors --table                      # the tables and the figure of what there is
+    python -m experiments.letters.factors --table                      # the tables and figures of what there is
 """
 
 import dataclasses
@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.letters import abreast, levels, protocol
+from experiments.letters import abreast, levels, pictures, protocol
 from experiments.letters.protocol import Job, make_job, name_of, read_frozen
 from experiments.letters.tables import LEAST, interval, single_models, tuned_models
 from experiments.options import Kept, start
-from experiments.shown import draw_means, subplots
 from jdml.report import Paired, holm, markdown_table, paired
 from jdml.training.records import read_results
 
@@ -67,8 +66,8 @@ class Settings(Kept):
     """File of the models that are scored as usual."""
     frozen: Path = HERE / "frozen.json"
     """File of the settings that are scored."""
-    figure: Path | None = None
-    """Where the figure goes; by default beside the kept runs."""
+    figures: Path | None = None
+    """Folder of the figures, one for each factor; by default it is called like the kept runs, and lies beside them."""
 
 
 def jobs_of(frozen: Path) -> list[Job]:
@@ -203,30 +202,8 @@ def verdicts(found: Mapping[str, Paired]) -> str:
     return markdown_table(["asked of seeds 2 and 3", "MAP@R, points", "p after Holm", "so"], rows)
 
 
-def draw(values: Mapping[str, Mapping[str, Mapping[Any, Values]]], path: Path) -> None:
-    """A panel for each factor: MAP@R over its levels, a line for each method."""
-    figure, rows = subplots(2, 4, size=(16, 7.5))
-    panels = list(rows.flat)
-    for axes, (factor, methods) in zip(panels, values.items(), strict=False):
-        order = ordered(factor)
-        for number, method in enumerate(METHODS):
-            there = [level for level in order if methods.get(method, {}).get(level)]
-            runs = [list(methods[method][level].values()) for level in there]
-            places = [order.index(level) for level in there]
-            draw_means(axes, places, runs, color=f"C{number}", label=method)
-        axes.set(title=factor, ylabel="MAP@R, unseen letters (%)")
-        usual = levels.USUAL[factor]
-        names = [f"{level}\n(usual)" if level == usual else str(level) for level in order]
-        axes.set_xticks(range(len(order)), names)
-    for axes in panels[len(values) :]:
-        axes.set_axis_off()
-    shown = max(panels, key=lambda axes: len(axes.lines))
-    panels[-1].legend(*shown.get_legend_handles_labels(), frameon=False, loc="center")
-    figure.savefig(path, dpi=110)
-
-
 def main(settings: Settings) -> str:
-    """Run what is missing, as far as time goes; return the tables, and draw the figure."""
+    """Run what is missing, as far as time goes; return the tables, and draw the figures."""
     unknown = sorted(set(settings.only) - set(levels.FACTORS))
     if unknown:
         raise ValueError(
@@ -251,13 +228,17 @@ def main(settings: Settings) -> str:
         f"{begin}: {done} of {len(planned)} runs, {len(there)} of {len(METHODS)} methods.\n"
     ]
     first = {name: run for name, run in results.items() if run["job"]["seed"] == FIRST}
-    values = {factor: values_of(first, scored, factor) for factor in levels.FACTORS}
-    for factor, own in values.items():
+    for factor in levels.FACTORS:
+        own = values_of(first, scored, factor)
         sections += [table(own, factor), gains(own, factor)]
-    found = answers({factor: values_of(results, scored, factor) for factor in levels.FACTORS})
+    values = {factor: values_of(results, scored, factor) for factor in levels.FACTORS}
+    found = answers(values)
     if all(name in results for name, job in planned.items() if job["seed"] != FIRST):
         sections.append(verdicts(found))
-    draw(values, settings.figure or settings.out.with_suffix(".png"))
+    figures = settings.figures or settings.out.with_suffix("")
+    figures.mkdir(parents=True, exist_ok=True)
+    for factor, whole in values.items():
+        pictures.draw(factor, whole, (FIRST,), figures / f"{factor}.png")
     return "\n".join(sections)
 
 

@@ -97,7 +97,8 @@ def test_levels_of_letters_are_scored_beside_the_usual_one(letters, monkeypatch)
     assert told.startswith("PARTIAL: 8 of 8 runs, 1 of 2 methods.")
     assert "Asked" not in told
     assert "| wrong                  | 0.0               | 0.5 " in told
-    assert own.out.with_suffix(".png").stat().st_size > 10_000
+    for factor in ("wrong", "augmented"):
+        assert (own.out.with_suffix("") / f"{factor}.png").stat().st_size > 10_000
     kept = read_results(own.out)
     assert kept["wrong 0.5: MS, fold 1-1"]["job"]["data"] == {"wrong": 0.5}
     assert all(len(run["metrics"]["curve"]) == 2 for run in kept.values())
