@@ -58,13 +58,19 @@ class InFolder(OnFiles):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Kept(OnFiles):
+class Tabled(OnFiles):
+    """What a study is asked that has runs beside it."""
+
+    table: bool = False
+    """Run nothing, and read no images: only the tables of the runs that are kept."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kept(Tabled):
     """What a study is asked whose runs are kept beside it, and made as time allows."""
 
     minutes: float | None = None
     """Begin no further run after so many minutes."""
-    table: bool = False
-    """Run nothing."""
 
     def results(self, run: Any, jobs: Mapping[str, Any], out: Path, **places: str) -> Any:
         """Do what is missing, as far as time goes; all runs that are kept.

@@ -26,6 +26,12 @@ def cells(
     return [cell(over_seeds(results, name, metric), scale, digits) for metric in metrics]
 
 
+def part_of(results: Mapping[str, Any], part: str = "") -> dict[str, Any]:
+    """Of the runs that a study keeps those of a part, which are called ``part: run``, or of none."""
+    named = {name.rpartition(": ")[::2]: run for name, run in results.items()}
+    return {name: run for (of, name), run in named.items() if of == part}
+
+
 def curve(history: Sequence[Mapping[str, Any]], metric: str = "MAP@R") -> list[list[float]]:
     """Step and value of each evaluation of a run, as studies keep them."""
     return [[one["step"], round(float(one[metric]), 5)] for one in history if metric in one]

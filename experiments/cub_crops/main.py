@@ -8,6 +8,7 @@ do embeddings that were trained on some species find others?
     jdml weights convert FILE.pth --arch efficientnet_lite0 --out lite0.safetensors
     python -m experiments.cub_crops.main --data-dir DIR --weights lite0.safetensors
     python -m experiments.cub_crops.main --data-dir DIR --weights lite0.safetensors --open-set
+    python -m experiments.cub_crops.main --table                    # the tables of the runs in this folder
 
 DIR holds images.txt, image_class_labels.txt, classes.txt and images/, as CUB_200_2011 does. Without --weights the
 features are those of random weights, and the table says so. Finished runs are kept; everything is written to --out.
@@ -36,11 +37,14 @@ from experiments.omniglot.methods import (
     train,
 )
 from experiments.options import resolved, start
+from experiments.shown import part_of
 from jdml import data, metrics
 from jdml.recipes import Recipe
 from jdml.report import embedding_map, gallery, markdown_table
+from jdml.training.records import read_results
 from jdml.training.study import run_study
 
+HERE = Path(__file__).parent
 RATE = 1e-3
 HELD_OUT = 4
 """Of the 20 training classes, to choose the weights by."""
@@ -171,6 +175,10 @@ def table(results: dict[str, Any], columns: Sequence[str]) -> str:
 
 def main(settings: Settings) -> str:
     """Do the runs that are missing, and write table and pictures."""
+    if settings.table:
+        kept = read_results(HERE / "results.jsonl")
+        tables = [table(part_of(kept), COLUMNS), table(part_of(kept, "open set"), OPEN_SET)]
+        return "\n".join(tables)
     out = settings.out / "quick" if settings.quick else settings.out
     jobs = make_jobs(settings, out)
     first = next(iter(jobs.values()))

@@ -4,6 +4,7 @@ Reproduces, at 28×28 pixels with a small network, what Levi et al. (*Rethinking
 and 4, Figs. 4 and 5b) show at 80×80 with ResNet-50: easy positive sampling lets an alphabet keep its letters apart.
 
     python -m experiments.eps_omniglot.main --data-dir DIR --seeds 3
+    python -m experiments.eps_omniglot.main --table                 # the tables of the runs in this folder
 
 The paper's size is a matter of options (a GPU's work; whether it runs can be seen anywhere):
 
@@ -17,7 +18,7 @@ that an interrupted study goes on where it stopped. Everything is written to --o
 import dataclasses
 import functools
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -27,12 +28,13 @@ from jax import Array
 import jdml
 from experiments.eps_omniglot.tables import CURVES, LONGER, PAPER, PRINTED, report
 from experiments.letters.levels import COPIES, with_copies
-from experiments.options import OnFiles, resolved, start
+from experiments.options import Tabled, resolved, start
 from experiments.shown import tell
 from jdml import data, metrics, mining, models, training
 from jdml.recipes import Recipe, make_objective
 from jdml.recipes.words import build_miner
 from jdml.training import by_recipe
+from jdml.training.records import read_results
 from jdml.training.study import run_study
 
 DIM = 128
@@ -73,7 +75,7 @@ Part = Literal[
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(OnFiles):
+class Settings(Tabled):
     """What is run."""
 
     seeds: int = 3
@@ -279,6 +281,11 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 
 def main(settings: Settings) -> None:
     """Run what is missing, print the tables and write table and figure."""
+    if settings.table:
+        kept = read_results(Path(__file__).with_name("results.jsonl"))
+        settings.out.mkdir(parents=True, exist_ok=True)
+        tell(report(kept, get_args(Part), settings.out), kept, settings.out / "tables.md")
+        return
     if settings.weights is not None and settings.model == "small":
         raise SystemExit("--weights are those of a ResNet-50: add --model resnet50")
     jobs = make_jobs(settings)

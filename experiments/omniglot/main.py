@@ -8,6 +8,7 @@ letters best are the ones that are tested.
     python -m experiments.omniglot.main --data-dir DIR --workers 2
     python -m experiments.omniglot.main --data-dir DIR --quick     # one method of each kind, a few steps
     python -m experiments.omniglot.main --data-dir DIR --labels alphabet letter   # trained by either label
+    python -m experiments.omniglot.main --table                    # the tables of the runs in this folder
 
 DIR holds images_background.zip and images_evaluation.zip. Finished runs are kept, so that an interrupted study goes on
 where it stopped; the progress bar tells what is left. Everything is written to --out.
@@ -15,6 +16,7 @@ where it stopped; the progress bar tells what is left. Everything is written to 
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,10 +37,13 @@ from experiments.omniglot.methods import (
     train,
 )
 from experiments.options import start
+from experiments.shown import part_of
 from jdml import data, metrics
-from jdml.report import markdown_table
+from jdml.report import markdown_table, paired
+from jdml.training.records import read_results
 from jdml.training.study import run_study
 
+HERE = Path(__file__).parent
 RATE, BATCH = 5e-4, (4, 40)
 LETTER_BATCH = (16, 10)
 """As many drawings: a letter has 20."""
@@ -47,6 +52,8 @@ HELD_OUT = 3
 LEVELS = {"languages": "alphabet", "letters": "letter"}
 COLUMNS = ("letters R@1", "letters R@8", "letters MAP@R", "letters NMI", "languages R@1")
 SCORES = ("R@1", "R@8", "MAP@R")
+MEMORIES = ("alone", "without ids", "with ids", "one batch")
+"""EPS + MS, and with a memory: at 8b2b7ca, as it is, and of the batch itself, as these runs are kept."""
 BY_LEVEL = ("letters R@1", "letters MAP@R", "languages R@1", "languages MAP@R")
 
 
@@ -124,8 +131,33 @@ def table(results: dict[str, Any]) -> str:
     return markdown_table(["method", *COLUMNS, "runs", "seconds", "paper's R@1"], rows)
 
 
+def of_memories(results: Mapping[str, Any]) -> str:
+    """Whether a memory is behind for a row's older copies: by seed, and beside the loss alone."""
+    runs: dict[str, dict[int, float]] = {}
+    for name, run in results.items():
+        way, _, seed = name.rpartition("-")
+        runs.setdefault(way, {})[int(seed)] = run["metrics"]["letters R@1"]
+    rows = [
+        [
+            way,
+            *(f"{100 * value:.1f}" for _, value in sorted(runs[way].items())),
+            "" if way == MEMORIES[0] else str(paired(runs[way], runs[MEMORIES[0]])),
+        ]
+        for way in MEMORIES
+    ]
+    return markdown_table(["EPS + MS", "seed 0", "seed 1", "seed 2", "beside it alone"], rows)
+
+
+def kept_tables(results: Mapping[str, Any]) -> str:
+    """All tables of the runs that are kept."""
+    sections = [table(part_of(results)), of_memories(part_of(results, "memory"))]
+    return "\n".join([*sections, by_level(part_of(results, "levels"))])
+
+
 def main(settings: Settings) -> str:
     """Do the runs that are missing, and write the table."""
+    if settings.table:
+        return kept_tables(read_results(HERE / "results.jsonl"))
     out = settings.out / "quick" if settings.quick else settings.out
     results = run_study(run, make_jobs(settings), out / "results.jsonl", workers=settings.workers)
     text = by_level(results) if "letter" in settings.labels else table(results)

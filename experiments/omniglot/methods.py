@@ -9,7 +9,7 @@ import numpy as np
 
 import jdml
 from experiments.eps_omniglot.tables import PAPER as EPS_PAPER
-from experiments.options import OnFiles
+from experiments.options import Tabled
 from experiments.shown import cell
 from jdml import data, training
 from jdml.recipes import Problems, Recipe, Regularizer
@@ -142,7 +142,7 @@ QUICK = ("triplet", "EPS + MS + XBM", "contrastive + CCP", "MPA-AP", "PFML + NIR
 
 
 @dataclasses.dataclass(frozen=True)
-class OfMethods(OnFiles):
+class OfMethods(Tabled):
     """What a study of all methods is asked."""
 
     seeds: int = 3
