@@ -5,9 +5,10 @@
 A cell is mean ± sample standard deviation in percent, then the number of runs. What the papers report stands beside it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,6 @@ from jdml.training.records import read_results
 
 HERE = Path(__file__).parent
 START, END = "<!-- table -->", "<!-- end of table -->"
-MACHINE = "two x86-64 CPU cores, no GPU"
 
 
 class Runs(NamedTuple):
@@ -165,15 +165,28 @@ COLUMNS = (
 )
 
 
+def shown_runs(column: Column) -> list[tuple[str, dict[str, Any]]]:
+    """All runs that the column shows, each with its method."""
+    runs, shown = column
+    kept = read_results(HERE / runs.folder / "results.jsonl")
+    named = [(shown.rename(key.rpartition("-")[0]), result) for key, result in kept.items()]
+    return [(name, run) for name, run in named if name and shown.metric in run["metrics"]]
+
+
 def values(column: Column) -> dict[str, list[float]]:
     """The metric of all runs by method."""
-    runs, shown = column
     by_method: dict[str, list[float]] = {}
-    for key, result in read_results(HERE / runs.folder / "results.jsonl").items():
-        method = shown.rename(key.rpartition("-")[0])
-        if method is not None and shown.metric in result["metrics"]:
-            by_method.setdefault(method, []).append(result["metrics"][shown.metric])
+    for method, result in shown_runs(column):
+        by_method.setdefault(method, []).append(result["metrics"][column.shown.metric])
     return by_method
+
+
+def machines(column: Column) -> str:
+    """Which machines the runs were made on, as they tell, and where there are several, how many on each."""
+    kinds = Counter(result["machine"] for _, result in shown_runs(column))
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    return "; ".join(f"{kind} ({number})" for kind, number in sorted(kinds.items()))
 
 
 def cell(column: Column, method: str, runs: list[float] | None) -> str:
@@ -203,14 +216,20 @@ def table() -> str:
     ]
     titles = [shown.title for _, shown in COLUMNS]
     sources = [
-        [title, runs.date, f"[{runs.folder}]({runs.folder})", f"`{runs.command}`"]
-        for title, (runs, _) in zip(titles, COLUMNS, strict=True)
+        [
+            column.shown.title,
+            column.runs.date,
+            machines(column),
+            f"[{column.runs.folder}]({column.runs.folder})",
+            f"`{column.runs.command}`",
+        ]
+        for column in COLUMNS
     ]
     return "\n".join(
         [
             markdown_table(["R@1", *titles], rows),
-            f"All on {MACHINE}:\n",
-            markdown_table(["column", "date", "experiment", "command"], sources),
+            "All on CPUs, without a GPU; in brackets how many runs, where machines differ:\n",
+            markdown_table(["column", "date", "machine", "experiment", "command"], sources),
         ]
     )
 
