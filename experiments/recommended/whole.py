@@ -1,0 +1,130 @@
+"""The recipe to begin with where a pretrained network learns whole, as `jdml train --weights` trains: on birds.
+
+What counts is written in README.md, before the runs. Photographs, crops, steps, evaluations and frozen batch norm are
+those of the ten methods that are fine-tuned there (`experiments.cub_crops.finetuned`), beside which it stands.
+
+    python -m experiments.recommended.whole --data-dir CROPS --weights lite0.safetensors
+    python -m experiments.recommended.whole --table
+
+Runs that have ended are kept in whole.jsonl and not made again.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.cub_crops import finetuned
+from experiments.cub_crops.features import BACKBONE, SIDE
+from experiments.cub_crops.main import COLUMNS, FEATURES, score
+from experiments.options import Kept, start
+from experiments.recommended.main import HERE, RECOMMENDED, on_task
+from experiments.shown import curve
+from jdml import data, models
+from jdml.recipes import Recipe
+from jdml.report import markdown_table, mean_std, paired
+from jdml.training import by_recipe
+from jdml.training.records import read_results
+from jdml.training.study import by_seed
+
+ROWS = 80
+"""Of a batch, as all methods have there."""
+FIRST = "MPA-DW"
+"""Of the ten methods that are fine-tuned."""
+BIRDS = HERE.parent / "cub_crops"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(Kept):
+    """What is run."""
+
+    weights: Path | None = None
+    """Pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
+    seeds: tuple[int, ...] = finetuned.SEEDS
+    """These seeds only."""
+    out: Path = HERE / "whole.jsonl"
+    """File of the runs."""
+
+
+def recipe_of(labels: Any) -> Recipe:
+    """The recommended recipe where all learns, with the task's network and number of steps."""
+    made = on_task(labels, "pretrained", finetuned.STEPS, ROWS)
+    return dataclasses.replace(made, network=BACKBONE, freeze_batch_norm=True)
+
+
+def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str) -> dict[str, Any]:
+    """Train, and score the best of the evaluations on the held-out species on the test species."""
+    parts = finetuned.load(data_dir)
+    recipe = recipe_of(parts.train.labels)
+    network = by_recipe.make_network(recipe, parts.train)
+    result = by_recipe.train(
+        recipe,
+        parts.train,
+        validation=parts.validation,
+        seed=job["seed"],
+        model=finetuned.OnCrops(network, data.conventional(SIDE)),
+        pretrained=functools.partial(models.load_weights, weights),
+        preprocess=models.normalizer(BACKBONE),
+        micro_batch=finetuned.AT_ONCE,
+        evaluate_every=finetuned.STEPS // finetuned.EVALUATIONS,
+        log_every=finetuned.STEPS,
+        progress=False,
+    )
+    assert result.best is not None
+    scores = score(recipe, result.embedder(parts.test.images), parts.test.labels)
+    best = {"validation": result.best.value, "best step": result.best.step}
+    return {**scores, **best, "curve": curve(result.history)}
+
+
+def jobs_of(seeds: tuple[int, ...]) -> dict[str, dict[str, Any]]:
+    """A run for each seed, with all that makes its recipe another."""
+    made = recipe_of([species for species in range(16) for _ in range(30)])
+    told = {"loss": made.loss, "settings": dict(made.settings), "rate": made.rate}
+    told |= {"batch": list(made.batch) if isinstance(made.batch, tuple) else made.batch}
+    return {
+        f"{RECOMMENDED}, all learns-{seed}": {"method": RECOMMENDED, **told, "seed": seed}
+        for seed in seeds
+    }
+
+
+def report(results: Mapping[str, Any]) -> str:
+    """What it scored, beside the first of the ten and the frozen features."""
+    ten = {
+        name: run
+        for name, run in read_results(BIRDS / "finetuned.jsonl").items()
+        if run["job"]["test"]
+    }
+    bare = read_results(BIRDS / "results.jsonl")[f"{FEATURES}-0"]["metrics"]
+    own = {c: by_seed(results, c, method=RECOMMENDED) for c in COLUMNS}
+    first = {c: by_seed(ten, c, method=FIRST) for c in COLUMNS}
+    rows = [
+        [name, *(mean_std([*scores[c].values()]) for c in COLUMNS), str(len(scores["R@1"]))]
+        for name, scores in ((RECOMMENDED, own), (FIRST, first))
+    ]
+    rows.append([FEATURES, *(f"{100 * bare[c]:.1f}" for c in COLUMNS), "1"])
+    gaps = [
+        [c, str(paired(own[c], first[c])), str(paired(own[c], dict.fromkeys(own[c], bare[c])))]
+        for c in COLUMNS
+    ]
+    titles = [f"{RECOMMENDED} − {FIRST}", f"{RECOMMENDED} − {FEATURES}"]
+    return "\n".join(
+        [
+            f"{len(own['R@1'])} of {len(finetuned.SEEDS)} runs.\n",
+            markdown_table(["birds, all learns", *COLUMNS, "runs"], rows),
+            markdown_table(["points", *titles], gaps),
+        ]
+    )
+
+
+def main(settings: Settings) -> str:
+    """Do the runs that are missing; the tables."""
+    if settings.weights is None and not settings.table:
+        raise ValueError("--weights is needed: without it the network's weights would be random")
+    jobs = jobs_of(settings.seeds)
+    weights = str(settings.weights)
+    return report(settings.results(run, jobs, settings.out, weights=weights))
+
+
+if __name__ == "__main__":
+    start(main, Settings, __doc__)
