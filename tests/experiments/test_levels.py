@@ -206,3 +206,39 @@ def test_models_of_other_letters_do_not_begin_together(letters) -> None:
     fewer = {**job, "data": {"letters": 2}}
     with pytest.raises(ValueError, match="models of a program must have as many letters"):
         abreast.fit([job, fewer], settings.folder, None)
+
+
+def test_reasons_change_one_suspected_number_and_read_no_unseen_letter(
+    letters, monkeypatch
+) -> None:
+    from experiments.letters import levels, reasons
+
+    _, settings, read = letters
+    kept = reasons.read_frozen(reasons.HERE / "frozen.json")
+    jobs = reasons.jobs_of(reasons.HERE / "frozen.json")
+    assert len(jobs) == 8 + 2
+    for job in jobs.values():
+        if job["method"] == "circle":
+            usual, changed = kept["tuned"]["circle"], "settings"
+            assert {**job["recipe"]["settings"], "gamma": 98.2} == usual["settings"]
+        else:
+            usual, changed = (
+                levels.at(kept["also"]["EPS + margin"], "batch", 1024).recipe,
+                "role_rates",
+            )
+            rates = [
+                recipe["rate"] * recipe["role_rates"]["beta"]
+                for recipe in (job["recipe"], kept["also"]["EPS + margin"])
+            ]
+            np.testing.assert_allclose(*rates)
+        assert {**job["recipe"], changed: usual[changed]} == usual
+    small = {**kept["tuned"]["circle"], "batch": [4, 4], "dim": 8}
+    frozen = {"tuned": {"circle": small}, "also": {"EPS + margin": kept["also"]["EPS + margin"]}}
+    settings.frozen.write_text(json.dumps(frozen))
+    monkeypatch.setattr(reasons, "FOLDS", {"circle": (0, 1), "EPS + margin": ()})
+    own = reasons.Settings(settings.data_dir, out=settings.out, frozen=settings.frozen)
+    told = reasons.main(own)
+    assert set(read) == {"train"}
+    assert len(read_results(settings.out)) == 4
+    assert reasons.main(dataclasses.replace(own, table=True)) == told
+    assert "| γ 98.2                         | 59.7, 58.5 " in told

@@ -173,3 +173,33 @@ def test_effects_are_means_over_pairs_of_the_same_model() -> None:
     told = study.main(study.Settings())
     rows = [line for line in told.splitlines() if line.startswith("| ")]
     assert len(rows) == 2 * 2 + len(study.IDEAS) + 4
+
+
+def test_the_recommended_recipe_where_all_learns(tmp_path, monkeypatch, no_run) -> None:
+    from experiments.cub_crops import finetuned
+    from experiments.recommended import whole as study
+
+    for name, value in {"STEPS": 2, "EVALUATIONS": 1}.items():
+        monkeypatch.setattr(finetuned, name, value)
+    monkeypatch.setattr(study, "SIDE", 12)
+    images = np.random.default_rng(0).integers(0, 255, (80, 12, 12, 3), np.uint8)
+    birds = jdml.data.Dataset("birds", images, np.repeat(np.arange(16), 5))
+    monkeypatch.setattr(finetuned, "load", lambda _: finetuned.Parts(birds, birds, birds))
+    monkeypatch.setattr(study.models, "load_weights", lambda path, variables: variables)
+    recipe = study.recipe_of(birds.labels)
+    by_default = jdml.recipes.recommended(birds.labels, begins="pretrained", rows=80)
+    same = ("loss", "settings", "batch", "miner", "rate", "head", "schedule", "freeze")
+    assert all(getattr(recipe, name) == getattr(by_default, name) for name in same)
+    # The network of the test has no layer called head.
+    bare = dataclasses.replace(recipe, head="random")
+    monkeypatch.setattr(study, "recipe_of", lambda labels: bare)
+    settings = study.Settings(out=tmp_path / "kept.jsonl", seeds=(0, 1))
+    with pytest.raises(ValueError, match="--weights is needed: without it the network's weights"):
+        study.main(settings)
+    settings = dataclasses.replace(settings, weights=tmp_path / "weights")
+    told = study.main(settings)
+    assert told.startswith("2 of 3 runs.")
+    assert "| frozen features   | 86.3 " in told
+    monkeypatch.setattr(study, "run", no_run)
+    assert study.main(settings) == told
+    assert study.main(dataclasses.replace(settings, weights=None, table=True)) == told
