@@ -38,7 +38,8 @@ def read_folder(data_dir: str | Path | None) -> Listing:
     A folder around the classes, such as ``images/``, or ``train/`` in ``train/``, is looked into.
 
     Args:
-        data_dir: the folder. Each folder in it is a class; images lie in it at any depth, and through links. Hidden
+        data_dir: the folder. Each folder in it is a class; images lie in it at any depth, and through links (a note
+            says so where all images of a class lie in several folders). Hidden
             files and folders, ``__MACOSX``, and files that are no images by their suffix are passed over, the latter
             counted. Or a ``.csv`` file, see ``read_table``; a Parquet file, a folder of such without images, or what
             Hugging Face's ``save_to_disk`` wrote, see ``tables_in``; or ``module:name``, see ``read_pointer``.
@@ -67,6 +68,7 @@ def read_folder(data_dir: str | Path | None) -> Listing:
     beside = [file.name for _, file in tables_in(root)]
     notes = [f"tables are passed over, for the images beside them: {first(beside)}"] * bool(beside)
     rows: list[Labelled] = []
+    merged: list[str] = []
     for part, holder in _holders(root, notes, others):
         classes = _classes(holder)
         for place in classes:
@@ -77,12 +79,19 @@ def read_folder(data_dir: str | Path | None) -> Listing:
             others += unread
             if not images:
                 raise ValueError(_without_images(place, unread))
+            merged += _merged(place, images)
             label = in_one_form(place.name)
             rows += [Labelled(file, label, part, str(file), file.name) for file in images]
         loose = images_in(holder)
         if loose:
             lie = counted(loose, "image lies", "images lie")
             notes.append(f"{lie} beside the classes' folders, in none of them")
+    if merged:
+        hold = counted(len(merged), "class has its", "classes have their")
+        notes.append(
+            f"{hold} images in several folders, which are not told apart ({merged[0]}): if each of these is a "
+            "class, put them side by side, or give a .csv file of file,label"
+        )
     return as_listing(rows, repeats=True, others=others, notes=notes)
 
 
@@ -166,6 +175,8 @@ def _holders(root: Path, notes: list[str], others: Counter[str]) -> Iterator[tup
     places = subfolders(root)
     parts = {place: _part(place.name) for place in places if _part(place.name)}
     if len(set(parts.values())) > 1:
+        for part, several in _several(parts).items():
+            notes.append(f"{_named(several)} are read as one part, {part}")
         _tell_the_rest(
             root, parts, [place for place in places if place not in parts], notes, others
         )
@@ -265,6 +276,12 @@ def _part(name: str) -> str:
     return own.pop() if len(own) == 1 and not other else ""
 
 
+def _several(parts: Mapping[Path, str]) -> dict[str, list[Path]]:
+    """The parts that several folders are."""
+    found = {part: [place for place in parts if parts[place] == part] for part in parts.values()}
+    return {part: places for part, places in found.items() if len(places) > 1}
+
+
 def _is_around(place: Path) -> bool:
     """Whether it is called like what holds classes, and holds folders and no image."""
     called = bool(_part(place.name)) or place.name.lower() in AROUND
@@ -274,6 +291,14 @@ def _is_around(place: Path) -> bool:
 def _without_images(place: Path, unread: Counter[str]) -> str:
     also = f" (but {kinds(unread)})" if unread else ""
     return f"{place}: expected images ({', '.join(sorted(suffixes()))}), found none{also}"
+
+
+def _merged(place: Path, images: Sequence[Path]) -> list[str]:
+    """A class whose images all lie in folders in it, two at least, with an example of these."""
+    inner = sorted({image.relative_to(place).parts[0] for image in images})
+    if len(inner) < 2 or any(image.parent == place for image in images):
+        return []
+    return [f"{place.name}/{inner[0]}/, {place.name}/{inner[1]}/"]
 
 
 def _is_unlabeled(place: Path) -> bool:

@@ -224,6 +224,26 @@ def test_accents_are_one_label(tmp_path):
     assert len(read_folder(tmp_path).splits["train"]) == 6
 
 
+def test_classes_of_folders_in_folders_are_told(tmp_path):
+    for name in ("animals/cat", "animals/dog", "cars/audi", "cars/bmw", "ships/one", "trees"):
+        classes(tmp_path, [name])
+    assert found(tmp_path) == {"train": ["animals", "cars"], "test": ["ships", "trees"]}
+    (note,) = read_folder(tmp_path).notes
+    assert note == (
+        "2 classes have their images in several folders, which are not told apart (animals/cat/, animals/dog/): if "
+        "each of these is a class, put them side by side, or give a .csv file of file,label"
+    )
+    assert note in data.check("folder", tmp_path).notes
+    draw(tmp_path / "cars" / "lone.png")  # as a folder in a class of images, which is one
+    assert read_folder(tmp_path).notes[0].startswith("1 class has its images in several folders")
+
+
+def test_several_folders_of_one_part_are_told(tmp_path):
+    for part in ("train", "test1", "test2"):
+        classes(tmp_path / part, ["ant", f"of {part}"])
+    assert read_folder(tmp_path).notes == ("test1/, test2/ are read as one part, test",)
+
+
 def test_names_that_look_alike_are_told(tmp_path):
     classes(tmp_path, ["Cat", "cat", "red fox", "red  fox", "Ox", "nan"])
     assert read_folder(tmp_path).notes == (
