@@ -32,7 +32,7 @@ def gather() -> Iterator[tuple[str, bytes]]:
     for file in sorted((REPOSITORY / "notebooks").glob("*.ipynb")):
         yield f"notebooks/{file.name}", file.read_bytes()
     for pattern in ("*.png", "*.jsonl"):
-        for file in sorted((REPOSITORY / "experiments").glob(f"*/{pattern}")):
+        for file in sorted((REPOSITORY / "experiments").rglob(pattern)):
             yield str(file.relative_to(REPOSITORY)), file.read_bytes()
     yield "changelog.md", (REPOSITORY / "CHANGELOG.md").read_bytes()
     shown = subjects()
