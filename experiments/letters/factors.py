@@ -117,7 +117,7 @@ def values_of(results: Mapping[str, Any], scored: Mapping[str, Any], factor: str
 
 def table(values: Mapping[str, Mapping[Any, Values]], factor: str) -> str:
     """A row for each method, a column for each level; below, how far the order is the usual one (Kendall's τ)."""
-    order = ordered(factor)
+    order = levels.ordered(factor)
     rows = [
         [method, *(interval(own.get(level, {})) for level in order)]
         for method, own in values.items()
@@ -140,11 +140,6 @@ def gain(one: Values, usual: Values) -> str:
     """Mean and interval of the difference, of more than one model."""
     gap = paired(one, usual)
     return f"{gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}]" if gap.seeds > 1 else "–"
-
-
-def ordered(factor: str) -> list[Any]:
-    """The levels of a factor, the usual one among them."""
-    return sorted({*levels.FACTORS[factor], levels.USUAL[factor]})
 
 
 def agreement(values: Mapping[str, Mapping[Any, Values]], factor: str, level: Any) -> str:

@@ -37,6 +37,11 @@ COPIES = 8
 """Distorted copies of each drawing, of which a batch draws one."""
 
 
+def ordered(factor: str) -> list[Any]:
+    """The levels of a factor, the usual one among them."""
+    return sorted({*FACTORS[factor], USUAL[factor]})
+
+
 class Level(NamedTuple):
     """What a job has."""
 

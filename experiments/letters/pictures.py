@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from experiments.letters.levels import FACTORS, USUAL
-from experiments.letters.tables import Model
+from experiments.letters.levels import FACTORS, USUAL, ordered
+from experiments.letters.tables import Model, mean_of
 from experiments.shown import subplots
 from jdml.report import Paired, paired
 
-Values = Mapping[str, Mapping[Any, Mapping[Model, float]]]
-"""MAP@R by method, level and model (seed, fold)."""
+ByLevel = Mapping[Any, Mapping[Model, float]]
+"""MAP@R of a method by level and model (seed, fold)."""
 TITLES = {
     "letters": "training letters of a fold",
     "drawings": "drawings of a training letter",
@@ -31,18 +31,18 @@ DODGE = 0.09
 """Methods stand side by side, so far apart in levels."""
 
 
-def draw(factor: str, values: Values, seeds: tuple[int, ...], path: Path) -> None:
+def draw(factor: str, values: Mapping[str, ByLevel], seeds: tuple[int, ...], path: Path) -> None:
     """MAP@R over the levels of a factor, and how far that is from the usual one.
 
     Args:
         factor: its name.
-        values: of all seeds.
+        values: of each method, of all seeds.
         seeds: those that have every level; what others have is drawn hollow, where they have it.
         path: where the picture goes.
     """
     figure, (panels,) = subplots(1, 2, size=(13, 4.6))
     usual, others = USUAL[factor], FACTORS[factor]
-    levels = sorted({*others, usual})
+    levels = ordered(factor)
     for number, (method, own) in enumerate(values.items()):
         style: dict[str, Any] = {"color": f"C{number}", "marker": MARKERS[number], "capsize": 2}
         aside = DODGE * (number - (len(values) - 1) / 2)
@@ -72,9 +72,7 @@ def draw(factor: str, values: Values, seeds: tuple[int, ...], path: Path) -> Non
     figure.savefig(path, dpi=80)
 
 
-def parted(
-    own: Mapping[Any, Mapping[Model, float]], seeds: tuple[int, ...]
-) -> list[dict[Any, dict[Model, float]]]:
+def parted(own: ByLevel, seeds: tuple[int, ...]) -> list[dict[Any, dict[Model, float]]]:
     """The models of these seeds by level, and those of all others."""
     return [
         {
@@ -83,11 +81,6 @@ def parted(
         }
         for these in (True, False)
     ]
-
-
-def mean_of(models: Mapping[Model, float]) -> Paired:
-    """Mean and interval: the difference from nothing."""
-    return paired(models, dict.fromkeys(models, 0.0))
 
 
 def _errors(axes: Any, points: Sequence[tuple[float, Paired]], **style: Any) -> None:

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from experiments.letters import abreast, levels
 from experiments.letters.protocol import Job, make_job, name_of, read_frozen
 from experiments.options import Kept, start
@@ -64,48 +62,37 @@ def jobs_of(frozen: Path) -> dict[str, Job]:
     return {name_of(job): job for job in jobs}
 
 
-def held_out(results: Mapping[str, Any], column: str, method: str) -> dict[int, float]:
-    """MAP@R on the held-out letters by fold, at the best evaluation."""
+def held_out(
+    results: Mapping[str, Any], column: str, method: str, look: int | None = None
+) -> dict[int, float]:
+    """MAP@R on the held-out letters by fold, at the best evaluation or at a look; of the models that there are."""
     names = {fold: f"{column}: {method}, fold {fold}-{SEED}" for fold in FOLDS[method]}
+    there = {fold: results[name]["metrics"] for fold, name in names.items() if name in results}
     return {
-        fold: results[name]["metrics"]["validation"]
-        for fold, name in names.items()
-        if name in results
+        fold: own["validation"] if look is None else own["curve"][look - 1][1]
+        for fold, own in there.items()
     }
 
 
-def early(results: Mapping[str, Any], column: str) -> dict[int, float]:
-    """The same a quarter of the way, of the method that begins late."""
-    names = {fold: f"{column}: {LATE}, fold {fold}-{SEED}" for fold in FOLDS[LATE]}
-    return {
-        fold: results[name]["metrics"]["curve"][QUARTER - 1][1]
-        for fold, name in names.items()
-        if name in results
-    }
-
-
-def report(
-    results: Mapping[str, Any], scored: Mapping[str, Any], factors: Mapping[str, Any]
-) -> str:
+def report(results: Mapping[str, Any], frozen: Path) -> str:
     """What wrong labels cost with either scale, and how the large batch begins with either rate."""
-    usual = levels.at(read_frozen(HERE / "frozen.json")["tuned"]["circle"], "wrong", WRONG)
-    both = {
-        f"γ {usual.recipe['settings']['gamma']:g}": [
-            held_out(scored, "tuned", "circle"),
-            held_out(factors, f"wrong {WRONG}", "circle"),
-        ],
-        f"γ {SCALE:g}": [
-            held_out(results, f"γ {SCALE:g}, {labels}", "circle") for labels in ("right", "wrong")
-        ],
+    scored, factors = (read_results(HERE / f"{name}.jsonl") for name in ("results", "factors"))
+    usual = read_frozen(frozen)["tuned"]["circle"]["settings"]["gamma"]
+    costs: dict[float, list[tuple[Mapping[str, Any], str]]] = {
+        usual: [(scored, "tuned"), (factors, f"wrong {WRONG}")],
+        SCALE: [(results, f"γ {SCALE:g}, {labels}") for labels in ("right", "wrong")],
     }
-    rows = [[name, *map(_each, parts), str(paired(*parts))] for name, parts in both.items()]
+    rows = []
+    for scale, columns in costs.items():
+        right, wrong = (held_out(of, column, "circle") for of, column in columns)
+        rows.append([f"γ {scale:g}", _each(right), _each(wrong), str(paired(right, wrong))])
     titles = ["circle, held-out MAP@R by fold", "right labels", "a fifth wrong", "right − wrong"]
     begin = {
         "usual × 4, as scored": (factors, f"batch {ROWS}"),
         "usual": (results, f"batch {ROWS}, β's usual rate"),
     }
     late = [
-        [name, _each(early(of, column)), _each(held_out(of, column, LATE))]
+        [name, _each(held_out(of, column, LATE, QUARTER)), _each(held_out(of, column, LATE))]
         for name, (of, column) in begin.items()
     ]
     headings = [f"{LATE}, batch {ROWS}: β's rate", "after a quarter of the steps", "at best"]
@@ -114,15 +101,14 @@ def report(
 
 def _each(values: Mapping[int, float]) -> str:
     """Percent, fold by fold."""
-    return ", ".join(f"{100 * value:.1f}" for value in np.array([*values.values()])) or "–"
+    return ", ".join(f"{100 * value:.1f}" for value in values.values()) or "–"
 
 
 def main(settings: Settings) -> str:
     """Run what is missing, as far as time goes; return the tables."""
     if not settings.table:
         abreast.run_all(settings, jobs_of(settings.frozen))
-    kept = read_results(settings.out)
-    return report(kept, read_results(HERE / "results.jsonl"), read_results(HERE / "factors.jsonl"))
+    return report(read_results(settings.out), settings.frozen)
 
 
 if __name__ == "__main__":

@@ -28,11 +28,16 @@ Model = tuple[int, int]
 
 def interval(values: Mapping[Any, float]) -> str:
     """Mean and 95 % interval in percent, by Student's t."""
-    whole = paired(values, dict.fromkeys(values, 0.0))
+    whole = mean_of(values)
     if not whole.seeds:
         return "–"
     low_high = "" if whole.seeds == 1 else f" [{whole.low:.1f}, {whole.high:.1f}]"
     return f"{whole.mean:.1f}{low_high}"
+
+
+def mean_of(values: Mapping[Any, float]) -> Paired:
+    """Mean and interval: the difference from nothing."""
+    return paired(values, dict.fromkeys(values, 0.0))
 
 
 def models_of(results: Results, column: str, metric: str) -> dict[str, dict[Model, float]]:

@@ -52,8 +52,13 @@ HELD_OUT = 3
 LEVELS = {"languages": "alphabet", "letters": "letter"}
 COLUMNS = ("letters R@1", "letters R@8", "letters MAP@R", "letters NMI", "languages R@1")
 SCORES = ("R@1", "R@8", "MAP@R")
-MEMORIES = ("alone", "without ids", "with ids", "one batch")
-"""EPS + MS, and with a memory: at 8b2b7ca, as it is, and of the batch itself, as these runs are kept."""
+MEMORIES = {
+    "alone": "EPS + MS",
+    "without ids": "EPS + MS + XBM, rows without ids",
+    "with ids": "EPS + MS + XBM, rows with ids",
+    "one batch": "EPS + MS + XBM of one batch",
+}
+"""What the kept runs of a memory are called, and what they are; without ids is at 8b2b7ca."""
 BY_LEVEL = ("letters R@1", "letters MAP@R", "languages R@1", "languages MAP@R")
 
 
@@ -119,7 +124,11 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 
 def by_level(results: dict[str, Any]) -> str:
     """A row per method and what it was trained by, with both levels."""
-    return markdown_table(["method", *BY_LEVEL, "runs"], table_rows(results, BY_LEVEL))
+    named = [
+        [name if name.endswith(", by letter") else f"{name}, by alphabet", *scores]
+        for name, *scores in table_rows(results, BY_LEVEL)
+    ]
+    return markdown_table(["method", *BY_LEVEL, "runs"], named)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -139,13 +148,14 @@ def of_memories(results: Mapping[str, Any]) -> str:
         runs.setdefault(way, {})[int(seed)] = run["metrics"]["letters R@1"]
     rows = [
         [
-            way,
+            title,
             *(f"{100 * value:.1f}" for _, value in sorted(runs[way].items())),
-            "" if way == MEMORIES[0] else str(paired(runs[way], runs[MEMORIES[0]])),
+            "" if way == "alone" else str(paired(runs[way], runs["alone"])),
         ]
-        for way in MEMORIES
+        for way, title in MEMORIES.items()
     ]
-    return markdown_table(["EPS + MS", "seed 0", "seed 1", "seed 2", "beside it alone"], rows)
+    seeds = ("seed 0", "seed 1", "seed 2")
+    return markdown_table(["letters R@1", *seeds, "beside EPS + MS, paired"], rows)
 
 
 def kept_tables(results: Mapping[str, Any]) -> str:

@@ -20,10 +20,10 @@ from experiments.cub_crops.features import BACKBONE, SIDE
 from experiments.cub_crops.main import COLUMNS, FEATURES, score
 from experiments.options import Kept, start
 from experiments.recommended.main import HERE, RECOMMENDED, on_task
-from experiments.shown import curve
+from experiments.shown import cell, curve
 from jdml import data, models
 from jdml.recipes import Recipe
-from jdml.report import markdown_table, mean_std, paired
+from jdml.report import markdown_table, paired
 from jdml.training import by_recipe
 from jdml.training.records import read_results
 from jdml.training.study import by_seed
@@ -99,7 +99,7 @@ def report(results: Mapping[str, Any]) -> str:
     own = {c: by_seed(results, c, method=RECOMMENDED) for c in COLUMNS}
     first = {c: by_seed(ten, c, method=FIRST) for c in COLUMNS}
     rows = [
-        [name, *(mean_std([*scores[c].values()]) for c in COLUMNS), str(len(scores["R@1"]))]
+        [name, *(cell([*scores[c].values()]) for c in COLUMNS), str(len(scores["R@1"]))]
         for name, scores in ((RECOMMENDED, own), (FIRST, first))
     ]
     rows.append([FEATURES, *(f"{100 * bare[c]:.1f}" for c in COLUMNS), "1"])

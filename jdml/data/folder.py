@@ -38,11 +38,11 @@ def read_folder(data_dir: str | Path | None) -> Listing:
     A folder around the classes, such as ``images/``, or ``train/`` in ``train/``, is looked into.
 
     Args:
-        data_dir: the folder. Each folder in it is a class; images lie in it at any depth, and through links (a note
-            says so where all images of a class lie in several folders). Hidden
-            files and folders, ``__MACOSX``, and files that are no images by their suffix are passed over, the latter
-            counted. Or a ``.csv`` file, see ``read_table``; a Parquet file, a folder of such without images, or what
-            Hugging Face's ``save_to_disk`` wrote, see ``tables_in``; or ``module:name``, see ``read_pointer``.
+        data_dir: the folder. Each folder in it is a class; images lie in it at any depth, and through links; where all
+            of a class lie in several folders in it, a note says so. Hidden files and folders, ``__MACOSX``, and files
+            that are no images by their suffix are passed over, the latter counted. Or a ``.csv`` file, see
+            ``read_table``; a Parquet file, a folder of such without images, or what Hugging Face's ``save_to_disk``
+            wrote, see ``tables_in``; or ``module:name``, see ``read_pointer``.
 
     Returns:
         The listing, with the view ``class``.

@@ -208,6 +208,40 @@ def test_models_of_other_letters_do_not_begin_together(letters) -> None:
         abreast.fit([job, fewer], settings.folder, None)
 
 
+def test_pictures_of_factors_part_the_seeds_and_show_intervals_of_several_models(
+    tmp_path, monkeypatch
+) -> None:
+    from matplotlib.axes import Axes
+
+    from experiments.letters import pictures
+
+    drawn = []
+
+    def errorbar(self, places, means, sides, **style) -> None:
+        drawn.append((list(places), list(means), np.asarray(sides), style))
+        return plain(self, places, means, sides, **style)
+
+    plain = Axes.errorbar
+    monkeypatch.setattr(Axes, "errorbar", errorbar)
+    near = {(seed, fold): 0.4 + 0.01 * fold for seed in (1, 2) for fold in range(3)}
+    far = {model: value - 0.1 * model[0] for model, value in near.items()}
+    values = {"a": {0.0: near, 0.2: far, 0.4: {(1, 0): 0.2}}, "b": {0.0: near, 0.2: {}, 0.4: {}}}
+    pictures.draw("wrong", values, (1,), tmp_path / "wrong.png")
+    assert (tmp_path / "wrong.png").stat().st_size > 10_000
+    means, gains, asked, other = drawn
+    np.testing.assert_allclose(means[1], [41, 31, 20])
+    half = pictures.paired(
+        {fold: 0.4 + 0.01 * fold for fold in range(3)}, dict.fromkeys(range(3), 0.0)
+    )
+    np.testing.assert_allclose(means[2][0], [41 - half.low, 41 - half.low, 0], atol=1e-9)
+    np.testing.assert_allclose(gains[1], [-10, -20])  # of one model there is no interval
+    assert gains[2][0][1] == 0
+    np.testing.assert_allclose(asked[1], [-20])  # the other seeds, hollow, where they were run
+    assert asked[3]["markerfacecolor"] == "white" != gains[3]["markerfacecolor"]
+    assert other[3]["label"] == "b"
+    assert other[0] == [0]
+
+
 def test_reasons_change_one_suspected_number_and_read_no_unseen_letter(
     letters, monkeypatch
 ) -> None:
@@ -220,7 +254,9 @@ def test_reasons_change_one_suspected_number_and_read_no_unseen_letter(
     for job in jobs.values():
         if job["method"] == "circle":
             usual, changed = kept["tuned"]["circle"], "settings"
-            assert {**job["recipe"]["settings"], "gamma": 98.2} == usual["settings"]
+            assert usual["settings"]["gamma"] == 98.2
+            assert job["recipe"]["settings"] == {**usual["settings"], "gamma": 12.0}
+            assert job["data"] == ({"wrong": 0.2} if "wrong" in job["column"] else {})
         else:
             usual, changed = (
                 levels.at(kept["also"]["EPS + margin"], "batch", 1024).recipe,
@@ -239,6 +275,11 @@ def test_reasons_change_one_suspected_number_and_read_no_unseen_letter(
     own = reasons.Settings(settings.data_dir, out=settings.out, frozen=settings.frozen)
     told = reasons.main(own)
     assert set(read) == {"train"}
-    assert len(read_results(settings.out)) == 4
+    made = read_results(settings.out)
+    assert len(made) == 4
+    right = [made[f"γ 12, right: circle, fold {fold}-1"]["metrics"] for fold in (0, 1)]
+    assert f"| γ 12                           | {100 * right[0]['validation']:.1f}, " in told
+    assert reasons.held_out(made, "γ 12, right", "circle", 1) == {
+        fold: own["curve"][0][1] for fold, own in enumerate(right)
+    }
     assert reasons.main(dataclasses.replace(own, table=True)) == told
-    assert "| γ 98.2                         | 59.7, 58.5 " in told

@@ -22,19 +22,14 @@ STUDIES = (
 )
 
 
-def rows_of(text: str) -> dict[tuple[str, ...], str]:
-    """The rows that have figures with a spread or an interval, by these."""
-    cells = {line: [cell.strip() for cell in line.split("|")] for line in text.splitlines()}
-    figures = {
-        tuple(cell for cell in row if re.search(r"\d ± \d|\d\]", cell)): line
-        for line, row in cells.items()
-        if line.startswith("|")
-    }
-    return {row: line for row, line in figures.items() if row}
+def tables_of(text: str) -> list[str]:
+    """The tables, without the spaces that align them."""
+    lines = [re.sub(r" +|-{3,}", " ", line) if line[:1] == "|" else "" for line in text.split("\n")]
+    return [own.strip("\n") for own in re.split(r"\n{2,}", "\n".join(lines)) if own.strip()]
 
 
 @pytest.mark.parametrize("study", STUDIES)
-def test_every_row_that_a_command_prints_stands_on_its_page(
+def test_every_table_that_a_command_prints_stands_on_its_page(
     study: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = importlib.import_module(f"experiments.{study}")
@@ -42,7 +37,7 @@ def test_every_row_that_a_command_prints_stands_on_its_page(
     asked = {field.name for field in dataclasses.fields(module.Settings)}
     kept = asked & ({"table"} if issubclass(module.Settings, Kept) else {*made})
     settings = module.Settings(**{name: made[name] for name in kept})
-    printed = rows_of(module.main(settings) or capsys.readouterr().out)
-    page = (Path(module.__file__).parent / "README.md").read_text()
-    assert len(printed) >= 8
-    assert not [line for row, line in printed.items() if row not in rows_of(page)]
+    printed = tables_of(module.main(settings) or capsys.readouterr().out)
+    page = tables_of((Path(module.__file__).parent / "README.md").read_text())
+    assert len(printed) >= 2
+    assert not [table for table in printed if table not in page]
