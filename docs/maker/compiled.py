@@ -41,7 +41,8 @@ device is, and these are properties of their programs, read from `benchmarks/res
   program was not compiled since. Of training steps those of ResNet-50, for a v5e on one chip.
 
 On an H100 the compiler is not allowed to try out kernels, as there is nothing to try them on: products are split as it
-guesses. A TPU's compiler takes a quarter of a minute to 2.3 for a loss and up to 17 for a network. With its least effort it takes a tenth:
+guesses. A TPU's compiler takes a quarter of a minute to 2.3 for a loss and up to 17 for a network. With its least effort it
+takes a tenth, more or less (0.04 to 0.32 of networks on one chip, which on eight then take up to 18 minutes):
 operations stay as they are and kernels nearly, but it keeps less beside the units, so that bytes and times are larger,
 to be compared with each other only. The last table has what was compiled so, beside products and networks compiled so.
 """
