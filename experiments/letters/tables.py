@@ -1,8 +1,10 @@
 """The tables of the letters' study: what chose, what was scored, and which differences count."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from scipy import stats
 
 from jdml.report import Paired, holm, markdown_table, paired
 
@@ -65,7 +67,7 @@ def report(results: Results, planned: Mapping[str, Sequence[str]]) -> str:
         if column not in UNSCORED and models_of(results, column, "MAP@R")
     ]
     if "tuned" in whole:
-        sections.append(counting(between(results)))
+        sections += [went_with(results), counting(between(results))]
     if {"tuned", "papers"} <= whole:
         sections.append(counting(beside(results)))
     if {"tuned", "also"} <= whole:
@@ -112,6 +114,43 @@ def scored(results: Results, column: str, *, whole: bool) -> str:
         "models",
     ]
     return markdown_table(titles, [cells for _, cells in sorted(rows)])
+
+
+def went_with(results: Results) -> str:
+    """What the trials of the leading methods went with: Spearman's ρ of settings with MAP@R on the held-out letters."""
+    rows, rates = [], {}
+    for method in models_of(results, "tuned", "MAP@R"):
+        trials = [
+            run
+            for run in results.values()
+            if run["job"]["method"] == method and run["job"]["column"].startswith("trial")
+        ]
+        found = [run["metrics"].get("validation", -1.0) for run in trials]
+        tried = [dict(_numbers(run["job"]["recipe"])) for run in trials]
+        rho = {
+            name: float(stats.spearmanr([own[name] for own in tried], found).statistic)
+            for name in tried[0]
+            if len({own.get(name) for own in tried}) > 1
+        }
+        if "rate" not in rho:  # of a single trial nothing can be told
+            continue
+        rates[method] = rho["rate"]
+        most, largest = max(rho.items(), key=lambda one: abs(one[1]))
+        rows.append([method, f"{rates[method]:.2f}", most, f"{largest:.2f}"])
+    whole = paired(rates, dict.fromkeys(rates, 0.0), scale=1)
+    mean = ["mean", f"{whole.mean:.2f} [{whole.low:.2f}, {whole.high:.2f}]", "", ""]
+    return markdown_table(["trials", "ρ of the rate", "largest of", "ρ"], [*sorted(rows), mean])
+
+
+def _numbers(recipe: Mapping[str, Any], of: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers of a recipe; of a batch by letter, drawings of each."""
+    for name, value in recipe.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield of + name, value
+        elif name == "batch":
+            yield "drawings of a letter", value[1]
 
 
 def between(results: Results) -> dict[str, Paired]:

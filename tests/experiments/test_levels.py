@@ -283,3 +283,20 @@ def test_reasons_change_one_suspected_number_and_read_no_unseen_letter(
         fold: own["curve"][0][1] for fold, own in enumerate(right)
     }
     assert reasons.main(dataclasses.replace(own, table=True)) == told
+
+
+def test_what_trials_went_with_is_told_by_ranks() -> None:
+    from experiments.letters import tables
+
+    def run(number: int, rate: float, margin: float, value: float) -> dict:
+        recipe = {"rate": rate, "batch": [16, 4], "settings": {"margin": margin, "hard": True}}
+        job = {"method": "a", "column": f"trial {number}", "recipe": recipe}
+        return {"job": job, "metrics": {"validation": value}}
+
+    runs = {str(n): run(n, n, margin, n / 10) for n, margin in enumerate((5.0, 3.0, 4.0))}
+    model = {"method": "a", "column": "tuned", "seed": 1, "fold": 0}
+    runs["scored"] = {"job": model, "metrics": {"MAP@R": 0.4}}
+    told = tables.went_with(runs).splitlines()
+    assert [cell.strip() for cell in told[2].split("|")[1:-1]] == ["a", "1.00", "rate", "1.00"]
+    first = {name: kept for name, kept in runs.items() if name in ("0", "scored")}
+    assert len(tables.went_with(first).splitlines()) == 3  # a single trial tells nothing
