@@ -17,6 +17,7 @@ STUDIES = (
     "cub_crops.main",
     "cub_crops.finetuned",
     "eps_omniglot.main",
+    "letters.reasons",
     "recommended.main",
     "ideas.main",
 )
