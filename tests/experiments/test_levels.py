@@ -300,3 +300,4 @@ def test_what_trials_went_with_is_told_by_ranks() -> None:
     assert [cell.strip() for cell in told[2].split("|")[1:-1]] == ["a", "1.00", "rate", "1.00"]
     first = {name: kept for name, kept in runs.items() if name in ("0", "scored")}
     assert len(tables.went_with(first).splitlines()) == 3  # a single trial tells nothing
+    assert len(tables.went_with({"scored": runs["scored"]}).splitlines()) == 3
