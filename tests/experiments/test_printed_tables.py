@@ -19,6 +19,7 @@ STUDIES = (
     "eps_omniglot.main",
     "letters.reasons",
     "recommended.main",
+    "recommended.whole",
     "ideas.main",
 )
 
