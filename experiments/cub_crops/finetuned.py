@@ -144,29 +144,36 @@ def load(data_dir: str | None) -> Parts:
 def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str) -> dict[str, Any]:
     """Train a method; the best of its evaluations on the held-out species, scored on the test species if it counts."""
     recipe, parts = recipe_of(job["method"]), load(data_dir)
-    network = by_recipe.make_network(recipe, parts.train)
     objective, optimizer = parts_of_step(recipe, job["rate"], parts.train.num_classes)
+    own = {"objective": objective, "optimizer": optimizer}
     try:
-        result = by_recipe.train(
-            recipe,
-            parts.train,
-            validation=parts.validation,
-            seed=job["seed"],
-            model=OnCrops(network, data.conventional(SIDE)),
-            objective=objective,
-            optimizer=optimizer,
-            pretrained=functools.partial(models.load_weights, weights),
-            preprocess=models.normalizer(BACKBONE),
-            micro_batch=AT_ONCE,
-            evaluate_every=STEPS // EVALUATIONS,
-            log_every=STEPS,
-            progress=False,
-        )
+        return fit(recipe, parts, job["seed"], weights, test=job["test"], **own)
     except FloatingPointError as error:
         return {"diverged": str(error)}
+
+
+def fit(
+    recipe: Recipe, parts: Parts, seed: int, weights: str, *, test: bool = True, **own: Any
+) -> dict[str, Any]:
+    """Train all of the network on random crops; what the best of the evaluations scores, and the curve of all."""
+    network = by_recipe.make_network(recipe, parts.train)
+    result = by_recipe.train(
+        recipe,
+        parts.train,
+        validation=parts.validation,
+        seed=seed,
+        model=OnCrops(network, data.conventional(SIDE)),
+        pretrained=functools.partial(models.load_weights, weights),
+        preprocess=models.normalizer(BACKBONE),
+        micro_batch=AT_ONCE,
+        evaluate_every=STEPS // EVALUATIONS,
+        log_every=STEPS,
+        progress=False,
+        **own,
+    )
     assert result.best is not None
     scores = {}
-    if job["test"]:
+    if test:
         scores = score(recipe, result.embedder(parts.test.images), parts.test.labels)
     best = {"validation": result.best.value, "best step": result.best.step}
     return {**scores, **best, "curve": curve(result.history)}

@@ -37,9 +37,9 @@ def interval(values: Mapping[Any, float]) -> str:
     return f"{whole.mean:.1f}{low_high}"
 
 
-def mean_of(values: Mapping[Any, float]) -> Paired:
+def mean_of(values: Mapping[Any, float], scale: float = 100.0) -> Paired:
     """Mean and interval: the difference from nothing."""
-    return paired(values, dict.fromkeys(values, 0.0))
+    return paired(values, dict.fromkeys(values, 0.0), scale=scale)
 
 
 def models_of(results: Results, column: str, metric: str) -> dict[str, dict[Model, float]]:
@@ -137,7 +137,7 @@ def went_with(results: Results) -> str:
         rates[method] = rho["rate"]
         most, largest = max(rho.items(), key=lambda one: abs(one[1]))
         rows.append([method, f"{rates[method]:.2f}", most, f"{largest:.2f}"])
-    whole = paired(rates, dict.fromkeys(rates, 0.0), scale=1)
+    whole = mean_of(rates, scale=1)
     mean = ["mean", f"{whole.mean:.2f} [{whole.low:.2f}, {whole.high:.2f}]", "", ""]
     return markdown_table(["trials", "ρ of the rate", "largest of", "ρ"], [*sorted(rows), mean])
 

@@ -41,7 +41,7 @@ from experiments.shown import part_of
 from jdml import data, metrics
 from jdml.report import markdown_table, paired
 from jdml.training.records import read_results
-from jdml.training.study import run_study
+from jdml.training.study import over_seeds, run_study
 
 HERE = Path(__file__).parent
 RATE, BATCH = 5e-4, (4, 40)
@@ -142,14 +142,11 @@ def table(results: dict[str, Any]) -> str:
 
 def of_memories(results: Mapping[str, Any]) -> str:
     """Whether a memory is behind for a row's older copies: by seed, and beside the loss alone."""
-    runs: dict[str, dict[int, float]] = {}
-    for name, run in results.items():
-        way, _, seed = name.rpartition("-")
-        runs.setdefault(way, {})[int(seed)] = run["metrics"]["letters R@1"]
+    runs = {way: dict(enumerate(over_seeds(results, way, "letters R@1"))) for way in MEMORIES}
     rows = [
         [
             title,
-            *(f"{100 * value:.1f}" for _, value in sorted(runs[way].items())),
+            *(f"{100 * value:.1f}" for value in runs[way].values()),
             "" if way == "alone" else str(paired(runs[way], runs["alone"])),
         ]
         for way, title in MEMORIES.items()

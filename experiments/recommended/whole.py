@@ -10,21 +10,18 @@ Runs that have ended are kept in whole.jsonl and not made again.
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from experiments.cub_crops import finetuned
-from experiments.cub_crops.features import BACKBONE, SIDE
-from experiments.cub_crops.main import COLUMNS, FEATURES, score
+from experiments.cub_crops.features import BACKBONE
+from experiments.cub_crops.main import COLUMNS, FEATURES
 from experiments.options import Kept, start
 from experiments.recommended.main import HERE, RECOMMENDED, on_task
-from experiments.shown import cell, curve
-from jdml import data, models
+from experiments.shown import cell
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired
-from jdml.training import by_recipe
 from jdml.training.records import read_results
 from jdml.training.study import by_seed
 
@@ -56,25 +53,7 @@ def recipe_of(labels: Any) -> Recipe:
 def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str) -> dict[str, Any]:
     """Train, and score the best of the evaluations on the held-out species on the test species."""
     parts = finetuned.load(data_dir)
-    recipe = recipe_of(parts.train.labels)
-    network = by_recipe.make_network(recipe, parts.train)
-    result = by_recipe.train(
-        recipe,
-        parts.train,
-        validation=parts.validation,
-        seed=job["seed"],
-        model=finetuned.OnCrops(network, data.conventional(SIDE)),
-        pretrained=functools.partial(models.load_weights, weights),
-        preprocess=models.normalizer(BACKBONE),
-        micro_batch=finetuned.AT_ONCE,
-        evaluate_every=finetuned.STEPS // finetuned.EVALUATIONS,
-        log_every=finetuned.STEPS,
-        progress=False,
-    )
-    assert result.best is not None
-    scores = score(recipe, result.embedder(parts.test.images), parts.test.labels)
-    best = {"validation": result.best.value, "best step": result.best.step}
-    return {**scores, **best, "curve": curve(result.history)}
+    return finetuned.fit(recipe_of(parts.train.labels), parts, job["seed"], weights)
 
 
 def jobs_of(seeds: tuple[int, ...]) -> dict[str, dict[str, Any]]:

@@ -179,13 +179,12 @@ def test_the_recommended_recipe_where_all_learns(tmp_path, monkeypatch, no_run) 
     from experiments.cub_crops import finetuned
     from experiments.recommended import whole as study
 
-    for name, value in {"STEPS": 2, "EVALUATIONS": 1}.items():
+    for name, value in {"STEPS": 2, "EVALUATIONS": 1, "SIDE": 12}.items():
         monkeypatch.setattr(finetuned, name, value)
-    monkeypatch.setattr(study, "SIDE", 12)
     images = np.random.default_rng(0).integers(0, 255, (80, 12, 12, 3), np.uint8)
     birds = jdml.data.Dataset("birds", images, np.repeat(np.arange(16), 5))
     monkeypatch.setattr(finetuned, "load", lambda _: finetuned.Parts(birds, birds, birds))
-    monkeypatch.setattr(study.models, "load_weights", lambda path, variables: variables)
+    monkeypatch.setattr(finetuned.models, "load_weights", lambda path, variables: variables)
     recipe = study.recipe_of(birds.labels)
     by_default = jdml.recipes.recommended(birds.labels, begins="pretrained", rows=80)
     same = ("loss", "settings", "batch", "miner", "rate", "head", "schedule", "freeze")
