@@ -242,41 +242,47 @@ def test_pictures_of_factors_part_the_seeds_and_show_intervals_of_several_models
     assert other[0] == [0]
 
 
-def test_reasons_change_one_suspected_number_and_read_no_unseen_letter(
-    letters, monkeypatch
-) -> None:
+def test_reasons_change_one_suspected_thing_and_read_no_unseen_letter(letters, monkeypatch) -> None:
     from experiments.letters import levels, reasons
 
     _, settings, read = letters
     kept = reasons.read_frozen(reasons.HERE / "frozen.json")
     jobs = reasons.jobs_of(reasons.HERE / "frozen.json")
-    assert len(jobs) == 8 + 2
+    assert len(jobs) == 2 * 8 + 2 * 2
     for job in jobs.values():
-        if job["method"] == "circle":
-            usual, changed = kept["tuned"]["circle"], "settings"
-            assert usual["settings"]["gamma"] == 98.2
-            assert job["recipe"]["settings"] == {**usual["settings"], "gamma": 12.0}
+        method, recipe = job["method"], dict(job["recipe"])
+        if method == "circle":
+            usual = dict(kept["tuned"]["circle"])
+            if "γ" in job["column"]:
+                assert usual["settings"]["gamma"] == 98.2
+                assert recipe["settings"] == {**usual.pop("settings"), "gamma": 12.0}
+                recipe.pop("settings")
+            else:
+                assert "miner" not in usual
+                assert recipe.pop("miner") == "easy_positive"
             assert job["data"] == ({"wrong": 0.2} if "wrong" in job["column"] else {})
         else:
-            usual, changed = (
-                levels.at(kept["also"]["EPS + margin"], "batch", 1024).recipe,
-                "role_rates",
-            )
-            rates = [
-                recipe["rate"] * recipe["role_rates"]["beta"]
-                for recipe in (job["recipe"], kept["also"]["EPS + margin"])
-            ]
+            role, column = {
+                "EPS + margin": ("beta", "also"),
+                "ArcFace": ("proxies", "tuned"),
+            }[method]
+            frozen = kept[column][method]
+            usual = dict(levels.at(frozen, "batch", 1024).recipe)
+            rates = [made["rate"] * made["role_rates"][role] for made in (recipe, frozen)]
             np.testing.assert_allclose(*rates)
-        assert {**job["recipe"], changed: usual[changed]} == usual
+            other = {**recipe.pop("role_rates"), role: frozen["role_rates"][role]}
+            assert other == usual.pop("role_rates")
+        assert recipe == usual
     small = {**kept["tuned"]["circle"], "batch": [4, 4], "dim": 8}
-    frozen = {"tuned": {"circle": small}, "also": {"EPS + margin": kept["also"]["EPS + margin"]}}
+    tuned = {"circle": small, "ArcFace": kept["tuned"]["ArcFace"]}
+    frozen = {"tuned": tuned, "also": {"EPS + margin": kept["also"]["EPS + margin"]}}
     settings.frozen.write_text(json.dumps(frozen))
-    monkeypatch.setattr(reasons, "FOLDS", {"circle": (0, 1), "EPS + margin": ()})
+    monkeypatch.setattr(reasons, "FOLDS", {"circle": (0, 1), "EPS + margin": (), "ArcFace": ()})
     own = reasons.Settings(settings.data_dir, out=settings.out, frozen=settings.frozen)
     told = reasons.main(own)
     assert set(read) == {"train"}
     made = read_results(settings.out)
-    assert len(made) == 4
+    assert len(made) == 8
     right = [made[f"γ 12, right: circle, fold {fold}-1"]["metrics"] for fold in (0, 1)]
     assert f"| γ 12                           | {100 * right[0]['validation']:.1f}, " in told
     assert reasons.held_out(made, "γ 12, right", "circle", 1) == {
