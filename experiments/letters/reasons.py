@@ -58,7 +58,7 @@ def jobs_of(frozen: Path) -> dict[str, Job]:
         usual = kept[column][method]
         large = levels.at(usual, "batch", ROWS)
         rates = large.recipe["role_rates"]
-        slower = {**rates, role: rates[role] * usual["rate"] / large.recipe["rate"]}
+        slower = {**rates, role: rates[role] * (usual["rate"] / large.recipe["rate"])}
         recipe, every = {**large.recipe, "role_rates": slower}, large.steps // levels.LOOKS
         jobs += [
             {
