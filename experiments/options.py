@@ -41,7 +41,15 @@ class OnFiles(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class InFolder(OnFiles):
+class Tabled(OnFiles):
+    """What a study is asked that has runs beside it."""
+
+    table: bool = False
+    """Run nothing, and read no images: only the tables of the runs that are kept."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InFolder(Tabled):
     """What a study is asked that begins on the embedded digits and writes all it makes into a folder."""
 
     data: str = "digits"
@@ -55,14 +63,6 @@ class InFolder(OnFiles):
     def place(self, study: str) -> Path:
         """The folder of a study."""
         return self.out or Path("runs") / f"{study}_{self.data}"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Tabled(OnFiles):
-    """What a study is asked that has runs beside it."""
-
-    table: bool = False
-    """Run nothing, and read no images: only the tables of the runs that are kept."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,8 @@ import numpy as np
 from experiments.ccp_mnist.pictures import draw_panels
 from experiments.ccp_mnist.study import BASE, METHODS, TASKS, load, run
 from experiments.options import InFolder, start
-from experiments.shown import cell, cells, tell
-from jdml.report import curves, markdown_table
+from experiments.shown import beside, cell, cells, tell
+from jdml.report import curves, markdown_table, paired
 from jdml.training.study import over_seeds, run_study
 
 
@@ -114,6 +114,21 @@ def methods_table(results: dict[str, Any]) -> str:
     return markdown_table(["references", *columns, "problems", "paper"], rows)
 
 
+def seeds_table(results: dict[str, Any]) -> str:
+    """MAP@R on test images seed by seed, and what CCP has more over the same seeds."""
+    test = {method: dict(enumerate(over_seeds(results, method, "test"))) for method in METHODS}
+    rows = [
+        [
+            method,
+            *(f"{100 * value:.1f}" for value in of_seeds.values()),
+            "–" if method == "CCP" else str(paired(test["CCP"], of_seeds)),
+        ]
+        for method, of_seeds in test.items()
+    ]
+    titles = (f"seed {seed}" for seed in test["CCP"])
+    return markdown_table(["test", *titles, "CCP − it"], rows)
+
+
 def problems_table(results: dict[str, Any]) -> str:
     """CCP problem by problem, over the seeds."""
     runs = [result["metrics"]["history"] for key, result in results.items() if key[:4] == "CCP-"]
@@ -133,6 +148,7 @@ def report(results: dict[str, Any], settings: Settings) -> str:
     sections = []
     if "methods" in settings.parts:
         sections += ["MAP@R:\n", methods_table(results)]
+        sections += ["On test images, by seed:\n", seeds_table(results)]
         sections += ["CCP, problem by problem:\n", problems_table(results)]
     for part in (part for part in settings.parts if part in SWEEPS):
         title = f"{SWEEPS[part].setting} (rows) and {SWEEPS[part].beside} (columns):\n"
@@ -149,8 +165,10 @@ def sweep_table(results: dict[str, Any], sweep: Sweep) -> str:
     return markdown_table([sweep.setting.replace("_", " "), *map(str, sweep.beside_values)], rows)
 
 
-def main(settings: Settings) -> None:
-    """Run what is missing, print the tables, write tables and figures."""
+def main(settings: Settings) -> str | None:
+    """Run what is missing, print the tables, write tables and figures; or only the tables of what is kept."""
+    if settings.table:
+        return report(beside(__file__, settings.data), settings)
     load(settings.data, settings.folder)
     out = settings.place("ccp")
     jobs = make_jobs(settings, out)
@@ -166,6 +184,7 @@ def main(settings: Settings) -> None:
         }
         curves(logs).savefig(out / "curves.png", dpi=110)
     tell(report(results, settings), results, out / f"tables_{'_'.join(settings.parts)}.md")
+    return None
 
 
 if __name__ == "__main__":

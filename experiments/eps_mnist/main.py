@@ -20,7 +20,7 @@ import numpy as np
 
 import jdml
 from experiments.options import InFolder, start
-from experiments.shown import tell
+from experiments.shown import beside, tell
 from jdml import data, metrics, training
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, mean_std, scatter_grid
@@ -201,22 +201,25 @@ def draw(results: dict[str, Any], path: Path) -> None:
     )
 
 
-def main(settings: Settings) -> None:
-    """Run what is missing, print the tables and write tables and figure."""
+def report(results: dict[str, Any], paper: dict[str, Any]) -> str:
+    """Both tables as Markdown."""
+    gains = "EPS against the same loss without it, paired by seed:\n"
+    return "\n".join([recall_table(results, paper), gains, gain_table(results)])
+
+
+def main(settings: Settings) -> str | None:
+    """Run what is missing, print the tables and write tables and figure; or only the tables of what is kept."""
+    if settings.table:
+        return report(beside(__file__), PAPER)
     out = settings.place("eps")
     load(settings.data, settings.folder, settings.held_out)
     results = run_study(run, make_jobs(settings), out / "runs.jsonl", workers=settings.workers)
-    tables = "\n".join(
-        [
-            recall_table(results, PAPER if settings.data == "mnist" else {}),
-            "EPS against the same loss without it, paired by seed:\n",
-            gain_table(results),
-        ]
-    )
+    tables = report(results, PAPER if settings.data == "mnist" else {})
     tell(tables, results, out / "tables.md")
     draw(results, out / "scatter.png")
     scores = {name: {**r, "metrics": _numbers(r["metrics"])} for name, r in results.items()}
     write_results(out / "results.jsonl", scores)
+    return None
 
 
 def _numbers(scores: dict[str, Any]) -> dict[str, float]:

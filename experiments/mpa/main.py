@@ -16,7 +16,7 @@ from typing import Any, Literal
 from experiments.mpa.gradients import draw_gradients
 from experiments.options import InFolder, start
 from experiments.potential_fields.study import LOSSES, TASKS, base_of, load, run
-from experiments.shown import cells, draw_means, subplots, tell
+from experiments.shown import beside, cells, draw_means, subplots, tell
 from jdml.report import markdown_table, mean_std
 from jdml.training.study import over_seeds, run_study
 
@@ -91,14 +91,17 @@ def draw(results: dict[str, Any], settings: Settings, path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-def main(settings: Settings) -> None:
-    """Run what is missing, print the tables, write tables and figure."""
+def main(settings: Settings) -> str | None:
+    """Run what is missing, print the tables, write tables and figure; or only the tables of what is kept."""
+    if settings.table:
+        return report(beside(__file__, settings.data), settings)
     out = settings.place("mpa")
     load(settings.data, settings.folder, False)
     results = run_study(run, make_jobs(settings), out / "results.jsonl", workers=settings.workers)
     tell(report(results, settings), results, out / "tables.md")
     draw(results, settings, out / "proxies.png")
     draw_gradients(out / "gradients.png")
+    return None
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from experiments.nir.regularized import (
     seconds_per_step,
 )
 from experiments.options import InFolder, resolved, start
-from experiments.shown import cells, tell
+from experiments.shown import beside, cells, tell
 from jdml.report import markdown_table, mean_std, paired
 from jdml.training.study import over_seeds, run_study
 
@@ -191,6 +191,14 @@ def ablation_table(results: dict[str, Any]) -> str:
     return markdown_table(titles, rows)
 
 
+def control_table(results: dict[str, Any]) -> str:
+    """The method alone and regularized, and what was run of the changes, over the seeds of each."""
+    names = (ABLATED, f"{ABLATED} + NIR", *ABLATIONS)
+    runs = {name: len(over_seeds(results, name, "R@1")) for name in names}
+    rows = [[name, *cells(results, name, RETRIEVAL), str(n)] for name, n in runs.items() if n]
+    return markdown_table([f"{ABLATED} and its controls", *RETRIEVAL, "seeds"], rows)
+
+
 def switch_table(watched: dict[str, dict[str, list[float]]]) -> str:
     """The first and the last ten steps of each variant."""
     rows = [
@@ -221,8 +229,25 @@ def time_table(base: dict[str, Any]) -> str:
     return markdown_table(["a step's milliseconds", "alone", "with NIR", "added"], rows)
 
 
-def main(settings: Settings) -> None:
-    """Run what is missing, print the tables, write tables and figures."""
+def kept(settings: Settings) -> str:
+    """The tables of the runs that are kept."""
+    sections = []
+    if "methods" in settings.parts:
+        sections += method_tables(beside(__file__, settings.data))
+    if "ablations" in settings.parts:
+        ablated = beside(__file__, f"{settings.data} ablation")
+        sections += (
+            ["Ablations:\n", ablation_table(ablated)]
+            if ablated
+            else ["Controls:\n", control_table(beside(__file__, settings.data))]
+        )
+    return "\n".join(sections)
+
+
+def main(settings: Settings) -> str | None:
+    """Run what is missing, print the tables, write tables and figures; or only the tables of what is kept."""
+    if settings.table:
+        return kept(settings)
     base = make_base(settings)
     load(base)
     out = settings.place("nir")
@@ -250,6 +275,7 @@ def main(settings: Settings) -> None:
     if "time" in settings.parts:
         sections += ["Time:\n", time_table(base)]
     tell("\n".join(sections), results, out / f"tables_{'_'.join(settings.parts)}.md")
+    return None
 
 
 if __name__ == "__main__":

@@ -3,10 +3,11 @@
     python -m experiments.pfml_needs.main --parts points factors range number sphere           # digits: no files needed
     python -m experiments.pfml_needs.main --task alphabets --data-dir DIR --parts factors batches sphere
     python -m experiments.pfml_needs.main --task letters --data-dir DIR --parts few regime
+    python -m experiments.pfml_needs.main --task letters --parts few --table --at alpha=1.0   # where a factor is fixed
 
 Every run is kept in results.jsonl beside this file as soon as it ends, and none is done twice: the same command
 goes on where it was stopped, on any machine. Tables are made from what is kept, and say how many seeds they hold;
---tables makes them without a run. No part but regime looks at a test split.
+--table makes them without a run. No part but regime looks at a test split.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from experiments.options import OnFiles, start
+from experiments.options import Tabled, start
 from experiments.pfml_needs.tables import of_task, report
 from experiments.pfml_needs.trials import TASKS, run
 from jdml.training.records import read_results
@@ -57,7 +58,7 @@ Part = Literal["points", "factors", "range", "number", "sphere", "batches", "few
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings(OnFiles):
+class Settings(Tabled):
     """What is run."""
 
     task: Literal["digits", "alphabets", "letters"] = "digits"
@@ -75,8 +76,8 @@ class Settings(OnFiles):
     """Begin no further run after so many minutes."""
     out: Path = HERE
     """Where the kept runs are."""
-    tables: bool = False
-    """Only make the tables."""
+    at: tuple[str, ...] = ()
+    """Tables of these levels of factors alone, as FACTOR=LEVEL."""
     quiet: bool = False
     """No progress bar."""
 
@@ -177,12 +178,12 @@ def main(settings: Settings) -> str:
         if part in settings.parts and settings.task != "letters":
             raise SystemExit(f"--parts {part} is for --task letters")
     kept = settings.out / "results.jsonl"
-    if not settings.tables:
+    if not settings.table:
         work = functools.partial(run, data_dir=settings.folder)
         jobs, progress = make_jobs(settings), not settings.quiet
         limits = {"workers": settings.workers, "minutes": settings.minutes}
         run_study(work, jobs, kept, **limits, progress=progress)
-    return report(of_task(read_results(kept), settings.task), settings.parts)
+    return report(of_task(read_results(kept), settings.task), settings.parts, settings.at)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Tables of the study: what each setting scored, and the paired difference that each factor makes."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,7 +78,11 @@ def shown(measure: str, runs: Mapping[int, float]) -> str:
 
 def setting_table(runs: Runs, part: str) -> str:
     """A row for each setting that has a run."""
-    measures = MEASURES.get(part, COMMON)
+    measures = [
+        measure
+        for measure in MEASURES.get(part, COMMON)
+        if any(scores(seeds, measure) for seeds in runs.values())
+    ]
     rows = []
     for levels, seeds in runs.items():
         cells = [shown(measure, scores(seeds, measure)) for measure in measures]
@@ -165,14 +169,33 @@ def interval(measure: str, one: Mapping[int, float], other: Mapping[int, float])
     return f"{mean} (1 seed)" if gain.seeds == 1 else f"{mean} [{low}, {high}] ({gain.seeds})"
 
 
-def report(results: Results, parts: tuple[str, ...]) -> str:
-    """All tables of some parts, as Markdown."""
+def only_at(runs: Runs, fixed: Sequence[str]) -> Runs:
+    """The runs at some levels, FACTOR=LEVEL, by the levels of the other factors.
+
+    Raises:
+        SystemExit: no run is at one of them.
+    """
+    for level in fixed:
+        name, _, value = level.partition("=")
+        there = {levels: seeds for levels, seeds in runs.items() if (name, value) in levels}
+        if not there:
+            known = sorted({"=".join(level) for levels in runs for level in levels})
+            raise SystemExit(f"--at {level}: no run is there; they are at {', '.join(known)}")
+        runs = {
+            tuple(one for one in levels if one[0] != name): seeds for levels, seeds in there.items()
+        }
+    return runs
+
+
+def report(results: Results, parts: tuple[str, ...], fixed: Sequence[str] = ()) -> str:
+    """All tables of some parts, as Markdown; of the runs at some levels alone."""
     sections = []
     for part in parts:
         runs = of_part(results, part)
         if not runs:
             continue
-        sections += [f"### {part}\n"]
+        runs = only_at(runs, fixed)
+        sections += [f"### {', '.join([part, *fixed])}\n"]
         if part == "regime":
             sections += ["From best to worst:\n", ranking_table(runs)]
         else:

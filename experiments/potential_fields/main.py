@@ -26,7 +26,8 @@ from experiments.potential_fields.study import (
     load,
     run,
 )
-from experiments.shown import cells, tell
+from experiments.shown import beside, cells, tell
+from jdml.registry import LOSSES as REGISTERED
 from jdml.report import markdown_table
 from jdml.training.study import over_seeds, run_study
 
@@ -123,25 +124,32 @@ def table(
     methods: tuple[str, ...],
     paper: dict[str, str],
 ) -> str:
-    """One row per method: retrieval, the proxies' distances, and the paper's number."""
+    """One row per method that was run: retrieval, the proxies' distances, and the paper's number if there is any."""
     first, second = TASKS[settings.data].views
     columns = (f"{first} R@1", f"{first} MAP@R", f"{second} R@1")
     of_proxies = ("proxy distance, assignment", "proxy distance, nearest", "proxies together")
     rows = []
     for method in methods:
+        if not over_seeds(results, method + suffix, columns[0]):
+            continue
         scores = cells(results, method + suffix, columns)
         scores += cells(results, method + suffix, of_proxies, 1, 2)
-        rows.append([method, *scores, paper.get(method, "–")])
-    return markdown_table(["method", *columns, *of_proxies, "paper"], rows)
+        rows.append([method, *scores, *([paper.get(method, "–")] if paper else [])])
+    titles = ["method", *columns, *of_proxies, *(["paper"] if paper else [])]
+    return markdown_table(titles, rows)
 
 
 def epoch_table(results: dict[str, Any]) -> str:
     """Where proxies are over an epoch, by each reading of the paper's words, and how they are spread."""
-    rows = [
-        [method, *cells(results, f"{method}, epoch", EPOCH, 1, 2), PAPER_DISTANCE.get(method, "–")]
-        for method in NEAR
-    ]
-    return markdown_table(["method", *EPOCH, "paper"], rows)
+    rows = []
+    for method in NEAR:
+        shown = cells(results, f"{method}, epoch", EPOCH, 1, 2)
+        if not REGISTERED[LOSSES[method][0]].several:
+            shown[EPOCH.index("epoch: together")] = "–"
+        rows.append([method, *shown, PAPER_DISTANCE.get(method, "–")])
+    return markdown_table(
+        ["method", *(name.removeprefix("epoch: ") for name in EPOCH), "paper"], rows
+    )
 
 
 def sweep_tables(results: dict[str, Any], settings: Settings) -> list[str]:
@@ -179,8 +187,10 @@ def report(results: dict[str, Any], settings: Settings) -> str:
     return "\n".join(sections)
 
 
-def main(settings: Settings) -> None:
-    """Run what is missing, print the tables, write tables and figures."""
+def main(settings: Settings) -> str | None:
+    """Run what is missing, print the tables, write tables and figures; or only the tables of what is kept."""
+    if settings.table:
+        return report(beside(__file__, settings.data), settings)
     load(settings.data, settings.folder, settings.held_out)
     out = settings.place("potential_fields")
     out.mkdir(parents=True, exist_ok=True)
@@ -199,6 +209,7 @@ def main(settings: Settings) -> None:
         }
         draw_sweeps(curves, measure, out / "sweeps.png")
     tell(report(results, settings), results, out / f"tables_{'_'.join(settings.parts)}.md")
+    return None
 
 
 if __name__ == "__main__":

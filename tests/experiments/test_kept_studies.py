@@ -36,7 +36,7 @@ def test_what_pfml_needs_is_kept_run_by_run(
     assert len(kept) == 2 + 2 + 4
     monkeypatch.setattr(study, "run", no_run)  # nothing is done twice
     assert study.main(settings) == first
-    assert study.main(dataclasses.replace(settings, tables=True)) == first
+    assert study.main(dataclasses.replace(settings, table=True)) == first
     assert "start: samples − sphere" in first
     assert "(1 seed)" in first
     without = kept["digits: number: proxies=0 noise=0.5-0"]["metrics"]
