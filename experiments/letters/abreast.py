@@ -78,11 +78,11 @@ def run_all(settings: Any, jobs: Mapping[str, Job]) -> None:
         ValueError: a kept result is of other settings, naming it.
     """
     kept = kept_results(jobs, settings.out)
-    missing = {_four(job) for name, job in jobs.items() if name not in kept}
+    missing = {_together_with(job) for name, job in jobs.items() if name not in kept}
     units: dict[str, list[Job]] = {}
     for job in jobs.values():
         recipe = Recipe.from_json(job["recipe"])
-        if can(job) and _four(job) in missing:
+        if can(job) and _together_with(job) in missing:
             units.setdefault(_unit(job, recipe), []).append(job)
     parts = {
         f"{name}, {first}": {"models": models[first : first + MOST]}
@@ -99,8 +99,13 @@ def can(job: Job) -> bool:
     return job["fold"] is not None and not Recipe.from_json(job["recipe"]).has_hook
 
 
-def _four(job: Job) -> str:
-    """The models that are scored together: if one is missing, all go again, so that they are those of the table."""
+def _together_with(job: Job) -> str:
+    """The four models that are scored together: if one is missing, all go again, so that they are those of the table.
+
+    Models of a changed factor, and those that are looked at on held-out letters alone, are scored by themselves.
+    """
+    if "of" in job or job["column"] not in protocol.COLUMNS:
+        return name_of(job)
     return json.dumps([job["column"], job["method"], job["seed"]])
 
 

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from jdml.training.records import read_results, write_results
+from jdml.training.records import read_results, write_results, write_results
 
 pytestmark = pytest.mark.slow
 
@@ -243,7 +243,8 @@ def test_pictures_of_factors_part_the_seeds_and_show_intervals_of_several_models
 
 
 def test_reasons_change_one_suspected_thing_and_read_no_unseen_letter(letters, monkeypatch) -> None:
-    from experiments.letters import levels, reasons
+    from experiments.letters import abreast, levels, reasons
+    from experiments.letters.protocol import name_of
 
     _, settings, read = letters
     kept = reasons.read_frozen(reasons.HERE / "frozen.json")
@@ -289,6 +290,16 @@ def test_reasons_change_one_suspected_thing_and_read_no_unseen_letter(letters, m
         fold: own["curve"][0][1] for fold, own in enumerate(right)
     }
     assert reasons.main(dataclasses.replace(own, table=True)) == told
+    # Nothing here is scored beside others: of four models only the one that is missing goes again.
+    lost = "γ 12, wrong: circle, fold 1-1"
+    write_results(settings.out, {name: run for name, run in made.items() if name != lost})
+    fitted: list[str] = []
+    fit = abreast.fit
+    monkeypatch.setattr(
+        abreast, "fit", lambda jobs, *rest: fitted.extend(map(name_of, jobs)) or fit(jobs, *rest)
+    )
+    assert reasons.main(own) == told
+    assert fitted == [lost]
 
 
 def test_what_trials_went_with_is_told_by_ranks() -> None:
