@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from jdml.training.records import read_results, write_results, write_results
+from jdml.training.records import read_results, write_results
 
 pytestmark = pytest.mark.slow
 
