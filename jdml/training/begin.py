@@ -10,13 +10,13 @@ from jdml.ops import checks
 from jdml.training import door
 from jdml.training.checkpoint import RunFolder
 from jdml.training.description import describe, trained_view, versions
-from jdml.training.fingerprint import fingerprint, of_data
+from jdml.training.fingerprint import fingerprint, of_data, settings_of
 from jdml.training.lora import WithLora
 from jdml.training.models import Model, unwrapped
 from jdml.training.placement import Tree
 from jdml.training.spec import StepSpec, TrainSet
 from jdml.training.step import Pretrained, Start, TrainState, create_state
-from jdml.training.wrapped import Wrapped
+from jdml.training.wrapped import HoldsLayers
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +138,7 @@ def _of_model(model: Model) -> Any:
     """What tells models apart: of a module that holds its parameters these, beside its kind."""
     if isinstance(model, WithLora):
         return model.settings, _of_model(model.base)
-    if isinstance(model, Wrapped) and model.holds_parameters:
-        return type(model.module).__qualname__, model.init(None, None)
+    if isinstance(model, HoldsLayers):
+        arrays = model.init(None, None)
+        return type(model.module).__qualname__, arrays, settings_of(model.parts()), model.frozen
     return unwrapped(model)

@@ -4,7 +4,7 @@ import functools
 import hashlib
 import inspect
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jdml.data import ImageFiles
+from jdml.training.mode_flags import is_flag
 from jdml.training.spec import TrainSet
 from jdml.training.written import written
 
@@ -65,6 +66,41 @@ def of_data(train: TrainSet) -> str:
         names = ["/".join(str(file).split("/")[-2:]) for file in train.images.files]
         return fingerprint(names, train.images.transform, np.asarray(train.labels))
     return fingerprint(train.images, np.asarray(train.labels))
+
+
+def settings_of(parts: Iterable[Any]) -> list[Any]:
+    """Return what tells modules apart that hold their arrays: kinds, code, and what they hold beside arrays.
+
+    Args:
+        parts: a module and all modules within it.
+
+    Returns:
+        Of each its kind, the methods that a user wrote, and the numbers, texts and functions among its attributes, but
+        for flags of the mode, which a run sets.
+    """
+    return [
+        (_name(type(part)), [_methods(kind) for kind in type(part).__mro__], _settings(part))
+        for part in parts
+    ]
+
+
+def _settings(part: Any) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in vars(part).items()
+        if not name.startswith(("_pytree__", "_object__"))
+        and not is_flag(name)
+        and _is_setting(value)
+    }
+
+
+def _is_setting(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_is_setting, value))
+    plain = bool | int | float | complex | str | bytes | type | np.dtype
+    functions = types.FunctionType | types.BuiltinFunctionType | functools.partial | np.ufunc
+    jitted = callable(value) and hasattr(value, "__wrapped__")
+    return value is None or isinstance(value, plain | functions) or jitted
 
 
 def _words(value: Any, above: frozenset[int]) -> Iterator[bytes]:

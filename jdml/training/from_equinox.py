@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ from jdml.adapt import path_texts
 from jdml.data.dataset import CHANNELS
 from jdml.training import mode_flags
 from jdml.training.placement import Tree
-from jdml.training.wrapped import Names, Wrapped
+from jdml.training.wrapped import DROPOUT, NORM, HoldsLayers, Names
 
 BATCH = "batch"
 """The name of the axis of rows, where no batch norm gives it another."""
@@ -24,7 +24,7 @@ def is_equinox(model: Any) -> bool:
     return equinox is not None and isinstance(model, equinox.Module)
 
 
-class FromEquinox(Wrapped):
+class FromEquinox(HoldsLayers):
     """An Equinox module as functions: its arrays leave it, and come in again at each call.
 
     Floating-point arrays are trained, as ``equinox.is_inexact_array`` finds them, from their values in the module,
@@ -41,8 +41,6 @@ class FromEquinox(Wrapped):
             over axes of several names.
     """
 
-    holds_parameters = True
-
     def __init__(self, module: Any, state: Any = None) -> None:
         import equinox as eqx
 
@@ -57,6 +55,11 @@ class FromEquinox(Wrapped):
         self._key, self._takes_state = arguments.get("key"), "state" in arguments
         self._flags = mode_flags.flags_of(type(module).__call__, given=2, also=("key", "state"))
         self._axis = _axis_of(module)
+        norms, drops = _mode_layers(module)
+        evaluating = [path for path, part in norms if part.inference]
+        # Of a whole module it is no one's wish.
+        whole = len(evaluating) == len(norms) and all(part.inference for _, part in drops)
+        self.frozen = [] if whole else evaluating
         self._check(eqx)
 
     def _check(self, eqx: Any) -> None:
@@ -83,26 +86,23 @@ class FromEquinox(Wrapped):
                         f"model is switched by its attribute {name}, which Equinox does not know: call it inference"
                     )
 
-    @property
-    def has_modes(self) -> bool:
-        """Whether layers within it behave otherwise in training."""
-        import equinox as eqx
+    def mode_layers(self) -> set[str]:
+        """Which of batch norm, if it is not frozen, and dropout are within."""
+        norms, drops = _mode_layers(self.module)
+        return {NORM for _ in norms[len(self.frozen) :]} | {DROPOUT for _ in drops}
 
-        return any(
-            isinstance(part, eqx.nn.BatchNorm) or (isinstance(part, eqx.nn.Dropout) and part.p)
-            for part in _parts(self.module)
-        )
+    def are_of_norms(self, paths: set[str]) -> bool:
+        """Whether one of these paths of what is carried is a statistic of batch norm; the state does not tell whose."""
+        return bool(self.norms) and any(path.startswith("['state']") for path in paths)
+
+    def parts(self) -> list[Any]:
+        """It and all modules within it."""
+        return _parts(self.module)
 
     @property
     def norms(self) -> list[str]:
         """The paths of what keeps running statistics, of which the state does not tell whose they are."""
-        import equinox as eqx
-
-        def kind(node: Any) -> bool:
-            return isinstance(node, eqx.nn.BatchNorm)
-
-        parts = jax.tree_util.tree_leaves_with_path(self.module, is_leaf=kind)
-        return ["/".join(path_texts(path)) for path, part in parts if kind(part)]
+        return [path for path, _ in _mode_layers(self.module)[0]]
 
     def init(self, key: Any, images: Any, *, train: bool = False) -> dict[str, Any]:
         """The arrays that the module and its state hold."""
@@ -133,6 +133,8 @@ class FromEquinox(Wrapped):
         state = self._names[2].tree(carried.get("state", {}))
         module = eqx.combine(params, fixed, self._static)
         module = eqx.nn.inference_mode(module, value=not train)
+        if train and self.frozen:
+            module = eqx.tree_at(_modes_of_frozen(self.frozen), module, replace_fn=lambda _: True)
         key = next(iter(rngs.values())) if rngs else None
         embeddings, state = self._called(module, images, state, key, train)
         if not mutable:
@@ -144,7 +146,7 @@ class FromEquinox(Wrapped):
         self, module: Any, images: Tree, state: Any, key: jax.Array | None, train: bool
     ) -> tuple[Tree, Any]:
         """Embeddings and the state after them."""
-        settings: dict[str, Any] = mode_flags.settings(self._flags, train)
+        settings: dict[str, Any] = {**mode_flags.settings(self._flags, train), **self.told}
 
         def call(rows: Tree, state: Any, key: jax.Array | None) -> tuple[Tree, Any]:
             given = dict(settings)
@@ -197,6 +199,30 @@ def _parts(module: Any) -> list[Any]:
         inside = jax.tree.leaves(value, is_leaf=lambda node: isinstance(node, eqx.Module))
         found += [p for node in inside if isinstance(node, eqx.Module) for p in _parts(node)]
     return found
+
+
+def _mode_layers(module: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
+    """The batch norms and dropouts of a module, each with its path."""
+    import equinox as eqx
+
+    def kind(node: Any) -> bool:
+        return isinstance(node, eqx.nn.BatchNorm | eqx.nn.Dropout)
+
+    found = [
+        ("/".join(path_texts(path)), part)
+        for path, part in jax.tree_util.tree_leaves_with_path(module, is_leaf=kind)
+        if kind(part)
+    ]
+    norms = [(path, part) for path, part in found if isinstance(part, eqx.nn.BatchNorm)]
+    drops = [(p, part) for p, part in found if isinstance(part, eqx.nn.Dropout) and part.p]
+    return norms, drops
+
+
+def _modes_of_frozen(frozen: Sequence[str]) -> Callable[[Any], list[Any]]:
+    """What finds the modes of frozen batch norm in a module."""
+    return lambda module: [
+        part.inference for path, part in _mode_layers(module)[0] if path in frozen
+    ]
 
 
 def _axis_of(module: Any) -> Any:

@@ -46,7 +46,7 @@ class FromLinen(Wrapped):
         """Fresh variables."""
         module = _in_mode(self.module, train, self._flags)
         with nn.intercept_methods(_telling(train)):
-            told: Any = mode_flags.settings(self._flags, train)
+            told: Any = {**mode_flags.settings(self._flags, train), **self.told}
             variables = module.init(key, images, **told)
         return {"params": variables.get("params", {}), "batch_stats": _carried(variables)}
 
@@ -64,7 +64,7 @@ class FromLinen(Wrapped):
         module = _in_mode(self.module, train, self._flags)
         if rngs and "params" not in rngs:  # what streams of other names are drawn from
             rngs = {**rngs, "params": jax.random.fold_in(next(iter(rngs.values())), 1)}
-        told: Any = mode_flags.settings(self._flags, train)
+        told: Any = {**mode_flags.settings(self._flags, train), **self.told}
         with nn.intercept_methods(_telling(train)):
             out = module.apply(
                 {"params": variables["params"], **collections},
@@ -88,9 +88,10 @@ class FromLinen(Wrapped):
             ValueError: a module that can only be trained, or one whose layers are in evaluation mode in training as its
                 flag has a name that is not known.
         """
-        layers = self._evaluating(trace)
-        if layers:
-            self._refuse_untold(layers, trace)
+        modes = self._modes(trace)
+        idle = {layer for layer, is_idle in modes.items() if is_idle}
+        if idle:
+            self._refuse_untold(idle, len(idle) == len(modes), trace)
         try:
             trace(self, False)
         except flax.errors.FlaxError as error:
@@ -99,31 +100,47 @@ class FromLinen(Wrapped):
                 f"variables: switch it by a flag ({mode_flags.KNOWN}); {str(error).split(' (https')[0]}"
             ) from error
 
-    def _evaluating(self, trace: Callable[["FromLinen", bool], Any]) -> list[str]:
-        """The layers that ask for the mode, where all are in evaluation mode in training."""
+    def _modes(self, trace: Callable[["FromLinen", bool], Any]) -> dict[str, bool]:
+        """Of each layer that asks for the mode whether it is in evaluation mode in training."""
         modes: dict[str, bool] = {}
         with nn.intercept_methods(_watching(modes)):
             trace(self, True)
-        return sorted(modes) if all(modes.values()) else []
+        return modes
 
-    def _refuse_untold(self, layers: list[str], trace: Callable[["FromLinen", bool], Any]) -> None:
-        """All layers that ask are in evaluation mode in training: frozen, or never told."""
+    def _refuse_untold(
+        self, idle: set[str], are_all: bool, trace: Callable[["FromLinen", bool], Any]
+    ) -> None:
+        """Layers are in evaluation mode in training: frozen, or never told."""
         call = type(self.module).__call__
-        unknown = [] if _of_flax(self.module) else list(mode_flags.unknown_flags(call, given=2))
+        turned = {} if _of_flax(self.module) else mode_flags.unknown_flags(call, given=2)
+        unknown = [
+            name
+            for name, other in turned.items()
+            if (are_all if other is None else self.telling(**{name: other})._wakes(idle, trace))
+        ]
         for name in _fields(self.module):
             value = getattr(self.module, name)
             if isinstance(value, bool) and not mode_flags.is_flag(name):
-                turned = FromLinen(self.module.clone(**{name: not value}))
-                unknown += [] if turned._evaluating(trace) else [name]
-        freezing = [name for name in unknown if "freeze" in name or "frozen" in name]
+                other = FromLinen(self.module.clone(**{name: not value}))
+                unknown += [name] if other._wakes(idle, trace) else []
+        flags = [name for name in unknown if "freeze" not in name and "frozen" not in name]
+        layers = sorted(idle)
         several = ", ".join(layers[:3]) + (", …" if len(layers) > 3 else "")
-        if len(freezing) < len(unknown):
+        if flags:
             raise ValueError(
-                f"model would be trained in evaluation mode: {several} would be in it, and {', '.join(unknown)} is no "
+                f"model would be trained in evaluation mode: {several} would be in it, and {', '.join(flags)} is no "
                 f"flag that is known ({mode_flags.KNOWN})"
             )
-        if not freezing:
+        if not unknown:
             _log.warning("%s: in evaluation mode in training, too, as if frozen", several)
+
+    def _wakes(self, idle: set[str], trace: Callable[["FromLinen", bool], Any]) -> bool:
+        """Whether one of some layers is not in evaluation mode in training."""
+        try:
+            modes = self._modes(trace)
+        except Exception:  # what it turns is something else
+            return False
+        return any(not modes.get(layer, True) for layer in idle)
 
 
 def _carried(variables: Mapping[str, Tree]) -> dict[str, Tree]:

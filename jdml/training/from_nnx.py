@@ -2,7 +2,7 @@
 
 import inspect
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,10 +11,10 @@ import numpy as np
 
 from jdml.training import mode_flags
 from jdml.training.placement import Tree
-from jdml.training.wrapped import Names, Wrapped
+from jdml.training.wrapped import DROPOUT, NORM, HoldsLayers, Names
 
 
-class FromNnx(Wrapped):
+class FromNnx(HoldsLayers):
     """An NNX module as functions: its variables leave it, and come in again at each call.
 
     The module itself is never changed. Its own parameters are those to begin with, whatever the seed: make it with
@@ -30,13 +30,13 @@ class FromNnx(Wrapped):
         TypeError: a call that needs more, a variable that is no array of numbers.
     """
 
-    holds_parameters = True
-
     def __init__(self, module: Any) -> None:
         graph, params, stats, self._rest = _split(module)
         super().__init__(module, graph)
         self._graph, self._states = graph, (params, stats)
         self._names = (Names(params), Names(stats))
+        self._frozen = _frozen(module)
+        self.frozen = ["/".join(map(str, path)) for path in self._frozen]
         call = type(module).__call__
         asked = type(getattr(module, "to_nnx__module", module)).__call__
         self._is_bridge = asked is not call  # to a Linen module
@@ -51,15 +51,20 @@ class FromNnx(Wrapped):
                     f"{type(leaf).__name__} {getattr(leaf, 'dtype', '')} in {jax.tree_util.keystr(path)}"
                 )
 
-    @property
-    def has_modes(self) -> bool:
-        """Whether layers within it behave otherwise in training."""
+    def mode_layers(self) -> set[str]:
+        """Which of batch norm, if it is not frozen, and dropout are within."""
+        norms, drops = _mode_layers(self.module)
+        return {NORM for _ in norms[len(self._frozen) :]} | {DROPOUT for _ in drops}
+
+    def are_of_norms(self, paths: set[str]) -> bool:
+        """Whether one of these paths of what is carried is a statistic of batch norm."""
+        return any(path.endswith(("['mean']", "['var']")) for path in paths)
+
+    def parts(self) -> list[Any]:
+        """It and all modules within it."""
         from flax import nnx
 
-        return any(
-            isinstance(part, nnx.BatchNorm) or (isinstance(part, nnx.Dropout) and part.rate)
-            for _, part in nnx.iter_modules(self.module)
-        )
+        return [part for _, part in nnx.iter_modules(self.module)]
 
     def init(self, key: Any, images: Any, *, train: bool = False) -> dict[str, Any]:
         """The variables that the module holds."""
@@ -83,7 +88,7 @@ class FromNnx(Wrapped):
         stats = self._names[1].tree(variables["batch_stats"])
         rest = (jax.tree.map(lambda leaf: leaf, part) for part in self._rest)
         module = nnx.merge(self._graph, params, stats, *rest)
-        _switch(module, train)
+        _switch(module, train, self._frozen)
         key = next(iter(rngs.values())) if rngs else jax.random.key(0)
         _seed(module, key)
         given: dict[str, Any] = {}
@@ -91,7 +96,7 @@ class FromNnx(Wrapped):
             given["rngs"] = nnx.Rngs(jax.random.fold_in(key, 1))
         if self._is_bridge and mutable:
             given["mutable"] = ["batch_stats"]
-        embeddings = module(images, **mode_flags.settings(self._flags, train), **given)
+        embeddings = module(images, **mode_flags.settings(self._flags, train), **given, **self.told)
         if not mutable:
             return embeddings
         after = _split(module)[2]
@@ -108,12 +113,32 @@ def _split(module: Any) -> tuple[Any, Any, Any, tuple[Any, Any]]:
     return graph, params, stats, (streams, notes)
 
 
-def _switch(module: Any, train: bool) -> None:
+def _mode_layers(module: Any) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+    """The batch norms and dropouts of a module, each with its path."""
+    from flax import nnx
+
+    parts = list(nnx.iter_modules(module))
+    norms = [(path, part) for path, part in parts if isinstance(part, nnx.BatchNorm)]
+    drops = [(path, part) for path, part in parts if isinstance(part, nnx.Dropout) and part.rate]
+    return norms, drops
+
+
+def _frozen(module: Any) -> list[Any]:
+    """The paths of batch norm in evaluation mode, beside layers that are not: of a whole module it is no one's wish."""
+    norms, drops = _mode_layers(module)
+    evaluating = [path for path, part in norms if part.use_running_average]
+    whole = len(evaluating) == len(norms) and all(part.deterministic for _, part in drops)
+    return [] if whole else evaluating
+
+
+def _switch(module: Any, train: bool, frozen: Sequence[Any]) -> None:
     """Set the mode of a module and of all within it."""
     from flax import nnx
 
     module.train() if train else module.eval()
-    for _, part in nnx.iter_modules(module):
+    for path, part in nnx.iter_modules(module):
+        if path in frozen:
+            part.use_running_average = True  # type: ignore[attr-defined]
         for name, value in list(vars(part).items()):
             if name not in ("deterministic", "use_running_average"):  # those are set
                 mode_flags.check_clear(f"its attribute {name}", name, value)
@@ -132,7 +157,7 @@ def _seed(module: Any, key: jax.Array) -> None:
         else jax.random.fold_in(key, zlib.crc32(tag.encode()))
         for tag in tags
     }
-    nnx.reseed(module, **keys)
+    nnx.reseed(module, policy="match_shape", **keys)
 
 
 def _is_numbers(leaf: Tree) -> bool:

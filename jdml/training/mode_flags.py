@@ -110,11 +110,21 @@ def flags_of(
     return tuple(names) if names or not anything else ("train",)
 
 
-def unknown_flags(call: Callable[..., Any], *, given: int) -> tuple[str, ...]:
-    """Name the arguments that may be flags under names that are not known: booleans, and ``**anything``."""
+def unknown_flags(call: Callable[..., Any], *, given: int) -> dict[str, bool | None]:
+    """Name the arguments that may be flags under names that are not known: booleans, and ``**anything``.
+
+    Args:
+        call: the function.
+        given: how many of its first arguments are given.
+
+    Returns:
+        Each with the other value than its default; None of ``**anything``.
+    """
     parameters = list(inspect.signature(call).parameters.values())[given:]
-    return tuple(
-        f"**{p.name}" if p.kind is p.VAR_KEYWORD else p.name
+    return {
+        f"**{p.name}" if p.kind is p.VAR_KEYWORD else p.name: (
+            None if p.kind is p.VAR_KEYWORD else not p.default
+        )
         for p in parameters
         if p.kind is p.VAR_KEYWORD or (isinstance(p.default, bool) and not is_flag(p.name))
-    )
+    }

@@ -125,6 +125,11 @@ class Object(Wrapped):
 
 def _of_pair(first: Any, second: Any) -> Model:
     """A pair: an Equinox module and its state, the functions of a Linen module, or any two."""
+    if is_equinox(first) and is_equinox(second):
+        raise TypeError(
+            "model must be an Equinox module, or the pair of it and its state, got two modules, as equinox.partition "
+            "returns: give equinox.combine(…) of them"
+        )
     if is_equinox(first) and not callable(second):
         return FromEquinox(first, second)
     if not (callable(first) and callable(second)):

@@ -6,13 +6,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from jdml.training import mode_flags
 from jdml.training.from_linen import FromLinen
 from jdml.training.models import Model, embed_in_training
 from jdml.training.placement import Tree
 from jdml.training.preprocess import Preprocess
-from jdml.training.wrapped import Wrapped
+from jdml.training.wrapped import DROPOUT, NORM, HoldsLayers, Wrapped
 
 ROWS = 2
 """So many rows are tried: what has the shape of one row's batch shows."""
@@ -39,10 +40,10 @@ def check_network(model: Model, preprocess: Preprocess, sample: Tree) -> None:
     if isinstance(model, FromLinen):
         model.tried(trial)
         return
-    trained = trial(model, True)
+    trial(model, True)
     trial(model, False)
-    if getattr(model, "has_modes", False) and not _acts(trained):
-        _stays(model)
+    if isinstance(model, HoldsLayers):
+        _check_modes(model, trial)
 
 
 class _Trial:
@@ -69,6 +70,29 @@ class _Trial:
         if not train:
             return jax.eval_shape(evaluated, stats, params, self._rows(ROWS))
         return self._trained(trained, stats, params, key)
+
+    def acts(self, model: HoldsLayers, train: bool) -> set[str]:
+        """Which of dropout and batch norm acts: embeddings that are drawn, statistics that move."""
+        images, key = self._rows(ROWS), jax.eval_shape(lambda: jax.random.key(0))
+        fresh = model.init(None, None)
+        stats = fresh["batch_stats"]
+
+        def embedded(stats: Tree, params: Tree, images: Tree, key: jax.Array) -> tuple[Tree, Tree]:
+            rngs = {"dropout": key} if train else None
+            variables = {"params": params, "batch_stats": stats}
+            embeddings, updates = model.apply(
+                variables, self._preprocess(images), train=train, mutable=["batch_stats"], rngs=rngs
+            )
+            return updates["batch_stats"], embeddings
+
+        program = jax.make_jaxpr(embedded)(stats, fresh["params"], images, key).jaxpr
+        leaves = jax.tree_util.tree_leaves_with_path(stats)
+        arrays = zip(leaves, program.invars, program.outvars, strict=False)
+        moved = {jax.tree_util.keystr(path) for (path, _), old, new in arrays if new is not old}
+        of_embeddings = [place >= len(leaves) for place in range(len(program.outvars))]
+        needed = str(dce_jaxpr(program, of_embeddings)[0])
+        drawn = {DROPOUT} if DRAWS in needed else set()
+        return drawn | ({NORM} if model.are_of_norms(moved) else set())
 
     def _trained(self, trained: Any, stats: Tree, params: Tree, key: Any) -> Any:
         make = jax.make_jaxpr(trained, return_shape=True)
@@ -106,22 +130,50 @@ def _explain(error: Exception) -> None:
             ) from error
 
 
-def _acts(program: Any) -> bool:
-    """Whether a training step changes a statistic, or draws."""
-    carried = len(program.outvars)
-    return program.outvars != program.invars[:carried] or DRAWS in str(program)
+def _check_modes(model: HoldsLayers, trial: _Trial) -> None:
+    """Layers that behave otherwise in training do so, and in evaluation they do not."""
+    there = model.mode_layers()
+    stuck = trial.acts(model, False) & there if there else set()
+    if stuck:
+        raise ValueError(
+            f"model must be able to evaluate, but without training its {_all(stuck)} acts as in training: leave its "
+            f"mode to its attribute, or switch it by a flag ({mode_flags.KNOWN})"
+        )
+    if model.frozen:
+        names = ", ".join(model.frozen[:3]) + (", …" if len(model.frozen) > 3 else "")
+        _log.warning("%s: in evaluation mode in training, too, as if frozen", names)
+    idle = there - trial.acts(model, True) if there else set()
+    if idle:
+        _refuse_untold(model, idle, idle == there, trial)
 
 
-def _stays(model: Any) -> None:
-    """Batch norm and dropout that do nothing in training: frozen, or never told."""
-    unknown = mode_flags.unknown_flags(type(model.module).__call__, given=2)
-    unknown = tuple(name for name in unknown if "freeze" not in name and "frozen" not in name)
+def _refuse_untold(model: HoldsLayers, idle: set[str], are_all: bool, trial: _Trial) -> None:
+    """Batch norm or dropout that does nothing in training: frozen, or never told."""
+
+    def wakes(told: dict[str, Any]) -> bool:
+        try:
+            return bool(trial.acts(model.telling(**told), True) & idle)
+        except Exception:  # what it turns is something else
+            return False
+
+    turned = mode_flags.unknown_flags(type(model.module).__call__, given=2)
+    unknown = [
+        name
+        for name, other in turned.items()
+        if "freeze" not in name
+        and "frozen" not in name
+        and (are_all if other is None else wakes({name: other}))
+    ]
     if unknown:
         raise ValueError(
-            f"model would be trained in evaluation mode: neither batch norm nor dropout does anything in training, and "
+            f"model would be trained in evaluation mode: {_all(idle)} does nothing in training, and "
             f"{', '.join(unknown)} of its __call__ is no flag that is known ({mode_flags.KNOWN})"
         )
-    _log.warning("batch norm and dropout are in evaluation mode in training, too, as if frozen")
+    _log.warning("%s: in evaluation mode in training, too, as if frozen", _all(idle))
+
+
+def _all(kinds: set[str]) -> str:
+    return " and ".join(sorted(kinds))
 
 
 def _check_params(params: Tree) -> None:

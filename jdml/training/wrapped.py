@@ -1,9 +1,11 @@
 """What wraps a network of another kind in ``init`` and ``apply``: equal where its programs are; and two functions."""
 
+import copy
 import inspect
-from collections.abc import Callable, Hashable, Mapping
+import re
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import jax
 
@@ -25,6 +27,8 @@ class Wrapped:
 
     holds_parameters = False
     """Whether ``init`` returns the arrays of the module, whatever the key."""
+    told: Mapping[str, Any] = MappingProxyType({})
+    """What its call is told beside its flags: see :meth:`telling`."""
     factory: Mapping[str, Any] = MappingProxyType({})
     """How it is made again, where a factory made it: ``factory``, a pointer, and ``settings``."""
 
@@ -35,6 +39,12 @@ class Wrapped:
         except TypeError:
             identity = _Itself(module)
         self._identity: Hashable = identity
+
+    def telling(self, **told: Any) -> Self:
+        """The same network, told more at its call."""
+        made = copy.copy(self)
+        made.told = told
+        return made
 
     def init(self, key: Any, images: Any, /, *, train: bool = False) -> Any:
         """Variables, as :class:`jdml.training.models.Model` has them."""
@@ -61,6 +71,30 @@ class Wrapped:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self.module).__name__})"
+
+
+NORM, DROPOUT = "batch norm", "dropout"
+"""What behaves otherwise in training, and can be told from outside."""
+
+
+class HoldsLayers(Wrapped):
+    """A module that holds its arrays, and layers whose mode is an attribute of theirs."""
+
+    holds_parameters = True
+    frozen: Sequence[str] = ()
+    """The paths of batch norm that stays in evaluation mode."""
+
+    def mode_layers(self) -> set[str]:
+        """Which of batch norm, if it is not frozen, and dropout are within."""
+        raise NotImplementedError
+
+    def are_of_norms(self, paths: set[str]) -> bool:
+        """Whether one of these paths of what is carried is a statistic of batch norm."""
+        raise NotImplementedError
+
+    def parts(self) -> Sequence[Any]:
+        """It and all modules within it."""
+        raise NotImplementedError
 
 
 class _Itself:
@@ -105,6 +139,7 @@ class Names:
 
 
 KEYS = ("key", "rng", "rngs")
+_LIKE_KEY = re.compile(r"(^|_)(p?rngs?|rng_?keys?|dropout_keys?|random_keys?|seed)$")
 
 
 class FromFunctions(Wrapped):
@@ -124,6 +159,11 @@ class FromFunctions(Wrapped):
     def __init__(self, init: Callable[..., Any], apply: Callable[..., Any]) -> None:
         super().__init__(apply, (init, apply))
         self._init, self._apply = init, apply
+        if _names(init)[1:2] == ["input_shape"]:
+            raise TypeError(
+                "model must be a pair init(key, images) -> params, apply(params, images) -> embeddings, got functions "
+                "of stax: write (lambda key, images: list(init(key, images.shape)[1]), apply)"
+            )
         if is_haiku(apply):
             raise TypeError(
                 "model must be a pair init(key, images) -> params, apply(params, images) -> embeddings, got "
@@ -131,13 +171,20 @@ class FromFunctions(Wrapped):
             )
         self._flags = mode_flags.flags_of(apply, given=2, also=KEYS)
         self._keys = [name for name in KEYS if name in _names(apply)[2:]]
+        for name in _names(apply)[2:]:
+            if _LIKE_KEY.search(name) and name not in KEYS:
+                raise TypeError(
+                    f"model's apply takes {name}, which looks like a random key, and would be given none in training: "
+                    f"call it {', '.join(KEYS)}, or wrap apply in a function without it"
+                )
 
     def init(self, key: jax.Array, images: Any, *, train: bool = False) -> dict[str, Any]:
         """Fresh parameters."""
         params = self._init(key, images)
-        if isinstance(params, tuple):
+        if isinstance(params, tuple) and not hasattr(params, "_fields"):
             raise TypeError(
-                f"model's init must return parameters alone, a pytree of arrays, got a tuple of {len(params)}"
+                f"model's init must return parameters alone, a pytree of arrays, got a tuple of {len(params)}: where "
+                "all of it are parameters, return a list or a dictionary"
             )
         return {"params": params, "batch_stats": {}}
 
@@ -153,7 +200,7 @@ class FromFunctions(Wrapped):
         """Embeddings; with ``mutable`` also ``{"batch_stats": …}``."""
         key = next(iter(rngs.values())) if rngs else None
         keys = {name: rngs or None if name == "rngs" else key for name in self._keys}
-        given = {**mode_flags.settings(self._flags, train), **keys}
+        given = {**mode_flags.settings(self._flags, train), **keys, **self.told}
         embeddings = self._apply(variables["params"], images, **given)
         return (embeddings, {"batch_stats": {}}) if mutable else embeddings
 
