@@ -91,6 +91,31 @@ class Dataset:
         )
 
 
+def is_tensor(value: Any) -> bool:
+    """Whether it is of PyTorch."""
+    return hasattr(value, "detach") and hasattr(value, "cpu")
+
+
+def as_host(name: str, value: Any) -> np.ndarray:
+    """What any library calls an array as NumPy's; a tensor wherever it lies, whether it is learned or not.
+
+    Args:
+        name: the argument's name, for error messages.
+        value: an array, a list, a tensor.
+
+    Raises:
+        TypeError: an array with a mask, whose numbers under it would count.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} must be an array without a mask: leave the masked rows out, or fill them (filled)"
+        )
+    if not is_tensor(value):
+        return np.asarray(value)
+    value = value.detach().cpu()
+    return np.asarray(value.float() if "bfloat16" in str(value.dtype) else value)
+
+
 def as_inputs(name: str, images: Any) -> Any:
     """Images, features or tokens as arrays; dictionaries and tuples of them part by part."""
     if isinstance(images, ImageFiles):
@@ -111,7 +136,13 @@ def as_inputs(name: str, images: Any) -> Any:
                 f"{name} must have one shape each, got {some}: cut them to one size first, as "
                 "jdml.data.ImageFiles does with image files"
             )
-    images = np.asarray(images)
+        modes = {image.mode for image in images if hasattr(image, "getbands")} - _MODES
+        if modes:
+            raise TypeError(
+                f"{name} must be images of {', '.join(sorted(_MODES))}, got mode {min(modes)}: write "
+                f'[image.convert("RGB") for image in {name}]'
+            )
+    images = as_host(name, images)
     if not images.dtype.isnative:
         images = images.astype(images.dtype.newbyteorder("="))
     if images.dtype.kind not in "fiu" or (images.ndim == 4 and images.dtype.name not in _PIXELS):
@@ -124,6 +155,7 @@ def as_inputs(name: str, images: Any) -> Any:
 
 
 _PIXELS = ("uint8", "float32")
+_MODES = {"1", "L", "RGB", "RGBA"}
 CHANNELS = (1, 3, 4)
 """Of a photograph: grey, coloured, with transparency."""
 
@@ -179,7 +211,7 @@ def as_labels(name: str, labels: np.ndarray, size: int | None = None) -> np.ndar
         TypeError: if the labels are not integers.
         ValueError: if they are not of shape ``[N]``, or one is negative or beyond int32.
     """
-    labels = np.asarray(labels)
+    labels = as_host(name, labels)
     if not np.issubdtype(labels.dtype, np.integer):
         names = (
             f": write numpy.unique({name}, return_inverse=True)[1]"

@@ -2,7 +2,7 @@
 
 import glob
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from jdml.data.labelled import in_one_form, numbered
 from jdml.data.rows import (
     Rows,
     as_classes,
+    check_order,
     each,
     label_of,
     of_anything,
@@ -141,7 +142,8 @@ def from_torch(
         dataset: of pairs ``(image, label)``, or of dictionaries; or a ``DataLoader`` of such.
         image: where a row has its image. None: the first of a pair, ``"image"`` of a dictionary.
         label: where it has its label. None: the second of a pair, ``"label"`` of a dictionary.
-        labels: all labels ``[N]``, where they are known, such as ``dataset.targets``. None: every row is read once.
+        labels: all labels ``[N]`` in the order of the rows, where they are known, such as ``dataset.targets``; of a
+            loader that shuffles they are not. None: every row is read once.
         transform: as for :func:`from_parquet`.
 
     Returns:
@@ -149,7 +151,8 @@ def from_torch(
 
     Raises:
         TypeError: rows of another kind; a label that is neither an integer nor a string.
-        ValueError: a row without an image or a label, by its number; images that do not fit into memory.
+        ValueError: a row without an image or a label, by its number; images that do not fit into memory; labels that
+            are not those of a loader's rows.
 
     Implementation notes:
         One row is read at a time, as a data set may keep a file open;
@@ -215,6 +218,8 @@ def _of_rows(rows: Rows, classes: Classes | None, view: str, transform: Crops | 
         raise ValueError(f"{rows} must hold at least one row, got none")
     if classes is not None and len(classes.labels) != len(rows):
         raise ValueError(f"labels must have shape [N] = [{len(rows)}], got [{len(classes.labels)}]")
+    if classes is not None:
+        check_order(rows, classes)
     first = rows.image(0)
     if isinstance(first, np.ndarray) and transform is None:
         stacked = _stacked(rows, first, classes)
@@ -273,7 +278,8 @@ def _given(labels: Any) -> Classes | None:
     """Labels that were handed in."""
     if labels is None:
         return None
-    if not hasattr(labels, "__len__") or isinstance(labels, str):
+    unordered = isinstance(labels, str | bytes | Mapping | Set)
+    if not hasattr(labels, "__len__") or unordered:
         raise TypeError(f"labels must be integers or strings [N], got {labels!r}")
     return as_classes([label_of(label, f"labels[{row}]") for row, label in enumerate(labels)])
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jdml.data.columns import Classes, Images, labels_of
-from jdml.data.dataset import CHANNELS, Dataset
+from jdml.data.dataset import CHANNELS, Dataset, as_host, is_tensor
 from jdml.data.images import ImageFiles, Row, cores, upright
 from jdml.data.tables import unwrapped
 from jdml.registry.extras import need
@@ -61,7 +61,14 @@ class Rows:
     def pair(self, row: int) -> tuple[Any, int | str]:
         """Image and label."""
         found = self._row(row)
-        return self._image(found, row), label_of(self.part(found, 1, row), f"{self}[{row}]")
+        return self._image(found, row), self._label(found, row)
+
+    def label(self, row: int) -> int | str:
+        """A label."""
+        return self._label(self._row(row), row)
+
+    def _label(self, found: Any, row: int) -> int | str:
+        return label_of(self.part(found, 1, row), f"{self}[{row}]")
 
     def _row(self, row: int) -> Any:
         return self.rows[int(row)]
@@ -77,7 +84,7 @@ class Rows:
         if isinstance(value, bytes) or hasattr(value, "getbands"):
             return value
         try:
-            array = _host(value)
+            array = as_host(f"{self}[{row}]: image", value)
         except ValueError as error:  # lists of several lengths
             raise ValueError(
                 f"{self}[{row}]: image must be an array or an image: {error}"
@@ -115,6 +122,30 @@ class Rows:
             raise ValueError(f"{self}[{row}] has no {key!r}: it has {there}") from None
 
 
+def check_order(rows: Rows, classes: Classes) -> None:
+    """Refuse labels of another order than rows that are already read, and that have labels of their own.
+
+    Raises:
+        ValueError: labels of which neither names the others anew: of an epoch that a loader shuffled, say.
+    """
+    if not isinstance(rows.rows, list):
+        return
+    try:
+        own = [rows.label(row) for row in range(len(rows))]
+    except (TypeError, ValueError):  # they have none
+        return
+    given = classes.labels.tolist()
+    pairs, kinds = set(zip(own, given, strict=True)), (set(own), set(given))
+    named_anew = len(pairs) in map(len, kinds)  # as a coarser label names, or a finer one
+    told_apart = len(pairs) < len(own) or kinds[0] != kinds[1]
+    if own != given and not (named_anew and told_apart):
+        row = next(row for row, (a, b) in enumerate(zip(own, given, strict=True)) if a != b)
+        raise ValueError(
+            f"labels must be those of the rows as they come, but row {row} has {own[row]!r} and labels[{row}] is "
+            f"{given[row]!r}: a loader that shuffles has an order of its own; leave labels out"
+        )
+
+
 class _PyTorch(Rows):
     """Rows that are read one at a time, whose tensors have their channels first."""
 
@@ -134,7 +165,7 @@ class _PyTorch(Rows):
     def _image(self, found: Any, row: int) -> Any:
         value = self.part(found, 0, row)
         image = super()._image(found, row)
-        if not _is_tensor(value) or value.ndim != 3:
+        if not is_tensor(value) or value.ndim != 3:
             return image
         last = image.shape[-1] in CHANNELS and image.shape[0] not in CHANNELS
         return image if last else np.moveaxis(image, 0, -1)
@@ -331,25 +362,12 @@ def label_of(value: Any, where: str) -> int | str:
         return str(value)
     if value is None or isinstance(value, str):
         raise ValueError(f"{where} has no label")
-    number = _host(value)
+    number = as_host(where, value)
     if number.shape or number.dtype.kind not in "iub":
         got = type(value).__name__ if number.dtype.kind == "O" else str(number.dtype)
         got = f"an array {list(number.shape)}" if number.shape else got
         raise TypeError(f"{where}: label must be an integer or a string, got {got}")
     return int(number)
-
-
-def _host(value: Any) -> np.ndarray:
-    """A tensor of any library as an array."""
-    if not _is_tensor(value):
-        return np.asarray(value)
-    value = value.detach().cpu()
-    return np.asarray(value.float() if "bfloat16" in str(value.dtype) else value)
-
-
-def _is_tensor(value: Any) -> bool:
-    """Whether it is of PyTorch."""
-    return hasattr(value, "detach") and hasattr(value, "cpu")
 
 
 def _numbered(rows: Any) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from flax.errors import FlaxError
 
 from jdml.data import BadImageError, Crops, Dataset, ImageFiles
-from jdml.data.dataset import check_channels
+from jdml.data.dataset import as_host, check_channels
 from jdml.data.loading import read_path
 from jdml.data.source import RUN, UNTOLD
 from jdml.losses.comparison import Normalize
@@ -190,7 +190,7 @@ class Trained:
             raise TypeError(
                 f"source must be paths, a jdml.data.Dataset or an array [N, H, W, C], got a {type(source).__name__}"
             )
-        return self._array(np.asarray(source))
+        return self._array(as_host("source", source))
 
     def _files(self, files: Any) -> Any:
         shape = self.input.get("shape", ())

@@ -11,6 +11,7 @@ from PIL import Image
 
 from jdml.data import (
     BadImageError,
+    Dataset,
     ImageFiles,
     from_huggingface,
     from_parquet,
@@ -190,6 +191,53 @@ def test_rows_of_anything():
     assert features.images.shape == (12, 240)
     tall = [(np.zeros((70 + n, 9, 4), np.uint8), n % 2) for n in range(4)]
     assert from_rows(tall).images.shape == (4, 224, 224, 3)
+
+
+def test_known_labels_are_those_of_rows_that_are_read_or_name_them_anew():
+    pairs = list(zip(PICTURES, LABELS, strict=True))
+    same(from_rows(iter(pairs), labels=LABELS))
+    coarse = LABELS // 2
+    assert from_rows(iter(pairs), labels=coarse).labels.tolist() == coarse.tolist()
+    finer = [f"{label}-{row % 2}" for row, label in enumerate(LABELS)]
+    assert set(from_rows(iter(pairs), labels=finer).class_names["label"]) == set(finer)
+    shuffled = [pairs[row] for row in np.random.default_rng(0).permutation(len(pairs))]
+    with pytest.raises(ValueError, match=r"labels must be those of the rows as they come, but"):
+        from_rows(iter(shuffled), labels=LABELS)
+    each = list(enumerate(PICTURES))[::-1]
+    with pytest.raises(ValueError, match=r"row 0 has 11 and labels\[0\] is 0: a loader that shuff"):
+        from_rows(iter([(image, row) for row, image in each]), labels=np.arange(12))
+    for unordered in ({0: "a"}, {"a", "b"}):
+        with pytest.raises(TypeError, match=r"labels must be integers or strings \[N\], got {"):
+            from_rows(pairs, labels=unordered)
+
+
+def test_a_shuffled_loader_has_labels_of_its_own(torch):
+    tensors = torch.from_numpy(PICTURES.transpose(0, 3, 1, 2))
+    own = torch.utils.data.TensorDataset(tensors, torch.from_numpy(LABELS))
+    generator = torch.Generator().manual_seed(0)
+    loader = torch.utils.data.DataLoader(own, 5, shuffle=True, generator=generator)
+    with pytest.raises(ValueError, match="a loader that shuffles has an order of its own"):
+        from_torch(loader, labels=LABELS)
+    same(from_torch(torch.utils.data.DataLoader(own, 5), labels=LABELS))
+
+
+def test_tensors_are_a_data_set_s_arrays(torch):
+    features = torch.arange(12.0).reshape(4, 3)
+    for given in (features.clone().requires_grad_(), features.bfloat16()):
+        made = Dataset("tensors", given, torch.arange(4))
+        np.testing.assert_array_equal(made.images, features)
+        assert made.labels.tolist() == [0, 1, 2, 3]
+
+
+def test_masks_and_other_colours_are_refused():
+    masked = np.ma.array(LABELS, mask=LABELS == 1)
+    with pytest.raises(TypeError, match="labels must be an array without a mask: leave the masked"):
+        Dataset("masked", PICTURES, masked)
+    with pytest.raises(TypeError, match="images must be an array without a mask"):
+        Dataset("masked", np.ma.array(PICTURES), LABELS)
+    inks = [Image.fromarray(image).convert("CMYK") for image in PICTURES]
+    with pytest.raises(TypeError, match=r"images must be images of 1, L, RGB, RGBA, got mode CMYK"):
+        Dataset("inks", inks, LABELS)
 
 
 def test_files_and_transparent_pictures(tmp_path):
