@@ -103,6 +103,10 @@ def _run(words: list[str], *, own_process: bool) -> int:
     except (ValueError, TypeError, OSError, FloatingPointError, MemoryError) as error:
         return _fail(prog, messages.told(error) or "out of memory")
     except RuntimeError as error:
+        from jdml.training.process import EndedError
+
+        if isinstance(error, EndedError):
+            return _fail(prog, str(error))
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return _fail(prog, "out of memory: a smaller --batch or --image-size may fit")

@@ -54,6 +54,7 @@ class Benchmark(BenchmarkOptions):
 
         self.join()
         self.check()
+        _check_folder(self.out)
         if self.dry_run:
             with fake_images(self.crop_size) as folder:
                 source = replace(self, dataset="folder", data_dir=folder)
@@ -192,6 +193,25 @@ class Benchmark(BenchmarkOptions):
                 "paper": rows[0].values if rows else {},
             },
         }
+
+
+def _check_folder(out: Path | None) -> None:
+    """Refuse a folder of something else, whose scores the benchmark's would replace."""
+    from jdml.training.run_files import CONFIG, METRICS, read_json
+
+    if out is None:
+        return
+    there = {
+        file: read_json(out / file, dict) for file in (CONFIG, METRICS) if (out / file).is_file()
+    }
+    command = there.get(CONFIG, {}).get("started", {}).get("command", "")
+    own = (
+        str(command).startswith("jdml benchmark")
+        if CONFIG in there
+        else "options" in there.get(METRICS, {})
+    )
+    if there and not own:
+        raise ValueError(f"--out {out} holds another run: give another folder")
 
 
 def read(source: Benchmark, crops: Any) -> tuple[Any, Any]:

@@ -77,14 +77,20 @@ class Sweep(Train):
         for name in ("seeds", "jobs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
+        if self.processes is not None or self.coordinator is not None or self.process is not None:
+            raise ValueError(
+                "--coordinator, --processes and --process are for one run on several machines, jdml train: a sweep "
+                "trains its runs one by one; --jobs has several at a time, and each machine may have a sweep of its own"
+            )
         runs = self.runs()
         jobs = {name: {"name": name, **options.config()} for name, options in runs.items()}
         kept = self.out / "sweep.jsonl"
         kept_results(jobs, kept)  # other settings are told before other data
         _check_data(self.out, runs)
         forget_results(kept, [name for name in runs if not (self.out / name / CONFIG).is_file()])
+        self.out.mkdir(parents=True, exist_ok=True)
+        _keep_order(self.out / ORDER, list(runs))  # first: whoever looks meanwhile has the baseline
         results = run_study(_Trainer(runs), jobs, kept, workers=self.jobs, progress=not self.quiet)
-        _keep_order(self.out / ORDER, list(runs))
         failed = {
             name: str(r["metrics"][FAILED]) for name, r in results.items() if FAILED in r["metrics"]
         }

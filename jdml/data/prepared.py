@@ -1,5 +1,6 @@
 """Copies of data sets that TensorFlow Datasets has prepared, read without TensorFlow."""
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,10 @@ import numpy as np
 
 from jdml.data.images import Row
 from jdml.registry import DATASETS
-from jdml.registry.extras import need
+from jdml.registry.extras import MissingLibraryError, need
+
+VERSION = re.compile(r"\d+(\.\d+)*")
+"""What a whole copy's folder is called."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +49,13 @@ def prepared(folder: Path, name: str) -> Path | None:
         The folder of that version; None where there is none.
     """
     copies = [info.parent for info in folder.glob(f"{DATASETS[name].tfds}/*/dataset_info.json")]
-    return max(
-        copies, key=lambda place: [int(n) for n in re.findall(r"\d+", place.name)], default=None
-    )
+    copies = [place for place in copies if VERSION.fullmatch(place.name) and _has_rows(place)]
+    return max(copies, key=lambda place: [int(n) for n in place.name.split(".")], default=None)
+
+
+def _has_rows(place: Path) -> bool:
+    """Whether there is more than descriptions."""
+    return any(file.suffix not in (".json", ".txt") for file in place.iterdir())
 
 
 def open_prepared(folder: Path, name: str) -> Any:
@@ -63,7 +71,29 @@ def open_prepared(folder: Path, name: str) -> Any:
     need("tensorflow_datasets", f"{name} as TensorFlow Datasets prepared it")
     import tensorflow_datasets as tfds
 
-    return tfds.builder_from_directory(str(prepared(folder, name)))
+    place = prepared(folder, name)
+    with _whole(place):
+        builder = tfds.builder_from_directory(str(place))
+        for split in builder.info.splits.values():
+            for file in map(Path, split.filepaths):
+                if not file.is_file() or not file.stat().st_size:
+                    raise ValueError(f"{file.name} is {'empty' if file.is_file() else 'missing'}")
+    return builder
+
+
+@contextlib.contextmanager
+def _whole(place: Any) -> Iterator[None]:
+    """Say of a damaged copy where it lies, whatever its readers raise."""
+    try:
+        yield
+    except MissingLibraryError:
+        raise
+    except Exception as error:
+        told = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(
+            f"{place} must be a whole copy as TensorFlow Datasets prepares it: {told}; move it away, and `jdml data "
+            "get` prepares it anew"
+        ) from error
 
 
 def rows_of(builder: Any, split: str, decoders: Any = None) -> Sequence[Mapping[str, Any]]:
@@ -82,8 +112,8 @@ def rows_of(builder: Any, split: str, decoders: Any = None) -> Sequence[Mapping[
     """
     formats = {kind.value for kind in builder.info.available_file_formats()}
     if formats & {"array_record", "parquet"}:
-        rows: Sequence[Mapping[str, Any]] = builder.as_data_source(split=split, decoders=decoders)
-        return rows
+        with _whole(builder.data_dir):
+            return _Rows(builder.as_data_source(split=split, decoders=decoders), builder.data_dir)
     if "tfrecord" not in formats:
         raise ValueError(
             f"{builder.data_dir} must be prepared as array_record or tfrecord, got {', '.join(sorted(formats))}: "
@@ -92,6 +122,23 @@ def rows_of(builder: Any, split: str, decoders: Any = None) -> Sequence[Mapping[
     files = map(Path, builder.info.splits[split].filepaths)
     places = [(file, *place) for file in files for place in _tfrecord_places(file)]
     return TfRecordRows(builder.info.features, decoders, places)
+
+
+@dataclass(frozen=True)
+class _Rows(Sequence[Mapping[str, Any]]):
+    """Rows of a source of tfds, of which a damaged one is told in words."""
+
+    source: Any
+    place: Any
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, row: Any) -> Any:
+        if not 0 <= row < len(self):
+            raise IndexError(row)
+        with _whole(self.place):
+            return self.source[row]
 
 
 @dataclass(frozen=True)

@@ -368,7 +368,23 @@ def off_mesh(array: Array) -> Array:
     Returns:
         The same values.
     """
-    return array if mesh_of(array) is None else jnp.asarray(np.asarray(array))
+    return array if mesh_of(array) is None else jnp.asarray(on_host(array))
+
+
+def on_host(array: Array) -> np.ndarray:
+    """All values of an array as NumPy's, of one that several processes share, too.
+
+    Args:
+        array: of any shape, no tracer; every process asks for it.
+
+    Returns:
+        The same values.
+    """
+    if array.is_fully_addressable:
+        return np.asarray(array)
+    from jax.experimental import multihost_utils
+
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
 
 
 def zeros_alike(like: Array, shape: tuple[int, ...]) -> Array:

@@ -130,19 +130,22 @@ def run_demo(
         A :class:`DemoResult`.
 
     Raises:
-        ValueError: if ``steps`` or ``seeds`` is not positive.
+        ValueError: if ``steps`` or ``seeds`` is not positive; a folder that holds another run.
     """
     from jdml.report.page import html_report
-    from jdml.training.run_files import write_json
+    from jdml.training.run_files import read_json, write_json
 
     for name, value in (("steps", steps), ("seeds", seeds)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
     check_local("out_dir", out_dir)
     start = time.monotonic()
-    folder = Path(out_dir)
+    folder, config = Path(out_dir), _config(steps, seeds)
+    file = folder / "config.json"
+    if file.exists() and read_json(file, dict).keys() != config.keys():
+        raise ValueError(f"out_dir {folder} holds another run: choose another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "config.json", _config(steps, seeds))
+    write_json(file, config)
     parts, compared = load_parts(), methods()
     runs: list[Run] = []
     result = DemoResult({}, {}, 0.0)

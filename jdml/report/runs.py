@@ -27,6 +27,8 @@ FILES = "its files"
 """Which image files a run was given; runs of before this was told have nothing there."""
 OF_THE_LOOP = ("embedding", "fingerprint", "fit", "hook", "started", "versions")
 """What the loop adds to a run's configuration."""
+HELD_OUT = "validation"
+"""What comes before the scores of a benchmark's models while it goes on: of the classes that they do not see."""
 NOT_CURVES = ("seconds", "step")
 
 
@@ -165,17 +167,19 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
     seed = _seed(settings.pop("seed", config.get("fit", {}).get("seed")), str(place / CONFIG))
     last: Mapping[str, Any] = log[-1] if log else {}
     started = config.get("started", {})
+    command = started.get("command")
+    part = HELD_OUT if str(command).startswith("jdml benchmark") else ""
     resources = read_json(place / RESOURCES) if (place / RESOURCES).is_file() else {}
     memory = resources.get("memory_mib")
     return Run(
         place.name,
         settings,
         seed,
-        _flat_scores(scores),
+        _flat_scores(scores, part),
         log,
         place,
         config,
-        started.get("command"),
+        command,
         config.get("versions", {}),
         seconds=last.get("seconds"),
         memory=memory if _is_number(memory) else None,
@@ -231,6 +235,8 @@ def _of_study(results: Mapping[str, Mapping[str, Any]]) -> Iterator[Run]:
         if not {"job", "metrics"} <= result.keys():
             continue
         settings = _flat({k: v for k, v in result["job"].items() if k not in NOT_SETTINGS})
+        if settings.get("name") == key:  # of a sweep, whose settings are its job's
+            settings.pop("name")
         seed = _seed(settings.pop("seed", None), key)
         seconds = result.get("seconds")
         yield Run(

@@ -204,6 +204,11 @@ class RunFolder:
         if there is None or not self._kept():
             if there is None and any(self._checkpoints.glob("*")):
                 raise ValueError(f"out_dir {self.path} has checkpoints but no {CONFIG}")
+            if (self.path / METRICS).exists():
+                raise ValueError(
+                    f"out_dir {self.path} holds scores of something else ({METRICS}), and no run's checkpoints: choose "
+                    "another folder"
+                )
             if writes():
                 write_json(file, config)
             return
@@ -217,6 +222,8 @@ class RunFolder:
                 + hint(changed, differing, there, config, self._growing, kept)
             )
         if differing and writes():
+            # What the shorter run scored is not what this one does.
+            (self.path / METRICS).unlink(missing_ok=True)
             write_json(file, config)
 
     def _take(self) -> None:

@@ -22,6 +22,7 @@ from jax.tree_util import KeyPath
 from jax.typing import ArrayLike
 
 from jdml.objectives import Objective
+from jdml.training.process import EndedError
 
 Tree = Any
 """Arrays in dictionaries, tuples and the like, as JAX takes them."""
@@ -320,14 +321,14 @@ def together() -> Iterator[None]:
     """Say it in words when what is computed together cannot be, as another process has ended.
 
     Raises:
-        RuntimeError: naming what to do.
+        EndedError: naming what to do.
     """
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
         if jax.process_count() == 1 or "RESOURCE_EXHAUSTED" in str(error):
             raise
-        raise RuntimeError(
+        raise EndedError(
             f"process {jax.process_index()} of {jax.process_count()} cannot go on: another process of this run has "
             "ended, or cannot be reached; with out_dir, the same command goes on from the last checkpoint"
         ) from error

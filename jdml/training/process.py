@@ -57,6 +57,10 @@ def most_memory() -> float | None:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20, 1)
 
 
+class EndedError(RuntimeError):
+    """Another process of the run, or of the study, has ended; the message says what to do."""
+
+
 class Preempted(SystemExit):
     """A run was asked to end (SIGTERM) and has saved where it was: the same call goes on from there.
 

@@ -22,7 +22,7 @@ from jdml.ops import checks
 from jdml.registry.extras import progress_bar
 from jdml.registry.places import check_local
 from jdml.training.compared import differences
-from jdml.training.process import keep_freed_memory
+from jdml.training.process import EndedError, keep_freed_memory
 from jdml.training.records import as_read, keep_result, read_results
 
 Job = Mapping[str, Any]
@@ -61,7 +61,7 @@ def run_study(
             other settings, naming them.
         Exception: what a job raised, of the same kind, naming the job; no job begins after it, those that have begun
             end and are kept.
-        RuntimeError: a worker was killed, naming the jobs at work.
+        EndedError: a worker was killed, naming the jobs at work.
 
     Implementation notes:
         Start it again, after an interruption or with more minutes, and only what is missing runs. Jobs begin in their
@@ -224,7 +224,7 @@ def _run_all(
                     result = future.result()
                 except BrokenProcessPool as error:
                     at = ", ".join((name, *names.values()))
-                    raise RuntimeError(
+                    raise EndedError(
                         f"a worker was ended, perhaps for want of memory, during one of the jobs {at}: begin again "
                         "with fewer workers; what is done is kept"
                     ) from error

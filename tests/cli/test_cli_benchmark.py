@@ -13,6 +13,7 @@ from jdml.cli.benchmark_table import paper_rows
 from jdml.models import SmallConvNet, resnets
 from jdml.recipes import RECIPES
 from jdml.recipes.beside import CROPS
+from jdml.training.process import EndedError
 
 pytestmark = pytest.mark.slow
 
@@ -50,6 +51,26 @@ def test_dry_run(method, protocol, small_backbone, capsys, tmp_path):
     assert set(metrics) == {"options", *rows}
     assert 0 < metrics[rows[0]]["R@1"] <= 1
     assert metrics[rows[0]]["queries"] == 16
+
+
+def test_a_folder_of_something_else_is_left_alone(capsys, tmp_path):
+    command = {"started": {"command": "jdml train"}}
+    for name, content in (("metrics.json", {"EPS": {"R@1": [0.5]}}), ("config.json", command)):
+        (tmp_path / name).write_text(json.dumps(content))
+        code, _, err = benchmark(capsys, "--dry-run", "--out", str(tmp_path))
+        assert code == 2
+        assert "holds another run: give another folder" in err
+        assert json.loads((tmp_path / name).read_text()) == content
+
+
+def test_what_ended_beside_a_command_is_told_in_its_words(capsys, monkeypatch):
+    def end(self):
+        raise EndedError("a worker was ended: begin again with fewer workers")
+
+    monkeypatch.setattr(Benchmark, "execute", end)
+    code, _, err = benchmark(capsys)
+    assert code == 2
+    assert err == "jdml benchmark: error: a worker was ended: begin again with fewer workers\n"
 
 
 def test_dry_run_of_the_first_block_of_a_real_backbone(capsys, monkeypatch):

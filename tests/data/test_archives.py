@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import io
+import shutil
 import struct
 import subprocess
 import sys
@@ -402,6 +403,35 @@ def test_a_copy_prepared_by_tfds(tmp_path):
         assert data.images.shape == (count, 28, 28, 1)
         np.testing.assert_array_equal(data.images[:, 5, 5, 0], 20 * data.labels)
         assert set(data.labels) == set(range(min(count, 10)))
+
+
+def test_a_damaged_copy_of_tfds_is_told_in_words_and_hides_no_whole_one(tmp_path):
+    pytest.importorskip("tensorflow_datasets")
+    subprocess.run([sys.executable, "-c", PREPARE, tmp_path], check=True, capture_output=True)
+    place = tmp_path / "mnist" / "3.0.1"
+    for name in ("3.0.2", "incomplete.AB9XYZ_3.0.1"):
+        newer = place.parent / name
+        newer.mkdir()
+        shutil.copy(place / "dataset_info.json", newer)
+    assert len(load("mnist", data_dir=tmp_path)) == 10
+    (shard,) = place.glob("*train.array_record*")
+    whole, told = shard.read_bytes(), "must be a whole copy as TensorFlow Datasets prepares it"
+    for content, why in (
+        (b"", "is empty"),
+        (whole[: len(whole) // 2], ""),
+        (bytes(len(whole)), ""),
+    ):
+        shard.write_bytes(content)
+        with pytest.raises(ValueError, match=f"3.0.1 {told}: .*{why}.*move it away") as caught:
+            load("mnist", data_dir=tmp_path)
+        assert "\n" not in str(caught.value)
+    shard.unlink()
+    with pytest.raises(ValueError, match=f"{told}: .*array_record.* is missing"):
+        load("mnist", data_dir=tmp_path)
+    shard.write_bytes(whole)
+    (place / "dataset_info.json").write_text("{")
+    with pytest.raises(ValueError, match=told):
+        load("mnist", data_dir=tmp_path)
 
 
 def test_the_real_files(shared_data):

@@ -116,6 +116,9 @@ def test_demo_writes_its_folder(tmp_path, monkeypatch, capsys):
 def test_demo_checks_its_numbers(tmp_path):
     with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
         run_demo(tmp_path, steps=0)
+    (tmp_path / "config.json").write_text('{"lr": 0.1}')
+    with pytest.raises(ValueError, match="holds another run: choose another folder"):
+        run_demo(tmp_path, steps=1, seeds=1)
 
 
 # Tables: means with their spread, and columns that line up.

@@ -111,6 +111,27 @@ def test_four_folds_are_one_run(tmp_path):
     assert run.log[0]["step"] == 7
 
 
+def test_folds_of_a_benchmark_that_goes_on_have_scores_of_held_out_classes_alone(tmp_path):
+    config = {"started": {"command": "jdml benchmark --protocol mlrc"}, "recipe": {"loss": "pfml"}}
+    for seed in (0, 1):
+        scores = {"step": 4, "R@1": 0.5 + seed / 4}
+        write_run(tmp_path / "m" / f"fold{seed}", {**config, "fit": {"seed": seed}}, scores)
+    runs = read_runs(tmp_path / "m")
+    assert [run.metrics for run in runs] == [{"validation R@1": 0.5}, {"validation R@1": 0.75}]
+
+
+def test_the_jobs_of_a_sweep_are_seeds_of_its_settings(tmp_path):
+    jobs = {
+        f"triplet-{seed}": {"job": {"name": f"triplet-{seed}", "loss": "triplet", "seed": seed}}
+        for seed in (0, 1)
+    }
+    write_results(
+        tmp_path / "sweep.jsonl", {k: {**v, "metrics": {"R@1": 0.5}} for k, v in jobs.items()}
+    )
+    (row,) = compare_runs(read_runs(tmp_path / "sweep.jsonl")).rows
+    assert row.values == {"R@1": [0.5, 0.5]}
+
+
 def test_a_study_and_a_demo_are_read(tmp_path):
     study = {
         f"{name}-{seed}": {

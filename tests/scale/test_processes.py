@@ -126,6 +126,46 @@ def test_two_processes_one_of_which_is_asked_to_end(images: Path, tmp_path: Path
     assert [record["step"] for record in history] == list(range(2, 25, 2))
 
 
+SHARED = """
+import sys
+import jax, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+import jdml
+jdml.training.initialize(sys.argv[1], 2, int(sys.argv[2]))
+random = np.random.default_rng(0)
+x, labels = random.normal(size=(32, 8)).astype(np.float32), np.arange(32) % 5
+rows = NamedSharding(jax.make_mesh((2,), ("data",)), PartitionSpec("data"))
+shared = jax.make_array_from_callback(x.shape, rows, lambda index: x[index])
+own = {"self_index": np.arange(32)}
+for queries, gallery in ((shared, None), (x, shared), (shared, shared)):
+    more = {} if gallery is None else {"gallery": gallery, "gallery_labels": labels, **own}
+    both = [jdml.evaluate_retrieval(queries, labels, **more)]
+    both += [jdml.evaluate_retrieval(x, labels)]
+    assert both[0] == both[1], both
+"""
+
+
+def test_what_two_processes_share_is_evaluated() -> None:
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": "1",
+        "PYTHONPATH": str(TESTS.parent),
+    }
+    told = f"localhost:{free_port()}"
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", SHARED, told, str(process)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for process in range(2)
+    ]
+    printed = [ended(process) for process in both]
+    assert [process.returncode for process in both] == [0, 0], printed
+
+
 def test_what_holds_on_one_device_holds_on_many(tmp_path: Path) -> None:
     """Every method's parameters and history; memory, checkpoints and refusals."""
     pytest.importorskip("distrax")

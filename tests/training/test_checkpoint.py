@@ -53,6 +53,26 @@ def test_round_trip(tmp_path, identical):
     again.close()
 
 
+def test_scores_of_a_shorter_run_are_not_those_of_a_longer_one(tmp_path):
+    config = {"lr": 0.1, "fit": {"steps": 2}}
+    folder = RunFolder(tmp_path, config)
+    folder.save(2, state(), {})
+    folder.save_metrics({"step": 2, "R@1": 0.5})
+    folder.close()
+    RunFolder(tmp_path, config).close()
+    assert (tmp_path / "metrics.json").exists()
+    RunFolder(tmp_path, {**config, "fit": {"steps": 4}}, growing=True).close()
+    assert not (tmp_path / "metrics.json").exists()
+
+
+def test_a_folder_with_scores_of_something_else_is_refused(tmp_path):
+    write_json(tmp_path / "metrics.json", {"EPS": {"R@1": [0.5]}})
+    for write in (lambda: None, lambda: write_json(tmp_path / "config.json", {"seeds": 3})):
+        write()
+        with pytest.raises(ValueError, match=r"holds scores of something else \(metrics.json\)"):
+            RunFolder(tmp_path, {"lr": 0.1})
+
+
 def test_garbage_checkpoint(tmp_path):
     RunFolder(tmp_path, {}).close()
     (tmp_path / "checkpoints" / "7").mkdir()

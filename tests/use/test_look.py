@@ -136,6 +136,30 @@ def test_a_sweep_trains_what_is_missing_and_compares_all(tmp_path, jdml_command)
     assert set(proxied["proxies"]) == {"proxy to its class", "proxy to its class's mean"}
 
 
+def test_a_sweep_is_of_one_process_and_tells_its_baseline_before_its_runs(
+    tmp_path, jdml_command, monkeypatch
+):
+    words = [
+        "sweep",
+        "--set",
+        "loss=triplet,contrastive",
+        "--dim",
+        "4",
+        "--quiet",
+        "--out",
+        tmp_path,
+    ]
+    for more in (("--coordinator", "localhost:1"), ("--processes", "2"), ("--process", "0")):
+        done = jdml_command(*words, *more)
+        assert done.code == 2
+        assert "--coordinator, --processes and --process are for one run" in done.err
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr("jdml.training.study.run_study", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        jdml_command(*words, "--steps", "1")
+    assert json.loads((tmp_path / "sweep.json").read_text()) == ["triplet-0", "contrastive-0"]
+
+
 def test_a_sweep_says_what_it_tells_and_has_the_baseline_of_compare(tmp_path, jdml_command):
     words = f"sweep --set loss=triplet,contrastive --dim 4 --steps 2 --quiet --out {tmp_path / 's'}".split()
     done = jdml_command(*words, "--choose-on", "test")

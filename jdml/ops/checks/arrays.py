@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jdml.ops.meshes import on_host
+
 _CONVERSIONS = {
     "torch": "{}.detach().cpu().numpy()",
     "pandas": "{}.to_numpy()",
@@ -406,7 +408,7 @@ def check_finite(name: str, vectors: Any, rows: np.ndarray | None = None) -> Non
     """
     with np.errstate(over="ignore"):
         vectors = jnp.asarray(vectors)
-    finite = np.asarray(jnp.isfinite(vectors).all(axis=tuple(range(1, vectors.ndim))))
+    finite = on_host(jnp.isfinite(vectors).all(axis=tuple(range(1, vectors.ndim))))
     if rows is not None:
         finite = finite | ~rows
     if not finite.all():
