@@ -193,7 +193,7 @@ def _seed(value: Any, where: str) -> int | None:
 
 
 def _of_benchmark(place: Path, scores: dict[str, Any]) -> Iterator[Run]:
-    """The runs of ``jdml benchmark``: one for each seed; of four folds the first is shown."""
+    """The runs of ``jdml benchmark``: one for each seed; of four folds the first, and what all of them took."""
     scores = dict(scores)
     options = scores.pop("options")
     every = scores.pop("seeds", [scores])
@@ -202,8 +202,11 @@ def _of_benchmark(place: Path, scores: dict[str, Any]) -> Iterator[Run]:
     for number, rows in enumerate(every):
         seed = options.get("seed", 0) + apart * number
         folder = place / f"seed{seed}" if len(every) > 1 else place
-        folder = folder if (folder / CONFIG).is_file() else folder / "fold0"
-        inside = _of_folder(folder, {}) if (folder / CONFIG).is_file() else Run(place.name)
+        folders = [folder] if (folder / CONFIG).is_file() else sorted(folder.glob("fold*"))
+        models = [_of_folder(one, {}) for one in folders if (one / CONFIG).is_file()]
+        inside = models[0] if models else Run(place.name)
+        times = [model.seconds for model in models if model.seconds is not None]
+        memories = [model.memory for model in models if model.memory is not None]
         rows = {
             ("" if row == "ours" else row): values for row, values in rows.items() if row != "std"
         }
@@ -215,6 +218,8 @@ def _of_benchmark(place: Path, scores: dict[str, Any]) -> Iterator[Run]:
             seed=seed,
             metrics=_flat_scores(rows),
             config=config,
+            seconds=sum(times) if len(times) == len(models) > 0 else None,
+            memory=max(memories, default=None),
             paper=inside.config.get("started", {}).get("paper", {}),
         )
 

@@ -103,12 +103,16 @@ def test_each_part_of_a_row_stands_beside_its_own(tmp_path):
 
 def test_four_folds_are_one_run(tmp_path):
     rows = {"separated": {"MAP@R": 0.25}, "concatenated": {"MAP@R": 0.5}, "std": {"MAP@R": 0.1}}
-    write_run(tmp_path / "m" / "fold0", {"benchmark": {}}, log=[{"step": 7, "loss": 1}])
+    for fold in range(4):
+        log = [{"step": 7 + fold, "loss": 1, "seconds": 1.5 + fold}]
+        folder = write_run(tmp_path / "m" / f"fold{fold}", {"benchmark": {}}, log=log)
+        (folder / "resources.json").write_text(json.dumps({"memory_mib": 100 + fold}))
     scores = {"options": {"protocol": "mlrc", "seed": 0}, **rows}
     (tmp_path / "m" / "metrics.json").write_text(json.dumps(scores))
     (run,) = read_runs(tmp_path / "m")
     assert run.metrics == {"separated MAP@R": 0.25, "concatenated MAP@R": 0.5}
     assert run.log[0]["step"] == 7
+    assert (run.seconds, run.memory) == (12.0, 103)
 
 
 def test_folds_of_a_benchmark_that_goes_on_have_scores_of_held_out_classes_alone(tmp_path):
