@@ -106,7 +106,7 @@ def as_host(name: str, value: Any) -> np.ndarray:
     Raises:
         TypeError: an array with a mask, whose numbers under it would count.
     """
-    if isinstance(value, np.ma.MaskedArray):
+    if np.ma.is_masked(value):
         raise TypeError(
             f"{name} must be an array without a mask: leave the masked rows out, or fill them (filled)"
         )
@@ -136,10 +136,10 @@ def as_inputs(name: str, images: Any) -> Any:
                 f"{name} must have one shape each, got {some}: cut them to one size first, as "
                 "jdml.data.ImageFiles does with image files"
             )
-        modes = {image.mode for image in images if hasattr(image, "getbands")} - _MODES
+        modes = {image.mode for image in images if hasattr(image, "getbands")} & _OTHER_COLOURS
         if modes:
             raise TypeError(
-                f"{name} must be images of {', '.join(sorted(_MODES))}, got mode {min(modes)}: write "
+                f"{name} must be images of grey, or of red, green and blue, got mode {min(modes)}: write "
                 f'[image.convert("RGB") for image in {name}]'
             )
     images = as_host(name, images)
@@ -155,7 +155,7 @@ def as_inputs(name: str, images: Any) -> Any:
 
 
 _PIXELS = ("uint8", "float32")
-_MODES = {"1", "L", "RGB", "RGBA"}
+_OTHER_COLOURS = {"CMYK", "HSV", "LAB", "YCbCr"}
 CHANNELS = (1, 3, 4)
 """Of a photograph: grey, coloured, with transparency."""
 

@@ -152,7 +152,7 @@ def from_torch(
     Raises:
         TypeError: rows of another kind; a label that is neither an integer nor a string.
         ValueError: a row without an image or a label, by its number; images that do not fit into memory; labels that
-            are not those of a loader's rows.
+            are those of a loader's rows in another order.
 
     Implementation notes:
         One row is read at a time, as a data set may keep a file open;
@@ -194,7 +194,8 @@ def from_rows(
 
     Raises:
         TypeError: rows of another kind; a label that is neither an integer nor a string.
-        ValueError: a row without an image or a label, by its number; images that do not fit into memory.
+        ValueError: a row without an image or a label, by its number; images that do not fit into memory; labels that
+            are those of an iterator's rows in another order.
 
     Example:
         >>> rows = [(np.full((8, 8, 3), n, np.uint8), "ant" if n < 2 else "bee") for n in range(4)]

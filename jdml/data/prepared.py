@@ -86,9 +86,11 @@ def _whole(place: Any) -> Iterator[None]:
     """Say of a damaged copy where it lies, whatever its readers raise."""
     try:
         yield
-    except MissingLibraryError:
+    except (MissingLibraryError, MemoryError):
         raise
     except Exception as error:
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            raise  # of the system: the copy may be whole
         told = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(
             f"{place} must be a whole copy as TensorFlow Datasets prepares it: {told}; move it away, and `jdml data "

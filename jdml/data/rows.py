@@ -3,6 +3,7 @@
 import io
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -37,6 +38,8 @@ class Rows:
     """
 
     threads: int | None = None
+    are_read = False
+    """Whether they came one after another, in an order of their own."""
 
     def __init__(self, rows: Any, image: Any, label: Any, name: str) -> None:
         """See the class."""
@@ -123,26 +126,27 @@ class Rows:
 
 
 def check_order(rows: Rows, classes: Classes) -> None:
-    """Refuse labels of another order than rows that are already read, and that have labels of their own.
+    """Refuse labels of another order than rows that came one after another, as those of a loader that shuffles.
+
+    Such labels are as many of each kind as the rows', in another order, and no other names of the same classes.
 
     Raises:
-        ValueError: labels of which neither names the others anew: of an epoch that a loader shuffled, say.
+        ValueError: labels of this kind.
     """
-    if not isinstance(rows.rows, list):
+    if not rows.are_read:
         return
     try:
         own = [rows.label(row) for row in range(len(rows))]
     except (TypeError, ValueError):  # they have none
         return
     given = classes.labels.tolist()
-    pairs, kinds = set(zip(own, given, strict=True)), (set(own), set(given))
-    named_anew = len(pairs) in map(len, kinds)  # as a coarser label names, or a finer one
-    told_apart = len(pairs) < len(own) or kinds[0] != kinds[1]
-    if own != given and not (named_anew and told_apart):
+    renamed = len(set(zip(own, given, strict=True))) == len(set(own)) < len(own)
+    if own != given and Counter(own) == Counter(given) and not renamed:
         row = next(row for row, (a, b) in enumerate(zip(own, given, strict=True)) if a != b)
         raise ValueError(
             f"labels must be those of the rows as they come, but row {row} has {own[row]!r} and labels[{row}] is "
-            f"{given[row]!r}: a loader that shuffles has an order of its own; leave labels out"
+            f"{given[row]!r}, and there are as many of each: a loader that shuffles has an order of its own, and its "
+            "rows their labels; leave labels out"
         )
 
 
@@ -216,14 +220,14 @@ def _names_of(dataset: Dataset) -> tuple[str, ...] | None:
 
 def of_anything(rows: Any, image: Any, label: Any) -> Rows:
     """Rows of anything, by number."""
-    return Rows(_numbered(rows), image, label, type(rows).__name__.lower())
+    return _noted(Rows(_numbered(rows), image, label, type(rows).__name__.lower()), rows)
 
 
 def of_torch(dataset: Any, image: Any, label: Any) -> Rows:
     """The rows of a data set of PyTorch; of a ``DataLoader`` those of its batches."""
     name = type(dataset).__name__.lower()
     if not (hasattr(dataset, "batch_sampler") and hasattr(dataset, "collate_fn")):
-        return _PyTorch(_numbered(dataset), image, label, name)
+        return _noted(_PyTorch(_numbered(dataset), image, label, name), dataset)
     rows: list[Any] = []
     for batch in dataset:
         of = Rows([batch], image, label, name)
@@ -231,7 +235,13 @@ def of_torch(dataset: Any, image: Any, label: Any) -> Rows:
         if np.ndim(labels) == 0:  # batch_size=None
             images, labels = [images], [labels]
         rows += zip(images, labels, strict=True)
-    return _PyTorch(rows, None, None, name)
+    return _noted(_PyTorch(rows, None, None, name), dataset)
+
+
+def _noted(rows: Rows, source: Any) -> Rows:
+    """Rows, with whether they are no longer their source's by number."""
+    rows.are_read = rows.rows is not source and not hasattr(source, "iloc")
+    return rows
 
 
 def of_huggingface(dataset: Any, image: str, label: str) -> tuple[Rows, Classes]:

@@ -24,6 +24,7 @@ from jdml.training.run_files import (
     LOG,
     METRICS,
     MODEL,
+    SHORTER,
     first_line,
     read_description,
     read_json,
@@ -206,8 +207,8 @@ class RunFolder:
                 raise ValueError(f"out_dir {self.path} has checkpoints but no {CONFIG}")
             if (self.path / METRICS).exists():
                 raise ValueError(
-                    f"out_dir {self.path} holds scores of something else ({METRICS}), and no run's checkpoints: choose "
-                    "another folder"
+                    f"out_dir {self.path} has {METRICS}, but neither a log nor a checkpoint of the run whose scores "
+                    "these are: choose another folder"
                 )
             if writes():
                 write_json(file, config)
@@ -222,8 +223,10 @@ class RunFolder:
                 + hint(changed, differing, there, config, self._growing, kept)
             )
         if differing and writes():
-            # What the shorter run scored is not what this one does.
-            (self.path / METRICS).unlink(missing_ok=True)
+            if (
+                self.path / METRICS
+            ).exists():  # what the shorter run scored is not what this one does
+                (self.path / METRICS).replace(self.path / SHORTER)
             write_json(file, config)
 
     def _take(self) -> None:

@@ -1,5 +1,7 @@
 """What defines a run, in sixteen digits each: two runs with the same fingerprints compute the same."""
 
+import dataclasses
+import enum
 import functools
 import hashlib
 import inspect
@@ -95,9 +97,15 @@ def _settings(part: Any) -> dict[str, Any]:
 
 
 def _is_setting(value: Any) -> bool:
-    if isinstance(value, tuple | list):
+    if isinstance(value, Mapping):
+        return all(map(_is_setting, value.values()))
+    if isinstance(value, tuple | list | set | frozenset):
         return all(map(_is_setting, value))
-    plain = bool | int | float | complex | str | bytes | type | np.dtype
+    if isinstance(value, types.SimpleNamespace) or (
+        dataclasses.is_dataclass(value) and not isinstance(value, type)
+    ):  # a configuration, but no module
+        return jax.tree.leaves(value) == [value] and _is_setting(vars(value))
+    plain = bool | int | float | complex | str | bytes | type | np.dtype | enum.Enum
     functions = types.FunctionType | types.BuiltinFunctionType | functools.partial | np.ufunc
     jitted = callable(value) and hasattr(value, "__wrapped__")
     return value is None or isinstance(value, plain | functions) or jitted

@@ -1,8 +1,9 @@
 """An Equinox module as a model: of one image, as Equinox has them, or of a batch; with state, key and inference."""
 
+import contextlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from jdml.adapt import path_texts
 from jdml.data.dataset import CHANNELS
 from jdml.training import mode_flags
 from jdml.training.placement import Tree
-from jdml.training.wrapped import DROPOUT, NORM, HoldsLayers, Names
+from jdml.training.wrapped import Call, HoldsLayers, Names, watched
 
 BATCH = "batch"
 """The name of the axis of rows, where no batch norm gives it another."""
@@ -59,7 +60,7 @@ class FromEquinox(HoldsLayers):
         evaluating = [path for path, part in norms if part.inference]
         # Of a whole module it is no one's wish.
         whole = len(evaluating) == len(norms) and all(part.inference for _, part in drops)
-        self.frozen = [] if whole else evaluating
+        self.frozen, self.woken = ([], evaluating) if whole else (evaluating, [])
         self._check(eqx)
 
     def _check(self, eqx: Any) -> None:
@@ -86,14 +87,16 @@ class FromEquinox(HoldsLayers):
                         f"model is switched by its attribute {name}, which Equinox does not know: call it inference"
                     )
 
-    def mode_layers(self) -> set[str]:
-        """Which of batch norm, if it is not frozen, and dropout are within."""
-        norms, drops = _mode_layers(self.module)
-        return {NORM for _ in norms[len(self.frozen) :]} | {DROPOUT for _ in drops}
+    @contextlib.contextmanager
+    def watching(self, calls: list[Call]) -> Iterator[None]:
+        """Note the calls of batch norm and dropout, wherever they are within."""
+        import equinox as eqx
 
-    def are_of_norms(self, paths: set[str]) -> bool:
-        """Whether one of these paths of what is carried is a statistic of batch norm; the state does not tell whose."""
-        return bool(self.norms) and any(path.startswith("['state']") for path in paths)
+        with (
+            watched(eqx.nn.BatchNorm, "batch norm", "inference", calls),
+            watched(eqx.nn.Dropout, "dropout", "inference", calls),
+        ):
+            yield
 
     def parts(self) -> list[Any]:
         """It and all modules within it."""

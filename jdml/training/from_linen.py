@@ -91,7 +91,7 @@ class FromLinen(Wrapped):
         modes = self._modes(trace)
         idle = {layer for layer, is_idle in modes.items() if is_idle}
         if idle:
-            self._refuse_untold(idle, len(idle) == len(modes), trace)
+            self._tell_idle(idle, len(idle) == len(modes), trace)
         try:
             trace(self, False)
         except flax.errors.FlaxError as error:
@@ -107,7 +107,7 @@ class FromLinen(Wrapped):
             trace(self, True)
         return modes
 
-    def _refuse_untold(
+    def _tell_idle(
         self, idle: set[str], are_all: bool, trace: Callable[["FromLinen", bool], Any]
     ) -> None:
         """Layers are in evaluation mode in training: frozen, or never told."""
@@ -123,16 +123,9 @@ class FromLinen(Wrapped):
             if isinstance(value, bool) and not mode_flags.is_flag(name):
                 other = FromLinen(self.module.clone(**{name: not value}))
                 unknown += [name] if other._wakes(idle, trace) else []
-        flags = [name for name in unknown if "freeze" not in name and "frozen" not in name]
         layers = sorted(idle)
         several = ", ".join(layers[:3]) + (", …" if len(layers) > 3 else "")
-        if flags:
-            raise ValueError(
-                f"model would be trained in evaluation mode: {several} would be in it, and {', '.join(flags)} is no "
-                f"flag that is known ({mode_flags.KNOWN})"
-            )
-        if not unknown:
-            _log.warning("%s: in evaluation mode in training, too, as if frozen", several)
+        mode_flags.tell_idle(several, unknown, are_all=are_all)
 
     def _wakes(self, idle: set[str], trace: Callable[["FromLinen", bool], Any]) -> bool:
         """Whether one of some layers is not in evaluation mode in training."""
@@ -268,7 +261,8 @@ def _watching(modes: dict[str, bool]) -> Callable[..., Any]:
             bound = inspect.signature(type(module).__call__).bind(module, *args, **kwargs).arguments
             told = bound.get(name)
             path = "/".join(module.path) or type(module).__name__
-            modes[path] = bool(getattr(module, name) if told is None else told)
+            evaluates = bool(getattr(module, name) if told is None else told)
+            modes[path] = modes.get(path, True) and evaluates  # a layer may be called again
         return call(*args, **kwargs)
 
     return interceptor

@@ -1,8 +1,9 @@
 """An NNX module as a model: its parameters are trained, all its other variables carried, its streams seeded anew."""
 
+import contextlib
 import inspect
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 
 from jdml.training import mode_flags
 from jdml.training.placement import Tree
-from jdml.training.wrapped import DROPOUT, NORM, HoldsLayers, Names
+from jdml.training.wrapped import Call, HoldsLayers, Names, watched
 
 
 class FromNnx(HoldsLayers):
@@ -35,8 +36,10 @@ class FromNnx(HoldsLayers):
         super().__init__(module, graph)
         self._graph, self._states = graph, (params, stats)
         self._names = (Names(params), Names(stats))
-        self._frozen = _frozen(module)
-        self.frozen = ["/".join(map(str, path)) for path in self._frozen]
+        self._frozen, woken = _frozen(module)
+        self.frozen, self.woken = (
+            ["/".join(map(str, path)) for path in paths] for paths in (self._frozen, woken)
+        )
         call = type(module).__call__
         asked = type(getattr(module, "to_nnx__module", module)).__call__
         self._is_bridge = asked is not call  # to a Linen module
@@ -51,14 +54,16 @@ class FromNnx(HoldsLayers):
                     f"{type(leaf).__name__} {getattr(leaf, 'dtype', '')} in {jax.tree_util.keystr(path)}"
                 )
 
-    def mode_layers(self) -> set[str]:
-        """Which of batch norm, if it is not frozen, and dropout are within."""
-        norms, drops = _mode_layers(self.module)
-        return {NORM for _ in norms[len(self._frozen) :]} | {DROPOUT for _ in drops}
+    @contextlib.contextmanager
+    def watching(self, calls: list[Call]) -> Iterator[None]:
+        """Note the calls of batch norm and dropout, wherever they are within."""
+        from flax import nnx
 
-    def are_of_norms(self, paths: set[str]) -> bool:
-        """Whether one of these paths of what is carried is a statistic of batch norm."""
-        return any(path.endswith(("['mean']", "['var']")) for path in paths)
+        with (
+            watched(nnx.BatchNorm, "batch norm", "use_running_average", calls),
+            watched(nnx.Dropout, "dropout", "deterministic", calls),
+        ):
+            yield
 
     def parts(self) -> list[Any]:
         """It and all modules within it."""
@@ -113,22 +118,16 @@ def _split(module: Any) -> tuple[Any, Any, Any, tuple[Any, Any]]:
     return graph, params, stats, (streams, notes)
 
 
-def _mode_layers(module: Any) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-    """The batch norms and dropouts of a module, each with its path."""
+def _frozen(module: Any) -> tuple[list[Any], list[Any]]:
+    """The paths of batch norm in evaluation mode: that stays so, beside layers that are not; that of a whole module."""
     from flax import nnx
 
     parts = list(nnx.iter_modules(module))
     norms = [(path, part) for path, part in parts if isinstance(part, nnx.BatchNorm)]
-    drops = [(path, part) for path, part in parts if isinstance(part, nnx.Dropout) and part.rate]
-    return norms, drops
-
-
-def _frozen(module: Any) -> list[Any]:
-    """The paths of batch norm in evaluation mode, beside layers that are not: of a whole module it is no one's wish."""
-    norms, drops = _mode_layers(module)
+    drops = [part for _, part in parts if isinstance(part, nnx.Dropout) and part.rate]
     evaluating = [path for path, part in norms if part.use_running_average]
-    whole = len(evaluating) == len(norms) and all(part.deterministic for _, part in drops)
-    return [] if whole else evaluating
+    whole = len(evaluating) == len(norms) and all(part.deterministic for part in drops)
+    return ([], evaluating) if whole else (evaluating, [])
 
 
 def _switch(module: Any, train: bool, frozen: Sequence[Any]) -> None:

@@ -1,6 +1,7 @@
 """By which flag a network is told that it is trained: ``train``, ``training``, ``deterministic``, or ``inference``."""
 
 import inspect
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,7 @@ EVALUATION = (
 """True in evaluation."""
 UNCLEAR = ("mode", "phase", "stage")
 WORDS = ("train", "training", "eval", "evaluation", "test", "inference", "predict", "val")
+_log = logging.getLogger(__name__)
 KNOWN = "train, training, is_training, deterministic, use_running_average, inference or eval"
 
 
@@ -128,3 +130,28 @@ def unknown_flags(call: Callable[..., Any], *, given: int) -> dict[str, bool | N
         for p in parameters
         if p.kind is p.VAR_KEYWORD or (isinstance(p.default, bool) and not is_flag(p.name))
     }
+
+
+def tell_idle(layers: str, flags: list[str], *, are_all: bool) -> None:
+    """Say of layers that are in evaluation mode in training: frozen, or never told.
+
+    Args:
+        layers: their names.
+        flags: what would wake one of them, and is no flag that is known.
+        are_all: whether there is no layer that acts in training.
+
+    Raises:
+        ValueError: no layer acts in training, and a flag that nobody has set is why.
+    """
+    frozen = [name for name in flags if "freeze" in name or "frozen" in name]
+    unknown = [name for name in flags if name not in frozen]
+    if unknown and are_all:
+        raise ValueError(
+            f"model would be trained in evaluation mode: {layers} would be in it, and {', '.join(unknown)} is no flag "
+            f"that is known ({KNOWN}); where it is meant so, wrap it in a module without it"
+        )
+    wakes = (
+        f"; {', '.join(unknown)}, which is no flag that is known, would wake it" if unknown else ""
+    )
+    if unknown or not frozen:
+        _log.warning("%s: in evaluation mode in training, too, as if frozen%s", layers, wakes)

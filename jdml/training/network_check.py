@@ -1,24 +1,22 @@
 """What a network does is tried on shapes, before any work: that it trains and evaluates, and carries what it can."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.interpreters.partial_eval import dce_jaxpr
 
 from jdml.training import mode_flags
 from jdml.training.from_linen import FromLinen
 from jdml.training.models import Model, embed_in_training
 from jdml.training.placement import Tree
 from jdml.training.preprocess import Preprocess
-from jdml.training.wrapped import DROPOUT, NORM, HoldsLayers, Wrapped
+from jdml.training.wrapped import Call, HoldsLayers, Wrapped
 
 ROWS = 2
 """So many rows are tried: what has the shape of one row's batch shows."""
-DRAWS = "random_bits"
-"""What a traced program that draws random numbers has in it."""
 _log = logging.getLogger(__name__)
 
 
@@ -40,10 +38,11 @@ def check_network(model: Model, preprocess: Preprocess, sample: Tree) -> None:
     if isinstance(model, FromLinen):
         model.tried(trial)
         return
-    trial(model, True)
-    trial(model, False)
     if isinstance(model, HoldsLayers):
         _check_modes(model, trial)
+        return
+    trial(model, True)
+    trial(model, False)
 
 
 class _Trial:
@@ -71,28 +70,12 @@ class _Trial:
             return jax.eval_shape(evaluated, stats, params, self._rows(ROWS))
         return self._trained(trained, stats, params, key)
 
-    def acts(self, model: HoldsLayers, train: bool) -> set[str]:
-        """Which of dropout and batch norm acts: embeddings that are drawn, statistics that move."""
-        images, key = self._rows(ROWS), jax.eval_shape(lambda: jax.random.key(0))
-        fresh = model.init(None, None)
-        stats = fresh["batch_stats"]
-
-        def embedded(stats: Tree, params: Tree, images: Tree, key: jax.Array) -> tuple[Tree, Tree]:
-            rngs = {"dropout": key} if train else None
-            variables = {"params": params, "batch_stats": stats}
-            embeddings, updates = model.apply(
-                variables, self._preprocess(images), train=train, mutable=["batch_stats"], rngs=rngs
-            )
-            return updates["batch_stats"], embeddings
-
-        program = jax.make_jaxpr(embedded)(stats, fresh["params"], images, key).jaxpr
-        leaves = jax.tree_util.tree_leaves_with_path(stats)
-        arrays = zip(leaves, program.invars, program.outvars, strict=False)
-        moved = {jax.tree_util.keystr(path) for (path, _), old, new in arrays if new is not old}
-        of_embeddings = [place >= len(leaves) for place in range(len(program.outvars))]
-        needed = str(dce_jaxpr(program, of_embeddings)[0])
-        drawn = {DROPOUT} if DRAWS in needed else set()
-        return drawn | ({NORM} if model.are_of_norms(moved) else set())
+    def calls(self, model: HoldsLayers, train: bool) -> list[Call]:
+        """How batch norm and dropout are called."""
+        calls: list[Call] = []
+        with model.watching(calls):
+            self(model, train)
+        return calls
 
     def _trained(self, trained: Any, stats: Tree, params: Tree, key: Any) -> Any:
         make = jax.make_jaxpr(trained, return_shape=True)
@@ -132,48 +115,55 @@ def _explain(error: Exception) -> None:
 
 def _check_modes(model: HoldsLayers, trial: _Trial) -> None:
     """Layers that behave otherwise in training do so, and in evaluation they do not."""
-    there = model.mode_layers()
-    stuck = trial.acts(model, False) & there if there else set()
+    trained = trial.calls(model, True)
+    stuck = {call.layer for call in trial.calls(model, False) if not call.evaluates}
     if stuck:
         raise ValueError(
             f"model must be able to evaluate, but without training its {_all(stuck)} acts as in training: leave its "
             f"mode to its attribute, or switch it by a flag ({mode_flags.KNOWN})"
         )
     if model.frozen:
-        names = ", ".join(model.frozen[:3]) + (", …" if len(model.frozen) > 3 else "")
-        _log.warning("%s: in evaluation mode in training, too, as if frozen", names)
-    idle = there - trial.acts(model, True) if there else set()
+        _log.warning("%s: in evaluation mode in training, too, as if frozen", _some(model.frozen))
+    if model.woken:
+        _log.warning(
+            "%s: came in evaluation mode, as all of the network, and is trained; for it to stay, its call must tell it",
+            _some(model.woken),
+        )
+    idle = [call for call in trained if _is_idle(call)]
     if idle:
-        _refuse_untold(model, idle, idle == there, trial)
+        _tell_idle(model, idle, len(idle) == len(trained), trial)
 
 
-def _refuse_untold(model: HoldsLayers, idle: set[str], are_all: bool, trial: _Trial) -> None:
+def _is_idle(call: Call) -> bool:
+    """Whether a layer was told by its call, in training, to do as in evaluation; an attribute is set by the run."""
+    return call.evaluates and call.told
+
+
+def _tell_idle(model: HoldsLayers, idle: list[Call], are_all: bool, trial: _Trial) -> None:
     """Batch norm or dropout that does nothing in training: frozen, or never told."""
 
     def wakes(told: dict[str, Any]) -> bool:
         try:
-            return bool(trial.acts(model.telling(**told), True) & idle)
+            calls = trial.calls(model.telling(**told), True)
         except Exception:  # what it turns is something else
             return False
+        return sum(map(_is_idle, calls)) < len(idle)
 
     turned = mode_flags.unknown_flags(type(model.module).__call__, given=2)
-    unknown = [
+    flags = [
         name
         for name, other in turned.items()
-        if "freeze" not in name
-        and "frozen" not in name
-        and (are_all if other is None else wakes({name: other}))
+        if (are_all if other is None else wakes({name: other}))
     ]
-    if unknown:
-        raise ValueError(
-            f"model would be trained in evaluation mode: {_all(idle)} does nothing in training, and "
-            f"{', '.join(unknown)} of its __call__ is no flag that is known ({mode_flags.KNOWN})"
-        )
-    _log.warning("%s: in evaluation mode in training, too, as if frozen", _all(idle))
+    mode_flags.tell_idle(_all({call.layer for call in idle}), flags, are_all=are_all)
 
 
 def _all(kinds: set[str]) -> str:
     return " and ".join(sorted(kinds))
+
+
+def _some(paths: Sequence[str]) -> str:
+    return ", ".join(paths[:3]) + (", …" if len(paths) > 3 else "")
 
 
 def _check_params(params: Tree) -> None:

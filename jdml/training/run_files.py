@@ -17,6 +17,8 @@ CHECKPOINTS = "checkpoints"
 LOG = "log.jsonl"
 MODEL = "model.safetensors"
 METRICS = "metrics.json"
+SHORTER = "metrics_before.json"
+"""What a run had scored before it was made longer."""
 DESCRIPTION = "jdml"
 """The key of a model file's metadata under which its description stands, as JSON."""
 

@@ -1,11 +1,14 @@
 """What wraps a network of another kind in ``init`` and ``apply``: equal where its programs are; and two functions."""
 
+import contextlib
 import copy
+import functools
 import inspect
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 
@@ -43,7 +46,7 @@ class Wrapped:
     def telling(self, **told: Any) -> Self:
         """The same network, told more at its call."""
         made = copy.copy(self)
-        made.told = told
+        made.told, made._identity = told, (self._identity, tuple(told.items()))
         return made
 
     def init(self, key: Any, images: Any, /, *, train: bool = False) -> Any:
@@ -73,8 +76,18 @@ class Wrapped:
         return f"{type(self).__name__}({type(self.module).__name__})"
 
 
-NORM, DROPOUT = "batch norm", "dropout"
-"""What behaves otherwise in training, and can be told from outside."""
+class Call(NamedTuple):
+    """How a layer that behaves otherwise in training was called.
+
+    Attributes:
+        layer: what it is.
+        evaluates: whether it did as in evaluation.
+        told: whether its call told it so, and not its attribute.
+    """
+
+    layer: str
+    evaluates: bool
+    told: bool
 
 
 class HoldsLayers(Wrapped):
@@ -83,18 +96,45 @@ class HoldsLayers(Wrapped):
     holds_parameters = True
     frozen: Sequence[str] = ()
     """The paths of batch norm that stays in evaluation mode."""
+    woken: Sequence[str] = ()
+    """The paths of batch norm that came in evaluation mode, and is trained."""
 
-    def mode_layers(self) -> set[str]:
-        """Which of batch norm, if it is not frozen, and dropout are within."""
-        raise NotImplementedError
-
-    def are_of_norms(self, paths: set[str]) -> bool:
-        """Whether one of these paths of what is carried is a statistic of batch norm."""
+    def watching(self, calls: list[Call]) -> AbstractContextManager[None]:
+        """Note the calls of batch norm and dropout, wherever they are within."""
         raise NotImplementedError
 
     def parts(self) -> Sequence[Any]:
         """It and all modules within it."""
         raise NotImplementedError
+
+
+@contextlib.contextmanager
+def watched(kind: Any, layer: str, flag: str, calls: list[Call]) -> Iterator[None]:
+    """Note the calls of a kind of layers, whose argument or attribute ``flag`` is true in evaluation.
+
+    Args:
+        kind: their class.
+        layer: what they are.
+        flag: the argument's and the attribute's name.
+        calls: what is added to.
+    """
+    call = kind.__call__
+    signature = inspect.signature(call)
+
+    @functools.wraps(call)
+    def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        told = signature.bind(self, *args, **kwargs).arguments.get(flag)
+        drops = getattr(self, "rate", getattr(self, "p", 1))
+        if not isinstance(drops, int | float) or drops > 0:
+            own = getattr(self, flag) if told is None else told
+            calls.append(Call(layer, bool(own), told is not None))
+        return call(self, *args, **kwargs)
+
+    kind.__call__ = noted
+    try:
+        yield
+    finally:
+        kind.__call__ = call
 
 
 class _Itself:
@@ -172,7 +212,9 @@ class FromFunctions(Wrapped):
         self._flags = mode_flags.flags_of(apply, given=2, also=KEYS)
         self._keys = [name for name in KEYS if name in _names(apply)[2:]]
         for name in _names(apply)[2:]:
-            if _LIKE_KEY.search(name) and name not in KEYS:
+            default = inspect.signature(apply).parameters[name].default
+            is_open = default is None or default is inspect.Parameter.empty
+            if _LIKE_KEY.search(name) and name not in KEYS and is_open:
                 raise TypeError(
                     f"model's apply takes {name}, which looks like a random key, and would be given none in training: "
                     f"call it {', '.join(KEYS)}, or wrap apply in a function without it"

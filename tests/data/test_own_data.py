@@ -204,8 +204,19 @@ def test_known_labels_are_those_of_rows_that_are_read_or_name_them_anew():
     with pytest.raises(ValueError, match=r"labels must be those of the rows as they come, but"):
         from_rows(iter(shuffled), labels=LABELS)
     each = list(enumerate(PICTURES))[::-1]
-    with pytest.raises(ValueError, match=r"row 0 has 11 and labels\[0\] is 0: a loader that shuff"):
+    with pytest.raises(
+        ValueError, match=r"row 0 has 11 and labels\[0\] is 0, and there are as many"
+    ):
         from_rows(iter([(image, row) for row, image in each]), labels=np.arange(12))
+    # Corrected labels, and other ones of a list, are the caller's own.
+    corrected = np.where(np.arange(12) == 3, 2, LABELS)
+    assert from_rows(iter(shuffled), labels=corrected).labels.tolist() == corrected.tolist()
+    same(
+        from_rows(
+            [(image, label) for image, (_, label) in zip(PICTURES, shuffled, strict=True)],
+            labels=LABELS,
+        )
+    )
     for unordered in ({0: "a"}, {"a", "b"}):
         with pytest.raises(TypeError, match=r"labels must be integers or strings \[N\], got {"):
             from_rows(pairs, labels=unordered)
@@ -234,9 +245,12 @@ def test_masks_and_other_colours_are_refused():
     with pytest.raises(TypeError, match="labels must be an array without a mask: leave the masked"):
         Dataset("masked", PICTURES, masked)
     with pytest.raises(TypeError, match="images must be an array without a mask"):
-        Dataset("masked", np.ma.array(PICTURES), LABELS)
+        Dataset("masked", np.ma.masked_less(PICTURES, 1), LABELS)
+    assert len(Dataset("whole", np.ma.array(PICTURES), np.ma.array(LABELS))) == 12
     inks = [Image.fromarray(image).convert("CMYK") for image in PICTURES]
-    with pytest.raises(TypeError, match=r"images must be images of 1, L, RGB, RGBA, got mode CMYK"):
+    with pytest.raises(
+        TypeError, match=r"images must be images of grey, or of red, green and blue, got mode CMYK"
+    ):
         Dataset("inks", inks, LABELS)
 
 

@@ -63,13 +63,16 @@ def test_scores_of_a_shorter_run_are_not_those_of_a_longer_one(tmp_path):
     assert (tmp_path / "metrics.json").exists()
     RunFolder(tmp_path, {**config, "fit": {"steps": 4}}, growing=True).close()
     assert not (tmp_path / "metrics.json").exists()
+    assert json.loads((tmp_path / "metrics_before.json").read_text()) == {"step": 2, "R@1": 0.5}
 
 
 def test_a_folder_with_scores_of_something_else_is_refused(tmp_path):
     write_json(tmp_path / "metrics.json", {"EPS": {"R@1": [0.5]}})
     for write in (lambda: None, lambda: write_json(tmp_path / "config.json", {"seeds": 3})):
         write()
-        with pytest.raises(ValueError, match=r"holds scores of something else \(metrics.json\)"):
+        with pytest.raises(
+            ValueError, match="has metrics.json, but neither a log nor a checkpoint"
+        ):
             RunFolder(tmp_path, {"lr": 0.1})
 
 

@@ -1,5 +1,6 @@
 """Networks that are told their mode in part: what stays in evaluation or training mode is refused or told; resumed."""
 
+import dataclasses
 import logging
 
 import flax.linen as nn
@@ -60,21 +61,49 @@ class AllFrozen(nn.Module):
         return nn.BatchNorm(use_running_average=True)(nn.Dense(3)(x)) * (2 if double else 1)
 
 
-@pytest.mark.parametrize("frozen", [False, True])
-def test_one_layer_of_several_that_is_not_told_is_found(frozen):
-    message = "Dropout_0 would be in it, and enable_dropout is no flag that is known"
-    with pytest.raises(ValueError, match=f"trained in evaluation mode: .*{message}"):
-        fit(Partly(frozen))
+class OnlyDrops(nn.Module):
+    @nn.compact
+    def __call__(self, x, enable_dropout=False):
+        return nn.Dropout(0.5, deterministic=not enable_dropout)(nn.Dense(3)(x))
+
+
+class Twice(nn.Module):
+    @nn.compact
+    def __call__(self, x, train=False):
+        norm = nn.BatchNorm()
+        return norm(norm(x, use_running_average=not train), use_running_average=True)
+
+
+WAKES = "; enable_dropout, which is no flag that is known, would wake it"
 
 
 @pytest.mark.parametrize(
     ("model", "layer"),
-    [(ByKey(), "Dropout_0"), (Frozen(), "BatchNorm_0"), (AllFrozen(), "BatchNorm_0")],
+    [
+        (Partly(), f"Dropout_0: {{told}}{WAKES}"),
+        (ByKey(), "Dropout_0: {told}"),
+        (Frozen(), "BatchNorm_0: {told}"),
+        (AllFrozen(), "BatchNorm_0: {told}"),
+    ],
 )
-def test_a_layer_that_no_flag_wakes_is_told(model, layer, caplog):
+def test_a_layer_that_is_idle_in_training_is_told(model, layer, caplog):
     with caplog.at_level(logging.WARNING):
         fit(model)
-    assert f"{layer}: in evaluation mode in training, too, as if frozen" in caplog.text
+    assert layer.format(told="in evaluation mode in training, too, as if frozen") in caplog.text
+    assert ("would wake it" in caplog.text) == ("wake" in layer)
+
+
+def test_where_no_layer_acts_the_flag_is_named():
+    with pytest.raises(ValueError, match="Dropout_0 would be in it, and enable_dropout is no flag"):
+        fit(OnlyDrops())
+    with pytest.raises(ValueError, match="where it is meant so, wrap it in a module without it"):
+        fit(Partly(frozen=True))
+
+
+def test_a_layer_that_is_called_twice_acts_if_one_call_does(caplog):
+    with caplog.at_level(logging.WARNING):
+        fit(Twice())
+    assert not caplog.text
 
 
 # NNX
@@ -108,9 +137,9 @@ class NeverDrops(Nnx):
         return self.drop(self.norm(self.first(x)), deterministic=not enable_dropout)
 
 
-class ByMode(Nnx):
-    def __call__(self, x, double=False):
-        return self.drop(self.norm(self.first(x)), deterministic=True) * (2 if double else 1)
+class OnlyNnxDrops(Nnx):
+    def __call__(self, x, enable_dropout=False):
+        return self.drop(self.first(x), deterministic=not enable_dropout)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +147,7 @@ class ByMode(Nnx):
     [
         (AlwaysDrops(), "must be able to evaluate, but without training its dropout acts"),
         (AlwaysMoves(), "must be able to evaluate, but without training its batch norm acts"),
-        (NeverDrops(), "evaluation mode: dropout does nothing in training, and enable_dropout of"),
+        (OnlyNnxDrops(), "evaluation mode: dropout would be in it, and enable_dropout is no flag"),
     ],
 )
 def test_nnx_layers_that_stay_in_one_mode_are_refused(model, message):
@@ -126,10 +155,46 @@ def test_nnx_layers_that_stay_in_one_mode_are_refused(model, message):
         fit(model)
 
 
-def test_an_nnx_layer_that_no_flag_wakes_is_told(caplog):
+def test_an_nnx_layer_that_is_idle_in_training_is_told(caplog):
     with caplog.at_level(logging.WARNING):
-        fit(ByMode())
-    assert "dropout: in evaluation mode in training, too, as if frozen" in caplog.text
+        fit(NeverDrops())
+    assert f"dropout: in evaluation mode in training, too, as if frozen{WAKES}" in caplog.text
+
+
+class Compiled(Nnx):
+    @nnx.jit
+    def __call__(self, x):
+        return super().__call__(x)
+
+
+class Rematerialized(Nnx):
+    def __call__(self, x):
+        return nnx.remat(lambda model, x: Nnx.__call__(model, x))(self, x)
+
+
+class Random(Nnx):
+    """Fixed random features, and statistics of its own, which evaluation changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean, self.calls = nnx.BatchStat(jnp.zeros(6)), nnx.Variable(jnp.zeros(()))
+
+    def __call__(self, x):
+        self.mean[...] += x.mean(0)
+        self.calls[...] += 1
+        return super().__call__(x @ jax.random.normal(jax.random.key(7), (6, 6)))
+
+
+class Unused(Nnx):
+    def __call__(self, x, double=False):
+        return self.first(x) * (2 if double else 1)
+
+
+@pytest.mark.parametrize("model", [Compiled(), Rematerialized(), Random(), Unused(), Nnx(rate=0.0)])
+def test_nnx_networks_with_nothing_to_tell(model, caplog):
+    with caplog.at_level(logging.WARNING):
+        fit(model)
+    assert not caplog.text
 
 
 def test_frozen_batch_norm_of_nnx_stays_and_a_whole_module_in_evaluation_mode_is_trained(caplog):
@@ -142,7 +207,7 @@ def test_frozen_batch_norm_of_nnx_stays_and_a_whole_module_in_evaluation_mode_is
     whole.eval()
     moved = fit(whole).state.batch_stats
     assert (moved["norm"]["mean"] != 0).all()
-    assert "evaluation mode" not in caplog.text
+    assert "norm: came in evaluation mode, as all of the network, and is trained" in caplog.text
 
 
 class Block(nnx.Module):
@@ -183,6 +248,31 @@ def test_a_run_of_another_nnx_network_is_not_gone_on_with(changed, tmp_path):
     fit(Nnx(), tmp_path, steps=3, longer=True)
     with pytest.raises(ValueError, match="the model is another"):
         fit(Nnx(**changed), tmp_path, steps=4, longer=True)
+
+
+@dataclasses.dataclass
+class Config:
+    scale: float
+    more: dict
+
+
+class Configured(Nnx):
+    def __init__(self, scale, more=1):
+        super().__init__()
+        self.config, self.table = Config(scale, {"more": more}), {"scale": scale}
+
+    def __call__(self, x):
+        return super().__call__(x) * self.config.scale
+
+
+def test_what_a_module_holds_beside_arrays_tells_it_apart():
+    from jdml.training.begin import _of_model
+
+    def of(model):
+        return fingerprint(_of_model(as_model(model)))
+
+    assert of(Configured(1.0)) == of(Configured(1.0))
+    assert len({of(Configured(1.0)), of(Configured(2.0)), of(Configured(1.0, more=2))}) == 3
 
 
 def test_a_mode_is_no_other_network_but_a_frozen_layer_is():
@@ -230,14 +320,28 @@ def test_equinox_layers_that_stay_in_one_mode(tmp_path, caplog):
             x, state = self.norm(self.linear(x), state)
             return self.drop(x, key=key, inference=not enable_dropout), state
 
+    class Compiled(Net):
+        calls: eqx.nn.StateIndex
+
+        def __init__(self):
+            super().__init__()
+            self.calls = eqx.nn.StateIndex(jnp.zeros(()))
+
+        @eqx.filter_jit
+        def __call__(self, x, state, *, key=None):
+            state = state.set(self.calls, state.get(self.calls) + 1)
+            return Net.__call__(self, x, state, key=key)
+
     def made(kind, **settings):
         return eqx.nn.make_with_state(kind)(**settings)
 
     with pytest.raises(ValueError, match="without training its dropout acts as in training"):
         fit(made(AlwaysDrops))
-    with pytest.raises(ValueError, match="dropout does nothing in training, and enable_dropout of"):
-        fit(made(NeverDrops))
     with caplog.at_level(logging.WARNING):
+        fit(made(Compiled))
+        assert not caplog.text
+        fit(made(NeverDrops))
+        assert f"dropout: in evaluation mode in training, too, as if frozen{WAKES}" in caplog.text
         stays = fit(made(Net, frozen=True)).state.batch_stats
     assert "norm: in evaluation mode in training, too, as if frozen" in caplog.text
     fresh = as_model(made(Net)).init(None, None)["batch_stats"]
@@ -272,6 +376,7 @@ def test_a_key_by_another_name_is_refused_and_stax_is_told():
 
     with pytest.raises(TypeError, match="takes dropout_rng, which looks like a random key"):
         fit((init, apply))
+    fit((init, lambda params, images, seed=0, use_rng=False: apply(params, images)))
 
     from jax.example_libraries import stax
 

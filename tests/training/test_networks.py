@@ -356,7 +356,7 @@ class Mode(Nnx):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (UnknownNnx, "trained in evaluation mode: .* learning of its __call__ is no flag that is"),
+        (UnknownNnx, "trained in evaluation mode: .* learning is no flag that is"),
         (WithCache, "takes 1 row and not 2, as one does that holds a variable of a batch's shape"),
         (WithKey, r"arrays of numbers .* got PRNGKeyArray key<fry> in \['key'\]"),
         (HandsOnNnx, "hands train on to what does not take it: name its flag"),
@@ -422,7 +422,7 @@ def test_equinox_modules(tmp_path):
     linear = eqx.nn.Linear(6, 3, key=key)
     for model, message in (
         (eqx.nn.make_with_state(WithState)()[0], r"give the pair \(model, state\)"),
-        (Unknown(linear, eqx.nn.Dropout(0.2)), "learning of its __call__ is no flag"),
+        (Unknown(linear, eqx.nn.Dropout(0.2)), "learning is no flag"),
         (Flagged(linear, True), "switched by its attribute training, .*: call it inference"),
         (eqx.nn.Linear(7, 3, key=key), r"must turn one image .* or a batch, into embeddings"),
     ):
