@@ -125,7 +125,7 @@ class Object(Wrapped):
 
 def _of_pair(first: Any, second: Any) -> Model:
     """A pair: an Equinox module and its state, the functions of a Linen module, or any two."""
-    if is_equinox(first) and type(first) is type(second):
+    if is_equinox(first) and type(first) is type(second):  # as equinox.partition returns
         raise TypeError(
             "model must be an Equinox module, or the pair of it and its state, got two modules, as equinox.partition "
             "returns: give equinox.combine(…) of them"
