@@ -74,6 +74,8 @@ def open_prepared(folder: Path, name: str) -> Any:
     place = prepared(folder, name)
     with _whole(place):
         builder = tfds.builder_from_directory(str(place))
+    _check_format(builder)
+    with _whole(place):
         for split in builder.info.splits.values():
             for file in map(Path, split.filepaths):
                 if not file.is_file() or not file.stat().st_size:
@@ -89,7 +91,7 @@ def _whole(place: Any) -> Iterator[None]:
     except (MissingLibraryError, MemoryError):
         raise
     except Exception as error:
-        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+        if getattr(error, "errno", None) and not isinstance(error, FileNotFoundError):
             raise  # of the system: the copy may be whole
         told = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(
@@ -112,18 +114,23 @@ def rows_of(builder: Any, split: str, decoders: Any = None) -> Sequence[Mapping[
     Raises:
         ValueError: the copy has another format than array_record, parquet or tfrecord, or a file is damaged.
     """
-    formats = {kind.value for kind in builder.info.available_file_formats()}
-    if formats & {"array_record", "parquet"}:
+    if _check_format(builder) & {"array_record", "parquet"}:
         with _whole(builder.data_dir):
             return _Rows(builder.as_data_source(split=split, decoders=decoders), builder.data_dir)
-    if "tfrecord" not in formats:
+    files = map(Path, builder.info.splits[split].filepaths)
+    places = [(file, *place) for file in files for place in _tfrecord_places(file)]
+    return TfRecordRows(builder.info.features, decoders, places)
+
+
+def _check_format(builder: Any) -> set[str]:
+    """The formats of a copy, one of which can be read without TensorFlow."""
+    formats = {kind.value for kind in builder.info.available_file_formats()}
+    if not formats & {"array_record", "parquet", "tfrecord"}:
         raise ValueError(
             f"{builder.data_dir} must be prepared as array_record or tfrecord, got {', '.join(sorted(formats))}: "
             "move it away, and `jdml data get` prepares it anew"
         )
-    files = map(Path, builder.info.splits[split].filepaths)
-    places = [(file, *place) for file in files for place in _tfrecord_places(file)]
-    return TfRecordRows(builder.info.features, decoders, places)
+    return formats
 
 
 @dataclass(frozen=True)

@@ -236,6 +236,7 @@ def test_the_shell_says_where_a_data_set_is_prepared(tmp_path, jdml_command):
     info = tmp_path / "mnist" / "3.0.1" / "dataset_info.json"
     info.parent.mkdir(parents=True)
     info.write_text('{"fileFormat": "array_record"}')
+    (info.parent / "mnist-train.array_record-00000-of-00001").touch()
     done = jdml_command("data", "get", "mnist", "--data-dir", str(tmp_path))
     assert (done.code, done.out) == (0, f"mnist is prepared in {tmp_path}\n")
 
