@@ -155,7 +155,7 @@ def as_inputs(name: str, images: Any) -> Any:
 
 
 _PIXELS = ("uint8", "float32")
-_OTHER_COLOURS = {"CMYK", "HSV", "LAB", "YCbCr"}
+_OTHER_COLOURS = {"CMYK", "HSV", "LAB", "P", "PA", "YCbCr"}
 CHANNELS = (1, 3, 4)
 """Of a photograph: grey, coloured, with transparency."""
 

@@ -146,7 +146,7 @@ def check_order(rows: Rows, classes: Classes) -> None:
         raise ValueError(
             f"labels must be those of the rows as they come, but row {row} has {own[row]!r} and labels[{row}] is "
             f"{given[row]!r}, and there are as many of each: a loader that shuffles has an order of its own, and its "
-            "rows their labels; leave labels out"
+            "rows their labels: leave labels out; or, where they are others, give the rows as a list"
         )
 
 

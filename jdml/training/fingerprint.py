@@ -88,7 +88,7 @@ def settings_of(parts: Iterable[Any]) -> list[Any]:
 
 def _settings(part: Any) -> dict[str, Any]:
     return {
-        name: value
+        name: str(value) if isinstance(value, enum.Enum) else value
         for name, value in vars(part).items()
         if not name.startswith(("_pytree__", "_object__"))
         and not is_flag(name)
@@ -101,10 +101,13 @@ def _is_setting(value: Any) -> bool:
         return all(map(_is_setting, value.values()))
     if isinstance(value, tuple | list | set | frozenset):
         return all(map(_is_setting, value))
-    if isinstance(value, types.SimpleNamespace) or (
-        dataclasses.is_dataclass(value) and not isinstance(value, type)
-    ):  # a configuration, but no module
-        return jax.tree.leaves(value) == [value] and _is_setting(vars(value))
+    if isinstance(value, types.SimpleNamespace):
+        return _is_setting(vars(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):  # a configuration
+        leaves = jax.tree.leaves(value)
+        is_module = len(leaves) != 1 or leaves[0] is not value
+        held = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+        return not is_module and _is_setting(held)
     plain = bool | int | float | complex | str | bytes | type | np.dtype | enum.Enum
     functions = types.FunctionType | types.BuiltinFunctionType | functools.partial | np.ufunc
     jitted = callable(value) and hasattr(value, "__wrapped__")

@@ -13,7 +13,7 @@ from jdml.adapt import path_texts
 from jdml.data.dataset import CHANNELS
 from jdml.training import mode_flags
 from jdml.training.placement import Tree
-from jdml.training.wrapped import Call, HoldsLayers, Names, watched
+from jdml.training.wrapped import ALONE, DROPOUT, NORM, Call, HoldsLayers, Names, watched
 
 BATCH = "batch"
 """The name of the axis of rows, where no batch norm gives it another."""
@@ -93,8 +93,9 @@ class FromEquinox(HoldsLayers):
         import equinox as eqx
 
         with (
-            watched(eqx.nn.BatchNorm, "batch norm", "inference", calls),
-            watched(eqx.nn.Dropout, "dropout", "inference", calls),
+            ALONE,
+            watched(eqx.nn.BatchNorm, NORM, "inference", calls),
+            watched(eqx.nn.Dropout, DROPOUT, "inference", calls, alias="deterministic"),
         ):
             yield
 

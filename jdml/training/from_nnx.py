@@ -12,7 +12,7 @@ import numpy as np
 
 from jdml.training import mode_flags
 from jdml.training.placement import Tree
-from jdml.training.wrapped import Call, HoldsLayers, Names, watched
+from jdml.training.wrapped import ALONE, DROPOUT, NORM, Call, HoldsLayers, Names, watched
 
 
 class FromNnx(HoldsLayers):
@@ -60,8 +60,9 @@ class FromNnx(HoldsLayers):
         from flax import nnx
 
         with (
-            watched(nnx.BatchNorm, "batch norm", "use_running_average", calls),
-            watched(nnx.Dropout, "dropout", "deterministic", calls),
+            ALONE,
+            watched(nnx.BatchNorm, NORM, "use_running_average", calls),
+            watched(nnx.Dropout, DROPOUT, "deterministic", calls),
         ):
             yield
 

@@ -168,7 +168,7 @@ def fit(
             not; nothing of it is saved.
         Preempted: SIGTERM came, and a last checkpoint was saved (with ``out_dir``, in the main thread).
         KeyboardInterrupt: Ctrl-C came, and a last checkpoint was saved, too; a second one ends at once.
-        EndedError: another process of this run has ended.
+        RuntimeError: another process of this run has ended.
 
     Implementation notes:
         Log records, evaluations and checkpoints depend on the step alone. A run that is killed anywhere and started

@@ -1,5 +1,6 @@
 """What a network does is tried on shapes, before any work: that it trains and evaluates, and carries what it can."""
 
+import itertools
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -13,10 +14,11 @@ from jdml.training.from_linen import FromLinen
 from jdml.training.models import Model, embed_in_training
 from jdml.training.placement import Tree
 from jdml.training.preprocess import Preprocess
-from jdml.training.wrapped import Call, HoldsLayers, Wrapped
+from jdml.training.wrapped import NORM, Call, HoldsLayers, Wrapped
 
 ROWS = 2
 """So many rows are tried: what has the shape of one row's batch shows."""
+_row_counts = itertools.cycle(range(ROWS, 64))
 _log = logging.getLogger(__name__)
 
 
@@ -34,7 +36,9 @@ def check_network(model: Model, preprocess: Preprocess, sample: Tree) -> None:
     """
     if not isinstance(model, Wrapped):
         return
-    trial = _Trial(preprocess, sample)
+    # Each check of a module tries another number of rows: a program that is kept calls no layer that could be watched.
+    rows = next(_row_counts) if isinstance(model, HoldsLayers) else ROWS
+    trial = _Trial(preprocess, sample, rows)
     if isinstance(model, FromLinen):
         model.tried(trial)
         return
@@ -48,8 +52,8 @@ def check_network(model: Model, preprocess: Preprocess, sample: Tree) -> None:
 class _Trial:
     """Traces a network's training or evaluation, and looks at its arrays."""
 
-    def __init__(self, preprocess: Preprocess, sample: Tree) -> None:
-        self._preprocess, self._sample = preprocess, sample
+    def __init__(self, preprocess: Preprocess, sample: Tree, rows: int) -> None:
+        self._preprocess, self._sample, self._several = preprocess, sample, rows
 
     def __call__(self, model: Any, train: bool) -> Any:
         """The traced program, of carried variables to carried variables where it trains."""
@@ -67,7 +71,7 @@ class _Trial:
             return model.apply(variables, self._preprocess(images), train=False)
 
         if not train:
-            return jax.eval_shape(evaluated, stats, params, self._rows(ROWS))
+            return jax.eval_shape(evaluated, stats, params, self._rows(self._several))
         return self._trained(trained, stats, params, key)
 
     def calls(self, model: HoldsLayers, train: bool) -> list[Call]:
@@ -80,7 +84,7 @@ class _Trial:
     def _trained(self, trained: Any, stats: Tree, params: Tree, key: Any) -> Any:
         make = jax.make_jaxpr(trained, return_shape=True)
         try:
-            program, after = make(stats, params, self._rows(ROWS), key)
+            program, after = make(stats, params, self._rows(self._several), key)
         except Exception as error:  # whatever a user's network raises
             _explain(error)
             try:
@@ -88,8 +92,8 @@ class _Trial:
             except Exception:  # one row fails too: it was not for the number of rows
                 raise error from None
             raise ValueError(
-                f"model must take batches of any size, but takes 1 row and not {ROWS}, as one does that holds a "
-                f"variable of a batch's shape (a cache): {str(error).splitlines()[0]}"
+                f"model must take batches of any size, but takes 1 row and not {self._several}, as one does that holds "
+                f"a variable of a batch's shape (a cache): {str(error).splitlines()[0]}"
             ) from error
         _check_carried(stats, after)
         return program.jaxpr
@@ -124,22 +128,26 @@ def _check_modes(model: HoldsLayers, trial: _Trial) -> None:
         )
     if model.frozen:
         _log.warning("%s: in evaluation mode in training, too, as if frozen", _some(model.frozen))
-    if model.woken:
+    if model.woken and any(call.layer == NORM and not call.evaluates for call in trained):
         _log.warning(
             "%s: came in evaluation mode, as all of the network, and is trained; for it to stay, its call must tell it",
             _some(model.woken),
         )
-    idle = [call for call in trained if _is_idle(call)]
+    idle = {call.layer for call in trained if call.evaluates and not _is_frozen(call, model)}
     if idle:
-        _tell_idle(model, idle, len(idle) == len(trained), trial)
+        _tell_idle(model, idle, _awake(trained), trial)
 
 
-def _is_idle(call: Call) -> bool:
-    """Whether a layer was told by its call, in training, to do as in evaluation; an attribute is set by the run."""
-    return call.evaluates and call.told
+def _is_frozen(call: Call, model: HoldsLayers) -> bool:
+    """Whether it is batch norm that stays in evaluation mode by its attribute."""
+    return call.layer == NORM and not call.told and bool(model.frozen)
 
 
-def _tell_idle(model: HoldsLayers, idle: list[Call], are_all: bool, trial: _Trial) -> None:
+def _awake(calls: list[Call]) -> int:
+    return sum(not call.evaluates for call in calls)
+
+
+def _tell_idle(model: HoldsLayers, idle: set[str], awake: int, trial: _Trial) -> None:
     """Batch norm or dropout that does nothing in training: frozen, or never told."""
 
     def wakes(told: dict[str, Any]) -> bool:
@@ -147,15 +155,15 @@ def _tell_idle(model: HoldsLayers, idle: list[Call], are_all: bool, trial: _Tria
             calls = trial.calls(model.telling(**told), True)
         except Exception:  # what it turns is something else
             return False
-        return sum(map(_is_idle, calls)) < len(idle)
+        return _awake(calls) > awake
 
     turned = mode_flags.unknown_flags(type(model.module).__call__, given=2)
     flags = [
         name
         for name, other in turned.items()
-        if (are_all if other is None else wakes({name: other}))
+        if (awake == 0 if other is None else wakes({name: other}))
     ]
-    mode_flags.tell_idle(_all({call.layer for call in idle}), flags, are_all=are_all)
+    mode_flags.tell_idle(_all(idle), flags, are_all=awake == 0)
 
 
 def _all(kinds: set[str]) -> str:

@@ -321,7 +321,7 @@ def together() -> Iterator[None]:
     """Say it in words when what is computed together cannot be, as another process has ended.
 
     Raises:
-        EndedError: naming what to do.
+        RuntimeError: naming what to do.
     """
     try:
         yield

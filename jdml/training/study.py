@@ -61,7 +61,7 @@ def run_study(
             other settings, naming them.
         Exception: what a job raised, of the same kind, naming the job; no job begins after it, those that have begun
             end and are kept.
-        EndedError: a worker was killed, naming the jobs at work.
+        RuntimeError: a worker was killed, naming the jobs at work.
 
     Implementation notes:
         Start it again, after an interruption or with more minutes, and only what is missing runs. Jobs begin in their

@@ -5,6 +5,7 @@ import copy
 import functools
 import inspect
 import re
+import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
@@ -76,6 +77,11 @@ class Wrapped:
         return f"{type(self).__name__}({type(self.module).__name__})"
 
 
+NORM, DROPOUT = "batch norm", "dropout"
+ALONE = threading.RLock()
+"""Classes are watched by one thread at a time."""
+
+
 class Call(NamedTuple):
     """How a layer that behaves otherwise in training was called.
 
@@ -109,7 +115,9 @@ class HoldsLayers(Wrapped):
 
 
 @contextlib.contextmanager
-def watched(kind: Any, layer: str, flag: str, calls: list[Call]) -> Iterator[None]:
+def watched(
+    kind: Any, layer: str, flag: str, calls: list[Call], *, alias: str = ""
+) -> Iterator[None]:
     """Note the calls of a kind of layers, whose argument or attribute ``flag`` is true in evaluation.
 
     Args:
@@ -117,13 +125,15 @@ def watched(kind: Any, layer: str, flag: str, calls: list[Call]) -> Iterator[Non
         layer: what they are.
         flag: the argument's and the attribute's name.
         calls: what is added to.
+        alias: the argument's older name.
     """
     call = kind.__call__
     signature = inspect.signature(call)
 
     @functools.wraps(call)
     def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        told = signature.bind(self, *args, **kwargs).arguments.get(flag)
+        given = signature.bind(self, *args, **kwargs).arguments
+        told = given.get(flag, given.get(alias))
         drops = getattr(self, "rate", getattr(self, "p", 1))
         if not isinstance(drops, int | float) or drops > 0:
             own = getattr(self, flag) if told is None else told

@@ -137,6 +137,26 @@ class NeverDrops(Nnx):
         return self.drop(self.norm(self.first(x)), deterministic=not enable_dropout)
 
 
+class SetsItself(Nnx):
+    def __call__(self, x, learn=False):
+        self.train() if learn else self.eval()
+        return super().__call__(x)
+
+
+class Skips(Nnx):
+    """What a boolean leaves out of the network is not woken by it."""
+
+    def __call__(self, x, project=True):
+        x = self.norm(self.first(x), use_running_average=True)
+        return self.norm(x, use_running_average=True) if project else x
+
+
+class StuckAndCompiled(Nnx):
+    @nnx.jit
+    def __call__(self, x):
+        return self.norm(self.first(x), use_running_average=False)
+
+
 class OnlyNnxDrops(Nnx):
     def __call__(self, x, enable_dropout=False):
         return self.drop(self.first(x), deterministic=not enable_dropout)
@@ -147,15 +167,21 @@ class OnlyNnxDrops(Nnx):
     [
         (AlwaysDrops(), "must be able to evaluate, but without training its dropout acts"),
         (AlwaysMoves(), "must be able to evaluate, but without training its batch norm acts"),
+        (SetsItself(), "batch norm and dropout would be in it, and learn is no flag that is known"),
+        (StuckAndCompiled(), "without training its batch norm acts as in training"),
         (OnlyNnxDrops(), "evaluation mode: dropout would be in it, and enable_dropout is no flag"),
     ],
 )
 def test_nnx_layers_that_stay_in_one_mode_are_refused(model, message):
-    with pytest.raises(ValueError, match=message):
-        fit(model)
+    for _ in range(2):  # a program that is kept from the first time hides no layer
+        with pytest.raises(ValueError, match=message):
+            fit(model)
 
 
 def test_an_nnx_layer_that_is_idle_in_training_is_told(caplog):
+    with caplog.at_level(logging.WARNING):
+        fit(Skips())
+    assert "batch norm: in evaluation mode in training, too, as if frozen\n" in caplog.text
     with caplog.at_level(logging.WARNING):
         fit(NeverDrops())
     assert f"dropout: in evaluation mode in training, too, as if frozen{WAKES}" in caplog.text
@@ -250,7 +276,7 @@ def test_a_run_of_another_nnx_network_is_not_gone_on_with(changed, tmp_path):
         fit(Nnx(**changed), tmp_path, steps=4, longer=True)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class Config:
     scale: float
     more: dict
@@ -290,7 +316,7 @@ def test_a_mode_is_no_other_network_but_a_frozen_layer_is():
 # Equinox
 
 
-@pytest.mark.filterwarnings("ignore:.*mode.*")
+@pytest.mark.filterwarnings("ignore:.*mode.*", "ignore:.*deterministic.*")
 def test_equinox_layers_that_stay_in_one_mode(tmp_path, caplog):
     import equinox as eqx
 
@@ -320,6 +346,21 @@ def test_equinox_layers_that_stay_in_one_mode(tmp_path, caplog):
             x, state = self.norm(self.linear(x), state)
             return self.drop(x, key=key, inference=not enable_dropout), state
 
+    class Older(Net):
+        def __call__(self, x, state, *, key=None):
+            x, state = self.norm(self.linear(x), state)
+            return self.drop(x, key=jax.random.key(1), deterministic=False), state
+
+    class Table(eqx.Module):
+        places: np.ndarray
+
+    class Placed(eqx.Module):
+        linear: eqx.nn.Linear
+        table: Table
+
+        def __call__(self, x):
+            return self.linear(x) + self.table.places
+
     class Compiled(Net):
         calls: eqx.nn.StateIndex
 
@@ -347,6 +388,9 @@ def test_equinox_layers_that_stay_in_one_mode(tmp_path, caplog):
     fresh = as_model(made(Net)).init(None, None)["batch_stats"]
     for old, new in zip(jax.tree.leaves(fresh), jax.tree.leaves(stays), strict=True):
         np.testing.assert_array_equal(old, new)
+    with pytest.raises(ValueError, match="without training its dropout acts as in training"):
+        fit(made(Older))
+    fit(Placed(eqx.nn.Linear(6, 3, key=key), Table(np.ones(3, np.float32))), tmp_path / "placed")
     module, state = made(Net)
     moved = fit((eqx.nn.inference_mode(module), state)).state.batch_stats
     assert any(

@@ -357,7 +357,10 @@ class Mode(Nnx):
     ("make", "message"),
     [
         (UnknownNnx, "trained in evaluation mode: .* learning is no flag that is"),
-        (WithCache, "takes 1 row and not 2, as one does that holds a variable of a batch's shape"),
+        (
+            WithCache,
+            r"takes 1 row and not \d+, as one does that holds a variable of a batch's shape",
+        ),
         (WithKey, r"arrays of numbers .* got PRNGKeyArray key<fry> in \['key'\]"),
         (HandsOnNnx, "hands train on to what does not take it: name its flag"),
         (Mode, "must be told by a boolean .* got its attribute mode"),
