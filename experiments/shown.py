@@ -27,15 +27,11 @@ def cells(
     return [cell(over_seeds(results, name, metric), scale, digits) for metric in metrics]
 
 
-def part_of(results: Mapping[str, Any], part: str = "") -> dict[str, Any]:
-    """Of the runs that a study keeps those of a part, which are called ``part: run``, or of none."""
-    named = {name.rpartition(": ")[::2]: run for name, run in results.items()}
-    return {name: run for (of, name), run in named.items() if of == part}
-
-
 def beside(study: str, part: str = "") -> dict[str, Any]:
-    """The runs that are kept beside a study's file, those of a part."""
-    return part_of(read_results(Path(study).with_name("results.jsonl")), part)
+    """Of the runs that are kept beside a study's file those of a part, which are called ``part: run``, or of none."""
+    kept = read_results(Path(study).with_name("results.jsonl"))
+    named = {name.rpartition(": ")[::2]: run for name, run in kept.items()}
+    return {name: run for (of, name), run in named.items() if of == part}
 
 
 def curve(history: Sequence[Mapping[str, Any]], metric: str = "MAP@R") -> list[list[float]]:

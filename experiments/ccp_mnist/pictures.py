@@ -43,7 +43,9 @@ def draw_panels(source: Path, path: Path) -> None:
             style = {"color": colour, "markerfacecolor": face, "label": f"{name}, {part}"}
             axes[-1].plot(problems, values, marker + line, markersize=4, **style)
     axes[-1].set(title="classes: distance, covering radius", xlabel="problem", yscale="log")
-    axes[-1].legend(fontsize=7, loc="upper right", bbox_to_anchor=(1.0, 0.88))  # below the distances
+    axes[-1].legend(
+        fontsize=7, loc="upper right", bbox_to_anchor=(1.0, 0.88)
+    )  # below the distances
     axes[-1].xaxis.get_major_locator().set_params(integer=True)
     axes[-1].grid(alpha=0.3)
     figure.savefig(path, dpi=110)

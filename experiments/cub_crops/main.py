@@ -37,14 +37,12 @@ from experiments.omniglot.methods import (
     train,
 )
 from experiments.options import resolved, start
-from experiments.shown import part_of
+from experiments.shown import beside
 from jdml import data, metrics
 from jdml.recipes import Recipe
 from jdml.report import embedding_map, gallery, markdown_table
-from jdml.training.records import read_results
 from jdml.training.study import run_study
 
-HERE = Path(__file__).parent
 RATE = 1e-3
 HELD_OUT = 4
 """Of the 20 training classes, to choose the weights by."""
@@ -176,9 +174,8 @@ def table(results: dict[str, Any], columns: Sequence[str]) -> str:
 def main(settings: Settings) -> str:
     """Do the runs that are missing, and write table and pictures."""
     if settings.table:
-        kept = read_results(HERE / "results.jsonl")
-        tables = [table(part_of(kept), COLUMNS), table(part_of(kept, "open set"), OPEN_SET)]
-        return "\n".join(tables)
+        parts = {"": COLUMNS, "open set": OPEN_SET}
+        return "\n".join(table(beside(__file__, part), shown) for part, shown in parts.items())
     out = settings.out / "quick" if settings.quick else settings.out
     jobs = make_jobs(settings, out)
     first = next(iter(jobs.values()))

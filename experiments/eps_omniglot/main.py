@@ -29,12 +29,11 @@ import jdml
 from experiments.eps_omniglot.tables import CURVES, LONGER, PAPER, PRINTED, report
 from experiments.letters.levels import COPIES, with_copies
 from experiments.options import Tabled, resolved, start
-from experiments.shown import tell
+from experiments.shown import beside, tell
 from jdml import data, metrics, mining, models, training
 from jdml.recipes import Recipe, make_objective
 from jdml.recipes.words import build_miner
 from jdml.training import by_recipe
-from jdml.training.records import read_results
 from jdml.training.study import run_study
 
 DIM = 128
@@ -282,7 +281,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
 def main(settings: Settings) -> None:
     """Run what is missing, print the tables and write table and figure."""
     if settings.table:
-        kept = read_results(Path(__file__).with_name("results.jsonl"))
+        kept = beside(__file__)
         settings.out.mkdir(parents=True, exist_ok=True)
         tell(report(kept, get_args(Part), settings.out), kept, settings.out / "tables.md")
         return

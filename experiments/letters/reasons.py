@@ -14,6 +14,7 @@ from typing import Any
 
 from experiments.letters import abreast, levels
 from experiments.letters.protocol import Job, make_job, name_of, read_frozen
+from experiments.omniglot.methods import EASY
 from experiments.options import Kept, start
 from jdml.report import markdown_table, paired
 from jdml.training.records import read_results
@@ -27,7 +28,6 @@ ROWS, QUARTER = 1024, 2
 LATE = {"EPS + margin": ("also", "beta", "β's"), "ArcFace": ("tuned", "proxies", "the proxies'")}
 """Of those that begin late with a large batch: the column they are frozen in, the role suspected, and whose it is."""
 FOLDS = {"circle": (0, 1, 2, 3), **dict.fromkeys(LATE, (0, 1))}
-EASY = "easy_positive"
 
 
 @dataclasses.dataclass(frozen=True)

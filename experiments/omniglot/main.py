@@ -37,13 +37,11 @@ from experiments.omniglot.methods import (
     train,
 )
 from experiments.options import start
-from experiments.shown import part_of
+from experiments.shown import beside
 from jdml import data, metrics
 from jdml.report import markdown_table, paired
-from jdml.training.records import read_results
 from jdml.training.study import over_seeds, run_study
 
-HERE = Path(__file__).parent
 RATE, BATCH = 5e-4, (4, 40)
 LETTER_BATCH = (16, 10)
 """As many drawings: a letter has 20."""
@@ -155,16 +153,16 @@ def of_memories(results: Mapping[str, Any]) -> str:
     return markdown_table(["letters R@1", *seeds, "beside EPS + MS, paired"], rows)
 
 
-def kept_tables(results: Mapping[str, Any]) -> str:
+def kept_tables() -> str:
     """All tables of the runs that are kept."""
-    sections = [table(part_of(results)), of_memories(part_of(results, "memory"))]
-    return "\n".join([*sections, by_level(part_of(results, "levels"))])
+    tables = {"": table, "memory": of_memories, "levels": by_level}
+    return "\n".join(show(beside(__file__, part)) for part, show in tables.items())
 
 
 def main(settings: Settings) -> str:
     """Do the runs that are missing, and write the table."""
     if settings.table:
-        return kept_tables(read_results(HERE / "results.jsonl"))
+        return kept_tables()
     out = settings.out / "quick" if settings.quick else settings.out
     results = run_study(run, make_jobs(settings), out / "results.jsonl", workers=settings.workers)
     text = by_level(results) if "letter" in settings.labels else table(results)

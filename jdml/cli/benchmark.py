@@ -197,20 +197,15 @@ class Benchmark(BenchmarkOptions):
 
 def _check_folder(out: Path | None) -> None:
     """Refuse a folder of something else, whose scores the benchmark's would replace."""
-    from jdml.training.run_files import CONFIG, METRICS, read_json
+    from jdml.training.run_files import CONFIG, METRICS, is_of_benchmark, read_json
 
     if out is None:
         return
-    there = {
-        file: read_json(out / file, dict) for file in (CONFIG, METRICS) if (out / file).is_file()
-    }
-    command = there.get(CONFIG, {}).get("started", {}).get("command", "")
-    own = (
-        str(command).startswith("jdml benchmark")
-        if CONFIG in there
-        else "options" in there.get(METRICS, {})
-    )
-    if there and not own:
+    if (out / CONFIG).is_file():
+        own = is_of_benchmark(read_json(out / CONFIG, dict))
+    else:
+        own = not (out / METRICS).is_file() or "options" in read_json(out / METRICS, dict)
+    if not own:
         raise ValueError(f"--out {out} holds another run: give another folder")
 
 

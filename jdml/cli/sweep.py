@@ -77,7 +77,7 @@ class Sweep(Train):
         for name in ("seeds", "jobs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
-        if self.processes is not None or self.coordinator is not None or self.process is not None:
+        if {self.coordinator, self.processes, self.process} != {None}:
             raise ValueError(
                 "--coordinator, --processes and --process are for one run on several machines, jdml train: a sweep "
                 "trains its runs one by one; --jobs has several at a time, and each machine may have a sweep of its own"

@@ -90,7 +90,7 @@ def _whole(place: Any) -> Iterator[None]:
         yield
     except (MissingLibraryError, MemoryError):
         raise
-    except Exception as error:
+    except Exception as error:  # whatever tfds and its readers raise
         if getattr(error, "errno", None) and not isinstance(error, FileNotFoundError):
             raise  # of the system: the copy may be whole
         told = (str(error) or type(error).__name__).splitlines()[0]

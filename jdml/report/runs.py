@@ -14,7 +14,15 @@ from jdml.report.seen import NO_CLASS
 from jdml.training.embedded import read_embeddings
 from jdml.training.log import RESOURCES
 from jdml.training.records import read_results
-from jdml.training.run_files import CHECKPOINTS, CONFIG, LOG, METRICS, MODEL, read_json
+from jdml.training.run_files import (
+    CHECKPOINTS,
+    CONFIG,
+    LOG,
+    METRICS,
+    MODEL,
+    is_of_benchmark,
+    read_json,
+)
 
 RESULTS = "results.jsonl"
 ORDER = "sweep.json"
@@ -167,19 +175,17 @@ def _of_folder(place: Path, scores: Mapping[str, Any]) -> Run:
     seed = _seed(settings.pop("seed", config.get("fit", {}).get("seed")), str(place / CONFIG))
     last: Mapping[str, Any] = log[-1] if log else {}
     started = config.get("started", {})
-    command = started.get("command")
-    part = HELD_OUT if str(command).startswith("jdml benchmark") else ""
     resources = read_json(place / RESOURCES) if (place / RESOURCES).is_file() else {}
     memory = resources.get("memory_mib")
     return Run(
         place.name,
         settings,
         seed,
-        _flat_scores(scores, part),
+        _flat_scores(scores, HELD_OUT if is_of_benchmark(config) else ""),
         log,
         place,
         config,
-        command,
+        started.get("command"),
         config.get("versions", {}),
         seconds=last.get("seconds"),
         memory=memory if _is_number(memory) else None,

@@ -139,6 +139,5 @@ def _of_model(model: Model) -> Any:
     if isinstance(model, WithLora):
         return model.settings, _of_model(model.base)
     if isinstance(model, HoldsLayers):
-        arrays = model.init(None, None)
-        return type(model.module).__qualname__, arrays, settings_of(model.parts()), model.frozen
+        return model.init(None, None), settings_of(model.parts()), model.frozen
     return unwrapped(model)

@@ -57,10 +57,8 @@ class FromEquinox(HoldsLayers):
         self._flags = mode_flags.flags_of(type(module).__call__, given=2, also=("key", "state"))
         self._axis = _axis_of(module)
         norms, drops = _mode_layers(module)
-        evaluating = [path for path, part in norms if part.inference]
-        # Of a whole module it is no one's wish.
-        whole = len(evaluating) == len(norms) and all(part.inference for _, part in drops)
-        self.frozen, self.woken = ([], evaluating) if whole else (evaluating, [])
+        modes = {path: part.inference for path, part in norms}
+        self._part_frozen(modes, [part.inference for part in drops])
         self._check(eqx)
 
     def _check(self, eqx: Any) -> None:
@@ -205,8 +203,8 @@ def _parts(module: Any) -> list[Any]:
     return found
 
 
-def _mode_layers(module: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
-    """The batch norms and dropouts of a module, each with its path."""
+def _mode_layers(module: Any) -> tuple[list[tuple[str, Any]], list[Any]]:
+    """The batch norms of a module, each with its path, and its dropouts."""
     import equinox as eqx
 
     def kind(node: Any) -> bool:
@@ -218,7 +216,7 @@ def _mode_layers(module: Any) -> tuple[list[tuple[str, Any]], list[tuple[str, An
         if kind(part)
     ]
     norms = [(path, part) for path, part in found if isinstance(part, eqx.nn.BatchNorm)]
-    drops = [(p, part) for p, part in found if isinstance(part, eqx.nn.Dropout) and part.p]
+    drops = [part for _, part in found if isinstance(part, eqx.nn.Dropout) and part.p]
     return norms, drops
 
 

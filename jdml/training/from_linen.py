@@ -123,9 +123,7 @@ class FromLinen(Wrapped):
             if isinstance(value, bool) and not mode_flags.is_flag(name):
                 other = FromLinen(self.module.clone(**{name: not value}))
                 unknown += [name] if other._wakes(idle, trace) else []
-        layers = sorted(idle)
-        several = ", ".join(layers[:3]) + (", …" if len(layers) > 3 else "")
-        mode_flags.tell_idle(several, unknown, are_all=are_all)
+        mode_flags.tell_idle(mode_flags.several(sorted(idle)), unknown, are_all=are_all)
 
     def _wakes(self, idle: set[str], trace: Callable[["FromLinen", bool], Any]) -> bool:
         """Whether one of some layers is not in evaluation mode in training."""

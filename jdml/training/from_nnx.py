@@ -36,10 +36,7 @@ class FromNnx(HoldsLayers):
         super().__init__(module, graph)
         self._graph, self._states = graph, (params, stats)
         self._names = (Names(params), Names(stats))
-        self._frozen, woken = _frozen(module)
-        self.frozen, self.woken = (
-            ["/".join(map(str, path)) for path in paths] for paths in (self._frozen, woken)
-        )
+        self._part_frozen(*_modes(module))
         call = type(module).__call__
         asked = type(getattr(module, "to_nnx__module", module)).__call__
         self._is_bridge = asked is not call  # to a Linen module
@@ -94,7 +91,7 @@ class FromNnx(HoldsLayers):
         stats = self._names[1].tree(variables["batch_stats"])
         rest = (jax.tree.map(lambda leaf: leaf, part) for part in self._rest)
         module = nnx.merge(self._graph, params, stats, *rest)
-        _switch(module, train, self._frozen)
+        _switch(module, train, self.frozen)
         key = next(iter(rngs.values())) if rngs else jax.random.key(0)
         _seed(module, key)
         given: dict[str, Any] = {}
@@ -119,25 +116,27 @@ def _split(module: Any) -> tuple[Any, Any, Any, tuple[Any, Any]]:
     return graph, params, stats, (streams, notes)
 
 
-def _frozen(module: Any) -> tuple[list[Any], list[Any]]:
-    """The paths of batch norm in evaluation mode: that stays so, beside layers that are not; that of a whole module."""
+def _modes(module: Any) -> tuple[dict[str, Any], list[Any]]:
+    """Whether they are in evaluation mode: each batch norm by its path, and the dropouts."""
     from flax import nnx
 
-    parts = list(nnx.iter_modules(module))
-    norms = [(path, part) for path, part in parts if isinstance(part, nnx.BatchNorm)]
-    drops = [part for _, part in parts if isinstance(part, nnx.Dropout) and part.rate]
-    evaluating = [path for path, part in norms if part.use_running_average]
-    whole = len(evaluating) == len(norms) and all(part.deterministic for part in drops)
-    return ([], evaluating) if whole else (evaluating, [])
+    parts = [(_path(path), part) for path, part in nnx.iter_modules(module)]
+    norms = {p: part.use_running_average for p, part in parts if isinstance(part, nnx.BatchNorm)}
+    drops = [part.deterministic for _, part in parts if isinstance(part, nnx.Dropout) and part.rate]
+    return norms, drops
 
 
-def _switch(module: Any, train: bool, frozen: Sequence[Any]) -> None:
+def _path(path: Any) -> str:
+    return "/".join(map(str, path))
+
+
+def _switch(module: Any, train: bool, frozen: Sequence[str]) -> None:
     """Set the mode of a module and of all within it."""
     from flax import nnx
 
     module.train() if train else module.eval()
     for path, part in nnx.iter_modules(module):
-        if path in frozen:
+        if _path(path) in frozen:  # it is batch norm, which the type of all modules does not say
             part.use_running_average = True  # type: ignore[attr-defined]
         for name, value in list(vars(part).items()):
             if name not in ("deterministic", "use_running_average"):  # those are set

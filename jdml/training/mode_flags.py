@@ -2,7 +2,7 @@
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 TRAINING = (
@@ -37,8 +37,8 @@ EVALUATION = (
 """True in evaluation."""
 UNCLEAR = ("mode", "phase", "stage")
 WORDS = ("train", "training", "eval", "evaluation", "test", "inference", "predict", "val")
-_log = logging.getLogger(__name__)
 KNOWN = "train, training, is_training, deterministic, use_running_average, inference or eval"
+_log = logging.getLogger(__name__)
 
 
 def is_flag(name: str) -> bool:
@@ -130,6 +130,11 @@ def unknown_flags(call: Callable[..., Any], *, given: int) -> dict[str, bool | N
         for p in parameters
         if p.kind is p.VAR_KEYWORD or (isinstance(p.default, bool) and not is_flag(p.name))
     }
+
+
+def several(layers: Sequence[str]) -> str:
+    """The first of some layers, by their paths."""
+    return ", ".join(layers[:3]) + (", …" if len(layers) > 3 else "")
 
 
 def tell_idle(layers: str, flags: list[str], *, are_all: bool) -> None:

@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -53,10 +52,10 @@ class _Trial:
     """Traces a network's training or evaluation, and looks at its arrays."""
 
     def __init__(self, preprocess: Preprocess, sample: Tree, rows: int) -> None:
-        self._preprocess, self._sample, self._several = preprocess, sample, rows
+        self._preprocess, self._sample, self._number = preprocess, sample, rows
 
-    def __call__(self, model: Any, train: bool) -> Any:
-        """The traced program, of carried variables to carried variables where it trains."""
+    def __call__(self, model: Any, train: bool) -> None:
+        """Go through the network once; where it trains, from carried variables to carried variables."""
         images, key = self._rows(1), jax.eval_shape(lambda: jax.random.key(0))
         fresh = jax.eval_shape(lambda k, x: model.init(k, self._preprocess(x)), key, images)
         params, stats = fresh["params"], fresh.get("batch_stats", {})
@@ -70,9 +69,10 @@ class _Trial:
             variables = {"params": params, "batch_stats": stats}
             return model.apply(variables, self._preprocess(images), train=False)
 
-        if not train:
-            return jax.eval_shape(evaluated, stats, params, self._rows(self._several))
-        return self._trained(trained, stats, params, key)
+        if train:
+            self._trained(trained, stats, params, key)
+        else:
+            jax.eval_shape(evaluated, stats, params, self._rows(self._number))
 
     def calls(self, model: HoldsLayers, train: bool) -> list[Call]:
         """How batch norm and dropout are called."""
@@ -81,22 +81,20 @@ class _Trial:
             self(model, train)
         return calls
 
-    def _trained(self, trained: Any, stats: Tree, params: Tree, key: Any) -> Any:
-        make = jax.make_jaxpr(trained, return_shape=True)
+    def _trained(self, trained: Any, stats: Tree, params: Tree, key: Any) -> None:
         try:
-            program, after = make(stats, params, self._rows(self._several), key)
+            after = jax.eval_shape(trained, stats, params, self._rows(self._number), key)
         except Exception as error:  # whatever a user's network raises
             _explain(error)
             try:
-                make(stats, params, self._rows(1), key)
+                jax.eval_shape(trained, stats, params, self._rows(1), key)
             except Exception:  # one row fails too: it was not for the number of rows
                 raise error from None
             raise ValueError(
-                f"model must take batches of any size, but takes 1 row and not {self._several}, as one does that holds "
+                f"model must take batches of any size, but takes 1 row and not {self._number}, as one does that holds "
                 f"a variable of a batch's shape (a cache): {str(error).splitlines()[0]}"
             ) from error
         _check_carried(stats, after)
-        return program.jaxpr
 
     def _rows(self, number: int) -> Tree:
         def one(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -127,11 +125,14 @@ def _check_modes(model: HoldsLayers, trial: _Trial) -> None:
             f"mode to its attribute, or switch it by a flag ({mode_flags.KNOWN})"
         )
     if model.frozen:
-        _log.warning("%s: in evaluation mode in training, too, as if frozen", _some(model.frozen))
+        _log.warning(
+            "%s: in evaluation mode in training, too, as if frozen",
+            mode_flags.several(model.frozen),
+        )
     if model.woken and any(call.layer == NORM and not call.evaluates for call in trained):
         _log.warning(
             "%s: came in evaluation mode, as all of the network, and is trained; for it to stay, its call must tell it",
-            _some(model.woken),
+            mode_flags.several(model.woken),
         )
     idle = {call.layer for call in trained if call.evaluates and not _is_frozen(call, model)}
     if idle:
@@ -168,10 +169,6 @@ def _tell_idle(model: HoldsLayers, idle: set[str], awake: int, trial: _Trial) ->
 
 def _all(kinds: set[str]) -> str:
     return " and ".join(sorted(kinds))
-
-
-def _some(paths: Sequence[str]) -> str:
-    return ", ".join(paths[:3]) + (", …" if len(paths) > 3 else "")
 
 
 def _check_params(params: Tree) -> None:

@@ -23,6 +23,11 @@ DESCRIPTION = "jdml"
 """The key of a model file's metadata under which its description stands, as JSON."""
 
 
+def is_of_benchmark(config: Mapping[str, Any]) -> bool:
+    """Whether ``jdml benchmark`` began a run, by its configuration."""
+    return str(config.get("started", {}).get("command")).startswith("jdml benchmark")
+
+
 def write_json(path: str | Path, content: Any) -> None:
     """Write JSON to a file atomically: a reader, or a killed process, leaves the old file or the new one."""
     from jdml.models.tensors import write_text

@@ -105,6 +105,17 @@ class HoldsLayers(Wrapped):
     woken: Sequence[str] = ()
     """The paths of batch norm that came in evaluation mode, and is trained."""
 
+    def _part_frozen(self, norms: Mapping[str, bool], drops: Sequence[bool]) -> None:
+        """Batch norm in evaluation mode stays so beside layers that are not; of a whole module it is no one's wish.
+
+        Args:
+            norms: for the path of each batch norm whether it is in evaluation mode.
+            drops: for each dropout whether it is.
+        """
+        evaluating = [path for path, evaluates in norms.items() if evaluates]
+        whole = all(norms.values()) and all(drops)
+        self.frozen, self.woken = ([], evaluating) if whole else (evaluating, [])
+
     def watching(self, calls: list[Call]) -> AbstractContextManager[None]:
         """Note the calls of batch norm and dropout, wherever they are within."""
         raise NotImplementedError

@@ -1,5 +1,6 @@
 """Tables: Parquet and Arrow files, by their row groups, or refused."""
 
+import gc
 import json
 import pickle
 import time
@@ -217,13 +218,14 @@ def test_of_a_large_file_few_row_groups_are_held(write, arrow, monkeypatch, capl
     for module in (columns, tables):
         monkeypatch.setattr(module, "HELD", 1_500_000)
     monkeypatch.setattr(tables, "_kept", tables._Kept())
+    gc.collect()  # what other tests have left is not freed meanwhile
     before = arrow.total_allocated_bytes()
     images = from_parquet(file, transform=small).images
     most = 0
     for row in random.permutation(60).tolist():
         assert images.files[row].read_bytes() == noise[row]
         most = max(most, arrow.total_allocated_bytes() - before)
-    assert 800_000 < most < 2_600_000  # of 6,000,000: what is held, and the group that comes
+    assert 1_000_000 < most < 2_600_000  # of 6,000,000: what is held, and the group that comes
     assert tables._kept.held <= 1_500_000
     assert [group for _, group, _ in tables._kept._groups][-1] == row // 5  # the newest stay
     monkeypatch.setattr(columns, "LARGE", 400_000)
