@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-devices test-quick test-slowest hunt kills mutants properties lint types parity notebooks docs clean
+.PHONY: help demo test test-slow test-all snapshots hunt kills mutants properties lint types parity notebooks docs clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -26,20 +26,18 @@ demo: $(VENV)/.train ## undo class collapse on real digits (a minute, once insta
 	$(BIN)/jdml demo
 
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
-# Programs of their own, on as many devices as they need; `.ci/run` runs them beside the others.
-DEVICES = tests/meshes tests/scale
 
-test: $(VENV)/.dev ## the tests, with the documentation's code and the docstrings' examples (7 to 17 minutes on two cores, by their speed; again 0.7 of it)
-	$(PYTEST) $(DEVICES:%=--ignore %)
-
-test-devices: $(VENV)/.dev ## everything on eight devices, and training in two processes (four minutes)
-	$(PYTEST) $(DEVICES)
-
-test-quick: $(VENV)/.dev ## the formulas, with a loss of each family (one to two minutes)
+test: $(VENV)/.dev ## the tests, with the documentation's code and the docstrings' examples
 	$(PYTEST) -m "not slow"
 
-test-slowest: $(VENV)/.dev ## these and those on many devices, and which thirty of them took longest
+test-slow: $(VENV)/.dev ## the others: long runs, eight devices, two processes, studies, benchmarks, other libraries
+	$(PYTEST) -m slow
+
+test-all: $(VENV)/.dev ## both, and which thirty took longest
 	$(PYTEST) --durations=30 --durations-min=0
+
+snapshots: $(VENV)/.dev ## write anew what help and opening lines print; read the difference before you commit it
+	$(BIN)/python -m pytest -q tests/cli --snapshot-update
 
 CASES ?= 100000
 hunt: $(VENV)/.dev ## CASES generated batches, folders and command lines, other ones than the tests draw (hours), and what failed before
@@ -63,7 +61,7 @@ types: $(VENV)/.dev ## mypy
 	$(BIN)/mypy
 
 parity: $(VENV)/.parity ## the tests again, beside PyTorch's libraries and faiss
-	$(MAKE) --no-print-directory test
+	$(MAKE) --no-print-directory test-all
 
 notebooks: $(VENV)/.dev ## run every notebook on small digits, and compare what it prints with what it did
 	$(BIN)/python -m pytest -q -n $(WORKERS) -W default notebooks

@@ -6,6 +6,7 @@ import gc
 import io
 import os
 import platform
+import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.metadata import version
@@ -63,6 +64,10 @@ runner.runtestprotocol.__code__ = runner.runtestprotocol.__code__.replace(co_sta
 # twentieth of all time. Here they share one, until programs are dropped.
 mlir.make_ir_context = cache(mlir.make_ir_context)
 
+# A suite in the background, or under nohup, inherits an ignored Ctrl-C; it, and the children it starts, get the usual one.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 TESTS = Path(__file__).parent
 REPOSITORY = TESTS.parent
 
@@ -86,26 +91,10 @@ STRICT_ROOMS = {
     "optim",
 }
 
-# `make test-quick` leaves out what is marked slow where it stands (it runs whole programs or learns, reads real data,
-# compiles networks or compares with other libraries), and losses beside one of each kind.
-QUICK_LOSSES = {"triplet", "proxy_anchor", "potential_field"}
-
-
 def pytest_sessionfinish() -> None:
     """Spare pytest, which looks for garbage five times at the end, all that is none."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what repeats for one more loss what others of its kind show."""
-    from jdml import losses
-
-    others = {name.removesuffix("_loss") for name in losses.__all__} - QUICK_LOSSES
-    for item in items:
-        parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if str(parameters.get("name")).removesuffix("_loss") in others:
-            item.add_marker(pytest.mark.slow)
 
 
 def room_of(path: Path) -> str:

@@ -14,7 +14,7 @@ class Loss:
     Attributes:
         name: what it is called: the function is ``{name}_loss``.
         kind: whether it compares samples with each other ("pair") or with learned proxies of the classes ("proxy").
-        module: the module of :mod:`jdml.losses` with its formula.
+        module: the module of :mod:`jdml.losses` with its formula, or a pointer to a function of another package.
         several: whether its classes are meant to have several proxies each, ``[C, K, D]``; with one it would be
             another loss.
         proxies: proxies per class, unless another number is asked for: its paper's or a study's.
@@ -37,7 +37,8 @@ class Loss:
     @property
     def function(self) -> Callable[..., Any]:
         """The loss itself, such as :func:`jdml.losses.triplet_loss`."""
-        loss: Callable[..., Any] = resolve(f"jdml.losses.{self.module}:{self.name}_loss")
+        own = f"jdml.losses.{self.module}:{self.name}_loss"
+        loss: Callable[..., Any] = resolve(self.module if ":" in self.module else own)
         return loss
 
 

@@ -14,7 +14,7 @@ class Miner:
     """A rule that chooses the pairs a pair loss sees.
 
     Attributes:
-        builder: the function of :mod:`jdml.mining` that makes it.
+        builder: the function of :mod:`jdml.mining` that makes it, or a pointer to one of another package.
         words: what it is called on the command line.
         settings: what these words imply.
         needs_dim: whether the builder has to be told the embeddings' dimension, ``dim=``.
@@ -42,7 +42,10 @@ class Miner:
             >>> MINERS["eps"].build(dim=64) == MINERS["easy_positive"].build(dim=2)
             True
         """
-        builder: Callable[..., Callable[..., Any]] = resolve(f"jdml.mining:{self.builder}")
+        own = f"jdml.mining:{self.builder}"
+        builder: Callable[..., Callable[..., Any]] = resolve(
+            self.builder if ":" in self.builder else own
+        )
         known = list(inspect.signature(builder).parameters)
         for name in settings:
             if name not in known:

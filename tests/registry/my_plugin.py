@@ -1,0 +1,139 @@
+"""A module outside the package: it registers a loss, a miner, a network, a data set, a method and a command."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+import jdml
+from jdml import ops
+from jdml.cli.commands import COMMANDS, Command
+from jdml.losses import compare
+from jdml.ops import checks
+from jdml.registry import (
+    DATASETS,
+    LOSSES,
+    METHODS,
+    MINERS,
+    NETWORKS,
+    Count,
+    DataSet,
+    Loss,
+    Method,
+    Miner,
+    Network,
+)
+from jdml.training.hooks import Hook, HookResult
+
+
+@ops.public(compare, margin=checks.finite)
+def soft_contrastive_loss(embeddings, labels=None, *, margin=0.5, reduce_fn=jdml.mean, **options):
+    """Compute the contrastive loss with a soft hinge: ``reduce_pos d + reduce_neg softplus (m - d)``."""
+
+    def terms(c):
+        push = jax.nn.softplus(margin - c.distances)
+        return (c.distances, c.pairs.positive), (push, c.pairs.negative)
+
+    return compare(embeddings, labels, **options).reduce_pairs(reduce_fn, terms)
+
+
+def near_negative(radius=1.0):
+    """Keep the negatives nearer than ``radius``."""
+    return lambda key, distances, pairs: pairs._replace(
+        negative=pairs.negative & (distances < radius)
+    )
+
+
+class LinearNet(nn.Module):
+    """One dense layer over all pixels."""
+
+    dim: int = 4
+
+    @nn.compact
+    def __call__(self, images, *, train=False):
+        """Embed images ``[B, H, W, C]``."""
+        flat = images.astype(np.float32).reshape(len(images), -1)
+        return nn.Dense(self.dim, name="embedding")(flat)
+
+
+def load_bars(data_dir, split="train"):
+    """Load images of one bar each, labelled by its place and its side."""
+    places = np.arange(96) % 4
+    images = np.zeros((96, 8, 8, 1), np.uint8)
+    images[range(96), :, 2 * places] = 255
+    bars = jdml.data.Dataset("bars", images, places, {"place": places, "side": places % 2})
+    test = np.arange(96) < 32
+    return bars if split == "all" else bars.select(test if split == "test" else ~test)
+
+
+@dataclasses.dataclass(frozen=True)
+class ShrinkingMethod(Method):
+    """A pair loss, after each evaluation of which the network's weights shrink.
+
+    Attributes:
+        factor: what they are multiplied by.
+    """
+
+    name = "shrinking"
+    kind = "pair"
+    loss = "triplet"
+    hook = "my_plugin:make_hook"
+
+    factor: float = 0.9
+
+
+@dataclasses.dataclass(frozen=True)
+class ShrinkWeights(Hook):
+    """Multiply the network's weights by a factor after each evaluation, and count."""
+
+    factor: float
+    config = {}
+
+    def template(self, state):
+        """Return the count's shape."""
+        return np.zeros((), np.int32)
+
+    def start(self, state):
+        """Begin to count."""
+        return self.template(state), state
+
+    def after_evaluation(self, count, state, metrics):
+        """Shrink the weights."""
+        model = jax.tree.map(lambda leaf: self.factor * leaf, state.params["model"])
+        state = state._replace(params={**state.params, "model": model})
+        return HookResult(count + 1, state, {"shrunk": int(count) + 1}, ended=False)
+
+
+def make_hook(recipe, *parts, **settings):
+    """Return the hook of a recipe with this method."""
+    return ShrinkWeights(recipe.method.factor)
+
+
+@dataclasses.dataclass(frozen=True)
+class Labellings:
+    """Print what a data set is labelled by."""
+
+    name: str
+    """The data set."""
+
+    def execute(self):
+        """Print the names of its labels."""
+        print(*DATASETS[self.name].labellings)
+
+
+def register():
+    """Register all of it, a line each."""
+    LOSSES["soft_contrastive"] = Loss("soft_contrastive", "pair", "my_plugin:soft_contrastive_loss")
+    MINERS["near"] = Miner("my_plugin:near_negative", ("near",))
+    NETWORKS["linear"] = Network(
+        "linear", "my_plugin:LinearNet", small_images=True, pooling=False, batch_norm=False
+    )
+    count = {"train": Count(4, 64), "test": Count(4, 32)}
+    DATASETS["bars"] = DataSet(
+        "bars", "arrays", "my_plugin:load_bars", "nothing", ("place", "side"), published=count
+    )
+    METHODS["shrinking"] = ShrinkingMethod
+    COMMANDS["labellings"] = Command(
+        "labellings", "my_plugin:Labellings", "print what a data set is labelled by", "…"
+    )
