@@ -13,20 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import jdml
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
 from maker.pages import public_names
 
-pytestmark = pytest.mark.slow
-
 FILE = Path(__file__).with_name("api.txt")
 
 
-def told(function: Any) -> str:
+def written(function: Any) -> str:
     """Names, kinds and defaults of parameters: what a caller writes. Types are mypy's to compare."""
     if typing.get_origin(function):  # a type of functions: Python 3.14 makes up a signature
         return "(…)"
@@ -49,7 +45,7 @@ def members(kind: type) -> Iterator[str]:
         if name.startswith("_") or not owner.__module__.startswith("jdml"):
             continue
         member = getattr(kind, name)
-        yield f"    .{name}{told(member) if callable(member) else ''}"
+        yield f"    .{name}{written(member) if callable(member) else ''}"
 
 
 def lines() -> Iterator[str]:
@@ -61,7 +57,7 @@ def lines() -> Iterator[str]:
             value = getattr(module, name)
             if inspect.ismodule(value):
                 continue
-            yield f"jdml.{room}.{name}{told(value) if callable(value) else ''}"
+            yield f"jdml.{room}.{name}{written(value) if callable(value) else ''}"
             if inspect.isclass(value):
                 yield from members(value)
 

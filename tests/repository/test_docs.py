@@ -66,7 +66,6 @@ def assert_prints(shown: str, printed: str) -> None:
         assert abs(float(value) - float(expected)) <= 0.1, f"the page shows {shown}, not {printed}"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
     """A page's blocks run in order, in one namespace and in an empty folder.
@@ -84,7 +83,7 @@ def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
         printed = capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # other libraries
 @pytest.mark.filterwarnings("default:::")  # those of the libraries themselves
 @pytest.mark.parametrize("library", ["equimo.models", "jaxnn", "eqx_zoo"])
 def test_networks_of_other_libraries_are_made(library, tmp_path, monkeypatch):
@@ -105,7 +104,6 @@ def test_networks_of_other_libraries_are_made(library, tmp_path, monkeypatch):
         assert made.factory["settings"]["dim"] == 32
 
 
-@pytest.mark.slow
 def test_the_synopsis_runs_on_the_base_install(tmp_path):
     """README's blocks, in a process that has nothing that an extra brings, but what Flax needs itself."""
     extras = {name for modules in (*EXTRAS.values(), ALONE) for name in modules}
@@ -202,7 +200,6 @@ def unknown_flags(help_text: str, words: list[str]) -> list[str]:
     return [flag for flag in flags if not re.search(rf"{re.escape(flag)}(?![\w-])", help_text)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in MANUALS if page.is_file()], ids=page_id)
 def test_commands_exist(page):
     """Make's targets, `jdml` subcommands, experiments and all their flags are really there."""
@@ -374,7 +371,6 @@ def run_examples(documentation: str, name: str, names: dict[str, object]) -> str
     return "".join(report)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES)
 def test_examples_run(module, tmp_path, monkeypatch):
     """The doctests of every docstring in the module, those of decorated functions too."""

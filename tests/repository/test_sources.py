@@ -1,4 +1,4 @@
-"""The sources, read and not run: one dialect, no circles, typed calls."""
+"""The sources, read and not run: markup of docstrings, no circular imports, typed calls."""
 
 import ast
 import inspect
@@ -162,19 +162,19 @@ def test_a_circle_is_caught_wherever_its_imports_stand(tmp_path):
 
 # What an editor and a type checker see of losses: the options that they hand on. Of calls: `tests/typing`.
 
-DOORS = {
+TYPED = {
     comparison.compare: comparison.CompareOptions,
     assignment.assign: assignment.AssignOptions,
     potential.charge: potential.ChargeOptions,
 }
 
 
-@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
-def test_typed_options_are_the_keywords_of_their_function(door):
-    hints = get_type_hints(door)
-    parameters = inspect.signature(door).parameters.values()
+@pytest.mark.parametrize("function", TYPED, ids=lambda function: function.__name__)
+def test_typed_options_are_the_keywords_of_their_function(function):
+    hints = get_type_hints(function)
+    parameters = inspect.signature(function).parameters.values()
     taken = {p.name: hints[p.name] for p in parameters if p.kind is p.KEYWORD_ONLY}
-    options = DOORS[door]
+    options = TYPED[function]
     assert get_type_hints(options) == taken
     assert list(options.__annotations__) == list(taken)
     assert options.__required_keys__ == frozenset()
