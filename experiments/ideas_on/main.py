@@ -1,0 +1,237 @@
+"""Each paper's idea switched on and off, on its base's own settings and on its own: nothing else differs.
+
+The rule is in README.md, written before the runs.
+
+    python -m experiments.ideas_on.main --data-dir DIR --workers 2      # all that is missing; resumes
+    python -m experiments.ideas_on.main --table                         # the tables of the runs on file
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.letters import abreast, protocol
+from experiments.letters import main as letters
+from experiments.letters.methods import METHODS, spread_trial, tuned
+from experiments.letters.protocol import Job, make_job, name_of, read_frozen
+from experiments.letters.tables import LEAST, all_of, single_models
+from experiments.omniglot.methods import remembering
+from experiments.options import Kept, start
+from experiments.smoke import record, small
+from jdml.recipes import Problems, Recipe, Regularizer
+from jdml.recipes.ccp import NEVER
+from jdml.report import markdown_table, paired
+from jdml.training.records import read_results
+from jdml.training.run_files import write_json
+
+HERE = Path(__file__).parent
+LETTERS = Path(letters.__file__).parent
+SEEDS, TRIALS = small((1, 2, 3), (1,)), small(10, 2)
+DRAWINGS = small((4, 8), (4,))
+"""Drawings of a letter in a batch of EPS: with two it changes nothing."""
+PROXIES = (1, 2, 4, 8)
+FLOW_RATE = 5e-4
+"""Of NIR's flow, as printed: 50 times the 1e-5 of the network."""
+MEMORY, STRENGTH, EVERY = 2048, 2e-4, small(25, 1)
+"""Rows of the memory; λ of CCP's anchor; steps between CCP's evaluations, so that at least five problems end."""
+FIELDS = ("PFML, found", "CPML")
+
+
+class Config(NamedTuple):
+    """A setting of one idea.
+
+    Attributes:
+        idea: EPS, MPA, NIR, memory, CCP or field.
+        where: the method it is switched on in, and whose settings both have.
+        level: the idea's strength: drawings, proxies, on or off.
+        recipe: what is trained.
+        off: whether this is the setting that the others of ``where`` are compared with.
+    """
+
+    idea: str
+    where: str
+    level: str
+    recipe: Recipe
+    off: bool = False
+
+    @property
+    def name(self) -> str:
+        """The method's name in the file of results."""
+        return f"{self.idea} {self.level}: {self.where}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Kept):
+    """What is run."""
+
+    only: tuple[str, ...] = ()
+    """Some of the ideas, by name."""
+    seeds: tuple[int, ...] = SEEDS
+    """Some of the seeds; each is four models of a setting, one of each fold."""
+    out: Path = record(HERE / "results.jsonl")
+    """File of the kept runs."""
+    frozen: Path = record(HERE / "frozen.json")
+    """File of the settings, written before the first run."""
+    runs: Path = Path("runs/ideas_on")
+    """Folder of the runs that have not ended."""
+
+
+def settings_of(method: str) -> Recipe:
+    """Return a method's frozen settings of the letters' study: tuned where it was, else its paper's."""
+    columns = read_frozen(LETTERS / "frozen.json")
+    for column in ("tuned", "also", "papers"):
+        if method in columns[column]:
+            return Recipe.from_json(columns[column][method])
+    raise ValueError(f"method must be one of the letters' study, got {method!r}")
+
+
+def changed(recipe: Recipe, **fields: Any) -> Recipe:
+    """Return the recipe with other fields."""
+    return dataclasses.replace(recipe, **fields)
+
+
+def configs() -> Iterator[Config]:
+    """Give every setting but those of the two fields, which their trials choose."""
+    for base in ("margin", "MS", "circle", "triplet"):
+        easy = f"EPS + {base}"
+        for method in (base, easy):
+            for drawings in DRAWINGS:
+                batch = (protocol.levels.USUAL["batch"] // drawings, drawings)
+                at = changed(settings_of(method), batch=batch)
+                where = f"{base}, settings of {method}, {drawings} drawings"
+                yield Config("EPS", where, "off", changed(at, miner=METHODS[base].miner), off=True)
+                yield Config("EPS", where, "on", changed(at, miner=METHODS[easy].miner))
+    for method in ("MPA-DW", "MPA-AP"):
+        for number in PROXIES:
+            recipe = changed(settings_of(method), proxies_per_class=number)
+            yield Config("MPA", method, f"{number} proxies", recipe, off=number == 1)
+    for base, own in (("ProxyAnchor", True), ("SoftTriple", False), ("ProxyNCA*", False)):
+        # Of the two others base and idea have the same frozen settings, their papers'.
+        for method in (base, f"{base} + NIR")[: 1 + own]:
+            at = settings_of(method)
+            nir = at.method or Regularizer(embeddings_wait=50)
+            nir = dataclasses.replace(nir, flow_lr=FLOW_RATE)
+            where = f"{base}, settings of {method}"
+            yield Config("NIR", where, "off", changed(at, method=None), off=True)
+            yield Config("NIR", where, "on", changed(at, method=nir))
+    for base in ("MS", "contrastive", "triplet"):
+        for method in (base, f"{base} + XBM"):
+            at = settings_of(method)
+            where = f"{base}, settings of {method}"
+            off = changed(at, memory=0, memory_wait=0)
+            yield Config("memory", where, "off", off, off=True)
+            yield Config("memory", where, "on", at if at.memory else remembering(at, MEMORY))
+    for base in ("contrastive", "MS"):
+        for method in (base, f"{base} + CCP"):
+            at, ccp = settings_of(method), METHODS[f"{base} + CCP"]
+            own = (
+                at
+                if at.has_hook
+                else changed(ccp, batch=at.batch, rate=at.rate, settings=at.settings)
+            )
+            where = f"{base}, settings of {method}"
+            plain = changed(
+                own, method=None, normalize=METHODS[base].normalize, proxies_per_class=None
+            )
+            yield Config("CCP", where, "off", plain, off=True)
+            for level, patience in (("one problem", NEVER), ("problems", 1)):
+                assert isinstance(own.method, Problems)
+                problems = dataclasses.replace(own.method, patience=patience)
+                yield Config("CCP", where, level, changed(own, method=problems))
+
+
+def trials() -> list[Job]:
+    """Give the fields' trials, at the same points: ranges that both have come first, in one order."""
+    return [
+        make_job(name, f"trial {number}", letters.CHOOSING, 0, protocol.told(recipe))
+        for number in range(TRIALS)
+        for name in FIELDS
+        for recipe in [tuned(METHODS[name], spread_trial(METHODS[name], number))]
+    ]
+
+
+def fields(results: Mapping[str, Any]) -> list[Config]:
+    """Give the fields with their best trials' settings; none before all trials are done."""
+    best = letters.best_of(dict(results), trials())
+    return [
+        Config("field", "ten trials each", name, Recipe.from_json(best[name]), off=name == "CPML")
+        for name in FIELDS
+        if best
+    ]
+
+
+def models(settings: Settings, chosen: list[Config]) -> dict[str, Job]:
+    """Give the models of these settings by name: seed by seed."""
+    jobs = [
+        {
+            **make_job(config.name, "tuned", seed, fold, protocol.told(config.recipe)),
+            **({"every": EVERY} if config.idea == "CCP" else {}),
+        }
+        for seed in settings.seeds
+        for config in chosen
+        if config.idea in (settings.only or config.idea)
+        for fold in range(protocol.FOLDS)
+    ]
+    return {name_of(job): job for job in jobs}
+
+
+def freeze(path: Path, chosen: list[Config]) -> None:
+    """Add settings to the file of what may be scored; none that is there is changed."""
+    before = read_frozen(path)["tuned"]
+    new = {config.name: protocol.told(config.recipe) for config in chosen}
+    if new.keys() - before.keys():
+        write_json(path, {"tuned": {**new, **before}})
+
+
+def report(results: Mapping[str, Any], chosen: list[Config]) -> str:
+    """Compare every setting with the one that is off in the same place, model by model; Holm over all of them."""
+    scores = single_models(results, "tuned")
+    off = {(config.idea, config.where): config.name for config in chosen if config.off}
+    wanted = len(SEEDS) * protocol.FOLDS
+    pairs, rows = {}, []
+    for config in chosen:
+        mine, other = scores.get(config.name, {}), off[config.idea, config.where]
+        if config.off or not mine.keys() & scores.get(other, {}).keys():
+            continue
+        pairs[config.name] = paired(mine, scores[other])
+        rows.append([config.name, str(len(mine.keys() & scores[other].keys()))])
+    done = sum(int(row[1]) for row in rows)
+    planned = wanted * sum(not config.off for config in chosen)
+    partial = "All" if done == planned else "PARTIAL:"
+    problems = [
+        [name_of(run["job"]), str(run["metrics"].get("problems", "–"))]
+        for run in results.values()
+        if run["job"]["method"].startswith("CCP problems")
+    ]
+    return "\n".join(
+        [
+            f"{partial} {done} of {planned} pairs; a difference counts from {LEAST} points.\n",
+            all_of(pairs, "on − off, MAP@R, points"),
+            markdown_table(["pairs of models", "number"], rows),
+            markdown_table(["model", "problems that ended"], problems) if problems else "",
+        ]
+    )
+
+
+def main(settings: Settings) -> str:
+    """Run what is missing, as far as time goes; return the tables."""
+    where = {"runs": str(settings.runs.resolve()), "frozen": str(settings.frozen.resolve())}
+    if not settings.table:
+        freeze(settings.frozen, list(configs()))
+        settings.results(
+            letters.run, {name_of(job): job for job in trials()}, settings.out, **where
+        )
+    chosen = [*configs(), *fields(read_results(settings.out))]
+    if not settings.table:
+        freeze(settings.frozen, chosen)
+        jobs = models(settings, chosen)
+        together = {name: job for name, job in jobs.items() if abreast.can(job)}
+        abreast.run_all(settings, together)
+        alone = {name: job for name, job in jobs.items() if name not in together}
+        settings.results(letters.run, alone, settings.out, **where)
+    return report(read_results(settings.out), chosen)
+
+
+if __name__ == "__main__":
+    start(main, Settings, __doc__)
