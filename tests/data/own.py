@@ -1,4 +1,4 @@
-"""Small pictures and photographs of one's own, and what is to be read of them."""
+"""Twelve small pictures of four classes, and photographs of several sizes."""
 
 import io
 
@@ -25,7 +25,8 @@ PHOTOS = [encoded(RANDOM.integers(0, 256, (70 + n, 80, 3), np.uint8)) for n in r
 small = conventional(8)
 
 
-def same(data: Dataset, images=PICTURES, names: tuple[str, ...] | None = None) -> None:
+def check_same(data: Dataset, images=PICTURES, names: tuple[str, ...] | None = None) -> None:
+    """Check the images, labels and names of classes of a data set that was read."""
     np.testing.assert_array_equal(data.images, images)
     np.testing.assert_array_equal(data.labels, LABELS)
     assert data.class_names == ({} if names is None else {"label": names})

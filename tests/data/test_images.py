@@ -1,19 +1,36 @@
-"""Image files as an array: kinds of images, indexing, what is lazy, what is refused."""
+"""Image files as an array: kinds of images, indexing, what is read late, what is refused."""
 
 import io
 import struct
+import subprocess
+import sys
 import zipfile
 import zlib
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from jdml.data import BadImageError, Dataset, ImageFiles, conventional, images
-from jdml.data.images import decode
+from jdml.data import BadImageError, Dataset, ImageFiles, conventional
 
 Image = pytest.importorskip("PIL.Image")
 SMALL = conventional(16)
+
+
+class InMemory(NamedTuple):
+    """Bytes that are a file."""
+
+    content: bytes
+
+    def read_bytes(self) -> bytes:
+        return self.content
+
+
+def decode(content: bytes):
+    """The image in a file, or the error of one that is damaged."""
+    (image,) = ImageFiles([InMemory(content)]).each(lambda image: image)
+    return image
 
 
 def encoded(image, kind="png", **options) -> bytes:
@@ -48,12 +65,6 @@ RED, WHITE = (255, 0, 0), (255, 255, 255)
 PALETTE = colours(RED, (0, 0, 255)).quantize(2)
 
 
-def transparent_palette() -> bytes:
-    image = colours(RED, (0, 0, 255)).quantize(2)
-    index = image.getpixel((0, 0))
-    return encoded(image, transparency=index)
-
-
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
@@ -61,7 +72,7 @@ def transparent_palette() -> bytes:
         (encoded(Image.new("1", (20, 20), 1)), WHITE),
         (encoded(Image.fromarray(np.full((20, 20), 180 * 257, np.uint16))), (180, 180, 180)),
         (encoded(PALETTE), RED),
-        (transparent_palette(), WHITE),
+        (encoded(PALETTE, transparency=PALETTE.getpixel((0, 0))), WHITE),
         (encoded(Image.new("RGBA", (20, 20), (*RED, 0))), WHITE),
         (encoded(Image.new("RGBA", (20, 20), (*RED, 51))), (255, 204, 204)),
         (encoded(Image.new("LA", (20, 20), (0, 51))), (204, 204, 204)),
@@ -86,6 +97,12 @@ def test_a_format_that_was_added_after_the_first_image(monkeypatch):
     assert decode(b"mine, and no other's").size == PALETTE.size
 
 
+def orientation_tag(orientation: int):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation(orientation):
     """The image is stored so that turning it as EXIF says gives it upright again."""
@@ -101,61 +118,52 @@ def test_exif_orientation(orientation):
         7: upright.swapaxes(0, 1)[::-1, ::-1],
         8: upright.swapaxes(0, 1)[:, ::-1],
     }[orientation]
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    content = encoded(Image.fromarray(np.ascontiguousarray(stored)), exif=exif)
+    image = Image.fromarray(np.ascontiguousarray(stored))
+    content = encoded(image, exif=orientation_tag(orientation))
     np.testing.assert_array_equal(np.asarray(decode(content)), upright)
 
 
 @pytest.mark.parametrize("kind", ["jpeg", "png", "webp"])
-@pytest.mark.parametrize("unit", [b"inc\0", b"\0\0\0\0"])
-def test_exif_that_cannot_be_rewritten_turns_the_image(kind, unit):
+def test_exif_that_cannot_be_rewritten_turns_the_image(kind):
     """A resolution unit of text, where a number should be."""
-    tags = struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0) + struct.pack("<HHI", 0x0128, 2, 4) + unit
+    tags = struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0) + struct.pack("<HHI", 0x0128, 2, 4) + b"inc\0"
     exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + tags + struct.pack("<I", 0)
     content = encoded(Image.new("RGB", (20, 40), RED), kind, exif=exif)
     assert decode(content).size == (40, 20)
 
 
-@pytest.mark.parametrize("exif", [b"Exif\0\0", b"Exif\0\0II*\0", b"Exif\0\0nonsense" * 9])
-def test_exif_that_cannot_be_read_is_left(exif):
+@pytest.mark.parametrize(
+    "exif", [b"Exif\0\0", b"Exif\0\0nonsense" * 9, orientation_tag(0), orientation_tag(65535)]
+)
+def test_exif_that_says_nothing_turns_nothing(exif):
     assert decode(encoded(Image.new("RGB", (20, 40), RED), "jpeg", exif=exif)).size == (20, 40)
 
 
-@pytest.mark.parametrize("orientation", [0, 9, 65535])
-def test_orientations_that_are_none(orientation):
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    assert decode(encoded(Image.new("RGB", (20, 40), RED), "jpeg", exif=exif)).size == (20, 40)
-
-
-@pytest.mark.parametrize("orientation", [1, 3, 6])
+@pytest.mark.parametrize("orientation", [3, 6])
 def test_a_tiff_is_turned_once(orientation):
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    content = encoded(colours(RED, WHITE), "tiff", exif=exif)
-    image = decode(content)
+    image = decode(encoded(colours(RED, WHITE), "tiff", exif=orientation_tag(orientation)))
     assert image.size == ((20, 40) if orientation == 6 else (40, 20))
     assert image.getpixel((0, 0)) == (WHITE if orientation == 3 else RED)
 
 
-@pytest.mark.parametrize("bits", [8, 10, 12, 14, 16])
-@pytest.mark.parametrize("kind", ["png", "tiff", "jpeg2000"])
-def test_fewer_bits_in_sixteen_are_not_dark(bits, kind):
-    ramp = np.linspace(0, 2**bits - 1, 400).astype(np.uint16).reshape(20, 20)
-    pixels = np.asarray(decode(encoded(Image.fromarray(ramp), kind)))[..., 0].astype(int)
-    np.testing.assert_allclose(pixels, np.linspace(0, 255, 400).reshape(20, 20), atol=1.3)
+@pytest.mark.parametrize(
+    ("kind", "options", "ends"),
+    [
+        ("png", {}, (0, 255)),
+        ("tiff", {}, (0, 255)),
+        ("jpeg2000", {}, (0, 255)),
+        ("tiff", {"tiffinfo": {262: 0}}, (255, 0)),  # values are ink
+    ],
+)
+def test_fewer_bits_in_sixteen_are_not_dark(kind, options, ends):
+    for bits in (16,) if options else (8, 10, 12, 14, 16):
+        ramp = np.linspace(0, 2**bits - 1, 400).astype(np.uint16).reshape(20, 20)
+        content = encoded(Image.fromarray(ramp), kind, **options)
+        pixels = np.asarray(decode(content))[..., 0].astype(int)
+        np.testing.assert_allclose(pixels, np.linspace(*ends, 400).reshape(20, 20), atol=1.3)
 
 
-def test_white_may_be_nothing():
-    """In a grey TIFF file whose values are ink."""
-    ramp = np.linspace(0, 65535, 400).astype(np.uint16).reshape(20, 20)
-    content = encoded(Image.fromarray(ramp), "tiff", tiffinfo={262: 0})
-    pixels = np.asarray(decode(content))[..., 0].astype(int)
-    np.testing.assert_allclose(pixels, np.linspace(255, 0, 400).reshape(20, 20), atol=1.3)
-
-
-def test_a_file_that_tells_its_range_is_believed():
+def test_the_range_that_a_file_names_is_its_own():
     ramp = (np.arange(16) * 64).astype(">u2")
     for most, expected in ((65535, 3), (4095, 59), (1023, 239)):
         content = b"P5 4 4 %d\n" % most + ramp.tobytes()
@@ -187,8 +195,9 @@ def test_colours_of_sixteen_bits(channels):
     assert decode(png16(pixels)).getpixel((0, 8))[0] == 255
     assert decode(png16(pixels)).getpixel((0, 0)) == (0, 0, 0)
     pixels[4:, :, 0] = 4095
-    with pytest.raises(ValueError, match="16 bits and end at 4095 of 65535: convert it to 8 bits"):
-        decode(png16(pixels))
+    refused = decode(png16(pixels))
+    assert isinstance(refused, BadImageError)
+    assert "4095" in str(refused)
 
 
 # As an array
@@ -215,7 +224,7 @@ def test_select_decodes_nothing(files):
     assert len(part) == 5
     assert part.threads == 1
     assert shades(part.select([4, 3])[:]) == [9, 7]
-    with pytest.raises(BadImageError, match=r"1\.png: expected a whole image: .*No such file"):
+    with pytest.raises(BadImageError, match=r"/1\.png:"):
         part[:1]
 
 
@@ -223,6 +232,8 @@ def test_threads_change_nothing(files):
     np.testing.assert_array_equal(
         ImageFiles(files, SMALL, threads=1)[:], ImageFiles(files, SMALL, threads=7)[:]
     )
+    with pytest.raises(ValueError, match=r"^threads\b"):
+        ImageFiles(files, threads=0)
 
 
 def test_rows_of_a_data_set_stay_files(files):
@@ -236,66 +247,67 @@ def test_rows_of_a_data_set_stay_files(files):
     assert data.select([]).images.shape == (0, 16, 16, 3)
 
 
-def test_files_may_be_named_in_text(tmp_path):
-    file = tmp_path / "1.png"
-    Image.new("L", (9, 9), 40).save(file)
-    for files in ([str(file)], np.array([str(file)])):
-        assert shades(ImageFiles(files, SMALL)[:]) == [2]
-
-
-def test_a_transform_returns_what_it_says(files):
+def test_a_transform_must_return_bytes_of_its_size(files):
     class Unit:
         size = 16
 
         def __call__(self, image, random):
             return np.asarray(image.resize((16, 16)), np.float32) / 255
 
-    with pytest.raises(TypeError, match=r"must return uint8 \[16, 16, 3\], .* got float32 \[16, 1"):
+    with pytest.raises(TypeError, match="float32"):
         ImageFiles(files, Unit())[:1]
 
 
-def test_whatever_reads_bytes_is_a_file(tmp_path):
-    """A zip archive, not unpacked."""
+def test_names_and_whatever_reads_bytes_are_files(tmp_path):
+    file = tmp_path / "1.png"
+    Image.new("L", (9, 9), 40).save(file)
+    for files in ([str(file)], np.array([str(file)])):
+        assert shades(ImageFiles(files, SMALL)[:]) == [2]
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr("1.png", encoded(Image.new("L", (9, 9), 40)))
+        archive.write(file, "1.png")
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
         assert shades(ImageFiles([zipfile.Path(archive, "1.png")], SMALL)[:]) == [2]
 
 
+NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8))
+RAMP = np.arange(64).reshape(8, 8)
+
+
 @pytest.mark.parametrize(
-    "damage", [lambda b: b[:-300], lambda b: b[:30], lambda b: b"", lambda b: b"x" * 99]
+    "content",
+    [
+        encoded(NOISE, "jpeg")[:-300],
+        encoded(NOISE, "jpeg")[:30],
+        b"",
+        encoded(Image.fromarray(RAMP.astype(np.int32)), "tiff"),  # numbers without a known range
+        encoded(Image.fromarray(RAMP.astype(np.float32)), "tiff"),
+    ],
 )
-def test_a_damaged_image_is_named(tmp_path, damage):
-    noise = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
+def test_damaged_images_are_named(tmp_path, content):
     path = tmp_path / "bird.jpg"
-    path.write_bytes(damage(encoded(Image.fromarray(noise), "jpeg")))
-    with pytest.raises(BadImageError, match=r"bird\.jpg: expected a whole image"):
+    path.write_bytes(content)
+    with pytest.raises(BadImageError, match=rf"^{path}:"):
         ImageFiles([path], SMALL)[:]
 
 
-@pytest.mark.parametrize("kind", [np.int32, np.float32])
-def test_numbers_without_a_known_range_are_refused(tmp_path, kind):
-    path = tmp_path / "depth.tiff"
-    Image.fromarray(np.arange(64, dtype=kind).reshape(8, 8)).save(path)
-    with pytest.raises(BadImageError, match="expected 8 or 16 bits"):
-        ImageFiles([path], SMALL)[:]
+PAGES = """
+import logging, sys
+from jdml.data import ImageFiles, conventional
+
+logging.basicConfig(format="%(levelname)s", stream=sys.stdout)
+for name in sys.argv[1:]:
+    print(ImageFiles([name], conventional(4))[:][0, 0, 0])
+"""
 
 
-def test_pages_that_are_not_read_are_told(caplog):
-    images._say_pages.cache_clear()
+def test_of_several_pages_the_first_is_read_and_that_is_logged_once(tmp_path):
     one, two = (Image.new("RGB", (4, 4), colour) for colour in ("red", "blue"))
-    decode(encoded(one, "tiff"))
-    assert not caplog.messages
-    for _ in range(2):
-        decoded = decode(encoded(one, "tiff", save_all=True, append_images=[two]))
-        assert decoded.getpixel((0, 0)) == (255, 0, 0)
-    (message,) = caplog.messages
-    assert "TIFF files of several pages the first page is read" in message
-
-
-def test_bad_threads(files):
-    with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
-        ImageFiles(files, threads=0)
+    one.save(tmp_path / "one.tiff")
+    one.save(tmp_path / "two.tiff", save_all=True, append_images=[two])
+    names = [tmp_path / f"{name}.tiff" for name in ("one", "two", "two")]
+    done = subprocess.run([sys.executable, "-c", PAGES, *names], capture_output=True, text=True)
+    red = "[255   0   0]"
+    assert done.stdout.splitlines() == [red, "WARNING", red, red]
 
 
 def test_real_images_and_a_grey_one(shared_data):

@@ -1,7 +1,6 @@
-"""CUB, Cars, SOP, In-shop and folders of classes: small copies, broken ones, and the real lists."""
+"""CUB, Cars, SOP and In-shop: small copies, damaged lists, and the real lists."""
 
-import subprocess
-import sys
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +9,6 @@ import pytest
 from jdml.data import ImageFiles, conventional, load
 
 Image = pytest.importorskip("PIL.Image")
-
-pytestmark = pytest.mark.slow
 SMALL = {"transform": conventional(8)}
 
 
@@ -20,29 +17,18 @@ def draw(path: Path, shade: int = 0) -> None:
     Image.new("RGB", (12, 10), (shade,) * 3).save(path)
 
 
+def write(folder: Path, texts: dict[str, str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_bytes(text.encode("latin-1"))
+
+
 CUB = {
     "classes.txt": "1 001.Albatross\n7 007.Auklet\n100 100.Pelican\n101 101.White Pelican\n",
     "images.txt": "12 007.Auklet/b.jpg\n3 001.Albatross/a b.jpg\n40 101.White Pelican/d.jpg\n"
     "41 100.Pelican/c.jpg\n",
     "image_class_labels.txt": "40 101\n3 1\n12 7\n41 100\n",
 }
-
-
-def write(folder: Path, texts: dict[str, str]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (folder / name).write_text(text)
-
-
-def cub(folder: Path, **changes: str) -> Path:
-    """Ids are out of order and with gaps; labels stand in another order than images."""
-    write(folder, CUB | {f"{name}.txt": text for name, text in changes.items()})
-    for line in CUB["images.txt"].splitlines():
-        number, path = line.split(maxsplit=1)
-        draw(folder / "images" / path, int(number))
-    return folder
-
-
 SOP_HEADER = "image_id class_id super_class_id path\n"
 SOP = {
     "Ebay_train.txt": SOP_HEADER + "1 1 1 bicycle_final/1_0.JPG\n2 1 1 bicycle_final/1_1.JPG\n"
@@ -61,17 +47,31 @@ img/MEN/Pants/id_00000007/2.jpg         id_00000007 gallery
 """
 
 
-def cars(folder: Path, paths=None, classes=(1, 98, 99, 196), names=196, key="annotations") -> Path:
+def cub(folder: Path, **changes: str) -> Path:
+    """Ids are out of order and with gaps; labels stand in another order than images."""
+    write(folder, CUB | {f"{name}.txt": text for name, text in changes.items()})
+    for line in CUB["images.txt"].splitlines():
+        number, path = line.split(maxsplit=1)
+        draw(folder / "images" / path, int(number))
+    return folder
+
+
+def cars(folder: Path, paths=None, classes=(1, 98, 99, 196), key="annotations") -> Path:
     io = pytest.importorskip("scipy.io")
     paths = [f"car_ims/{i:06}.jpg" for i in range(1, 5)] if paths is None else paths
     rows = np.zeros(len(paths), [("relative_im_path", "O"), ("class", "O"), ("test", "O")])
     rows["relative_im_path"], rows["class"] = paths, classes[: len(paths)]
-    named = np.array([f"Car {i}" for i in range(1, names + 1)], object)
-    io.savemat(folder / "cars_annos.mat", {key: rows, "class_names": named})
-    return folder
+    names = np.array([f"Car {i}" for i in range(1, 197)], object)
+    io.savemat(folder / "cars_annos.mat", {key: rows, "class_names": names})
+    return folder / "cars_annos.mat"
 
 
-# Small copies
+def sop(folder: Path, test: str) -> None:
+    write(folder, SOP | {"Ebay_test.txt": test})
+
+
+def inshop(folder: Path, old: str = "", new: str = "") -> None:
+    write(folder, {"list_eval_partition.txt": INSHOP.replace(old, new, 1)})
 
 
 def test_a_byte_order_mark_is_no_part_of_a_list(tmp_path):
@@ -123,7 +123,7 @@ def test_sop(tmp_path):
 
 @pytest.mark.parametrize(("lists", "images"), [("", ""), ("Eval", "Img"), ("Anno", "")])
 def test_inshop(tmp_path, lists, images):
-    write(tmp_path / lists, {"list_eval_partition.txt": INSHOP})
+    inshop(tmp_path / lists)
     for line in INSHOP.splitlines()[2:]:
         draw(tmp_path / images / line.split()[0])
     parts = {
@@ -141,33 +141,14 @@ def test_inshop(tmp_path, lists, images):
     assert len(parts["query"].images[:]) == 2
 
 
-def test_folder(tmp_path):
-    for name, count in (("c", 1), ("a", 2), ("b", 3)):
-        for i in range(count):
-            draw(tmp_path / name / f"{i}.JPG", 10 * i)
-    draw(tmp_path / "a" / "deeper" / "x.png")
-    draw(tmp_path / "a" / ".hidden.png")
-    draw(tmp_path / ".cache" / "x.png")
-    (tmp_path / "a" / "notes.txt").write_text("no image")
-    (tmp_path / "README.md").write_text("no class")
-    train = load("folder", data_dir=tmp_path, **SMALL)
-    assert train.labels.tolist() == [0, 0, 0, 1, 1, 1]
-    assert train.class_names["class"] == ("a", "b")
-    test = load("folder", data_dir=tmp_path, split="test")
-    assert (test.labels.tolist(), test.class_names["class"]) == ([0], ("c",))
-    assert len(load("folder", data_dir=tmp_path, split="all")) == 7
-
-
-# Broken copies
+# Damaged copies: the file and the line are named
 
 
 def test_missing_images_are_named(tmp_path):
     cub(tmp_path)
     for path in ("007.Auklet/b.jpg", "100.Pelican/c.jpg"):
         (tmp_path / "images" / path).unlink()
-    with pytest.raises(
-        FileNotFoundError, match=r"cub: 2 of 3 image files are missing: .*b\.jpg, .*c\.jpg$"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"^cub: 2 of 3 .*/b\.jpg, .*/c\.jpg$"):
         load("cub", data_dir=tmp_path)
     assert len(load("cub", data_dir=tmp_path, check_files=False)) == 3
     assert len(load("cub", data_dir=tmp_path, split="test")) == 1
@@ -176,272 +157,93 @@ def test_missing_images_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("name", "file"),
     [
-        ("cub", "images.txt, image_class_labels.txt, classes.txt"),
+        ("cub", "images.txt"),
         ("cars", "cars_annos.mat"),
-        ("sop", "Ebay_train.txt, Ebay_test.txt"),
+        ("sop", "Ebay_train.txt"),
         ("inshop", "list_eval_partition.txt"),
     ],
 )
 def test_missing_lists_are_named(tmp_path, name, file):
-    with pytest.raises(FileNotFoundError, match=f"{name} needs {file} in .*{tmp_path.name}"):
+    with pytest.raises(FileNotFoundError, match=rf"^{name}\b.*\b{file}\b.* {tmp_path}"):
         load(name, data_dir=tmp_path)
+    if name == "cub":
+        cub(tmp_path)
+        (tmp_path / "classes.txt").unlink()
+        with pytest.raises(FileNotFoundError, match=r"\bclasses\.txt\b"):
+            load("cub", data_dir=tmp_path)
 
 
-def test_one_missing_list(tmp_path):
-    cub(tmp_path)
-    (tmp_path / "classes.txt").unlink()
-    with pytest.raises(FileNotFoundError, match=r"cub needs classes\.txt in"):
-        load("cub", data_dir=tmp_path)
+LABELS, PARTS, ANNOTATIONS = "image_class_labels", "list_eval_partition", "cars_annos.mat"
 
 
 @pytest.mark.parametrize(
-    ("changes", "match"),
+    ("name", "write", "changes", "place"),
     [
-        ({"images": "1 a.jpg\n\n2\n"}, r"images\.txt:3: expected 'IMAGE_ID PATH', got '2'"),
-        ({"images": "x a.jpg\n"}, r"images\.txt:1: IMAGE_ID must be an integer ≥ 0, got 'x'"),
-        ({"images": "-1 a.jpg\n"}, r"images\.txt:1: IMAGE_ID must be an integer ≥ 0, got '-1'"),
-        ({"images": "3 a.jpg\n3 b.jpg\n"}, r"images\.txt:2: image 3 is there twice"),
-        ({"images": "3 ../a.jpg\n"}, r"images\.txt:1: expected a path inside the folder .*'\.\./a"),
-        ({"images": "3 /etc/a.jpg\n"}, r"images\.txt:1: expected a path inside .* '/etc/a\.jpg'"),
-        ({"images": "\n"}, r"images\.txt: expected at least one image, got none"),
-        (
-            {"images": CUB["images.txt"] + "50 x.jpg\n51 y.jpg\n"},
-            r"labels\.txt: 2 images .*50 x\.j",
-        ),
-        (
-            {"image_class_labels": "40 101\n3 1\n99 1\n"},
-            r"labels\.txt:3: image 99 is not in images",
-        ),
-        ({"image_class_labels": "40 102\n"}, r"labels\.txt:1: class 102 is not in classes\.txt"),
-        ({"image_class_labels": "40 101\n40 101\n"}, r"labels\.txt:2: image 40 is there twice"),
-        ({"image_class_labels": "40\n"}, r"labels\.txt:1: expected 'IMAGE_ID CLASS_ID', got '40'"),
-        ({"classes": "1 a\n1 b\n"}, r"classes\.txt:2: class 1 is there twice"),
+        ("cub", cub, {"images": "1 a.jpg\n\n2\n"}, "images.txt:3"),
+        ("cub", cub, {"images": "x a.jpg\n"}, "images.txt:1: IMAGE_ID"),
+        ("cub", cub, {"images": "-1 a.jpg\n"}, "images.txt:1: IMAGE_ID"),
+        ("cub", cub, {"images": "3 a.jpg\n3 b.jpg\n"}, "images.txt:2: image 3"),
+        ("cub", cub, {"images": "3 ../a.jpg\n"}, "images.txt:1"),
+        ("cub", cub, {"images": "3 /etc/a.jpg\n"}, "images.txt:1"),
+        ("cub", cub, {"images": "1 \xff\xfe.jpg\n"}, "images.txt"),
+        ("cub", cub, {"images": "\n"}, "images.txt"),
+        ("cub", cub, {"images": CUB["images.txt"] + "50 x.jpg\n"}, f"{LABELS}.txt"),
+        ("cub", cub, {LABELS: "40 101\n3 1\n99 1\n"}, f"{LABELS}.txt:3: image 99"),
+        ("cub", cub, {LABELS: "40 102\n"}, f"{LABELS}.txt:1: class 102"),
+        ("cub", cub, {LABELS: "40 101\n40 101\n"}, f"{LABELS}.txt:2: image 40"),
+        ("cub", cub, {"classes": "1 a\n1 b\n"}, "classes.txt:2: class 1"),
+        ("cars", cars, {"classes": (1, 2, 3, 197)}, f"{ANNOTATIONS}: annotation 4: class"),
+        ("cars", cars, {"classes": (0, 2, 3, 4)}, f"{ANNOTATIONS}: annotation 1: class"),
+        ("cars", cars, {"paths": ["a.jpg", "../b.jpg"]}, f"{ANNOTATIONS}: annotation 2"),
+        ("cars", cars, {"key": "annotation"}, ANNOTATIONS),
+        ("cars", cars, {"paths": []}, ANNOTATIONS),
+        ("sop", sop, {"test": SOP_HEADER + "4 9 toaster_final/9_0.JPG"}, "Ebay_test.txt:2"),
+        ("sop", sop, {"test": SOP_HEADER + "4 nine 1 a.JPG"}, "Ebay_test.txt:2: class_id"),
+        ("sop", sop, {"test": SOP_HEADER + "4 9 1 ../b.JPG"}, "Ebay_test.txt:2"),
+        ("sop", sop, {"test": SOP_HEADER}, "Ebay_test.txt"),
+        ("sop", sop, {"test": "4 9 12 toaster_final/9_0.JPG\n"}, "Ebay_test.txt:1"),
+        ("inshop", inshop, {"old": "7\n", "new": "8\n"}, f"{PARTS}.txt:1"),
+        ("inshop", inshop, {"old": "7\n", "new": "many\n"}, f"{PARTS}.txt:1: COUNT"),
+        ("inshop", inshop, {"old": "9 train", "new": "9"}, f"{PARTS}.txt:4"),
+        ("inshop", inshop, {"old": "9 train", "new": "9 val"}, f"{PARTS}.txt:4"),
+        ("inshop", inshop, {"old": "img/MEN", "new": "../img"}, f"{PARTS}.txt:7"),
     ],
 )
-def test_broken_cub(tmp_path, changes, match):
-    cub(tmp_path, **changes)
-    with pytest.raises(ValueError, match=match):
-        load("cub", data_dir=tmp_path)
+def test_damaged_lists_are_refused(tmp_path, name, write, changes, place):
+    write(tmp_path, **changes)
+    with pytest.raises(ValueError, match=rf"/{re.escape(place)}\b"):
+        load(name, data_dir=tmp_path, check_files=False)
 
 
-def test_a_list_that_is_no_text(tmp_path):
-    cub(tmp_path)
-    (tmp_path / "images.txt").write_bytes(b"1 \xff\xfe.jpg\n")
-    with pytest.raises(ValueError, match=r"images\.txt: expected UTF-8 text"):
-        load("cub", data_dir=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("settings", "match"),
-    [
-        ({"classes": (1, 2, 3, 197)}, "annotation 4: class must be from 1 to 196, got 197"),
-        ({"classes": (0, 2, 3, 4)}, "annotation 1: class must be from 1 to 196, got 0"),
-        ({"paths": ["a.jpg", "../b.jpg"]}, r"annotation 2: expected a path inside .*'\.\./b\.jpg'"),
-        ({"key": "annotation"}, r"expected a MATLAB file with annotations .*KeyError"),
-        ({"paths": []}, "expected at least one image, got none"),
-    ],
-)
-def test_broken_cars(tmp_path, settings, match):
-    cars(tmp_path, **settings)
-    with pytest.raises(ValueError, match=rf"cars_annos\.mat: {match}"):
-        load("cars", data_dir=tmp_path)
-
-
-@pytest.mark.parametrize(
-    "damage", [lambda b: b"", lambda b: b[:200], lambda b: b[:-9], lambda b: b"\0" * len(b)]
-)
-def test_damaged_mat(tmp_path, damage):
-    path = cars(tmp_path) / "cars_annos.mat"
+@pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b[:-9], lambda b: b"\0" * len(b)])
+def test_a_damaged_matlab_file_is_refused(tmp_path, damage):
+    path = cars(tmp_path)
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ValueError, match=r"cars_annos\.mat: expected a MATLAB file"):
+    with pytest.raises(ValueError, match=rf"^{path}:"):
         load("cars", data_dir=tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("line", "match"),
+    ("name", "options", "error", "argument"),
     [
-        ("4 9 toaster_final/9_0.JPG", r"Ebay_test\.txt:2: expected 'image_id class_id"),
-        ("4 nine 1 a/b.JPG", r"Ebay_test\.txt:2: class_id must be an integer ≥ 0, got 'nine'"),
-        ("4 9 1 ../b.JPG", r"Ebay_test\.txt:2: expected a path inside"),
-        ("", r"Ebay_test\.txt: expected at least one image, got none"),
+        ("inshop", {"data_dir": None}, ValueError, "^data_dir"),
+        ("folder", {"data_dir": None}, ValueError, "^data_dir"),
+        ("cub", {"split": "query"}, ValueError, "^split"),
+        ("cub", {"image_size": 8}, TypeError, "image_size"),
     ],
 )
-def test_broken_sop(tmp_path, line, match):
-    write(tmp_path, SOP | {"Ebay_test.txt": SOP_HEADER + line})
-    with pytest.raises(ValueError, match=match):
-        load("sop", data_dir=tmp_path, check_files=False)
+def test_wrong_arguments_are_refused(tmp_path, name, options, error, argument):
+    with pytest.raises(error, match=rf"{argument}\b"):
+        load(name, **{"data_dir": cub(tmp_path), **options})
 
 
-def test_sop_without_a_header_loses_no_image(tmp_path):
-    write(tmp_path, SOP)
-    (tmp_path / "Ebay_test.txt").write_text("4 9 12 toaster_final/9_0.JPG\n")
-    with pytest.raises(ValueError, match=r"Ebay_test\.txt:1: expected the header 'image_id"):
-        load("sop", data_dir=tmp_path)
+# The real lists; test_folder.py compares those of whole data sets with the published counts
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "match"),
-    [
-        ("7\n", "8\n", r"partition\.txt:1: expected 8 images, as this line says, got 7"),
-        ("7\n", "many\n", r"partition\.txt:1: COUNT must be an integer ≥ 0, got 'many'"),
-        ("id_00000009 train", "id_00000009", r"partition\.txt:4: expected 'image_name item_id"),
-        (
-            "id_00000009 train",
-            "id_00000009 val",
-            r"partition\.txt:4: evaluation_status must be one",
-        ),
-        ("img/MEN/Pants/id_00000005", "../img", r"partition\.txt:7: expected a path inside"),
-    ],
-)
-def test_broken_inshop(tmp_path, old, new, match):
-    write(tmp_path, {"list_eval_partition.txt": INSHOP.replace(old, new, 1)})
-    with pytest.raises(ValueError, match=match):
-        load("inshop", data_dir=tmp_path, check_files=False)
-
-
-def test_broken_folders(tmp_path):
-    with pytest.raises(FileNotFoundError, match="folder needs a folder of classes: .*none"):
-        load("folder", data_dir=tmp_path / "none")
-    with pytest.raises(ValueError, match="expected a folder for each class, found none"):
-        load("folder", data_dir=tmp_path)
-    draw(tmp_path / "cat" / "1.png")
-    (tmp_path / "dog").mkdir()
-    with pytest.raises(ValueError, match=r"dog: expected images \(.*\), found none"):
-        load("folder", data_dir=tmp_path)
-
-
-def test_parts_below_classes_are_no_class(tmp_path):
-    for name in ("bottle", "cable"):
-        for part in ("train", "test"):
-            draw(tmp_path / name / part / "1.png")
-    with pytest.raises(
-        ValueError, match="bottle holds the parts test/, train/: .* as in test/bott"
-    ):
-        load("folder", data_dir=tmp_path)
-
-
-@pytest.mark.parametrize("name", ["inshop", "folder"])
-def test_no_folder(name):
-    with pytest.raises(ValueError, match=f"data_dir must be the folder of the {name} files, got N"):
-        load(name)
-
-
-def test_splits_and_options(tmp_path):
-    cub(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"split must be one of \('train', 'test', 'all'\), got 'q"
-    ):
-        load("cub", data_dir=tmp_path, split="query")
-    with pytest.raises(TypeError, match="image_size"):
-        load("cub", data_dir=tmp_path, image_size=8)
-
-
-# A copy prepared by tfds. Run apart: defining a builder registers its name, and preparing prints.
-PREPARE = """
-import io, sys
-import tensorflow_datasets as tfds
-from PIL import Image
-
-F = tfds.features
-FEATURES = {
-    "caltech_birds2011": {"label": F.ClassLabel(num_classes=200), "image/filename": F.Text()},
-    "cars196": {"label": F.ClassLabel(names=[f"Car {i}" for i in range(196)])},
-    "stanford_online_products": {
-        "class_id": F.ClassLabel(num_classes=22634),
-        "super_class_id": F.ClassLabel(names=["bicycle", "chair"]),
-    },
-}
-
-def jpeg(shade):
-    file = io.BytesIO()
-    Image.new("RGB", (12, 10), (shade,) * 3).save(file, "jpeg")
-    file.seek(0)
-    return file
-
-def values(name, label):
-    if name == "stanford_online_products":
-        return {"class_id": label, "super_class_id": label % 2}
-    extra = {"image/filename": "x.jpg"} if name == "caltech_birds2011" else {}
-    return {"label": label, **extra}
-
-def builder(data_name):
-    class Prepared(tfds.core.GeneratorBasedBuilder):
-        name, VERSION = data_name, tfds.core.Version("1.0.0")
-
-        def _info(self):
-            features = F.FeaturesDict({"image": F.Image(), **FEATURES[data_name]})
-            return tfds.core.DatasetInfo(builder=self, features=features)
-
-        def _split_generators(self, manager):
-            return {"train": self._generate_examples(97), "test": self._generate_examples(100)}
-
-        def _generate_examples(self, start):
-            for label in range(start, start + 3):
-                yield label, {"image": jpeg(label), **values(data_name, label)}
-
-    return Prepared
-
-for name in FEATURES:
-    builder(name)(data_dir=sys.argv[1], file_format="array_record").download_and_prepare()
-"""
-
-
-def test_copies_prepared_by_tfds(tmp_path):
-    pytest.importorskip("tensorflow_datasets")
-    subprocess.run([sys.executable, "-c", PREPARE, tmp_path], check=True, capture_output=True)
-    for name, train_classes in (("cub", [97, 98, 99]), ("cars", [97]), ("sop", [97, 98, 99])):
-        train = load(name, data_dir=tmp_path, **SMALL)
-        test = load(name, data_dir=tmp_path, split="test", **SMALL)
-        assert sorted(train.images[:][:, 4, 4, 0]) == train_classes
-        assert len(test) == 6 - len(train_classes)
-        shades = train.images[:][:, 4, 4, 0]
-        np.testing.assert_array_equal(train.labels, shades.argsort().argsort())
-    assert set(train.views) == {"class", "super_class"}
-    np.testing.assert_array_equal(train.views["super_class"], shades % 2)
-    assert "stanford_online_products train[0]" in map(str, train.images.files)
-
-    as_tfrecord(tmp_path, "cars196")
-    images = load("cars", data_dir=tmp_path, split="test", **SMALL).images
-    assert sorted(images[:][:, 4, 4, 0]) == [98, 99, 100, 101, 102]
-    (shard,) = tmp_path.glob("cars196/*/*-test.tfrecord-*")
-    shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(ValueError, match=f"{shard.name}: expected whole rows, the last is cut off"):
-        load("cars", data_dir=tmp_path, **SMALL)
-
-    (info,) = tmp_path.glob("cars196/*/dataset_info.json")
-    info.write_text(info.read_text().replace("tfrecord", "riegeli"))
-    with pytest.raises(ValueError, match=r"cars196.* must be prepared as array_record or tfrecord"):
-        load("cars", data_dir=tmp_path, **SMALL)
-
-
-def as_tfrecord(folder, name):
-    """Make tfds's own format of a prepared copy, as its description says; the checksums are not looked at."""
-    from array_record.python.array_record_module import ArrayRecordReader
-
-    (info,) = folder.glob(f"{name}/*/dataset_info.json")
-    info.write_text(info.read_text().replace("array_record", "tfrecord"))
-    for shard in info.parent.glob("*array_record*"):
-        reader = ArrayRecordReader(str(shard))
-        rows = [reader.read([row])[0] for row in range(reader.num_records())]
-        content = b"".join(
-            len(row).to_bytes(8, "little") + bytes(4) + row + bytes(4) for row in rows
-        )
-        shard.with_name(shard.name.replace("array_record", "tfrecord")).write_bytes(content)
-        shard.unlink()
-
-
-# The real lists
-
-
-# Of the largest one part: test_folder.py reads them all, and compares them with the published counts.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "folder", "split", "classes", "images"),
     [
-        ("cub", "cub200_2011", "train", 100, 5864),
-        ("cub", "cub200_2011", "test", 100, 5924),
-        ("cars", "cars196", "train", 98, 8054),
-        ("cars", "cars196", "test", 98, 8131),
-        ("sop", "sop", "train", 11318, 59551),
         ("inshop", "inshop", "query", 3985, 14218),
         ("cub", "cub_crops227", "train", 20, 600),
         ("cub", "cub_crops227", "test", 20, 600),
@@ -455,13 +257,11 @@ def test_the_real_lists(shared_data, name, folder, split, classes, images):
     assert (data.num_classes, len(np.unique(data.labels))) == (classes, classes)
 
 
-def test_the_real_super_classes(shared_data):
+@pytest.mark.slow
+def test_the_real_names_and_images(shared_data):
     train = load("sop", data_dir=shared_data / "sop", check_files=False)
     assert train.relabel("super_class").num_classes == 12
     assert "stapler" in train.class_names["super_class"]
-
-
-def test_the_real_images(shared_data):
     train = load("cub", data_dir=shared_data / "cub_fullres", **SMALL)
     assert train.images[:].shape == (49, 8, 8, 3)
     assert train.class_names["class"][:2] == ("001.Black_footed_Albatross", "005.Crested_Auklet")

@@ -1,4 +1,4 @@
-"""Batches of augmented images: a function of seed and step, whoever decodes; state; damaged images."""
+"""Batches of augmented images: a function of seed and step, whoever decodes; state; damaged images; crops."""
 
 import logging
 import os
@@ -58,7 +58,7 @@ def make(data) -> Iterator:
 
 
 class Corner:
-    """A transform of a user's own, without a repr."""
+    """A transform of one's own, without a repr."""
 
     size = 16
 
@@ -66,11 +66,13 @@ class Corner:
         return np.asarray(image)[:16, :16]
 
 
+PROCESSES = pytest.mark.slow  # they import everything
+
+
 def same(a, b) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.slow
 def test_a_batch_is_what_the_sampler_and_the_seeds_say(data, make):
     """By hand: the sampler's rows, each augmented by a generator of (seed, step, place)."""
     sampler = ClassBatchSampler(data.labels, 2, 2, seed=3)
@@ -84,13 +86,12 @@ def test_a_batch_is_what_the_sampler_and_the_seeds_say(data, make):
             np.testing.assert_array_equal(batch.images[place], data.images.read(row, random))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
         {"workers": 4, "prefetch": 7},
         {"workers": 3, "prefetch": 1},
-        {"workers": 2, "worker_kind": "process"},
+        pytest.param({"workers": 2, "worker_kind": "process"}, marks=PROCESSES),
     ],
 )
 def test_workers_change_nothing(make, settings):
@@ -98,14 +99,12 @@ def test_workers_change_nothing(make, settings):
         assert same(one, other)
 
 
-@pytest.mark.slow
 def test_without_augmentation_images_are_those_of_evaluation(data, make):
     sampler = RandomBatchSampler(12, 4)
     batch = next(make(sampler=sampler, augment=False))
     np.testing.assert_array_equal(batch.images, data.images[RandomBatchSampler(12, 4).batch_at(0)])
 
 
-@pytest.mark.slow
 def test_the_augmentation_changes_from_step_to_step(data, make):
     batches = make(sampler=RandomBatchSampler(12, 12))
     first, second = next(batches), next(batches)
@@ -118,8 +117,7 @@ def test_the_augmentation_changes_from_step_to_step(data, make):
 # State
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stop", [0, 1, 2, 3, 7])
+@pytest.mark.parametrize("stop", [0, 2, 7])
 def test_a_state_is_a_place(make, stop):
     batches = make(workers=2)
     whole = list(islice(make(), stop + 4))
@@ -135,29 +133,26 @@ def test_a_state_is_a_place(make, stop):
     assert same(next(batches), whole[stop])
 
 
-@pytest.mark.slow
 def test_starts_where_its_sampler_stands(data, make):
     sampler = ClassBatchSampler(data.labels, 2, 2, seed=3)
     next(sampler)
     assert same(next(make(sampler=sampler)), list(islice(make(), 2))[1])
 
 
-@pytest.mark.slow
 def test_states_of_others_are_refused(data, make):
     state = make().get_state()
-    with pytest.raises(ValueError, match="another pipeline: augmentation_seed must be 6, got 5"):
-        make(seed=6).set_state(state)
-    with pytest.raises(ValueError, match="another pipeline: transform_checksum must be"):
-        make(augment=False).set_state(state)
-    with pytest.raises(ValueError, match="another sampler: seed must be 4, got 3"):
-        make(sampler=ClassBatchSampler(data.labels, 2, 2, seed=4)).set_state(state)
-    plain = [Dataset("own", ImageFiles(data.images.files, Corner()), data.labels) for _ in "ab"]
-    make(plain[0]).set_state(make(plain[1]).get_state())
-    other = ImageFiles(data.images.files, conventional(16))
-    with pytest.raises(ValueError, match="another pipeline: transform_checksum must be"):
-        make(Dataset("other", other, data.labels)).set_state(state)
-    with pytest.raises(ValueError, match=r"state must have keys \['augmentation_seed', 'bad_rows'"):
-        make().set_state(RandomBatchSampler(12, 4).get_state())
+    other = Dataset("other", ImageFiles(data.images.files, conventional(16)), data.labels)
+    for batches, name in (
+        (make(seed=6), "augmentation_seed"),
+        (make(augment=False), "transform_checksum"),
+        (make(other), "transform_checksum"),
+        (make(sampler=ClassBatchSampler(data.labels, 2, 2, seed=4)), "seed"),
+        (make(sampler=RandomBatchSampler(12, 4)), "keys"),
+    ):
+        with pytest.raises(ValueError, match=rf"\b{name}\b"):
+            batches.set_state(state)
+    own = [Dataset("own", ImageFiles(data.images.files, Corner()), data.labels) for _ in "ab"]
+    make(own[0]).set_state(make(own[1]).get_state())
 
 
 # Damaged images
@@ -170,41 +165,38 @@ def damage(data: Dataset, *rows: int) -> list[Path]:
     return paths
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["thread", "process"])
+@pytest.mark.parametrize("kind", ["thread", pytest.param("process", marks=PROCESSES)])
 def test_a_damaged_image_stops_the_run(data, make, kind):
     damage(data, 7)
     sampler = RandomBatchSampler(12, 12)
     batches = make(sampler=sampler, worker_kind=kind)
     for _ in range(2):  # it stands where it was, and so raises again
-        with pytest.raises(BadImageError, match=r"7\.jpg: expected a whole image"):
+        with pytest.raises(BadImageError, match=r"/7\.jpg:"):
             next(batches)
     assert batches.get_state()["batch"] == 0
 
 
-@pytest.mark.slow
 def test_damaged_images_are_skipped_named_once_and_counted(data, make, caplog):
     damage(data, 7)
     data.images.files[2].unlink()
     batches = make(sampler=RandomBatchSampler(12, 6), on_bad_image="skip")
     with caplog.at_level(logging.WARNING, "jdml.data"):
-        seen = list(islice(batches, 4))
+        drawn = list(islice(batches, 4))
     rows = RandomBatchSampler(12, 6)
-    for batch in seen:
+    for batch in drawn:
         bad = np.isin(next(rows), [2, 7])
         np.testing.assert_array_equal(batch.where, ~bad)
         assert not batch.images[bad].any()
         assert batch.images[~bad].any(axis=(1, 2, 3)).all()
     assert batches.bad_images == 2
     assert len(caplog.messages) == 2
-    assert "skipped: " in caplog.text
-    assert "7.jpg: expected a whole image" in caplog.text
+    assert "/7.jpg:" in caplog.text
+    assert "/2.jpg:" in caplog.text
     fresh = make(sampler=RandomBatchSampler(12, 6), on_bad_image="skip")
     fresh.set_state(batches.get_state())
     assert fresh.bad_images == 2
 
 
-@pytest.mark.slow
 def test_without_bad_images(data, caplog):
     damage(data, 7, 3)
     whole = without_bad_images(data)
@@ -231,88 +223,53 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
+@PROCESSES
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, to look for processes")
 def test_worker_processes_end_with_a_killed_run(data, tmp_path):
     (tmp_path / "run.py").write_text(KILLED)
     command = [sys.executable, str(tmp_path / "run.py"), str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": str(Path(jdml.__file__).parents[1])}
-    with open(tmp_path / "out", "w") as out:
-        done = subprocess.run(
-            command, stdout=out, stderr=subprocess.DEVNULL, env=environment, timeout=120
-        )
+    with open(tmp_path / "out", "w") as out:  # no pipe, which workers would hold open
+        done = subprocess.run(command, stdout=out, stderr=subprocess.DEVNULL, env=environment)
     assert done.returncode == -signal.SIGKILL
     workers = [int(pid) for pid in (tmp_path / "out").read_text().split()]
     assert len(workers) == 2
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while any(Path(f"/proc/{pid}").exists() for pid in workers):
-        assert time.monotonic() < deadline, "worker processes go on without their run"
+        assert time.monotonic() < deadline, "worker processes outlive their run"
         time.sleep(0.1)
 
 
-# Samplers at random
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "sampler",
-    [ClassBatchSampler(np.arange(12) % 4, 2, 2, seed=1), RandomBatchSampler(12, 5, seed=1)],
-)
-def test_batch_at_any_step(sampler):
-    whole = list(islice(pickle.loads(pickle.dumps(sampler)), 20))
-    state = sampler.get_state()
-    for step in np.random.default_rng(0).permutation(20):
-        np.testing.assert_array_equal(sampler.batch_at(int(step)), whole[step])
-    assert sampler.get_state() == state
-    sampler.step = 13
-    np.testing.assert_array_equal(next(sampler), whole[13])
-    assert sampler.step == 14
-    with pytest.raises(ValueError, match="step must be at least 0, got -1"):
-        sampler.batch_at(-1)
-
-
-# Mistakes
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("settings", "error", "match"),
+    ("settings", "error", "name"),
     [
-        ({"seed": -1}, ValueError, "seed must be at least 0, got -1"),
-        ({"workers": 0}, ValueError, "workers must be at least 1, got 0"),
-        ({"workers": 2.0}, TypeError, "workers must be an integer, got 2.0"),
-        ({"prefetch": 0}, ValueError, "prefetch must be at least 1, got 0"),
-        ({"augment": "none"}, TypeError, "augment must be True or False, got 'none'"),
-        (
-            {"worker_kind": "fork"},
-            ValueError,
-            r"worker_kind must be one of \('thread', 'process'\)",
-        ),
-        ({"on_bad_image": "ignore"}, ValueError, r"on_bad_image must be one of \('stop', 'skip'\)"),
-        ({"sampler": iter([[0]])}, TypeError, "sampler must be an EpochSampler, got list_iterator"),
-        (
-            {"sampler": RandomBatchSampler(11, 2)},
-            ValueError,
-            "sampler must be over the data set's 12 rows, got one over 11",
-        ),
+        ({"seed": -1}, ValueError, "seed"),
+        ({"workers": 0}, ValueError, "workers"),
+        ({"workers": 2.0}, TypeError, "workers"),
+        ({"prefetch": 0}, ValueError, "prefetch"),
+        ({"augment": "none"}, TypeError, "augment"),
+        ({"worker_kind": "fork"}, ValueError, "worker_kind"),
+        ({"on_bad_image": "ignore"}, ValueError, "on_bad_image"),
+        ({"sampler": iter([[0]])}, TypeError, "sampler"),
+        ({"sampler": RandomBatchSampler(11, 2)}, ValueError, "sampler"),
         (
             {"dataset": Dataset("d", np.zeros((12, 2, 2, 3), np.uint8), np.arange(12))},
             TypeError,
-            "dataset must have images of type ImageFiles, got ndarray",
+            "dataset",
         ),
     ],
 )
-def test_mistakes(data, settings, error, match):
+def test_wrong_arguments_are_refused(data, settings, error, name):
     parts = {"dataset": data, "sampler": RandomBatchSampler(12, 2)} | settings
-    with pytest.raises(error, match=match):
+    with pytest.raises(error, match=rf"^{name}\b"):
         ImageBatches(parts.pop("dataset"), parts.pop("sampler"), **parts)
 
 
-# Augmentation: where crops may lie, what evaluation cuts out, that randomness is the generator's.
+# Crops: where they may lie, what evaluation cuts out, that randomness is the generator's
 
 
 def gradient(width: int, height: int):
-    """Red grows to the right, green to the bottom, from 0 to 240: a pixel's colour tells its place."""
+    """Red grows to the right, green to the bottom, from 0 to 240: a colour is a place."""
     x, y = np.meshgrid(np.linspace(0, 240, width), np.linspace(0, 240, height))
     return Image.fromarray(np.stack([x, y, 0 * x], 2).round().astype(np.uint8))
 
@@ -344,7 +301,7 @@ def test_evaluation_resizes_the_short_side():
     )
 
 
-@pytest.mark.parametrize("size", [(500, 375), (375, 500), (333, 217), (90, 61), (227, 900)])
+@pytest.mark.parametrize("size", [(500, 375), (90, 61), (227, 900)])
 def test_evaluation_is_resizing_then_cropping(size):
     """As its words say, with Pillow's own resize and crop of the whole image."""
     noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), np.uint8)
@@ -356,35 +313,34 @@ def test_evaluation_is_resizing_then_cropping(size):
     np.testing.assert_allclose(mlrc()(image).astype(int), expected, atol=1)
 
 
+def sides(crop: np.ndarray) -> tuple[float, float]:
+    """Width and height of a crop of :func:`gradient`, as shares of the image's; below 0 if mirrored."""
+    inner = np.arange(8, len(crop) - 8)
+    lines = crop[inner][:, inner].astype(float)
+    slopes = np.polyfit(inner, lines[0, :, 0], 1)[0], np.polyfit(inner, lines[:, 0, 1], 1)[0]
+    width, height = (slope * len(crop) / 240 for slope in slopes)
+    return width, height
+
+
 @pytest.mark.parametrize(("crops", "smallest"), [(mlrc(64), 0.16), (conventional(64), 0.08)])
-def test_random_boxes_keep_to_scale_and_ratio(crops, smallest):
-    random = np.random.default_rng(1)
-    boxes = np.array([crops._draw(400, 300, random) for _ in range(2000)])
-    widths, heights = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
-    assert (boxes[:, :2] >= 0).all()
-    assert (boxes[:, 2] <= 400).all()
-    assert (boxes[:, 3] <= 300).all()
-    shares, aspects = widths * heights / (400 * 300), widths / heights
-    assert smallest * 0.98 < shares.min() < smallest * 1.1
-    assert 0.95 < shares.max() <= 1
-    assert 0.74 < aspects.min() < 0.76
-    assert 1.32 < aspects.max() < 1.35
-
-
-def test_half_of_the_crops_are_mirrored():
-    crops = Crops(8, 8, (1.0, 1.0))
-    image = gradient(16, 16)
-    random = np.random.default_rng(0)
-    outs = [crops(image, random) for _ in range(400)]
-    mirrored = [out[4, 0, 0] > out[4, -1, 0] for out in outs]
-    assert 0.4 < np.mean(mirrored) < 0.6
+def test_random_crops_have_their_scale_and_ratio_and_half_are_mirrored(crops, smallest):
+    random, image = np.random.default_rng(1), gradient(400, 300)
+    widths, heights = np.array([sides(crops(image, random)) for _ in range(1000)]).T
+    assert 0.45 < np.mean(widths < 0) < 0.55
+    shares, aspects = abs(widths) * heights, abs(widths) * 400 / (heights * 300)
+    assert smallest * 0.95 < shares.min() < smallest * 1.1
+    assert 0.95 < shares.max() < 1.01
+    assert 0.72 < aspects.min() < 0.77
+    assert 1.3 < aspects.max() < 1.38
 
 
 def test_an_extreme_aspect_falls_back_to_the_centre():
-    crops = conventional(16)
-    left, upper, right, lower = crops._draw(3000, 30, np.random.default_rng(0))
-    assert (right - left, lower - upper) == (40, 30)
-    assert left == (3000 - 40) // 2
+    """Of 3,000 × 30 to the middle 40 columns, which are brighter from left to right here."""
+    pixels = np.zeros((30, 3000, 3), np.uint8)
+    pixels[:, 1480:1520, 0] = 6 * np.arange(1, 41)
+    crop = conventional(40)(Image.fromarray(pixels), np.random.default_rng(0))
+    columns = np.sort(crop[20, :, 0].astype(int))
+    np.testing.assert_allclose(columns, 6 * np.arange(1, 41), atol=1)
 
 
 def test_the_generator_decides():
@@ -394,20 +350,20 @@ def test_the_generator_decides():
     assert (one != other).any()
 
 
-def test_pickles():
+def test_crops_may_be_pickled():
     assert pickle.loads(pickle.dumps(mlrc())) == mlrc()
 
 
 @pytest.mark.parametrize(
-    ("settings", "match"),
+    ("settings", "name"),
     [
-        ({"size": 0}, "size must be from 1 to short_side = 256, got 0"),
-        ({"size": 300}, "size must be from 1 to short_side = 256, got 300"),
-        ({"scale": (0, 1)}, r"scale must be 0 < low ≤ high ≤ 1, got \(0, 1\)"),
-        ({"scale": (0.5, 1.5)}, r"scale must be .* got \(0.5, 1.5\)"),
-        ({"ratio": (2, 1)}, r"ratio must be 0 < low ≤ high ≤ inf, got \(2, 1\)"),
+        ({"size": 0}, "size"),
+        ({"size": 300}, "size"),
+        ({"scale": (0, 1)}, "scale"),
+        ({"scale": (0.5, 1.5)}, "scale"),
+        ({"ratio": (2, 1)}, "ratio"),
     ],
 )
-def test_bad_settings(settings, match):
-    with pytest.raises(ValueError, match=match):
+def test_wrong_crops_are_refused(settings, name):
+    with pytest.raises(ValueError, match=rf"^{name}\b"):
         Crops(**({"size": 224, "short_side": 256, "scale": (0.1, 1)} | settings))
