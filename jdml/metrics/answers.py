@@ -232,10 +232,12 @@ def _alike(queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
     return np.where(queries >= 0, counts[queries], 0).astype(np.int32)
 
 
-def _ignored(ignore: np.ndarray, queries: np.ndarray, gallery: np.ndarray) -> np.ndarray:
+def _ignored(
+    ignore: np.ndarray, queries: np.ndarray, gallery: np.ndarray, at_a_time: int = AT_A_TIME
+) -> np.ndarray:
     """How many right answers to each query do not count."""
     counts = np.zeros(queries.shape, np.int32)
-    rows = max(1, AT_A_TIME // max(1, gallery.size))
+    rows = max(1, at_a_time // max(1, gallery.size))
     for start in range(0, queries.size, rows):
         some = slice(start, start + rows)
         right = (queries[some, None] == gallery) & (gallery >= 0)

@@ -104,7 +104,7 @@ def violation_probability(
     pairs = len(x) - own
     if len(references) == 0 or pairs < 1:
         raise ValueError(
-            f"there is no pair among {len(x)} embeddings and {len(references)} anchors"
+            f"embeddings and anchors must form a pair, got {len(x)} and {len(references)} that take part"
         )
     classes = np.unique(np.concatenate([y, owners]), return_inverse=True)[1]  # in 32 bits
     owners, y = classes[len(y) :], classes[: len(y)]

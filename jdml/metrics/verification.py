@@ -85,7 +85,7 @@ def verification(
     curve = couples.curve()
     for name, counts in (("one class", curve.right), ("two classes", curve.wrong)):
         if not len(counts) or not counts[-1]:
-            raise ValueError(f"there is no couple of {name} among the rows that have a label")
+            raise ValueError(f"labels must have a couple of {name} among the rows that take part")
     false, true = curve.rates()
     told: dict[str, Any] = {"AUC": float(np.trapezoid(true, false)), "EER": _equal(false, true)}
     places = [curve.place(rate) for rate in far]
@@ -157,9 +157,8 @@ def open_set(
     known = truth.num_relevant > 0
     for name, some in (("known", known), ("unknown", ~known)):
         if not some.any():
-            raise ValueError(
-                f"there is no {name} query: each has {'no' if name == 'known' else 'a'} right answer"
-            )
+            each = "no" if name == "known" else "a"
+            raise ValueError(f"labels: no query is {name}, each has {each} right answer")
     distances, right = _nearest(task, truth, kin)
     order = np.unique(distances[np.isfinite(distances)])
     counts = (

@@ -128,8 +128,8 @@ def test_few_anchors_stand_for_all_the_nearer_the_more_they_are() -> None:
         gaps, within = [], []
         for _ in range(200):
             anchors = rng.integers(0, 300, m)  # independent draws
-            beside = np.where(same[:, anchors], apart[:, anchors], np.inf)
-            gap, radius = abs(losses.mean() - losses[anchors].mean()), beside.min(1).max()
+            to_own = np.where(same[:, anchors], apart[:, anchors], np.inf)
+            gap, radius = abs(losses.mean() - losses[anchors].mean()), to_own.min(1).max()
             gaps.append(gap)
             within.append(gap <= radius + losses.max() * np.sqrt(np.log(1 / gamma) / m))
         assert np.mean(within) >= 1 - gamma
@@ -138,10 +138,8 @@ def test_few_anchors_stand_for_all_the_nearer_the_more_they_are() -> None:
     assert max(spread) < 1.3 * min(spread)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_loss_beside_few_samples_is_near_that_beside_all_as_far_as_these_cover(
-    seed: int,
-) -> None:
+@pytest.mark.parametrize("seed", range(2))
+def test_the_loss_of_few_samples_is_near_that_of_all_as_far_as_these_cover(seed: int) -> None:
     """Proposition 4.2, of a loss that is 1-Lipschitz: the gap is at most the covering radius and the training error."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(24, 2)) + 1.5 * rng.normal(size=(3, 2))[np.arange(24) % 3]
@@ -171,16 +169,6 @@ def test_the_loss_beside_few_samples_is_near_that_beside_all_as_far_as_these_cov
     assert gaps[-1] < 1e-9
 
 
-def test_mistakes() -> None:
-    def refuses(message, *given, beta=1.0, alpha=0.5):
-        with pytest.raises(ValueError, match=message):
-            metrics.violation_probability(*given, beta=beta, alpha=alpha)
-
-    refuses("alpha must be above 0 and at most beta = 1.0, got 2.0", X, Y, alpha=2.0)
-    refuses("anchors and anchor_labels go together", X, Y, X)
-    refuses("there is no pair among 1 embeddings", X[:1], Y[:1])
-
-
 def test_rows_of_no_class_take_no_part_and_anchors_have_names() -> None:
     x, y = np.eye(3, dtype=np.float32), np.array([0, 0, 1])
     expected = metrics.violation_probability(x, y, beta=0.5, alpha=0.5)
@@ -190,21 +178,6 @@ def test_rows_of_no_class_take_no_part_and_anchors_have_names() -> None:
     assert among == metrics.violation_probability(x, y, x, y, beta=0.5, alpha=0.5)
     names = np.array(["b", "b", "a"])
     assert metrics.violation_probability(x, names, x, names, beta=0.5, alpha=0.5) == among
-    with pytest.raises(TypeError, match="beta must be"):
-        metrics.violation_probability(x, y, beta="a", alpha=0.5)
-    with pytest.raises(ValueError, match="there is no pair among 0 embeddings"):
-        metrics.violation_probability(x, np.full(3, -1), beta=0.5, alpha=0.5)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_row_that_is_not_finite_is_named(bad: float) -> None:
-    broken = np.array(X, np.float32)
-    broken[1] = bad
-    settings = {"beta": 1.0, "alpha": 0.5}
-    with pytest.raises(ValueError, match="embeddings must be finite .* row 1 is not"):
-        metrics.violation_probability(broken, Y, **settings)
-    with pytest.raises(ValueError, match="anchors must be finite .* row 1 is not"):
-        metrics.violation_probability(X, Y, broken, Y, **settings)
 
 
 # A mixture of von Mises–Fisher distributions: its densities, its posterior, and ProxyNCA++ as a special case.
@@ -276,27 +249,3 @@ def test_bessel_functions_that_underflow() -> None:
     wide = np.concatenate([POINTS, np.zeros((12, 57), np.float32)], axis=1)
     value = vmf_mixture_likelihood(wide, OF_POINTS, wide[:4], concentrations=1e-12)
     np.testing.assert_allclose(value, -np.log(4), rtol=1e-6)  # all classes alike
-
-
-def test_mistakes_in_a_mixture() -> None:
-    def refuses(message, labels=OF_POINTS, **given):
-        with pytest.raises(ValueError, match=message):
-            vmf_mixture_likelihood(POINTS, labels, PROXIES, **given)
-
-    refuses(
-        r"concentrations must be a number or have shape \[4\], got \[2\]", concentrations=[1, 2]
-    )
-    refuses("concentrations must be finite and above 0, got .-1.0", concentrations=-1.0)
-    refuses("weights must be finite and not negative", weights=[1, -1, 1, 1])
-    refuses(r"labels must have shape \[12\], got \[3\]", labels=OF_POINTS[:3])
-    refuses(r"labels\[3\] is 4, expected 0…3", labels=np.where(np.arange(12) == 3, 4, OF_POINTS))
-
-
-def test_numbers_that_are_none() -> None:
-    x, y = jnp.eye(2), jnp.array([0, 1])
-    with pytest.raises(ValueError, match="concentrations must be finite and above 0"):
-        vmf_mixture_likelihood(x, y, x, concentrations=np.inf)
-    with pytest.raises(ValueError, match="weights must be finite"):
-        vmf_mixture_likelihood(x, y, x, concentrations=1.0, weights=[np.nan, 1.0])
-    with pytest.raises(TypeError, match="concentrations must be numbers, got 'a'"):
-        vmf_mixture_likelihood(x, y, x, concentrations="a")

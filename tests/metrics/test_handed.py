@@ -1,15 +1,16 @@
-"""What people hand to metrics: arrays of any library and order of bytes, classes by number or name."""
+"""The kinds of arrays that metrics take: arrays of any library and order of bytes, classes by number or name."""
 
 import shutil
 
+import chex
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jdml import metrics
 from jdml.metrics import evaluate_retrieval, nearest
-from jdml.metrics.answers import _ignored
-from jdml.metrics.arrays import _pair, evaluate_arrays
+from jdml.metrics.answers import AT_A_TIME, _ignored
+from jdml.metrics.arrays import evaluate_arrays
 from jdml.metrics.clustering import agreement
 from oracles.numerics import LIBRARIES, array_of
 
@@ -24,25 +25,16 @@ EXPECTED = evaluate_retrieval(X, Y)
 def test_any_order_of_bytes(order):
     x, y = X.astype(f"{order}f4"), Y.astype(f"{order}i8")
     assert evaluate_retrieval(x, y) == EXPECTED
-    for ours, theirs in zip(nearest(x, x, 3), nearest(X, X, 3), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    chex.assert_trees_all_equal(nearest(x, x, 3), nearest(X, X, 3))
     assert metrics.class_density(x, y) == metrics.class_density(X, Y)
     assert metrics.uniformity(X.astype(f"{order}f8")) == metrics.uniformity(X)
 
 
-def test_any_order_of_bytes_on_disk(tmp_path):
-    there = np.memmap(tmp_path / "gallery", ">f4", "w+", shape=X.shape)
-    there[:] = X
-    queries = X + np.float32(0.1)
-    for ours, theirs in zip(nearest(queries, there, 3), nearest(queries, X, 3), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+def test_any_order_of_bytes_on_disk(to_disk):
+    there, queries = to_disk(X, ">f4"), X + np.float32(0.1)
+    chex.assert_trees_all_close(nearest(queries, there, 3), nearest(queries, X, 3), rtol=1e-6)
     assert evaluate_retrieval(queries, Y, there, Y) == evaluate_retrieval(queries, Y, X, Y)
-
-
-def test_any_order_of_bytes_on_disk_where_all_is_read(tmp_path):
-    there = np.memmap(tmp_path / "rows", ">f4", "w+", shape=X.shape)
-    there[:] = X
-    for metric in (
+    for metric in (  # which read all of it
         lambda x: metrics.uniformity(x),
         lambda x: metrics.class_density(x, Y),
         lambda x: metrics.covering_radius(x, x[:3]),
@@ -87,10 +79,6 @@ def test_arrays_of_other_libraries(library):
 def test_labels_by_either_name():
     assert evaluate_retrieval(X, labels=Y) == EXPECTED
     assert evaluate_retrieval(queries=X, labels=list(NAMES), gallery=None) == EXPECTED
-    with pytest.raises(TypeError, match="'labels'"):
-        evaluate_retrieval(X, query_labels=Y, labels=Y)
-    with pytest.raises(TypeError, match="query_labels"):
-        evaluate_retrieval(X, Y, labels=Y)
 
 
 def test_labels_that_are_python_objects():
@@ -98,39 +86,6 @@ def test_labels_that_are_python_objects():
     assert evaluate_retrieval(X, NAMES.astype(object)) == EXPECTED
     assert evaluate_retrieval(X, np.array([np.int64(label) for label in Y], object)) == EXPECTED
     assert metrics.class_density(X, NAMES.astype(object)) == metrics.class_density(X, Y)
-
-
-@pytest.mark.parametrize(
-    "labels",
-    [
-        np.array(["cat", None] * 10, object),
-        np.array(["cat", float("nan")] * 10, object),
-        np.array(["cat", 3] * 10, object),
-        np.array([1, 2.5] * 10, object),
-    ],
-)
-def test_labels_of_several_kinds_are_refused(labels):
-    message = r"labels must be integers, got dtype object: write (\w+)labels.astype\(str\)"
-    with pytest.raises(TypeError, match=message):
-        evaluate_retrieval(X, labels)
-    assert evaluate_retrieval(X, labels.astype(str))["queries"] == 20
-
-
-def test_arrays_that_are_not_numbers():
-    with pytest.raises(TypeError, match=r"dtype object: write queries.astype\(numpy.float32\)"):
-        nearest(X.astype(object), X, 1)
-    rows = np.empty(20, object)
-    rows[:] = list(X)
-    with pytest.raises(TypeError, match=r"dtype object: write numpy.stack\(queries"):
-        evaluate_retrieval(rows, Y)
-    with pytest.raises(TypeError, match=r"got MaskedArray: write queries.filled"):
-        evaluate_retrieval(np.ma.masked_less(X, 0), Y)
-    with pytest.raises(TypeError, match=r"got MaskedArray: write query_labels.filled"):
-        evaluate_retrieval(X, np.ma.masked_less(Y, 1))
-    with pytest.raises(TypeError, match=r"got list: write numpy.asarray\(gallery\)"):
-        nearest(X, X.tolist(), 1)
-    with pytest.raises(TypeError, match="query_labels must be integers, got dtype datetime64"):
-        evaluate_retrieval(X, np.array(["2020-01-01"] * 20, "M8[D]"))
 
 
 def test_modes_may_be_names():
@@ -183,60 +138,37 @@ def test_a_second_look_at_arrays_is_that_of_a_gallery_with_own_rows():
     }
     for kind, scores in expected.items():
         assert evaluate_arrays(alone, second_look=kind, **settings) == scores
-        beside = {**alone, **turned, "self_index": own[::-1]}
-        assert evaluate_arrays(beside, second_look=kind, **settings) == pytest.approx(scores)
+        searched_in = {**alone, **turned, "self_index": own[::-1]}
+        assert evaluate_arrays(searched_in, second_look=kind, **settings) == pytest.approx(scores)
         clusters = evaluate_arrays(alone, second_look=kind, clustered=True)
         assert {name: clusters[name] for name in ("NMI", "AMI")} == agreement(rows, classes)
 
 
-def test_labels_in_a_file_are_whole_numbers_or_words():
-    with pytest.raises(ValueError, match="labels must be integers or strings, got float64"):
-        evaluate_arrays({"embeddings": ROWS, "labels": CLASSES / 2})
-
-
-def test_a_gallery_on_disk_stays_there(tmp_path):
-    np.save(tmp_path / "g.npy", ROWS)
-    arrays = {"g": np.load(tmp_path / "g.npy", mmap_mode="r"), "labels": CLASSES}
-    assert isinstance(_pair(arrays, "g", "labels", whole=False)[0], np.memmap)
-    assert not isinstance(_pair(arrays, "g", "labels")[0], np.memmap)
-
-
-def test_what_is_ignored_is_counted_a_block_at_a_time(monkeypatch):
+def test_ignored_answers_are_counted_in_blocks():
     barred = np.arange(144).reshape(12, 12) % 5 == 0
-    expected = _ignored(barred, CLASSES, CLASSES)
-    assert expected.tolist() == (barred & (CLASSES[:, None] == CLASSES)).sum(1).tolist()
-    monkeypatch.setattr("jdml.metrics.answers.AT_A_TIME", 1)
-    assert _ignored(barred, CLASSES, CLASSES).tolist() == expected.tolist()
+    expected = (barred & (CLASSES[:, None] == CLASSES)).sum(1).tolist()
+    for at_a_time in (AT_A_TIME, 1):
+        assert _ignored(barred, CLASSES, CLASSES, at_a_time).tolist() == expected
 
 
-def test_a_gallery_on_disk_is_scaled_there(tmp_path, monkeypatch):
-    np.save(tmp_path / "g.npy", 3 * ROWS[::-1])
-    gallery = np.load(tmp_path / "g.npy", mmap_mode="r")
+def test_arrays_on_disk(to_disk):
+    arrays = {"embeddings": ROWS, "labels": CLASSES, "gallery_labels": CLASSES[::-1]}
+    arrays["self_index"] = np.arange(12)[::-1]
+    expected = evaluate_arrays({**arrays, "gallery_embeddings": ROWS[::-1]})
+    there = {"embeddings": to_disk(ROWS), "gallery_embeddings": to_disk(ROWS[::-1])}
+    assert evaluate_arrays({**arrays, **there}) == pytest.approx(expected)
+
+
+def test_a_gallery_on_disk_is_scaled_there(to_disk, tmp_path, monkeypatch):
+    gallery = to_disk(3 * ROWS[::-1])
     arrays = {"embeddings": 2 * ROWS, "labels": CLASSES, "gallery_labels": CLASSES[::-1]}
     arrays["self_index"] = np.arange(12)[::-1]
     scores = [
         evaluate_arrays({**arrays, "gallery_embeddings": each}, on_sphere=True)
-        for each in (gallery, np.asarray(gallery))
+        for each in (gallery, np.asarray(gallery), to_disk(3 * ROWS[::-1], ">f8"))
     ]
-    assert scores[0] == pytest.approx(scores[1])
+    assert scores[0] == pytest.approx(scores[1]) == scores[2]
     free = shutil.disk_usage(tmp_path)._replace(free=(1 << 20) + 4 * ROWS.size - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
-    with pytest.raises(OSError, match="No space left on device"):
+    with pytest.raises(OSError, match="No space left"):
         evaluate_arrays({**arrays, "gallery_embeddings": gallery}, on_sphere=True)
-
-
-def test_a_gallery_of_another_order_of_bytes_is_scaled(tmp_path):
-    there = np.memmap(tmp_path / "gallery", ">f8", "w+", shape=ROWS.shape)
-    there[:] = 3 * ROWS
-    arrays = {"embeddings": ROWS[:6] + 0.1, "labels": CLASSES[:6], "gallery_labels": CLASSES}
-    settings = {"gallery_embeddings": "gallery", "gallery_labels": "gallery_labels"}
-    actual, expected = (
-        evaluate_arrays({**arrays, "gallery": rows}, **settings, on_sphere=True)
-        for rows in (there, 3 * ROWS)
-    )
-    assert actual == expected
-
-
-def test_an_array_that_is_asked_for_must_be_there():
-    with pytest.raises(ValueError, match="no array 'rows'; it has embeddings, labels"):
-        evaluate_arrays({"embeddings": ROWS, "labels": CLASSES}, self_index="rows")

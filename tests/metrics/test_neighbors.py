@@ -27,7 +27,7 @@ def test_nearest_equals_the_oracle(exclude_self, whole, block_size):
     vectors = rng.integers(-2, 3, (50, 3)) if whole else rng.normal(size=(50, 3))
     vectors = vectors.astype(np.float32)
     queries = vectors if exclude_self else vectors[::2] + 1
-    for k in (1, 5, 49):
+    for k in (5, 49):
         options = {"exclude_self": exclude_self, "block_size": block_size}
         distances, indices = nearest(queries, vectors, k, **options)
         expected = expected_nearest(queries, vectors, k, exclude_self)
@@ -61,10 +61,7 @@ def test_types():
 
 def test_floats_of_eight_bits():
     small = np.random.default_rng(0).normal(size=(9, 3)).astype(ml_dtypes.float8_e4m3fn)
-    for ours, theirs in zip(
-        nearest(small, small, 2), nearest(*[small.astype(np.float32)] * 2, 2), strict=True
-    ):
-        np.testing.assert_array_equal(ours, theirs)
+    chex.assert_trees_all_equal(nearest(small, small, 2), nearest(*[small.astype("f4")] * 2, 2))
 
 
 def test_jit_vmap_and_one_trace():
@@ -130,7 +127,7 @@ def test_a_row_that_is_not_finite_is_refused_and_spoils_no_other_under_jit(bad):
     queries, gallery = points[:5].copy(), points.copy()
     expected = nearest(np.delete(queries, 1, 0), gallery, 4)
     queries[1, 2] = bad
-    with pytest.raises(ValueError, match="queries must be finite .* row 1 is not"):
+    with pytest.raises(ValueError, match=r"^queries .*row 1\b"):
         nearest(queries, gallery, 4)
     search = jax.jit(nearest, static_argnames="k")
     distances, indices = search(queries, gallery, k=4)
@@ -140,7 +137,7 @@ def test_a_row_that_is_not_finite_is_refused_and_spoils_no_other_under_jit(bad):
 
     expected = nearest(points, points[:8], 4)
     gallery[8:] = bad
-    with pytest.raises(ValueError, match="gallery must be finite .* row 8 is not"):
+    with pytest.raises(ValueError, match=r"^gallery .*row 8\b"):
         nearest(points, gallery, 4)
     chex.assert_trees_all_close(search(points, gallery, k=4), expected, rtol=1e-6)
     distances, indices = search(points, gallery, k=9)
@@ -151,27 +148,6 @@ def test_a_row_that_is_not_finite_is_refused_and_spoils_no_other_under_jit(bad):
 def test_the_smallest_case():
     queries, gallery = np.array([[1.0]]), np.array([[0.0], [1.0], [np.nan]])
     assert jax.jit(nearest, static_argnames="k")(queries, gallery, k=1)[1] == 1
-
-
-X = np.zeros((6, 3), np.float32)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: nearest(X[0], X, 1), ValueError, r"queries must have shape \[N, D\]"),
-        (lambda: nearest(X, X[:, :2], 1), ValueError, "gallery must have the dimension of queries"),
-        (lambda: nearest(X, X.astype(int), 1), TypeError, "gallery must be floating"),
-        (lambda: nearest(X, X, 0), ValueError, "k must be >= 1, got 0"),
-        (lambda: nearest(X, X, 7), ValueError, "number of the gallery rows, 6, got 7"),
-        (lambda: nearest(X, X, 6, exclude_self=True), ValueError, "other gallery rows, 5, got 6"),
-        (lambda: nearest(X, X[:2], 1, exclude_self=True), ValueError, "at most 2 rows, got 6"),
-        (lambda: nearest(X, X, 1, block_size=0), ValueError, "block_size must be >= 1"),
-    ],
-)
-def test_bad_input(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
 
 
 @pytest.mark.parametrize("released", [False, True], ids=["paper", "program"])
@@ -212,11 +188,11 @@ def test_a_query_that_is_a_row_of_the_gallery_counts_once_among_the_neighbours(r
     np.testing.assert_allclose(alone, rerank(queries, gallery, **settings), atol=1e-7)
 
 
-def test_farthest_rows_a_block_at_a_time(monkeypatch):
+def test_farthest_rows_in_blocks():
     x = np.random.default_rng(0).normal(size=(5, 3))
-    expected = reranking._farthest(x)
-    monkeypatch.setattr(reranking, "AT_A_TIME", 0)
-    np.testing.assert_allclose(reranking._farthest(x), expected)
+    expected = [max(np.sum((a - b) ** 2) for b in x) for a in x]
+    for at_a_time in (1 << 16, 0):
+        np.testing.assert_allclose(reranking._farthest(x, at_a_time), expected)
 
 
 def test_of_equally_near_rows_the_first_comes_first():
@@ -225,59 +201,27 @@ def test_of_equally_near_rows_the_first_comes_first():
     assert (distances.tolist(), indices.tolist()) == ([[1.0, 1.0, 2.0]], [[5, 7, 3]])
 
 
-def test_vectors_moved_towards_their_neighbours(tmp_path, monkeypatch):
+def test_vectors_moved_towards_their_neighbours(to_disk):
     rng = np.random.default_rng(0)
     x, gallery = rng.normal(size=(9, 4)).astype(np.float32), rng.normal(size=(30, 4)).astype("f4")
     x, gallery = (some / np.linalg.norm(some, axis=1, keepdims=True) for some in (x, gallery))
-    there = np.memmap(tmp_path / "gallery", np.float32, "w+", shape=gallery.shape)
-    there[:] = gallery
+    there = to_disk(gallery)
     for alpha in (3.0, 0.0):
         expected = oracle.moved(x, gallery, 4, alpha, alone=False)
         for lies in (gallery, there):
-            np.testing.assert_allclose(
-                expand_queries(x, lies, k=4, alpha=alpha), expected, atol=1e-5
-            )
+            actual = expand_queries(x, lies, k=4, alpha=alpha)
+            np.testing.assert_allclose(actual, expected, atol=1e-5)
         expected = oracle.moved(gallery, gallery, 4, alpha, alone=True)
         np.testing.assert_allclose(augment_gallery(gallery, k=4, alpha=alpha), expected, atol=1e-5)
-        monkeypatch.setattr(reranking, "AT_A_TIME", 30)  # in pieces, the last one short
     assert expand_queries(x[:0], there, k=4).shape == (0, 4)
     own = np.arange(30)[::-1]
     found = expand_queries(gallery, gallery[::-1].copy(), k=4, alpha=0.0, self_index=own)
     np.testing.assert_allclose(found, expected, atol=1e-5)  # as each moves by the others
     found = expand_queries(x, gallery, k=30, self_index=np.full(9, -1))
-    np.testing.assert_allclose(found, oracle.moved(x, gallery, 30, 3.0, alone=False), atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda x: rerank(x[0]), r"queries must have shape"),
-        (lambda x: rerank(x, k1=0), "k1 must be >= 1"),
-        (lambda x: rerank(x, weight=1.5), r"weight must be in \[0, 1\]"),
-        (lambda x: rerank(x, x[:, :2]), "gallery must have the dimension of queries"),
-        (
-            lambda x: expand_queries(x, x, k=9),
-            "k must be at most the number of the gallery rows, 6",
-        ),
-        (lambda x: augment_gallery(x, k=6), "the other gallery rows, 5"),
-        (
-            lambda x: expand_queries(x, x, k=6, self_index=np.arange(6)),
-            "k must be at most the number of the other gallery rows, 5, got 6",
-        ),
-        (lambda x: expand_queries(x, x, k=1, self_index=np.arange(1, 7)), r"self_index\[5\] is 6"),
-        (lambda x: rerank(x, x, self_index=np.arange(1, 7)), r"self_index\[5\] is 6"),
-        (lambda x: augment_gallery(x, k=1, alpha=-1.0), "alpha must be >= 0"),
-        (lambda x: augment_gallery(x * np.nan, k=1), "gallery must be finite"),
-    ],
-)
-def test_bad_input_of_second_looks(call, message):
-    with pytest.raises(ValueError, match=message):
-        call(np.ones((6, 3), np.float32))
-
-
-def test_whole_numbers_are_no_embeddings():
-    with pytest.raises(TypeError, match="queries must be floating point"):
-        rerank(np.ones((6, 3), int))
+    expected = oracle.moved(x, gallery, 30, 3.0, alone=False)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    many = expand_queries(np.tile(x, (250, 1)), there, k=30)  # in two pieces, the last one short
+    np.testing.assert_allclose(many, np.tile(expected, (250, 1)), atol=1e-5)
 
 
 def test_second_looks_at_nothing():
@@ -286,5 +230,3 @@ def test_second_looks_at_nothing():
     for kind in ("none", "reciprocal", "expand", "augment"):
         for queries, gallery in ((x[:0], None), (x, None), (x, x)):
             assert len(look_again(kind, queries, gallery)[0]) == len(queries)
-    with pytest.raises(TypeError, match="expand_queries runs on the host"):
-        jax.eval_shape(lambda x: expand_queries(x, x, k=1), x)

