@@ -53,7 +53,7 @@ def search_images(
     rows = gallery.vectors
     if rows.ndim != 2 or rows.shape[1] != vectors.shape[1]:
         raise ValueError(
-            f"the gallery must hold embeddings [N, {vectors.shape[1]}], got {list(rows.shape)}"
+            f"gallery must hold embeddings [N, {vectors.shape[1]}], got {list(rows.shape)}"
         )
     named = gallery.files is not None
     files = gallery.files.tolist() if gallery.files is not None else [*map(str, range(len(rows)))]

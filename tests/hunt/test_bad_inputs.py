@@ -1,39 +1,325 @@
-"""Files that are damaged, hostile or odd: refused in a sentence or read rightly, in bounded memory and time."""
+"""Files that are damaged, hostile or odd: refused by their names, or read correctly, in bounded memory and time."""
 
+import gzip
+import inspect
+import io
+import json
 import os
+import struct
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from hunt.bad import judge
-from hunt.bad_archives import ARCHIVES
-from hunt.bad_arrays import ARRAYS
-from hunt.bad_folders import BOTH, FOLDERS, classes, images_of
-from hunt.bad_images import IMAGES
-from hunt.bad_weights import WEIGHTS
+from hunt.bad import DEEP, Bad, Code, X, classes, cut, judge, mark, put
+from PIL import Image
+from safetensors.numpy import save
 
-CASES = [*IMAGES, *FOLDERS, *ARCHIVES, *ARRAYS, *WEIGHTS]
+from jdml import data, models, report
+
+# Images
 
 
-@pytest.mark.parametrize("bad", CASES, ids=[bad.what for bad in CASES])
+def colour(file: Path) -> list[int]:
+    """Return the middle of an image as training reads it."""
+    return data.ImageFiles([file], data.conventional(8))[0][4, 4].tolist()
+
+
+def encoded(kind: str = "png", shade: str = "red", **options: Any) -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", options.pop("size", (12, 10)), shade).save(out, kind, **options)
+    return out.getvalue()
+
+
+def png(width: int, height: int, pixels: bytes, bits: int = 8) -> bytes:
+    head = (b"IHDR", struct.pack(">IIBBBBB", width, height, bits, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(content))
+        + name
+        + content
+        + struct.pack(">I", zlib.crc32(name + content))
+        for name, content in (head, (b"IDAT", pixels), (b"IEND", b""))
+    )
+
+
+def packed_zeros(size: int) -> bytes:
+    packer = zlib.compressobj(9)
+    return b"".join(packer.compress(bytes(1 << 20)) for _ in range(size >> 20)) + packer.flush()
+
+
+def unreadable(place: Path) -> Path:
+    if os.geteuid() == 0:
+        pytest.skip("needs an ordinary user: root reads every file")
+    file = put("a.png", encoded())(place)
+    file.chmod(0)
+    return file
+
+
+RED = [255, 0, 0]
+POSTSCRIPT = (
+    b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n(%pipe%touch code) (w) file\n"
+)
+IMAGES = [
+    Bad("one pixel", put("a.png", encoded(size=(1, 1))), colour, read=RED),
+    Bad("PostScript under another name", put("a.png", POSTSCRIPT), colour, ""),
+    Bad("truncated pixels", put("a.png", png(90, 90, zlib.compress(bytes(90)))), colour, ""),
+    Bad(
+        "30,000 × 30,000 white pixels in 110 kB",
+        put("a.png", lambda: png(30_000, 30_000, packed_zeros(112 << 20), bits=1)),
+        colour,
+        "",
+    ),
+    Bad("an endless device", lambda place: Path("/dev/zero"), colour, "/dev/zero"),
+    Bad("a file without permission", unreadable, colour, ""),
+]
+
+# Folders, lists and tables
+
+
+def images_of(root: Path) -> list[str]:
+    files = data.load("folder", data_dir=root, split="all").images.files
+    return [os.path.relpath(file, root) for file in files]
+
+
+def with_links_and_devices(place: Path) -> Path:
+    root = classes(place, "ant", "bee")
+    (root / "ant" / "up").symlink_to(root)
+    (root / "bee" / "round").symlink_to(root / "bee" / "round")
+    os.mkfifo(root / "ant" / "pipe.png")
+    (root / "bee" / "device.png").symlink_to("/dev/zero")
+    return root
+
+
+def listed(text: str | bytes) -> Callable[[Path], Path]:
+    def make(place: Path) -> Path:
+        (place / "sub").mkdir()
+        for name in ("a.png", " b.png", "sub/c.png"):
+            (place / name).write_bytes(encoded())
+        content = text.replace("HERE", str(place)).encode() if isinstance(text, str) else text
+        return put("list.csv", content)(place)
+
+    return make
+
+
+def rows_of(file: Path) -> list[list[str]]:
+    part = data.load("folder", data_dir=file, split="all")
+    labels = [part.class_names["class"][number] for number in part.views["class"]]
+    names = [os.path.relpath(f, file.parent) for f in part.images.files]
+    return [list(row) for row in zip(names, labels, strict=True)]
+
+
+def table(**columns: Any) -> Callable[[Path], Path]:
+    def make(place: Path) -> Path:
+        arrow = pytest.importorskip("pyarrow", reason="reads tables: pip install 'jdml[parquet]'")
+        from pyarrow import parquet
+
+        parquet.write_table(arrow.table(columns), place / "t.parquet")
+        return place / "t.parquet"
+
+    return make
+
+
+def pixels_in(file: Path) -> Any:
+    return data.from_parquet(file, transform=data.conventional(8)).images[:]
+
+
+BOTH = ["ant/0.png", "bee/0.png"]
+FOLDERS = [
+    Bad("links in a circle, a pipe and a device", with_links_and_devices, images_of, read=BOTH),
+    Bad(
+        "absolute paths, .., a space before a name, and cells that are formulas",
+        listed("file,label\nHERE/a.png,=1+1\nsub/../sub/c.png,@SUM(A1)\n b.png,y\n"),
+        rows_of,
+        read=[["a.png", "=1+1"], ["sub/c.png", "@SUM(A1)"], [" b.png", "y"]],
+    ),
+    Bad(
+        "a file by two paths",
+        listed("file,label\na.png,x\nsub/../a.png,y\n"),
+        rows_of,
+        "list.csv.* 3|a.png",
+    ),
+    Bad("UTF-16", listed("file,label\na.png,x\n".encode("utf-16")), rows_of, ""),
+    Bad("an open quotation", listed('file,label\n"a.png,x\n'), rows_of, ""),
+    Bad(
+        "a truncated table", lambda place: cut(table(image=[b"x"], label=[1])(place)), pixels_in, ""
+    ),
+    Bad(
+        "a device within a table",
+        table(image=[{"bytes": None, "path": "/dev/zero"}], label=[1]),
+        pixels_in,
+        "/dev/zero",
+    ),
+    Bad(
+        "a state of save_to_disk that is nested without end",
+        lambda place: put("state.json", DEEP.encode())(place).parent,
+        lambda place: data.load("folder", data_dir=place),
+        "state.json",
+    ),
+]
+
+# Archives
+
+
+def letters(*members: tuple[str, bytes]) -> Callable[[Path], Path]:
+    """Write Omniglot's archive with a letter and some members."""
+
+    def make(place: Path) -> Path:
+        file = place / "images_background.zip"
+        own = io.BytesIO()
+        Image.new("1", (105, 105), 1).save(own, "png")
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("images_background/Greek/character01/0001_01.png", own.getvalue())
+            for name, content in members:
+                archive.writestr(name, content)
+        return file
+
+    return make
+
+
+def by_its_header_large(place: Path) -> Path:
+    """Write a letter that is 2 GB by the archive's directory."""
+    file = letters((LETTER, bytes(100)))(place)
+    content = bytearray(file.read_bytes())
+    struct.pack_into("<I", content, content.rindex(b"PK\1\2") + 24, 2 << 30)
+    file.write_bytes(content)
+    return file
+
+
+def read_letters(file: Path) -> int:
+    return len(data.load("omniglot", data_dir=file.parent, image_size=8))
+
+
+def digits(content: bytes, zeros: int = 0) -> Callable[[Path], Path]:
+    """Write MNIST's files, the images followed by zeros."""
+
+    def make(place: Path) -> Path:
+        block = gzip.compress(bytes(1 << 24))
+        put("train-labels-idx1-ubyte", struct.pack(">BBBBI", 0, 0, 8, 1, 1) + bytes(1))(place)
+        return put("train-images-idx3-ubyte.gz", gzip.compress(content) + block * (zeros >> 24))(
+            place
+        )
+
+    return make
+
+
+def read_digits(file: Path) -> Any:
+    return data.load("mnist", data_dir=file.parent)
+
+
+LETTER = "images_background/Greek/character01/0001_02.png"
+SHAPE = struct.pack(">BBBB3I", 0, 0, 8, 3, 1, 2, 2)
+ARCHIVES = [
+    Bad(
+        "members outside of the folder",
+        letters(("../../code-was-run", b"x"), ("/tmp/code-was-run", b"x")),
+        read_letters,
+        read=1,
+    ),
+    Bad("a member of 2 GB of zeros, by its header", by_its_header_large, read_letters, LETTER),
+    Bad("2 GB more than the header says", digits(SHAPE + bytes(4), 2 << 30), read_digits, ""),
+    Bad("a header of 2⁹⁶ bytes", digits(SHAPE[:4] + b"\xff" * 12), read_digits, ""),
+]
+
+# Arrays and weights
+
+
+def arrays(**named: Any) -> Callable[[Path], Path]:
+    def make(place: Path) -> Path:
+        made = {name: value(place) if callable(value) else value for name, value in named.items()}
+        np.savez(place / "e.npz", **made)
+        return place / "e.npz"
+
+    return make
+
+
+def objects(place: Path) -> np.ndarray:
+    return np.array([Code(mark(place))] * 4, dtype=object)
+
+
+def safetensors(header: Any, content: bytes = b"") -> Callable[[Path], Path]:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return put("w.safetensors", struct.pack("<Q", len(text)) + text + content)
+
+
+def load_weights(file: Path) -> Any:
+    return models.load_weights(file, {})
+
+
+def convert(file: Path) -> Any:
+    return models.convert_weights(file, file.parent / "out.safetensors", arch="resnet18")
+
+
+def tensor_and_code(place: Path) -> Path:
+    torch = pytest.importorskip("torch", reason="reads files of PyTorch: pip install torch")
+    torch.save({"a": torch.ones(2), "b": Code(mark(place))}, place / "w.pth")
+    return place / "w.pth"
+
+
+LARGE = np.array([2**63 - 1, 0, 0, 2**63 - 1])
+ARRAYS = [
+    Bad(
+        "labels that are code",
+        arrays(embeddings=X, labels=objects),
+        report.read_runs,
+        "e.npz.*labels|labels.*e.npz",
+    ),
+    Bad(
+        "a truncated archive", lambda place: cut(arrays(embeddings=X)(place)), report.read_runs, ""
+    ),
+    Bad(
+        "complex numbers",
+        arrays(embeddings=X + 1j),
+        report.read_runs,
+        "e.npz.*embeddings|embeddings.*e.npz",
+    ),
+    Bad(
+        "labels near the largest number",
+        arrays(embeddings=X, labels=LARGE),
+        lambda file: report.read_runs(file)[0].data.labels.tolist(),
+        read=[1, 0, 0, 1],
+    ),
+]
+F32 = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
+WEIGHTS = [
+    Bad("an array beyond the end", safetensors({"a": F32}, bytes(8)), load_weights, ""),
+    Bad("a header nested without end", safetensors(b'{"a":' + DEEP.encode()), load_weights, ""),
+    Bad("no architecture", put("w.safetensors", lambda: save({"a": X})), load_weights, ""),
+    Bad(
+        "settings that are no object",
+        put("w.safetensors", lambda: save({"a": X}, {"settings": DEEP})),
+        models.weights_settings,
+        "",
+    ),
+    Bad("arrays that are code", arrays(a=objects), convert, ""),
+]
+TORCH = [
+    pytest.param(
+        Bad("a tensor next to code", tensor_and_code, convert, ""),
+        marks=pytest.mark.slow,  # imports torch
+    )
+]
+
+
+@pytest.mark.parametrize(
+    "bad", [*IMAGES, *FOLDERS, *ARCHIVES, *ARRAYS, *WEIGHTS, *TORCH], ids=lambda bad: bad.what
+)
 def test_bad_files(tmp_path, bad):
     place = tmp_path / "there"
     place.mkdir()
     judge(bad, bad.make(place), place)
 
 
-def test_folders_within_each_other(tmp_path):
-    """1,200 of them, more than Python has calls within calls."""
+def test_deep_folders(tmp_path):
+    """Folders may lie deeper within each other than Python has calls within calls."""
     root = classes(tmp_path, "ant", "bee")
-    here = os.open(root / "ant", os.O_RDONLY)
-    for _ in range(1200):
-        os.mkdir("d", dir_fd=here)
-        here, above = os.open("d", os.O_RDONLY, dir_fd=here), here
-        os.close(above)
-    os.close(here)
+    (root / "ant").joinpath(*["d"] * 600).mkdir(parents=True)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 300)
     try:
         assert images_of(root) == BOTH
-    finally:  # what removes temporary folders calls itself, too
-        inner, aside = root / "ant" / "d", root / "ant" / "e"
-        while (inner / "d").exists():
-            (inner / "d").rename(aside)
-            inner.rmdir()
-            aside.rename(inner)
+    finally:
+        sys.setrecursionlimit(limit)

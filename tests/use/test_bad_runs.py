@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hunt.bad import DEEP, Bad, Code, cut, judge, mark, tree
-from hunt.bad_arrays import X
-from hunt.bad_folders import classes
+from hunt.bad import DEEP, Bad, Code, X, classes, cut, judge, mark, tree
 from PIL import Image
 from safetensors.numpy import save
 

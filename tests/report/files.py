@@ -1,9 +1,11 @@
-"""Runs as commands leave them in folders."""
+"""Folders of runs as commands write them, and what a page's script reads."""
 
 import json
+import re
 
 
 def write_run(folder, config, scores=None, log=()):
+    """Write a run whose log ends in the middle of a record, as after a kill."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in log) + '{"st')
@@ -13,6 +15,7 @@ def write_run(folder, config, scores=None, log=()):
 
 
 def train_config(**changes):
+    """Return what `jdml train` writes into config.json."""
     return {
         "data": "digits",
         "loss": "triplet",
@@ -24,3 +27,10 @@ def train_config(**changes):
         "started": {"command": "jdml train --lr 0.001", "data_dir": None},
         **changes,
     }
+
+
+def content(page):
+    """Return the data that a page's script reads."""
+    pattern = r'<script type="application/json" id="data">(.*?)</script>'
+    (script,) = re.findall(pattern, page.read_text(), re.S)
+    return json.loads(script)

@@ -1,0 +1,338 @@
+"""Generated folders, lists, arrays, damaged runs and command lines: read alike by every command, or refused."""
+
+import contextlib
+import io
+import json
+import logging
+import re
+import shutil
+import tempfile
+import unicodedata
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import optax
+import pytest
+from hunt import file_strategies as files
+from hunt.generated import generated
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+import jdml.cli
+from jdml import data, report, training
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_logs():
+    """Log nothing: some names of files are no text, which a worker cannot send to the main process."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def command(*words: object) -> SimpleNamespace:
+    """Run a command as in a terminal; return its exit code, output and errors. A refusal is one line."""
+    out = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
+    err = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            try:
+                code = jdml.cli.main([str(word) for word in words])
+            except SystemExit as stop:
+                code = stop.code
+    printed, errors = (stream.buffer.getvalue().decode() for stream in (out, err))
+    assert code in (0, 1, 2), (code, errors)
+    if code == 2 and not errors.startswith("╭"):  # tyro frames its own
+        assert errors.count("\n") == 1, errors
+        assert ": error: " in errors
+    return SimpleNamespace(code=code, out=printed, err=errors)
+
+
+def attempt(function: Any, *arguments: Any, **options: Any) -> Any:
+    """Return what a function returns, or the error with which it refuses its input."""
+    try:
+        return function(*arguments, **options)
+    except (ValueError, TypeError, OSError) as error:
+        refusal = error
+    assert len(str(refusal)) > 10, repr(refusal)
+    return refusal
+
+
+def refused(result: Any) -> bool:
+    return isinstance(result, Exception)
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name).resolve()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    """A folder of nine images of three classes."""
+    place = tmp_path_factory.mktemp("work") / "photos"
+    classes = ("ant", "bees", "fly")
+    tree = [((name, f"{n}.png"), 3 * n + len(name)) for name in classes for n in range(3)]
+    files.build(place, [files.Entry(path, "png", number) for path, number in tree])
+    return place
+
+
+def resume(place: Path, photos: Path) -> Any:
+    """Train a small network for a step, or resume a run that did."""
+    images = data.load("folder", photos, "all", transform=data.conventional(8))
+    return training.fit(
+        jdml.models.create("small", dim=2),
+        jdml.objectives.pair(jdml.triplet_loss),
+        optax.sgd(0.1),
+        images,
+        data.RandomBatchSampler(len(images), 8),
+        steps=1,
+        out_dir=place,
+        config={"data": "toy", "recipe": {"loss": "triplet", "lr": 0.1}, "seed": 0},
+        log_every=1,
+        progress=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, photos) -> Path:
+    """A run of a small network, with all files that a run's folder may hold."""
+    place = tmp_path_factory.mktemp("runs") / "run"
+    resume(place, photos)
+    scores = {"step": 1, "test class": {"R@1": 0.5, "MAP@R": 0.25}}
+    (place / "metrics.json").write_text(json.dumps(scores))
+    (place / "resources.json").write_text(json.dumps({"memory_mib": 70.5}))
+    return place
+
+
+def check_readers(place: Path, beside: Path, run: Path, *, search: bool) -> None:
+    """Python and all commands read the same images at a place, or refuse it."""
+    loaded = attempt(data.load, "folder", data_dir=place, split="all", check_files=False)
+    checked = attempt(data.check, "folder", place)
+    assert refused(loaded) <= bool(checked.problems), loaded
+    shown = command("data", "check", "folder", place, "--quiet", "--json", beside / "check.json")
+    if shown.code == 2:
+        assert refused(loaded), shown.err
+    else:
+        problems = json.loads((beside / "check.json").read_text())["problems"]
+        assert (shown.code, len(problems)) == (bool(checked.problems), len(checked.problems))
+    embedded = beside / "e.npz"
+    done = command("embed", run, place, "--out", embedded, "--quiet")
+    assert embedded.exists() == (done.code == 0), done.err
+    names = np.load(embedded)["files"].tolist() if done.code == 0 else []
+    if not refused(loaded):
+        named = [str(Path(file).absolute()) for file in loaded.images.files]
+        there = [name for name in named if Path(name).is_file()]
+        whole = [n for n in there if not refused(attempt(lambda n=n: data.ImageFiles([n])[0]))]
+        assert sorted(names) == sorted(whole), done.err
+        assert checked.decoded == len(set(there))
+        check_labels(loaded, named, embedded)
+        parts = [
+            part.images.files
+            for split in ("train", "test", "val", "query", "gallery")
+            if not refused(part := attempt(data.load, "folder", place, split, check_files=False))
+        ]
+        assert {str(Path(f).absolute()) for part in parts for f in part} <= set(named)
+    if names and search:
+        found = beside / "found.json"
+        words = ("--gallery", place, "-k", 9, "--json", found, "--quiet")
+        assert command("search", run, names[0], *words).code == 0
+        (answer,) = json.loads(found.read_text())
+        assert answer["query"] == names[0]
+        assert {hit["file"] for hit in answer["found"]} <= set(names) - {names[0]}
+
+
+def labels_of(loaded: data.Dataset) -> list[str]:
+    view = next(iter(loaded.views))
+    return [loaded.class_names[view][number] for number in loaded.views[view]]
+
+
+def check_labels(loaded: data.Dataset, named: list[str], embedded: Path) -> None:
+    """Each embedded file has the label with which it was loaded."""
+    if embedded.exists():
+        saved = np.load(embedded)
+        written = zip(saved["files"].tolist(), saved["labels"].tolist(), strict=True)
+        assert set(written) <= set(zip(named, labels_of(loaded), strict=True))
+
+
+@generated(few=15, share=0.04, tree=files.trees(), number=st.integers(0, 9))
+def test_folders(run, tree, number):
+    with temporary_folder() as root:
+        place = root / "photos"
+        place.mkdir()
+        files.build(place, tree)
+        before = sorted(map(str, place.rglob("*")))
+        check_readers(place, root, run, search=number == 9)
+        assert sorted(map(str, place.rglob("*"))) == before
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    """A folder of images for lists to name."""
+    place = tmp_path_factory.mktemp("images")
+    for number, name in enumerate(files.FILES[:5] + files.FILES[11:20]):
+        (place / name).write_bytes(files.content("png", number))
+    return place
+
+
+@generated(few=20, share=0.05, case=st.data(), damage=st.booleans(), number=st.integers(0, 9))
+def test_lists(images, run, case, damage, number):
+    names = sorted(file.name for file in images.iterdir() if file.suffix in (".png", ".jpg"))
+    listed = case.draw(files.file_lists(names))
+    file = images / f"list{listed.suffix}"
+    file.write_bytes(case.draw(files.damaged(listed.text)) if damage else listed.text)
+    try:
+        if not damage:
+            check_list(file, listed.rows)
+        with temporary_folder() as beside:
+            check_readers(file, beside, run, search=number == 9)
+    finally:
+        file.unlink()
+
+
+def check_list(file: Path, rows: list[tuple[str, str, str]]) -> None:
+    """Each image has the label and is in the part that were written."""
+    parts = {split for _, _, split in rows}
+    loaded = attempt(data.load, "folder", file, "all", check_files=False)
+    if parts & {"query", "gallery"} and not {"query", "gallery"} <= parts:
+        assert refused(loaded)
+        return
+    labels = zip(map(str, loaded.images.files), labels_of(loaded), strict=True)
+    assert dict(labels) == {
+        str(file.parent / name): unicodedata.normalize("NFC", label.strip())
+        for name, label, _ in rows
+    }
+    for split in parts - {""}:
+        part = data.load("folder", file, split, check_files=False)
+        expected = {str(file.parent / name) for name, _, of in rows if of == split}
+        assert set(map(str, part.images.files)) == expected
+
+
+ARRAYS = ["labels", "files", "model", "x", "gallery_embeddings", "gallery_labels", "self_index"]
+
+
+@generated(few=12, share=0.015, case=st.data())
+def test_arrays(run, images, case):
+    """They are measured, shown on a page and searched, without NaN in what is written; or refused."""
+    names = case.draw(st.lists(st.sampled_from(ARRAYS), max_size=3, unique=True))
+    arrays = {name: case.draw(files.arrays()) for name in ("embeddings", *names)}
+    if case.draw(st.booleans()):
+        arrays["embeddings"] = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    with temporary_folder() as place:
+        file = place / "e.npz"
+        np.savez(file, **arrays)
+        if case.draw(st.integers(0, 4)) == 4:
+            file.write_bytes(case.draw(files.damaged(file.read_bytes())))
+        measured = command("evaluate", file, "--recall-at", 1, "--json", place / "m.json")
+        if measured.code == 0:
+            scores = json.loads((place / "m.json").read_text())
+            assert all(0 <= v <= 4 for values in scores.values() for v in np.ravel(values)), scores
+        runs = attempt(report.read_runs, file)
+        if not refused(runs):
+            page = report.html_report(runs, place / "r.html", projections=("pca",))
+            (script,) = re.findall(r'"application/json" id="data">(.*?)<', page.read_text(), re.S)
+            json.loads(script, parse_constant=pytest.fail)
+        done = command("search", run, images / "0.png", "--gallery", file, "--quiet")
+        assert done.code == 2 or not refused(runs), runs
+
+
+def damage_a_file(draw: Any, place: Path) -> None:
+    """Damage or remove one file of a run's folder."""
+    known = sorted(file for file in place.rglob("*") if file.is_file())
+    own = [file for file in known if file.parent == place]
+    file = draw(st.sampled_from(own) | st.sampled_from(known))
+    way = draw(st.sampled_from(["alter", "alter", "alter", "damage", "remove", "folder"]))
+    if way in ("remove", "folder"):
+        file.unlink()
+        if way == "folder":
+            file.mkdir()
+    elif way == "damage" or file.suffix == ".npz":
+        file.write_bytes(draw(files.damaged(file.read_bytes())))
+    elif file.suffix == ".safetensors":
+        with contextlib.suppress(Exception), safe_open(file, "numpy") as opened:
+            tensors, described = load_file(file), opened.metadata()
+            name = draw(st.sampled_from(sorted(tensors)))
+            tensors[name] = draw(files.arrays().filter(lambda array: array.dtype.kind in "fiu"))
+            key = draw(st.sampled_from(sorted(described)))
+            described[key] = json.dumps(draw(files.altered(json.loads(described[key]))))
+            if draw(st.booleans()):
+                tensors = load_file(file)
+            save_file(tensors, file, described)
+    else:
+        content = file.read_bytes()
+        lines = content.splitlines() if file.suffix == ".jsonl" else [content]
+        with contextlib.suppress(ValueError):
+            new = [json.dumps(draw(files.altered(json.loads(line)))) for line in lines]
+            file.write_text("\n".join(new))
+
+
+# Orbax leaves threads behind that find no event loop any more.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@generated(few=15, share=0.03, case=st.data(), number=st.integers(0, 9))
+def test_damaged_runs(run, photos, case, number):
+    with temporary_folder() as root:
+        place = root / "run"
+        shutil.copytree(run, place)
+        for _ in range(case.draw(st.integers(1, 2))):
+            damage_a_file(case.draw, place)
+        attempt(training.load, place)
+        if number == 8:
+            attempt(training.load, place, which="last")
+        runs = attempt(report.read_runs, place)
+        compared = command("compare", place, "--csv", root / "c.csv")
+        if refused(runs):
+            assert compared.code == 2
+        else:
+            attempt(report.html_report, runs, root / "r.html")
+        if number == 9:
+            attempt(resume, place, photos)
+
+
+@pytest.fixture(scope="module")
+def work(photos, run):
+    """A working directory with something for every command."""
+    place = photos.parent
+    np.savez(place / "e.npz", embeddings=np.eye(6, 3, dtype=np.float32), labels=np.arange(6) % 2)
+    (place / "t.csv").write_text("file,label\nphotos/ant/0.png,x\nphotos/bees/0.png,y\n")
+    (place / "names.txt").write_text("ant\nbees\n")
+    records = [
+        {"name": name, "job": {"lr": lr, "seed": 0}, "metrics": {"R@1": lr}}
+        for name, lr in (("a", 0.1), ("b", 0.2))
+    ]
+    (place / "r.jsonl").write_text("\n".join(map(json.dumps, records)))
+    shutil.copytree(run, place / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setenv("COLUMNS", "200")
+        yield place
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@generated(
+    few=15, share=0.015, line=files.command_lines(), random=st.randoms(use_true_random=False)
+)
+def test_command_lines(work, line, random):
+    """The order of options makes no difference; a refusal writes nothing, and nothing that was there changes."""
+    words, options = line
+    before = contents(work)
+    results = []
+    for _ in range(2):
+        done = command(*words, *(word for option in options for word in option))
+        after = contents(work)
+        for file in after.keys() - before.keys():
+            file.unlink()
+            assert done.code != 2, file
+        assert {file: after.get(file) for file in before} == before
+        results.append((done.code, done.out))
+        random.shuffle(options)
+    assert results[0] == results[1]

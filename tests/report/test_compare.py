@@ -1,0 +1,248 @@
+"""Runs are compared: seeds of a row, paired differences, the verdict, and the command."""
+
+import csv
+import io
+import re
+
+import numpy as np
+import pytest
+from report.files import train_config, write_run
+from scipy import stats
+
+from jdml.cli import main
+from jdml.cli.sweep import Sweep
+from jdml.report import Run, compare_runs, comparison_records, comparison_table, read_runs, verdict
+
+
+def runs_of(metric="test class R@1", **values):
+    """Return runs by setting, one for each seed."""
+    return [
+        Run(f"{name}-{seed}", {"loss": name}, seed, {metric: value})
+        for name, of_seeds in values.items()
+        for seed, value in enumerate(of_seeds)
+    ]
+
+
+A, B = (0.5, 0.6, 0.4), (0.55, 0.7, 0.5)
+RUNS = [
+    Run(
+        run.name,
+        {**run.settings, "lr": 0.1},
+        run.seed,
+        {**run.metrics, "loss": 9.0},
+        seconds=60.0,
+        memory=99.0,
+    )
+    for run in runs_of("R@1", a=A, b=B)
+]
+
+
+def test_differences_are_paired_and_students():
+    comparison = compare_runs(RUNS)
+    base, other = comparison.rows
+    assert comparison.settings == []  # the loss is the rows' name
+    assert base.differences == {}
+    actual = other.differences["R@1"]
+    expected = stats.ttest_rel(other.values["R@1"], base.values["R@1"]).confidence_interval(0.95)
+    assert actual.seeds == 3
+    np.testing.assert_allclose(actual.mean, 0.25 / 3)
+    np.testing.assert_allclose((actual.low, actual.high), expected)
+    wider = compare_runs(RUNS, confidence=0.99).rows[1].differences["R@1"]
+    assert wider.low < actual.low
+    columns, rows = comparison_table(comparison)
+    assert columns == ["run", "runs", "R@1, %", "Δ R@1", "loss", "Δ loss", "time", "memory"]
+    assert [rows[0][n] for n in (0, 1, 2, 4, 6, 7)] == [
+        "a",
+        "3",
+        "50.0 ± 10.0",
+        "9 ± 0",
+        "1 min 0 s",
+        "99 MiB",
+    ]
+    assert rows[1][:4] == ["b", "3", "58.3 ± 10.4", "+8.3 [+1.2, +15.5]"]
+
+
+def test_the_baseline_is_chosen():
+    assert [row.name for row in compare_runs(RUNS, baseline="b-1").rows] == ["b", "a"]
+
+
+def test_two_runs_of_one_seed_are_two_rows():
+    assert len(compare_runs([RUNS[0], RUNS[0]]).rows) == 2
+
+
+def test_one_row_has_no_verdict():
+    assert verdict(compare_runs(RUNS[:3])) == []
+
+
+def test_seeds_that_are_not_shared_are_not_compared():
+    runs = [
+        *RUNS[:3],
+        Run("b", {"loss": "b", "lr": 0.2}, 7, {"R@1": 0.9}),
+        Run("c", {"loss": "c"}, 2, {"R@1": 0.5}),
+    ]
+    comparison = compare_runs(runs, baseline="a", metrics=("R@1",))
+    assert comparison.settings == ["lr"]
+    assert comparison.rows[1].differences == {}
+    alone = comparison.rows[2].differences["R@1"]
+    assert (round(alone.mean, 6), alone.seeds) == (0.1, 1)
+    record = comparison_records(comparison)[2]
+    assert round(record["R@1 difference"], 6) == 0.1
+    assert record["R@1 difference low"] == record["R@1 difference high"] == ""
+    _, rows = comparison_table(comparison)
+    assert [row[4] for row in rows] == ["baseline", "–", "+10.0 (n = 1)"]
+
+
+def test_runs_without_a_score_are_named_and_not_counted():
+    runs = runs_of("R@1", a=(0.4, 0.5, 0.6), b=(0.45, 0.6, 0.65))
+    runs[-1] = Run("b-2", {"loss": "b"}, 2)
+    comparison = compare_runs(runs)
+    _, rows = comparison_table(comparison)
+    assert [row[1:3] for row in rows] == [["3", "50.0 ± 10.0"], ["3", "52.5 ± 10.6 (2 of 3)"]]
+    assert verdict(comparison)[-1].endswith(": b-2")
+    assert [record["R@1 runs"] for record in comparison_records(comparison)] == [3, 2]
+
+
+def test_a_setting_named_like_a_column_is_renamed():
+    settings = [
+        {"loss": "a", "run": 1, "seconds": 0.1, "lr": 1 / 3, "R@1 runs": True, "on": None},
+        {
+            "loss": "b",
+            "run": 2,
+            "seconds": 0.2,
+            "lr": 0.1234567891,
+            "R@1 runs": False,
+            "on": [1, 2],
+        },
+    ]
+    runs = [
+        Run(f"{i}", own, 0, {"R@1": 0.5, "loss": 0.8}, seconds=3.0)
+        for i, own in enumerate(settings)
+    ]
+    one, other = comparison_records(compare_runs(runs))
+    assert (one["run"], one["setting run"], one["seconds"], one["setting seconds"]) == (
+        "0",
+        1,
+        3.0,
+        0.1,
+    )
+    assert (one["loss"], one["setting loss"], other["setting loss"]) == (0.8, "a", "b")
+    assert (one["lr"], other["lr"], one["setting R@1 runs"]) == (1 / 3, 0.1234567891, "yes")
+    assert (one["on"], other["on"]) == ("–", "1 2")
+
+
+def test_rows_of_one_name_are_numbered():
+    runs = [
+        *(Run(f"t-{seed}", {"l": 1}, seed, {"R@1": 0.5}) for seed in (0, 1)),
+        Run("t", {"l": 2}, 0, {"R@1": 0.6}),
+        Run("t", {"l": 3}, 0, {"R@1": 0.7}),
+    ]
+    assert [row.name for row in compare_runs(runs).rows] == ["t-0", "t", "t (2)"]
+    assert compare_runs(runs, baseline="t").rows[0].settings == {"l": 2}
+    assert compare_runs(runs, baseline="t-1").rows[0].settings == {"l": 1}
+
+
+def test_papers_that_report_other_numbers_are_rows_of_their_own():
+    runs = [
+        Run(name, {"method": name}, 0, {"ours R@1": 0.5}, paper={"R@1": value})
+        for name, value in (("pfml", 73.4), ("proxy_anchor", 69.7), ("again", 73.4))
+    ]
+    _, rows = comparison_table(compare_runs(runs))
+    assert [row[0] for row in rows[3:]] == ["paper of pfml", "paper of proxy_anchor"]
+    assert ["73.4" in rows[3], "69.7" in rows[4]] == [True, True]
+    assert compare_runs(runs[::2]).papers == {"paper": {"ours R@1": 73.4}}
+
+
+def test_many_metrics_are_cut_to_the_usual_ones():
+    names = [f"{view} {kind}" for view in "xy" for kind in ("MAP@R", "R@1", "R@2", "R@4", "RP")]
+    runs = [Run("a", {}, 0, dict.fromkeys(names, 0.5))]
+    assert compare_runs(runs).shown == ["x R@1", "x MAP@R", "y R@1", "y MAP@R"]
+    assert compare_runs(runs, metrics=["R@2", "y RP"]).shown == ["x R@2", "y R@2", "y RP"]
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        (runs_of(a=A, b=B), [r"better.* b \+8\.3 \[\+1\.2, \+15\.5\] \(n = 3\)"]),
+        (runs_of(a=B, b=A), [r"worse.* b -8\.3"]),
+        (runs_of(a=A, b=(0.6, 0.5, 0.5)), [r"cannot.* b \+3\.3 \[-25\.4, \+32\.0\] \(n = 3\)"]),
+        (runs_of(a=(0.5,), b=(0.9,)), [r"cannot.* b-0 \+40\.0 \(n = 1\)", "--seeds"]),
+        (
+            runs_of(a=A, b=B, c=(0.5, 0.6, 0.41), d=(0.4, 0.6, 0.4)),
+            [r"cannot.* b \+8\.3", r"Holm.* 3 .*95%"],
+        ),
+        (runs_of("loss", a=(1.0, 2.0), b=(5.0, 6.001)), ["loss: more.* b "]),
+    ],
+)
+def test_the_verdict(runs, expected):
+    lines = verdict(compare_runs(runs))
+    for pattern in expected:
+        assert any(re.search(pattern, line) for line in lines), lines
+    assert ("test part" in lines[-1]) == ("loss" not in runs[0].metrics)
+
+
+def test_held_out_rows_choose_where_there_are_any():
+    runs = [
+        Run(name, {"loss": name}, 0, {"test class R@1": test, "validation class R@1": held_out})
+        for name, test, held_out in (("a", 0.5, 0.6), ("b", 0.9, 0.5))
+    ]
+    for metrics in ([], ["R@1"]):
+        comparison = compare_runs(runs, metrics=metrics)
+        assert comparison.shown == ["validation class R@1"]
+        assert "held-out" in verdict(comparison)[-1]
+    comparison = compare_runs(runs, metrics=["test class R@1"])
+    assert comparison.shown == ["test class R@1"]
+    assert "--validation" in verdict(comparison)[-1]
+
+
+def test_compare_prints_and_writes(tmp_path, capsys):
+    for run in RUNS:
+        scores = {"step": 1, "R@1": run.metrics["R@1"]}
+        write_run(
+            tmp_path / "runs" / run.name,
+            train_config(loss=run.settings["loss"], seed=run.seed),
+            scores,
+        )
+    assert (
+        main(
+            ["compare", str(tmp_path / "runs"), "--csv", str(tmp_path / "c.csv"), "--markdown", "-"]
+        )
+        == 0
+    )
+    assert "| b   | 3    | 58.3 ± 10.4 | +8.3 [+1.2, +15.5] |" in capsys.readouterr().out
+    records = list(csv.DictReader(io.StringIO((tmp_path / "c.csv").read_text())))
+    assert [record["run"] for record in records] == ["a", "b"]
+    assert float(records[1]["R@1 difference"]) == pytest.approx(0.25 / 3)
+    assert records == [
+        {k: str(v) for k, v in r.items()}
+        for r in comparison_records(compare_runs(read_runs(tmp_path / "runs")))
+    ]
+    assert main(["compare", str(tmp_path / "runs"), "--baseline", "b"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.index(" b ") < shown.index(" a ")
+    assert main(["compare", str(tmp_path / "none")]) == 2
+    assert str(tmp_path / "none") in capsys.readouterr().err
+
+
+def test_a_comparison_takes_120_columns(tmp_path, capsys):
+    """Of long names, many settings and many metrics the first are shown, and the others are named."""
+    views, kinds = ("class", "superclass"), ("R@1", "MAP@R", "P@1", "NMI")
+    names = [f"test {view} {kind}" for view in views for kind in kinds]
+    scores = {"step": 1, **dict.fromkeys(names, 0.5)}
+    for number in range(3):
+        settings = {"loss": f"a_rather_long_name_{number}", "lr": 0.1**number, "momentum": number}
+        write_run(tmp_path / ("long_" * 12 + str(number)), train_config(**settings), scores)
+    assert main(["compare", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 120
+    assert shown.count("50.0") >= 3
+    assert all(name in " ".join(shown.split()) for name in [*names, "--csv"])
+
+
+def test_a_sweep_of_flags_and_of_values_in_brackets(tmp_path):
+    given = ("remat=True,False", "loss-setting=k=(1, 2),k=(1, 4)")
+    swept = Sweep(loss="recall_at_k", set=given, out=tmp_path).runs()
+    assert {name: (run.remat, run.loss_setting) for name, run in swept.items()} == {
+        f"{flag}_k=_1_{k}_-0": (flag, (f"k=(1, {k})",)) for flag in (True, False) for k in (2, 4)
+    }
+    with pytest.raises(ValueError, match=r"^--set remat\b"):
+        Sweep(set=("remat=1",), out=tmp_path).runs()

@@ -1,0 +1,261 @@
+"""What a page shows of embeddings equals its definition: neighbours, structure, maps, a method's picture."""
+
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+import threadpoolctl
+from report.files import content
+from scipy.spatial.distance import pdist, squareform
+
+import jdml
+from jdml import flows, report
+from jdml.data import Dataset, ImageFiles
+from jdml.report import Run
+from jdml.report.method import panels
+from jdml.report.thumbnails import thumbnails
+
+Image = pytest.importorskip("PIL.Image", reason="thumbnails are drawn with Pillow")
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def cloud():
+    """Embeddings of three classes, some of them near another class, and their labels."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(3), 8)
+    x = np.eye(3, 8)[labels] + 0.3 * rng.normal(size=(24, 8))
+    return unit(x).astype(np.float32), labels
+
+
+@pytest.fixture(scope="module")
+def shown(cloud, tmp_path_factory):
+    """The page's data of the cloud, with two proxies of each class."""
+    x, labels = cloud
+    proxies = np.eye(3, 8)[:, None].repeat(2, 1)
+    proxies[:, 1, 7] = 1
+    data = Dataset("d", np.zeros((24, 4, 4, 1), np.uint8), labels, {"class": labels})
+    more = {"proxies": proxies, "train": Dataset("t", x, labels), "train_embeddings": x}
+    run = Run("a", embeddings=x, data=data, **more)
+    page = report.html_report(run, tmp_path_factory.mktemp("page") / "r.html")
+    return content(page)["looks"][0], proxies
+
+
+def test_neighbours_classes_and_hubs(cloud, shown):
+    x, labels = cloud
+    page, _ = shown
+    apart = squareform(pdist(x)) + np.diag([np.inf] * len(x))
+    near = apart.argsort(1)[:, :8]
+    wide = len(page["near"][0])
+    assert page["near"] == near[page["queries"], :wide].tolist()
+    scores = jdml.evaluate_retrieval(x, labels, recall_at=(1,), per_query=True)
+    first, quality = (np.asarray(scores[name], np.float64) for name in ("R@1", "MAP@R"))
+    view = page["views"]["class"]
+    np.testing.assert_allclose(view["quality"], quality[page["queries"]], rtol=1e-3)
+    assert view["nearest"] == "".join(str(int(right == 0)) for right in first)
+    for label, count, *means in view["classes"]:
+        assert count == 8
+        expected = [values[labels == label].mean() for values in (first, quality)]
+        np.testing.assert_allclose(means, expected, rtol=1e-3)
+    counts = Counter(near.reshape(-1).tolist())
+    assert all(counts[row] == count > 8 for row, count in page["hubs"])
+    times = np.array([counts[row] for row in range(len(x))])
+    skew = np.mean(((times - times.mean()) / times.std()) ** 3)
+    assert page["skew"] == pytest.approx(skew, abs=0.01)
+    assert view["confused"]
+    for one, other, count, share in view["confused"]:
+        wrong = (labels[near] == other)[labels == one].sum()
+        wrong += (labels[near] == one)[labels == other].sum()
+        assert (count, share) == (wrong, pytest.approx(wrong / (16 * 8), rel=1e-3))
+
+
+def test_structure_is_that_of_the_metrics(cloud, shown):
+    x, labels = cloud
+    page, _ = shown
+    same = pdist(labels[:, None]) == 0
+    assert page["structure"]["within"] == pytest.approx(pdist(x)[same].mean(), rel=1e-3)
+    assert page["structure"]["between"] == pytest.approx(pdist(x)[~same].mean(), rel=1e-3)
+    density = float(jdml.metrics.class_density(x, labels))
+    assert page["structure"]["density"] == pytest.approx(density, rel=1e-3)
+    histogram = page["histogram"]
+    assert sum(histogram["within"]) == pytest.approx(1, abs=0.01)
+    middles = np.convolve(histogram["edges"], [0.5, 0.5], "valid")
+    mean = np.dot(middles, histogram["between"])
+    assert mean == pytest.approx(page["structure"]["between"], abs=0.03)
+    values = np.linalg.svd(x, compute_uv=False)
+    np.testing.assert_allclose(page["spectrum"], values / values.sum(), rtol=1e-2)
+
+
+def test_proxies_are_measured_against_their_class(cloud, shown):
+    x, labels = cloud
+    page, proxies = shown
+    units = unit(proxies)
+    apart = [np.linalg.norm(units[c] - x[labels == c].mean(0), axis=1).mean() for c in range(3)]
+    measured = page["proxies"]
+    assert measured["proxy to its class's mean"] == pytest.approx(np.mean(apart), rel=1e-3)
+    spread = np.linalg.norm(units[0, 0] - units[0, 1])
+    assert measured["spread of a class's proxies"] == pytest.approx(spread, rel=1e-3)
+    assert measured["proxies of a class within 0.2 of each other"] == 0
+    assert len(page["maps"]["pca"]["proxies"]) == 6
+
+
+def test_labels_are_doubtful_where_neighbours_agree_on_another(tmp_path):
+    rng = np.random.default_rng(0)
+    sizes = [9, 8, 4, 9]
+    labels = np.repeat([3, 5, 8, -1], sizes)
+    x = 9 * np.eye(4)[np.repeat(range(4), sizes)] + rng.normal(size=(30, 4))
+    wrong = labels.copy()
+    wrong[[2, 20]] = 5  # one among eight, one among the three that a small class still has
+    wrong[12:16] = 3  # half of a class: its neighbours do not agree
+    wrong[29] = 3  # among rows without a class, which say nothing
+    found = {}
+    for name, of in (("right", labels), ("wrong", wrong)):
+        np.savez(tmp_path / f"{name}.npz", embeddings=x, labels=of)
+        page = content(report.html_report(tmp_path / f"{name}.npz", tmp_path / "r.html"))
+        found[name] = page["looks"][0]["views"]["class"]["doubtful"]
+    assert (found["wrong"]["count"], sorted(found["wrong"]["rows"])) == (2, [2, 20])
+    assert found["right"]["count"] == 0
+
+
+def test_rows_without_a_class(tmp_path):
+    line = np.array([[0.0], [1.0], [3.0], [10.0], [11.0], [14.0]])
+    classes = np.array([0, 0, 1, 1, 1, 0])
+    x = np.concatenate([line, line + 0.4])
+    labels = np.stack([np.r_[classes, np.full(6, -1)], np.r_[np.full(6, -2), classes - 1]], 1)
+    np.savez(tmp_path / "e.npz", embeddings=x, labels=labels)
+    page = content(report.html_report(tmp_path / "e.npz", tmp_path / "r.html"))
+    view = page["sets"][0]["views"]["level 1"]
+    assert (view["names"], view["none"]) == (["(no class)", "0"], 0)
+    of = page["looks"][0]["views"]["level 0"]
+    assert [row[:2] for row in of["classes"]] == [[1, 3], [2, 3]]
+    assert {n for pair in of["confused"] for n in pair[:2]} == {1, 2}
+    assert of["nearest"] == "111111222222"  # wrong; nothing to find
+    apart = pdist(line)[pdist(classes[:, None]) == 0]
+    assert page["looks"][0]["structure"]["within"] == pytest.approx(apart.mean(), rel=1e-3)
+
+
+# Maps
+
+
+def lay(x, method, others=None):
+    """Return the points of a map, and those of what lies on it."""
+    with threadpoolctl.threadpool_limits(1):  # OpenMP's threads wait for each other on busy cores
+        figure = report.embedding_map(x, np.arange(len(x)), method=method, proxies=others)
+    (axes,) = figure.axes
+    points = np.concatenate([np.asarray(group.get_offsets()) for group in axes.collections])
+    return points[: len(x)], points[len(x) :], axes.get_xlabel()
+
+
+def test_maps_lay_neighbours_together(cloud):
+    x, labels = cloud
+    points, others, words = lay(x, "pca", x[:2])
+    np.testing.assert_allclose(points[:2], others, atol=1e-6)
+    variance = np.linalg.svd(x - x.mean(0), compute_uv=False) ** 2
+    assert f"{100 * variance[:2].sum() / variance.sum():.0f} %" in words
+    np.testing.assert_allclose((points**2).sum(), variance[:2].sum(), rtol=1e-5)
+    clear = np.eye(3, 8)[labels] + 0.01 * x
+    laid, none, words = lay(clear, "tsne")
+    assert words.startswith("t-SNE")
+    assert none.shape == (0, 2)
+    assert jdml.evaluate_retrieval(laid, labels, recall_at=(1,))["R@1"] > 0.9
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("method", ["pca", "tsne"])
+def test_embeddings_that_are_all_the_same_are_one_point(width, method):
+    """Scikit-learn ends the program there."""
+    for rows, value in ((2, 0.0), (3, 0.3), (40, 1e-30), (3, -2e10)):
+        laid, _, _ = lay(np.full((rows, width), value), method)
+        assert laid.shape == (rows, 2)
+        np.testing.assert_allclose(laid, 0, atol=1e-9 * abs(value))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1, 1e30])
+def test_maps_of_few_rows_and_dimensions(scale):
+    for shape in ((2, 3), (3, 1), (12, 1)):
+        x = scale * np.random.default_rng(0).normal(size=shape)
+        laid, stars, _ = lay(x, "tsne", x[:1])
+        assert (laid.shape, stars.shape) == ((len(x), 2), (1, 2))
+        assert np.isfinite(laid).all()
+        assert len(np.unique(laid, axis=0)) == len(x)
+
+
+def test_umap_names_its_library(cloud, monkeypatch):
+    monkeypatch.setitem(sys.modules, "umap", None)
+    with pytest.raises(ValueError, match="pip install umap-learn"):
+        report.embedding_map(*cloud, method="umap")
+
+
+@pytest.mark.slow  # compiles UMAP
+@pytest.mark.filterwarnings("ignore:Tensorflow not installed:ImportWarning")
+def test_umap_lays_neighbours_together(cloud):
+    pytest.importorskip("umap", reason="needs umap-learn")
+    x, labels = np.eye(3, 8)[cloud[1]] + 0.01 * cloud[0], cloud[1]
+    laid, others, words = lay(x, "umap", x[:2])
+    assert words.startswith("UMAP")
+    assert (laid.shape, others.shape) == ((len(x), 2), (2, 2))
+    assert jdml.evaluate_retrieval(laid, labels, recall_at=(1,))["R@1"] > 0.9
+    np.testing.assert_allclose(laid, lay(x, "umap", x[:2])[0])
+
+
+# Pictures
+
+
+def test_thumbnails_of_every_kind(tmp_path):
+    grey = np.arange(4 * 4, dtype=np.uint8).reshape(1, 4, 4, 1)
+    floats = np.zeros((1, 4, 4, 3), np.float32)
+    floats[0, 0, 0] = 1
+    for images in (grey, floats):
+        assert thumbnails(images, [0])[0].startswith("data:image/webp;base64,")
+    assert thumbnails(np.zeros((3, 5), np.float32), [0]) == {}
+    Image.new("RGB", (40, 20), "red").save(tmp_path / "a.png")
+    (tmp_path / "b.png").write_bytes(b"no image")
+    files = ImageFiles([tmp_path / name for name in ("a.png", "b.png", "c.png")])
+    assert list(thumbnails(files, [0, 1, 2])) == [0]
+
+
+def test_thumbnails_fit_their_room():
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (60, 96, 96, 3)).astype(np.uint8)
+    pictures = thumbnails(images, range(60), room=45_000)
+    assert sum(map(len, pictures.values())) <= 48_000
+    assert len(pictures) > 45
+
+
+# The methods' own pictures
+
+
+def test_a_field_is_painted_where_its_charges_are(cloud):
+    x, labels = cloud
+    proxies = {"proxies": np.eye(3, 8)[:, None]}
+    field = {"recipe": {"loss": "potential_field", "settings": {"alpha": 2.0}}}
+    drawn = panels(field, proxies, x, labels, str)
+    assert len(drawn) == 3
+    for label, panel in enumerate(drawn):
+        assert str(label) in panel["title"]
+        x0, x1, y0, y1 = panel["extent"]
+        assert all(x0 <= a <= x1 and y0 <= b <= y1 for a, b, _ in panel["points"] + panel["stars"])
+        assert sum(own for *_, own in panel["stars"]) == 1
+    assert panels({"recipe": {"loss": "triplet"}}, proxies, x, labels, str) == []
+    assert panels(field, {}, x, labels, str) == []
+
+
+def test_a_density_is_that_of_the_run_s_own_flow(cloud):
+    pytest.importorskip("distrax", reason="flows need distrax")
+    import jax
+    import jax.numpy as jnp
+
+    x, labels = cloud
+    settings = {"num_blocks": 1, "hidden": 8, "depth": 1, "conditioning": "start"}
+    flow = flows.preset("released", 8, 8, **settings)
+    params = flow.init(jax.random.key(0), jnp.zeros((2, 8)), jnp.zeros((2, 8)))["params"]
+    learned = {"proxies": np.eye(3, 8)[:, None], "flow": params}
+    config = {"recipe": {"method": {"flow_settings": settings}}}
+    first, *_ = panels(config, learned, x, labels, str)
+    assert first["heat"]["kind"] == "level"
+    assert first["stars"] == [[0.0, 0.0, 1]]
+    assert {own for *_, own in first["points"]} >= {1}

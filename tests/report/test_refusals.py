@@ -1,0 +1,75 @@
+"""Each wrong argument of a report's functions is refused by its name, before anything is written."""
+
+import numpy as np
+import pytest
+
+from jdml import report
+from jdml.data import Dataset
+from jdml.report import Run
+from jdml.report.demo import run_demo
+from jdml.report.searching import search_images
+from jdml.training.embedded import Embedded
+
+X, Y = np.eye(3, 8)[np.arange(12) % 3], np.arange(12) % 3
+PIXELS = np.zeros((12, 4, 4, 1), np.uint8)
+RUNS = [Run(f"{name}-0", {"loss": name}, 0, {"R@1": 0.5}) for name in "ab"]
+EMBEDDED = Run("a", embeddings=X, data=Dataset("d", X, Y))
+NAMESAKES = [Run(f"x-{seed}", {"loss": name}, seed) for name in "ab" for seed in (0, 1)]
+LOG = [{"step": 1, "loss": 0.5}]
+COLUMNS = {"triplet": {"new": {0: 0.5}, "old": {0: 0.4}}}
+
+REFUSALS = [
+    (lambda: report.compare_runs([]), "runs"),
+    (lambda: report.compare_runs(RUNS, baseline="x"), "baseline"),
+    (lambda: report.compare_runs(NAMESAKES, baseline="x-1"), "baseline"),
+    (lambda: report.compare_runs(RUNS, metrics=["x"]), "metrics"),
+    (lambda: report.compare_runs(RUNS, confidence=1.0), "confidence"),
+    (lambda: report.paired({0: 0.5}, {0: 0.4}, confidence=0), "confidence"),
+    (lambda: report.paired({0: 0.5}, {0: 0.4}, confidence=float("nan")), "confidence"),
+    (lambda: report.holm({"a": 0.1, "b": 0.2}, tests=1), "tests"),
+    (lambda: report.holm({"a": -1.0}), "values"),
+    (lambda: report.holm({"a": 1.5}), "values"),
+    (lambda: report.holm({"a": float("inf")}), "values"),
+    (
+        lambda: report.paired_table("points", {"gain": ("new", "old")}, COLUMNS, planned=0),
+        "planned",
+    ),
+    (lambda: report.paired_table("points", {}, COLUMNS), "tests"),
+    (lambda: report.mean_std([]), "values"),
+    (lambda: report.markdown_table(["a", "b"], [["1"]]), "rows"),
+    (lambda: report.scatter_grid([], "f.png"), "panels"),
+    (lambda: report.scatter_grid([("a", X[:, :3], Y)], "f.png"), "points"),
+    (lambda: report.scatter_grid([("a", X[:, :2], Y[:4])], "f.png"), "labels"),
+    (lambda: report.gallery(PIXELS[:3], X, Y), "images"),
+    (lambda: report.gallery(PIXELS, X, Y, order="x"), "order"),
+    (lambda: report.gallery(PIXELS, X, Y, queries=0), "queries"),
+    (lambda: report.confusions(X, Y[:3]), "labels"),
+    (lambda: report.embedding_map(X[0], Y), "embeddings"),
+    (lambda: report.embedding_map(X, Y, method="x"), "method"),
+    (lambda: report.curves({"a": LOG}, metrics=["x"]), "metrics"),
+    (lambda: report.curves({"a": [{"step": 1}]}), "runs"),
+    (lambda: report.html_report([], "r.html"), "runs"),
+    (lambda: report.html_report(EMBEDDED, "r.html", most=1), "most"),
+    (lambda: report.html_report(EMBEDDED, "r.html", thumbnails=-1), "thumbnails"),
+    (lambda: report.html_report(EMBEDDED, "r.html", looked=-1), "looked"),
+    (lambda: report.html_report(EMBEDDED, "r.html", labels="x"), "labels"),
+    (lambda: report.read_runs(), "places"),
+    (lambda: search_images(X[:1], ["q"], Embedded(X[:, :3]), k=1), "gallery"),
+    (lambda: run_demo("demo", steps=0), "steps"),
+    (lambda: run_demo("demo", seeds=0), "seeds"),
+]
+
+
+@pytest.mark.parametrize(("call", "name"), REFUSALS)
+def test_wrong_arguments(call, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=rf"^{name}\b"):
+        call()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_demo_leaves_another_run_alone(tmp_path):
+    (tmp_path / "config.json").write_text('{"lr": 0.1}')
+    with pytest.raises(ValueError, match=r"^out_dir\b"):
+        run_demo(tmp_path, steps=1, seeds=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]

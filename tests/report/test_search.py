@@ -1,0 +1,67 @@
+"""The nearest images of a gallery, without the query itself; and the demo."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jdml.metrics import expand_queries, rerank
+from jdml.report.demo import COLUMNS, load_parts, run_demo, table
+from jdml.report.searching import search_images
+from jdml.training.embedded import Embedded
+
+
+def test_a_query_and_its_copies_are_not_found(tmp_path):
+    files = [tmp_path / name for name in "abcd"]
+    for file, content in zip(files, ("one", "one", "two", "three"), strict=True):
+        file.write_text(content)
+    names = np.array([str(file) for file in files])
+    gallery = Embedded(np.array([[0.0], [0.0], [1.0], [3.0]]), np.array([5, 5, 5, 7]), names)
+    (answer,) = search_images(np.array([[0.0]]), [str(files[0])], gallery, k=2, max_distance=1e99)
+    found = [(hit["rank"], hit["file"], hit["label"]) for hit in answer["found"]]
+    assert found == [(1, names[2], 5), (2, names[3], 7)]
+
+
+@pytest.mark.parametrize("second_look", ["expand", "reciprocal"])
+def test_a_second_look_leaves_the_query_out(tmp_path, second_look):
+    x = np.random.default_rng(0).normal(size=(15, 4)).astype(np.float32)
+    names = np.array([str(tmp_path / f"{row}.png") for row in range(15)])
+    for name in names:
+        Path(name).write_text(name)
+    gallery = Embedded(x, None, names)
+    found = search_images(x[:3], names[:3].tolist(), gallery, 14, np.inf, second_look)
+    own = np.arange(3)
+    if second_look == "expand":
+        moved = expand_queries(x[:3], x, k=10, self_index=own)
+        apart = np.linalg.norm(np.asarray(moved)[:, None] - x, axis=-1)
+    else:
+        apart = np.array(rerank(x[:3], x, self_index=own))
+    apart[own, own] = np.inf
+    for row, answer in enumerate(found):
+        expected = apart[row].argsort()[:14]
+        assert [hit["file"] for hit in answer["found"]] == names[expected].tolist()
+
+
+def test_the_demo_keeps_the_tested_images_out_of_training():
+    parts = load_parts()
+    assert set(parts.train.labels.tolist()) == {0, 1}
+    assert set(parts.train.views["digit"].tolist()) == set(range(6))
+    assert set(parts.seen.labels.tolist()) == set(range(6))
+    assert set(parts.unseen.labels.tolist()) == {6, 7, 8, 9}
+    trained = {image.tobytes() for image in parts.train.images}
+    assert not any(image.tobytes() in trained for image in parts.seen.images)
+
+
+@pytest.mark.slow  # trains four networks
+def test_the_demo_writes_its_folder(tmp_path):
+    result = run_demo(tmp_path, steps=2, seeds=1, progress=False)
+    names = {"config.json", "metrics.json", "demo.png", "report.html"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    scores = json.loads((tmp_path / "metrics.json").read_text())
+    assert set(scores) == {"triplet", "triplet + EPS", "MS + EPS", "ProxyAnchor"}
+    assert all(0 < scores[method][name][0] < 1 for method in scores for name in COLUMNS)
+    columns, rows = table(result)
+    assert columns == ["method", "0–5 R@1", "0–5 MAP@R", "6–9 R@1", "6–9 MAP@R"]
+    first = scores["triplet"]
+    assert rows[0] == ["triplet", *(f"{100 * first[name][0]:.1f}" for name in COLUMNS)]

@@ -1,0 +1,64 @@
+"""Tables of numbers: means with their spread, paired differences, Holm's correction."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from jdml.report import holm, mean_std, paired, paired_table
+
+ONE, OTHER = {0: 0.5, 1: 0.62, 2: 0.41, 7: 0.9}, {2: 0.4, 1: 0.55, 0: 0.5, 3: 0.1}
+
+
+def test_mean_and_sample_standard_deviation():
+    assert mean_std([0.1, 0.3]) == "20.0 ± 14.1"
+    assert mean_std([1.0, 2.0, 3.0], scale=1, digits=2) == "2.00 ± 1.00"
+    assert mean_std([0.25]) == "25.0"
+
+
+@pytest.mark.parametrize("confidence", [0.95, 0.8])
+def test_paired_differences_are_students(confidence):
+    actual = paired(ONE, OTHER, confidence=confidence)
+    both = np.array([[100 * values[seed] for seed in (0, 1, 2)] for values in (ONE, OTHER)])
+    expected = stats.ttest_rel(*both)
+    assert actual.seeds == 3
+    np.testing.assert_allclose(actual.mean, np.mean(both[0] - both[1]))
+    np.testing.assert_allclose(actual.p, expected.pvalue)
+    np.testing.assert_allclose((actual.low, actual.high), expected.confidence_interval(confidence))
+
+
+def test_paired_differences_that_have_no_spread():
+    assert paired(ONE, ONE)[:4] == (0, 0, 0, 1)
+    assert paired({0: 1, 1: 2}, {0: 0, 1: 1}, scale=1)[:4] == (1, 1, 1, 0)
+    alone = paired({0: 0.5}, ONE)
+    assert str(alone) == "+0 (1 seed)"
+    assert np.isnan([alone.low, alone.high, alone.p]).all()
+    assert str(paired({}, ONE)) == "–"
+
+
+def test_holm_steps_down():
+    corrected = holm({"a": 0.04, "b": 0.01, "c": 0.03, "d": float("nan")})
+    assert list(corrected) == ["b", "c", "a"]
+    np.testing.assert_allclose(list(corrected.values()), [3 * 0.01, 2 * 0.03, 2 * 0.03])
+    np.testing.assert_allclose(list(holm({"a": 0.4, "b": 0.9}, tests=3).values()), [1, 1])
+    assert holm({}) == {}
+    assert holm({"a": 0.25, 1: 0.25}) == {"a": 0.5, 1: 0.5}
+
+
+def test_the_first_of_several_paired_tests_decides():
+    columns = {"triplet": {"new": ONE, "old": OTHER}, "margin": {"new": OTHER, "old": ONE}}
+    tests = {"gain": ("new", "old"), "loss": ("old", "new")}
+    table, conclusion = paired_table("points", tests, columns, planned=3).split("\n\n")
+    header, _, gain, loss = ([cell.strip() for cell in row.split("|")] for row in table.split("\n"))
+    assert header == ["", "points", "triplet", "margin", ""]
+    assert gain[2:-1] == [str(paired(ONE, OTHER)), str(paired(OTHER, ONE))]
+    assert loss[2:-1] == [str(paired(OTHER, ONE)), str(paired(ONE, OTHER))]
+    p = f"{3 * paired(ONE, OTHER).p:.2g}"
+    assert conclusion.count(p) == 2
+    assert conclusion.startswith("gain")
+
+
+def test_paired_tests_without_runs():
+    nothing = {"triplet": {"new": {0: 0.5}}}
+    table = paired_table("points", {"gain": ("new", "old")}, nothing)
+    assert "| – " in table
+    assert paired_table("points", {"gain": ("new", "old")}, nothing, planned=1).startswith(table)
