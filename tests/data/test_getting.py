@@ -1,25 +1,13 @@
 """Data sets that TensorFlow Datasets prepares: on first use, without a network, refused; never downloaded."""
 
-import io
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tarfile
-import zipfile
-from importlib.util import find_spec
-from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from jdml.data import get, load
-
-needs_tensorflow = pytest.mark.skipif(
-    find_spec("tensorflow") is None, reason="needs TensorFlow: pip install 'jdml[tfds]'"
-)
 
 
 def run(script: str, *words: object) -> tuple[int, str]:
@@ -114,130 +102,3 @@ def test_preparing_may_be_forbidden(tmp_path, monkeypatch, name):
 def test_wrong_arguments_are_refused(call, argument):
     with pytest.raises(ValueError, match=rf"^{argument}\b"):
         call()
-
-
-# The builders of tfds themselves, on archives that lie in downloads/manual.
-REAL = """
-import hashlib, sys
-from pathlib import Path
-import tensorflow_datasets as tfds
-from tensorflow_datasets.core.download.checksums import UrlInfo
-from jdml.data import get
-from jdml.registry import DATASETS
-
-name, folder = sys.argv[1], Path(sys.argv[2])
-kind = tfds.builder_cls(DATASETS[name].tfds)
-infos = {}
-for url, info in kind.url_infos.items():
-    content = (folder / "downloads" / "manual" / info.filename).read_bytes()
-    infos[url] = UrlInfo(len(content), hashlib.sha256(content).hexdigest(), info.filename)
-kind.url_infos = infos
-if len(sys.argv) > 3:
-    tfds.builder(DATASETS[name].tfds, data_dir=str(folder)).download_and_prepare()
-get(name, folder)
-"""
-
-
-def same(name: str, prepared: Path, original: Path) -> None:
-    """The same labels, counts and pixels of each class, in whatever order."""
-    options = {"check_files": False} if name in ("cub", "sop") else {}
-    for split in ("train", "test"):
-        one, other = (
-            load(name, data_dir=place, split=split, **options) for place in (prepared, original)
-        )
-        assert one.views.keys() == other.views.keys()
-        for view in one.views:
-            np.testing.assert_array_equal(
-                np.bincount(one.views[view]), np.bincount(other.views[view])
-            )
-        if not options:
-            assert one.class_names == other.class_names
-            sums = [
-                np.bincount(data.labels, data.images.sum((1, 2, 3), dtype=float))
-                for data in (one, other)
-            ]
-            np.testing.assert_array_equal(*sums)
-
-
-@pytest.fixture
-def manual(tmp_path) -> Path:
-    folder = tmp_path / "downloads" / "manual"
-    folder.mkdir(parents=True)
-    return folder
-
-
-def encoded(kind: str, mode: str) -> bytes:
-    file = io.BytesIO()
-    Image.new(mode, (4, 4)).save(file, kind)
-    return file.getvalue()
-
-
-@needs_tensorflow
-@pytest.mark.slow
-def test_mnist_is_what_its_files_are_from_tfrecord_too(shared_data, tmp_path, manual):
-    for file in (shared_data / "mnist").glob("*.gz"):
-        shutil.copy(file, manual)
-    code, out = run(REAL, "mnist", tmp_path, "tfrecord")
-    assert code == 0, out
-    assert any(tmp_path.glob("mnist/*/*tfrecord*"))
-    same("mnist", tmp_path, shared_data / "mnist")
-
-
-@needs_tensorflow
-@pytest.mark.slow
-def test_omniglot_is_what_its_files_are(shared_data, tmp_path, manual):
-    source = shared_data / "omniglot"
-    for name in ("images_background", "images_evaluation"):
-        shutil.copy(source / f"{name}.zip", manual)
-    with zipfile.ZipFile(source / "images_background.zip") as whole:
-        (name, *_) = [name for name in whole.namelist() if name.endswith(".png")]
-        for small in ("images_background_small1", "images_background_small2"):
-            with zipfile.ZipFile(manual / f"{small}.zip", "w") as part:
-                part.writestr(name.replace("images_background", small), whole.read(name))
-    code, out = run(REAL, "omniglot", tmp_path)
-    assert code == 0, out
-    same("omniglot", tmp_path, source)
-
-
-@needs_tensorflow
-@pytest.mark.slow
-def test_cub_is_what_its_lists_are(shared_data, tmp_path, manual):
-    lists = shared_data / "cub200_2011"
-    photo, mask = encoded("jpeg", "RGB"), encoded("png", "L")
-
-    def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-        info = tarfile.TarInfo(name)
-        info.size = len(content)
-        archive.addfile(info, io.BytesIO(content))
-
-    images = [line.split()[1] for line in (lists / "images.txt").read_text().splitlines()]
-    with tarfile.open(manual / "CUB_200_2011.tgz", "w:gz") as archive:
-        for file in lists.glob("*.txt"):
-            add(archive, f"CUB_200_2011/{file.name}", file.read_bytes())
-        for image in images:
-            add(archive, f"CUB_200_2011/images/{image}", photo)
-    with tarfile.open(manual / "segmentations.tgz", "w:gz") as archive:
-        for image in images:
-            add(archive, f"segmentations/{Path(image).with_suffix('.png')}", mask)
-    code, out = run(REAL, "cub", tmp_path)
-    assert code == 0, out
-    same("cub", tmp_path, lists)
-
-
-@needs_tensorflow
-@pytest.mark.slow
-def test_sop_is_what_its_lists_are(shared_data, tmp_path, manual):
-    photo, lists = encoded("jpeg", "RGB"), tmp_path / "lists"
-    lists.mkdir()
-    with zipfile.ZipFile(manual / "Stanford_Online_Products.zip", "w") as archive:
-        for name in ("Ebay_train.txt", "Ebay_test.txt"):
-            head, *lines = (shared_data / "sop" / name).read_text().splitlines()
-            some = lines[::40]  # 120,053 images would take minutes
-            text = "\n".join([head, *some]) + "\n"
-            (lists / name).write_text(text)
-            archive.writestr(f"Stanford_Online_Products/{name}", text)
-            for line in some:
-                archive.writestr(f"Stanford_Online_Products/{line.split()[3]}", photo)
-    code, out = run(REAL, "sop", tmp_path)
-    assert code == 0, out
-    same("sop", tmp_path, lists)

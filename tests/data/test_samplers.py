@@ -191,12 +191,6 @@ def test_random_batches_cover_the_data_in_two_epochs(size, batch):
         assert set(one.ravel()) | set(two.ravel()) == set(range(size))
 
 
-def test_random_batches_are_uniform_over_time():
-    sampler = RandomBatchSampler(10, 4)
-    counts = np.bincount(np.concatenate(list(islice(sampler, 1000))), minlength=10)
-    np.testing.assert_allclose(counts, 400, rtol=0.02)
-
-
 def test_classes_large_enough_are_drawn_alike_with_or_without_padding():
     labels = np.repeat(np.arange(5), 7)
     plain, padded = (ClassBatchSampler(labels, 2, 3, 1, small_classes=k) for k in ("refuse", "pad"))

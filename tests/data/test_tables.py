@@ -10,9 +10,7 @@ from data.own import FEATURES, FILES, LABELS, NAMES, PHOTOS, PICTURES, check_sam
 
 from jdml.data import (
     BadImageError,
-    ImageBatches,
     ImageFiles,
-    RandomBatchSampler,
     from_parquet,
     from_rows,
 )
@@ -176,16 +174,3 @@ def test_a_table_is_asked_for_by_its_extra(write, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportError, match=r"birds\.parquet .*'jdml\[parquet\]'"):
         from_parquet(file)
-
-
-def test_training_resumes_with_the_same_batches(write):
-    data = from_parquet(write(image=PHOTOS), transform=small)
-    first, again = (
-        ImageBatches(data, RandomBatchSampler(12, 5, seed=3), seed=1, workers=2) for _ in range(2)
-    )
-    for _ in range(2):
-        next(first)
-    again.set_state(json.loads(json.dumps(first.get_state())))
-    np.testing.assert_array_equal(next(again).images, next(first).images)
-    for batches in (first, again):
-        batches.close()
