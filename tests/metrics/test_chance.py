@@ -81,8 +81,7 @@ def weight_sums(kernel):
     return sizes.sum((0, 1)).max(), sizes.sum((0, 2)).max()
 
 
-@pytest.mark.parametrize("same", [True, False])
-@pytest.mark.parametrize("normalize", [None, jdml.ball])
+@pytest.mark.parametrize(("same", "normalize"), [(True, None), (False, jdml.ball)])
 def test_the_loss_of_a_cnn_is_lipschitz(same: bool, normalize: object) -> None:
     """Lemma 4.4: √2 ω^L, with ω the largest sum of the weights into a neuron *and* out of one."""
     rng = np.random.default_rng(7)
