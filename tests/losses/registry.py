@@ -3,11 +3,14 @@
 `Spec(kind, oracle, …)`: what the property checks and the value tests need to know of a loss.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 import jdml
+from jdml.registry import LOSSES
 from jdml.testing import LossCase
 from oracles import everyday_losses, multi_proxy_losses, pair_losses, proxy_losses
 
@@ -121,6 +124,15 @@ REGISTRY: Mapping[str, Spec] = {
 def loss(name: str) -> Callable[..., Any]:
     """The loss of that name in the public package."""
     return getattr(jdml, name)
+
+
+# One loss of each module shows in `make test` what the others show in `make test-all`.
+FIRST = set({r.module: f"{name}_loss" for name, r in reversed(LOSSES.items())}.values())
+
+
+def each(names: Iterable[str]) -> list[Any]:
+    """Parametrize by losses, those that repeat another of their module as slow."""
+    return [pytest.param(n, marks=[] if n in FIRST else [pytest.mark.slow]) for n in names]
 
 
 def case(name: str) -> LossCase:

@@ -1,45 +1,74 @@
-"""Edges that users reach: half precision, small integer types, empty batches, huge vectors, settings from files."""
+"""Edges that users reach: integers and floats of any type, empty batches, huge vectors, settings from files."""
 
+from collections.abc import Callable
+from typing import Any
+
+import chex
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
+from losses.registry import each
 
 import jdml
 from jdml import mining, registry
 from jdml.losses import terms
 
-pytestmark = pytest.mark.slow
-
 X = jnp.asarray(np.random.default_rng(0).normal(size=(6, 4)), jnp.float32)
 Y = np.array([0, 0, 1, 1, 2, 2])
 
 
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
-@pytest.mark.parametrize("normalize", [jdml.sphere, jdml.ball], ids=["sphere", "ball"])
-def test_normalization_in_half_precision(normalize, dtype) -> None:
-    vectors = jnp.array([[3.0, 4.0], [0.0, 0.0]], dtype)
-    slope = jax.grad(lambda v: normalize(v)[:, 0].sum())
-    value, gradient = jax.jit(lambda v: (normalize(v), slope(v)))(vectors)
-    assert value.dtype == gradient.dtype == dtype
-    np.testing.assert_allclose(value[0].astype(float), [0.6, 0.8], rtol=1e-2)
-    np.testing.assert_allclose(gradient[0].astype(float), [0.128, -0.096], rtol=2e-2)
+PROXIES = jnp.asarray(np.random.default_rng(1).normal(size=(300, 4)), jnp.float32)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16])
-def test_labels_of_small_types_reach_every_class(dtype: type) -> None:
-    proxies = jnp.asarray(np.random.default_rng(1).normal(size=(300, 4)), jnp.float32)
-    labels = np.array([0, 5, 17, 99, 100, 120])
-    expected = jdml.normalized_softmax_loss(X, labels, proxies)
-    assert jdml.normalized_softmax_loss(X, labels.astype(dtype), proxies) == expected
-    beta = jnp.linspace(0.5, 1.5, 300)
-    expected = jdml.margin_loss(X, Y, beta=beta)
-    assert jdml.margin_loss(X, Y.astype(dtype), beta=beta) == expected
+def pair(embeddings: Any, labels: Any) -> jax.Array:
+    return jdml.margin_loss(embeddings, labels, beta=jnp.linspace(0.5, 1.5, 300))
 
 
-def test_labels_that_would_be_cut_down_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"labels\[1\] is 4294967296, expected an int32"):
-        jdml.contrastive_loss(X, np.array([0, 2**32, 1, 1, 2, 2]))
+def proxy(embeddings: Any, labels: Any) -> jax.Array:
+    return jdml.normalized_softmax_loss(embeddings, labels, PROXIES)
+
+
+def towers(embeddings: Any, labels: Any) -> jax.Array:
+    return jdml.both_ways(jdml.info_nce_loss)(embeddings, np.asarray(X), labels=labels)
+
+
+@pytest.mark.parametrize("compute", [pair, proxy, towers])
+def test_arrays_of_any_type_and_order_of_bytes(compute: Callable[[Any, Any], jax.Array]) -> None:
+    labels, x = np.array([0, 5, 17, 99, 100, 120]), np.asarray(X)
+    expected = compute(X, labels)
+    for dtype in (np.uint8, np.int8, np.uint16, "<i4", ">i4", ">i8"):
+        assert compute(x, labels.astype(dtype)) == expected
+    assert compute(x, jnp.asarray(labels, jnp.uint32)) == expected
+    for dtype in ("<f4", ">f4", "<f8", ">f8"):
+        assert compute(x.astype(dtype), labels) == expected
+    for kind in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
+        small = x.astype(kind)
+        rounded = compute(small.astype(np.float32), labels)
+        for embeddings in (small, jnp.asarray(small)):
+            np.testing.assert_allclose(compute(embeddings, labels), rounded, rtol=1e-2)
+
+
+def test_proxies_and_weights_of_the_other_order_of_bytes() -> None:
+    proxies, weights = np.asarray(X[:3]), np.linspace(0.5, 2.0, 6, dtype=np.float32)
+    swapped = jdml.arcface_loss(X, Y, proxies.astype(">f4"), weights=weights.astype(">f4"))
+    assert swapped == jdml.arcface_loss(X, Y, proxies, weights=weights)
+
+
+def test_labels_that_are_no_class_where_nobody_looks() -> None:
+    """Of a traced call, of an array of JAX, of a row that does not count; of scalar boundaries, any label."""
+    outside, where = np.where(np.arange(6) == 4, 99, Y), np.arange(6) != 4
+    expected = jdml.proxy_anchor_loss(X, Y, X[:3], where=where)
+    assert jdml.proxy_anchor_loss(X, outside, X[:3], where=where) == expected
+    traced = jax.jit(jdml.proxy_anchor_loss)(X, outside, X[:3])
+    for value in (traced, jdml.proxy_anchor_loss(X, jnp.asarray(outside), X[:3])):
+        np.testing.assert_allclose(value, expected, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"^labels\[4\] is 99"):
+        jdml.proxy_anchor_loss(X, outside, X[:3], where=where | True)
+    jdml.margin_loss(X, Y - 1, beta=jnp.ones(3))
+    jdml.margin_loss(X, Y + 1, beta=1.2)
+    assert jnp.isfinite(jax.jit(jdml.margin_loss)(X, Y + 1, beta=jnp.ones(3)))
 
 
 @pytest.mark.parametrize("reduce_fn", [jnp.mean, jnp.sum, jdml.mean, jdml.mean_nonzero, jdml.total])
@@ -62,63 +91,42 @@ def test_one_nan_is_not_left_out() -> None:
         assert jnp.isnan(jdml.contrastive_loss(one, Y, mine=mine))
 
 
-@pytest.mark.parametrize("scale", [1e15, 1e20, 1e30])
-def test_huge_vectors_compared_as_they_are(scale: float) -> None:
-    for loss in (jdml.contrastive_loss, jdml.triplet_loss, jdml.margin_loss):
-        value, gradient = jax.value_and_grad(lambda x, loss=loss: loss(x, Y, normalize=None))(
-            scale * X
-        )
-        assert jnp.isfinite(value)
-        assert jnp.isfinite(gradient).all()
+@pytest.mark.parametrize(
+    "loss",
+    [
+        *(jdml.contrastive_loss, jdml.triplet_loss, jdml.margin_loss),
+        *(jdml.potential_field_loss, jdml.contrastive_potential_loss),
+    ],
+)
+def test_huge_vectors_compared_as_they_are(loss: Callable[..., jax.Array]) -> None:
+    step = jax.jit(jax.value_and_grad(lambda x: loss(x, Y, normalize=None)))
+    for scale in (1e15, 1e20, 1e30):
+        chex.assert_tree_all_finite(step(scale * X))
 
 
 def test_weight_zero_takes_an_anchor_out_of_the_active_terms() -> None:
     weights = jnp.array([1.0, 1.0, 0.0, 1.0, 1.0, 0.0])
     rows = jdml.triplet_loss(X, Y, margin=1.0, reduce_fn=None)
-    active = [
-        sum(
-            d(a, p) - d(a, n) + 1 > 0
-            for p in range(6)
-            if p != a and Y[p] == Y[a]
-            for n in range(6)
-            if Y[n] != Y[a]
-        )
-        for a in range(6)
-    ]
-    expected = np.sum(weights * rows) / np.sum(np.array(active) * (weights > 0))
-    np.testing.assert_allclose(
-        jdml.triplet_loss(X, Y, margin=1.0, weights=weights), expected, rtol=1e-5
-    )
-
-
-def d(i: int, j: int) -> float:
-    unit = np.asarray(X) / np.linalg.norm(X, axis=1, keepdims=True)
-    return float(np.linalg.norm(unit[i] - unit[j]))
+    d = np.linalg.norm(np.asarray(jdml.sphere(X))[:, None] - jdml.sphere(X)[None], axis=-1)
+    positive, negative = Y[:, None] == Y, Y[:, None] != Y
+    np.fill_diagonal(positive, False)
+    couples = positive[:, :, None] & negative[:, None, :]
+    active = ((d[:, :, None] - d[:, None, :] + 1 > 0) & couples).sum((1, 2))
+    expected = np.sum(weights * rows) / np.sum(active * (np.asarray(weights) > 0))
+    actual = jdml.triplet_loss(X, Y, margin=1.0, weights=weights)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 def test_settings_as_files_hold_them() -> None:
     assert jdml.triplet_loss(X, Y, squared=np.bool_(True)) == jdml.triplet_loss(X, Y, squared=True)
-    with pytest.raises(TypeError, match="squared must be True or False, got 1"):
-        jdml.triplet_loss(X, Y, squared=1)
     expected = jdml.multi_similarity_loss(X, Y, alpha=2.0)
     assert jdml.multi_similarity_loss(X, Y, alpha=np.uint8(2)) == expected
-    with pytest.raises(TypeError, match="margin must be a number"):
-        jdml.triplet_loss(X, Y, margin=jnp.array(True))
-    with pytest.raises(ValueError, match="margin must be an angle in radians"):
-        jdml.arcface_loss(X, Y, X[:3], margin=28.6)
 
 
-def test_a_miner_must_return_pairs() -> None:
-    with pytest.raises(TypeError, match="mine must return Pairs"):
-        jdml.triplet_loss(X, Y, mine=lambda key, distances, pairs: tuple(pairs))
-
-
-@pytest.mark.parametrize(
-    ("count", "share", "kept"), [(100, 0.4, 60), (100, 0.7, 30), (50, 0.7, 15), (3, 0.4, 2)]
-)
-def test_trimming_keeps_whole_counts(count: int, share: float, kept: int) -> None:
-    values = jnp.arange(count, dtype=jnp.float32)
-    np.testing.assert_allclose(jdml.trimmed_mean(share)(values), np.arange(kept).mean(), rtol=1e-6)
+def test_trimming_takes_whole_counts() -> None:
+    for count, share, left in ((100, 0.4, 60), (100, 0.7, 30), (50, 0.7, 15), (3, 0.4, 2)):
+        value = jdml.trimmed_mean(share)(jnp.arange(count, dtype=jnp.float32))
+        np.testing.assert_allclose(value, np.arange(left).mean(), rtol=1e-6)
 
 
 def test_triplet_margin_of_a_wider_type() -> None:
@@ -132,14 +140,14 @@ def test_triplet_margin_of_a_wider_type() -> None:
 PROXY_LOSSES = [name for name in registry.proxy_losses() if registry.LOSSES[name].needs_proxies]
 
 
-@pytest.mark.parametrize("name", PROXY_LOSSES)
+@pytest.mark.parametrize("name", each(f"{name}_loss" for name in PROXY_LOSSES))
 def test_a_proxy_too_long_for_floats_counts_as_zero(name: str) -> None:
     x = jax.random.normal(jax.random.key(0), (6, 8))
     y = jnp.array([0, 1, 2, 0, 1, 2])
     proxies = jax.random.normal(jax.random.key(1), (3, 8))
 
     def value(x: jax.Array, p: jax.Array) -> jax.Array:
-        return getattr(jdml, f"{name}_loss")(x, y, p)
+        return getattr(jdml, name)(x, y, p)
 
     value_and_grad = jax.jit(jax.value_and_grad(value, (0, 1)))
     long, zero = (value_and_grad(x, proxies.at[1].set(entry)) for entry in (3e38, 0.0))
@@ -173,7 +181,7 @@ def test_soft_similarity_of_two_centres_and_of_more(centres: int, gamma: float) 
     np.testing.assert_allclose(rows, expected, rtol=2e-5)
 
 
-@pytest.mark.parametrize("apart", [0.0, 1.0, 8.0, 15.0, 20.0, -8.0, -15.0, -20.0])
+@pytest.mark.parametrize("apart", [0.0, 1.0, 15.0, -8.0, -20.0])
 def test_soft_averages_of_two_have_exact_gradients(apart: float) -> None:
     """Also of the centre whose weight is tiny, in either order, and twice at ties."""
     gamma = 0.1

@@ -1,6 +1,4 @@
-"""Two towers, both directions, nested prefixes, margins per class: what the registry's one signature does not tell."""
-
-import itertools
+"""Two towers, both directions, nested prefixes, margins per class: beyond the registry's one signature."""
 
 import chex
 import jax
@@ -9,10 +7,7 @@ import numpy as np
 import pytest
 
 import jdml
-from jdml.ops import ranks
 from oracles import everyday_losses
-
-pytestmark = pytest.mark.slow
 
 B, D, C = 6, 5, 4
 RNG = np.random.default_rng(11)
@@ -42,17 +37,6 @@ def test_without_labels_row_i_belongs_to_reference_i(name: str) -> None:
                 Q, None, references=references, positive=positive, where=where, **settings
             )
             np.testing.assert_allclose(value, expected, rtol=1e-10)
-
-
-def test_towers_say_what_is_missing() -> None:
-    with pytest.raises(ValueError, match="labels is missing"):
-        jdml.info_nce_loss(Q)
-    with pytest.raises(ValueError, match="references must have a row for each of the 6"):
-        jdml.info_nce_loss(Q, references=N[:3])
-    with pytest.raises(ValueError, match="reference_labels need labels"):
-        jdml.info_nce_loss(Q, references=N, reference_labels=Y)
-    with pytest.raises(ValueError, match="documents must have a row for each of the 6 queries"):
-        jdml.both_ways(jdml.info_nce_loss)(Q, N[:3])
 
 
 def test_ids_leave_out_copies_of_a_partner_and_not_the_partner() -> None:
@@ -113,7 +97,7 @@ def test_matryoshka_cuts_embeddings_proxies_and_references() -> None:
 
 
 def test_what_belongs_to_pairs_is_turned_on_the_way_back() -> None:
-    """Weights of pairs, and a miner that is told by other embeddings."""
+    """Weights of pairs, and a miner of other embeddings."""
     rng = np.random.default_rng(5)
     weights = jnp.asarray(rng.uniform(size=(len(Q), len(N))), jnp.float32)
     labels, loss = jnp.arange(len(Q)) // 2, jdml.contrastive_loss
@@ -121,8 +105,7 @@ def test_what_belongs_to_pairs_is_turned_on_the_way_back() -> None:
     ways = (Q, N, weights), (N, Q, weights.T)
     each = [loss(x, labels, references=y, reference_labels=labels, weights=w) for x, y, w in ways]
     np.testing.assert_allclose(both, sum(each) / 2, rtol=1e-6)
-    told = (jnp.asarray(rng.normal(size=(len(Q), 5)), jnp.float32) for _ in range(2))
-    first, second = told
+    first, second = (jnp.asarray(rng.normal(size=(len(Q), 5)), jnp.float32) for _ in range(2))
     trusted = jdml.mining.trusted_negative
     there, back = (
         trusted(embeddings=x, references=y) for x, y in ((first, second), (second, first))
@@ -134,37 +117,13 @@ def test_what_belongs_to_pairs_is_turned_on_the_way_back() -> None:
     assert each[1] != loss(N, references=Q, mine=there)
 
 
-def test_what_belongs_to_pairs_is_an_array() -> None:
-    with pytest.raises(TypeError, match="weights must be a real array"):
-        jdml.both_ways(jdml.info_nce_loss)(Q, N, weights=[[1.0] * len(N)] * len(Q))
-
-
-def test_towers_by_their_places_in_whatever_wraps_the_loss() -> None:
+def test_towers_whatever_wraps_the_loss() -> None:
     ids = jnp.arange(len(Q))
     dims = (Q.shape[1],)
     inside = jdml.both_ways(jdml.matryoshka(jdml.info_nce_loss, dims))
     outside = jdml.matryoshka(jdml.both_ways(jdml.info_nce_loss), dims)
-    told = {"ids": ids, "reference_ids": ids}
-    np.testing.assert_allclose(inside(Q, N, **told), outside(Q, N, **told), rtol=1e-6)
-
-
-def test_what_matryoshka_and_both_ways_refuse() -> None:
-    with pytest.raises(ValueError, match="dims must be at most the embeddings' dimension, 5"):
-        jdml.matryoshka(jdml.triplet_loss, (2, 8))(Q, Y)
-    with pytest.raises(ValueError, match="weights must have one entry per dimension, 2, got 1"):
-        jdml.matryoshka(jdml.triplet_loss, (2, 4), weights=(1.0,))
-    for wrong, error in ((np.nan, ValueError), (-1.0, ValueError), ("a", TypeError)):
-        with pytest.raises(error, match=r"weights\[1\] must be"):
-            jdml.matryoshka(jdml.triplet_loss, (2, 4), weights=(1.0, wrong))
-    with pytest.raises(ValueError, match="dims must hold at least one"):
-        jdml.matryoshka(jdml.triplet_loss, ())
-    with pytest.raises(TypeError, match=r"dims must be several widths such as \(64, 128\), got 4"):
-        jdml.matryoshka(jdml.triplet_loss, 4)
-    for wrap in (jdml.both_ways, lambda loss_fn: jdml.matryoshka(loss_fn, (2,))):
-        with pytest.raises(TypeError, match="loss_fn must be"):
-            wrap(None)
-        with pytest.raises(TypeError, match="loss_fn must be a function or None, got 'triplet'"):
-            wrap("triplet")
+    settings = {"ids": ids, "reference_ids": ids}
+    np.testing.assert_allclose(inside(Q, N, **settings), outside(Q, N, **settings), rtol=1e-6)
 
 
 def test_decoupled_sup_con() -> None:
@@ -190,56 +149,34 @@ def test_margins_per_class() -> None:
     )
     np.testing.assert_allclose(value, expected, rtol=1e-10)
     assert (np.asarray(slopes)[:3] > 0).all()
-    with pytest.raises(ValueError, match=r"margin must be a scalar or have shape \[C\] = \[4\]"):
-        jdml.subcenter_arcface_loss(Q, labels, proxies, margin=margins[:2])
-    with pytest.raises(ValueError, match="margin must be an angle"):
-        jdml.subcenter_arcface_loss(Q, labels, proxies, margin=np.array([30.0] * C))
 
 
-def test_learned_temperature_and_bias() -> None:
-    """Gradients by what CLIP and SigLIP learn, beside finite differences."""
+def smooth_ap(x: jax.Array, t: jax.Array) -> jax.Array:
+    return jdml.smooth_ap_loss(x, np.arange(B) % 2, temperature=t)
+
+
+LEARNED = {
+    "info_nce": (lambda x, t: jdml.info_nce_loss(x, references=N, temperature=t), (0.4,)),
+    "sigmoid": (
+        lambda x, t, b: jdml.sigmoid_contrastive_loss(x, Y, scale=t, bias=b),
+        (3.0, -1.0),
+    ),
+    "smooth_ap": (smooth_ap, (0.3,)),
+}
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_learned_temperature_and_bias(name: str) -> None:
+    """Gradients by what CLIP and SigLIP learn equal finite differences."""
+    function, at = LEARNED[name]
     with jax.enable_x64(True):
-
-        def nce(t):
-            return jdml.info_nce_loss(jnp.asarray(Q), references=jnp.asarray(N), temperature=t)
-
-        def sigmoid(t, b):
-            return jdml.sigmoid_contrastive_loss(jnp.asarray(Q), Y, scale=t, bias=b)
-
-        for function, at in ((nce, (0.4,)), (sigmoid, (3.0, -1.0))):
-            slopes = jax.grad(function, tuple(range(len(at))))(*at)
-            for turn, slope in enumerate(slopes):
-                ends = [
-                    function(*(a + s * 1e-6 * (i == turn) for i, a in enumerate(at)))
-                    for s in (1, -1)
-                ]
-                np.testing.assert_allclose(slope, (ends[0] - ends[1]) / 2e-6, rtol=1e-5)
-
-
-def test_soft_ranks_have_slopes_by_values_and_temperature() -> None:
-    labels = np.arange(B) % 2
-    with jax.enable_x64(True):
-
-        def value(x, t):
-            return jdml.smooth_ap_loss(x, labels, temperature=t)
-
-        by_temperature = jax.grad(value, 1)(jnp.asarray(Q), 0.3)
-        ends = [value(jnp.asarray(Q), 0.3 + s * 1e-6) for s in (1, -1)]
-        np.testing.assert_allclose(by_temperature, (ends[0] - ends[1]) / 2e-6, rtol=1e-5)
-
-
-def test_couples_are_counted_alike_by_search_and_by_place() -> None:
-    """Ties, entries that are neither, rows without one kind."""
-    rng = np.random.default_rng(1)
-    values = jnp.asarray(rng.integers(0, 9, (5, 20)), jnp.int32)
-    kinds = jnp.asarray(rng.integers(0, 3, (5, 20)))
-    positive, negative = kinds == 0, kinds == 1
-    positive = positive.at[3].set(False)
-    bounds = values + 2
-    active = (bounds[:, :, None] > values[:, None, :]) & positive[:, :, None] & negative[:, None, :]
-    listed = active.sum(2) + active.sum(1)
-    for counted in (ranks._counted_by_search, ranks._counted_by_place):
-        np.testing.assert_array_equal(counted(bounds, values, positive, negative), listed)
+        value = jax.jit(lambda at: function(jnp.asarray(Q), *at))
+        slopes = jax.jit(jax.grad(lambda at: function(jnp.asarray(Q), *at)))(at)
+        for turn, slope in enumerate(slopes):
+            ends = [
+                value(tuple(a + s * 1e-6 * (i == turn) for i, a in enumerate(at))) for s in (1, -1)
+            ]
+            np.testing.assert_allclose(slope, (ends[0] - ends[1]) / 2e-6, rtol=1e-5)
 
 
 def test_all_bins_at_once_on_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,12 +191,9 @@ def test_all_bins_at_once_on_accelerators(monkeypatch: pytest.MonkeyPatch) -> No
 def test_recall_takes_one_rank_or_several() -> None:
     one = [jdml.recall_at_k_loss(Q, Y, k=k) for k in (1, 2)]
     np.testing.assert_allclose(jdml.recall_at_k_loss(Q, Y, k=(1, 2)), np.mean(one), rtol=1e-6)
-    with pytest.raises(ValueError, match="k must be >= 1, got 0"):
-        jdml.recall_at_k_loss(Q, Y, k=(1, 0))
-    with pytest.raises(TypeError, match="k must be a Python integer >= 1"):
-        jdml.recall_at_k_loss(Q, Y, k=1.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["smooth_ap_loss", "recall_at_k_loss"])
 def test_ranking_losses_are_not_cubic_in_memory(name: str) -> None:
     """B = 4,096 in well under 1 GiB, with classes of any size."""
@@ -282,16 +216,6 @@ def test_nca_is_content_with_one_near_positive() -> None:
         )
     ]
     assert pulls[0] < 0.01 * pulls[1]
-
-
-def test_permuted_towers() -> None:
-    for order in itertools.islice(itertools.permutations(range(B)), 0, 700, 233):
-        some = list(order)
-        np.testing.assert_allclose(
-            jdml.both_ways(jdml.info_nce_loss)(Q[some], N[some]),
-            jdml.both_ways(jdml.info_nce_loss)(Q, N),
-            rtol=1e-5,
-        )
 
 
 def test_variables_of_flax_nnx_are_arrays() -> None:

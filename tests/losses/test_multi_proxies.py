@@ -79,9 +79,8 @@ def test_sharp_margins_in_half_precision(name: str) -> None:
     assert all(jnp.isfinite(g.astype(jnp.float32)).all() for g in gradients)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["potential_field", "contrastive_potential"])
-@pytest.mark.parametrize("tile", [None, 1, 7, 64])
+@pytest.mark.parametrize("tile", [None, 7])
 def test_fields_without_proxies(loss: str, tile: int | None) -> None:
     labels = np.array([0, 0, 9, 9, 500, -1, 0, 9, 2, 2])
     with jax.enable_x64(True):
@@ -124,12 +123,9 @@ def test_hyper_parameters_of_the_field_have_gradients() -> None:
 
 
 def test_coinciding_charges_of_two_classes_stay_finite() -> None:
+    step = jax.jit(jax.value_and_grad(lambda x, a: jdml.potential_field_loss(x, Y, P, alpha=a)))
     for alpha in (1.0, 4.0, 6.0, 80.0):
-        value, gradient = jax.value_and_grad(
-            lambda x, a=alpha: jdml.potential_field_loss(x, Y, P, alpha=a)
-        )(jnp.ones((B, D)))
-        assert jnp.isfinite(value)
-        assert jnp.isfinite(gradient).all()
+        chex.assert_tree_all_finite(step(jnp.ones((B, D)), alpha))
 
 
 def test_at_the_paper_s_size_the_gradient_fits() -> None:
@@ -176,64 +172,15 @@ def test_activity_counts_pairs_and_forces(settings: dict[str, float]) -> None:
     np.testing.assert_allclose(activity["force"], forces.mean(), rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"alpha": 0}, ValueError, "alpha must be > 0, got 0"),
-        ({"delta": -0.1}, ValueError, "delta must be > 0"),
-        ({"tile": 0}, ValueError, "tile must be >= 1, got 0"),
-        ({"tile": "auto"}, TypeError, "tile must be a Python integer"),
-        ({"repulsion_delta": 0.0}, ValueError, "repulsion_delta must be > 0"),
-    ],
-)
-def test_mistaken_settings(
-    settings: dict[str, object], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        jdml.potential_field_loss(X, Y, P, **settings)
-
-
-def test_checked_names_what_cannot_be() -> None:
-    loss = jdml.checked(jdml.potential_field_loss)
-    with pytest.raises(ValueError, match=r"proxies\[1\] is not finite"):
-        loss(X, Y, P.at[1, 1, 0].set(jnp.nan))
-    with pytest.raises(ValueError, match=r"labels\[3\] is 4, expected 0…3"):
-        loss(X, Y.at[3].set(4), P)
-    with pytest.raises(ValueError, match=r"labels\[3\] is -1, expected 0 or more"):
-        loss(X, Y.at[3].set(-1))
-    loss(X, Y.at[3].set(-1), where=jnp.arange(len(Y)) != 3)
-    with pytest.raises(ValueError, match="proxies must have the dimension of embeddings, 3"):
-        jdml.potential_field_loss(X, Y, P[..., :2])
-
-
-@pytest.mark.parametrize("loss", [jdml.potential_field_loss, jdml.contrastive_potential_loss])
-@pytest.mark.parametrize("scale", [1e15, 1e20, 1e30])
-def test_huge_charges_stay_finite(loss, scale: float) -> None:
-    value, gradient = jax.value_and_grad(lambda x: loss(x, Y, normalize=None))(scale * X)
-    assert jnp.isfinite(value)
-    assert jnp.isfinite(gradient).all()
-
-
 def test_two_equal_proxies_are_one_however_sharp_the_softmax() -> None:
     one, two = P[:, :1], jnp.concatenate([P[:, :1], P[:, :1]], axis=1)
+    step = jax.jit(jax.grad(lambda x, p, g: jdml.soft_triple_loss(x, Y, p, gamma=g, tau=0.0)))
     for gamma in (0.1, 1e-6, 1e-38):
-        gradients = [
-            jax.grad(lambda x, p=p, g=gamma: jdml.soft_triple_loss(x, Y, p, gamma=g, tau=0.0))(X)
-            for p in (one, two)
-        ]
+        gradients = [step(X, p, gamma) for p in (one, two)]
         np.testing.assert_allclose(*gradients, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "loss",
-    [
-        jdml.soft_triple_loss,
-        jdml.multi_proxy_anchor_loss,
-        jdml.multi_proxy_anchor_dw_loss,
-        jdml.multi_proxy_anchor_ap_loss,
-    ],
-)
+@pytest.mark.parametrize("loss", [jdml.soft_triple_loss, jdml.multi_proxy_anchor_loss])
 def test_without_the_regularizer(loss) -> None:
     with_weight = jax.jit(jax.value_and_grad(lambda p, tau: loss(X, Y, p, tau=tau)))
     assert with_weight(P, 0.2)[0] > with_weight(P, None)[0]
@@ -244,8 +191,6 @@ def test_short_half_precision_vectors_have_finite_gradients() -> None:
     short = (1e-4 * X).astype(jnp.float16)
     for loss in (jdml.proxy_anchor_loss, jdml.multi_proxy_anchor_loss, jdml.potential_field_loss):
         assert np.isfinite(jax.jit(jax.grad(lambda x, f=loss: f(x, Y, P)))(short)).all()
-    with pytest.raises(TypeError, match="vectors must be floating point"):
-        jdml.sphere(jnp.array([[3, 4]]))
 
 
 def test_fields_decay_alike_by_default() -> None:

@@ -60,8 +60,6 @@ def test_the_printed_form_is_f_of_the_mean(shape: Any) -> None:
         released = jdml.nir_loss(*arrays, shape=shape, temperature=0.3)
         assert loss <= released + 1e-12  # f is convex
         assert jdml.nir_loss(*arrays, where=jnp.zeros(B, bool), **settings) == 0
-    with pytest.raises(ValueError, match="of_mean .* needs a reduce_fn, got None"):
-        jdml.nir_loss(*arrays, of_mean=True, reduce_fn=None)
 
 
 @pytest.mark.parametrize("where", [None, WHERE])
@@ -99,14 +97,17 @@ def test_hidden_rows_leak_nothing() -> None:
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
 @pytest.mark.parametrize("shape", ["exp", "softplus", "identity"])
-@pytest.mark.parametrize("scale", [0.0, 1.0, 30.0, 1e4, 1e15, 1e25, 2.5e38])
-def test_no_latent_overflows(scale: float, shape: Any, dtype: Any) -> None:
-    latents = jnp.clip(scale * jnp.ones((3, D)), 0, float(jnp.finfo(dtype).max) / 2).astype(dtype)
-    value, gradients = jax.value_and_grad(lambda z, d: jdml.nir_loss(z, d, shape=shape), (0, 1))(
-        latents, jnp.zeros(3, dtype)
-    )
-    assert value.dtype == jnp.float32
-    chex.assert_tree_all_finite((value, jax.tree.map(lambda g: g.astype(jnp.float32), gradients)))
+def test_no_latent_overflows(shape: Any, dtype: Any) -> None:
+    @jax.jit
+    def step(latents: jax.Array) -> Any:
+        whole = jax.value_and_grad(lambda z, d: jdml.nir_loss(z, d, shape=shape), (0, 1))
+        return whole(latents, jnp.zeros(3, dtype))
+
+    for scale in (0.0, 1.0, 30.0, 1e4, 1e15, 1e25, 2.5e38):
+        latents = jnp.clip(scale * jnp.ones((3, D)), 0, float(jnp.finfo(dtype).max) / 2)
+        value, gradients = step(latents.astype(dtype))
+        assert value.dtype == jnp.float32
+        chex.assert_tree_all_finite(jax.tree.map(np.float32, (value, gradients)))
 
 
 def test_beyond_the_cap_the_gradient_still_points_inward() -> None:
@@ -115,10 +116,6 @@ def test_beyond_the_cap_the_gradient_still_points_inward() -> None:
 
 
 def test_gradient_equals_finite_differences() -> None:
-    chex.assert_trees_all_close(*_slopes(), rtol=1e-6)
-
-
-def _slopes() -> tuple[Any, Any]:
     with jax.enable_x64(True):
         latents, log_dets = jnp.asarray(LATENTS), jnp.asarray(LOG_DETS)
         direction = jnp.asarray(RNG.normal(size=(B, D)))
@@ -126,35 +123,8 @@ def _slopes() -> tuple[Any, Any]:
         def along(step: float) -> jax.Array:
             return jdml.nir_loss(latents + step * direction, log_dets, temperature=0.5)
 
-        return jax.jvp(along, (0.0,), (1.0,))[1], (along(1e-6) - along(-1e-6)) / 2e-6
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"shape": "square"}, ValueError, "shape must be one of exp, softplus, identity"),
-        ({"temperature": 0}, ValueError, "temperature must be > 0"),
-        ({"norm_weight": 0}, ValueError, "norm_weight must be > 0"),
-        (
-            {"log_dets": [0.0] * B},
-            TypeError,
-            "log_dets must be a floating-point array",
-        ),
-        ({"log_dets": jnp.zeros(3)}, ValueError, r"log_dets must have shape \[7\]"),
-        ({"where": jnp.ones(3, bool)}, ValueError, "where must have shape"),
-    ],
-)
-def test_mistakes(changes: dict[str, Any], error: type[Exception], message: str) -> None:
-    arrays = {"latents": jnp.asarray(LATENTS), "log_dets": jnp.asarray(LOG_DETS)}
-    given = {**arrays, **changes}
-    with pytest.raises(error, match=message):
-        jdml.nir_loss(given.pop("latents"), given.pop("log_dets"), **given)
-
-
-def test_checked_names_the_row() -> None:
-    latents = jnp.asarray(LATENTS).at[3, 0].set(jnp.nan)
-    with pytest.raises(ValueError, match=r"latents\[3\] is not finite"):
-        jdml.checked(jdml.nir_loss)(latents, jnp.asarray(LOG_DETS))
+        slope = jax.jvp(along, (0.0,), (1.0,))[1]
+        np.testing.assert_allclose(slope, (along(1e-6) - along(-1e-6)) / 2e-6, rtol=1e-6)
 
 
 def test_sums_of_capped_terms_stay_finite() -> None:

@@ -12,7 +12,7 @@ import pytest
 import jdml
 from oracles import mining as mining_oracles
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # loads PyTorch
 
 torch: Any
 pml_distances: Any
@@ -119,15 +119,12 @@ WITHOUT_REFERENCES = ("FastAP", "FastAP, 25 bins", "lifted structure")
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_pair_loss(name: str) -> None:
+    """Within the batch, and against references where PML takes some."""
     function, settings, build = PAIRS[name]
     mine = ours(lambda x: function(x, Y, **settings), [X])
-    other = theirs(build(), [X], lambda f, x: f(x, torch.tensor(Y)))
-    assert_parity(mine, other)
-
-
-@pytest.mark.parametrize("name", [n for n in PAIRS if n not in WITHOUT_REFERENCES])
-def test_pair_loss_against_references(name: str) -> None:
-    function, settings, build = PAIRS[name]
+    assert_parity(mine, theirs(build(), [X], lambda f, x: f(x, torch.tensor(Y))))
+    if name in WITHOUT_REFERENCES:
+        return
 
     def ours_with(x: jax.Array, r: jax.Array) -> jax.Array:
         return function(x, Y, references=r, reference_labels=REFERENCE_LABELS, **settings)
@@ -156,7 +153,7 @@ MINED: dict[str, tuple[Callable[..., jax.Array], dict[str, Any], Callable[[], An
 
 @pytest.mark.parametrize("name", MINED)
 def test_one_mined_triplet_per_anchor(name: str) -> None:
-    """The nearest positive and the nearest negative of every anchor, handed to PML as a tuple.
+    """The nearest positive and the nearest negative of every anchor, given to PML as a tuple.
 
     PML's margin loss sums over triplets, so it agrees where each pair stands in one triplet.
     """
@@ -290,23 +287,17 @@ def test_soft_triple_without_regularizer() -> None:
 
 
 def test_nt_xent() -> None:
-    """PML averages over all positive pairs: the same as over rows where these have as many."""
-    labels = np.arange(B) % (B // 2)
-    mine = ours(lambda x: jdml.info_nce_loss(x, labels, temperature=0.2), [X])
+    """PML averages over all positive pairs: rows count by how many they have, alike where these are as many."""
     loss = pml_losses.NTXentLoss(temperature=0.2)
-    assert_parity(mine, theirs(loss, [X], lambda f, x: f(x, torch.tensor(labels))))
+    for labels, reduce_fn in ((np.arange(B) % (B // 2), jdml.mean), (Y, None)):
+        positives = (labels[:, None] == labels[None, :]).sum(axis=1) - 1
 
+        def value(x: jax.Array, y: Any = labels, n: Any = positives, f: Any = reduce_fn) -> Any:
+            terms = jdml.info_nce_loss(x, y, temperature=0.2, reduce_fn=f)
+            return terms if f is jdml.mean else jnp.sum(terms * n) / n.sum()
 
-def test_nt_xent_over_pairs() -> None:
-    """Rows weighted by how many positives they have: PML's mean, whatever the classes."""
-    positives = (Y[:, None] == Y[None, :]).sum(axis=1) - 1
-
-    def mean_over_pairs(x: jax.Array) -> jax.Array:
-        terms = jdml.info_nce_loss(x, Y, temperature=0.2, reduce_fn=None)
-        return jnp.sum(terms * positives) / positives.sum()
-
-    loss = pml_losses.NTXentLoss(temperature=0.2)
-    assert_parity(ours(mean_over_pairs, [X]), theirs(loss, [X], lambda f, x: f(x, torch.tensor(Y))))
+        other = theirs(loss, [X], lambda f, x, y=labels: f(x, torch.tensor(y)))
+        assert_parity(ours(value, [X]), other)
 
 
 def test_smooth_ap() -> None:

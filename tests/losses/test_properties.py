@@ -1,32 +1,80 @@
-"""The property matrix: every check of `jdml.testing` on every loss of the registry."""
+"""The property matrix: every check of `jdml.testing`, and chex's variants, for every loss of the registry."""
 
 from functools import lru_cache
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
-from losses.registry import REGISTRY, case, loss
+from absl.testing import parameterized
+from losses.registry import FIRST, REGISTRY, case, each, loss
 
 import jdml
 from jdml.testing import LOSS_CHECKS, LossCase, check_memory, check_references
+from jdml.testing.case import assert_close
 
 # Compiled functions are shared between the checks of one loss, and dropped with the next loss.
 shared_case = lru_cache(maxsize=1)(case)
 
-
-def applies(name: str, check: str) -> bool:
-    """Whether the check says anything about the loss."""
-    spec = REGISTRY[name]
-    return check not in spec.skip and not (check == "references" and spec.kind == "proxy")
-
-
-MATRIX = [(name, check) for name in REGISTRY for check in LOSS_CHECKS if applies(name, check)]
+# That jit changes nothing is said of all variants below; the public check is tried in tests/testing.
+CHECKS = [check for check in LOSS_CHECKS if check != "jit"]
+# These share a program, and notice most faults: they run of all losses in `make test`.
+OF_ALL = ("gradients", "mask", "invariance", "degenerate")
 
 
-@pytest.mark.parametrize(("name", "check"), MATRIX)
+def matrix() -> list[Any]:
+    """Every loss with every check that says anything about it."""
+    rows = []
+    for name, spec in REGISTRY.items():
+        for check in CHECKS:
+            further = check not in OF_ALL and name not in FIRST
+            if check not in spec.skip and not (check == "references" and spec.kind == "proxy"):
+                marks = [pytest.mark.slow] if further else []
+                rows.append(pytest.param(name, check, marks=marks, id=f"{name}-{check}"))
+    return rows
+
+
+@pytest.mark.parametrize(("name", "check"), matrix())
 def test_property(name: str, check: str) -> None:
     LOSS_CHECKS[check](shared_case(name))
+
+
+@lru_cache(maxsize=1)
+def by_oracle(name: str) -> tuple[float, float, Any]:
+    """The value in NumPy's float64, its slope along a direction, and the direction."""
+    batch, rng, step = case(name), np.random.default_rng(6), 1e-6
+    points = [p for p in batch.params if p is not None]
+    along = [rng.normal(size=p.shape) for p in points]
+
+    def value(t: float) -> float:
+        x, *proxies = (p + t * d for p, d in zip(points, along, strict=True))
+        return REGISTRY[name].oracle(x, batch.labels, *proxies)
+
+    return value(0.0), (value(step) - value(-step)) / (2 * step), along
+
+
+class Variants(chex.TestCase):
+    """Value and gradient equal the oracle's, compiled or not, of arrays of NumPy or on a device."""
+
+    @chex.variants(with_jit=True, without_jit=True, with_device=True)
+    @parameterized.named_parameters(*((name, name) for name in REGISTRY))
+    def test_property(self, name: str) -> None:
+        value, slope, along = by_oracle(name)
+        batch = case(name)
+        points = [np.float32(p) for p in batch.params if p is not None]
+
+        def compute(points: list[Any], labels: Any) -> jax.Array:
+            return loss(name)(points[0], labels, *points[1:])
+
+        found, gradients = self.variant(jax.value_and_grad(compute))(points, batch.labels)
+        chex.assert_tree_all_finite(gradients)
+        chex.assert_trees_all_equal_shapes_and_dtypes(gradients, points)
+        np.testing.assert_allclose(found, value, rtol=1e-4)
+        if "gradients" not in REGISTRY[name].skip:
+            moved = sum(np.vdot(g, d) for g, d in zip(gradients, along, strict=True))
+            assert_close(moved, slope, 1e-3, "the slope by gradients and by the oracle")
 
 
 def test_circle_loss_references() -> None:
@@ -37,6 +85,7 @@ def test_circle_loss_references() -> None:
 def test_every_exported_loss_is_registered() -> None:
     exported = {name for name in dir(jdml.losses) if name.endswith("_loss")}
     assert exported - {"nir_loss"} == set(REGISTRY)  # of residuals, not of embeddings: test_nir.py
+    assert all(getattr(jdml, name) is getattr(jdml.losses, name) for name in REGISTRY)
 
 
 def test_triplet_memory_at_the_stated_size() -> None:
@@ -61,15 +110,7 @@ def test_other_normalizations_stay_finite(normalize: object) -> None:
         LOSS_CHECKS[check](batch)
 
 
-def test_losses_run_under_jax_export() -> None:
-    batch = case("triplet_loss")
-    params = (jax.ShapeDtypeStruct((12, 8), "float32"), None)
-    labels = jax.ShapeDtypeStruct((12,), "int32")
-    exported = jax.export.export(jax.jit(batch.loss))(params, labels)
-    assert exported.out_avals[0].shape == ()
-
-
-@pytest.mark.parametrize("name", REGISTRY)
+@pytest.mark.parametrize("name", each(REGISTRY))
 def test_export(name: str) -> None:
     spec = REGISTRY[name]
     x, y = jax.ShapeDtypeStruct((12, 8), jnp.float32), jax.ShapeDtypeStruct((12,), jnp.int32)
@@ -81,6 +122,6 @@ def test_export(name: str) -> None:
         return loss(name)(*arrays, **({} if "K" in spec.shape else blocks))
 
     step = jax.jit(jax.value_and_grad(value))
-    exported = jax.export.export(step, platforms=("cuda", "tpu"))(*arrays)
-    assert exported.platforms == ("cuda", "tpu")
+    exported = jax.export.export(step, platforms=("cpu", "cuda", "tpu"))(*arrays)
+    assert exported.platforms == ("cpu", "cuda", "tpu")
     assert exported.out_avals[0].shape == ()

@@ -236,14 +236,6 @@ def test_cpml_repels_as_it_is_told(repulsion: str) -> None:
     assert np.isfinite(slope).all()
 
 
-def test_another_repulsion_is_refused() -> None:
-    x, y = jnp.eye(2), jnp.array([0, 1])
-    with pytest.raises(
-        ValueError, match="repulsion must be one of contrastive, decaying, mirrored, got 'soft'"
-    ):
-        jdml.contrastive_potential_loss(x, y, repulsion="soft")  # type: ignore[arg-type]
-
-
 def test_arcface_goes_on_falling_where_the_cosine_would_rise_again() -> None:
     x, proxies = jnp.array([[-1.0, 0.0]]), jnp.array([[1.0, 0.0], [0.0, 1.0]])
     for margin in (0.5, 3.0):  # on both sides of 2.33

@@ -35,6 +35,8 @@ REDUCTIONS = {
     "mean": jdml.mean,
     "mean_nonzero": jdml.mean_nonzero,
 }
+# That the terms sum to the total is a property check.
+SUMS_APART = ("none", "mean", "mean_nonzero")
 
 
 def ms_oracle(distances: np.ndarray, positive: np.ndarray, negative: np.ndarray) -> Any:
@@ -82,7 +84,7 @@ PAIR_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "eps": {"mine": "eps"},
     "eps_hard, where": {"mine": "eps_hard", "where": WHERE},
     "ms, references": REFS | {"mine": "ms"},
-} | {name: {"reduce": name} for name in REDUCTIONS}
+} | {name: {"reduce": name} for name in SUMS_APART}
 PROXY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "settings": {},
     "several proxies": {"proxies": MANY_PROXIES},
@@ -94,7 +96,7 @@ PROXY_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "class absent": {"labels": np.array([0, 1] * 5)},
     "ball": {"embeddings": 0.6 * X, "proxies": 0.6 * MANY_PROXIES, "normalize": "ball"},
     "unnormalized": {"embeddings": 0.3 * X, "proxies": 0.3 * PROXIES, "normalize": None},
-} | {name: {"reduce": name} for name in REDUCTIONS}
+} | {name: {"reduce": name} for name in SUMS_APART}
 # lifted structure needs the negatives of a positive as well, which references do not tell.
 BATCH_ONLY = {"lifted_structure_loss"}
 NORMALIZATIONS = {"sphere": jdml.sphere, "ball": jdml.ball, None: None}
@@ -168,7 +170,6 @@ def assert_equal(
     np.testing.assert_allclose(value, reference, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "option"), cases())
 def test_option_in_float64(name: str, option: str) -> None:
     spec = REGISTRY[name]
@@ -177,15 +178,10 @@ def test_option_in_float64(name: str, option: str) -> None:
     assert_equal(name, options, traced=traced, **spec.settings)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", REGISTRY)
-def test_defaults_and_float32(name: str) -> None:
-    with jax.enable_x64(True):
-        exact = actual(name, {})
-    rough = actual(name, {}, np.float32)
-    assert rough.dtype == np.float32
-    np.testing.assert_allclose(exact, expected(name, {}), rtol=1e-10)
-    np.testing.assert_allclose(rough, exact, rtol=1e-4)
+def test_defaults(name: str) -> None:
+    """Exactly; in float32 they are a property check."""
+    assert_equal(name, {})
 
 
 @pytest.mark.parametrize("name", [n for n, spec in REGISTRY.items() if spec.shape == "BR"])
@@ -201,7 +197,6 @@ def test_triplets_squared(reduce: str) -> None:
     assert_equal("triplet_loss", options, margin=0.2, squared=True)
 
 
-@pytest.mark.slow
 def test_triplets_tie_and_coincide() -> None:
     """Equal distances, and hinges of exactly 0, on a grid where the arithmetic is exact."""
     grid = np.array([[0, 0], [0, 1], [1, 0], [0, 2], [2, 0], [0, 0], [0, 3], [1, 0]], np.float64)
@@ -229,13 +224,7 @@ def test_center_regularizer() -> None:
     assert float(jdml.losses.center_regularizer(jnp.asarray(PROXIES, jnp.float32))) == 0
 
 
-def test_soft_triple_with_one_center_is_normalized_softmax_with_a_margin() -> None:
-    settings = {"scale": 20.0, "margin": 0.35}
-    value = actual("soft_triple_loss", {}, np.float32, **settings)
-    np.testing.assert_allclose(value, actual("cosface_loss", {}, np.float32, **settings), rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["triplet_loss", "multi_similarity_loss", "contrastive_loss"])
+@pytest.mark.parametrize("name", ["triplet_loss", "contrastive_loss"])
 def test_any_reduction_with_that_signature_works(name: str) -> None:
     def largest(values: jax.Array, where: jax.Array) -> jax.Array:
         return jnp.max(values, where=where, initial=0.0)
@@ -251,11 +240,6 @@ def test_rows_with_a_mined_out_side_contribute_nothing(name: str) -> None:
     mine = jdml.mining.easy_positive()
     terms = np.asarray(loss(name)(jnp.asarray(X, jnp.float32), Y, mine=mine, reduce_fn=None))
     assert not terms[9].any()
-
-
-def test_top_level_and_submodule_are_the_same() -> None:
-    for name in REGISTRY:
-        assert getattr(jdml, name) is getattr(jdml.losses, name)
 
 
 def test_traced_hyper_parameters_give_gradients() -> None:
@@ -282,5 +266,3 @@ def test_an_average_over_all_pairs_is_the_margin_loss_s() -> None:
         x, y, positive_margin=beta - alpha, negative_margin=beta + alpha, reduce_fn=jdml.mean
     )
     np.testing.assert_allclose((margin, contrastive), (together, apart), rtol=1e-5)
-    documentation = " ".join(jdml.contrastive_loss.__doc__.split())
-    assert "margin_loss" in documentation  # and tells where the other is

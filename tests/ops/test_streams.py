@@ -15,14 +15,12 @@ from jdml.ops import streams
 from jdml.ops.blocks import block_size
 from jdml.ops.meshes import Axis, _named, _plan, spread
 
-pytestmark = pytest.mark.slow
-
 N, D = 37, 3
 RNG = np.random.default_rng(0)
 POINTS = 0.3 * RNG.normal(size=(N, D))
 GROUPS = RNG.integers(-1, 4, N)  # some take no part
 COTANGENTS = RNG.normal(size=N)
-TILES = [None, 1, 5, 8, 36, 37, 100]
+TILES = [None, 1, 5, 36, 100]
 
 
 def term(squared: jax.Array, same: jax.Array, reach: Any) -> jax.Array:
@@ -63,8 +61,8 @@ def test_sums_and_gradients_equal_the_dense_ones(tile: int | None) -> None:
             lambda *at: (value_and_grads(*at), by_points(*at), streamed(*at, tile))
         )(points, 0.2)
         expected, dense_ones = wanted()
-        for told in (found, value_and_grads(points, 0.2)) if tile in (None, 5) else (found,):
-            chex.assert_trees_all_close(told, expected, rtol=1e-10)
+        for each in (found, value_and_grads(points, 0.2)) if tile in (None, 5) else (found,):
+            chex.assert_trees_all_close(each, expected, rtol=1e-10)
         np.testing.assert_allclose(alone, expected[1][0], rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(one_by_one, dense_ones, rtol=1e-10)
 
@@ -130,25 +128,21 @@ def test_a_traced_function_is_met_again_with_other_arguments_differentiated() ->
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("name", "value", "error"),
     [
-        ({"points": jnp.zeros(3)}, ValueError, r"points must have shape \[N, D\]"),
-        ({"groups": jnp.zeros(2, int)}, ValueError, r"groups must have shape \[3\], got \[2\]"),
-        ({"groups": jnp.zeros(3)}, TypeError, "groups must be integers"),
-        ({"parameters": 0.5}, TypeError, "parameters must be a tuple of scalars, got 0.5"),
-        (
-            {"parameters": (jnp.ones(2),)},
-            ValueError,
-            r"parameters\[0\] must be a scalar, got .* \[2\]",
-        ),
+        ("points", jnp.zeros(3), ValueError),
+        ("groups", jnp.zeros(2, int), ValueError),
+        ("groups", jnp.zeros(3), TypeError),
+        ("parameters", 0.5, TypeError),
+        ("parameters", (jnp.ones(2),), ValueError),
+        ("tile", 0, ValueError),
+        ("tile", 2.5, TypeError),
     ],
 )
-def test_arguments_that_do_not_fit(
-    change: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    given = {"points": jnp.zeros((3, 2)), "groups": jnp.zeros(3, int), "parameters": (0.5,)}
-    with pytest.raises(error, match=message):
-        ops.pair_sums(term, **{**given, **change})
+def test_arguments_that_do_not_fit(name: str, value: Any, error: type[Exception]) -> None:
+    fitting = {"points": jnp.zeros((3, 2)), "groups": jnp.zeros(3, int), "parameters": (0.5,)}
+    with pytest.raises(error, match=rf"^{name}\b"):
+        ops.pair_sums(term, **{**fitting, name: value})
 
 
 def two_devices() -> jax.sharding.Mesh:
@@ -224,9 +218,9 @@ def test_sums_run_inside_shard_map() -> None:
 
 
 @pytest.mark.parametrize("again", [jax.jacrev, jax.jacfwd])
-def test_a_second_derivative_says_that_there_is_none(again: Callable[..., Any]) -> None:
+def test_a_second_derivative_is_refused(again: Callable[..., Any]) -> None:
     gradient = jax.jit(jax.grad(lambda p: streamed(p, 0.2, 8).sum()))
-    with pytest.raises(NotImplementedError, match="has first derivatives only"):
+    with pytest.raises(NotImplementedError, match="derivatives"):
         again(gradient)(jnp.asarray(POINTS))
 
 
@@ -269,18 +263,6 @@ def test_memory_is_linear_in_the_points() -> None:
     small, large = temporaries(4096), temporaries(16_384)
     assert large < 16 * 2**20
     assert large - small < 8 * 4 * 16 * (16_384 - 4096)
-
-
-@pytest.mark.parametrize(
-    ("tile", "error", "message"),
-    [
-        (0, ValueError, "tile must be >= 1, got 0"),
-        (2.5, TypeError, "tile must be a Python integer"),
-    ],
-)
-def test_what_is_no_tile(tile: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        streamed(jnp.asarray(POINTS), 0.2, tile)
 
 
 def test_tiles_and_blocks_are_wider_on_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:

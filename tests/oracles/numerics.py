@@ -75,10 +75,10 @@ def array_of(library: str, kind: str, values: np.ndarray) -> object:
 
 
 LIBRARIES = {
-    "pandas": ("Series", r"{}.to_numpy\(\)"),
-    "polars": ("Series", r"{}.to_numpy\(\)"),
-    "tensorflow": ("EagerTensor", r"{}.numpy\(\)"),
-    "torch": ("Tensor", r"{}.detach\(\).cpu\(\).numpy\(\)"),
-    "h5py": ("Dataset", r"numpy.asarray\({}\)"),
+    "pandas": ("Series", "{}.to_numpy()"),
+    "polars": ("Series", "{}.to_numpy()"),
+    "tensorflow": ("EagerTensor", "{}.numpy()"),
+    "torch": ("Tensor", "{}.detach().cpu().numpy()"),
+    "h5py": ("Dataset", "numpy.asarray({})"),
 }
 """Of each the kind of array, and what is to be written instead."""
