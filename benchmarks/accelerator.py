@@ -42,18 +42,21 @@ import jdml
 from jdml import models
 from jdml.training import create_state, make_train_step
 
-DIM = 512
-CHARGES = (2_000, 8_372, 22_816, 65_536, 131_072)
-ROWS = (2_048, 32_768, 262_144)
+SMOKE, small = machine.SMOKE, machine.small
+DIM = small(512, 8)
+CHARGES = small((2_000, 8_372, 22_816, 65_536, 131_072), (60,))
+ROWS = small((2_048, 32_768, 262_144), (16,))
 DTYPES = {"float32": "", "bfloat16": " in bfloat16"}
 DENSE_ROWS = 16_384
-GALLERIES = ((60_502, 512), (1_000_000, 128))
-IMAGES, SIDE, BACKBONE = 32, 224, "resnet50"
-judged.BATCH, judged.CLASSES = 1_024, (1_000,)
+GALLERIES = small(((60_502, 512), (1_000_000, 128)), ((30, 8),))
+IMAGES, SIDE, BACKBONE = small((32, 224, "resnet50"), (4, 16, "small"))
+judged.BATCH, judged.CLASSES = small((1_024, (1_000,)), (16, (5,)))
 PEAKS = {"A100": 156.0, "H100": 495.0, "H200": 495.0, "L4": 60.0, "TPU v4": 275.0, "TPU v5": 197.0}
 """TFLOP/s of matrix products in the fastest kind that float32 inputs are rounded to there."""
 
 CHECKED = sorted(n for n in jdml.losses.__all__ if n.endswith("_loss") and n != "nir_loss")
+if SMOKE:
+    CHECKED = ["arcface_loss", "triplet_loss"]
 
 Row = dict[str, Any]
 
@@ -222,7 +225,8 @@ def trained() -> Iterator[tuple[str, Any, Any]]:
     """What a step is called, its network and its objective."""
     model = models.create(BACKBONE, dim=DIM, freeze_batch_norm=True, dtype=jnp.bfloat16)
     for name, make in programs.methods(programs.STEP_CLASSES, DIM).items():
-        yield f"{BACKBONE} with {name}, {IMAGES} x {SIDE}", model, make()
+        if not SMOKE or name in ("XBM", "sampled"):
+            yield f"{BACKBONE} with {name}, {IMAGES} x {SIDE}", model, make()
 
 
 def training(repeats: int, clock: Clock) -> list[Row]:
@@ -314,18 +318,6 @@ SHARES = {"check": 3, "judged": 2, "training": 6, "fields": 2, "everyday": 5, "r
 """Of the time: most of it compiles."""
 
 
-def shrink() -> None:
-    """Sizes with which a test runs it on a CPU."""
-    global CHARGES, ROWS, GALLERIES, IMAGES, SIDE, BACKBONE, DIM
-    CHARGES, ROWS, GALLERIES = (60,), (16,), ((30, 8),)
-    IMAGES, SIDE, BACKBONE, DIM = 4, 32, "resnet18", 8
-    judged.BATCH, judged.DIM, judged.CLASSES, judged.JUDGED = 16, 8, (5,), ("contrastive",)
-    judged.EVERYDAY = ("sup_con",)
-    field.BATCH, field.DIM = 12, 8
-    programs.STEP_CLASSES, programs.MEMORY = 8, 16
-    machine.PAUSE = machine.WARM = 0.0
-
-
 def compare(rows: list[Row], kind: str) -> None:
     """How many of the least times that were reckoned of the same program a measured one takes."""
     known = next((name for part, name in RECKONED.items() if part in kind), "")
@@ -369,16 +361,13 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=400.0, help="seconds in all (default 400)")
     parser.add_argument("--compile-for", choices=compilers.TARGETS, help="compile, run nothing")
     parser.add_argument("--peak-tflops", type=float, help="the device's peak, if not known")
-    parser.add_argument("--small", action="store_true", help="tiny sizes: does it run at all?")
     parser.add_argument(
         "--out",
         type=Path,
         default=machine.RESULTS,
         help=f"{machine.OUT}; default benchmarks/results.jsonl",
     )
-    arguments = parser.parse_args()
-    if arguments.small:
-        shrink()
+    arguments = machine.arguments(parser)
     sections = [name for name in SECTIONS if name in arguments.only]
     if arguments.compile_for:
         compile_for(arguments.compile_for, sections)

@@ -22,11 +22,11 @@ import jdml
 from jdml import objectives, optim
 from jdml.ccp import AlternatingProjections
 from jdml.data import Dataset
-from jdml.models import ResNet20V2
+from jdml.models import ResNet20V2, SmallConvNet
 from jdml.ops import ball
 from jdml.training import AlternatingProblems, TrainState, create_state, make_train_step
 
-BATCH, CLASSES, PROXIES, POOL, SIDE = 32, 10, 4, 16, 28
+BATCH, CLASSES, PROXIES, POOL, SIDE = 32, 10, 4, 16, machine.small(28, 8)
 MARGINS = {"positive_margin": 0.0, "negative_margin": 0.5}
 STRENGTH = 2e-4
 
@@ -51,11 +51,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=45, help="timed steps of each (default 45)")
     parser.add_argument("--out", type=Path, help=machine.OUT)
-    arguments = parser.parse_args()
+    arguments = machine.arguments(parser)
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (CLASSES * POOL, SIDE, SIDE, 1), np.uint8)
     labels = np.repeat(np.arange(CLASSES), POOL)
-    model = ResNet20V2(2)
+    model = machine.small(ResNet20V2(2), SmallConvNet(2, features=(4,)))
     pairs = objectives.pair(jdml.contrastive_loss, normalize=ball, **MARGINS)
     proxies = objectives.as_proxy_objective(
         jdml.contrastive_loss, CLASSES, 2, PROXIES, in_batch_weight=0.1, **MARGINS

@@ -23,7 +23,7 @@ from typing import Any
 import machine
 
 HERE = Path(__file__).parents[1]
-PAUSE, WARM = 0.1, 0.03
+PAUSE, WARM = machine.small((0.1, 0.03), (0.0, 0.0))
 
 
 def cases_of_losses() -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -151,13 +151,28 @@ def commit(root: Path) -> str | None:
 def main() -> None:
     """Take turns, print ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("before", type=Path, help="another checkout")
+    parser.add_argument(
+        "before",
+        type=Path,
+        nargs="?" if machine.SMOKE else None,
+        default=HERE,
+        help="another checkout",
+    )
     parser.add_argument("--of", choices=CASES, default="losses", help="which (default losses)")
-    parser.add_argument("--only", nargs="*", default=[], help="parts of cases' names (default all)")
-    parser.add_argument("--rounds", type=int, default=15, help="turns of each (default 15)")
-    parser.add_argument("--calls", type=int, default=5, help="timed calls of a turn (default 5)")
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        default=machine.small([], ["sup_con"]),
+        help="parts of cases' names (default all)",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=machine.small(15, 1), help="turns of each (default 15)"
+    )
+    parser.add_argument(
+        "--calls", type=int, default=machine.small(5, 1), help="timed calls of a turn (default 5)"
+    )
     parser.add_argument("--out", type=Path, help=machine.OUT)
-    asked = parser.parse_args()
+    asked = machine.arguments(parser)
     roots = {"now": HERE, "before": asked.before, "again": HERE}
     sides = {name: Side(root, asked.of) for name, root in roots.items()}
     both = [case for case in sides["now"].cases if case in sides["before"].cases]

@@ -46,10 +46,15 @@ def _asked() -> argparse.Namespace:
     add("--side", type=int, default=224, help="their size (default 224)")
     add("--again", action="store_true", help="compile also what is on record")
     add("--quick", action="store_true", help="with the compiler's least effort")
+    add("--smoke", action="store_true", help="one loss with least effort, to see that it runs")
     add("--text", type=Path, help="a folder for the programs' texts")
     add("--budget", type=float, default=1e9, help="seconds after which none is begun")
     add("--out", type=Path, default=Path(__file__).with_name("results.jsonl"), help="the record")
-    return parser.parse_args()
+    asked = parser.parse_args()
+    if asked.smoke:
+        print("smoke: a toy run, whose numbers mean nothing", flush=True)
+        asked.only, asked.quick, asked.out = ["small", "contrastive"], True, None
+    return asked
 
 
 class Case(NamedTuple):

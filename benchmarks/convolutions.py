@@ -18,7 +18,6 @@ import machine
 import numpy as np
 
 from jdml.models import convolution as rules
-from jdml.training import keep_freed_memory
 
 
 class Case(NamedTuple):
@@ -58,6 +57,8 @@ CASES = (
     Case(8, 56, 144, 144, 5, 2, 144),
     Case(8, 14, 480, 480, 5, 1, 480),
 )
+if machine.SMOKE:
+    CASES = (Case(2, 5, 2, 3, 3), Case(2, 5, 2, 2, 3, 2, groups=2))
 KERNEL_PARTS = {
     "places by chunks": rules._depthwise_part,
     "patches by chunks": rules._patches_part,
@@ -144,8 +145,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=6, help="timed calls of each (default 6)")
     parser.add_argument("--out", type=Path, help=machine.OUT)
-    arguments = parser.parse_args()
-    keep_freed_memory()
+    arguments = machine.arguments(parser)
+    machine.keep_freed_memory()
     rows = []
     for case in CASES:
         for row in measure(case, arguments.repeats):

@@ -49,6 +49,8 @@ CASES = {
         Case("resnet50", 64, 3, 512),
     )
 }
+if machine.SMOKE:
+    CASES = {"eps": Case("eps", 8, 1, 2)}
 
 
 def first_step(case: Case) -> dict[str, float]:
@@ -87,7 +89,7 @@ def in_new_process(case: Case, programs: str) -> dict[str, float]:
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
     }
-    command = [sys.executable, __file__, "--here", case.network]
+    command = [sys.executable, __file__, "--here", case.network, *machine.small([], ["--smoke"])]
     done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True)
     seconds: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return seconds
@@ -99,7 +101,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=list(CASES), help="names of networks")
     parser.add_argument("--here", help="one network, in this process; print JSON")
     parser.add_argument("--out", type=Path, help=machine.OUT)
-    arguments = parser.parse_args()
+    arguments = machine.arguments(parser)
     if arguments.here:
         print(json.dumps(first_step(CASES[arguments.here])))
         return

@@ -60,12 +60,14 @@ def search(name: str, path: Path, number: int, k: int, out: Any) -> None:
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=1_000_000, help="of the gallery")
-    parser.add_argument("--queries", type=int, default=10_000, help="how many")
-    parser.add_argument("--dim", type=int, default=128, help="numbers in a row")
+    parser.add_argument(
+        "--rows", type=int, default=machine.small(1_000_000, 3_000), help="of the gallery"
+    )
+    parser.add_argument("--queries", type=int, default=machine.small(10_000, 60), help="how many")
+    parser.add_argument("--dim", type=int, default=machine.small(128, 8), help="numbers in a row")
     parser.add_argument("--k", type=int, default=10, help="neighbours")
     parser.add_argument("--out", type=Path, help=machine.OUT)
-    chosen = parser.parse_args()
+    chosen = machine.arguments(parser)
     context = multiprocessing.get_context("spawn")
     rows: list[dict[str, Any]] = []
     answers: dict[str, Any] = {}

@@ -22,7 +22,7 @@ import optax
 
 import jdml
 from jdml import models, objectives
-from jdml.training import create_state, embed, keep_freed_memory, make_train_step
+from jdml.training import create_state, embed, make_train_step
 from jdml.training.placement import Placement
 
 try:
@@ -54,6 +54,8 @@ CASES = (
     Case("efficientnet_lite0", 224, 8),
     Case("vit_s16", 224, 8),
 )
+if machine.SMOKE:
+    CASES = (Case("eps", 16, 8, 1, 3),)
 WIDTHS = {
     "resnet18": 512,
     "resnet50": 2048,
@@ -217,10 +219,10 @@ def main() -> None:
     parser.add_argument("--parts", action="store_true", help="forward pass and gradient apart")
     parser.add_argument("--fresh-memory", action="store_true", help="as glibc starts")
     parser.add_argument("--out", type=Path, help=machine.OUT)
-    arguments = parser.parse_args()
+    arguments = machine.arguments(parser)
     jax.config.update("jax_num_cpu_devices", max(DEVICES.values()))
     if not arguments.fresh_memory:
-        keep_freed_memory()
+        machine.keep_freed_memory()
     chosen = [case for case in CASES if not arguments.only or case.network in arguments.only]
     rows = []
     print(HEADING)

@@ -30,7 +30,7 @@ from jdml.data import (
 )
 from jdml.data.images import cores, decode
 
-BATCH = 32
+BATCH = machine.small(32, 4)
 AUGMENTATIONS = {"mlrc 227": mlrc(), "conventional 224": conventional()}
 
 
@@ -105,18 +105,26 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, help="images at any depth; default: generated JPEGs")
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, cores()])
-    parser.add_argument("--repeats", type=int, default=5, help="turns of each (default 5)")
-    parser.add_argument("--batches", type=int, default=8, help="batches a turn and worker")
-    parser.add_argument("--no-processes", action="store_true", help="threads only")
+    parser.add_argument(
+        "--workers", type=int, nargs="+", default=machine.small([1, cores()], [1, 2])
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=machine.small(5, 1), help="turns of each (default 5)"
+    )
+    parser.add_argument(
+        "--batches", type=int, default=machine.small(8, 1), help="batches a turn and worker"
+    )
+    parser.add_argument(
+        "--no-processes", action="store_true", default=machine.SMOKE, help="threads only"
+    )
     parser.add_argument("--parquet", action="store_true", help="also rows of a Parquet file")
     parser.add_argument("--out", type=Path, help=machine.OUT)
-    arguments = parser.parse_args()
+    arguments = machine.arguments(parser)
     with tempfile.TemporaryDirectory() as temporary:
         files = (
             sorted(p for p in arguments.folder.rglob("*") if p.suffix.lower() in (".jpg", ".png"))
             if arguments.folder
-            else generate(Path(temporary), 64)
+            else generate(Path(temporary), machine.small(64, 5))
         )
         table = as_table(files, Path(temporary)) if arguments.parquet else None
         rows = measure(files, table, arguments)

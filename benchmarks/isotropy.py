@@ -18,16 +18,23 @@ import optax
 
 import jdml
 from jdml import flows, objectives
-from jdml.models import ResNet
+from jdml.models import ResNet, SmallConvNet
 from jdml.training import create_state, make_train_step
 
-BATCH, CLASSES, SIDE = 90, 100, 224
+BATCH, CLASSES, SIDE = 90, 100, machine.small(224, 8)
+PRESETS = machine.small(flows.PRESETS, ("small",))
+CHANGES = machine.small({}, {"num_blocks": 1, "hidden": 8, "depth": 2})
+"""What makes a flow small."""
 
 
 def objective_of(dim: int, preset: str | None) -> objectives.Objective:
     """ProxyAnchor, with the flow of a preset or without one."""
     base = objectives.proxy(jdml.proxy_anchor_loss, CLASSES, dim)
-    return base if preset is None else objectives.with_nir(base, flows.preset(preset, dim, dim))
+    return (
+        base
+        if preset is None
+        else objectives.with_nir(base, flows.preset(preset, dim, dim, **CHANGES))
+    )
 
 
 def operations(function: Any, *arguments: Any) -> float:
@@ -38,7 +45,8 @@ def operations(function: Any, *arguments: Any) -> float:
 
 def of_resnet_step(dim: int) -> float:
     """Operations of a whole training step without a flow."""
-    model, objective, optimizer = ResNet(dim), objective_of(dim, None), optax.adam(1e-5)
+    model = machine.small(ResNet, SmallConvNet)(dim)
+    objective, optimizer = objective_of(dim, None), optax.adam(1e-5)
     step = make_train_step(model, objective, optimizer)
     state = create_state(model, objective, optimizer, jnp.zeros((1, 32, 32, 3)), seed=0)
     images = jax.ShapeDtypeStruct((BATCH, SIDE, SIDE, 3), jnp.float32)
@@ -77,15 +85,15 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=9, help="timed steps of each (default 9)")
-    parser.add_argument("--dims", type=int, nargs="*", default=[128, 512])
+    parser.add_argument("--dims", type=int, nargs="*", default=machine.small([128, 512], [8]))
     parser.add_argument("--out", type=Path, help=machine.OUT)
-    arguments = parser.parse_args()
+    arguments = machine.arguments(parser)
     rows = []
     titles = ("dim", "preset", "flow GFLOP", "ResNet-50 GFLOP", "share", "loss ms", "flow ms")
     print("{:>4} {:>9} {:>11} {:>16} {:>7} {:>8} {:>8}".format(*titles))
     for dim in arguments.dims:
         resnet = of_resnet_step(dim)
-        for preset in flows.PRESETS:
+        for preset in PRESETS:
             row = measure(dim, preset, resnet, arguments.repeats)
             rows.append(row)
             took = row["milliseconds"]

@@ -22,13 +22,17 @@ import numpy as np
 
 import jdml
 
-DIM = 128
-SIZES = (1_024, 4_096, 8_192, 16_384, 32_768, 131_072, 1_048_576)
-DENSE_LIMIT = 32_768
+DIM = machine.small(128, 8)
+SIZES = machine.small(
+    (1_024, 4_096, 8_192, 16_384, 32_768, 131_072, 1_048_576), (16, 8_192, 16_384)
+)
+DENSE_LIMIT = machine.small(32_768, 16)
 """Rows up to which all are compared at once, too."""
-LIMITS = ((32_768, 128), (262_144, 512))
+LIMITS = machine.small(((32_768, 128), (262_144, 512)), ((64, 8),))
 """Where every pair loss is compiled."""
 LOSSES = ("info_nce", "sup_con", "contrastive", "multi_similarity", "triplet", "circle")
+if machine.SMOKE:
+    LOSSES = LOSSES[:1]
 
 
 def ours(name: str, block: Any) -> Callable[..., jax.Array]:
@@ -126,11 +130,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="numbers of rows")
     parser.add_argument("--only", nargs="*", default=LOSSES, help="names of losses")
-    parser.add_argument("--measure", type=int, default=32_768, help="rows up to which it is timed")
+    parser.add_argument(
+        "--measure", type=int, default=DENSE_LIMIT, help="rows up to which it is timed"
+    )
     parser.add_argument("--dense-limit", type=int, default=DENSE_LIMIT, help="rows at once")
     parser.add_argument("--repeats", type=int, default=2, help="timed steps (default 2)")
     parser.add_argument("--out", type=Path, help=machine.OUT)
-    arguments = parser.parse_args()
+    arguments = machine.arguments(parser)
     print(f"{'loss':18} {'rows':>9}  MiB in blocks / at once / optax, and seconds")
     rows = []
     for name in arguments.only:
@@ -142,7 +148,11 @@ def main() -> None:
             print(f"{name:18} {size:9,}  {shown}   {took}", flush=True)
     slope = exponent(rows)
     print(f"memory ~ rows^{slope:.2f}, {DIM}-D, at most over the losses")
-    every = limits(pair_losses(), LIMITS) if tuple(arguments.only) == LOSSES else []
+    every = (
+        limits(machine.small(pair_losses(), LOSSES), LIMITS)
+        if tuple(arguments.only) == LOSSES
+        else []
+    )
     machine.write(arguments.out, rows, exponent_of_bytes=slope, dim=DIM, limits=every)
 
 

@@ -25,10 +25,9 @@ import numpy as np
 
 import jdml
 from jdml import registry
-from jdml.training import keep_freed_memory
 
-BATCH, DIM = 256, 512
-CLASSES = (100, 11_318)
+BATCH, DIM = machine.small((256, 512), (16, 8))
+CLASSES = machine.small((100, 11_318), (5,))
 CENTRES = 2
 JUDGED = (
     "contrastive",
@@ -39,6 +38,8 @@ JUDGED = (
     "arcface",
     "soft_triple",
 )
+if machine.SMOKE:
+    JUDGED = ("contrastive", "proxy_anchor")
 EVERYDAY = (
     "info_nce",
     "sup_con",
@@ -48,6 +49,8 @@ EVERYDAY = (
     "triplet",
 )
 """Those that are also measured in very large batches."""
+if machine.SMOKE:
+    EVERYDAY = ("sup_con",)
 
 
 # How pytorch-metric-learning builds its own from (module, classes, dim).
@@ -213,7 +216,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=9, help="timed steps of each (default 9)")
     parser.add_argument(
-        "--only", nargs="*", help="names of losses (default all); rows of others stay on record"
+        "--only",
+        nargs="*",
+        default=machine.small(None, JUDGED),
+        help="names of losses (default all); rows of others stay on record",
     )
     parser.add_argument("--out", type=Path, help=f"{machine.OUT}; and a plot beside it")
     parser.add_argument(
@@ -224,9 +230,9 @@ def main() -> None:
         action="store_true",
         help="count the time of all cores together, of jdml alone, where other programs share the machine",
     )
-    arguments = parser.parse_args()
+    arguments = machine.arguments(parser)
     if not arguments.fresh_memory:
-        keep_freed_memory()
+        machine.keep_freed_memory()
     print(
         f"{'256 x 512-D':22} {'classes':>8} {'jdml ms':>9} {'PML ms':>9} {'faster':>7} {'/ floor':>8} "
         f"{'MiB':>9} {'PML MiB':>9}"

@@ -1,5 +1,6 @@
 """What the benchmarks share: timing in turn, peak memory, the machine's name, the file they write."""
 
+import argparse
 import ctypes
 import json
 import os
@@ -13,11 +14,20 @@ from typing import Any
 
 import jax
 
-PAUSE = 0.3
+SMOKE = "--smoke" in sys.argv[1:]
+"""Whether all sizes are tiny, to see that a benchmark runs; its numbers mean nothing."""
+
+
+def small(value: Any, toy: Any) -> Any:
+    """A constant's value, or its toy value with --smoke."""
+    return toy if SMOKE else value
+
+
+PAUSE = small(0.3, 0.0)
 """Seconds without work before a turn."""
-WARM = 0.05
+WARM = small(0.05, 0.0)
 """Seconds of work before the timed calls of a turn."""
-CALLS = 3
+CALLS = small(3, 1)
 """Timed calls of a turn."""
 OUT = (
     "write the numbers to this file: JSON, or JSON lines (.jsonl), one of which is this benchmark's"
@@ -25,6 +35,23 @@ OUT = (
 """Help of `--out`."""
 RESULTS = Path(__file__).with_name("results.jsonl")
 """What is on record: a benchmark a line."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Read the command line, which may hold --smoke."""
+    parser.add_argument("--smoke", action="store_true", help="toy sizes, to see that it runs")
+    chosen = parser.parse_args()
+    if SMOKE:
+        print("smoke: a toy run, whose numbers mean nothing", flush=True)
+    return chosen
+
+
+def keep_freed_memory() -> None:
+    """Keep freed memory for the next call, as a process that trains should."""
+    from jdml.training import keep_freed_memory
+
+    if not SMOKE:
+        keep_freed_memory()
 
 
 def timed_in_turn(
@@ -40,7 +67,7 @@ def timed_in_turn(
     for function in functions.values():
         function()
     seconds: dict[str, list[float]] = {name: [] for name in functions}
-    for _ in range(-(-repeats // CALLS)):
+    for _ in range(small(-(-repeats // CALLS), 1)):
         for name, function in functions.items():
             time.sleep(PAUSE)
             started = time.perf_counter()
@@ -131,7 +158,7 @@ def describe() -> dict[str, Any]:
 
 def write(path: Path | None, rows: Any, name: str | None = None, **others: Any) -> None:
     """The rows with the machine and what was found of them, as JSON or as the line of this name among others'."""
-    if path is None:
+    if path is None or (SMOKE and path.resolve() == RESULTS.resolve()):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {"environment": describe(), **others, "rows": rows}

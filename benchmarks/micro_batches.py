@@ -22,13 +22,16 @@ from jdml.models import SmallConvNet
 from jdml.objectives import pair
 from jdml.training import create_state, make_train_step
 
-SIZES = ((512, 64), (2048, 128))
+SIZES = machine.small(((512, 64), (2048, 128)), ((16, 4),))
 """Rows, and rows at a time."""
 
 
 def parts(optimizer: optax.GradientTransformation) -> tuple[Any, ...]:
     """What trains."""
-    return SmallConvNet(64, freeze_batch_norm=True), pair(jdml.multi_similarity_loss), optimizer
+    network = SmallConvNet(64, freeze_batch_norm=True)
+    if machine.SMOKE:
+        network = network.clone(features=(4,))
+    return network, pair(jdml.multi_similarity_loss), optimizer
 
 
 def difference(images: np.ndarray, labels: np.ndarray, few: int) -> float:
@@ -82,10 +85,12 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", nargs="*", type=int, help="pairs of rows and rows at a time")
-    parser.add_argument("--side", type=int, default=28, help="of an image (default 28)")
+    parser.add_argument(
+        "--side", type=int, default=machine.small(28, 4), help="of an image (default 28)"
+    )
     parser.add_argument("--repeats", type=int, default=9, help="timed steps of each (default 9)")
     parser.add_argument("--out", type=Path, help=machine.OUT)
-    arguments = parser.parse_args()
+    arguments = machine.arguments(parser)
     given = arguments.sizes
     sizes = SIZES if given is None else tuple(zip(given[::2], given[1::2], strict=True))
     rows = []

@@ -18,9 +18,10 @@ import numpy as np
 
 import jdml
 
-BATCH, DIM, PER_CLASS = 180, 512, 2
+BATCH, DIM, PER_CLASS = *machine.small((180, 512), (12, 8)), 2
 DELTA, ALPHA = 0.2, 4.0
-SIZES = (2_048, 4_096, 8_372, 16_384, 22_816, 45_000)
+SIZES = machine.small((2_048, 4_096, 8_372, 16_384, 22_816, 45_000), (52, 92))
+DENSE_LIMIT = machine.small(8_372, 52)
 PAPER_S = 22_816
 """SOP: 11,318 classes × 2 proxies, and a batch of 180."""
 
@@ -126,10 +127,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="timed steps of each (default 3)")
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="numbers of charges")
     parser.add_argument(
-        "--dense-limit", type=int, default=8_372, help="charges up to which the dense forms run"
+        "--dense-limit",
+        type=int,
+        default=DENSE_LIMIT,
+        help="charges up to which the dense forms run",
     )
     parser.add_argument("--out", type=Path, help=f"{machine.OUT}; and a plot beside it")
-    arguments = parser.parse_args()
+    arguments = machine.arguments(parser)
     print(
         f"forward and backward, batch {BATCH}, {DIM}-D; dense JAX / jdml and dense torch / jdml last"
     )

@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import losses as judged
+import machine
 import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
@@ -27,8 +28,8 @@ BATCH, DIM, CLASSES = 1_024, 512, 1_000
 MANY, MANY_CLASSES, MOST = 32_768, 11_318, 262_144
 CHARGES, FIELD_BATCH = (22_816, 131_072), 180
 GALLERY = 60_502
-MEMORY = 8_192
-STEP_CLASSES = 11_264
+MEMORY = machine.small(8_192, 16)
+STEP_CLASSES = machine.small(11_264, 8)
 """About Stanford Online Products, in a number that 256 divides."""
 
 Found = Iterator[tuple[Any, ...]]

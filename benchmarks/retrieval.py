@@ -166,7 +166,9 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=7, help="timed runs of each (default 7)")
-    parser.add_argument("--size", type=int, default=20_000, help="embeddings (default 20,000)")
+    parser.add_argument(
+        "--size", type=int, default=machine.small(20_000, 120), help="embeddings (default 20,000)"
+    )
     parser.add_argument(
         "--large", action="store_true", help="also MNIST's size: 60,000 x 64, R = 5,999"
     )
@@ -177,7 +179,7 @@ def main() -> None:
         help="only 256 queries in N rows, with and without groups",
     )
     parser.add_argument("--out", type=Path, help=machine.OUT)
-    arguments = parser.parse_args()
+    arguments = machine.arguments(parser)
     if arguments.groups:
         row = measure_groups(arguments.groups, 128, min(256, arguments.groups), arguments.repeats)
         print_groups(row)

@@ -18,11 +18,12 @@ import machine
 import numpy as np
 
 import jdml
-from jdml.training import keep_freed_memory
 
-BATCH, DIM, CLASSES = 256, 512, 100
+BATCH, DIM, CLASSES = machine.small((256, 512, 100), (8, 8, 4))
 PAIRS = ("contrastive", "multi_similarity", "snr_contrastive", "fast_ap", "triplet")
 PROXIES = ("proxy_anchor", "proxy_nca_pp", "arcface")
+if machine.SMOKE:
+    PAIRS, PROXIES = PAIRS[:1], PROXIES[:1]
 
 
 def compiled(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
@@ -66,8 +67,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=31, help="timed steps of each (default 31)")
     parser.add_argument("--only", nargs="*", default=PAIRS + PROXIES, help="names of losses")
     parser.add_argument("--out", type=Path, help=machine.OUT)
-    arguments = parser.parse_args()
-    keep_freed_memory()
+    arguments = machine.arguments(parser)
+    machine.keep_freed_memory()
     print(
         f"{'256 x 512-D, ms':18} products  normalization  normalized products  the loss  / products"
     )

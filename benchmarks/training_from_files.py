@@ -24,7 +24,8 @@ from jdml import models, objectives
 from jdml.data import Dataset, ImageBatches, ImageFiles, RandomBatchSampler, conventional
 from jdml.training import create_state, make_train_step
 
-FILES, CLASSES = 64, 100
+FILES, CLASSES = machine.small(64, 4), 100
+BACKBONE, BATCH, SIZE, STEPS = machine.small(("resnet50", 16, 224, 5), ("small", 2, 16, 1))
 
 
 def seconds(function: Any, steps: int) -> float:
@@ -38,18 +39,21 @@ def seconds(function: Any, steps: int) -> float:
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backbone", default="resnet50", help="a network (default resnet50)")
-    parser.add_argument("--batch", type=int, default=16, help="images a step (default 16)")
-    parser.add_argument("--size", type=int, default=224, help="side of the crops (default 224)")
-    parser.add_argument("--steps", type=int, default=5, help="timed steps of each (default 5)")
+    parser.add_argument("--backbone", default=BACKBONE, help="a network (default resnet50)")
+    parser.add_argument("--batch", type=int, default=BATCH, help="images a step (default 16)")
+    parser.add_argument("--size", type=int, default=SIZE, help="side of the crops (default 224)")
+    parser.add_argument("--steps", type=int, default=STEPS, help="timed steps of each (default 5)")
     parser.add_argument("--dtype", default="float32", help="what the network computes in")
     parser.add_argument("--out", type=Path, help=machine.OUT)
-    arguments = parser.parse_args()
+    arguments = machine.arguments(parser)
     model = models.create(
         arguments.backbone, dim=512, freeze_batch_norm=True, dtype=jnp.dtype(arguments.dtype).type
     )
     objective = objectives.proxy(jdml.proxy_anchor_loss, CLASSES, 512)
-    optimizer, preprocess = optax.adam(1e-4), models.normalizer(arguments.backbone)
+    optimizer, preprocess = (
+        optax.adam(1e-4),
+        models.normalizer(machine.small(arguments.backbone, "resnet50")),
+    )
     step = make_train_step(model, objective, optimizer, preprocess=preprocess, donate=True)
     with tempfile.TemporaryDirectory() as name:
         files = generate(Path(name), FILES)

@@ -8,6 +8,7 @@ from typing import Any
 
 import tyro
 
+from experiments import smoke
 from jdml.training import keep_freed_memory
 from jdml.training.records import read_results
 from jdml.training.study import run_study
@@ -24,6 +25,9 @@ class Options:
 
     workers: int = 1
     """Runs at a time, each in a process of its own with its share of the cores."""
+    smoke: bool = smoke.SMOKE
+    """Toy sizes: everything runs once, in seconds, on generated images if there is no folder, into runs/smoke. The
+    numbers mean nothing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +66,7 @@ class InFolder(Tabled):
 
     def place(self, study: str) -> Path:
         """The folder of a study."""
-        return self.out or Path("runs") / f"{study}_{self.data}"
+        return self.out or smoke.small(Path("runs"), smoke.FOLDER) / f"{study}_{self.data}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,7 +89,11 @@ class Kept(Tabled):
 
 def start(main: Callable[[Any], str | None], settings: type, description: str | None) -> None:
     """Begin a study at the command line: read its settings, and print what it returns."""
-    keep_freed_memory()
-    text = main(tyro.cli(settings, description=description))
+    chosen = tyro.cli(settings, description=description)
+    if smoke.SMOKE:
+        chosen = smoke.begin(chosen)
+    else:
+        keep_freed_memory()
+    text = main(chosen)
     if text is not None:
         print(text, flush=True)

@@ -23,6 +23,7 @@ import jdml
 from experiments.ccp_letters import progress
 from experiments.options import Kept, start
 from experiments.shown import cell, those_run
+from experiments.smoke import NETWORK, record, small
 from jdml import data
 from jdml.metrics import class_covering
 from jdml.ops import ball
@@ -34,8 +35,8 @@ from jdml.training.alternation import make_hook
 from jdml.training.study import by_seed
 
 DIM, RATE, PROXY_RATE = 128, 5e-4, 10.0
-STEPS, EVERY, RUN_PATIENCE, PATIENCE = 10_000, 100, 20, 3
-FOLDS, BATCH = 4, (8, 4)
+STEPS, EVERY, RUN_PATIENCE, PATIENCE = small(10_000, 2), small(100, 1), 20, 3
+FOLDS, BATCH = small(4, 2), small((8, 4), (2, 4))
 LOSSES: dict[str, dict[str, Any]] = {
     "contrastive": {"positive_margin": 0.0, "negative_margin": 0.3841},
     "multi_similarity": {"alpha": 2.0, "beta": 40.0, "base": 0.5},
@@ -72,20 +73,20 @@ LATER_TESTS = {
 }
 """Differences that were looked at afterwards, over the models that both ways have."""
 SCORES = ("P@1", "RP", "MAP@R")
-KEPT = Path(__file__).parent / "kept.jsonl"
+KEPT = record(Path(__file__).parent / "kept.jsonl")
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Kept):
     """What is run."""
 
-    seeds: int = 3
+    seeds: int = small(3, 1)
     """Four models for each way, with seeds 0, 1, …"""
-    losses: tuple[str, ...] = tuple(LOSSES)
+    losses: tuple[str, ...] = small(tuple(LOSSES), ("contrastive",))
     """Of the losses these only."""
     steps: int = STEPS
     """Of a model at most."""
-    ways: tuple[str, ...] = tuple(WAYS)
+    ways: tuple[str, ...] = small(tuple(WAYS), ("alone", "CCP-L", "XBM"))
     """Of these and of those that were added afterwards these only."""
     out: Path = KEPT
     """File of the kept runs."""
@@ -131,7 +132,7 @@ def recipe_of(job: dict[str, Any], classes: int) -> Recipe:
         proxies_per_class=way.get("proxies"),
         method=problems,
         normalize="ball",
-        network="small",
+        network=small("small", NETWORK),
         dim=DIM,
         batch=BATCH,
         rate=RATE,

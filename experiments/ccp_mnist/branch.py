@@ -33,6 +33,7 @@ from experiments.ccp_mnist.study import (
 )
 from experiments.options import Kept, start
 from experiments.shown import cell
+from experiments.smoke import record, small
 from jdml import training
 from jdml.metrics import class_covering
 from jdml.ops import ball
@@ -42,8 +43,10 @@ from jdml.report import Paired, markdown_table, mean_std, paired
 from jdml.training import by_recipe
 from jdml.training.study import by_seed
 
-PLATEAU = {"most": 10_000, "every": 50, "patience": 20}
-STEPS = 2000
+PLATEAU = small(
+    {"most": 10_000, "every": 50, "patience": 20}, {"most": 2, "every": 1, "patience": 5}
+)
+STEPS = small(2000, 6)
 SHOWN = 1000
 """Training images whose covering radius is measured."""
 WAYS: dict[str, dict[str, Any]] = {
@@ -61,17 +64,17 @@ TESTS = {
 """Differences over the same seeds of what the last weights score; the first one decides."""
 MEASURED = {"test": 100.0, "ratio": 1.0, "unseen ratio": 1.0, "spread": 1.0}
 """MAP@R of the test images; covering radius over the distance between classes; spread of converged proxies."""
-KEPT = Path(__file__).parent / "results.jsonl"
-CACHE = Path(__file__).parent / "runs"
+KEPT = record(Path(__file__).parent / "results.jsonl")
+CACHE = record(Path(__file__).parent / "runs")
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Kept):
     """What is run."""
 
-    data: str = "mnist"
+    data: str = small("mnist", "digits")
     """digits: scikit-learn's, without files: whether everything runs."""
-    seeds: int = 10
+    seeds: int = small(10, 1)
     """Plateaus, with seeds 0, 1, …"""
     out: Path = KEPT
     """File of the kept runs."""

@@ -21,6 +21,7 @@ from experiments.ccp_mnist.pictures import draw_panels
 from experiments.ccp_mnist.study import BASE, METHODS, TASKS, load, run
 from experiments.options import InFolder, start
 from experiments.shown import beside, cell, cells, tell
+from experiments.smoke import small
 from jdml.report import curves, markdown_table, paired
 from jdml.training.study import over_seeds, run_study
 
@@ -35,7 +36,9 @@ class Sweep(NamedTuple):
 
 
 SWEEPS = {
-    "pool": Sweep("pool_size", (8, 16, 32), "proxies_per_class", (1, 4, 8)),
+    "pool": Sweep(
+        "pool_size", small((8, 16, 32), (8,)), "proxies_per_class", small((1, 4, 8), (4,))
+    ),
     "strength": Sweep("strength", (0.0, 2e-4, 2e-2), "proxies_per_class", (1, 4, 8)),
     "batch": Sweep("classes_per_batch", (2, 4, 8, 10), "method", ("in batch", "CCP")),
 }
@@ -61,7 +64,9 @@ class Settings(InFolder):
     """digits: 1,797 real 8×8 digits that come with scikit-learn. mnist: the full 28×28 set in --data-dir."""
     sweep_seeds: int = 1
     """Runs per point of the sweeps."""
-    parts: tuple[Literal["methods", "pool", "strength", "batch"], ...] = ("methods",)
+    parts: tuple[Literal["methods", "pool", "strength", "batch"], ...] = small(
+        ("methods",), ("methods", "pool")
+    )
     """methods: the batch, anchor samples, a single proxy problem and CCP, with the panels. pool, strength, batch: the
     sweeps."""
 

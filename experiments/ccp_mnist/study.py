@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jdml
+from experiments.smoke import NETWORK, small
 from jdml import data, objectives, training
 from jdml.metrics import class_covering
 from jdml.ops import ball
@@ -52,12 +53,12 @@ class Task(NamedTuple):
     """Of MAP@R: what is less than this is no improvement, and no reason to go on with a problem."""
 
 
-TASKS = {"digits": Task(1500, 20, 3, 0.01), "mnist": Task(6000, 50, 3, 0.002)}
+TASKS = {"digits": Task(small(1500, 9), small(20, 1), 3, 0.01), "mnist": Task(6000, 50, 3, 0.002)}
 RECIPE = Recipe(
     loss="contrastive",
     settings=MARGINS,
     normalize="ball",
-    network="resnet20v2",
+    network=small("resnet20v2", NETWORK),
     dim=2,
     rate=1e-3,
     role_rates={"proxies": 10.0},

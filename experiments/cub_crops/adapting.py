@@ -24,9 +24,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import jdml
-from experiments.cub_crops.features import BACKBONE, CHANNELS, SIDE
+from experiments.cub_crops.features import BACKBONE, CHANNELS, NORMALIZE, SIDE
 from experiments.omniglot.methods import hold_out
 from experiments.options import Kept, resolved, start
+from experiments.smoke import SMOKE, record, small
 from jdml import data, models
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, mean_std, paired, paired_table
@@ -34,33 +35,35 @@ from jdml.training import by_recipe
 from jdml.training.study import by_seed
 
 HERE = Path(__file__).parent
-HELD_OUT, SEEDS, FROZEN = 4, (1, 2, 3), "frozen features"
-SMALLER = 160
+HELD_OUT, SEEDS, FROZEN = small(4, 1), small((1, 2, 3), (1,)), "frozen features"
+SMALLER = small(160, 8)
 """What the whole network learns on, where it does: half of the pixels, which two cores can do. It is scored at 224."""
 BASE = Recipe(
     loss="proxy_anchor",
     network=BACKBONE,
     dim=CHANNELS,
     freeze_batch_norm=True,
-    batch=(8, 3),
+    batch=small((8, 3), (2, 3)),
     start="samples",
 )
 WAYS: dict[str, Recipe] = {
     "head": dataclasses.replace(BASE, freeze="backbone"),
     "all": BASE,
-    "LoRA": dataclasses.replace(BASE, lora=8),
+    "LoRA": dataclasses.replace(BASE, lora=8, lora_paths=small(None, ".*kernel")),
 }
 RATES = {"head": (1e-5, 1e-4, 1e-3), "LoRA": (3e-4, 1e-3), "all": (3e-5, 1e-4)}
 STEPS = {"head": [20, 40, 80, 160], "LoRA": [5, 10], "all": [5, 10]}
+if SMOKE:
+    RATES, STEPS = ({way: values[:1] for way, values in tried.items()} for tried in (RATES, STEPS))
 """Of which the best on the held-out species is taken."""
 COLUMNS = ("R@1", "R@8", "MAP@R")
-TINY = {"width": 32, "depth": 2, "heads": 2, "patch": 4, "grid": 2}
+TINY = {"width": 32, "depth": small(2, 1), "heads": 2, "patch": 4, "grid": 2}
 DIGITS = Recipe(
     loss="proxy_anchor",
     network="vit_s16",
     dim=16,
     batch=64,
-    steps=100,
+    steps=small(100, 10),
     rate=3e-3,
     freeze="backbone",
 )
@@ -76,9 +79,9 @@ class Settings(Kept):
 
     weights: Path | None = None
     """Pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
-    features: Path = Path("runs/cub_crops/kept")
+    features: Path = record(Path("runs/cub_crops/kept"))
     """Folder of kept features."""
-    out: Path = HERE / "adapted.jsonl"
+    out: Path = record(HERE / "adapted.jsonl")
     """File of the runs."""
 
 
@@ -121,8 +124,8 @@ def run(
         evaluate=evaluate,
         evaluate_every=min(job["steps"]) if max(job["steps"]) else 1,
         pretrained=functools.partial(begin, weights),
-        preprocess=models.normalizer(BACKBONE),
-        features=features,
+        preprocess=NORMALIZE,
+        features=features if recipe.keeps else None,
         log_every=1000,
         progress=False,
     )

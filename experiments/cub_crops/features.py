@@ -9,10 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.smoke import small
 from jdml import data, models
 from jdml.training import embed
 
-BACKBONE, CHANNELS, SIDE = "efficientnet_lite0", 1280, 224
+BACKBONE, CHANNELS, SIDE = small(("efficientnet_lite0", 1280, 224), ("small", 64, 8))
+NORMALIZE = models.normalizer("efficientnet_lite0")
 
 
 def pooled(dataset: data.Dataset, weights: str | None) -> np.ndarray:
@@ -28,7 +30,7 @@ def pooled(dataset: data.Dataset, weights: str | None) -> np.ndarray:
         params,
         variables["batch_stats"],
         dataset.images,
-        preprocess=models.normalizer(BACKBONE),
+        preprocess=NORMALIZE,
     )
     return channels[:, None, None, :].astype(np.float32)
 

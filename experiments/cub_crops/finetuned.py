@@ -25,11 +25,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from experiments.cub_crops.features import BACKBONE, SIDE
-from experiments.cub_crops.main import COLUMNS, FEATURES, HELD_OUT, RATE, score
+from experiments.cub_crops.features import BACKBONE, NORMALIZE, SIDE
+from experiments.cub_crops.main import BATCH, COLUMNS, FEATURES, HELD_OUT, RATE, score
 from experiments.omniglot.methods import EVALUATIONS, METHODS, Parts, hold_out, on_data
-from experiments.options import Kept, start
+from experiments.options import Kept, resolved, start
 from experiments.shown import curve
+from experiments.smoke import record, small
 from jdml import data, models
 from jdml.recipes import Recipe
 from jdml.registry import LOSSES
@@ -40,17 +41,17 @@ from jdml.training.study import by_seed
 
 HERE = Path(__file__).parent
 Results = Mapping[str, Any]
-STORED, STEPS, ALONE, AT_ONCE = 227, 160, 20, 5
+STORED, STEPS, ALONE, AT_ONCE = small((227, 160, 20, 5), (16, 2, 1, 4))
 """Side of the photographs; steps, in the first of which the head and the proxies learn alone; rows of a batch that go
 through the network at a time."""
-SEEDS, CHOOSING = (0, 1, 2), 3
+SEEDS, CHOOSING = small((0, 1, 2), (0,)), 3
 """Seeds of the runs on frozen features, and that of the runs that choose."""
-RATES = (1e-5, 3e-5, 1e-4)
+RATES = small((1e-5, 3e-5, 1e-4), (1e-5,))
 """Of the network without its head, which learns at the rate of the heads on frozen features."""
-CHOOSE = {"pair": "MS", "proxy": "ProxyAnchor"}
+CHOOSE = small({"pair": "MS", "proxy": "ProxyAnchor"}, {"pair": "MS"})
 """Which method chooses the rate for those of its kind of loss."""
 PAIRS = ("margin", "FastAP", "MS", "EPS + MS", "MS + CCP")
-TEN = (*PAIRS, "ArcFace", "ProxyAnchor", "ProxyAnchor + NIR", "MPA-DW", "PFML")
+TEN = small((*PAIRS, "ArcFace", "ProxyAnchor", "ProxyAnchor + NIR", "MPA-DW", "PFML"), ("MS",))
 MEAN = "mean of the ten"
 
 
@@ -62,7 +63,7 @@ class Settings(Kept):
     """Pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
     seeds: tuple[int, ...] = SEEDS
     """Runs that count with these seeds only."""
-    out: Path = HERE / "finetuned.jsonl"
+    out: Path = record(HERE / "finetuned.jsonl")
     """File of the runs."""
 
 
@@ -103,7 +104,7 @@ class OnCrops(nn.Module):
 def recipe_of(method: str) -> Recipe:
     """As on frozen features, but for the network, the number of steps, and rates that go down to 0."""
     return dataclasses.replace(
-        on_data(METHODS[method], (8, 10), RATE, pool=16),
+        on_data(METHODS[method], BATCH, RATE, pool=16),
         network=BACKBONE,
         freeze_batch_norm=True,
         steps=STEPS,
@@ -141,7 +142,7 @@ def load(data_dir: str | None) -> Parts:
     return Parts(hold_out(whole, test, HELD_OUT).train, held_out, test)
 
 
-def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str) -> dict[str, Any]:
+def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str | None) -> dict[str, Any]:
     """Train a method; the best of its evaluations on the held-out species, scored on the test species if it counts."""
     recipe, parts = recipe_of(job["method"]), load(data_dir)
     objective, optimizer = parts_of_step(recipe, job["rate"], parts.train.num_classes)
@@ -153,7 +154,7 @@ def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str) -> dict[s
 
 
 def fit(
-    recipe: Recipe, parts: Parts, seed: int, weights: str, *, test: bool = True, **own: Any
+    recipe: Recipe, parts: Parts, seed: int, weights: str | None, *, test: bool = True, **own: Any
 ) -> dict[str, Any]:
     """Train all of the network on random crops; what the best of the evaluations scores, and the curve of all."""
     network = by_recipe.make_network(recipe, parts.train)
@@ -163,8 +164,8 @@ def fit(
         validation=parts.validation,
         seed=seed,
         model=OnCrops(network, data.conventional(SIDE)),
-        pretrained=functools.partial(models.load_weights, weights),
-        preprocess=models.normalizer(BACKBONE),
+        pretrained=weights and functools.partial(models.load_weights, weights),
+        preprocess=NORMALIZE,
         micro_batch=AT_ONCE,
         evaluate_every=STEPS // EVALUATIONS,
         log_every=STEPS,
@@ -259,7 +260,7 @@ def corrected(found: Mapping[str, Paired]) -> dict[str, str]:
 
 def main(settings: Settings) -> str:
     """Do the runs that are missing, as far as time goes; the tables."""
-    if settings.weights is None and not settings.table:
+    if settings.weights is None and not (settings.table or settings.smoke):
         raise ValueError("--weights is needed: without it the network's weights would be random")
     if not set(settings.seeds) <= set(SEEDS):
         raise ValueError(f"--seeds must be among {SEEDS}, got {settings.seeds}")
@@ -271,7 +272,7 @@ def main(settings: Settings) -> str:
         left = None if end is None else max(0.0, (end - time.monotonic()) / 60)
         timed = dataclasses.replace(settings, minutes=left)
         jobs = {name: {**job, "weights": digest} for name, job in stage(results).items()}
-        results = timed.results(run, jobs, settings.out, weights=str(settings.weights))
+        results = timed.results(run, jobs, settings.out, weights=resolved(settings.weights))
     kept = read_results(HERE / "results.jsonl")
     heads = {name: run for name, run in kept.items() if "open_set" not in run["job"]}
     return report(results, heads)

@@ -38,13 +38,14 @@ from experiments.omniglot.methods import (
 )
 from experiments.options import resolved, start
 from experiments.shown import beside
+from experiments.smoke import record, small
 from jdml import data, metrics
 from jdml.recipes import Recipe
 from jdml.report import embedding_map, gallery, markdown_table
 from jdml.training.study import run_study
 
-RATE = 1e-3
-HELD_OUT = 4
+RATE, BATCH = 1e-3, small((8, 10), (2, 4))
+HELD_OUT = small(4, 1)
 """Of the 20 training classes, to choose the weights by."""
 COLUMNS = ("R@1", "R@8", "MAP@R", "NMI")
 FAR = (0.1, 0.01)
@@ -69,11 +70,13 @@ class Settings(OfMethods):
 
     weights: Path | None = None
     """Pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
-    steps: int = 300
-    """Training steps of each run; 16 with --quick."""
+    steps: int = small(300, 2)
+    """Training steps of each run."""
+    only: tuple[str, ...] = small((), ("EPS + MS",))
+    """Some of the methods, by name."""
     open_set: bool = False
     """Instead: half of the test species are not in the gallery, drawn by the seed, and a threshold is to say so."""
-    out: Path = Path("runs/cub_crops")
+    out: Path = record(Path("runs/cub_crops"))
     """Folder for results, table and figures."""
 
 
@@ -135,7 +138,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
     if job["method"] == FEATURES:
         return scored(METHODS["triplet"], lambda images: images[:, 0, 0])
-    recipe = on_data(METHODS[job["method"]], (8, 10), RATE, pool=16)
+    recipe = on_data(METHODS[job["method"]], BATCH, RATE, pool=16)
     steps, seed = job["steps"], job["seed"]
     try:
         result = train(recipe, parts, "class", steps=steps, seed=seed, model=Head(DIM))
@@ -153,7 +156,7 @@ def make_jobs(settings: Settings, out: Path) -> dict[str, dict[str, Any]]:
         "data_dir": settings.folder,
         "weights": resolved(settings.weights),
         "features": resolved(out / "features"),
-        "steps": 16 if settings.quick else settings.steps,
+        "steps": settings.steps,
     }
     if settings.open_set:
         runs = [*((FEATURES, seed) for seed in range(settings.seeds)), *settings.runs]
@@ -176,7 +179,7 @@ def main(settings: Settings) -> str:
     if settings.table:
         parts = {"": COLUMNS, "open set": OPEN_SET}
         return "\n".join(table(beside(__file__, part), shown) for part, shown in parts.items())
-    out = settings.out / "quick" if settings.quick else settings.out
+    out = settings.out
     jobs = make_jobs(settings, out)
     first = next(iter(jobs.values()))
     _, test = load(first["data_dir"], first["weights"], first["features"])

@@ -6,10 +6,9 @@ and 4, Figs. 4 and 5b) show at 80×80 with ResNet-50: easy positive sampling let
     python -m experiments.eps_omniglot.main --data-dir DIR --seeds 3
     python -m experiments.eps_omniglot.main --table                 # the tables of the runs in this folder
 
-The paper's size is a matter of options (a GPU's work; whether it runs can be seen anywhere):
+The paper's size is a matter of options (a GPU's work; whether it runs can be seen anywhere, with --smoke):
 
     python -m experiments.eps_omniglot.main --data-dir DIR --model resnet50 --weights resnet50.safetensors --steps 20000
-    python -m experiments.eps_omniglot.main --data-dir DIR --model resnet50 --dry-run
 
 DIR holds images_background.zip and images_evaluation.zip. Two minutes per run on two cores; finished runs are kept, so
 that an interrupted study goes on where it stopped. Everything is written to --out.
@@ -30,23 +29,25 @@ from experiments.eps_omniglot.tables import CURVES, LONGER, PAPER, PRINTED, repo
 from experiments.letters.levels import COPIES, with_copies
 from experiments.options import Tabled, resolved, start
 from experiments.shown import beside, tell
+from experiments.smoke import NETWORK, record, small
 from jdml import data, metrics, mining, models, training
 from jdml.recipes import Recipe, make_objective
 from jdml.recipes.words import build_miner
 from jdml.training import by_recipe
 from jdml.training.study import run_study
 
-DIM = 128
+DIM = small(128, 8)
 MARGIN = 0.2
 LEARNING_RATE = 5e-4
 PRETRAINED_RATE = 1e-5
 
-POINTS = 12
+POINTS = small(12, 2)
 """Evaluations of a curve over training."""
 POINTS_OF: dict[str, dict[float, dict[str, Any]]] = {
     **{
         f"positives{suffix}": {
-            number: {"method": f"EPS + {method}", "candidates": number} for number in (5, 10, 20)
+            number: {"method": f"EPS + {method}", "candidates": number}
+            for number in small((5, 10, 20), (5,))
         }
         for suffix, method in (("", "triplet"), ("_margin", "margin"))
     },
@@ -54,7 +55,9 @@ POINTS_OF: dict[str, dict[float, dict[str, Any]]] = {
         number: {"method": "EPS + triplet", "samples_per_class": number} for number in (8, 16, 80)
     },
     **{
-        f"trimmed{suffix}": {trim: {"method": method, "trim": trim} for trim in (0.1, 0.3, 0.5)}
+        f"trimmed{suffix}": {
+            trim: {"method": method, "trim": trim} for trim in small((0.1, 0.3, 0.5), (0.3,))
+        }
         for suffix, method in (("", "triplet"), ("_margin", "margin"))
     },
 }
@@ -77,17 +80,20 @@ Part = Literal[
 class Settings(Tabled):
     """What is run."""
 
-    seeds: int = 3
+    seeds: int = small(3, 1)
     """Runs per method, with seeds 0, 1, …"""
     sweep_seeds: int = 1
     """Runs per point of the curves (positives, trimmed)."""
-    steps: int = 1200
+    steps: int = small(1200, 2)
     """Training steps of each run."""
-    parts: tuple[Part, ...] = ("methods", "positives", "batches", "trimmed")
+    parts: tuple[Part, ...] = small(
+        ("methods", "positives", "batches", "trimmed"),
+        ("methods", "curves", "positives", "trimmed"),
+    )
     """methods: Tables 3 and 4. printed: the triplet loss as it is printed, squared and averaged over all. longer: as
     held-out alphabets chose. curves: Fig. 5a. positives: Fig. 5b. batches: another make-up of the batch. trimmed: Fig.
     4. positives_margin, trimmed_margin: the same of the margin loss, as the paper has them."""
-    out: Path = Path("runs/eps_omniglot")
+    out: Path = record(Path("runs/eps_omniglot"))
     """Folder for results, table and figure."""
     image_size: int | None = None
     """Side of the images, in pixels. Default: 28, and 80 with resnet50."""
@@ -97,8 +103,6 @@ class Settings(Tabled):
     """Pretrained weights of the ResNet-50, from jdml weights convert."""
     rate: float | None = None
     """Learning rate. Default: 5e-4, and with pretrained weights the paper's 1e-5."""
-    dry_run: bool = False
-    """Two steps of two methods on the images of three alphabets each: whether everything runs."""
 
 
 def some_positives(count: int) -> mining.Miner:
@@ -133,7 +137,7 @@ def recipe_of(job: dict[str, Any]) -> Recipe:
     large = job.get("model") == "resnet50"
     return Recipe(
         **methods[job["method"].removeprefix("EPS + ")],
-        network="resnet50" if large else "small",
+        network="resnet50" if large else small("small", NETWORK),
         freeze_batch_norm=large,
         dim=DIM,
         batch=(job["batch"] // job["samples_per_class"], job["samples_per_class"]),
@@ -155,12 +159,9 @@ def own_keywords(job: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
 
 
 @functools.cache
-def load(
-    data_dir: str | None, split: str, image_size: int, alphabets: int | None = None
-) -> data.Dataset:
-    """Omniglot's 30 training or 20 test alphabets, or the first of them, labelled by alphabet."""
-    whole = data.load("omniglot", data_dir=data_dir, split=split, image_size=image_size)
-    return whole if alphabets is None else whole.select(whole.labels < alphabets)
+def load(data_dir: str | None, split: str, image_size: int) -> data.Dataset:
+    """Omniglot's 30 training or 20 test alphabets, labelled by alphabet."""
+    return data.load("omniglot", data_dir=data_dir, split=split, image_size=image_size)
 
 
 def augmented(dataset: data.Dataset) -> data.Dataset:
@@ -195,10 +196,7 @@ def score(embeddings: np.ndarray, dataset: data.Dataset, clusters: int) -> dict[
 
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one network and score it on the unseen alphabets (on those it was trained on; on the way)."""
-    train, test = (
-        load(job["data_dir"], split, job["image_size"], job.get("alphabets"))
-        for split in ("train", "test")
-    )
+    train, test = (load(job["data_dir"], split, job["image_size"]) for split in ("train", "test"))
     recipe, weights = recipe_of(job), job.get("weights")
     every = job["steps"] // job.get("points", 1)
     curve: list[float] = []
@@ -220,7 +218,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         evaluate_every=every,
         log_every=job["steps"],
         progress=False,
-        preprocess=training.standard if recipe.network == "small" else as_photographs,
+        preprocess=as_photographs if recipe.network == "resnet50" else training.standard,
     )
     if "points" in job:
         return {"curve": [[every * (i + 1), value] for i, value in enumerate(curve)]}
@@ -237,8 +235,8 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
         "data_dir": settings.folder,
         "image_size": settings.image_size or (28 if settings.model == "small" else 80),
         "steps": settings.steps,
-        "batch": 160,
-        "samples_per_class": 40,
+        "batch": small(160, 12),
+        "samples_per_class": small(40, 4),
         "trim": 0.0,
         "score_train": False,
     }
@@ -248,16 +246,12 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
         base |= {"model": settings.model, "weights": weights, "rate": rate}
     elif settings.rate is not None:
         base["rate"] = settings.rate
-    if settings.dry_run:
-        base |= {"steps": 2, "alphabets": 3, "batch": 12, "samples_per_class": 4}
-        return {
-            f"{method}-0": {**base, "method": method, "seed": 0}
-            for method in ("triplet", "EPS + triplet")
-        }
     named: dict[str, dict[str, Any]] = {}
     if "methods" in settings.parts:
         trained = ("triplet", "EPS + triplet")
-        named |= {name: {"method": name, "score_train": name in trained} for name in PAPER}
+        named |= {
+            name: {"method": name, "score_train": name in trained} for name in small(PAPER, trained)
+        }
     if "printed" in settings.parts:
         named |= {name: {"method": name, "score_train": True} for name in PRINTED}
     if "longer" in settings.parts:
@@ -290,14 +284,10 @@ def main(settings: Settings) -> None:
     jobs = make_jobs(settings)
     first = next(iter(jobs.values()))
     # A wrong folder shows before any work.
-    load(first["data_dir"], "train", first["image_size"], first.get("alphabets"))
-    out = settings.out / "dry" if settings.dry_run else settings.out
-    results = run_study(run, jobs, out / "results.jsonl", workers=settings.workers)
-    if settings.dry_run:
-        print(f"dry run: {len(results)} runs of 2 steps went through")
-        return
+    load(first["data_dir"], "train", first["image_size"])
+    results = run_study(run, jobs, settings.out / "results.jsonl", workers=settings.workers)
     text = report(results, settings.parts, settings.out)
-    tell(text, results, out / "tables.md")
+    tell(text, results, settings.out / "tables.md")
 
 
 if __name__ == "__main__":

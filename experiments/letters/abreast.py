@@ -89,6 +89,7 @@ def run_all(settings: Any, jobs: Mapping[str, Job]) -> None:
         for name, models in units.items()
         for first in range(0, len(models), MOST)
     }
+    settings.out.parent.mkdir(parents=True, exist_ok=True)
     where = {"kept": str(settings.out.resolve()), "frozen": str(settings.frozen.resolve())}
     with tempfile.TemporaryDirectory() as folder:
         settings.results(run, parts, Path(folder) / "units.jsonl", **where)

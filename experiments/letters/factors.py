@@ -18,11 +18,15 @@ from experiments.letters import abreast, levels, pictures, protocol
 from experiments.letters.protocol import Job, make_job, name_of, read_frozen
 from experiments.letters.tables import LEAST, interval, single_models, tuned_models
 from experiments.options import Kept, start
+from experiments.smoke import SMOKE, record, small
 from jdml.report import Paired, holm, markdown_table, paired
 from jdml.training.records import read_results
 
-METHODS = ("circle", "FastAP", "InfoNCE", "ArcFace", "triplet", "EPS + margin", "MPA-DW")
-FIRST, OTHERS = 1, (2, 3)
+METHODS = small(
+    ("circle", "FastAP", "InfoNCE", "ArcFace", "triplet", "EPS + margin", "MPA-DW"),
+    ("circle", "ArcFace"),
+)
+FIRST, OTHERS = 1, small((2, 3), (2,))
 """The seed that has every level and suggests, and those that are asked whether it is so."""
 HERE = Path(__file__).parent
 Values = dict[Any, float]
@@ -50,6 +54,8 @@ ASKED = (
     Asked("batch", 256, "InfoNCE", "ArcFace"),
     Asked("batch", 1024, "triplet", "EPS + margin"),
 )
+if SMOKE:
+    ASKED = (Asked("wrong", 0.5, "ArcFace", "circle"),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +66,7 @@ class Settings(Kept):
     """Of the factors these only, by name."""
     seeds: tuple[int, ...] = (FIRST, *OTHERS)
     """These seeds only; each is four models of a level, one of each fold."""
-    out: Path = HERE / "factors.jsonl"
+    out: Path = record(HERE / "factors.jsonl")
     """File of the kept runs."""
     scored: Path = HERE / "results.jsonl"
     """File of the models that are scored as usual."""

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.smoke import SMOKE, small
 from jdml.data import corrupt_labels
 
 FACTORS: dict[str, tuple[Any, ...]] = {
@@ -20,20 +21,22 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "steps": (504, 8000),
     "batch": (32, 256, 1024, 4096),
 }
+if SMOKE:
+    FACTORS = {"wrong": (0.5,), "augmented": (True,)}
 USUAL: dict[str, Any] = {
     "letters": 723,
     "drawings": 20,
     "wrong": 0.0,
     "augmented": False,
     "dim": 128,
-    "steps": 2000,
+    "steps": small(2000, 2),
     "batch": 64,
 }
 """Of the models that are scored otherwise."""
-LEAST_STEPS, MOST_LETTERS = 256, 512
-LOOKS = 8
+LEAST_STEPS, MOST_LETTERS = small(256, 2), 512
+LOOKS = small(8, 2)
 """Evaluations of a run, however long: its steps are a multiple."""
-COPIES = 8
+COPIES = small(8, 2)
 """Distorted copies of each drawing, of which a batch draws one."""
 
 

@@ -36,13 +36,16 @@ from experiments.letters.protocol import (
 from experiments.letters.tables import CLAIMS, report
 from experiments.options import Kept, start
 from experiments.shown import curve
+from experiments.smoke import NETWORK, SMOKE, record, small
 from jdml import data
 from jdml.recipes import Recipe
 from jdml.training import FitResult, by_recipe
 from jdml.training.records import read_results
 from jdml.training.run_files import write_json
 
-TRIALS, LEADING, DEEP = 10, 12, 6
+TRIALS, LEADING, DEEP = small(10, 1), 12, 6
+if SMOKE:
+    METHODS = {"MS": METHODS["MS"]}
 AGAIN = ("ArcFace", "sub-centre ArcFace")
 """Surprises, with their papers' settings: some folds of theirs were ten points behind others, or behind the pilot."""
 CLAIMED = tuple(dict.fromkeys(name for pair in CLAIMS for name in pair))
@@ -58,11 +61,11 @@ class Settings(Kept):
 
     only: tuple[str, ...] = ()
     """Of the methods these only, by name."""
-    out: Path = HERE / "results.jsonl"
+    out: Path = record(HERE / "results.jsonl")
     """File of the kept runs."""
-    frozen: Path = HERE / "frozen.json"
+    frozen: Path = record(HERE / "frozen.json")
     """File of the settings that are scored."""
-    runs: Path = Path("runs/letters")
+    runs: Path = record(Path("runs/letters"))
     """Folder of the runs that have not ended, and of models that are not yet scored together."""
     abreast: bool = False
     """Train the folds and seeds of a method in one program: for a GPU, which one of these models leaves idle."""
@@ -72,6 +75,7 @@ def fit_one(job: Job, fold: int, data_dir: str | None, runs: Path) -> FitResult:
     """One model of one fold, from where its folder is; the best of its evaluations."""
     train, validation = load_fold(data_dir, fold)
     recipe = Recipe.from_json(job["recipe"])
+    every = min(job.get("every", protocol.EVERY), job["steps"])
     return by_recipe.train(
         recipe,
         train,
@@ -79,8 +83,8 @@ def fit_one(job: Job, fold: int, data_dir: str | None, runs: Path) -> FitResult:
         objective=objective_of(job["method"], recipe, train.num_classes),
         steps=job["steps"],
         seed=seed_of(job["seed"], fold),
-        evaluate_every=min(protocol.EVERY, job["steps"]),
-        log_every=min(protocol.EVERY, job["steps"]),
+        evaluate_every=every,
+        log_every=every,
         out_dir=folder_of(job, fold, runs),
         progress=False,
     )
@@ -111,8 +115,10 @@ def run(job: Job, data_dir: str | None, runs: str, frozen: str) -> dict[str, Any
             Recipe.from_json(job["recipe"]), result.embedder(test.images)
         )
         scores = score(vectors, test)
+    problems = [int(row["problem"]) for row in result.history if "problem" in row]
     return {
         **scores,
+        **({"problems": max(problems)} if problems else {}),
         "validation": round(result.best.value, 5),
         "best step": result.best.step,
         "steps": int(result.history[-1]["step"]),
@@ -188,7 +194,9 @@ def freeze(results: Results, frozen: Mapping[str, Any]) -> dict[str, Any]:
     best = best_of(results, trials(results))
     if not best:
         return {}
-    deep = {name: {**best[name], "network": "resnet20v2"} for name in list(best)[:DEEP]}
+    deep = {
+        name: {**best[name], "network": small("resnet20v2", NETWORK)} for name in list(best)[:DEEP]
+    }
     return {
         "tuned": best,
         "papers": {name: told(made) for name, made in METHODS.items()},
@@ -220,7 +228,7 @@ def stages(settings: Settings) -> Iterator[list[Job]]:
     """What is to be done, one after the other; each asks what was done before."""
     yield pilots()
     yield trials(read_results(settings.out))
-    if not froze(settings):
+    if not froze(settings) or settings.smoke:
         yield joined(read_results(settings.out), settings.frozen)
         yield models(settings.frozen)
         yield joined(read_results(settings.out), settings.frozen)

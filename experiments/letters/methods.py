@@ -11,17 +11,20 @@ from typing import Any
 
 import jdml
 from experiments.omniglot import methods as known
+from experiments.smoke import small
 from jdml.objectives import Objective
 from jdml.recipes import Recipe
 from jdml.recipes.objective import loss_settings, of_proxies, of_samples
 from jdml.recipes.words import build_miner
 from jdml.registry import LOSSES
 
-RATE, ROWS, PER_CLASS = 1e-3, 64, 4
+RATE, ROWS, PER_CLASS = 1e-3, small(64, 8), 4
 """Of all methods, if they are not tuned; proxy losses have random rows."""
 PROXIES = 2
 """Per letter, where a loss takes several: what papers have for many classes of few images; CCP's are 4."""
 MEMORY, POOL, PATIENCE = 2048, 7, 3
+SHARED = 8
+"""Ranges of a method, at most: a method's own ranges come last and move no other's point."""
 PREFIXES = (128, 64, 32, 16)
 RANGES = Path(__file__).parent / "ranges.toml"
 
@@ -110,6 +113,16 @@ def trial(recipe: Recipe, number: int) -> dict[str, Any]:
     """The values of a trial, from 0: points that fill the ranges evenly, the same ones whenever they are asked for."""
     ranges = ranges_of(recipe)
     points = spread(len(ranges), number)
+    return {
+        name: _value(span, point)
+        for (name, span), point in zip(ranges.items(), points, strict=True)
+    }
+
+
+def spread_trial(recipe: Recipe, number: int) -> dict[str, Any]:
+    """The values of a trial where a range that two methods share has the same point in both."""
+    ranges = ranges_of(recipe)
+    points = spread(SHARED, number)[: len(ranges)]
     return {
         name: _value(span, point)
         for (name, span), point in zip(ranges.items(), points, strict=True)

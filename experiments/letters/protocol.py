@@ -11,13 +11,14 @@ import numpy as np
 
 from experiments.letters import levels
 from experiments.letters.tables import SCORES
+from experiments.smoke import NETWORK, small
 from jdml import data
 from jdml.metrics import evaluate_retrieval
 from jdml.recipes import Recipe
 
-STEPS, EVERY, FOLDS = 2000, 250, 4
+STEPS, EVERY, FOLDS = small((2000, 250, 4), (2, 1, 2))
 COLUMNS: dict[str, tuple[int, ...]] = {
-    "tuned": (1, 2, 3),
+    "tuned": small((1, 2, 3), (1,)),
     "papers": (1,),
     "resnet": (1,),
     "also": (1, 2, 3),
@@ -69,7 +70,11 @@ def load_test(job: Job, data_dir: str | None, frozen: Path) -> data.Dataset:
 def read_frozen(path: Path) -> dict[str, dict[str, Any]]:
     """The recipes that are scored, by column and method; none before the file is there."""
     kept = json.loads(path.read_text()) if path.exists() else {}
-    return {column: kept.get(column, {}) for column in COLUMNS}
+    own = small({}, {"network": NETWORK, "dim": 8, "batch": [4, 4]})
+    return {
+        column: {method: {**recipe, **own} for method, recipe in kept.get(column, {}).items()}
+        for column in COLUMNS
+    }
 
 
 def told(recipe: Recipe) -> dict[str, Any]:

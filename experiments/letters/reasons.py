@@ -16,6 +16,7 @@ from experiments.letters import abreast, levels
 from experiments.letters.protocol import Job, make_job, name_of, read_frozen
 from experiments.omniglot.methods import EASY
 from experiments.options import Kept, start
+from experiments.smoke import record, small
 from jdml.report import markdown_table, paired
 from jdml.training.records import read_results
 
@@ -23,18 +24,18 @@ HERE = Path(__file__).parent
 SEED = 1
 WRONG, SCALE = 0.2, 12.0
 """Share of wrong labels; circle's scale γ, where its trials chose 98."""
-ROWS, QUARTER = 1024, 2
+ROWS, QUARTER = small(1024, 16), 2
 """Of a batch; the evaluation that is a quarter of the way."""
 LATE = {"EPS + margin": ("also", "beta", "β's"), "ArcFace": ("tuned", "proxies", "the proxies'")}
 """Of those that begin late with a large batch: the column they are frozen in, the role suspected, and whose it is."""
-FOLDS = {"circle": (0, 1, 2, 3), **dict.fromkeys(LATE, (0, 1))}
+FOLDS = {"circle": small((0, 1, 2, 3), (0,)), **dict.fromkeys(LATE, small((0, 1), (0,)))}
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Kept):
     """What is run."""
 
-    out: Path = HERE / "reasons.jsonl"
+    out: Path = record(HERE / "reasons.jsonl")
     """File of the kept runs."""
     frozen: Path = HERE / "frozen.json"
     """File of the settings that are changed."""

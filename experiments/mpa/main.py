@@ -17,12 +17,13 @@ from experiments.mpa.gradients import draw_gradients
 from experiments.options import InFolder, start
 from experiments.potential_fields.study import LOSSES, TASKS, base_of, load, run
 from experiments.shown import beside, cells, draw_means, subplots, tell
+from experiments.smoke import small
 from jdml.report import markdown_table, mean_std
 from jdml.training.study import over_seeds, run_study
 
-NUMBERS = (1, 4, 8, 12, 16)
-FAMILY = ("SoftTriple", "MPA", "MPA-DW", "MPA-AP")
-SHOWN = 12  # proxies per class in the nDCG table
+NUMBERS = small((1, 4, 8, 12, 16), (1, 2))
+FAMILY = small(("SoftTriple", "MPA", "MPA-DW", "MPA-AP"), ("MPA",))
+SHOWN = small(12, 2)  # proxies per class in the nDCG table
 QUALITY = ("R@1", "nDCG@2", "nDCG@4", "nDCG@8", "MAP@R")
 PAPER = {  # R@1, nDCG@8, MAP@R on CUB
     "SoftTriple": "67.6 · 59.4 · 25.5",

@@ -24,14 +24,15 @@ from experiments.nir import regularized
 from experiments.options import Kept, start
 from experiments.potential_fields import study  # the data and the base losses
 from experiments.shown import cell, curve, subplots, those_run
+from experiments.smoke import record, small
 from jdml import optim
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired_table
 from jdml.training import by_recipe
 from jdml.training.study import by_seed
 
-STEPS, BATCH = 600, (4, 40)
-WARMUP = 50
+STEPS, BATCH = small(600, 2), small((4, 40), (2, 4))
+WARMUP = small(50, 1)
 BASES = ("ProxyAnchor", "ProxyNCA*", "SoftTriple")
 WAYS: dict[str, dict[str, Any]] = {
     "alone": {},
@@ -56,16 +57,16 @@ TESTS = {
 SCORES = ("R@1", "NMI", "mAP@1000")
 WATCHED = 3000
 """Images that are scored on the way, of the test images: for the picture alone, nothing is chosen by them."""
-KEPT = Path(__file__).parent / "results.jsonl"
+KEPT = record(Path(__file__).parent / "results.jsonl")
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Kept):
     """What is run."""
 
-    seeds: int = 10
+    seeds: int = small(10, 1)
     """Runs of each way, with seeds 0, 1, …"""
-    bases: tuple[str, ...] = BASES
+    bases: tuple[str, ...] = small(BASES, ("ProxyAnchor",))
     """Of the base losses these only."""
     out: Path = KEPT
     """File of the kept runs."""
@@ -82,7 +83,7 @@ def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
         }
         for base in settings.bases
         for seed in range(settings.seeds)
-        for way in WAYS
+        for way in small(WAYS, ("warm-up, reset", "NIR", "warm-up"))
     }
 
 

@@ -30,6 +30,7 @@ from experiments.nir.regularized import (
 )
 from experiments.options import InFolder, resolved, start
 from experiments.shown import beside, cells, tell
+from experiments.smoke import SMOKE, small
 from jdml.report import markdown_table, mean_std, paired
 from jdml.training.study import over_seeds, run_study
 
@@ -59,6 +60,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "match": {"nir": {"self_regularization": "match"}},
     "generate and match": {"nir": {"self_regularization": "both"}},
 }
+if SMOKE:
+    ABLATIONS = {name: ABLATIONS[name] for name in ("exp", "ω = 0.1")}
 """What differs from the released setting: Table 4 (a) and (b), and Table 5."""
 PAPER_RETRIEVAL = {
     "ProxyAnchor": "64.4 · 68.4 · 33.2",
@@ -86,7 +89,10 @@ class Settings(InFolder):
     unless --steps are given."""
     weights: Path | None = None
     """For crops: pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
-    parts: tuple[Part, ...] = ("picture", "switch", "methods", "time")
+    parts: tuple[Part, ...] = small(
+        ("picture", "switch", "methods", "time"),
+        ("picture", "switch", "methods", "ablations", "time"),
+    )
     """picture: Figs. 1 and 2. switch: the flow alone. methods: Tables 1 and 3, Fig. 4. ablations: Tables 4 and 5. time:
     of a step."""
     held_out: bool = False

@@ -11,6 +11,7 @@ import optax
 import jdml
 from experiments.nir.regularized import VARIANTS
 from experiments.shown import subplots
+from experiments.smoke import FLOW, NETWORK, small
 from jdml import data, flows
 from jdml.recipes import Recipe, Regularizer
 from jdml.training import by_recipe
@@ -18,7 +19,10 @@ from jdml.training.study import over_seeds
 
 DIM = 3
 RATE = 1e-3
-SHAPED = Regularizer(weight=1.0, shape="softplus", flow_lr=RATE, embeddings_wait=50)
+OF_FLOW = small({}, FLOW)
+SHAPED = Regularizer(
+    weight=1.0, shape="softplus", flow_lr=RATE, embeddings_wait=50, flow_settings=OF_FLOW
+)
 """In three dimensions even a good density is low, and the exponential of its negative logarithm huge."""
 REACH = 1.0
 SHOWN = (1, 4, 8)
@@ -32,7 +36,7 @@ def train_on_sphere(regularized: bool, steps: int) -> tuple[dict[str, Any], np.n
         loss="proxy_nca",
         settings={"scale": 9.0},
         method=SHAPED if regularized else None,
-        network="eps",
+        network=small("eps", NETWORK),
         dim=DIM,
         batch=64,
         rate=RATE,
@@ -81,7 +85,7 @@ def _contours(axes: Any, flow_params: Any, proxy: np.ndarray, axis: np.ndarray) 
     outward = grid / np.maximum(angle, 1e-9)
     points = np.cos(angle) * proxy + np.sin(angle) * (outward @ axis.T)
     condition = jnp.broadcast_to(jnp.asarray(proxy, jnp.float32), points.shape)
-    flow = flows.preset(SHAPED.flow, DIM, DIM)
+    flow = flows.preset(SHAPED.flow, DIM, DIM, **OF_FLOW)
     density = flow.apply({"params": flow_params}, condition, method="distribution")
     values = np.asarray(jax.jit(density.log_prob)(jnp.asarray(points, jnp.float32)))
     values = values.reshape(len(SIDE), len(SIDE))
@@ -112,7 +116,7 @@ MEASURED = ("NLL", "flow gradient", "embedding gradient")
 def watch(job: dict[str, Any]) -> dict[str, list[float]]:
     """Train the flow of one variant; the mean negative log-likelihood and both gradients' norms at every step."""
     dim = job["dim"]
-    flow = flows.preset("released", dim, dim)
+    flow = flows.preset("released", dim, dim, **OF_FLOW)
     centre_key, flow_key, data_key = jax.random.split(jax.random.key(job["seed"]), 3)
     centres = jdml.sphere(jax.random.normal(centre_key, (CLUSTERS, dim)))
     params = flow.init(flow_key, centres, centres)

@@ -13,13 +13,14 @@ from experiments.cub_crops import features
 from experiments.omniglot.methods import hold_out
 from experiments.potential_fields import study  # the same data, batches and base losses
 from experiments.potential_fields.study import LOSSES, Parts, Task
+from experiments.smoke import FLOW, SMOKE, small
 from jdml import metrics, optim, training
 from jdml.recipes import Recipe, Regularizer, make_optimizer, make_sampler
 from jdml.training import by_recipe
 
 TASKS = {**study.TASKS, "crops": Task(300, 128, 1e-3, ("species", "species"), (8, 10), None)}
 
-METHODS = ("ProxyAnchor", "ProxyNCA*", "SoftTriple")
+METHODS = small(("ProxyAnchor", "ProxyNCA*", "SoftTriple"), ("ProxyAnchor",))
 NIR: dict[str, Any] = {"weight": 0.01, "warmup": 50}
 """The regularizer as released: ω, f the exponential of the negative log-likelihood, and steps for which the backbone
 waits (all of a network without a layer called head)."""
@@ -31,6 +32,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "exp, per dimension": {"per_dimension": True},
     "NLL, per dimension": {"shape": "identity", "per_dimension": True},
 }
+if SMOKE:
+    VARIANTS = {"exp": {}}
 """Ways to shape the regularizer."""
 STRUCTURE = ("spectral decay", "reversed", "density", "concentration variance", "uniformity")
 """Spectral decay is KL(U ‖ S), reversed KL(S ‖ U): only the latter is blind to directions that a network cannot use."""
@@ -53,7 +56,9 @@ def recipe_of(job: dict[str, Any]) -> Recipe:
     task, own, nir = TASKS[job["data"]], dict(job["nir"] or {}), None
     warmup = own.pop("warmup", 0)
     if job["nir"] is not None:
-        nir = Regularizer(flow_settings=job["flow"], flow_lr=task.rate, **own)
+        nir = Regularizer(
+            flow_settings={**small({}, FLOW), **job["flow"]}, flow_lr=task.rate, **own
+        )
     settings = LOSSES[job["method"]][1]
     more: dict[str, Any] = {"method": nir, "warmup_steps": warmup, "skip_nonfinite": 10}
     return study.recipe_of(task, job["method"], settings, **more)

@@ -6,7 +6,6 @@ and one budget of steps for all; three of the 30 training alphabets are held out
 letters best are the ones that are tested.
 
     python -m experiments.omniglot.main --data-dir DIR --workers 2
-    python -m experiments.omniglot.main --data-dir DIR --quick     # one method of each kind, a few steps
     python -m experiments.omniglot.main --data-dir DIR --labels alphabet letter   # trained by either label
     python -m experiments.omniglot.main --table                    # the tables of the runs in this folder
 
@@ -38,14 +37,15 @@ from experiments.omniglot.methods import (
 )
 from experiments.options import start
 from experiments.shown import beside
+from experiments.smoke import record, small
 from jdml import data, metrics
 from jdml.report import markdown_table, paired
 from jdml.training.study import over_seeds, run_study
 
-RATE, BATCH = 5e-4, (4, 40)
+RATE, BATCH = 5e-4, small((4, 40), (2, 4))
 LETTER_BATCH = (16, 10)
 """As many drawings: a letter has 20."""
-HELD_OUT = 3
+HELD_OUT = small(3, 1)
 """Alphabets."""
 LEVELS = {"languages": "alphabet", "letters": "letter"}
 COLUMNS = ("letters R@1", "letters R@8", "letters MAP@R", "letters NMI", "languages R@1")
@@ -64,11 +64,11 @@ BY_LEVEL = ("letters R@1", "letters MAP@R", "languages R@1", "languages MAP@R")
 class Settings(OfMethods):
     """What is run."""
 
-    steps: int = 400
-    """Training steps of each run; 24 with --quick."""
+    steps: int = small(400, 2)
+    """Training steps of each run."""
     labels: tuple[Literal["alphabet", "letter"], ...] = ("alphabet",)
     """What is trained by."""
-    out: Path = Path("runs/omniglot")
+    out: Path = record(Path("runs/omniglot"))
     """Folder for results and table."""
 
 
@@ -104,10 +104,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 def make_jobs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Every run by name: all methods with the first seed, then with the next."""
-    base = {
-        "data_dir": settings.folder,
-        "steps": 24 if settings.quick else settings.steps,
-    }
+    base = {"data_dir": settings.folder, "steps": settings.steps}
     jobs = {
         f"{name}-{seed}": {**base, "method": name, "seed": seed} for name, seed in settings.runs
     }
@@ -163,7 +160,7 @@ def main(settings: Settings) -> str:
     """Do the runs that are missing, and write the table."""
     if settings.table:
         return kept_tables()
-    out = settings.out / "quick" if settings.quick else settings.out
+    out = settings.out
     results = run_study(run, make_jobs(settings), out / "results.jsonl", workers=settings.workers)
     text = by_level(results) if "letter" in settings.labels else table(results)
     (out / "table.md").write_text(text)

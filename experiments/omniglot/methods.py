@@ -11,6 +11,7 @@ import jdml
 from experiments.eps_omniglot.tables import PAPER as EPS_PAPER
 from experiments.options import Tabled
 from experiments.shown import cell
+from experiments.smoke import FLOW, NETWORK, small
 from jdml import data, training
 from jdml.recipes import Problems, Recipe, Regularizer
 from jdml.recipes.base import Batch
@@ -18,11 +19,11 @@ from jdml.recipes.ccp import NEVER
 from jdml.training import by_recipe
 from jdml.training.study import over_seeds
 
-DIM = 128
-MULTI = 15  # proxies per class, where a loss takes several
-REMEMBERED = 1280  # eight batches
-EVALUATIONS = 8
-WARMUP = 50  # steps before a memory or a flow has a say
+DIM = small(128, 8)
+MULTI = small(15, 2)  # proxies per class, where a loss takes several
+REMEMBERED = small(1280, 16)  # eight batches
+EVALUATIONS = small(8, 2)
+WARMUP = small(50, 1)  # steps before a memory or a flow has a say
 CLIP = 5.0
 """Largest entry of any proxy's gradient: charges that almost touch need it, other losses hardly reach it."""
 EASY, RANDOM = "easy_positive", "random_positive"
@@ -36,7 +37,7 @@ def of(loss: str, /, miner: str = "none", **settings: Any) -> Recipe:
         loss=loss,
         settings=settings,
         miner=miner,
-        network="small",
+        network=small("small", NETWORK),
         dim=DIM,
         max_proxy_entry=CLIP,
     )
@@ -59,7 +60,8 @@ def remembering(recipe: Recipe, memory: int = REMEMBERED) -> Recipe:
 
 def regularized(recipe: Recipe) -> Recipe:
     """The same with non-isotropy regularization."""
-    return dataclasses.replace(recipe, method=Regularizer(embeddings_wait=WARMUP))
+    regularizer = Regularizer(embeddings_wait=WARMUP, flow_settings=small({}, FLOW))
+    return dataclasses.replace(recipe, method=regularizer)
 
 
 def against_proxies(recipe: Recipe, patience: int) -> Recipe:
@@ -138,19 +140,16 @@ ALONE = {"EPS + MS + XBM of one batch": remembering(EPS["EPS + MS"], 160)}
 METHODS: dict[str, Recipe] = {**BASES, **EPS, **COMBINED, **ALONE}
 PAPER = {method: figures[0] for method, figures in EPS_PAPER.items()}
 """R@1 on letters at 80×80 with ResNet-50 (EPS, Table 3)."""
-QUICK = ("triplet", "EPS + MS + XBM", "contrastive + CCP", "MPA-AP", "PFML + NIR")
 
 
 @dataclasses.dataclass(frozen=True)
 class OfMethods(Tabled):
     """What a study of all methods is asked."""
 
-    seeds: int = 3
+    seeds: int = small(3, 1)
     """Runs per method, with seeds 0, 1, …"""
-    only: tuple[str, ...] = ()
+    only: tuple[str, ...] = small((), ("EPS + MS + XBM", "contrastive + CCP", "PFML + NIR"))
     """Some of the methods, by name."""
-    quick: bool = False
-    """One method of each kind, one seed, a few steps: whether everything runs."""
 
     @property
     def runs(self) -> list[tuple[str, int]]:
@@ -158,8 +157,8 @@ class OfMethods(Tabled):
         unknown = sorted(set(self.only) - set(METHODS))
         if unknown:
             raise ValueError(f"--only must name methods among {', '.join(METHODS)}; got {unknown}")
-        names = self.only or (QUICK if self.quick else tuple({**BASES, **EPS, **COMBINED}))
-        return [(name, seed) for seed in range(1 if self.quick else self.seeds) for name in names]
+        names = self.only or tuple({**BASES, **EPS, **COMBINED})
+        return [(name, seed) for seed in range(self.seeds) for name in names]
 
 
 class Parts(NamedTuple):

@@ -20,6 +20,7 @@ from typing import Any, Literal
 from experiments.options import Tabled, start
 from experiments.pfml_needs.tables import of_task, report
 from experiments.pfml_needs.trials import TASKS, run
+from experiments.smoke import SMOKE, record, small
 from jdml.training.records import read_results
 from jdml.training.study import run_study
 
@@ -32,8 +33,12 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "alpha": (1.0, 4.0),
     "clip": ("none", "entry", "norm"),
 }
-DIMS = (16, 128, 512)
-NUMBERS = (0, 1, 3, 15)
+if SMOKE:
+    FACTORS = {
+        name: levels[:2] if name == "start" else levels[:1] for name, levels in FACTORS.items()
+    }
+DIMS = small((16, 128, 512), (8,))
+NUMBERS = small((0, 1, 3, 15), (2,))
 RATES = (100.0, 10.0)
 FEW: dict[str, tuple[Any, ...]] = {
     "proxies": (1, 3),
@@ -63,9 +68,11 @@ class Settings(Tabled):
 
     task: Literal["digits", "alphabets", "letters"] = "digits"
     """digits: even and odd, on scikit-learn's. alphabets, letters: Omniglot by its coarse or its fine labels."""
-    seeds: int = 3
+    seeds: int = small(3, 1)
     """Runs of each setting, with seeds 0, 1, …; another pair of digits, other alphabets are held out by each."""
-    parts: tuple[Part, ...] = ("points", "factors", "range", "number", "sphere")
+    parts: tuple[Part, ...] = small(
+        ("points", "factors", "range", "number", "sphere"), ("points", "factors", "number")
+    )
     """points: proxies alone, among fixed points. factors: start, attraction, α and clip. range: δ and where repulsion
     ends, with wrong labels, too. number: of proxies. sphere: proxies kept on it, at two learning rates. batches: random
     or of few classes (Omniglot). few: where a class has few images, number, α, start and learning rate of proxies on
@@ -74,7 +81,7 @@ class Settings(Tabled):
     """Training steps; default 300 (digits), 600 (alphabets), 1200 (letters)."""
     minutes: float | None = None
     """Begin no further run after so many minutes."""
-    out: Path = HERE
+    out: Path = record(HERE)
     """Where the kept runs are."""
     at: tuple[str, ...] = ()
     """Tables of these levels of factors alone, as FACTOR=LEVEL."""

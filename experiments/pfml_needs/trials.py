@@ -16,12 +16,13 @@ import numpy as np
 import optax
 
 import jdml
+from experiments.smoke import NETWORK, small
 from jdml import data, metrics, training
 from jdml.recipes import Recipe, make_objective, make_optimizer
 from jdml.recipes.base import Batch
 from jdml.training import by_recipe
 
-HELD_OUT_ALPHABETS = 6
+HELD_OUT_ALPHABETS = small(6, 1)
 DIGITS = 390
 """Images that train: as many for each seed."""
 CLIP = 5.0
@@ -47,10 +48,10 @@ class Task(NamedTuple):
     batch: Batch
 
 
-POINT_STEPS = 300
+POINT_STEPS = small(300, 3)
 TASKS = {
     "points": Task(POINT_STEPS, 16, 1e-3, 64),
-    "digits": Task(300, 16, 1e-3, 64),
+    "digits": Task(small(300, 2), 16, 1e-3, 64),
     "alphabets": Task(600, 128, 5e-4, (4, 40)),
     "letters": Task(1200, 128, 5e-4, 100),
 }
@@ -115,7 +116,7 @@ def recipe_of(job: dict[str, Any]) -> Recipe:
         miner="multi_similarity" if pairs else "none",
         proxies_per_class=None if pairs else job["proxies"],
         start="samples" if job["start"] == "samples" and job["proxies"] else "random",
-        network="eps" if job["task"] == "digits" else "small",
+        network=small("eps" if job["task"] == "digits" else "small", NETWORK),
         dim=job.get("dim", task.dim),
         batch=job["batch"] or task.batch,
         rate=task.rate,

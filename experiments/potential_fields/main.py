@@ -12,7 +12,7 @@ Finished runs are kept: an interrupted study goes on where it stopped. Everythin
 """
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from experiments.options import InFolder, start
 from experiments.potential_fields.picture import draw_fields, draw_learned, draw_sweeps
@@ -27,6 +27,7 @@ from experiments.potential_fields.study import (
     run,
 )
 from experiments.shown import beside, cells, tell
+from experiments.smoke import SMOKE, small
 from jdml.registry import LOSSES as REGISTERED
 from jdml.report import markdown_table
 from jdml.training.study import over_seeds, run_study
@@ -54,6 +55,9 @@ SWEEPS: dict[str, tuple[float, ...]] = {
     "repulsion_delta": (0.2, 0.5, 0.8),
     "clip": (0.5, 5.0, 50.0, 1e30),
 }
+if SMOKE:
+    CLEAN, NOISY, FOILS, NEAR = ("PFML",), ("triplet",), ("CPML, decaying",), ("SoftTriple",)
+    SWEEPS = {"alpha": (2.0,)}
 PAPER_NOISE = {
     "triplet": "55.1",
     "MS": "58.9",
@@ -81,7 +85,7 @@ class Settings(InFolder):
     300, 500 and 1200 steps, unless --steps are given."""
     sweep_seeds: int = 1
     """Runs per point of the sweeps."""
-    parts: tuple[Part, ...] = ("picture", "methods", "noise")
+    parts: tuple[Part, ...] = small(("picture", "methods", "noise"), get_args(Part))
     """picture: Fig. 2. learned: the same of what was learned. methods: Tables 1 and 3. noise: Table 2. foils: CPML with
     other repulsions, and wrong labels. epoch: Table 3 over the last epoch, with the proxies' spread. sweeps: Fig. 3."""
     held_out: bool = False

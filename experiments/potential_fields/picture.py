@@ -13,6 +13,7 @@ import numpy as np
 
 import jdml
 from experiments.shown import draw_means, subplots
+from experiments.smoke import NETWORK, small
 from jdml import fields
 from jdml.recipes import Recipe
 from jdml.training import by_recipe
@@ -33,7 +34,7 @@ def scene() -> Scene:
     return charges, labels, np.arange(len(charges)) >= 36
 
 
-def learned(steps: int = 300, shown: int = 60) -> Scene:
+def learned(steps: int = small(300, 2), shown: int = 60) -> Scene:
     """Even and odd digits and their proxies as PFML lays them into the unit disk, of each class some samples."""
     digits = jdml.data.load("digits")
     train = digits.select(digits.views["digit"] <= 5).relabel("parity")
@@ -43,7 +44,7 @@ def learned(steps: int = 300, shown: int = 60) -> Scene:
         proxies_per_class=5,
         start="samples",
         normalize="ball",
-        network="eps",
+        network=small("eps", NETWORK),
         dim=2,
         batch=64,
         rate=1e-3,

@@ -14,12 +14,13 @@ import numpy as np
 
 import jdml
 from experiments.eps_mnist import main as digits  # the same images, by parity
+from experiments.smoke import NETWORK, small
 from jdml import data, metrics, training
 from jdml.recipes import Recipe, make_sampler
 from jdml.recipes.base import Batch
 from jdml.training import by_recipe
 
-MULTI = 15  # proxies per class, where a loss takes several
+MULTI = small(15, 2)  # proxies per class, where a loss takes several
 PROXY_RATE = 100.0  # the proxies' learning rate, in units of the model's
 CLIP = 5.0  # largest entry of the proxies' gradient, for charges that almost touch
 PFML = {"delta": 0.2, "alpha": 1.0, "proxies_per_class": MULTI}
@@ -65,14 +66,14 @@ class Task(NamedTuple):
     rate: float
     views: tuple[str, str]
     batch: Batch = 64
-    network: str | None = "eps"
+    network: str | None = small("eps", NETWORK)
 
 
 DIGITS = ("seen digits", "unseen digits")
 TASKS = {
-    "digits": Task(300, 16, 1e-3, DIGITS),
+    "digits": Task(small(300, 2), 16, 1e-3, DIGITS),
     "mnist": Task(500, 16, 1e-3, DIGITS),
-    "omniglot": Task(1200, 128, 5e-4, ("letters", "alphabets"), (4, 40), "small"),
+    "omniglot": Task(1200, 128, 5e-4, ("letters", "alphabets"), (4, 40), small("small", NETWORK)),
 }
 
 

@@ -31,6 +31,7 @@ from experiments.omniglot.methods import (
     train,
 )
 from experiments.options import Kept, resolved, start
+from experiments.smoke import NETWORK, record, small
 from jdml.recipes import Recipe, recommended
 from jdml.report import Paired, markdown_table, mean_std, paired
 from jdml.training import FitResult, by_recipe
@@ -64,9 +65,23 @@ class Task:
 
 
 TASKS = {
-    "letters": Task("FastAP", "MAP@R", "letters", (2, 3), (1,), tuple(range(protocol.FOLDS))),
-    "alphabets": Task("EPS + circle", "letters R@1", "omniglot", (3, 4, 5, 6, 8), (0, 1, 2)),
-    "birds": Task("MPA-DW", "R@1", "cub_crops", tuple(range(10, 20)), (0, 1, 2)),
+    "letters": Task(
+        small("FastAP", "MS"),
+        "MAP@R",
+        "letters",
+        small((2, 3), (2,)),
+        (1,),
+        tuple(range(protocol.FOLDS)),
+    ),
+    "alphabets": Task(
+        "EPS + circle",
+        "letters R@1",
+        "omniglot",
+        *small(((3, 4, 5, 6, 8), (0, 1, 2)), ((3,), (0,))),
+    ),
+    "birds": Task(
+        "MPA-DW", "R@1", "cub_crops", *small((tuple(range(10, 20)), (0, 1, 2)), ((10,), (0,)))
+    ),
 }
 PARTS = ("recommended, a random head", "MPA-DW, a principal head")
 """On birds: how much of it is where the head begins; added when the rest had been run."""
@@ -85,18 +100,18 @@ class Settings(Kept):
     """Folder of the crops, in CUB's layout."""
     weights: Path | None = None
     """Pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
-    features: Path = Path("runs/recommended/features")
+    features: Path = record(Path("runs/recommended/features"))
     """Folder of kept features."""
     only: tuple[str, ...] = tuple(TASKS)
     """Of the tasks these only."""
-    out: Path = HERE / "results.jsonl"
+    out: Path = record(HERE / "results.jsonl")
     """File of the runs."""
 
 
 def on_task(labels: np.ndarray, begins: Any, steps: int, rows: int) -> Recipe:
     """The recommended recipe with a task's steps, rows and width."""
     recipe = recommended(labels, begins=begins, steps=steps, rows=rows)
-    return dataclasses.replace(recipe, network="small", dim=DIM)
+    return dataclasses.replace(recipe, network=small("small", NETWORK), dim=DIM)
 
 
 def run_letters(job: Mapping[str, Any], data_dir: str | None, **_: Any) -> Scores:
@@ -144,7 +159,7 @@ def run_birds(
 ) -> Scores:
     """A head on the features of the frozen network, scored on the test species."""
     parts = hold_out(*load(birds_dir, weights, features), classes=birds.HELD_OUT)
-    steps, batch = birds.Settings.steps, (8, 10)
+    steps, batch = birds.Settings.steps, birds.BATCH
     recipe = on_data(METHODS[TASKS["birds"].first], batch, birds.RATE, pool=16)
     if job["method"] in (RECOMMENDED, PARTS[0]):
         recipe = on_task(parts.train.labels, "frozen", steps, recipe.batch_size)

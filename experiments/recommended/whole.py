@@ -17,15 +17,16 @@ from typing import Any
 from experiments.cub_crops import finetuned
 from experiments.cub_crops.features import BACKBONE
 from experiments.cub_crops.main import COLUMNS, FEATURES
-from experiments.options import Kept, start
+from experiments.options import Kept, resolved, start
 from experiments.recommended.main import HERE, RECOMMENDED, on_task
 from experiments.shown import cell
+from experiments.smoke import record, small
 from jdml.recipes import Recipe
 from jdml.report import markdown_table, paired
 from jdml.training.records import read_results
 from jdml.training.study import by_seed
 
-ROWS = 80
+ROWS = small(80, 8)
 """Of a batch, as all methods have there."""
 FIRST = "MPA-DW"
 """Of the ten methods that are fine-tuned."""
@@ -40,7 +41,7 @@ class Settings(Kept):
     """Pretrained weights of EfficientNet-Lite0, from jdml weights convert."""
     seeds: tuple[int, ...] = finetuned.SEEDS
     """These seeds only."""
-    out: Path = HERE / "whole.jsonl"
+    out: Path = record(HERE / "whole.jsonl")
     """File of the runs."""
 
 
@@ -50,7 +51,7 @@ def recipe_of(labels: Any) -> Recipe:
     return dataclasses.replace(made, network=BACKBONE, freeze_batch_norm=True)
 
 
-def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str) -> dict[str, Any]:
+def run(job: Mapping[str, Any], *, data_dir: str | None, weights: str | None) -> dict[str, Any]:
     """Train, and score the best of the evaluations on the held-out species on the test species."""
     parts = finetuned.load(data_dir)
     return finetuned.fit(recipe_of(parts.train.labels), parts, job["seed"], weights)
@@ -98,10 +99,10 @@ def report(results: Mapping[str, Any]) -> str:
 
 def main(settings: Settings) -> str:
     """Do the runs that are missing; the tables."""
-    if settings.weights is None and not settings.table:
+    if settings.weights is None and not (settings.table or settings.smoke):
         raise ValueError("--weights is needed: without it the network's weights would be random")
     jobs = jobs_of(settings.seeds)
-    weights = str(settings.weights)
+    weights = resolved(settings.weights)
     return report(settings.results(run, jobs, settings.out, weights=weights))
 
 

@@ -1,0 +1,138 @@
+"""Every study and every benchmark runs from end to end with --smoke, and writes finite numbers."""
+
+import importlib
+import math
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jdml.training.records import read_results
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS, BENCHMARKS = ROOT / "experiments", ROOT / "benchmarks"
+NEEDS = {"gallery_on_disk": "faiss", "input_pipeline": "grain", "training_from_files": "grain"}
+STUDIES = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in EXPERIMENTS.glob("*/*.py")
+    if "start(main, Settings" in path.read_text() and path.parent.name != "ideas"  # it runs nothing
+)
+SCRIPTS = sorted(
+    path.stem
+    for path in BENCHMARKS.glob("*.py")
+    if "__main__" in path.read_text() and path.stem != "compiled"  # tests/compilers: other packages
+)
+
+pytestmark = pytest.mark.slow  # up to half a minute each
+
+
+def scripts_in_memory() -> dict[str, Any]:
+    """Return the imported modules of studies and benchmarks."""
+    return {
+        name: module
+        for name, module in sys.modules.items()
+        if {EXPERIMENTS, BENCHMARKS} & {*Path(getattr(module, "__file__", None) or "").parents}
+    }
+
+
+@pytest.fixture
+def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Import studies and benchmarks anew, in an empty folder."""
+    for name in scripts_in_memory():
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    yield
+    for name in scripts_in_memory():
+        del sys.modules[name]
+
+
+@pytest.fixture
+def smoke(
+    scripts: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """Return what runs a script as a command does, and what it printed."""
+    files = [
+        *EXPERIMENTS.glob("*/*.json*"),
+        *EXPERIMENTS.glob("*/*.png"),
+        *BENCHMARKS.glob("*.json*"),
+    ]
+    records = {file: file.stat().st_mtime_ns for file in files}
+
+    def run(script: str, *words: str) -> str:
+        monkeypatch.setattr(sys, "argv", [f"{script}.py", *words, "--smoke"])
+        if script in SCRIPTS:
+            runpy.run_path(str(BENCHMARKS / f"{script}.py"), run_name="__main__")
+        else:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        printed = capsys.readouterr().out
+        assert printed.startswith("smoke")
+        assert records == {file: file.stat().st_mtime_ns for file in files}
+        return printed
+
+    return run
+
+
+def check_finite(values: Any) -> None:
+    """Check that all numbers in nested values are finite."""
+    if isinstance(values, dict | list):
+        for value in values.values() if isinstance(values, dict) else values:
+            check_finite(value)
+    elif isinstance(values, float):
+        assert math.isfinite(values)
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_study(study: str, smoke: Callable[..., str], tmp_path: Path) -> None:
+    printed = smoke(study)
+    runs = [run for file in tmp_path.glob("runs/**/*.jsonl") for run in read_results(file).values()]
+    assert len(runs) > 1
+    assert all(run["metrics"] for run in runs)
+    check_finite(runs)
+    rows = [line for line in printed.splitlines() if line.startswith("| ")]
+    assert any(character.isdigit() for line in rows[2:] for character in line)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_benchmark(script: str, smoke: Callable[..., str], tmp_path: Path) -> None:
+    if script in NEEDS:
+        pytest.importorskip(NEEDS[script])
+    smoke(script, "--out", str(tmp_path / "out.jsonl"))
+    (record,) = read_results(tmp_path / "out.jsonl").values()
+    assert record["rows"]
+    check_finite(record)
+
+
+def test_records_of_benchmarks(scripts: None, tmp_path: Path) -> None:
+    """A line for each, in order; rows of another machine are not mixed with those of this one."""
+    machine, losses = map(importlib.import_module, ("machine", "losses"))
+    file = tmp_path / "results.jsonl"
+    for name, row in (("losses", 1), ("alternation", 2), ("losses", 3)):
+        machine.write(file, [row], name, dim=8)
+    assert [(name, run["rows"]) for name, run in read_results(file).items()] == [
+        ("alternation", [2]),
+        ("losses", [3]),
+    ]
+    record = {"environment": machine.describe(), "dim": 8, "rows": [3]}
+    assert machine.read(file, "losses") == record
+    rows = [{"loss": name, "classes": None, "ratio": 1.0} for name in ("triplet", "circle")]
+    merged = losses.merged({**record, "rows": rows}, [{**rows[1], "ratio": 9.0}])
+    assert [(row["loss"], row["ratio"]) for row in merged] == [("triplet", 1.0), ("circle", 9.0)]
+    with pytest.raises(SystemExit, match=r"\bcores\b"):
+        losses.merged({"environment": {**machine.describe(), "cores": 1000}, "rows": rows}, rows)
+
+
+def test_a_checkout_with_changes_has_no_commit(scripts: None, tmp_path: Path) -> None:
+    commit = importlib.import_module("beside").commit
+    assert commit(tmp_path) is None
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "--allow-empty", "-m", "first"]):
+        (tmp_path / "file").write_text("1")
+        author = ["-c", "user.name=me", "-c", "user.email=me@here"]
+        subprocess.run(["git", "-C", str(tmp_path), *author, *command], check=True)
+    assert commit(tmp_path)
+    (tmp_path / "file").write_text("2")
+    assert commit(tmp_path) is None

@@ -1,0 +1,34 @@
+"""Large arrays take the pages that earlier ones have left, once a process asks for it."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+FAULTS = """
+import resource
+import numpy as np
+from jdml.training import keep_freed_memory
+
+def of_ten_arrays():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        np.ones(2**24, np.float32)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+fresh = of_ten_arrays()
+keep_freed_memory()
+of_ten_arrays()
+print(fresh, of_ten_arrays())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+def test_keep_freed_memory() -> None:
+    """In a process of its own, as it lasts."""
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True
+    )
+    fresh, reused = map(int, done.stdout.split())
+    assert reused < fresh / 10
