@@ -82,7 +82,7 @@ def run_on(runs: Any, name: str, run: Callable[[], None]) -> dict:
         with small(folder, told["kilobytes"]) as room:
             wrong = refused()
             room()
-            wrong += runs.ends_as(name, run, whole, place)
+            wrong += runs.ends_as(run, whole, place)
         return runs.told(name, [told], wrong)
     moment = runs.moment(whole, "operation")
     if how == "read-only":
@@ -98,7 +98,7 @@ def run_on(runs: Any, name: str, run: Callable[[], None]) -> dict:
         with immutable(place / deepest, told["after"]) as took:
             wrong = refused()
         told |= {"folder": deepest, "took": took == [True]}
-    return runs.told(name, [told], wrong + runs.ends_as(name, run, whole, place))
+    return runs.told(name, [told], wrong + runs.ends_as(run, whole, place))
 
 
 def written_on(runs: Any, name: str) -> dict:

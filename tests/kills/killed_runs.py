@@ -30,19 +30,25 @@ class Tiny(nn.Module):
     """Two layers and a head, with dropout, so that there is randomness."""
 
     dim: int = 4
+    dropout: float = 0.1
 
     @nn.compact
     def __call__(self, images: Any, *, train: bool = False) -> Any:
         x = images.reshape(len(images), -1)
         for name in LAYERS:
             x = nn.relu(nn.Dense(8, name=name)(x))
-        x = nn.Dropout(0.1, deterministic=not train)(x)
+        x = nn.Dropout(self.dropout, deterministic=not train)(x)
         return nn.Dense(self.dim, name="head")(x)
 
 
 def tiny(dim: int) -> Tiny:
     """What `--model killed_runs:tiny` makes."""
     return Tiny(dim)
+
+
+def still(dim: int) -> Tiny:
+    """The same without randomness, which what is computed once must be."""
+    return Tiny(dim, dropout=0.0)
 
 
 @functools.cache
@@ -95,62 +101,12 @@ def _train(made: Recipe, **settings: Any) -> None:
 PLAIN = Recipe(loss="contrastive", batch=(4, 4), dim=4, rate=1e-2, steps=STEPS)
 
 
-def _fit(model: Any, **settings: Any) -> None:
+def _fit(model: Any = None, **settings: Any) -> None:
     objective = objectives.pair(jdml.contrastive_loss, mine=jdml.mining.random_positive())
     sampler = data.ClassBatchSampler(parts()[0].labels, 4, 4, seed=1)
     optimizer = optax.adam(1e-2)
     given = {**EACH, "evaluate": evaluate, "progress": False, "out_dir": RUN}
-    fit(model, objective, optimizer, parts()[0], sampler, **{**given, **settings})
-
-
-def saved_beside() -> None:
-    """Checkpoints are written while training goes on; the best are kept, evaluations are rarer than saves."""
-    _fit(
-        Tiny(), async_saves=True, monitor="spread", patience=9, evaluate_every=4, checkpoint_every=1
-    )
-
-
-def saved_between() -> None:
-    """Evaluations are rarer than saves, log lines than both."""
-    _fit(Tiny(), monitor="R@1", evaluate_every=4, checkpoint_every=3, log_every=5)
-
-
-def never_scored() -> None:
-    """Nothing is evaluated."""
-    _fit(Tiny(), evaluate=None, evaluate_every=4)
-
-
-def low_ranks() -> None:
-    """LoRA, and an average of the parameters."""
-    _fit(WithLora(Tiny(), 2, "block.*"), ema=0.9, monitor="spread")
-
-
-def frozen() -> None:
-    """Features of all but the head are kept in the folder."""
-    _train(dataclasses.replace(PLAIN, freeze="backbone"), monitor="spread")
-
-
-def little_by_little() -> None:
-    """Micro-batches."""
-    _fit(Tiny(), micro_batch=4, monitor="spread")
-
-
-def scaled() -> None:
-    """A scaled loss."""
-    _fit(Tiny(), loss_scale=True, monitor="spread")
-
-
-def sampled() -> None:
-    """A step sees some of the classes."""
-    made = Recipe(
-        loss="normalized_softmax",
-        proxies_per_class=1,
-        sampled_classes=6,
-        batch=4,
-        dim=4,
-        steps=STEPS,
-    )
-    _train(made, monitor="spread")
+    fit(model or Tiny(), objective, optimizer, parts()[0], sampler, **{**given, **settings})
 
 
 def command(*words: str) -> None:
@@ -165,56 +121,68 @@ def command(*words: str) -> None:
 OWN = "--model killed_runs:tiny --dim 4 --steps 8 --quiet --out run --checkpoint-every 2 --log-every 1"
 
 
-def on_digits() -> None:
-    """EPS by the command line, stopped early."""
-    command(
-        f"train --data digits --labels parity --miner eps+semi_hard --batch 2x8 {OWN}",
-        "--validation 0.1 --evaluate-every 3 --patience 9",
-    )
-
-
 IMAGES = f"train --data folder --data-dir ../images --image-size 8 --batch 4x3 --workers 1 {OWN}"
-
-
-def on_images() -> None:
-    """CCP by the command line, on a folder of images, which workers decode."""
-    command(
-        f"{IMAGES} --method ccp --method-setting patience=1 pool_size=3",
-        "--proxies-per-class 2 --validation 0.5 --evaluate-every 2",
-    )
-
-
-def on_views() -> None:
-    """A frozen backbone by the command line, on several views of each image of a folder."""
-    command(f"{IMAGES} --freeze backbone --kept-views 2")
 
 
 def draw_images(folder: Path, classes: int = 8, each: int = 8) -> None:
     """A folder of classes of small pictures."""
-    from PIL import Image
-
     rng = np.random.default_rng(0)
     for of_class in range(classes):
-        (folder / f"kind{of_class}").mkdir(parents=True)
         colour = rng.integers(60, 190, (1, 1, 3))
         for number in range(each):
-            pixels = np.clip(colour + rng.normal(0, 40, (10, 10, 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(folder / f"kind{of_class}" / f"{number}.png")
+            pixels = colour + rng.normal(0, 40, (10, 10, 3))
+            _draw(pixels, folder / f"kind{of_class}" / f"{number}.png")
 
 
+def draw_dots(folder: Path) -> None:
+    """64 pictures of eight classes."""
+    rng = np.random.default_rng(0)
+    centres = rng.uniform(40, 210, (8, 10, 10, 3))
+    for number in range(64):
+        pixels = centres[number % 8] + rng.normal(0, 30, (10, 10, 3))
+        _draw(pixels, folder / f"{number:02}.png")
+
+
+def _draw(pixels: np.ndarray, file: Path) -> None:
+    from PIL import Image
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(file)
+
+
+SAMPLED = {"loss": "normalized_softmax", "proxies_per_class": 1, "sampled_classes": 6, "batch": 4}
 ONE: dict[str, Callable[[], None]] = {
     **{f"recipe {name}": functools.partial(of_recipe, name) for name in RECIPES},
-    "fit, saves in the background": saved_beside,
-    "fit, saves between evaluations": saved_between,
-    "fit, never scored": never_scored,
-    "fit, LoRA and EMA": low_ranks,
-    "fit, frozen, features kept": frozen,
-    "fit, micro-batches": little_by_little,
-    "fit, loss scale": scaled,
-    "fit, sampled classes": sampled,
-    "jdml train, EPS on digits": on_digits,
-    "jdml train, CCP on a folder of images": on_images,
-    "jdml train, views of a folder, frozen": on_views,
+    # Checkpoints are written while training goes on; the best are kept, evaluations are rarer than saves.
+    "fit, saves in the background": lambda: _fit(
+        async_saves=True, monitor="spread", patience=9, evaluate_every=4, checkpoint_every=1
+    ),
+    # Evaluations are rarer than saves, log lines than both.
+    "fit, saves between evaluations": lambda: _fit(
+        monitor="R@1", evaluate_every=4, checkpoint_every=3, log_every=5
+    ),
+    "fit, never scored": lambda: _fit(evaluate=None, evaluate_every=4),
+    "fit, LoRA and EMA": lambda: _fit(WithLora(Tiny(), 2, "block.*"), ema=0.9, monitor="spread"),
+    "fit, frozen, features kept": lambda: _train(
+        dataclasses.replace(PLAIN, freeze="backbone"), model=still(4), monitor="spread"
+    ),
+    "fit, micro-batches": lambda: _fit(micro_batch=4, monitor="spread"),
+    "fit, loss scale": lambda: _fit(loss_scale=True, monitor="spread"),
+    "fit, sampled classes": lambda: _train(Recipe(**SAMPLED, dim=4, steps=STEPS), monitor="spread"),
+    # Stopped early.
+    "jdml train, EPS on digits": lambda: command(
+        f"train --data digits --labels parity --miner eps+semi_hard --batch 2x8 {OWN}",
+        "--validation 0.1 --evaluate-every 3 --patience 9",
+    ),
+    # Workers decode the images.
+    "jdml train, CCP on a folder of images": lambda: command(
+        f"{IMAGES} --method ccp --method-setting patience=1 pool_size=3",
+        "--proxies-per-class 2 --validation 0.5 --evaluate-every 2",
+    ),
+    # On several views of each image.
+    "jdml train, views of a folder, frozen": lambda: command(
+        f"{IMAGES} --freeze backbone --kept-views 2".replace("runs:tiny", "runs:still")
+    ),
 }
 """Runs of one process, by what they are."""
 
@@ -248,18 +216,6 @@ def two(process: int, address: str) -> None:
     sys.argv = ["one_of_several", "../dots", *told]
     one_of_several.main()
     jax.distributed.shutdown()  # each waits for the other, as at the end of a program
-
-
-def draw_dots(folder: Path) -> None:
-    """64 pictures of eight classes."""
-    from PIL import Image
-
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    centres = rng.uniform(40, 210, (8, 10, 10, 3))
-    for number in range(64):
-        pixels = np.clip(centres[number % 8] + rng.normal(0, 30, (10, 10, 3)), 0, 255)
-        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number:02}.png")
 
 
 TRAINED = (

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import killed_runs
 from comparison import differing, files, last, sentence
@@ -46,15 +45,15 @@ class Runs:
         place.mkdir(parents=True)
         return place
 
-    def whole(self, name: str, run: Callable[[], None]) -> Path:
-        """The folder of a run that nobody kills; trained once, for its programs once before."""
+    def whole(self, name: str, run: Callable[[], None] | None) -> Path:
+        """The folder of a run that nobody kills, trained once; of two processes where `run` is None."""
         place = self.work / re.sub(r"\W+", "_", f"whole {name}")
         if (place / "told").exists():
             return place
         place, begun = self.place(f"whole {name}"), time.monotonic()
-        code = wait_for(child(place, run, told="told"))
-        if code:
-            raise RuntimeError(f"{name} ended with {code}:\n{(place / 'printed').read_text()}")
+        wrong = self.ends(place, run)
+        if wrong:
+            raise RuntimeError(f"{name}: {wrong}")
         (place / "took").write_text(str((time.monotonic() - begun) * COMPILED))
         return place
 
@@ -93,7 +92,7 @@ class Runs:
     def problems(self, name: str, run: Callable[[], None] | None) -> dict:
         """Kill where CCP's problem changes; two processes without a run."""
         if run is None:
-            return self.pair(name, self.changes(self.whole_pair(name)))
+            return self.pair(name, self.changes(self.whole(name, None)))
         return self.trial(name, run, self.changes(self.whole(name, run)))
 
     def trial(
@@ -111,14 +110,21 @@ class Runs:
             kills.append({**moment, "killed": code == -signal.SIGKILL, **within(place, moment)})
             if code not in (0, -signal.SIGKILL):
                 return self.told(name, kills, [f"ended with {code}: {last(place / 'printed')}"])
-        return self.told(name, kills, self.ends_as(name, run, whole, place))
+        return self.told(name, kills, self.ends_as(run, whole, place))
 
-    def ends_as(self, name: str, run: Any, whole: Path, place: Path) -> list[str]:
-        """Let a run go on to its end, and say in what it is not as the whole one."""
+    def ends(self, place: Path, run: Callable[[], None] | None) -> list[str]:
+        """Let a run go on to its end."""
+        if run is None:
+            return self.end_pair(place)
         code = wait_for(child(place, run, told="told"))
-        if code:
-            return [f"going on ended with {code}: {last(place / 'printed')}"]
-        return differing("", *(json.loads((p / "told").read_text()) for p in (whole, place)))
+        return [f"going on ended with {code}: {last(place / 'printed')}"] if code else []
+
+    def ends_as(self, run: Callable[[], None] | None, whole: Path, place: Path) -> list[str]:
+        """Let a run go on to its end, and say in what it is not as the whole one."""
+        wrong = self.ends(place, run)
+        return wrong or differing(
+            "", *(json.loads((p / "told").read_text()) for p in (whole, place))
+        )
 
     def refused(self, name: str, run: Callable[[], None]) -> dict:
         """A disk that from some operation on is full, or may not be written: told, and nothing is damaged."""
@@ -129,7 +135,7 @@ class Runs:
         code = wait_for(child(place, run, moment, refusal=REFUSALS[reason]))
         shutil.copy(place / "printed", place / "refused")
         wrong = sentence(place / "refused", "jdml" in name) if code else []
-        wrong += self.ends_as(name, run, whole, place)
+        wrong += self.ends_as(run, whole, place)
         return self.told(name, [{**moment, "refused": reason, "ended": code}], wrong)
 
     def told(self, name: str, kills: list[dict], wrong: list[str]) -> dict:
@@ -143,7 +149,7 @@ class Runs:
 
     def pair(self, name: str, moments: list[Moment] | None = None) -> dict:
         """The same of two processes, of which one or both are killed."""
-        whole = self.whole_pair(name)
+        whole = self.whole(name, None)
         place = self.place(f"killed {name}")
         kills, aimed = [], moments is not None
         if moments is None:
@@ -169,14 +175,9 @@ class Runs:
             kills.append({**chosen, "who": who, "killed": killed, **within(place, chosen)})
             if codes[other] == -signal.SIGALRM:
                 return self.told(name, kills, ["the other process did not end"])
-        wrong = self.end_pair(place)
-        if not wrong:
-            wrong = differing("", *(json.loads((p / "told").read_text()) for p in (whole, place)))
-            wrong += [
-                f
-                for f in ("told0.json", "told1.json")
-                if (whole / f).read_bytes() != (place / f).read_bytes()
-            ]
+        wrong = self.ends_as(None, whole, place)
+        told = [name for name in ("told0.json", "told1.json") if not wrong]
+        wrong += [f for f in told if (whole / f).read_bytes() != (place / f).read_bytes()]
         return self.told(name, kills, wrong)
 
     def begin_pair(self, place: Path, moments: Sequence[Moment | None]) -> list[int]:
@@ -200,17 +201,6 @@ class Runs:
         # Read by one process: two would wait for each other.
         wait_for(child(place, lambda: None, Moment(at="never"), told="told"))
         return []
-
-    def whole_pair(self, name: str) -> Path:
-        place = self.work / re.sub(r"\W+", "_", f"whole {name}")
-        if (place / "told").exists():
-            return place
-        place, begun = self.place(f"whole {name}"), time.monotonic()
-        wrong = self.end_pair(place)
-        if wrong:
-            raise RuntimeError(f"{wrong} {(place / 'printed0').read_text()}")
-        (place / "took").write_text(str((time.monotonic() - begun) * COMPILED))
-        return place
 
     def written(self, name: str, moments: list[Moment] | None = None, refusal: int = 0) -> dict:
         """A file that a command writes, where another lay: after a kill that or the new one, and nothing in the way."""
