@@ -45,6 +45,7 @@ class Geometry(NamedTuple):
         dilation: distance of the kernel's entries, along both axes.
         groups: groups of channels.
         precision: of the products, as XLA takes it.
+        chunk_bytes: bytes that the gradient of a kernel lays out at a time.
     """
 
     strides: Pair
@@ -52,6 +53,7 @@ class Geometry(NamedTuple):
     dilation: Pair
     groups: int
     precision: Any
+    chunk_bytes: int = CHUNK_BYTES
 
 
 def convolve(
@@ -64,6 +66,8 @@ def convolve(
     dimension_numbers: Any = None,
     feature_group_count: int = 1,
     precision: Any = None,
+    *,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> jax.Array:
     """Convolve images with a kernel, as ``jax.lax.conv_general_dilated`` does.
 
@@ -77,6 +81,7 @@ def convolve(
         dimension_numbers: only those of the shapes above, or None.
         feature_group_count: groups of channels; C makes it depthwise.
         precision: of the products, as XLA takes it.
+        chunk_bytes: bytes that the gradient of a kernel lays out at a time.
 
     Returns:
         ``[B, H′, W′, C′]``, of the images' type.
@@ -125,6 +130,7 @@ def convolve(
         (rows, columns),
         feature_group_count,
         precision,
+        chunk_bytes,
     )
 
     # On a mesh each device convolves its own images; without this it would collect all for the gradient's chunks.
@@ -161,7 +167,7 @@ Part = Callable[[Geometry, jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def _xla(geometry: Geometry, images: jax.Array, kernel: jax.Array) -> jax.Array:
-    strides, padding, dilation, groups, precision = geometry
+    strides, padding, dilation, groups, precision, _ = geometry
     return lax.conv_general_dilated(
         images,
         kernel,
@@ -268,7 +274,7 @@ def _by_chunks(
     part_of: Part, geometry: Geometry, images: jax.Array, kernel: jax.Array, up: jax.Array
 ) -> jax.Array:
     """The gradient of the kernel: a sum, in float32 at least, over chunks of the batch."""
-    rows = _rows_at_once(part_of, images, kernel, up)
+    rows = _rows_at_once(part_of, geometry.chunk_bytes, images, kernel, up)
     if rows == len(images):
         return part_of(geometry, images, kernel, up).astype(kernel.dtype)
 
@@ -280,8 +286,10 @@ def _by_chunks(
     return lax.fori_loop(0, len(images) // rows, add, zero).astype(kernel.dtype)
 
 
-def _rows_at_once(part_of: Part, images: jax.Array, kernel: jax.Array, up: jax.Array) -> int:
-    """The largest divisor of the batch of which a part lays out no more than ``CHUNK_BYTES``, and at least 1."""
+def _rows_at_once(
+    part_of: Part, chunk_bytes: int, images: jax.Array, kernel: jax.Array, up: jax.Array
+) -> int:
+    """The largest divisor of the batch of which a part lays out no more than these bytes, and at least 1."""
     rows, columns, _, features = kernel.shape
     if rows * columns == 1:  # nothing is laid out
         return len(images)
@@ -289,7 +297,7 @@ def _rows_at_once(part_of: Part, images: jax.Array, kernel: jax.Array, up: jax.A
         laid_out = images.shape[1] * up.shape[2] * (columns * images.shape[3] + rows * features)
     else:
         laid_out = up.shape[1] * up.shape[2] * rows * columns * images.shape[3]
-    most = max(1, max(CHUNK_BYTES // 4, 2 * kernel.size) // max(1, laid_out))
+    most = max(1, max(chunk_bytes // 4, 2 * kernel.size) // max(1, laid_out))
     return max(
         (n for n in range(1, len(images) + 1) if len(images) % n == 0 and n <= most), default=0
     )

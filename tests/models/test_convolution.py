@@ -16,8 +16,6 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jdml.models import convolution
 from jdml.models.convolution import convolve, windows
 
-pytestmark = pytest.mark.slow
-
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 
 # (batch, height, width, channels, features, kernel's rows and columns), settings
@@ -62,12 +60,12 @@ def arrays_of(shape: tuple[int, ...], groups: int, dtype: Any = jnp.float32) -> 
 
 
 def both(name: str, dtype: Any = jnp.float32) -> tuple:
-    """Ours, theirs, and arrays."""
+    """Ours, by chunks of a batch, whose sums must be those of the whole; theirs; arrays."""
     shape, settings = GEOMETRIES[name]
     settings = {"window_strides": (1, 1), "padding": "SAME", **settings}
     arrays = arrays_of(shape, settings.get("feature_group_count", 1), dtype)
     theirs = partial(lax.conv_general_dilated, dimension_numbers=LAYOUT, **settings)
-    return partial(convolve, **settings), theirs, arrays
+    return partial(convolve, chunk_bytes=1, **settings), theirs, arrays
 
 
 def with_gradients(function: Any) -> Any:
@@ -89,11 +87,19 @@ def assert_close(actual: Any, expected: Any, dtype: Any) -> None:
     chex.assert_trees_all_close(*wide, rtol=0, atol=TOLERANCE[jnp.dtype(dtype).name] * scale)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+RULES = ["dense", "stride", "depthwise", "pointwise"]
+"""One geometry for each way in which gradients are computed on a CPU."""
+
+
 @pytest.mark.parametrize("name", GEOMETRIES)
-def test_is_xlas(name, dtype, monkeypatch):
-    """Also where a batch goes by chunks, whose sums must be those of the whole."""
-    monkeypatch.setattr(convolution, "CHUNK_BYTES", 1)
+def test_is_xlas(name):
+    ours, theirs, arrays = both(name)
+    assert_close(with_gradients(ours)(*arrays), with_gradients(theirs)(*arrays), jnp.float32)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_is_xlas_in_half_precision(name, dtype):
     ours, theirs, arrays = both(name, dtype)
     assert_close(with_gradients(ours)(*arrays), with_gradients(theirs)(*arrays), dtype)
 
@@ -111,10 +117,9 @@ def test_padding_beyond_the_kernel():
     assert_close(with_gradients(ours)(*arrays), with_gradients(padded)(*arrays), jnp.float32)
 
 
-@pytest.mark.parametrize("name", ["dense", "stride", "depthwise", "pointwise"])
-def test_transformed(name, monkeypatch):
+@pytest.mark.parametrize("name", RULES)
+def test_transformed(name):
     """Under `vmap` over images and kernels, `jax.checkpoint`, and for a gradient of a gradient."""
-    monkeypatch.setattr(convolution, "CHUNK_BYTES", 1)
     ours, theirs, (images, kernel) = both(name)
     many = jnp.stack([images, 2 * images]), jnp.stack([kernel, kernel + 1])
     actual, expected = (
@@ -134,9 +139,8 @@ def test_transformed(name, monkeypatch):
     chex.assert_trees_all_close(actual / scale, expected / scale, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["dense", "stride", "depthwise", "pointwise"])
-def test_batches_sharded_over_a_mesh(name, monkeypatch):
-    monkeypatch.setattr(convolution, "CHUNK_BYTES", 1)
+@pytest.mark.parametrize("name", RULES)
+def test_batches_sharded_over_a_mesh(name):
     ours, theirs, arrays = both(name)
     mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
     placed = jax.device_put(arrays[0], NamedSharding(mesh, PartitionSpec("data")))
@@ -146,8 +150,9 @@ def test_batches_sharded_over_a_mesh(name, monkeypatch):
     assert_close(jax.device_get(actual), jax.device_get(expected), jnp.float32)
 
 
-@pytest.mark.parametrize("platform", ["cuda", "tpu"])
-@pytest.mark.parametrize("name", ["dense", "stride", "depthwise", "pointwise"])
+@pytest.mark.parametrize(
+    ("name", "platform"), [*((name, "cuda") for name in RULES), ("dense", "tpu")]
+)
 def test_programs_for_accelerators_hold_plain_convolutions(name, platform):
     ours, theirs, arrays = both(name)
 
@@ -203,13 +208,3 @@ def test_forward_mode_says_so():
     ours, _, arrays = both("dense")
     with pytest.raises(TypeError, match="forward-mode autodiff"):
         jax.jvp(ours, arrays, arrays)
-
-
-def test_errors():
-    images, kernel = jnp.ones((1, 4, 4, 1)), jnp.ones((3, 3, 1, 1))
-    with pytest.raises(ValueError, match=r"images must be of rank 4, got shape \[4, 4, 1\]"):
-        convolve(images[0], kernel, (1, 1), "SAME")
-    with pytest.raises(ValueError, match=r"kernel must be of rank 4, got shape \[3, 1, 1\]"):
-        convolve(images, kernel[0], (1, 1), "SAME")
-    with pytest.raises(ValueError, match=r"lhs_dilation must be 1, got \(2, 2\)"):
-        convolve(images, kernel, (1, 1), "SAME", (2, 2))

@@ -1,13 +1,15 @@
 """What pretrained weights expect: positions of another grid, and images."""
 
 import dataclasses
-import functools
+from functools import partial
 from pathlib import Path
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from models.files import random_arrays, zeros
 
 from jdml import registry
 from jdml.cli.options.network import Network
@@ -16,10 +18,9 @@ from jdml.models import (
     create,
     load_weights,
     normalizer,
-    weights,
     weights_settings,
 )
-from jdml.models.dialects import dialects, stored_shape
+from jdml.models.dialects import dialects
 from jdml.models.vit import resample
 
 # Positions of another grid: each program's own bicubic, by a small reference, by PyTorch, and in a whole network.
@@ -70,17 +71,7 @@ def test_each_program_s_own_bicubic(origin, shape):
     np.testing.assert_allclose(actual[0, 1:], patches.reshape(-1, CHANNELS), atol=2e-6)
 
 
-@pytest.mark.parametrize("shape", SHAPES[1:])
-def test_as_jax_resamples_for_pytorch(shape):
-    method = getattr(jax.image.ResizeMethod, "CUBIC_PYTORCH", None)
-    if method is None:
-        pytest.skip("JAX has PyTorch's bicubic from 0.10 on")
-    patches = jnp.asarray(POSITIONS[0, 1:].reshape(GRID, GRID, CHANNELS))
-    expected = jax.image.resize(patches, (*shape, CHANNELS), method, antialias=False)
-    actual = resample(jnp.asarray(POSITIONS), GRID, shape, "transformers")
-    np.testing.assert_allclose(actual[0, 1:], expected.reshape(-1, CHANNELS), atol=1e-5)
-
-
+@pytest.mark.slow  # loads PyTorch
 @pytest.mark.parametrize("shape", SHAPES[1:])
 @pytest.mark.parametrize("origin", ["timm", "transformers", "dino"])
 def test_as_pytorch_resamples(origin, shape):
@@ -98,53 +89,39 @@ def test_as_pytorch_resamples(origin, shape):
     np.testing.assert_allclose(actual[0, 1:], expected, atol=2e-6)
 
 
-def test_another_resampling_is_refused():
-    with pytest.raises(ValueError, match="resampling must be one of .*dino.*, got 'scipy'"):
-        resample(jnp.asarray(POSITIONS), GRID, (3, 3), "scipy")
+@pytest.fixture(scope="module")
+def shallow():
+    """Register a network with two blocks in place of twelve; return its name."""
+    record = registry.NETWORKS["vit_s16"]
+    settings = {**record.settings, "depth": 2}
+    registry.NETWORKS["shallow"] = dataclasses.replace(record, name="shallow", settings=settings)
+    yield "shallow"
+    del registry.NETWORKS["shallow"]
 
 
-def file_of(origin: str, folder: Path) -> Path:
+def file_of(origin: str, arch: str, folder: Path) -> Path:
     """Converted weights, random ones by the names of their origin."""
-    named = dialects("vit_s16")[1 if origin == "transformers" else 0]
-    rng, arrays = np.random.default_rng(1), {}
-    for target, shape in weights._shapes("vit_s16").items():
-        name = named.name(target.partition("/")[2])
-        stored = stored_shape(target, shape, named, name)
-        arrays[name] = 0.05 * rng.standard_normal(stored, np.float32)
+    named = dialects(arch)[1 if origin == "transformers" else 0]
+    arrays = {name: 0.1 * value for name, value in random_arrays(arch, named).items()}
     np.savez(folder / "in.npz", **arrays)
-    convert_weights(folder / "in.npz", folder / "out.safetensors", arch="vit_s16")
+    convert_weights(folder / "in.npz", folder / "out.safetensors", arch=arch)
     return folder / "out.safetensors"
 
 
-@pytest.fixture
-def shallow(monkeypatch):
-    """The network with two blocks in place of twelve, which test_weight_parity.py compares."""
-    record = registry.NETWORKS["vit_s16"]
-    settings = {**record.settings, "depth": 2}
-    weights._shapes.cache_clear()
-    monkeypatch.setitem(
-        registry.NETWORKS, "vit_s16", dataclasses.replace(record, settings=settings)
-    )
-    yield
-    weights._shapes.cache_clear()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("origin", ["timm", "transformers", "dino"])
 def test_a_network_at_another_size_has_the_positions_of_its_weights_origin(
     origin, tmp_path, shallow
 ):
     """As one that is made for that size, with positions that the reference resampled."""
-    file = file_of(origin, tmp_path)
+    file = file_of(origin, shallow, tmp_path)
     stats = "vit_s16_dino" if origin == "dino" else None
-    said = Network(weights=file, input_stats=stats).network_settings("vit_s16")
-    settings = weights_settings(file) | said
+    given = Network(weights=file, input_stats=stats).network_settings(shallow)
+    settings = weights_settings(file) | given
     assert settings == ({} if origin == "timm" else {"resampling": origin})
     images = np.random.default_rng(0).normal(size=(2, 96, 96, 3)).astype(np.float32)
-    net, other = create("vit_s16", dim=8, **settings), create("vit_s16", dim=8, grid=6)
-    shapes = jax.eval_shape(net.init, jax.random.key(0), images)
+    net, other = create(shallow, dim=8, **settings), create(shallow, dim=8, grid=6)
     rng = np.random.default_rng(2)
-    fresh = jax.tree.map(lambda a: 0.05 * rng.standard_normal(a.shape, a.dtype), shapes)
+    fresh = jax.tree.map(lambda a: 0.05 * rng.standard_normal(a.shape, a.dtype), zeros(shallow))
     variables = load_weights(file, fresh)
     positions = np.asarray(variables["params"]["positions"], np.float64)
     patches = along(positions[0, 1:].reshape(14, 14, -1), 6, origin).swapaxes(0, 1)
@@ -155,41 +132,9 @@ def test_a_network_at_another_size_has_the_positions_of_its_weights_origin(
     np.testing.assert_allclose(jax.jit(net.apply)(variables, images), expected, atol=1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("origin", ["timm", "transformers", "dino"])
-def test_features_at_another_size_than_224(origin, tmp_path, shallow):
-    """As PyTorch's; the weights tell how the network is to be made; DINO's have timm's names, and it is told."""
-    torch = pytest.importorskip("torch", reason="compares with PyTorch: pip install torch")
-    from models import test_weight_parity as parity
-
-    from oracles.torch_networks import TorchViT, randomize
-
-    torch.manual_seed(0)
-    theirs = randomize(TorchViT(depth=2))
-    given = arrays = {name: value.numpy() for name, value in theirs.state_dict().items()}
-    if origin == "transformers":
-        given = parity.renamed(parity.split_attention(arrays), parity.TRANSFORMERS_VIT)
-    np.savez(tmp_path / "in.npz", **given)
-    file = tmp_path / "out.safetensors"
-    convert_weights(tmp_path / "in.npz", file, arch="vit_s16")
-    options = Network(weights=file, input_stats="vit_s16_dino" if origin == "dino" else None)
-    settings = weights_settings(options.pretrained()) | options.network_settings("vit_s16")
-    assert settings == ({} if origin == "timm" else {"resampling": origin})
-    images = np.random.default_rng(0).normal(size=(2, 96, 128, 3)).astype(np.float32)
-    net = create("vit_s16", dim=384, **settings)
-    ours = jax.jit(net.apply)(load_weights(file, parity.identity_variables("vit_s16")), images)
-
-    grid = theirs.pos_embed.data[:, 1:].reshape(1, 14, 14, 384).permute(0, 3, 1, 2)
-    told = {"size": (6, 8)} if origin != "dino" else {"scale_factor": (6.1 / 14, 8.1 / 14)}
-    grid = torch.nn.functional.interpolate(grid, mode="bicubic", antialias=origin == "timm", **told)
-    patches = grid.permute(0, 2, 3, 1).reshape(1, 48, 384)
-    theirs.pos_embed.data = torch.cat([theirs.pos_embed.data[:, :1], patches], 1)
-    parity.assert_near(np.asarray(ours), parity.torch_features(theirs, images))
-
-
 def test_weights_that_need_nothing_say_nothing():
     assert weights_settings(None) == {}
-    assert weights_settings(functools.partial(load_weights, "weights.npz")) == {}
+    assert weights_settings(partial(load_weights, "weights.npz")) == {}
     assert Network().network_settings("vit_s16") == {}
     dino = Network(input_stats="vit_s16_dino")
     assert dino.network_settings("resnet50") == {}
@@ -226,22 +171,11 @@ def test_equal_names_compile_once():
     assert normalizer("resnet18") == normalizer("resnet50") == normalizer("resnet50")
     assert hash(normalizer("resnet18")) == hash(normalizer("resnet50"))
     assert normalizer("resnet50") != normalizer("bn_inception")
-    traced = []
 
+    @partial(jax.jit, static_argnums=0)
+    @chex.assert_max_traces(n=1)
     def step(preprocess, images):
-        traced.append(preprocess)
         return preprocess(images)
 
-    compiled = jax.jit(step, static_argnums=0)
-    compiled(normalizer("resnet18"), PIXEL)
-    compiled(normalizer("resnet50"), PIXEL)
-    assert len(traced) == 1
-
-
-def test_images_and_names_that_are_refused():
-    with pytest.raises(ValueError, match=r"name must be one of \('resnet18', .* got 'small'"):
-        normalizer("small")
-    with pytest.raises(ValueError, match=r"images must have shape .* 3\], got \[1, 8, 8, 1\]"):
-        normalizer("resnet50")(jnp.zeros((1, 8, 8, 1)))
-    with pytest.raises(TypeError, match="images must be uint8 or floating point, got int32"):
-        normalizer("resnet50")(jnp.zeros((1, 8, 8, 3), jnp.int32))
+    step(normalizer("resnet18"), PIXEL)
+    step(normalizer("resnet50"), PIXEL)

@@ -1,4 +1,4 @@
-"""Vision transformers beside the programs that their weights come from, at two sizes; every file's names."""
+"""Vision transformers compared with the programs that their weights come from, at two sizes; every file's names."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,32 +8,33 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import pytest
+from models.files import zeros
 from safetensors.numpy import save_file
 
 from jdml.models import convert_weights, create, load_weights, weights_settings
-from jdml.models.weights import _shapes
 from jdml.registry import NETWORKS
-
-pytestmark = pytest.mark.slow
 
 WIDTH, DEPTH, HEADS, PROJECTED, GRID = 48, 2, 4, 20, 4
 
 
 @pytest.fixture
-def small(monkeypatch):
-    """A family's network, small: a record beside the others."""
+def small():
+    """Register a family's network, small; return its name."""
+    registered = []
 
-    def made(name: str) -> str:
+    def register(name: str) -> str:
         record, few = NETWORKS[name], f"few_{name}"
         sizes = {"width": WIDTH, "depth": DEPTH, "heads": HEADS, "grid": GRID, "hidden": None}
         if "projection" in record.settings:
             sizes["projection"] = PROJECTED
         settings = {**record.settings, **sizes}
-        monkeypatch.setitem(NETWORKS, few, dataclasses.replace(record, name=few, settings=settings))
+        NETWORKS[few] = dataclasses.replace(record, name=few, settings=settings)
+        registered.append(few)
         return few
 
-    yield made
-    _shapes.cache_clear()
+    yield register
+    for few in registered:
+        del NETWORKS[few]
 
 
 class Reference(NamedTuple):
@@ -181,6 +182,7 @@ def written(model: Any, folder: Path) -> Path:
     return folder / "model.safetensors"
 
 
+@pytest.mark.slow  # loads PyTorch, timm and transformers
 @pytest.mark.filterwarnings("ignore")  # what other libraries deprecate
 @pytest.mark.parametrize("name", REFERENCES)
 def test_embeddings_are_those_of_the_program(name, small, tmp_path):
@@ -201,9 +203,7 @@ def test_embeddings_are_those_of_the_program(name, small, tmp_path):
     for grid in [(GRID, GRID), (6, 5)][: 1 + reference.any_size]:
         shape = (2, patch * grid[0], patch * grid[1], 3)
         images = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-        shapes = jax.eval_shape(net.init, jax.random.key(0), images)
-        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-        variables = load_weights(file, zeros)
+        variables = load_weights(file, zeros(network, width))
         variables["params"]["head"]["embedding"]["kernel"] = np.eye(width, dtype=np.float32)
         with torch.no_grad():
             theirs = reference.pooled(model, torch.from_numpy(images.transpose(0, 3, 1, 2).copy()))
@@ -308,10 +308,7 @@ def test_every_array_of_a_file_is_used(file, small, tmp_path):
     save_file(arrays, tmp_path / "in.safetensors")
     done = convert_weights(tmp_path / "in.safetensors", tmp_path / "out.safetensors", arch=network)
     assert set(done.unused) <= {*TEXT, "mask_token", "head.bias"}
-    images = np.zeros((1, 64, 64, 3), np.float32)
-    shapes = jax.eval_shape(create(network, dim=8).init, jax.random.key(0), images)
-    variables = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
-    params = load_weights(tmp_path / "out.safetensors", variables)["params"]
+    params = load_weights(tmp_path / "out.safetensors", zeros(network))["params"]
     fused = next(name for name in arrays if name.endswith(("0.attn.qkv.weight", "in_proj_weight")))
     value = params["block0"]["attention"]["value"]["kernel"]
     np.testing.assert_array_equal(value.reshape(C, C), arrays[fused][2 * C :].T)
@@ -333,72 +330,21 @@ def test_positions_of_another_grid_come_with_their_grid(small, tmp_path):
     assert weights_settings(tmp_path / "out.safetensors") == {"activation": "gelu", "grid": 6}
     arrays["pos_embed"] = np.ones((1, 35, C), np.float32)
     save_file(arrays, tmp_path / "in.safetensors")
-    message = r"pos_embed has shape \[1, 35, 48\], few_siglip_b16 needs \[1, 16, 48\]"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"pos_embed .*\[1, 35, 48\].*\[1, 16, 48\]"):
         convert_weights(tmp_path / "in.safetensors", tmp_path / "out.safetensors", arch=network)
 
 
 @pytest.mark.parametrize(
-    ("file", "network", "change", "message"),
+    ("file", "network", "change", "named"),
     [
-        ("DINOv2's own with registers", "dinov2_s14", {}, "another network .* register_tokens"),
-        ("timm's CLIP", "clip_b16", {"head.bias": np.ones(P, np.float32)}, "such as head.bias"),
-        ("open_clip", "siglip_b16", {}, "parameters of few_siglip_b16 are missing"),
+        ("DINOv2's own with registers", "dinov2_s14", {}, "register_tokens"),
+        ("timm's CLIP", "clip_b16", {"head.bias": np.ones(P, np.float32)}, r"head\.bias"),
+        ("open_clip", "siglip_b16", {}, "few_siglip_b16"),
     ],
 )
-def test_another_network_s_file_is_refused(file, network, change, message, small, tmp_path):
+def test_another_network_s_file_is_refused(file, network, change, named, small, tmp_path):
     save_file({**arrays_of(file), **change}, tmp_path / "in.safetensors")
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"in\.safetensors\b.*{named}"):
         convert_weights(
             tmp_path / "in.safetensors", tmp_path / "out.safetensors", arch=small(network)
         )
-
-
-@pytest.mark.parametrize(
-    ("name", "millions"),
-    [
-        ("vit_b16", 85.798656),
-        ("vit_l16", 303.301632),
-        ("dinov2_s14", 22.056192),
-        ("dinov2_b14_reg", 86.582784),
-        ("dinov2_l14", 304.367616),
-        ("clip_b32", 87.849216),
-        ("clip_l14", 303.966208),
-        ("siglip_b16", 92.884224),
-        ("siglip_l16", 315.956224),
-        ("siglip_so400m14", 427.680704),
-    ],
-)
-def test_sizes_are_the_published_ones(name, millions):
-    """As the libraries count them, without DINOv2's mask token and a classifier."""
-    assert sum(np.prod(shape) for shape in _shapes(name).values()) == 1e6 * millions
-
-
-def test_blocks_computed_anew_give_the_same_gradient():
-    sizes = {"dim": 4, "width": 16, "depth": 2, "heads": 2, "patch": 4, "grid": 3}
-    net, anew = create("vit_s16", **sizes), create("vit_s16", **sizes, remat=True)
-    images = np.random.default_rng(0).normal(size=(2, 12, 12, 3)).astype(np.float32)
-    variables = jax.jit(net.init)(jax.random.key(0), images)
-    gradients = [
-        jax.jit(jax.grad(lambda v, net=net: (net.apply(v, images) ** 2).sum()))(variables)
-        for net in (net, anew)
-    ]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *gradients)
-
-
-def test_settings_that_are_refused():
-    images = np.zeros((1, 16, 16, 3), np.float32)
-    for sizes, message in (
-        ({"heads": 5}, "width must be a multiple of heads, 5, got 384"),
-        ({"patch": 0}, "patch must be at least 1, got 0"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            create("vit_s16", dim=4, **sizes).init(jax.random.key(0), images)
-    none = create("siglip_b16", dim=4, width=12, heads=3, depth=1).init_with_output
-    assert jax.eval_shape(none, jax.random.key(0), images[:0])[0].shape == (0, 4)
-    with pytest.raises(ValueError, match="activation must be one of .*quick_gelu.*, got 'relu'"):
-        create("vit_s16", dim=4, activation="relu").init(jax.random.key(0), images)
-    with pytest.raises(
-        ValueError, match="pooling must be one of attention, average, .*, got 'token'"
-    ):
-        create("siglip_b16", dim=4, pooling="token").init(jax.random.key(0), images)

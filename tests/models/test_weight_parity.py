@@ -9,12 +9,13 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from models.files import zeros
 
 from jdml.models import convert_weights, create, load_weights, normalizer
 from jdml.models.dialects import dialects
 from jdml.models.tensors import read_tensors
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # loads PyTorch
 
 WIDTHS = {
     "resnet18": 512,
@@ -59,19 +60,11 @@ def forget_arrays() -> Iterator[None]:
     converted_arrays.cache_clear()
 
 
-def identity_variables(arch: str) -> dict:
-    """Zeros, with a head that shows the pooled features."""
-    net = create(arch, dim=WIDTHS[arch])
-    images = jax.ShapeDtypeStruct((1, 64, 64, 3), np.float32)
-    shapes = jax.eval_shape(net.init, jax.random.key(0), images)
-    variables = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-    variables["params"]["head"]["embedding"]["kernel"] = np.eye(WIDTHS[arch], dtype=np.float32)
-    return variables
-
-
 def features(arch: str, file: Path, images: np.ndarray) -> np.ndarray:
-    """Pooled features of our network with the file's weights."""
-    variables = load_weights(file, identity_variables(arch))
+    """Pooled features of our network with the file's weights, and a head that shows them."""
+    variables = zeros(arch, WIDTHS[arch])
+    variables["params"]["head"]["embedding"]["kernel"] = np.eye(WIDTHS[arch], dtype=np.float32)
+    variables = load_weights(file, variables)
     return np.asarray(jax.jit(create(arch, dim=WIDTHS[arch]).apply)(variables, images))
 
 
@@ -116,19 +109,6 @@ TRANSFORMERS_RESNET = [
     (r"^(?!fc)", "resnet."),
     (r"^fc", "classifier.1"),
 ]  # fmt: skip
-TRANSFORMERS_VIT = [
-    (r"^cls_token", "embeddings.cls_token"),
-    (r"^pos_embed", "embeddings.position_embeddings"),
-    (r"^patch_embed.proj", "embeddings.patch_embeddings.projection"),
-    (r"^blocks", "encoder.layer"),
-    (r"norm1", "layernorm_before"),
-    (r"norm2", "layernorm_after"),
-    (r"^norm", "layernorm"),
-    (r"attn\.(query|key|value)", r"attention.attention.\1"),
-    (r"attn\.proj", "attention.output.dense"),
-    (r"mlp\.fc1", "intermediate.dense"),
-    (r"mlp\.fc2", "output.dense"),
-]
 # block of efficientnet_lite_pytorch -> stage and block of timm
 TIMM_BLOCKS = ["0.0", "1.0", "1.1", "2.0", "2.1", "3.0", "3.1", "3.2", "4.0", "4.1", "4.2", "5.0",
                "5.1", "5.2", "5.3", "6.0"]  # fmt: skip
@@ -201,11 +181,6 @@ def jax_vit(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     [
         ("resnet50", "transformers", lambda arrays: renamed(arrays, TRANSFORMERS_RESNET)),
         ("efficientnet_lite0", "timm", lambda arrays: renamed(arrays, TIMM_LITE)),
-        (
-            "vit_s16",
-            "transformers",
-            lambda arrays: renamed(split_attention(arrays), TRANSFORMERS_VIT),
-        ),
         ("vit_s16", "the ViT paper's program", jax_vit),
         ("vit_s16", "timm and DINO", lambda arrays: renamed(arrays, [("^", "module.backbone.")])),
     ],

@@ -133,14 +133,14 @@ def test_digits_have_the_labellings_and_counts_of_their_record():
 
 @pytest.mark.parametrize("pointer", ["jdml.mining", ":easy_positive", "jdml.mining:"])
 def test_what_is_no_pointer_is_refused(pointer):
-    with pytest.raises(ValueError, match=f'pointer must be "module:name", got {pointer!r}'):
+    with pytest.raises(ValueError, match=r"^pointer\b"):
         registry.resolve(pointer)
 
 
 def brought_by(code: str) -> set[str]:
     """The libraries that code brings into a new process."""
     code += "\nimport sys; print(*{name.split('.')[0] for name in sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.splitlines()[-1].split())
 
@@ -191,13 +191,11 @@ def without(monkeypatch):
 def test_every_extra_is_asked_for_by_its_name(without, module):
     without(module)
     extra = next(extra for extra, modules in EXTRAS.items() if module in modules)
-    with pytest.raises(
-        MissingLibraryError, match=rf"^this needs \S+: pip install 'jdml\[{extra}\]'$"
-    ):
+    with pytest.raises(MissingLibraryError, match=rf"pip install 'jdml\[{extra}\]'$"):
         need(module, "this")
 
 
-def test_it_is_an_import_error_and_what_a_user_mends(without):
+def test_a_missing_library_is_an_import_error_and_a_value_error(without):
     without("sklearn")
     for kind in (ImportError, ValueError):
         with pytest.raises(kind, match="scikit-learn"):
@@ -246,7 +244,7 @@ def test_python_asks_before_anything_is_made(without, library, use, extra, tmp_p
     (tmp_path / "w.safetensors").write_bytes(b"")
     walk.suffixes.cache_clear()
     without(library)
-    with pytest.raises(ValueError, match=rf"needs .*: pip install 'jdml\[{extra}\]'"):
+    with pytest.raises(ValueError, match=rf"pip install 'jdml\[{extra}\]'"):
         use(tmp_path)
     assert not (tmp_path / "run").exists()
 
@@ -274,14 +272,14 @@ def test_a_bar_that_is_not_shown_needs_nothing(without):
 def test_the_command_line_asks_in_a_line(without, capsys, library, words):
     without(library)
     assert jdml.cli.main(words.split()) == 2
-    told = capsys.readouterr()
-    assert "pip install 'jdml[train]'" in told.err
-    assert (told.out, told.err.count("\n")) == ("", 1)
+    shown = capsys.readouterr()
+    assert "pip install 'jdml[train]'" in shown.err
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
 
 
 def test_flows_ask_for_theirs(without, monkeypatch):
     without("distrax")
     for module in [name for name in sys.modules if name.startswith("jdml.flows")]:
         monkeypatch.delitem(sys.modules, module)
-    with pytest.raises(ImportError, match=r"flows .* needs distrax: pip install 'jdml\[flows\]'"):
+    with pytest.raises(ImportError, match=r"distrax: pip install 'jdml\[flows\]'"):
         __import__("jdml.flows.conditional")
