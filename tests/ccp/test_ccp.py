@@ -30,7 +30,7 @@ def plain_k_center(pool: np.ndarray, centers: np.ndarray, k: int, free: list[int
     return [picked[i % len(picked)] for i in range(k)]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("centers", [0, 1, 4])
 def test_greedy_k_center(seed: int, centers: int) -> None:
     rng = np.random.default_rng(seed)
@@ -54,7 +54,7 @@ def test_identical_points_are_picked_once_each() -> None:
     assert ccp.greedy_k_center(jnp.ones((2, 2)), jnp.ones((1, 2)), 5).tolist() == [0, 1, 0, 1, 0]
 
 
-def test_points_far_from_zero_are_told_apart() -> None:
+def test_points_far_from_zero_are_distinguished() -> None:
     pool = jnp.array([[1000.0], [1000.1], [1000.2]])
     assert ccp.greedy_k_center(pool, pool[:1], 3).tolist() == [2, 1, 0]
     huge = 1e25 * jnp.array([[1.0], [2.0], [4.0]])
@@ -66,9 +66,9 @@ def test_nothing_to_cover() -> None:
     assert ccp.greedy_covering_radii(jnp.ones((0, 2))).shape == (0,)
 
 
-def test_checked_tells_of_nan() -> None:
+def test_checked_names_the_point_that_is_not_finite() -> None:
     pool = jnp.array([[0.0], [jnp.nan], [5.0]])
-    with pytest.raises(ValueError, match=r"pool\[1\] is not finite"):
+    with pytest.raises(ValueError, match=r"^pool\[1\]"):
         jdml.checked(ccp.greedy_k_center)(pool, pool[:1], 2)
 
 
@@ -100,43 +100,20 @@ def test_more_centres_cover_better() -> None:
     assert not kept[10:].any()
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (
-            lambda: ccp.greedy_k_center(jnp.ones((3, 2)), jnp.ones((1, 2)), 0),
-            ValueError,
-            "k must be >= 1",
-        ),
-        (
-            lambda: ccp.greedy_k_center(jnp.ones((0, 2)), jnp.ones((1, 2)), 1),
-            ValueError,
-            "pool must hold",
-        ),
-        (
-            lambda: ccp.greedy_k_center(jnp.ones((3, 2)), jnp.ones((1, 3)), 1),
-            ValueError,
-            "dimension of pool",
-        ),
-        (
-            lambda: ccp.select_proxies(jnp.ones((3, 2, 2)), jnp.ones((2, 1, 2)), 1),
-            ValueError,
-            "proxies must have shape",
-        ),
-        (
-            lambda: ccp.select_proxies(jnp.ones((3, 2)), jnp.ones((2, 1, 2)), 1),
-            ValueError,
-            "pool must have shape",
-        ),
-        (
-            lambda: ccp.AlternatingProjections(patience=0).init(),
-            ValueError,
-            "patience must be >= 1",
-        ),
-    ],
-)
-def test_mistakes(call: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+ONES = jnp.ones((3, 2))
+REFUSED = [
+    (lambda: ccp.greedy_k_center(ONES, ONES[:1], 0), "k"),
+    (lambda: ccp.greedy_k_center(ONES[:0], ONES[:1], 1), "pool"),
+    (lambda: ccp.greedy_k_center(ONES, jnp.ones((1, 3)), 1), "centers"),
+    (lambda: ccp.select_proxies(jnp.ones((3, 2, 2)), jnp.ones((2, 1, 2)), 1), "proxies"),
+    (lambda: ccp.select_proxies(ONES, jnp.ones((2, 1, 2)), 1), "pool"),
+    (lambda: ccp.AlternatingProjections(patience=0).init(), "patience"),
+]
+
+
+@pytest.mark.parametrize(("call", "name"), REFUSED)
+def test_mistakes(call: Any, name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{name}\b"):
         call()
 
 
@@ -161,41 +138,39 @@ def plain_machine(metrics: list[float], patience: int, run_patience: int) -> lis
     return decisions
 
 
-@pytest.mark.parametrize("seed", range(12))
+@jax.jit
+def follow(machine: ccp.AlternatingProjections, state: Any, metrics: jax.Array) -> Any:
+    def update(state: Any, metric: jax.Array) -> Any:
+        state, decision = machine.update(state, metric)
+        return state, (state.problem, decision)
+
+    return jax.lax.scan(update, state, metrics)[1]
+
+
+@pytest.mark.parametrize("seed", range(40))
 def test_the_machine_follows_its_table(seed: int) -> None:
     rng = np.random.default_rng(seed)
     patience, run_patience = int(rng.integers(1, 4)), int(rng.integers(3, 12))
     metrics = np.round(rng.random(40), 1).astype(np.float32).tolist()
     metrics[int(rng.integers(40))] = float("nan")
     machine = ccp.AlternatingProjections(patience, run_patience)
-    state, decisions, problems = machine.init(), [], 0
-    for metric in metrics:
-        state, decision = machine.update(state, metric)
-        decisions.append(tuple(bool(d) for d in decision))
-        problems += bool(decision.end_problem)
-        assert int(state.problem) == problems
-    assert decisions == plain_machine(metrics, patience, run_patience)
+    problems, decisions = follow(machine, machine.init(), jnp.asarray(metrics))
+    rows = [tuple(row) for row in np.stack(decisions, axis=1).tolist()]
+    assert rows == plain_machine(metrics, patience, run_patience)
+    np.testing.assert_array_equal(problems, np.cumsum(decisions.end_problem))
 
 
-def test_the_machine_runs_under_jit() -> None:
+def test_the_machine_outside_a_program() -> None:
     machine = ccp.AlternatingProjections(patience=2)
-    _, decisions = jax.jit(lambda m: jax.lax.scan(machine.update, machine.init(), m))(
-        jnp.array([0.5, 0.4, 0.3, 0.9, 0.9])
-    )
-    assert decisions.end_problem.tolist() == [False, False, True, False, False]
+    state, ends = machine.init(), []
+    for metric in (0.5, 0.4, 0.3, 0.9, 0.9):
+        state, decision = machine.update(state, metric)
+        ends.append(bool(decision.end_problem))
+    assert ends == [False, False, True, False, False]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "loss",
-    [
-        jdml.contrastive_loss,
-        jdml.similarity_contrastive_loss,
-        jdml.multi_similarity_loss,
-        jdml.triplet_loss,
-        jdml.margin_loss,
-        jdml.circle_loss,
-    ],
+    "loss", [jdml.contrastive_loss, jdml.multi_similarity_loss, jdml.triplet_loss]
 )
 def test_any_pair_loss_is_a_proxy_loss(loss: Any) -> None:
     objective = objectives.as_proxy_objective(loss, 3, 4, 2, in_batch_weight=0.1)
@@ -218,7 +193,7 @@ def test_random_miners_get_the_key() -> None:
     )
     params = objective.init(jax.random.key(0))
     x, y = jnp.ones((6, 4)), jnp.arange(6) % 3
-    with pytest.raises(ValueError, match="key is missing"):
+    with pytest.raises(ValueError, match=r"^key\b"):
         objective.loss(params, x, y)
     assert jnp.isfinite(objective.loss(params, x, y, key=jax.random.key(1))[0])
 
@@ -246,5 +221,5 @@ def test_labels_out_of_range_take_no_part() -> None:
     for label in (7, -1):
         actual, _ = objective.loss(proxies, x, jnp.array([0, 1, label]))
         np.testing.assert_allclose(actual, expected, rtol=1e-6)
-    with pytest.raises(ValueError, match=r"labels\[2\] is 7, expected 0…1"):
+    with pytest.raises(ValueError, match=r"^labels\[2\] is 7"):
         jdml.checked(jax.jit(objective.loss))(proxies, x, jnp.array([0, 1, 7]))

@@ -1,5 +1,7 @@
 """The cross-batch memory: first in, first out; excluded by index; nothing stored by halves."""
 
+from typing import Any
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -25,7 +27,7 @@ def test_first_in_first_out_over_several_rounds() -> None:
         np.testing.assert_allclose(state.embeddings[:, 0][state.valid], kept)
 
 
-@chex.variants(with_jit=True, without_jit=True)
+@chex.variants(with_jit=True, without_jit=True, with_device=True)
 class MaskedRows(chex.TestCase):
     def test_only_valid_rows_are_stored(self) -> None:
         push = self.variant(memory.push)
@@ -68,7 +70,7 @@ def test_labels_are_not_cut() -> None:
         lambda: jdml.mining.all_pairs(wide),
         lambda: jdml.fields.superpose(lambda r, same: r, vectors, wide),
     ):
-        with pytest.raises(ValueError, match=r"\[1\] is 4294967296, expected an int32"):
+        with pytest.raises(ValueError, match=r"\[1\] is 4294967296"):
             call()
     with jax.enable_x64(True):
         assert memory.push(memory.init(5, 2), vectors, wide).labels[1] == 2**32
@@ -126,49 +128,30 @@ def test_an_older_copy_is_neither_positive_nor_negative() -> None:
         assert apart > loss(**against, ids=np.full(6, -1), reference_ids=old.ids)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        (
-            (jnp.ones((2, 3)), jnp.array([0, 1])),
-            ValueError,
-            "embeddings must have the dimension of the memory, 2",
-        ),
-        ((jnp.ones((2, 2)), jnp.array([0, 1, 2])), ValueError, r"labels must have shape \[2\]"),
-        ((jnp.ones((2, 2)), jnp.array([0.0, 1.0])), TypeError, "labels must be integers"),
-        (
-            (jnp.ones((9, 2)), jnp.zeros(9, int)),
-            ValueError,
-            "batch of 9 does not fit .* capacity 4",
-        ),
-        (
-            (jnp.ones((2, 2)), jnp.array([0, 1]), jnp.array([1, 0])),
-            TypeError,
-            "where must be a boolean array",
-        ),
-    ],
-)
-def test_push_refuses_what_does_not_fit(arguments, error, message) -> None:
-    with pytest.raises(error, match=message):
-        memory.push(memory.init(4, 2), *arguments)
+REFUSED: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
+    ((jnp.ones((2, 3)), jnp.array([0, 1])), {}, ValueError, "embeddings"),
+    ((jnp.ones((2, 2)), jnp.array([0, 1, 2])), {}, ValueError, "labels"),
+    ((jnp.ones((2, 2)), jnp.array([0.0, 1.0])), {}, TypeError, "labels"),
+    ((jnp.ones((9, 2)), jnp.zeros(9, int)), {}, ValueError, "capacity"),
+    ((*batch(0, 1), jnp.array([1, 0])), {}, TypeError, "where"),
+    (batch(0, 1), {"ids": np.arange(3)}, ValueError, "ids"),
+    (batch(0, 1), {"ids": np.arange(2) * 1.0}, TypeError, "ids"),
+    (batch(0, 1), {"ids": np.array([3, 2**40])}, ValueError, r"ids\[1\]"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "ids", "error", "name"), REFUSED)
+def test_push_refuses_what_does_not_fit(
+    arguments: tuple[Any, ...], ids: dict[str, Any], error: type[Exception], name: str
+) -> None:
+    with pytest.raises(error, match=rf"\b{name}"):
+        memory.push(memory.init(4, 2), *arguments, **ids)
 
 
 @pytest.mark.parametrize(
-    ("ids", "error", "message"),
-    [
-        (np.arange(3), ValueError, r"ids must have shape \[2\]"),
-        (np.arange(2) * 1.0, TypeError, "ids must be integers"),
-        (np.array([3, 2**40]), ValueError, rf"ids\[1\] is {2**40}"),
-    ],
+    ("sizes", "error", "name"),
+    [((0, 2), ValueError, "capacity"), ((4, -1), ValueError, "dim"), ((2.5, 2), TypeError, "cap")],
 )
-def test_push_refuses_ids_that_are_none(ids: np.ndarray, error, message: str) -> None:
-    with pytest.raises(error, match=message):
-        memory.push(memory.init(4, 2), *batch(0, 1), ids=ids)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "error"), [((0, 2), ValueError), ((4, -1), ValueError), ((2.5, 2), TypeError)]
-)
-def test_a_memory_has_a_size(sizes: tuple, error: type[Exception]) -> None:
-    with pytest.raises(error, match="capacity|dim"):
+def test_a_memory_has_a_size(sizes: tuple[Any, ...], error: type[Exception], name: str) -> None:
+    with pytest.raises(error, match=f"^{name}"):
         memory.init(*sizes)
