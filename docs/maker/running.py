@@ -10,6 +10,10 @@ from typing import Any
 TIMEOUT = 600
 """Seconds that a cell may take."""
 QUIET = ["--IPKernelApp.log_level=ERROR"]
+QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+"""Most of a page's time is compilation, of programs that run a few times: XLA optimizes them less."""
+MEASURES = "memory_analysis"
+"""What a page says in its code whose programs must be those that users get."""
 
 
 def run_pages(source: Path, kept: Path) -> int:
@@ -99,7 +103,8 @@ async def _run_all(pages: Sequence[tuple[Path, Any]]) -> dict[Path, Exception]:
                 resources={"metadata": {"path": str(file.parent)}},
             )
             try:
-                await client.async_execute()
+                measures = any(MEASURES in cell.source for cell in page.cells)
+                await client.async_execute(env=os.environ | ({} if measures else QUICK))
             except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
                 failures[file] = error
 
