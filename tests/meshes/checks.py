@@ -11,12 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from losses.registry import REGISTRY, loss
-
-from jdml.ops import meshes
 
 Check = Callable[[], None]
 
@@ -95,7 +92,7 @@ def collected(text: str) -> set[int]:
 
 # A batch, meshes, and a loss as it is tried on them.
 
-B, D, C, K = 16, 5, 8, 2
+B, D, C, K = 16, 5, 12, 2
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(B, D)).astype(np.float32)
 Y = RNG.integers(0, 5, B).astype(np.int32)
@@ -113,6 +110,12 @@ def mesh(kind: AxisType, *shape: int) -> jax.sharding.Mesh:
 
 def put(grid: jax.sharding.Mesh, arrays: Any, specs: Any) -> list[jax.Array]:
     return [jax.device_put(a, NamedSharding(grid, s)) for a, s in zip(arrays, specs, strict=True)]
+
+
+def mapped(step: Any, grid: jax.sharding.Mesh, of: Any, to: Any, **settings: Any) -> Any:
+    """A step in a shard_map of the user's, who passes the axis's name."""
+    named = functools.partial(step, axis_name="data")
+    return jax.jit(jax.shard_map(named, mesh=grid, in_specs=of, out_specs=to, **settings))
 
 
 def assert_same(actual: Any, expected: Any, tolerance: float = 1e-5) -> None:
@@ -150,22 +153,13 @@ class Case:
     def on(self, grid: jax.sharding.Mesh, specs: list[P]) -> None:
         assert_same(jax.device_get(self.step(*put(grid, self.arrays, specs))), self.expected)
 
-    def by_rows(self, grid: jax.sharding.Mesh, specs: list[P]) -> None:
-        """Where proxies are collected, as if they were smaller than the rows: both are equal, and rows are."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(meshes, "_shared_by_class", lambda *_: False)
-            self.on(grid, specs)
-
     def inside(self, size: int, check_vma: bool) -> None:
         """In a shard_map of the user's: the value of all, and the rows of the one-device gradient."""
         grid, specs = mesh(EXPLICIT, size), self.rows()
-        step = jax.value_and_grad(functools.partial(self.value, axis_name="data"), self.wanted)
         outs = (P(), tuple(specs[i] for i in self.wanted))
-        mapped = jax.shard_map(
-            step, mesh=grid, in_specs=tuple(specs), out_specs=outs, check_vma=check_vma
-        )
-        sharded = jax.jit(mapped)(*put(grid, self.arrays, specs))
-        assert_same(jax.device_get(sharded), self.expected)
+        step = jax.value_and_grad(self.value, self.wanted)
+        sharded = mapped(step, grid, tuple(specs), outs, check_vma=check_vma)
+        assert_same(jax.device_get(sharded(*put(grid, self.arrays, specs))), self.expected)
 
     def in_context(self, size: int) -> None:
         """Under `jax.set_mesh`, and with classes alone spread where there are some."""

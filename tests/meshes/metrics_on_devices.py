@@ -35,31 +35,38 @@ def nearest_and_retrieval_in_a_gallery_on_a_mesh() -> None:
     broken = np.arange(32)[:, None] == 17
     evaluate, nearest = jdml.evaluate_retrieval, jdml.nearest
     expected = evaluate(gallery, labels)
+    own = np.where(np.arange(32) % 3, np.arange(32)[::-1], -1)
+    some = functools.partial(evaluate, gallery[::-1].copy(), labels[::-1], self_index=own)
+    among = functools.partial(nearest, k=5, exclude_self=True)
+    groups, pairs = (np.arange(32) % 3,) * 2, np.arange(32 * 32).reshape(32, 32) % 5 < 2
     for kind in (EXPLICIT, AUTO):
         rows = NamedSharding(mesh(kind, 8), P("data"))
         there = jax.device_put(gallery, rows)
-        for k in (3, 9):
-            assert_same(nearest(queries, there, k), nearest(queries, gallery, k))
-        among = functools.partial(nearest, k=5, exclude_self=True)
+        assert_same(nearest(queries, there, 9), nearest(queries, gallery, 9))
         assert_same(among(there, there), among(gallery, gallery))
-        actual = evaluate(queries, query_labels, there, jax.device_put(labels, rows), map_at=(9,))
-        assert actual == evaluate(queries, query_labels, gallery, labels, map_at=(9,))
-        assert evaluate(there, labels) == evaluate(gallery, labels)
-        own = np.where(np.arange(32) % 3, np.arange(32)[::-1], -1)
-        some = functools.partial(evaluate, gallery[::-1].copy(), labels[::-1], self_index=own)
-        assert some(there, labels) == some(gallery, labels)
-        groups, pairs = (np.arange(32) % 3,) * 2, np.arange(32 * 32).reshape(32, 32) % 5 < 2
-        for ignore in (groups, pairs):
-            assert some(there, labels, ignore=ignore) == some(gallery, labels, ignore=ignore)
+        assert evaluate(there, labels) == expected
+        assert some(there, labels, ignore=groups) == some(gallery, labels, ignore=groups)
         few = put(mesh(kind, 8), (queries[:8], query_labels[:8]), [P("data")] * 2)
-        for searched in ((gallery, labels), (there, labels)):
-            assert evaluate(*few, *searched) == evaluate(queries[:8], query_labels[:8], *searched)
-        apart = jax.device_put(np.square(gallery[:, None] - gallery).sum(axis=-1), rows)
-        assert evaluate(there, labels, distances=apart) == evaluate(gallery, labels)
-        with pytest.warns(UserWarning, match="32 of 32 queries equal what they find first"):
-            evaluate(gallery, labels, there, labels)
-        with pytest.raises(ValueError, match="gallery must be finite .* row 17 is not"):
-            nearest(queries, jax.device_put(np.where(broken, np.nan, gallery), rows), 2)
+        assert evaluate(*few, there, labels) == evaluate(
+            queries[:8], query_labels[:8], gallery, labels
+        )
+    rows = NamedSharding(mesh(EXPLICIT, 8), P("data"))
+    there = jax.device_put(gallery, rows)
+    assert_same(nearest(queries, there, 3), nearest(queries, gallery, 3))
+    actual = evaluate(queries, query_labels, there, jax.device_put(labels, rows), map_at=(9,))
+    assert actual == evaluate(queries, query_labels, gallery, labels, map_at=(9,))
+    assert some(there, labels) == some(gallery, labels)
+    assert some(there, labels, ignore=pairs) == some(gallery, labels, ignore=pairs)
+    few = put(mesh(EXPLICIT, 8), (queries[:8], query_labels[:8]), [P("data")] * 2)
+    assert evaluate(*few, gallery, labels) == evaluate(
+        queries[:8], query_labels[:8], gallery, labels
+    )
+    apart = jax.device_put(np.square(gallery[:, None] - gallery).sum(axis=-1), rows)
+    assert evaluate(there, labels, distances=apart) == expected
+    with pytest.warns(UserWarning, match="^32 of 32 "):
+        evaluate(gallery, labels, there, labels)
+    with pytest.raises(ValueError, match=r"^gallery .*row 17\b"):
+        nearest(queries, jax.device_put(np.where(broken, np.nan, gallery), rows), 2)
     grid = mesh(EXPLICIT, 8)
     with jax.set_mesh(grid):
         there = jax.device_put(gallery, NamedSharding(grid, P("data")))
@@ -71,7 +78,6 @@ def nearest_and_retrieval_in_a_gallery_on_a_mesh() -> None:
 
 @check
 def couples_and_queries_of_no_class_in_a_gallery_on_a_mesh() -> None:
-    """Couples one by one, and counted in steps."""
     verification, open_set = jdml.metrics.verification, jdml.metrics.open_set
     gallery = RNG.normal(size=(32, 3)).astype(np.float32)
     labels = RNG.integers(0, 6, 32)
@@ -83,14 +89,20 @@ def couples_and_queries_of_no_class_in_a_gallery_on_a_mesh() -> None:
             for function in (verification, open_set):
                 measure = functools.partial(function, queries, asked, far=(0.2,), ignore=ignore)
                 assert measure(*there) == measure(gallery, labels)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(jdml.metrics.couples, "EXACT", 0)
-                patch.setattr(jdml.metrics.couples, "AT_ONCE", 100)
-                measure = functools.partial(verification, queries, asked, ignore=ignore)
-                assert_same(measure(*there), measure(gallery, labels))
-                assert_same(verification(*there), verification(gallery, labels))
         for measure in (verification, jdml.metrics.rejection_threshold):
             assert measure(*there) == measure(gallery, labels)
+
+
+@check
+def many_couples_are_counted_in_steps_in_a_gallery_on_a_mesh() -> None:
+    """Millions, of which no distance is kept; queries come in two blocks."""
+    gallery = RNG.normal(size=(2912, 3)).astype(np.float32)
+    labels = RNG.integers(0, 6, 2912)
+    queries, groups = gallery[:1450] + 0.25, (np.arange(1450) % 3, np.arange(2912) % 3)
+    among = functools.partial(jdml.metrics.verification, queries, labels[:1450], ignore=groups)
+    for kind, measure in ((EXPLICIT, among), (AUTO, jdml.metrics.verification)):
+        there = put(mesh(kind, 8), (gallery, labels), [P("data")] * 2)
+        assert_same(measure(*there), measure(gallery, labels))
 
 
 @check
@@ -107,17 +119,18 @@ def queries_and_a_gallery_on_a_mesh_moved_towards_their_neighbours() -> None:
 
 @check
 def structural_metrics() -> None:
-    for kind in (EXPLICIT, AUTO):
+    metrics = (
+        jdml.metrics.class_density,
+        lambda x, y: jdml.metrics.uniformity(x),
+        lambda x, y: jdml.metrics.spectral_decay(x),
+        lambda x, y: jdml.metrics.covering_radius(x, jnp.asarray(PROXIES[:, 0])),
+        jdml.metrics.concentration_variance,
+        jdml.metrics.class_covering,
+        lambda x, y: jdml.metrics.violation_probability(x, y, beta=1.0, alpha=0.5),
+        lambda x, y: jdml.metrics.vmf_mixture_likelihood(x, y, PROXIES[:, 0]),
+        lambda x, y: jdml.metrics.ndcg_at_k(x > 0, y + 1, 3),
+    )
+    for kind, some in ((EXPLICIT, metrics), (AUTO, metrics[:2])):
         there = put(mesh(kind, 8), (X, Y), (P("data"),) * 2)
-        for metric in (
-            lambda x, y: jdml.metrics.uniformity(x),
-            lambda x, y: jdml.metrics.spectral_decay(x),
-            lambda x, y: jdml.metrics.covering_radius(x, jnp.asarray(PROXIES[:, 0])),
-            jdml.metrics.class_density,
-            jdml.metrics.concentration_variance,
-            jdml.metrics.class_covering,
-            lambda x, y: jdml.metrics.violation_probability(x, y, beta=1.0, alpha=0.5),
-            lambda x, y: jdml.metrics.vmf_mixture_likelihood(x, y, PROXIES[:, 0]),
-            lambda x, y: jdml.metrics.ndcg_at_k(x > 0, y + 1, 3),
-        ):
+        for metric in some:
             assert_same(metric(*there), metric(jnp.asarray(X), jnp.asarray(Y)))

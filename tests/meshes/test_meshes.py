@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from losses.registry import REGISTRY
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # hundreds of programs for eight devices
 
 SCRIPT = Path(__file__).parent / "eight_devices.py"
 TESTS, PARTS = Path(__file__).parents[1], 2
-LIMIT = 1800
-"""Seconds."""
-KINDS = ("explicit axes", "auto axes", "set_mesh", "shard_map", "shard_map without check_vma")
+LIMIT = 3600
+"""Seconds after which the script hangs."""
+WAYS = ("explicit axes", "auto axes", "set_mesh", "shard_map")
 
 
 def named_checks() -> list[str]:
@@ -74,10 +74,10 @@ def results(
             time.sleep(1)
     else:
         try:
-            told = run_script(folder)
+            found = run_script(folder)
         except (AssertionError, OSError, subprocess.SubprocessError, ValueError) as error:
-            told = {"the script": str(error)}
-        (folder / "part.json").write_text(json.dumps(told))
+            found = {"the script": str(error)}
+        (folder / "part.json").write_text(json.dumps(found))
         (folder / "part.json").rename(whole)
     return dict(json.loads(whole.read_text()))
 
@@ -86,10 +86,10 @@ def test_the_script_ran(results: dict[str, str]) -> None:
     assert "the script" not in results, results["the script"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", REGISTRY)
-def test_loss(results: dict[str, str], name: str, kind: str) -> None:
-    assert results[f"{kind}, {name}"] == "", results[f"{kind}, {name}"]
+def test_loss(results: dict[str, str], name: str) -> None:
+    broken = {way: results[f"{way}, {name}"] for way in WAYS if results[f"{way}, {name}"]}
+    assert not broken, broken
 
 
 @pytest.mark.parametrize("name", named_checks())
@@ -99,7 +99,7 @@ def test_check(results: dict[str, str], name: str) -> None:
 
 def test_options_and_other_meshes(results: dict[str, str]) -> None:
     """Every other entry: miners, blocks, reductions; other numbers of devices, other kinds of axes."""
-    others = set(results) - {f"{kind}, {name}" for kind in KINDS for name in REGISTRY}
+    others = set(results) - {f"{way}, {name}" for way in WAYS for name in REGISTRY}
     broken = {name: results[name] for name in others - set(named_checks()) if results[name]}
     assert len(others) > 30
     assert not broken, broken
