@@ -1,4 +1,4 @@
-"""Compile a small program of everything for an accelerator that is not here: `small_programs.py TARGET FILE`.
+"""Compile a small program of everything for an accelerator that is not here: `small_programs.py TARGET FILE [WORD …]`.
 
 Writes what was counted of each program as JSON, by name, or the error in its place.
 """
@@ -80,11 +80,17 @@ def of_size() -> Iterator[tuple[Any, ...]]:
     programs.DIM = was
 
 
-def everything() -> Iterator[tuple[Any, ...]]:
-    """Each program's name, how it is traced, and more that is not of interest here."""
+def everything(target: str, both: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
+    """Each program's name, how it is traced, and more that is not of interest here.
+
+    Of the losses those whose names begin with a word of ``both`` are for both targets, the others for one each.
+    """
     yield exported(programs.DIM)
     yield pooled()
-    yield from programs.small(None, classes=4, batch=12)
+    turn = list(compilers.TARGETS).index(target)
+    for number, program in enumerate(programs.small(None, classes=4, batch=12)):
+        if number % len(compilers.TARGETS) == turn or program[0].startswith(both):
+            yield program
     yield from programs.mined(None)
     yield in_bfloat16()
     yield from of_size()
@@ -96,13 +102,13 @@ def everything() -> Iterator[tuple[Any, ...]]:
     yield from programs.steps(networks)
 
 
-def main(target: str, out: Path) -> None:
+def main(target: str, out: Path, *both: str) -> None:
     """Compile all, and write what was found."""
     programs.place(lambda number: compilers.devices(target, 8)[:number])
     programs.BATCH, programs.DIM, programs.STEP_CLASSES = 12, 8, 128
     programs.MEMORY = 128
     found = {}
-    for what, lowered, *_ in everything():
+    for what, lowered, *_ in everything(target, both):
         try:
             text = compilers.compiled(lowered(), compilers.QUICK)[0].as_text()
             program = compilers.Program(text)
@@ -120,4 +126,4 @@ def main(target: str, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])

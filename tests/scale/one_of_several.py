@@ -26,7 +26,7 @@ from jdml import objectives
 from jdml.ccp import AlternatingProjections
 from jdml.data import ClassBatchSampler, Crops, Dataset, ImageBatches, ImageFiles
 from jdml.optim import add_anchored_weights
-from jdml.training import AlternatingProblems, fit, initialize, placement, to_float
+from jdml.training import AlternatingProblems, fit, initialize, to_float
 
 SIZE, CLASSES, STEPS = 8, 8, 24
 
@@ -64,7 +64,9 @@ class Net(nn.Module):
 def main() -> None:
     images, out, result, *rest = sys.argv[1:]
     if rest:
-        placement.HEARTBEAT = 6
+        # As `initialize` does it, but that a death is noticed sooner.
+        soon = {"heartbeat_timeout_seconds": 6, "shutdown_timeout_seconds": 30}
+        jax.distributed.initialize(rest[0], int(rest[1]), int(rest[2]), **soon)
         initialize(rest[0], int(rest[1]), int(rest[2]))
     files = sorted(Path(images).glob("*.png"))
     labels = np.arange(len(files)) % CLASSES
