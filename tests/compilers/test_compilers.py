@@ -194,8 +194,8 @@ MPA = "multi_proxy_anchor, 12 x 4 classes x 2"
 
 def python() -> str:
     """An interpreter that has the compilers: $JDML_COMPILERS, what `make .venv/.compilers` makes, or this one."""
-    beside = Path(sys.prefix) / "compilers" / "bin" / "python"
-    return os.environ.get("JDML_COMPILERS") or str(beside if beside.exists() else sys.executable)
+    own = Path(sys.prefix) / "compilers" / "bin" / "python"
+    return os.environ.get("JDML_COMPILERS") or str(own if own.exists() else sys.executable)
 
 
 def compiled(target: str, out: Path) -> dict[str, Any]:

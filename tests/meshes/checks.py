@@ -87,7 +87,7 @@ def collected(text: str) -> set[int]:
     """The bytes of each array of 32 bits that a compiled program collects or sums over devices."""
     lines = re.findall(r" = (.*?) (?:all-reduce|all-gather|reduce-scatter)(?:-start)?\(", text)
     sizes = [re.findall(r"[fsu]32\[([\d,]+)\]", line) for line in lines]
-    return {4 * math.prod(map(int, told.split(","))) for line in sizes for told in line}
+    return {4 * math.prod(map(int, sides.split(","))) for line in sizes for sides in line}
 
 
 # A batch, meshes, and a loss as it is tried on them.

@@ -106,7 +106,7 @@ def the_smaller_of_batch_and_proxies_is_collected() -> None:
         for kind in (EXPLICIT, AUTO):
             at = NamedSharding(mesh(kind, 8), ROWS)
             shapes = ((rows, 256), np.float32), ((rows,), np.int32), ((classes, 2, 256), np.float32)
-            arrays = [jax.ShapeDtypeStruct(*told, sharding=at) for told in shapes]
+            arrays = [jax.ShapeDtypeStruct(*shape, sharding=at) for shape in shapes]
             sent = collected(step.lower(*arrays).compile().as_text())
             assert 4 * 256 * min(rows, 2 * classes) in sent, (kind, rows, sent)
             assert max(sent) < 4 * 256 * max(rows, 2 * classes), (kind, rows, sent)

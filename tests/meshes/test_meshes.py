@@ -21,7 +21,7 @@ WAYS = ("explicit axes", "auto axes", "set_mesh", "shard_map")
 
 
 def named_checks() -> list[str]:
-    """The checks that functions are: of the script, and of what it takes from beside it."""
+    """The checks that functions are: of the script, and of the modules that it imports."""
     return [
         node.name.replace("_", " ")
         for file in sorted(SCRIPT.parent.glob("*_devices.py"))

@@ -9,7 +9,7 @@ import pytest
 import jdml
 from jdml import metrics
 from jdml.metrics import vmf_mixture_likelihood
-from jdml.metrics.directions import _log_bessel, _log_normalizer
+from jdml.metrics.directions import _log_bessel
 
 # Violation of chance constraints against plain loops, Markov's bound, lemma 4.4, propositions 4.1 and 4.2.
 
@@ -198,17 +198,8 @@ def test_with_one_concentration_it_is_proxy_nca_pp() -> None:
     np.testing.assert_allclose(likelihood, -float(loss), rtol=1e-5)
 
 
-def test_densities_integrate_to_one() -> None:
-    """On the sphere of R³ by a fine grid of angles to the direction."""
-    angles = (np.arange(20_000) + 0.5) * np.pi / 20_000
-    for kappa in (0.1, 3.0, 50.0):
-        density = np.exp(_log_normalizer(np.array([kappa]), 3) + kappa * np.cos(angles))
-        total = (density * 2 * np.pi * np.sin(angles)).sum() * np.pi / 20_000
-        np.testing.assert_allclose(total, 1, rtol=1e-5)
-
-
 def test_concentrations_and_weights_of_each_class() -> None:
-    kappas, weights = np.array([1.0, 4.0, 9.0, 2.0]), np.array([0.1, 0.2, 0.3, 0.4])
+    kappas, weights = np.array([0.1, 4.0, 50.0, 2.0]), np.array([0.1, 0.2, 0.3, 0.4])
     unit, centres = (a / np.linalg.norm(a, axis=1, keepdims=True) for a in (POINTS, PROXIES))
     normalizers = kappas / (4 * np.pi * np.sinh(kappas))  # C_3
     parts = weights * normalizers * np.exp(kappas * (unit @ centres.T))

@@ -1,4 +1,4 @@
-"""Couples told by their distance, by loops over all of them and by scikit-learn; queries of no class."""
+"""Verification by distances, compared with loops over all of them and by scikit-learn; queries of no class."""
 
 import chex
 import jax.numpy as jnp
@@ -21,14 +21,14 @@ def some(seed, rows=40, whole=False, classes=7):
 
 def assert_equal_to_oracle(*data, rel=1e-9, **options):
     expected = oracle.verification(*data, FAR, **options)
-    told = verification(*data, far=FAR, **options)
-    assert told.keys() - expected.keys() == {f"interval@FAR={rate:g}" for rate in FAR}
+    measured = verification(*data, far=FAR, **options)
+    assert measured.keys() - expected.keys() == {f"interval@FAR={rate:g}" for rate in FAR}
     for name, value in expected.items():
-        assert told[name] == pytest.approx(value, rel=rel), name
+        assert measured[name] == pytest.approx(value, rel=rel), name
     for rate in FAR:
-        low, high = told[f"interval@FAR={rate:g}"]
-        assert low <= told[f"threshold@FAR={rate:g}"] <= high
-    return told
+        low, high = measured[f"interval@FAR={rate:g}"]
+        assert low <= measured[f"threshold@FAR={rate:g}"] <= high
+    return measured
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["generic", "ties"])
@@ -54,15 +54,15 @@ def test_curve_and_area_are_those_of_scikit_learn():
     x, y = some(2, 60, whole=True)
     y = np.abs(y)
     apart, same = oracle.couples(x, y)
-    told = verification(x, y, far=(0.1,), roc=True)
+    measured = verification(x, y, far=(0.1,), roc=True)
     false, true, _ = from_sklearn.roc_curve(same, -apart, drop_intermediate=False)
-    np.testing.assert_allclose(told["ROC"][0], false, atol=1e-12)
-    np.testing.assert_allclose(told["ROC"][1], true, atol=1e-12)
-    assert told["AUC"] == pytest.approx(from_sklearn.roc_auc_score(same, -apart), rel=1e-12)
-    assert told["TAR@FAR=0.1"] == pytest.approx(true[false <= 0.1].max())
-    accepted = apart <= told["threshold@FAR=0.1"]
+    np.testing.assert_allclose(measured["ROC"][0], false, atol=1e-12)
+    np.testing.assert_allclose(measured["ROC"][1], true, atol=1e-12)
+    assert measured["AUC"] == pytest.approx(from_sklearn.roc_auc_score(same, -apart), rel=1e-12)
+    assert measured["TAR@FAR=0.1"] == pytest.approx(true[false <= 0.1].max())
+    accepted = apart <= measured["threshold@FAR=0.1"]
     assert accepted[~same].mean() <= 0.1
-    assert accepted[same].mean() == pytest.approx(told["TAR@FAR=0.1"])
+    assert accepted[same].mean() == pytest.approx(measured["TAR@FAR=0.1"])
 
 
 def rates_of(measured):
@@ -165,13 +165,15 @@ def test_queries_of_no_class(whole):
     own = np.where(np.arange(40) % 4 == 0, np.arange(40) % 30, -1)
     for options in ({}, {"self_index": own}, {"ignore": cameras}):
         expected = oracle.open_set(x, y, gallery, labels, FAR, **options)
-        told = open_set(x, y, gallery, labels, far=FAR, **options)
-        assert told == pytest.approx(expected, rel=1e-6)
+        measured = open_set(x, y, gallery, labels, far=FAR, **options)
+        assert measured == pytest.approx(expected, rel=1e-6)
     nobody = np.ones((40, 30), bool)
     nobody[1:] = False
-    told = open_set(x, np.maximum(y, 8), gallery, np.full(30, 8), far=(0.0,), ignore=nobody)
-    assert (told["known"], told["unknown"]) == (39, 1)
-    assert told["DIR@FAR=0"] == told["R@1"] == 1.0  # what nothing may answer is not answered
+    measured = open_set(x, np.maximum(y, 8), gallery, np.full(30, 8), far=(0.0,), ignore=nobody)
+    assert (measured["known"], measured["unknown"]) == (39, 1)
+    assert (
+        measured["DIR@FAR=0"] == measured["R@1"] == 1.0
+    )  # what nothing may answer is not answered
 
 
 def test_a_threshold_from_the_gallery_alone():

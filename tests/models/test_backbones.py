@@ -139,16 +139,6 @@ def test_patch_tokens_without_positions_know_no_order(tiny_variables):
     assert not np.allclose(orders[0], embed(tiny_vit(pooling="token"), tiny_variables, images))
 
 
-def test_positions_are_resampled_for_other_sizes(tiny_variables):
-    """Positions that are one vector everywhere stay so on every grid."""
-    images = photographs(20)
-    small = with_positions(tiny_variables, np.ones((1, 10, 8), np.float32))
-    large = with_positions(tiny_variables, np.ones((1, 26, 8), np.float32))
-    np.testing.assert_allclose(
-        embed(tiny_vit(), small, images), embed(tiny_vit(grid=5), large, images), atol=1e-4
-    )
-
-
 def test_half_precision_is_near(tiny_variables):
     images = photographs(12)
     full = embed(tiny_vit(), tiny_variables, images)

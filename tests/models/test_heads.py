@@ -155,13 +155,13 @@ def test_batch_norm_keeps_x_and_nothing_of_its_size():
         return jnp.sum(y)
 
     _, pull = jax.vjp(loss, x)
-    kept = [leaf for leaf in jax.tree.leaves(pull) if getattr(leaf, "shape", ()) == x.shape]
-    assert len(kept) == 1
+    stored = [leaf for leaf in jax.tree.leaves(pull) if getattr(leaf, "shape", ()) == x.shape]
+    assert len(stored) == 1
 
 
 @pytest.mark.parametrize("freeze", [False, True])
 def test_layers_keep_what_goes_in_and_what_comes_out(freeze):
-    """Of each convolution, and little beside both, also where an activation has two ends."""
+    """Of each convolution, and little more, also where an activation has two ends."""
 
     class Layers(nn.Module):
         @nn.compact
@@ -196,9 +196,9 @@ def test_batch_norm_far_from_zero(use_running_average):
         given = {"params": params, "batch_stats": stats}
         return layer.apply(given, x, mutable=["batch_stats"])
 
-    actual, pull, kept = jax.vjp(apply, params, x, has_aux=True)
+    actual, pull, updates = jax.vjp(apply, params, x, has_aux=True)
     slopes, dx = pull(jnp.asarray(up, jnp.float32))
-    mean, variance = (np.asarray(kept["batch_stats"][k], np.float64) for k in ("mean", "var"))
+    mean, variance = (np.asarray(updates["batch_stats"][k], np.float64) for k in ("mean", "var"))
     inverse = (variance + SETTINGS["epsilon"]) ** -0.5
     centred = (y - mean) * inverse
     by_scale, by_bias = (up * centred).mean((0, 1, 2)), up.mean((0, 1, 2))

@@ -78,11 +78,11 @@ def test_as_pytorch_resamples(origin, shape):
     torch = pytest.importorskip("torch", reason="compares with PyTorch: pip install torch")
     patches = torch.from_numpy(POSITIONS[:, 1:]).reshape(1, GRID, GRID, CHANNELS)
     patches = patches.permute(0, 3, 1, 2)
-    told = {"size": shape}
+    size = {"size": shape}
     if origin == "dino":
-        told = {"scale_factor": tuple((side + 0.1) / GRID for side in shape)}
+        size = {"scale_factor": tuple((side + 0.1) / GRID for side in shape)}
     expected = torch.nn.functional.interpolate(
-        patches, mode="bicubic", antialias=origin == "timm", **told
+        patches, mode="bicubic", antialias=origin == "timm", **size
     )
     actual = resample(jnp.asarray(POSITIONS), GRID, shape, origin)
     expected = expected.permute(0, 2, 3, 1).reshape(-1, CHANNELS).numpy()

@@ -58,7 +58,7 @@ class Reference(NamedTuple):
 
 
 def library(name: str) -> Any:
-    """A library of PyTorch's. They import torchvision, whose package on PyPI is built for CUDA: beside a torch for the
+    """A library of PyTorch's. They import torchvision, whose package on PyPI is built for CUDA: with a torch for the
     CPU alone its operators are not loaded, and those that it asks for are declared here. No network calls them.
     """
     reason = f"compares with {name}: pip install jdml[parity]"

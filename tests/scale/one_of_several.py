@@ -115,12 +115,12 @@ def main() -> None:
         shard={"proxies": P("data")},
     )
     params = outcome.embedder.state.params["model"]
-    told = {
+    found = {
         "history": outcome.history,
         "kernel": np.asarray(params["Dense_0"]["kernel"]).tolist(),
         "embeddings": outcome.embedder(data.images[:5]).tolist(),
     }
-    Path(result).write_text(json.dumps(told))
+    Path(result).write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

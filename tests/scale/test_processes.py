@@ -65,9 +65,9 @@ def free_port() -> int:
 def test_one_of_two_processes_is_killed(images: Path, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     unbroken = start(4, images, whole, tmp_path / "whole.json")
-    told = f"localhost:{free_port()}", 2
-    first = start(2, images, broken, tmp_path / "a.json", *told, 0)
-    second = start(2, images, broken, tmp_path / "b.json", *told, 1, DIES_AT)
+    address = f"localhost:{free_port()}", 2
+    first = start(2, images, broken, tmp_path / "a.json", *address, 0)
+    second = start(2, images, broken, tmp_path / "b.json", *address, 1, DIES_AT)
     printed = [ended(process) for process in (unbroken, second, first)]
     assert unbroken.returncode == 0, printed[0]
     assert second.returncode == -signal.SIGKILL, printed[1]
@@ -96,7 +96,7 @@ def test_one_of_two_processes_is_killed(images: Path, tmp_path: Path) -> None:
     for ours, theirs in zip(actual["history"], expected["history"], strict=True):
         assert ours.keys() == theirs.keys()
         # Two devices add up in another order than four, and the classes lie in one heap here: a distance between them
-        # of 0.004 multiplies rounding, of a gradient, too. What goes on with as many devices does so bit for bit.
+        # of 0.004 multiplies rounding, of a gradient, too. What resumes on as many devices does so bit for bit.
         rough = [name for name in ours if name.startswith(("covering", "grad_norm"))]
         for name in rough:
             np.testing.assert_allclose(ours[name], theirs[name], 1e-2, err_msg=name)
@@ -109,12 +109,12 @@ def test_one_of_two_processes_is_killed(images: Path, tmp_path: Path) -> None:
 
 
 def test_one_of_two_processes_is_asked_to_end(images: Path, tmp_path: Path) -> None:
-    """Both save at one step and end; one process goes on from there."""
-    told = f"localhost:{free_port()}", 2
+    """Both save at one step and end; one process resumes from there."""
+    address = f"localhost:{free_port()}", 2
     run = tmp_path / "run"
     both = [
-        start(2, images, run, tmp_path / "a.json", *told, 0),
-        start(2, images, run, tmp_path / "b.json", *told, 1, -ASKED_AT),
+        start(2, images, run, tmp_path / "a.json", *address, 0),
+        start(2, images, run, tmp_path / "b.json", *address, 1, -ASKED_AT),
     ]
     printed = [ended(process) for process in both]
     assert [process.returncode for process in both] == [128 + signal.SIGTERM] * 2, printed
@@ -153,10 +153,10 @@ def test_evaluation_of_arrays_that_two_processes_share() -> None:
         "JAX_NUM_CPU_DEVICES": "1",
         "PYTHONPATH": str(TESTS.parent),
     }
-    told = f"localhost:{free_port()}"
+    address = f"localhost:{free_port()}"
     both = [
         subprocess.Popen(
-            [sys.executable, "-c", SHARED, told, str(process)],
+            [sys.executable, "-c", SHARED, address, str(process)],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
