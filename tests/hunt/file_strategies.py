@@ -100,10 +100,10 @@ def content(kind: str, number: int) -> bytes:
 
 
 def build(root: Path, entries: list[Entry]) -> None:
-    """Write a tree; an entry that cannot be there (a file within a file) is left out."""
+    """Write a tree; an entry that cannot be there (a file within a file, a name by the locale) is left out."""
     for entry in entries:
         path = root.joinpath(*entry.path)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, UnicodeError):
             if entry.kind == "folder":
                 path.mkdir(parents=True, exist_ok=True)
                 continue

@@ -177,8 +177,8 @@ def test_folders(run, tree, number):
 def images(tmp_path_factory) -> Path:
     """A folder of images for lists to name."""
     place = tmp_path_factory.mktemp("images")
-    for number, name in enumerate(files.FILES[:5] + files.FILES[11:20]):
-        (place / name).write_bytes(files.content("png", number))
+    names = files.FILES[:5] + files.FILES[11:20]
+    files.build(place, [files.Entry((name,), "png", n) for n, name in enumerate(names)])
     return place
 
 

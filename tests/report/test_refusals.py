@@ -60,7 +60,7 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("call", "name"), REFUSALS)
+@pytest.mark.parametrize(("call", "name"), REFUSALS, ids=[name for _, name in REFUSALS])
 def test_wrong_arguments(call, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=rf"^{name}\b"):
