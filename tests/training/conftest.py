@@ -55,8 +55,48 @@ class Batches:
         self.i = state["i"]
 
 
+class Killed(BaseException):
+    """Stands for a signal: nothing catches it."""
+
+
+def killed_at(step):
+    """A sampler that dies when the batch of this step is asked for."""
+
+    class Sampler(Batches):
+        def __next__(self):
+            if self.i + 1 == step:
+                raise Killed
+            return super().__next__()
+
+    return Sampler()
+
+
+class Rows(Batches):
+    """These batches in turn."""
+
+    def __init__(self, batches):
+        self.batches, self.i = list(batches), 0
+
+    def __next__(self):
+        self.i += 1
+        return self.batches[self.i - 1]
+
+
+class OnDisk:
+    """Images that do not say how large they are: batches are gathered on the host."""
+
+    def __init__(self, images):
+        self.images, self.shape, self.dtype = images, images.shape, images.dtype
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, rows):
+        return self.images[rows]
+
+
 def toy_objective(scale=1.0):
-    """Embeddings near their class's proxy, and far from what is remembered."""
+    """Embeddings near their class's proxy, and far from a running mean."""
 
     def loss(params, embeddings, labels, *, key=None, where=None, state=None):
         weights = jnp.ones(len(labels)) if where is None else where.astype(jnp.float32)
@@ -88,6 +128,10 @@ def toy():
         optimizer=optax.adam(1e-2),
         data=SimpleNamespace(images=images, labels=labels),
         batches=Batches,
+        killed_at=killed_at,
+        Killed=Killed,
+        rows=Rows,
+        on_disk=OnDisk,
         spread=lambda embed: {"spread": float(embed(images).std())},
     )
 

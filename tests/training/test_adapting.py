@@ -1,7 +1,7 @@
 """A network that is adapted: frozen in parts, slow by depth, changed by low ranks; saved, resumed, read again."""
 
 import dataclasses
-import functools
+import re
 
 import chex
 import jax
@@ -17,8 +17,6 @@ from jdml.registry import NETWORKS
 from jdml.training import WithLora, create_state, load, train
 from jdml.training.by_recipe import make_network, pattern_of
 
-pytestmark = pytest.mark.slow
-
 
 def test_patterns_name_whole_parts_of_paths():
     params = {"block1": {"kernel": 1, "bias": 1}, "block10": {"kernel": 1}, "blocks": [1, 1]}
@@ -32,41 +30,86 @@ def test_patterns_name_whole_parts_of_paths():
     assert named("blocks/0|block10") == ["block10/kernel", "blocks/0"]
     assert named("(?!block1(?:/|$)).*") == ["block10/kernel", "blocks/0", "blocks/1"]
     assert named(None) == named("block") == []
-    with pytest.raises(ValueError, match=r"freeze must be .*, 'x' names none of 5: block1/bias, "):
-        adapt.check_pattern("freeze", "x", params)
-    with pytest.raises(ValueError, match=r"pattern must be a regular expression, got '\('"):
-        adapt.matching(params, "(")
-    with pytest.raises(TypeError, match="pattern must be a text, got a int"):
-        adapt.matching(params, 3)
 
 
-def test_what_is_frozen_stays_and_costs_nothing(fit_toy, tmp_path, identical, two):
-    """Bit for bit, without moments, beside an average."""
+def test_paths_of_a_module_with_a_field_called_value():
+    eqx = pytest.importorskip("equinox", reason="names its arrays: pip install equinox")
+
+    class Attention(eqx.Module):
+        value: jax.Array
+        query: jax.Array
+
+    class Net(eqx.Module):
+        part: Attention
+
+    net = Net(Attention(jnp.ones(1), jnp.ones(1)))
+    assert adapt.paths(net) == ["part/value", "part/query"]
+
+
+def moved(start, end):
+    """Whether each array is another."""
+    return jax.tree.map(lambda a, b: bool((a != b).any()), start, end)
+
+
+def factors(params, pattern):
+    return adapt.lora_factors(jax.random.key(0), params, 2, pattern)
+
+
+def depth_scaled(blocks):
+    return adapt.scale_by_depth(0.5, "stem", blocks).update({"model": {"a": 1}}, ())
+
+
+def lora(two, **settings):
+    return WithLora(two, **{"rank": 1, "paths": "block0", **settings})
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "name"),
+    [
+        (lambda _: adapt.check_pattern("freeze", "x", {"a": 1}), ValueError, "freeze"),
+        (lambda _: adapt.matching({"a": 1}, "("), ValueError, "pattern"),
+        (lambda _: adapt.matching({"a": 1}, 3), TypeError, "pattern"),
+        (lambda _: depth_scaled("x"), ValueError, "blocks"),
+        (lambda _: factors({"v": jnp.ones(3)}, "v"), ValueError, "pattern"),
+        (lambda _: factors({"v": jnp.ones(3)}, "w"), ValueError, "pattern"),
+        (lambda _: factors([1], "w"), TypeError, "params"),
+        (lambda _: factors({"w": [jnp.ones((2, 2))]}, ".*"), TypeError, "params"),
+        (lambda two: lora(two, rank=0), ValueError, "rank"),
+        (lambda two: lora(two, alpha=-1.0), ValueError, "alpha"),
+        (lambda two: lora(two, paths=1), TypeError, "pattern"),
+    ],
+)  # fmt: skip
+def test_patterns_and_ranks_that_are_refused(two, call, error, name):
+    with pytest.raises(error, match=rf"^{name}\b"):
+        call(two)
+
+
+def test_what_is_frozen_stays_and_costs_nothing(fit_toy, two):
+    """Bit for bit, without moments, with an average."""
     settings = {"freeze": "block0|block1/bias", "ema": 0.9, "model": two}
     start, end = (fit_toy(steps=steps, **settings).state for steps in (0, 3))
-    moved = jax.tree.map(lambda a, b: bool((a != b).any()), start.params, end.params)
     stays = adapt.matching(start.params["model"], settings["freeze"])
-    assert moved == {"model": jax.tree.map(lambda stay: not stay, stays), "proxies": True}
+    assert moved(start.params, end.params) == {
+        "model": jax.tree.map(lambda stay: not stay, stays),
+        "proxies": True,
+    }
     shapes = {leaf.shape for leaf in jax.tree.leaves(end.opt_state)}
     assert (9, 5) not in shapes  # block0's kernel
     assert (5, 5) in shapes
 
 
 @pytest.mark.parametrize("way", ["frozen", "lora"])
-def test_a_run_goes_on_and_is_read_as_any(toy, tmp_path, identical, way, fit_toy, two):
+def test_a_run_is_resumed_and_read_as_any(toy, tmp_path, identical, way, fit_toy, two):
     lora = WithLora(two, 1, "block1", also="block0/bias|head")
-    settings = {
-        "frozen": {"model": two, "freeze": "block0|block1/bias"},
-        "lora": {"model": lora},
-    }[way]
-    told = []
-    settings = {"ema": 0.9, "checkpoint_every": 1, "tell": told.append, **settings}
+    frozen = {"model": two, "freeze": "block0|block1/bias"}
+    lines, settings = [], {"frozen": frozen, "lora": {"model": lora}}[way]
+    settings = {"ema": 0.9, "checkpoint_every": 1, "tell": lines.append, **settings}
     fit_toy(tmp_path / "run", **{**settings, "steps": 2})
     whole = fit_toy(tmp_path / "whole", **settings)
     again = fit_toy(tmp_path / "run", longer=True, **settings)
     assert identical(again.state, whole.state)
-    learns = {"frozen": "37 of the network's 92", "lora": "27 of the network's 102"}[way]
-    assert told[0].startswith(f"learns {learns} parameters; memory: parameters 0.0 MB, optimizer")
+    learns = {"frozen": ["37", "92"], "lora": ["27", "102"]}[way]
+    assert re.findall(r"\d+", lines[0])[:2] == learns
     params = again.best_params["model"]
     params = lora.merged(params) if way == "lora" else params
     for which in ("best", "last"):
@@ -75,7 +118,7 @@ def test_a_run_goes_on_and_is_read_as_any(toy, tmp_path, identical, way, fit_toy
     embedded = two.apply({"params": params}, toy.data.images / np.float32(255))
     np.testing.assert_allclose(again.embedder(toy.data.images), embedded, atol=1e-6)
     freeze = f"{settings.get('freeze', 'head')}|block0/kernel"
-    with pytest.raises(ValueError, match=r"fit.freeze: .*there, \".*block0/kernel\" now"):
+    with pytest.raises(ValueError, match=r"\bfreeze\b.*block0/kernel"):
         fit_toy(tmp_path / "run", **{**settings, "freeze": freeze})
 
 
@@ -92,42 +135,37 @@ def test_a_frozen_layer_has_no_gradient_in_the_program(toy, two):
     assert (products(None), products("block.*")) == (3 + 3 + 2, 3 + 1)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"freeze": "BatchNorm_0"}, "freeze: the running statistics of 2 frozen parts change"),
-        ({"freeze": "Conv"}, "freeze must be a pattern of parameters' paths, 'Conv' names none"),
-        ({"freeze": "["}, "pattern must be a regular expression"),
-    ],
-)
-def test_what_cannot_be_frozen(fit_toy, settings, message):
-    with pytest.raises(ValueError, match=message):
-        fit_toy(**settings)
+@pytest.mark.parametrize("freeze", ["BatchNorm_0", "Conv"])
+def test_what_cannot_be_frozen(fit_toy, freeze):
+    """Running statistics that training changes; what is not there."""
+    with pytest.raises(ValueError, match=r"^freeze\b"):
+        fit_toy(freeze=freeze)
 
 
-def parts_of(name):
-    model = models.create(
-        name, dim=8, **({"freeze_batch_norm": True} if NETWORKS[name].batch_norm else {})
-    )
+def params_of(name):
+    settings = {"freeze_batch_norm": True} if NETWORKS[name].batch_norm else {}
     images = jax.ShapeDtypeStruct((1, 64, 64, 3), jnp.float32)
-    return model, jax.eval_shape(model.init, jax.random.key(0), images)["params"]
+    model = models.create(name, dim=8, **settings)
+    return jax.eval_shape(model.init, jax.random.key(0), images)["params"]
 
 
-@pytest.mark.parametrize(
-    ("name", "blocks", "before", "after"),
-    [
-        ("vit_s16", 12, "class_token patches positions", "head norm"),
-        ("dinov2_s14_reg", 12, "class_token patches positions registers", "head norm"),
-        ("clip_b32", 12, "class_token norm_before patches positions", "head norm projection"),
-        ("siglip_b16", 12, "patches positions", "head norm pool"),
-        ("efficientnet_lite0", 16, "stem", "head top"),
-        ("resnet50", 16, "stem_conv stem_norm", "head"),
-        ("bn_inception", 10, "conv1_7x7_s2 conv2_3x3 conv2_3x3_reduce", "head"),
-    ],
-)
-def test_the_depth_of_every_part_of_a_network(name, blocks, before, after):
-    _, params = parts_of(name)
-    depth = adapt.depths(params, *NETWORKS[name].blocks)
+PARTS = {
+    "vit_s16": (12, "class_token patches positions", "head norm"),
+    "resnet50": (16, "stem_conv stem_norm", "head"),
+    "dinov2_s14_reg": (12, "class_token patches positions registers", "head norm"),
+    "clip_b32": (12, "class_token norm_before patches positions", "head norm projection"),
+    "siglip_b16": (12, "patches positions", "head norm pool"),
+    "efficientnet_lite0": (16, "stem", "head top"),
+    "bn_inception": (10, "conv1_7x7_s2 conv2_3x3 conv2_3x3_reduce", "head"),
+}
+FIRST = ("vit_s16", "resnet50")  # one of each kind; the others repeat it
+NAMES = [name if name in FIRST else pytest.param(name, marks=pytest.mark.slow) for name in PARTS]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_depth_of_every_part_of_a_network(name):
+    blocks, before, after = PARTS[name]
+    depth = adapt.depths(params_of(name), *NETWORKS[name].blocks)
     assert set(depth.values()) == set(range(blocks + 2))
     assert sorted(n for n in depth if depth[n] == 0) == before.split()
     assert sorted(n for n in depth if depth[n] == blocks + 1) == after.split()
@@ -139,16 +177,11 @@ def test_learning_rates_by_depth():
     names = ["patches", "block0", "block1", "block10", "norm", "head"]
     params = {"model": {name: jnp.zeros(1) for name in names}, "proxies": jnp.zeros(1)}
     optimizer = make_optimizer(plan, ("proxies",), steps_per_epoch=1)
-    updates, _ = optimizer.update(
-        jax.tree.map(jnp.ones_like, params), optimizer.init(params), params
-    )
+    ones = jax.tree.map(jnp.ones_like, params)
+    updates, _ = optimizer.update(ones, optimizer.init(params), params)
     factors = [-float(updates["model"][name][0]) for name in names]
     assert factors == [1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 1]
     assert float(updates["proxies"][0]) == -100
-    with pytest.raises(
-        ValueError, match="blocks must be a pattern of the model's parts, 'layer' n"
-    ):
-        adapt.scale_by_depth(0.5, "stem", "layer").update(params, optax.EmptyState())
 
 
 TINY = {"width": 8, "depth": 2, "heads": 2, "patch": 8, "grid": 2}
@@ -163,27 +196,21 @@ def tiny(plan, pictures, out_dir=None, **settings):
 def test_the_last_blocks_of_a_network(pictures):
     plan = dataclasses.replace(PLAN, last_blocks=1)
     start, end = (tiny(dataclasses.replace(plan, steps=n), pictures).state for n in (0, 2))
-    moved = {
-        name: not all(jax.tree.leaves(jax.tree.map(np.array_equal, part, after)))
-        for (name, part), after in zip(
-            start.params["model"].items(), end.params["model"].values(), strict=True
-        )
-    }
-    stay = {"patches", "positions", "class_token", "block0"}
-    assert moved == {name: name not in stay for name in start.params["model"]}
-    with pytest.raises(ValueError, match="last_blocks must be below the network's 2 blocks, got 2"):
+    start, end = start.params["model"], end.params["model"]
+    learns = {name for name in start if any(jax.tree.leaves(moved(start[name], end[name])))}
+    assert learns == set(start) - {"patches", "positions", "class_token", "block0"}
+    with pytest.raises(ValueError, match=r"^last_blocks\b"):
         tiny(dataclasses.replace(PLAN, last_blocks=2), pictures)
-    with pytest.raises(ValueError, match="got small: of others lora_paths says what changes"):
+    with pytest.raises(ValueError, match=r"\blora\b.*small.*lora_paths"):
         make_network(Recipe(network="small", lora=2), pictures)
+
+
+def test_the_last_blocks_of_a_network_with_batch_norm(pictures):
     lite = Recipe(network="efficientnet_lite0", last_blocks=1)
     assert make_network(lite, pictures).freeze_batch_norm
     pattern = pattern_of(lite, make_network(lite, pictures), pictures)
-    learns = adapt.split(
-        *(
-            f(parts_of("efficientnet_lite0")[1])
-            for f in (dict, lambda p: adapt.matching(p, pattern))
-        )
-    )[0]
+    params = params_of("efficientnet_lite0")
+    learns, _ = adapt.split(params, adapt.matching(params, pattern))
     first = {path.split("/")[0] for path in adapt.paths(learns)}
     assert {name.rpartition("_")[0] or name for name in first} == {"stage6_block0", "top", "head"}
 
@@ -220,40 +247,10 @@ def test_low_ranks_by_hand():
     made = adapt.lora_merged({"w": jnp.asarray(w), "v": 1}, {"w": {"a": a, "b": b}}, 0.5)
     np.testing.assert_allclose(made["w"], w + 0.5 * (a @ b).reshape(w.shape), rtol=1e-5)
     assert made["v"] == 1
-    factors = functools.partial(adapt.lora_factors, jax.random.key(0), {"v": jnp.ones(3)}, 2)
-    with pytest.raises(ValueError, match="pattern must name kernels, 'v' names vectors alone"):
-        factors("v")
-    with pytest.raises(ValueError, match="pattern must be a pattern of parameters' paths, 'w' nam"):
-        factors("w")
-    with pytest.raises(TypeError, match="params must be nested dictionaries, got a list"):
-        adapt.lora_factors(jax.random.key(0), [1], 2, "w")
-    with pytest.raises(TypeError, match="params must be nested dictionaries, got others within"):
-        adapt.lora_factors(jax.random.key(0), {"w": [jnp.ones((2, 2))]}, 2, ".*")
 
 
-def test_what_a_module_calls_value_keeps_its_name(two):
-    eqx = pytest.importorskip("equinox", reason="names its arrays: pip install equinox")
-
-    class Attention(eqx.Module):
-        value: jax.Array
-        query: jax.Array
-
-    class Net(eqx.Module):
-        part: Attention
-
-    net = Net(Attention(jnp.ones(1), jnp.ones(1)))
-    assert adapt.paths(net) == ["part/value", "part/query"]
-    for settings, error, message in (
-        ({"rank": 0}, ValueError, "rank must be >= 1, got 0"),
-        ({"alpha": -1.0}, ValueError, "alpha must be > 0, got -1.0"),
-        ({"paths": 1}, TypeError, "pattern must be a text, got a int"),
-    ):
-        with pytest.raises(error, match=message):
-            WithLora(two, **{"rank": 1, "paths": "block0", **settings})
-
-
-def test_low_ranks_of_anyone_s_network_beside_weights(fit_toy, two):
-    """What pretrained weights are for knows nothing of the factors."""
+def test_low_ranks_of_any_network_with_pretrained_weights(fit_toy, two):
+    """Weights have no factors."""
     model = WithLora(two, 1, "block1", also="block0/bias|head")
 
     def ones(variables):
@@ -262,8 +259,8 @@ def test_low_ranks_of_anyone_s_network_beside_weights(fit_toy, two):
     start, end = (
         fit_toy(model=model, steps=n, pretrained=ones).state.params["model"] for n in (0, 2)
     )
-    moved = jax.tree.map(lambda x, y: bool((x != y).any()), start, end)
     assert float(start["block0"]["kernel"].sum()) == 45
-    assert moved["block0"] == {"kernel": False, "bias": True}
-    assert moved["block1"] == {"kernel": False, "bias": False}
-    assert moved["lora"] == {"block1": {"kernel": {"a": True, "b": True}}}
+    learns = moved(start, end)
+    assert learns["block0"] == {"kernel": False, "bias": True}
+    assert learns["block1"] == {"kernel": False, "bias": False}
+    assert learns["lora"] == {"block1": {"kernel": {"a": True, "b": True}}}

@@ -1,7 +1,6 @@
-"""Training on image files: damaged images, resume, evaluation, what history and log tell."""
+"""Training on image files: damaged images, resume, evaluation, history and log."""
 
 import json
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -21,8 +20,6 @@ from jdml.training import fit, metric_names, recall_ranks, score
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("grain")
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def data(tmp_path) -> Dataset:
@@ -37,18 +34,8 @@ def data(tmp_path) -> Dataset:
     return Dataset("noise", ImageFiles(paths, conventional(8)), labels, {"class": labels})
 
 
-class Killed(BaseException):
-    """Stands for a signal."""
-
-
-def batches_of(data, die_at=None, **settings):
-    class Batches(ImageBatches):
-        def __next__(self):
-            if self.get_state()["batch"] + 5 * self.get_state()["epoch"] + 1 == die_at:
-                raise Killed
-            return super().__next__()
-
-    return Batches(data, RandomBatchSampler(40, 8, seed=1), workers=3, **settings)
+def batches_of(data, kind=ImageBatches, **settings):
+    return kind(data, RandomBatchSampler(40, 8, seed=1), workers=3, **settings)
 
 
 def train(toy, data, batches, **settings):
@@ -62,20 +49,26 @@ def train(toy, data, batches, **settings):
     return fit(toy.model, toy.objective, toy.optimizer, data, batches, **(parts | settings))
 
 
-@pytest.mark.parametrize("die_at", [1, 3, 7, 12])
+@pytest.mark.parametrize("die_at", [7, pytest.param(12, marks=pytest.mark.slow)])
 def test_resume_is_bit_exact(toy, identical, data, tmp_path, die_at):
     """With a damaged file that is skipped before and after the kill."""
     data.images.files[5].write_bytes(b"\xff\xd8 no image")
     evaluate = {"evaluate": lambda embed: {"norm": float(embed(data.images[:4]).sum())}}
     settings = {"checkpoint_every": 3, **evaluate}
 
-    def run(name, die_at=None):
-        batches = batches_of(data, die_at, on_bad_image="skip")
+    class Killed(ImageBatches):
+        def __next__(self):
+            if self.get_state()["batch"] + 5 * self.get_state()["epoch"] + 1 == die_at:
+                raise toy.Killed
+            return super().__next__()
+
+    def run(name, kind=ImageBatches):
+        batches = batches_of(data, kind, on_bad_image="skip")
         return train(toy, data, batches, out_dir=tmp_path / name, **settings)
 
     unbroken = run("a")
-    with pytest.raises(Killed):
-        run("b", die_at)
+    with pytest.raises(toy.Killed):
+        run("b", Killed)
     resumed = run("b")
     assert identical(unbroken.state, resumed.state)
     assert unbroken.history == resumed.history
@@ -93,9 +86,9 @@ def test_history_and_log(toy, data, tmp_path, capsys):
     assert {"class/R@1", "class/MAP@R"} <= set(result.history[1])
 
 
-def test_a_damaged_image_stops_and_is_named(toy, data):
+def test_a_damaged_image_ends_the_run_and_is_named(toy, data):
     data.images.files[39].write_bytes(b"")
-    with pytest.raises(BadImageError, match=r"39\.jpg: expected a whole image"):
+    with pytest.raises(BadImageError, match=r"39\.jpg"):
         train(toy, data, batches_of(data))
 
 
@@ -109,14 +102,13 @@ def test_skipped_rows_do_not_count(toy, identical, data):
     assert identical(damaged(b"").state, damaged(b"other").state)
 
 
-def test_a_memory_knows_the_rows_of_the_data_set(toy, data):
-    """Those of damaged files are not stored."""
+def test_a_memory_knows_the_rows_of_whole_files(toy, data):
     data.images.files[5].write_bytes(b"")
     objective = objectives.with_memory(objectives.pair(jdml.contrastive_loss), 100, 2)
     batches = batches_of(data, on_bad_image="skip")
-    result = fit(toy.model, objective, toy.optimizer, data, batches, steps=12, progress=False)
+    result = fit(toy.model, objective, toy.optimizer, data, batches, steps=6, progress=False)
     sampler = RandomBatchSampler(40, 8, seed=1)
-    rows = np.concatenate([next(sampler) for _ in range(12)])
+    rows = np.concatenate([next(sampler) for _ in range(6)])
     rows = rows[rows != 5]
     np.testing.assert_array_equal(result.state.objective_state.memory.ids[: len(rows)], rows)
 
@@ -127,11 +119,10 @@ def test_images_without_a_pipeline_are_those_of_evaluation(toy, data):
     piped = train(toy, data, batches_of(data, augment=False))
     losses = [[record["loss"] for record in run.history] for run in (plain, piped)]
     np.testing.assert_allclose(*losses, rtol=1e-4)
-    assert all(a["step"] < b["step"] for a, b in pairwise(plain.history))
 
 
 def test_batches_of_another_data_set(toy, data):
-    with pytest.raises(ValueError, match="sampler must be ImageBatches of train"):
+    with pytest.raises(ValueError, match=r"^sampler\b"):
         train(toy, data.select(np.arange(40)), batches_of(data))
 
 
@@ -143,13 +134,9 @@ def test_score_of_queries_in_a_gallery():
     points = np.array([0.0, 10.0, 1.0, 2.0, 11.0], np.float32).reshape(-1, 1, 1, 1)
     items = np.array([0, 1, 1, 0, 1])
     whole = Dataset("points", points, items, {"item": items, "any": 0 * items})
-    scores = score(
-        lambda images: images.reshape(len(images), 1),
-        whole.select([0, 1]),
-        whole.select([2, 3, 4]),
-        normalize=None,
-        recall_at=(1, 2),
-    )
+    sets = whole.select([0, 1]), whole.select([2, 3, 4])
+    embed = lambda images: images.reshape(len(images), 1)  # noqa: E731
+    scores = score(embed, *sets, normalize=None, recall_at=(1, 2))
     assert list(scores)[:4] == ["item/R@1", "item/R@2", "item/RP", "item/MAP@R"]
     assert (scores["item/R@1"], scores["item/R@2"], scores["any/R@1"]) == (0.5, 1.0, 1.0)
 

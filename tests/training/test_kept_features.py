@@ -1,7 +1,9 @@
-"""Features of a frozen backbone, computed once and kept: those of the network and the images, of anyone's network."""
+"""Features of a frozen backbone, computed once: those of the network and of the images, of any network."""
 
 import dataclasses
+import re
 import shutil
+from types import SimpleNamespace
 
 import chex
 import jax
@@ -15,70 +17,81 @@ import jdml
 from jdml import data, models
 from jdml.models.tensors import replacing
 from jdml.recipes import Recipe
-from jdml.training import load, train
-from jdml.training.kept import FeatureFeed, _content
-
-pytestmark = pytest.mark.slow
+from jdml.training import fit, load, train
 
 
-@pytest.mark.parametrize("pooling", ["average", "gem"])
-def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path, pooling, monkeypatch):
-    """The same head as of images at each step; read again where they were kept; the run is one of the network."""
-    fill, named = FeatureFeed._fill, []
+class Watched:
+    """Images of which each look notes what a folder holds."""
 
-    def seen(feed, *parts):
-        named.extend((tmp_path / "kept").glob("features/*"))
-        fill(feed, *parts)
+    def __init__(self, images, folder):
+        self.images, self.folder, self.found = images, folder, []
+        self.shape, self.dtype, self.nbytes = images.shape, images.dtype, images.nbytes
 
-    monkeypatch.setattr(FeatureFeed, "_fill", seen)
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, rows):
+        self.found.extend(self.folder.glob("*"))
+        return self.images[rows]
+
+
+def features_of(toy, model, images, folder, **settings):
+    """Train the head of a toy on features of its images, which lie in a folder."""
+    train = SimpleNamespace(images=images, labels=toy.data.labels)
+    settings = {"steps": 1, "freeze": "block.*", "kept_views": 1, "progress": False, **settings}
+    fit(model, toy.objective, toy.optimizer, train, toy.batches(), features=folder, **settings)
+    return list(folder.iterdir())
+
+
+def test_features_of_a_frozen_backbone_are_computed_once(pictures, tmp_path):
+    """The same head as of images at each step; read again from their folder; the run is one of the network."""
     plan = Recipe(network="small", dim=4, batch=8, steps=3, rate=1e-2, loss="proxy_anchor")
-    plan = dataclasses.replace(plan, freeze="backbone", pooling=pooling)
-    told = []
-    settings = {"progress": False, "validation": pictures, "evaluate_every": 1, "tell": told.append}
-    kept = train(plan, pictures, out_dir=tmp_path / "kept", **settings)
-    assert named == []  # nothing large is left by a process that is killed meanwhile
-    (file,) = (tmp_path / "kept" / "features").iterdir()
-    features = np.load(file)
-    assert features.shape == (24, 1, {"average": 64, "gem": 2 * 64}[pooling])
-    assert told[0].startswith(f"learns {260 + (pooling == 'gem')} of the network's ")
-    if pooling == "average":
-        each = train(dataclasses.replace(plan, kept_views=0), pictures, **settings)
-        chex.assert_trees_all_close(kept.state.params, each.state.params, rtol=1e-3, atol=1e-5)
-        scores = ([r["MAP@R"] for r in result.history] for result in (kept, each))
-        np.testing.assert_allclose(*scores, atol=1e-3)
-        np.save(file, 1 - features)  # they are read, not computed
-        settings["validation"] = None
-        again = train(plan, pictures, features=file.parent, **settings)
-        assert abs(again.history[0]["loss"] - kept.history[0]["loss"]) > 1e-3
-        alone = train(plan, pictures, progress=False)  # without a folder they are in memory
-        chex.assert_trees_all_close(alone.state.params, kept.state.params, rtol=1e-4)
-    trained = load(tmp_path / "kept")
-    few, all_ = (kept.embedder(images) for images in (pictures.images[:5], pictures.images))
-    np.testing.assert_allclose(few, all_[:5], atol=1e-6)
-    np.testing.assert_allclose(trained.embed(pictures.images), jdml.sphere(all_), atol=1e-6)
-    with pytest.raises(ValueError, match="kept_views must be 1 of images in memory"):
+    plan, lines = dataclasses.replace(plan, freeze="backbone"), []
+    settings = {"progress": False, "validation": pictures, "evaluate_every": 1}
+    settings["tell"] = lines.append
+    cached = train(plan, pictures, out_dir=tmp_path / "run", **settings)
+    (file,) = (tmp_path / "run" / "features").iterdir()
+    assert np.load(file).shape == (24, 1, 64)
+    assert re.findall(r"\d+", lines[0])[0] == "260"
+    each = train(dataclasses.replace(plan, kept_views=0), pictures, **settings)
+    chex.assert_trees_all_close(cached.state.params, each.state.params, rtol=1e-3, atol=1e-5)
+    scores = ([r["MAP@R"] for r in result.history] for result in (cached, each))
+    np.testing.assert_allclose(*scores, atol=1e-3)
+    few, every = (cached.embedder(images) for images in (pictures.images[:5], pictures.images))
+    np.testing.assert_allclose(few, every[:5], atol=1e-6)
+    embedded = load(tmp_path / "run").embed(pictures.images)
+    np.testing.assert_allclose(embedded, jdml.sphere(every), atol=1e-6)
+    np.save(file, 1 - np.load(file))  # they are read, not computed
+    settings["validation"] = None
+    again = train(plan, pictures, features=file.parent, **settings)
+    assert abs(again.history[0]["loss"] - cached.history[0]["loss"]) > 1e-3
+    alone = train(plan, pictures, progress=False)  # without a folder they are in memory
+    chex.assert_trees_all_close(alone.state.params, cached.state.params, rtol=1e-4)
+    with pytest.raises(ValueError, match=r"^kept_views\b"):
         train(dataclasses.replace(plan, kept_views=2), pictures, progress=False)
 
 
-def test_features_are_of_the_arrays_they_were_computed_of():
-    images = np.zeros((3, 4, 4, 3), np.uint8)
-    assert _content(images) == _content(images.copy())
-    assert _content(images) != _content(images + np.uint8(1))
+def test_features_lie_in_the_folder_once_they_are_whole(toy, two, tmp_path):
+    """Nothing large is left by a process that is killed; other images have other features."""
+    folder = tmp_path / "features"
+    images = Watched(toy.data.images, folder)
+    assert len(features_of(toy, two, images, folder)) == 1
+    assert images.found == []
+    assert len(features_of(toy, two, toy.data.images, folder)) == 1
+    assert len(features_of(toy, two, 255 - toy.data.images, folder)) == 2
 
 
-def test_one_of_several_processes_writes_features(fit_toy, tmp_path, monkeypatch, two):
-    monkeypatch.setattr("jdml.training.kept.writes", lambda: False)
-    settings = {"model": two, "freeze": "block.*", "kept_views": 1}
-    assert fit_toy(tmp_path, **settings).history[-1]["step"] == 3
-    assert list((tmp_path / "features").iterdir()) == []
+def test_one_of_several_processes_writes_features(toy, two, tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    assert features_of(toy, two, toy.data.images, tmp_path / "features") == []
 
 
-def test_features_that_a_disk_has_no_room_for(fit_toy, tmp_path, monkeypatch, two):
-    """A process that wrote them to a mapped file would end without a word."""
+def test_features_that_a_disk_has_no_room_for(toy, two, tmp_path, monkeypatch):
+    """A process that wrote them to a mapped file would be ended by the system."""
     free = shutil.disk_usage(tmp_path)._replace(free=(1 << 20) + 2 * 40 * 5 * 4 - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
-    with pytest.raises(OSError, match="No space left on device: '.*/features'"):
-        fit_toy(features=tmp_path / "features", model=two, freeze="block.*", kept_views=1)
+    with pytest.raises(OSError, match=r"/features\b"):
+        features_of(toy, two, toy.data.images, tmp_path / "features")
     assert list((tmp_path / "features").iterdir()) == []
 
 
@@ -92,7 +105,7 @@ def test_two_runs_write_the_same_features_at_once(tmp_path):
     np.testing.assert_array_equal(np.load(file), np.ones(9))
 
 
-def test_kept_features_are_those_of_the_images_and_of_the_network(tmp_path):
+def test_features_are_those_of_the_images_and_of_the_network(tmp_path):
     """Not of files of these names in another folder, or before; nor of a network with the same parameters."""
 
     def written(folder, seed):
@@ -104,7 +117,8 @@ def test_kept_features_are_those_of_the_images_and_of_the_network(tmp_path):
         images = data.ImageFiles(files, data.conventional(8))
         return data.Dataset(folder, images, np.array([0, 0, 1, 1], np.int32))
 
-    def kept(plan):
+    def files(plan):
+        """Train, and count the files of features."""
         embedded = []
 
         def evaluate(embedder):
@@ -121,12 +135,12 @@ def test_kept_features_are_those_of_the_images_and_of_the_network(tmp_path):
 
     train_set, test = written("train", 0), written("test", 1)
     plan = Recipe(network="small", dim=4, batch=(2, 2), steps=1, freeze="backbone", loss="triplet")
-    assert kept(plan) == 2
-    assert kept(dataclasses.replace(plan, dim=3)) == 2
-    assert kept(dataclasses.replace(plan, pooling="max")) == 4
+    assert files(plan) == 2
+    assert files(dataclasses.replace(plan, dim=3)) == 2
+    assert files(dataclasses.replace(plan, pooling="max")) == 4
     test = written("test", 2)
-    assert kept(plan) == 5
-    assert kept(dataclasses.replace(plan, kept_views=2)) == 6
+    assert files(plan) == 5
+    assert files(dataclasses.replace(plan, kept_views=2)) == 6
     (views,) = (x for x in map(np.load, (tmp_path / "features").iterdir()) if x.shape[1] == 2)
     assert views.shape == (4, 2, 8)
     assert (views[:, 0] != views[:, 1]).any(-1).all()
@@ -146,22 +160,8 @@ def of_nnx():
     return Net()
 
 
-def of_equinox():
-    eqx = pytest.importorskip("equinox", reason="trains its modules: pip install equinox")
-
-    class Net(eqx.Module):
-        body: eqx.nn.Linear
-        head: eqx.nn.Linear
-
-        def __call__(self, image):
-            return self.head(jax.nn.relu(self.body(image.reshape(-1))))
-
-    keys = jax.random.split(jax.random.key(0))
-    return Net(eqx.nn.Linear(9, 5, key=keys[0]), eqx.nn.Linear(5, 2, key=keys[1]))
-
-
 def of_functions():
-    """Compiled as a whole, in half precision, and with a head that takes what it gets twice."""
+    """Compiled as a whole, in half precision, and with a head that uses its input twice."""
     keys = jax.random.split(jax.random.key(0))
     params = {
         "body": jax.random.normal(keys[0], (9, 5)) / 3,
@@ -178,24 +178,29 @@ def of_functions():
 
 
 @pytest.mark.parametrize(
-    ("made", "width"), [(None, 5), (of_nnx, 5), (of_equinox, 5), (of_functions, 2 * 5)]
+    ("made", "width"),
+    [
+        (None, 5),  # Linen's
+        (of_functions, 2 * 5),
+        pytest.param(of_nnx, 5, marks=pytest.mark.slow),  # the same of another module
+    ],
 )
-def test_features_are_kept_of_anyone_s_network(fit_toy, two, tmp_path, made, width):
-    """Each step is the one on images, on a mesh too, and only the head moves; None is Flax's two layers."""
+def test_features_of_any_network(fit_toy, two, tmp_path, made, width):
+    """Each step is the one on images, on a mesh too, and only the head moves."""
     explicit = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
     model = made() if made else two
     settings = {"model": model, "freeze": "(?!head/).*", "evaluate_every": 1, "log_every": 1}
     each = fit_toy(**settings)
     mesh = explicit if made is of_functions else None
-    kept = fit_toy(tmp_path, kept_views=1, mesh=mesh, **settings)
+    cached = fit_toy(tmp_path, kept_views=1, mesh=mesh, **settings)
     (file,) = (tmp_path / "features").iterdir()
     assert np.load(file).shape == (40, 1, width)
-    chex.assert_trees_all_close(kept.state.params, each.state.params, rtol=1e-4, atol=1e-6)
+    chex.assert_trees_all_close(cached.state.params, each.state.params, rtol=1e-4, atol=1e-6)
     for name in ("loss", "spread"):
-        told = ([record[name] for record in result.history] for result in (kept, each))
-        np.testing.assert_allclose(*told, rtol=1e-4)
+        values = ([record[name] for record in result.history] for result in (cached, each))
+        np.testing.assert_allclose(*values, rtol=1e-4)
     start = fit_toy(**{**settings, "steps": 0}).state.params["model"]
-    same = jax.tree.map(np.array_equal, start, kept.state.params["model"])
+    same = jax.tree.map(np.array_equal, start, cached.state.params["model"])
     head = jax.tree.leaves(same.pop("head"))
     assert all(jax.tree.leaves(same))
     assert not any(head)
@@ -210,63 +215,29 @@ class Both(nn.Module):
 
 
 HEADS = {
-    "images": lambda x, train: nn.Dense(2, name="body")(nn.Dense(2, name="head")(x)),
-    "rows": lambda x, train: (
-        nn.Dense(2, name="head")(nn.Dense(2, name="body")(x).mean(0)) + x[:, :2]
-    ),
-    "checkpoint": lambda x, train: nn.remat(Both)(name="both")(x),
-    "mean": lambda x, train: nn.Dense(2, name="head")(
-        nn.Dense(2, name="body")(x) - nn.Dense(2, name="body_mean")(x).mean(0)
-    ),
-    "scale": lambda x, train: nn.Dense(2, name="head")(nn.Dense(2, name="body")(x)) * (2.0 - train),
-    "norm": lambda x, train: nn.BatchNorm(not train, name="head")(nn.Dense(2, name="body")(x)),
-    "plain norm": lambda x, train: nn.Dense(2, name="head")(
-        nn.BatchNorm(not train, use_scale=False, use_bias=False, name="head_norm")(
-            nn.Dense(2, name="body")(x)
-        )
-    ),
-    "dropout before": lambda x, train: nn.Dense(2, name="head")(
-        nn.Dropout(0.5, deterministic=not train)(nn.Dense(2, name="body")(x))
-    ),
-    "dropout": lambda x, train: nn.Dropout(0.5, deterministic=not train)(
-        nn.Dense(2, name="head")(nn.Dense(2, name="body")(x))
-    ),
+    "images": lambda body, head, x, train: body(head(x)),
+    "checkpoint": lambda body, head, x, train: nn.remat(Both)(name="both")(x),
+    "rows": lambda body, head, x, train: head(body(x).mean(0)) + x[:, :2],
+    "mean": lambda body, head, x, train: head(body(x) - body(x).mean(0)),
+    "scale": lambda body, head, x, train: head(body(x)) * (2.0 - train),
+    "norm": lambda body, head, x, train: head(nn.BatchNorm(not train)(body(x))),
+    "dropout": lambda body, head, x, train: head(nn.Dropout(0.5, deterministic=not train)(body(x))),
 }
 
 
 class Odd(nn.Module):
-    """A network with a head of which no features can be kept."""
+    """A network of which no features can be stored."""
 
-    head: str
+    kind: str
 
     @nn.compact
     def __call__(self, images, *, train=False):
-        return HEADS[self.head](images.reshape(len(images), -1), train)
+        body, head = nn.Dense(2, name="body"), nn.Dense(2, name="head")
+        return HEADS[self.kind](body, head, images.reshape(len(images), -1), train)
 
 
-@pytest.mark.parametrize(
-    ("head", "message"),
-    [
-        (
-            "images",
-            r"kept_views: what learns takes the images themselves \(in JAX's dot_general\), so",
-        ),
-        (
-            "checkpoint",
-            r"what learns takes the images themselves \(in JAX's (remat2|checkpoint)\), s",
-        ),
-        ("mean", "what comes before anything that learns must make of an image the same in any"),
-        (
-            "rows",
-            r"takes \[\[2\], \[1009, 2\]\] of 1009 images; without kept_views \(None; 0 in a recipe\) ",
-        ),
-        ("norm", "kept_views: what learns must be the same in training and evaluation, without"),
-        ("scale", "kept_views: what learns must be the same in training and evaluation, withou"),
-        ("plain norm", "kept_views: what learns must be the same in training and evaluation, wi"),
-        ("dropout before", "kept_views: what learns must be the same in training and evaluation"),
-        ("dropout", "kept_views: what learns must be the same in training and evaluation, with"),
-    ],
-)
-def test_networks_of_which_no_features_are_kept(fit_toy, head, message):
-    with pytest.raises(ValueError, match=message):
-        fit_toy(model=Odd(head), freeze="(.*/)?body.*", kept_views=1)
+@pytest.mark.parametrize("kind", HEADS)
+def test_networks_of_which_no_features_can_be_stored(fit_toy, kind):
+    """Their head takes images, depends on the other rows, or differs between training and evaluation."""
+    with pytest.raises(ValueError, match=r"^kept_views\b"):
+        fit_toy(model=Odd(kind), freeze="(.*/)?body.*", kept_views=1)

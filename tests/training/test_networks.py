@@ -1,6 +1,7 @@
 """What `fit` takes as a network: each kind is trained, saved and read again, or refused before any file."""
 
 import re
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,8 @@ from jax.example_libraries import stax
 
 import jdml
 from jdml import data, objectives, training
+from jdml.recipes import Recipe
+from jdml.training.by_recipe import make_network
 from jdml.training.models import as_model
 
 FEATURES = np.random.default_rng(0).normal(size=(24, 6)).astype(np.float32)
@@ -445,6 +448,22 @@ def test_another_library_s_object_with_images_is_a_data_set():
 def test_a_sampler_of_other_rows_is_refused():
     with pytest.raises(ValueError, match=r"^sampler\b.*24.*20"):
         fit((init, apply), sampler=data.RandomBatchSampler(20, 8))
+
+
+def test_a_factory_with_other_arguments(monkeypatch):
+    """One with any arguments gets those that a recipe has; one that needs others is refused."""
+    given = []
+
+    def net(dim, *layers, **more):
+        given.append((dim, layers, more))
+        return Attribute()
+
+    own = SimpleNamespace(net=net, deep=lambda dim, depth: None)
+    monkeypatch.setitem(sys.modules, "own_nets", own)
+    make_network(Recipe(network="own_nets:net", dim=3), SET)
+    assert given == [(3, (), {})]
+    with pytest.raises(TypeError, match=r"\bown_nets:deep\b.*\bdepth\b"):
+        make_network(Recipe(network="own_nets:deep"), SET)
 
 
 def test_the_memory_of_parameters_is_reported():

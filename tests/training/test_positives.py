@@ -1,11 +1,12 @@
-"""Batches from which a pair loss learns nothing: refused, stopped, and not met by default."""
+"""Batches from which a pair loss learns nothing: refused, stopped, and never the default."""
 
+import re
 from dataclasses import replace
 
+import jax
 import numpy as np
 import optax
 import pytest
-from flax import linen as nn
 
 import jdml
 from jdml import data, objectives, training
@@ -31,21 +32,24 @@ def pairs(rows, labels):
     return sum(y[i] == y[j] for i in range(len(y)) for j in range(i))
 
 
-@pytest.mark.parametrize("batch", [16, (8, 2), (4, 5), (8, 1)])
-def test_expected_pairs_are_those_that_come(batch):
-    recipe = Recipe(batch=batch)
-    sampler = make_sampler(recipe, CLASSES)
-    seen = np.mean([pairs(next(sampler), CLASSES) for _ in range(2000)])
-    assert positive_pairs(recipe, CLASSES) == pytest.approx(seen, rel=0.05)
+UNLIKE = np.repeat(np.arange(12), [1, 2, 3, 5, 8, 13, 2, 3, 5, 8, 2, 3])
 
 
-@pytest.mark.parametrize("power", [0.0, 0.5])
-def test_expected_pairs_of_classes_that_come_by_a_power(power):
-    labels = np.repeat(np.arange(12), [1, 2, 3, 5, 8, 13, 2, 3, 5, 8, 2, 3])
-    recipe = Recipe(batch=(3, 4), class_power=power)
+@pytest.mark.parametrize(
+    ("settings", "labels"),
+    [
+        ({"batch": 16}, CLASSES),
+        ({"batch": (4, 5)}, CLASSES),
+        ({"batch": (8, 1)}, CLASSES),
+        ({"batch": (3, 4), "class_power": 0.0}, UNLIKE),
+        ({"batch": (3, 4), "class_power": 0.5}, UNLIKE),
+    ],
+)
+def test_the_expected_number_of_pairs_is_the_mean_of_batches(settings, labels):
+    recipe = Recipe(**settings)
     sampler = make_sampler(recipe, labels)
-    seen = np.mean([pairs(next(sampler), labels) for _ in range(2000)])
-    assert positive_pairs(recipe, labels) == pytest.approx(seen, rel=0.05)
+    mean = np.mean([pairs(next(sampler), labels) for _ in range(2000)])
+    assert positive_pairs(recipe, labels) == pytest.approx(mean, rel=0.05)
 
 
 def test_batches_within_a_view_are_typed_and_refused():
@@ -56,21 +60,16 @@ def test_batches_within_a_view_are_typed_and_refused():
     assert (recipe.remat, recipe.dtype) == (True, "float16")
     rows = next(make_sampler(recipe, CLASSES, views={"kind": CLASSES // 5}))
     assert len(set(CLASSES[rows] // 5)) == 1
-    for changed, message in (
-        ({"batch_within": "kinds"}, "batch_within must be one of kind, got 'kinds'; did you mean"),
-        ({"batch": 8}, "batch_within needs batch as classes x samples, such as 16x4, got 8"),
-    ):
-        with pytest.raises(ValueError, match=message):
+    for changed, name in ({"batch_within": "kinds"}, "kinds"), ({"batch": 8}, "batch"):
+        with pytest.raises(ValueError, match=rf"^batch_within\b.*\b{name}\b"):
             make_sampler(replace(recipe, **changed), CLASSES, views={"kind": CLASSES // 5})
-    with pytest.raises(ValueError, match="class_power must be from 0 to 1, got 2"):
+    with pytest.raises(ValueError, match=r"^class_power\b"):
         replace(recipe, class_power=2.0)
-    with pytest.raises(ValueError, match="remat is for vision transformers, network eps has no"):
+    with pytest.raises(ValueError, match=r"^remat\b"):
         make_network(replace(recipe, network="eps"), None)
 
 
-@pytest.mark.parametrize(
-    "labels", [CLASSES, UNEQUAL, np.arange(90) % 2, np.arange(9) // 2, np.arange(400) // 2]
-)
+@pytest.mark.parametrize("labels", [UNEQUAL, np.arange(9) // 2])
 def test_usual_batches_of_pair_losses_have_positives_and_negatives(labels):
     recipe = with_usual_batch(Recipe(), labels)
     check_positives(recipe, labels)
@@ -87,7 +86,6 @@ def test_usual_batches_of_pair_losses_have_positives_and_negatives(labels):
         ("triplet", np.arange(40) % 10, (10, 4)),
         ("triplet", np.arange(400) % 200, (32, 2)),
         ("triplet", np.arange(80) % 2, (2, 32)),
-        ("proxy_anchor", np.arange(400) % 40, 64),
         ("proxy_anchor", np.arange(40) % 10, 40),
     ],
 )
@@ -103,20 +101,20 @@ def test_batches_shrink_to_the_data():
 
 
 @pytest.mark.parametrize(
-    ("recipe", "labels", "message"),
+    ("recipe", "labels", "words"),
     [
-        (Recipe(batch=(20, 1)), CLASSES, "batch 20x1 has no two images of one class: .*16x4"),
-        (Recipe(batch=16), np.arange(30), "each of the 30 classes that train has one image"),
-        (Recipe(batch=(8, 2), small_classes="pad"), np.arange(30), "has one image"),
-        (Recipe(batch=1), CLASSES, "batch 1 has no two images of one class"),
-        (Recipe(batch=(1, 5)), CLASSES, "batch 1x5 has no two images of different classes"),
+        (Recipe(batch=(20, 1)), CLASSES, "batch 20x1.*16x4"),
+        (Recipe(batch=16), np.arange(30), "30 classes"),
+        (Recipe(batch=(8, 2), small_classes="pad"), np.arange(30), "30 classes"),
+        (Recipe(batch=1), CLASSES, "batch 1"),
+        (Recipe(batch=(1, 5)), CLASSES, "batch 1x5"),
     ],
 )
-def test_nothing_to_learn_is_refused(recipe, labels, message):
-    with pytest.raises(ValueError, match=message):
+def test_batches_of_which_nothing_is_learned_are_refused(recipe, labels, words):
+    with pytest.raises(ValueError, match=rf"\b{words}\b"):
         check_positives(recipe, labels)
     images = np.zeros((len(labels), 8, 8, 1), np.uint8)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"\b{words}\b"):
         training.train(recipe, data.Dataset("own", images, labels), steps=1, progress=False)
 
 
@@ -125,38 +123,20 @@ def test_proxies_and_memories_learn_from_any_batch():
     check_positives(Recipe(batch=(20, 1), memory=64), CLASSES)
 
 
-class Points(nn.Module):
-    """From four numbers to two."""
-
-    @nn.compact
-    def __call__(self, x, *, train):
-        return nn.Dense(2)(x)
-
-
-def sets(labels):
-    images = np.random.default_rng(0).normal(size=(len(labels), 4)).astype(np.float32)
-    return data.Dataset("points", images, np.asarray(labels))
+POINTS = (lambda key, x: jax.random.normal(key, (4, 2)), lambda params, x: x @ params)
 
 
 def fitted(objective, labels, sampler, steps, **settings):
-    return training.fit(
-        Points(),
-        objective,
-        optax.sgd(0.1),
-        sets(labels),
-        sampler,
-        steps=steps,
-        progress=False,
-        **settings,
-    )
+    images = np.random.default_rng(0).normal(size=(len(labels), 4)).astype(np.float32)
+    parts = objective, optax.sgd(0.1), data.Dataset("points", images, np.asarray(labels)), sampler
+    return training.fit(POINTS, *parts, steps=steps, progress=False, **settings)
 
 
-@pytest.mark.parametrize("steps", [3, 120])
-@pytest.mark.parametrize("mine", [None, jdml.mining.easy_positive()])
+@pytest.mark.parametrize(("steps", "mine"), [(3, None), (120, jdml.mining.easy_positive())])
 def test_fit_stops_where_no_positive_comes(steps, mine, tmp_path):
     objective = objectives.pair(jdml.triplet_loss, mine=mine)
     sampler = data.ClassBatchSampler(CLASSES, 20, 1)
-    with pytest.raises(ValueError, match=f"none of the first {min(steps, 50)} had any"):
+    with pytest.raises(ValueError, match=rf"^sampler\b.*one class.*\b{min(steps, 50)}\b"):
         fitted(objective, CLASSES, sampler, steps, out_dir=tmp_path)
     assert not (tmp_path / "model.safetensors").exists()
 
@@ -164,12 +144,12 @@ def test_fit_stops_where_no_positive_comes(steps, mine, tmp_path):
 @pytest.mark.parametrize("labels", [CLASSES, np.zeros(200, int)])
 def test_fit_stops_where_no_negative_comes(labels, caplog):
     sampler = data.ClassBatchSampler(labels, 1, 5)
-    with pytest.raises(ValueError, match="rows of two classes, .*: none of the first 50 had any"):
+    with pytest.raises(ValueError, match=r"^sampler\b.*two classes.*\b50\b"):
         fitted(objectives.pair(jdml.triplet_loss), labels, sampler, 60)
-    assert ("train has one class" in caplog.text) == (labels.max() == 0)
+    assert ("one class" in caplog.text) == (labels.max() == 0)
 
 
-def test_fit_goes_on_where_something_is_learned():
+def test_fit_continues_where_something_is_learned():
     """One positive in many batches; a loss of proxies; a memory that fills first."""
     rare = np.concatenate([np.arange(39), [0]])
     fitted(objectives.pair(jdml.triplet_loss), rare, data.RandomBatchSampler(40, 30), 60)
@@ -184,19 +164,15 @@ def run_of(**options):
     return TrainingRun(settled, settled.recipe(), {})
 
 
-def test_the_command_line_says_what_a_batch_holds():
+def test_the_command_line_reports_the_batch():
     run = run_of()
     assert run.recipe.batch == (10, 6)
-    assert any(
-        line.startswith("a batch has 150 pairs of one class, which triplet")
-        for line in run.summary()
-    )
-    assert run_of(loss="proxy_anchor").recipe.batch == 64
-    assert not any("pairs of one class" in line for line in run_of(loss="proxy_anchor").summary())
-    assert (
-        "note: --batch is 10x4, not 11x4: 1,198 images of 10 classes train"
-        in run_of(batch="11x4").summary()
-    )
+    assert any("150 pairs" in line for line in run.summary())
+    proxies = run_of(loss="proxy_anchor")
+    assert proxies.recipe.batch == 64
+    assert not any("pairs of one class" in line for line in proxies.summary())
+    (note,) = (line for line in run_of(batch="11x4").summary() if "--batch" in line)
+    assert re.findall(r"\d+x\d+", note) == ["10x4", "11x4"]
     assert run_of(batch="2000").recipe.batch == 1198
-    with pytest.raises(ValueError, match="--batch 10x1 has no two images of one class"):
+    with pytest.raises(ValueError, match=r"^--batch 10x1\b"):
         run_of(batch="10x1")
