@@ -10,13 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from absl.testing import parameterized
 
 pytest.importorskip("distrax", reason="flows are built on distrax (the flows extra)")
 
 from jdml import flows
 from jdml.flows.layers import Linear, Net, conditioned
-
-pytestmark = pytest.mark.slow
 
 B, CONDITION = 6, 4
 
@@ -53,8 +52,34 @@ KINDS = [
 ]
 
 
-# Of each size that is cut otherwise, two that share nothing.
-SIZED = [(7, kind) for kind in KINDS] + [(dim, KINDS[i]) for dim in (2, 3) for i in (dim, 7 - dim)]
+# Of each size that is cut otherwise, one; in `make test` each option is met twice.
+SIZED = [
+    pytest.param(7, kind, marks=[] if i in (0, 7) else [pytest.mark.slow])
+    for i, kind in enumerate(KINDS)
+] + [(2, KINDS[5]), (3, KINDS[3])]
+
+
+class Variants(chex.TestCase):
+    """Every preset, with few blocks: there and back, compiled or not, of NumPy's arrays or on a device."""
+
+    @chex.variants(with_jit=True, without_jit=True, with_device=True)
+    @parameterized.named_parameters(*((name, name) for name in flows.PRESETS))
+    def test_property(self, name: str) -> None:
+        _, _, x, c = built(4)
+        flow = flows.preset(name, 4, CONDITION, num_blocks=1, hidden=8, depth=2)
+        params = jax.device_get(flow.init(jax.random.key(3), x, c))
+
+        def energy(params: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+            latents, log_det = flow.apply(params, x, c)
+            back, log_det_back = flow.apply(params, latents, c, method="inverse")
+            return jnp.sum(jnp.square(latents)), (back, log_det + log_det_back)
+
+        step = jax.value_and_grad(energy, (0, 1), has_aux=True)
+        (_, (back, zero)), gradients = self.variant(step)(params, x)
+        np.testing.assert_allclose(back, x, atol=1e-5)
+        np.testing.assert_allclose(zero, np.zeros(B), atol=1e-5)
+        chex.assert_tree_all_finite(gradients)
+        chex.assert_trees_all_equal_shapes_and_dtypes(gradients, (params, x))
 
 
 @pytest.mark.parametrize(("dim", "kind"), SIZED)
@@ -67,13 +92,12 @@ def test_inverse_and_determinant(dim: int, kind: dict[str, Any]) -> None:
     np.testing.assert_allclose(log_det, np.linalg.slogdet(jacobians)[1], atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dim", "size", "kind"),
     [
-        (128, "paper", {}),
         (128, "paper", {"mixing": "linear"}),
         (512, "released", {}),
-        (512, "released", {"mixing": "linear", "coupling": "realnvp"}),
     ],
 )
 def test_round_trip_and_determinant_at_the_paper_s_sizes(
@@ -88,7 +112,11 @@ def test_round_trip_and_determinant_at_the_paper_s_sizes(
     np.testing.assert_allclose(log_det, np.linalg.slogdet(jacobians)[1], atol=2e-3)
 
 
-@pytest.mark.parametrize("conditioning", ["dense", "start", "mid", "end", "embedded"])
+@pytest.mark.parametrize(
+    "conditioning",
+    ["dense", "mid", "embedded"]
+    + [pytest.param(name, marks=pytest.mark.slow) for name in ("start", "end")],
+)
 def test_every_conditioning_makes_the_map_depend_on_the_condition(conditioning: str) -> None:
     flow, params, x, c = built(5, conditioning=conditioning)
     apply = jax.jit(flow.apply, static_argnames="method")
@@ -105,7 +133,7 @@ def test_every_conditioning_makes_the_map_depend_on_the_condition(conditioning: 
     assert with_condition == (2 if conditioning in ("start", "mid", "end") else 10)
 
 
-@pytest.mark.parametrize("mixing", ["permutation", "linear"])
+@pytest.mark.parametrize("mixing", ["permutation", pytest.param("linear", marks=pytest.mark.slow)])
 def test_the_distribution_is_the_flow_s_density(mixing: str) -> None:
     flow, params, x, c = built(3, mixing=mixing)
 
@@ -189,6 +217,7 @@ def test_transformations() -> None:
     np.testing.assert_allclose(stacked, [value, jax.jit(energy)(params, 2 * x)], rtol=1e-5)
 
 
+@pytest.mark.slow  # loads PyTorch
 def test_equals_freia_with_the_same_weights() -> None:
     """FrEIA's GLOWCouplingBlock behind its fixed permutation; the tests carry the weights over."""
     torch = pytest.importorskip("torch", reason="FrEIA (the parity extra) is a torch library")
@@ -231,47 +260,44 @@ def test_equals_freia_with_the_same_weights() -> None:
 def test_presets() -> None:
     assert flows.preset("released", 8, 8) == flows.ConditionalFlow(8, 8)
     assert flows.preset("paper", 8, 8, hidden=64).hidden == 64
-    with pytest.raises(ValueError, match="name must be one of released, paper, got 'large'"):
+    with pytest.raises(ValueError, match=r"^name\b"):
         flows.preset("large", 8, 8)
 
 
 @pytest.mark.parametrize(
-    ("settings", "error", "message"),
+    ("setting", "value", "error"),
     [
-        ({"dim": 1}, ValueError, "dim must be at least 2"),
-        ({"condition_dim": 0}, ValueError, "condition_dim must be >= 1"),
-        ({"depth": 2.0}, TypeError, "depth must be a Python integer"),
-        ({"coupling": "nice"}, ValueError, "coupling must be one of glow, realnvp, got 'nice'"),
-        ({"mixing": "none"}, ValueError, "mixing must be one of permutation, linear"),
-        ({"conditioning": "all"}, ValueError, "conditioning must be one of dense, start"),
-        ({"clamp": 0.0}, ValueError, "clamp must be > 0"),
+        ("dim", 1, ValueError),
+        ("condition_dim", 0, ValueError),
+        ("depth", 2.0, TypeError),
+        ("coupling", "nice", ValueError),
+        ("mixing", "none", ValueError),
+        ("conditioning", "all", ValueError),
+        ("clamp", 0.0, ValueError),
     ],
 )
-def test_flows_that_cannot_be(
-    settings: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    sizes = {"dim": 4, "condition_dim": 3, **settings}
-    flow = flows.ConditionalFlow(**sizes)
-    with pytest.raises(error, match=message):
+def test_flows_that_cannot_be(setting: str, value: Any, error: type[Exception]) -> None:
+    flow = flows.ConditionalFlow(**{"dim": 4, "condition_dim": 3, setting: value})
+    with pytest.raises(error, match=rf"^{setting}\b"):
         flow.init(jax.random.key(0), jnp.ones((2, 4)), jnp.ones((2, 3)))
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "name"),
     [
-        ({"num_blocks": 1}, r"nets_1_0/Dense_0/bias must be absent, got \[8\].* and \d+ more"),
-        ({"num_blocks": 3}, "nets_2_0/Dense_0/bias must be .* got none"),
-        ({"hidden": 16}, r"nets_0_0/Dense_0/bias must be \[16\], got \[8\]"),
-        ({"actnorm": True}, "norms_0/.* got none"),
+        ({"num_blocks": 1}, "nets_1_0/Dense_0/bias"),
+        ({"num_blocks": 3}, "nets_2_0/Dense_0/bias"),
+        ({"hidden": 16}, "nets_0_0/Dense_0/bias"),
+        ({"actnorm": True}, "norms_0/"),
     ],
 )
-def test_parameters_of_another_flow(change: dict[str, Any], message: str) -> None:
+def test_parameters_of_another_flow(change: dict[str, Any], name: str) -> None:
     sizes = {"num_blocks": 2, "hidden": 8, "depth": 2}
     x, c = jnp.ones((3, 4)), jnp.ones((3, 2))
     params = flows.ConditionalFlow(4, 2, **sizes).init(jax.random.key(0), x, c)
     other = flows.ConditionalFlow(4, 2, **{**sizes, **change})
     for method, arguments in (("forward", (x, c)), ("inverse", (x, c)), ("distribution", (c,))):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=f"^params.*{name}"):
             other.apply(params, *arguments, method=method)
 
 
@@ -281,13 +307,13 @@ def test_parameters_of_another_linear_flow(change: dict[str, Any]) -> None:
     x, c = jnp.ones((3, 4)), jnp.ones((3, 2))
     params = flows.ConditionalFlow(**sizes, mixing="linear").init(jax.random.key(0), x, c)
     other = flows.ConditionalFlow(**{**sizes, "mixing": "linear", **change})
-    with pytest.raises(ValueError, match=r"params must be those of a flow of these sizes: .*mix"):
+    with pytest.raises(ValueError, match=r"^params.*mix"):
         other.apply(params, jnp.ones((3, other.dim)), c)
-    with pytest.raises(ValueError, match="params must be those of a flow of these sizes"):
+    with pytest.raises(ValueError, match="^params"):
         other.apply({}, jnp.ones((3, other.dim)), c)
 
 
-def test_a_condition_is_put_beside_what_it_conditions() -> None:
+def test_a_condition_is_appended_to_what_it_conditions() -> None:
     x, condition = jnp.ones((2, 3)), jnp.zeros((2, 1))
     assert conditioned(lambda half: half, None)(x) is x
     assert conditioned(lambda half: half, condition)(x).shape == (2, 4)
@@ -305,19 +331,18 @@ def test_a_net_has_a_relu_between_its_layers_alone() -> None:
 
 def test_arrays_that_do_not_fit() -> None:
     flow, params, x, c = built(4)
-    with pytest.raises(ValueError, match="condition must have width 4"):
-        flow.apply(params, x, c[:, :3])
-    with pytest.raises(ValueError, match="x must have width 4"):
-        flow.apply(params, x[:, :3], c)
-    with pytest.raises(ValueError, match="condition must have as many rows as x, 6, got 5"):
-        flow.apply(params, x, c[:5])
-    with pytest.raises(ValueError, match="condition must have width 4"):
-        flow.apply(params, c[:, :2], method="distribution")
-    for method in (None, "distribution"):
-        with pytest.raises(TypeError, match="condition must be floating point"):
-            flow.apply(params, *([x] if method is None else []), c.astype(int), method=method)
-    with pytest.raises(TypeError, match="latents must be floating point"):
-        flow.apply(params, np.ones((6, 4), int), c, method="inverse")
+    rows = [
+        ((x, c[:, :3]), None, ValueError, "condition"),
+        ((x[:, :3], c), None, ValueError, "x"),
+        ((x, c[:5]), None, ValueError, "condition"),
+        ((c[:, :2],), "distribution", ValueError, "condition"),
+        ((c.astype(int),), "distribution", TypeError, "condition"),
+        ((x, c.astype(int)), None, TypeError, "condition"),
+        ((x.astype(int), c), "inverse", TypeError, "latents"),
+    ]
+    for arrays, method, error, name in rows:
+        with pytest.raises(error, match=rf"^{name}\b"):
+            flow.apply(params, *arrays, method=method)
 
 
 MEANS = np.array([[[-1.5, 0.0], [1.5, 0.5]], [[0.0, -1.5], [0.5, 1.5]]])  # class, mode
@@ -339,6 +364,7 @@ def gaussian_nll(seen: np.ndarray, points: np.ndarray) -> np.ndarray:
     return squares / 2 + np.linalg.slogdet(covariance)[1] / 2 + np.log(2 * np.pi)
 
 
+@pytest.mark.slow  # long runs
 @pytest.mark.parametrize(("coupling", "mixing"), [("glow", "linear"), ("realnvp", "permutation")])
 def test_learns_a_density_that_integrates_to_one(coupling: Any, mixing: Any) -> None:
     flow = flows.ConditionalFlow(

@@ -13,18 +13,15 @@ from jdml import objectives
 
 pytest.importorskip("distrax", reason="flows are built on distrax (the flows extra)")
 
-pytestmark = pytest.mark.slow
-
 B, C, D = 8, 3, 4
 X = jax.random.normal(jax.random.key(0), (B, D))
 Y = jnp.arange(B) % C
 FLOW = jdml.flows.ConditionalFlow(D, D, num_blocks=2, hidden=8, depth=2)
+# Of one proxy, of several, of a field.
 LOSSES = [
-    (jdml.proxy_anchor_loss, 1),
-    (jdml.proxy_nca_margin_loss, 1),
+    pytest.param(jdml.proxy_anchor_loss, 1, marks=pytest.mark.slow),
     (jdml.soft_triple_loss, 3),
-    (jdml.multi_proxy_anchor_loss, 3),
-    (jdml.potential_field_loss, 3),
+    pytest.param(jdml.potential_field_loss, 3, marks=pytest.mark.slow),
 ]
 
 
@@ -64,7 +61,7 @@ def test_hidden_rows_count_as_removed() -> None:
 
 def test_proxies_may_be_left_to_their_own_loss() -> None:
     objective, params = made(stop_proxy_gradient=True, weight=0.0)
-    gradient = jax.grad(lambda p: objective.loss(p, X, Y)[0])(params)
+    gradient = jax.jit(jax.grad(lambda p: objective.loss(p, X, Y)[0]))(params)
     assert not gradient["proxies"].any()
     assert max(jnp.abs(g).max() for g in jax.tree.leaves(gradient["flow"])) > 0
 
@@ -72,9 +69,10 @@ def test_proxies_may_be_left_to_their_own_loss() -> None:
 def test_during_the_warm_up_the_model_gets_no_gradient() -> None:
     objective, params = made(warmup=2)
     state = objective.init_state()
+    by_model = jax.jit(jax.grad(lambda x, s: objective.loss(params, x, Y, state=s)[0]))
     sizes = []
     for _ in range(4):
-        gradient = jax.grad(lambda x, s: objective.loss(params, x, Y, state=s)[0])(X, state)
+        gradient = by_model(X, state)
         sizes.append(bool(jnp.abs(gradient).max() > 0))
         state = objective.update_state(state, X, Y)
     assert sizes == [False, False, True, True]
@@ -89,12 +87,12 @@ def test_drawn_samples_train_whom_they_should(kind: Any) -> None:
         key = jax.random.key(3)
         return objective.loss(params, X, Y, key=key)[0] - plain.loss(params, X, Y, key=key)[0]
 
-    gradient = jax.grad(added)(params)
+    gradient = jax.jit(jax.grad(added))(params)
     by_flow = max(float(jnp.abs(g).max()) for g in jax.tree.leaves(gradient["flow"]))
     by_proxies = float(jnp.abs(gradient["proxies"]).max())
     assert (by_proxies > 1e-6) == (kind in ("generate", "both"))
     assert (by_flow > 1e-6) == (kind in ("match", "both"))
-    with pytest.raises(ValueError, match="key is missing"):
+    with pytest.raises(ValueError, match=r"^key\b"):
         objective.loss(params, X, Y)
 
 
@@ -114,7 +112,7 @@ def test_generate_and_match_is_one_term_with_all_its_gradients() -> None:
         return objective.loss(params, X, Y, key=key)[0] - plain.loss(params, X, Y, key=key)[0]
 
     (value, gradient), (expected, of_term) = (
-        jax.value_and_grad(function)(params) for function in (added, drawn_loss)
+        jax.jit(jax.value_and_grad(function))(params) for function in (added, drawn_loss)
     )
     np.testing.assert_allclose(value, expected, rtol=1e-4)
     chex.assert_trees_all_close(gradient, of_term, rtol=1e-3, atol=1e-4)
@@ -156,44 +154,37 @@ def test_trains_under_roles() -> None:
     optimizer = jdml.optim.partition_by_role(rates, lambda params: {name: name for name in params})
     state = optimizer.init(params)
 
-    @jax.jit
-    def step(params: Any, state: Any) -> Any:
+    def step(carried: Any, _: None) -> Any:
+        params, state = carried
         (_, metrics), gradients = jax.value_and_grad(objective.loss, has_aux=True)(params, X, Y)
         updates, state = optimizer.update(gradients, state, params)
-        return optax.apply_updates(params, updates), state, metrics["nll"]
+        return (optax.apply_updates(params, updates), state), metrics["nll"]
 
-    surprises = []
-    for _ in range(60):
-        params, state, surprise = step(params, state)
-        surprises.append(float(surprise))
+    _, surprises = jax.lax.scan(step, (params, state), length=60)
     assert surprises[-1] < surprises[0] - 1.0
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("setting", "value"),
     [
-        ({"weight": -1.0}, "weight must be >= 0"),
-        ({"warmup": -1}, "warmup must be >= 0"),
-        ({"temperature": -1.0}, "temperature must be"),
-        ({"shape": "cube"}, "shape must be one of exp, softplus, identity, got 'cube'"),
-        (
-            {"self_regularization": "all"},
-            "self_regularization must be none, generate, match or both",
-        ),
+        ("weight", -1.0),
+        ("warmup", -1),
+        ("temperature", -1.0),
+        ("shape", "cube"),
+        ("self_regularization", "all"),
     ],
 )
-def test_mistaken_settings(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        made(**settings)
+def test_mistaken_settings(setting: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^{setting}\b"):
+        made(**{setting: value})
 
 
 def test_what_cannot_be_regularized() -> None:
-    pair = objectives.with_nir(objectives.pair(jdml.triplet_loss), FLOW)
-    with pytest.raises(ValueError, match="objective must be a proxy objective"):
-        pair.init(jax.random.key(0))
-    other = objectives.with_nir(objectives.proxy(jdml.proxy_anchor_loss, C, D + 1), FLOW)
-    with pytest.raises(ValueError, match="flow must have dim and condition_dim 5"):
-        other.init(jax.random.key(0))
+    pair = objectives.pair(jdml.triplet_loss)
+    wider = objectives.proxy(jdml.proxy_anchor_loss, C, D + 1)
+    for objective, name in ((pair, "objective"), (wider, "flow")):
+        with pytest.raises(ValueError, match=rf"^{name}\b"):
+            objectives.with_nir(objective, FLOW).init(jax.random.key(0))
 
 
 def test_actnorm_starts_sanely() -> None:

@@ -49,16 +49,12 @@ def test_proxies_may_be_what_a_pair_learns() -> None:
 def test_pair_hands_the_key_to_random_miners() -> None:
     objective = objectives.pair(jdml.triplet_loss, mine=jdml.mining.random_positive())
     assert jnp.isfinite(objective.loss({}, X, Y, key=KEY)[0])
-    with pytest.raises(ValueError, match="key is missing"):
+    with pytest.raises(ValueError, match=r"^key\b"):
         objective.loss({}, X, Y)
     words = jax.random.key_data(KEY)
     assert objective.loss({}, X, Y, key=words)[0] == objective.loss({}, X, Y, key=KEY)[0]
-    for key, told in (
-        (0, r"\w+ of shape \[\]"),
-        ("a", "'a'"),
-        (words[:1], r"uint32 of shape \[1\]"),
-    ):
-        with pytest.raises(TypeError, match=f"key must be a key such as .*, got {told}"):
+    for key in (0, "a", words[:1]):
+        with pytest.raises(TypeError, match=r"^key\b"):
             objective.loss({}, X, Y, key=key)
 
 
@@ -68,11 +64,6 @@ def test_learned_hyper_parameters_get_gradients() -> None:
     gradient = jax.grad(lambda p: objective.loss(p, X, Y)[0])(params)
     assert gradient["beta"].shape == (3,)
     assert (gradient["beta"] != 0).any()
-
-
-def test_what_belongs_to_rows_is_no_hyper_parameter() -> None:
-    with pytest.raises(ValueError, match="learned must hold hyper-parameters.* got sample_beta"):
-        objectives.pair(jdml.margin_loss, learned={"sample_beta": jnp.zeros(4)})
 
 
 @pytest.mark.parametrize("per_class", [1, 3])
@@ -176,7 +167,12 @@ def test_memory_is_kept_in_the_type_that_is_asked_for(dtype) -> None:
         )
 
 
-@pytest.mark.parametrize("name", LOSSES)
+QUICK = ("triplet", "proxy_anchor", "potential_field")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in LOSSES]
+)
 def test_parameters_are_float32_where_jax_has_float64_too(name) -> None:
     with jax.enable_x64(True):
         objective = make_objective(Recipe(loss=name, dim=4), 3)
@@ -215,55 +211,61 @@ def test_memory_is_one_trace_and_takes_masks() -> None:
     assert state.steps == 4
 
 
-@pytest.mark.parametrize(
-    ("build", "error", "message"),
-    [
-        (lambda: objectives.pair("triplet"), TypeError, "loss_fn must be a loss"),
-        (
-            lambda: objectives.proxy(jdml.proxy_anchor_loss, 0, 4),
-            ValueError,
-            "num_classes must be >= 1",
-        ),
-        (
-            lambda: objectives.proxy(jdml.proxy_anchor_loss, 3, 4, 0),
-            ValueError,
-            "proxies_per_class must be >= 1",
-        ),
-        (
-            lambda: objectives.pair(jdml.proxy_anchor_loss),
-            TypeError,
-            r"got proxy_anchor_loss, .* write jdml.objectives.proxy\(proxy_anchor_loss, num_classes",
-        ),
-        (
-            lambda: objectives.proxy(jdml.triplet_loss, 3, 4),
-            TypeError,
-            r"got triplet_loss: a loss between samples is for jdml.objectives.pair\(triplet_loss\)",
-        ),
-        (
-            lambda: objectives.with_memory(objectives.pair(jdml.triplet_loss), 0, 4),
-            ValueError,
-            "capacity",
-        ),
-        (
-            lambda: objectives.with_memory(objectives.pair(jdml.triplet_loss), 8, 4, weight=-1),
-            ValueError,
-            "weight",
-        ),
-        (
-            lambda: objectives.with_memory(
-                objectives.with_memory(objectives.pair(jdml.triplet_loss), 8, 4), 8, 4
-            ),
-            ValueError,
-            "already has a state",
-        ),
-    ],
-)
-def test_bad_settings(build, error, message) -> None:
-    with pytest.raises(error, match=message):
+TRIPLETS = objectives.pair(jdml.triplet_loss)
+REFUSED = [
+    (lambda: objectives.pair("triplet"), TypeError, "loss_fn"),
+    (lambda: objectives.pair(jdml.proxy_anchor_loss), TypeError, "loss_fn"),
+    (lambda: objectives.pair(jdml.both_ways(jdml.info_nce_loss)), TypeError, "loss_fn"),
+    (
+        lambda: objectives.pair(jdml.margin_loss, learned={"sample_beta": jnp.zeros(4)}),
+        ValueError,
+        "learned",
+    ),
+    (lambda: objectives.proxy(jdml.triplet_loss, 3, 4), TypeError, "loss_fn"),
+    (lambda: objectives.proxy(jdml.proxy_anchor_loss, 0, 4), ValueError, "num_classes"),
+    (lambda: objectives.proxy(jdml.proxy_anchor_loss, 3, 4, 0), ValueError, "proxies_per_class"),
+    (
+        lambda: objectives.proxy(jdml.soft_triple_loss, 3, 4, sampled_classes=0),
+        ValueError,
+        "sampled_classes",
+    ),
+    (lambda: objectives.with_memory(TRIPLETS, 0, 4), ValueError, "capacity"),
+    (lambda: objectives.with_memory(TRIPLETS, 8, 4, weight=-1), ValueError, "weight"),
+    (
+        lambda: objectives.with_memory(objectives.with_memory(TRIPLETS, 8, 4), 8, 4),
+        ValueError,
+        "objective",
+    ),
+    (lambda: objectives.as_anchor_objective(jdml.contrastive_loss, 0), ValueError, "num_anchors"),
+    (
+        lambda: objectives.as_anchor_objective(jdml.contrastive_loss, 4, negativ_margin=0.5),
+        TypeError,
+        ".*negativ_margin",
+    ),
+    *(
+        (lambda make=make, loss=loss: make(loss), TypeError, "loss_fn")
+        for make in (
+            lambda loss: objectives.as_anchor_objective(loss, 2),
+            lambda loss: objectives.as_proxy_objective(loss, 2, 2),
+        )
+        for loss in (jdml.potential_field_loss, jdml.proxy_anchor_loss)
+    ),
+    *(
+        (lambda make=make: make(references=jnp.ones((2, 2))), TypeError, "references")
+        for make in (
+            functools.partial(objectives.as_anchor_objective, jdml.triplet_loss, 2),
+            functools.partial(objectives.as_proxy_objective, jdml.triplet_loss, 2, 2),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("build", "error", "name"), REFUSED)
+def test_bad_settings(build, error, name) -> None:
+    with pytest.raises(error, match=rf"^{name}\b"):
         build()
 
 
-@pytest.mark.slow
 def test_a_monitor_adds_its_metrics_to_the_loss() -> None:
     monitor = functools.partial(jdml.losses.field_activity, delta=0.5, alpha=1.0)
     objective = objectives.proxy(
@@ -335,10 +337,9 @@ def test_the_batchs_classes_are_among_those_drawn():
 def test_others_are_drawn_uniformly_and_never_twice():
     seen = np.zeros(C)
     index = jnp.arange(C, dtype=jnp.float32)[:, None, None]
-    for number in range(200):
-        drawn = np.asarray(
-            draw(index, CLASSES, 10, key=jax.random.key(number))[0], np.int64
-        ).ravel()
+    keys = jax.random.split(jax.random.key(0), 200)
+    draws = jax.jit(jax.vmap(lambda key: sample_classes(index, CLASSES, 10, key=key)[0]))(keys)
+    for drawn in np.asarray(draws, np.int64).reshape(200, 10):
         assert len(set(drawn)) == 10
         seen[drawn] += 1
     present = np.unique(np.asarray(CLASSES))
@@ -347,7 +348,6 @@ def test_others_are_drawn_uniformly_and_never_twice():
     assert 0.04 < others.min() < others.max() < 0.25
 
 
-@pytest.mark.slow
 def test_rows_that_do_not_count_bring_no_class():
     where = jnp.arange(B) < 2
     drawn, among = sample_classes(
@@ -373,18 +373,15 @@ def test_only_what_is_drawn_has_a_gradient():
     np.testing.assert_array_equal(moved, expected)
 
 
-def test_refuses():
-    with pytest.raises(ValueError, match="sampled_classes must be at least 6, .* got 5"):
-        sampled(5).loss({"proxies": PROXIES}, ROWS, CLASSES, key=jax.random.key(0))
-    with pytest.raises(ValueError, match="key is missing: sampled_classes=10 is random"):
-        sampled(10).loss({"proxies": PROXIES}, ROWS, CLASSES)
-    with pytest.raises(ValueError, match="sampled_classes must be >= 1, got 0"):
-        sampled(0)
-    with pytest.raises(ValueError, match=r"labels\[1\] is 40, expected 0…39"):
+def test_what_sampled_classes_refuse():
+    params, key = {"proxies": PROXIES}, jax.random.key(0)
+    with pytest.raises(ValueError, match=r"^sampled_classes\b"):
+        sampled(5).loss(params, ROWS, CLASSES, key=key)
+    with pytest.raises(ValueError, match=r"^key\b"):
+        sampled(10).loss(params, ROWS, CLASSES)
+    with pytest.raises(ValueError, match=r"^labels\[1\] is 40"):
         jdml.checked(
-            lambda p: sampled(10).loss(
-                {"proxies": p}, ROWS, CLASSES.at[1].set(40), key=jax.random.key(0)
-            )[0]
+            lambda p: sampled(10).loss({"proxies": p}, ROWS, CLASSES.at[1].set(40), key=key)[0]
         )(PROXIES)
 
 
@@ -423,7 +420,6 @@ POINTS = jax.random.normal(jax.random.key(0), (10, 2))
 LABELS = jnp.array([0, 0, 1, 1, 0, 1, 0, 1, 1, 0])
 
 
-@pytest.mark.slow
 def test_the_loss_is_that_of_proxies_at_the_anchors_own_embeddings() -> None:
     """And its gradient is theirs, too: what a proxy would feel, its anchor feels."""
     by_proxies = objectives.as_proxy_objective(jdml.contrastive_loss, 2, 2, 2, **MARGINS)
@@ -442,7 +438,6 @@ def test_the_loss_is_that_of_proxies_at_the_anchors_own_embeddings() -> None:
     assert abs(actual - in_batch) > 1e-3  # plain contrastive loss is a third thing
 
 
-@pytest.mark.slow
 def test_places_that_no_sample_fills_count_for_nothing() -> None:
     where = jnp.arange(10) % 4 != 1
     hidden = jnp.where(where[:, None], POINTS, jnp.nan)
@@ -452,7 +447,7 @@ def test_places_that_no_sample_fills_count_for_nothing() -> None:
     np.testing.assert_allclose(masked, fewer.loss({}, POINTS[where], LABELS[where])[0], rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # trains a network
 def test_it_trains_with_its_sampler() -> None:
     digits = data.load("digits")
     sampler = data.AnchorBatchSampler(
@@ -468,31 +463,9 @@ def test_it_trains_with_its_sampler() -> None:
     chex.assert_tree_all_finite(result.state.params)
 
 
-@pytest.mark.slow
-def test_mistakes() -> None:
-    with pytest.raises(ValueError, match="num_anchors must be >= 1, got 0"):
-        objectives.as_anchor_objective(jdml.contrastive_loss, 0)
-    with pytest.raises(TypeError, match="negative"):
-        objectives.as_anchor_objective(jdml.contrastive_loss, 4, negativ_margin=0.5)
-    with pytest.raises(ValueError, match="samples beside its 4 anchors, got 4 rows in all"):
+def test_a_batch_of_anchors_alone_is_refused() -> None:
+    with pytest.raises(ValueError, match="anchors"):
         OBJECTIVE.loss({}, POINTS[:4], LABELS[:4])
-
-
-@pytest.mark.slow
-def test_losses_and_settings_that_cannot_be() -> None:
-    def of_anchors(loss, **settings):
-        objectives.as_anchor_objective(loss, 2, **settings)
-
-    def of_proxies(loss, **settings):
-        objectives.as_proxy_objective(loss, 2, 2, **settings)
-
-    message = "loss_fn must be a pair loss that takes references"
-    for make in (of_anchors, of_proxies):
-        for loss in (jdml.potential_field_loss, jdml.proxy_anchor_loss):
-            with pytest.raises(TypeError, match=message):
-                make(loss)
-        with pytest.raises(TypeError, match="references is given by the objective"):
-            make(jdml.triplet_loss, references=jnp.ones((2, 2)))
 
 
 @pytest.mark.parametrize(
@@ -508,9 +481,9 @@ def test_labels_of_numpy_are_those_of_classes(objective) -> None:
     value = objective.loss(params, vectors, labels, key=key)[0]
     assert objective.loss(params, vectors, labels.astype(">i8"), key=key)[0] == value
     for wrong in (8, 2**32):
-        with pytest.raises(ValueError, match=f"labels.1. is {wrong}, expected 0…7"):
+        with pytest.raises(ValueError, match=rf"^labels\[1\] is {wrong}"):
             objective.loss(params, vectors, np.array([3, wrong]), key=key)
-    with pytest.raises(TypeError, match="labels must be an array of integers, got list"):
+    with pytest.raises(TypeError, match=r"^labels\b"):
         objective.loss(params, vectors, [3, 7], key=key)
 
 
@@ -523,7 +496,5 @@ def test_a_memory_needs_a_loss_that_takes_references() -> None:
     ):
         objective = objectives.with_memory(inner, 8, 3)
         params, state = objective.init(jax.random.key(0)), objective.init_state()
-        with pytest.raises(TypeError, match="objective must be a pair objective"):
+        with pytest.raises(TypeError, match=r"^objective\b"):
             objective.loss(params, vectors, labels, state=state)
-    with pytest.raises(TypeError, match="compares two towers"):
-        objectives.pair(jdml.both_ways(jdml.info_nce_loss))
