@@ -102,6 +102,10 @@ class Side:
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
 
+    def close(self) -> None:
+        """End the process: there are no more questions."""
+        self._process.communicate()
+
     def _answer(self) -> Any:
         line = self._process.stdout.readline()
         if not line:
@@ -188,6 +192,8 @@ def main() -> None:
         rows.append(measure(case, sides, asked.rounds, asked.calls))
         ratios.append(rows[-1]["ratio"])
         machine.write(asked.out, rows, record, **told)
+    for side in sides.values():
+        side.close()
     print(
         f"{len(ratios)} cases: {min(ratios):.2f} to {max(ratios):.2f}, "
         f"geometric mean {statistics.geometric_mean(ratios):.3f}"

@@ -186,6 +186,7 @@ def freeze(path: Path, chosen: list[Config]) -> None:
     before = read_frozen(path)["tuned"]
     new = {config.name: protocol.told(config.recipe) for config in chosen}
     if new.keys() - before.keys():
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, {"tuned": {**new, **before}})
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import chex
 import pytest
 
 from jdml.training.records import read_results
@@ -95,6 +96,16 @@ def test_study(study: str, smoke: Callable[..., str], tmp_path: Path) -> None:
     check_finite(runs)
     rows = [line for line in printed.splitlines() if line.startswith("| ")]
     assert any(character.isdigit() for line in rows[2:] for character in line)
+
+
+def test_letters_train_abreast_as_alone(smoke: Callable[..., str], tmp_path: Path) -> None:
+    """Trained in one program or one after the other, models are the same to rounding."""
+    scores = []
+    for words in ((), ("--abreast",)):
+        smoke("experiments.letters.main", *words)
+        runs = read_results(tmp_path / "runs" / "smoke" / "letters" / "results.jsonl")
+        scores.append({name: run["metrics"] for name, run in runs.items()})
+    chex.assert_trees_all_close(*scores, atol=0.02)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
