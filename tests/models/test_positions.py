@@ -102,7 +102,7 @@ def shallow():
 def file_of(origin: str, arch: str, folder: Path) -> Path:
     """Converted weights, random ones by the names of their origin."""
     named = dialects(arch)[1 if origin == "transformers" else 0]
-    arrays = {name: 0.1 * value for name, value in random_arrays(arch, named).items()}
+    arrays = {name: 0.1 * (value - 1) for name, value in random_arrays(arch, named).items()}
     np.savez(folder / "in.npz", **arrays)
     convert_weights(folder / "in.npz", folder / "out.safetensors", arch=arch)
     return folder / "out.safetensors"
