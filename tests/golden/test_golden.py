@@ -167,7 +167,19 @@ def exactly(compute: Callable[..., Numbers]) -> Numbers:
         return compute()
 
 
-@pytest.mark.parametrize("part", PARTS)
+# One method of each kind, and one loss of each module, in `make test`.
+METHODS = ("ccp", "nir", "pfml", "proxy_anchor", "xbm")
+QUICK = {
+    *{r.module: f"loss {name}" for name, r in reversed(registry.LOSSES.items())}.values(),
+    *(f"method {name}" for name in METHODS),
+    *(part for part in PARTS if part.startswith(("miner", "metrics"))),
+    "flow paper",
+}
+
+
+@pytest.mark.parametrize(
+    "part", [pytest.param(p, marks=[] if p in QUICK else [pytest.mark.slow]) for p in PARTS]
+)
 def test_as_on_file(part: str) -> None:
     compute, tolerance = PARTS[part]
     on_file = json.loads(FILE.read_text())[part]

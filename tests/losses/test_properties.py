@@ -20,8 +20,8 @@ shared_case = lru_cache(maxsize=1)(case)
 
 # That jit changes nothing is said of all variants below; the public check is tried in tests/testing.
 CHECKS = [check for check in LOSS_CHECKS if check != "jit"]
-# These share a program, and notice most faults: they run of all losses in `make test`.
-OF_ALL = ("gradients", "mask", "invariance", "degenerate")
+# These share a program, and run of all losses in `make test`.
+OF_ALL = ("invariance", "degenerate")
 
 
 def matrix() -> list[Any]:
