@@ -1,8 +1,9 @@
 """Processes, preemption and compiled programs, as one process sees them."""
 
 import importlib.util
-import os
 import signal
+import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -11,82 +12,88 @@ import pytest
 from jdml.training import Preempted, compiled_programs, fit, initialize
 from jdml.training.placement import HERE, Placement, agreed, class_shards, either
 
-# Processes and preemption, as one process sees them.
+
+@pytest.fixture(scope="module")
+def train(toy):
+    def run(out_dir, send=(), **settings):
+        """Twenty steps; before the fourteenth batch the process gets these signals."""
+
+        class Batches(toy.batches):
+            def __next__(self):
+                if self.i == 13:
+                    for number in send:
+                        signal.raise_signal(number)
+                return super().__next__()
+
+        given = {"steps": 20, "log_every": 6, "checkpoint_every": 9, "progress": False}
+        parts = toy.model, toy.objective, toy.optimizer, toy.data, Batches()
+        return fit(*parts, **given, **settings, out_dir=out_dir)
+
+    return run
 
 
-def train(toy, out_dir, term_at=None, number=signal.SIGTERM, sampler=None, **settings):
-    class Batches(toy.batches):
-        def __next__(self):
-            if self.i + 1 == term_at:
-                os.kill(os.getpid(), number)
-            return super().__next__()
-
-    return fit(
-        toy.model,
-        toy.objective,
-        toy.optimizer,
-        toy.data,
-        sampler or Batches(),
-        **{"steps": 20, "log_every": 6, "checkpoint_every": 9, "progress": False, **settings},
-        out_dir=out_dir,
-    )
+@pytest.fixture(scope="module")
+def unbroken(train, tmp_path_factory):
+    return train(tmp_path_factory.mktemp("unbroken"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_run_that_is_asked_to_end_saves_and_goes_on(toy, identical, tmp_path, asynchronous):
-    before = signal.getsignal(signal.SIGTERM)
-    unbroken = train(toy, tmp_path / "a")
+@pytest.mark.parametrize(
+    ("number", "error", "asynchronous"),
+    [
+        (signal.SIGTERM, Preempted, False),
+        (signal.SIGTERM, Preempted, True),
+        (signal.SIGINT, KeyboardInterrupt, False),
+    ],
+)
+def test_a_run_that_is_asked_to_end_saves_and_resumes(
+    train, unbroken, identical, tmp_path, number, error, asynchronous
+):
+    before = signal.getsignal(number)
     settings = {"async_saves": asynchronous}
-    with pytest.raises(Preempted, match="saved at step 14, the same call goes on") as ended:
-        train(toy, tmp_path / "b", term_at=14, **settings)
-    assert ended.value.code == 143
-    assert (tmp_path / "b" / "checkpoints" / "14").is_dir()
-    assert signal.getsignal(signal.SIGTERM) is before
-    resumed = train(toy, tmp_path / "b", **settings)
+    with pytest.raises(error, match=r"\bstep 14\b") as ended:
+        train(tmp_path, send=(number,), **settings)
+    assert ended.value.step == 14
+    assert getattr(ended.value, "code", 143) == 143
+    assert (tmp_path / "checkpoints" / "14").is_dir()
+    assert signal.getsignal(number) is before
+    resumed = train(tmp_path, **settings)
     assert identical(resumed.state, unbroken.state)
     assert resumed.history == unbroken.history  # also the mean over the steps around the end
 
 
-@pytest.mark.slow
-def test_a_run_that_is_interrupted_saves_and_goes_on(toy, identical, tmp_path):
-    unbroken = train(toy, tmp_path / "a")
-    with pytest.raises(KeyboardInterrupt, match="saved at step 14, the same call goes on") as ended:
-        train(toy, tmp_path / "b", term_at=14, number=signal.SIGINT)
-    assert ended.value.step == 14
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    resumed = train(toy, tmp_path / "b")
-    assert identical(resumed.state, unbroken.state)
-    assert resumed.history == unbroken.history
-
-
-@pytest.mark.slow
-def test_a_second_interruption_ends_at_once(toy, tmp_path):
-    class Impatient(toy.batches):
-        def __next__(self):
-            if self.i == 13:
-                signal.raise_signal(signal.SIGINT)
-                signal.raise_signal(signal.SIGINT)
-            return super().__next__()
-
+def test_a_second_interruption_ends_at_once(train, tmp_path):
     with pytest.raises(KeyboardInterrupt) as ended:
-        train(toy, tmp_path, sampler=Impatient())
+        train(tmp_path, send=(signal.SIGINT, signal.SIGINT))
     assert not hasattr(ended.value, "step")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+# Several processes.
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("call", "error", "name"),
     [
-        ({"coordinator": "a:1"}, "belong together, processes and process is missing"),
-        ({"coordinator": "a", "processes": 2, "process": 0}, "HOST:PORT, got 'a'"),
-        ({"coordinator": "a:1", "processes": 2, "process": 2}, "from 0 to 1, got 2"),
-        ({"coordinator": "a:1", "processes": 0, "process": 0}, "at least 1, got 0"),
+        (lambda mesh: initialize("a:1"), ValueError, "coordinator, processes and process"),
+        (lambda mesh: initialize("a", 2, 0), ValueError, "coordinator"),
+        (lambda mesh: initialize("a:1", 2, 2), ValueError, "process"),
+        (lambda mesh: initialize("a:1", 0, 0), ValueError, "processes"),
+        (lambda mesh: Placement.on(None, {"proxies": jax.P("data")}), ValueError, "shard"),
+        (lambda mesh: Placement.on("data", None), TypeError, "mesh"),
+        (lambda mesh: Placement.on(mesh, {"proxies": "data"}), TypeError, r"shard\['proxies'\]"),
+        (lambda mesh: Placement.on(mesh, {"proxies": jax.P("x")}), ValueError, "shard"),
     ],
 )
-def test_initialize_refuses(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        initialize(**arguments)
+def test_processes_and_partitions_that_are_none_are_refused(call, error, name):
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    with pytest.raises(error, match=rf"^{name}"):
+        call(mesh)
+
+
+def test_several_processes_need_a_mesh(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match=r"^mesh\b.*\b2\b"):
+        Placement.on(None, {})
 
 
 def test_launchers_are_known(monkeypatch):
@@ -102,71 +109,77 @@ def test_launchers_are_known(monkeypatch):
         ("OMPI_COMM_WORLD_SIZE", "2"),
         ("TPU_WORKER_HOSTNAMES", "a,b"),
     ):
-        with monkeypatch.context() as told:
-            told.setenv(name, value)
+        with monkeypatch.context() as launched:
+            launched.setenv(name, value)
             initialize()
     initialize("localhost:1", 2, 1)
     assert calls == [(None, None, None)] * 3 + [("localhost:1", 2, 1)]
 
 
-def test_one_process_agrees_with_itself():
+def test_one_process_without_a_mesh_changes_nothing(toy):
     assert agreed({"a": 0.1}) == {"a": 0.1}
     assert either(np.array([True, False])).tolist() == [True, False]
-
-
-def test_a_placement_that_is_here_changes_nothing(toy):
     rows = np.arange(3)
     assert Placement.on(None, None) is HERE
     assert HERE.place(rows) is rows
     assert HERE.spread(rows, 3) is rows
     assert HERE.own(3).tolist() == [0, 1, 2]
-    mesh = jax.make_mesh((2,), ("data",))
-    assert class_shards(mesh, toy.objective) == {"proxies": jax.P("data")}
     assert class_shards(None, toy.objective) == {}
+
+
+def test_arrays_of_a_role_are_partitioned_where_the_devices_divide_them(toy):
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    assert class_shards(mesh, toy.objective) == {"proxies": jax.P("data")}
+    placed = Placement.on(mesh, {"proxies": jax.P("data")})
+    tree = placed.place({"proxies": {"even": np.ones((4, 3)), "odd": np.ones((3, 4))}})
+    specs = {name: leaf.sharding.spec for name, leaf in tree["proxies"].items()}
+    assert specs == {"even": jax.P("data"), "odd": jax.P()}
+    placed.check(tree)
+    for params in ({"proxies": np.ones((3, 4))}, {"model": np.ones(2)}):
+        with pytest.raises(ValueError, match=r"^shard\b.*\bproxies\b"):
+            placed.check(params)
 
 
 # The compilation cache: limited where that can be, and never left so that later writes break.
 
-NAMES = (
-    "jax_compilation_cache_dir",
-    "jax_persistent_cache_min_compile_time_secs",
-    "jax_compilation_cache_max_size",
-)
-
 
 @pytest.fixture
-def settings_of_before(monkeypatch, tmp_path):
-    before = {name: jax.config.values[name] for name in NAMES}
-    jax.config.update("jax_compilation_cache_dir", None)
-    monkeypatch.setenv(compiled_programs.SWITCH, str(tmp_path))
-    yield
+def cache(monkeypatch, tmp_path):
+    """Turn on the cache in a folder, with or without filelock."""
+    cache = ("jax_compilation_cache_", "jax_persistent_cache_min")
+    before = {name: value for name, value in jax.config.values.items() if name.startswith(cache)}
+    monkeypatch.setenv("JDML_CACHE", str(tmp_path))
+    find = importlib.util.find_spec
+
+    def turn_on(filelock):
+        jax.config.update("jax_compilation_cache_dir", None)
+        with monkeypatch.context() as patched:
+            found = object() if filelock else None
+            patched.setattr(
+                importlib.util, "find_spec", lambda n, *a: found if n == "filelock" else find(n, *a)
+            )
+            return compiled_programs.keep_compiled_programs()
+
+    yield turn_on
     for name, value in before.items():
         jax.config.update(name, value)
 
 
-def has_filelock(monkeypatch, there):
-    find = importlib.util.find_spec
-    specs = {"filelock": object() if there else None}
-    monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name, *a: specs[name] if name in specs else find(name, *a),
-    )
+def test_without_filelock_nothing_is_written_where_there_is_a_limit(cache, tmp_path):
+    assert cache(filelock=False) == tmp_path / "unlimited"
+    assert jax.config.values["jax_compilation_cache_max_size"] == -1
+    pytest.importorskip("filelock")
+    assert cache(filelock=True) == tmp_path
+    assert jax.config.values["jax_compilation_cache_max_size"] == 1 << 30
 
 
-def test_several_processes_need_a_mesh(monkeypatch):
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(ValueError, match="mesh must hold the devices of all 2 processes, got None"):
-        Placement.on(None, {})
-
-
-def test_a_partition_is_one_and_fits_or_is_none():
-    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    with pytest.raises(TypeError, match=r"shard\['proxies'\] must be a PartitionSpec, got 'data'"):
-        Placement.on(mesh, {"proxies": "data"})
-    placed = Placement.on(mesh, {"proxies": jax.P("data")})
-    assert placed._fits((4, 3), jax.P("data"))
-    assert not placed._fits((3, 4), jax.P("data"))
+def test_entries_that_a_killed_process_was_writing_are_removed(cache, tmp_path):
+    pytest.importorskip("filelock")
+    for name in ("jit_part-1-cache", "jit_whole-2-cache", "jit_whole-2-atime"):
+        (tmp_path / name).write_bytes(b"12345678")
+    cache(filelock=True)
+    left = {path.name for path in tmp_path.glob("jit*")}
+    assert left == {"jit_whole-2-cache", "jit_whole-2-atime"}
 
 
 @pytest.mark.parametrize(
@@ -178,32 +191,9 @@ def test_a_partition_is_one_and_fits_or_is_none():
         ("plain", "home/.cache"),
     ],
 )
-def test_where_a_user_s_programs_lie(monkeypatch, tmp_path, system, folder):
-    monkeypatch.setattr(compiled_programs.Path, "home", lambda: tmp_path / "home")
-    monkeypatch.setattr(compiled_programs.sys, "platform", system)
+def test_a_user_s_programs_lie_in_the_system_s_cache_folder(monkeypatch, tmp_path, system, folder):
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg") if system == "linux" else "")
     assert compiled_programs.user_cache() == tmp_path / folder
-
-
-@pytest.mark.usefixtures("settings_of_before")
-def test_without_filelock_nothing_is_written_where_there_is_a_limit(monkeypatch, tmp_path):
-    has_filelock(monkeypatch, False)
-    assert compiled_programs.keep_compiled_programs() == tmp_path / "unlimited"
-    assert jax.config.values["jax_compilation_cache_max_size"] == -1
-    has_filelock(monkeypatch, True)
-    jax.config.update("jax_compilation_cache_dir", None)
-    assert compiled_programs.keep_compiled_programs() == tmp_path
-    assert jax.config.values["jax_compilation_cache_max_size"] == 1 << 30
-
-
-@pytest.mark.usefixtures("settings_of_before")
-def test_entries_that_a_killed_process_was_writing_are_removed(monkeypatch, tmp_path):
-    has_filelock(monkeypatch, True)
-    for name in ("jit_part-1-cache", "jit_whole-2-cache", "jit_whole-2-atime"):
-        (tmp_path / name).write_bytes(b"12345678")
-    compiled_programs.keep_compiled_programs()
-    assert {path.name for path in tmp_path.glob("jit*")} == {
-        "jit_whole-2-cache",
-        "jit_whole-2-atime",
-    }
