@@ -300,11 +300,3 @@ def test_of_several_pages_the_first_is_read_and_that_is_logged_once(tmp_path):
     done = subprocess.run([sys.executable, "-c", PAGES, *names], capture_output=True, text=True)
     red = "[255   0   0]"
     assert done.stdout.splitlines() == [red, "WARNING", red, red]
-
-
-def test_real_images_and_a_grey_one(shared_data):
-    folder = shared_data / "cub_fullres" / "CUB_200_2011" / "images"
-    images = ImageFiles(sorted(folder.glob("*/*.jpg")), SMALL)
-    assert images[:].shape == (49, 16, 16, 3)
-    (grey,) = ImageFiles(folder.glob("*/Brewer_Blackbird_0028_2682.jpg"), SMALL)[:]
-    np.testing.assert_array_equal(grey[..., 0], grey[..., 2])

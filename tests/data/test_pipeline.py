@@ -66,9 +66,6 @@ class Corner:
         return np.asarray(image)[:16, :16]
 
 
-PROCESSES = pytest.mark.slow  # they import everything
-
-
 def same(a, b) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
@@ -86,14 +83,7 @@ def test_a_batch_is_what_the_sampler_and_the_seeds_say(data, make):
             np.testing.assert_array_equal(batch.images[place], data.images.read(row, random))
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"workers": 4, "prefetch": 7},
-        {"workers": 3, "prefetch": 1},
-        pytest.param({"workers": 2, "worker_kind": "process"}, marks=PROCESSES),
-    ],
-)
+@pytest.mark.parametrize("settings", [{"workers": 4, "prefetch": 7}, {"workers": 3, "prefetch": 1}])
 def test_workers_change_nothing(make, settings):
     for one, other in zip(islice(make(), 9), make(**settings), strict=False):
         assert same(one, other)
@@ -156,15 +146,28 @@ def damage(data: Dataset, *rows: int) -> list[Path]:
     return paths
 
 
-@pytest.mark.parametrize("kind", ["thread", pytest.param("process", marks=PROCESSES)])
-def test_a_damaged_image_stops_the_run(data, make, kind):
+def test_a_damaged_image_stops_the_run(data, make):
     damage(data, 7)
-    sampler = RandomBatchSampler(12, 12)
-    batches = make(sampler=sampler, worker_kind=kind)
+    batches = make(sampler=RandomBatchSampler(12, 12))
     for _ in range(2):  # it stands where it was, and so raises again
         with pytest.raises(BadImageError, match=r"/7\.jpg:"):
             next(batches)
     assert batches.get_state()["batch"] == 0
+
+
+@pytest.mark.slow  # processes import everything
+def test_processes_read_what_threads_read_and_stop_at_a_damaged_image(data, make):
+    (path,) = damage(data, RandomBatchSampler(12, 3).epoch(0)[3, 0])
+    threads, processes = (
+        make(sampler=RandomBatchSampler(12, 3), workers=2, worker_kind=kind)
+        for kind in ("thread", "process")
+    )
+    for _ in range(3):
+        assert same(next(threads), next(processes))
+    for batches in (threads, processes):
+        with pytest.raises(BadImageError, match=rf"^{path}:"):
+            next(batches)
+        assert batches.get_state()["batch"] == 3
 
 
 def test_damaged_images_are_skipped_named_once_and_counted(data, make, caplog):
@@ -214,7 +217,7 @@ if __name__ == "__main__":
 """
 
 
-@PROCESSES
+@pytest.mark.slow  # processes import everything
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, to look for processes")
 def test_worker_processes_end_with_a_killed_run(data, tmp_path):
     (tmp_path / "run.py").write_text(KILLED)
