@@ -129,6 +129,13 @@ class Benchmark(BenchmarkOptions):
             train = replace(train, labels=labels)
         return {"ours": conventional(plan, train, test, self.out)}
 
+    @property
+    def longest(self) -> int | None:
+        """How many steps a run has at most where nobody typed them; None: the recipe's."""
+        if self.protocol == "conventional":
+            return None
+        return MLRC_EVALUATIONS * EVERY.get(self.dataset, 25)
+
     def _plan(self, train: Any) -> Any:
         from jdml.data import ImageBatches
         from jdml.recipes import make_objective
@@ -144,8 +151,8 @@ class Benchmark(BenchmarkOptions):
         if self.dry_run:
             recipe, every = rehearsed(recipe), 2
             steps = 2 if steps is None else steps
-        elif self.protocol != "conventional" and steps is None:
-            steps = MLRC_EVALUATIONS * every
+        elif steps is None:
+            steps = self.longest
         mesh, where = self.mesh(recipe.batch_size)
         for line in where if writes() else ():
             print(line, flush=True)

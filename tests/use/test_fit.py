@@ -1,4 +1,4 @@
-"""`fit` at its door: what it takes, what it refuses; a folder's results are its own run's; `load` of its runs."""
+"""What `fit` takes and refuses; a folder's results are its own run's; `load` of its runs."""
 
 import functools
 import json
@@ -14,8 +14,6 @@ import pytest
 import jdml
 from jdml import data, objectives, training
 from jdml.training.fingerprint import fingerprint
-
-pytestmark = pytest.mark.slow
 
 FEATURES = np.random.default_rng(0).normal(size=(24, 6)).astype(np.float32)
 LABELS = np.arange(24) % 4
@@ -97,47 +95,40 @@ def test_a_folder_without_its_model_file_loads_from_its_checkpoint(run, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "match"),
-    [
-        ({}, ValueError, r"Mlp, is not one of jdml.models: load\(run, model=…\)"),
-        ({"which": "newest"}, ValueError, 'which must be "best" or "last", got \'newest\''),
-        (
-            {"model": Mlp(7)},
-            ValueError,
-            r"model is not the run.s: params/Dense_0/kernel is \[5, 3\] in .* and \[7, 3\] in the m",
-        ),
-    ],
+    ("arguments", "name"),
+    [({}, "model"), ({"which": "newest"}, "which"), ({"model": Mlp(7)}, "Dense_0/kernel")],
 )
-def test_what_cannot_be_loaded(run, arguments, error, match):
-    with pytest.raises(error, match=match):
+def test_what_cannot_be_loaded(run, arguments, name):
+    with pytest.raises(ValueError, match=rf"\b{name}\b"):
         training.load(run.folder, **arguments)
 
 
 def test_folders_that_are_no_runs(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere does not exist"):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
         training.load(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="is not the folder of a run: it has no config.json"):
+    with pytest.raises(ValueError, match="config.json"):
         training.load(tmp_path)
     for fold in ("fold0", "fold1"):
         (tmp_path / fold).mkdir()
         (tmp_path / fold / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match="holds 2 runs: load one of fold0, fold1"):
+    with pytest.raises(ValueError, match="fold0, fold1"):
         training.load(tmp_path)
-    with pytest.raises(ValueError, match="has no parameters yet"):
+    with pytest.raises(ValueError, match=r"\bparameters\b"):
         training.load(tmp_path / "fold0")
 
 
 def test_what_cannot_be_embedded(run):
     trained = training.load(run.folder, model=Mlp())
-    with pytest.raises(ValueError, match=r"images must have shape \[N, 6\], got \[2, 5\]"):
-        trained.embed(np.zeros((2, 5), np.float32))
-    with pytest.raises(TypeError, match="source must be paths, a jdml.data.Dataset or an array"):
-        trained.embed(3)
-    with pytest.raises(ValueError, match=r"trained on inputs of shape \[6\], not on images"):
-        trained.embed(__file__)
+    for source, error, name in (
+        (np.zeros((2, 5), np.float32), ValueError, "images .* \\[N, 6\\]"),
+        (3, TypeError, "source"),
+        (__file__, ValueError, "\\[6\\]"),
+    ):
+        with pytest.raises(error, match=name):
+            trained.embed(source)
 
 
-def test_a_folder_that_says_nothing_of_its_embeddings_is_refused(tmp_path):
+def test_a_folder_without_a_description_of_its_model_is_refused(tmp_path):
     from jdml.training.checkpoint import RunFolder
 
     model = jdml.models.create("small", dim=2)
@@ -147,32 +138,11 @@ def test_a_folder_that_says_nothing_of_its_embeddings_is_refused(tmp_path):
     folder = RunFolder(tmp_path, {"fit": {"seed": 0}})
     folder.save(5, {"state": state, "best": ()}, {"best": [-1.0, 0, 0]})
     folder.close()
-    with pytest.raises(ValueError, match="does not say what its images and network were"):
+    with pytest.raises(ValueError, match=tmp_path.name):
         training.load(tmp_path)
 
 
 # What is taken
-
-
-def test_an_nnx_module(tmp_path):
-    from flax import nnx
-
-    class Net(nnx.Module):
-        def __init__(self, rngs):
-            self.first, self.norm = nnx.Linear(6, 5, rngs=rngs), nnx.BatchNorm(5, rngs=rngs)
-            self.drop, self.last = nnx.Dropout(0.1, rngs=rngs), nnx.Linear(5, 3, rngs=rngs)
-
-        def __call__(self, x):
-            return self.last(self.drop(nnx.relu(self.norm(self.first(x)))))
-
-    net = Net(nnx.Rngs(0))
-    before = np.array(net.last.kernel[...])
-    result = fit(tmp_path, model=net, evaluate=spread)
-    np.testing.assert_array_equal(net.last.kernel[...], before)
-    assert not np.allclose(result.best_params["model"]["last"]["kernel"], before)
-    assert np.abs(result.state.batch_stats["norm"]["mean"]).max() > 0
-    trained = training.load(tmp_path, model=Net(nnx.Rngs(1)))
-    np.testing.assert_array_equal(trained.embed(FEATURES), result.embedder(FEATURES))
 
 
 def test_tokens_and_two_towers(tmp_path):
@@ -202,81 +172,51 @@ def test_tokens_and_two_towers(tmp_path):
 # What is refused
 
 
-class Equinox:
-    """Stands for a module of Equinox, which is not installed."""
-
-    def __call__(self, x):
-        return x
-
-
-Equinox.__module__ = "equinox.nn"
-
-
 def generator():
     while True:
         yield np.arange(8)
 
 
+def images(*shape):
+    return SimpleNamespace(images=np.zeros(shape, np.uint8), labels=LABELS)
+
+
 @pytest.mark.parametrize(
-    ("changes", "error", "match"),
+    ("changes", "error", "names"),
     [
-        ({"model": Equinox()}, TypeError, "got an Equinox module .*: wrap it in an object with init"),
-        ({"model": Mlp}, TypeError, "model must be a module, got the class Mlp: call it first"),
-        ({"model": spread}, TypeError, "got the function spread: wrap it in an object with init"),
-        (
-            {"objective": jdml.triplet_loss},
-            TypeError,
-            r"got the function triplet_loss: write jdml.objectives.pair\(triplet_loss\)",
-        ),
+        ({"model": spread}, TypeError, "model .*function spread"),
+        ({"objective": jdml.triplet_loss}, TypeError, r"objective .*pair\(triplet_loss\)"),
         (
             {"objective": jdml.proxy_anchor_loss},
             TypeError,
-            r"write jdml.objectives.proxy\(proxy_anchor_loss, num_classes, dim\)",
+            r"objective .*proxy\(proxy_anchor_loss,",
         ),
-        ({"optimizer": 1e-3}, TypeError, r"such as optax.adam\(1e-3\), got float"),
-        ({"optimizer": optax.adam}, TypeError, r"such as optax.adam\(1e-3\), got adam"),
-        (
-            {"train": (FEATURES, LABELS)},
-            TypeError,
-            r'got a tuple of 2: write jdml.data.Dataset\("name", images, labels\)',
-        ),
-        ({"train": FEATURES}, TypeError, "train must be a data set with images and labels, got a nd"),
+        ({"optimizer": 1e-3}, TypeError, "optimizer .*float"),
+        ({"optimizer": optax.adam}, TypeError, "optimizer .*adam"),
+        ({"train": (FEATURES, LABELS)}, TypeError, r"train .*jdml.data.Dataset\("),
+        ({"train": FEATURES}, TypeError, "train .*ndarray"),
         (
             {"train": SimpleNamespace(images=FEATURES, labels=LABELS[:5])},
             ValueError,
-            r"must have the same number of rows, got \[24\] and \[5\]",
+            r"train.*\[24\].*\[5\]",
         ),
-        (
-            {"train": SimpleNamespace(images=np.zeros((24, 3, 8, 8), np.uint8), labels=LABELS)},
-            ValueError,
-            r"got \[24, 3, 8, 8\], which looks like \[N, C, H, W\]: write numpy.moveaxis",
-        ),
-        ({"seed": 2**32}, ValueError, "seed must be an integer from 0 to 4294967295, got 42"),
-        ({"seed": -1}, ValueError, "seed must be an integer .* 4294967295, got -1"),
-        ({"seed": 2**64}, ValueError, "seed must be an integer from 0"),
-        ({"seed": jax.random.key(0)}, TypeError, "seed must be an integer .*, got a [A-Z]"),
-        ({"sampler": 64}, TypeError, r"an iterator of row indices \[B\], got 64: write jdml.data.Rand"),
-        ({"sampler": [LABELS]}, TypeError, "an iterator of row indices .*, got a list"),
-        (
-            {"sampler": generator(), "out_dir": "run"},
-            TypeError,
-            r"must have get_state\(\) and set_state\(\) .*, got a generator: write jdml.data.Random",
-        ),
-        (
-            {"sampler": data.RandomBatchSampler(30, 8)},
-            ValueError,
-            "sampler must be over the 24 rows of train, got one over 30",
-        ),
+        ({"train": images(24, 3, 8, 8)}, ValueError, "numpy.moveaxis"),
+        ({"seed": 2**32}, ValueError, "seed .*4294967295"),
+        ({"seed": -1}, ValueError, "seed "),
+        ({"seed": jax.random.key(0)}, TypeError, "seed "),
+        ({"sampler": 64}, TypeError, "sampler .*jdml.data.Random"),
+        ({"sampler": [LABELS]}, TypeError, "sampler .*list"),
+        ({"sampler": generator(), "out_dir": "run"}, TypeError, "sampler .*get_state"),
         (
             {"objective": objectives.proxy(jdml.proxy_anchor_loss, 3, 3)},
             ValueError,
-            r"proxies of 3 classes, train has labels up to 3: write .*num_classes=4, dim=…\)",
+            "objective.*num_classes=4",
         ),
     ],
-)  # fmt: skip
-def test_wrong_arguments_are_one_sentence(changes, error, match, tmp_path, monkeypatch):
+)
+def test_wrong_arguments_are_one_sentence(changes, error, names, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(error, match=match) as caught:
+    with pytest.raises(error, match=names) as caught:
         fit(**changes)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
@@ -291,63 +231,45 @@ LOADER = {"__iter__": lambda self: iter(())}
 
 
 @pytest.mark.parametrize(
-    ("train", "message"),
+    ("train", "names"),
     [
-        (
-            of("torch.utils", "DataLoader", **LOADER),
-            "PyTorch DataLoader, which has drawn its batches",
-        ),
-        (
-            of("torchvision", "ImageFolder"),
-            r"PyTorch ImageFolder: write jdml.data.from_torch\(dataset\)",
-        ),
-        (
-            of("datasets", "Dataset"),
-            r"Hugging Face Dataset: write jdml.data.from_huggingface\(dataset\)",
-        ),
-        (
-            of("datasets", "DatasetDict", (dict,)),
-            r'from_huggingface\(dataset\["train"\], one of its',
-        ),
-        (of("grain", "MapDataset"), "a MapDataset of Grain: .*from_rows.*before batches are made"),
-        (of("tensorflow.python", "_PrefetchDataset"), "of TensorFlow: .*as_numpy_iterator"),
-        (of("pandas.core", "DataFrame"), "got a pandas DataFrame: write"),
-        ({"image": FEATURES, "label": LABELS}, "got a dictionary of image, label: write"),
-        ("photos", r"got the path 'photos': write jdml.data.load\(.folder., data_dir=path\)"),
-        ("a.parquet", r"got the path 'a.parquet': write jdml.data.from_parquet\(path\)"),
-        (generator(), "got a generator, which gives each batch once"),
+        (of("torch.utils", "DataLoader", **LOADER), "PyTorch DataLoader"),
+        (of("torchvision", "ImageFolder"), "jdml.data.from_torch"),
+        (of("datasets", "Dataset"), "jdml.data.from_huggingface"),
+        (of("datasets", "DatasetDict", (dict,)), r'from_huggingface\(dataset\["train"\]'),
+        (of("grain", "MapDataset"), "MapDataset .*from_rows"),
+        (of("tensorflow.python", "_PrefetchDataset"), "TensorFlow.*as_numpy_iterator"),
+        (of("pandas.core", "DataFrame"), "pandas DataFrame"),
+        ({"image": FEATURES, "label": LABELS}, "image, label"),
+        ("photos", r"jdml.data.load\(.folder"),
+        ("a.parquet", "jdml.data.from_parquet"),
+        (generator(), "generator"),
     ],
 )
-def test_data_of_other_libraries_has_its_own_sentence(train, message):
-    with pytest.raises(TypeError, match=f"train must be a data set, .*{message}") as caught:
+def test_data_of_other_libraries_is_told_what_to_write(train, names):
+    with pytest.raises(TypeError, match=f"^train .*{names}") as caught:
         fit(train=train)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("sampler", "message"),
+    ("sampler", "names"),
     [
-        (
-            of("torch.utils", "DataLoader", **LOADER),
-            "a DataLoader of PyTorch, which yields examples",
-        ),
-        (
-            of("torch.utils", "BatchSampler", **LOADER),
-            r"a PyTorch BatchSampler: .*numpy.asarray\(rows\)",
-        ),
-        (of("grain", "DataLoader", **LOADER), "a DataLoader of Grain, which yields examples"),
-        (of("datasets", "IterableDataset"), "an? IterableDataset of Hugging Face, which yields"),
-        (iter([(FEATURES, LABELS)]), r"got a tuple of arrays \[24, 6\], \[24\]: images and labels"),
-        (iter([FEATURES]), r"row indices \[B\], integers, got float32 \[24, 6\]"),
-        (iter([LABELS == 0]), "a mask: write numpy.flatnonzero"),
-        (iter([{"image": FEATURES}]), r"got a dict"),
-        (iter([np.array([3, 24])]), r"rows 0 … 23 of train, got 3 … 24"),
-        (iter([np.array([], int)]), r"rows 0 … 23 of train, got none"),
-        (iter([np.arange(8)]), r"but has ended: let it begin again"),
+        (of("torch.utils", "DataLoader", **LOADER), "DataLoader of PyTorch"),
+        (of("torch.utils", "BatchSampler", **LOADER), r"BatchSampler.*numpy.asarray"),
+        (of("grain", "DataLoader", **LOADER), "DataLoader of Grain"),
+        (of("datasets", "IterableDataset"), "IterableDataset of Hugging Face"),
+        (iter([(FEATURES, LABELS)]), r"tuple .*\[24, 6\], \[24\]"),
+        (iter([FEATURES]), r"float32 \[24, 6\]"),
+        (iter([LABELS == 0]), "mask.*numpy.flatnonzero"),
+        (iter([{"image": FEATURES}]), "dict"),
+        (iter([np.array([3, 24])]), "23.*24"),
+        (iter([np.array([], int)]), "none"),
+        (iter([np.arange(8)]), "ended"),
     ],
 )
-def test_samplers_that_yield_no_rows(sampler, message):
-    with pytest.raises((TypeError, ValueError), match=f"sampler must .*{message}") as caught:
+def test_samplers_that_yield_no_rows(sampler, names):
+    with pytest.raises((TypeError, ValueError), match=f"^sampler .*{names}") as caught:
         fit(sampler=sampler)
     assert "\n" not in str(caught.value)
 
@@ -361,46 +283,40 @@ def test_a_generator_trains_without_a_folder():
     assert fit(sampler=generator()).stopped == "steps"
 
 
-def test_channels_first_is_told_by_data_sets_too():
-    with pytest.raises(ValueError, match=r"which looks like \[N, C, H, W\]"):
+def test_data_sets_refuse_channels_first():
+    with pytest.raises(ValueError, match=r"\bimages\b.*N, C, H, W"):
         data.Dataset("nchw", np.zeros((2, 3, 8, 8), np.uint8), np.zeros(2, int))
 
 
+def test_fit_of_no_steps_returns_the_start():
+    result = fit(steps=0, evaluate=lambda embed: {"mean": float(embed(FEATURES).mean())})
+    assert (result.stopped, int(result.state.step), len(result.history)) == ("steps", 0, 1)
+    assert result.history[0]["mean"] == pytest.approx(result.embedder(FEATURES).mean())
+
+
 @pytest.mark.parametrize(
-    ("make", "match"),
+    ("make", "names"),
     [
+        (lambda: objectives.pair(jdml.triplet_loss, margn=0.3), "margn.*margin"),
+        (lambda: objectives.proxy(jdml.proxy_anchor_loss, 2, 2, detla=0.3), "detla.*delta"),
+        (lambda: objectives.pair(jdml.triplet_loss, mine=jdml.easy_positive), r"easy_positive\(\)"),
+        (lambda: objectives.pair(jdml.triplet_loss, mine="hard"), "mine.*'hard'"),
         (
-            lambda: objectives.pair(jdml.triplet_loss, margn=0.3),
-            "triplet_loss has no setting 'margn'; did you mean margin",
+            lambda: jdml.triplet_loss(FEATURES, LABELS, mine=jdml.easy_positive),
+            r"easy_positive\(\)",
         ),
-        (
-            lambda: objectives.proxy(jdml.proxy_anchor_loss, 2, 2, detla=0.3),
-            "proxy_anchor_loss has no setting 'detla'; did you mean delta",
-        ),
-        (
-            lambda: objectives.pair(jdml.triplet_loss, mine=jdml.easy_positive),
-            r"got the function easy_positive, which makes one: write mine=easy_positive\(\)",
-        ),
-        (
-            lambda: objectives.pair(jdml.triplet_loss, mine="hard"),
-            r"mine must be a function \(key, distances, pairs\) -> Pairs, got 'hard'",
-        ),
+        (lambda: jdml.triplet_loss(FEATURES, np.array(list("ab" * 12))), "labels.*numpy.unique"),
     ],
 )
-def test_objectives_check_their_settings(make, match):
-    with pytest.raises(TypeError, match=match):
+def test_objectives_and_losses_check_their_settings(make, names):
+    with pytest.raises(TypeError, match=names):
         make()
 
 
-def test_losses_tell_what_they_were_given():
-    x, y = jnp.eye(4), np.array([0, 0, 1, 1])
-    with pytest.raises(TypeError, match=r"write mine=easy_positive\(\)"):
-        jdml.triplet_loss(x, y, mine=jdml.easy_positive)
-    with pytest.raises(TypeError, match="labels must be integers, got strings: write numpy.unique"):
-        jdml.triplet_loss(x, np.array(["a", "a", "b", "b"]))
+def test_losses_refuse_tensors():
     torch = pytest.importorskip("torch")
-    with pytest.raises(TypeError, match=r"got Tensor: write embeddings.detach\(\)"):
-        jdml.triplet_loss(torch.eye(4), y)
+    with pytest.raises(TypeError, match=r"embeddings.detach\(\)"):
+        jdml.triplet_loss(torch.eye(4), np.array([0, 0, 1, 1]))
 
 
 # No stale results
@@ -420,9 +336,7 @@ def test_losses_tell_what_they_were_given():
 )
 def test_another_run_is_never_this_one(run, changes, part):
     before = (run.folder / "metrics.json").read_text()
-    with pytest.raises(
-        ValueError, match=f"holds a run of another configuration: .*{part} is anoth"
-    ):
+    with pytest.raises(ValueError, match=rf"\b{part} is another\b"):
         fit(
             run.folder, steps=3, evaluate=spread, evaluate_every=1, monitor="score",
             normalize=jdml.sphere, **changes,
@@ -431,12 +345,12 @@ def test_another_run_is_never_this_one(run, changes, part):
 
 
 def test_a_refused_run_leaves_its_folder_to_the_next(tmp_path):
-    """What was wrong shows in the first step: nothing is kept but what the run was to be."""
-    with pytest.raises(ValueError, match="proxies must have the dimension of embeddings"):
+    """What is wrong shows in the first step: the folder holds nothing but the configuration."""
+    with pytest.raises(ValueError, match=r"^proxies\b"):
         fit(tmp_path, objective=objectives.proxy(jdml.proxy_anchor_loss, 4, 7))
     right = fit(tmp_path, objective=objectives.proxy(jdml.proxy_anchor_loss, 4, 3))
     assert right.stopped == "steps"
-    with pytest.raises(ValueError, match="the objective is another"):
+    with pytest.raises(ValueError, match=r"\bobjective is another\b"):
         fit(tmp_path, objective=objectives.proxy(jdml.proxy_anchor_loss, 5, 3))
 
 
@@ -456,7 +370,7 @@ def scaled(x):
     return SCALE * x
 
 
-def test_fingerprints_tell_settings_apart(monkeypatch):
+def test_fingerprints_differ_by_settings(monkeypatch):
     def lossy(margin):
         return lambda x: jnp.maximum(x - margin, 0)
 
@@ -469,5 +383,5 @@ def test_fingerprints_tell_settings_apart(monkeypatch):
     assert fingerprint(jdml.mining.easy_positive()) != fingerprint(jdml.mining.hard_positive())
     assert fingerprint(jax.random.key(0)) != fingerprint(jax.random.key(1))
     before = fingerprint(scaled)
-    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    monkeypatch.setitem(globals(), "SCALE", 3.0)  # of this file
     assert fingerprint(scaled) != before

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import jdml.cli
-
-# Loaders of other libraries: what the guide says to write, on theirs where they are installed, else on stand-ins.
+import jdml
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "own_data.md"
 BLOCKS = dict(
@@ -59,7 +57,7 @@ def test_a_data_set_and_a_loader_of_pytorch(torch, torch_data):
     )
 
 
-def test_a_sampler_of_pytorch_begins_again(torch):
+def test_a_sampler_of_pytorch_starts_again(torch):
     drawn = torch.utils.data.BatchSampler(range(10), 4, drop_last=False)
     sampler = as_written("torch-sampler", batch_sampler=drawn)["sampler"]
     batches = [next(sampler).tolist() for _ in range(4)]

@@ -15,8 +15,6 @@ from jdml.cli.sweep import Sweep
 
 pytest.importorskip("jinja2")
 
-pytestmark = pytest.mark.slow
-
 
 def content(page):
     script = re.search(
@@ -32,11 +30,8 @@ def test_a_run_is_reported_with_the_images_that_it_was_scored_on(run, tmp_path, 
     told = content(tmp_path / "r.html")
     (images,) = told["sets"]
     assert images["count"] == 18
-    assert images["views"]["class"]["names"] == [
-        "kind3",
-        "kind4",
-        "kind5",
-    ]  # those that were not trained on
+    names = images["views"]["class"]["names"]
+    assert names == ["kind3", "kind4", "kind5"]  # those that were not trained on
     assert len(images["pictures"]) == 18
     assert {chart["name"] for chart in told["curves"]} >= {"loss", "grad_norm"}
     text = (tmp_path / "r.html").read_text()
@@ -51,7 +46,7 @@ def test_a_run_whose_images_have_moved_says_so(run, photos, tmp_path, jdml_comma
     (moved / "config.json").write_text(json.dumps(config))
     done = jdml_command("report", moved, "--out", tmp_path / "r.html")
     assert done.code == 0, done.err
-    assert "note: moved: its images are not at hand" in done.out
+    assert "moved" in done.out
     assert content(tmp_path / "r.html")["looks"] == []
     done = jdml_command("report", moved, "--source", photos, "--out", tmp_path / "r.html")
     assert content(tmp_path / "r.html")["sets"][0]["count"] == 18
@@ -73,32 +68,6 @@ def test_embeddings_in_a_file_are_reported(run, photos, tmp_path, jdml_command):
     np.savez(bare, embeddings=np.random.default_rng(0).normal(size=(20, 3)))
     assert jdml_command("report", bare, "--out", tmp_path / "r.html").code == 0
     assert content(tmp_path / "r.html")["sets"][0]["views"] == {}
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("report --out r.html", "RUN is missing"),
-        ("report nowhere", "run nowhere does not exist"),
-        ("report . --out r.pdf", "--out must end in .html or .htm, got r.pdf"),
-        ("report . --out r.html", "holds no run"),
-        ("compare", "RUN is missing"),
-        ("compare . --csv r.txt", "--csv must end in .csv, got r.txt"),
-        ("sweep --set lr=1", "--out is missing"),
-        ("sweep --set lr --out s", "--set lr has no values: write lr=FIRST,SECOND"),
-        ("sweep --set los=triplet --out s", "got 'los=triplet'; did you mean loss?"),
-        ("sweep --set loss=tripplet --out s", "got 'tripplet'; did you mean triplet?"),
-        ("sweep --set lr=1 --set lr=2 --out s", "--set lr is given twice"),
-        ("sweep --set lr=1,-1 --out s", "--lr must be positive"),
-        ("sweep --seeds 0 --out s", "--seeds must be at least 1, got 0"),
-    ],
-)
-def test_mistakes_are_told_before_any_work(tmp_path, monkeypatch, jdml_command, words, message):
-    monkeypatch.chdir(tmp_path)
-    done = jdml_command(*words.split())
-    assert done.code == 2, done.out
-    assert message in done.err
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_sweep_trains_what_is_missing_and_compares_all(tmp_path, jdml_command):
@@ -136,83 +105,61 @@ def test_a_sweep_trains_what_is_missing_and_compares_all(tmp_path, jdml_command)
     assert set(proxied["proxies"]) == {"proxy to its class", "proxy to its class's mean"}
 
 
-def test_a_sweep_is_of_one_process_and_tells_its_baseline_before_its_runs(
-    tmp_path, jdml_command, monkeypatch
-):
-    words = [
-        "sweep",
-        "--set",
-        "loss=triplet,contrastive",
-        "--dim",
-        "4",
-        "--quiet",
-        "--out",
-        tmp_path,
-    ]
-    for more in (("--coordinator", "localhost:1"), ("--processes", "2"), ("--process", "0")):
-        done = jdml_command(*words, *more)
-        assert done.code == 2
-        assert "--coordinator, --processes and --process are for one run" in done.err
-    assert not list(tmp_path.iterdir())
-    monkeypatch.setattr("jdml.training.study.run_study", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        jdml_command(*words, "--steps", "1")
-    assert json.loads((tmp_path / "sweep.json").read_text()) == ["triplet-0", "contrastive-0"]
+def test_a_sweep_s_baseline_is_on_file_before_its_runs(tmp_path, draw, jdml_command):
+    photos = draw(tmp_path / "photos", 4, 3)
+    for file in photos.glob("*/*.png"):
+        file.write_bytes(b"no image")
+    words = "sweep --set loss=triplet,contrastive --dim 4 --steps 1 --image-size 16 --quiet --out"
+    done = jdml_command(*words.split(), tmp_path / "s", "--data-dir", photos)
+    assert done.code == 2
+    assert json.loads((tmp_path / "s/sweep.json").read_text()) == ["triplet-0", "contrastive-0"]
+    assert not list(tmp_path.glob("s/*/metrics.json"))
 
 
-def test_a_sweep_says_what_it_tells_and_has_the_baseline_of_compare(tmp_path, jdml_command):
-    words = f"sweep --set loss=triplet,contrastive --dim 4 --steps 2 --quiet --out {tmp_path / 's'}".split()
-    done = jdml_command(*words, "--choose-on", "test")
-    assert done.code == 0, done.err
-    assert "these runs cannot tell from triplet-0: contrastive-0" in done.out
-    assert "(n = 1)" in done.out
-    assert "these are scores of the test part" in done.out
-    assert max(map(len, done.out.partition("these are")[0].splitlines())) <= 120
-    told = jdml_command("compare", tmp_path / "s").out
-    assert told == done.out.partition("next:")[0]
-
-
-def test_a_sweep_chooses_by_held_out_rows(tmp_path, jdml_command):
+def test_a_sweep_chooses_by_held_out_rows_and_has_the_baseline_of_compare(tmp_path, jdml_command):
     words = f"sweep --set loss=triplet,contrastive --dim 4 --steps 2 --quiet --out {tmp_path}"
     done = jdml_command(*words.split())
     assert done.code == 0, done.err
     assert "validation digit R@1" in done.out
     assert "test digit" not in done.out
-    assert "these are scores of the held-out rows" in done.out
+    assert "triplet-0: contrastive-0" in done.out.replace("\n  ", " ")
+    table, _, next_command = done.out.partition("next: ")
+    assert max(map(len, table.splitlines())) <= 120
+    assert next_command.startswith(f"jdml report {tmp_path}")
+    assert jdml_command("compare", tmp_path).out == table
     scores = json.loads((tmp_path / "triplet-0" / "metrics.json").read_text())
     last = json.loads((tmp_path / "triplet-0" / "log.jsonl").read_text().splitlines()[-1])
     assert scores["validation digit"]["R@1"] == last["digit/R@1"]
-    shown = jdml_command("compare", tmp_path, "--metric", "test digit R@1").out
-    assert "test digit R@1" in shown
+    assert "test digit R@1" in jdml_command("compare", tmp_path, "--metric", "test digit R@1").out
 
 
 @pytest.mark.parametrize(
-    ("said", "share"),
+    ("typed", "share"),
     [("", 0.2), ("--validation .3", 0.3), ("--choose-on test", 0.0), ("val/", 0.0)],
 )
-def test_what_a_sweep_holds_out(tmp_path, said, share):
-    for part in ("train", "val", "test") if said == "val/" else ():
+def test_what_a_sweep_holds_out(tmp_path, typed, share):
+    for part in ("train", "val", "test") if typed == "val/" else ():
         for name in "abc":
             for number in range(2):
                 path = tmp_path / "photos" / part / name / f"{number}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.new("RGB", (4, 4)).save(path)
-    words = ("--data-dir", str(tmp_path / "photos")) if said == "val/" else said.split()
+    words = ("--data-dir", str(tmp_path / "photos")) if typed == "val/" else typed.split()
     sweep = tyro.cli(Sweep, args=["--set", "lr=1e-4,1e-3", "--out", str(tmp_path), *words])
     assert {run.validation for run in sweep.runs().values()} == {share}
 
 
-def test_a_sweep_over_what_is_held_out_keeps_to_it(tmp_path):
+def test_a_sweep_over_validation_has_its_values(tmp_path):
     runs = Sweep(set=("validation=0,0.3",), out=tmp_path).runs().values()
     assert [run.validation for run in runs] == [0, 0.3]
 
 
-def test_a_sweep_goes_on_past_a_run_that_is_not_finite(tmp_path, jdml_command):
+def test_a_sweep_continues_after_a_run_that_is_not_finite(tmp_path, jdml_command):
     words = "sweep --set lr=1e38,1e-3 --optimizer sgd --loss contrastive --normalize none --dim 4 --steps 9 --quiet"
     for _ in range(2):  # the second finds both done
         done = jdml_command(*words.split(), "--out", tmp_path)
         assert done.code == 0, done.err
-        assert re.search(r"failed: 1e38-0: the (loss|grad_norm) is \w+ at step \d", done.out)
+        assert re.search(r"failed: 1e38-0: .*(loss|grad_norm)", done.out)
         assert (tmp_path / "1e-3-0" / "metrics.json").is_file()
     assert jdml_command("compare", tmp_path).code == 0
 
@@ -228,29 +175,27 @@ def test_a_sweep_keeps_no_scores_of_other_data(tmp_path, draw, jdml_command):
     for more in ("birds/kind0/more.png", "cars/kind0/more.png"):
         shutil.copy(tmp_path / "birds/kind0/0.png", tmp_path / more)
         done = jdml_command(*words, "--data-dir", tmp_path / more.split("/")[0])
-        assert done.code == 2
-        assert "holds run 1e-3-0 of other data than there are now: give another --out" in done.err
+        assert (done.code, "1e-3-0" in done.err, "--out" in done.err) == (2, True, True)
     digits = "sweep --dim 4 --steps 1 --quiet --set lr=1e-3 --choose-on test".split()
     assert jdml_command(*digits, "--out", tmp_path / "d").code == 0
     config = json.loads((tmp_path / "d/1e-3-0/config.json").read_text())
     changed = {**config, "data_checksum": 1}
     (tmp_path / "d/1e-3-0/config.json").write_text(json.dumps(changed))
-    assert "of other data" in jdml_command(*digits, "--out", tmp_path / "d").err
+    assert "1e-3-0" in jdml_command(*digits, "--out", tmp_path / "d").err
 
 
-def test_what_is_typed_beside_a_sweep_s_values_holds_or_is_refused(tmp_path):
+def test_what_is_typed_with_a_sweep_s_values_holds_or_is_refused(tmp_path):
     typed = {"loss": "multi_similarity", "loss_setting": ("alpha=3",), "out": tmp_path}
     runs = Sweep(set=("loss-setting=beta=40,beta=60",), **typed).runs().values()
     assert [run.recipe().settings for run in runs] == [
         {"alpha": 3.0, "beta": 40.0},
         {"alpha": 3.0, "beta": 60.0},
     ]
-    with pytest.raises(ValueError, match="alpha"):
+    with pytest.raises(ValueError, match=r"\balpha\b"):
         next(iter(Sweep(set=("loss-setting=alpha=4",), **typed).runs().values())).recipe()
-    with pytest.raises(ValueError, match="--lr is given, and its values by --set lr: give one"):
-        Sweep(set=("lr=1e-3,1e-4",), lr=1e-2, out=tmp_path).runs()
 
 
+@pytest.mark.slow  # seven runs
 def test_runs_of_other_networks_or_files_are_no_seeds_of_one_setting(tmp_path, draw, jdml_command):
     digits = jdml.data.load("digits")
     recipe = jdml.recipes.Recipe(loss="triplet", dim=4, batch=32, steps=1)
@@ -284,23 +229,6 @@ def test_runs_of_other_networks_or_files_are_no_seeds_of_one_setting(tmp_path, d
     (tmp_path / "typed/cars1/config.json").write_text(json.dumps(config))
     cars = jdml.report.read_runs(tmp_path / "typed/cars1", tmp_path / "typed/cars2")
     assert len(jdml.report.compare_runs(cars).rows) == 1
-
-
-def test_options_are_typed_as_they_were():
-    import tyro
-
-    from jdml.cli.start_of_run import words_of
-    from jdml.cli.train import Train
-
-    options = Train(
-        data="digits",
-        loss="triplet",
-        loss_setting=("margin=0.3",),
-        train_classes=(0, 1),
-        lr=3e-4,
-        tensorboard=True,
-    )
-    assert tyro.cli(Train, args=words_of(options)) == options
 
 
 def test_classes_of_a_fold_are_not_guessed(run, photos):

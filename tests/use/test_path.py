@@ -6,8 +6,6 @@ import functools
 import json
 import os
 import re
-import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,28 +15,15 @@ import jax
 import numpy as np
 import pytest
 
-from jdml import models, training
-from jdml.cli import main
+import jdml
+from jdml import training
 from jdml.cli.commands import COMMANDS
-from jdml.models import SmallConvNet
 from jdml.registry import NETWORKS
 from jdml.training import exporting
-
-pytestmark = pytest.mark.slow
 
 
 def metrics_of(folder: Path) -> dict:
     return json.loads((folder / "metrics.json").read_text())
-
-
-def test_the_summary_and_what_to_type_next(run, photos):
-    lines = run.out.splitlines()
-    assert lines[0].startswith("small: 93,732 parameters, images 16×16×3")
-    assert lines[1] == (
-        "train 18 images of 3 classes; test 18 of 3; 2 batches of 3x4 an epoch, 4 steps are 2.0 epochs"
-    )
-    assert lines[-2] == f"next: jdml embed {run.folder} {photos} --split test --out embeddings.npz"
-    assert lines[-1] == f"      jdml search {run.folder} PHOTO.jpg --gallery {photos} -k 10"
 
 
 def test_the_folder_says_all_of_it(run):
@@ -70,7 +55,7 @@ def test_embeddings_score_what_the_run_scored(run, photos, tmp_path, jdml_comman
     done = jdml_command("embed", run.folder, photos, "--split", "test", "--out", out)
     assert done.code == 0, done.err
     assert "18 images of 3 classes, 4-D" in done.out
-    assert "embedding: 100%" in done.err
+    assert "100%" in done.err
     done = jdml_command("evaluate", out, "--json", "-")
     scored, expected = json.loads(done.out), metrics_of(run.folder)["test class"]
     assert {name: scored[name] for name in expected} == expected
@@ -123,24 +108,37 @@ def test_damaged_images_are_named_and_left_out(run, photos, tmp_path, jdml_comma
     out = tmp_path / "e.npz"
     done = jdml_command("embed", run.folder, folder, "--out", out, "--quiet")
     assert done.code == 0, done.err
-    assert "3 images of 2 classes, 4-D, 1 damaged left out" in done.out
-    assert "kind0/1.png: expected a whole image" in caplog.text
+    assert "3 images of 2 classes, 4-D, 1 damaged" in done.out
+    assert "kind0/1.png" in caplog.text
     with np.load(out) as arrays:
         assert len(arrays["embeddings"]) == len(arrays["files"]) == len(arrays["labels"]) == 3
         assert np.isfinite(arrays["embeddings"]).all()
     done = jdml_command(
         "embed", run.folder, folder, "--out", out, "--quiet", "--on-bad-image", "stop"
     )
-    assert done.code == 2
-    assert "kind0/1.png: expected a whole image" in done.err
+    assert (done.code, "kind0/1.png" in done.err) == (2, True)
+
+
+def test_sources_and_queries_that_are_none(run, photos, tmp_path, jdml_command):
+    embed, search = ("embed", run.folder), ("search", run.folder)
+    for words, names in (
+        ((*embed, "cubb:/data"), ("cubb:/data", "cub")),
+        ((*embed, tmp_path), (str(tmp_path),)),
+        ((*embed, photos / "kind0", "--split", "test"), ("--split", "test")),
+        ((*search, "no.jpg", "--gallery", photos), ("QUERY", "no.jpg")),
+        (
+            (*search, photos / "kind0", "--gallery", photos, "--labels", "kind"),
+            ("--labels", "class"),
+        ),
+    ):
+        done = jdml_command(*words)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert re.search(".*".join(map(re.escape, names)), done.err), done.err
 
 
 def test_search_by_photograph(run, photos, tmp_path, jdml_command):
-    query, sheet, neighbours = (
-        photos / "kind4" / "2.png",
-        tmp_path / "sheet.png",
-        tmp_path / "found.json",
-    )
+    query = photos / "kind4" / "2.png"
+    sheet, neighbours = tmp_path / "sheet.png", tmp_path / "found.json"
     gallery = tmp_path / "gallery.npz"
     assert jdml_command("embed", run.folder, photos, "--out", gallery, "--quiet").code == 0
     options = ("-k", 3, "--json", neighbours, "--out", sheet, "--quiet")
@@ -167,18 +165,30 @@ def test_search_by_photograph(run, photos, tmp_path, jdml_command):
         jdml_command, "search", run.folder, query, "--gallery", gallery, *options
     )
     done = search("--max-distance", distances[nearest[0]] / 2)
-    assert (done.code, "not in the gallery" in done.out) == (0, True)
+    assert done.code == 0
     assert json.loads(neighbours.read_text())[0]["found"] == []
     for second_look in ("reciprocal", "expand", "augment"):
         assert search("--rerank", second_look).code == 0
         (answer,) = json.loads(neighbours.read_text())
         assert [hit["rank"] for hit in answer["found"]] == [1, 2, 3]
     done = search("--max-distance", "auto")
-    limit = float(re.search(r"max distance: ([\d.]+), within which 1 %", done.out)[1])
+    limit = float(re.search(r"max distance: ([\d.]+)", done.out)[1])
     (answer,) = json.loads(neighbours.read_text())
     assert [hit["distance"] for hit in answer["found"]] == pytest.approx(
         [d for d in distances[nearest] if d <= limit], abs=1e-5
     )
+
+
+def test_a_gallery_whose_classes_share_a_vector_finds_nothing(run, photos, tmp_path, jdml_command):
+    gallery, found = tmp_path / "g.npz", tmp_path / "found.json"
+    files = np.array([str(photos / "kind0" / f"{i}.png") for i in range(4)])
+    same = np.ones((4, 4), np.float32)
+    np.savez(gallery, embeddings=same, labels=np.array(list("aabb")), files=files)
+    options = ("--gallery", gallery, "--max-distance", "auto", "--json", found)
+    done = jdml_command("search", run.folder, photos / "kind4" / "2.png", *options)
+    assert done.code == 0, done.err
+    assert "jdml data check --duplicates" in done.out
+    assert json.loads(found.read_text())[0]["found"] == []
 
 
 def test_a_gallery_of_another_model_is_refused(run, photos, tmp_path, jdml_command):
@@ -186,7 +196,7 @@ def test_a_gallery_of_another_model_is_refused(run, photos, tmp_path, jdml_comma
     np.savez(gallery, embeddings=np.ones((2, 4), np.float32), model=np.array("0" * 16))
     done = jdml_command("search", run.folder, photos / "kind0" / "0.png", "--gallery", gallery)
     assert done.code == 2
-    assert "was embedded with another model" in done.err
+    assert f"{gallery} " in done.err
 
 
 ALONE = """
@@ -206,12 +216,11 @@ def test_export_runs_without_jdml(run, photos, tmp_path, jdml_command):
     trained = training.load(run.folder)
     done = jdml_command("export", run.folder, "--out", tmp_path / "model.stablehlo")
     assert done.code == 0, done.err
-    assert "takes images [N, 16, 16, 3] of type uint8" in done.out
+    assert "[N, 16, 16, 3]" in done.out
     told = json.loads((tmp_path / "model.stablehlo.json").read_text())
     assert told["embedding"]["crop"]["short_side"] == 18
     assert told["written"]["jax"] == jax.__version__
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", told["written"]["date"])
-    assert "JAX promises to for six months" in done.out
     images = trained.images_of(photos / "kind3")[:]
     np.save(tmp_path / "images.npy", images)
     names = [tmp_path / name for name in ("model.stablehlo", "images.npy", "found.npy")]
@@ -224,7 +233,7 @@ def test_export_runs_without_jdml(run, photos, tmp_path, jdml_command):
 @pytest.mark.parametrize("platforms", ["gpu", "", (), ("cpu", "quantum")])
 def test_export_for_what_nobody_compiles_for_is_refused(platforms):
     pytest.importorskip("flatbuffers")
-    with pytest.raises(ValueError, match=r"platforms must be among cpu, cuda, .*, got \["):
+    with pytest.raises(ValueError, match=r"^platforms\b"):
         exporting.export_stablehlo(SimpleNamespace(input={}), platforms=platforms)
 
 
@@ -237,14 +246,14 @@ def test_export_for_one_platform(run):
 
 
 @pytest.mark.parametrize("dies_at", [0, 1, 2])
-def test_a_killed_export_leaves_no_program_beside_what_tells_of_another(
-    dies_at, tmp_path, monkeypatch
+def test_a_killed_export_leaves_no_program_with_another_s_description(
+    run, dies_at, tmp_path, monkeypatch
 ):
-    trained = SimpleNamespace(description={"of": "old"}, step=1, metrics={}, config={})
-    monkeypatch.setattr(
-        exporting, "export_stablehlo", lambda trained: trained.description["of"].encode()
-    )
-    program, beside = exporting.export_file(trained, tmp_path / "m.stablehlo")
+    pytest.importorskip("flatbuffers")
+    trained = training.load(run.folder)
+    program, described = tmp_path / "m.stablehlo", tmp_path / "m.stablehlo.json"
+    program.write_bytes(b"old")
+    described.write_text('{"step": 1}')
     replace, replaced = os.replace, []
 
     def dying(old, new):
@@ -253,15 +262,14 @@ def test_a_killed_export_leaves_no_program_beside_what_tells_of_another(
         replaced.append(new)
         replace(old, new)
 
-    trained.description["of"] = "new"
     with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
         patch.setattr(os, "replace", dying)
-        exporting.export_file(trained, program)
-    assert program.read_bytes() == (b"old", b"new", b"new")[dies_at]
-    assert beside.exists() == (dies_at == 2)
-    if beside.exists():
-        assert json.loads(beside.read_text())["embedding"] == {"of": "new"}
-    assert {path.name for path in tmp_path.iterdir()} <= {program.name, beside.name}
+        exporting.export_file(dataclasses.replace(trained, step=7), program)
+    assert (program.read_bytes() == b"old") == (dies_at == 0)
+    assert described.exists() == (dies_at == 2)
+    if described.exists():
+        assert json.loads(described.read_text())["step"] == 7
+    assert {path.name for path in tmp_path.iterdir()} <= {program.name, described.name}
 
 
 def test_an_exported_file_is_used_like_a_run(run, photos, tmp_path, jdml_command):
@@ -273,7 +281,7 @@ def test_an_exported_file_is_used_like_a_run(run, photos, tmp_path, jdml_command
     assert (again.step, again.class_names) == (trained.step, trained.class_names)
 
 
-def test_more_steps_go_on_and_fewer_do_not(photos, tmp_path, jdml_command, tiny):
+def test_a_run_is_resumed_with_more_steps_and_not_with_fewer(photos, tmp_path, jdml_command, tiny):
     """At a constant rate, as a loss has that was named."""
     folder = tmp_path / "run"
     command = ["train", "--data-dir", photos, *tiny, "--loss", "triplet", "--out", folder]
@@ -306,35 +314,15 @@ def test_real_birds(shared_data, tmp_path, jdml_command):
     assert {name: scored[name] for name in expected} == expected
 
 
-# The examples that end each command's help, and README's, run in a folder with `photos`, in any order
+# The pages
 
 
-README = Path(__file__).parents[2] / "README.md"
-# What makes an example small, and changes nothing else.
-SMALL = {
-    "demo": "--steps 3 --seeds 1",
-    "train": "--image-size 16 --dim 4 --batch 3x4 --steps 4 --quiet --workers 1",
-    "embed": "--quiet",
-    "sweep": "--steps 2 --quiet",
-    "benchmark": "--image-size 16 --dim 4 --steps 1 --quiet --workers 1",
-    "data check": "--quiet",
-}
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory, photos, run) -> Path:
-    """A folder with photographs, a run, a query, and the photographs' embeddings."""
-    folder = tmp_path_factory.mktemp("examples")
-    shutil.copytree(photos, folder / "photos")
-    shutil.copytree(run.folder, folder / "runs" / "photos")
-    shutil.copy(photos / "kind0" / "1.png", folder / "query.jpg")
-    embed = ["embed", str(run.folder), str(folder / "photos"), "--out", str(folder / "photos.npz")]
-    assert main([*embed, "--quiet"]) == 0
-    return folder
-
-
+@pytest.mark.slow  # trains and embeds three times
 def test_the_recipe_of_an_evening_on_real_birds(shared_data, tmp_path, jdml_command, monkeypatch):
-    """The page's own commands, from the folder to a search; a smaller network, less training."""
+    """The page's own commands, from the folder to a search; less training.
+
+    A small network stands on the record of the large one, as the page's words are not to be others.
+    """
     record = NETWORKS["vit_s16"]
     tiny = {**record.settings, "width": 24, "depth": 1, "heads": 2}
     monkeypatch.setitem(NETWORKS, "vit_s16", dataclasses.replace(record, settings=tiny))
@@ -359,65 +347,16 @@ def test_the_recipe_of_an_evening_on_real_birds(shared_data, tmp_path, jdml_comm
             assert done.out.count(".jpg") >= 3, done.out  # three neighbours
 
 
-def test_every_help_ends_with_its_example(jdml_command):
-    for command, record in COMMANDS.items():
-        example = record.example
-        done = jdml_command(*command.split(), "--help")
-        assert done.code == 0
-        assert done.out.splitlines()[-1] == f"  {example}"
-        assert example.startswith(f"jdml {command} ")
-
-
-@pytest.mark.parametrize(
-    "command", [name for name in COMMANDS if name not in ("data get", "weights convert")]
-)
-def test_examples_run(place, photos, jdml_command, monkeypatch, command):
-    monkeypatch.chdir(place)
-    if command == "benchmark":
-
-        def create(name, *, dim, pooling="average", freeze_batch_norm=False, dtype=None):
-            return SmallConvNet(dim, (8,), pooling=pooling)
-
-        monkeypatch.setattr(models, "create", create)
-    words = shlex.split(COMMANDS[command].example)[1:] + SMALL.get(command, "").split()
-    if command == "train":
-        words[words.index("runs/photos")] = "runs/again"
-    done = jdml_command(*words)
-    assert done.code == 0, done.err
-    out = words[words.index("--out") + 1] if "--out" in words else None
-    assert out is None or Path(out).exists()
-    if command in ("train", "benchmark"):
-        trained = training.load(out)
-        assert trained.embed(photos / "kind0").shape == (6, 4)
-
-
-def test_weights_are_converted(place, jdml_command, monkeypatch):
-    torch = pytest.importorskip("torch")
-    from jdml.models.dialects import dialects, stored_shape
-    from jdml.models.weights import _shapes
-
-    dialect = dialects("resnet18")[0]
-    named = {}
-    for target, shape in _shapes("resnet18").items():
-        name = dialect.name(target.partition("/")[2])
-        named[name] = stored_shape(target, shape, dialect, name)
-    monkeypatch.chdir(place)
-    torch.save({name: torch.zeros(shape) for name, shape in named.items()}, "resnet18.pth")
-    done = jdml_command(*shlex.split(COMMANDS["weights convert"].example)[1:])
-    assert done.code == 0, done.err
-    assert "0 missing" in done.out
-    Path("resnet18.pth").unlink()
-
-
-def test_the_readme_shows_these_and_no_more_than_fifteen_lines(place, photos):
-    section = re.search(r"^## Use what you trained\n(.*?)^(?=## )", README.read_text(), re.M | re.S)
+def test_the_readme_shows_the_examples_and_no_more_than_fifteen_lines(run, photos):
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    section = re.search(r"^## Use what you trained\n(.*?)^(?=## )", readme, re.M | re.S)
     assert section is not None
     lines = section[0].strip().splitlines()
     assert len(lines) <= 15
     shown = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
     assert shown == [COMMANDS[name].example for name in ("train", "embed", "search", "export")]
     (expression,) = re.findall(r"`(jdml\.training\.load\(.*?\]\))`", section[0])
-    values = eval(expression.replace("runs/photos", str(place / "runs" / "photos")).replace(
-        "query.jpg", str(place / "query.jpg")), {"jdml": __import__("jdml")})  # fmt: skip
-    expected = training.load(place / "runs" / "photos").embed(photos / "kind0" / "1.png")
-    np.testing.assert_allclose(values, expected, atol=1e-6)
+    query = photos / "kind0" / "1.png"
+    expression = expression.replace("runs/photos", str(run.folder)).replace("query.jpg", str(query))
+    expected = training.load(run.folder).embed(query)
+    np.testing.assert_allclose(eval(expression, {"jdml": jdml}), expected, atol=1e-6)

@@ -1,13 +1,12 @@
 """The command jdml evaluate: files of embeddings, their labels, what is refused."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
 from jdml.cli.terminal import print_table
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -17,13 +16,6 @@ def embeddings(tmp_path):
     y = np.array([0, 0, 1, 1, 2, 2])
     np.savez(tmp_path / "e.npz", embeddings=x, labels=y)
     return tmp_path / "e.npz"
-
-
-def test_evaluate_prints_a_table(jdml_main, embeddings):
-    code, out, _ = jdml_main("evaluate", embeddings, "--recall-at", 1, 2, "--map-at", 3)
-    assert code == 0
-    for name in ("R@1", "R@2", "MAP@R", "MAP@3"):
-        assert name in out
 
 
 def test_evaluate_json(jdml_main, embeddings, tmp_path):
@@ -36,8 +28,9 @@ def test_evaluate_json(jdml_main, embeddings, tmp_path):
     assert metrics["MAP@R"] == pytest.approx(4 / 6)
     assert metrics["queries"] == 6
     assert {"nDCG@2", "P@2", "found@2"} <= set(metrics)
-    jdml_main("evaluate", embeddings, *options, "--json", tmp_path / "m.json")
+    code, out, _ = jdml_main("evaluate", embeddings, *options, "--json", tmp_path / "m.json")
     assert json.loads((tmp_path / "m.json").read_text()) == metrics
+    assert all(name in out for name in ("R@1", "R@2", "MAP@R", "nDCG@2", "P@2", "found@2"))
 
 
 def test_evaluate_gallery_names_strings_and_sphere(jdml_main, tmp_path):
@@ -50,16 +43,7 @@ def test_evaluate_gallery_names_strings_and_sphere(jdml_main, tmp_path):
         gl=np.array(["cat", "dog"]),
     )
     file = tmp_path / "e.npz"
-    arrays = (
-        "--embeddings",
-        "q",
-        "--labels",
-        "ql",
-        "--gallery-embeddings",
-        "g",
-        "--gallery-labels",
-        "gl",
-    )
+    arrays = "--embeddings q --labels ql --gallery-embeddings g --gallery-labels gl".split()
     _, out, _ = jdml_main("evaluate", file, *arrays, "--recall-at", 1, "--json", "-")
     assert json.loads(out)["R@1"] == 0.5
     sphere = ("--normalize", "sphere")
@@ -76,48 +60,38 @@ def test_evaluate_nmi(jdml_main, tmp_path):
 
 
 X, Y = np.zeros((4, 2), np.float32), np.zeros(4, int)
+GALLERY = {"gallery_embeddings": X, "gallery_labels": Y}
 
 
 @pytest.mark.parametrize(
-    ("arrays", "message"),
+    ("arrays", "names"),
     [
-        ({"x": X, "labels": Y}, "no array 'embeddings'; it has labels, x"),
-        ({"embeddings": X}, "no array 'labels'"),
-        ({"embeddings": X[:, 0], "labels": Y}, r"embeddings must have shape \[N, D\], got \[4\]"),
-        ({"embeddings": X[:0], "labels": Y[:0]}, r"must have shape \[N, D\], got \[0, 2\]"),
-        ({"embeddings": X, "labels": Y[:3]}, r"labels must have shape \[N\] = \[4\], got \[3\]"),
-        ({"embeddings": X, "labels": Y / 2}, "labels must be integers or strings, got float64"),
-        ({"embeddings": Y[:, None], "labels": Y}, "embeddings must be floating point, got int64"),
-        ({"embeddings": X + [[np.nan, 0]], "labels": Y}, "must be finite, row 0 is not"),
-        ({"embeddings": X, "labels": Y, "gallery_embeddings": X}, "no array 'gallery_labels'"),
+        ({"x": X, "labels": Y}, "'embeddings'.* labels, x"),
+        ({"embeddings": X}, "'labels'"),
+        ({"embeddings": X[:, 0], "labels": Y}, r"embeddings .*\[4\]"),
+        ({"embeddings": X[:0], "labels": Y[:0]}, r"embeddings .*\[0, 2\]"),
+        ({"embeddings": X, "labels": Y[:3]}, r"labels .*\[4\].*\[3\]"),
+        ({"embeddings": X, "labels": Y / 2}, "labels .*float64"),
+        ({"embeddings": Y[:, None], "labels": Y}, "embeddings .*int64"),
+        ({"embeddings": X + [[np.nan, 0]], "labels": Y}, "embeddings .*row 0"),
+        ({"embeddings": X, "labels": Y, "gallery_embeddings": X}, "'gallery_labels'"),
         (
-            {"embeddings": X, "labels": Y, "gallery_embeddings": X[:, :1], "gallery_labels": Y},
-            "gallery_embeddings must have dimension D = 2",
+            {"embeddings": X, "labels": Y, **GALLERY, "gallery_embeddings": X[:, :1]},
+            "gallery_embeddings .*D = 2",
         ),
         (
-            {
-                "embeddings": X,
-                "labels": Y,
-                "gallery_embeddings": X,
-                "gallery_labels": Y.astype(str),
-            },
-            "both be integers or both be strings",
+            {"embeddings": X, "labels": Y, **GALLERY, "gallery_labels": Y.astype(str)},
+            "labels .*gallery labels",
         ),
-        (
-            {"embeddings": X, "labels": Y.astype(str).astype(object)},
-            r"'labels' of .*e.npz holds Python objects.* save labels.astype\(str\) for names",
-        ),
-        ({"embeddings": np.array([None]), "labels": Y}, "'embeddings' of .* holds Python objects"),
+        ({"embeddings": X, "labels": Y.astype(str).astype(object)}, "'labels' of .*e.npz"),
+        ({"embeddings": np.array([None]), "labels": Y}, "'embeddings' of .*e.npz"),
     ],
 )
-def test_evaluate_refuses(jdml_main, tmp_path, arrays, message):
-    import re
-
+def test_evaluate_refuses(jdml_main, tmp_path, arrays, names):
     np.savez(tmp_path / "e.npz", **arrays)
     code, _, err = jdml_main("evaluate", tmp_path / "e.npz")
-    assert code == 2
-    assert re.search(message, err)
-    assert err.count("\n") == 1
+    assert (code, err.count("\n")) == (2, 1)
+    assert re.search(names, err), err
 
 
 def test_evaluate_reads_what_it_needs_as_it_lies(jdml_main, embeddings, tmp_path):
@@ -136,9 +110,7 @@ def test_evaluate_reads_what_it_needs_as_it_lies(jdml_main, embeddings, tmp_path
     np.save(tmp_path / "x.npy", content["embeddings"])
     np.save(tmp_path / "y.npy", np.array([None] * len(content["labels"])))
     code, _, err = jdml_main("evaluate", tmp_path / "x.npy", "--labels", tmp_path / "y.npy")
-    assert code == 2
-    assert "y.npy holds Python objects" in err
-    assert err.count("\n") == 1
+    assert (code, "y.npy" in err, err.count("\n")) == (2, True, 1)
 
 
 def test_evaluate_tells_of_queries_in_the_gallery(jdml_main, embeddings, tmp_path):
@@ -150,25 +122,18 @@ def test_evaluate_tells_of_queries_in_the_gallery(jdml_main, embeddings, tmp_pat
     np.savez(file, **arrays)
     code, out, err = jdml_main("evaluate", file, "--json", "-")
     assert (code, json.loads(out)["R@1"]) == (0, 1.0)
-    assert err.startswith("note: 6 of 6 queries equal what they find first")
+    assert err.startswith("note: 6 of 6 queries ")
     assert err.count("\n") == 1
     _, expected, _ = jdml_main("evaluate", embeddings, "--json", "-")
     np.savez(file, **arrays, self_index=np.arange(len(y)))
     assert jdml_main("evaluate", file, "--json", "-") == (0, expected, "")
     code, _, err = jdml_main("evaluate", file, "--self-index", "rows")
-    assert code == 2
-    assert "the file has no array 'rows'" in err
+    assert (code, "'rows'" in err) == (2, True)
 
     y[0] = -1
     np.savez(file, embeddings=x, labels=y)
     _, out, _ = jdml_main("evaluate", file, "--json", "-")
     assert json.loads(out)["queries"] == len(y) - 2  # the other of its class has none
-
-
-def test_evaluate_writes_nowhere_that_is_not(jdml_main, embeddings, tmp_path):
-    code, out, err = jdml_main("evaluate", embeddings, "--json", tmp_path / "no" / "m.json")
-    assert (code, out) == (2, "")
-    assert "m.json: there is no folder to write it into" in err
 
 
 def test_evaluate_ignores_what_is_of_one_group(jdml_main, embeddings, tmp_path):
@@ -204,20 +169,19 @@ def test_evaluate_ignores_what_is_of_one_group(jdml_main, embeddings, tmp_path):
     _, out, _ = jdml_main("evaluate", file, ignore, "camera", "--json", "-")
     assert json.loads(out).items() >= expected.items()
     np.savez(file, **content, files=files)
-    for key, message in (
-        ("camera", "the file has no array 'camera'"),
-        (f"{tmp_path / 't.csv'}:lens", "t.csv:1: expected file and lens, got 'file,label,Camera'"),
-        (f"{tmp_path / 'u.csv'}:camera", "u.csv does not exist"),
+    for key, name in (
+        ("camera", "'camera'"),
+        (f"{tmp_path / 't.csv'}:lens", "t.csv:1: "),
+        (f"{tmp_path / 'u.csv'}:camera", "u.csv"),
     ):
         code, _, err = jdml_main("evaluate", file, ignore, key)
-        assert code == 2
-        assert message in err
+        assert (code, name in err) == (2, True)
     (tmp_path / "t.csv").write_text("\n".join(["file,camera", "0.jpg,l"]))
     code, _, err = jdml_main("evaluate", file, ignore, f"{tmp_path / 't.csv'}:camera")
-    assert "t.csv does not name 5 of 6 files" in err
+    assert "t.csv does not name 5 of 6" in err
     np.savez(file, **content)
     code, _, err = jdml_main("evaluate", file, ignore, f"{tmp_path / 't.csv'}:camera")
-    assert "needs an array files, as jdml embed writes" in err
+    assert "files" in err
 
 
 def test_evaluate_by_level(jdml_main, embeddings, tmp_path):
@@ -240,16 +204,7 @@ def test_evaluate_refuses_other_files(jdml_main, tmp_path, content):
     (tmp_path / "e.npz").write_bytes(content)
     code, _, err = jdml_main("evaluate", tmp_path / "e.npz")
     assert code == 2
-    assert "is not a readable .npz file" in err
-    np.save(tmp_path / "e.npy", X)
-    for file, message in (
-        ("e.npy", "--labels must be the .npy file"),
-        ("none.npz", "does not exist"),
-        ("", "is a folder"),
-    ):
-        code, _, err = jdml_main("evaluate", tmp_path / file)
-        assert code == 2
-        assert message in err
+    assert "e.npz" in err
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -308,16 +263,15 @@ def test_evaluate_files_on_disk(jdml_main, tmp_path):
         tmp_path / "dotted.npz", embeddings=arrays["embeddings"], **{"y.npy": np.arange(9) % 3}
     )
     assert jdml_main("evaluate", tmp_path / "dotted.npz", "--labels", "y.npy")[0] == 0
-    for words, message in (
-        ([first], "--labels must be the .npy file with the labels of"),
-        ([first, "--labels", "gone.npy"], "gone.npy is not a file"),
-        ([first, *labels, *gallery[:2]], "needs --gallery-labels, another .npy file"),
-        ([first, *labels, *gallery[2:]], "needs --gallery-embeddings, another .npy file"),
-        ([first, *labels, "--self-index", "own"], "own is not a file"),
-        ([alone, *gallery[:2]], "has no array 'gallery_labels'"),
-        ([alone, "--gallery-embeddings", "typo"], "has no array 'typo'"),
-        ([alone, "--gallery-labels", "typo"], "has no array 'gallery_embeddings'"),
+    for words, name in (
+        ([first], "--labels"),
+        ([first, "--labels", "gone.npy"], "gone.npy"),
+        ([first, *labels, *gallery[:2]], "--gallery-labels"),
+        ([first, *labels, *gallery[2:]], "--gallery-embeddings"),
+        ([first, *labels, "--self-index", "own"], "own"),
+        ([alone, *gallery[:2]], "'gallery_labels'"),
+        ([alone, "--gallery-embeddings", "typo"], "'typo'"),
+        ([alone, "--gallery-labels", "typo"], "'gallery_embeddings'"),
     ):
         code, _, err = jdml_main("evaluate", *words)
-        assert code == 2
-        assert message in err
+        assert (code, name in err) == (2, True), err

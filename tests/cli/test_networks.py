@@ -13,12 +13,6 @@ import jdml.cli
 from jdml import training
 from jdml.data.folder import check_apart
 
-pytest.importorskip("PIL.Image")
-pytest.importorskip("grain")
-
-pytestmark = pytest.mark.slow
-
-
 NETS = """
 import equinox as eqx, flax.linen as nn, jax, jax.numpy as jnp
 from flax import nnx
@@ -73,23 +67,19 @@ def other():
 """
 
 
-@pytest.mark.parametrize("inside", ["", "run", "ant/run"])
-def test_a_run_lies_beside_the_images(train_images, animals, inside):
-    """Among them it would be a class when the same command goes on."""
-    code, _, err = train_images("--data-dir", animals, "--out", animals / inside)
-    assert code == 2
-    assert "--out must not lie among the images in" in err
-    assert not list(animals.rglob("config.json"))
-
-
-def test_a_run_may_lie_beside_parts(tmp_path):
+def test_a_run_lies_outside_the_images(tmp_path):
+    """Among them it would be a class when the same command is given again."""
     for name in ("a/train/cat", "a/test/dog", "b/cat"):
         (tmp_path / name).mkdir(parents=True)
     check_apart("--out", tmp_path / "a" / "runs" / "1", tmp_path / "a")
     check_apart("--out", tmp_path / "runs", tmp_path / "b")
     for inside in ("a", "a/train/run", "b/runs/1"):
-        with pytest.raises(ValueError, match="--out must not lie among the images in"):
+        with pytest.raises(ValueError, match=r"^--out\b"):
             check_apart("--out", tmp_path / inside, tmp_path / inside[0])
+
+
+OTHERS = ("OfNnx", "of_equinox", "of_functions")
+"""The command does the same with them; what differs is tested in ``tests/training``."""
 
 
 @pytest.fixture
@@ -101,13 +91,15 @@ def nets(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "nets", raising=False)
 
 
-@pytest.mark.parametrize("made", ["OfLinen", "OfNnx", "of_equinox", "of_functions"])
+@pytest.mark.parametrize(
+    "made", ["OfLinen", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+)
 def test_a_network_of_one_s_own(capsys, animals, nets, made, train_images):
     words = ("--data", "folder", "--data-dir", animals, "--model", f"nets:{made}", "--batch", "2x3")
     code, out, err = train_images(*words, "--out", "run")
     assert (code, err) == (0, "")
     assert f"nets:{made}: " in out
-    assert "begins untrained" not in out
+    assert "jdml weights convert" not in out
     trained = training.load("run")
     vectors = trained.embed(animals)
     assert vectors.shape == (32, 4)
@@ -126,20 +118,18 @@ def test_a_network_of_one_s_own(capsys, animals, nets, made, train_images):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "names"),
     [
-        ("nets:wide", "nets:wide is called with those of dim, .* argument width has no default"),
-        ("nets:other", r"--dim must be 9, the numbers that --model nets:other gives of an image, got 4"),
-        ("nets:missing", "nets:missing cannot be imported: .* has no attribute 'missing'"),
-        ("nets:NETS", "NETS cannot be imported|must be a module"),
-        ("nets:of_functions --dtype bfloat16", "--dtype is not for --model nets:of_functions, which"),
-        ("nets:OfNnx --weights nets.py", "--weights are those of .*, got --model nets:OfNnx"),
-        ("nets", r"--model must be one of .*, package.module:factory, got 'nets'"),
+        ("nets:wide", "nets:wide .*width"),
+        ("nets:other", "--dim .* 9, .*nets:other"),
+        ("nets:missing", "nets:missing"),
+        ("nets:NETS", "NETS"),
+        ("nets:of_functions --dtype bfloat16", "--dtype .*nets:of_functions"),
+        ("nets:OfNnx --weights nets.py", "--weights .*nets:OfNnx"),
+        ("nets", "--model .*'nets'"),
     ],
-)  # fmt: skip
-def test_networks_of_one_s_own_that_do_not_fit(train_images, animals, nets, words, message):
-    data = ("--data", "folder", "--data-dir", animals, "--batch", "2x3", "--model")
-    code, _, err = train_images(*data, *words.split())
-    assert code == 2
-    assert re.search(message, err), err
-    assert err.count("\n") == 1
+)
+def test_networks_of_one_s_own_that_do_not_fit(train_images, animals, nets, words, names):
+    code, _, err = train_images("--data-dir", animals, "--batch", "2x3", "--model", *words.split())
+    assert (code, err.count("\n")) == (2, 1)
+    assert re.search(names, err), err

@@ -1,0 +1,201 @@
+"""`jdml benchmark`: the dry run of every method under its protocols, real files, bad files, the paper's row."""
+
+import json
+import shutil
+from typing import get_args, get_type_hints
+
+import jax
+import numpy as np
+import pytest
+import tyro
+from flax.traverse_util import flatten_dict
+
+from jdml import models, training
+from jdml.cli.benchmark import Benchmark, fake_images
+from jdml.cli.benchmark_table import differences, paper_rows
+from jdml.models import weights
+from jdml.models.tensors import write_tensors
+from jdml.recipes import RECIPES
+from jdml.recipes.beside import told_below
+
+FLOW = "--method-setting blocks=1 width=8"
+
+
+pytestmark = pytest.mark.usefixtures("small_backbone")
+
+
+@pytest.fixture
+def benchmark(jdml_main):
+    def run(words, *more):
+        return jdml_main(
+            "benchmark", "--quiet", "--image-size", 32, "--dim", 8, *words.split(), *more
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("method", "protocol"),
+    [
+        ("eps", "conventional"),
+        ("ccp", "conventional"),
+        ("ccp --pooling max", "ablation"),
+        # Methods and folds that tests/recipes and tests/training train, too.
+        pytest.param("mpa", "conventional", marks=pytest.mark.slow),
+        pytest.param("pfml", "conventional", marks=pytest.mark.slow),
+        pytest.param(f"nir {FLOW}", "conventional", marks=pytest.mark.slow),
+        pytest.param("ccp", "mlrc", marks=pytest.mark.slow),
+    ],
+)
+def test_dry_run(method, protocol, benchmark, tmp_path):
+    code, out, err = benchmark(
+        f"--dry-run --method {method} --protocol {protocol} --out {tmp_path}"
+    )
+    assert (code, err) == (0, "")
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    rows = ["separated", "concatenated", "std"] if protocol == "mlrc" else ["ours"]
+    assert set(metrics) == {"options", *rows}
+    assert 0 < metrics[rows[0]]["R@1"] <= 1
+    assert metrics[rows[0]]["queries"] == 16
+    assert f"{100 * metrics[rows[0]]['R@1']:.1f}" in out
+
+
+def test_pooling_is_the_paper_s_or_what_is_typed():
+    options = Benchmark(method="mpa", pooling="max", dry_run=True)
+    assert options.recipe().pooling == "max"
+    assert Benchmark(method="mpa", dry_run=True).recipe().pooling == "cubic"
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("metrics.json", {"EPS": {"R@1": [0.5]}}),
+        ("config.json", {"started": {"command": "jdml train"}}),
+    ],
+)
+def test_a_folder_of_something_else_is_left_alone(file, content, benchmark, tmp_path):
+    (tmp_path / file).write_text(json.dumps(content))
+    code, _, err = benchmark("--dry-run --out", tmp_path)
+    assert code == 2
+    assert f"--out {tmp_path}" in err
+    assert json.loads((tmp_path / file).read_text()) == content
+
+
+def test_weights_are_loaded(benchmark, tmp_path):
+    """Those in the file are where training starts."""
+    net = models.create("resnet50", dim=8)
+    variables = net.init(jax.random.key(3), np.zeros((1, 32, 32, 3), np.float32))
+    arrays = {
+        name: np.full_like(leaf, 0.01)
+        for name, leaf in flatten_dict(variables, sep="/").items()
+        if not name.startswith("params/head")
+    }
+    file = tmp_path / "weights.safetensors"
+    write_tensors(file, arrays, {weights.ARCHITECTURE: "resnet50"})
+    words = "--dry-run --method eps --steps 0 --out"
+    code, _, err = benchmark(words, tmp_path / "run", "--weights", file)
+    assert (code, err) == (0, "")
+    held = training.load(tmp_path / "run").params
+    kernels = [leaf for name, leaf in flatten_dict(held, sep="/").items() if "Conv" in name]
+    assert kernels
+    assert all(np.all(np.isclose(leaf, 0.01)) for leaf in kernels)
+
+
+def test_real_birds(benchmark, shared_data, tmp_path):
+    folder = tmp_path / "birds"
+    shutil.copytree(shared_data / "cub_crops227", folder)
+    words = f"--data-dir {folder} --method eps --batch 8x4 --steps 2"
+    code, out, err = benchmark(words)
+    assert (code, err) == (0, "")
+    for count in ("20", "600", "100", "5864"):  # classes and images, ours and the published
+        assert count in out.splitlines()[0].split()
+    assert "EPS" not in out  # no table has crops of 32²
+    bird = next((folder / "images").glob("*/*.jpg"))
+    bird.write_bytes(bird.read_bytes()[:2000])
+    assert benchmark(words, "--on-bad-image", "skip")[0] == 0
+
+
+def test_a_damaged_image_stops_the_run_by_name(benchmark):
+    with fake_images(32) as folder:
+        for image in sorted(folder.glob("*/*/0.jpg")):
+            image.write_bytes(image.read_bytes()[:300])
+        words = "--steps 20 --method contrastive --batch 4x4 --dataset folder --data-dir"
+        code, _, err = benchmark(words, folder)
+    assert code == 2
+    assert "0.jpg" in err
+
+
+@pytest.mark.parametrize("protocol", ["conventional", "mlrc"])
+def test_no_steps_score_the_start(benchmark, protocol):
+    code, out, err = benchmark(f"--dry-run --method eps --steps 0 --protocol {protocol}")
+    assert code == 0, err
+    assert "R@1" in out
+
+
+def test_the_same_command_again_is_its_result_and_another_is_refused(benchmark, tmp_path):
+    with fake_images(32) as folder:
+        words = f"--dataset folder --data-dir {folder} --batch 16 --steps 4 --out {tmp_path}"
+        whole = benchmark(words)
+        assert whole[0] == 0, whole
+        assert benchmark(words)[1] == whole[1]
+        code, _, err = benchmark(f"{words} --method cpml")
+        assert code == 2
+        assert "method" in err
+
+
+def test_seeds(benchmark, tmp_path):
+    own = "--lr 1e-3 --loss-setting negative_margin=0.9 --label-noise 0.1 --workers 1"
+    code, out, err = benchmark(
+        f"--dry-run --method contrastive --seeds 2 --steps 1 {own} --out", tmp_path
+    )
+    assert code == 0, err
+    assert "±" in out
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    mean = np.mean([rows["ours"]["R@1"] for rows in metrics["seeds"]])
+    assert metrics["ours"]["R@1"] == pytest.approx(mean)
+    assert [training.load(tmp_path / f"seed{seed}").step for seed in (0, 1)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("--method ccp --backbone bn_inception --protocol mlrc", [62.39, 69.73]),
+        ("--method ccp --method-setting loss=multi_similarity --dataset cars", [89.02]),
+        ("--method xbm --backbone bn_inception --protocol mlrc --dataset sop", [78.68, 75.37]),
+        ("--backbone vit_s16 --dataset cars", [91.5]),
+        ("--backbone vit_s16 --input-stats vit_s16_dino", [83.1]),
+        ("--label-noise 0.2", [66.7]),
+        ("--dim 64", [63.9]),
+        ("--method mpa --backbone bn_inception --proxies-per-class 4", [69.0]),
+        ("--method eps --backbone bn_inception --dim 512 --batch 20x13 --dataset cars", [85.5]),
+        ("--method nir --method-setting pooling=average+max --dim 512", [70.5]),
+        ("--method nir --method-setting blocks=15 width=64", [66.5]),
+        ("--label-noise 0.1", []),
+        ("--image-size 112", []),
+        ("--method ccp --protocol mlrc", []),  # ResNet-50
+        ("--method ccp --method-setting single=True", []),
+    ],
+)
+def test_the_paper_s_rows_of_a_command(typed, expected):
+    options = tyro.cli(Benchmark, args=typed.split())
+    rows = [row for each in paper_rows(options, options.recipe()) for row in each.rows.values()]
+    firsts = [row.get("R@1", next(iter(row.values()))) for row in rows]
+    assert sorted(firsts) == sorted(expected)
+
+
+def test_what_differs_from_the_paper_is_listed_below_its_row():
+    options = Benchmark(method="eps", batch="8x4", steps=2)
+    found = paper_rows(options, options.recipe())
+    below = "\n".join(told_below(found, "eps", "conventional", differences(options)))
+    for difference in ("batch 8x4 (paper: 20x8)", "steps 2", "random weights"):
+        assert difference in below
+
+
+@pytest.mark.parametrize(("dataset", "most"), [("cub", 15_000), ("inshop", 150_000)])
+def test_no_run_of_the_tables_is_cut(dataset, most):
+    """The longest needed 131,000 steps on average (CCP's Table 5)."""
+    assert Benchmark(method="contrastive", dataset=dataset, protocol="mlrc").longest == most
+
+
+def test_the_command_offers_every_recipe():
+    assert set(get_args(get_type_hints(Benchmark)["method"])) == set(RECIPES)

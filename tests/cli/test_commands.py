@@ -1,0 +1,197 @@
+"""Every command: its help, and a run of it from end to end on photographs, as the help's example has it.
+
+What they print is text on file in ``snapshots``, which ``pytest tests/cli --snapshot-update`` writes anew.
+"""
+
+import dataclasses
+import errno
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from cli.photos import draw_photos
+from flax.traverse_util import flatten_dict
+from safetensors.numpy import save_file
+
+import jdml
+from jdml import models, training
+from jdml.cli.commands import COMMANDS, Command
+from jdml.models.dialects import dialects, stored_shape
+from jdml.training.process import EndedError
+
+REPOSITORY = Path(__file__).parents[2]
+
+# Help
+
+
+@pytest.mark.parametrize("words", ["", "data", "weights", *COMMANDS], ids=lambda w: w or "jdml")
+def test_help(words, jdml_command, printed):
+    done = jdml_command(*words.split(), "--help")
+    assert (done.code, done.err) == (0, "")
+    assert lines(done.out) == printed
+    for name, command in COMMANDS.items():
+        if name.startswith(words):
+            assert command.example in done.out
+            assert command.example.startswith(f"jdml {name} ")
+
+
+@pytest.mark.parametrize("words", ["data", "help data", "data -h", "help data check"])
+def test_help_is_asked_for_in_several_ways(words, jdml_command):
+    asked = jdml_command(*words.removeprefix("help ").removesuffix("-h").split(), "--help")
+    assert vars(jdml_command(*words.split())) == vars(asked)
+
+
+@pytest.mark.parametrize("words", ["--help", "data check --help", "data --help", "paint"])
+def test_nobody_reads_what_is_printed(words):
+    """As in `jdml --help | head -1`, whose reader is gone before anything is written."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes, "w") as closed:
+        ended = subprocess.run(
+            [sys.executable, "-m", "jdml", *words.split()],
+            stdout=closed, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    wrong = words == "paint"
+    assert ended.returncode == (2 if wrong else 141)
+    assert ended.stderr.count("\n") == wrong
+
+
+def test_version(jdml_command):
+    """Also of the module, and where there is nowhere to write, as in `jdml --version >&-`."""
+    done = jdml_command("--version")
+    assert (done.code, done.out) == (0, f"jdml {jdml.__version__}\n")
+    for ending, expected in (("", done.out), (" >&-", "")):
+        command = f"{shlex.quote(sys.executable)} -m jdml --version{ending}"
+        ended = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, expected, "")
+
+
+# Errors, as a command of one's own raises them
+
+ERRORS = {
+    "permission": (PermissionError(errno.EACCES, "x", "/runs"), 2, "/runs: no permission"),
+    "a file in the path": (NotADirectoryError(errno.ENOTDIR, "x", "/a/b"), 2, "/a/b: .*file"),
+    "a file in a folder's place": (FileExistsError(errno.EEXIST, "x", "/a"), 2, "/a: .*file"),
+    "an argument": (ValueError("data_dir must be\n  a folder"), 2, "--data-dir must be a folder$"),
+    "numbers": (FloatingPointError("the loss is nan at step 3"), 2, "step 3"),
+    "memory": (MemoryError(), 2, "out of memory"),
+    "memory of a device": (RuntimeError("RESOURCE_EXHAUSTED: 9 GiB"), 2, "--batch"),
+    "a worker": (EndedError("a worker was ended"), 2, "a worker was ended"),
+    "Ctrl-C": (KeyboardInterrupt(), 130, "--out"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Failing:
+    """Fail.
+
+    Attributes:
+        how: one of ``ERRORS``.
+    """
+
+    how: str
+
+    def execute(self) -> None:
+        raise ERRORS[self.how][0]
+
+
+@pytest.mark.parametrize("how", ERRORS)
+def test_errors_are_one_line_and_a_code(how, jdml_command, monkeypatch):
+    record = Command("fail", f"{__name__}:Failing", "fail", "jdml fail", computes=False)
+    monkeypatch.setitem(COMMANDS, "fail", record)  # registered, as a command of the library is
+    _, code, line = ERRORS[how]
+    done = jdml_command("fail", how)
+    assert (done.code, done.err.count("\n")) == (code, 1)
+    assert re.match(f"jdml fail: error: .*{line}", done.err), done.err
+
+
+# The examples, in a folder with `photos`, in any order
+
+SMALL = {
+    "demo": "--steps 3 --seeds 1",
+    "train": "--image-size 16 --dim 4 --batch 3x4 --steps 4 --workers 1 --quiet",
+    "embed": "--quiet",
+    "search": "--quiet",
+    "sweep": "--steps 2 --dim 4 --quiet",
+    "benchmark": "--image-size 16 --dim 4 --steps 1 --workers 1 --quiet",
+    "data check": "--quiet",
+    "data get": "--data-dir sets",
+}
+"""What makes an example small, and changes nothing else."""
+
+
+def write_weights(file: Path) -> None:
+    """Write a ResNet-18 of zeros, with the names that torchvision has."""
+    images, dialect = np.zeros((1, 64, 64, 3), np.float32), dialects("resnet18")[0]
+    variables = jax.eval_shape(models.create("resnet18", dim=1).init, jax.random.key(0), images)
+    arrays = {}
+    for path, leaf in flatten_dict(variables, sep="/").items():
+        if not path.startswith("params/head"):
+            name = dialect.name(path.partition("/")[2])
+            arrays[name] = np.zeros(stored_shape(path, leaf.shape, dialect, name), np.float32)
+    save_file(arrays, file)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, jdml_command) -> SimpleNamespace:
+    """A folder with photographs, a run on them, their embeddings, a query, weights, a prepared data set."""
+    folder = tmp_path_factory.mktemp("examples")
+    draw_photos(folder / "photos")
+    shutil.copy(folder / "photos" / "kind0" / "1.png", folder / "query.jpg")
+    write_weights(folder / "torchvision.safetensors")
+    prepared = folder / "sets" / "mnist" / "3.0.1"
+    prepared.mkdir(parents=True)
+    (prepared / "dataset_info.json").write_text('{"fileFormat": "array_record"}')
+    (prepared / "mnist-train.array_record-00000-of-00001").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        printed = {name: jdml_command(*example(name)) for name in ("train", "embed")}
+    return SimpleNamespace(folder=folder, printed=printed)
+
+
+def example(command: str) -> list[str]:
+    """The words of a command's example, made small."""
+    text = COMMANDS[command].example.replace("resnet18.pth", "torchvision.safetensors")
+    return shlex.split(f"{text} {SMALL.get(command, '')}")[1:]
+
+
+def without_numbers(text: str) -> str:
+    """The text with zeros for scores, times and sizes, and what is found, which differ by machine."""
+    text = re.sub(r"[-+]?\d+\.\d+", "0.0", text)
+    text = re.sub(r"\d+(?= (?:[KMG]i?B|s)\b)", "0", text)
+    return lines(re.sub(r"kind\d(/\d)?", "kind0", text))
+
+
+def lines(text: str) -> str:
+    """The text without white space at the end of its lines."""
+    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+
+
+@pytest.mark.usefixtures("small_backbone")
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param("demo", marks=pytest.mark.slow),  # trains with four methods
+        *(name for name in COMMANDS if name != "demo"),
+    ],
+)
+def test_example(command, place, jdml_command, monkeypatch, tmp_path, printed):
+    monkeypatch.chdir(shutil.copytree(place.folder, tmp_path / "examples"))
+    words = example(command)
+    done = place.printed.get(command) or jdml_command(*words)
+    assert done.code == 0, done.err
+    assert (done.err == "") == (command != "demo")  # which has a progress bar
+    assert without_numbers(done.out) == printed
+    if "--out" in words:
+        out = Path(words[words.index("--out") + 1])
+        assert out.exists()
+        if command in ("train", "benchmark"):
+            assert training.load(out).embed(Path("photos/kind0")).shape == (6, 4)

@@ -1,0 +1,247 @@
+"""`jdml train` on image files: augmentations, pretrained weights, In-shop's gallery, damaged files."""
+
+import dataclasses
+import functools
+import json
+import logging
+
+import jax
+import numpy as np
+import optax
+import pytest
+from cli.photos import draw_noise
+from flax.traverse_util import flatten_dict
+
+from jdml import losses, models, objectives, registry
+from jdml.cli.train import Train
+from jdml.cli.training_run import TrainingRun
+from jdml.models import weights
+from jdml.models.tensors import write_tensors
+from jdml.recipes import recommended
+from jdml.training import create_state, load
+
+
+def training_of(**options):
+    settled = Train(image_size=16, **options).settled()
+    return TrainingRun(settled, settled.recipe(), {})
+
+
+@pytest.mark.parametrize("augmentation", ["mlrc", "conventional", "none"])
+def test_a_folder_of_classes(train_images, animals, tmp_path, augmentation):
+    code, out, err = train_images(
+        "--data", "folder", "--data-dir", animals, "--augmentation", augmentation,
+        "--batch", "2x3", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    assert "test class" in out
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert 0 <= metrics["test class"]["MAP@R"] <= 1
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["augmentation"] == augmentation
+    assert "workers" not in config
+
+
+def test_photographs_are_trained_as_recommended(animals):
+    """Where neither a loss nor a method is named; whatever is typed is kept."""
+    there = {"data_dir": animals, "dim": 4, "steps": 3}
+    expected = recommended(np.repeat(np.arange(2), 8), begins="small", steps=3)
+    made = training_of(**there).recipe
+    assert made == dataclasses.replace(expected, network="small", dim=4)
+    assert expected.batch == (2, 8)
+    typed = {"batch": "2x3", "miner": "easy_positive", "lr": 0.5, "schedule": "constant"}
+    names = ("loss", "batch", "miner", "rate", "schedule")
+    for changes, values in (
+        (typed, ["circle", (2, 3), "easy_positive", 0.5, "constant"]),
+        ({"loss": "n_pair"}, ["n_pair", (2, 8), "none", 1e-3, "constant"]),
+    ):
+        made = training_of(**there, **changes).recipe
+        assert [getattr(made, name) for name in names] == values
+
+
+def test_a_run_of_the_recommended_recipe_is_not_made_longer(train_images, animals, tmp_path):
+    """Its schedule ends at its steps, and its warm-up is a share of them."""
+    for steps, code in (3, 0), (40, 2):
+        done = train_images("--data-dir", animals, "--out", tmp_path / "run", "--steps", steps)
+        assert done[0] == code, done
+    assert "steps" in done[2]
+
+
+@pytest.mark.slow  # four runs of a method that tests/training trains, too
+@pytest.mark.parametrize(
+    ("typed", "augmented"),
+    [
+        ("--augmentation none", False),
+        ("--augmentation conventional", True),
+        ("--model small --freeze backbone --kept-views 1", False),
+        ("--model small --freeze backbone --kept-views 2", True),
+    ],
+)
+def test_pools_of_proxies_are_augmented_as_batches_are(
+    train_images, animals, tmp_path, typed, augmented
+):
+    words = ("--data-dir", animals, "--loss", "contrastive", "--method", "ccp", "--validation", 0.5)
+    code, _, err = train_images(*words, *typed.split(), "--out", tmp_path / "run")
+    assert code == 0, err
+    hook = json.loads((tmp_path / "run" / "config.json").read_text())["hook"]
+    assert hook.get("augment", True) == augmented
+
+
+# Weights
+
+
+def test_a_head_that_cannot_begin_as_recommended_begins_at_random(animals, tmp_path):
+    """A width that is more than the features; typed, it is refused before any work."""
+    file = tmp_path / "resnet18.safetensors"
+    write_tensors(file, {}, {weights.ARCHITECTURE: "resnet18"})
+    wide = {"data_dir": animals, "model": "resnet18", "weights": file, "dim": 513}
+    run = training_of(**wide)
+    assert run.recipe.head == "random"
+    assert run.notes
+    with pytest.raises(ValueError, match=r"^--head principal, --dim 513\b"):
+        training_of(**wide, head="principal")
+
+
+@pytest.fixture
+def tiny_transformers(monkeypatch):
+    """Small ones on the records of two large ones, whose names alone --weights takes."""
+    tiny = {"width": 8, "depth": 1, "heads": 2, "hidden": 16, "patch": 8, "grid": 2}
+    for name in ("vit_s16", "siglip_b16"):
+        record = registry.NETWORKS[name]
+        small = dataclasses.replace(record, settings={**record.settings, **tiny})
+        monkeypatch.setitem(registry.NETWORKS, name, small)
+
+
+def write_weights(file, net, metadata, factor=1.0):
+    variables = net.init(jax.random.key(0), np.zeros((1, 24, 24, 3), np.float32))
+    arrays = {
+        name: factor * np.asarray(leaf)
+        for name, leaf in flatten_dict(variables, sep="/").items()
+        if not name.startswith("params/head")
+    }
+    write_tensors(file, arrays, metadata)
+    return arrays
+
+
+@pytest.mark.usefixtures("tiny_transformers")
+def test_a_network_is_as_its_file_of_weights_says(train_images, jdml_main, animals, tmp_path):
+    """Another grid, another activation and bicubic; by name, and by all else where no name is on file.
+
+    The first image, from which shapes would be read, is damaged.
+    """
+    network = "vit_s16"
+    settings = {"resampling": "transformers", "activation": "quick_gelu", "grid": 3}
+    net = models.create(network, dim=4, **settings)
+    file, run = tmp_path / "w.safetensors", tmp_path / "run"
+    metadata = {weights.ARCHITECTURE: network, weights.SETTINGS: json.dumps(settings)}
+    arrays = write_weights(file, net, metadata)
+    (animals / "ant" / "0.jpg").write_bytes(b"no image")
+    data = ("--data-dir", animals, "--batch", "2x3", "--on-bad-image", "skip", "--steps", 0)
+    words = (*data, "--model", network, "--weights", file, "--out", run)
+    code, _, err = train_images(*words)
+    assert (code, err) == (0, "")
+    trained = load(run)
+    assert trained.model == net
+    held = flatten_dict({"params": trained.params}, sep="/")
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(held[name], array)
+    assert jdml_main("embed", run, animals, "--out", tmp_path / "e.npz")[0] == 0
+    config = json.loads((run / "config.json").read_text())
+    for key in ("network", "dim", "settings"):
+        del config["embedding"][key]
+    config["embedding"]["class"] = "jdml.models.vit.VisionTransformer"
+    (run / "config.json").write_text(json.dumps(config))
+    assert train_images(*words)[0] == 0
+    write_weights(file, net, metadata, factor=2.0)
+    code, _, err = train_images(*words)
+    assert code == 2
+    assert "weights" in err
+
+
+@pytest.mark.usefixtures("tiny_transformers")
+def test_weights_of_another_network(train_images, animals, tmp_path):
+    """Their settings are of their own network: they are not what is refused."""
+    file = tmp_path / "w.safetensors"
+    metadata = {weights.ARCHITECTURE: "siglip_b16", weights.SETTINGS: '{"grid": 24}'}
+    write_tensors(file, {"params/positions": np.zeros((1, 577, 384), np.float32)}, metadata)
+    code, _, err = train_images("--data-dir", animals, "--model", "vit_s16", "--weights", file)
+    assert code == 2
+    assert "'siglip_b16'" in err
+
+
+def test_weights_of_a_later_version(tmp_path):
+    file = tmp_path / "w.safetensors"
+    write_tensors(file, {}, {weights.ARCHITECTURE: "vit_s16", weights.SETTINGS: '{"rope": 3}'})
+    with pytest.raises(ValueError, match=r"w\.safetensors.*\brope=3"):
+        weights.settings_of(file, "vit_s16")
+    assert weights.settings_of(file, "vit_b16") == {}
+
+
+@pytest.mark.slow  # compiles two transformers for a warning
+def test_a_network_that_is_not_as_its_weights_say_is_warned_of(tmp_path, caplog):
+    net = models.VisionTransformer(4, width=8, depth=1, heads=2, patch=8, grid=3)
+    file = tmp_path / "w.safetensors"
+    settings = '{"resampling": "transformers", "grid": 3}'
+    write_weights(file, net, {weights.ARCHITECTURE: "vit_s16", weights.SETTINGS: settings})
+    objective = objectives.pair(losses.triplet_loss)
+    given = {"pretrained": functools.partial(models.load_weights, file), "seed": 0}
+    images = np.zeros((1, 24, 24, 3), np.float32)
+    for network, warnings in ((net, 1), (net.clone(resampling="transformers"), 0)):
+        caplog.clear()
+        create_state(network, objective, optax.sgd(0.1), images, **given)
+        told = [r for r in caplog.records if "resampling='transformers'" in r.message]
+        assert len(told) == warnings
+        assert all(record.levelno == logging.WARNING for record in told)
+
+
+# Galleries and damaged files
+
+
+def test_inshop_is_searched_in_its_gallery(train_images, tmp_path):
+    rows = [
+        (f"img/{item}/{i}.jpg", f"id_{item:08}", status)
+        for item, statuses in enumerate((("train",) * 4, ("train",) * 4, ("query", "gallery") * 2))
+        for i, status in enumerate(statuses)
+    ]
+    lines = [" ".join(row) for row in rows]
+    text = "\n".join([str(len(rows)), "image_name item_id evaluation_status", *lines])
+    (tmp_path / "list_eval_partition.txt").write_text(text)
+    draw_noise(tmp_path / path for path, _, _ in rows)
+    code, out, err = train_images("--data", "inshop", "--data-dir", tmp_path, "--batch", 4)
+    assert code == 0, err
+    assert "R@30" in out
+    assert "test item" in out
+
+
+def test_damaged_images(train_images, animals, tmp_path):
+    (animals / "ant" / "3.jpg").write_bytes(b"no image")
+    options = ("--data", "folder", "--data-dir", animals, "--batch", 16, "--out", tmp_path / "run")
+    code, _, err = train_images(*options)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "3.jpg" in err
+    code, _, err = train_images(*options[:-1], tmp_path / "other", "--on-bad-image", "skip")
+    assert code == 0, err
+    last = (tmp_path / "other" / "log.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last)["bad_images"] == 1
+
+
+def test_a_stopped_run_resumes_with_skip_wherever_its_images_lie(train_images, animals, tmp_path):
+    (animals / "dog" / "3.jpg").write_bytes(b"no image")  # scored, not trained on
+    options = ("--data", "folder", "--batch", 8, "--out", tmp_path / "run")
+    code, _, err = train_images(*options, "--data-dir", animals)
+    assert (code, err.count("\n")) == (2, 1)
+    moved = animals.rename(tmp_path / "moved")
+    code, _, err = train_images(*options, "--data-dir", moved, "--on-bad-image", "skip")
+    assert code == 0, err
+    (moved / "ant" / "0.jpg").rename(moved / "ant" / "zero.jpg")
+    code, _, err = train_images(*options, "--data-dir", moved, "--on-bad-image", "skip")
+    assert code == 2
+    assert "data_checksum" in err
+
+
+def test_a_data_set_without_test_images_is_refused_at_once(train_images, shared_data, tmp_path):
+    data = ("--data", "cub", "--data-dir", shared_data / "cub_fullres", "--batch", 4)
+    code, _, err = train_images(*data, "--out", tmp_path / "run")
+    assert code == 2
+    assert "cub" in err
+    assert "'test'" in err
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,271 @@
+"""Mistakes on the command line: each refused before any work, in one line that names what was typed.
+
+A row is a command and the names that its message has, in this order: the option or the place that is wrong, then what
+to write instead.
+"""
+
+import re
+
+import numpy as np
+import pytest
+from cli.photos import draw_photos
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """Folders and files, most of them with something wrong."""
+    root = tmp_path_factory.mktemp("places")
+    draw_photos(root / "photos")
+    draw_photos(root / "one", 1, 3)
+    draw_photos(root / "three", 3, 3)
+    draw_photos(root / "layout" / "train", 3, 2)
+    draw_photos(root / "layout" / "val", 1, 2)
+    draw_photos(root / "lone" / "train", 3, 2)
+    draw_photos(root / "lone" / "test", 3, 1)
+    (root / "file").write_text("")
+    (root / "names.txt").write_text("kind0\nkind9\n")
+    (root / "empty").mkdir()
+    np.savez(root / "e.npz", embeddings=np.eye(4, 2, dtype=np.float32), labels=np.arange(4) % 2)
+    return {path.name.split(".")[0]: path for path in root.iterdir()}
+
+
+WORDS = [
+    ("paint", "COMMAND", "'paint'"),
+    ("trian", "COMMAND", "train"),
+    ("help paint", "COMMAND", "'paint'"),
+    ("weights paint", "COMMAND", "weights convert"),
+    ("data chekc", "COMMAND", "data check"),
+    ("data check cubs .", "NAME", "cub"),
+    ("data check .", "NAME", "folder ."),
+    ("data check folder --dir .", "DIR", "--dir"),
+    ("data check folder --data-dir .", "--data-dir"),
+    ("train --loss tripplet", "--loss", "triplet"),
+    ("train --learning-rate 1", "--learning-rate", "--lr"),
+    ("train --optimiser sgd", "--optimiser", "--optimizer"),
+    ("train --model=resnet", "--model", "resnet"),
+    ("train --data mnst", "--data", "mnist"),
+    ("train --miner easy_positve", "--miner", "easy_positive"),
+    ("train --miner eps+foo", "--miner"),
+    ("train --miner semi_hard:foo=1", "--miner semi_hard", "margin"),
+    ("train --miner semi_hard:margin", "--miner semi_hard"),
+    ("train --loss-setting margn=1", "--loss-setting", "margin"),
+    ("train --loss-setting margin", "--loss-setting"),
+    ("train --method nir --method-setting wait=1", "--method-setting", "weight"),
+    ("benchmark --dry-run --loss-setting alpa=2", "--loss-setting", "alpha"),
+    ("sweep --set los=triplet --out s", "--set", "loss"),
+    ("sweep --set loss=tripplet --out s", "--loss", "triplet"),
+]
+NUMBERS = [
+    ("train --seed 4294967296", "--seed"),
+    ("train --seed -1", "--seed"),
+    ("train --lr 0", "--lr"),
+    ("train --steps -1", "--steps"),
+    ("train --micro-batch 0", "--micro-batch"),
+    ("train --devices 3", "--devices"),
+    ("train --devices many", "--devices"),
+    ("train --validation 1", "--validation"),
+    ("train --validation 0.0001", "--validation"),
+    ("train --label-noise 1", "--label-noise"),
+    ("train --warmup 2000", "--warmup", "--steps"),
+    ("train --batch 8y4", "--batch", "'8y4'"),
+    ("train --batch 11x1", "--batch", "10x6"),
+    ("train --batch 1", "--batch", "10x6"),
+    ("train --data-dir {photos} --batch 9x1", "--batch", "3x6"),
+    ("train --data omniglot --image-size 0", "--image-size"),
+    ("train --data-dir {photos} --image-size 100000", "--image-size", "GiB"),
+    ("train --memory 1000000000", "--memory", "GiB"),
+    ("train --data-dir {photos} --memory 1000", "--memory", "18"),
+    ("train --loss arcface --proxies-per-class 0", "--proxies-per-class"),
+    ("train --processes 2", "processes", "coordinator"),
+    ("benchmark --method mpa --proxies-per-class 0 --dry-run", "--proxies-per-class"),
+    ("benchmark --dry-run --seeds 0", "--seeds"),
+    ("benchmark --dry-run --dim 0", "--dim"),
+    ("benchmark --dry-run --workers 0", "--workers"),
+    ("benchmark --dry-run --image-size 0", "--image-size"),
+    ("benchmark --dry-run --steps -1", "--steps"),
+    ("sweep --set lr=1,-1 --out s", "--lr"),
+    ("sweep --seeds 0 --out s", "--seeds"),
+    ("search {empty} {file} --gallery {photos} -k 0", "-k"),
+    ("search {empty} {file} --gallery {photos} --max-distance -1", "--max-distance"),
+    ("evaluate {e} --recall-at 0", "recall_at"),
+    ("evaluate {e} --map-at 999999999999999999999999999999", "map_at"),
+    ("data check folder {photos} --sample 0", "sample"),
+]
+DATA = [
+    ("train --data-dir {one}", "{one}", "two"),
+    ("train --data-dir {three}", "test", "--split"),
+    ("train --data-dir {layout}", "validation", "--split"),
+    ("train --data-dir {lone}", "test", "--split"),
+    ("train --data-dir {layout} --split images", "--split", "train"),
+    ("train --data-dir {empty}", "{empty}"),
+    ("train --data-dir {file}", "{file}"),
+    ("train --data-dir /no/such", "/no/such"),
+    ("train --data-dir=", "--data-dir"),
+    ("train --data folder", "--data-dir"),
+    ("train --data inshop", "--data-dir"),
+    ("train --data cub --data-dir /no/such", "images.txt", "/no/such"),
+    ("train --data omniglot --data-dir /no/such", "images_background.zip", "/no/such"),
+    ("train --data nothing_there:rows", "nothing_there:rows"),
+    ("train --data digits --data-dir {photos}", "--data-dir", "--data folder"),
+    ("train --labels colour", "--labels", "parity"),
+    ("train --train-classes 3 12", "--train-classes", "12"),
+    ("train --data cub --train-classes 1", "--train-classes", "--classes-file"),
+    ("train --data-dir {photos} --classes-file {names}", "kind9", "kind0"),
+    ("train --data-dir {photos} --classes-file {empty}", "--classes-file"),
+    ("train --data-dir {photos} --classes-file {photos}/kind0/0.png", "UTF-8"),
+    ("train --data-dir {photos} --out {photos}", "--out", "{photos}"),
+    ("train --data-dir {photos} --out {photos}/kind0/run", "--out", "{photos}"),
+    ("train --out {file}", "--out", "{file}"),
+    ("train --out {file}/run", "--out", "{file}"),
+    ("benchmark --dataset inshop", "--data-dir"),
+    ("benchmark --dataset folder --data-dir {photos} --method ccp --image-size 32", "4", "3"),
+    ("benchmark --dry-run --weights nowhere.safetensors", "--weights", "nowhere.safetensors"),
+    ("data check cub nowhere", "DIR", "nowhere"),
+    ("data check folder ~no-such-user/photos", "DIR", "~no-such-user/photos"),
+    ("embed {empty} {photos} --out e.npz", "{empty}", "config.json"),
+    ("embed nowhere {photos} --out e.npz", "run", "nowhere"),
+    ("embed ~no-such-user/run {photos}", "~no-such-user/run"),
+    ("embed {empty} {photos} --out e.txt", "--out", ".npz"),
+    ("embed {empty} {photos} --out no/e.npz", "--out", "no/e.npz"),
+    ("embed {empty} {photos} --data-dir {photos}", "--data-dir", "{photos}"),
+    ("search {empty} {file}", "--gallery"),
+    ("search {empty} {file} --gallery e.npz --data-dir {photos}", "--data-dir", "e.npz"),
+    ("export {empty} --out m.onnx", "--out", ".safetensors"),
+    ("evaluate {e} --json=", "--json"),
+    ("evaluate {e} --json no/m.json", "no/m.json"),
+    ("evaluate nowhere.npz", "nowhere.npz"),
+    ("evaluate {empty}", "{empty}"),
+    ("report --out r.html", "RUN"),
+    ("report nowhere", "run", "nowhere"),
+    ("report . --out r.pdf", "--out", ".html"),
+    ("report . --out r.html", ".", "config.json"),
+    ("compare", "RUN"),
+    ("compare . --csv r.txt", "--csv", ".csv"),
+    ("sweep --set lr=1", "--out"),
+]
+TOGETHER = [
+    ("train --split images", "--split", "digits"),
+    ("train --workers 2", "--workers", "digits"),
+    ("train --image-size 99", "--image-size", "digits"),
+    ("train --data-dir {photos} --test-share .5", "--test-share", "--split classes"),
+    ("train --data-dir {photos} --model eps --image-size 224", "--model eps", "small"),
+    ("train --loss proxy_anchor --miner eps", "--miner", "proxy_anchor"),
+    ("train --loss proxy_anchor --memory 64", "--memory", "proxy_anchor"),
+    ("train --proxies-per-class 2", "--proxies-per-class", "triplet"),
+    ("train --proxies-lr-factor 2", "--proxies-lr-factor", "triplet"),
+    ("train --proxies-start random", "--proxies-start", "triplet"),
+    ("train --sampled-classes 4", "--sampled-classes", "triplet"),
+    (
+        "train --loss potential_field --proxies-per-class 0 --proxies-lr-factor 9",
+        "--proxies-lr-factor",
+        "--proxies-per-class",
+    ),
+    ("train --features there", "--features", "--freeze backbone"),
+    (
+        "train --data-dir {photos} --freeze backbone --kept-views 3 --augmentation none",
+        "--kept-views",
+        "--augmentation none",
+    ),
+    ("train --patience 3", "--patience", "--validation"),
+    ("train --monitor digit/R@1", "--monitor", "--patience"),
+    ("train --patience 3 --validation .2 --monitor R@1", "--monitor", "digit/MAP@R", "'R@1'"),
+    ("train --evaluate-every 5", "--evaluate-every", "--validation"),
+    ("train --log-every 5", "--log-every", "--out"),
+    ("train --tensorboard", "--tensorboard", "--out"),
+    ("train --method-setting weight=1", "--method-setting", "--method nir"),
+    ("train --method nir --loss triplet", "--method nir", "triplet"),
+    ("train --method ccp --loss arcface", "--method ccp", "arcface"),
+    ("train --method ccp", "--method ccp", "--validation"),
+    ("train --input-stats vit_s16_dino", "--input-stats", "--weights"),
+    ("train --pooling gem", "--pooling", "--model eps"),
+    ("train --model eps --weights r.safetensors", "--weights", "--model eps"),
+    ("train --freeze backbone", "--freeze backbone", "head"),
+    ("train --last-blocks 2", "--last-blocks", "--model", "eps"),
+    ("train --lora-alpha 2", "--lora-alpha", "--lora"),
+    ("train --loss triplet --learn-beta class", "--learn-beta", "--loss margin"),
+    ("train --loss margin --beta-lr-factor 2", "--beta-lr-factor", "--learn-beta"),
+    ("benchmark --method eps --proxies-per-class 2 --dry-run", "--proxies-per-class", "eps"),
+    ("benchmark --label-noise .2 --protocol mlrc --dry-run", "--label-noise", "conventional"),
+    ("benchmark --dry-run --backbone vit_s16 --pooling max", "--pooling", "--backbone vit_s16"),
+    ("benchmark --dry-run --method ccp --method-setting omega=1", "--method-setting", "ccp"),
+    ("benchmark --dry-run --method ccp --method-setting loss=arcface", "loss", "contrastive"),
+    ("benchmark --dry-run --method nir --method-setting loss=triplet", "loss", "proxy_anchor"),
+    ("benchmark --dry-run --method nir --method-setting flow=wide", "flow", "wide"),
+    ("benchmark --dry-run --method mpa --method-setting weight=1", "--method-setting", "mpa"),
+    (
+        "benchmark --dry-run --method pfml --method-setting clip=vector --loss-setting alpha=4",
+        "preset",
+        "alpha",
+    ),
+    ("sweep --set lr --out s", "--set lr"),
+    ("sweep --set lr=1 --set lr=2 --out s", "--set lr"),
+    ("sweep --set lr=1e-3,1e-4 --lr 1e-2 --out s", "--lr", "--set lr"),
+    ("sweep --set lr=1 --out s --coordinator localhost:1", "--coordinator"),
+    ("sweep --set lr=1 --out s --process 0", "--process"),
+    ("search {empty} {file} --gallery e.npz --labels kind", "--labels", "e.npz"),
+    (
+        "search {empty} {file} --gallery {photos} --max-distance auto --rerank expand",
+        "--max-distance",
+        "--rerank",
+    ),
+    ("data check folder {photos} --by {empty}", "--by", "--duplicates"),
+]
+ADDRESSES = [
+    ("demo --out {address}", "--out"),
+    ("train --out {address}", "--out"),
+    ("train --data-dir {address}", "--data-dir"),
+    ("train --weights {address}", "--weights"),
+    ("train --classes-file={address}", "--classes-file"),
+    ("sweep --set lr=1,2 --out {address}", "--out"),
+    ("sweep --set data-dir={address} --out here", "--data-dir"),
+    ("benchmark --data-dir {address}", "--data-dir"),
+    ("embed {address} photos", "RUN"),
+    ("embed run cub:{address}", "SOURCE"),
+    ("embed run photos --out {address}.npz", "--out"),
+    ("search run q.png --gallery {address}", "--gallery"),
+    ("search run {address} --gallery g.npz", "QUERY"),
+    ("export run --out {address}.safetensors", "--out"),
+    ("evaluate {address}.npz", "FILE"),
+    ("report {address}", "RUN"),
+    ("report run --source {address}", "--source"),
+    ("compare run --csv {address}.csv", "--csv"),
+    ("data check folder {address}", "DIR"),
+    ("weights convert w.pth --out {address}.safetensors", "--out"),
+]
+
+
+def check_refused(done, names: tuple[str, ...]) -> None:
+    """Refused in one line with the names in this order; all else that may be said is which devices there are."""
+    line = ".*".join(rf"(?<![\w-]){re.escape(name)}(?![\w-])" for name in names)
+    assert (done.code, done.err.count("\n")) == (2, 1), (done.out, done.err)
+    assert not done.out or " devices " in done.out
+    assert re.match(rf"jdml[\w ]*: error: .*{line}", done.err), done.err
+
+
+@pytest.mark.parametrize("row", [*WORDS, *NUMBERS, *DATA, *TOGETHER], ids=lambda row: row[0])
+def test_mistakes(row, places, jdml_command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    typed, *names = row
+    done = jdml_command(*[word.format(**places) for word in typed.split()])
+    check_refused(done, tuple(name.format(**places) for name in names))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("typed", "name"), ADDRESSES)
+@pytest.mark.parametrize("address", ["s3://bucket/run", "gs://bucket/run", "hf://org/name"])
+def test_addresses_of_other_machines(typed, name, address, jdml_command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    check_refused(jdml_command(*typed.format(address=address).split()), (name, address))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["train", "--data-dir", ""], "--data-dir"),
+        (["embed", "run", ""], "SOURCE"),
+        (["evaluate", "x" * 5000], "x" * 5000),
+    ],
+)
+def test_words_that_are_no_paths(words, name, jdml_command):
+    check_refused(jdml_command(*words), (name,))

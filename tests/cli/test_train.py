@@ -1,0 +1,128 @@
+"""`jdml train` on data in memory: what it scores, when it stops, which folder and devices it takes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from jdml import training
+from jdml.cli.train import Train
+
+
+def read_log(folder):
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def test_seen_and_unseen_classes_are_scored_apart(jdml_main, tmp_path):
+    options = (
+        "--labels parity --train-classes 0 1 2 3 --miner eps+semi_hard --dim 2 --steps 2 --quiet"
+    )
+    code, out, err = jdml_main("train", *options.split(), "--out", tmp_path / "run")
+    assert (code, err) == (0, "")
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert set(metrics) == {"step", "seen digit", "seen parity", "unseen digit", "unseen parity"}
+    assert metrics["step"] == 2
+    for row in set(metrics) - {"step"}:
+        assert row in out
+        assert 0 < metrics[row]["R@1"] <= 1
+
+
+def test_a_proxy_loss_stops_early(jdml_main, tmp_path):
+    options = (
+        "--loss soft_triple --proxies-per-class 2 --dim 4 --batch 4x4 --optimizer sgd --lr 1e-9 --weight-decay 1e-4 "
+        "--validation 0.3 --evaluate-every 2 --patience 1 --steps 50 --quiet"
+    )
+    code, out, err = jdml_main("train", *options.split(), "--out", tmp_path)
+    assert code == 0, err
+    lines = read_log(tmp_path)
+    assert lines[-1]["step"] < 50
+    best = max(lines, key=lambda line: line["digit/MAP@R"])["step"]
+    assert json.loads((tmp_path / "metrics.json").read_text())["step"] == best
+    train, held_out, test = (
+        int(count.replace(",", "")) for count in re.findall(r"([\d,]{3,})(?= images| of)", out)[:3]
+    )
+    assert (train + held_out, test) == (1198, 599)
+
+
+def test_the_folder_of_another_run_is_refused(jdml_main, tmp_path):
+    config = {**Train(dim=3).config(), "fit": {"steps": 7}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "log.jsonl").write_text('{"step": 7}\n')
+    code, _, err = jdml_main("train", "--dim", 2, "--out", tmp_path)
+    assert code == 2
+    assert "dim: 3 there, 2 now" in err
+
+
+@pytest.mark.slow  # three runs, of two programs each
+def test_devices_and_micro_batches_change_nothing(jdml_main, tmp_path):
+    """Smooth enough that six steps on one device and on two are the same; resumed on the other."""
+    words = "train --loss multi_similarity --optimizer sgd --lr 1e-3 --freeze-batch-norm --steps 6"
+    words = f"{words} --dim 8 --batch 32 --quiet".split()
+    shown = {}
+    for name, more in {
+        "one": ["--devices", 1],
+        "all": ["--devices", "all", "--micro-batch", 8, "--out", tmp_path / "run"],
+        "again": ["--devices", 1, "--out", tmp_path / "run"],
+    }.items():
+        code, out, err = jdml_main(*words, *more)
+        assert code == 0, err
+        shown[name] = [float(word) for word in out.split() if word.replace(".", "").isdigit()][-12:]
+        devices = 2 if name == "all" else 1
+        assert f"{devices} of 2 devices (cpu), {32 // devices} rows" in out
+    np.testing.assert_allclose(shown["all"], shown["one"], atol=2e-3)
+    assert shown["again"] == shown["all"]
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert not {"devices", "micro_batch", "sampled_classes"} & set(config)
+
+
+@pytest.mark.parametrize(("asked", "there"), [(None, 2), ("3", 3)])
+def test_a_number_makes_devices_of_a_cpu(asked, there):
+    """A process alone divides its CPU, unless its user has said how many devices it is."""
+    program = (
+        "import jax; from jdml.cli.options.machines import Machines; machines = Machines(devices='2');"
+        "machines.join(); print(jax.device_count(), *machines.mesh(32)[1])"
+    )
+    env = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
+    if asked:
+        env["JAX_NUM_CPU_DEVICES"] = asked
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**env, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout.startswith(f"{there} 2 of {there} devices (cpu), 16 rows")
+
+
+@pytest.mark.parametrize("more", ["", "--schedule cosine", "--loss proxy_anchor --validation .3"])
+def test_no_steps_score_the_start(jdml_command, tmp_path, more):
+    words = ["train", "--dim", 4, "--quiet", "--out", tmp_path, *more.split()]
+    done = jdml_command(*words, "--steps", 0)
+    assert done.code == 0, done.err
+    scores = json.loads((tmp_path / "metrics.json").read_text())
+    assert scores["step"] == training.load(tmp_path).step == 0
+    assert f"{scores['test digit']['R@1']:.4f}" in done.out
+    if not more:
+        assert jdml_command(*words, "--steps", 2).code == 0
+        assert training.load(tmp_path).step == 2
+
+
+@pytest.mark.slow  # compiles a step of its own; ccp is trained in tests/training, too
+def test_ccp_trains(jdml_command, tmp_path):
+    done = jdml_command(
+        *"train --method ccp --validation .3 --proxies-per-class 2 --method-setting patience=1".split(),
+        *"--dim 2 --batch 8 --steps 2 --evaluate-every 1 --quiet --out".split(), tmp_path,
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["hook"].items() >= {"patience": 1, "anchor_first": True}.items()
+    assert (config["recipe"]["normalize"], config["embedding"]["normalize"]) == ("ball", "ball")
+    trained = training.load(tmp_path)
+    assert trained.objective_params["proxies"].shape == (10, 2, 2)
+    vectors = trained.embed(np.zeros((1, 8, 8, 1), np.uint8))
+    assert np.linalg.norm(vectors) <= 1 + 1e-6
