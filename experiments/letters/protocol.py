@@ -71,8 +71,12 @@ def read_frozen(path: Path) -> dict[str, dict[str, Any]]:
     """The recipes that are scored, by column and method; none before the file is there."""
     kept = json.loads(path.read_text()) if path.exists() else {}
     own = small({}, {"network": NETWORK, "dim": 8, "batch": [4, 4]})
+
+    def toy(recipe: dict[str, Any]) -> dict[str, Any]:
+        return recipe if recipe.get("network") == NETWORK else {**recipe, **own}
+
     return {
-        column: {method: {**recipe, **own} for method, recipe in kept.get(column, {}).items()}
+        column: {method: toy(recipe) for method, recipe in kept.get(column, {}).items()}
         for column in COLUMNS
     }
 

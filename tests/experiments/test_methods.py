@@ -73,18 +73,6 @@ def test_drawings_of_a_level() -> None:
     assert (labels != letters // 3).sum() == 80
 
 
-def test_distorted_letters_are_the_same_letters() -> None:
-    image = np.zeros((1, 28, 28, 1), np.uint8)
-    image[0, 10:18, 12:15] = 200
-    copies = levels.distorted(image).astype(float)
-    assert len(np.unique(copies.reshape(levels.COPIES, -1), axis=0)) == levels.COPIES
-    mass = copies.sum((1, 2, 3)) / image.sum()
-    assert ((0.7 < mass) & (mass < 1.45)).all()  # a side 0.85 to 1.15 times as long
-    grid = np.indices((28, 28))
-    centres = [(grid * one[..., 0]).sum((1, 2)) / one.sum() for one in copies]
-    np.testing.assert_allclose(centres, [(13.5, 13.0)] * levels.COPIES, atol=2.6)
-
-
 def test_convolutions_by_products_are_the_network_s() -> None:
     """On a GPU the models of a method go side by side with these."""
     network = jdml.models.SmallConvNet(4, features=(3, 2))

@@ -12,7 +12,6 @@ import pytest
 from experiments import results
 
 ALL_OF_DIGITS = ("methods", "noise", "foils", "epoch", "sweeps")
-FEW = {"task": "letters", "parts": ("few",)}
 STUDIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("omniglot.main", {}),
     ("cub_crops.main", {}),
@@ -35,7 +34,7 @@ STUDIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("potential_fields.main", {"parts": ALL_OF_DIGITS}),
     ("potential_fields.main", {"parts": ("methods", "noise"), "data": "mnist"}),
     ("potential_fields.main", {"parts": ("methods", "noise"), "data": "omniglot"}),
-    ("pfml_needs.main", FEW),
+    ("pfml_needs.main", {"task": "letters", "parts": ("few",)}),
     ("ccp_letters.main", {}),
     ("ccp_mnist.branch", {}),
 )
@@ -47,11 +46,6 @@ def tables_of(text: str) -> list[str]:
     """Return the tables, without the spaces that align them."""
     lines = [re.sub(r" +|-{3,}", " ", line) if line[:1] == "|" else "" for line in text.split("\n")]
     return [own.strip("\n") for own in re.split(r"\n{2,}", "\n".join(lines)) if own.strip()]
-
-
-def page_of(module: Any) -> list[str]:
-    """Return the tables of a study's page."""
-    return tables_of((Path(module.__file__).parent / "README.md").read_text())
 
 
 @pytest.mark.parametrize(("study", "own"), STUDIES, ids=lambda value: str(value))
@@ -69,20 +63,9 @@ def test_every_table_that_a_command_prints_stands_on_its_page(
         changes["out"] = tmp_path
     made = dataclasses.replace(made, **{name: changes[name] for name in asked & {*changes}})
     printed = tables_of(module.main(made) or capsys.readouterr().out)
-    page = page_of(module)
+    page = tables_of((Path(module.__file__).parent / "README.md").read_text())
     assert len(printed) >= 2
     assert len([table for table in printed if table not in page]) == ABRIDGED.get(study, 0)
-
-
-@pytest.mark.parametrize("at", [("alpha=1.0",), ("alpha=1.0", "proxies=3")], ids=" ".join)
-def test_what_factors_add_where_others_are_fixed_stands_on_its_page(at: tuple[str, ...]) -> None:
-    from experiments.pfml_needs import main as study
-
-    differences, settings = tables_of(study.main(study.Settings(table=True, **FEW, at=at)))
-    assert differences in page_of(study)
-    assert len(settings.splitlines()) == 2 + 16 // 2 ** len(at)
-    with pytest.raises(SystemExit, match=r"^--at alpha=3\b"):
-        study.main(study.Settings(table=True, **FEW, at=("alpha=3",)))
 
 
 def test_the_table_of_all_studies_stands_on_its_page() -> None:

@@ -36,7 +36,8 @@ def scripts_in_memory() -> dict[str, Any]:
     return {
         name: module
         for name, module in sys.modules.items()
-        if {EXPERIMENTS, BENCHMARKS} & {*Path(getattr(module, "__file__", None) or "").parents}
+        if name.partition(".")[0] == "experiments"
+        or BENCHMARKS in Path(getattr(module, "__file__", None) or "").parents
     }
 
 

@@ -104,16 +104,6 @@ def test_questions_of_letters_are_answered_by_the_other_seeds() -> None:
     assert not factors.answers(values)
 
 
-def test_gains_and_orders_of_letters() -> None:
-    near = {(1, fold): 0.4 + 0.01 * fold for fold in range(4)}
-    far = {key: value - 0.05 - 0.001 * key[1] for key, value in near.items()}
-    assert factors.gain(far, near) == "-5.1 [-5.4, -4.9]"
-    assert factors.gain({(1, 0): 0.5}, near) == "–"
-    right, wrong = {"a": 0.415, "b": 0.41, "c": 0.1}, {"a": 0.405, "b": 0.36, "c": 0.5}
-    values = {name: {0.0: {0: right[name]}, 0.2: {0: wrong[name]}} for name in right}
-    assert factors.agreement(values, "wrong", 0.2) == "-0.33"  # one of three pairs keeps its order
-
-
 def test_paired_differences_leave_out_settings_without_a_partner() -> None:
     runs = {
         f"factors: start={level} alpha=1-{seed}": {"metrics": {"held out R@1": value + 0.1 * seed}}
