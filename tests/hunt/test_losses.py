@@ -125,28 +125,23 @@ def check_oracle(name: str, case: Case, vectors: Any, others: Any, numbers: Any)
             assert abs(slope - middle) <= 1e-3 * size, f"a gradient of {slope}, not {middle}"
 
 
-QUICK = {
+SOME = [
     *("triplet_loss", "margin_loss", "multi_similarity_loss", "lifted_structure_loss"),
     *("info_nce_loss", "smooth_ap_loss", "proxy_nca_loss", "proxy_anchor_loss", "arcface_loss"),
     *("soft_triple_loss", "multi_proxy_anchor_loss", "potential_field_loss"),
-}
-"""A loss of each construction; the others are compared with their oracles on one batch in tests/losses."""
+]
+"""A loss of each construction. A hunt tries all; tests/losses compares all with their oracles on one batch."""
+
+NAMES = sorted(REGISTRY, key=lambda name: name not in SOME)
 
 
 class TestLosses:
-    @pytest.mark.parametrize(
-        "name",
-        [
-            name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
-            for name in REGISTRY
-        ],
-        scope="class",
-    )
+    @pytest.mark.parametrize("name", NAMES if CASES else NAMES[: len(SOME)], scope="class")
     @generated(few=12, share=0.72 / len(REGISTRY), data=st.data())
     def test_generated_batches(self, name: str, data: Any) -> None:
         check(name, data.draw(cases(name, () if CASES else ("plain",))))
 
-    @pytest.mark.parametrize("name", list(REGISTRY), scope="class")
+    @pytest.mark.parametrize("name", NAMES, scope="class")
     def test_extreme_settings(self, name: str) -> None:
         """Finite however sharp or soft, also where rows are copies of each other, opposite, and zero."""
         for case in FAILED_BEFORE.get(name, []):
