@@ -80,6 +80,10 @@ def of_size() -> Iterator[tuple[Any, ...]]:
     programs.DIM = was
 
 
+METHODS = {"h100": ("XBM", "MPA", "PFML"), "v5e": ("EPS", "NIR", "CCP", "sampled")}
+"""Whose steps are compiled for which target: each for one."""
+
+
 def everything(target: str, both: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
     """Each program's name, how it is traced, and more that is not of interest here.
 
@@ -98,7 +102,8 @@ def everything(target: str, both: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
         yield programs.of_field(name, 24, 8)
     yield from programs.flow(None, rows=4, num_blocks=1, hidden=8, depth=2)
     yield from programs.metrics(None, size=40)
-    networks = SimpleNamespace(networks=["small"], devices=[2], methods=None, rows=4, side=16)
+    networks = SimpleNamespace(networks=["small"], devices=[2], rows=4, side=16)
+    networks.methods = METHODS[target]  # how arrays are partitioned does not depend on the target
     yield from programs.steps(networks)
 
 

@@ -163,12 +163,19 @@ def test_programs(target: str, tmp_path: Path) -> None:
         bound = of_gpu if target == "h100" else of_tpu
         assert found[name]["bytes"] <= bound * bare, name
     table = TABLE[target]
-    for method in ("EPS", "XBM", "MPA", "NIR", "sampled", "PFML"):
-        gathered = found[f"small with {method}, 4 x 16"]["collectives"]["all-gather"]
+    steps = {name: row["collectives"] for name, row in found.items() if name in GATHERED[target]}
+    assert len(steps) == 3
+    for method, collectives in steps.items():
+        gathered = collectives["all-gather"]
         # A device's own rows of a memory or a table stay with it; a field takes all charges to each, once.
-        assert gathered <= (2.1 if method == "PFML" else 0.2) * table, method
+        assert gathered <= (2.1 if "PFML" in method else 0.2) * table, method
 
 
+GATHERED = {
+    target: [f"small with {method}, 4 x 16" for method in methods]
+    for target, methods in (("h100", ("XBM", "MPA", "PFML")), ("v5e", ("EPS", "NIR", "sampled")))
+}
+"""Steps in which devices collect little from each other."""
 BARE = "products, 1024 x 1024", "products, 1024 x 1000"
 MOVED = {
     "contrastive, 1024 rows": (1.5, 2.3),
