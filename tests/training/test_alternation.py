@@ -372,7 +372,7 @@ def unbroken(toy, tmp_path_factory):
     return to_the_end(toy, tmp_path_factory.mktemp("unbroken"))[0]
 
 
-@pytest.mark.parametrize("die_at", [4, 7, 9, 13])
+@pytest.mark.parametrize("die_at", [pytest.param(4, marks=pytest.mark.slow), 7, 9, 13])
 def test_a_killed_run_ends_with_the_same_bits(toy, identical, tmp_path, unbroken, die_at):
     with pytest.raises(Killed):
         to_the_end(toy, tmp_path, die_at)
