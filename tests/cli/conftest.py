@@ -17,7 +17,8 @@ class PrintedText(SingleFileSnapshotExtension):
     """A text file for each test in ``snapshots``, compared by its words.
 
     Layout differs between the versions of tyro and rich: white space, boxes (also those of hyphens, bars and plus
-    signs), square brackets and the usage line do not count, nor does an emoji that tyro 0.9 makes of ``:factory:``.
+    signs), square brackets and the usage line do not count, nor does whether repeated words are required or have an
+    empty default, or an emoji that tyro 0.9 makes of ``:factory:``.
     """
 
     file_extension = "txt"
@@ -34,7 +35,8 @@ class PrintedText(SingleFileSnapshotExtension):
 
 def words(text: str) -> str:
     """The text without what is layout."""
-    text = re.sub(r"^usage: jdml .*OPTIONS\].*", "", text).replace("🏭", ":factory:")
+    text = re.sub(r"\Ausage: .*?\n\n", "", text, flags=re.DOTALL).replace("🏭", ":factory:")
+    text = re.sub(r"\((required|default:\s*)\)", "", text)
     return re.sub(r"[\s\[\]|+\u2500-\u257f]|-{2,}(?!\w)", "", text)
 
 

@@ -23,38 +23,10 @@ def counts(listing) -> dict[str, tuple[int, int]]:
     return {name: (len(np.unique(ids[rows])), len(rows)) for name, rows in listing.splits.items()}
 
 
-@pytest.fixture(scope="module")
-def layout(tmp_path_factory, draw) -> Path:
-    """`train/`, `val/` and `test/`, each with classes; two of those in val train, too."""
-    root = tmp_path_factory.mktemp("layout")
-    for split, kinds, size in (("train", 4, 24), ("val", 2, 32), ("test", 3, 40)):
-        draw(root / split, kinds, 2, size)
-    return root
-
-
-def test_train_val_test_are_read_as_what_they_are(layout):
-    listing = read_folder(layout)
-    assert counts(listing) == {"train": (4, 8), "val": (2, 4), "test": (3, 6), "all": (4, 18)}
-    part = data.load("folder", data_dir=layout, split="val")
-    assert part.class_names["class"] == ("kind0", "kind1")
-    checked = data.check("folder", layout)
-    assert [part.split for part in checked.parts] == ["train", "val", "test"]
-    assert checked.problems == ()
-    assert checked.notes[0].startswith("3 classes ")
-
-
 def test_classes_may_be_called_like_splits(tmp_path, draw):
     draw(tmp_path, 2, 2)
     (tmp_path / "kind0").rename(tmp_path / "train")
     assert counts(read_folder(tmp_path)) == {"train": (1, 2), "test": (1, 2), "all": (2, 4)}
-
-
-def test_a_layout_without_classes_is_refused(tmp_path, photos):
-    for split in ("train", "test"):
-        (tmp_path / split).mkdir()
-        (tmp_path / split / "0.png").write_bytes((photos / "kind0" / "0.png").read_bytes())
-    with pytest.raises(ValueError, match=r"\btest: "):
-        read_folder(tmp_path)
 
 
 def write(path: Path, text: str) -> Path:
@@ -137,22 +109,6 @@ def test_files_of_other_kinds_are_counted(tmp_path, draw, jdml_command):
     assert "wrong: 2 files" in done.out
 
 
-def test_a_class_of_one_image_is_noted(tmp_path, draw):
-    root = draw(tmp_path / "photos", 4, 2)
-    (root / "kind1" / "1.png").unlink()
-    checked = data.check("folder", root)
-    assert checked.problems == ()
-    assert checked.notes[0].startswith("1 class ")
-
-
-def test_a_class_without_images_names_what_lies_there(tmp_path):
-    for name in ("ant", "bee"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "ant" / "0.heic").write_bytes(b"?")
-    with pytest.raises(ValueError, match=r"\bant: .*heic"):
-        read_folder(tmp_path)
-
-
 def write_pixels(folder, count=2):
     from PIL import Image
 
@@ -173,13 +129,6 @@ def test_data_check_counts_and_names_what_is_wrong(check, tmp_path):
     assert (code, "wrong: 1 of 4 images" in out) == (1, True)
     code, out, _ = check("check", "cub", tmp_path, "--quiet")
     assert (code, "wrong: cub needs images.txt" in out) == (1, True)
-
-
-def test_data_check_of_the_real_lists(check, shared_data):
-    code, out, _ = check("check", "cub", shared_data / "cub200_2011", "--quiet")
-    assert code == 1
-    assert "5,864 / 5,864" in out
-    assert "wrong: 11788 of 11788 image files" in out
 
 
 def test_preparing_a_data_set_names_the_library_that_it_needs(tmp_path, monkeypatch, jdml_command):
@@ -267,9 +216,3 @@ def test_a_name_of_a_module_trains_as_the_folder_does(
     assert (report.code, "not at hand" in report.out) == (0, False)
     done = jdml_command("data", "check", "folder", "their_photos:rows", "--quiet")
     assert (done.code, "wrong" in done.out) == (0, False)
-
-
-def test_a_table_that_is_none(tmp_path, jdml_command):
-    (tmp_path / "no.parquet").write_text("")
-    done = jdml_command("train", "--data", tmp_path / "no.parquet")
-    assert (done.code, "no.parquet" in done.err) == (2, True)

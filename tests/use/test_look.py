@@ -70,6 +70,7 @@ def test_embeddings_in_a_file_are_reported(run, photos, tmp_path, jdml_command):
     assert content(tmp_path / "r.html")["sets"][0]["views"] == {}
 
 
+@pytest.mark.slow  # three sweeps and a page
 def test_a_sweep_trains_what_is_missing_and_compares_all(tmp_path, jdml_command):
     words = f"sweep --set loss=triplet,proxy_anchor --labels parity --dim 4 --steps 2 --quiet --out {tmp_path / 's'}"
     done = jdml_command(*words.split(), "--metric", "R@1")
@@ -154,6 +155,7 @@ def test_a_sweep_over_validation_has_its_values(tmp_path):
     assert [run.validation for run in runs] == [0, 0.3]
 
 
+@pytest.mark.slow  # two runs, and the same again
 def test_a_sweep_continues_after_a_run_that_is_not_finite(tmp_path, jdml_command):
     words = "sweep --set lr=1e38,1e-3 --optimizer sgd --loss contrastive --normalize none --dim 4 --steps 9 --quiet"
     for _ in range(2):  # the second finds both done

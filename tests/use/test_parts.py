@@ -18,7 +18,7 @@ from jdml.report.runs import read_runs
 from jdml.training.exporting import export_file
 
 
-@pytest.fixture(scope="module", params=["folder", "cub"])
+@pytest.fixture(scope="module", params=["folder", pytest.param("cub", marks=pytest.mark.slow)])
 def place(request, tmp_path_factory, draw) -> Path:
     """Eight classes of photographs, as a folder and in CUB's layout, whose own rule would train on all of them."""
     folder = tmp_path_factory.mktemp("parts") / "photos"

@@ -299,6 +299,7 @@ def test_a_run_is_resumed_with_more_steps_and_not_with_fewer(photos, tmp_path, j
     assert "steps: 6 there, 4 now" in done.err
 
 
+@pytest.mark.slow  # decodes 1,200 photographs
 def test_real_birds(shared_data, tmp_path, jdml_command):
     """Twenty classes of photographs train, twenty others are scored: the whole path on real data."""
     birds, run = shared_data / "cub_crops227", tmp_path / "run"
