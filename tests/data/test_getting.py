@@ -58,6 +58,7 @@ print(*np.bincount(train.labels), len(test))
 """
 
 
+@pytest.mark.slow  # two processes import TensorFlow Datasets
 def test_the_first_use_prepares_and_without_a_network_names_the_missing_file(tmp_path, monkeypatch):
     pytest.importorskip("tensorflow_datasets")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "sets"))
