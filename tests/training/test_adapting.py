@@ -98,7 +98,7 @@ def test_what_is_frozen_stays_and_costs_nothing(fit_toy, two):
     assert (5, 5) in shapes
 
 
-@pytest.mark.parametrize("way", ["frozen", "lora"])
+@pytest.mark.parametrize("way", ["frozen", pytest.param("lora", marks=pytest.mark.slow)])
 def test_a_run_is_resumed_and_read_as_any(toy, tmp_path, identical, way, fit_toy, two):
     lora = WithLora(two, 1, "block1", also="block0/bias|head")
     frozen = {"model": two, "freeze": "block0|block1/bias"}

@@ -106,13 +106,6 @@ def test_early_stopping_keeps_the_best(toy, identical):
     assert identical(result.embedder.state.params, result.best_params)
 
 
-def test_monitor_without_patience_runs_to_the_end(toy):
-    evaluate, _ = scripted([0.5, 0.1, 0.1])
-    result = train(toy, evaluate=evaluate, monitor="value")
-    assert result.stopped == "steps"
-    assert result.best.step == 5
-
-
 REPEATED = [pytest.param(step, marks=pytest.mark.slow) for step in (2, 6, 11)]
 
 
@@ -188,6 +181,7 @@ def test_a_finished_run(toy, identical, unbroken):
     assert identical(first.state, again.state)
     assert identical(first.best_params, again.best_params)
     assert (first.history, first.stopped) == (again.history, again.stopped)
+    assert first.stopped == "steps"  # a monitor without patience
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"9", "12"}
     assert read_checkpoint(folder)["step"] == 12
     for change, words in (

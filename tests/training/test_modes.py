@@ -67,13 +67,6 @@ class Frozen(nn.Module):
         return nn.BatchNorm(use_running_average=True)(nn.Dense(3)(x))
 
 
-class Twice(nn.Module):
-    @nn.compact
-    def __call__(self, x, train=False):
-        norm = nn.BatchNorm()
-        return norm(norm(x, use_running_average=not train), use_running_average=True)
-
-
 class Nnx(nnx.Module):
     def __init__(self, act=jnp.tanh, rate=0.5, evaluating=False, scale=1.0, more=1):
         rngs = nnx.Rngs(0)
@@ -94,12 +87,6 @@ class Config:
 class NeverDrops(Nnx):
     def __call__(self, x, enable_dropout=False):
         return self.drop(self.norm(self.first(x)), deterministic=not enable_dropout)
-
-
-class Compiled(Nnx):
-    @nnx.jit
-    def __call__(self, x):
-        return super().__call__(x)
 
 
 class Equinox(eqx.Module):
@@ -159,7 +146,7 @@ def in_evaluation_mode(kind):
     return module
 
 
-@pytest.mark.parametrize("kind", ["NNX", "Equinox"])
+@pytest.mark.parametrize("kind", ["NNX", pytest.param("Equinox", marks=pytest.mark.slow)])
 def test_a_whole_network_in_evaluation_mode_is_trained(kind, caplog):
     with caplog.at_level(logging.WARNING):
         before, after = (
@@ -168,13 +155,6 @@ def test_a_whole_network_in_evaluation_mode_is_trained(kind, caplog):
         )
     assert any((old != new).any() for old, new in zip(before, after, strict=True))
     assert {"norm" in line for line in warned(caplog)} == {True}
-
-
-@pytest.mark.parametrize("make", [Twice, Compiled])
-def test_networks_that_train_as_they_should_are_not_warned_of(make, caplog):
-    with caplog.at_level(logging.WARNING):
-        fit(make(), steps=0)
-    assert warned(caplog) == []
 
 
 # Which network a run resumes
@@ -191,6 +171,7 @@ def test_a_run_is_resumed_with_the_same_network_alone(tmp_path):
     assert fit(in_evaluation_mode("NNX"), tmp_path, steps=3, longer=True).state.step == 3
 
 
+@pytest.mark.slow  # another kind of network
 def test_a_run_is_resumed_with_the_same_equinox_module_alone(tmp_path):
     tanh, sin = (eqx.nn.MLP(6, 3, 8, 1, activation=act, key=KEY) for act in (jnp.tanh, jnp.sin))
     fit(tanh, tmp_path)

@@ -428,7 +428,7 @@ TORCH = "torch.utils.data"
         ("train", of_library(TORCH, "DataLoader"), "loader"),
         ("train", of_library(TORCH, "TensorDataset"), "dataset"),
         ("train", of_library("grain", "Source"), "source"),
-        ("train", (FEATURES, LABELS), "tuple"),
+        ("train", (FEATURES, LABELS), "tuple of 2"),
         ("sampler", of_library(TORCH, "RandomSampler"), "asarray"),
         ("sampler", of_library("grain", "IndexSampler"), "Grain"),
         ("sampler", of_library("mine", "IndexSampler"), r"got a IndexSampler:"),

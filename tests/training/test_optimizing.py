@@ -130,7 +130,7 @@ def test_schedule_free_is_evaluated_and_saved_with_its_own_parameters(toy, tmp_p
     check_is_evaluated_and_saved(toy, result, tmp_path)
 
 
-@pytest.mark.parametrize("decay", [0.5, 1 - 1e-12])
+@pytest.mark.parametrize("decay", [0.5, pytest.param(1 - 1e-12, marks=pytest.mark.slow)])
 def test_an_average_is_the_sum_over_the_steps(toy, tmp_path, decay):
     """It has nothing of the start, whatever the decay."""
     params = []
