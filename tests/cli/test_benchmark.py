@@ -101,6 +101,7 @@ def test_weights_are_loaded(benchmark, tmp_path):
     assert all(np.all(np.isclose(leaf, 0.01)) for leaf in kernels)
 
 
+@pytest.mark.slow  # decodes 2,400 photographs
 def test_real_birds(benchmark, shared_data, tmp_path):
     folder = tmp_path / "birds"
     shutil.copytree(shared_data / "cub_crops227", folder)

@@ -79,7 +79,9 @@ def test_devices_and_micro_batches_change_nothing(jdml_main, tmp_path):
     assert not {"devices", "micro_batch", "sampled_classes"} & set(config)
 
 
-@pytest.mark.parametrize(("asked", "there"), [(None, 2), ("3", 3)])
+@pytest.mark.parametrize(
+    ("asked", "there"), [(None, 2), pytest.param("3", 3, marks=pytest.mark.slow)]
+)
 def test_a_number_makes_devices_of_a_cpu(asked, there):
     """A process alone divides its CPU, unless its user has said how many devices it is."""
     program = (

@@ -5,6 +5,7 @@ import os
 import shutil
 
 import jax
+import pytest
 
 from jdml.training import compiled_programs
 
@@ -24,6 +25,7 @@ def test_a_full_disk_leaves_nothing_half_written(run, photos, tmp_path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow  # two runs; tests/training fills a disk within a checkpoint
 def test_a_disk_that_fills_up_in_training_keeps_the_checkpoint_before(
     tmp_path, monkeypatch, jdml_command
 ):

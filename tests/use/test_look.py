@@ -166,6 +166,7 @@ def test_a_sweep_continues_after_a_run_that_is_not_finite(tmp_path, jdml_command
     assert jdml_command("compare", tmp_path).code == 0
 
 
+@pytest.mark.slow  # three sweeps
 def test_a_sweep_keeps_no_scores_of_other_data(tmp_path, draw, jdml_command):
     for name, size in (("birds", 16), ("cars", 24)):
         draw(tmp_path / name, 2, 12, size)

@@ -299,22 +299,6 @@ def test_a_run_is_resumed_with_more_steps_and_not_with_fewer(photos, tmp_path, j
     assert "steps: 6 there, 4 now" in done.err
 
 
-@pytest.mark.slow  # decodes 1,200 photographs
-def test_real_birds(shared_data, tmp_path, jdml_command):
-    """Twenty classes of photographs train, twenty others are scored: the whole path on real data."""
-    birds, run = shared_data / "cub_crops227", tmp_path / "run"
-    few = "--image-size 32 --dim 8 --batch 8x4 --steps 2 --quiet".split()
-    done = jdml_command("train", "--data-dir", birds, *few, "--out", run)
-    assert done.code == 0, done.err
-    out = tmp_path / "e.npz"
-    assert f"next: jdml embed {run} cub:{birds} --split test" in done.out
-    done = jdml_command("embed", run, birds, "--split", "test", "--out", out, "--quiet")
-    assert done.code == 0, done.err
-    scored = json.loads(jdml_command("evaluate", out, "--json", "-").out)
-    expected = metrics_of(run)["test class"]
-    assert {name: scored[name] for name in expected} == expected
-
-
 # The pages
 
 
