@@ -93,7 +93,7 @@ def test_study(study: str, smoke: Callable[..., str], tmp_path: Path) -> None:
     printed = smoke(study)
     files = [file for file in tmp_path.glob("runs/**/*.jsonl") if file.name != "log.jsonl"]
     runs = [run for file in files for run in read_results(file).values()]
-    assert len(runs) > 1
+    assert runs
     assert all(run["metrics"] for run in runs)
     check_finite(runs)
     rows = [line for line in printed.splitlines() if line.startswith("| ")]
