@@ -22,7 +22,10 @@ from pathlib import Path
 
 from changes import Change, changes, code_lines
 
-ROOMS = "ops", "losses", "mining", "metrics", "optim", "ccp", "flows", "training", "data"
+ROOMS = (
+    *("ops", "losses", "mining", "metrics", "optim", "ccp", "flows", "fields", "objectives"),
+    *("training", "data"),
+)
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 RECORD = HERE / "record.jsonl"
@@ -299,10 +302,12 @@ class Map:
 
 
 def stages(
-    change: Change, maps: dict[str, Map], most: float, wide: bool
+    change: Change, maps: dict[str, Map], most: float, wide: bool, before: str | None
 ) -> Iterator[dict[str, float]]:
-    """Tests and their seconds, likeliest first: the room's; other rooms' and the module's examples."""
+    """Tests and their seconds, likeliest first: the one that noticed it before; the room's; others and examples."""
     own = maps[change.room]
+    if before in own.seconds:
+        yield {before: own.seconds[before]}
     likely = own.likely(change)
     new = [test for map_ in maps.values() for test in map_.new] if wide else own.new
     first = fitting(own, likely, most) | {test: own.seconds.get(test, 0.1) for test in new}
@@ -327,13 +332,15 @@ def fitting(map_: Map, tests: set[str], most: float) -> dict[str, float]:
     return {test: map_.seconds[test] for test in fit or ordered[:1]}
 
 
-def tried(change: Change, copy: Copy, maps: dict[str, Map], most: float, wide: bool) -> dict:
+def tried(
+    change: Change, copy: Copy, maps: dict[str, Map], most: float, wide: bool, before: str | None
+) -> dict:
     """The change's record: what noticed it first."""
     begin, ran = time.monotonic(), 0
     record = change.record() | {"status": "survived", "by": None}
     copy.put(change)
     try:
-        for tests in filter(None, stages(change, maps, most, wide)):
+        for tests in filter(None, stages(change, maps, most, wide, before)):
             by, count = noticed(copy, tests)
             ran += count
             if by:
@@ -382,7 +389,7 @@ def work(records: list[dict], most: float, wide: bool, changed: list[str]) -> No
         if change is None:
             put(record | {"status": "gone"})
             continue
-        new = tried(change, copy, maps, most, wide)
+        new = tried(change, copy, maps, most, wide, record.get("by"))
         put(new)
         print(
             f"{new['status']:9} {new['seconds']:6.1f} s {change.file}:{change.line} {change.kind}"
