@@ -162,7 +162,7 @@ def check_labels(loaded: data.Dataset, named: list[str], embedded: Path) -> None
         assert set(written) <= set(zip(named, labels_of(loaded), strict=True))
 
 
-@generated(few=12, share=0.04, tree=files.trees(), number=st.integers(0, 9))
+@generated(few=10, share=0.04, tree=files.trees(), number=st.integers(0, 9))
 def test_folders(run, tree, number):
     with temporary_folder() as root:
         place = root / "photos"
@@ -182,7 +182,7 @@ def images(tmp_path_factory) -> Path:
     return place
 
 
-@generated(few=16, share=0.05, case=st.data(), damage=st.booleans(), number=st.integers(0, 9))
+@generated(few=12, share=0.05, case=st.data(), damage=st.booleans(), number=st.integers(0, 9))
 def test_lists(images, run, case, damage, number):
     names = sorted(file.name for file in images.iterdir() if file.suffix in (".png", ".jpg"))
     listed = case.draw(files.file_lists(names))
@@ -218,7 +218,7 @@ def check_list(file: Path, rows: list[tuple[str, str, str]]) -> None:
 ARRAYS = ["labels", "files", "model", "x", "gallery_embeddings", "gallery_labels", "self_index"]
 
 
-@generated(few=10, share=0.015, case=st.data())
+@generated(few=8, share=0.015, case=st.data())
 def test_arrays(run, images, case):
     """They are measured, shown on a page and searched, without NaN in what is written; or refused."""
     names = case.draw(st.lists(st.sampled_from(ARRAYS), max_size=3, unique=True))
@@ -275,7 +275,7 @@ def damage_a_file(draw: Any, place: Path) -> None:
 
 # Orbax leaves threads behind that find no event loop any more.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@generated(few=12, share=0.03, case=st.data(), number=st.integers(0, 9))
+@generated(few=10, share=0.03, case=st.data(), number=st.integers(0, 9))
 def test_damaged_runs(run, photos, case, number):
     with temporary_folder() as root:
         place = root / "run"
@@ -319,7 +319,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 @generated(
-    few=12, share=0.015, line=files.command_lines(), random=st.randoms(use_true_random=False)
+    few=10, share=0.015, line=files.command_lines(), random=st.randoms(use_true_random=False)
 )
 def test_command_lines(work, line, random):
     """The order of options makes no difference; a refusal writes nothing, and nothing that was there changes."""

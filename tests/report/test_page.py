@@ -23,6 +23,7 @@ HOSTILE = [
 TAME = [f"class {i}" for i in range(len(HOSTILE))]
 EACH = 12
 PATIENCE = 300_000  # milliseconds, where many programs share the cores
+IN_BROWSER = pytest.mark.slow  # starts a browser
 
 
 def make_runs(names):
@@ -189,6 +190,7 @@ def tab(browser, pages):
         yield opened
 
 
+@IN_BROWSER
 def test_hostile_names_change_only_what_is_read(browser, pages):
     """Nothing is asked for, the same elements are on both pages, and neither is wider than its window."""
     count = """() => {
@@ -215,6 +217,7 @@ def queries(tab):
     return tab.page.locator("#gallery figure.query figcaption").all_text_contents()
 
 
+@IN_BROWSER
 def test_queries_are_filtered_and_sorted(tab):
     only = tab.page.get_by_label("Only class")
     only.select_option(label="class 3")
@@ -231,6 +234,7 @@ def test_queries_are_filtered_and_sorted(tab):
     assert len(queries(tab)) > before
 
 
+@IN_BROWSER
 def test_right_and_wrong_differ_by_words_and_frames(tab):
     tab.page.get_by_label("Order").select_option(label="worst first")
     frames = tab.page.evaluate(
@@ -247,6 +251,7 @@ def test_right_and_wrong_differ_by_words_and_frames(tab):
         )
 
 
+@IN_BROWSER
 def test_a_confused_pair_leads_to_its_queries(tab):
     row = tab.page.locator("#confused tbody tr").first
     pair = set(row.locator("th").text_content().split(" ↔ "))
@@ -257,6 +262,7 @@ def test_a_confused_pair_leads_to_its_queries(tab):
     tab.page.get_by_role("button", name="All classes again").click()
 
 
+@IN_BROWSER
 def test_tables_are_sorted_by_their_heads(tab):
     head = tab.page.locator("#classes th", has_text="R@1")
     cells = tab.page.locator("#classes tbody td:nth-child(3)")
@@ -271,6 +277,7 @@ def test_tables_are_sorted_by_their_heads(tab):
     assert re.search(r"paper.*61\.5", paper, re.S)
 
 
+@IN_BROWSER
 def test_the_map_answers_mouse_and_keyboard(tab):
     canvas = tab.page.locator("#map canvas[role=img]").first
     canvas.scroll_into_view_if_needed()
@@ -302,6 +309,7 @@ def test_the_map_answers_mouse_and_keyboard(tab):
     assert names == ["✓ nearest is right", "✗ nearest is wrong"]
 
 
+@IN_BROWSER
 def test_lines_are_hidden_by_their_names_and_read_by_arrows(tab):
     canvas = tab.page.locator("#curves canvas[role=img]").first
     canvas.focus()
@@ -316,6 +324,7 @@ def test_lines_are_hidden_by_their_names_and_read_by_arrows(tab):
     button.click()
 
 
+@IN_BROWSER
 def test_the_methods_picture_is_painted(tab):
     """The potential's two signs, blue and red, in the picture of each class."""
     plots = tab.page.locator("#method canvas[role=img]")
@@ -330,6 +339,7 @@ def test_the_methods_picture_is_painted(tab):
     assert min(colours) > 50
 
 
+@IN_BROWSER
 def test_everything_has_a_name(tab):
     nameless = tab.page.evaluate(
         """() => {
@@ -347,7 +357,7 @@ def test_everything_has_a_name(tab):
     assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
 
 
-@pytest.mark.slow  # opens three pages
+@IN_BROWSER
 @pytest.mark.parametrize("kind", ["no labels", "no embeddings", "no pictures"])
 def test_a_page_shows_what_there_is(browser, tmp_path, kind):
     x = np.random.default_rng(0).normal(size=(24, 4))
@@ -363,7 +373,7 @@ def test_a_page_shows_what_there_is(browser, tmp_path, kind):
         assert opened.count("#gallery figure.wrong") > 0 or kind != "no pictures"
 
 
-@pytest.mark.slow  # opens two pages
+@IN_BROWSER
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_shows_it_within_its_width(browser, pages, scheme):
     phone = {"has_touch": True, "is_mobile": True}
@@ -381,7 +391,7 @@ def test_a_phone_shows_it_within_its_width(browser, pages, scheme):
         assert opened.page.locator("#map .tip").is_visible()
 
 
-@pytest.mark.slow  # hundreds of pictures
+@IN_BROWSER
 def test_a_large_page_takes_few_bytes(browser, tmp_path):
     """At a third of 10,000 embeddings and 1,000 pictures, a third of 5 MB."""
     rng = np.random.default_rng(0)
