@@ -226,7 +226,7 @@ def test_labels_beyond_int32() -> None:
     large, first = jnp.asarray(Y + 2**31, jnp.uint32), r"labels\[0\] is 2147483648"
     for name in ("contrastive_loss", "arcface_loss"):
         assert_refused(name, [({"labels": large}, ValueError, first)])
-    with pytest.raises(ValueError, match=rf"^{first}"):
+    with pytest.raises(ValueError, match=first):  # of either side
         jdml.both_ways(jdml.info_nce_loss)(X, X, labels=large)
 
 
